@@ -1,0 +1,86 @@
+//! The admission-webhook: turns admission reviews into questions to the affinity-planner, and its answers into JSON
+//! patches. It decides nothing.
+//!
+//! A question that the planner cannot answer is answered with HTTP 503, so that the `failurePolicy` of the webhook
+//! configuration says what happens, not this process.
+
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod args;
+mod planner;
+mod review;
+mod webhook;
+
+use std::time::Duration;
+
+use anyhow::Context as _;
+use axum_server::Handle;
+use axum_server::tls_rustls::RustlsConfig;
+use coscheduler_proto::planner::planner_service_client::PlannerServiceClient;
+use coscheduler_runtime::{GrpcServices, Process, Service, client, kubernetes};
+
+pub use args::Args;
+
+/// Who this service is.
+pub const SERVICE: Service = Service {
+    name: "admission-webhook",
+    version: env!("CARGO_PKG_VERSION"),
+    about: "Answers admission reviews of PipelineRuns, TaskRuns and CustomRuns with the planner's decisions",
+    grpc_address: "127.0.0.1:9105",
+    http_address: "127.0.0.1:9205",
+};
+
+/// How long reviews under way may take once the process is stopping.
+const GRACE: Duration = Duration::from_secs(9);
+
+/// Starts answering admission reviews.
+///
+/// # Errors
+///
+/// Where the certificate cannot be read, the planner's address is no address, or an address cannot be bound.
+pub async fn start(args: Args, process: Process) -> anyhow::Result<()> {
+    let Args {
+        affinity_planner_address,
+        webhook_address,
+        tls_cert_file,
+        tls_private_key_file,
+    } = args;
+    let planner = PlannerServiceClient::new(client::channel(&affinity_planner_address, SERVICE)?);
+    kubernetes::install_tls_provider();
+    let tls = RustlsConfig::from_pem_file(&tls_cert_file, &tls_private_key_file)
+        .await
+        .with_context(|| {
+            format!(
+                "failed to read the certificate {} and its key {}",
+                tls_cert_file.display(),
+                tls_private_key_file.display()
+            )
+        })?;
+    let bind = || {
+        let listener = std::net::TcpListener::bind(webhook_address)?;
+        listener.set_nonblocking(true)?;
+        axum_server::from_tcp_rustls(listener, tls)
+    };
+    let server = bind()
+        .with_context(|| format!("failed to bind the admission address {webhook_address}"))?;
+
+    let handle = Handle::new();
+    let routes = webhook::routes(planner).into_make_service();
+    let serve = server.handle(handle.clone()).serve(routes);
+    process.spawn_graceful("admission server", |shutdown| async move {
+        let stop = async {
+            shutdown.cancelled().await;
+            handle.graceful_shutdown(Some(GRACE));
+            std::future::pending().await
+        };
+        tokio::select! {
+            served = serve => served.context("failed to serve admission reviews"),
+            () = stop => Ok(()),
+        }
+    });
+    process
+        .serve_grpc(GrpcServices::new())
+        .await
+        .context("failed to serve gRPC")?;
+    Ok(())
+}

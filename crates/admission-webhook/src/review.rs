@@ -1,0 +1,123 @@
+//! Admission reviews: what is asked of the planner about an object, and its answer as a response. Pure functions.
+
+use std::collections::BTreeMap;
+
+use kube::core::DynamicObject;
+use kube::core::admission::{AdmissionRequest, AdmissionResponse};
+use serde_json::Value;
+
+use coscheduler_core::admit::Admission;
+use coscheduler_core::violation::Violation;
+use coscheduler_kubernetes::admission::{Mutation, patch};
+use coscheduler_proto::json;
+use coscheduler_proto::planner::{
+    AdmitPipelineRunRequest, AdmitRunRequest, AdmitRunResponse, OwnerReference,
+};
+
+/// HTTP 422, as the API server answers what it cannot process. Tekton takes it as final (`CreateRunFailed`).
+const UNPROCESSABLE: u16 = 422;
+
+/// The object of a review, as JSON.
+pub(crate) fn object(request: &AdmissionRequest<DynamicObject>) -> Value {
+    serde_json::to_value(&request.object).unwrap_or_default()
+}
+
+/// What to ask about a PipelineRun that is being created.
+pub(crate) fn pipeline_run_question(
+    request: &AdmissionRequest<DynamicObject>,
+    object: &Value,
+) -> AdmitPipelineRunRequest {
+    AdmitPipelineRunRequest {
+        request_uid: request.uid.clone(),
+        pipeline_run: Some(json::object_to_struct(object)),
+    }
+}
+
+/// What to ask about a TaskRun or CustomRun that is being created.
+pub(crate) fn run_question(request: &AdmissionRequest<DynamicObject>) -> AdmitRunRequest {
+    let metadata = request.object.as_ref().map(|object| &object.metadata);
+    let owners = metadata.and_then(|metadata| metadata.owner_references.as_ref());
+    let controller = owners
+        .into_iter()
+        .flatten()
+        .find(|owner| owner.controller == Some(true))
+        .map(|owner| OwnerReference {
+            api_version: owner.api_version.clone(),
+            kind: owner.kind.clone(),
+            name: owner.name.clone(),
+            uid: owner.uid.clone(),
+        });
+    AdmitRunRequest {
+        annotations: metadata
+            .and_then(|metadata| metadata.annotations.clone())
+            .unwrap_or_default(),
+        controller,
+        username: request.user_info.username.clone().unwrap_or_default(),
+    }
+}
+
+/// What the planner wants written into a PipelineRun.
+pub(crate) fn pipeline_run_mutation(admission: &Admission) -> Mutation {
+    Mutation {
+        set_annotations: admission.set_annotations.clone(),
+        remove_annotations: admission.remove_annotations.clone(),
+        bindings: admission
+            .bindings
+            .iter()
+            .map(|binding| (binding.workspace.clone(), binding.claim_name.clone()))
+            .collect(),
+    }
+}
+
+/// What the planner wants removed from a TaskRun or CustomRun.
+pub(crate) fn run_mutation(answer: &AdmitRunResponse) -> Mutation {
+    Mutation {
+        set_annotations: BTreeMap::new(),
+        remove_annotations: answer.remove_annotations.clone(),
+        bindings: BTreeMap::new(),
+    }
+}
+
+/// Lets the object in, changed as `mutation` says.
+///
+/// # Errors
+///
+/// Where the patch cannot be written as JSON.
+pub(crate) fn admitted(
+    request: &AdmissionRequest<DynamicObject>,
+    object: &Value,
+    mutation: &Mutation,
+    warnings: Vec<String>,
+) -> Result<AdmissionResponse, kube::core::admission::SerializePatchError> {
+    let mut response = AdmissionResponse::from(request);
+    let patch = patch(object, mutation);
+    if !patch.0.is_empty() {
+        response = response.with_patch(patch)?;
+    }
+    if !warnings.is_empty() {
+        response.warnings = Some(warnings);
+    }
+    Ok(response)
+}
+
+/// Refuses the object for these reasons, each with the field in the words of the author.
+pub(crate) fn refused(
+    request: &AdmissionRequest<DynamicObject>,
+    violations: &[Violation],
+) -> AdmissionResponse {
+    let reasons: Vec<_> = violations
+        .iter()
+        .map(|violation| {
+            let field = violation.field.trim_start_matches("pipeline_run.");
+            format!("{field}: {}", violation.description)
+        })
+        .collect();
+    let mut response = AdmissionResponse::from(request).deny(format!(
+        "tekton-coscheduler cannot read this {}: {}",
+        request.kind.kind,
+        reasons.join("; ")
+    ));
+    response.result.code = UNPROCESSABLE;
+    response.result.reason = "Invalid".to_owned();
+    response
+}

@@ -1,0 +1,23 @@
+//! The flags of the affinity-planner.
+
+/// The affinity-planner's own flags.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Args {
+    /// Where the config service is, as http://HOST:PORT
+    #[arg(
+        long,
+        env = "CONFIG_SERVICE_ADDRESS",
+        value_name = "URL",
+        default_value = "http://127.0.0.1:9101"
+    )]
+    pub(crate) config_service_address: String,
+
+    /// Where the placeholder-manager is, as http://HOST:PORT
+    #[arg(
+        long,
+        env = "PLACEHOLDER_MANAGER_ADDRESS",
+        value_name = "URL",
+        default_value = "http://127.0.0.1:9103"
+    )]
+    pub(crate) placeholder_manager_address: String,
+}

@@ -1,0 +1,95 @@
+//! The configuration in force, as the config service streams it. A stream that breaks is opened again with backoff;
+//! meanwhile what was sent last stays in force.
+
+use std::time::Duration;
+
+use backon::{BackoffBuilder, ExponentialBuilder};
+use tokio::sync::watch;
+use tonic::transport::Channel;
+use tonic::{Status, Streaming};
+use tracing::{info, warn};
+
+use coscheduler_core::config::Configuration;
+use coscheduler_core::violation::Violation;
+use coscheduler_proto::config::config_service_client::ConfigServiceClient;
+use coscheduler_proto::config::{ConfigStatus, WatchConfigRequest, WatchConfigResponse};
+use coscheduler_proto::convert;
+use coscheduler_runtime::Condition;
+
+/// What is known about the configuration.
+#[derive(Clone, Debug)]
+pub(crate) enum Known {
+    /// The config service has said nothing yet.
+    Nothing,
+    /// It has never seen a valid configuration, for these reasons: coscheduling is off.
+    Invalid(Vec<Violation>),
+    /// This is in force.
+    InForce(Configuration),
+}
+
+/// A place for the configuration that was sent last.
+pub(crate) fn latest() -> (watch::Sender<Known>, watch::Receiver<Known>) {
+    watch::channel(Known::Nothing)
+}
+
+/// Follows the configuration for the life of the process.
+pub(crate) async fn follow(
+    mut client: ConfigServiceClient<Channel>,
+    latest: watch::Sender<Known>,
+    received: Condition,
+) -> anyhow::Result<()> {
+    let backoff = ExponentialBuilder::default()
+        .with_min_delay(Duration::from_millis(100))
+        .with_max_delay(Duration::from_secs(5))
+        .without_max_times()
+        .with_jitter();
+    let mut delays = backoff.build();
+    loop {
+        let ended = match client.watch_config(WatchConfigRequest {}).await {
+            Ok(stream) => {
+                let mut stream = stream.into_inner();
+                loop {
+                    match next(&mut stream).await {
+                        Ok(known) => {
+                            delays = backoff.build();
+                            info!(configuration = ?known, "received the configuration");
+                            latest.send_replace(known);
+                            received.set(true);
+                        }
+                        Err(status) => break status,
+                    }
+                }
+            }
+            Err(status) => status,
+        };
+        warn!(code = ?ended.code(), reason = ended.message(), "lost the config service, will watch again");
+        tokio::time::sleep(delays.next().unwrap_or_default()).await;
+    }
+}
+
+async fn next(stream: &mut Streaming<WatchConfigResponse>) -> Result<Known, Status> {
+    let message = stream
+        .message()
+        .await?
+        .ok_or_else(|| Status::unavailable("the stream has ended"))?;
+    known(message.status.unwrap_or_default()).map_err(|violations| {
+        let violations: Vec<_> = violations.iter().map(ToString::to_string).collect();
+        Status::internal(format!(
+            "the configuration cannot be read: {}",
+            violations.join("; ")
+        ))
+    })
+}
+
+fn known(status: ConfigStatus) -> Result<Known, Vec<Violation>> {
+    match status.configuration {
+        Some(configuration) => convert::configuration(configuration).map(Known::InForce),
+        None => Ok(Known::Invalid(
+            status
+                .violations
+                .into_iter()
+                .map(|violation| Violation::new(violation.key, violation.description))
+                .collect(),
+        )),
+    }
+}

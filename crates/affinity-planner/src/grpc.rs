@@ -1,0 +1,137 @@
+//! The wire side of the planner: requests in, answers out, nothing in between.
+
+use tokio::sync::watch;
+use tonic::transport::Channel;
+use tonic::{Request, Response, Status};
+
+use coscheduler_core::admit::{self, Admission, TEKTON_CONTROLLER};
+use coscheduler_core::annotations;
+use coscheduler_core::plan;
+use coscheduler_core::violation::Violation;
+use coscheduler_proto::convert;
+use coscheduler_proto::placeholder::placeholder_service_client::PlaceholderServiceClient;
+use coscheduler_proto::planner::planner_service_server::PlannerService;
+use coscheduler_proto::planner::{
+    AdmitPipelineRunRequest, AdmitPipelineRunResponse, AdmitRunRequest, AdmitRunResponse,
+    PlanRequest, PlanResponse, ReportPipelineRunRequest, ReportPipelineRunResponse,
+};
+use coscheduler_runtime::Deadline;
+
+use crate::configuration::Known;
+use crate::error::{Error, of_run};
+use crate::report::report;
+
+/// Serves `coscheduler.planner.v1.PlannerService`.
+pub(crate) struct Planner {
+    configuration: watch::Receiver<Known>,
+    manager: PlaceholderServiceClient<Channel>,
+}
+
+impl Planner {
+    /// Plans with the latest `configuration`, and has `manager` carry plans out.
+    pub(crate) fn new(
+        configuration: watch::Receiver<Known>,
+        manager: PlaceholderServiceClient<Channel>,
+    ) -> Self {
+        Self {
+            configuration,
+            manager,
+        }
+    }
+
+    fn configuration(&self) -> Known {
+        self.configuration.borrow().clone()
+    }
+}
+
+type Answer<T> = Result<Response<T>, Status>;
+
+#[tonic::async_trait]
+impl PlannerService for Planner {
+    async fn plan(&self, request: Request<PlanRequest>) -> Answer<PlanResponse> {
+        let PlanRequest {
+            pipeline_run,
+            request_uid,
+        } = request.into_inner();
+        let run = convert::pipeline_run(pipeline_run).map_err(Error::BadRequest)?;
+        let admitted = !run.uid.is_empty() || run.annotations.contains_key(annotations::MODE);
+        let plan = if admitted {
+            convert::plan_to_wire(&plan::plan(&run).map_err(of_run)?)
+        } else {
+            match self.configuration() {
+                Known::Nothing => return Err(Error::ConfigNotRead.into()),
+                Known::Invalid(_) => convert::plan_to_wire(&plan::plan(&run).map_err(of_run)?),
+                Known::InForce(configuration) => convert::preview_to_wire(
+                    plan::preview(&configuration, &run, &request_uid).map_err(of_run)?,
+                ),
+            }
+        };
+        Ok(Response::new(PlanResponse { plan: Some(plan) }))
+    }
+
+    async fn report_pipeline_run(
+        &self,
+        request: Request<ReportPipelineRunRequest>,
+    ) -> Answer<ReportPipelineRunResponse> {
+        let patience = Deadline::of(&request).remaining();
+        let run =
+            convert::pipeline_run(request.into_inner().pipeline_run).map_err(Error::BadRequest)?;
+        let response = report(&run, &self.manager, patience).await?;
+        Ok(Response::new(response))
+    }
+
+    async fn admit_pipeline_run(
+        &self,
+        request: Request<AdmitPipelineRunRequest>,
+    ) -> Answer<AdmitPipelineRunResponse> {
+        let AdmitPipelineRunRequest {
+            request_uid,
+            pipeline_run,
+        } = request.into_inner();
+        let run = convert::pipeline_run(pipeline_run);
+        let run = match run {
+            Ok(run) if !request_uid.is_empty() => run,
+            run => {
+                let mut violations = run.err().unwrap_or_default();
+                if request_uid.is_empty() {
+                    violations.push(Violation::new("request_uid", "is empty; it is required"));
+                }
+                return Err(Error::BadRequest(violations).into());
+            }
+        };
+        let admission = match self.configuration() {
+            Known::Nothing => return Err(Error::ConfigNotRead.into()),
+            Known::Invalid(violations) => off(&run, &violations, &request_uid),
+            Known::InForce(configuration) => admit::admit(&configuration, &run, &request_uid),
+        };
+        Ok(Response::new(convert::admission_to_wire(admission)))
+    }
+
+    async fn admit_run(&self, request: Request<AdmitRunRequest>) -> Answer<AdmitRunResponse> {
+        let run = convert::child_run(request.into_inner()).map_err(Error::BadRequest)?;
+        let admission = admit::admit_run(&run, TEKTON_CONTROLLER);
+        Ok(Response::new(AdmitRunResponse {
+            remove_annotations: admission.remove_annotations,
+            warnings: Vec::new(),
+        }))
+    }
+}
+
+/// No good configuration was ever seen: bad flags never stop CI, they switch coscheduling off and say so (M7).
+fn off(
+    run: &coscheduler_core::pipeline_run::PipelineRun,
+    violations: &[Violation],
+    request_uid: &str,
+) -> Admission {
+    let disabled = coscheduler_core::config::Configuration {
+        mode: coscheduler_core::mode::Mode::Disabled,
+        placeholder: coscheduler_core::config::PlaceholderDefaults::default(),
+    };
+    let mut admission = admit::admit(&disabled, run, request_uid);
+    let reasons: Vec<_> = violations.iter().map(ToString::to_string).collect();
+    admission.warnings.push(format!(
+        "coscheduling is off: the ConfigMap of tekton-coscheduler is not valid ({})",
+        reasons.join("; ")
+    ));
+    admission
+}

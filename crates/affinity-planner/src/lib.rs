@@ -1,0 +1,65 @@
+//! The affinity-planner: the only place that decides about a PipelineRun. Questions come in over gRPC, `core` answers
+//! them, and what is to be done goes out to the placeholder-manager.
+//!
+//! It keeps no state but the configuration it was last sent, and it never talks to Kubernetes: there is no Kubernetes
+//! client among its dependencies.
+
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod args;
+mod configuration;
+mod error;
+mod grpc;
+mod report;
+
+use anyhow::Context as _;
+use coscheduler_proto::FILE_DESCRIPTOR_SET;
+use coscheduler_proto::config::config_service_client::ConfigServiceClient;
+use coscheduler_proto::placeholder::placeholder_service_client::PlaceholderServiceClient;
+use coscheduler_proto::planner::planner_service_server::PlannerServiceServer;
+use coscheduler_runtime::{GrpcServices, Process, Service, client};
+
+pub use args::Args;
+
+/// Who this service is.
+pub const SERVICE: Service = Service {
+    name: "affinity-planner",
+    version: env!("CARGO_PKG_VERSION"),
+    about: "Decides where the pods of a PipelineRun run",
+    grpc_address: "127.0.0.1:9102",
+    http_address: "127.0.0.1:9202",
+};
+
+/// Starts following the configuration and serving.
+///
+/// # Errors
+///
+/// Where an address is no address, or the gRPC address cannot be bound.
+pub async fn start(args: Args, process: Process) -> anyhow::Result<()> {
+    let Args {
+        config_service_address,
+        placeholder_manager_address,
+    } = args;
+    let config = ConfigServiceClient::new(client::channel(&config_service_address, SERVICE)?);
+    let manager =
+        PlaceholderServiceClient::new(client::channel(&placeholder_manager_address, SERVICE)?);
+
+    let (sender, configuration) = configuration::latest();
+    let received = process.health().condition("configuration");
+    process.spawn(
+        "follow the configuration",
+        configuration::follow(config, sender, received),
+    );
+
+    let services = GrpcServices::new()
+        .add_service(PlannerServiceServer::new(grpc::Planner::new(
+            configuration,
+            manager,
+        )))
+        .descriptors(FILE_DESCRIPTOR_SET);
+    process
+        .serve_grpc(services)
+        .await
+        .context("failed to serve gRPC")?;
+    Ok(())
+}

@@ -1,0 +1,28 @@
+//! The flags of the config service.
+
+use coscheduler_runtime::KubernetesArgs;
+
+/// The config service's own flags.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Args {
+    /// Namespace of the ConfigMap
+    #[arg(
+        long,
+        env = "CONFIG_NAMESPACE",
+        value_name = "NAME",
+        default_value = "coscheduler-system"
+    )]
+    pub(crate) namespace: String,
+
+    /// Name of the ConfigMap that holds the flags
+    #[arg(
+        long,
+        env = "CONFIG_MAP",
+        value_name = "NAME",
+        default_value = "coscheduler-config"
+    )]
+    pub(crate) config_map: String,
+
+    #[command(flatten)]
+    pub(crate) kubernetes: KubernetesArgs,
+}

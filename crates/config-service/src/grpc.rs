@@ -1,0 +1,98 @@
+//! The wire side of the config service: requests in, answers out, nothing in between.
+
+use std::pin::Pin;
+
+use futures::{Stream, StreamExt as _};
+use tokio::sync::watch;
+use tokio_stream::wrappers::WatchStream;
+use tonic::{Code, Request, Response, Status};
+
+use coscheduler_core::config;
+use coscheduler_proto::config::config_service_server::ConfigService;
+use coscheduler_proto::config::{
+    CheckFlagsRequest, CheckFlagsResponse, ConfigStatus, GetConfigRequest, GetConfigResponse,
+    WatchConfigRequest, WatchConfigResponse,
+};
+use coscheduler_proto::convert;
+use coscheduler_proto::error::with_reason;
+
+use crate::state::State;
+
+/// Serves `coscheduler.config.v1.ConfigService`.
+pub(crate) struct Config {
+    states: watch::Receiver<State>,
+}
+
+impl Config {
+    /// Serves the latest of `states`.
+    pub(crate) fn new(states: watch::Receiver<State>) -> Self {
+        Self { states }
+    }
+}
+
+type Answer<T> = Result<Response<T>, Status>;
+
+#[tonic::async_trait]
+impl ConfigService for Config {
+    async fn get_config(&self, _: Request<GetConfigRequest>) -> Answer<GetConfigResponse> {
+        let status = to_wire(self.states.borrow().clone()).ok_or_else(not_read)?;
+        Ok(Response::new(GetConfigResponse {
+            status: Some(status),
+        }))
+    }
+
+    type WatchConfigStream =
+        Pin<Box<dyn Stream<Item = Result<WatchConfigResponse, Status>> + Send>>;
+
+    async fn watch_config(
+        &self,
+        _: Request<WatchConfigRequest>,
+    ) -> Answer<Self::WatchConfigStream> {
+        if !self.states.borrow().read {
+            return Err(not_read());
+        }
+        let states = WatchStream::new(self.states.clone()).filter_map(async |state| {
+            let status = Some(to_wire(state)?);
+            Some(Ok(WatchConfigResponse { status }))
+        });
+        Ok(Response::new(Box::pin(states)))
+    }
+
+    async fn check_flags(&self, request: Request<CheckFlagsRequest>) -> Answer<CheckFlagsResponse> {
+        let answer = match config::check(&request.into_inner().flags) {
+            Ok(checked) => CheckFlagsResponse {
+                configuration: Some(convert::configuration_to_wire(&checked.configuration)),
+                violations: Vec::new(),
+                warnings: checked.warnings,
+            },
+            Err(violations) => CheckFlagsResponse {
+                configuration: None,
+                violations: convert::violations_to_wire(&violations),
+                warnings: Vec::new(),
+            },
+        };
+        Ok(Response::new(answer))
+    }
+}
+
+fn not_read() -> Status {
+    with_reason(
+        Code::Unavailable,
+        "CONFIG_NOT_READ",
+        "the ConfigMap was not read yet",
+    )
+}
+
+/// `None` until the ConfigMap was read.
+fn to_wire(state: State) -> Option<ConfigStatus> {
+    state.read.then(|| ConfigStatus {
+        generation: state.generation,
+        configuration: state
+            .configuration
+            .as_ref()
+            .map(convert::configuration_to_wire),
+        resource_version: state.resource_version,
+        violations: convert::violations_to_wire(&state.violations),
+        warnings: state.warnings,
+    })
+}

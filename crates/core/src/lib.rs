@@ -1,0 +1,27 @@
+//! Every decision of tekton-coscheduler, as pure functions.
+//!
+//! A service hands in what it has seen (a PipelineRun, the flags, the objects left over) and gets
+//! back what is to be done, so specific that no choice is left to whoever carries it out. There is
+//! no clock, network, randomness, async or Kubernetes client in here: the same input always gives
+//! the same answer, online and offline.
+
+pub mod violation;
+
+pub mod mode;
+pub mod quantity;
+
+pub mod config;
+
+pub mod annotations;
+pub mod labels;
+pub mod names;
+
+pub mod pinned;
+pub mod pipeline_run;
+
+pub mod admit;
+pub mod plan;
+pub mod teardown;
+
+mod claim_template;
+mod document;

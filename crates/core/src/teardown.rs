@@ -1,0 +1,217 @@
+//! The order in which what a run leaves over goes away: pods first, then the StatefulSet and its
+//! placeholder, then the claims.
+//!
+//! A step is decided from what is seen now and nothing else, so it can be asked for again at any
+//! time, after any restart.
+
+use std::collections::BTreeSet;
+
+/// What is left of a run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Leftovers {
+    /// Whether the run still needs it.
+    pub run: RunPresence,
+    /// TaskRun pods of the run that are pending or running.
+    pub active_pods: usize,
+    /// The placeholder's StatefulSet.
+    pub stateful_set: Option<ObjectRef>,
+    /// Placeholder pods, whatever their phase.
+    pub placeholder_pods: usize,
+    /// Claims the StatefulSet made. A claim the user brought must not be among them.
+    pub claims: Vec<Claim>,
+}
+
+/// Whether a run still needs its objects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RunPresence {
+    /// Not done yet.
+    Active,
+    /// Completed, failed, cancelled, stopped or timed out.
+    Done,
+    /// Deleted, or being deleted.
+    Gone,
+}
+
+/// An object as it was seen, for a write with preconditions.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ObjectRef {
+    /// `metadata.name`.
+    pub name: String,
+    /// `metadata.uid`.
+    pub uid: String,
+    /// `metadata.resourceVersion`.
+    pub resource_version: String,
+    /// Whether `metadata.deletionTimestamp` is set.
+    pub deleting: bool,
+}
+
+/// A claim as it was seen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Claim {
+    /// `metadata.name`.
+    pub name: String,
+    /// `metadata.uid`.
+    pub uid: String,
+    /// `metadata.resourceVersion`.
+    pub resource_version: String,
+    /// Whether `metadata.deletionTimestamp` is set.
+    pub deleting: bool,
+    /// Whether finalizer `kubernetes.io/pvc-protection` is set.
+    pub protected: bool,
+}
+
+/// What to do next.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Step {
+    /// Nothing: the run needs its objects.
+    Keep,
+    /// Nothing until the run's last pods have ended.
+    WaitForPods {
+        /// How many there are.
+        count: usize,
+    },
+    /// Delete the StatefulSet, with uid and resourceVersion as preconditions.
+    DeleteStatefulSet(ObjectRef),
+    /// Nothing until StatefulSet and placeholder are gone.
+    WaitForPlaceholder,
+    /// Delete some claims and unprotect others, in one pass.
+    ClearClaims {
+        /// Delete these, with uid as precondition.
+        delete: Vec<ObjectRef>,
+        /// Of these, unprotect what [`unprotectable`] allows after a live list of the namespace's
+        /// pods.
+        unprotect: Vec<Claim>,
+    },
+    /// Nothing until the claims, deleted and unprotected, are gone.
+    WaitForClaims,
+    /// Nothing: all is gone.
+    Done,
+}
+
+/// A pod that may use claims.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PodUse {
+    /// `status.phase`.
+    pub phase: PodPhase,
+    /// The claims its volumes name.
+    pub claims: Vec<String>,
+}
+
+/// `status.phase` of a pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PodPhase {
+    /// Not all containers have started.
+    Pending,
+    /// At least one container runs.
+    Running,
+    /// Ended well.
+    Succeeded,
+    /// Ended badly.
+    Failed,
+    /// Not known, or not a phase of this version.
+    Unknown,
+}
+
+impl PodPhase {
+    /// Reads `status.phase`; what is missing or new is [`PodPhase::Unknown`].
+    pub fn read(text: Option<&str>) -> Self {
+        match text {
+            Some("Pending") => Self::Pending,
+            Some("Running") => Self::Running,
+            Some("Succeeded") => Self::Succeeded,
+            Some("Failed") => Self::Failed,
+            Some(_) | None => Self::Unknown,
+        }
+    }
+}
+
+/// The next step of tearing a run's objects down (P6, V4).
+///
+/// Nothing goes while the run is active or one of its pods is pending or running. Then the
+/// StatefulSet goes, and only when it and its pods are gone the claims do: a claim deleted under a
+/// live placeholder would be made again. The decision depends on what is seen alone, so it is the
+/// same whatever restarted in between.
+pub fn next_step(leftovers: &Leftovers) -> Step {
+    match leftovers.run {
+        RunPresence::Active => return Step::Keep,
+        RunPresence::Done | RunPresence::Gone => {}
+    }
+    if leftovers.active_pods > 0 {
+        return Step::WaitForPods {
+            count: leftovers.active_pods,
+        };
+    }
+    match &leftovers.stateful_set {
+        Some(set) if !set.deleting => Step::DeleteStatefulSet(set.clone()),
+        Some(_) => Step::WaitForPlaceholder,
+        None if leftovers.placeholder_pods > 0 => Step::WaitForPlaceholder,
+        None => clear_claims(&leftovers.claims),
+    }
+}
+
+fn clear_claims(claims: &[Claim]) -> Step {
+    if claims.is_empty() {
+        return Step::Done;
+    }
+    let delete: Vec<_> = claims
+        .iter()
+        .filter(|claim| !claim.deleting)
+        .map(Claim::to_ref)
+        .collect();
+    let unprotect: Vec<_> = claims
+        .iter()
+        .filter(|claim| claim.is_held())
+        .cloned()
+        .collect();
+    if delete.is_empty() && unprotect.is_empty() {
+        Step::WaitForClaims
+    } else {
+        Step::ClearClaims { delete, unprotect }
+    }
+}
+
+impl Claim {
+    /// Whether only the protection keeps a deleted claim.
+    fn is_held(&self) -> bool {
+        self.deleting && self.protected
+    }
+
+    fn to_ref(&self) -> ObjectRef {
+        ObjectRef {
+            name: self.name.clone(),
+            uid: self.uid.clone(),
+            resource_version: self.resource_version.clone(),
+            deleting: self.deleting,
+        }
+    }
+}
+
+/// The claims whose protection may be removed (V4): deleted, still protected, and every pod that
+/// names them has succeeded or failed. `pods` must be a live list of the namespace, not a cache.
+///
+/// Kubernetes itself keeps the protection as long as a completed pod exists, and completed TaskRun
+/// pods exist for long.
+pub fn unprotectable(claims: &[Claim], pods: &[PodUse]) -> Vec<ObjectRef> {
+    let in_use: BTreeSet<&str> = pods
+        .iter()
+        .filter(|pod| !pod.phase.has_ended())
+        .flat_map(|pod| pod.claims.iter().map(String::as_str))
+        .collect();
+    claims
+        .iter()
+        .filter(|claim| claim.is_held() && !in_use.contains(claim.name.as_str()))
+        .map(Claim::to_ref)
+        .collect()
+}
+
+impl PodPhase {
+    fn has_ended(self) -> bool {
+        match self {
+            Self::Succeeded | Self::Failed => true,
+            Self::Pending | Self::Running | Self::Unknown => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

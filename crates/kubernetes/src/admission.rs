@@ -1,0 +1,113 @@
+//! The planner's answer to an admission question, as a JSON patch.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value, json};
+
+/// What admission changes in an object.
+#[derive(Clone, Debug, Default)]
+pub struct Mutation {
+    /// Annotations to set, in place of whatever was there.
+    pub set_annotations: BTreeMap<String, String>,
+    /// Annotations to remove.
+    pub remove_annotations: Vec<String>,
+    /// Workspace to claim: bindings to rewrite.
+    pub bindings: BTreeMap<String, String>,
+}
+
+/// The patch that makes `object` what `mutation` says; empty when it already is.
+pub fn patch(object: &Value, mutation: &Mutation) -> json_patch::Patch {
+    let mut changed = object.clone();
+    apply(&mut changed, mutation);
+    json_patch::diff(object, &changed)
+}
+
+fn apply(object: &mut Value, mutation: &Mutation) {
+    annotate(object, mutation);
+    let bindings = object
+        .pointer_mut("/spec/workspaces")
+        .and_then(Value::as_array_mut);
+    for binding in bindings.into_iter().flatten() {
+        let claim = binding
+            .get("name")
+            .and_then(Value::as_str)
+            .and_then(|name| mutation.bindings.get(name));
+        if let (Some(claim), Some(fields)) = (claim.cloned(), binding.as_object_mut()) {
+            fields.remove("volumeClaimTemplate");
+            fields.insert(
+                "persistentVolumeClaim".to_owned(),
+                json!({"claimName": claim}),
+            );
+        }
+    }
+}
+
+fn annotate(object: &mut Value, mutation: &Mutation) {
+    let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) else {
+        return;
+    };
+    let mut annotations = match metadata.remove("annotations") {
+        Some(Value::Object(annotations)) => annotations,
+        Some(_) | None => Map::new(),
+    };
+    for key in &mutation.remove_annotations {
+        annotations.remove(key);
+    }
+    for (key, value) in &mutation.set_annotations {
+        annotations.insert(key.clone(), value.clone().into());
+    }
+    if !annotations.is_empty() {
+        metadata.insert("annotations".to_owned(), Value::Object(annotations));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(object: Value, mutation: &Mutation, expect: Value) {
+        let mut patched = object.clone();
+        json_patch::patch(&mut patched, &patch(&object, mutation)).unwrap();
+        assert_eq!(patched, expect);
+        assert!(
+            patch(&patched, mutation).0.is_empty(),
+            "a second time changes nothing"
+        );
+    }
+
+    #[test]
+    fn bindings_are_rewritten_and_annotations_replaced() {
+        let mutation = Mutation {
+            set_annotations: BTreeMap::from([("coscheduler.dev/mode".into(), "x".into())]),
+            remove_annotations: vec!["pipeline.tekton.dev/affinity-assistant".into()],
+            bindings: BTreeMap::from([("source".into(), "claim-0".into())]),
+        };
+        check(
+            json!({
+                "metadata": {"annotations": {"pipeline.tekton.dev/affinity-assistant": "forged", "a": "b"}},
+                "spec": {"workspaces": [
+                    {"name": "source", "subPath": "x", "volumeClaimTemplate": {"spec": {}}},
+                    {"name": "other", "emptyDir": {}},
+                ]},
+            }),
+            &mutation,
+            json!({
+                "metadata": {"annotations": {"coscheduler.dev/mode": "x", "a": "b"}},
+                "spec": {"workspaces": [
+                    {"name": "source", "subPath": "x", "persistentVolumeClaim": {"claimName": "claim-0"}},
+                    {"name": "other", "emptyDir": {}},
+                ]},
+            }),
+        );
+    }
+
+    #[test]
+    fn an_empty_mutation_is_an_empty_patch() {
+        check(
+            json!({"metadata": {"name": "a"}, "spec": {}}),
+            &Mutation::default(),
+            json!({"metadata": {"name": "a"}, "spec": {}}),
+        );
+    }
+}

@@ -1,0 +1,78 @@
+//! What is read of a claim when a run's leftovers are cleaned up.
+
+use coscheduler_core::teardown::Claim;
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+
+/// The finalizer that keeps a claim while a pod refers to it.
+/// Source: Kubernetes `pkg/volume/util/finalizer.go`, `PVCProtectionFinalizer`.
+pub const PROTECTION: &str = "kubernetes.io/pvc-protection";
+
+/// The claim as `core` sees it.
+pub fn view(claim: &PersistentVolumeClaim) -> Claim {
+    let metadata = &claim.metadata;
+    Claim {
+        name: metadata.name.clone().unwrap_or_default(),
+        uid: metadata.uid.clone().unwrap_or_default(),
+        resource_version: metadata.resource_version.clone().unwrap_or_default(),
+        deleting: metadata.deletion_timestamp.is_some(),
+        protected: finalizers(claim).any(|finalizer| finalizer == PROTECTION),
+    }
+}
+
+/// Whether the claim was made for the PipelineRun with this uid: the StatefulSet's template gave it an owner reference.
+pub fn is_owned_by(claim: &PersistentVolumeClaim, uid: &str) -> bool {
+    claim
+        .metadata
+        .owner_references
+        .iter()
+        .flatten()
+        .any(|owner| owner.kind == "PipelineRun" && owner.uid == uid)
+}
+
+/// The claim's finalizers without [`PROTECTION`].
+pub fn finalizers_without_protection(claim: &PersistentVolumeClaim) -> Vec<String> {
+    finalizers(claim)
+        .filter(|finalizer| *finalizer != PROTECTION)
+        .map(str::to_owned)
+        .collect()
+}
+
+/// Drops what nobody here reads, before a claim goes into a cache.
+pub fn trim(claim: &mut PersistentVolumeClaim) {
+    claim.metadata.managed_fields = None;
+    claim.metadata.annotations = None;
+    claim.spec = None;
+    claim.status = None;
+}
+
+fn finalizers(claim: &PersistentVolumeClaim) -> impl Iterator<Item = &str> {
+    claim
+        .metadata
+        .finalizers
+        .iter()
+        .flatten()
+        .map(String::as_str)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_claim_is_read_with_its_protection_and_owner() {
+        let claim: PersistentVolumeClaim = serde_json::from_value(json!({
+            "metadata": {
+                "name": "c", "uid": "u", "resourceVersion": "4",
+                "finalizers": [PROTECTION, "example.com/keep"],
+                "ownerReferences": [{"apiVersion": "tekton.dev/v1", "kind": "PipelineRun", "name": "r", "uid": "run"}],
+            },
+        }))
+        .unwrap();
+        assert!(view(&claim).protected);
+        assert!(!view(&claim).deleting);
+        assert!(is_owned_by(&claim, "run"));
+        assert!(!is_owned_by(&claim, "other"));
+        assert_eq!(finalizers_without_protection(&claim), ["example.com/keep"]);
+    }
+}

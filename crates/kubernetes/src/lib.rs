@@ -1,0 +1,15 @@
+//! Kubernetes and Tekton objects to and from `core`, as pure functions.
+//!
+//! Here are the few Tekton types the services read, and the builders of the objects the placeholder-manager writes.
+//! Nothing here talks to an API server; `kube::Error` appears only so that one place says which errors are worth a
+//! retry.
+
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+pub mod admission;
+pub mod claims;
+pub mod labels;
+pub mod pipeline_run;
+pub mod pods;
+pub mod stateful_set;
+pub mod transient;

@@ -1,0 +1,136 @@
+//! The PipelineRun as watched: metadata typed, spec and status as JSON. Unknown fields are kept as they are, so a newer
+//! Tekton is read as well as the one this was written against.
+
+use std::borrow::Cow;
+
+use coscheduler_core::pipeline_run::PipelineRun as View;
+use coscheduler_core::violation::Violation;
+use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+/// The parts of `status` that are read; the rest (resolved specs, child references, results) can be far larger than the
+/// run itself.
+const READ_STATUS: [&str; 1] = ["conditions"];
+/// The parts of `spec` that are read.
+const READ_SPEC: [&str; 4] = ["managedBy", "status", "taskRunTemplate", "workspaces"];
+/// An annotation as large as the object, of no use here.
+const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+
+/// A `tekton.dev/v1` PipelineRun.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PipelineRun {
+    /// `apiVersion`; empty when the object came out of a list.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub api_version: String,
+    /// `kind`; empty when the object came out of a list.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub kind: String,
+    /// Standard metadata.
+    pub metadata: ObjectMeta,
+    /// `spec` as JSON.
+    #[serde(default)]
+    pub spec: Map<String, Value>,
+    /// `status` as JSON; empty before Tekton has seen the run.
+    #[serde(default)]
+    pub status: Map<String, Value>,
+}
+
+impl kube::Resource for PipelineRun {
+    type DynamicType = ();
+    type Scope = NamespaceResourceScope;
+
+    fn kind((): &()) -> Cow<'_, str> {
+        "PipelineRun".into()
+    }
+
+    fn group((): &()) -> Cow<'_, str> {
+        "tekton.dev".into()
+    }
+
+    fn version((): &()) -> Cow<'_, str> {
+        "v1".into()
+    }
+
+    fn plural((): &()) -> Cow<'_, str> {
+        "pipelineruns".into()
+    }
+
+    fn meta(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+}
+
+/// Drops what nobody here reads, before an object goes into a cache or over the wire.
+pub fn trim(run: &mut PipelineRun) {
+    run.metadata.managed_fields = None;
+    if let Some(annotations) = &mut run.metadata.annotations {
+        annotations.remove(LAST_APPLIED);
+    }
+    run.spec.retain(|key, _| READ_SPEC.contains(&key.as_str()));
+    run.status
+        .retain(|key, _| READ_STATUS.contains(&key.as_str()));
+}
+
+/// The object as Kubernetes JSON, with the `apiVersion` and `kind` that list items lack.
+pub fn to_json(run: &PipelineRun) -> Map<String, Value> {
+    let mut object = Map::new();
+    object.insert("apiVersion".to_owned(), "tekton.dev/v1".into());
+    object.insert("kind".to_owned(), "PipelineRun".into());
+    object.insert(
+        "metadata".to_owned(),
+        serde_json::to_value(&run.metadata).unwrap_or_default(),
+    );
+    object.insert("spec".to_owned(), Value::Object(run.spec.clone()));
+    object.insert("status".to_owned(), Value::Object(run.status.clone()));
+    object
+}
+
+/// The object as `core` sees it.
+///
+/// # Errors
+///
+/// Every field that cannot be read, by its JSON path.
+pub fn view(run: &PipelineRun) -> Result<View, Vec<Violation>> {
+    View::parse(&Value::Object(to_json(run)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn trimming_keeps_what_core_reads_and_nothing_large() {
+        let mut run: PipelineRun = serde_json::from_value(json!({
+            "metadata": {
+                "name": "run", "namespace": "ci", "uid": "u", "resourceVersion": "7",
+                "annotations": {LAST_APPLIED: "{}", "coscheduler.dev/mode": "pipelineruns"},
+                "managedFields": [{"manager": "kubectl"}],
+            },
+            "spec": {"pipelineSpec": {"tasks": []}, "workspaces": [{"name": "source", "emptyDir": {}}]},
+            "status": {"pipelineSpec": {}, "conditions": [{"type": "Succeeded", "status": "True"}]},
+        }))
+        .unwrap();
+        trim(&mut run);
+        assert_eq!(
+            Value::Object(to_json(&run)),
+            json!({
+                "apiVersion": "tekton.dev/v1",
+                "kind": "PipelineRun",
+                "metadata": {
+                    "name": "run", "namespace": "ci", "uid": "u", "resourceVersion": "7",
+                    "annotations": {"coscheduler.dev/mode": "pipelineruns"},
+                },
+                "spec": {"workspaces": [{"name": "source", "emptyDir": {}}]},
+                "status": {"conditions": [{"type": "Succeeded", "status": "True"}]},
+            })
+        );
+    }
+}

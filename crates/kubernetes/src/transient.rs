@@ -1,0 +1,40 @@
+//! Which errors of the API server are worth another try.
+
+/// Whether the same request may succeed a moment later: the API server was not reached, had a conflict (409), asked to
+/// slow down (429) or failed (5xx). `AlreadyExists` is a 409 that another try cannot mend.
+pub fn is_transient(error: &kube::Error) -> bool {
+    match error {
+        kube::Error::Api(status) if status.reason == "AlreadyExists" => false,
+        kube::Error::Api(status) => matches!(status.code, 409 | 429) || status.code >= 500,
+        kube::Error::HyperError(_) | kube::Error::Service(_) => true,
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kube::core::Status;
+
+    #[track_caller]
+    fn check(code: u16, reason: &str, expect: bool) {
+        let error = kube::Error::Api(Box::new(Status::failure("", reason).with_code(code)));
+        assert_eq!(is_transient(&error), expect, "{code} {reason}");
+    }
+
+    #[test]
+    fn conflicts_throttling_and_server_failures_are_transient() {
+        check(409, "Conflict", true);
+        check(429, "TooManyRequests", true);
+        check(500, "InternalError", true);
+        check(503, "ServiceUnavailable", true);
+    }
+
+    #[test]
+    fn refusals_are_final() {
+        check(409, "AlreadyExists", false);
+        check(403, "Forbidden", false);
+        check(404, "NotFound", false);
+        check(422, "Invalid", false);
+    }
+}

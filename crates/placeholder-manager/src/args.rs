@@ -1,0 +1,10 @@
+//! The flags of the placeholder-manager.
+
+use coscheduler_runtime::KubernetesArgs;
+
+/// The placeholder-manager's own flags.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    pub(crate) kubernetes: KubernetesArgs,
+}

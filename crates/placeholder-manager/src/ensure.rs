@@ -1,0 +1,270 @@
+//! Carries out `Ensure`: holds the call against the manager's own view of the run, then creates what is missing.
+//!
+//! Nothing here decides what a placeholder looks like. The view of the run is planned afresh by `core`, and a call that
+//! asks for anything else is refused, whoever sends it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::apps::v1::StatefulSet;
+use tracing::info;
+
+use coscheduler_core::pipeline_run::{PipelineRun, RunState};
+use coscheduler_core::plan::{Action, PlaceholderSpec, plan};
+use coscheduler_kubernetes::stateful_set::{self, Owner};
+use coscheduler_proto::convert::Identity;
+
+use crate::cache::{Cache, Kind as _, Run, RunKey};
+use crate::error::Error;
+use crate::objects::Objects;
+
+/// How long a call waits for the watch to deliver the version of the run that the caller has seen already.
+const CATCH_UP: Duration = Duration::from_secs(2);
+
+/// What was done about an `Ensure`.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Ensured {
+    /// At least one placeholder was created.
+    Created,
+    /// Everything was there already.
+    Unchanged,
+    /// A newer version of the run is known.
+    Superseded,
+    /// The run is done.
+    RunDone,
+}
+
+/// Creates the placeholders of a run where they do not exist yet.
+///
+/// # Errors
+///
+/// Where the call disagrees with the run, the run was not seen yet, a name is taken, or the API server refuses.
+pub(crate) async fn ensure(
+    cache: &Cache,
+    objects: &Objects,
+    identity: &Identity,
+    placeholders: &[PlaceholderSpec],
+) -> Result<Ensured, Error> {
+    let (run, objects_of_run) = seen(cache, identity).await?;
+    if run.deletion || run.state == RunState::Done {
+        return Ok(Ensured::RunDone);
+    }
+    if is_newer(&run.resource_version, &identity.resource_version) {
+        return Ok(Ensured::Superseded);
+    }
+    verify(&run, placeholders)?;
+    let mut outcome = Ensured::Unchanged;
+    for spec in placeholders {
+        match objects_of_run.stateful_sets.get(spec.name.as_str()) {
+            Some(set) => check_owner(set, &run)?,
+            None => {
+                if create(cache, objects, &run, spec).await? {
+                    outcome = Ensured::Created;
+                }
+            }
+        }
+    }
+    Ok(outcome)
+}
+
+/// The run as of `identity.resource_version` or later, once the watch has delivered it.
+async fn seen(cache: &Cache, identity: &Identity) -> Result<(Arc<PipelineRun>, Run), Error> {
+    let key = RunKey {
+        namespace: identity.namespace.clone(),
+        uid: identity.uid.clone(),
+    };
+    let mut version = cache.version();
+    let wait = async {
+        loop {
+            version.mark_unchanged();
+            if let Some(objects) = cache.get(&key)
+                && let Some(run) = objects.pipeline_run.values().next().cloned()
+                && !is_newer(&identity.resource_version, &run.resource_version)
+            {
+                return Some((run, objects));
+            }
+            version.changed().await.ok()?;
+        }
+    };
+    let found = tokio::time::timeout(CATCH_UP, wait).await.ok().flatten();
+    let (run, objects) = found.ok_or_else(|| Error::NotSeen {
+        run: format!("{}/{}", identity.namespace, identity.name),
+        resource_version: identity.resource_version.clone(),
+    })?;
+    if run.name != identity.name {
+        return Err(mismatch(
+            &run,
+            "pipeline_run.name",
+            format!("the run with this uid is {}", run.name),
+        ));
+    }
+    Ok((run, objects))
+}
+
+/// Refuses placeholders other than those that the run's own pinned annotations call for.
+fn verify(run: &PipelineRun, placeholders: &[PlaceholderSpec]) -> Result<(), Error> {
+    let plan = plan(run).map_err(Error::BadRequest)?;
+    let expected = match plan.action {
+        Action::Ensure(expected) => expected,
+        Action::Nothing | Action::Release { .. } => Vec::new(),
+    };
+    if placeholders.len() != expected.len() {
+        return Err(mismatch(
+            run,
+            "placeholders",
+            format!(
+                "{} asked for, {} planned",
+                placeholders.len(),
+                expected.len()
+            ),
+        ));
+    }
+    for (index, (asked, planned)) in placeholders.iter().zip(&expected).enumerate() {
+        if let Some((field, detail)) = difference(asked, planned) {
+            return Err(mismatch(
+                run,
+                &format!("placeholders[{index}].{field}"),
+                detail,
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// The first field in which two placeholders differ. Destructured, so that a new field cannot be forgotten.
+fn difference(
+    asked: &PlaceholderSpec,
+    planned: &PlaceholderSpec,
+) -> Option<(&'static str, String)> {
+    let PlaceholderSpec {
+        name,
+        labels,
+        claim_templates,
+        claim_names,
+        cpu,
+        memory,
+        image,
+    } = planned;
+    if asked.name != *name {
+        return Some(("name", format!("{} asked for, {name} planned", asked.name)));
+    }
+    if asked.labels != *labels {
+        return Some(("labels", "they differ from the run's".to_owned()));
+    }
+    if asked.claim_templates != *claim_templates {
+        return Some((
+            "claim_templates",
+            "they differ from the templates pinned on the run".to_owned(),
+        ));
+    }
+    if asked.claim_names != *claim_names {
+        return Some((
+            "claim_names",
+            "they differ from the claims the run's workspaces are bound to".to_owned(),
+        ));
+    }
+    let resources = [
+        ("cpu", &asked.cpu, cpu),
+        ("memory", &asked.memory, memory),
+        ("image", &asked.image, image),
+    ];
+    resources
+        .into_iter()
+        .find(|(_, asked, planned)| asked != planned)
+        .map(|(field, asked, planned)| (field, format!("{asked} asked for, {planned} pinned")))
+}
+
+/// Creates one placeholder. False where somebody else was quicker.
+async fn create(
+    cache: &Cache,
+    objects: &Objects,
+    run: &PipelineRun,
+    spec: &PlaceholderSpec,
+) -> Result<bool, Error> {
+    let owner = Owner {
+        namespace: &run.namespace,
+        name: &run.name,
+        uid: &run.uid,
+    };
+    let set = stateful_set::build(owner, spec);
+    let (set, created) = match objects.create(&run.namespace, &set).await? {
+        Some(set) => (set, true),
+        None => match objects
+            .stateful_set(&run.namespace, spec.name.as_str())
+            .await?
+        {
+            Some(set) => (set, false),
+            None => {
+                return Err(Error::Terminating {
+                    name: format!("{}/{}", run.namespace, spec.name),
+                });
+            }
+        },
+    };
+    check_owner(&set, run)?;
+    if created {
+        info!(namespace = run.namespace, pipeline_run = run.name, placeholder = %spec.name, "created placeholder");
+    }
+    cache.apply(set);
+    Ok(created)
+}
+
+/// An object with the right name and another owner is never adopted (P7).
+fn check_owner(set: &StatefulSet, run: &PipelineRun) -> Result<(), Error> {
+    let name = || format!("{}/{}", run.namespace, set.name());
+    let controller = set
+        .metadata
+        .owner_references
+        .iter()
+        .flatten()
+        .find(|owner| owner.controller == Some(true));
+    match controller {
+        Some(owner) if owner.uid == run.uid => {}
+        Some(owner) => {
+            return Err(Error::NameTaken {
+                name: name(),
+                owner: format!("{} {} ({})", owner.kind, owner.name, owner.uid),
+            });
+        }
+        None => {
+            return Err(Error::NameTaken {
+                name: name(),
+                owner: "nobody".to_owned(),
+            });
+        }
+    }
+    if set.metadata.deletion_timestamp.is_some() {
+        return Err(Error::Terminating { name: name() });
+    }
+    Ok(())
+}
+
+fn mismatch(run: &PipelineRun, field: &str, detail: String) -> Error {
+    Error::Mismatch {
+        field: field.to_owned(),
+        run: format!("{}/{}", run.namespace, run.name),
+        detail,
+    }
+}
+
+/// Whether `left` is a later version than `right`. Resource versions of one resource compare as numbers (Kubernetes
+/// 1.35, "Resource versions"); ones that are not numbers are never later.
+fn is_newer(left: &str, right: &str) -> bool {
+    match (left.parse::<u128>(), right.parse::<u128>()) {
+        (Ok(left), Ok(right)) => left > right,
+        (Ok(_) | Err(_), Ok(_) | Err(_)) => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn resource_versions_compare_as_numbers() {
+        assert!(is_newer("10", "9"));
+        assert!(!is_newer("9", "10"));
+        assert!(!is_newer("9", "9"));
+        assert!(!is_newer("x", "9"));
+    }
+}

@@ -1,0 +1,92 @@
+//! Why a call could not be carried out, and the one place where that becomes a gRPC status.
+
+use coscheduler_core::violation::Violation;
+use coscheduler_proto::error::{bad_request, with_reason};
+use tonic::{Code, Status};
+
+/// Why an `Ensure` or a `Release` could not be carried out.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The request is malformed.
+    #[error("the request is malformed")]
+    BadRequest(Vec<Violation>),
+    /// The request disagrees with the PipelineRun of that uid.
+    #[error("{field} is not that of PipelineRun {run}: {detail}")]
+    Mismatch {
+        /// The request's field.
+        field: String,
+        /// Namespace and name of the run.
+        run: String,
+        /// What differs.
+        detail: String,
+    },
+    /// This version of the run was not seen yet.
+    #[error("PipelineRun {run} was not seen at resourceVersion {resource_version} yet")]
+    NotSeen {
+        /// Namespace and name of the run.
+        run: String,
+        /// The version asked for.
+        resource_version: String,
+    },
+    /// The placeholder's name belongs to somebody else.
+    #[error("StatefulSet {name} exists and belongs to {owner}; it is left alone")]
+    NameTaken {
+        /// Namespace and name of the StatefulSet.
+        name: String,
+        /// Its controller.
+        owner: String,
+    },
+    /// A placeholder of that name and run is still being deleted.
+    #[error("StatefulSet {name} is still being deleted")]
+    Terminating {
+        /// Namespace and name of the StatefulSet.
+        name: String,
+    },
+    /// The API server answered with an error.
+    #[error("failed to {act}")]
+    Kubernetes {
+        /// What was tried, with the object's name.
+        act: String,
+        /// The answer.
+        source: Box<kube::Error>,
+        /// Whether another try may help.
+        transient: bool,
+    },
+}
+
+impl Error {
+    /// Whether the same call may succeed a moment later.
+    pub fn is_transient(&self) -> bool {
+        match self {
+            Self::NotSeen { .. } | Self::Terminating { .. } => true,
+            Self::Kubernetes { transient, .. } => *transient,
+            Self::BadRequest(_) | Self::Mismatch { .. } | Self::NameTaken { .. } => false,
+        }
+    }
+}
+
+impl From<Error> for Status {
+    fn from(error: Error) -> Self {
+        let (code, reason) = match &error {
+            Error::BadRequest(violations) => return bad_request("", violations),
+            Error::Mismatch { .. } => (Code::FailedPrecondition, "PIPELINE_RUN_MISMATCH"),
+            Error::NotSeen { .. } => (Code::Unavailable, "PIPELINE_RUN_NOT_SEEN"),
+            Error::NameTaken { .. } => (Code::FailedPrecondition, "PLACEHOLDER_NAME_TAKEN"),
+            Error::Terminating { .. } => (Code::Unavailable, "PLACEHOLDER_TERMINATING"),
+            Error::Kubernetes {
+                transient: true, ..
+            } => (Code::Unavailable, "KUBERNETES_UNAVAILABLE"),
+            Error::Kubernetes {
+                transient: false, ..
+            } => (Code::Internal, "KUBERNETES_REFUSED"),
+        };
+        let message = match &error {
+            Error::Kubernetes { source, .. } => match source.as_ref() {
+                kube::Error::Api(status) => format!("{error}: {}", status.message),
+                _ => error.to_string(),
+            },
+            _ => error.to_string(),
+        };
+        with_reason(code, reason, message)
+    }
+}

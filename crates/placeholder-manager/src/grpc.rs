@@ -1,0 +1,251 @@
+//! The wire side of the manager: requests in, answers out, nothing in between.
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use futures::Stream;
+use tokio::sync::broadcast::error::RecvError;
+use tonic::{Code, Request, Response, Status};
+
+use coscheduler_core::violation::Violation;
+use coscheduler_proto::convert;
+use coscheduler_proto::error::{bad_request, with_reason};
+use coscheduler_proto::placeholder::placeholder_service_server::PlaceholderService;
+use coscheduler_proto::placeholder::{
+    EnsureOutcome, EnsureRequest, EnsureResponse, GetPlaceholderRequest, GetPlaceholderResponse,
+    ListPlaceholdersRequest, ListPlaceholdersResponse, PipelineRunRef, Placeholder,
+    PlaceholderPhase, ReleaseOutcome, ReleaseRequest, ReleaseResponse, WatchPlaceholdersRequest,
+    WatchPlaceholdersResponse,
+};
+
+use crate::cache::{self, Cache, ObjectKey, Phase, RunKey};
+use crate::ensure::{Ensured, ensure};
+use crate::error::Error;
+use crate::objects::Objects;
+use crate::release::{Released, release};
+
+const DEFAULT_PAGE: usize = 100;
+const LARGEST_PAGE: usize = 1000;
+
+/// Serves `coscheduler.placeholder.v1.PlaceholderService`.
+pub(crate) struct Placeholders {
+    cache: Arc<Cache>,
+    objects: Objects,
+}
+
+impl Placeholders {
+    /// Serves what `cache` knows, and writes through `objects`.
+    pub(crate) fn new(cache: Arc<Cache>, objects: Objects) -> Self {
+        Self { cache, objects }
+    }
+}
+
+type Answer<T> = Result<Response<T>, Status>;
+
+#[tonic::async_trait]
+impl PlaceholderService for Placeholders {
+    async fn ensure(&self, request: Request<EnsureRequest>) -> Answer<EnsureResponse> {
+        let EnsureRequest {
+            pipeline_run,
+            placeholders,
+        } = request.into_inner();
+        let identity = convert::identity(pipeline_run);
+        let placeholders = convert::placeholder_specs(placeholders);
+        let (identity, placeholders) = both(identity, placeholders)?;
+        let outcome = match ensure(&self.cache, &self.objects, &identity, &placeholders).await? {
+            Ensured::Created => EnsureOutcome::Created,
+            Ensured::Unchanged => EnsureOutcome::Unchanged,
+            Ensured::Superseded => EnsureOutcome::Superseded,
+            Ensured::RunDone => EnsureOutcome::RunDone,
+        };
+        Ok(Response::new(EnsureResponse {
+            outcome: outcome.into(),
+        }))
+    }
+
+    async fn release(&self, request: Request<ReleaseRequest>) -> Answer<ReleaseResponse> {
+        let identity =
+            convert::identity(request.into_inner().pipeline_run).map_err(Error::BadRequest)?;
+        let key = RunKey {
+            namespace: identity.namespace,
+            uid: identity.uid,
+        };
+        let outcome = match release(&self.cache, &self.objects, &key).await? {
+            Released::Done => ReleaseOutcome::Released,
+            Released::InProgress | Released::ClaimInUse => ReleaseOutcome::InProgress,
+            Released::WaitingForPods => ReleaseOutcome::WaitingForPods,
+            Released::RunActive => ReleaseOutcome::RunActive,
+        };
+        Ok(Response::new(ReleaseResponse {
+            outcome: outcome.into(),
+        }))
+    }
+
+    async fn list_placeholders(
+        &self,
+        request: Request<ListPlaceholdersRequest>,
+    ) -> Answer<ListPlaceholdersResponse> {
+        let request = request.into_inner();
+        let size = page_size(request.page_size);
+        let after = page_token(&request.page_token);
+        let (size, after) = both(size, after)?;
+        let mut page: Vec<_> = self
+            .cache
+            .placeholders()
+            .into_iter()
+            .filter(|(key, _)| request.namespace.is_empty() || key.0 == request.namespace)
+            .skip_while(|(key, _)| after.as_ref().is_some_and(|after| key <= after))
+            .take(size + 1)
+            .collect();
+        let more = page.len() > size;
+        page.truncate(size);
+        let next_page_token = match page.last() {
+            Some(((namespace, name), _)) if more => format!("{namespace}/{name}"),
+            Some(_) | None => String::new(),
+        };
+        Ok(Response::new(ListPlaceholdersResponse {
+            placeholders: page.into_iter().map(|(_, item)| to_wire(item)).collect(),
+            next_page_token,
+        }))
+    }
+
+    async fn get_placeholder(
+        &self,
+        request: Request<GetPlaceholderRequest>,
+    ) -> Answer<GetPlaceholderResponse> {
+        let GetPlaceholderRequest { namespace, name } = request.into_inner();
+        let violations: Vec<_> = [("namespace", &namespace), ("name", &name)]
+            .into_iter()
+            .filter(|(_, value)| value.is_empty())
+            .map(|(field, _)| Violation::new(field, "is empty; it is required"))
+            .collect();
+        if !violations.is_empty() {
+            return Err(bad_request("", &violations));
+        }
+        let key = (namespace, name);
+        match self.cache.placeholders().remove(&key) {
+            Some(found) => Ok(Response::new(GetPlaceholderResponse {
+                placeholder: Some(to_wire(found)),
+            })),
+            None => Err(with_reason(
+                Code::NotFound,
+                "PLACEHOLDER_NOT_FOUND",
+                format!("there is no placeholder {}/{}", key.0, key.1),
+            )),
+        }
+    }
+
+    type WatchPlaceholdersStream =
+        Pin<Box<dyn Stream<Item = Result<WatchPlaceholdersResponse, Status>> + Send>>;
+
+    async fn watch_placeholders(
+        &self,
+        request: Request<WatchPlaceholdersRequest>,
+    ) -> Answer<Self::WatchPlaceholdersStream> {
+        let namespace = request.into_inner().namespace;
+        let wanted =
+            move |item: &cache::Placeholder| namespace.is_empty() || item.namespace == namespace;
+        // Subscribed before the snapshot is taken: a change in between is sent twice rather than not at all.
+        let changes = self.cache.subscribe();
+        let first: Vec<_> = self
+            .cache
+            .placeholders()
+            .into_values()
+            .filter(&wanted)
+            .map(|item| Ok(watched(item, false)))
+            .collect();
+        let later = futures::stream::unfold((changes, wanted), |(mut changes, wanted)| async {
+            loop {
+                let item = match changes.recv().await {
+                    Ok(change) if wanted(&change.placeholder) => {
+                        Ok(watched(change.placeholder, change.deleted))
+                    }
+                    Ok(_) => continue,
+                    Err(RecvError::Lagged(missed)) => Err(with_reason(
+                        Code::ResourceExhausted,
+                        "WATCH_TOO_SLOW",
+                        format!("{missed} changes were missed; watch again"),
+                    )),
+                    Err(RecvError::Closed) => return None,
+                };
+                return Some((item, (changes, wanted)));
+            }
+        });
+        let stream = futures::StreamExt::chain(futures::stream::iter(first), later);
+        Ok(Response::new(Box::pin(until_error(stream))))
+    }
+}
+
+/// Ends a stream after its first error, as gRPC does.
+fn until_error<T: Send + 'static>(
+    stream: impl Stream<Item = Result<T, Status>> + Send + 'static,
+) -> impl Stream<Item = Result<T, Status>> + Send {
+    futures::StreamExt::scan(stream, false, |failed, item| {
+        let end = std::mem::replace(failed, item.is_err());
+        std::future::ready(if end { None } else { Some(item) })
+    })
+}
+
+/// Both values, or the violations of both.
+fn both<A, B>(a: Result<A, Vec<Violation>>, b: Result<B, Vec<Violation>>) -> Result<(A, B), Error> {
+    match (a, b) {
+        (Ok(a), Ok(b)) => Ok((a, b)),
+        (Err(mut violations), Err(more)) => {
+            violations.extend(more);
+            Err(Error::BadRequest(violations))
+        }
+        (Err(violations), Ok(_)) | (Ok(_), Err(violations)) => Err(Error::BadRequest(violations)),
+    }
+}
+
+fn page_size(asked: i32) -> Result<usize, Vec<Violation>> {
+    match usize::try_from(asked) {
+        Ok(0) => Ok(DEFAULT_PAGE),
+        Ok(size) => Ok(size.min(LARGEST_PAGE)),
+        Err(_) => Err(vec![Violation::new(
+            "page_size",
+            format!("is {asked}; allowed: 0 to {LARGEST_PAGE}"),
+        )]),
+    }
+}
+
+fn page_token(token: &str) -> Result<Option<ObjectKey>, Vec<Violation>> {
+    if token.is_empty() {
+        return Ok(None);
+    }
+    match token.split_once('/') {
+        Some((namespace, name)) => Ok(Some((namespace.to_owned(), name.to_owned()))),
+        None => Err(vec![Violation::new(
+            "page_token",
+            format!("is {token:?}; allowed: a next_page_token of an earlier answer"),
+        )]),
+    }
+}
+
+fn watched(placeholder: cache::Placeholder, deleted: bool) -> WatchPlaceholdersResponse {
+    WatchPlaceholdersResponse {
+        placeholder: Some(to_wire(placeholder)),
+        deleted,
+    }
+}
+
+fn to_wire(placeholder: cache::Placeholder) -> Placeholder {
+    let phase = match placeholder.phase {
+        Phase::Pending => PlaceholderPhase::Pending,
+        Phase::Bound => PlaceholderPhase::Bound,
+        Phase::Terminating => PlaceholderPhase::Terminating,
+    };
+    Placeholder {
+        pipeline_run: Some(PipelineRunRef {
+            namespace: placeholder.namespace.clone(),
+            name: placeholder.run_name,
+            uid: placeholder.run_uid,
+            resource_version: String::new(),
+        }),
+        namespace: placeholder.namespace,
+        name: placeholder.name,
+        phase: phase.into(),
+        node: placeholder.node,
+        claim_names: placeholder.claim_names,
+    }
+}

@@ -1,0 +1,72 @@
+//! The placeholder-manager: makes plans true. It creates placeholders when the planner asks for them and cleans up after
+//! runs by itself, and it is the only service that writes workloads.
+//!
+//! It decides nothing: what a placeholder looks like and what the next step of a clean-up is, `core` says. It keeps no
+//! state but caches of what Kubernetes holds, and serves only once those have listed everything.
+
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod args;
+mod cache;
+mod ensure;
+mod error;
+mod follow;
+mod grpc;
+mod objects;
+mod release;
+
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use coscheduler_proto::FILE_DESCRIPTOR_SET;
+use coscheduler_proto::placeholder::placeholder_service_server::PlaceholderServiceServer;
+use coscheduler_runtime::queue::{self, Options};
+use coscheduler_runtime::{GrpcServices, Process, Service};
+
+pub use args::Args;
+use cache::Cache;
+use objects::Objects;
+
+/// Who this service is.
+pub const SERVICE: Service = Service {
+    name: "placeholder-manager",
+    version: env!("CARGO_PKG_VERSION"),
+    about: "Makes plans true: creates the placeholders of PipelineRuns, and cleans up after them",
+    grpc_address: "127.0.0.1:9103",
+    http_address: "127.0.0.1:9203",
+};
+
+/// Starts following Kubernetes, serving and cleaning up.
+///
+/// # Errors
+///
+/// Where no Kubernetes client can be made or the gRPC address cannot be bound.
+pub async fn start(Args { kubernetes }: Args, process: Process) -> anyhow::Result<()> {
+    let client = kubernetes.client(SERVICE).await?;
+    let cache = Arc::new(Cache::default());
+    let objects = Objects::new(client.clone());
+    let (queue, worker) = queue::queue(Options::default());
+
+    follow::spawn(&process, &client, &cache, &queue);
+
+    let service = grpc::Placeholders::new(cache.clone(), objects.clone());
+    let services = GrpcServices::new()
+        .add_service(PlaceholderServiceServer::new(service))
+        .descriptors(FILE_DESCRIPTOR_SET);
+    process
+        .serve_grpc(services)
+        .await
+        .context("failed to serve gRPC")?;
+
+    let health = process.health().clone();
+    process.spawn_graceful("clean-up", |shutdown| async move {
+        tokio::select! {
+            () = health.ready() => {}
+            () = shutdown.cancelled() => return Ok(()),
+        }
+        let clean_up = |key| release::clean_up(&cache, &objects, key);
+        worker.run(shutdown, clean_up).await;
+        Ok(())
+    });
+    Ok(())
+}

@@ -1,0 +1,199 @@
+//! The writes, one function each: what is sent to the API server, with which preconditions, and what its refusals mean.
+//! Requests it could not take (409, 429, 5xx, no answer) are sent again with backoff and jitter, within the time a
+//! caller waits.
+
+use std::future::Future;
+use std::time::Duration;
+
+use backon::{ExponentialBuilder, Retryable};
+use k8s_openapi::api::apps::v1::StatefulSet;
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::{Api, Client};
+use serde_json::json;
+
+use coscheduler_core::teardown::ObjectRef;
+use coscheduler_kubernetes::claims;
+use coscheduler_kubernetes::pipeline_run::PipelineRun;
+use coscheduler_kubernetes::transient::is_transient;
+
+use crate::error::Error;
+
+/// The API server, as far as the manager writes to it.
+#[derive(Clone)]
+pub(crate) struct Objects {
+    client: Client,
+}
+
+impl Objects {
+    /// Writes through `client`.
+    pub(crate) fn new(client: Client) -> Self {
+        Self { client }
+    }
+
+    /// Creates a StatefulSet. `None` where one of that name exists.
+    pub(crate) async fn create(
+        &self,
+        namespace: &str,
+        set: &StatefulSet,
+    ) -> Result<Option<StatefulSet>, Error> {
+        let api: Api<StatefulSet> = Api::namespaced(self.client.clone(), namespace);
+        let name = set.metadata.name.clone().unwrap_or_default();
+        let params = PostParams::default();
+        match retried(|| api.create(&params, set)).await {
+            Ok(created) => Ok(Some(created)),
+            Err(kube::Error::Api(status)) if status.reason == "AlreadyExists" => Ok(None),
+            Err(error) => Err(failed(
+                format!("create StatefulSet {namespace}/{name}"),
+                error,
+            )),
+        }
+    }
+
+    /// Reads a StatefulSet. `None` where there is none.
+    pub(crate) async fn stateful_set(
+        &self,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Option<StatefulSet>, Error> {
+        let api: Api<StatefulSet> = Api::namespaced(self.client.clone(), namespace);
+        retried(|| api.get_opt(name))
+            .await
+            .map_err(|error| failed(format!("read StatefulSet {namespace}/{name}"), error))
+    }
+
+    /// Whether the PipelineRun of that name has that uid and is not being deleted.
+    pub(crate) async fn run_exists(
+        &self,
+        namespace: &str,
+        name: &str,
+        uid: &str,
+    ) -> Result<bool, Error> {
+        let api: Api<PipelineRun> = Api::namespaced(self.client.clone(), namespace);
+        let run = retried(|| api.get_metadata_opt(name))
+            .await
+            .map_err(|error| failed(format!("read PipelineRun {namespace}/{name}"), error))?;
+        Ok(run.is_some_and(|run| {
+            run.metadata.uid.as_deref() == Some(uid) && run.metadata.deletion_timestamp.is_none()
+        }))
+    }
+
+    /// Deletes a StatefulSet, its pod with it. One that is gone or replaced already is left alone.
+    pub(crate) async fn delete_stateful_set(
+        &self,
+        namespace: &str,
+        set: &ObjectRef,
+    ) -> Result<(), Error> {
+        let api: Api<StatefulSet> = Api::namespaced(self.client.clone(), namespace);
+        let params = DeleteParams::background().preconditions(this_one(set));
+        match retried(|| api.delete(&set.name, &params)).await {
+            Ok(_) => Ok(()),
+            Err(error) if is_gone(&error) => Ok(()),
+            Err(error) => Err(failed(
+                format!("delete StatefulSet {namespace}/{}", set.name),
+                error,
+            )),
+        }
+    }
+
+    /// Deletes a claim. Answers the claim as it is while its finalizers hold it, `None` where it is gone.
+    pub(crate) async fn delete_claim(
+        &self,
+        namespace: &str,
+        claim: &ObjectRef,
+    ) -> Result<Option<PersistentVolumeClaim>, Error> {
+        let api: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), namespace);
+        let params = DeleteParams::background().preconditions(this_one(claim));
+        match retried(|| api.delete(&claim.name, &params)).await {
+            Ok(answer) => Ok(answer.left()),
+            Err(error) if is_gone(&error) => Ok(None),
+            Err(error) => Err(failed(
+                format!("delete claim {namespace}/{}", claim.name),
+                error,
+            )),
+        }
+    }
+
+    /// Every pod of a namespace, read from the API server's storage rather than from a cache.
+    pub(crate) async fn live_pods(&self, namespace: &str) -> Result<Vec<Pod>, Error> {
+        let api: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
+        let params = ListParams::default();
+        retried(|| api.list(&params))
+            .await
+            .map(|list| list.items)
+            .map_err(|error| failed(format!("list the pods of namespace {namespace}"), error))
+    }
+
+    /// Removes `kubernetes.io/pvc-protection` from exactly this version of a claim.
+    pub(crate) async fn unprotect(
+        &self,
+        namespace: &str,
+        claim: &PersistentVolumeClaim,
+        version: &ObjectRef,
+    ) -> Result<(), Error> {
+        let api: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), namespace);
+        let patch = Patch::Merge(json!({"metadata": {
+            "uid": version.uid,
+            "resourceVersion": version.resource_version,
+            "finalizers": claims::finalizers_without_protection(claim),
+        }}));
+        // A conflict means that the claim has changed since: it has to be looked at again, not patched again.
+        match api
+            .patch(&version.name, &PatchParams::default(), &patch)
+            .await
+        {
+            Ok(_) => Ok(()),
+            Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+            Err(error) => Err(failed(
+                format!(
+                    "remove pvc-protection of claim {namespace}/{}",
+                    version.name
+                ),
+                error,
+            )),
+        }
+    }
+}
+
+/// Sends a request again while the API server could not take it: five times at most, over about three seconds.
+async fn retried<T, F, Fut>(request: F) -> Result<T, kube::Error>
+where
+    F: FnMut() -> Fut,
+    Fut: Future<Output = Result<T, kube::Error>>,
+{
+    let backoff = ExponentialBuilder::default()
+        .with_min_delay(Duration::from_millis(100))
+        .with_max_delay(Duration::from_secs(2))
+        .with_max_times(5)
+        .with_jitter();
+    request
+        .retry(backoff)
+        .when(|error| is_transient(error) && !is_gone(error))
+        .await
+}
+
+/// Another object has taken the name, or none has it: a uid precondition that fails is answered with 409.
+fn is_gone(error: &kube::Error) -> bool {
+    match error {
+        kube::Error::Api(status) => {
+            status.code == 404
+                || (status.code == 409 && status.message.contains("UID in precondition"))
+        }
+        _ => false,
+    }
+}
+
+fn this_one(object: &ObjectRef) -> Preconditions {
+    Preconditions {
+        uid: Some(object.uid.clone()),
+        resource_version: None,
+    }
+}
+
+fn failed(act: String, error: kube::Error) -> Error {
+    Error::Kubernetes {
+        act,
+        transient: is_transient(&error),
+        source: Box::new(error),
+    }
+}

@@ -1,0 +1,219 @@
+//! Carries out the clean-up of a run, one step at a time: looks at what is left, asks `core` for the next step, takes
+//! it. Every step is safe to repeat, and every one is taken again from what is there, so it may stop anywhere.
+
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use tracing::{info, warn};
+
+use coscheduler_core::pipeline_run::RunState;
+use coscheduler_core::teardown::{
+    Claim, Leftovers, ObjectRef, PodPhase, RunPresence, Step, next_step, unprotectable,
+};
+use coscheduler_kubernetes::{claims, pods};
+use coscheduler_runtime::queue::Outcome;
+
+use crate::cache::{Cache, Kind as _, Run, RunKey};
+use crate::error::Error;
+use crate::objects::Objects;
+
+/// How far a clean-up is.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Released {
+    /// Nothing is left.
+    Done,
+    /// Under way; the objects' own changes bring the next step.
+    InProgress,
+    /// Some of the run's pods are pending or running.
+    WaitingForPods,
+    /// A claim is still used by a pod that is not the run's. No change of a known object will tell when that ends.
+    ClaimInUse,
+    /// The run needs its objects.
+    RunActive,
+}
+
+/// Takes the next step of cleaning up after a run, as work from the queue: what fails is logged and tried again.
+pub(crate) async fn clean_up(cache: &Cache, objects: &Objects, key: RunKey) -> Outcome {
+    match release(cache, objects, &key).await {
+        Ok(Released::ClaimInUse) => Outcome::Retry,
+        Ok(
+            Released::Done | Released::InProgress | Released::WaitingForPods | Released::RunActive,
+        ) => Outcome::Done,
+        Err(error) => {
+            warn!(
+                namespace = key.namespace,
+                uid = key.uid,
+                error = format!("{:#}", anyhow::Error::from(error)),
+                "failed to clean up after a run, will try again"
+            );
+            Outcome::Retry
+        }
+    }
+}
+
+/// Takes the next step of cleaning up after a run, if there is one to take.
+///
+/// # Errors
+///
+/// Where the API server refuses.
+pub(crate) async fn release(
+    cache: &Cache,
+    objects: &Objects,
+    key: &RunKey,
+) -> Result<Released, Error> {
+    loop {
+        let Some(run) = cache.get(key) else {
+            return Ok(Released::Done);
+        };
+        let leftovers = leftovers(objects, key, &run).await?;
+        match next_step(&leftovers) {
+            Step::Keep => return Ok(Released::RunActive),
+            Step::WaitForPods { .. } => return Ok(Released::WaitingForPods),
+            Step::WaitForPlaceholder | Step::WaitForClaims => return Ok(Released::InProgress),
+            Step::Done => return Ok(Released::Done),
+            Step::DeleteStatefulSet(set) => {
+                delete_stateful_set(cache, objects, key, &run, &set).await?;
+            }
+            Step::ClearClaims { delete, unprotect } if delete.is_empty() => {
+                let freed = unprotect_claims(objects, key, &run, &unprotect).await?;
+                return Ok(if freed == unprotect.len() {
+                    Released::InProgress
+                } else {
+                    Released::ClaimInUse
+                });
+            }
+            Step::ClearClaims { delete, .. } => {
+                for claim in &delete {
+                    delete_claim(cache, objects, key, &run, claim).await?;
+                }
+            }
+        }
+    }
+}
+
+/// What is left of the run, as `core` wants to know it.
+async fn leftovers(objects: &Objects, key: &RunKey, run: &Run) -> Result<Leftovers, Error> {
+    let (placeholders, task_pods): (Vec<_>, Vec<_>) =
+        run.pods.values().partition(|pod| pods::is_placeholder(pod));
+    let active_pods = task_pods
+        .iter()
+        .filter(|pod| match pods::phase(pod) {
+            PodPhase::Pending | PodPhase::Running | PodPhase::Unknown => true,
+            PodPhase::Succeeded | PodPhase::Failed => false,
+        })
+        .count();
+    Ok(Leftovers {
+        run: presence(objects, key, run).await?,
+        active_pods,
+        stateful_set: run.stateful_sets.values().next().map(|set| ObjectRef {
+            name: set.name().to_owned(),
+            uid: set.metadata.uid.clone().unwrap_or_default(),
+            resource_version: set.metadata.resource_version.clone().unwrap_or_default(),
+            deleting: set.metadata.deletion_timestamp.is_some(),
+        }),
+        placeholder_pods: placeholders.len(),
+        claims: run
+            .claims
+            .values()
+            .map(|claim| claims::view(claim))
+            .collect(),
+    })
+}
+
+/// Whether the run still needs its objects. One that the watch does not know, although objects of it are left, is
+/// looked up: the watch may only be late.
+async fn presence(objects: &Objects, key: &RunKey, run: &Run) -> Result<RunPresence, Error> {
+    if let Some(known) = run.pipeline_run.values().next() {
+        return Ok(match known.state {
+            _ if known.deletion => RunPresence::Gone,
+            RunState::Done => RunPresence::Done,
+            RunState::Pending | RunState::Active => RunPresence::Active,
+        });
+    }
+    let owners = run
+        .stateful_sets
+        .values()
+        .flat_map(|set| set.metadata.owner_references.iter().flatten())
+        .chain(
+            run.claims
+                .values()
+                .flat_map(|claim| claim.metadata.owner_references.iter().flatten()),
+        );
+    for owner in owners {
+        if owner.uid == key.uid
+            && objects
+                .run_exists(&key.namespace, &owner.name, &key.uid)
+                .await?
+        {
+            return Ok(RunPresence::Active);
+        }
+    }
+    Ok(RunPresence::Gone)
+}
+
+async fn delete_stateful_set(
+    cache: &Cache,
+    objects: &Objects,
+    key: &RunKey,
+    run: &Run,
+    set: &ObjectRef,
+) -> Result<(), Error> {
+    objects.delete_stateful_set(&key.namespace, set).await?;
+    info!(
+        namespace = key.namespace,
+        placeholder = set.name,
+        "deleted placeholder"
+    );
+    // Until the watch says so too, nobody should send the request again.
+    if let Some(deleted) = run.stateful_sets.get(&set.name) {
+        cache.delete(&**deleted);
+    }
+    Ok(())
+}
+
+async fn delete_claim(
+    cache: &Cache,
+    objects: &Objects,
+    key: &RunKey,
+    run: &Run,
+    claim: &ObjectRef,
+) -> Result<(), Error> {
+    let left = objects.delete_claim(&key.namespace, claim).await?;
+    info!(
+        namespace = key.namespace,
+        claim = claim.name,
+        "deleted claim"
+    );
+    match left {
+        Some(left) => {
+            cache.apply(left);
+        }
+        None => {
+            if let Some(deleted) = run.claims.get(&claim.name) {
+                cache.delete(&**deleted);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Removes the protection of those claims whose every pod has ended (V4). Answers how many.
+async fn unprotect_claims(
+    objects: &Objects,
+    key: &RunKey,
+    run: &Run,
+    candidates: &[Claim],
+) -> Result<usize, Error> {
+    let pods: Vec<_> = objects
+        .live_pods(&key.namespace)
+        .await?
+        .iter()
+        .map(pods::claim_use)
+        .collect();
+    let free = unprotectable(candidates, &pods);
+    for version in &free {
+        if let Some(claim) = run.claims.get(&version.name) {
+            let claim: &PersistentVolumeClaim = claim;
+            objects.unprotect(&key.namespace, claim, version).await?;
+        }
+    }
+    Ok(free.len())
+}

@@ -1,0 +1,93 @@
+//! `google.protobuf.Struct` to and from JSON. Kubernetes sub-objects cross the wire as Structs, never as bytes, so that
+//! a person with grpcurl can read and write them.
+
+use prost_types::value::Kind;
+use prost_types::{ListValue, Struct, Value as ProtoValue};
+use serde_json::{Map, Number, Value};
+
+/// The largest magnitude up to which every integer is exact in a double, 2^53.
+const EXACT: f64 = 9_007_199_254_740_992.0;
+
+/// A Struct as a JSON object. Whole numbers up to 2^53 become integers, as Kubernetes expects; a number that JSON
+/// cannot carry (NaN, infinity) becomes null.
+pub fn from_struct(fields: Struct) -> Map<String, Value> {
+    fields
+        .fields
+        .into_iter()
+        .map(|(key, value)| (key, from_value(value)))
+        .collect()
+}
+
+/// A JSON object as a Struct. Integers beyond 2^53 lose precision: a Struct's numbers are doubles.
+pub fn to_struct(object: &Map<String, Value>) -> Struct {
+    Struct {
+        fields: object
+            .iter()
+            .map(|(key, value)| (key.clone(), to_value(value)))
+            .collect(),
+    }
+}
+
+/// A JSON value as a Struct: the object itself, or an empty one for anything that is not an object.
+pub fn object_to_struct(value: &Value) -> Struct {
+    value.as_object().map(to_struct).unwrap_or_default()
+}
+
+fn from_value(value: ProtoValue) -> Value {
+    match value.kind {
+        None | Some(Kind::NullValue(_)) => Value::Null,
+        Some(Kind::BoolValue(flag)) => Value::Bool(flag),
+        Some(Kind::StringValue(text)) => Value::String(text),
+        Some(Kind::NumberValue(number)) => from_number(number),
+        Some(Kind::StructValue(fields)) => Value::Object(from_struct(fields)),
+        Some(Kind::ListValue(list)) => {
+            Value::Array(list.values.into_iter().map(from_value).collect())
+        }
+    }
+}
+
+fn from_number(number: f64) -> Value {
+    if number.fract() == 0.0 && number.abs() <= EXACT {
+        Value::from(number as i64)
+    } else {
+        Number::from_f64(number).map_or(Value::Null, Value::Number)
+    }
+}
+
+fn to_value(value: &Value) -> ProtoValue {
+    let kind = match value {
+        Value::Null => Kind::NullValue(0),
+        Value::Bool(flag) => Kind::BoolValue(*flag),
+        Value::String(text) => Kind::StringValue(text.clone()),
+        Value::Number(number) => Kind::NumberValue(number.as_f64().unwrap_or_default()),
+        Value::Array(values) => Kind::ListValue(ListValue {
+            values: values.iter().map(to_value).collect(),
+        }),
+        Value::Object(object) => Kind::StructValue(to_struct(object)),
+    };
+    ProtoValue { kind: Some(kind) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_kubernetes_object_survives_the_round_trip() {
+        let object = json!({
+            "metadata": {"generation": 3, "labels": {"a": "b"}, "finalizers": []},
+            "spec": {"fsGroup": 65532, "ratio": 0.5, "on": true, "off": null, "list": [1, "x", {"y": -2}]},
+        });
+        assert_eq!(
+            Value::Object(from_struct(object_to_struct(&object))),
+            object
+        );
+    }
+
+    #[test]
+    fn what_json_cannot_carry_becomes_null() {
+        assert_eq!(from_number(f64::NAN), Value::Null);
+        assert_eq!(from_number(1e300), json!(1e300));
+    }
+}

@@ -1,0 +1,25 @@
+//! The gRPC contracts of tekton-coscheduler, generated from `proto/`, and their conversions to and from `core`.
+//!
+//! `proto/` is the only hand-written wire format. What a field means, what leaving it unset means and which errors an
+//! RPC returns is written there; this crate adds no meaning, it only converts.
+
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+pub mod convert;
+pub mod error;
+pub mod json;
+
+#[allow(missing_docs, clippy::all, rust_2018_idioms, unreachable_pub)]
+mod generated {
+    include!(concat!(env!("OUT_DIR"), "/contracts.rs"));
+}
+
+/// The contract of the config service.
+pub use generated::coscheduler::config::v1 as config;
+/// The contract of the placeholder-manager.
+pub use generated::coscheduler::placeholder::v1 as placeholder;
+/// The contract of the affinity-planner.
+pub use generated::coscheduler::planner::v1 as planner;
+
+/// The encoded `FileDescriptorSet` of all contracts, comments included, for gRPC reflection.
+pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/coscheduler.bin"));

@@ -1,0 +1,199 @@
+//! The flags every service has, each with an environment variable, and the [`Service`] constant that gives them their
+//! defaults. A service declares only its own flags; these are added to its command line by [`command`].
+
+use std::net::SocketAddr;
+
+use clap::{Command, ValueEnum};
+use tracing_subscriber::EnvFilter;
+
+/// Who a service is: the part of its skeleton that is known before it is started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Service {
+    /// Name of the service, its binary and its image, like `config-service`.
+    pub name: &'static str,
+    /// Version of the service's crate: `env!("CARGO_PKG_VERSION")`.
+    pub version: &'static str,
+    /// One line for `--help`.
+    pub about: &'static str,
+    /// Default of `--grpc-address`, `IP:PORT`.
+    pub grpc_address: &'static str,
+    /// Default of `--http-address`, `IP:PORT`.
+    pub http_address: &'static str,
+}
+
+impl Service {
+    /// How the service names itself to those it calls: `config-service/0.1.0`.
+    pub fn user_agent(&self) -> String {
+        format!("{}/{}", self.name, self.version)
+    }
+}
+
+/// The flags every service has.
+#[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = "Process")]
+pub struct ProcessArgs {
+    /// Address the gRPC server listens on, as IP:PORT. Port 0 takes a free port.
+    #[arg(long, env = "GRPC_ADDRESS", value_name = "IP:PORT")]
+    pub grpc_address: SocketAddr,
+
+    /// Address the HTTP server for /livez, /readyz and /metrics listens on, as IP:PORT. Port 0 takes a free port.
+    #[arg(long, env = "HTTP_ADDRESS", value_name = "IP:PORT")]
+    pub http_address: SocketAddr,
+
+    /// How log lines are written to standard error.
+    #[arg(long, env = "LOG_FORMAT", value_enum, default_value_t = LogFormat::Json, value_name = "FORMAT")]
+    pub log_format: LogFormat,
+
+    /// What is logged: a level, or directives like `info,watcher=debug`.
+    #[arg(long, env = "LOG_LEVEL", default_value = "info", value_parser = parse_log_level, value_name = "FILTER")]
+    pub log_level: String,
+}
+
+impl ProcessArgs {
+    /// Free ports on loopback and the default logging: for running a service inside a test.
+    pub fn loopback() -> Self {
+        ProcessArgs {
+            grpc_address: SocketAddr::from(([127, 0, 0, 1], 0)),
+            http_address: SocketAddr::from(([127, 0, 0, 1], 0)),
+            log_format: LogFormat::Text,
+            log_level: "info".to_owned(),
+        }
+    }
+}
+
+/// How log lines are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// One JSON object a line, for log collectors
+    Json,
+    /// One line of text, for people
+    Text,
+}
+
+/// The whole command line of `service`: its own flags `A`, then the flags every service has.
+pub fn command<A: clap::Args>(service: Service) -> Command {
+    let command = Command::new(service.name).version(service.version);
+    <ProcessArgs as clap::Args>::augment_args(A::augment_args(command))
+        .about(service.about)
+        .long_about(None)
+        .mut_arg("grpc_address", |arg| {
+            arg.required(false).default_value(service.grpc_address)
+        })
+        .mut_arg("http_address", |arg| {
+            arg.required(false).default_value(service.http_address)
+        })
+}
+
+fn parse_log_level(filter: &str) -> Result<String, String> {
+    match EnvFilter::try_new(filter) {
+        Ok(_) => Ok(filter.to_owned()),
+        Err(error) => Err(format!("not a level or a list of target=level: {error}")),
+    }
+}
+
+#[cfg(test)]
+impl Service {
+    /// A service for tests.
+    pub(crate) const EXAMPLE: Service = Service {
+        name: "example",
+        version: "1.2.3",
+        about: "An example",
+        grpc_address: "127.0.0.1:9199",
+        http_address: "127.0.0.1:9299",
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{Args, FromArgMatches};
+
+    use super::*;
+
+    #[derive(Args)]
+    struct Own {
+        /// A flag of the service
+        #[arg(long, env = "OWN_FLAG", default_value = "x")]
+        own_flag: String,
+    }
+
+    fn parse(args: &[&str]) -> Result<(Own, ProcessArgs), clap::Error> {
+        let matches =
+            command::<Own>(Service::EXAMPLE).try_get_matches_from([&["example"], args].concat())?;
+        Ok((
+            Own::from_arg_matches(&matches)?,
+            ProcessArgs::from_arg_matches(&matches)?,
+        ))
+    }
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        command::<Own>(Service::EXAMPLE).debug_assert();
+    }
+
+    #[test]
+    fn addresses_default_to_those_of_the_service() {
+        let (own, process) = parse(&[]).unwrap();
+        assert_eq!(own.own_flag, "x");
+        assert_eq!(
+            process.grpc_address.to_string(),
+            Service::EXAMPLE.grpc_address
+        );
+        assert_eq!(
+            process.http_address.to_string(),
+            Service::EXAMPLE.http_address
+        );
+        assert_eq!(process.log_format, LogFormat::Json);
+    }
+
+    #[test]
+    fn flags_win_over_defaults() {
+        let (own, process) = parse(&[
+            "--own-flag",
+            "y",
+            "--grpc-address",
+            "0.0.0.0:1",
+            "--log-format",
+            "text",
+        ])
+        .unwrap();
+        assert_eq!(own.own_flag, "y");
+        assert_eq!(process.grpc_address.to_string(), "0.0.0.0:1");
+        assert_eq!(process.log_format, LogFormat::Text);
+    }
+
+    #[test]
+    fn a_malformed_value_is_a_usage_error() {
+        for args in [
+            ["--log-level", "loud=="],
+            ["--grpc-address", "localhost"],
+            ["--log-format", "xml"],
+        ] {
+            assert_eq!(
+                parse(&args).err().map(|error| error.exit_code()),
+                Some(2),
+                "{args:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn help_names_every_flag_and_its_variable() {
+        let help = command::<Own>(Service::EXAMPLE)
+            .render_long_help()
+            .to_string();
+        let expected = [
+            ("--own-flag", "OWN_FLAG"),
+            ("--grpc-address", "GRPC_ADDRESS"),
+            ("--http-address", "HTTP_ADDRESS"),
+            ("--log-format", "LOG_FORMAT"),
+            ("--log-level", "LOG_LEVEL"),
+        ];
+        for (flag, variable) in expected {
+            assert!(
+                help.contains(flag) && help.contains(&format!("[env: {variable}=")),
+                "{flag}: {help}"
+            );
+        }
+        assert!(help.starts_with("An example\n"), "{help}");
+    }
+}

@@ -1,0 +1,58 @@
+//! What every service process of tekton-coscheduler shares: flags, logs, signals, the gRPC and HTTP servers with health
+//! and metrics, and the gRPC client. It deliberately knows nothing about coscheduling, and speaks to Kubernetes only
+//! with the feature `kubernetes`, so that a service without it cannot.
+//!
+//! A service is a [`Service`] constant, a struct of its own flags, and one function that builds its caches, serves its
+//! gRPC services and spawns its loops; `main` hands the two to [`run()`]:
+//!
+//! ```no_run
+//! use coscheduler_runtime::{GrpcServices, Process, Service};
+//!
+//! const SERVICE: Service = Service {
+//!     name: "example",
+//!     version: env!("CARGO_PKG_VERSION"),
+//!     about: "Shows the skeleton of a service",
+//!     grpc_address: "127.0.0.1:9199",
+//!     http_address: "127.0.0.1:9299",
+//! };
+//!
+//! #[derive(clap::Args)]
+//! struct Args {}
+//!
+//! async fn start(Args {}: Args, process: Process) -> anyhow::Result<()> {
+//!     process.serve_grpc(GrpcServices::new()).await?;
+//!     Ok(())
+//! }
+//!
+//! fn main() -> std::process::ExitCode {
+//!     coscheduler_runtime::run(SERVICE, start)
+//! }
+//! ```
+
+mod args;
+mod logging;
+mod run;
+
+mod health;
+mod metrics;
+mod process;
+
+mod deadline;
+mod grpc;
+mod http;
+mod observe;
+
+pub mod client;
+#[cfg(feature = "kubernetes")]
+pub mod kubernetes;
+pub mod queue;
+
+pub use args::{LogFormat, ProcessArgs, Service, command};
+pub use deadline::Deadline;
+pub use grpc::GrpcServices;
+pub use health::{Condition, Health};
+#[cfg(feature = "kubernetes")]
+pub use kubernetes::KubernetesArgs;
+pub use metrics::Metrics;
+pub use process::{Process, ServeError, StopReason, Supervisor};
+pub use run::run;

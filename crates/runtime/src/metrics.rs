@@ -1,0 +1,135 @@
+//! The metrics of the process. What a service registers is named `coscheduler_…`; only the gRPC metrics, whose names
+//! dashboards already know, go without the prefix.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use prometheus_client::encoding::{EncodeLabelSet, text};
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::{Metric, Registry};
+
+use crate::Service;
+
+/// Media type of [`Metrics::encode`].
+pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// The registry of the process; clones share it.
+#[derive(Clone, Debug)]
+pub struct Metrics {
+    registries: Arc<Mutex<Registries>>,
+}
+
+#[derive(Debug)]
+struct Registries {
+    own: Registry,
+    protocol: Registry,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct BuildLabels {
+    service: &'static str,
+    version: &'static str,
+}
+
+impl Metrics {
+    /// An empty registry, but for `coscheduler_build_info`.
+    pub(crate) fn new(service: Service) -> Self {
+        let registries = Registries {
+            own: Registry::with_prefix("coscheduler"),
+            protocol: Registry::default(),
+        };
+        let metrics = Metrics {
+            registries: Arc::new(Mutex::new(registries)),
+        };
+        let build = metrics.register(
+            "build_info",
+            "Always 1; the labels say which service of which version this is",
+            Family::<BuildLabels, Gauge>::default(),
+        );
+        build
+            .get_or_create(&BuildLabels {
+                service: service.name,
+                version: service.version,
+            })
+            .set(1);
+        metrics
+    }
+
+    /// Registers `metric` as `coscheduler_<name>` and hands it back. Names carry their base unit (`_seconds`) but no
+    /// `_total`, which counters get by themselves; `help` is a sentence without its full stop.
+    pub fn register<M: Metric + Clone>(&self, name: &str, help: &str, metric: M) -> M {
+        self.lock().own.register(name, help, metric.clone());
+        metric
+    }
+
+    /// Registers `metric` under a name that is not ours to prefix.
+    pub(crate) fn register_protocol<M: Metric + Clone>(
+        &self,
+        name: &str,
+        help: &str,
+        metric: M,
+    ) -> M {
+        self.lock().protocol.register(name, help, metric.clone());
+        metric
+    }
+
+    /// Every metric in the OpenMetrics text format.
+    ///
+    /// # Errors
+    /// A metric cannot be written as text.
+    pub fn encode(&self) -> Result<String, fmt::Error> {
+        let mut encoded = String::new();
+        let registries = self.lock();
+        text::encode_registry(&mut encoded, &registries.own)?;
+        text::encode_registry(&mut encoded, &registries.protocol)?;
+        text::encode_eof(&mut encoded)?;
+        Ok(encoded)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Registries> {
+        self.registries
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use prometheus_client::metrics::counter::Counter;
+
+    use super::*;
+
+    #[test]
+    fn own_metrics_carry_the_prefix_and_protocol_metrics_do_not() {
+        let metrics = Metrics::new(Service::EXAMPLE);
+        metrics
+            .register("plans", "Plans made", Counter::<u64>::default())
+            .inc();
+        metrics
+            .register_protocol(
+                "grpc_server_handled",
+                "RPCs ended",
+                Counter::<u64>::default(),
+            )
+            .inc_by(2);
+
+        let encoded = metrics.encode().unwrap();
+        let lines: Vec<_> = encoded
+            .lines()
+            .filter(|line| !line.starts_with("# HELP"))
+            .collect();
+        assert_eq!(
+            lines,
+            [
+                "# TYPE coscheduler_build_info gauge",
+                r#"coscheduler_build_info{service="example",version="1.2.3"} 1"#,
+                "# TYPE coscheduler_plans counter",
+                "coscheduler_plans_total 1",
+                "# TYPE grpc_server_handled counter",
+                "grpc_server_handled_total 2",
+                "# EOF",
+            ]
+        );
+    }
+}

@@ -1,0 +1,287 @@
+//! A work queue of keys: what a service that follows Kubernetes objects puts between the watch and the work.
+//!
+//! A key is worked on by one worker at a time, so the work for one object stays in order. A key pushed again while it
+//! waits is worked on once; pushed while it is being worked on, once more afterwards. Failed work is retried with
+//! exponential backoff and jitter until it succeeds or nothing is left to do.
+
+use std::collections::{HashMap, VecDeque};
+use std::future::Future;
+use std::hash::Hash;
+use std::time::Duration;
+
+use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+use tokio_util::time::DelayQueue;
+use tokio_util::time::delay_queue;
+
+/// What became of the work for a key.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Outcome {
+    /// Nothing is left to do until the key is pushed again.
+    Done,
+    /// Try again after a backoff.
+    Retry,
+}
+
+/// How work is spread and retried.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Keys worked on at the same time.
+    pub concurrency: usize,
+    /// The first backoff of a failing key; every further one is twice as long, with jitter.
+    pub first_retry: Duration,
+    /// The longest backoff.
+    pub longest_retry: Duration,
+}
+
+impl Default for Options {
+    /// 32 keys at a time, backoffs from 100 ms to 10 s.
+    fn default() -> Self {
+        Self {
+            concurrency: 32,
+            first_retry: Duration::from_millis(100),
+            longest_retry: Duration::from_secs(10),
+        }
+    }
+}
+
+/// The side that keys are pushed into. Clones push into the same queue.
+#[derive(Clone, Debug)]
+pub struct Queue<K> {
+    keys: mpsc::UnboundedSender<K>,
+}
+
+/// The side that keys are worked off from.
+#[derive(Debug)]
+pub struct Worker<K> {
+    keys: mpsc::UnboundedReceiver<K>,
+    options: Options,
+}
+
+/// A new, empty queue.
+pub fn queue<K>(options: Options) -> (Queue<K>, Worker<K>) {
+    let (sender, receiver) = mpsc::unbounded_channel();
+    let worker = Worker {
+        keys: receiver,
+        options,
+    };
+    (Queue { keys: sender }, worker)
+}
+
+impl<K> Queue<K> {
+    /// Asks for work on `key`. Once the worker has stopped this does nothing.
+    pub fn push(&self, key: K) {
+        // A send fails only when the worker is gone, and then there is nobody to do the work.
+        drop(self.keys.send(key));
+    }
+}
+
+impl<K: Clone + Eq + Hash> Worker<K> {
+    /// Works keys off until `shutdown`, then lets the work under way finish.
+    pub async fn run<F, Fut>(mut self, shutdown: CancellationToken, work: F)
+    where
+        F: Fn(K) -> Fut,
+        Fut: Future<Output = Outcome>,
+    {
+        let mut schedule = Schedule::new(self.options);
+        let mut working = FuturesUnordered::new();
+        let job = |key: K| {
+            let result = work(key.clone());
+            async move { (key, result.await) }
+        };
+        loop {
+            while working.len() < self.options.concurrency {
+                let Some(key) = schedule.next() else { break };
+                working.push(job(key));
+            }
+            tokio::select! {
+                () = shutdown.cancelled() => break,
+                key = self.keys.recv() => match key {
+                    Some(key) => schedule.pushed(key),
+                    None => break,
+                },
+                Some((key, outcome)) = working.next() => schedule.finished(key, outcome),
+                Some(key) = schedule.retries.next(), if !schedule.retries.is_empty() => {
+                    schedule.due(key.into_inner());
+                }
+            }
+        }
+        while working.next().await.is_some() {}
+    }
+}
+
+/// Which keys are ready, being worked on, or waiting for a retry.
+struct Schedule<K> {
+    options: Options,
+    ready: VecDeque<K>,
+    retries: DelayQueue<K>,
+    keys: HashMap<K, State>,
+}
+
+/// A key that is known: `ready`, being worked on, or waiting.
+struct State {
+    stage: Stage,
+    backoff: Option<ExponentialBackoff>,
+}
+
+enum Stage {
+    Ready,
+    Working { again: bool },
+    Waiting(delay_queue::Key),
+}
+
+impl<K: Clone + Eq + Hash> Schedule<K> {
+    fn new(options: Options) -> Self {
+        Self {
+            options,
+            ready: VecDeque::new(),
+            retries: DelayQueue::new(),
+            keys: HashMap::new(),
+        }
+    }
+
+    fn next(&mut self) -> Option<K> {
+        let key = self.ready.pop_front()?;
+        if let Some(state) = self.keys.get_mut(&key) {
+            state.stage = Stage::Working { again: false };
+        }
+        Some(key)
+    }
+
+    fn pushed(&mut self, key: K) {
+        let Some(state) = self.keys.get_mut(&key) else {
+            let state = State {
+                stage: Stage::Ready,
+                backoff: None,
+            };
+            self.keys.insert(key.clone(), state);
+            self.ready.push_back(key);
+            return;
+        };
+        match &mut state.stage {
+            Stage::Ready => {}
+            Stage::Working { again } => *again = true,
+            Stage::Waiting(retry) => {
+                self.retries.try_remove(retry);
+                state.stage = Stage::Ready;
+                self.ready.push_back(key);
+            }
+        }
+    }
+
+    fn due(&mut self, key: K) {
+        if let Some(state) = self.keys.get_mut(&key) {
+            state.stage = Stage::Ready;
+            self.ready.push_back(key);
+        }
+    }
+
+    fn finished(&mut self, key: K, outcome: Outcome) {
+        let Some(state) = self.keys.get_mut(&key) else {
+            return;
+        };
+        let again = matches!(state.stage, Stage::Working { again: true });
+        match outcome {
+            Outcome::Done if again => {
+                state.backoff = None;
+                state.stage = Stage::Ready;
+                self.ready.push_back(key);
+            }
+            Outcome::Done => {
+                self.keys.remove(&key);
+            }
+            Outcome::Retry => {
+                let delay = state
+                    .backoff
+                    .get_or_insert_with(|| backoff(self.options))
+                    .next()
+                    .unwrap_or(self.options.longest_retry);
+                state.stage = Stage::Waiting(self.retries.insert(key, delay));
+            }
+        }
+    }
+}
+
+fn backoff(options: Options) -> ExponentialBackoff {
+    ExponentialBuilder::default()
+        .with_min_delay(options.first_retry)
+        .with_max_delay(options.longest_retry)
+        .with_jitter()
+        .without_max_times()
+        .build()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use tokio::sync::{Notify, Semaphore};
+
+    const QUICK: Options = Options {
+        concurrency: 4,
+        first_retry: Duration::from_millis(1),
+        longest_retry: Duration::from_millis(2),
+    };
+
+    #[tokio::test]
+    async fn a_key_pushed_during_its_work_is_worked_on_once_more() {
+        let (queue, worker) = queue(QUICK);
+        let shutdown = CancellationToken::new();
+        let runs = Arc::new(AtomicUsize::new(0));
+        let gate = Arc::new(Semaphore::new(0));
+        let started = Arc::new(Notify::new());
+        queue.push("run");
+        let task = tokio::spawn({
+            let (shutdown, runs) = (shutdown.clone(), runs.clone());
+            let (gate, started) = (gate.clone(), started.clone());
+            worker.run(shutdown, move |_| {
+                let (runs, gate, started) = (runs.clone(), gate.clone(), started.clone());
+                async move {
+                    started.notify_one();
+                    gate.acquire().await.unwrap().forget();
+                    runs.fetch_add(1, Ordering::SeqCst);
+                    Outcome::Done
+                }
+            })
+        });
+        started.notified().await;
+        queue.push("run");
+        queue.push("run");
+        gate.add_permits(1);
+        started.notified().await;
+        gate.add_permits(1);
+        drop(queue);
+        task.await.unwrap();
+        assert_eq!(runs.load(Ordering::SeqCst), 2);
+    }
+
+    #[tokio::test]
+    async fn failed_work_is_retried_until_it_succeeds() {
+        let (queue, worker) = queue(QUICK);
+        let shutdown = CancellationToken::new();
+        let runs = Arc::new(AtomicUsize::new(0));
+        let done = Arc::new(Notify::new());
+        queue.push(7);
+        let task = tokio::spawn({
+            let (shutdown, runs, done) = (shutdown.clone(), runs.clone(), done.clone());
+            worker.run(shutdown, move |_| {
+                let (runs, done) = (runs.clone(), done.clone());
+                async move {
+                    if runs.fetch_add(1, Ordering::SeqCst) < 4 {
+                        return Outcome::Retry;
+                    }
+                    done.notify_one();
+                    Outcome::Done
+                }
+            })
+        });
+        done.notified().await;
+        shutdown.cancel();
+        task.await.unwrap();
+        assert_eq!(runs.load(Ordering::SeqCst), 5);
+    }
+}

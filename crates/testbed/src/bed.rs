@@ -1,0 +1,307 @@
+//! The test bed as a whole: boots the parts in order, hands out ways to use them, and ends them. What the parts are is
+//! the business of their own modules.
+
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
+use k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
+use kube::api::PostParams;
+use kube::{Api, Client};
+use rustix::process::{Pid, test_kill_process};
+use serde_json::json;
+use tracing::warn;
+
+use crate::Config;
+use crate::binaries::{self, Binaries, Lines};
+use crate::control_plane::{self, Site};
+use crate::credentials::{Credentials, Identity};
+use crate::process::ProcessGroup;
+use crate::waiting::until;
+use crate::{manifests, nodes, tekton};
+
+/// How long a new namespace may wait for its default service account.
+const NAMESPACE_PATIENCE: Duration = Duration::from_secs(30);
+
+/// How long a token of [`TestBed::kubeconfig_for`] is good for.
+const TOKEN_SECONDS: i64 = 7 * 24 * 3600;
+
+/// How long a detached bed may take to end.
+const DOWN_PATIENCE: Duration = Duration::from_secs(20);
+
+/// A running control plane with nodes, storage and Tekton. Dropping it ends everything and removes all files.
+pub struct TestBed {
+    site: Site,
+    port: u16,
+    client: Client,
+    kubeconfig: PathBuf,
+    kubectl: PathBuf,
+    audit: bool,
+}
+
+impl TestBed {
+    /// Boots a bed and waits until its nodes take pods and Tekton takes PipelineRuns. Builds the programs first if
+    /// they are missing, with plain lines on stderr; call [`build`](crate::build) before to show that otherwise.
+    ///
+    /// # Errors
+    /// When a program cannot be built, or a component ends early; the error carries the end of its log.
+    pub async fn start(config: Config) -> Result<Self> {
+        let folder = match &config.folder {
+            Some(folder) => std::path::absolute(folder)
+                .with_context(|| format!("failed to find folder {}", folder.display()))?,
+            None => binaries::default_folder()?,
+        };
+        let binaries = {
+            let folder = folder.clone();
+            tokio::task::spawn_blocking(move || binaries::build(&folder, &Lines))
+                .await
+                .context("failed to wait for the build")??
+        };
+        match Self::boot(&folder, &binaries, &config).await {
+            // Ports are picked before they are used, so another process may have been faster: once more, then.
+            Err(error) if format!("{error:#}").contains("address already in use") => {
+                warn!("a port of the test bed was taken by another process, starting again");
+                Self::boot(&folder, &binaries, &config).await
+            }
+            booted => booted,
+        }
+    }
+
+    async fn boot(folder: &Path, binaries: &Binaries, config: &Config) -> Result<Self> {
+        let runs = folder.join("run");
+        fs::create_dir_all(&runs)
+            .with_context(|| format!("failed to create {}", runs.display()))?;
+        let folder = tempfile::Builder::new()
+            .prefix("bed-")
+            .tempdir_in(&runs)
+            .with_context(|| format!("failed to create a folder in {}", runs.display()))?;
+        let processes = ProcessGroup::start(folder.path())?;
+        let folder = folder.keep(); // the process group removes it from now on
+        let site = Site {
+            credentials: Credentials::create(folder.join("credentials"))?,
+            folder,
+            binaries: binaries.clone(),
+            processes,
+        };
+
+        let (port, client) = control_plane::start_api_server(&site, config.audit_log).await?;
+        control_plane::start_controllers(&site)?;
+        nodes::start_kwok(&site, config)?;
+        futures::try_join!(
+            nodes::create(&client, config),
+            tekton::start(&site, &client, config)
+        )?;
+        futures::try_join!(
+            nodes::wait(&site, &client, config),
+            tekton::wait(&site, &client, config),
+            wait_for_service_account(&site, &client, "default"),
+        )?;
+        Ok(Self {
+            port,
+            client,
+            kubeconfig: site.credentials.kubeconfig(Identity::Administrator),
+            kubectl: site.binaries.kubectl(),
+            audit: config.audit_log,
+            site,
+        })
+    }
+
+    /// A kubeconfig of the cluster administrator.
+    pub fn kubeconfig(&self) -> &Path {
+        &self.kubeconfig
+    }
+
+    /// A client of the cluster administrator. It has no rate limit of its own.
+    pub fn client(&self) -> Client {
+        self.client.clone()
+    }
+
+    /// The kubectl of the same release as the API server.
+    pub fn kubectl_path(&self) -> &Path {
+        &self.kubectl
+    }
+
+    /// The API server's audit log (JSON lines, metadata of every request), if [`Config::audit_log`] asked for one.
+    pub fn audit_log(&self) -> Option<PathBuf> {
+        self.audit
+            .then(|| control_plane::audit_log(&self.site.folder))
+    }
+
+    /// Folder of this bed; it is removed with the bed.
+    pub fn dir(&self) -> &Path {
+        &self.site.folder
+    }
+
+    /// Where the components' log files are: `<component>.log`.
+    pub fn logs_dir(&self) -> PathBuf {
+        self.site.processes.logs_dir()
+    }
+
+    /// The components' processes, for instance to kill one of them: `etcd`, `kube-apiserver`,
+    /// `kube-controller-manager`, `kube-scheduler`, `kwok`, `tekton-controller`, `tekton-webhook`.
+    pub fn processes(&self) -> &ProcessGroup {
+        &self.site.processes
+    }
+
+    /// Applies a YAML text of one or more documents (server-side apply, field manager `testbed`, forced): namespaces
+    /// and custom resource definitions first, the rest at once.
+    ///
+    /// # Errors
+    /// When the text is no YAML, or an object is refused; the error names it.
+    pub async fn apply(&self, yaml: &str) -> Result<()> {
+        manifests::apply(&self.client, &manifests::parse(yaml)?).await
+    }
+
+    /// Creates a namespace and waits until pods can be created in it.
+    ///
+    /// # Errors
+    /// When it exists already, or its default service account does not appear.
+    pub async fn create_namespace(&self, name: &str, labels: &[(&str, &str)]) -> Result<()> {
+        let labels: serde_json::Map<String, serde_json::Value> = labels
+            .iter()
+            .map(|(key, value)| ((*key).to_owned(), json!(value)))
+            .collect();
+        let namespace: Namespace =
+            serde_json::from_value(json!({"metadata": {"name": name, "labels": labels}}))
+                .with_context(|| format!("failed to describe namespace {name}"))?;
+        Api::all(self.client.clone())
+            .create(&PostParams::default(), &namespace)
+            .await
+            .with_context(|| format!("failed to create namespace {name}"))?;
+        wait_for_service_account(&self.site, &self.client, name).await
+    }
+
+    /// A kubeconfig that acts as an existing service account, with that account's rights: what a pod of it would have.
+    ///
+    /// # Errors
+    /// When there is no such service account.
+    pub async fn kubeconfig_for(&self, namespace: &str, name: &str) -> Result<PathBuf> {
+        let accounts: Api<ServiceAccount> = Api::namespaced(self.client.clone(), namespace);
+        let request = TokenRequest {
+            spec: TokenRequestSpec {
+                expiration_seconds: Some(TOKEN_SECONDS),
+                ..TokenRequestSpec::default()
+            },
+            ..TokenRequest::default()
+        };
+        let answer = accounts
+            .create_token_request(name, &PostParams::default(), &request)
+            .await
+            .with_context(|| {
+                format!("failed to get a token of service account {namespace}/{name}")
+            })?;
+        let token = answer.status.map(|status| status.token).unwrap_or_default();
+        let user = format!("system:serviceaccount:{namespace}:{name}");
+        let path = self
+            .site
+            .folder
+            .join("credentials")
+            .join(format!("{namespace}.{name}"));
+        self.site
+            .credentials
+            .write_kubeconfig(&path, self.port, &user, &token)?;
+        Ok(path)
+    }
+
+    /// Whether all components run.
+    ///
+    /// # Errors
+    /// When one ended that nobody asked to end; the error carries the end of its log.
+    pub fn check(&self) -> Result<()> {
+        self.site.processes.check()
+    }
+
+    /// Ends everything and removes all files.
+    ///
+    /// # Errors
+    /// When a component had ended by itself before. Everything is ended all the same.
+    pub async fn stop(self) -> Result<()> {
+        let checked = self.check();
+        self.site.processes.kill_all();
+        self.site.processes.stop().await?;
+        checked
+    }
+
+    /// Leaves the bed running after this process has ended.
+    ///
+    /// # Errors
+    /// When the guardian of the bed's processes has gone; the bed is ended then.
+    pub fn detach(self) -> Result<Detached> {
+        let detached = Detached {
+            kubeconfig: self.kubeconfig,
+            dir: self.site.folder,
+            guardian: self.site.processes.guardian(),
+            group: self.site.processes.id(),
+        };
+        self.site.processes.detach()?;
+        Ok(detached)
+    }
+}
+
+/// A bed that outlives the process that started it. Keep it (it can be serialised) to end the bed later.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Detached {
+    /// A kubeconfig of the cluster administrator.
+    pub kubeconfig: PathBuf,
+    /// Folder of the bed; gone once the bed is down.
+    pub dir: PathBuf,
+    /// Process id of the guardian that ends the bed.
+    pub guardian: u32,
+    /// Process group of the bed's components.
+    pub group: u32,
+}
+
+impl Detached {
+    /// Whether the bed's guardian is there still, so that the bed can be used.
+    pub fn is_up(&self) -> bool {
+        let guardian = i32::try_from(self.guardian).ok().and_then(Pid::from_raw);
+        self.dir.exists() && guardian.is_some_and(|guardian| test_kill_process(guardian).is_ok())
+    }
+
+    /// Ends the bed and waits until nothing is left. A bed that is down already is no error.
+    ///
+    /// # Errors
+    /// When the bed does not end.
+    pub async fn down(&self) -> Result<()> {
+        if !self.dir.exists() {
+            return Ok(());
+        }
+        let sign = self.dir.join("down");
+        fs::write(&sign, "").with_context(|| format!("failed to create {}", sign.display()))?;
+        let end = Instant::now() + DOWN_PATIENCE;
+        while self.dir.exists() {
+            if !self.is_up() {
+                // Its guardian has gone, after a reboot for instance, and left the files behind.
+                return fs::remove_dir_all(&self.dir)
+                    .with_context(|| format!("failed to remove {}", self.dir.display()));
+            }
+            if Instant::now() >= end {
+                bail!("the test bed in {} does not end", self.dir.display());
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for TestBed {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("TestBed")
+            .field("dir", &self.site.folder)
+            .field("port", &self.port)
+            .finish_non_exhaustive()
+    }
+}
+
+async fn wait_for_service_account(site: &Site, client: &Client, namespace: &str) -> Result<()> {
+    let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), namespace);
+    let what = format!("the default service account of namespace {namespace}");
+    until(&site.processes, &what, NAMESPACE_PATIENCE, async || {
+        Ok(accounts.get_opt("default").await?.is_some())
+    })
+    .await
+}

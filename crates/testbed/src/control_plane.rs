@@ -1,0 +1,194 @@
+//! Kubernetes proper: etcd, API server, controller manager and scheduler as processes on loopback. They are configured
+//! as a cluster's would be (RBAC, default admission, service account tokens), but for durability and leader election.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use kube::Client;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use serde_json::json;
+
+use crate::binaries::Binaries;
+use crate::credentials::{Credentials, Identity};
+use crate::ports::free_ports;
+use crate::process::ProcessGroup;
+use crate::waiting::until;
+
+const AUDIT_POLICY: &str = include_str!("../manifests/audit-policy.yaml");
+
+/// How long the API server may take until it answers that it is ready.
+const BOOT_PATIENCE: Duration = Duration::from_secs(60);
+
+/// Everything that starting a component takes.
+#[derive(Debug)]
+pub(crate) struct Site {
+    /// Folder of the bed.
+    pub(crate) folder: PathBuf,
+    pub(crate) binaries: Binaries,
+    pub(crate) credentials: Credentials,
+    pub(crate) processes: ProcessGroup,
+}
+
+impl Site {
+    /// A command of one of our programs that sees nothing of this process's environment.
+    pub(crate) fn command(&self, program: &str) -> Command {
+        let mut command = Command::new(self.binaries.program(program));
+        command
+            .env_clear()
+            .env("HOME", &self.folder)
+            .current_dir(&self.folder);
+        command
+    }
+
+    /// Starts a component whose process has the program's name.
+    pub(crate) fn start(&self, program: &str, arguments: &[String]) -> Result<()> {
+        let mut command = self.command(program);
+        command.args(arguments);
+        self.processes.spawn(program, command)
+    }
+}
+
+/// Where the API server's audit log is, if there is one.
+pub(crate) fn audit_log(folder: &Path) -> PathBuf {
+    folder.join("audit.log")
+}
+
+/// Starts etcd and the API server; returns the API server's port and a client once it is ready.
+pub(crate) async fn start_api_server(site: &Site, audit: bool) -> Result<(u16, Client)> {
+    let [etcd_port, peer_port, port] = free_ports()?;
+    let etcd = format!("http://127.0.0.1:{etcd_port}");
+    let peer = format!("http://127.0.0.1:{peer_port}");
+    site.start(
+        "etcd",
+        &[
+            "--name=testbed".to_owned(),
+            flag("data-dir", site.folder.join("etcd").display()),
+            flag("listen-client-urls", &etcd),
+            flag("advertise-client-urls", &etcd),
+            flag("listen-peer-urls", &peer),
+            flag("initial-advertise-peer-urls", &peer),
+            flag("initial-cluster", format!("testbed={peer}")),
+            "--unsafe-no-fsync".to_owned(),
+            "--log-level=warn".to_owned(),
+        ],
+    )?;
+
+    let credentials = &site.credentials;
+    let mut arguments = vec![
+        flag("etcd-servers", &etcd),
+        "--bind-address=127.0.0.1".to_owned(),
+        "--advertise-address=127.0.0.1".to_owned(),
+        // There is no address of the API server that could stand in an Endpoints object: loopback is refused there.
+        "--endpoint-reconciler-type=none".to_owned(),
+        flag("secure-port", port),
+        flag("cert-dir", site.folder.display()),
+        flag("tls-cert-file", credentials.certificate().display()),
+        flag("tls-private-key-file", credentials.key().display()),
+        flag("token-auth-file", credentials.tokens().display()),
+        "--authorization-mode=RBAC".to_owned(),
+        "--service-account-issuer=https://kubernetes.default.svc".to_owned(),
+        flag(
+            "service-account-key-file",
+            credentials.service_account_public_key().display(),
+        ),
+        flag(
+            "service-account-signing-key-file",
+            credentials.service_account_key().display(),
+        ),
+        "--service-cluster-ip-range=10.96.0.0/16".to_owned(),
+        "--profiling=false".to_owned(),
+    ];
+    if audit {
+        let policy = site.folder.join("audit-policy.yaml");
+        fs::write(&policy, AUDIT_POLICY)
+            .with_context(|| format!("failed to write {}", policy.display()))?;
+        arguments.push(flag("audit-policy-file", policy.display()));
+        arguments.push(flag("audit-log-path", audit_log(&site.folder).display()));
+    }
+    site.start("kube-apiserver", &arguments)?;
+
+    credentials.write_kubeconfigs(port)?;
+    let client = client(&credentials.kubeconfig(Identity::Administrator)).await?;
+    until(
+        &site.processes,
+        "the API server to be ready",
+        BOOT_PATIENCE,
+        async || {
+            let request = http::Request::get("/readyz").body(Vec::new())?;
+            Ok(client
+                .request_text(request)
+                .await
+                .is_ok_and(|answer| answer == "ok"))
+        },
+    )
+    .await?;
+    Ok((port, client))
+}
+
+/// Starts controller manager and scheduler. They are of use from then on; nobody has to wait for them.
+pub(crate) fn start_controllers(site: &Site) -> Result<()> {
+    let credentials = &site.credentials;
+    site.start(
+        "kube-controller-manager",
+        &[
+            flag(
+                "kubeconfig",
+                credentials
+                    .kubeconfig(Identity::ControllerManager)
+                    .display(),
+            ),
+            flag(
+                "service-account-private-key-file",
+                credentials.service_account_key().display(),
+            ),
+            flag("root-ca-file", credentials.authority().display()),
+            "--leader-elect=false".to_owned(),
+            "--secure-port=0".to_owned(),
+            "--bind-address=127.0.0.1".to_owned(),
+            "--kube-api-qps=500".to_owned(),
+            "--kube-api-burst=1000".to_owned(),
+            "--profiling=false".to_owned(),
+        ],
+    )?;
+
+    let config = json!({
+        "apiVersion": "kubescheduler.config.k8s.io/v1",
+        "kind": "KubeSchedulerConfiguration",
+        "clientConnection": {
+            "kubeconfig": credentials.kubeconfig(Identity::Scheduler),
+            "qps": 500,
+            "burst": 1000,
+        },
+        "leaderElection": {"leaderElect": false},
+    });
+    let path = site.folder.join("kube-scheduler.yaml");
+    fs::write(&path, config.to_string())
+        .with_context(|| format!("failed to write {}", path.display()))?;
+    site.start(
+        "kube-scheduler",
+        &[
+            flag("config", path.display()),
+            "--secure-port=0".to_owned(),
+            "--bind-address=127.0.0.1".to_owned(),
+        ],
+    )
+}
+
+/// A client that acts as a kubeconfig says.
+pub(crate) async fn client(kubeconfig: &Path) -> Result<Client> {
+    let read = Kubeconfig::read_from(kubeconfig)
+        .with_context(|| format!("failed to read {}", kubeconfig.display()))?;
+    let config = kube::Config::from_custom_kubeconfig(read, &KubeConfigOptions::default())
+        .await
+        .with_context(|| format!("failed to understand {}", kubeconfig.display()))?;
+    Client::try_from(config)
+        .with_context(|| format!("failed to make a client of {}", kubeconfig.display()))
+}
+
+/// `--name=value`.
+pub(crate) fn flag(name: &str, value: impl std::fmt::Display) -> String {
+    format!("--{name}={value}")
+}

@@ -1,0 +1,226 @@
+//! Who is who in a test bed: its certificate authority, the API server's certificate, one static token for each
+//! component, and the kubeconfigs made of these. Everything is made anew for each bed and dies with it.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose,
+};
+use serde_json::json;
+
+/// Who talks to the API server with a static token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Identity {
+    /// The people and tests that use the bed.
+    Administrator,
+    ControllerManager,
+    Scheduler,
+    Kwok,
+    TektonController,
+    TektonWebhook,
+}
+
+impl Identity {
+    const ALL: [Self; 6] = [
+        Self::Administrator,
+        Self::ControllerManager,
+        Self::Scheduler,
+        Self::Kwok,
+        Self::TektonController,
+        Self::TektonWebhook,
+    ];
+
+    /// Name of its kubeconfig, and of its process where it has one.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Administrator => "kubeconfig",
+            Self::ControllerManager => "kube-controller-manager",
+            Self::Scheduler => "kube-scheduler",
+            Self::Kwok => "kwok",
+            Self::TektonController => "tekton-controller",
+            Self::TektonWebhook => "tekton-webhook",
+        }
+    }
+
+    /// User name and groups, as the API server sees them. Only the API server's own kind and KWOK are all-powerful;
+    /// the others have the rights that their manifests give them.
+    fn user(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Administrator => ("admin", "system:masters"),
+            Self::ControllerManager => ("system:kube-controller-manager", "system:masters"),
+            Self::Scheduler => ("system:kube-scheduler", ""),
+            Self::Kwok => ("system:kwok", "system:masters"),
+            Self::TektonController => (
+                "system:serviceaccount:tekton-pipelines:tekton-pipelines-controller",
+                "system:serviceaccounts,system:serviceaccounts:tekton-pipelines",
+            ),
+            Self::TektonWebhook => (
+                "system:serviceaccount:tekton-pipelines:tekton-pipelines-webhook",
+                "system:serviceaccounts,system:serviceaccounts:tekton-pipelines",
+            ),
+        }
+    }
+}
+
+/// The credential files of one bed.
+#[derive(Debug)]
+pub(crate) struct Credentials {
+    folder: PathBuf,
+}
+
+impl Credentials {
+    /// Makes certificates, keys and tokens in `folder`, which is created.
+    pub(crate) fn create(folder: PathBuf) -> Result<Self> {
+        fs::create_dir_all(&folder)
+            .with_context(|| format!("failed to create {}", folder.display()))?;
+        let credentials = Self { folder };
+        credentials.make_certificates()?;
+        credentials.make_tokens()?;
+        Ok(credentials)
+    }
+
+    /// Certificate of the authority that signed the API server's.
+    pub(crate) fn authority(&self) -> PathBuf {
+        self.folder.join("ca.crt")
+    }
+
+    /// The API server's certificate.
+    pub(crate) fn certificate(&self) -> PathBuf {
+        self.folder.join("apiserver.crt")
+    }
+
+    /// The key of the API server's certificate.
+    pub(crate) fn key(&self) -> PathBuf {
+        self.folder.join("apiserver.key")
+    }
+
+    /// The key that signs the tokens of service accounts.
+    pub(crate) fn service_account_key(&self) -> PathBuf {
+        self.folder.join("service-accounts.key")
+    }
+
+    /// The key that checks the tokens of service accounts.
+    pub(crate) fn service_account_public_key(&self) -> PathBuf {
+        self.folder.join("service-accounts.pub")
+    }
+
+    /// The API server's static token file.
+    pub(crate) fn tokens(&self) -> PathBuf {
+        self.folder.join("tokens.csv")
+    }
+
+    /// The kubeconfig of `identity`; exists once the API server's port is known, see [`Self::write_kubeconfigs`].
+    pub(crate) fn kubeconfig(&self, identity: Identity) -> PathBuf {
+        self.folder.join(identity.name())
+    }
+
+    /// Writes everybody's kubeconfig for the API server at `port`.
+    pub(crate) fn write_kubeconfigs(&self, port: u16) -> Result<()> {
+        let tokens =
+            fs::read_to_string(self.tokens()).context("failed to read the static tokens")?;
+        for (identity, line) in Identity::ALL.into_iter().zip(tokens.lines()) {
+            let token = line.split(',').next().unwrap_or_default();
+            self.write_kubeconfig(&self.kubeconfig(identity), port, identity.user().0, token)?;
+        }
+        Ok(())
+    }
+
+    /// Writes one kubeconfig for the API server at `port`, for whoever `token` belongs to.
+    pub(crate) fn write_kubeconfig(
+        &self,
+        path: &Path,
+        port: u16,
+        user: &str,
+        token: &str,
+    ) -> Result<()> {
+        // JSON is YAML, and kubectl, client-go and kube read it as such.
+        let config = json!({
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "testbed", "cluster": {
+                "server": format!("https://127.0.0.1:{port}"),
+                "certificate-authority": self.authority(),
+            }}],
+            "users": [{"name": user, "user": {"token": token}}],
+            "contexts": [{"name": "testbed", "context": {"cluster": "testbed", "user": user}}],
+            "current-context": "testbed",
+        });
+        fs::write(path, format!("{config:#}"))
+            .with_context(|| format!("failed to write {}", path.display()))
+    }
+
+    fn make_certificates(&self) -> Result<()> {
+        let authority_key = key_pair()?;
+        let mut authority = CertificateParams::default();
+        authority
+            .distinguished_name
+            .push(DnType::CommonName, "testbed");
+        authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        authority.key_usages = vec![
+            KeyUsagePurpose::KeyCertSign,
+            KeyUsagePurpose::DigitalSignature,
+        ];
+        let authority_certificate = authority
+            .self_signed(&authority_key)
+            .context("failed to make the certificate authority")?;
+        let issuer = Issuer::new(authority, authority_key);
+
+        let names = [
+            "127.0.0.1",
+            "localhost",
+            "kubernetes",
+            "kubernetes.default.svc",
+        ];
+        let mut server = CertificateParams::new(names.map(str::to_owned))
+            .context("failed to make the API server's certificate")?;
+        server
+            .distinguished_name
+            .push(DnType::CommonName, "kube-apiserver");
+        server.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        let server_key = key_pair()?;
+        let server_certificate = server
+            .signed_by(&server_key, &issuer)
+            .context("failed to make the API server's certificate")?;
+
+        write(&self.authority(), &authority_certificate.pem())?;
+        write(&self.certificate(), &server_certificate.pem())?;
+        write(&self.key(), &server_key.serialize_pem())?;
+        let service_accounts = key_pair()?;
+        write(
+            &self.service_account_key(),
+            &service_accounts.serialize_pem(),
+        )?;
+        write(
+            &self.service_account_public_key(),
+            &service_accounts.public_key_pem(),
+        )
+    }
+
+    fn make_tokens(&self) -> Result<()> {
+        let mut text = String::new();
+        for identity in Identity::ALL {
+            // The serial form of a fresh key is as random as anything, and costs no further dependency.
+            let token = crate::binaries::hex_digest(&[&key_pair()?.serialize_der()], 32);
+            let (user, groups) = identity.user();
+            writeln!(
+                text,
+                "{token},{user},{name},\"{groups}\"",
+                name = identity.name()
+            )
+            .context("failed to write the static tokens")?;
+        }
+        write(&self.tokens(), &text)
+    }
+}
+
+fn key_pair() -> Result<KeyPair> {
+    KeyPair::generate().context("failed to make a key")
+}
+
+fn write(path: &Path, text: &str) -> Result<()> {
+    fs::write(path, text).with_context(|| format!("failed to write {}", path.display()))
+}

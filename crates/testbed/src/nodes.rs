@@ -1,0 +1,160 @@
+//! Nodes, kubelets and storage: Node objects of the wished size, and KWOK with the stages that play kubelet and storage
+//! provisioner. What happens to pods and volumes is written in the YAML files under `manifests`; here it is put together.
+
+use std::fs;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+use k8s_openapi::api::core::v1::Node;
+use kube::api::{ListParams, PostParams};
+use kube::{Api, Client};
+use serde_json::{Value, json};
+
+use crate::Config;
+use crate::config::ZONAL_STORAGE_CLASS;
+use crate::control_plane::{Site, flag};
+use crate::credentials::Identity;
+use crate::manifests;
+use crate::waiting::until;
+
+const POD_STAGES: &str = include_str!("../manifests/pod-stages.yaml");
+const STORAGE_STAGES: &str = include_str!("../manifests/storage-stages.yaml");
+const STORAGE_CLASSES: &str = include_str!("../manifests/storage-classes.yaml");
+
+/// How long the nodes may take to become ready.
+const NODES_PATIENCE: Duration = Duration::from_secs(60);
+
+/// Starts KWOK with all stages.
+pub(crate) fn start_kwok(site: &Site, config: &Config) -> Result<()> {
+    let zones = serde_json::to_string(&zones(config)?).context("failed to name the zones")?;
+    let pods = POD_STAGES.replace(
+        "${TASK_MILLISECONDS}",
+        &config.task_duration.as_millis().to_string(),
+    );
+    let storage = STORAGE_STAGES.replace("${ZONES}", &zones);
+    let options = json!({
+        "apiVersion": "config.kwok.x-k8s.io/v1alpha1",
+        "kind": "KwokConfiguration",
+        "options": {
+            "manageAllNodes": true,
+            "cidr": "10.244.0.0/16",
+            "nodeLeaseDurationSeconds": 40,
+            "nodeLeaseParallelism": 4,
+            "nodePlayStageParallelism": 4,
+            "podPlayStageParallelism": 16,
+            "podsOnNodeSyncParallelism": 4,
+            "enablePodsOnNodeSyncStreamWatch": true,
+        },
+    });
+    let own = site.binaries.kwok_stages()?;
+    let path = site.folder.join("kwok.yaml");
+    fs::write(
+        &path,
+        format!("{options}\n{own}\n---\n{pods}\n---\n{storage}"),
+    )
+    .with_context(|| format!("failed to write {}", path.display()))?;
+    site.start(
+        "kwok",
+        &[
+            flag("config", path.display()),
+            flag(
+                "kubeconfig",
+                site.credentials.kubeconfig(Identity::Kwok).display(),
+            ),
+        ],
+    )
+}
+
+/// Creates nodes and storage classes. KWOK may start before or after.
+pub(crate) async fn create(client: &Client, config: &Config) -> Result<()> {
+    let mut classes = manifests::parse(STORAGE_CLASSES)?;
+    if config.zones == 0 {
+        classes.retain(|class| class["metadata"]["name"] != ZONAL_STORAGE_CLASS);
+    }
+    manifests::apply(client, &classes).await?;
+
+    let zones = zones(config)?;
+    let api: Api<Node> = Api::all(client.clone());
+    stream::iter(1..=config.nodes)
+        .map(|number| {
+            let (api, node) = (&api, node(config, &zones, number));
+            async move {
+                let node: Node =
+                    serde_json::from_value(node).context("failed to describe a node")?;
+                api.create(&PostParams::default(), &node)
+                    .await
+                    .with_context(|| format!("failed to create node node-{number}"))?;
+                Ok(())
+            }
+        })
+        .buffer_unordered(16)
+        .try_collect()
+        .await
+}
+
+/// Waits until pods can be scheduled to every node.
+pub(crate) async fn wait(site: &Site, client: &Client, config: &Config) -> Result<()> {
+    let api: Api<Node> = Api::all(client.clone());
+    until(
+        &site.processes,
+        "the nodes to be ready",
+        NODES_PATIENCE,
+        async || {
+            let nodes = api.list(&ListParams::default()).await?;
+            Ok(nodes.items.iter().filter(|node| is_ready(node)).count() == config.nodes)
+        },
+    )
+    .await
+}
+
+fn is_ready(node: &Node) -> bool {
+    let tainted = node
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.taints.as_ref())
+        .is_some_and(|taints| !taints.is_empty());
+    let conditions = node
+        .status
+        .as_ref()
+        .and_then(|status| status.conditions.as_ref());
+    let ready = conditions.is_some_and(|conditions| {
+        conditions
+            .iter()
+            .any(|condition| condition.type_ == "Ready" && condition.status == "True")
+    });
+    ready && !tainted
+}
+
+fn zones(config: &Config) -> Result<Vec<String>> {
+    if config.zones > 26 {
+        bail!("a test bed has at most 26 zones, not {}", config.zones);
+    }
+    Ok(('a'..='z')
+        .take(config.zones)
+        .map(|letter| format!("zone-{letter}"))
+        .collect())
+}
+
+fn node(config: &Config, zones: &[String], number: usize) -> Value {
+    let name = format!("node-{number}");
+    let mut labels = json!({
+        "kubernetes.io/hostname": name,
+        "kubernetes.io/os": "linux",
+        "kubernetes.io/arch": "amd64",
+    });
+    if !zones.is_empty() {
+        let zone = &zones[(number - 1) % zones.len()];
+        labels["topology.kubernetes.io/zone"] = json!(zone);
+        labels["topology.kubernetes.io/region"] = json!("region");
+    }
+    let size = json!({
+        "cpu": config.node_cpu,
+        "memory": config.node_memory,
+        "pods": config.pods_per_node.to_string(),
+    });
+    json!({
+        "metadata": {"name": name, "labels": labels},
+        "status": {"allocatable": size, "capacity": size},
+    })
+}

@@ -1,0 +1,373 @@
+//! A group of processes that ends with its owner, however the owner ends: by return, panic, Ctrl-C or SIGKILL.
+//!
+//! A small shell process, the guardian, reads a pipe that only the owner can write to. When the pipe ends, the
+//! guardian terminates, then kills the process group of the members and removes their folder. The members' group is led
+//! by an idle process (the anchor) that reads from the guardian, so that the group's number stays taken while the
+//! guardian lives. Nothing here knows what the members are.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+
+/// What the guardian does. `$1` is the members' process group, `$2` the folder to remove at the end. A line `stay` on
+/// the pipe means that the end of the pipe is not the end of the group: then a file `down` in the folder is.
+const GUARDIAN: &str = r#"
+group=$1 folder=$2 stay=
+end() {
+  trap '' TERM INT HUP
+  kill -TERM "-$group" 2>/dev/null
+  turns=0
+  while kill -0 "-$group" 2>/dev/null && [ "$turns" -lt 20 ]; do sleep 0.1; turns=$((turns + 1)); done
+  kill -KILL "-$group" 2>/dev/null
+  turns=0
+  until rm -rf -- "$folder" 2>/dev/null || [ "$turns" -ge 20 ]; do sleep 0.1; turns=$((turns + 1)); done
+  exit 0
+}
+trap end TERM INT HUP
+while read -r word; do if [ "$word" = stay ]; then stay=1; fi; done
+if [ -n "$stay" ]; then
+  while [ -d "$folder" ] && [ ! -e "$folder/down" ]; do sleep 0.2; done
+fi
+end
+"#;
+
+/// How long the guardian may take to end the group before the owner does it itself.
+const GUARDIAN_PATIENCE: Duration = Duration::from_secs(10);
+
+/// How many lines of a member's log an error carries.
+const LOG_TAIL: usize = 12;
+
+/// A group of processes that ends with its owner, however the owner ends.
+///
+/// Dropping the group ends it too and waits for that (a second or two at most).
+#[derive(Debug)]
+pub struct ProcessGroup {
+    folder: PathBuf,
+    group: Pid,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    pipe: Option<ChildStdin>,
+    guardian: Child,
+    anchor: Child,
+    members: BTreeMap<String, Member>,
+}
+
+#[derive(Debug)]
+struct Member {
+    child: Child,
+    ended: Option<ExitStatus>,
+    asked_to_end: bool,
+}
+
+impl ProcessGroup {
+    /// Starts the guardian of a new, empty group. `folder` must exist and is **removed** when the group has ended;
+    /// the members' output goes to `<folder>/logs/<name>.log`.
+    ///
+    /// # Errors
+    /// When the folder for logs or the guardian cannot be made.
+    pub fn start(folder: &Path) -> Result<Self> {
+        let folder = folder
+            .canonicalize()
+            .with_context(|| format!("failed to find folder {}", folder.display()))?;
+        let logs = folder.join("logs");
+        fs::create_dir_all(&logs)
+            .with_context(|| format!("failed to create {}", logs.display()))?;
+
+        let mut anchor = Command::new("cat")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .process_group(0)
+            .spawn()
+            .context("failed to start the leader of a process group (cat)")?;
+        let group = pid(&anchor)?;
+        let to_anchor = anchor
+            .stdin
+            .take()
+            .context("the leader of a process group has no stdin")?;
+
+        // If this process dies right here, the anchor's pipe ends and the anchor with it.
+        let mut guardian = Command::new("sh")
+            .args(["-c", GUARDIAN, "guardian"])
+            .arg(group.as_raw_nonzero().to_string())
+            .arg(&folder)
+            .current_dir("/")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::from(to_anchor))
+            .stderr(Stdio::null())
+            .process_group(0)
+            .spawn()
+            .context("failed to start the guardian of a process group (sh)")?;
+        let pipe = guardian.stdin.take();
+        Ok(Self {
+            folder,
+            group,
+            inner: Mutex::new(Inner {
+                pipe,
+                guardian,
+                anchor,
+                members: BTreeMap::new(),
+            }),
+        })
+    }
+
+    /// Starts `command` as the member `name`: no stdin, stdout and stderr appended to its log file.
+    ///
+    /// # Errors
+    /// When the program cannot be started, or a living member has that name. The name of one that ended is free again.
+    pub fn spawn(&self, name: &str, mut command: Command) -> Result<()> {
+        let mut inner = self.lock();
+        if let Some(member) = inner.members.get_mut(name)
+            && member.poll(name)?.is_none()
+        {
+            bail!("failed to start {name}: it is running already");
+        }
+        let log = self.log(name);
+        let out = File::options()
+            .create(true)
+            .append(true)
+            .open(&log)
+            .with_context(|| format!("failed to open log file {}", log.display()))?;
+        let err = out
+            .try_clone()
+            .with_context(|| format!("failed to open log file {}", log.display()))?;
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(out)
+            .stderr(err)
+            .process_group(self.group.as_raw_nonzero().get())
+            .spawn()
+            .with_context(|| {
+                let program = command.get_program().to_string_lossy();
+                format!("failed to start {name} ({program})")
+            })?;
+        let member = Member {
+            child,
+            ended: None,
+            asked_to_end: false,
+        };
+        inner.members.insert(name.to_owned(), member);
+        Ok(())
+    }
+
+    /// Whether every member that nobody asked to end still runs.
+    ///
+    /// # Errors
+    /// When one does not; the error carries the last lines of its log.
+    pub fn check(&self) -> Result<()> {
+        for (name, member) in &mut self.lock().members {
+            if let Some(status) = member.poll(name)?
+                && !member.asked_to_end
+            {
+                let tail = tail(&self.log(name));
+                bail!("{name} ended by itself ({status}); the end of its log:\n{tail}");
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the member `name` runs.
+    ///
+    /// # Errors
+    /// When there never was such a member.
+    pub fn is_running(&self, name: &str) -> Result<bool> {
+        Ok(self.lock().member(name)?.poll(name)?.is_none())
+    }
+
+    /// Kills one member (SIGKILL) and waits for its end. It may be spawned again under the same name.
+    ///
+    /// # Errors
+    /// When there is no such member.
+    pub fn kill(&self, name: &str) -> Result<()> {
+        let mut inner = self.lock();
+        let member = inner.member(name)?;
+        member.asked_to_end = true;
+        member
+            .child
+            .kill()
+            .with_context(|| format!("failed to kill {name}"))?;
+        let status = member
+            .child
+            .wait()
+            .with_context(|| format!("failed to wait for {name}"))?;
+        member.ended = Some(status);
+        Ok(())
+    }
+
+    /// Kills all members at once: for those that have nothing to lose.
+    pub(crate) fn kill_all(&self) {
+        for member in self.lock().members.values_mut() {
+            member.asked_to_end = true;
+            let _ = member.child.kill(); // an error means that it has ended
+        }
+    }
+
+    /// Asks one member to end (SIGTERM) and waits for it; its exit code, or `None` if a signal ended it.
+    ///
+    /// # Errors
+    /// When there is no such member, or it still runs after `patience`.
+    pub async fn terminate(&self, name: &str, patience: Duration) -> Result<Option<i32>> {
+        {
+            let mut inner = self.lock();
+            let member = inner.member(name)?;
+            member.asked_to_end = true;
+            if member.poll(name)?.is_none() {
+                kill_process(pid(&member.child)?, Signal::TERM)
+                    .with_context(|| format!("failed to send SIGTERM to {name}"))?;
+            }
+        }
+        let end = Instant::now() + patience;
+        loop {
+            if let Some(status) = self.lock().member(name)?.poll(name)? {
+                return Ok(status.code());
+            }
+            if Instant::now() >= end {
+                bail!("{name} still runs {patience:?} after SIGTERM");
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    /// The log file of a member.
+    pub fn log(&self, name: &str) -> PathBuf {
+        self.logs_dir().join(format!("{name}.log"))
+    }
+
+    /// Where the members' log files are.
+    pub fn logs_dir(&self) -> PathBuf {
+        self.folder.join("logs")
+    }
+
+    /// Process group id of the members.
+    pub fn id(&self) -> u32 {
+        self.group.as_raw_nonzero().get().unsigned_abs()
+    }
+
+    /// Process id of the guardian.
+    pub fn guardian(&self) -> u32 {
+        self.lock().guardian.id()
+    }
+
+    /// Ends all members and removes the folder.
+    ///
+    /// # Errors
+    /// When a member had ended by itself before. Everything is ended all the same.
+    pub async fn stop(self) -> Result<()> {
+        let checked = self.check();
+        tokio::task::spawn_blocking(move || drop(self))
+            .await
+            .context("failed to wait for the end of a process group")?;
+        checked
+    }
+
+    /// Leaves the members to the guardian, which from now on waits for a file `down` in the folder.
+    ///
+    /// # Errors
+    /// When the guardian has gone; the group is ended then.
+    pub(crate) fn detach(self) -> Result<()> {
+        let mut inner = self.lock();
+        let pipe = inner
+            .pipe
+            .as_mut()
+            .context("the group has been left already")?;
+        pipe.write_all(b"stay\n")
+            .context("failed to tell the guardian to keep the group")?;
+        inner.pipe = None;
+        Ok(())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Inner {
+    fn member(&mut self, name: &str) -> Result<&mut Member> {
+        self.members
+            .get_mut(name)
+            .with_context(|| format!("there is no process {name} in this group"))
+    }
+}
+
+impl Member {
+    fn poll(&mut self, name: &str) -> Result<Option<ExitStatus>> {
+        if self.ended.is_none() {
+            self.ended = self
+                .child
+                .try_wait()
+                .with_context(|| format!("failed to look after {name}"))?;
+        }
+        Ok(self.ended)
+    }
+}
+
+impl Drop for ProcessGroup {
+    fn drop(&mut self) {
+        let inner = self.inner.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if inner.pipe.take().is_none() {
+            return; // detached: the guardian and the members live on
+        }
+        // Members have to be reaped all the while, or the guardian would wait for the dead among them.
+        let end = Instant::now() + GUARDIAN_PATIENCE;
+        while Instant::now() < end {
+            let _ = inner.anchor.try_wait();
+            for (name, member) in &mut inner.members {
+                let _ = member.poll(name);
+            }
+            if !matches!(inner.guardian.try_wait(), Ok(None)) {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        // The rest matters only if somebody killed the guardian.
+        if self.folder.exists() {
+            let _ = kill_process_group(self.group, Signal::KILL);
+            let _ = inner.guardian.kill();
+            let _ = fs::remove_dir_all(&self.folder);
+        }
+        let _ = inner.guardian.wait();
+        let _ = inner.anchor.wait();
+        for member in inner.members.values_mut() {
+            let _ = member.child.kill();
+            let _ = member.child.wait();
+        }
+    }
+}
+
+fn pid(child: &Child) -> Result<Pid> {
+    i32::try_from(child.id())
+        .ok()
+        .and_then(Pid::from_raw)
+        .with_context(|| format!("process id {} is out of range", child.id()))
+}
+
+/// The last lines of a log file, indented.
+fn tail(log: &Path) -> String {
+    let text = fs::read(log).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
+    let lines: Vec<&str> = text.lines().collect();
+    let from = lines.len().saturating_sub(LOG_TAIL);
+    let mut out = String::new();
+    for line in &lines[from..] {
+        let line: String = line.chars().take(400).collect();
+        out.push_str("  ");
+        out.push_str(&line);
+        out.push('\n');
+    }
+    if out.is_empty() {
+        "  (empty)\n".to_owned()
+    } else {
+        out
+    }
+}

@@ -1,0 +1,213 @@
+//! Which services there are, and the command line each is started with. The flags are the same in a Deployment; only
+//! the loopback addresses are the launcher's.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::bail;
+
+use super::Ports;
+
+/// One of the five services, in the order of their ports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Service {
+    /// Turns the ConfigMap into one validated configuration.
+    ConfigService,
+    /// Decides about runs.
+    AffinityPlanner,
+    /// Makes plans true.
+    PlaceholderManager,
+    /// Reports PipelineRun changes.
+    Watcher,
+    /// Answers admission questions.
+    AdmissionWebhook,
+}
+
+impl Service {
+    /// All five.
+    pub const ALL: [Self; 5] = [
+        Self::ConfigService,
+        Self::AffinityPlanner,
+        Self::PlaceholderManager,
+        Self::Watcher,
+        Self::AdmissionWebhook,
+    ];
+
+    /// Name of the binary, the crate and the Deployment.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::ConfigService => "config-service",
+            Self::AffinityPlanner => "affinity-planner",
+            Self::PlaceholderManager => "placeholder-manager",
+            Self::Watcher => "watcher",
+            Self::AdmissionWebhook => "admission-webhook",
+        }
+    }
+
+    /// Distance of its gRPC port from the port base.
+    pub(super) fn port_offset(self) -> u16 {
+        match self {
+            Self::ConfigService => 1,
+            Self::AffinityPlanner => 2,
+            Self::PlaceholderManager => 3,
+            Self::Watcher => 4,
+            Self::AdmissionWebhook => 5,
+        }
+    }
+}
+
+impl fmt::Display for Service {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(self.name())
+    }
+}
+
+/// Everything the command lines are made of.
+#[derive(Clone, Debug)]
+pub(super) struct Launch {
+    pub(super) kubeconfig: PathBuf,
+    pub(super) ports: Ports,
+    pub(super) bin_dir: PathBuf,
+    pub(super) log_level: String,
+    pub(super) tls_certificate: PathBuf,
+    pub(super) tls_private_key: PathBuf,
+}
+
+impl Launch {
+    /// The command that starts `service`.
+    pub(super) fn command(&self, service: Service) -> anyhow::Result<Command> {
+        let program = self.bin_dir.join(service.name());
+        if !program.is_file() {
+            bail!(
+                "{} is missing; build it with `cargo build --bin {service}`",
+                program.display()
+            );
+        }
+        let mut command = Command::new(program);
+        command.args(self.arguments(service));
+        Ok(command)
+    }
+
+    fn arguments(&self, service: Service) -> Vec<OsString> {
+        let mut arguments = Vec::new();
+        let mut flag = |name: &str, value: OsString| {
+            arguments.push(OsString::from(name));
+            arguments.push(value);
+        };
+        let loopback = |port: u16| OsString::from(format!("127.0.0.1:{port}"));
+        let peer = |service: Service| {
+            OsString::from(format!("http://127.0.0.1:{}", self.ports.grpc(service)))
+        };
+
+        flag("--grpc-address", loopback(self.ports.grpc(service)));
+        flag("--http-address", loopback(self.ports.http(service)));
+        flag("--log-format", "text".into());
+        flag("--log-level", self.log_level.clone().into());
+        match service {
+            Service::ConfigService | Service::PlaceholderManager => {
+                flag("--kubeconfig", self.kubeconfig.clone().into());
+            }
+            Service::AffinityPlanner => {
+                flag("--config-service-address", peer(Service::ConfigService));
+                flag(
+                    "--placeholder-manager-address",
+                    peer(Service::PlaceholderManager),
+                );
+            }
+            Service::Watcher => {
+                flag("--kubeconfig", self.kubeconfig.clone().into());
+                flag("--affinity-planner-address", peer(Service::AffinityPlanner));
+            }
+            Service::AdmissionWebhook => {
+                flag("--affinity-planner-address", peer(Service::AffinityPlanner));
+                flag("--webhook-address", loopback(self.ports.admission()));
+                flag("--tls-cert-file", self.tls_certificate.clone().into());
+                flag(
+                    "--tls-private-key-file",
+                    self.tls_private_key.clone().into(),
+                );
+            }
+        }
+        arguments
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn arguments(service: Service) -> String {
+        let launch = Launch {
+            kubeconfig: "k".into(),
+            ports: Ports::at(9100),
+            bin_dir: "bin".into(),
+            log_level: "info".into(),
+            tls_certificate: "tls.crt".into(),
+            tls_private_key: "tls.key".into(),
+        };
+        let arguments = launch.arguments(service);
+        arguments
+            .join(std::ffi::OsStr::new(" "))
+            .into_string()
+            .unwrap()
+    }
+
+    #[test]
+    fn each_service_is_told_its_own_ports_and_its_right_hand_neighbour() {
+        let cases = [
+            (Service::ConfigService, "9101", "9201", "--kubeconfig k"),
+            (
+                Service::AffinityPlanner,
+                "9102",
+                "9202",
+                "--config-service-address http://127.0.0.1:9101 --placeholder-manager-address http://127.0.0.1:9103",
+            ),
+            (
+                Service::PlaceholderManager,
+                "9103",
+                "9203",
+                "--kubeconfig k",
+            ),
+            (
+                Service::Watcher,
+                "9104",
+                "9204",
+                "--kubeconfig k --affinity-planner-address http://127.0.0.1:9102",
+            ),
+            (
+                Service::AdmissionWebhook,
+                "9105",
+                "9205",
+                "--affinity-planner-address http://127.0.0.1:9102 --webhook-address 127.0.0.1:9443 \
+                 --tls-cert-file tls.crt --tls-private-key-file tls.key",
+            ),
+        ];
+        for (service, grpc, http, own) in cases {
+            assert_eq!(
+                arguments(service),
+                format!(
+                    "--grpc-address 127.0.0.1:{grpc} --http-address 127.0.0.1:{http} --log-format text --log-level info {own}"
+                )
+            );
+        }
+    }
+
+    #[test]
+    fn a_missing_binary_is_named_with_the_command_that_builds_it() {
+        let launch = Launch {
+            kubeconfig: "k".into(),
+            ports: Ports::at(9100),
+            bin_dir: "nowhere".into(),
+            log_level: "info".into(),
+            tls_certificate: "c".into(),
+            tls_private_key: "k".into(),
+        };
+        let error = launch.command(Service::Watcher).unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "nowhere/watcher is missing; build it with `cargo build --bin watcher`"
+        );
+    }
+}

@@ -1,0 +1,74 @@
+//! What a set of services is started with: which cluster, which ports, which binaries.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+
+/// What to start, and against which cluster.
+#[derive(Clone, Debug)]
+pub struct ServicesConfig {
+    /// The cluster, with the rights the services use.
+    pub kubeconfig: PathBuf,
+    /// The ports, see [`Ports`](super::Ports); `None` chooses free ones, so that several sets run side by side.
+    pub port_base: Option<u16>,
+    /// Where the five binaries are, see [`bin_dir`].
+    pub bin_dir: PathBuf,
+    /// Value of `coschedule` in the ConfigMap if that is absent; `None` writes no ConfigMap.
+    pub mode: Option<String>,
+    /// `--log-level` of every service.
+    pub log_level: String,
+    /// How long all five together may take to become ready.
+    pub ready_timeout: Duration,
+}
+
+impl ServicesConfig {
+    /// `pipelineruns` on free ports, with the binaries of this build.
+    ///
+    /// # Errors
+    /// If the folder of the binaries cannot be told.
+    pub fn new(kubeconfig: impl Into<PathBuf>) -> anyhow::Result<Self> {
+        Ok(Self {
+            kubeconfig: kubeconfig.into(),
+            port_base: None,
+            bin_dir: bin_dir()?,
+            mode: Some("pipelineruns".to_owned()),
+            log_level: "info".to_owned(),
+            ready_timeout: Duration::from_secs(60),
+        })
+    }
+}
+
+/// Where the service binaries of this build are: `COSCHEDULER_BIN_DIR`, else beside the running executable (or one
+/// folder up, for test runners, which cargo puts into `deps`).
+///
+/// # Errors
+/// If the running executable's place cannot be told.
+pub fn bin_dir() -> anyhow::Result<PathBuf> {
+    if let Some(dir) = std::env::var_os("COSCHEDULER_BIN_DIR") {
+        return Ok(PathBuf::from(dir));
+    }
+    let executable =
+        std::env::current_exe().context("failed to tell where the running executable is")?;
+    let folder = executable
+        .parent()
+        .with_context(|| format!("{} is in no folder", executable.display()))?;
+    Ok(match folder.parent() {
+        Some(parent) if folder.ends_with("deps") => parent.to_owned(),
+        Some(_) | None => folder.to_owned(),
+    })
+}
+
+/// A client for the current context of a kubeconfig file.
+///
+/// # Errors
+/// If the file cannot be read or does not describe a cluster.
+pub async fn kube_client(kubeconfig: &Path) -> anyhow::Result<kube::Client> {
+    let act = || format!("failed to use kubeconfig {}", kubeconfig.display());
+    let file = Kubeconfig::read_from(kubeconfig).with_context(act)?;
+    let config = kube::Config::from_custom_kubeconfig(file, &KubeConfigOptions::default())
+        .await
+        .with_context(act)?;
+    kube::Client::try_from(config).with_context(act)
+}

@@ -1,0 +1,124 @@
+//! Waiting for `/readyz`. A service that ends meanwhile is reported at once instead of being waited for.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use hyper_util::client::legacy::{Client, connect::HttpConnector};
+use hyper_util::rt::TokioExecutor;
+use kube::client::Body;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::{Ports, Service};
+
+/// Between two questions to a service that is not ready yet.
+const PAUSE: Duration = Duration::from_millis(100);
+/// For one answer.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Asks until every service in `wanted` answers 200, `check` fails, or `limit` has passed; the services that were not
+/// ready by then.
+pub(super) async fn wait(
+    wanted: &BTreeSet<Service>,
+    ports: Ports,
+    limit: Duration,
+    check: impl Fn() -> anyhow::Result<()>,
+) -> anyhow::Result<Vec<Service>> {
+    let client: Client<HttpConnector, Body> = Client::builder(TokioExecutor::new()).build_http();
+    let deadline = Instant::now() + limit;
+    let mut missing: Vec<Service> = wanted.iter().copied().collect();
+    loop {
+        check()?;
+        let mut still = Vec::new();
+        for service in missing {
+            if !ready(&client, ports.http(service)).await {
+                still.push(service);
+            }
+        }
+        missing = still;
+        if missing.is_empty() || Instant::now() >= deadline {
+            return Ok(missing);
+        }
+        sleep(PAUSE).await;
+    }
+}
+
+/// Anything but a timely 200 means "not yet".
+async fn ready(client: &Client<HttpConnector, Body>, port: u16) -> bool {
+    let Ok(request) =
+        http::Request::get(format!("http://127.0.0.1:{port}/readyz")).body(Body::empty())
+    else {
+        return false;
+    };
+    matches!(timeout(PATIENCE, client.request(request)).await, Ok(Ok(answer)) if answer.status() == http::StatusCode::OK)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    use super::*;
+
+    /// A service that answers 503 `refusals` times and 200 from then on.
+    async fn serve(port: u16, refusals: usize) -> Arc<AtomicUsize> {
+        let listener = tokio::net::TcpListener::bind(("127.0.0.1", port))
+            .await
+            .unwrap();
+        let asked = Arc::new(AtomicUsize::new(0));
+        let counter = Arc::clone(&asked);
+        tokio::spawn(async move {
+            loop {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                let mut buffer = [0; 1024];
+                let _ = stream.read(&mut buffer).await.unwrap();
+                let status = if counter.fetch_add(1, Ordering::SeqCst) < refusals {
+                    "503 Busy"
+                } else {
+                    "200 OK"
+                };
+                let answer =
+                    format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
+                stream.write_all(answer.as_bytes()).await.unwrap();
+            }
+        });
+        asked
+    }
+
+    #[tokio::test]
+    async fn waits_until_the_last_one_says_200() {
+        let (ports, _held) = super::super::ports::reserve().unwrap();
+        let wanted = BTreeSet::from([Service::Watcher, Service::AffinityPlanner]);
+        serve(ports.http(Service::Watcher), 0).await;
+        let asked = serve(ports.http(Service::AffinityPlanner), 2).await;
+        let missing = wait(&wanted, ports, Duration::from_secs(20), || Ok(()))
+            .await
+            .unwrap();
+        assert_eq!(missing, []);
+        assert_eq!(asked.load(Ordering::SeqCst), 3);
+    }
+
+    #[tokio::test]
+    async fn names_those_that_never_were_ready() {
+        let (ports, _held) = super::super::ports::reserve().unwrap();
+        let wanted = BTreeSet::from([Service::Watcher, Service::AffinityPlanner]);
+        serve(ports.http(Service::Watcher), 0).await;
+        let missing = wait(&wanted, ports, Duration::ZERO, || Ok(()))
+            .await
+            .unwrap();
+        assert_eq!(missing, [Service::AffinityPlanner]);
+    }
+
+    #[tokio::test]
+    async fn a_service_that_ended_is_not_waited_for() {
+        let (ports, _held) = super::super::ports::reserve().unwrap();
+        let wanted = BTreeSet::from([Service::Watcher]);
+        let error = wait(&wanted, ports, Duration::from_secs(3600), || {
+            anyhow::bail!("watcher ended")
+        })
+        .await
+        .unwrap_err();
+        assert_eq!(error.to_string(), "watcher ended");
+    }
+}

@@ -1,0 +1,307 @@
+//! Tekton's controller and webhook, from its own manifests, as the service accounts those define. The webhook is reached
+//! through an ExternalName Service; its port is written into the registrations, which the webhook keeps when it
+//! patches them, so that beds side by side each call their own.
+//!
+//! Both processes open their webhook, probe and profiling ports on all interfaces: Tekton has no setting for that.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use k8s_openapi::api::admissionregistration::v1::{
+    MutatingWebhookConfiguration, ValidatingWebhookConfiguration,
+};
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::api::{DynamicObject, ListParams, PostParams};
+use kube::core::{ApiResource, GroupVersionKind};
+use kube::{Api, Client};
+use serde_json::{Value, json};
+
+use crate::Config;
+use crate::control_plane::{Site, flag};
+use crate::credentials::Identity;
+use crate::manifests;
+use crate::ports::free_ports;
+use crate::waiting::until;
+
+const NAMESPACE: &str = "tekton-pipelines";
+const WEBHOOK_SERVICE: &str = "tekton-pipelines-webhook";
+
+/// How long each part of Tekton may take to start.
+const TEKTON_PATIENCE: Duration = Duration::from_secs(90);
+
+/// Applies Tekton's manifests and starts its processes.
+pub(crate) async fn start(site: &Site, client: &Client, config: &Config) -> Result<()> {
+    let [webhook_port] = free_ports()?;
+    let mut objects = site.binaries.tekton_manifests()?;
+    if config.tekton_webhook {
+        objects.push(webhook_service(webhook_port));
+    } else {
+        objects.retain(|object| !is_registration(object));
+    }
+    for object in &mut objects {
+        adapt(object, config, webhook_port);
+    }
+    manifests::apply(client, &objects).await?;
+    wait_for_kinds(site, client).await?;
+    start_controller(site)?;
+    if config.tekton_webhook {
+        start_webhook(site, webhook_port)?;
+    }
+    Ok(())
+}
+
+/// Waits until the controller leads and PipelineRuns are defaulted and validated.
+pub(crate) async fn wait(site: &Site, client: &Client, config: &Config) -> Result<()> {
+    if config.tekton_webhook {
+        wait_for_webhook(site, client).await?;
+    }
+    let leases: Api<Lease> = Api::namespaced(client.clone(), NAMESPACE);
+    until(
+        &site.processes,
+        "Tekton's controller to lead",
+        TEKTON_PATIENCE,
+        async || {
+            let leases = leases.list(&ListParams::default()).await?;
+            Ok(leases.items.iter().any(is_controller_lease))
+        },
+    )
+    .await
+}
+
+/// Whether a lease says that the controller's PipelineRun reconciler has a leader.
+fn is_controller_lease(lease: &Lease) -> bool {
+    let name = lease.metadata.name.as_deref().unwrap_or_default();
+    let holder = lease
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.holder_identity.as_deref());
+    name.contains("pipelinerun.reconciler") && holder.is_some_and(|holder| !holder.is_empty())
+}
+
+fn is_registration(object: &Value) -> bool {
+    object["kind"]
+        .as_str()
+        .is_some_and(|kind| kind.ends_with("WebhookConfiguration"))
+}
+
+/// What a test bed changes in Tekton's manifests.
+fn adapt(object: &mut Value, config: &Config, webhook_port: u16) {
+    let kind = object["kind"].as_str().unwrap_or_default().to_owned();
+    let name = object["metadata"]["name"]
+        .as_str()
+        .unwrap_or_default()
+        .to_owned();
+    if is_registration(object) {
+        if let Some(webhooks) = object["webhooks"].as_array_mut() {
+            for webhook in webhooks {
+                webhook["clientConfig"]["service"]["port"] = json!(webhook_port);
+            }
+        }
+    } else if kind == "CustomResourceDefinition" && object["spec"].get("conversion").is_some() {
+        if config.tekton_webhook {
+            object["spec"]["conversion"]["webhook"]["clientConfig"]["service"]["port"] =
+                json!(webhook_port);
+        } else if let Some(spec) = object["spec"].as_object_mut() {
+            spec.remove("conversion");
+        }
+    } else if kind == "ConfigMap" && name == "feature-flags" {
+        object["data"]["coschedule"] = json!(config.tekton_coschedule);
+    } else if kind == "ConfigMap" && name == "config-observability" {
+        object["data"]["metrics-protocol"] = json!("none");
+    }
+}
+
+fn webhook_service(port: u16) -> Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": WEBHOOK_SERVICE, "namespace": NAMESPACE},
+        "spec": {
+            "type": "ExternalName",
+            "externalName": "localhost",
+            "ports": [{"name": "https-webhook", "port": port}],
+        },
+    })
+}
+
+async fn wait_for_kinds(site: &Site, client: &Client) -> Result<()> {
+    let api: Api<CustomResourceDefinition> = Api::all(client.clone());
+    until(
+        &site.processes,
+        "Tekton's kinds to be served",
+        TEKTON_PATIENCE,
+        async || {
+            let kinds = api.list(&ListParams::default()).await?;
+            Ok(kinds.items.iter().all(is_established))
+        },
+    )
+    .await
+}
+
+fn is_established(kind: &CustomResourceDefinition) -> bool {
+    let conditions = kind
+        .status
+        .as_ref()
+        .and_then(|status| status.conditions.as_ref());
+    conditions.is_some_and(|conditions| {
+        conditions
+            .iter()
+            .any(|condition| condition.type_ == "Established" && condition.status == "True")
+    })
+}
+
+fn start_controller(site: &Site) -> Result<()> {
+    let mut command = site.command("tekton-controller");
+    command.arg(flag(
+        "kubeconfig",
+        site.credentials
+            .kubeconfig(Identity::TektonController)
+            .display(),
+    ));
+    command.args(["--kube-api-qps=200", "--kube-api-burst=400"]);
+    // No image is ever pulled, but each has to be named.
+    for image in [
+        "entrypoint",
+        "nop",
+        "sidecarlogresults",
+        "workingdirinit",
+        "shell",
+    ] {
+        command.arg(flag(
+            &format!("{image}-image"),
+            format!("testbed.invalid/{image}"),
+        ));
+    }
+    command.arg("--shell-image-win=testbed.invalid/shell-win");
+    for (name, value) in [
+        ("CONFIG_DEFAULTS_NAME", "config-defaults"),
+        (
+            "CONFIG_LEADERELECTION_NAME",
+            "config-leader-election-controller",
+        ),
+        ("CONFIG_SPIRE", "config-spire"),
+    ] {
+        command.env(name, value);
+    }
+    environment(&mut command, "controller");
+    site.processes.spawn("tekton-controller", command)
+}
+
+fn start_webhook(site: &Site, port: u16) -> Result<()> {
+    let mut command = site.command("tekton-webhook");
+    command.arg(flag(
+        "kubeconfig",
+        site.credentials
+            .kubeconfig(Identity::TektonWebhook)
+            .display(),
+    ));
+    for (name, value) in [
+        (
+            "CONFIG_LEADERELECTION_NAME",
+            "config-leader-election-webhook",
+        ),
+        (
+            "WEBHOOK_ADMISSION_CONTROLLER_NAME",
+            "webhook.pipeline.tekton.dev",
+        ),
+        ("WEBHOOK_SERVICE_NAME", WEBHOOK_SERVICE),
+        ("WEBHOOK_SECRET_NAME", "webhook-certs"),
+    ] {
+        command.env(name, value);
+    }
+    command.env("WEBHOOK_PORT", port.to_string());
+    environment(&mut command, "webhook");
+    site.processes.spawn("tekton-webhook", command)
+}
+
+/// What both of Tekton's processes are told by their environment.
+fn environment(command: &mut std::process::Command, pod: &str) {
+    for (name, value) in [
+        ("SYSTEM_NAMESPACE", NAMESPACE),
+        ("KUBERNETES_MIN_VERSION", "v1.28.0"),
+        ("CONFIG_LOGGING_NAME", "config-logging"),
+        ("CONFIG_OBSERVABILITY_NAME", "config-observability"),
+        ("CONFIG_FEATURE_FLAGS_NAME", "feature-flags"),
+        ("METRICS_DOMAIN", "tekton.dev/pipeline"),
+        ("POD_NAME", pod),
+        // Any free port: nobody probes.
+        ("PROBES_PORT", "0"),
+        ("PROFILING_PORT", "0"),
+    ] {
+        command.env(name, value);
+    }
+}
+
+/// The webhook is there when it has signed every registration and conversion with its certificate, and a PipelineRun
+/// comes back defaulted, asked for in the version that needs conversion.
+async fn wait_for_webhook(site: &Site, client: &Client) -> Result<()> {
+    let mutating: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
+    let validating: Api<ValidatingWebhookConfiguration> = Api::all(client.clone());
+    let kinds: Api<CustomResourceDefinition> = Api::all(client.clone());
+    until(
+        &site.processes,
+        "Tekton's webhook to sign its registrations",
+        TEKTON_PATIENCE,
+        async || {
+            let mut bundles = Vec::new();
+            for found in mutating.list(&ListParams::default()).await? {
+                bundles.extend(
+                    found
+                        .webhooks
+                        .into_iter()
+                        .flatten()
+                        .map(|hook| hook.client_config.ca_bundle),
+                );
+            }
+            for found in validating.list(&ListParams::default()).await? {
+                bundles.extend(
+                    found
+                        .webhooks
+                        .into_iter()
+                        .flatten()
+                        .map(|hook| hook.client_config.ca_bundle),
+                );
+            }
+            for found in kinds.list(&ListParams::default()).await? {
+                let conversion = found
+                    .spec
+                    .conversion
+                    .and_then(|conversion| conversion.webhook);
+                bundles.extend(
+                    conversion.map(|hook| hook.client_config.and_then(|config| config.ca_bundle)),
+                );
+            }
+            Ok(bundles.iter().all(Option::is_some))
+        },
+    )
+    .await?;
+
+    let kind = ApiResource::from_gvk(&GroupVersionKind::gvk(
+        "tekton.dev",
+        "v1beta1",
+        "PipelineRun",
+    ));
+    let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), "default", &kind);
+    let probe: DynamicObject = serde_json::from_value(json!({
+        "apiVersion": "tekton.dev/v1beta1",
+        "kind": "PipelineRun",
+        "metadata": {"generateName": "probe-"},
+        "spec": {"pipelineRef": {"name": "probe"}},
+    }))
+    .context("failed to describe a PipelineRun")?;
+    let dry_run = PostParams {
+        dry_run: true,
+        ..PostParams::default()
+    };
+    until(
+        &site.processes,
+        "Tekton's webhook to answer",
+        TEKTON_PATIENCE,
+        async || {
+            let created = api.create(&dry_run, &probe).await?;
+            Ok(created.data["spec"].get("timeouts").is_some())
+        },
+    )
+    .await
+}

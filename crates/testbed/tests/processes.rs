@@ -1,0 +1,191 @@
+//! A process group ends with its owner, whatever becomes of the owner, and tells what became of its members. Members are
+//! plain shell commands here; one of them will not be terminated, so that only SIGKILL ends it.
+
+#![allow(clippy::unwrap_used)]
+
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use testbed::ProcessGroup;
+
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Set for the copy of this test program that plays an owner that is killed.
+const OWNER_FOLDER: &str = "TESTBED_TEST_OWNER_FOLDER";
+
+fn shell(script: &str) -> Command {
+    let mut command = Command::new("sh");
+    command.args(["-c", script]);
+    command
+}
+
+/// A group with one ordinary member and one that does not heed SIGTERM.
+fn group(folder: &Path) -> ProcessGroup {
+    let group = ProcessGroup::start(folder).unwrap();
+    group.spawn("ordinary", shell("exec sleep 600")).unwrap();
+    group
+        .spawn(
+            "stubborn",
+            shell("trap '' TERM; echo ready; while :; do sleep 1; done"),
+        )
+        .unwrap();
+    wait_until("the stubborn member's trap", || {
+        fs::read_to_string(group.log("stubborn")).is_ok_and(|log| log.contains("ready"))
+    });
+    group
+}
+
+/// How many processes of a process group are alive, zombies left out.
+fn living(group: u32) -> usize {
+    let processes = fs::read_dir("/proc").unwrap().flatten();
+    let stats =
+        processes.filter_map(|process| fs::read_to_string(process.path().join("stat")).ok());
+    stats
+        .filter(|stat| {
+            // After the program's name, in parentheses: state, parent, process group.
+            let fields: Vec<&str> = stat
+                .rsplit(')')
+                .next()
+                .unwrap()
+                .split_whitespace()
+                .collect();
+            fields[0] != "Z" && fields[2] == group.to_string()
+        })
+        .count()
+}
+
+#[track_caller]
+fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !condition() {
+        assert!(Instant::now() < end, "waited in vain for {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// What is killed takes a moment to be gone where it is no child of ours, as the children of a shell are.
+#[track_caller]
+fn assert_ended(group: u32) {
+    wait_until("the end of the members", || living(group) == 0);
+}
+
+#[test]
+fn dropping_a_group_ends_its_members_and_removes_its_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    let group = group(folder.path());
+    let id = group.id();
+    assert!(living(id) >= 3, "the anchor and two members");
+    group.check().unwrap();
+    drop(group);
+    assert_ended(id);
+    assert!(!folder.path().exists());
+}
+
+#[test]
+fn a_panic_of_the_owner_ends_the_group() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().to_owned();
+    let owner = std::thread::spawn(move || {
+        let group = group(&path);
+        std::panic::panic_any(group.id());
+    });
+    let id = *owner.join().unwrap_err().downcast::<u32>().unwrap();
+    assert_ended(id);
+    assert!(!folder.path().exists());
+}
+
+#[test]
+fn killing_the_owner_ends_the_group() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut owner = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "owner_that_is_killed", "--nocapture"])
+        .env(OWNER_FOLDER, folder.path())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(owner.stdout.take().unwrap()).lines();
+    let id: u32 = lines
+        .map_while(Result::ok)
+        .find_map(|line| line.split("group ").nth(1)?.trim().parse().ok())
+        .unwrap();
+    assert!(living(id) >= 3);
+
+    owner.kill().unwrap();
+    owner.wait().unwrap();
+    assert_ended(id);
+    wait_until("the end of the folder", || !folder.path().exists());
+}
+
+/// Not a test by itself: what `killing_the_owner_ends_the_group` starts and kills.
+#[test]
+fn owner_that_is_killed() {
+    let Some(folder) = std::env::var_os(OWNER_FOLDER) else {
+        return;
+    };
+    let group = group(Path::new(&folder));
+    #[allow(clippy::print_stdout)]
+    {
+        println!("group {}", group.id());
+    }
+    std::thread::sleep(Duration::from_secs(600));
+}
+
+#[test]
+fn killing_the_guardian_does_not_keep_the_members() {
+    let folder = tempfile::tempdir().unwrap();
+    let group = group(folder.path());
+    let (id, guardian) = (group.id(), group.guardian());
+    let killed = shell(&format!("kill -KILL {guardian}")).status().unwrap();
+    assert!(killed.success());
+    drop(group);
+    assert_ended(id);
+    assert!(!folder.path().exists());
+}
+
+#[tokio::test]
+async fn a_member_that_ends_by_itself_is_noticed_with_the_end_of_its_log() {
+    let folder = tempfile::tempdir().unwrap();
+    let group = ProcessGroup::start(folder.path()).unwrap();
+    group
+        .spawn("brief", shell("echo the reason; exit 3"))
+        .unwrap();
+    wait_until("its end", || !group.is_running("brief").unwrap());
+
+    let error = group.check().unwrap_err().to_string();
+    assert!(
+        error.contains("brief") && error.contains("exit status: 3"),
+        "{error}"
+    );
+    assert!(error.contains("the reason"), "{error}");
+    let error = group.stop().await.unwrap_err().to_string();
+    assert!(error.contains("brief"), "{error}");
+}
+
+#[tokio::test]
+async fn members_can_be_ended_and_started_one_by_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let group = ProcessGroup::start(folder.path()).unwrap();
+    let polite = || shell("trap 'exit 7' TERM; echo ready; while :; do sleep 0.05; done");
+    group.spawn("one", polite()).unwrap();
+    let error = group.spawn("one", polite()).unwrap_err().to_string();
+    assert!(error.contains("running already"), "{error}");
+
+    wait_until("its trap", || {
+        fs::read_to_string(group.log("one"))
+            .unwrap()
+            .contains("ready")
+    });
+    assert_eq!(group.terminate("one", PATIENCE).await.unwrap(), Some(7));
+    assert!(!group.is_running("one").unwrap());
+    group.check().unwrap();
+
+    group.spawn("one", polite()).unwrap();
+    assert!(group.is_running("one").unwrap());
+    group.kill("one").unwrap();
+    group.check().unwrap();
+    group.stop().await.unwrap();
+    assert!(!folder.path().exists());
+}

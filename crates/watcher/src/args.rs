@@ -1,0 +1,19 @@
+//! The flags of the watcher.
+
+use coscheduler_runtime::KubernetesArgs;
+
+/// The watcher's own flags.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Args {
+    /// Where the affinity-planner is, as http://HOST:PORT
+    #[arg(
+        long,
+        env = "AFFINITY_PLANNER_ADDRESS",
+        value_name = "URL",
+        default_value = "http://127.0.0.1:9102"
+    )]
+    pub(crate) affinity_planner_address: String,
+
+    #[command(flatten)]
+    pub(crate) kubernetes: KubernetesArgs,
+}

@@ -1,0 +1,61 @@
+//! The watcher: reports every change of every PipelineRun to the affinity-planner, at least once, one run's changes in
+//! order. It decides nothing and knows nothing about what comes of a report.
+//!
+//! Runs that are not done are reported again every minute, so that whatever was done behind our back is put right.
+
+mod args;
+mod follow;
+mod report;
+
+use anyhow::Context as _;
+use coscheduler_proto::planner::planner_service_client::PlannerServiceClient;
+use coscheduler_runtime::queue::{self, Options};
+use coscheduler_runtime::{GrpcServices, Process, Service, client};
+use kube::runtime::reflector;
+
+pub use args::Args;
+
+/// Who this service is.
+pub const SERVICE: Service = Service {
+    name: "watcher",
+    version: env!("CARGO_PKG_VERSION"),
+    about: "Reports every change of a PipelineRun to the affinity-planner",
+    grpc_address: "127.0.0.1:9104",
+    http_address: "127.0.0.1:9204",
+};
+
+/// Starts following PipelineRuns and reporting.
+///
+/// # Errors
+///
+/// Where no Kubernetes client can be made, the planner's address is no address, or the gRPC address cannot be bound.
+pub async fn start(args: Args, process: Process) -> anyhow::Result<()> {
+    let Args {
+        affinity_planner_address,
+        kubernetes,
+    } = args;
+    let kubernetes = kubernetes.client(SERVICE).await?;
+    let planner = PlannerServiceClient::new(client::channel(&affinity_planner_address, SERVICE)?);
+    let (queue, worker) = queue::queue(Options::default());
+    let (store, writer) = reflector::store();
+
+    let synced = process.health().condition("PipelineRun cache");
+    process.spawn(
+        "watch PipelineRuns",
+        follow::follow(kubernetes, writer, queue.clone(), synced),
+    );
+    process.spawn(
+        "report active runs again",
+        follow::repeat(store.clone(), queue),
+    );
+    process.spawn_graceful("report", |shutdown| async move {
+        let report = |run| report::report(&store, &planner, run);
+        worker.run(shutdown, report).await;
+        Ok(())
+    });
+    process
+        .serve_grpc(GrpcServices::new())
+        .await
+        .context("failed to serve gRPC")?;
+    Ok(())
+}

@@ -1,0 +1,193 @@
+//! The command line. The texts are what `cargo xtask --help` prints.
+
+use std::path::PathBuf;
+
+use clap::{Parser, Subcommand};
+use testbed::services::{DEFAULT_BASE, HIGHEST_BASE};
+
+/// The task runner of tekton-coscheduler.
+///
+/// Needs Rust, and for the test bed (demo, test, ci, testbed) Go and a C compiler. The control plane is built once,
+/// into target/testbed, which takes some minutes.
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask", version)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Show a PipelineRun with two volumes run on one node, from nothing
+    ///
+    /// Builds and boots the test bed, starts the five services, submits the example and shows live where placeholder,
+    /// claims and TaskRun pods are. Exits 0 only if the run succeeded on one node and nothing was left behind. Takes
+    /// everything down again, on success, failure and Ctrl-C.
+    Demo(DemoArgs),
+    /// Run every test of the workspace
+    ///
+    /// Builds the test bed and the services first, then calls `cargo test --workspace --locked`. Arguments are passed
+    /// on: `cargo xtask test -p coscheduler-core`, `cargo xtask test two_volumes -- --nocapture`.
+    Test(TestArgs),
+    /// Run everything continuous integration runs: fmt, clippy, tidy, doc, deny, test
+    Ci,
+    /// Check what compilers do not: dependency table, layout, file sizes, machine paths, proto and shell style
+    Tidy,
+    /// Boot a test bed that stays up, or take it down
+    Testbed {
+        #[command(subcommand)]
+        command: TestbedCommand,
+    },
+    /// Run the five services as local processes against any cluster
+    ///
+    /// Creates namespace coscheduler-system and ConfigMap coscheduler-config (coschedule: pipelineruns) if absent,
+    /// starts the services, registers the webhooks with loopback URLs and an own CA, and prints `ready` on a line of
+    /// its own. The API server must therefore run on this machine. SIGTERM or Ctrl-C removes the registrations again
+    /// and ends the services. After a SIGKILL the next start takes the registrations over; --remove only removes them.
+    Services(ServicesArgs),
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct DemoArgs {
+    /// Use the cluster of this kubeconfig instead of a test bed; Tekton must run there with `coschedule: disabled`
+    #[arg(long, value_name = "FILE")]
+    pub(crate) kubeconfig: Option<PathBuf>,
+    /// Leave everything up until Ctrl-C, and say how to reach it with grpcurl and kubectl
+    #[arg(long)]
+    pub(crate) keep: bool,
+    #[command(flatten)]
+    pub(crate) ports: PortArgs,
+    /// Namespace the PipelineRun is created in
+    #[arg(long, value_name = "NAME", default_value = "default")]
+    pub(crate) namespace: String,
+    /// PipelineRun to submit; without it examples/two-volumes.yaml
+    #[arg(long, value_name = "FILE")]
+    pub(crate) example: Option<PathBuf>,
+    /// How long the PipelineRun may take, in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 600)]
+    pub(crate) timeout: u64,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct PortArgs {
+    /// Where the services' ports start: gRPC at B+1 to B+5 (config-service, affinity-planner, placeholder-manager,
+    /// watcher, admission-webhook), HTTP at B+101 to B+105, admission HTTPS at B+343
+    #[arg(long, value_name = "B", default_value_t = DEFAULT_BASE,
+          value_parser = clap::value_parser!(u16).range(1024..=i64::from(HIGHEST_BASE)))]
+    pub(crate) port_base: u16,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct TestArgs {
+    /// Passed on to `cargo test`
+    #[arg(
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "ARGUMENTS"
+    )]
+    pub(crate) arguments: Vec<String>,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct ServicesArgs {
+    /// The cluster
+    #[arg(long, value_name = "FILE", env = "KUBECONFIG")]
+    pub(crate) kubeconfig: PathBuf,
+    #[command(flatten)]
+    pub(crate) ports: PortArgs,
+    /// Only remove the webhook registrations that an earlier start left behind
+    #[arg(long)]
+    pub(crate) remove: bool,
+    /// Log level of the services: error, warn, info, debug, trace, or a filter such as info,kube=debug
+    #[arg(long, value_name = "LEVEL", default_value = "info")]
+    pub(crate) log_level: String,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum TestbedCommand {
+    /// Build and boot a test bed and leave it running
+    Up(UpArgs),
+    /// End the test bed of that name and remove its files; one that is down already is no error
+    Down(NameArgs),
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct NameArgs {
+    /// Name of the test bed, so that several can be up at once
+    #[arg(long, default_value = "default", value_parser = bed_name)]
+    pub(crate) name: String,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct UpArgs {
+    #[command(flatten)]
+    pub(crate) name: NameArgs,
+    /// Number of nodes
+    #[arg(long, default_value_t = 4)]
+    pub(crate) nodes: usize,
+    /// CPU of each node, a Kubernetes quantity
+    #[arg(long, default_value = "8")]
+    pub(crate) node_cpu: String,
+    /// Memory of each node, a Kubernetes quantity
+    #[arg(long, default_value = "16Gi")]
+    pub(crate) node_memory: String,
+    /// Pods each node takes
+    #[arg(long, default_value_t = 110)]
+    pub(crate) pods_per_node: usize,
+    /// Number of zones the nodes are spread over; 0 means no zone labels and no zonal storage class
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=26))]
+    pub(crate) zones: u8,
+    /// How long a task pod runs, in milliseconds
+    #[arg(long, value_name = "MILLISECONDS", default_value_t = 1000)]
+    pub(crate) task_duration: u64,
+    /// Tekton's own `coschedule` flag
+    #[arg(long, value_name = "MODE", default_value = "disabled")]
+    pub(crate) tekton_coschedule: String,
+    /// Let the API server write an audit log
+    #[arg(long)]
+    pub(crate) audit_log: bool,
+}
+
+/// The name becomes part of a file name.
+fn bed_name(name: &str) -> Result<String, String> {
+    let plain = |character: char| {
+        character.is_ascii_lowercase() || character.is_ascii_digit() || character == '-'
+    };
+    if !name.is_empty() && name.chars().all(plain) {
+        Ok(name.to_owned())
+    } else {
+        Err("a name is made of lowercase letters, digits and dashes".to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn test_passes_everything_on() {
+        let args = Args::parse_from([
+            "xtask",
+            "test",
+            "two_volumes",
+            "-p",
+            "x",
+            "--",
+            "--nocapture",
+        ]);
+        let Command::Test(test) = args.command else {
+            panic!("{args:?}")
+        };
+        assert_eq!(
+            test.arguments,
+            ["two_volumes", "-p", "x", "--", "--nocapture"]
+        );
+    }
+}

@@ -1,0 +1,49 @@
+//! Builds what other commands start: the five services and the control plane of the test bed.
+
+use std::path::PathBuf;
+use std::process::Stdio;
+
+use anyhow::{Context as _, bail};
+use testbed::services::Service;
+use tokio::io::{AsyncBufReadExt as _, BufReader};
+
+use crate::foreground::Foreground;
+use crate::progress::{BedBuild, Step};
+use crate::workspace::Workspace;
+
+/// Builds the services; the folder they are in. Quiet unless it fails.
+pub(crate) async fn services(workspace: &Workspace) -> anyhow::Result<PathBuf> {
+    let step = Step::begin("building the services");
+    let mut cargo = workspace.cargo();
+    cargo.args(["build", "--locked"]);
+    for service in Service::ALL {
+        cargo.args(["--bin", service.name()]);
+    }
+    let mut build = Foreground::start(cargo.stdin(Stdio::null()).stderr(Stdio::piped()))?;
+    let stderr = build.take_stderr()?;
+    let mut lines = BufReader::new(stderr).lines();
+    let mut output = String::new();
+    while let Some(line) = lines
+        .next_line()
+        .await
+        .context("failed to read from `cargo build`")?
+    {
+        step.detail(&line);
+        output.push_str(&line);
+        output.push('\n');
+    }
+    let status = build.wait().await?;
+    if !status.success() {
+        bail!("failed to build the services ({status}):\n{output}");
+    }
+    step.done();
+    Ok(workspace.target.join("debug"))
+}
+
+/// Builds the control plane of the test bed, or finds it built; where `kubectl` of the same release is.
+pub(crate) async fn control_plane() -> anyhow::Result<testbed::Binaries> {
+    let folder = testbed::default_folder()?;
+    tokio::task::spawn_blocking(move || testbed::build(&folder, BedBuild::progress().as_ref()))
+        .await
+        .context("the build of the control plane ended early")?
+}

@@ -1,0 +1,162 @@
+//! `cargo xtask ci`: what `.ci/run` calls. Every step runs even if one before it failed, with its own heading, its
+//! duration and, where it failed, the command that mends it; the tests come last, so their closing lines do too.
+
+use std::time::{Duration, Instant};
+
+use anyhow::bail;
+
+use crate::progress::seconds;
+use crate::workspace::Workspace;
+use crate::{foreground, test, tidy};
+
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Fmt,
+    Clippy,
+    Tidy,
+    Doc,
+    Deny,
+    Test,
+}
+
+impl Step {
+    const ALL: [Self; 6] = [
+        Self::Fmt,
+        Self::Clippy,
+        Self::Tidy,
+        Self::Doc,
+        Self::Deny,
+        Self::Test,
+    ];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Fmt => "fmt",
+            Self::Clippy => "clippy",
+            Self::Tidy => "tidy",
+            Self::Doc => "doc",
+            Self::Deny => "deny",
+            Self::Test => "test",
+        }
+    }
+
+    fn mend(self) -> &'static str {
+        match self {
+            Self::Fmt => "cargo fmt --all",
+            Self::Clippy => {
+                "cargo clippy --workspace --all-targets --locked --fix --allow-dirty, then edit what is left"
+            }
+            Self::Tidy => "each rule above says what mends it; `cargo xtask tidy` checks again",
+            Self::Doc => {
+                "edit the comments named above; `cargo doc --no-deps --workspace` shows them again"
+            }
+            Self::Deny => "see deny.toml; `cargo deny check bans licenses sources` shows it again",
+            Self::Test => "cargo xtask test <name of the failed test> runs it alone",
+        }
+    }
+}
+
+#[derive(Debug)]
+enum Outcome {
+    Passed,
+    /// Could not be checked on this machine, and why.
+    Skipped(String),
+    Failed(anyhow::Error),
+}
+
+pub(crate) async fn run(workspace: &Workspace) -> anyhow::Result<()> {
+    let mut results: Vec<(Step, Outcome, Duration)> = Vec::new();
+    for step in Step::ALL {
+        println!("\n== {} ==", step.name());
+        let began = Instant::now();
+        let outcome = run_step(workspace, step)
+            .await
+            .unwrap_or_else(Outcome::Failed);
+        let took = began.elapsed();
+        match &outcome {
+            Outcome::Passed => println!("-- {}: passed ({})", step.name(), seconds(took)),
+            Outcome::Skipped(why) => println!("-- {}: SKIPPED: {why}", step.name()),
+            Outcome::Failed(error) => {
+                println!(
+                    "-- {}: FAILED ({}): {error:#}\n   mend: {}",
+                    step.name(),
+                    seconds(took),
+                    step.mend()
+                );
+            }
+        }
+        results.push((step, outcome, took));
+    }
+
+    println!("\n== summary ==");
+    let mut failed = Vec::new();
+    for (step, outcome, took) in &results {
+        let verdict = match outcome {
+            Outcome::Passed => "passed".to_owned(),
+            Outcome::Skipped(why) => format!("skipped: {why}"),
+            Outcome::Failed(_) => {
+                failed.push(step.name());
+                format!("FAILED; mend: {}", step.mend())
+            }
+        };
+        println!("{:8}{:>14}  {verdict}", step.name(), seconds(*took));
+    }
+    if failed.is_empty() {
+        Ok(())
+    } else {
+        bail!("failed: {}", failed.join(", "))
+    }
+}
+
+async fn run_step(workspace: &Workspace, step: Step) -> anyhow::Result<Outcome> {
+    match step {
+        Step::Fmt => cargo(workspace, &["fmt", "--all", "--check"]).await,
+        Step::Clippy => {
+            let arguments = [
+                "clippy",
+                "--workspace",
+                "--all-targets",
+                "--locked",
+                "--",
+                "--deny",
+                "warnings",
+            ];
+            cargo(workspace, &arguments).await
+        }
+        Step::Tidy => tidy::run(workspace).await,
+        Step::Doc => cargo(workspace, &["doc", "--no-deps", "--workspace", "--locked"]).await,
+        Step::Deny => {
+            let version = workspace.cargo().args(["deny", "--version"]).output().await;
+            if !version.is_ok_and(|output| output.status.success()) {
+                return Ok(Outcome::Skipped("cargo-deny is not installed".to_owned()));
+            }
+            // Advisories change without us and need a network; the rest depends on Cargo.lock alone.
+            cargo(
+                workspace,
+                &[
+                    "deny",
+                    "--workspace",
+                    "--locked",
+                    "check",
+                    "bans",
+                    "licenses",
+                    "sources",
+                ],
+            )
+            .await
+        }
+        Step::Test => test::run(workspace, &[]).await,
+    }?;
+    Ok(Outcome::Passed)
+}
+
+async fn cargo(workspace: &Workspace, arguments: &[&str]) -> anyhow::Result<()> {
+    let mut cargo = workspace.cargo();
+    // Only `cargo doc` reads it.
+    cargo.args(arguments).env("RUSTDOCFLAGS", "-D warnings");
+    let status = foreground::run(&mut cargo).await?;
+    if !status.success() {
+        bail!("{status}");
+    }
+    Ok(())
+}

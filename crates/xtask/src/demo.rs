@@ -1,0 +1,219 @@
+//! `cargo xtask demo`: a PipelineRun with two volumes runs on one node, for everybody to see. Boots what it needs, shows
+//! where everything is while it moves, judges the end and takes everything down again, whatever happened.
+
+mod board;
+mod example;
+mod screen;
+mod verdict;
+mod watch;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use futures::StreamExt as _;
+use testbed::services::{Service, Services, ServicesConfig};
+use testbed::{Config, TestBed};
+use tokio::time::{Instant, timeout_at};
+
+use self::board::Board;
+use self::example::Submitted;
+use self::screen::Screen;
+use self::verdict::Verdict;
+use crate::args::DemoArgs;
+use crate::interrupt::Interrupt;
+use crate::workspace::Workspace;
+use crate::{bed, binaries, services};
+
+/// How long placeholder and claims may stay after the run has ended.
+const CLEAN_UP: Duration = Duration::from_secs(30);
+/// How long a task of the test bed takes: long enough to watch.
+const TASK: Duration = Duration::from_secs(3);
+
+/// What was started and has to be ended, in the order of its making.
+#[derive(Debug, Default)]
+struct Stage {
+    bed: Option<TestBed>,
+    services: Option<Services>,
+    /// In a cluster that lives on.
+    submitted: Option<Submitted>,
+}
+
+pub(crate) async fn run(
+    workspace: &Workspace,
+    args: DemoArgs,
+    interrupt: &mut Interrupt,
+) -> anyhow::Result<()> {
+    let mut stage = Stage::default();
+    let played = play(workspace, &args, &mut stage, interrupt).await;
+    if args.keep && stage.services.is_some() {
+        if let Err(error) = &played {
+            eprintln!("error: {error:#}");
+        }
+        let signal = tokio::select! {
+            signal = interrupt.received() => signal.to_owned(),
+            error = failed(&stage) => format!("{error:#}"),
+        };
+        eprintln!("{signal}: taking everything down");
+        // With --keep the run is the user's from here on.
+        stage.submitted = None;
+    }
+    let ended = end(stage).await;
+    match (played, ended) {
+        (Ok(()), ended) => ended,
+        (Err(error), Ok(())) => Err(error),
+        (Err(error), Err(also)) => {
+            eprintln!("error: {also:#}");
+            Err(error)
+        }
+    }
+}
+
+async fn play(
+    workspace: &Workspace,
+    args: &DemoArgs,
+    stage: &mut Stage,
+    interrupt: &mut Interrupt,
+) -> anyhow::Result<()> {
+    let example = args
+        .example
+        .clone()
+        .unwrap_or_else(|| workspace.root.join("examples/two-volumes.yaml"));
+    let example = example::read(&example)?;
+
+    let bin_dir = interrupt.or(binaries::services(workspace)).await?;
+    let (kubeconfig, kubectl) = match &args.kubeconfig {
+        Some(kubeconfig) => (kubeconfig.clone(), PathBuf::from("kubectl")),
+        None => {
+            let bed = interrupt
+                .or(bed::boot(Config {
+                    task_duration: TASK,
+                    ..Config::default()
+                }))
+                .await?;
+            let paths = (bed.kubeconfig().to_owned(), bed.kubectl_path().to_owned());
+            stage.bed = Some(bed);
+            paths
+        }
+    };
+    let config = ServicesConfig {
+        port_base: Some(args.ports.port_base),
+        bin_dir,
+        ..ServicesConfig::new(&kubeconfig)?
+    };
+    let running = services::start(config, interrupt).await?;
+    let services = stage.services.insert(running);
+
+    let client = testbed::services::kube_client(&kubeconfig).await?;
+    let submitted = example::submit(&client, &args.namespace, &example).await?;
+    if args.kubeconfig.is_some() {
+        stage.submitted = Some(submitted.clone());
+    }
+    eprintln!(
+        "created PipelineRun {}/{}",
+        submitted.namespace, submitted.name
+    );
+    if args.keep {
+        how_to_reach(&kubeconfig, &kubectl, services, &submitted);
+    }
+
+    let limit = Duration::from_secs(args.timeout);
+    let verdict = tokio::select! {
+        verdict = watch(&submitted, limit) => verdict?,
+        error = services.failed() => return Err(error),
+        signal = interrupt.received() => bail!("interrupted by {signal}"),
+    };
+    println!("{}", verdict.summary());
+    verdict.judge()
+}
+
+/// Shows the run until it has ended and its leftovers are gone, or the time is up.
+async fn watch(submitted: &Submitted, limit: Duration) -> anyhow::Result<Verdict> {
+    let began = Instant::now();
+    let mut board = Board::new(&submitted.name);
+    let mut screen = Screen::new();
+    let mut changes = watch::changes(submitted);
+    let mut deadline = began + limit;
+    let mut ended = None;
+    loop {
+        let Ok(change) = timeout_at(deadline, changes.next()).await else {
+            break;
+        };
+        match change.context("the watches ended")? {
+            Ok(change) => board.apply(change, began.elapsed()),
+            Err(error) => screen.note(&format!("{error:#}; trying again")),
+        }
+        screen.show(&board.rows(), began.elapsed());
+        if ended.is_none() && board.result().is_over() {
+            ended = Some(began.elapsed());
+            deadline = Instant::now() + CLEAN_UP;
+        }
+        if ended.is_some() && board.left().is_empty() && board.is_complete() {
+            break;
+        }
+    }
+    screen.finish();
+    Ok(Verdict::of(&board, ended, limit))
+}
+
+fn how_to_reach(kubeconfig: &Path, kubectl: &Path, services: &Services, submitted: &Submitted) {
+    let Submitted {
+        namespace, name, ..
+    } = submitted;
+    eprintln!("\nEverything stays up until Ctrl-C. From another terminal:");
+    eprintln!("  export KUBECONFIG={}", kubeconfig.display());
+    eprintln!(
+        "  {} get pipelinerun,statefulset,pvc,pod --namespace {namespace} --output wide",
+        kubectl.display()
+    );
+    eprintln!(
+        "  {} get pipelinerun {name} --namespace {namespace} --output yaml",
+        kubectl.display()
+    );
+    for service in Service::ALL {
+        let address = services.grpc_address(service);
+        eprintln!(
+            "  grpcurl -plaintext {} list    # {service}",
+            address.trim_start_matches("http://")
+        );
+    }
+    eprintln!("  less {}/*.log\n", services.logs_dir().display());
+}
+
+/// Waits until something that --keep keeps has ended by itself.
+async fn failed(stage: &Stage) -> anyhow::Error {
+    match &stage.services {
+        Some(services) => services.failed().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Ends what was started, last things first; every step is tried.
+async fn end(stage: Stage) -> anyhow::Result<()> {
+    let Stage {
+        bed,
+        services,
+        submitted,
+    } = stage;
+    let mut failures = Vec::new();
+    if let Some(submitted) = submitted {
+        match submitted.delete().await {
+            Ok(()) => eprintln!(
+                "deleted PipelineRun {}/{}",
+                submitted.namespace, submitted.name
+            ),
+            Err(error) => failures.push(error),
+        }
+    }
+    if let Some(services) = services {
+        failures.extend(services.stop().await.err());
+    }
+    if let Some(bed) = bed {
+        failures.extend(bed.stop().await.err());
+    }
+    if failures.is_empty() {
+        return Ok(());
+    }
+    let texts: Vec<String> = failures.iter().map(|error| format!("{error:#}")).collect();
+    bail!("{}", texts.join("\n"))
+}

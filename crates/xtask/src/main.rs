@@ -1,0 +1,65 @@
+//! The one task runner of tekton-coscheduler: `cargo xtask --help` says what it does. Everything a developer, a demo or
+//! continuous integration runs is a subcommand here, so that all of them run the same thing.
+
+// Talking to the terminal is this program's work.
+#![allow(clippy::print_stdout, clippy::print_stderr)]
+
+mod args;
+mod bed;
+mod binaries;
+mod ci;
+mod demo;
+mod foreground;
+mod interrupt;
+mod progress;
+mod services;
+mod test;
+mod tidy;
+mod workspace;
+
+use std::process::ExitCode;
+
+use args::{Args, Command, TestbedCommand};
+use clap::Parser as _;
+use interrupt::Interrupt;
+use workspace::Workspace;
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    let runtime = match tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+    {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("error: failed to start the async runtime: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let result = runtime.block_on(run(args));
+    // A build that was interrupted may still sit in a blocking thread; nobody waits for its result any more.
+    runtime.shutdown_background();
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(args: Args) -> anyhow::Result<()> {
+    let workspace = Workspace::locate()?;
+    let mut interrupt = Interrupt::listen()?;
+    match args.command {
+        Command::Demo(args) => demo::run(&workspace, args, &mut interrupt).await,
+        Command::Services(args) => services::run(&workspace, args, &mut interrupt).await,
+        Command::Test(args) => interrupt.or(test::run(&workspace, &args.arguments)).await,
+        Command::Ci => interrupt.or(ci::run(&workspace)).await,
+        Command::Tidy => interrupt.or(tidy::run(&workspace)).await,
+        Command::Testbed { command } => match command {
+            TestbedCommand::Up(args) => bed::up(args, &mut interrupt).await,
+            TestbedCommand::Down(args) => bed::down(&args).await,
+        },
+    }
+}

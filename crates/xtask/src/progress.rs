@@ -1,0 +1,127 @@
+//! How far long work is: spinners and bars on a terminal, one line at the start and one at the end anywhere else.
+//! Everything goes to stderr; stdout is for results.
+
+use std::io::IsTerminal as _;
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+/// Whether somebody watches.
+pub(crate) fn on_terminal() -> bool {
+    std::io::stderr().is_terminal()
+}
+
+/// One piece of work.
+#[derive(Debug)]
+pub(crate) struct Step {
+    bar: ProgressBar,
+    text: String,
+    began: Instant,
+}
+
+impl Step {
+    /// `text` says what is done, as in "starting the services".
+    pub(crate) fn begin(text: &str) -> Self {
+        let bar = if on_terminal() {
+            let bar = ProgressBar::new_spinner()
+                .with_style(style("{spinner} {prefix} ({elapsed}) {wide_msg:.dim}"))
+                .with_prefix(text.to_owned());
+            bar.enable_steady_tick(Duration::from_millis(120));
+            bar
+        } else {
+            eprintln!("{text} ...");
+            ProgressBar::hidden()
+        };
+        Self {
+            bar,
+            text: text.to_owned(),
+            began: Instant::now(),
+        }
+    }
+
+    /// What the work is at; shown on a terminal only.
+    pub(crate) fn detail(&self, detail: &str) {
+        self.bar.set_message(detail.trim().to_owned());
+    }
+
+    /// It went well.
+    pub(crate) fn done(self) {
+        self.bar.finish_and_clear();
+        eprintln!("{}: {}", self.text, seconds(self.began.elapsed()));
+    }
+}
+
+impl Drop for Step {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+/// The build of the control plane, as a bar.
+#[derive(Debug)]
+pub(crate) struct BedBuild {
+    bar: ProgressBar,
+}
+
+impl BedBuild {
+    /// A bar on a terminal, plain lines elsewhere.
+    pub(crate) fn progress() -> Box<dyn testbed::Progress + Send> {
+        if !on_terminal() {
+            return Box::new(testbed::Lines);
+        }
+        let bar = ProgressBar::hidden().with_style(style(
+            "building the control plane {bar:24} {pos}/{len} ({elapsed}) {wide_msg:.dim}",
+        ));
+        Box::new(Self { bar })
+    }
+}
+
+impl testbed::Progress for BedBuild {
+    fn begin(&self, total: usize) {
+        self.bar
+            .set_length(u64::try_from(total).unwrap_or(u64::MAX));
+        self.bar
+            .set_draw_target(indicatif::ProgressDrawTarget::stderr());
+        self.bar.reset_elapsed();
+        self.bar.enable_steady_tick(Duration::from_millis(250));
+    }
+
+    fn building(&self, done: usize, program: &str) {
+        self.bar
+            .set_position(u64::try_from(done).unwrap_or(u64::MAX));
+        self.bar.set_message(program.to_owned());
+    }
+
+    fn finish(&self) {
+        let took = self.bar.elapsed();
+        self.bar.finish_and_clear();
+        eprintln!("building the control plane: {}", seconds(took));
+    }
+}
+
+/// A duration as people say it: `0.4 s`, `42 s`, `9 min 5 s`.
+pub(crate) fn seconds(duration: Duration) -> String {
+    match duration.as_secs() {
+        0..10 => format!("{:.1} s", duration.as_secs_f64()),
+        whole @ 10..60 => format!("{whole} s"),
+        whole => format!("{} min {} s", whole / 60, whole % 60),
+    }
+}
+
+fn style(template: &str) -> ProgressStyle {
+    // A template that does not parse is a slip in this file; the default style still shows progress.
+    ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_spinner())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_read_as_people_say_them() {
+        let cases = [(400, "0.4 s"), (42_700, "42 s"), (545_000, "9 min 5 s")];
+        for (milliseconds, expected) in cases {
+            assert_eq!(seconds(Duration::from_millis(milliseconds)), expected);
+        }
+    }
+}

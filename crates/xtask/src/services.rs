@@ -1,0 +1,80 @@
+//! `cargo xtask services`: the five services against any cluster, until a signal or until one of them ends.
+
+use std::io::Write as _;
+
+use anyhow::Context as _;
+use testbed::services::{Service, Services, ServicesConfig};
+
+use crate::args::ServicesArgs;
+use crate::binaries;
+use crate::interrupt::Interrupt;
+use crate::progress::Step;
+use crate::workspace::Workspace;
+
+pub(crate) async fn run(
+    workspace: &Workspace,
+    args: ServicesArgs,
+    interrupt: &mut Interrupt,
+) -> anyhow::Result<()> {
+    let ServicesArgs {
+        kubeconfig,
+        ports,
+        remove,
+        log_level,
+    } = args;
+    if remove {
+        for sentence in interrupt.or(Services::remove(&kubeconfig)).await? {
+            println!("{sentence}");
+        }
+        return Ok(());
+    }
+
+    let bin_dir = interrupt.or(binaries::services(workspace)).await?;
+    let config = ServicesConfig {
+        port_base: Some(ports.port_base),
+        bin_dir,
+        log_level,
+        ..ServicesConfig::new(kubeconfig)?
+    };
+    let services = start(config, interrupt).await?;
+    for service in Service::ALL {
+        eprintln!(
+            "{service}: gRPC {}, HTTP {}",
+            services.grpc_address(service),
+            services.http_address(service)
+        );
+    }
+    eprintln!("logs: {}", services.logs_dir().display());
+    println!("ready");
+    std::io::stdout()
+        .flush()
+        .context("failed to write to stdout")?;
+
+    let ended = tokio::select! {
+        signal = interrupt.received() => {
+            eprintln!("{signal}: removing the webhook registrations and stopping the services");
+            Ok(())
+        }
+        error = services.failed() => {
+            eprintln!("{error:#}");
+            eprintln!("removing the webhook registrations and stopping the other services");
+            Err(anyhow::anyhow!("a service ended by itself"))
+        }
+    };
+    let stopped = services.stop().await;
+    // The service that ended by itself has been named already.
+    ended.and(stopped)
+}
+
+/// Starts the services; a signal on the way leaves nothing behind.
+pub(crate) async fn start(
+    config: ServicesConfig,
+    interrupt: &mut Interrupt,
+) -> anyhow::Result<Services> {
+    let step = Step::begin("starting the services");
+    // Before the registration a drop undoes everything; the registration itself is one short call.
+    let services = interrupt.or(Services::launch(config)).await?;
+    let services = services.register().await?;
+    step.done();
+    Ok(services)
+}

@@ -1,0 +1,275 @@
+//! The dependency table of the design: which crate may depend on which inside the workspace, and what must never be
+//! anywhere below the crates whose worth is an absence (core is pure, the planner never talks to Kubernetes).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use anyhow::{Context as _, bail};
+
+use super::{Finding, Report};
+use crate::workspace::{Package, Workspace};
+
+/// Workspace package → the workspace packages it depends on, for code, build script or tests.
+type Inside = BTreeMap<String, BTreeSet<String>>;
+
+const CORE: &str = "coscheduler-core";
+const PROTO: &str = "coscheduler-proto";
+const KUBERNETES: &str = "coscheduler-kubernetes";
+const RUNTIME: &str = "coscheduler-runtime";
+
+/// What each package may depend on. No service is in any list: they meet at the contracts, and tests and tools start
+/// their binaries.
+const TABLE: [(&str, &[&str]); 12] = [
+    (CORE, &[]),
+    (RUNTIME, &[]),
+    (PROTO, &[CORE]),
+    (KUBERNETES, &[CORE]),
+    ("affinity-planner", &[CORE, PROTO, RUNTIME]),
+    ("config-service", &[CORE, PROTO, KUBERNETES, RUNTIME]),
+    ("placeholder-manager", &[CORE, PROTO, KUBERNETES, RUNTIME]),
+    ("watcher", &[CORE, PROTO, KUBERNETES, RUNTIME]),
+    ("admission-webhook", &[CORE, PROTO, KUBERNETES, RUNTIME]),
+    ("testbed", &[CORE, PROTO, KUBERNETES]),
+    ("xtask", &["testbed"]),
+    (
+        "integration-tests",
+        &["testbed", CORE, PROTO, KUBERNETES, RUNTIME],
+    ),
+];
+
+/// A package that must not have certain packages in the tree of its normal dependencies.
+struct Absence {
+    package: &'static str,
+    why: &'static str,
+    /// Names, or with a final `*` beginnings of names.
+    forbidden: &'static [&'static str],
+}
+
+const ABSENCES: [Absence; 2] = [
+    Absence {
+        package: CORE,
+        why: "core decides without async, clock, network or Kubernetes client",
+        forbidden: &[
+            "tokio", "kube*", "k8s-*", "tonic*", "prost*", "hyper*", "axum*", "reqwest", "async-*",
+            "futures*",
+        ],
+    },
+    Absence {
+        package: "affinity-planner",
+        why: "the planner never talks to Kubernetes",
+        forbidden: &["kube*", "k8s-*", KUBERNETES],
+    },
+];
+
+pub(super) async fn check(workspace: &Workspace) -> anyhow::Result<Report> {
+    let mut findings = check_table(&inside(&workspace.packages));
+    for absence in &ABSENCES {
+        let tree = tree(workspace, absence.package).await?;
+        findings.extend(check_absence(absence, &tree));
+    }
+    Ok(findings.into())
+}
+
+fn inside(packages: &[Package]) -> Inside {
+    let members: BTreeSet<&str> = packages
+        .iter()
+        .map(|package| package.name.as_str())
+        .collect();
+    packages
+        .iter()
+        .map(|package| {
+            let names = package
+                .dependencies
+                .iter()
+                .map(|dependency| dependency.name.as_str());
+            let within = names
+                .filter(|name| members.contains(name))
+                .map(str::to_owned)
+                .collect();
+            (package.name.clone(), within)
+        })
+        .collect()
+}
+
+/// Names of all packages below `package`, with the features it has when built alone: with the whole workspace selected,
+/// cargo would add features (and with them dependencies) that only other packages ask for.
+async fn tree(workspace: &Workspace, package: &str) -> anyhow::Result<BTreeSet<String>> {
+    let output = workspace
+        .cargo()
+        .args([
+            "tree",
+            "--locked",
+            "--package",
+            package,
+            "--edges",
+            "normal",
+        ])
+        .args(["--prefix", "none", "--format", "{p}"])
+        .output()
+        .await
+        .context("failed to start `cargo tree`")?;
+    if !output.status.success() {
+        bail!(
+            "`cargo tree --package {package}` failed ({}): {}",
+            output.status,
+            String::from_utf8_lossy(&output.stderr).trim()
+        );
+    }
+    let text = String::from_utf8_lossy(&output.stdout);
+    Ok(text
+        .lines()
+        .filter_map(|line| line.split_whitespace().next())
+        .map(str::to_owned)
+        .collect())
+}
+
+fn check_table(inside: &Inside) -> Vec<Finding> {
+    let table: BTreeMap<&str, &[&str]> = TABLE.into_iter().collect();
+    let mut findings = Vec::new();
+    for (package, dependencies) in inside {
+        let Some(allowed) = table.get(package.as_str()) else {
+            findings.push(Finding::new(
+                format!("package {package} is not in the dependency table"),
+                "add it to the table in ARCHITECTURE.md and in crates/xtask/src/tidy/dependencies.rs",
+            ));
+            continue;
+        };
+        for dependency in dependencies
+            .iter()
+            .filter(|name| !allowed.contains(&name.as_str()))
+        {
+            let allowed = if allowed.is_empty() {
+                "nothing".to_owned()
+            } else {
+                allowed.join(", ")
+            };
+            findings.push(Finding::new(
+                format!("{package} depends on {dependency}; inside the workspace it may depend on: {allowed}"),
+                format!("cargo remove --package {package} {dependency}"),
+            ));
+        }
+    }
+    findings
+}
+
+fn check_absence(absence: &Absence, tree: &BTreeSet<String>) -> Vec<Finding> {
+    let Absence {
+        package,
+        why,
+        forbidden,
+    } = absence;
+    let hit = |name: &str| {
+        forbidden
+            .iter()
+            .any(|pattern| match pattern.strip_suffix('*') {
+                Some(beginning) => name.starts_with(beginning),
+                None => name == *pattern,
+            })
+    };
+    tree.iter()
+        .filter(|name| hit(name))
+        .map(|name| {
+            Finding::new(
+                format!("{name} is among the dependencies of {package}, but {why}"),
+                format!("see who brings it with `cargo tree --package {package} --edges normal --invert {name}`, and drop that"),
+            )
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn depends(package: &str, on: &[&str]) -> Inside {
+        Inside::from([(package.to_owned(), names(on))])
+    }
+
+    fn names(names: &[&str]) -> BTreeSet<String> {
+        names.iter().map(|&name| name.to_owned()).collect()
+    }
+
+    #[track_caller]
+    fn refused(package: &str, on: &[&str], expected: &str) {
+        let findings = check_table(&depends(package, on));
+        assert_eq!(
+            findings
+                .iter()
+                .map(|finding| finding.what.as_str())
+                .collect::<Vec<_>>(),
+            [expected]
+        );
+    }
+
+    #[test]
+    fn the_table_itself_is_allowed() {
+        for (package, allowed) in TABLE {
+            assert_eq!(check_table(&depends(package, allowed)), []);
+        }
+    }
+
+    #[test]
+    fn no_service_is_in_any_list() {
+        let services = testbed::services::Service::ALL.map(testbed::services::Service::name);
+        for (_, allowed) in TABLE {
+            assert!(allowed.iter().all(|name| !services.contains(name)));
+        }
+    }
+
+    #[test]
+    fn a_service_that_depends_on_another_is_refused() {
+        refused(
+            "watcher",
+            &[CORE, "affinity-planner"],
+            "watcher depends on affinity-planner; inside the workspace it may depend on: coscheduler-core, \
+             coscheduler-proto, coscheduler-kubernetes, coscheduler-runtime",
+        );
+    }
+
+    #[test]
+    fn tools_and_tests_start_services_and_do_not_link_them() {
+        refused(
+            "xtask",
+            &["testbed", "watcher"],
+            "xtask depends on watcher; inside the workspace it may depend on: testbed",
+        );
+    }
+
+    #[test]
+    fn core_depends_on_nothing_inside() {
+        refused(
+            CORE,
+            &[RUNTIME],
+            "coscheduler-core depends on coscheduler-runtime; inside the workspace it may depend on: nothing",
+        );
+    }
+
+    #[test]
+    fn a_package_outside_the_table_is_named() {
+        refused(
+            "newcomer",
+            &[],
+            "package newcomer is not in the dependency table",
+        );
+    }
+
+    #[test]
+    fn the_planner_without_kubernetes_is_clean_and_with_it_is_not() {
+        let [_, planner] = &ABSENCES;
+        assert_eq!(
+            check_absence(
+                planner,
+                &names(&["affinity-planner", "tokio", "tonic", CORE])
+            ),
+            []
+        );
+        let findings = check_absence(planner, &names(&["kube-client", "k8s-openapi", "tokio"]));
+        assert_eq!(
+            findings[1],
+            Finding::new(
+                "kube-client is among the dependencies of affinity-planner, but the planner never talks to Kubernetes",
+                "see who brings it with `cargo tree --package affinity-planner --edges normal --invert kube-client`, and drop that",
+            )
+        );
+        assert_eq!(findings.len(), 2);
+    }
+}

@@ -1,0 +1,74 @@
+//! No file names a place that exists on one machine only, such as somebody's home folder.
+
+use std::collections::BTreeSet;
+
+use anyhow::Context as _;
+
+use super::Finding;
+use crate::workspace::Workspace;
+
+/// Folders at the root of a file system that are somebody's own.
+const OWN: [&str; 4] = ["root", "work", "home", "Users"];
+
+pub(super) fn check(
+    workspace: &Workspace,
+    tracked: &BTreeSet<String>,
+) -> anyhow::Result<Vec<Finding>> {
+    let mut findings = Vec::new();
+    for file in tracked {
+        let bytes = std::fs::read(workspace.root.join(file))
+            .with_context(|| format!("failed to read {file}"))?;
+        // Anything else is no text.
+        if let Ok(text) = String::from_utf8(bytes) {
+            findings.extend(check_text(file, &text));
+        }
+    }
+    Ok(findings)
+}
+
+fn check_text(file: &str, text: &str) -> Vec<Finding> {
+    let lines = text.lines().enumerate();
+    lines
+        .filter_map(|(index, line)| {
+            let folder = OWN.into_iter().find(|folder| names(line, folder))?;
+            Some(Finding::new(
+                format!("{file}:{} names a path under /{folder}", index + 1),
+                "say it relative to the repository, or as a variable such as $HOME",
+            ))
+        })
+        .collect()
+}
+
+/// Whether `line` has an absolute path into `folder`; `a/root/b` and `$X/home/` are none.
+fn names(line: &str, folder: &str) -> bool {
+    let path = format!("/{folder}/");
+    line.match_indices(&path).any(|(at, _)| {
+        let before = line.get(..at).and_then(|text| text.chars().next_back());
+        before.is_none_or(|character| {
+            !(character.is_alphanumeric() || "./_-})*~>".contains(character))
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn absolute_paths_are_found_and_relative_ones_are_not() {
+        let cases = [
+            ("cd {}src", true),
+            ("path = \"{}x\"", true),
+            ("{}x", true),
+            ("crates{}x", false),
+            ("https://example.com{}", false),
+            ("$HOME{}", false),
+        ];
+        for folder in OWN {
+            for (line, expected) in cases {
+                let line = line.replace("{}", &format!("/{folder}/"));
+                assert_eq!(!check_text("file", &line).is_empty(), expected, "{line}");
+            }
+        }
+    }
+}

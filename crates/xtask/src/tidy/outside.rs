@@ -1,0 +1,125 @@
+//! Checks that other programs make: `buf lint` for the contracts, `shellcheck` for scripts. A program that is not there
+//! is said, never passed over in silence.
+
+use std::io::ErrorKind;
+use std::path::PathBuf;
+
+use anyhow::{Context as _, bail};
+
+use super::{Finding, Report};
+use crate::progress::Step;
+use crate::workspace::Workspace;
+
+const BUF: &str = "github.com/bufbuild/buf/cmd/buf@v1.75.0";
+
+pub(super) async fn buf_lint(workspace: &Workspace) -> anyhow::Result<Report> {
+    let buf = match buf(workspace).await? {
+        Ok(buf) => buf,
+        Err(notice) => {
+            return Ok(Report {
+                findings: Vec::new(),
+                notices: vec![notice],
+            });
+        }
+    };
+    let output = workspace
+        .command(&buf)
+        .arg("lint")
+        .output()
+        .await
+        .with_context(|| format!("failed to start {}", buf.display()))?;
+    if output.status.success() {
+        return Ok(Report::default());
+    }
+    let text = [output.stdout, output.stderr].concat();
+    let text = String::from_utf8_lossy(&text);
+    let mut findings: Vec<Finding> = text
+        .lines()
+        .filter(|line| !line.trim().is_empty())
+        .map(|line| {
+            Finding::new(
+                line,
+                "edit the contract as the rule says; `buf lint` shows the rest",
+            )
+        })
+        .collect();
+    if findings.is_empty() {
+        findings.push(Finding::new(
+            format!("buf lint failed ({})", output.status),
+            "run `buf lint`",
+        ));
+    }
+    Ok(findings.into())
+}
+
+/// The buf to use, installed if need be, or why there is none.
+async fn buf(workspace: &Workspace) -> anyhow::Result<Result<PathBuf, String>> {
+    if runs(workspace, "buf", "--version").await {
+        return Ok(Ok(PathBuf::from("buf")));
+    }
+    let installed = workspace.tools().join("buf");
+    if installed.is_file() {
+        return Ok(Ok(installed));
+    }
+    if !runs(workspace, "go", "version").await {
+        return Ok(Err("buf is not installed, and neither is Go to install it with: the contracts were not linted".to_owned()));
+    }
+    let step = Step::begin("installing buf, once");
+    let output = workspace
+        .command("go")
+        .args(["install", BUF])
+        .env("GOBIN", workspace.tools())
+        .env("GOFLAGS", "")
+        .output()
+        .await
+        .context("failed to start `go install`")?;
+    if !output.status.success() {
+        let text = String::from_utf8_lossy(&output.stderr);
+        let reason = text.lines().last().unwrap_or_default();
+        return Ok(Err(format!(
+            "`go install {BUF}` failed, so the contracts were not linted: {reason}"
+        )));
+    }
+    step.done();
+    Ok(Ok(installed))
+}
+
+pub(super) async fn shellcheck(workspace: &Workspace) -> anyhow::Result<Report> {
+    let output = match workspace
+        .command("shellcheck")
+        .arg(".ci/run")
+        .output()
+        .await
+    {
+        Ok(output) => output,
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            let notice = "shellcheck is not installed: .ci/run was not checked".to_owned();
+            return Ok(Report {
+                findings: Vec::new(),
+                notices: vec![notice],
+            });
+        }
+        Err(error) => return Err(error).context("failed to start shellcheck"),
+    };
+    match output.status.code() {
+        Some(0) => Ok(Report::default()),
+        Some(1) => {
+            let text = String::from_utf8_lossy(&output.stdout);
+            Ok(vec![Finding::new(
+                text.trim(),
+                "edit .ci/run; `shellcheck .ci/run` shows the same",
+            )]
+            .into())
+        }
+        Some(_) | None => bail!(
+            "shellcheck failed ({}): {}",
+            output.status,
+            String::from_utf8_lossy(&output.stderr).trim()
+        ),
+    }
+}
+
+async fn runs(workspace: &Workspace, program: &str, argument: &str) -> bool {
+    let output = workspace.command(program).arg(argument).output().await;
+    output.is_ok_and(|output| output.status.success())
+}

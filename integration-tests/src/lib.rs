@@ -1,0 +1,11 @@
+//! What the integration tests share: a real control plane with the five services beside a real Tekton, one namespace a
+//! test, and waiting on conditions.
+//!
+//! Tests that only create runs share one stack a test binary ([`shared`]) and run in parallel; a test that changes the
+//! configuration or stops services boots its own ([`alone`]). Everything ends with the test binary, however it ends.
+
+pub mod look;
+pub mod runs;
+pub mod stack;
+
+pub use stack::{Scene, alone, shared};

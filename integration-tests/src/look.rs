@@ -1,0 +1,291 @@
+//! Looking at the cluster and waiting for what should be: watches with a generous limit, never a sleep.
+
+use std::fmt::Debug;
+use std::pin::pin;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail, ensure};
+use coscheduler_kubernetes::pipeline_run::PipelineRun;
+use futures::StreamExt as _;
+use k8s_openapi::api::apps::v1::StatefulSet;
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use kube::api::{ListParams, PostParams};
+use kube::runtime::watcher;
+use kube::runtime::{WatchStreamExt as _, reflector};
+use kube::{Api, Resource, ResourceExt as _};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::Scene;
+use crate::runs::Run;
+
+/// How long anything may take on a busy machine. Hitting it is a failure, not a measurement.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// The pods, claims and StatefulSets of a namespace.
+#[derive(Debug)]
+pub struct Objects {
+    /// Pods of TaskRuns.
+    pub task_pods: Vec<Pod>,
+    /// Placeholder pods.
+    pub placeholders: Vec<Pod>,
+    /// StatefulSets.
+    pub stateful_sets: Vec<StatefulSet>,
+    /// Claims.
+    pub claims: Vec<PersistentVolumeClaim>,
+}
+
+impl Scene<'_> {
+    /// The API of a kind in the test's namespace.
+    pub fn api<K>(&self) -> Api<K>
+    where
+        K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>,
+    {
+        Api::namespaced(self.client.clone(), &self.namespace)
+    }
+
+    /// Submits a run.
+    ///
+    /// # Errors
+    ///
+    /// The API server's refusal.
+    pub async fn submit(&self, run: Run) -> anyhow::Result<PipelineRun> {
+        let object: PipelineRun = serde_json::from_value(run.into_json())?;
+        Ok(self.api().create(&PostParams::default(), &object).await?)
+    }
+
+    /// Waits until a run is done, and answers it.
+    ///
+    /// # Errors
+    ///
+    /// A description of the namespace where it does not end.
+    pub async fn done(&self, name: &str) -> anyhow::Result<PipelineRun> {
+        self.until(name, "is done", |run: Option<&PipelineRun>| {
+            run.is_some_and(|run| matches!(succeeded(run), Some("True" | "False")))
+        })
+        .await?
+        .context("the run is gone")
+    }
+
+    /// Waits until a run is done, and asks that it succeeded.
+    ///
+    /// # Errors
+    ///
+    /// The run's condition where it failed.
+    pub async fn succeeds(&self, name: &str) -> anyhow::Result<PipelineRun> {
+        let run = self.done(name).await?;
+        ensure!(
+            succeeded(&run) == Some("True"),
+            "run {name} did not succeed: {:?}",
+            run.status.get("conditions")
+        );
+        Ok(run)
+    }
+
+    /// Waits until an object of that name is as `condition` says, and answers it; `None` where it is absent.
+    ///
+    /// # Errors
+    ///
+    /// A description of the namespace where it does not get there.
+    pub async fn until<K>(
+        &self,
+        name: &str,
+        what: &str,
+        mut condition: impl FnMut(Option<&K>) -> bool,
+    ) -> anyhow::Result<Option<K>>
+    where
+        K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>
+            + Clone
+            + Debug
+            + DeserializeOwned
+            + Send
+            + 'static,
+    {
+        let wait = async {
+            let mut states = pin!(watcher::watch_object(self.api::<K>(), name).default_backoff());
+            while let Some(state) = states.next().await {
+                if let Ok(state) = state
+                    && condition(state.as_ref())
+                {
+                    return Ok(state);
+                }
+            }
+            bail!("the watch of {name} ended")
+        };
+        match tokio::time::timeout(LIMIT, wait).await {
+            Ok(outcome) => outcome,
+            Err(_) => bail!(
+                "after {LIMIT:?} it does not hold that {} {name} {what}\n{}",
+                K::kind(&()),
+                self.describe().await
+            ),
+        }
+    }
+
+    /// Waits until the objects of a kind in the namespace are as `condition` says, and answers them.
+    ///
+    /// # Errors
+    ///
+    /// A description of the namespace where they do not get there.
+    pub async fn until_all<K>(
+        &self,
+        what: &str,
+        mut condition: impl FnMut(&[std::sync::Arc<K>]) -> bool,
+    ) -> anyhow::Result<Vec<std::sync::Arc<K>>>
+    where
+        K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>
+            + Clone
+            + Debug
+            + DeserializeOwned
+            + Send
+            + Sync
+            + 'static,
+    {
+        let wait = async {
+            let (store, writer) = reflector::store();
+            let events = watcher(self.api::<K>(), watcher::Config::default()).default_backoff();
+            let mut events = pin!(reflector(writer, events));
+            let mut listed = false;
+            while let Some(event) = events.next().await {
+                listed |= matches!(event, Ok(watcher::Event::InitDone));
+                if listed && condition(&store.state()) {
+                    return Ok(store.state());
+                }
+            }
+            bail!("the watch ended")
+        };
+        match tokio::time::timeout(LIMIT, wait).await {
+            Ok(outcome) => outcome,
+            Err(_) => bail!(
+                "after {LIMIT:?} it does not hold that {}s {what}\n{}",
+                K::kind(&()),
+                self.describe().await
+            ),
+        }
+    }
+
+    /// Waits until the namespace has a placeholder that is bound to a node, and answers StatefulSet and pod.
+    ///
+    /// # Errors
+    ///
+    /// A description of the namespace where there is none.
+    pub async fn placeholder(&self) -> anyhow::Result<(StatefulSet, Pod)> {
+        self.until_all::<Pod>("have a bound placeholder", |pods| {
+            pods.iter()
+                .any(|pod| is_placeholder(pod) && node(pod).is_some())
+        })
+        .await?;
+        let objects = self.objects().await?;
+        let set = objects.stateful_sets.into_iter().next();
+        let pod = objects.placeholders.into_iter().next();
+        set.zip(pod).context("the placeholder has gone")
+    }
+
+    /// Waits until neither StatefulSet nor placeholder nor claim is left, except these claims.
+    ///
+    /// # Errors
+    ///
+    /// A description of the namespace where something is left.
+    pub async fn nothing_left_but(&self, brought: &[&str]) -> anyhow::Result<()> {
+        self.until_all::<StatefulSet>("are gone", |sets| sets.is_empty())
+            .await?;
+        self.until_all::<Pod>("have no placeholder", |pods| {
+            !pods.iter().any(|pod| is_placeholder(pod))
+        })
+        .await?;
+        let left = self
+            .until_all::<PersistentVolumeClaim>("are gone", |claims| claims.len() == brought.len())
+            .await?;
+        for claim in left {
+            ensure!(
+                brought.contains(&claim.name_any().as_str()),
+                "claim {} is left",
+                claim.name_any()
+            );
+        }
+        Ok(())
+    }
+
+    /// What there is now.
+    ///
+    /// # Errors
+    ///
+    /// What cannot be listed.
+    pub async fn objects(&self) -> anyhow::Result<Objects> {
+        let all = ListParams::default();
+        let pods = self.api::<Pod>().list(&all).await?.items;
+        let (placeholders, others): (Vec<_>, Vec<_>) = pods.into_iter().partition(is_placeholder);
+        Ok(Objects {
+            task_pods: others
+                .into_iter()
+                .filter(|pod| pod.labels().contains_key("tekton.dev/taskRun"))
+                .collect(),
+            placeholders,
+            stateful_sets: self.api::<StatefulSet>().list(&all).await?.items,
+            claims: self.api::<PersistentVolumeClaim>().list(&all).await?.items,
+        })
+    }
+
+    async fn describe(&self) -> String {
+        let Ok(objects) = self.objects().await else {
+            return "the namespace cannot be listed".to_owned();
+        };
+        let runs: Vec<PipelineRun> = match self.api().list(&ListParams::default()).await {
+            Ok(list) => list.items,
+            Err(_) => Vec::new(),
+        };
+        let mut lines = vec![format!("namespace {} has:", self.namespace)];
+        for run in runs {
+            lines.push(format!(
+                "  PipelineRun {} {:?}",
+                run.name_any(),
+                run.status.get("conditions")
+            ));
+        }
+        for pod in objects.task_pods.iter().chain(&objects.placeholders) {
+            let status = pod.status.clone().unwrap_or_default();
+            lines.push(format!(
+                "  Pod {} on {:?} {:?} {:?}",
+                pod.name_any(),
+                node(pod),
+                status.phase,
+                status.conditions.unwrap_or_default()
+            ));
+        }
+        for set in objects.stateful_sets {
+            lines.push(format!("  StatefulSet {}", set.name_any()));
+        }
+        for claim in objects.claims {
+            lines.push(format!(
+                "  PersistentVolumeClaim {} deleting={} finalizers={:?}",
+                claim.name_any(),
+                claim.metadata.deletion_timestamp.is_some(),
+                claim.finalizers()
+            ));
+        }
+        lines.join("\n")
+    }
+}
+
+/// Status of the run's condition `Succeeded`.
+pub fn succeeded(run: &PipelineRun) -> Option<&str> {
+    condition(run)?.get("status")?.as_str()
+}
+
+/// The run's condition `Succeeded`.
+pub fn condition(run: &PipelineRun) -> Option<&Value> {
+    let conditions = run.status.get("conditions")?.as_array()?;
+    conditions
+        .iter()
+        .find(|condition| condition["type"] == "Succeeded")
+}
+
+/// Whether a pod is a placeholder.
+pub fn is_placeholder(pod: &Pod) -> bool {
+    coscheduler_kubernetes::pods::is_placeholder(pod)
+}
+
+/// The node a pod is bound to.
+pub fn node(pod: &Pod) -> Option<&str> {
+    coscheduler_kubernetes::pods::node(pod)
+}

@@ -1,0 +1,143 @@
+//! PipelineRuns to submit: short builders for the shapes that tests need. Steps name a command, as there is no image
+//! registry to ask.
+
+use serde_json::{Value, json};
+use testbed::{DURATION_ANNOTATION, EXIT_CODE_ANNOTATION};
+
+/// A PipelineRun under construction.
+#[derive(Clone, Debug)]
+pub struct Run {
+    name: String,
+    object: Value,
+}
+
+/// A run without tasks and workspaces.
+pub fn run(name: &str) -> Run {
+    Run {
+        name: name.to_owned(),
+        object: json!({
+            "apiVersion": "tekton.dev/v1",
+            "kind": "PipelineRun",
+            "metadata": {"name": name, "labels": {}, "annotations": {}},
+            "spec": {
+                "pipelineSpec": {"workspaces": [], "tasks": [], "finally": []},
+                "workspaces": [],
+                "taskRunSpecs": [],
+            },
+        }),
+    }
+}
+
+impl Run {
+    /// The run's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The run as JSON.
+    pub fn into_json(self) -> Value {
+        self.object
+    }
+
+    /// Binds a workspace to a claim of its own.
+    pub fn template(self, workspace: &str) -> Self {
+        self.workspace(
+            workspace,
+            json!({"volumeClaimTemplate": {"spec": {
+                "accessModes": ["ReadWriteOnce"],
+                "resources": {"requests": {"storage": "1Gi"}},
+            }}}),
+        )
+    }
+
+    /// Binds a workspace to whatever `source` says.
+    pub fn workspace(mut self, workspace: &str, source: Value) -> Self {
+        let mut binding = source;
+        binding["name"] = workspace.into();
+        push(&mut self.object["spec"]["workspaces"], binding);
+        push(
+            &mut self.object["spec"]["pipelineSpec"]["workspaces"],
+            json!({"name": workspace}),
+        );
+        self
+    }
+
+    /// Adds a task that uses these workspaces, after these other tasks.
+    pub fn task(mut self, task: &str, workspaces: &[&str], after: &[&str]) -> Self {
+        let mut task = task_json(task, workspaces);
+        task["runAfter"] = json!(after);
+        push(&mut self.object["spec"]["pipelineSpec"]["tasks"], task);
+        self
+    }
+
+    /// Adds fields to the task added last.
+    pub fn with(mut self, field: &str, value: Value) -> Self {
+        if let Some(task) = self.object["spec"]["pipelineSpec"]["tasks"]
+            .as_array_mut()
+            .and_then(|tasks| tasks.last_mut())
+        {
+            task[field] = value;
+        }
+        self
+    }
+
+    /// Adds a `finally` task that uses these workspaces.
+    pub fn finally(mut self, task: &str, workspaces: &[&str]) -> Self {
+        push(
+            &mut self.object["spec"]["pipelineSpec"]["finally"],
+            task_json(task, workspaces),
+        );
+        self
+    }
+
+    /// Makes a task's pod run this long.
+    pub fn lasting(self, task: &str, seconds: u32) -> Self {
+        self.task_annotation(task, DURATION_ANNOTATION, &format!("{seconds}s"))
+    }
+
+    /// Makes a task fail.
+    pub fn failing(self, task: &str) -> Self {
+        self.task_annotation(task, EXIT_CODE_ANNOTATION, "1")
+    }
+
+    /// Sets a field of `metadata`.
+    pub fn metadata(mut self, field: &str, value: Value) -> Self {
+        self.object["metadata"][field] = value;
+        self
+    }
+
+    /// Sets a field of `spec`.
+    pub fn spec(mut self, field: &str, value: Value) -> Self {
+        self.object["spec"][field] = value;
+        self
+    }
+
+    fn task_annotation(mut self, task: &str, key: &str, value: &str) -> Self {
+        push(
+            &mut self.object["spec"]["taskRunSpecs"],
+            json!({"pipelineTaskName": task, "metadata": {"annotations": {key: value}}}),
+        );
+        self
+    }
+}
+
+fn task_json(name: &str, workspaces: &[&str]) -> Value {
+    let named: Vec<_> = workspaces
+        .iter()
+        .map(|name| json!({"name": name}))
+        .collect();
+    json!({
+        "name": name,
+        "workspaces": named,
+        "taskSpec": {
+            "workspaces": named,
+            "steps": [{"name": "step", "image": "example/image", "command": ["true"]}],
+        },
+    })
+}
+
+fn push(list: &mut Value, item: Value) {
+    if let Some(list) = list.as_array_mut() {
+        list.push(item);
+    }
+}

@@ -1,0 +1,216 @@
+//! The ConfigMap, live: what a change does to runs created before and after it. On a stack of its own, since the flags
+//! are the cluster's.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use anyhow::Context as _;
+use coscheduler_kubernetes::pipeline_run::PipelineRun;
+use coscheduler_proto::config::config_service_client::ConfigServiceClient;
+use coscheduler_proto::config::{
+    CheckFlagsRequest, ConfigStatus, GetConfigRequest, Mode, WatchConfigRequest,
+    WatchConfigResponse,
+};
+use coscheduler_proto::planner::PlanRequest;
+use coscheduler_proto::planner::planner_service_client::PlannerServiceClient;
+use integration_tests::runs::run;
+use integration_tests::{Scene, alone, shared};
+use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod};
+use kube::api::{Patch, PatchParams};
+use kube::{Api, ResourceExt as _};
+use serde_json::json;
+use testbed::Config;
+use testbed::services::{CONFIG_MAP, NAMESPACE, Service};
+use tonic::Streaming;
+
+/// Writes keys of the ConfigMap, and waits until the config service says what `expect` expects and the planner plans by it.
+async fn set(
+    scene: &Scene<'_>,
+    watch: &mut Streaming<WatchConfigResponse>,
+    flags: serde_json::Value,
+    expect: impl Fn(&ConfigStatus) -> bool,
+) -> anyhow::Result<ConfigStatus> {
+    let api: Api<ConfigMap> = Api::namespaced(scene.client.clone(), NAMESPACE);
+    let patch = Patch::Merge(json!({"data": flags}));
+    api.patch(CONFIG_MAP, &PatchParams::default(), &patch)
+        .await?;
+    loop {
+        let status = next(watch).await?;
+        if expect(&status) {
+            return Ok(status);
+        }
+    }
+}
+
+async fn next(watch: &mut Streaming<WatchConfigResponse>) -> anyhow::Result<ConfigStatus> {
+    let message =
+        tokio::time::timeout(std::time::Duration::from_secs(60), watch.message()).await??;
+    message
+        .context("the stream ended")?
+        .status
+        .context("no status")
+}
+
+fn mode(status: &ConfigStatus) -> Mode {
+    status.configuration.as_ref().unwrap().mode()
+}
+
+/// Waits until the planner plans a fresh run in this mode: its copy of the configuration follows by a stream of its own.
+async fn planned_in(scene: &Scene<'_>, mode: Mode) -> anyhow::Result<()> {
+    let mut planner =
+        PlannerServiceClient::connect(scene.stack.services.grpc_address(Service::AffinityPlanner))
+            .await?;
+    let object = run("dry").task("one", &[], &[]).into_json();
+    let request = PlanRequest {
+        pipeline_run: Some(coscheduler_proto::json::object_to_struct(&object)),
+        request_uid: String::new(),
+    };
+    for _ in 0..600 {
+        if planner
+            .plan(request.clone())
+            .await?
+            .into_inner()
+            .plan
+            .unwrap()
+            .mode()
+            == mode
+        {
+            return Ok(());
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+    }
+    anyhow::bail!("the planner never planned in {mode:?}")
+}
+
+#[test]
+fn m8_a_run_keeps_what_was_in_force_when_it_was_created_and_m5_disabled_changes_nothing()
+-> anyhow::Result<()> {
+    alone(Config::default(), async |scene| {
+        let mut config =
+            ConfigServiceClient::connect(scene.stack.services.grpc_address(Service::ConfigService))
+                .await?;
+        let mut watch = config
+            .watch_config(WatchConfigRequest {})
+            .await?
+            .into_inner();
+        let first = next(&mut watch).await?;
+        assert_eq!((first.generation, mode(&first)), (1, Mode::Pipelineruns));
+
+        let two = |name: &str| {
+            run(name)
+                .template("source")
+                .task("one", &["source"], &[])
+                .task("two", &["source"], &["one"])
+        };
+        scene.submit(two("before").lasting("one", 8)).await?;
+        let (before, _) = scene.placeholder().await?;
+
+        // M5: from now on nothing is created or changed.
+        set(
+            scene,
+            &mut watch,
+            json!({"coschedule": "disabled"}),
+            |status| mode(status) == Mode::Disabled,
+        )
+        .await?;
+        planned_in(scene, Mode::Disabled).await?;
+        let created = scene.submit(two("after").lasting("one", 2)).await?;
+        assert!(
+            created.annotations().is_empty(),
+            "{:?}",
+            created.annotations()
+        );
+        assert!(created.spec["workspaces"][0]["volumeClaimTemplate"].is_object());
+        scene.succeeds("after").await?;
+
+        // M8: the run from before keeps its mode, its placeholder and its clean-up.
+        let objects = scene.objects().await?;
+        assert_eq!(objects.stateful_sets.len(), 1);
+        assert_eq!(objects.stateful_sets[0].uid(), before.uid());
+        scene.succeeds("before").await?;
+        let affine = |pod: &Pod| pod.spec.as_ref().unwrap().affinity.is_some();
+        for pod in &scene.objects().await?.task_pods {
+            assert_eq!(
+                affine(pod),
+                pod.labels()["tekton.dev/pipelineRun"] == "before",
+                "{}",
+                pod.name_any()
+            );
+        }
+        // Tekton keeps the claim of `after`; what was made for `before` goes.
+        let left = scene
+            .until_all::<PersistentVolumeClaim>("are one", |claims| claims.len() == 1)
+            .await?;
+        assert_eq!(left[0].owner_references()[0].name, "after");
+        scene.nothing_left_but(&[&left[0].name_any()]).await?;
+
+        // A value that this version does not know: refused by name, what was in force stays in force.
+        let status = set(
+            scene,
+            &mut watch,
+            json!({"coschedule": "sideways"}),
+            |status| !status.violations.is_empty(),
+        )
+        .await?;
+        assert_eq!(mode(&status), Mode::Disabled);
+        assert_eq!(status.violations[0].key, "coschedule");
+        assert!(
+            status.violations[0].description.contains("sideways")
+                && status.violations[0].description.contains("pipelineruns")
+        );
+        let got = config
+            .get_config(GetConfigRequest {})
+            .await?
+            .into_inner()
+            .status
+            .unwrap();
+        assert_eq!(got, status);
+
+        // P5: what a placeholder asks for is configurable, and pinned like the mode.
+        let flags = json!({"coschedule": "pipelineruns", "placeholder-cpu": "75m"});
+        set(scene, &mut watch, flags, |status| {
+            mode(status) == Mode::Pipelineruns
+        })
+        .await?;
+        planned_in(scene, Mode::Pipelineruns).await?;
+        scene.submit(two("sized").lasting("one", 2)).await?;
+        let (_, pod) = scene.placeholder().await?;
+        let resources = pod.spec.unwrap().containers[0].resources.clone().unwrap();
+        assert_eq!(resources.requests.unwrap()["cpu"].0, "75m");
+        scene.succeeds("sized").await?;
+        anyhow::Ok(())
+    })
+}
+
+#[test]
+fn flags_can_be_checked_without_being_set() -> anyhow::Result<()> {
+    shared(async |scene| {
+        let mut config =
+            ConfigServiceClient::connect(scene.stack.services.grpc_address(Service::ConfigService))
+                .await?;
+        let mut check = async |flags: &[(&str, &str)]| {
+            let flags = flags
+                .iter()
+                .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
+                .collect();
+            anyhow::Ok(
+                config
+                    .check_flags(CheckFlagsRequest { flags })
+                    .await?
+                    .into_inner(),
+            )
+        };
+        let good = check(&[("coschedule", "disabled"), ("unheard-of", "x")]).await?;
+        assert_eq!(good.configuration.unwrap().mode(), Mode::Disabled);
+        assert_eq!(good.warnings.len(), 1);
+        let bad = check(&[("coschedule", "sideways"), ("placeholder-cpu", "many")]).await?;
+        assert!(bad.configuration.is_none());
+        let keys: Vec<_> = bad
+            .violations
+            .iter()
+            .map(|violation| violation.key.as_str())
+            .collect();
+        assert_eq!(keys, ["coschedule", "placeholder-cpu"]);
+        let runs: Api<PipelineRun> = scene.api();
+        assert!(runs.list(&Default::default()).await?.items.is_empty());
+        Ok(())
+    })
+}

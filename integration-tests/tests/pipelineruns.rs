@@ -1,0 +1,587 @@
+//! Mode `pipelineruns`, end to end: one placeholder a run, all pods on its node, claims made with it and gone with it.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use std::collections::BTreeSet;
+
+use coscheduler_kubernetes::pipeline_run::PipelineRun;
+use integration_tests::look::{condition, node, succeeded};
+use integration_tests::runs::run;
+use integration_tests::{Scene, shared};
+use k8s_openapi::api::apps::v1::StatefulSet;
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use kube::ResourceExt as _;
+use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
+use kube::core::{ApiResource, GroupVersionKind};
+use kube::runtime::wait::{await_condition, conditions};
+use serde_json::{Value, json};
+
+type Outcome = anyhow::Result<()>;
+
+/// `<prefix>` and ten hex digits.
+fn is_hashed(name: &str, prefix: &str) -> bool {
+    name.strip_prefix(prefix)
+        .is_some_and(|hash| hash.len() == 10 && hash.bytes().all(|byte| byte.is_ascii_hexdigit()))
+}
+
+fn nodes(pods: &[Pod]) -> BTreeSet<&str> {
+    pods.iter()
+        .map(|pod| node(pod).unwrap_or("no node"))
+        .collect()
+}
+
+#[test]
+fn m3_all_pods_of_a_run_are_on_its_placeholders_node() -> Outcome {
+    shared(async |scene| {
+        let run = run("all-pods")
+            .template("source")
+            .template("cache")
+            .task("clone", &["source"], &[])
+            .task("warm", &["cache"], &[])
+            .task("build", &["source", "cache"], &["clone", "warm"])
+            .task("bare", &[], &[])
+            .task("many", &[], &[])
+            .with("matrix", json!({"params": [{"name": "n", "value": ["1", "2", "3"]}]}))
+            .with(
+                "taskSpec",
+                json!({"params": [{"name": "n"}], "steps": [{"name": "s", "image": "i/i", "command": ["true"]}]}),
+            )
+            .task("flaky", &[], &["build"])
+            .with("retries", json!(1))
+            .failing("flaky")
+            .finally("notify", &[])
+            .lasting("clone", 3);
+        scene.submit(run).await?;
+        let (_, placeholder) = scene.placeholder().await?;
+        scene.done("all-pods").await?;
+        let pods = scene.objects().await?.task_pods;
+        // clone, warm, build, bare, three of the matrix, flaky and its retry, notify.
+        assert_eq!(
+            pods.len(),
+            10,
+            "{:?}",
+            pods.iter().map(|pod| pod.name_any()).collect::<Vec<_>>()
+        );
+        assert_eq!(nodes(&pods), BTreeSet::from([node(&placeholder).unwrap()]));
+        scene.nothing_left_but(&[]).await
+    })
+}
+
+#[test]
+fn m3_custom_runs_carry_the_annotation() -> Outcome {
+    shared(async |scene| {
+        let run = run("custom").task("wait", &[], &[]).with(
+            "taskSpec",
+            json!({"apiVersion": "example.dev/v1", "kind": "Wait", "spec": {}}),
+        );
+        let created = scene.submit(run).await?;
+        let kind =
+            ApiResource::from_gvk(&GroupVersionKind::gvk("tekton.dev", "v1beta1", "CustomRun"));
+        let api = kube::Api::<DynamicObject>::namespaced_with(
+            scene.client.clone(),
+            &scene.namespace,
+            &kind,
+        );
+        let custom = await_condition(api, "custom-wait", |custom: Option<&DynamicObject>| {
+            custom.is_some()
+        });
+        let custom = tokio::time::timeout(std::time::Duration::from_secs(60), custom)
+            .await??
+            .unwrap();
+        let key = "pipeline.tekton.dev/affinity-assistant";
+        assert_eq!(custom.annotations()[key], created.annotations()[key]);
+        assert!(!custom.annotations().contains_key("coscheduler.dev/group"));
+        scene
+            .api::<PipelineRun>()
+            .delete("custom", &DeleteParams::default())
+            .await?;
+        scene.nothing_left_but(&[]).await
+    })
+}
+
+#[test]
+fn m5_a_run_that_somebody_else_manages_is_left_alone() -> Outcome {
+    shared(async |scene| {
+        let run = run("managed")
+            .template("source")
+            .task("one", &["source"], &[])
+            .spec("managedBy", json!("example.com/other"));
+        let created = scene.submit(run).await?;
+        assert!(
+            created.annotations().is_empty(),
+            "{:?}",
+            created.annotations()
+        );
+        assert!(created.spec["workspaces"][0]["volumeClaimTemplate"].is_object());
+        Ok(())
+    })
+}
+
+#[test]
+fn p1_the_placeholder_is_a_stateful_set_owned_by_the_run() -> Outcome {
+    shared(async |scene| {
+        let run = run("shape")
+            .template("source")
+            .task("one", &["source"], &[])
+            .lasting("one", 5)
+            .metadata(
+                "labels",
+                json!({
+                    "team": "ci",
+                    "app.kubernetes.io/component": "mine",
+                    "kueue.x-k8s.io/queue-name": "q",
+                }),
+            );
+        let created = scene.submit(run).await?;
+        let (set, pod) = scene.placeholder().await?;
+        assert!(is_hashed(&set.name_any(), "affinity-assistant-"));
+        for labels in [set.labels(), pod.labels()] {
+            assert_eq!(labels["app.kubernetes.io/component"], "affinity-assistant");
+            assert_eq!(labels["app.kubernetes.io/instance"], set.name_any());
+            assert_eq!(labels["tekton.dev/pipelineRun"], "shape");
+            assert_eq!(labels["team"], "ci");
+            assert!(!labels.contains_key("kueue.x-k8s.io/queue-name"));
+        }
+        let owner = &set.owner_references()[0];
+        assert_eq!(
+            (owner.kind.as_str(), owner.uid.as_str()),
+            ("PipelineRun", created.uid().unwrap().as_str())
+        );
+        assert_eq!(owner.controller, Some(true));
+        let spec = set.spec.as_ref().unwrap();
+        assert_eq!(spec.replicas, Some(1));
+        assert_eq!(
+            spec.update_strategy.as_ref().unwrap().type_.as_deref(),
+            Some("OnDelete")
+        );
+        // Created once, never updated: a label added later does not reach it.
+        let patch = Patch::Merge(json!({"metadata": {"labels": {"late": "yes"}}}));
+        scene
+            .api::<PipelineRun>()
+            .patch("shape", &PatchParams::default(), &patch)
+            .await?;
+        scene.succeeds("shape").await?;
+        scene.nothing_left_but(&[]).await
+    })
+}
+
+#[test]
+fn p2_task_run_pods_require_the_placeholders_node() -> Outcome {
+    shared(async |scene| {
+        scene
+            .submit(run("affinity").task("one", &[], &[]).lasting("one", 3))
+            .await?;
+        let (set, _) = scene.placeholder().await?;
+        scene.succeeds("affinity").await?;
+        let pods = scene.objects().await?.task_pods;
+        let affinity = pods[0].spec.as_ref().unwrap().affinity.as_ref().unwrap();
+        assert_eq!(
+            serde_json::to_value(&affinity.pod_affinity)?,
+            json!({"requiredDuringSchedulingIgnoredDuringExecution": [{
+                "labelSelector": {"matchLabels": {
+                    "app.kubernetes.io/component": "affinity-assistant",
+                    "app.kubernetes.io/instance": set.name_any(),
+                }},
+                "topologyKey": "kubernetes.io/hostname",
+            }]})
+        );
+        Ok(())
+    })
+}
+
+#[test]
+fn p5_the_placeholder_meets_pod_security_restricted_and_costs_little() -> Outcome {
+    shared(async |scene| {
+        let namespace = format!("{}-restricted", scene.namespace);
+        let labels = [("pod-security.kubernetes.io/enforce", "restricted")];
+        scene
+            .stack
+            .bed
+            .create_namespace(&namespace, &labels)
+            .await?;
+        let scene = Scene { namespace, ..scene };
+        // The namespace refuses Tekton's own pods; a custom task keeps the run going without any.
+        let run = run("small").template("source").task("wait", &[], &[]).with(
+            "taskSpec",
+            json!({"apiVersion": "example.dev/v1", "kind": "Wait", "spec": {}}),
+        );
+        scene.submit(run).await?;
+        let (_, pod) = scene.placeholder().await?;
+        let spec = serde_json::to_value(pod.spec.unwrap())?;
+        let resources = json!({"cpu": "50m", "memory": "100Mi"});
+        assert_eq!(
+            spec["containers"][0]["resources"],
+            json!({"limits": resources, "requests": resources})
+        );
+        assert_eq!(spec["automountServiceAccountToken"], json!(false));
+        let tokens = spec["volumes"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(|volume| volume.get("projected").is_some());
+        assert_eq!(tokens.count(), 0, "no service account token is mounted");
+        assert!(spec["terminationGracePeriodSeconds"].as_i64().unwrap() <= 1);
+        Ok(())
+    })
+}
+
+#[test]
+fn p6_nothing_is_left_of_a_run_however_it_ends() -> Outcome {
+    shared(async |scene| {
+        let two = |name: &str| {
+            run(name)
+                .template("source")
+                .task("one", &["source"], &[])
+                .task("two", &["source"], &["one"])
+        };
+        scene.submit(two("completed")).await?;
+        scene.submit(two("failed").failing("one")).await?;
+        let endless = [
+            two("cancelled"),
+            two("stopped"),
+            two("deleted"),
+            two("timed-out").spec("timeouts", json!({"pipeline": "8s"})),
+        ];
+        for run in endless {
+            scene.submit(run.lasting("one", 600)).await?;
+        }
+        scene
+            .until_all::<Pod>("are six placeholders", |pods| {
+                pods.iter()
+                    .filter(|pod| integration_tests::look::is_placeholder(pod))
+                    .count()
+                    >= 4
+            })
+            .await?;
+        let runs = scene.api::<PipelineRun>();
+        for (name, status) in [
+            ("cancelled", "Cancelled"),
+            ("stopped", "CancelledRunFinally"),
+        ] {
+            let patch = Patch::Merge(json!({"spec": {"status": status}}));
+            runs.patch(name, &PatchParams::default(), &patch).await?;
+        }
+        let deleted = runs.get("deleted").await?.uid().unwrap();
+        runs.delete("deleted", &DeleteParams::default()).await?;
+        let gone = await_condition(runs.clone(), "deleted", conditions::is_deleted(&deleted));
+        tokio::time::timeout(std::time::Duration::from_secs(60), gone).await??;
+
+        scene.succeeds("completed").await?;
+        for name in ["failed", "cancelled", "stopped", "timed-out"] {
+            let run = scene.done(name).await?;
+            assert_eq!(succeeded(&run), Some("False"), "{name}");
+        }
+        scene.nothing_left_but(&[]).await
+    })
+}
+
+#[test]
+fn p6_the_placeholder_stays_while_a_pod_of_the_run_is_running() -> Outcome {
+    shared(async |scene| {
+        // A failed task ends the run's other tasks only when they end themselves: `slow` outlives the decision.
+        let run = run("slow-end")
+            .task("fails", &[], &[])
+            .failing("fails")
+            .task("slow", &[], &[])
+            .lasting("slow", 6);
+        scene.submit(run).await?;
+        scene.placeholder().await?;
+        let run = scene.done("slow-end").await?;
+        assert_eq!(succeeded(&run), Some("False"));
+        scene.nothing_left_but(&[]).await?;
+        let running = scene
+            .objects()
+            .await?
+            .task_pods
+            .iter()
+            .filter(|pod| {
+                matches!(
+                    pod.status
+                        .as_ref()
+                        .and_then(|status| status.phase.as_deref()),
+                    Some("Pending" | "Running")
+                )
+            })
+            .count();
+        assert_eq!(running, 0, "the placeholder went before the run's pods");
+        Ok(())
+    })
+}
+
+#[test]
+fn v1_every_claim_of_the_run_is_mounted_on_the_placeholder() -> Outcome {
+    shared(async |scene| {
+        let brought: PersistentVolumeClaim = serde_json::from_value(json!({
+            "metadata": {"name": "brought"},
+            "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
+        }))?;
+        scene.api().create(&PostParams::default(), &brought).await?;
+        let run = run("mounts")
+            .template("source")
+            .workspace(
+                "cache",
+                json!({"persistentVolumeClaim": {"claimName": "brought"}}),
+            )
+            .workspace("scratch", json!({"emptyDir": {}}))
+            .task("one", &["source", "cache", "scratch"], &[])
+            .lasting("one", 3);
+        scene.submit(run).await?;
+        let (set, pod) = scene.placeholder().await?;
+        let spec = pod.spec.as_ref().unwrap();
+        let volumes = spec.volumes.as_ref().unwrap();
+        let mounts: BTreeSet<_> = spec.containers[0]
+            .volume_mounts
+            .iter()
+            .flatten()
+            .map(|mount| mount.name.as_str())
+            .collect();
+        let mut claims = BTreeSet::new();
+        for volume in volumes {
+            assert!(
+                mounts.contains(volume.name.as_str()),
+                "{} is not mounted",
+                volume.name
+            );
+            claims.insert(
+                volume
+                    .persistent_volume_claim
+                    .as_ref()
+                    .unwrap()
+                    .claim_name
+                    .clone(),
+            );
+        }
+        assert!(claims.remove("brought"));
+        let made = claims.pop_first().unwrap();
+        assert!(claims.is_empty() && made.ends_with(&format!("-{}-0", set.name_any())));
+        scene.succeeds("mounts").await?;
+        // V4: a claim that the user brought is never deleted.
+        scene.nothing_left_but(&["brought"]).await
+    })
+}
+
+#[test]
+fn v2_templates_become_claims_of_the_stateful_set() -> Outcome {
+    shared(async |scene| {
+        let named = json!({"volumeClaimTemplate": {
+            "metadata": {"name": "cache", "labels": {"tier": "fast"}},
+            "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "2Gi"}}},
+        }});
+        let run = run("templates")
+            .template("source")
+            .workspace("cache", named)
+            .task("one", &["source", "cache"], &[])
+            .lasting("one", 3);
+        let created = scene.submit(run).await?;
+        let (set, _) = scene.placeholder().await?;
+        let suffix = format!("-{}-0", set.name_any());
+        let bound: Vec<String> = created.spec["workspaces"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|binding| {
+                binding["persistentVolumeClaim"]["claimName"]
+                    .as_str()
+                    .unwrap()
+                    .to_owned()
+            })
+            .collect();
+        assert!(
+            is_hashed(bound[0].strip_suffix(&suffix).unwrap(), "pvc-"),
+            "{bound:?}"
+        );
+        assert!(
+            is_hashed(bound[1].strip_suffix(&suffix).unwrap(), "cache-"),
+            "{bound:?}"
+        );
+
+        let claims = scene.api::<PersistentVolumeClaim>();
+        for (name, workspace, storage) in
+            [(&bound[0], "source", "1Gi"), (&bound[1], "cache", "2Gi")]
+        {
+            let claim = claims.get(name).await?;
+            assert_eq!(claim.labels()["tekton.dev/workspace"], workspace);
+            assert_eq!(claim.labels()["tekton.dev/pipelineRun"], "templates");
+            let owner = &claim.owner_references()[0];
+            assert_eq!(
+                (owner.kind.as_str(), owner.uid.as_str()),
+                ("PipelineRun", created.uid().unwrap().as_str())
+            );
+            assert_eq!((owner.controller, owner.block_owner_deletion), (None, None));
+            let spec = serde_json::to_value(&claim.spec)?;
+            assert_eq!(spec["resources"]["requests"]["storage"], storage);
+        }
+        assert_eq!(claims.get(&bound[1]).await?.labels()["tier"], "fast");
+
+        scene.succeeds("templates").await?;
+        let pods = scene.objects().await?.task_pods;
+        let used: BTreeSet<String> = coscheduler_kubernetes::pods::claims(&pods[0])
+            .into_iter()
+            .collect();
+        assert_eq!(used, bound.into_iter().collect());
+        scene.nothing_left_but(&[]).await
+    })
+}
+
+#[test]
+fn v4_claims_go_after_the_placeholder_and_only_when_no_pod_uses_them() -> Outcome {
+    shared(async |scene| {
+        let created = scene
+            .submit(
+                run("clean")
+                    .template("source")
+                    .task("one", &["source"], &[])
+                    .lasting("one", 5),
+            )
+            .await?;
+        let claim = created.spec["workspaces"][0]["persistentVolumeClaim"]["claimName"]
+            .as_str()
+            .unwrap()
+            .to_owned();
+        let (_, placeholder) = scene.placeholder().await?;
+        // Somebody else's pod, on the same node, that uses the claim and outlives the run.
+        let stranger: Pod = serde_json::from_value(json!({
+            "metadata": {"name": "stranger"},
+            "spec": {
+                "nodeName": node(&placeholder),
+                "containers": [{"name": "c", "image": "i/i"}],
+                "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": claim}}],
+            },
+        }))?;
+        let pods = scene.api::<Pod>();
+        pods.create(&PostParams::default(), &stranger).await?;
+        scene.succeeds("clean").await?;
+        let deleting = scene
+            .until(
+                &claim,
+                "is being deleted",
+                |claim: Option<&PersistentVolumeClaim>| {
+                    claim.is_none_or(|claim| claim.metadata.deletion_timestamp.is_some())
+                },
+            )
+            .await?
+            .expect("the claim went although a running pod uses it");
+        let objects = scene.objects().await?;
+        assert!(
+            objects.stateful_sets.is_empty() && objects.placeholders.is_empty(),
+            "the claim went first"
+        );
+        assert_eq!(deleting.finalizers(), ["kubernetes.io/pvc-protection"]);
+        pods.delete("stranger", &DeleteParams::default().grace_period(0))
+            .await?;
+        scene.nothing_left_but(&[]).await
+    })
+}
+
+#[test]
+fn m8_a_finished_run_reported_again_late_or_twice_changes_nothing() -> Outcome {
+    shared(async |scene| {
+        use coscheduler_proto::placeholder::{EnsureOutcome, ReleaseOutcome};
+        use coscheduler_proto::planner::planner_service_client::PlannerServiceClient;
+        use coscheduler_proto::planner::{Action, ReportPipelineRunRequest};
+
+        scene
+            .submit(
+                run("repeat")
+                    .template("source")
+                    .task("one", &["source"], &[])
+                    .lasting("one", 3),
+            )
+            .await?;
+        scene.placeholder().await?;
+        let running = scene.api::<PipelineRun>().get("repeat").await?;
+        let mut planner = PlannerServiceClient::connect(
+            scene
+                .stack
+                .services
+                .grpc_address(testbed::services::Service::AffinityPlanner),
+        )
+        .await?;
+        let mut report = async |run: &PipelineRun| {
+            let object = coscheduler_kubernetes::pipeline_run::to_json(run);
+            let request = ReportPipelineRunRequest {
+                pipeline_run: Some(coscheduler_proto::json::to_struct(&object)),
+            };
+            anyhow::Ok(planner.report_pipeline_run(request).await?.into_inner())
+        };
+        let answer = report(&running).await?;
+        assert_eq!(answer.action(), Action::Ensure);
+        assert!(matches!(
+            answer.ensure_outcome(),
+            EnsureOutcome::Unchanged | EnsureOutcome::Superseded
+        ));
+
+        let done = scene.succeeds("repeat").await?;
+        scene.nothing_left_but(&[]).await?;
+        // The late report of a version in which the run was still active.
+        assert_eq!(
+            report(&running).await?.ensure_outcome(),
+            EnsureOutcome::RunDone
+        );
+        for _ in 0..2 {
+            assert_eq!(
+                report(&done).await?.release_outcome(),
+                ReleaseOutcome::Released
+            );
+        }
+        let sets = scene
+            .api::<StatefulSet>()
+            .list(&ListParams::default())
+            .await?;
+        assert!(sets.items.is_empty());
+        Ok(())
+    })
+}
+
+#[test]
+fn a_run_that_cannot_be_read_is_refused_with_the_field_and_the_reason() -> Outcome {
+    shared(async |scene| {
+        let template: Value =
+            json!({"volumeClaimTemplate": {"metadata": {"name": "x"}, "spec": "none"}});
+        let error = scene
+            .submit(
+                run("unreadable")
+                    .workspace("source", template)
+                    .task("one", &["source"], &[]),
+            )
+            .await
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("spec.workspaces[0].volumeClaimTemplate"),
+            "{error}"
+        );
+        Ok(())
+    })
+}
+
+#[test]
+fn runs_side_by_side_all_succeed_and_leave_nothing() -> Outcome {
+    shared(async |scene| {
+        let names: Vec<String> = (0..10).map(|index| format!("run-{index}")).collect();
+        for name in &names {
+            scene
+                .submit(
+                    run(name)
+                        .template("a")
+                        .template("b")
+                        .task("one", &["a", "b"], &[])
+                        .task("two", &["a"], &["one"]),
+                )
+                .await?;
+        }
+        for name in &names {
+            let done = scene.succeeds(name).await?;
+            assert!(condition(&done).is_some());
+        }
+        let pods = scene.objects().await?.task_pods;
+        for name in &names {
+            let of_run: Vec<Pod> = pods
+                .iter()
+                .filter(|pod| pod.labels()["tekton.dev/pipelineRun"] == *name)
+                .cloned()
+                .collect();
+            assert_eq!((of_run.len(), nodes(&of_run).len()), (2, 1), "{name}");
+        }
+        scene.nothing_left_but(&[]).await
+    })
+}
