@@ -234,3 +234,118 @@ fn claim(owner: Owner<'_>, template: &ClaimTemplateSpec) -> PersistentVolumeClai
 fn claim_spec(template: &ClaimTemplateSpec) -> PersistentVolumeClaimSpec {
     serde_json::from_value(template.spec.clone()).unwrap_or_default()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn spec() -> PlaceholderSpec {
+        PlaceholderSpec {
+            name: "affinity-assistant-0123456789".parse().unwrap(),
+            labels: BTreeMap::from([("team".to_owned(), "ci".to_owned())]),
+            claim_templates: vec![ClaimTemplateSpec {
+                name: "pvc-0123456789".parse().unwrap(),
+                workspace: "source".to_owned(),
+                spec: json!({"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}),
+                labels: BTreeMap::from([("tekton.dev/workspace".to_owned(), "source".to_owned())]),
+                annotations: BTreeMap::new(),
+            }],
+            claim_names: vec!["brought".to_owned()],
+            cpu: "50m".to_owned(),
+            memory: "100Mi".to_owned(),
+            image: "pause".to_owned(),
+        }
+    }
+
+    /// The whole object: a field that is added, dropped or changed shows here.
+    #[test]
+    fn the_stateful_set_is_exactly_this() {
+        let owner = Owner {
+            namespace: "ci",
+            name: "run",
+            uid: "u",
+        };
+        let labels = json!({
+            "team": "ci",
+            "tekton.dev/pipelineRunUID": "u",
+            "app.kubernetes.io/managed-by": "tekton-coscheduler",
+        });
+        let selector = json!({
+            "app.kubernetes.io/component": "affinity-assistant",
+            "app.kubernetes.io/instance": "affinity-assistant-0123456789",
+        });
+        let resources = json!({"cpu": "50m", "memory": "100Mi"});
+        assert_eq!(
+            serde_json::to_value(build(owner, &spec())).unwrap(),
+            json!({
+                "apiVersion": "apps/v1",
+                "kind": "StatefulSet",
+                "metadata": {
+                    "name": "affinity-assistant-0123456789",
+                    "namespace": "ci",
+                    "labels": labels,
+                    "ownerReferences": [{
+                        "apiVersion": "tekton.dev/v1", "kind": "PipelineRun", "name": "run", "uid": "u",
+                        "controller": true, "blockOwnerDeletion": true,
+                    }],
+                },
+                "spec": {
+                    "replicas": 1,
+                    "selector": {"matchLabels": selector},
+                    "updateStrategy": {"type": "OnDelete"},
+                    "template": {
+                        "metadata": {"labels": labels},
+                        "spec": {
+                            "affinity": {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{
+                                "weight": 100,
+                                "podAffinityTerm": {
+                                    "labelSelector": {"matchLabels": {"app.kubernetes.io/component": "affinity-assistant"}},
+                                    "topologyKey": "kubernetes.io/hostname",
+                                },
+                            }]}},
+                            "automountServiceAccountToken": false,
+                            "enableServiceLinks": false,
+                            "terminationGracePeriodSeconds": 1,
+                            "securityContext": {
+                                "runAsNonRoot": true, "runAsUser": 65532, "runAsGroup": 65532,
+                                "seccompProfile": {"type": "RuntimeDefault"},
+                            },
+                            "containers": [{
+                                "name": "affinity-assistant",
+                                "image": "pause",
+                                "resources": {"limits": resources, "requests": resources},
+                                "securityContext": {
+                                    "allowPrivilegeEscalation": false,
+                                    "capabilities": {"drop": ["ALL"]},
+                                    "readOnlyRootFilesystem": true,
+                                },
+                                "volumeMounts": [
+                                    {"name": "pvc-0123456789", "mountPath": "/workspace/pvc-0123456789", "readOnly": true},
+                                    {"name": "claim-0", "mountPath": "/workspace/claim-0", "readOnly": true},
+                                ],
+                            }],
+                            "volumes": [{"name": "claim-0", "persistentVolumeClaim": {"claimName": "brought"}}],
+                        },
+                    },
+                    "volumeClaimTemplates": [{
+                        "apiVersion": "v1",
+                        "kind": "PersistentVolumeClaim",
+                        "metadata": {
+                            "name": "pvc-0123456789",
+                            "labels": {
+                                "tekton.dev/workspace": "source",
+                                "tekton.dev/pipelineRunUID": "u",
+                                "app.kubernetes.io/managed-by": "tekton-coscheduler",
+                            },
+                            "ownerReferences": [{
+                                "apiVersion": "tekton.dev/v1", "kind": "PipelineRun", "name": "run", "uid": "u",
+                            }],
+                        },
+                        "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
+                    }],
+                },
+            })
+        );
+    }
+}

@@ -269,7 +269,10 @@ fn require_go(sources: &Path) -> Result<()> {
 }
 
 fn build_one(sources: &Path, binaries: &Binaries, program: &Program, stamp: &str) -> Result<()> {
-    let part = binaries.folder.join(format!(".{}.part", program.name));
+    // A build that was killed may still be writing its part: each process has its own.
+    let part = binaries
+        .folder
+        .join(format!(".{}.{}.part", program.name, std::process::id()));
     let mut command = go(sources, program.module);
     command
         .args([
