@@ -1,5 +1,7 @@
 //! The flags of the affinity-planner.
 
+use coscheduler_core::admit::TEKTON_CONTROLLER;
+
 /// The affinity-planner's own flags.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
@@ -20,4 +22,13 @@ pub struct Args {
         default_value = "http://127.0.0.1:9103"
     )]
     pub(crate) placeholder_manager_address: String,
+
+    /// The username of Tekton's controller: the TaskRuns and CustomRuns it creates keep their run's annotation
+    #[arg(
+        long,
+        env = "TEKTON_CONTROLLER_USERNAME",
+        value_name = "NAME",
+        default_value = TEKTON_CONTROLLER
+    )]
+    pub(crate) tekton_controller_username: String,
 }

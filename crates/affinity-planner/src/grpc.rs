@@ -4,8 +4,11 @@ use tokio::sync::watch;
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 
-use coscheduler_core::admit::{self, Admission, TEKTON_CONTROLLER};
+use coscheduler_core::admit::{self, Admission};
 use coscheduler_core::annotations;
+use coscheduler_core::config::{Configuration, PlaceholderDefaults};
+use coscheduler_core::mode::Mode;
+use coscheduler_core::pipeline_run::PipelineRun;
 use coscheduler_core::plan;
 use coscheduler_core::violation::Violation;
 use coscheduler_proto::convert;
@@ -25,17 +28,21 @@ use crate::report::report;
 pub(crate) struct Planner {
     configuration: watch::Receiver<Known>,
     manager: PlaceholderServiceClient<Channel>,
+    tekton_controller: String,
 }
 
 impl Planner {
-    /// Plans with the latest `configuration`, and has `manager` carry plans out.
+    /// Plans with the latest `configuration`, and has `manager` carry plans out. `tekton_controller` is the username
+    /// that Tekton creates TaskRuns with.
     pub(crate) fn new(
         configuration: watch::Receiver<Known>,
         manager: PlaceholderServiceClient<Channel>,
+        tekton_controller: String,
     ) -> Self {
         Self {
             configuration,
             manager,
+            tekton_controller,
         }
     }
 
@@ -109,7 +116,7 @@ impl PlannerService for Planner {
 
     async fn admit_run(&self, request: Request<AdmitRunRequest>) -> Answer<AdmitRunResponse> {
         let run = convert::child_run(request.into_inner()).map_err(Error::BadRequest)?;
-        let admission = admit::admit_run(&run, TEKTON_CONTROLLER);
+        let admission = admit::admit_run(&run, &self.tekton_controller);
         Ok(Response::new(AdmitRunResponse {
             remove_annotations: admission.remove_annotations,
             warnings: Vec::new(),
@@ -118,14 +125,10 @@ impl PlannerService for Planner {
 }
 
 /// No good configuration was ever seen: bad flags never stop CI, they switch coscheduling off and say so (M7).
-fn off(
-    run: &coscheduler_core::pipeline_run::PipelineRun,
-    violations: &[Violation],
-    request_uid: &str,
-) -> Admission {
-    let disabled = coscheduler_core::config::Configuration {
-        mode: coscheduler_core::mode::Mode::Disabled,
-        placeholder: coscheduler_core::config::PlaceholderDefaults::default(),
+fn off(run: &PipelineRun, violations: &[Violation], request_uid: &str) -> Admission {
+    let disabled = Configuration {
+        mode: Mode::Disabled,
+        placeholder: PlaceholderDefaults::default(),
     };
     let mut admission = admit::admit(&disabled, run, request_uid);
     let reasons: Vec<_> = violations.iter().map(ToString::to_string).collect();

@@ -39,6 +39,7 @@ pub async fn start(args: Args, process: Process) -> anyhow::Result<()> {
     let Args {
         config_service_address,
         placeholder_manager_address,
+        tekton_controller_username,
     } = args;
     let config = ConfigServiceClient::new(client::channel(&config_service_address, SERVICE)?);
     let manager =
@@ -55,6 +56,7 @@ pub async fn start(args: Args, process: Process) -> anyhow::Result<()> {
         .add_service(PlannerServiceServer::new(grpc::Planner::new(
             configuration,
             manager,
+            tekton_controller_username,
         )))
         .descriptors(FILE_DESCRIPTOR_SET);
     process

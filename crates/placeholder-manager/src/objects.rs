@@ -19,6 +19,9 @@ use coscheduler_kubernetes::transient::is_transient;
 
 use crate::error::Error;
 
+/// How long a single request may take. Watches hold the client's own limit far above this.
+const PATIENCE: Duration = Duration::from_secs(10);
+
 /// The API server, as far as the manager writes to it.
 #[derive(Clone)]
 pub(crate) struct Objects {
@@ -156,7 +159,7 @@ impl Objects {
 }
 
 /// Sends a request again while the API server could not take it: five times at most, over about three seconds.
-async fn retried<T, F, Fut>(request: F) -> Result<T, kube::Error>
+async fn retried<T, F, Fut>(mut request: F) -> Result<T, kube::Error>
 where
     F: FnMut() -> Fut,
     Fut: Future<Output = Result<T, kube::Error>>,
@@ -166,7 +169,15 @@ where
         .with_max_delay(Duration::from_secs(2))
         .with_max_times(5)
         .with_jitter();
-    request
+    let bounded = || {
+        let answer = tokio::time::timeout(PATIENCE, request());
+        async {
+            answer
+                .await
+                .unwrap_or_else(|late| Err(kube::Error::Service(late.into())))
+        }
+    };
+    bounded
         .retry(backoff)
         .when(|error| is_transient(error) && !is_gone(error))
         .await

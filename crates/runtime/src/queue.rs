@@ -251,6 +251,8 @@ mod tests {
         started.notified().await;
         queue.push("run");
         queue.push("run");
+        // The worker takes both in before the work under way may end; else the second could start a third run.
+        tokio::task::yield_now().await;
         gate.add_permits(1);
         started.notified().await;
         gate.add_permits(1);

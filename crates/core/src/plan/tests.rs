@@ -1,9 +1,13 @@
 //! Plans for one admitted run; each test changes one thing about it.
 
+use std::collections::BTreeSet;
+
 use super::*;
 use crate::annotations::{GROUP, PINNED};
 use crate::config::PlaceholderDefaults;
 use crate::names::Group;
+use crate::names::{ClaimTemplateName, claim_name};
+use crate::pipeline_run::WorkspaceSource;
 use proptest::prelude::*;
 use serde_json::json;
 
