@@ -92,23 +92,21 @@ impl Cache {
     }
 
     /// Forgets every object of a kind that a fresh list did not have. Answers the runs they belonged to.
-    pub(crate) fn retain<K: Kind>(&self, listed: &HashSet<ObjectKey>) -> Vec<RunKey> {
-        let stale: Vec<(RunKey, Arc<K>)> = {
+    pub(crate) fn retain<K: Kind>(&self, listed: &HashSet<(RunKey, String)>) -> Vec<RunKey> {
+        let stale: Vec<Arc<K>> = {
             let mut runs = self.runs.write().unwrap_or_else(PoisonError::into_inner);
-            runs.iter_mut()
-                .flat_map(|(key, run)| {
-                    K::slot(run)
-                        .values()
-                        .map(|object| (key.clone(), object.clone()))
-                })
-                .filter(|(key, object)| {
-                    !listed.contains(&(key.namespace.clone(), object.name().to_owned()))
-                })
+            let objects = runs.iter_mut().flat_map(|(key, run)| {
+                let of_run = K::slot(run).values().cloned();
+                of_run.map(|object| (key.clone(), object))
+            });
+            objects
+                .filter(|(key, object)| !listed.contains(&(key.clone(), object.name().to_owned())))
+                .map(|(_, object)| object)
                 .collect()
         };
         stale
-            .into_iter()
-            .filter_map(|(_, object)| self.delete(&*object))
+            .iter()
+            .filter_map(|object| self.delete(&**object))
             .collect()
     }
 
@@ -165,5 +163,106 @@ impl Run {
             && self.stateful_sets.is_empty()
             && self.pods.is_empty()
             && self.claims.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use coscheduler_kubernetes::labels::PIPELINE_RUN_UID;
+    use serde_json::json;
+
+    fn key(uid: &str) -> RunKey {
+        RunKey {
+            namespace: "ci".to_owned(),
+            uid: uid.to_owned(),
+        }
+    }
+
+    fn run(name: &str, uid: &str) -> PipelineRun {
+        PipelineRun {
+            namespace: "ci".to_owned(),
+            name: name.to_owned(),
+            uid: uid.to_owned(),
+            ..PipelineRun::default()
+        }
+    }
+
+    fn set(uid: &str) -> StatefulSet {
+        serde_json::from_value(json!({"metadata": {
+            "namespace": "ci", "name": "affinity-assistant-0123456789",
+            "ownerReferences": [{"apiVersion": "tekton.dev/v1", "kind": "PipelineRun", "name": "run", "uid": uid, "controller": true}],
+        }}))
+        .unwrap()
+    }
+
+    fn placeholder_pod(uid: &str, node: Option<&str>) -> Pod {
+        serde_json::from_value(json!({
+            "metadata": {"namespace": "ci", "name": "affinity-assistant-0123456789-0", "labels": {
+                PIPELINE_RUN_UID: uid,
+                "app.kubernetes.io/component": "affinity-assistant",
+                "app.kubernetes.io/instance": "affinity-assistant-0123456789",
+            }},
+            "spec": {"containers": [], "nodeName": node},
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn a_run_is_forgotten_with_its_last_object() {
+        let cache = Cache::default();
+        assert_eq!(cache.apply(run("run", "u")), Some(key("u")));
+        assert_eq!(cache.apply(set("u")), Some(key("u")));
+        cache.delete(&run("run", "u"));
+        assert!(cache.get(&key("u")).is_some());
+        cache.delete(&set("u"));
+        assert!(cache.get(&key("u")).is_none());
+    }
+
+    #[test]
+    fn a_fresh_list_forgets_a_run_that_was_replaced_under_its_name() {
+        let cache = Cache::default();
+        cache.apply(run("run", "old"));
+        cache.apply(set("old"));
+        cache.apply(run("run", "new"));
+        let listed = HashSet::from([(key("new"), "run".to_owned())]);
+        assert_eq!(cache.retain::<PipelineRun>(&listed), [key("old")]);
+        assert!(cache.get(&key("old")).unwrap().pipeline_run.is_empty());
+        assert!(!cache.get(&key("new")).unwrap().pipeline_run.is_empty());
+    }
+
+    #[test]
+    fn a_placeholder_is_announced_as_it_is_bound_and_goes() {
+        let cache = Cache::default();
+        let mut changes = cache.subscribe();
+        cache.apply(set("u"));
+        cache.apply(placeholder_pod("u", None));
+        cache.apply(placeholder_pod("u", Some("node-1")));
+        cache.delete(&set("u"));
+        let mut seen = Vec::new();
+        while let Ok(change) = changes.try_recv() {
+            seen.push((
+                change.placeholder.phase,
+                change.placeholder.node,
+                change.deleted,
+            ));
+        }
+        assert_eq!(
+            seen,
+            [
+                (Phase::Pending, String::new(), false),
+                (Phase::Bound, "node-1".to_owned(), false),
+                (Phase::Bound, "node-1".to_owned(), true),
+            ]
+        );
+    }
+
+    #[test]
+    fn what_belongs_to_nobody_is_not_kept() {
+        let cache = Cache::default();
+        let stranger: Pod =
+            serde_json::from_value(json!({"metadata": {"namespace": "ci", "name": "p"}})).unwrap();
+        assert_eq!(cache.apply(stranger), None);
+        assert!(cache.placeholders().is_empty());
     }
 }

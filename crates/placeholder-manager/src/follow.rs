@@ -128,9 +128,13 @@ impl Follower {
             match event {
                 Ok(Event::Init) => listed.clear(),
                 Ok(Event::InitApply(object)) => {
-                    let key = (object.namespace().unwrap_or_default(), object.name_any());
-                    listed.insert(key);
-                    self.apply(read(object));
+                    let seen = read(object);
+                    if let Seen::Is(object) = &seen
+                        && let Some(run) = object.run_key()
+                    {
+                        listed.insert((run, object.name().to_owned()));
+                    }
+                    self.apply(seen);
                 }
                 Ok(Event::InitDone) => {
                     for run in self.cache.retain::<K>(&listed) {
