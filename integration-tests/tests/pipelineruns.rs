@@ -585,3 +585,76 @@ fn runs_side_by_side_all_succeed_and_leave_nothing() -> Outcome {
         scene.nothing_left_but(&[]).await
     })
 }
+
+#[test]
+fn m8_what_was_pinned_is_restored_when_a_run_is_edited() -> Outcome {
+    shared(async |scene| {
+        let created = scene
+            .submit(
+                run("edited")
+                    .template("source")
+                    .task("one", &["source"], &[])
+                    .lasting("one", 4),
+            )
+            .await?;
+        let runs = scene.api::<PipelineRun>();
+        let patch = |patch: Value| {
+            let runs = runs.clone();
+            async move {
+                runs.patch("edited", &PatchParams::default(), &Patch::Merge(patch))
+                    .await
+            }
+        };
+        let pinned = |run: &PipelineRun| {
+            let mut annotations = run.annotations().clone();
+            annotations.retain(|key, _| {
+                key.starts_with("coscheduler.dev/")
+                    || key == "pipeline.tekton.dev/affinity-assistant"
+            });
+            annotations
+        };
+        let forged = patch(json!({"metadata": {"annotations": {
+            "coscheduler.dev/group": "ffffffffff",
+            "coscheduler.dev/mode": null,
+            "pipeline.tekton.dev/affinity-assistant": "affinity-assistant-ffffffffff",
+        }}}))
+        .await?;
+        assert_eq!(pinned(&forged), pinned(&created));
+        // V2a: the manifest applied again brings its template back.
+        let mut template = created.spec["workspaces"].clone();
+        template[0] = json!({"name": "source", "volumeClaimTemplate": {"spec": {
+            "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}},
+        }}});
+        let again = patch(json!({"spec": {"workspaces": template}})).await?;
+        assert_eq!(again.spec["workspaces"], created.spec["workspaces"]);
+        assert_eq!(
+            again.resource_version(),
+            runs.get("edited").await?.resource_version()
+        );
+        scene.succeeds("edited").await?;
+        scene.nothing_left_but(&[]).await
+    })
+}
+
+#[test]
+fn m3_annotations_forged_by_an_author_are_stripped() -> Outcome {
+    shared(async |scene| {
+        let theirs = "affinity-assistant-ffffffffff";
+        let forged = run("forger")
+            .task("one", &[], &[])
+            .metadata("annotations", json!({"coscheduler.dev/group": "ffffffffff", "pipeline.tekton.dev/affinity-assistant": theirs}))
+            .spec("taskRunSpecs", json!([{
+                "pipelineTaskName": "one",
+                "metadata": {"annotations": {"pipeline.tekton.dev/affinity-assistant": theirs}},
+            }]));
+        let created = scene.submit(forged).await?;
+        assert_ne!(
+            created.annotations()["pipeline.tekton.dev/affinity-assistant"],
+            theirs
+        );
+        scene.succeeds("forger").await?;
+        let pods = scene.objects().await?.task_pods;
+        assert!(!serde_json::to_string(&pods[0].spec)?.contains(theirs));
+        scene.nothing_left_but(&[]).await
+    })
+}

@@ -1,7 +1,5 @@
 //! Admission reviews: what is asked of the planner about an object, and its answer as a response. Pure functions.
 
-use std::collections::BTreeMap;
-
 use kube::core::DynamicObject;
 use kube::core::admission::{AdmissionRequest, AdmissionResponse};
 use serde_json::Value;
@@ -22,7 +20,7 @@ pub(crate) fn object(request: &AdmissionRequest<DynamicObject>) -> Value {
     serde_json::to_value(&request.object).unwrap_or_default()
 }
 
-/// What to ask about a PipelineRun that is being created.
+/// What to ask about a PipelineRun that is being created or updated.
 pub(crate) fn pipeline_run_question(
     request: &AdmissionRequest<DynamicObject>,
     object: &Value,
@@ -30,6 +28,10 @@ pub(crate) fn pipeline_run_question(
     AdmitPipelineRunRequest {
         request_uid: request.uid.clone(),
         pipeline_run: Some(json::object_to_struct(object)),
+        old_pipeline_run: request
+            .old_object
+            .as_ref()
+            .map(|old| json::object_to_struct(&serde_json::to_value(old).unwrap_or_default())),
     }
 }
 
@@ -61,6 +63,11 @@ pub(crate) fn pipeline_run_mutation(admission: &Admission) -> Mutation {
     Mutation {
         set_annotations: admission.set_annotations.clone(),
         remove_annotations: admission.remove_annotations.clone(),
+        remove_task_annotations: admission
+            .remove_task_annotations
+            .iter()
+            .map(|annotation| (annotation.index, annotation.key.clone()))
+            .collect(),
         bindings: admission
             .bindings
             .iter()
@@ -72,9 +79,8 @@ pub(crate) fn pipeline_run_mutation(admission: &Admission) -> Mutation {
 /// What the planner wants removed from a TaskRun or CustomRun.
 pub(crate) fn run_mutation(answer: &AdmitRunResponse) -> Mutation {
     Mutation {
-        set_annotations: BTreeMap::new(),
         remove_annotations: answer.remove_annotations.clone(),
-        bindings: BTreeMap::new(),
+        ..Mutation::default()
     }
 }
 

@@ -10,6 +10,7 @@ use coscheduler_core::config::{Configuration, PlaceholderDefaults};
 use coscheduler_core::mode::Mode;
 use coscheduler_core::pipeline_run::PipelineRun;
 use coscheduler_core::plan;
+use coscheduler_core::restore::restore;
 use coscheduler_core::violation::Violation;
 use coscheduler_proto::convert;
 use coscheduler_proto::placeholder::placeholder_service_client::PlaceholderServiceClient;
@@ -91,25 +92,13 @@ impl PlannerService for Planner {
         &self,
         request: Request<AdmitPipelineRunRequest>,
     ) -> Answer<AdmitPipelineRunResponse> {
-        let AdmitPipelineRunRequest {
-            request_uid,
-            pipeline_run,
-        } = request.into_inner();
-        let run = convert::pipeline_run(pipeline_run);
-        let run = match run {
-            Ok(run) if !request_uid.is_empty() => run,
-            run => {
-                let mut violations = run.err().unwrap_or_default();
-                if request_uid.is_empty() {
-                    violations.push(Violation::new("request_uid", "is empty; it is required"));
-                }
-                return Err(Error::BadRequest(violations).into());
-            }
-        };
-        let admission = match self.configuration() {
-            Known::Nothing => return Err(Error::ConfigNotRead.into()),
-            Known::Invalid(violations) => off(&run, &violations, &request_uid),
-            Known::InForce(configuration) => admit::admit(&configuration, &run, &request_uid),
+        let Question { uid, run, old } = question(request.into_inner())?;
+        let admission = match (old, self.configuration()) {
+            // What was pinned stays, whatever the configuration has become.
+            (Some(old), _) => restore(&old, &run),
+            (None, Known::Nothing) => return Err(Error::ConfigNotRead.into()),
+            (None, Known::Invalid(violations)) => off(&run, &violations, &uid),
+            (None, Known::InForce(configuration)) => admit::admit(&configuration, &run, &uid),
         };
         Ok(Response::new(convert::admission_to_wire(admission)))
     }
@@ -121,6 +110,43 @@ impl PlannerService for Planner {
             remove_annotations: admission.remove_annotations,
             warnings: Vec::new(),
         }))
+    }
+}
+
+/// A question about a PipelineRun, once read.
+struct Question {
+    uid: String,
+    run: PipelineRun,
+    /// The run as it is stored, where it is being updated.
+    old: Option<PipelineRun>,
+}
+
+fn question(request: AdmitPipelineRunRequest) -> Result<Question, Error> {
+    let AdmitPipelineRunRequest {
+        request_uid,
+        pipeline_run,
+        old_pipeline_run,
+    } = request;
+    let mut violations = Vec::new();
+    let mut faulty = |faults: Vec<Violation>| violations.extend(faults);
+    let run = convert::pipeline_run(pipeline_run)
+        .map_err(&mut faulty)
+        .ok();
+    let old = old_pipeline_run
+        .map(|old| convert::pipeline_run_at("old_pipeline_run", old))
+        .transpose()
+        .map_err(&mut faulty)
+        .unwrap_or_default();
+    if request_uid.is_empty() {
+        violations.push(Violation::new("request_uid", "is empty; it is required"));
+    }
+    match run {
+        Some(run) if violations.is_empty() => Ok(Question {
+            uid: request_uid,
+            run,
+            old,
+        }),
+        Some(_) | None => Err(Error::BadRequest(violations)),
     }
 }
 

@@ -28,11 +28,22 @@ pub struct Admission {
     /// Pinned annotations the author put there and that are not set again, in the order of
     /// [`PINNED`].
     pub remove_annotations: Vec<String>,
+    /// Pinned annotations in `spec.taskRunSpecs[].metadata`, where they would win over the run's own.
+    pub remove_task_annotations: Vec<TaskAnnotation>,
     /// Workspaces whose source becomes a claim, in the run's order. Everything else about a binding
     /// stays.
     pub bindings: Vec<RewrittenBinding>,
     /// What the author should know.
     pub warnings: Vec<String>,
+}
+
+/// An annotation in `spec.taskRunSpecs[index].metadata.annotations`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TaskAnnotation {
+    /// Which of `spec.taskRunSpecs`, from 0.
+    pub index: usize,
+    /// The annotation's key.
+    pub key: String,
 }
 
 /// A workspace whose source becomes `persistentVolumeClaim: {claimName}` (V2).
@@ -73,6 +84,11 @@ impl Admission {
             run.annotations.remove(key);
         }
         run.annotations.extend(self.set_annotations.clone());
+        for TaskAnnotation { index, key } in &self.remove_task_annotations {
+            if let Some(spec) = run.task_run_specs.get_mut(*index) {
+                spec.annotations.remove(key);
+            }
+        }
         for rewritten in &self.bindings {
             for binding in &mut run.workspaces {
                 if binding.name == rewritten.workspace {
@@ -99,6 +115,7 @@ fn leave_alone(run: &PipelineRun) -> Admission {
     }));
     Admission {
         remove_annotations: present(&run.annotations, |_| true),
+        remove_task_annotations: of_tasks(run),
         warnings,
         ..Admission::default()
     }
@@ -142,6 +159,7 @@ fn coschedule(configuration: &Configuration, run: &PipelineRun, group: Group) ->
     Admission {
         set_annotations: pinned.to_annotations(),
         remove_annotations: Vec::new(),
+        remove_task_annotations: of_tasks(run),
         bindings,
         warnings,
     }
@@ -191,18 +209,46 @@ impl Copied {
 
 /// A warning about pinned annotations the author wrote, copies of another run excepted.
 fn forged(run: &PipelineRun, copied: &Copied) -> Vec<String> {
+    let mut warnings = forged_in_tasks(run);
     let keys = present(&run.annotations, |_| true);
-    if keys.is_empty() || copied.0.is_some() {
-        return Vec::new();
+    if !keys.is_empty() && copied.0.is_none() {
+        warnings.push(format!(
+            "ignored what was given for {}: admission alone writes it",
+            keys.join(", ")
+        ));
     }
-    vec![format!(
-        "ignored what was given for {}: admission alone writes it",
-        keys.join(", ")
-    )]
+    warnings
+}
+
+/// The pinned annotations that the author gave single tasks.
+pub(crate) fn of_tasks(run: &PipelineRun) -> Vec<TaskAnnotation> {
+    let specs = run.task_run_specs.iter().enumerate();
+    specs
+        .flat_map(|(index, spec)| {
+            let keys = present(&spec.annotations, |_| true);
+            keys.into_iter()
+                .map(move |key| TaskAnnotation { index, key })
+        })
+        .collect()
+}
+
+/// A warning for each annotation of [`of_tasks`].
+pub(crate) fn forged_in_tasks(run: &PipelineRun) -> Vec<String> {
+    of_tasks(run)
+        .into_iter()
+        .map(|TaskAnnotation { index, key }| {
+            format!(
+                "ignored spec.taskRunSpecs[{index}].metadata.annotations[{key}]: admission alone writes it"
+            )
+        })
+        .collect()
 }
 
 /// The pinned annotations that are there and that `unwanted` names.
-fn present(annotations: &BTreeMap<String, String>, unwanted: impl Fn(&str) -> bool) -> Vec<String> {
+pub(crate) fn present(
+    annotations: &BTreeMap<String, String>,
+    unwanted: impl Fn(&str) -> bool,
+) -> Vec<String> {
     PINNED
         .into_iter()
         .filter(|key| annotations.contains_key(*key) && unwanted(key))

@@ -21,6 +21,7 @@ pub mod pipeline_run;
 
 pub mod admit;
 pub mod plan;
+pub mod restore;
 pub mod teardown;
 
 mod claim_template;

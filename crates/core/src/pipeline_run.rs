@@ -42,6 +42,8 @@ pub struct PipelineRun {
     pub spec_status: Option<String>,
     /// `spec.workspaces`, in order.
     pub workspaces: Vec<WorkspaceBinding>,
+    /// `spec.taskRunSpecs`: what the author wants of single tasks.
+    pub task_run_specs: Vec<TaskRunSpec>,
     /// `spec.taskRunTemplate.serviceAccountName`.
     pub service_account_name: Option<String>,
     /// `spec.taskRunTemplate.podTemplate`, an object.
@@ -81,6 +83,15 @@ pub enum RunState {
     /// Condition `Succeeded` is `True` or `False`: completed, failed, cancelled, stopped or timed
     /// out (P6).
     Done,
+}
+
+/// What the author wants of the TaskRuns of one task.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TaskRunSpec {
+    /// `pipelineTaskName`.
+    pub pipeline_task_name: String,
+    /// `metadata.annotations`; Tekton lets them win over the run's own.
+    pub annotations: BTreeMap<String, String>,
 }
 
 /// A workspace and what backs it.
@@ -163,6 +174,7 @@ impl PipelineRun {
             state: state(spec_status.as_deref(), &status, faults),
             spec_status,
             workspaces: workspaces(&spec, faults),
+            task_run_specs: task_run_specs(&spec, faults),
             service_account_name: owned(template.text("serviceAccountName", faults)),
             pod_template: pod_template(&template, faults),
         };
@@ -269,6 +281,16 @@ fn workspaces(spec: &Object<'_>, faults: &mut Vec<Violation>) -> Vec<WorkspaceBi
         });
     }
     bindings
+}
+
+fn task_run_specs(spec: &Object<'_>, faults: &mut Vec<Violation>) -> Vec<TaskRunSpec> {
+    spec.objects("taskRunSpecs", faults)
+        .into_iter()
+        .map(|item| TaskRunSpec {
+            pipeline_task_name: owned(item.text("pipelineTaskName", faults)).unwrap_or_default(),
+            annotations: item.object("metadata", faults).texts("annotations", faults),
+        })
+        .collect()
 }
 
 fn source(binding: &Object<'_>, faults: &mut Vec<Violation>) -> WorkspaceSource {

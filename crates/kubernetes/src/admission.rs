@@ -11,6 +11,8 @@ pub struct Mutation {
     pub set_annotations: BTreeMap<String, String>,
     /// Annotations to remove.
     pub remove_annotations: Vec<String>,
+    /// Index in `spec.taskRunSpecs` and key: annotations to remove there.
+    pub remove_task_annotations: Vec<(usize, String)>,
     /// Workspace to claim: bindings to rewrite.
     pub bindings: BTreeMap<String, String>,
 }
@@ -24,6 +26,12 @@ pub fn patch(object: &Value, mutation: &Mutation) -> json_patch::Patch {
 
 fn apply(object: &mut Value, mutation: &Mutation) {
     annotate(object, mutation);
+    for (index, key) in &mutation.remove_task_annotations {
+        let pointer = format!("/spec/taskRunSpecs/{index}/metadata/annotations");
+        if let Some(annotations) = object.pointer_mut(&pointer).and_then(Value::as_object_mut) {
+            annotations.remove(key);
+        }
+    }
     let bindings = object
         .pointer_mut("/spec/workspaces")
         .and_then(Value::as_array_mut);
@@ -33,7 +41,8 @@ fn apply(object: &mut Value, mutation: &Mutation) {
             .and_then(Value::as_str)
             .and_then(|name| mutation.bindings.get(name));
         if let (Some(claim), Some(fields)) = (claim.cloned(), binding.as_object_mut()) {
-            fields.remove("volumeClaimTemplate");
+            // Whatever backed the workspace, the claim does now: a binding has one source.
+            fields.retain(|field, _| matches!(field.as_str(), "name" | "subPath"));
             fields.insert(
                 "persistentVolumeClaim".to_owned(),
                 json!({"claimName": claim}),
@@ -81,6 +90,7 @@ mod tests {
         let mutation = Mutation {
             set_annotations: BTreeMap::from([("coscheduler.dev/mode".into(), "x".into())]),
             remove_annotations: vec!["pipeline.tekton.dev/affinity-assistant".into()],
+            remove_task_annotations: vec![(1, "coscheduler.dev/group".into())],
             bindings: BTreeMap::from([("source".into(), "claim-0".into())]),
         };
         check(
@@ -89,6 +99,9 @@ mod tests {
                 "spec": {"workspaces": [
                     {"name": "source", "subPath": "x", "volumeClaimTemplate": {"spec": {}}},
                     {"name": "other", "emptyDir": {}},
+                ], "taskRunSpecs": [
+                    {"pipelineTaskName": "a"},
+                    {"metadata": {"annotations": {"coscheduler.dev/group": "forged", "a": "b"}}},
                 ]},
             }),
             &mutation,
@@ -97,6 +110,9 @@ mod tests {
                 "spec": {"workspaces": [
                     {"name": "source", "subPath": "x", "persistentVolumeClaim": {"claimName": "claim-0"}},
                     {"name": "other", "emptyDir": {}},
+                ], "taskRunSpecs": [
+                    {"pipelineTaskName": "a"},
+                    {"metadata": {"annotations": {"a": "b"}}},
                 ]},
             }),
         );

@@ -3,6 +3,7 @@
 
 mod board;
 mod example;
+mod rows;
 mod screen;
 mod verdict;
 mod watch;
@@ -12,7 +13,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use futures::StreamExt as _;
-use testbed::services::{Service, Services, ServicesConfig};
+use testbed::services::{CONFIG_MAP, NAMESPACE, Service, Services, ServicesConfig};
 use testbed::{Config, TestBed};
 use tokio::time::{Instant, timeout_at};
 
@@ -113,6 +114,12 @@ async fn play(
         "created PipelineRun {}/{}",
         submitted.namespace, submitted.name
     );
+    if !submitted.coscheduled {
+        bail!(
+            "the PipelineRun was created without being coscheduled: does ConfigMap {NAMESPACE}/{CONFIG_MAP} say \
+             `coschedule: pipelineruns`?"
+        );
+    }
     if args.keep {
         how_to_reach(&kubeconfig, &kubectl, services, &submitted);
     }
@@ -143,7 +150,7 @@ async fn watch(submitted: &Submitted, limit: Duration) -> anyhow::Result<Verdict
             Ok(change) => board.apply(change, began.elapsed()),
             Err(error) => screen.note(&format!("{error:#}; trying again")),
         }
-        screen.show(&board.rows(), began.elapsed());
+        screen.show(&rows::rows(&board), began.elapsed());
         if ended.is_none() && board.result().is_over() {
             ended = Some(began.elapsed());
             deadline = Instant::now() + CLEAN_UP;

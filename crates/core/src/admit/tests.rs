@@ -72,6 +72,7 @@ fn m3_m8_v2_a_run_is_pinned_and_its_templates_become_claims() {
         Admission {
             set_annotations: pinned.to_annotations(),
             remove_annotations: vec![],
+            remove_task_annotations: Vec::new(),
             bindings: vec![rewritten("source", Some("src")), rewritten("unnamed", None)],
             warnings: vec![],
         }
@@ -322,5 +323,29 @@ proptest! {
             }
         }
         prop_assert!(Pinned::read(&admitted.annotations).unwrap().is_some());
+    }
+}
+
+#[test]
+fn m3_annotations_given_to_single_tasks_are_removed_with_a_warning() {
+    let run = PipelineRun::parse(&json!({"spec": {"taskRunSpecs": [
+        {"pipelineTaskName": "a", "metadata": {"annotations": {"mine": "x"}}},
+        {"pipelineTaskName": "b", "metadata": {"annotations": {TEKTON_AFFINITY_ASSISTANT: "affinity-assistant-of-another"}}},
+    ]}}))
+    .unwrap();
+    for mode in Mode::ALL {
+        let admission = admit(&configuration(mode), &run, UID);
+        let expect = TaskAnnotation {
+            index: 1,
+            key: TEKTON_AFFINITY_ASSISTANT.to_owned(),
+        };
+        assert_eq!(admission.remove_task_annotations, [expect], "{mode}");
+        assert!(
+            admission.warnings[0].contains("spec.taskRunSpecs[1]"),
+            "{mode}"
+        );
+        let after = admission.apply(&run);
+        assert_eq!(after.task_run_specs[0].annotations.len(), 1, "{mode}");
+        assert!(after.task_run_specs[1].annotations.is_empty(), "{mode}");
     }
 }

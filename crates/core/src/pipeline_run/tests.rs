@@ -81,6 +81,7 @@ fn a_whole_run_is_read() {
             other("scratch"),
             other("bare"),
         ],
+        task_run_specs: Vec::new(),
         service_account_name: Some("builder".to_owned()),
         pod_template: Some(json!({"nodeSelector": {"disk": "ssd"}})),
         state: RunState::Active,

@@ -3,7 +3,7 @@
 use prost_types::Struct;
 use serde_json::Value;
 
-use coscheduler_core::admit::{Admission, ChildRun, RewrittenBinding};
+use coscheduler_core::admit::{Admission, ChildRun, RewrittenBinding, TaskAnnotation};
 use coscheduler_core::pipeline_run::{OwnerReference, PipelineRun};
 use coscheduler_core::plan::{Action, Plan, Preview};
 use coscheduler_core::violation::Violation;
@@ -24,11 +24,20 @@ pub fn pipeline_run(message: Option<Struct>) -> Result<PipelineRun, Vec<Violatio
             "is unset; it is required, a tekton.dev/v1 PipelineRun as Kubernetes JSON",
         )]);
     };
+    pipeline_run_at("pipeline_run", fields)
+}
+
+/// A PipelineRun from the request's field `field`.
+///
+/// # Errors
+///
+/// Every field that cannot be read, by its path below `field`.
+pub fn pipeline_run_at(field: &str, fields: Struct) -> Result<PipelineRun, Vec<Violation>> {
     PipelineRun::parse(&Value::Object(json::from_struct(fields))).map_err(|violations| {
         violations
             .into_iter()
             .map(|violation| Violation {
-                field: format!("pipeline_run.{}", violation.field),
+                field: format!("{field}.{}", violation.field),
                 description: violation.description,
             })
             .collect()
@@ -63,6 +72,14 @@ pub fn admission_to_wire(admission: Admission) -> wire::AdmitPipelineRunResponse
         remove_annotations: admission.remove_annotations,
         bindings: bindings_to_wire(admission.bindings),
         warnings: admission.warnings,
+        remove_task_annotations: admission
+            .remove_task_annotations
+            .into_iter()
+            .map(|annotation| wire::TaskAnnotation {
+                index: i32::try_from(annotation.index).unwrap_or(i32::MAX),
+                key: annotation.key,
+            })
+            .collect(),
     }
 }
 
@@ -77,6 +94,16 @@ pub fn admission(message: wire::AdmitPipelineRunResponse) -> Admission {
             .map(|binding| RewrittenBinding {
                 workspace: binding.workspace,
                 claim_name: binding.claim_name,
+            })
+            .collect(),
+        remove_task_annotations: message
+            .remove_task_annotations
+            .into_iter()
+            .filter_map(|annotation| {
+                Some(TaskAnnotation {
+                    index: usize::try_from(annotation.index).ok()?,
+                    key: annotation.key,
+                })
             })
             .collect(),
         warnings: message.warnings,

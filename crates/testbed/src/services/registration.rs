@@ -24,6 +24,28 @@ const MANAGED_BY_LABEL: &str = "app.kubernetes.io/managed-by";
 const CARRIES_OUR_ANNOTATIONS: &str = "has(object.metadata.annotations) && object.metadata.annotations.exists(key, \
      key == 'pipeline.tekton.dev/affinity-assistant' || key.startsWith('coscheduler.dev/'))";
 
+/// Only updates that touch what was pinned at creation are sent, so that cancelling, finalizers and status never depend
+/// on us: an annotation of ours that differs or has gone, or other workspaces or `taskRunSpecs`.
+fn touches_what_was_pinned() -> String {
+    let ours =
+        "(key == 'pipeline.tekton.dev/affinity-assistant' || key.startsWith('coscheduler.dev/'))";
+    let annotations = |run: &str| {
+        format!("(has({run}.metadata.annotations) ? {run}.metadata.annotations : {{}})")
+    };
+    let (now, before) = (annotations("object"), annotations("oldObject"));
+    let differs = |field: &str| {
+        let of = |run: &str| format!("(has({run}.spec.{field}) ? {run}.spec.{field} : [])");
+        format!("{} != {}", of("object"), of("oldObject"))
+    };
+    [
+        format!("{now}.exists(key, {ours} && !(key in {before} && {before}[key] == {now}[key]))"),
+        format!("{before}.exists(key, {ours} && !(key in {now}))"),
+        differs("workspaces"),
+        differs("taskRunSpecs"),
+    ]
+    .join(" || ")
+}
+
 /// An error if a registration of our name exists that no launcher made: an installation in the cluster, most likely.
 pub(super) async fn refuse_foreign(client: &Client) -> anyhow::Result<()> {
     match get(client).await? {
@@ -144,7 +166,7 @@ fn configuration(ports: Ports, ca_pem: &str) -> MutatingWebhookConfiguration {
         },
         webhooks: Some(vec![
             MutatingWebhook {
-                rules: Some(vec![on_create("v1", &["pipelineruns"])]),
+                rules: Some(vec![on("CREATE", "v1", &["pipelineruns"])]),
                 ..webhook(
                     "pipelineruns.coscheduler.dev",
                     "/admit/pipelinerun",
@@ -153,9 +175,22 @@ fn configuration(ports: Ports, ca_pem: &str) -> MutatingWebhookConfiguration {
                 )
             },
             MutatingWebhook {
+                rules: Some(vec![on("UPDATE", "v1", &["pipelineruns"])]),
+                match_conditions: Some(vec![MatchCondition {
+                    name: "touches-what-was-pinned".to_owned(),
+                    expression: touches_what_was_pinned(),
+                }]),
+                ..webhook(
+                    "pipelinerun-updates.coscheduler.dev",
+                    "/admit/pipelinerun",
+                    ports,
+                    ca_pem,
+                )
+            },
+            MutatingWebhook {
                 rules: Some(vec![
-                    on_create("v1", &["taskruns"]),
-                    on_create("v1beta1", &["customruns"]),
+                    on("CREATE", "v1", &["taskruns"]),
+                    on("CREATE", "v1beta1", &["customruns"]),
                 ]),
                 match_conditions: Some(vec![MatchCondition {
                     name: "carries-our-annotations".to_owned(),
@@ -167,7 +202,7 @@ fn configuration(ports: Ports, ca_pem: &str) -> MutatingWebhookConfiguration {
     }
 }
 
-/// What both webhooks share. `Fail` because a run that slipped past us unpinned would not be coscheduled, and Tekton
+/// What all webhooks share. `Fail` because a run that slipped past us unpinned would not be coscheduled, and Tekton
 /// retries a refused TaskRun creation, so an outage only delays.
 fn webhook(name: &str, path: &str, ports: Ports, ca_pem: &str) -> MutatingWebhook {
     MutatingWebhook {
@@ -195,11 +230,11 @@ fn webhook(name: &str, path: &str, ports: Ports, ca_pem: &str) -> MutatingWebhoo
     }
 }
 
-fn on_create(version: &str, resources: &[&str]) -> RuleWithOperations {
+fn on(operation: &str, version: &str, resources: &[&str]) -> RuleWithOperations {
     RuleWithOperations {
         api_groups: Some(vec!["tekton.dev".to_owned()]),
         api_versions: Some(vec![version.to_owned()]),
-        operations: Some(vec!["CREATE".to_owned()]),
+        operations: Some(vec![operation.to_owned()]),
         resources: Some(
             resources
                 .iter()
@@ -221,9 +256,9 @@ mod tests {
         let selector = json!({ "matchExpressions": [{
             "key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["coscheduler-system", "kube-system"],
         }] });
-        let rule = |version: &str, resource: &str| {
+        let rule = |operation: &str, version: &str, resource: &str| {
             json!({
-                "apiGroups": ["tekton.dev"], "apiVersions": [version], "operations": ["CREATE"],
+                "apiGroups": ["tekton.dev"], "apiVersions": [version], "operations": [operation],
                 "resources": [resource], "scope": "Namespaced",
             })
         };
@@ -241,7 +276,19 @@ mod tests {
                     "clientConfig": { "url": "https://127.0.0.1:9443/admit/pipelinerun", "caBundle": "Q0E=" },
                     "failurePolicy": "Fail", "matchPolicy": "Equivalent", "namespaceSelector": selector,
                     "reinvocationPolicy": "Never", "sideEffects": "None", "timeoutSeconds": 10,
-                    "rules": [rule("v1", "pipelineruns")],
+                    "rules": [rule("CREATE", "v1", "pipelineruns")],
+                },
+                {
+                    "name": "pipelinerun-updates.coscheduler.dev",
+                    "admissionReviewVersions": ["v1"],
+                    "clientConfig": { "url": "https://127.0.0.1:9443/admit/pipelinerun", "caBundle": "Q0E=" },
+                    "failurePolicy": "Fail", "matchPolicy": "Equivalent", "namespaceSelector": selector,
+                    "reinvocationPolicy": "Never", "sideEffects": "None", "timeoutSeconds": 10,
+                    "rules": [rule("UPDATE", "v1", "pipelineruns")],
+                    "matchConditions": [{
+                        "name": "touches-what-was-pinned",
+                        "expression": touches_what_was_pinned(),
+                    }],
                 },
                 {
                     "name": "runs.coscheduler.dev",
@@ -249,7 +296,7 @@ mod tests {
                     "clientConfig": { "url": "https://127.0.0.1:9443/admit/run", "caBundle": "Q0E=" },
                     "failurePolicy": "Fail", "matchPolicy": "Equivalent", "namespaceSelector": selector,
                     "reinvocationPolicy": "Never", "sideEffects": "None", "timeoutSeconds": 10,
-                    "rules": [rule("v1", "taskruns"), rule("v1beta1", "customruns")],
+                    "rules": [rule("CREATE", "v1", "taskruns"), rule("CREATE", "v1beta1", "customruns")],
                     "matchConditions": [{
                         "name": "carries-our-annotations",
                         "expression": "has(object.metadata.annotations) && object.metadata.annotations.exists(key, \

@@ -1,5 +1,5 @@
 //! Where everything of a run is, and where it has been: a pure reducer over what the watches say. It knows what belongs
-//! together on the screen and what must be gone at the end; it neither watches nor prints.
+//! together on the screen and what must be gone at the end; it neither watches nor shows.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
@@ -12,15 +12,6 @@ use kube::api::DynamicObject;
 use kube::runtime::watcher::Event;
 
 use super::watch::Change;
-
-/// One line of the table.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Row {
-    pub(super) kind: &'static str,
-    pub(super) name: String,
-    pub(super) state: String,
-    pub(super) node: String,
-}
 
 /// How the run stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,32 +41,40 @@ pub(super) struct TaskPod {
     pub(super) node: Option<String>,
 }
 
-/// Something that had to go, and when it was first seen gone.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Passing {
-    pub(super) kind: &'static str,
-    pub(super) gone: Option<Duration>,
+/// The kinds of what must not stay, in the order they are shown in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Kind {
+    StatefulSet,
+    Placeholder,
+    Claim,
+}
+
+impl Kind {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::StatefulSet => "StatefulSet",
+            Self::Placeholder => "placeholder",
+            Self::Claim => "claim",
+        }
+    }
 }
 
 #[derive(Debug)]
 pub(super) struct Board {
-    name: String,
+    pub(super) name: String,
     run: Kept<DynamicObject>,
-    sets: Kept<StatefulSet>,
-    claims: Kept<PersistentVolumeClaim>,
-    pods: Kept<Pod>,
+    pub(super) sets: Kept<StatefulSet>,
+    pub(super) claims: Kept<PersistentVolumeClaim>,
+    pub(super) pods: Kept<Pod>,
     run_seen: bool,
     children: usize,
     task_pods: BTreeMap<String, TaskPod>,
     placeholder_nodes: BTreeSet<String>,
-    passing: BTreeMap<String, Passing>,
+    passing: BTreeMap<(Kind, String), Option<Duration>>,
 }
 
-const TASK_RUN: &str = "tekton.dev/taskRun";
-const PIPELINE_TASK: &str = "tekton.dev/pipelineTask";
-/// Set by the scheduler on a claim that waits for its first consumer.
-const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
-
+pub(super) const TASK_RUN: &str = "tekton.dev/taskRun";
+pub(super) const PIPELINE_TASK: &str = "tekton.dev/pipelineTask";
 impl Board {
     /// The board of the PipelineRun `name`.
     pub(super) fn new(name: &str) -> Self {
@@ -124,42 +123,43 @@ impl Board {
             }
         }
         let present = self.present();
-        for (name, kind) in &present {
-            self.passing
-                .insert(name.clone(), Passing { kind, gone: None });
+        for thing in &present {
+            self.passing.insert(thing.clone(), None);
         }
-        for (name, passing) in &mut self.passing {
-            if passing.gone.is_none() && !present.contains_key(name) {
-                passing.gone = Some(at);
+        for (thing, gone) in &mut self.passing {
+            if gone.is_none() && !present.contains(thing) {
+                *gone = Some(at);
             }
         }
     }
 
-    /// What is there now and must not stay; key `kind/name`.
-    fn present(&self) -> BTreeMap<String, &'static str> {
+    /// What is there now and must not stay.
+    fn present(&self) -> BTreeSet<(Kind, String)> {
         let placeholders = self
             .pods
             .objects
             .values()
             .filter(|pod| !pod.labels().contains_key(TASK_RUN));
-        let named = |kind: &'static str| move |name: String| (format!("{kind} {name}"), kind);
-        self.sets
+        let sets = self
+            .sets
             .objects
             .keys()
-            .cloned()
-            .map(named("StatefulSet"))
-            .chain(
-                placeholders
-                    .map(ResourceExt::name_any)
-                    .map(named("placeholder")),
-            )
-            .chain(self.claims.objects.keys().cloned().map(named("claim")))
-            .collect()
+            .map(|name| (Kind::StatefulSet, name.clone()));
+        let placeholders = placeholders.map(|pod| (Kind::Placeholder, pod.name_any()));
+        let claims = self
+            .claims
+            .objects
+            .keys()
+            .map(|name| (Kind::Claim, name.clone()));
+        sets.chain(placeholders).chain(claims).collect()
     }
 
-    /// Names of what is there now and must not stay.
+    /// What is there now and must not stay, as `kind name`.
     pub(super) fn left(&self) -> Vec<String> {
-        self.present().into_keys().collect()
+        self.present()
+            .into_iter()
+            .map(|(kind, name)| format!("{} {name}", kind.name()))
+            .collect()
     }
 
     /// Whether every kind has been listed since its watch last broke: before that, nothing seen proves nothing there.
@@ -209,63 +209,16 @@ impl Board {
         &self.placeholder_nodes
     }
 
-    /// Everything that was seen and must not stay, by `kind name`.
-    pub(super) fn passing(&self) -> &BTreeMap<String, Passing> {
+    /// Everything that was seen and must not stay, and when it was first seen gone.
+    pub(super) fn passing(&self) -> &BTreeMap<(Kind, String), Option<Duration>> {
         &self.passing
-    }
-
-    /// The table: the run, what holds it together, and its tasks in the order of their creation.
-    pub(super) fn rows(&self) -> Vec<Row> {
-        let state = match self.result() {
-            RunResult::Running(reason) => reason,
-            RunResult::Succeeded => "Succeeded".to_owned(),
-            RunResult::Failed(why) => why,
-            RunResult::Gone => "deleted".to_owned(),
-        };
-        let mut rows = vec![row("PipelineRun", self.name.clone(), state, None)];
-        rows.extend(
-            self.sets
-                .objects
-                .values()
-                .map(|set| row("StatefulSet", set.name_any(), set_state(set), None)),
-        );
-        let (mut tasks, placeholders): (Vec<&Pod>, Vec<&Pod>) = self
-            .pods
-            .objects
-            .values()
-            .partition(|pod| pod.labels().contains_key(TASK_RUN));
-        rows.extend(
-            placeholders
-                .iter()
-                .map(|pod| row("placeholder", pod.name_any(), pod_state(pod), node(pod))),
-        );
-        rows.extend(self.claims.objects.values().map(|claim| {
-            let node = claim.annotations().get(SELECTED_NODE).cloned();
-            row("claim", claim.name_any(), claim_state(claim), node)
-        }));
-        tasks.sort_by_key(|pod| {
-            (
-                pod.metadata.creation_timestamp.clone().map(|time| time.0),
-                pod.name_any(),
-            )
-        });
-        rows.extend(tasks.iter().map(|pod| {
-            let task = pod.labels().get(PIPELINE_TASK).cloned();
-            row(
-                "task",
-                task.unwrap_or_else(|| pod.name_any()),
-                pod_state(pod),
-                node(pod),
-            )
-        }));
-        rows
     }
 }
 
 /// The objects of one kind, kept as its watch says.
 #[derive(Debug)]
-struct Kept<K> {
-    objects: BTreeMap<String, K>,
+pub(super) struct Kept<K> {
+    pub(super) objects: BTreeMap<String, K>,
     listing: BTreeMap<String, K>,
     complete: bool,
 }
@@ -304,15 +257,6 @@ impl<K: ResourceExt> Kept<K> {
     }
 }
 
-fn row(kind: &'static str, name: String, state: String, node: Option<String>) -> Row {
-    Row {
-        kind,
-        name,
-        state,
-        node: node.unwrap_or_default(),
-    }
-}
-
 fn task_runs(run: &DynamicObject) -> usize {
     let children = run
         .data
@@ -325,65 +269,8 @@ fn task_runs(run: &DynamicObject) -> usize {
         .count()
 }
 
-fn node(pod: &Pod) -> Option<String> {
+pub(super) fn node(pod: &Pod) -> Option<String> {
     pod.spec.as_ref().and_then(|spec| spec.node_name.clone())
-}
-
-fn set_state(set: &StatefulSet) -> String {
-    let ready = set
-        .status
-        .as_ref()
-        .and_then(|status| status.ready_replicas)
-        .unwrap_or(0);
-    let wanted = set
-        .spec
-        .as_ref()
-        .and_then(|spec| spec.replicas)
-        .unwrap_or(1);
-    or_terminating(set, format!("{ready}/{wanted} ready"))
-}
-
-fn claim_state(claim: &PersistentVolumeClaim) -> String {
-    let phase = claim
-        .status
-        .as_ref()
-        .and_then(|status| status.phase.clone());
-    or_terminating(claim, phase.unwrap_or_else(|| "Pending".to_owned()))
-}
-
-fn pod_state(pod: &Pod) -> String {
-    let status = pod.status.as_ref();
-    let phase = status
-        .and_then(|status| status.phase.clone())
-        .unwrap_or_else(|| "Pending".to_owned());
-    let conditions = status
-        .and_then(|status| status.conditions.as_ref())
-        .into_iter()
-        .flatten();
-    let unscheduled = conditions
-        .filter(|condition| condition.type_ == "PodScheduled" && condition.status == "False")
-        .find_map(|condition| condition.reason.clone());
-    let containers = status
-        .and_then(|status| status.container_statuses.as_ref())
-        .into_iter()
-        .flatten();
-    let waiting = containers
-        .filter_map(|container| container.state.as_ref()?.waiting.as_ref()?.reason.clone())
-        .find(|reason| reason != "PodInitializing" && reason != "ContainerCreating");
-    let state = match unscheduled.or(waiting) {
-        Some(reason) => format!("{phase} ({reason})"),
-        None => phase,
-    };
-    or_terminating(pod, state)
-}
-
-/// A finished pod that is being deleted is no news; anything else is.
-fn or_terminating<K: ResourceExt>(object: &K, state: String) -> String {
-    if object.meta().deletion_timestamp.is_some() {
-        "Terminating".to_owned()
-    } else {
-        state
-    }
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
+use super::super::rows::{Row, rows};
 use super::*;
 
 fn object<K: DeserializeOwned>(value: Value) -> K {
@@ -54,7 +55,7 @@ fn board(changes: Vec<Change>) -> Board {
 }
 
 fn lines(board: &Board) -> Vec<String> {
-    let rows = board.rows().into_iter();
+    let rows = rows(board).into_iter();
     rows.map(
         |Row {
              kind,
@@ -104,12 +105,30 @@ fn remembers_what_is_gone_and_when() {
         Change::Set(Event::Delete(set("affinity-assistant-1"))),
     ]);
     assert_eq!(board.left(), ["claim claim-1"]);
-    let gone = |name: &str| board.passing().get(name).and_then(|passing| passing.gone);
+    let passing: Vec<_> = board
+        .passing()
+        .iter()
+        .map(|((kind, name), gone)| (*kind, name.as_str(), *gone))
+        .collect();
     assert_eq!(
-        gone("StatefulSet affinity-assistant-1"),
-        Some(Duration::from_secs(3))
+        passing,
+        [
+            (
+                Kind::StatefulSet,
+                "affinity-assistant-1",
+                Some(Duration::from_secs(3))
+            ),
+            (Kind::Claim, "claim-1", None),
+        ]
     );
-    assert_eq!(gone("claim claim-1"), None);
+    assert_eq!(
+        lines(&board),
+        [
+            "PipelineRun|run|created|",
+            "StatefulSet|affinity-assistant-1|gone|",
+            "claim|claim-1|Bound|node-2"
+        ]
+    );
 }
 
 #[test]

@@ -8,6 +8,9 @@ use kube::api::{DeleteParams, DynamicObject, PostParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Api, Client, ResourceExt as _};
 
+/// Pinned by the webhook; empty on a PipelineRun that gets no placeholder.
+const AFFINITY_ASSISTANT: &str = "pipeline.tekton.dev/affinity-assistant";
+
 /// A PipelineRun that is in the cluster.
 #[derive(Clone)]
 pub(super) struct Submitted {
@@ -15,6 +18,8 @@ pub(super) struct Submitted {
     pub(super) namespace: String,
     pub(super) name: String,
     pub(super) uid: String,
+    /// Whether the webhook gave it a placeholder.
+    pub(super) coscheduled: bool,
 }
 
 impl fmt::Debug for Submitted {
@@ -25,8 +30,12 @@ impl fmt::Debug for Submitted {
             namespace,
             name,
             uid,
+            coscheduled,
         } = self;
-        write!(formatter, "Submitted({namespace}/{name}, {uid})")
+        write!(
+            formatter,
+            "Submitted({namespace}/{name}, {uid}, coscheduled: {coscheduled})"
+        )
     }
 }
 
@@ -84,6 +93,10 @@ pub(super) async fn submit(
         client: client.clone(),
         namespace: namespace.to_owned(),
         name: created.name_any(),
+        coscheduled: created
+            .annotations()
+            .get(AFFINITY_ASSISTANT)
+            .is_some_and(|name| !name.is_empty()),
         uid: created
             .uid()
             .context("the created PipelineRun has no uid")?,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use comfy_table::{Table, presets};
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::board::Row;
+use super::rows::Row;
 use crate::progress::on_terminal;
 
 /// Where the board is shown.
@@ -77,7 +77,7 @@ impl Drop for Screen {
 fn table(rows: &[Row]) -> String {
     let mut table = Table::new();
     table
-        .load_style(presets::UTF8_HORIZONTAL_ONLY)
+        .load_style(presets::UTF8_BORDERS_ONLY)
         .set_header(["", "name", "state", "node"]);
     for Row {
         kind,

@@ -28,9 +28,9 @@ pub(super) struct Verdict {
 impl Verdict {
     /// Judges what `board` saw; `took` is empty if the run did not end within `limit`.
     pub(super) fn of(board: &Board, took: Option<Duration>, limit: Duration) -> Self {
-        let cleaned = board.passing().iter().filter_map(|(name, passing)| {
-            let after = passing.gone?.saturating_sub(took.unwrap_or_default());
-            Some((name.clone(), after))
+        let cleaned = board.passing().iter().filter_map(|((kind, name), gone)| {
+            let after = gone.as_ref()?.saturating_sub(took.unwrap_or_default());
+            Some((format!("{} {name}", kind.name()), after))
         });
         Self {
             result: board.result(),
@@ -91,10 +91,10 @@ impl Verdict {
                     .collect(),
             ),
         );
-        let cleaned = self.cleaned.iter();
-        let cleaned =
-            cleaned.map(|(name, after)| format!("{name} ({} after the run)", seconds(*after)));
-        line("cleaned up", or_none(cleaned.collect()));
+        for (at, (name, after)) in self.cleaned.iter().enumerate() {
+            let what = if at == 0 { "cleaned up" } else { "" };
+            line(what, format!("{name} ({} after the run)", seconds(*after)));
+        }
         line("left behind", or_none(self.left.clone()));
         text.trim_end().to_owned()
     }

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 
 use super::{Finding, Report};
 use crate::workspace::{Package, Workspace};
@@ -63,8 +63,10 @@ const ABSENCES: [Absence; 2] = [
 pub(super) async fn check(workspace: &Workspace) -> anyhow::Result<Report> {
     let mut findings = check_table(&inside(&workspace.packages));
     for absence in &ABSENCES {
-        let tree = tree(workspace, absence.package).await?;
-        findings.extend(check_absence(absence, &tree));
+        match tree(workspace, absence.package).await? {
+            Ok(tree) => findings.extend(check_absence(absence, &tree)),
+            Err(finding) => findings.push(finding),
+        }
     }
     Ok(findings.into())
 }
@@ -92,7 +94,10 @@ fn inside(packages: &[Package]) -> Inside {
 
 /// Names of all packages below `package`, with the features it has when built alone: with the whole workspace selected,
 /// cargo would add features (and with them dependencies) that only other packages ask for.
-async fn tree(workspace: &Workspace, package: &str) -> anyhow::Result<BTreeSet<String>> {
+async fn tree(
+    workspace: &Workspace,
+    package: &str,
+) -> anyhow::Result<Result<BTreeSet<String>, Finding>> {
     let output = workspace
         .cargo()
         .args([
@@ -108,18 +113,19 @@ async fn tree(workspace: &Workspace, package: &str) -> anyhow::Result<BTreeSet<S
         .await
         .context("failed to start `cargo tree`")?;
     if !output.status.success() {
-        bail!(
-            "`cargo tree --package {package}` failed ({}): {}",
-            output.status,
-            String::from_utf8_lossy(&output.stderr).trim()
-        );
+        // Most likely Cargo.lock is older than a manifest; the table above says what it has to say all the same.
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        let reason = stderr.lines().next().unwrap_or_default();
+        return Ok(Err(Finding::new(
+            format!("the dependencies of {package} cannot be told: {reason}"),
+            format!("cargo check --package {package}, which brings Cargo.lock up to date"),
+        )));
     }
     let text = String::from_utf8_lossy(&output.stdout);
-    Ok(text
+    let names = text
         .lines()
-        .filter_map(|line| line.split_whitespace().next())
-        .map(str::to_owned)
-        .collect())
+        .filter_map(|line| line.split_whitespace().next());
+    Ok(Ok(names.map(str::to_owned).collect()))
 }
 
 fn check_table(inside: &Inside) -> Vec<Finding> {

@@ -1,0 +1,148 @@
+//! The launcher of the five services, against a real API server: what it creates, what it leaves alone, and that the
+//! cluster is never left with a registration nobody serves, unless the launcher was killed; then the next one takes over.
+//!
+//! Needs the binaries of the services: `cargo xtask test` builds them, as does `cargo build --bins`.
+
+#![allow(clippy::unwrap_used)]
+
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::path::Path;
+use std::time::Duration;
+
+use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::{Api, Client};
+use testbed::services::{
+    CONFIG_MAP, CONFIGURATION_NAME, MANAGED_BY, NAMESPACE, Service, Services, ServicesConfig,
+    bin_dir,
+};
+use testbed::{Config, TestBed};
+
+/// The authority that the registration trusts, if there is a registration.
+async fn registered(client: &Client) -> Option<Vec<u8>> {
+    let api: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
+    let configuration = api.get_opt(CONFIGURATION_NAME).await.unwrap()?;
+    let webhook = configuration
+        .webhooks
+        .unwrap_or_default()
+        .into_iter()
+        .next()?;
+    Some(webhook.client_config.ca_bundle?.0)
+}
+
+async fn mode(client: &Client) -> String {
+    let api: Api<ConfigMap> = Api::namespaced(client.clone(), NAMESPACE);
+    let config_map = api.get(CONFIG_MAP).await.unwrap();
+    config_map.data.unwrap().remove("coschedule").unwrap()
+}
+
+fn config(bed: &TestBed) -> ServicesConfig {
+    ServicesConfig::new(bed.kubeconfig()).unwrap()
+}
+
+/// A folder of binaries in which `broken` says a sentence and ends with exit code 3.
+fn with_broken(folder: &Path, broken: Service) {
+    for service in Service::ALL {
+        let path = folder.join(service.name());
+        if service == broken {
+            std::fs::write(&path, "#!/bin/sh\necho the disk is full\nexit 3\n").unwrap();
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        } else {
+            symlink(bin_dir().unwrap().join(service.name()), &path).unwrap();
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_launcher_never_blocks_the_cluster() {
+    let bed = TestBed::start(Config {
+        nodes: 1,
+        ..Config::default()
+    })
+    .await
+    .unwrap();
+    let client = bed.client();
+
+    // A service that ends early is named with the end of its log; nothing is registered, nothing is waited for.
+    let folder = tempfile::tempdir().unwrap();
+    with_broken(folder.path(), Service::PlaceholderManager);
+    let broken = ServicesConfig {
+        bin_dir: folder.path().to_owned(),
+        ready_timeout: Duration::from_secs(3600),
+        ..config(&bed)
+    };
+    let error = format!("{:#}", Services::start(broken).await.unwrap_err());
+    assert!(
+        error.contains("placeholder-manager") && error.contains("the disk is full"),
+        "{error}"
+    );
+    assert_eq!(registered(&client).await, None);
+    // The ConfigMap was absent and is there now.
+    assert_eq!(mode(&client).await, "pipelineruns");
+
+    // Started: registered. Stopped: not any more, and the logs are gone too.
+    let services = Services::start(config(&bed)).await.unwrap();
+    assert!(registered(&client).await.is_some());
+    services.check().unwrap();
+    services.restart(Service::Watcher).await.unwrap();
+    services.kill(Service::AffinityPlanner).unwrap();
+    services.check().unwrap();
+    services.start_service(Service::AffinityPlanner).unwrap();
+    services.wait_ready().await.unwrap();
+    let logs = services.logs_dir();
+    assert!(logs.join("watcher.log").is_file());
+    services.stop().await.unwrap();
+    assert_eq!(registered(&client).await, None);
+    assert!(!logs.exists());
+
+    // A launcher that was killed (here: dropped) leaves its registration, which the next one takes over.
+    let killed = Services::start(config(&bed)).await.unwrap();
+    drop(killed);
+    let stale = registered(&client).await.unwrap();
+    let successor = Services::start(config(&bed)).await.unwrap();
+    let taken_over = registered(&client).await.unwrap();
+    assert_ne!(taken_over, stale);
+
+    // Side by side on other ports; the one that was there first does not remove what the other took over.
+    let other = Services::start(config(&bed)).await.unwrap();
+    assert_ne!(other.ports(), successor.ports());
+    successor.stop().await.unwrap();
+    let others = registered(&client).await.unwrap();
+    assert_ne!(others, taken_over);
+    drop(other);
+
+    // `remove` clears what a killed launcher left, and says so.
+    assert_eq!(
+        Services::remove(bed.kubeconfig()).await.unwrap(),
+        ["removed MutatingWebhookConfiguration coscheduler.dev"]
+    );
+    assert_eq!(registered(&client).await, None);
+    assert_eq!(
+        Services::remove(bed.kubeconfig()).await.unwrap(),
+        ["no webhook registration of local services was there"]
+    );
+
+    // An operator's ConfigMap and an installation in the cluster are left alone.
+    bed.apply(&format!(
+        "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {CONFIG_MAP}, namespace: {NAMESPACE}}}\ndata: {{coschedule: disabled}}\n---\n\
+         apiVersion: admissionregistration.k8s.io/v1\nkind: MutatingWebhookConfiguration\nmetadata: {{name: {CONFIGURATION_NAME}}}\n"
+    ))
+    .await
+    .unwrap();
+    let error = format!("{:#}", Services::start(config(&bed)).await.unwrap_err());
+    assert!(error.contains(MANAGED_BY), "{error}");
+    let untouched = Services::remove(bed.kubeconfig()).await.unwrap();
+    assert_eq!(
+        untouched,
+        ["left MutatingWebhookConfiguration coscheduler.dev alone: local services did not make it"]
+    );
+    let api: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
+    api.delete(CONFIGURATION_NAME, &kube::api::DeleteParams::default())
+        .await
+        .unwrap();
+    let services = Services::start(config(&bed)).await.unwrap();
+    assert_eq!(mode(&client).await, "disabled");
+    services.stop().await.unwrap();
+
+    bed.stop().await.unwrap();
+}
