@@ -22,7 +22,7 @@ use crate::cache::{self, Cache, ObjectKey, Phase, RunKey};
 use crate::ensure::{Ensured, ensure};
 use crate::error::Error;
 use crate::objects::Objects;
-use crate::release::{Released, release};
+use crate::release::{CleanUp, Released};
 
 const DEFAULT_PAGE: usize = 100;
 const LARGEST_PAGE: usize = 1000;
@@ -31,12 +31,17 @@ const LARGEST_PAGE: usize = 1000;
 pub(crate) struct Placeholders {
     cache: Arc<Cache>,
     objects: Objects,
+    clean_up: Arc<CleanUp>,
 }
 
 impl Placeholders {
-    /// Serves what `cache` knows, and writes through `objects`.
-    pub(crate) fn new(cache: Arc<Cache>, objects: Objects) -> Self {
-        Self { cache, objects }
+    /// Serves what `cache` knows, and writes through `objects` and `clean_up`.
+    pub(crate) fn new(cache: Arc<Cache>, objects: Objects, clean_up: Arc<CleanUp>) -> Self {
+        Self {
+            cache,
+            objects,
+            clean_up,
+        }
     }
 }
 
@@ -70,7 +75,7 @@ impl PlaceholderService for Placeholders {
             namespace: identity.namespace,
             uid: identity.uid,
         };
-        let outcome = match release(&self.cache, &self.objects, &key).await? {
+        let outcome = match self.clean_up.release(&key).await? {
             Released::Done => ReleaseOutcome::Released,
             Released::InProgress | Released::ClaimInUse => ReleaseOutcome::InProgress,
             Released::WaitingForPods => ReleaseOutcome::WaitingForPods,

@@ -26,6 +26,7 @@ use coscheduler_runtime::{GrpcServices, Process, Service};
 pub use args::Args;
 use cache::Cache;
 use objects::Objects;
+use release::CleanUp;
 
 /// Who this service is.
 pub const SERVICE: Service = Service {
@@ -49,7 +50,8 @@ pub async fn start(Args { kubernetes }: Args, process: Process) -> anyhow::Resul
 
     follow::spawn(&process, &client, &cache, &queue);
 
-    let service = grpc::Placeholders::new(cache.clone(), objects.clone());
+    let clean_up = Arc::new(CleanUp::new(cache.clone(), objects.clone()));
+    let service = grpc::Placeholders::new(cache, objects, clean_up.clone());
     let services = GrpcServices::new()
         .add_service(PlaceholderServiceServer::new(service))
         .descriptors(FILE_DESCRIPTOR_SET);
@@ -64,8 +66,7 @@ pub async fn start(Args { kubernetes }: Args, process: Process) -> anyhow::Resul
             () = health.ready() => {}
             () = shutdown.cancelled() => return Ok(()),
         }
-        let clean_up = |key| release::clean_up(&cache, &objects, key);
-        worker.run(shutdown, clean_up).await;
+        worker.run(shutdown, |key| clean_up.work(key)).await;
         Ok(())
     });
     Ok(())

@@ -1,6 +1,9 @@
 //! Carries out the clean-up of a run, one step at a time: looks at what is left, asks `core` for the next step, takes
 //! it. Every step is safe to repeat, and every one is taken again from what is there, so it may stop anywhere.
 
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, PoisonError};
+
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use tracing::{info, warn};
 
@@ -30,35 +33,87 @@ pub(crate) enum Released {
     RunActive,
 }
 
-/// Takes the next step of cleaning up after a run, as work from the queue: what fails is logged and tried again.
-pub(crate) async fn clean_up(cache: &Cache, objects: &Objects, key: RunKey) -> Outcome {
-    match release(cache, objects, &key).await {
-        Ok(Released::ClaimInUse) => Outcome::Retry,
-        Ok(
-            Released::Done | Released::InProgress | Released::WaitingForPods | Released::RunActive,
-        ) => Outcome::Done,
-        Err(error) => {
-            warn!(
-                namespace = key.namespace,
-                uid = key.uid,
-                error = format!("{:#}", anyhow::Error::from(error)),
-                "failed to clean up after a run, will try again"
-            );
-            Outcome::Retry
+/// The clean-up of runs. A run is cleaned up by one caller at a time, so that no request is sent twice.
+pub(crate) struct CleanUp {
+    cache: Arc<Cache>,
+    objects: Objects,
+    busy: Mutex<HashSet<RunKey>>,
+}
+
+impl CleanUp {
+    /// Cleans up what `cache` knows, through `objects`.
+    pub(crate) fn new(cache: Arc<Cache>, objects: Objects) -> Self {
+        Self {
+            cache,
+            objects,
+            busy: Mutex::default(),
         }
+    }
+
+    /// Takes the next steps after a run, as work from the queue: what fails is logged and tried again.
+    pub(crate) async fn work(&self, key: RunKey) -> Outcome {
+        let Some(_turn) = Turn::take(&self.busy, &key) else {
+            return Outcome::Retry;
+        };
+        match release(&self.cache, &self.objects, &key).await {
+            Ok(Released::ClaimInUse) => Outcome::Retry,
+            Ok(
+                Released::Done
+                | Released::InProgress
+                | Released::WaitingForPods
+                | Released::RunActive,
+            ) => Outcome::Done,
+            Err(error) => {
+                warn!(
+                    namespace = key.namespace,
+                    uid = key.uid,
+                    error = format!("{:#}", anyhow::Error::from(error)),
+                    "failed to clean up after a run, will try again"
+                );
+                Outcome::Retry
+            }
+        }
+    }
+
+    /// Takes the next steps after a run, and says how far it is.
+    ///
+    /// # Errors
+    ///
+    /// Where the API server refuses.
+    pub(crate) async fn release(&self, key: &RunKey) -> Result<Released, Error> {
+        let Some(_turn) = Turn::take(&self.busy, key) else {
+            return Ok(Released::InProgress);
+        };
+        release(&self.cache, &self.objects, key).await
     }
 }
 
-/// Takes the next step of cleaning up after a run, if there is one to take.
-///
-/// # Errors
-///
-/// Where the API server refuses.
-pub(crate) async fn release(
-    cache: &Cache,
-    objects: &Objects,
-    key: &RunKey,
-) -> Result<Released, Error> {
+/// The turn of one caller to clean up after a run; it ends when this is dropped.
+struct Turn<'a> {
+    busy: &'a Mutex<HashSet<RunKey>>,
+    key: RunKey,
+}
+
+impl<'a> Turn<'a> {
+    /// `None` while it is somebody else's turn.
+    fn take(busy: &'a Mutex<HashSet<RunKey>>, key: &RunKey) -> Option<Self> {
+        let mut runs = busy.lock().unwrap_or_else(PoisonError::into_inner);
+        runs.insert(key.clone()).then(|| Self {
+            busy,
+            key: key.clone(),
+        })
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        let mut runs = self.busy.lock().unwrap_or_else(PoisonError::into_inner);
+        runs.remove(&self.key);
+    }
+}
+
+/// Takes every step that can be taken now.
+async fn release(cache: &Cache, objects: &Objects, key: &RunKey) -> Result<Released, Error> {
     loop {
         let Some(run) = cache.get(key) else {
             return Ok(Released::Done);

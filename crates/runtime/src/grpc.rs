@@ -99,6 +99,8 @@ impl GrpcServices {
             tonic_health::pb::FILE_DESCRIPTOR_SET,
             tonic_reflection::pb::v1::FILE_DESCRIPTOR_SET,
             tonic_reflection::pb::v1alpha::FILE_DESCRIPTOR_SET,
+            // So that tools can show the details of an error.
+            tonic_types::pb::FILE_DESCRIPTOR_SET,
         ];
         let reflection = || {
             let builder = listed.iter().fold(

@@ -138,6 +138,7 @@ async fn run_step(workspace: &Workspace, step: Step) -> anyhow::Result<Outcome> 
                     "--workspace",
                     "--locked",
                     "check",
+                    "--hide-inclusion-graph",
                     "bans",
                     "licenses",
                     "sources",
