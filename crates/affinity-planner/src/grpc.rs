@@ -3,12 +3,13 @@
 use tokio::sync::watch;
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
+use tracing::warn;
 
 use coscheduler_core::admit::{self, Admission};
 use coscheduler_core::annotations;
 use coscheduler_core::config::{Configuration, PlaceholderDefaults};
 use coscheduler_core::mode::Mode;
-use coscheduler_core::pipeline_run::PipelineRun;
+use coscheduler_core::pipeline_run::{OwnerReference, PipelineRun};
 use coscheduler_core::plan;
 use coscheduler_core::restore::restore;
 use coscheduler_core::violation::Violation;
@@ -106,6 +107,18 @@ impl PlannerService for Planner {
     async fn admit_run(&self, request: Request<AdmitRunRequest>) -> Answer<AdmitRunResponse> {
         let run = convert::child_run(request.into_inner()).map_err(Error::BadRequest)?;
         let admission = admit::admit_run(&run, &self.tekton_controller);
+        let of_pipeline_run = run
+            .controller
+            .as_ref()
+            .is_some_and(OwnerReference::is_pipeline_run);
+        if of_pipeline_run && !run.joins_owner(&self.tekton_controller) {
+            warn!(
+                username = run.created_by,
+                expected = self.tekton_controller,
+                "a run's annotations were removed: it belongs to a PipelineRun, but Tekton's controller did not create \
+                 it; if it did, --tekton-controller-username is wrong"
+            );
+        }
         Ok(Response::new(AdmitRunResponse {
             remove_annotations: admission.remove_annotations,
             warnings: Vec::new(),
