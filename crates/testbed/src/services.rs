@@ -249,6 +249,14 @@ impl Services {
         }
     }
 
+    /// What about Tekton's own configuration would keep runs from being coscheduled properly, for a person to read.
+    ///
+    /// # Errors
+    /// If the API server does not answer or refuses.
+    pub async fn tekton_warning(&self) -> anyhow::Result<Option<String>> {
+        settings::tekton_warning(&self.client).await
+    }
+
     /// Where `service` serves gRPC, as a URL.
     pub fn grpc_address(&self, service: Service) -> String {
         format!("http://127.0.0.1:{}", self.launch.ports.grpc(service))

@@ -45,6 +45,11 @@ pub(crate) async fn run(
         );
     }
     eprintln!("logs: {}", services.logs_dir().display());
+    match services.tekton_warning().await {
+        Ok(None) => {}
+        Ok(Some(warning)) => eprintln!("warning: {warning}"),
+        Err(error) => eprintln!("warning: Tekton's own configuration was not checked: {error:#}"),
+    }
     println!("ready");
     std::io::stdout()
         .flush()

@@ -13,6 +13,9 @@ pub const NAMESPACE: &str = "coscheduler-system";
 /// Name of the ConfigMap with the flags.
 pub const CONFIG_MAP: &str = "coscheduler-config";
 
+const TEKTON_NAMESPACE: &str = "tekton-pipelines";
+const TEKTON_FLAGS: &str = "feature-flags";
+
 /// Creates the namespace and, with `mode`, a ConfigMap that asks for it.
 pub(super) async fn ensure(client: &Client, mode: Option<&str>) -> anyhow::Result<()> {
     let namespace = Namespace {
@@ -42,6 +45,27 @@ pub(super) async fn ensure(client: &Client, mode: Option<&str>) -> anyhow::Resul
         .await;
     unless_present(created)
         .with_context(|| format!("failed to create ConfigMap {NAMESPACE}/{CONFIG_MAP}"))
+}
+
+/// What is wrong with Tekton's own configuration, if it was found: its assistant must be off, or both place the pods.
+///
+/// A Tekton in another namespace is not found, and not judged.
+pub(super) async fn tekton_warning(client: &Client) -> anyhow::Result<Option<String>> {
+    let api: Api<ConfigMap> = Api::namespaced(client.clone(), TEKTON_NAMESPACE);
+    let flags = api
+        .get_opt(TEKTON_FLAGS)
+        .await
+        .with_context(|| format!("failed to read ConfigMap {TEKTON_NAMESPACE}/{TEKTON_FLAGS}"))?;
+    let Some(flags) = flags else { return Ok(None) };
+    let coschedule = flags.data.and_then(|mut data| data.remove("coschedule"));
+    Ok(match coschedule.as_deref() {
+        Some("disabled") => None,
+        other => Some(format!(
+            "ConfigMap {TEKTON_NAMESPACE}/{TEKTON_FLAGS} has coschedule: {}; it must be disabled, or Tekton's own affinity \
+             assistant interferes",
+            other.unwrap_or("(absent, which means workspaces)")
+        )),
+    })
 }
 
 fn unless_present<K>(created: kube::Result<K>) -> kube::Result<()> {
