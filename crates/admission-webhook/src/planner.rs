@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use backon::{ExponentialBuilder, Retryable as _};
 use tokio::time::Instant;
-use tonic::Status;
 use tonic::transport::Channel;
+use tonic::{Request, Response, Status};
 
 use coscheduler_core::admit::Admission;
 use coscheduler_proto::convert;
@@ -23,16 +23,11 @@ pub(crate) async fn admit_pipeline_run(
     question: AdmitPipelineRunRequest,
     patience: Duration,
 ) -> Result<Admission, Status> {
-    let deadline = Instant::now() + patience;
-    let ask = || async {
-        let question = request(question.clone(), left(deadline));
-        planner.clone().admit_pipeline_run(question).await
+    let call = |question| {
+        let mut planner = planner.clone();
+        async move { planner.admit_pipeline_run(question).await }
     };
-    let answer = ask
-        .retry(backoff())
-        .when(|status| is_retryable(status) && !left(deadline).is_zero())
-        .await?;
-    Ok(convert::admission(answer.into_inner()))
+    ask(question, patience, call).await.map(convert::admission)
 }
 
 /// Asks what to remove from a TaskRun or CustomRun.
@@ -45,12 +40,25 @@ pub(crate) async fn admit_run(
     question: AdmitRunRequest,
     patience: Duration,
 ) -> Result<AdmitRunResponse, Status> {
-    let deadline = Instant::now() + patience;
-    let ask = || async {
-        let question = request(question.clone(), left(deadline));
-        planner.clone().admit_run(question).await
+    let call = |question| {
+        let mut planner = planner.clone();
+        async move { planner.admit_run(question).await }
     };
-    let answer = ask
+    ask(question, patience, call).await
+}
+
+async fn ask<Q, A, Fut>(
+    question: Q,
+    patience: Duration,
+    call: impl Fn(Request<Q>) -> Fut,
+) -> Result<A, Status>
+where
+    Q: Clone,
+    Fut: Future<Output = Result<Response<A>, Status>>,
+{
+    let deadline = Instant::now() + patience;
+    let call_again = || call(request(question.clone(), left(deadline)));
+    let answer = call_again
         .retry(backoff())
         .when(|status| is_retryable(status) && !left(deadline).is_zero())
         .await?;
