@@ -689,3 +689,25 @@ fn m3_annotations_forged_by_an_author_are_stripped() -> Outcome {
         scene.nothing_left_but(&[]).await
     })
 }
+
+#[test]
+fn p3_a_run_that_may_run_on_one_node_only_has_its_placeholder_there() -> Outcome {
+    shared(async |scene| {
+        let template =
+            json!({"podTemplate": {"nodeSelector": {"kubernetes.io/hostname": "node-3"}}});
+        let run = run("choosy")
+            .template("source")
+            .task("one", &["source"], &[])
+            .lasting("one", 3)
+            .spec("taskRunTemplate", template);
+        scene.submit(run).await?;
+        let (_, placeholder) = scene.placeholder().await?;
+        assert_eq!(node(&placeholder), Some("node-3"));
+        scene.succeeds("choosy").await?;
+        assert_eq!(
+            nodes(&scene.objects().await?.task_pods),
+            BTreeSet::from(["node-3"])
+        );
+        scene.nothing_left_but(&[]).await
+    })
+}

@@ -6,7 +6,7 @@ mod claims;
 
 use std::collections::BTreeMap;
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::admit::{Admission, admit};
 use crate::annotations::MODE;
@@ -118,7 +118,23 @@ pub struct PlaceholderSpec {
     pub memory: String,
     /// Image reference.
     pub image: String,
+    /// What of the run's `spec.taskRunTemplate.podTemplate` the placeholder shares, as it stands there (P3).
+    pub pod_template: Map<String, Value>,
+    /// The run's service account; empty where it names none (P3).
+    pub service_account_name: String,
 }
+
+/// The fields of a run's `podTemplate` that decide where a pod may run and be pulled. The placeholder has to obey them
+/// too: it must not hold a node that the run's pods cannot have (P3).
+const SHARED_POD_TEMPLATE: [&str; 7] = [
+    "affinity",
+    "imagePullSecrets",
+    "nodeSelector",
+    "priorityClassName",
+    "runtimeClassName",
+    "schedulerName",
+    "tolerations",
+];
 
 /// A claim the StatefulSet makes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -226,12 +242,24 @@ fn ensure(run: &PipelineRun, pinned: &Pinned) -> Result<Plan, Vec<Violation>> {
         cpu: pinned.placeholder.cpu.clone(),
         memory: pinned.placeholder.memory.clone(),
         image: pinned.placeholder.image.clone(),
+        pod_template: shared_pod_template(run),
+        service_account_name: run.service_account_name.clone().unwrap_or_default(),
     };
     Ok(Plan {
         mode: pinned.mode,
         action: Action::Ensure(vec![placeholder]),
         reasons,
     })
+}
+
+fn shared_pod_template(run: &PipelineRun) -> Map<String, Value> {
+    let template = run.pod_template.as_ref().and_then(Value::as_object);
+    template
+        .into_iter()
+        .flatten()
+        .filter(|(key, value)| SHARED_POD_TEMPLATE.contains(&key.as_str()) && !value.is_null())
+        .map(|(key, value)| (key.clone(), value.clone()))
+        .collect()
 }
 
 fn placeholder_labels(run: &PipelineRun, name: &AssistantName) -> BTreeMap<String, String> {

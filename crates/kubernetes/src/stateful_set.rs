@@ -9,12 +9,14 @@ use coscheduler_core::plan::{ClaimTemplateSpec, PlaceholderSpec};
 use k8s_openapi::api::apps::v1::{StatefulSet, StatefulSetSpec, StatefulSetUpdateStrategy};
 use k8s_openapi::api::core::v1::{
     Affinity, Capabilities, Container, PersistentVolumeClaim, PersistentVolumeClaimSpec,
-    PersistentVolumeClaimVolumeSource, PodAffinityTerm, PodAntiAffinity, PodSecurityContext,
-    PodSpec, PodTemplateSpec, ResourceRequirements, SeccompProfile, SecurityContext, Volume,
-    VolumeMount, WeightedPodAffinityTerm,
+    PersistentVolumeClaimVolumeSource, PodAffinityTerm, PodSecurityContext, PodSpec,
+    PodTemplateSpec, ResourceRequirements, SeccompProfile, SecurityContext, Volume, VolumeMount,
+    WeightedPodAffinityTerm,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, OwnerReference};
+
+use serde_json::Value;
 
 use coscheduler_core::labels::{AFFINITY_ASSISTANT, COMPONENT, INSTANCE};
 
@@ -113,8 +115,17 @@ fn pod(spec: &PlaceholderSpec) -> PodSpec {
         .iter()
         .enumerate()
         .map(|(index, claim_name)| (format!("claim-{index}"), claim_name));
+    let shared = shared(spec);
     PodSpec {
-        affinity: Some(spread()),
+        affinity: Some(spread(shared.affinity.unwrap_or_default())),
+        image_pull_secrets: shared.image_pull_secrets,
+        node_selector: shared.node_selector,
+        priority_class_name: shared.priority_class_name,
+        runtime_class_name: shared.runtime_class_name,
+        scheduler_name: shared.scheduler_name,
+        tolerations: shared.tolerations,
+        service_account_name: Some(spec.service_account_name.clone())
+            .filter(|name| !name.is_empty()),
         automount_service_account_token: Some(false),
         enable_service_links: Some(false),
         termination_grace_period_seconds: Some(GRACE_SECONDS),
@@ -187,30 +198,38 @@ fn container(spec: &PlaceholderSpec, volumes: Vec<String>) -> Container {
     }
 }
 
-/// Placeholders prefer a node without another placeholder, so that runs spread (P4).
-fn spread() -> Affinity {
-    Affinity {
-        pod_anti_affinity: Some(PodAntiAffinity {
-            preferred_during_scheduling_ignored_during_execution: Some(vec![
-                WeightedPodAffinityTerm {
-                    weight: 100,
-                    pod_affinity_term: PodAffinityTerm {
-                        label_selector: Some(LabelSelector {
-                            match_labels: Some(BTreeMap::from([(
-                                COMPONENT.to_owned(),
-                                AFFINITY_ASSISTANT.to_owned(),
-                            )])),
-                            ..LabelSelector::default()
-                        }),
-                        topology_key: "kubernetes.io/hostname".to_owned(),
-                        ..PodAffinityTerm::default()
-                    },
-                },
-            ]),
-            ..PodAntiAffinity::default()
-        }),
-        ..Affinity::default()
-    }
+/// What the placeholder shares with the run's pods (P3). A part that is not of its Kubernetes type is left out: Tekton's
+/// own validation refuses such a run.
+fn shared(spec: &PlaceholderSpec) -> PodSpec {
+    let mut template = spec.pod_template.clone();
+    template.insert("containers".to_owned(), Value::Array(Vec::new()));
+    serde_json::from_value(Value::Object(template)).unwrap_or_default()
+}
+
+/// The run's own affinity, and beside it: placeholders prefer a node without another placeholder, so that runs spread
+/// (P4).
+fn spread(mut affinity: Affinity) -> Affinity {
+    let apart = WeightedPodAffinityTerm {
+        weight: 100,
+        pod_affinity_term: PodAffinityTerm {
+            label_selector: Some(LabelSelector {
+                match_labels: Some(BTreeMap::from([(
+                    COMPONENT.to_owned(),
+                    AFFINITY_ASSISTANT.to_owned(),
+                )])),
+                ..LabelSelector::default()
+            }),
+            topology_key: "kubernetes.io/hostname".to_owned(),
+            ..PodAffinityTerm::default()
+        },
+    };
+    affinity
+        .pod_anti_affinity
+        .get_or_insert_default()
+        .preferred_during_scheduling_ignored_during_execution
+        .get_or_insert_default()
+        .push(apart);
+    affinity
 }
 
 /// A claim template. Its owner reference has neither `controller` nor `blockOwnerDeletion`, as in TEP-0135.
@@ -255,7 +274,57 @@ mod tests {
             cpu: "50m".to_owned(),
             memory: "100Mi".to_owned(),
             image: "pause".to_owned(),
+            pod_template: serde_json::Map::new(),
+            service_account_name: String::new(),
         }
+    }
+
+    #[test]
+    fn p3_what_decides_where_the_runs_pods_may_run_holds_for_the_placeholder_too() {
+        let template = json!({
+            "affinity": {
+                "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
+                    {"matchExpressions": [{"key": "disk", "operator": "In", "values": ["ssd"]}]},
+                ]}},
+                "podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [
+                    {"weight": 1, "podAffinityTerm": {"topologyKey": "zone"}},
+                ]},
+            },
+            "imagePullSecrets": [{"name": "registry"}],
+            "nodeSelector": {"arch": "arm64"},
+            "priorityClassName": "high",
+            "runtimeClassName": "sandboxed",
+            "schedulerName": "other",
+            "tolerations": [{"key": "ci", "operator": "Exists"}],
+        });
+        let spec = PlaceholderSpec {
+            pod_template: template.as_object().cloned().unwrap(),
+            service_account_name: "builder".to_owned(),
+            ..spec()
+        };
+        let pod = serde_json::to_value(pod(&spec)).unwrap();
+        for key in [
+            "imagePullSecrets",
+            "nodeSelector",
+            "priorityClassName",
+            "runtimeClassName",
+            "schedulerName",
+            "tolerations",
+        ] {
+            assert_eq!(pod[key], template[key], "{key}");
+        }
+        assert_eq!(pod["serviceAccountName"], "builder");
+        assert_eq!(pod["automountServiceAccountToken"], false);
+        assert_eq!(
+            pod["affinity"]["nodeAffinity"],
+            template["affinity"]["nodeAffinity"]
+        );
+        let apart =
+            pod["affinity"]["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+                .as_array()
+                .unwrap();
+        let weights: Vec<_> = apart.iter().map(|term| term["weight"].as_i64()).collect();
+        assert_eq!(weights, [Some(1), Some(100)]);
     }
 
     /// The whole object: a field that is added, dropped or changed shows here.

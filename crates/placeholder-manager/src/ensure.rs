@@ -144,6 +144,8 @@ fn difference(
         cpu,
         memory,
         image,
+        pod_template,
+        service_account_name,
     } = planned;
     if asked.name != *name {
         return Some(("name", format!("{} asked for, {name} planned", asked.name)));
@@ -163,15 +165,26 @@ fn difference(
             "they differ from the claims the run's workspaces are bound to".to_owned(),
         ));
     }
-    let resources = [
+    if asked.pod_template != *pod_template {
+        return Some((
+            "pod_template",
+            "it differs from the run's podTemplate".to_owned(),
+        ));
+    }
+    let texts = [
+        (
+            "service_account_name",
+            &asked.service_account_name,
+            service_account_name,
+        ),
         ("cpu", &asked.cpu, cpu),
         ("memory", &asked.memory, memory),
         ("image", &asked.image, image),
     ];
-    resources
+    texts
         .into_iter()
         .find(|(_, asked, planned)| asked != planned)
-        .map(|(field, asked, planned)| (field, format!("{asked} asked for, {planned} pinned")))
+        .map(|(field, asked, planned)| (field, format!("{asked:?} asked for, {planned:?} planned")))
 }
 
 /// Creates one placeholder. False where somebody else was quicker.

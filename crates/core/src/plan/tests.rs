@@ -104,6 +104,8 @@ fn m3_p1_p5_v1_v2_v6_the_whole_placeholder() {
         cpu: "50m".to_owned(),
         memory: "100Mi".to_owned(),
         image: "registry.k8s.io/pause:3.10.1".to_owned(),
+        pod_template: Map::new(),
+        service_account_name: String::new(),
     };
     assert_eq!(placeholder(&admitted(&document())), expect);
 }
@@ -415,4 +417,27 @@ proptest! {
             prop_assert!(!violations.is_empty());
         }
     }
+}
+
+#[test]
+fn p3_the_placeholder_shares_what_decides_where_the_runs_pods_may_run() {
+    let mut run = PipelineRun {
+        pod_template: Some(json!({
+            "nodeSelector": {"arch": "arm64"},
+            "tolerations": [{"key": "ci", "operator": "Exists"}],
+            "schedulerName": null,
+            "env": [{"name": "SECRET", "value": "x"}],
+            "securityContext": {"runAsUser": 0},
+        })),
+        service_account_name: Some("builder".to_owned()),
+        ..admitted(&document())
+    };
+    let spec = placeholder(&run);
+    assert_eq!(
+        Value::Object(spec.pod_template),
+        json!({"nodeSelector": {"arch": "arm64"}, "tolerations": [{"key": "ci", "operator": "Exists"}]})
+    );
+    assert_eq!(spec.service_account_name, "builder");
+    run.pod_template = None;
+    assert!(placeholder(&run).pod_template.is_empty());
 }

@@ -71,6 +71,8 @@ pub fn placeholder_spec_to_wire(spec: &PlaceholderSpec) -> wire::PlaceholderSpec
         cpu: spec.cpu.clone(),
         memory: spec.memory.clone(),
         image: spec.image.clone(),
+        pod_template: (!spec.pod_template.is_empty()).then(|| json::to_struct(&spec.pod_template)),
+        service_account_name: spec.service_account_name.clone(),
     }
 }
 
@@ -135,6 +137,11 @@ fn placeholder_spec(
         cpu: message.cpu,
         memory: message.memory,
         image: message.image,
+        pod_template: message
+            .pod_template
+            .map(json::from_struct)
+            .unwrap_or_default(),
+        service_account_name: message.service_account_name,
     })
 }
 
@@ -198,6 +205,11 @@ mod tests {
             cpu: "50m".to_owned(),
             memory: "100Mi".to_owned(),
             image: "pause".to_owned(),
+            pod_template: json!({"nodeSelector": {"disk": "ssd"}})
+                .as_object()
+                .cloned()
+                .unwrap(),
+            service_account_name: "builder".to_owned(),
         }
     }
 
