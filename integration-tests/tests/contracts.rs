@@ -6,7 +6,7 @@ use coscheduler_core::violation::Violation;
 use coscheduler_proto::error::{reason, violations};
 use coscheduler_proto::placeholder::placeholder_service_client::PlaceholderServiceClient;
 use coscheduler_proto::placeholder::{
-    EnsureRequest, GetPlaceholderRequest, ListPlaceholdersRequest, PipelineRunRef,
+    EnsureOutcome, EnsureRequest, GetPlaceholderRequest, ListPlaceholdersRequest, PipelineRunRef,
     PlaceholderPhase, PlaceholderSpec, ReleaseRequest, WatchPlaceholdersRequest,
 };
 use coscheduler_proto::planner::planner_service_client::PlannerServiceClient;
@@ -315,17 +315,22 @@ fn p7_a_call_that_disagrees_with_the_run_is_refused_and_writes_nothing() -> anyh
             )
             .await?;
         let (set, _) = scene.placeholder().await?;
-        let current = scene
-            .api::<coscheduler_kubernetes::pipeline_run::PipelineRun>()
-            .get("forged")
-            .await?;
+        let runs = scene.api::<coscheduler_kubernetes::pipeline_run::PipelineRun>();
         let mut manager =
             PlaceholderServiceClient::connect(address(&scene, Service::PlaceholderManager)).await?;
         let reference = PipelineRunRef {
             namespace: scene.namespace.clone(),
             name: "forged".to_owned(),
             uid: created.uid().unwrap(),
-            resource_version: current.resource_version().unwrap(),
+            resource_version: String::new(),
+        };
+        let other_name = PipelineRunRef {
+            name: "other".to_owned(),
+            ..reference.clone()
+        };
+        let other_uid = PipelineRunRef {
+            uid: "0".to_owned(),
+            ..reference.clone()
         };
         let spec = PlaceholderSpec {
             name: "affinity-assistant-ffffffffff".to_owned(),
@@ -334,37 +339,50 @@ fn p7_a_call_that_disagrees_with_the_run_is_refused_and_writes_nothing() -> anyh
             image: "evil".to_owned(),
             ..PlaceholderSpec::default()
         };
-        let asked = [
-            (reference.clone(), "PIPELINE_RUN_MISMATCH"),
+        for (pipeline_run, code, expect) in [
+            (reference, Code::FailedPrecondition, "PIPELINE_RUN_MISMATCH"),
             (
-                PipelineRunRef {
-                    name: "other".to_owned(),
-                    ..reference.clone()
-                },
+                other_name.clone(),
+                Code::FailedPrecondition,
                 "PIPELINE_RUN_MISMATCH",
             ),
-            (
-                PipelineRunRef {
-                    uid: "0".to_owned(),
-                    ..reference
-                },
-                "PIPELINE_RUN_NOT_SEEN",
-            ),
-        ];
-        for (pipeline_run, expect) in asked {
-            let request = EnsureRequest {
-                pipeline_run: Some(pipeline_run),
-                placeholders: vec![spec.clone()],
+            (other_uid, Code::Unavailable, "PIPELINE_RUN_NOT_SEEN"),
+        ] {
+            // A call about a version that is no longer the newest is late, not forged: ask about the newest.
+            let status = loop {
+                let newest = runs.get("forged").await?.resource_version().unwrap();
+                let pipeline_run = PipelineRunRef {
+                    resource_version: newest,
+                    ..pipeline_run.clone()
+                };
+                let request = EnsureRequest {
+                    pipeline_run: Some(pipeline_run),
+                    placeholders: vec![spec.clone()],
+                };
+                match manager.ensure(request).await {
+                    Ok(answer) => {
+                        assert_eq!(answer.into_inner().outcome(), EnsureOutcome::Superseded)
+                    }
+                    Err(status) => break status,
+                }
             };
-            // The run may have changed since it was read: then the call is late, which is no error.
-            match manager.ensure(request).await {
-                Ok(answer) => assert_eq!(
-                    answer.into_inner().outcome(),
-                    coscheduler_proto::placeholder::EnsureOutcome::Superseded
-                ),
-                Err(status) => assert_eq!(reason(&status).as_deref(), Some(expect), "{status:?}"),
-            }
+            assert_eq!(
+                (status.code(), reason(&status).as_deref()),
+                (code, Some(expect)),
+                "{status:?}"
+            );
         }
+        let request = ReleaseRequest {
+            pipeline_run: Some(PipelineRunRef {
+                resource_version: "1".to_owned(),
+                ..other_name
+            }),
+        };
+        let status = manager.release(request).await.unwrap_err();
+        assert_eq!(
+            (status.code(), reason(&status).as_deref()),
+            (Code::FailedPrecondition, Some("PIPELINE_RUN_MISMATCH"))
+        );
         let objects = scene.objects().await?;
         assert_eq!(
             objects

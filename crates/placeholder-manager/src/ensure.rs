@@ -91,14 +91,24 @@ async fn seen(cache: &Cache, identity: &Identity) -> Result<(Arc<PipelineRun>, R
         run: format!("{}/{}", identity.namespace, identity.name),
         resource_version: identity.resource_version.clone(),
     })?;
-    if run.name != identity.name {
-        return Err(mismatch(
-            &run,
-            "pipeline_run.name",
-            format!("the run with this uid is {}", run.name),
-        ));
-    }
+    check_name(&run, identity)?;
     Ok((run, objects))
+}
+
+/// Refuses a call that names another run than the one with its uid.
+///
+/// # Errors
+///
+/// Where the names differ.
+pub(crate) fn check_name(run: &PipelineRun, identity: &Identity) -> Result<(), Error> {
+    if run.name == identity.name {
+        return Ok(());
+    }
+    Err(mismatch(
+        run,
+        "pipeline_run.name",
+        format!("the run with this uid is {}", run.name),
+    ))
 }
 
 /// Refuses placeholders other than those that the run's own pinned annotations call for.

@@ -19,7 +19,7 @@ use coscheduler_proto::placeholder::{
 };
 
 use crate::cache::{self, Cache, ObjectKey, Phase, RunKey};
-use crate::ensure::{Ensured, ensure};
+use crate::ensure::{Ensured, check_name, ensure};
 use crate::error::Error;
 use crate::objects::Objects;
 use crate::release::{CleanUp, Released};
@@ -72,9 +72,13 @@ impl PlaceholderService for Placeholders {
         let identity =
             convert::identity(request.into_inner().pipeline_run).map_err(Error::BadRequest)?;
         let key = RunKey {
-            namespace: identity.namespace,
-            uid: identity.uid,
+            namespace: identity.namespace.clone(),
+            uid: identity.uid.clone(),
         };
+        let known = self.cache.get(&key).unwrap_or_default();
+        for run in known.pipeline_run.values() {
+            check_name(run, &identity)?;
+        }
         let outcome = match self.clean_up.release(&key).await? {
             Released::Done => ReleaseOutcome::Released,
             Released::InProgress | Released::ClaimInUse => ReleaseOutcome::InProgress,
