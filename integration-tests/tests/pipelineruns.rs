@@ -711,3 +711,54 @@ fn p3_a_run_that_may_run_on_one_node_only_has_its_placeholder_there() -> Outcome
         scene.nothing_left_but(&[]).await
     })
 }
+
+#[test]
+fn a_deeply_nested_custom_task_does_not_keep_a_run_from_being_created() -> Outcome {
+    shared(async |scene| {
+        let nested =
+            |levels: usize| (0..levels).fold(json!({}), |inner, _| json!({"inner": inner}));
+        let deep = run("deep").task("wait", &[], &[]).with(
+            "taskSpec",
+            json!({"apiVersion": "example.dev/v1", "kind": "Wait", "spec": nested(60)}),
+        );
+        let created = scene.submit(deep).await?;
+        assert!(created.annotations().contains_key("coscheduler.dev/group"));
+        scene.placeholder().await?;
+        scene
+            .api::<PipelineRun>()
+            .delete("deep", &DeleteParams::default())
+            .await?;
+        // Where the depth is in what is read, the refusal says so.
+        let template = json!({"volumeClaimTemplate": {"spec": nested(60)}});
+        let refused = scene
+            .submit(
+                run("refused")
+                    .workspace("source", template)
+                    .task("one", &["source"], &[]),
+            )
+            .await;
+        let error = refused.unwrap_err().to_string();
+        assert!(
+            error.contains("spec.workspaces[0].volumeClaimTemplate.spec")
+                && error.contains("deeper"),
+            "{error}"
+        );
+        scene.nothing_left_but(&[]).await
+    })
+}
+
+#[test]
+fn p6_labels_of_the_author_do_not_make_a_task_pod_a_placeholder() -> Outcome {
+    shared(async |scene| {
+        let run = run("labelled")
+            .template("source")
+            .task("one", &["source"], &[])
+            .metadata(
+                "labels",
+                json!({"app.kubernetes.io/component": "affinity-assistant"}),
+            );
+        scene.submit(run).await?;
+        scene.succeeds("labelled").await?;
+        scene.nothing_left_but(&[]).await
+    })
+}

@@ -7,6 +7,7 @@ use serde_json::Value;
 use coscheduler_core::admit::Admission;
 use coscheduler_core::violation::Violation;
 use coscheduler_kubernetes::admission::{Mutation, patch};
+use coscheduler_kubernetes::pipeline_run::read_parts;
 use coscheduler_proto::json;
 use coscheduler_proto::planner::{
     AdmitPipelineRunRequest, AdmitRunRequest, AdmitRunResponse, OwnerReference,
@@ -25,14 +26,24 @@ pub(crate) fn pipeline_run_question(
     request: &AdmissionRequest<DynamicObject>,
     object: &Value,
 ) -> AdmitPipelineRunRequest {
+    let read = |object: &Value| json::object_to_struct(&read_parts(object));
     AdmitPipelineRunRequest {
         request_uid: request.uid.clone(),
-        pipeline_run: Some(json::object_to_struct(object)),
+        pipeline_run: Some(read(object)),
         old_pipeline_run: request
             .old_object
             .as_ref()
-            .map(|old| json::object_to_struct(&serde_json::to_value(old).unwrap_or_default())),
+            .map(|old| read(&serde_json::to_value(old).unwrap_or_default())),
     }
+}
+
+/// What keeps a PipelineRun from being asked about at all.
+pub(crate) fn unaskable(object: &Value) -> Option<Violation> {
+    let field = json::too_deep(&read_parts(object))?;
+    Some(Violation::new(
+        field,
+        format!("is nested deeper than {} levels", json::DEEPEST),
+    ))
 }
 
 /// What to ask about a TaskRun or CustomRun that is being created.

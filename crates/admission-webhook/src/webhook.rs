@@ -7,7 +7,7 @@ use axum::http::StatusCode;
 use axum::routing::post;
 use axum::{Json, Router};
 use kube::core::DynamicObject;
-use kube::core::admission::{AdmissionRequest, AdmissionResponse, AdmissionReview};
+use kube::core::admission::{AdmissionRequest, AdmissionReview};
 use serde::Deserialize;
 use serde_json::Value;
 use tonic::transport::Channel;
@@ -63,6 +63,9 @@ async fn admit_pipeline_run(
 ) -> Answer {
     let request = read(review)?;
     let object = review::object(&request);
+    if let Some(violation) = review::unaskable(&object) {
+        return Ok(Json(review::refused(&request, &[violation]).into_review()));
+    }
     let question = review::pipeline_run_question(&request, &object);
     let answer = planner::admit_pipeline_run(&planner, question, wait.patience()).await;
     let decision = answer.map(|admission| {
@@ -121,11 +124,7 @@ fn respond(
             return Err(failed(request, &message));
         }
     };
-    Ok(Json(into_review(response)))
-}
-
-fn into_review(response: AdmissionResponse) -> AdmissionReview<DynamicObject> {
-    response.into_review()
+    Ok(Json(response.into_review()))
 }
 
 fn failed(request: &AdmissionRequest<DynamicObject>, message: &str) -> (StatusCode, String) {

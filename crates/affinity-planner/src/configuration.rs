@@ -27,6 +27,28 @@ pub(crate) enum Known {
     InForce(Configuration),
 }
 
+impl Known {
+    /// Takes in what the config service has sent; whether that changed anything. A config service that has restarted
+    /// beside a ConfigMap that is not valid knows of no valid configuration: then the one that was in force stays (M7).
+    fn take_in(&mut self, sent: Self) -> bool {
+        match (&self, &sent) {
+            (Self::InForce(configuration), Self::Invalid(violations)) => {
+                warn!(
+                    ?configuration,
+                    ?violations,
+                    "the ConfigMap is not valid; what was in force stays in force"
+                );
+                false
+            }
+            (Self::Nothing | Self::Invalid(_) | Self::InForce(_), _) => {
+                info!(configuration = ?sent, "received the configuration");
+                *self = sent;
+                true
+            }
+        }
+    }
+}
+
 /// A place for the configuration that was sent last.
 pub(crate) fn latest() -> (watch::Sender<Known>, watch::Receiver<Known>) {
     watch::channel(Known::Nothing)
@@ -52,8 +74,7 @@ pub(crate) async fn follow(
                     match next(&mut stream).await {
                         Ok(known) => {
                             delays = backoff.build();
-                            info!(configuration = ?known, "received the configuration");
-                            latest.send_replace(known);
+                            latest.send_if_modified(|current| current.take_in(known));
                             received.set(true);
                         }
                         Err(status) => break status,
@@ -91,5 +112,30 @@ fn known(status: ConfigStatus) -> Result<Known, Vec<Violation>> {
                 .map(|violation| Violation::new(violation.key, violation.description))
                 .collect(),
         )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use coscheduler_core::config::PlaceholderDefaults;
+    use coscheduler_core::mode::Mode;
+
+    fn in_force(mode: Mode) -> Known {
+        Known::InForce(Configuration {
+            mode,
+            placeholder: PlaceholderDefaults::default(),
+        })
+    }
+
+    #[test]
+    fn m7_what_was_in_force_outlives_a_config_service_that_knows_nothing_valid() {
+        let mut known = Known::Nothing;
+        assert!(known.take_in(Known::Invalid(Vec::new())));
+        assert!(known.take_in(in_force(Mode::PipelineRuns)));
+        assert!(!known.take_in(Known::Invalid(Vec::new())));
+        assert!(matches!(&known, Known::InForce(now) if now.mode == Mode::PipelineRuns));
+        assert!(known.take_in(in_force(Mode::Disabled)));
+        assert!(matches!(&known, Known::InForce(now) if now.mode == Mode::Disabled));
     }
 }

@@ -69,11 +69,15 @@ fn report(before: &State, now: &State, name: &str) {
     }
     if now.violations != before.violations && !now.violations.is_empty() {
         let violations: Vec<_> = now.violations.iter().map(ToString::to_string).collect();
+        let consequence = match now.configuration {
+            Some(_) => "what was in force stays in force",
+            None => "coscheduling is off",
+        };
         warn!(
             config_map = name,
             violations = violations.join("; "),
             in_force = ?now.configuration,
-            "the ConfigMap is not valid; what was in force stays in force"
+            "the ConfigMap is not valid; {consequence}"
         );
     }
 }

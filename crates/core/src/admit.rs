@@ -1,6 +1,6 @@
 //! What admission writes on a run when it is created: the mode in force, the run's own group, and
-//! claims of that group in place of its `volumeClaimTemplate`s. Children that Tekton makes of a run
-//! join its group; whatever else carries our annotations is a new run.
+//! claims of that group in place of its `volumeClaimTemplate`s. TaskRuns and CustomRuns that Tekton
+//! makes of a run join its group; whatever else carries our annotations is a new run.
 
 use std::collections::BTreeMap;
 

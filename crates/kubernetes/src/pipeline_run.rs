@@ -15,6 +15,8 @@ use serde_json::{Map, Value};
 const READ_STATUS: [&str; 1] = ["conditions"];
 /// The parts of `spec` that are read.
 const READ_SPEC: [&str; 4] = ["managedBy", "status", "taskRunTemplate", "workspaces"];
+/// The parts of each of `spec.taskRunSpecs` that are read.
+const READ_TASK_RUN_SPEC: [&str; 2] = ["metadata", "pipelineTaskName"];
 /// An annotation as large as the object, of no use here.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
@@ -78,6 +80,60 @@ pub fn trim(run: &mut PipelineRun) {
         .retain(|key, _| READ_STATUS.contains(&key.as_str()));
 }
 
+/// The parts of a PipelineRun's JSON that `core` reads, for a question about one that is being created or updated.
+/// Pipeline and task specs, which may be large and nested deeply, are not among them.
+pub fn read_parts(object: &Value) -> Value {
+    let mut metadata = object.get("metadata").cloned().unwrap_or_default();
+    if let Some(fields) = metadata.as_object_mut() {
+        fields.remove("managedFields");
+        if let Some(annotations) = fields.get_mut("annotations").and_then(Value::as_object_mut) {
+            annotations.remove(LAST_APPLIED);
+        }
+    }
+    let mut parts = Map::new();
+    for key in ["apiVersion", "kind"] {
+        if let Some(value) = object.get(key) {
+            parts.insert(key.to_owned(), value.clone());
+        }
+    }
+    parts.insert("metadata".to_owned(), metadata);
+    for (key, read) in [
+        ("spec", READ_SPEC.as_slice()),
+        ("status", READ_STATUS.as_slice()),
+    ] {
+        if let Some(value) = object.get(key) {
+            parts.insert(key.to_owned(), only(value, read));
+        }
+    }
+    if let Some(specs) = object.pointer("/spec/taskRunSpecs") {
+        let specs = match specs {
+            Value::Array(specs) => specs
+                .iter()
+                .map(|spec| only(spec, &READ_TASK_RUN_SPEC))
+                .collect(),
+            other => other.clone(),
+        };
+        if let Some(spec) = parts.get_mut("spec").and_then(Value::as_object_mut) {
+            spec.insert("taskRunSpecs".to_owned(), specs);
+        }
+    }
+    Value::Object(parts)
+}
+
+/// An object without its other fields; anything else as it is, for `core` to refuse.
+fn only(value: &Value, fields: &[&str]) -> Value {
+    match value {
+        Value::Object(object) => Value::Object(
+            object
+                .iter()
+                .filter(|(key, _)| fields.contains(&key.as_str()))
+                .map(|(key, value)| (key.clone(), value.clone()))
+                .collect(),
+        ),
+        other => other.clone(),
+    }
+}
+
 /// The object as Kubernetes JSON, with the `apiVersion` and `kind` that list items lack.
 pub fn to_json(run: &PipelineRun) -> Map<String, Value> {
     let mut object = Map::new();
@@ -105,6 +161,35 @@ pub fn view(run: &PipelineRun) -> Result<View, Vec<Violation>> {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn a_question_holds_what_core_reads_and_nothing_large() {
+        let object = json!({
+            "apiVersion": "tekton.dev/v1", "kind": "PipelineRun",
+            "metadata": {"name": "run", "managedFields": [], "annotations": {LAST_APPLIED: "{}", "a": "b"}},
+            "spec": {
+                "pipelineSpec": {"tasks": []},
+                "workspaces": [{"name": "source"}],
+                "taskRunSpecs": [{"pipelineTaskName": "t", "podTemplate": {}, "metadata": {"annotations": {}}}],
+            },
+            "status": {"pipelineSpec": {}},
+        });
+        assert_eq!(
+            read_parts(&object),
+            json!({
+                "apiVersion": "tekton.dev/v1", "kind": "PipelineRun",
+                "metadata": {"name": "run", "annotations": {"a": "b"}},
+                "spec": {
+                    "workspaces": [{"name": "source"}],
+                    "taskRunSpecs": [{"pipelineTaskName": "t", "metadata": {"annotations": {}}}],
+                },
+                "status": {},
+            })
+        );
+        // What is malformed is left for core to refuse by name.
+        let malformed = json!({"spec": {"taskRunSpecs": 7}, "metadata": 8});
+        assert_eq!(read_parts(&malformed), malformed);
+    }
 
     #[test]
     fn trimming_keeps_what_core_reads_and_nothing_large() {

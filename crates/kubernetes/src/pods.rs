@@ -4,9 +4,13 @@ use coscheduler_core::labels::{AFFINITY_ASSISTANT, COMPONENT};
 use coscheduler_core::teardown::{PodPhase, PodUse};
 use k8s_openapi::api::core::v1::Pod;
 
-/// Whether the pod is a placeholder rather than a TaskRun's pod.
+/// Whether the pod is a placeholder rather than a TaskRun's pod. The label alone does not say: Tekton copies the labels
+/// that an author gives a run to the pods of its TaskRuns.
 pub fn is_placeholder(pod: &Pod) -> bool {
+    let owners = pod.metadata.owner_references.iter().flatten();
+    let mut controllers = owners.filter(|owner| owner.controller == Some(true));
     label(pod, COMPONENT) == Some(AFFINITY_ASSISTANT)
+        && controllers.all(|controller| controller.kind != "TaskRun")
 }
 
 /// The pod's phase.
@@ -100,6 +104,18 @@ mod tests {
             ]},
         }));
         assert_eq!(claims(&pod), ["one", "p-b"]);
+    }
+
+    #[test]
+    fn a_task_runs_pod_is_no_placeholder_whatever_its_labels_say() {
+        let owned_by = |kind: &str| {
+            pod(json!({"metadata": {
+                "labels": {COMPONENT: AFFINITY_ASSISTANT},
+                "ownerReferences": [{"apiVersion": "v1", "kind": kind, "name": "o", "uid": "u", "controller": true}],
+            }}))
+        };
+        assert!(is_placeholder(&owned_by("StatefulSet")));
+        assert!(!is_placeholder(&owned_by("TaskRun")));
     }
 
     #[test]

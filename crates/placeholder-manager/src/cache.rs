@@ -82,6 +82,17 @@ impl Cache {
         Some(key)
     }
 
+    /// Takes in the answer to a write, unless the watch has said meanwhile that the object is gone.
+    pub(crate) fn refresh<K: Kind>(&self, object: K) {
+        let Some(key) = object.run_key() else { return };
+        let name = object.name().to_owned();
+        self.update(&key, |run| {
+            if let Some(known) = K::slot(run).get_mut(&name) {
+                *known = Arc::new(object);
+            }
+        });
+    }
+
     /// Forgets an object. Answers the run it belonged to.
     pub(crate) fn delete<K: Kind>(&self, object: &K) -> Option<RunKey> {
         let key = object.run_key()?;
@@ -255,6 +266,16 @@ mod tests {
                 (Phase::Bound, "node-1".to_owned(), true),
             ]
         );
+    }
+
+    #[test]
+    fn the_answer_to_a_write_does_not_bring_back_what_is_gone() {
+        let cache = Cache::default();
+        cache.refresh(set("u"));
+        assert!(cache.get(&key("u")).is_none());
+        cache.apply(set("u"));
+        cache.refresh(set("u"));
+        assert_eq!(cache.get(&key("u")).unwrap().stateful_sets.len(), 1);
     }
 
     #[test]

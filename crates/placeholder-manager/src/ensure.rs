@@ -58,7 +58,7 @@ pub(crate) async fn ensure(
         match objects_of_run.stateful_sets.get(spec.name.as_str()) {
             Some(set) => check_owner(set, &run)?,
             None => {
-                if create(cache, objects, &run, spec).await? {
+                if create(objects, &run, spec).await? {
                     outcome = Ensured::Created;
                 }
             }
@@ -199,7 +199,6 @@ fn difference(
 
 /// Creates one placeholder. False where somebody else was quicker.
 async fn create(
-    cache: &Cache,
     objects: &Objects,
     run: &PipelineRun,
     spec: &PlaceholderSpec,
@@ -228,7 +227,6 @@ async fn create(
     if created {
         info!(namespace = run.namespace, pipeline_run = run.name, placeholder = %spec.name, "created placeholder");
     }
-    cache.apply(set);
     Ok(created)
 }
 

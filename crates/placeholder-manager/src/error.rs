@@ -42,6 +42,12 @@ pub enum Error {
         /// Namespace and name of the StatefulSet.
         name: String,
     },
+    /// The caches have not listed everything yet, or the process is stopping.
+    #[error("not ready: {missing}")]
+    NotReady {
+        /// What is missing.
+        missing: String,
+    },
     /// The API server answered with an error.
     #[error("failed to {act}")]
     Kubernetes {
@@ -58,7 +64,7 @@ impl Error {
     /// Whether the same call may succeed a moment later.
     pub fn is_transient(&self) -> bool {
         match self {
-            Self::NotSeen { .. } | Self::Terminating { .. } => true,
+            Self::NotSeen { .. } | Self::Terminating { .. } | Self::NotReady { .. } => true,
             Self::Kubernetes { transient, .. } => *transient,
             Self::BadRequest(_) | Self::Mismatch { .. } | Self::NameTaken { .. } => false,
         }
@@ -73,6 +79,7 @@ impl From<Error> for Status {
             Error::NotSeen { .. } => (Code::Unavailable, "PIPELINE_RUN_NOT_SEEN"),
             Error::NameTaken { .. } => (Code::FailedPrecondition, "PLACEHOLDER_NAME_TAKEN"),
             Error::Terminating { .. } => (Code::Unavailable, "PLACEHOLDER_TERMINATING"),
+            Error::NotReady { .. } => (Code::Unavailable, "NOT_READY"),
             Error::Kubernetes {
                 transient: true, ..
             } => (Code::Unavailable, "KUBERNETES_UNAVAILABLE"),

@@ -17,6 +17,7 @@ use coscheduler_proto::placeholder::{
     PlaceholderPhase, ReleaseOutcome, ReleaseRequest, ReleaseResponse, WatchPlaceholdersRequest,
     WatchPlaceholdersResponse,
 };
+use coscheduler_runtime::Health;
 
 use crate::cache::{self, Cache, ObjectKey, Phase, RunKey};
 use crate::ensure::{Ensured, check_name, ensure};
@@ -32,16 +33,33 @@ pub(crate) struct Placeholders {
     cache: Arc<Cache>,
     objects: Objects,
     clean_up: Arc<CleanUp>,
+    health: Health,
 }
 
 impl Placeholders {
-    /// Serves what `cache` knows, and writes through `objects` and `clean_up`.
-    pub(crate) fn new(cache: Arc<Cache>, objects: Objects, clean_up: Arc<CleanUp>) -> Self {
+    /// Serves what `cache` knows once it is filled, and writes through `objects` and `clean_up`.
+    pub(crate) fn new(
+        cache: Arc<Cache>,
+        objects: Objects,
+        clean_up: Arc<CleanUp>,
+        health: Health,
+    ) -> Self {
         Self {
             cache,
             objects,
             clean_up,
+            health,
         }
+    }
+
+    /// A cache that has not listed everything must not be taken for an empty cluster.
+    fn ready(&self) -> Result<(), Error> {
+        if self.health.is_ready() {
+            return Ok(());
+        }
+        Err(Error::NotReady {
+            missing: self.health.missing().join(", "),
+        })
     }
 }
 
@@ -57,6 +75,7 @@ impl PlaceholderService for Placeholders {
         let identity = convert::identity(pipeline_run);
         let placeholders = convert::placeholder_specs(placeholders);
         let (identity, placeholders) = both(identity, placeholders)?;
+        self.ready()?;
         let outcome = match ensure(&self.cache, &self.objects, &identity, &placeholders).await? {
             Ensured::Created => EnsureOutcome::Created,
             Ensured::Unchanged => EnsureOutcome::Unchanged,
@@ -71,6 +90,7 @@ impl PlaceholderService for Placeholders {
     async fn release(&self, request: Request<ReleaseRequest>) -> Answer<ReleaseResponse> {
         let identity =
             convert::identity(request.into_inner().pipeline_run).map_err(Error::BadRequest)?;
+        self.ready()?;
         let key = RunKey {
             namespace: identity.namespace.clone(),
             uid: identity.uid.clone(),
@@ -98,6 +118,7 @@ impl PlaceholderService for Placeholders {
         let size = page_size(request.page_size);
         let after = page_token(&request.page_token);
         let (size, after) = both(size, after)?;
+        self.ready()?;
         let mut page: Vec<_> = self
             .cache
             .placeholders()
@@ -131,6 +152,7 @@ impl PlaceholderService for Placeholders {
         if !violations.is_empty() {
             return Err(bad_request("", &violations));
         }
+        self.ready()?;
         let key = (namespace, name);
         match self.cache.placeholders().remove(&key) {
             Some(found) => Ok(Response::new(GetPlaceholderResponse {
@@ -151,6 +173,7 @@ impl PlaceholderService for Placeholders {
         &self,
         request: Request<WatchPlaceholdersRequest>,
     ) -> Answer<Self::WatchPlaceholdersStream> {
+        self.ready()?;
         let namespace = request.into_inner().namespace;
         let wanted =
             move |item: &cache::Placeholder| namespace.is_empty() || item.namespace == namespace;

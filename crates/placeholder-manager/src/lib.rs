@@ -51,7 +51,8 @@ pub async fn start(Args { kubernetes }: Args, process: Process) -> anyhow::Resul
     follow::spawn(&process, &client, &cache, &queue);
 
     let clean_up = Arc::new(CleanUp::new(cache.clone(), objects.clone()));
-    let service = grpc::Placeholders::new(cache, objects, clean_up.clone());
+    let service =
+        grpc::Placeholders::new(cache, objects, clean_up.clone(), process.health().clone());
     let services = GrpcServices::new()
         .add_service(PlaceholderServiceServer::new(service))
         .descriptors(FILE_DESCRIPTOR_SET);

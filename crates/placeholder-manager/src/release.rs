@@ -238,9 +238,7 @@ async fn delete_claim(
         "deleted claim"
     );
     match left {
-        Some(left) => {
-            cache.apply(left);
-        }
+        Some(left) => cache.refresh(left),
         None => {
             if let Some(deleted) = run.claims.get(&claim.name) {
                 cache.delete(&**deleted);

@@ -8,6 +8,30 @@ use serde_json::{Map, Number, Value};
 /// The largest magnitude up to which every integer is exact in a double, 2^53.
 const EXACT: f64 = 9_007_199_254_740_992.0;
 
+/// How many objects and lists may stand within each other in what crosses the wire. Decoders give up at 100 nested
+/// messages, and a level of JSON takes three.
+pub const DEEPEST: usize = 28;
+
+/// Where a value is nested deeper than [`DEEPEST`], as a JSON path; `None` where it is not.
+pub fn too_deep(value: &Value) -> Option<String> {
+    fn beyond(value: &Value, levels_left: usize) -> Option<String> {
+        let Some(left) = levels_left.checked_sub(1) else {
+            return Some(String::new());
+        };
+        match value {
+            Value::Object(fields) => fields
+                .iter()
+                .find_map(|(key, value)| Some(format!(".{key}{}", beyond(value, left)?))),
+            Value::Array(values) => values
+                .iter()
+                .enumerate()
+                .find_map(|(index, value)| Some(format!("[{index}]{}", beyond(value, left)?))),
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => None,
+        }
+    }
+    beyond(value, DEEPEST).map(|path| path.trim_start_matches('.').to_owned())
+}
+
 /// A Struct as a JSON object. Whole numbers up to 2^53 become integers, as Kubernetes expects; a number that JSON
 /// cannot carry (NaN, infinity) becomes null.
 pub fn from_struct(fields: Struct) -> Map<String, Value> {
@@ -83,6 +107,26 @@ mod tests {
             Value::Object(from_struct(object_to_struct(&object))),
             object
         );
+    }
+
+    fn nested(levels: usize) -> Value {
+        (1..levels).fold(json!({}), |inner, _| json!({"a": inner}))
+    }
+
+    #[test]
+    fn what_is_not_too_deep_survives_the_wire() {
+        use prost::Message as _;
+        let deepest = nested(DEEPEST);
+        assert_eq!(too_deep(&deepest), None);
+        let request = crate::planner::AdmitPipelineRunRequest {
+            old_pipeline_run: Some(object_to_struct(&deepest)),
+            ..Default::default()
+        };
+        let decoded =
+            crate::planner::AdmitPipelineRunRequest::decode(request.encode_to_vec().as_slice());
+        assert_eq!(decoded.unwrap(), request);
+        let path = too_deep(&json!({"spec": [nested(DEEPEST)]})).unwrap();
+        assert!(path.starts_with("spec[0].a.a"), "{path}");
     }
 
     #[test]

@@ -239,22 +239,33 @@ impl Services {
         self.group.check()
     }
 
-    /// Waits until a service ends that nobody asked to end; [`Services::check`]'s error.
+    /// Waits until a service ends that nobody asked to end, [`Services::check`]'s error, or until somebody takes the
+    /// webhook registration away: runs would then be created past us, and nobody would know.
     pub async fn failed(&self) -> anyhow::Error {
-        loop {
-            if let Err(error) = self.check() {
-                return error;
+        let ended = async {
+            loop {
+                if let Err(error) = self.check() {
+                    return error;
+                }
+                tokio::time::sleep(Duration::from_millis(200)).await;
             }
-            tokio::time::sleep(Duration::from_millis(200)).await;
+        };
+        tokio::select! {
+            error = ended => error,
+            () = registration::lost(&self.client, &self.ca_pem) => anyhow::anyhow!(
+                "MutatingWebhookConfiguration {CONFIGURATION_NAME} was removed or taken over by another launcher"
+            ),
         }
     }
 
-    /// What about Tekton's own configuration would keep runs from being coscheduled properly, for a person to read.
+    /// What in the cluster's configuration would keep runs from being coscheduled properly, for a person to read.
     ///
     /// # Errors
     /// If the API server does not answer or refuses.
-    pub async fn tekton_warning(&self) -> anyhow::Result<Option<String>> {
-        settings::tekton_warning(&self.client).await
+    pub async fn warnings(&self) -> anyhow::Result<Vec<String>> {
+        let flags = settings::flags_warning(&self.client).await?;
+        let tekton = settings::tekton_warning(&self.client).await?;
+        Ok(flags.into_iter().chain(tekton).collect())
     }
 
     /// Where `service` serves gRPC, as a URL.

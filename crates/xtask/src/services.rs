@@ -45,10 +45,11 @@ pub(crate) async fn run(
         );
     }
     eprintln!("logs: {}", services.logs_dir().display());
-    match services.tekton_warning().await {
-        Ok(None) => {}
-        Ok(Some(warning)) => eprintln!("warning: {warning}"),
-        Err(error) => eprintln!("warning: Tekton's own configuration was not checked: {error:#}"),
+    match services.warnings().await {
+        Ok(warnings) => warnings
+            .iter()
+            .for_each(|warning| eprintln!("warning: {warning}")),
+        Err(error) => eprintln!("warning: the cluster's configuration was not checked: {error:#}"),
     }
     println!("ready");
     std::io::stdout()
@@ -62,12 +63,12 @@ pub(crate) async fn run(
         }
         error = services.failed() => {
             eprintln!("{error:#}");
-            eprintln!("removing the webhook registrations and stopping the other services");
-            Err(anyhow::anyhow!("a service ended by itself"))
+            eprintln!("removing what is left of the webhook registrations and stopping the services");
+            Err(anyhow::anyhow!("the services cannot go on"))
         }
     };
     let stopped = services.stop().await;
-    // The service that ended by itself has been named already.
+    // What ended them has been named already.
     ended.and(stopped)
 }
 

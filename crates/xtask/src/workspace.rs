@@ -81,9 +81,19 @@ impl Workspace {
         command
     }
 
-    /// Cargo, the one that started this program.
+    /// Cargo, the one that started this program. What that one has set about this program's own package is taken out:
+    /// build scripts watch some of it, and would run again each time.
     pub(crate) fn cargo(&self) -> tokio::process::Command {
-        self.command(cargo_path())
+        let mut cargo = self.command(cargo_path());
+        for (name, _) in std::env::vars_os() {
+            let about_this_package = name.to_str().is_some_and(|name| {
+                name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_")
+            });
+            if about_this_package {
+                cargo.env_remove(name);
+            }
+        }
+        cargo
     }
 }
 

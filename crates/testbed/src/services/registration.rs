@@ -2,7 +2,10 @@
 //! launcher's own CA. They are known by a label: only what a launcher made is ever taken over or removed, so an
 //! installation in the cluster is safe from a launcher on somebody's desk.
 
+use std::pin::pin;
+
 use anyhow::{Context as _, bail};
+use futures::StreamExt as _;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::admissionregistration::v1::{
     MatchCondition, MutatingWebhook, MutatingWebhookConfiguration, RuleWithOperations,
@@ -10,6 +13,8 @@ use k8s_openapi::api::admissionregistration::v1::{
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
 use kube::api::{DeleteParams, ListParams, ObjectMeta, Patch, PatchParams, Preconditions};
+use kube::runtime::WatchStreamExt as _;
+use kube::runtime::watcher::watch_object;
 use kube::{Api, Client, ResourceExt as _};
 
 use super::{NAMESPACE, Ports};
@@ -94,6 +99,18 @@ pub(super) async fn remove_own(client: &Client, ca_pem: &str) -> anyhow::Result<
         }
     }
     bail!("it keeps changing")
+}
+
+/// Waits until the registration is gone or no longer ours.
+pub(super) async fn lost(client: &Client, ca_pem: &str) {
+    let mut states = pin!(watch_object(api(client), CONFIGURATION_NAME).default_backoff());
+    while let Some(state) = states.next().await {
+        // An API server that does not answer has not taken anything away.
+        let Ok(existing) = state else { continue };
+        if !existing.is_some_and(|existing| trusts(&existing, ca_pem)) {
+            return;
+        }
+    }
 }
 
 /// Removes every registration that any launcher made; one sentence for each, and for what was left alone.

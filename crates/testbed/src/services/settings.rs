@@ -47,6 +47,24 @@ pub(super) async fn ensure(client: &Client, mode: Option<&str>) -> anyhow::Resul
         .with_context(|| format!("failed to create ConfigMap {NAMESPACE}/{CONFIG_MAP}"))
 }
 
+/// What is wrong with the ConfigMap as it is: the services then run, and coschedule nothing.
+pub(super) async fn flags_warning(client: &Client) -> anyhow::Result<Option<String>> {
+    let api: Api<ConfigMap> = Api::namespaced(client.clone(), NAMESPACE);
+    let flags = api
+        .get_opt(CONFIG_MAP)
+        .await
+        .with_context(|| format!("failed to read ConfigMap {NAMESPACE}/{CONFIG_MAP}"))?;
+    let data = flags.and_then(|flags| flags.data).unwrap_or_default();
+    let Err(violations) = coscheduler_core::config::check(&data) else {
+        return Ok(None);
+    };
+    let violations: Vec<_> = violations.iter().map(ToString::to_string).collect();
+    Ok(Some(format!(
+        "ConfigMap {NAMESPACE}/{CONFIG_MAP} is not valid, so that nothing is coscheduled: {}",
+        violations.join("; ")
+    )))
+}
+
 /// What is wrong with Tekton's own configuration, if it was found: its assistant must be off, or both place the pods.
 ///
 /// A Tekton in another namespace is not found, and not judged.
