@@ -106,6 +106,10 @@ async fn the_launcher_never_blocks_the_cluster() {
     // Side by side on other ports; the one that was there first does not remove what the other took over.
     let other = Services::start(config(&bed)).await.unwrap();
     assert_ne!(other.ports(), successor.ports());
+    let noticed = tokio::time::timeout(Duration::from_secs(30), successor.failed())
+        .await
+        .unwrap();
+    assert!(noticed.to_string().contains("taken over"), "{noticed:#}");
     successor.stop().await.unwrap();
     let others = registered(&client).await.unwrap();
     assert_ne!(others, taken_over);

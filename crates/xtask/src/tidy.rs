@@ -79,7 +79,10 @@ pub(crate) async fn run(workspace: &Workspace) -> anyhow::Result<()> {
         broken += findings.len();
     }
     if broken > 0 {
-        bail!("tidy found {broken} broken rule{}", if broken == 1 { "" } else { "s" });
+        bail!(
+            "tidy found {broken} broken rule{}",
+            if broken == 1 { "" } else { "s" }
+        );
     }
     Ok(())
 }
