@@ -1,10 +1,11 @@
 //! Carries out the clean-up of a run, one step at a time: looks at what is left, asks `core` for the next step, takes
 //! it. Every step is safe to repeat, and every one is taken again from what is there, so it may stop anywhere.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use tokio::sync::OwnedMutexGuard;
 use tracing::{info, warn};
 
 use coscheduler_core::pipeline_run::RunState;
@@ -37,7 +38,7 @@ pub(crate) enum Released {
 pub(crate) struct CleanUp {
     cache: Arc<Cache>,
     objects: Objects,
-    busy: Mutex<HashSet<RunKey>>,
+    busy: Locks,
 }
 
 impl CleanUp {
@@ -52,9 +53,7 @@ impl CleanUp {
 
     /// Takes the next steps after a run, as work from the queue: what fails is logged and tried again.
     pub(crate) async fn work(&self, key: RunKey) -> Outcome {
-        let Some(_turn) = Turn::take(&self.busy, &key) else {
-            return Outcome::Retry;
-        };
+        let _turn = Turn::take(&self.busy, &key).await;
         match release(&self.cache, &self.objects, &key).await {
             Ok(Released::ClaimInUse) => Outcome::Retry,
             Ok(
@@ -81,34 +80,48 @@ impl CleanUp {
     ///
     /// Where the API server refuses.
     pub(crate) async fn release(&self, key: &RunKey) -> Result<Released, Error> {
-        let Some(_turn) = Turn::take(&self.busy, key) else {
-            return Ok(Released::InProgress);
-        };
+        let _turn = Turn::take(&self.busy, key).await;
         release(&self.cache, &self.objects, key).await
     }
 }
 
+/// The locks of the runs that are being cleaned up.
+type Locks = Mutex<HashMap<RunKey, Arc<tokio::sync::Mutex<()>>>>;
+
 /// The turn of one caller to clean up after a run; it ends when this is dropped.
 struct Turn<'a> {
-    busy: &'a Mutex<HashSet<RunKey>>,
+    locks: &'a Locks,
     key: RunKey,
+    lock: Arc<tokio::sync::Mutex<()>>,
+    held: Option<OwnedMutexGuard<()>>,
 }
 
 impl<'a> Turn<'a> {
-    /// `None` while it is somebody else's turn.
-    fn take(busy: &'a Mutex<HashSet<RunKey>>, key: &RunKey) -> Option<Self> {
-        let mut runs = busy.lock().unwrap_or_else(PoisonError::into_inner);
-        runs.insert(key.clone()).then(|| Self {
-            busy,
+    /// Waits until nobody else cleans up after the run.
+    async fn take(locks: &'a Locks, key: &RunKey) -> Self {
+        let lock = {
+            let mut locks = locks.lock().unwrap_or_else(PoisonError::into_inner);
+            locks.entry(key.clone()).or_default().clone()
+        };
+        let mut turn = Self {
+            locks,
             key: key.clone(),
-        })
+            lock: lock.clone(),
+            held: None,
+        };
+        turn.held = Some(lock.lock_owned().await);
+        turn
     }
 }
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        let mut runs = self.busy.lock().unwrap_or_else(PoisonError::into_inner);
-        runs.remove(&self.key);
+        drop(self.held.take());
+        let mut locks = self.locks.lock().unwrap_or_else(PoisonError::into_inner);
+        // Two are the map's and this one: nobody else waits.
+        if Arc::strong_count(&self.lock) == 2 {
+            locks.remove(&self.key);
+        }
     }
 }
 
@@ -269,4 +282,33 @@ async fn unprotect_claims(
         }
     }
     Ok(free.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn one_caller_at_a_time_and_no_lock_is_kept() {
+        let locks = Locks::default();
+        let key = RunKey {
+            namespace: "ci".to_owned(),
+            uid: "u".to_owned(),
+        };
+        let first = Turn::take(&locks, &key).await;
+        let mut second = Box::pin(Turn::take(&locks, &key));
+        assert!(futures::poll!(&mut second).is_pending());
+        drop(first);
+        let second = second.await;
+        assert_eq!(locks.lock().unwrap().len(), 1);
+        drop(second);
+        assert!(locks.lock().unwrap().is_empty());
+        // A caller that gives up waiting leaves nothing either.
+        let first = Turn::take(&locks, &key).await;
+        let mut second = Box::pin(Turn::take(&locks, &key));
+        assert!(futures::poll!(&mut second).is_pending());
+        drop(second);
+        drop(first);
+        assert!(locks.lock().unwrap().is_empty());
+    }
 }
