@@ -2,6 +2,7 @@
 
 use kube::core::DynamicObject;
 use kube::core::admission::{AdmissionRequest, AdmissionResponse};
+use prost_types::Struct;
 use serde_json::Value;
 
 use coscheduler_core::admit::Admission;
@@ -22,28 +23,35 @@ pub(crate) fn object(request: &AdmissionRequest<DynamicObject>) -> Value {
 }
 
 /// What to ask about a PipelineRun that is being created or updated.
+///
+/// # Errors
+///
+/// Where what would be asked cannot cross the wire.
 pub(crate) fn pipeline_run_question(
     request: &AdmissionRequest<DynamicObject>,
     object: &Value,
-) -> AdmitPipelineRunRequest {
-    let read = |object: &Value| json::object_to_struct(&read_parts(object));
-    AdmitPipelineRunRequest {
+) -> Result<AdmitPipelineRunRequest, Violation> {
+    let old = request
+        .old_object
+        .as_ref()
+        .map(|old| askable(&serde_json::to_value(old).unwrap_or_default()));
+    Ok(AdmitPipelineRunRequest {
         request_uid: request.uid.clone(),
-        pipeline_run: Some(read(object)),
-        old_pipeline_run: request
-            .old_object
-            .as_ref()
-            .map(|old| read(&serde_json::to_value(old).unwrap_or_default())),
-    }
+        pipeline_run: Some(askable(object)?),
+        old_pipeline_run: old.transpose()?,
+    })
 }
 
-/// What keeps a PipelineRun from being asked about at all.
-pub(crate) fn unaskable(object: &Value) -> Option<Violation> {
-    let field = json::too_deep(&read_parts(object))?;
-    Some(Violation::new(
-        field,
-        format!("is nested deeper than {} levels", json::DEEPEST),
-    ))
+/// The parts of a PipelineRun that are asked about.
+fn askable(object: &Value) -> Result<Struct, Violation> {
+    let parts = read_parts(object);
+    match json::too_deep(&parts) {
+        None => Ok(json::object_to_struct(&parts)),
+        Some(field) => Err(Violation::new(
+            field,
+            format!("is nested deeper than {} levels", json::DEEPEST),
+        )),
+    }
 }
 
 /// What to ask about a TaskRun or CustomRun that is being created.

@@ -63,10 +63,12 @@ async fn admit_pipeline_run(
 ) -> Answer {
     let request = read(review)?;
     let object = review::object(&request);
-    if let Some(violation) = review::unaskable(&object) {
-        return Ok(Json(review::refused(&request, &[violation]).into_review()));
-    }
-    let question = review::pipeline_run_question(&request, &object);
+    let question = match review::pipeline_run_question(&request, &object) {
+        Ok(question) => question,
+        Err(violation) => {
+            return Ok(Json(review::refused(&request, &[violation]).into_review()));
+        }
+    };
     let answer = planner::admit_pipeline_run(&planner, question, wait.patience()).await;
     let decision = answer.map(|admission| {
         let mutation = review::pipeline_run_mutation(&admission);

@@ -21,22 +21,17 @@ pub fn restore(old: &PipelineRun, new: &PipelineRun) -> Admission {
     let mut warnings = forged_in_tasks(new);
     let mut set_annotations = BTreeMap::new();
     let mut remove_annotations = Vec::new();
+    let mut changed = Vec::new();
     for key in PINNED {
         match (old.annotations.get(key), new.annotations.get(key)) {
             (Some(was), is) if is != Some(was) => {
                 set_annotations.insert(key.to_owned(), was.clone());
             }
             (None, Some(_)) => remove_annotations.push(key.to_owned()),
-            (Some(_) | None, Some(_) | None) => {}
+            (Some(_) | None, Some(_) | None) => continue,
         }
+        changed.push(key);
     }
-    let changed: Vec<&str> = PINNED
-        .into_iter()
-        .filter(|key| {
-            set_annotations.contains_key(*key)
-                || remove_annotations.iter().any(|removed| removed == key)
-        })
-        .collect();
     if !changed.is_empty() {
         warnings.push(format!(
             "kept {} as it was when the run was created: it cannot be changed",

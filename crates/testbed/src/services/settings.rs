@@ -49,12 +49,9 @@ pub(super) async fn ensure(client: &Client, mode: Option<&str>) -> anyhow::Resul
 
 /// What is wrong with the ConfigMap as it is: the services then run, and coschedule nothing.
 pub(super) async fn flags_warning(client: &Client) -> anyhow::Result<Option<String>> {
-    let api: Api<ConfigMap> = Api::namespaced(client.clone(), NAMESPACE);
-    let flags = api
-        .get_opt(CONFIG_MAP)
-        .await
-        .with_context(|| format!("failed to read ConfigMap {NAMESPACE}/{CONFIG_MAP}"))?;
-    let data = flags.and_then(|flags| flags.data).unwrap_or_default();
+    let data = data(client, NAMESPACE, CONFIG_MAP)
+        .await?
+        .unwrap_or_default();
     let Err(violations) = coscheduler_core::config::check(&data) else {
         return Ok(None);
     };
@@ -69,14 +66,10 @@ pub(super) async fn flags_warning(client: &Client) -> anyhow::Result<Option<Stri
 ///
 /// A Tekton in another namespace is not found, and not judged.
 pub(super) async fn tekton_warning(client: &Client) -> anyhow::Result<Option<String>> {
-    let api: Api<ConfigMap> = Api::namespaced(client.clone(), TEKTON_NAMESPACE);
-    let flags = api
-        .get_opt(TEKTON_FLAGS)
-        .await
-        .with_context(|| format!("failed to read ConfigMap {TEKTON_NAMESPACE}/{TEKTON_FLAGS}"))?;
-    let Some(flags) = flags else { return Ok(None) };
-    let coschedule = flags.data.and_then(|mut data| data.remove("coschedule"));
-    Ok(match coschedule.as_deref() {
+    let Some(flags) = data(client, TEKTON_NAMESPACE, TEKTON_FLAGS).await? else {
+        return Ok(None);
+    };
+    Ok(match flags.get("coschedule").map(String::as_str) {
         Some("disabled") => None,
         other => Some(format!(
             "ConfigMap {TEKTON_NAMESPACE}/{TEKTON_FLAGS} has coschedule: {}; it must be disabled, or Tekton's own affinity \
@@ -84,6 +77,20 @@ pub(super) async fn tekton_warning(client: &Client) -> anyhow::Result<Option<Str
             other.unwrap_or("(absent, which means workspaces)")
         )),
     })
+}
+
+/// The data of a ConfigMap; `None` where there is no such ConfigMap.
+async fn data(
+    client: &Client,
+    namespace: &str,
+    name: &str,
+) -> anyhow::Result<Option<BTreeMap<String, String>>> {
+    let api: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
+    let config_map = api
+        .get_opt(name)
+        .await
+        .with_context(|| format!("failed to read ConfigMap {namespace}/{name}"))?;
+    Ok(config_map.map(|config_map| config_map.data.unwrap_or_default()))
 }
 
 fn unless_present<K>(created: kube::Result<K>) -> kube::Result<()> {
