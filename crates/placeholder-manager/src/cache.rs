@@ -1,18 +1,21 @@
 //! What the manager knows: every coscheduled PipelineRun with its placeholders, pods and claims, kept up to date by the
 //! watches. Reducers only (`apply`, `delete`, `retain`): no I/O, no decisions.
 
+mod identities;
 mod kind;
 mod view;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use tokio::sync::{broadcast, watch};
 
 use coscheduler_core::pipeline_run::PipelineRun;
 
+use identities::Identities;
 pub(crate) use kind::Kind;
 pub(crate) use view::{Phase, Placeholder};
 
@@ -56,15 +59,22 @@ pub(crate) struct Change {
 /// The index of runs. Cheap to share; every method takes and releases the lock.
 #[derive(Debug)]
 pub(crate) struct Cache {
-    runs: RwLock<HashMap<RunKey, Run>>,
+    index: RwLock<Index>,
     version: watch::Sender<u64>,
     changes: broadcast::Sender<Change>,
+}
+
+/// The runs with what belongs to them, and who they are.
+#[derive(Debug, Default)]
+struct Index {
+    runs: HashMap<RunKey, Run>,
+    identities: Identities,
 }
 
 impl Default for Cache {
     fn default() -> Self {
         Self {
-            runs: RwLock::default(),
+            index: RwLock::default(),
             version: watch::Sender::new(0),
             changes: broadcast::Sender::new(BUFFERED_CHANGES),
         }
@@ -105,8 +115,8 @@ impl Cache {
     /// Forgets every object of a kind that a fresh list did not have. Answers the runs they belonged to.
     pub(crate) fn retain<K: Kind>(&self, listed: &HashSet<(RunKey, String)>) -> Vec<RunKey> {
         let stale: Vec<Arc<K>> = {
-            let mut runs = self.runs.write().unwrap_or_else(PoisonError::into_inner);
-            let objects = runs.iter_mut().flat_map(|(key, run)| {
+            let mut index = self.write();
+            let objects = index.runs.iter_mut().flat_map(|(key, run)| {
                 let of_run = K::slot(run).values().cloned();
                 of_run.map(|object| (key.clone(), object))
             });
@@ -123,15 +133,24 @@ impl Cache {
 
     /// Everything that belongs to a run, as it is now.
     pub(crate) fn get(&self, key: &RunKey) -> Option<Run> {
-        let runs = self.runs.read().unwrap_or_else(PoisonError::into_inner);
-        runs.get(key).cloned()
+        self.read().runs.get(key).cloned()
+    }
+
+    /// The run with this uid, in whatever namespace.
+    pub(crate) fn pipeline_run(&self, uid: &str) -> Option<Arc<PipelineRun>> {
+        self.read().identities.by_uid(uid).cloned()
+    }
+
+    /// The run whose newest known version this is.
+    pub(crate) fn pipeline_run_at(&self, resource_version: &str) -> Option<Arc<PipelineRun>> {
+        self.read().identities.by_version(resource_version).cloned()
     }
 
     /// All placeholders, by namespace and name.
     pub(crate) fn placeholders(&self) -> BTreeMap<ObjectKey, Placeholder> {
-        let runs = self.runs.read().unwrap_or_else(PoisonError::into_inner);
-        runs.iter()
-            .flat_map(|(key, run)| view::placeholders(key, run))
+        let index = self.read();
+        let runs = index.runs.iter();
+        runs.flat_map(|(key, run)| view::placeholders(key, run))
             .map(|placeholder| {
                 let key = (placeholder.namespace.clone(), placeholder.name.clone());
                 (key, placeholder)
@@ -150,25 +169,48 @@ impl Cache {
     }
 
     fn update(&self, key: &RunKey, change: impl FnOnce(&mut Run)) {
-        let mut runs = self.runs.write().unwrap_or_else(PoisonError::into_inner);
-        let run = runs.entry(key.clone()).or_default();
-        let before = view::placeholders(key, run);
+        let mut index = self.write();
+        let run = index.runs.entry(key.clone()).or_default();
+        let (before, was) = (view::placeholders(key, run), run.itself());
         change(run);
-        let after = view::placeholders(key, run);
+        let (after, is) = (view::placeholders(key, run), run.itself());
         if run.is_empty() {
-            runs.remove(key);
+            index.runs.remove(key);
         }
+        index.identities.replace(was, is);
         // Sent under the lock, so that changes leave in the order in which they happened.
         for change in view::changes(before, after) {
             // A send fails only while nobody listens.
             drop(self.changes.send(change));
         }
-        drop(runs);
+        drop(index);
         self.version.send_modify(|version| *version += 1);
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, Index> {
+        self.index.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Index> {
+        self.index.write().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Run {
+    /// The run itself, where it is known.
+    pub(crate) fn itself(&self) -> Option<Arc<PipelineRun>> {
+        self.pipeline_run.values().next().cloned()
+    }
+
+    /// What its objects say about the run with this uid that owns them.
+    pub(crate) fn owners(&self, uid: &str) -> impl Iterator<Item = &OwnerReference> {
+        let sets = self.stateful_sets.values().map(|set| &set.metadata);
+        let claims = self.claims.values().map(|claim| &claim.metadata);
+        sets.chain(claims)
+            .flat_map(|metadata| metadata.owner_references.iter().flatten())
+            .filter(move |owner| owner.uid == uid)
+    }
+
     fn is_empty(&self) -> bool {
         self.pipeline_run.is_empty()
             && self.stateful_sets.is_empty()
@@ -240,6 +282,26 @@ mod tests {
         assert_eq!(cache.retain::<PipelineRun>(&listed), [key("old")]);
         assert!(cache.get(&key("old")).unwrap().pipeline_run.is_empty());
         assert!(!cache.get(&key("new")).unwrap().pipeline_run.is_empty());
+    }
+
+    #[test]
+    fn a_run_is_known_by_its_uid_and_newest_version_until_it_goes() {
+        let at = |version: &str| PipelineRun {
+            resource_version: version.to_owned(),
+            ..run("run", "u")
+        };
+        let uid = |run: Option<Arc<PipelineRun>>| run.map(|run| run.uid.clone());
+        let cache = Cache::default();
+        cache.apply(at("1"));
+        cache.apply(at("2"));
+        assert_eq!(uid(cache.pipeline_run("u")), Some("u".to_owned()));
+        assert_eq!(uid(cache.pipeline_run_at("2")), Some("u".to_owned()));
+        assert_eq!(uid(cache.pipeline_run_at("1")), None);
+        // An object of the run says nothing about the run itself.
+        cache.apply(set("u"));
+        cache.delete(&at("2"));
+        assert_eq!(uid(cache.pipeline_run("u")), None);
+        assert_eq!(uid(cache.pipeline_run_at("2")), None);
     }
 
     #[test]

@@ -16,6 +16,7 @@ use coscheduler_proto::convert::Identity;
 
 use crate::cache::{Cache, Kind as _, Run, RunKey};
 use crate::error::Error;
+use crate::identity::{known, mismatch};
 use crate::objects::Objects;
 
 /// How long a call waits for the watch to deliver the version of the run that the caller has seen already.
@@ -67,48 +68,34 @@ pub(crate) async fn ensure(
     Ok(outcome)
 }
 
-/// The run as of `identity.resource_version` or later, once the watch has delivered it.
+/// The run as of `identity.resource_version` or later, once the watch has delivered it. What disagrees with a run that
+/// is known is refused at once.
 async fn seen(cache: &Cache, identity: &Identity) -> Result<(Arc<PipelineRun>, Run), Error> {
     let key = RunKey {
         namespace: identity.namespace.clone(),
         uid: identity.uid.clone(),
     };
+    let not_seen = || Error::NotSeen {
+        run: format!("{}/{}", identity.namespace, identity.name),
+        resource_version: identity.resource_version.clone(),
+    };
     let mut version = cache.version();
     let wait = async {
         loop {
             version.mark_unchanged();
-            if let Some(objects) = cache.get(&key)
-                && let Some(run) = objects.pipeline_run.values().next().cloned()
+            if known(cache, identity)?.is_some()
+                && let Some(objects) = cache.get(&key)
+                && let Some(run) = objects.itself()
                 && !is_newer(&identity.resource_version, &run.resource_version)
             {
-                return Some((run, objects));
+                return Ok((run, objects));
             }
-            version.changed().await.ok()?;
+            version.changed().await.map_err(|_| not_seen())?;
         }
     };
-    let found = tokio::time::timeout(CATCH_UP, wait).await.ok().flatten();
-    let (run, objects) = found.ok_or_else(|| Error::NotSeen {
-        run: format!("{}/{}", identity.namespace, identity.name),
-        resource_version: identity.resource_version.clone(),
-    })?;
-    check_name(&run, identity)?;
-    Ok((run, objects))
-}
-
-/// Refuses a call that names another run than the one with its uid.
-///
-/// # Errors
-///
-/// Where the names differ.
-pub(crate) fn check_name(run: &PipelineRun, identity: &Identity) -> Result<(), Error> {
-    if run.name == identity.name {
-        return Ok(());
-    }
-    Err(mismatch(
-        run,
-        "pipeline_run.name",
-        format!("the run with this uid is {}", run.name),
-    ))
+    tokio::time::timeout(CATCH_UP, wait)
+        .await
+        .unwrap_or_else(|_| Err(not_seen()))
 }
 
 /// Refuses placeholders other than those that the run's own pinned annotations call for.
@@ -260,14 +247,6 @@ fn check_owner(set: &StatefulSet, run: &PipelineRun) -> Result<(), Error> {
     Ok(())
 }
 
-fn mismatch(run: &PipelineRun, field: &str, detail: String) -> Error {
-    Error::Mismatch {
-        field: field.to_owned(),
-        run: format!("{}/{}", run.namespace, run.name),
-        detail,
-    }
-}
-
 /// Whether `left` is a later version than `right`. Resource versions of one resource compare as numbers (Kubernetes
 /// 1.35, "Resource versions"); ones that are not numbers are never later.
 fn is_newer(left: &str, right: &str) -> bool {
@@ -278,14 +257,4 @@ fn is_newer(left: &str, right: &str) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn resource_versions_compare_as_numbers() {
-        assert!(is_newer("10", "9"));
-        assert!(!is_newer("9", "10"));
-        assert!(!is_newer("9", "9"));
-        assert!(!is_newer("x", "9"));
-    }
-}
+mod tests;

@@ -19,9 +19,10 @@ use coscheduler_proto::placeholder::{
 };
 use coscheduler_runtime::Health;
 
-use crate::cache::{self, Cache, ObjectKey, Phase, RunKey};
-use crate::ensure::{Ensured, check_name, ensure};
+use crate::cache::{self, Cache, ObjectKey, Phase};
+use crate::ensure::{Ensured, ensure};
 use crate::error::Error;
+use crate::identity::known_or_gone;
 use crate::objects::Objects;
 use crate::release::{CleanUp, Released};
 
@@ -91,14 +92,7 @@ impl PlaceholderService for Placeholders {
         let identity =
             convert::identity(request.into_inner().pipeline_run).map_err(Error::BadRequest)?;
         self.ready()?;
-        let key = RunKey {
-            namespace: identity.namespace.clone(),
-            uid: identity.uid.clone(),
-        };
-        let known = self.cache.get(&key).unwrap_or_default();
-        for run in known.pipeline_run.values() {
-            check_name(run, &identity)?;
-        }
+        let key = known_or_gone(&self.cache, &identity)?;
         let outcome = match self.clean_up.release(&key).await? {
             Released::Done => ReleaseOutcome::Released,
             Released::InProgress | Released::ClaimInUse => ReleaseOutcome::InProgress,

@@ -12,6 +12,7 @@ mod ensure;
 mod error;
 mod follow;
 mod grpc;
+mod identity;
 mod objects;
 mod release;
 

@@ -189,27 +189,17 @@ async fn leftovers(objects: &Objects, key: &RunKey, run: &Run) -> Result<Leftove
 /// Whether the run still needs its objects. One that the watch does not know, although objects of it are left, is
 /// looked up: the watch may only be late.
 async fn presence(objects: &Objects, key: &RunKey, run: &Run) -> Result<RunPresence, Error> {
-    if let Some(known) = run.pipeline_run.values().next() {
+    if let Some(known) = run.itself() {
         return Ok(match known.state {
             _ if known.deletion => RunPresence::Gone,
             RunState::Done => RunPresence::Done,
             RunState::Pending | RunState::Active => RunPresence::Active,
         });
     }
-    let owners = run
-        .stateful_sets
-        .values()
-        .flat_map(|set| set.metadata.owner_references.iter().flatten())
-        .chain(
-            run.claims
-                .values()
-                .flat_map(|claim| claim.metadata.owner_references.iter().flatten()),
-        );
-    for owner in owners {
-        if owner.uid == key.uid
-            && objects
-                .run_exists(&key.namespace, &owner.name, &key.uid)
-                .await?
+    for owner in run.owners(&key.uid) {
+        if objects
+            .run_exists(&key.namespace, &owner.name, &key.uid)
+            .await?
         {
             return Ok(RunPresence::Active);
         }

@@ -1,0 +1,199 @@
+//! One honest call; each test changes one thing about it.
+
+use super::*;
+use coscheduler_core::admit::admit;
+use coscheduler_core::config::{Configuration, PlaceholderDefaults};
+use coscheduler_core::mode::Mode;
+use http::{Request, Response};
+use kube::Client;
+use kube::client::Body;
+use serde_json::json;
+use tokio::time::Instant;
+use tower_test::mock;
+
+/// The API server, which must not be asked.
+type Silent = mock::Handle<Request<Body>, Response<Body>>;
+
+/// A run as it is stored, with one template, one claim, a podTemplate and a service account.
+fn stored() -> PipelineRun {
+    let run = PipelineRun::parse(&json!({
+        "metadata": {
+            "namespace": "ci", "name": "build", "uid": "u", "resourceVersion": "10", "labels": {"team": "a"},
+        },
+        "spec": {
+            "taskRunTemplate": {"serviceAccountName": "builder", "podTemplate": {"nodeSelector": {"disk": "ssd"}}},
+            "workspaces": [
+                {"name": "source", "volumeClaimTemplate": {"spec": {"accessModes": ["ReadWriteOnce"]}}},
+                {"name": "cache", "persistentVolumeClaim": {"claimName": "build-cache"}},
+            ],
+        },
+    }))
+    .unwrap();
+    let configuration = Configuration {
+        mode: Mode::PipelineRuns,
+        placeholder: PlaceholderDefaults::default(),
+    };
+    admit(&configuration, &run, "request").apply(&run)
+}
+
+fn identity() -> Identity {
+    Identity {
+        namespace: "ci".to_owned(),
+        name: "build".to_owned(),
+        uid: "u".to_owned(),
+        resource_version: "10".to_owned(),
+    }
+}
+
+fn planned(run: &PipelineRun) -> PlaceholderSpec {
+    match plan(run).unwrap().action {
+        Action::Ensure(mut placeholders) => placeholders.remove(0),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Makes a call at a manager that knows the run and an API server that answers nothing.
+async fn call(
+    identity: &Identity,
+    placeholders: &[PlaceholderSpec],
+) -> (Result<Ensured, Error>, Silent) {
+    let (service, server) = mock::pair();
+    let cache = Cache::default();
+    cache.apply(stored());
+    let objects = Objects::new(Client::new(service, "ci"));
+    (
+        ensure(&cache, &objects, identity, placeholders).await,
+        server,
+    )
+}
+
+/// A call that asks for anything but what is planned is refused, and nothing is asked of the API server.
+async fn refused(field: &str, change: impl FnOnce(&mut PlaceholderSpec)) {
+    let mut spec = planned(&stored());
+    change(&mut spec);
+    let (outcome, mut server) = call(&identity(), &[spec]).await;
+    match outcome {
+        Err(Error::Mismatch { field: named, .. }) => {
+            assert_eq!(named, format!("placeholders[0].{field}"));
+        }
+        other => panic!("{field}: {other:?}"),
+    }
+    assert!(server.next_request().await.is_none(), "{field}");
+}
+
+#[tokio::test]
+async fn each_field_of_a_placeholder_that_is_not_the_runs_is_refused() {
+    refused("name", |spec| {
+        spec.name = "affinity-assistant-ffffffffff".parse().unwrap()
+    })
+    .await;
+    refused("labels", |spec| {
+        spec.labels.insert("team".to_owned(), "b".to_owned());
+    })
+    .await;
+    refused("labels", |spec| spec.labels.clear()).await;
+    refused("claim_templates", |spec| spec.claim_templates.clear()).await;
+    refused("claim_templates", |spec| {
+        spec.claim_templates[0].name = "pvc-ffffffffff".parse().unwrap();
+    })
+    .await;
+    refused("claim_templates", |spec| {
+        spec.claim_templates[0].workspace = "cache".to_owned()
+    })
+    .await;
+    refused("claim_templates", |spec| {
+        spec.claim_templates[0].spec = json!({"volumeName": "theirs"});
+    })
+    .await;
+    refused("claim_templates", |spec| {
+        spec.claim_templates[0].labels.clear()
+    })
+    .await;
+    refused("claim_templates", |spec| {
+        spec.claim_templates[0]
+            .annotations
+            .insert("a".to_owned(), "b".to_owned());
+    })
+    .await;
+    refused("claim_names", |spec| {
+        spec.claim_names = vec!["theirs".to_owned()]
+    })
+    .await;
+    refused("claim_names", |spec| {
+        spec.claim_names.push("theirs".to_owned())
+    })
+    .await;
+    refused("cpu", |spec| spec.cpu = "64".to_owned()).await;
+    refused("memory", |spec| spec.memory = "1Ti".to_owned()).await;
+    refused("image", |spec| spec.image = "evil".to_owned()).await;
+    refused("pod_template", |spec| {
+        spec.pod_template
+            .insert("priorityClassName".to_owned(), "high".into());
+    })
+    .await;
+    refused("service_account_name", |spec| {
+        spec.service_account_name = "admin".to_owned()
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn more_or_fewer_placeholders_than_planned_are_refused() {
+    let spec = planned(&stored());
+    for asked in [vec![], vec![spec.clone(), spec]] {
+        let (outcome, mut server) = call(&identity(), &asked).await;
+        assert!(matches!(outcome, Err(Error::Mismatch { field, .. }) if field == "placeholders"));
+        assert!(server.next_request().await.is_none());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_run_is_refused_at_once_and_one_not_seen_after_a_moment() {
+    let start = Instant::now();
+    let elsewhere = Identity {
+        namespace: "prod".to_owned(),
+        ..identity()
+    };
+    let (outcome, mut server) = call(&elsewhere, &[planned(&stored())]).await;
+    assert!(
+        matches!(outcome, Err(Error::Mismatch { field, .. }) if field == "pipeline_run.namespace")
+    );
+    assert!(server.next_request().await.is_none());
+    assert_eq!(start.elapsed(), Duration::ZERO);
+
+    let unknown = Identity {
+        uid: "new".to_owned(),
+        resource_version: "11".to_owned(),
+        ..identity()
+    };
+    let newer = Identity {
+        resource_version: "11".to_owned(),
+        ..identity()
+    };
+    for identity in [unknown, newer] {
+        let start = Instant::now();
+        let (outcome, mut server) = call(&identity, &[planned(&stored())]).await;
+        assert!(matches!(outcome, Err(Error::NotSeen { .. })), "{outcome:?}");
+        assert!(server.next_request().await.is_none());
+        assert_eq!(start.elapsed(), CATCH_UP);
+    }
+}
+
+#[tokio::test]
+async fn a_late_call_creates_nothing() {
+    let late = Identity {
+        resource_version: "9".to_owned(),
+        ..identity()
+    };
+    let (outcome, mut server) = call(&late, &[planned(&stored())]).await;
+    assert_eq!(outcome.unwrap(), Ensured::Superseded);
+    assert!(server.next_request().await.is_none());
+}
+
+#[test]
+fn resource_versions_compare_as_numbers() {
+    assert!(is_newer("10", "9"));
+    assert!(!is_newer("9", "10"));
+    assert!(!is_newer("9", "9"));
+    assert!(!is_newer("x", "9"));
+}
