@@ -40,6 +40,9 @@ pub struct Owner<'a> {
 }
 
 /// The StatefulSet of a placeholder.
+///
+/// Its owner reference is the controller's, without `blockOwnerDeletion`: where the admission plugin
+/// `OwnerReferencesPermissionEnforcement` is on, that field needs the right to update the finalizers of PipelineRuns.
 pub fn build(owner: Owner<'_>, spec: &PlaceholderSpec) -> StatefulSet {
     let all_labels = with_owner(spec.labels.clone(), owner);
     StatefulSet {
@@ -49,7 +52,6 @@ pub fn build(owner: Owner<'_>, spec: &PlaceholderSpec) -> StatefulSet {
             labels: Some(all_labels.clone()),
             owner_references: Some(vec![OwnerReference {
                 controller: Some(true),
-                block_owner_deletion: Some(true),
                 ..reference(owner)
             }]),
             ..ObjectMeta::default()
@@ -356,7 +358,7 @@ mod tests {
                     "labels": labels,
                     "ownerReferences": [{
                         "apiVersion": "tekton.dev/v1", "kind": "PipelineRun", "name": "run", "uid": "u",
-                        "controller": true, "blockOwnerDeletion": true,
+                        "controller": true,
                     }],
                 },
                 "spec": {
