@@ -17,6 +17,7 @@
 //! A bed that is dropped, or whose owner dies in any way, takes every process and file of it along (see
 //! [`ProcessGroup`]).
 
+mod balancer;
 mod bed;
 mod binaries;
 mod bundled;
@@ -31,6 +32,7 @@ pub mod services;
 mod tekton;
 mod waiting;
 
+pub use balancer::Balancer;
 pub use bed::{Detached, TestBed};
 pub use binaries::{Binaries, Lines, Progress, build, default_folder};
 pub use config::{

@@ -19,25 +19,7 @@ use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 /// What the guardian does. `$1` is the members' process group, `$2` the folder to remove at the end. A line `stay` on
 /// the pipe means that the end of the pipe is not the end of the group: then a file `down` in the folder is.
-const GUARDIAN: &str = r#"
-group=$1 folder=$2 stay=
-end() {
-  trap '' TERM INT HUP
-  kill -TERM "-$group" 2>/dev/null
-  turns=0
-  while kill -0 "-$group" 2>/dev/null && [ "$turns" -lt 20 ]; do sleep 0.1; turns=$((turns + 1)); done
-  kill -KILL "-$group" 2>/dev/null
-  turns=0
-  until rm -rf -- "$folder" 2>/dev/null || [ "$turns" -ge 20 ]; do sleep 0.1; turns=$((turns + 1)); done
-  exit 0
-}
-trap end TERM INT HUP
-while read -r word; do if [ "$word" = stay ]; then stay=1; fi; done
-if [ -n "$stay" ]; then
-  while [ -d "$folder" ] && [ ! -e "$folder/down" ]; do sleep 0.2; done
-fi
-end
-"#;
+const GUARDIAN: &str = include_str!("guardian.sh");
 
 /// How long the guardian may take to end the group before the owner does it itself.
 const GUARDIAN_PATIENCE: Duration = Duration::from_secs(10);
@@ -218,25 +200,60 @@ impl ProcessGroup {
     /// # Errors
     /// When there is no such member, or it still runs after `patience`.
     pub async fn terminate(&self, name: &str, patience: Duration) -> Result<Option<i32>> {
-        {
-            let mut inner = self.lock();
-            let member = inner.member(name)?;
-            member.asked_to_end = true;
-            if member.poll(name)?.is_none() {
-                kill_process(pid(&member.child)?, Signal::TERM)
-                    .with_context(|| format!("failed to send SIGTERM to {name}"))?;
-            }
-        }
+        self.signal(name, Signal::TERM)?;
+        self.ended(name, patience)
+            .await
+            .context("it was told to end with SIGTERM")
+    }
+
+    /// Waits for the end of one member, whatever ends it, and does not hold that end against it any more; its exit code,
+    /// or `None` if a signal ended it.
+    ///
+    /// # Errors
+    /// When there is no such member, or it still runs after `patience`.
+    pub async fn ended(&self, name: &str, patience: Duration) -> Result<Option<i32>> {
         let end = Instant::now() + patience;
         loop {
-            if let Some(status) = self.lock().member(name)?.poll(name)? {
-                return Ok(status.code());
+            {
+                let mut inner = self.lock();
+                let member = inner.member(name)?;
+                if let Some(status) = member.poll(name)? {
+                    member.asked_to_end = true;
+                    return Ok(status.code());
+                }
             }
             if Instant::now() >= end {
-                bail!("{name} still runs {patience:?} after SIGTERM");
+                bail!("{name} still runs after {patience:?}");
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
+    }
+
+    /// Stops one member where it is (SIGSTOP), as a node that hangs would, until [`ProcessGroup::resume`].
+    ///
+    /// # Errors
+    /// When there is no such member.
+    pub fn pause(&self, name: &str) -> Result<()> {
+        self.signal(name, Signal::STOP)
+    }
+
+    /// Lets a member go on that was paused (SIGCONT).
+    ///
+    /// # Errors
+    /// When there is no such member.
+    pub fn resume(&self, name: &str) -> Result<()> {
+        self.signal(name, Signal::CONT)
+    }
+
+    fn signal(&self, name: &str, signal: Signal) -> Result<()> {
+        let mut inner = self.lock();
+        let member = inner.member(name)?;
+        member.asked_to_end |= signal == Signal::TERM;
+        if member.poll(name)?.is_none() {
+            kill_process(pid(&member.child)?, signal)
+                .with_context(|| format!("failed to send {signal:?} to {name}"))?;
+        }
+        Ok(())
     }
 
     /// The log file of a member.

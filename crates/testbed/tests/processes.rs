@@ -189,3 +189,27 @@ async fn members_can_be_ended_and_started_one_by_one() {
     group.stop().await.unwrap();
     assert!(!folder.path().exists());
 }
+
+#[tokio::test]
+async fn a_member_can_be_paused_and_its_end_waited_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let group = ProcessGroup::start(folder.path()).unwrap();
+    let script = "while [ ! -e end ]; do echo turn; sleep 0.02; done; exit 1";
+    let mut command = shell(script);
+    command.current_dir(folder.path());
+    group.spawn("one", command).unwrap();
+    let turns = || fs::read_to_string(group.log("one")).unwrap().len();
+    wait_until("its first turns", || turns() > 0);
+
+    group.pause("one").unwrap();
+    fs::write(folder.path().join("end"), "").unwrap();
+    let error = group
+        .ended("one", Duration::from_millis(300))
+        .await
+        .unwrap_err();
+    assert!(error.to_string().contains("still runs"), "{error}");
+    group.resume("one").unwrap();
+    assert_eq!(group.ended("one", PATIENCE).await.unwrap(), Some(1));
+    // Who waited for the end knows of it.
+    group.stop().await.unwrap();
+}

@@ -84,16 +84,17 @@ async fn buf(workspace: &Workspace) -> anyhow::Result<Result<PathBuf, String>> {
     Ok(Ok(installed))
 }
 
+/// Every shell script of the repository.
+const SCRIPTS: [&str; 2] = [".ci/run", "crates/testbed/src/guardian.sh"];
+
 pub(super) async fn shellcheck(workspace: &Workspace) -> anyhow::Result<Report> {
-    let output = match workspace
-        .command("shellcheck")
-        .arg(".ci/run")
-        .output()
-        .await
-    {
+    let output = match workspace.command("shellcheck").args(SCRIPTS).output().await {
         Ok(output) => output,
         Err(error) if error.kind() == ErrorKind::NotFound => {
-            let notice = "shellcheck is not installed: .ci/run was not checked".to_owned();
+            let notice = format!(
+                "shellcheck is not installed: {} were not checked",
+                SCRIPTS.join(", ")
+            );
             return Ok(Report {
                 findings: Vec::new(),
                 notices: vec![notice],
@@ -107,7 +108,10 @@ pub(super) async fn shellcheck(workspace: &Workspace) -> anyhow::Result<Report> 
             let text = String::from_utf8_lossy(&output.stdout);
             Ok(vec![Finding::new(
                 text.trim(),
-                "edit .ci/run; `shellcheck .ci/run` shows the same",
+                format!(
+                    "edit the script; `shellcheck {}` shows the same",
+                    SCRIPTS.join(" ")
+                ),
             )]
             .into())
         }

@@ -1,0 +1,238 @@
+//! A balancer of TCP connections on loopback that stands for a Kubernetes Service, so that replicas can be tried without a
+//! cluster network. It does what kube-proxy does and nothing more: a new connection goes to one of the endpoints, a
+//! connection stays where it is, and one that finds nobody is refused. It asks nobody whether he is well; who is an
+//! endpoint is for its owner to say.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use tokio::io::copy_bidirectional;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+use tracing::warn;
+
+/// Before the next connection is accepted where the system could not hand one over (no file descriptor left).
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// A balancer that accepts connections until it is dropped; those it carries end with it.
+#[derive(Debug)]
+pub struct Balancer {
+    address: SocketAddr,
+    endpoints: Arc<Mutex<Endpoints>>,
+    /// One task; a set, because that ends its tasks when it is dropped.
+    _accepting: JoinSet<()>,
+}
+
+#[derive(Debug, Default)]
+struct Endpoints {
+    addresses: Vec<SocketAddr>,
+    turn: usize,
+}
+
+impl Balancer {
+    /// Starts to accept connections at `address` (port 0 takes a free one), with no endpoint yet.
+    ///
+    /// # Errors
+    /// When the address is taken.
+    pub async fn start(address: SocketAddr) -> Result<Self> {
+        let listener = TcpListener::bind(address)
+            .await
+            .with_context(|| format!("failed to bind a balancer to {address}"))?;
+        let address = listener
+            .local_addr()
+            .context("failed to tell the address of a balancer")?;
+        let endpoints = Arc::<Mutex<Endpoints>>::default();
+        let mut accepting = JoinSet::new();
+        accepting.spawn(accept(listener, Arc::clone(&endpoints)));
+        Ok(Self {
+            address,
+            endpoints,
+            _accepting: accepting,
+        })
+    }
+
+    /// Where it accepts connections.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// From now on new connections go to these endpoints, in turn. Connections that exist stay as they are.
+    pub fn set_endpoints(&self, addresses: Vec<SocketAddr>) {
+        lock(&self.endpoints).addresses = addresses;
+    }
+}
+
+impl Endpoints {
+    fn next(&mut self) -> Option<SocketAddr> {
+        let chosen = self.turn.checked_rem(self.addresses.len())?;
+        self.turn = self.turn.wrapping_add(1);
+        self.addresses.get(chosen).copied()
+    }
+}
+
+async fn accept(listener: TcpListener, endpoints: Arc<Mutex<Endpoints>>) {
+    let mut connections = JoinSet::new();
+    loop {
+        tokio::select! {
+            accepted = listener.accept() => match accepted {
+                Ok((client, _)) => {
+                    let endpoint = lock(&endpoints).next();
+                    connections.spawn(carry(client, endpoint));
+                }
+                Err(error) => {
+                    warn!(%error, "failed to accept a connection, will try again");
+                    tokio::time::sleep(PAUSE).await;
+                }
+            },
+            Some(_) = connections.join_next() => {}
+        }
+    }
+}
+
+/// Carries one connection to its endpoint and back until either end breaks it.
+async fn carry(mut client: TcpStream, endpoint: Option<SocketAddr>) {
+    let connected = match endpoint {
+        Some(endpoint) => TcpStream::connect(endpoint).await.ok(),
+        None => None,
+    };
+    let Some(mut server) = connected else {
+        // Closed with a reset: the caller learns at once that nobody is there, as with a Service without endpoints.
+        let _ = client.set_zero_linger();
+        return;
+    };
+    let _ = (client.set_nodelay(true), server.set_nodelay(true));
+    // An error is the end of the connection, which both ends see by themselves.
+    let _ = copy_bidirectional(&mut client, &mut server).await;
+}
+
+fn lock(endpoints: &Mutex<Endpoints>) -> std::sync::MutexGuard<'_, Endpoints> {
+    // A panic elsewhere cannot leave a list half-written.
+    endpoints.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::net::Ipv4Addr;
+
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    use super::*;
+
+    /// A server that greets with its own port and then answers with what it is sent. Ends with the set.
+    async fn echo(tasks: &mut JoinSet<()>) -> SocketAddr {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tasks.spawn(async move {
+            let mut connections = JoinSet::new();
+            loop {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                connections.spawn(async move {
+                    stream.write_u16(address.port()).await.unwrap();
+                    let (mut read, mut write) = stream.split();
+                    let _ = tokio::io::copy(&mut read, &mut write).await;
+                });
+            }
+        });
+        address
+    }
+
+    async fn balancer(endpoints: &[SocketAddr]) -> Balancer {
+        let balancer = Balancer::start((Ipv4Addr::LOCALHOST, 0).into())
+            .await
+            .unwrap();
+        balancer.set_endpoints(endpoints.to_vec());
+        balancer
+    }
+
+    /// A connection, and the port of the server that greeted.
+    async fn connect(balancer: &Balancer) -> std::io::Result<(TcpStream, u16)> {
+        let mut stream = TcpStream::connect(balancer.address()).await?;
+        let greeted = stream.read_u16().await?;
+        Ok((stream, greeted))
+    }
+
+    /// Whether the other end has gone, by an end or a reset, as it left.
+    async fn has_ended(stream: &mut TcpStream) -> bool {
+        let read = tokio::time::timeout(Duration::from_secs(10), stream.read(&mut [0])).await;
+        !matches!(read.unwrap(), Ok(1..))
+    }
+
+    /// How many of `count` new connections each port answers.
+    async fn spread(balancer: &Balancer, count: usize) -> BTreeMap<u16, usize> {
+        let mut answered = BTreeMap::new();
+        for _ in 0..count {
+            let (_, port) = connect(balancer).await.unwrap();
+            *answered.entry(port).or_default() += 1;
+        }
+        answered
+    }
+
+    #[tokio::test]
+    async fn new_connections_are_spread_over_the_endpoints() {
+        let mut servers = JoinSet::new();
+        let (one, two) = (echo(&mut servers).await, echo(&mut servers).await);
+        let balancer = balancer(&[one, two]).await;
+        let even = BTreeMap::from([(one.port(), 3), (two.port(), 3)]);
+        assert_eq!(spread(&balancer, 6).await, even);
+        balancer.set_endpoints(vec![two]);
+        assert_eq!(
+            spread(&balancer, 2).await,
+            BTreeMap::from([(two.port(), 2)])
+        );
+    }
+
+    #[tokio::test]
+    async fn a_connection_stays_where_it_is_and_carries_everything_both_ways() {
+        let mut servers = JoinSet::new();
+        let (one, two) = (echo(&mut servers).await, echo(&mut servers).await);
+        let balancer = balancer(&[one]).await;
+        let (mut stream, _) = connect(&balancer).await.unwrap();
+        balancer.set_endpoints(vec![two]);
+        let sent: Vec<u8> = (0..200_000_u32).map(|byte| byte as u8).collect();
+        let mut answer = vec![0; sent.len()];
+        let (mut read, mut write) = stream.split();
+        let (written, answered) =
+            tokio::join!(write.write_all(&sent), read.read_exact(&mut answer));
+        written.unwrap();
+        answered.unwrap();
+        assert_eq!(answer, sent);
+    }
+
+    #[tokio::test]
+    async fn a_connection_ends_with_its_server() {
+        let mut servers = JoinSet::new();
+        let one = echo(&mut servers).await;
+        let balancer = balancer(&[one]).await;
+        let (mut stream, _) = connect(&balancer).await.unwrap();
+        servers.shutdown().await;
+        assert!(has_ended(&mut stream).await);
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_finds_nobody_is_refused() {
+        let nobody = balancer(&[]).await;
+        let error = connect(&nobody).await.unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+
+        let mut servers = JoinSet::new();
+        let gone = echo(&mut servers).await;
+        servers.shutdown().await;
+        let error = connect(&balancer(&[gone]).await).await.unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+    }
+
+    #[tokio::test]
+    async fn dropping_it_ends_its_connections_and_frees_its_address() {
+        let mut servers = JoinSet::new();
+        let one = echo(&mut servers).await;
+        let balancer = balancer(&[one]).await;
+        let address = balancer.address();
+        let (mut stream, _) = connect(&balancer).await.unwrap();
+        drop(balancer);
+        assert!(has_ended(&mut stream).await);
+        Balancer::start(address).await.unwrap();
+    }
+}

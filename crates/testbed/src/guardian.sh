@@ -1,0 +1,19 @@
+#!/bin/sh
+# Ends a group of processes with its owner, see process.rs: run with `sh -c`, so it has no mode and no path of its own.
+group=$1 folder=$2 stay=
+end() {
+  trap '' TERM INT HUP
+  kill -TERM "-$group" 2>/dev/null
+  turns=0
+  while kill -0 "-$group" 2>/dev/null && [ "$turns" -lt 20 ]; do sleep 0.1; turns=$((turns + 1)); done
+  kill -KILL "-$group" 2>/dev/null
+  turns=0
+  until rm -rf -- "$folder" 2>/dev/null || [ "$turns" -ge 20 ]; do sleep 0.1; turns=$((turns + 1)); done
+  exit 0
+}
+trap end TERM INT HUP
+while read -r word; do if [ "$word" = stay ]; then stay=1; fi; done
+if [ -n "$stay" ]; then
+  while [ -d "$folder" ] && [ ! -e "$folder/down" ]; do sleep 0.2; done
+fi
+end
