@@ -1,7 +1,10 @@
 //! The flags of the admission-webhook.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+
+use coscheduler_runtime::KubernetesArgs;
+
+use crate::certificates::CertificateArgs;
 
 /// The admission-webhook's own flags.
 #[derive(Clone, Debug, clap::Args)]
@@ -24,11 +27,9 @@ pub struct Args {
     )]
     pub(crate) webhook_address: SocketAddr,
 
-    /// File with the certificate chain that the API server is shown, in PEM
-    #[arg(long, env = "TLS_CERT_FILE", value_name = "FILE")]
-    pub(crate) tls_cert_file: PathBuf,
+    #[command(flatten)]
+    pub(crate) certificates: CertificateArgs,
 
-    /// File with the certificate's private key, in PEM
-    #[arg(long, env = "TLS_PRIVATE_KEY_FILE", value_name = "FILE")]
-    pub(crate) tls_private_key_file: PathBuf,
+    #[command(flatten)]
+    pub(crate) kubernetes: KubernetesArgs,
 }

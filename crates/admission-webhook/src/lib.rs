@@ -1,5 +1,5 @@
 //! The admission-webhook: turns admission reviews into questions to the affinity-planner, and its answers into JSON
-//! patches. It decides nothing.
+//! patches. It decides nothing about runs. The certificates it is called with are its own affair, see `certificates`.
 //!
 //! A question that the planner cannot answer is answered with HTTP 503, so that the `failurePolicy` of the webhook
 //! configuration says what happens, not this process.
@@ -7,6 +7,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod args;
+mod certificates;
 mod planner;
 mod review;
 mod webhook;
@@ -17,7 +18,7 @@ use anyhow::Context as _;
 use axum_server::Handle;
 use axum_server::tls_rustls::RustlsConfig;
 use coscheduler_proto::planner::planner_service_client::PlannerServiceClient;
-use coscheduler_runtime::{GrpcServices, Process, Service, client, kubernetes};
+use coscheduler_runtime::{GrpcServices, Process, Service, client};
 
 pub use args::Args;
 
@@ -37,29 +38,22 @@ const GRACE: Duration = Duration::from_secs(9);
 ///
 /// # Errors
 ///
-/// Where the certificate cannot be read, the planner's address is no address, or an address cannot be bound.
+/// Where the flags contradict each other, no Kubernetes client can be made, the planner's address is no address, or an address
+/// cannot be bound.
 pub async fn start(args: Args, process: Process) -> anyhow::Result<()> {
     let Args {
         affinity_planner_address,
         webhook_address,
-        tls_cert_file,
-        tls_private_key_file,
+        certificates,
+        kubernetes,
     } = args;
     let planner = PlannerServiceClient::new(client::channel(&affinity_planner_address, SERVICE)?);
-    kubernetes::install_tls_provider();
-    let tls = RustlsConfig::from_pem_file(&tls_cert_file, &tls_private_key_file)
-        .await
-        .with_context(|| {
-            format!(
-                "failed to read the certificate {} and its key {}",
-                tls_cert_file.display(),
-                tls_private_key_file.display()
-            )
-        })?;
+    let kubernetes = kubernetes.client(SERVICE).await?;
+    let tls = certificates::start(certificates, kubernetes, &process)?;
     let bind = || {
         let listener = std::net::TcpListener::bind(webhook_address)?;
         listener.set_nonblocking(true)?;
-        axum_server::from_tcp_rustls(listener, tls)
+        axum_server::from_tcp_rustls(listener, RustlsConfig::from_config(tls))
     };
     let server = bind()
         .with_context(|| format!("failed to bind the admission address {webhook_address}"))?;

@@ -29,6 +29,9 @@ const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(30);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 
 const HEALTH: &str = "grpc.health.v1.Health";
+/// The name whose health says only that the process answers: what a liveness probe asks for, since a service that waits
+/// for another one must not be restarted for it.
+const LIVENESS: &str = "liveness";
 const REFLECTION: [&str; 2] = [
     "grpc.reflection.v1.ServerReflection",
     "grpc.reflection.v1alpha.ServerReflection",
@@ -152,6 +155,9 @@ impl PreparedServer {
             draining,
         } = self;
         publish(&reporter, &names, health.is_ready()).await;
+        reporter
+            .set_service_status(LIVENESS, ServingStatus::Serving)
+            .await;
 
         let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
         let server = Server::builder()

@@ -152,7 +152,8 @@ impl TestBed {
     /// # Errors
     /// When the text is no YAML, or an object is refused; the error names it.
     pub async fn apply(&self, yaml: &str) -> Result<()> {
-        manifests::apply(&self.client, &manifests::parse(yaml)?).await
+        let objects = manifests::parse(yaml)?;
+        manifests::apply(&self.client, &objects, manifests::FIELD_MANAGER).await
     }
 
     /// Creates a namespace and waits until pods can be created in it.

@@ -1,19 +1,21 @@
-//! Reads YAML manifests and applies them: server-side apply through the API server's own discovery, so any kind will
-//! do. Knows nothing of what is applied.
+//! Reads YAML manifests, applies them (server-side apply) and removes them again, through the API server's own discovery, so
+//! any kind will do. Knows nothing of what is applied.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
 use anyhow::{Context as _, Result};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
-use kube::api::{DynamicObject, Patch, PatchParams};
+use kube::api::{
+    DeleteParams, DynamicObject, ObjectMeta, PartialObjectMeta, Patch, PatchParams, Preconditions,
+};
 use kube::core::{ApiResource, GroupVersionKind, TypeMeta};
 use kube::discovery::{ApiCapabilities, Scope};
 use kube::{Api, Client};
 use serde_json::Value;
 
 /// The field manager of everything a test bed applies.
-const FIELD_MANAGER: &str = "testbed";
+pub(crate) const FIELD_MANAGER: &str = "testbed";
 
 /// How many objects are applied at a time.
 const PARALLELISM: usize = 16;
@@ -28,23 +30,87 @@ pub(crate) fn parse(yaml: &str) -> Result<Vec<Value>> {
         .collect())
 }
 
-/// Applies `objects`: namespaces and kinds first, then the rest, each lot at once.
-pub(crate) async fn apply(client: &Client, objects: &[Value]) -> Result<()> {
+/// Applies `objects` in the name of `manager`: namespaces and kinds first, then the rest, each lot at once.
+pub(crate) async fn apply(client: &Client, objects: &[Value], manager: &str) -> Result<()> {
     let (first, then): (Vec<&Value>, Vec<&Value>) = objects.iter().partition(|object| {
         let kind = object["kind"].as_str().unwrap_or_default();
         kind == "Namespace" || kind == "CustomResourceDefinition"
     });
     for lot in [first, then] {
         let kinds = kinds_of(client, &lot).await?;
-        stream::iter(
-            lot.into_iter()
-                .map(|object| apply_one(client, &kinds, object)),
-        )
+        let kinds = &kinds;
+        stream::iter(lot.into_iter().map(|object| async move {
+            let (api, name) = api(client, kinds, object)?;
+            let params = PatchParams::apply(manager).force();
+            api.patch(name, &params, &Patch::Apply(object))
+                .await
+                .with_context(|| format!("failed to apply {}", what(object)))?;
+            anyhow::Ok(())
+        }))
         .buffer_unordered(PARALLELISM)
         .try_collect::<()>()
         .await?;
     }
     Ok(())
+}
+
+/// Those of `objects` that exist, with what the API server says about them.
+pub(crate) async fn existing<'a>(
+    client: &Client,
+    objects: &'a [Value],
+) -> Result<Vec<(&'a Value, PartialObjectMeta<DynamicObject>)>> {
+    let kinds = kinds_of(client, &objects.iter().collect::<Vec<_>>()).await?;
+    let kinds = &kinds;
+    let found: Vec<_> = stream::iter(objects.iter().map(|object| async move {
+        let (api, name) = api(client, kinds, object)?;
+        let found = api
+            .get_metadata_opt(name)
+            .await
+            .with_context(|| format!("failed to read {}", what(object)))?;
+        anyhow::Ok(found.map(|found| (object, found)))
+    }))
+    .buffered(PARALLELISM)
+    .try_collect()
+    .await?;
+    Ok(found.into_iter().flatten().collect())
+}
+
+/// Deletes those of `objects` that exist and of which `mine` holds, and answers which those were.
+pub(crate) async fn delete<'a>(
+    client: &Client,
+    objects: &'a [Value],
+    mine: impl Fn(&ObjectMeta) -> bool,
+) -> Result<Vec<&'a Value>> {
+    let kinds = kinds_of(client, &objects.iter().collect::<Vec<_>>()).await?;
+    let mut deleted = Vec::new();
+    for (object, found) in existing(client, objects).await? {
+        if !mine(&found.metadata) {
+            continue;
+        }
+        let this_one = DeleteParams::background().preconditions(Preconditions {
+            uid: found.metadata.uid,
+            resource_version: None,
+        });
+        let (api, name) = api(client, &kinds, object)?;
+        match api.delete(name, &this_one).await {
+            Ok(_) => deleted.push(object),
+            Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => {}
+            Err(error) => {
+                return Err(error).with_context(|| format!("failed to remove {}", what(object)));
+            }
+        }
+    }
+    Ok(deleted)
+}
+
+/// Kind and name of an object, for a person to read.
+pub(crate) fn what(object: &Value) -> String {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let (kind, name) = (text(&object["kind"]), text(&object["metadata"]["name"]));
+    match object["metadata"]["namespace"].as_str() {
+        Some(namespace) => format!("{kind} {namespace}/{name}"),
+        None => format!("{kind} {name}"),
+    }
 }
 
 type Kinds = BTreeMap<(String, String), (ApiResource, ApiCapabilities)>;
@@ -73,13 +139,18 @@ fn kind_of(object: &Value) -> (String, String) {
     (field("apiVersion"), field("kind"))
 }
 
-async fn apply_one(client: &Client, kinds: &Kinds, object: &Value) -> Result<()> {
+/// How to reach an object, and its name.
+fn api<'a>(
+    client: &Client,
+    kinds: &Kinds,
+    object: &'a Value,
+) -> Result<(Api<DynamicObject>, &'a str)> {
     let key = kind_of(object);
     let name = object["metadata"]["name"].as_str().unwrap_or_default();
     let (resource, capabilities) = kinds
         .get(&key)
         .with_context(|| format!("{} {name} has no known kind", key.1))?;
-    let api: Api<DynamicObject> = match capabilities.scope {
+    let api = match capabilities.scope {
         Scope::Cluster => Api::all_with(client.clone(), resource),
         Scope::Namespaced => {
             let namespace = object["metadata"]["namespace"]
@@ -88,14 +159,7 @@ async fn apply_one(client: &Client, kinds: &Kinds, object: &Value) -> Result<()>
             Api::namespaced_with(client.clone(), namespace, resource)
         }
     };
-    api.patch(
-        name,
-        &PatchParams::apply(FIELD_MANAGER).force(),
-        &Patch::Apply(object),
-    )
-    .await
-    .with_context(|| format!("failed to apply {} {name}", key.1))?;
-    Ok(())
+    Ok((api, name))
 }
 
 #[cfg(test)]

@@ -72,7 +72,7 @@ pub(crate) async fn create(client: &Client, config: &Config) -> Result<()> {
     if config.zones == 0 {
         classes.retain(|class| class["metadata"]["name"] != ZONAL_STORAGE_CLASS);
     }
-    manifests::apply(client, &classes).await?;
+    manifests::apply(client, &classes, manifests::FIELD_MANAGER).await?;
 
     let zones = zones(config)?;
     let api: Api<Node> = Api::all(client.clone());

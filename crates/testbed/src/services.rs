@@ -1,36 +1,37 @@
 //! The five services as local processes against any cluster, for `cargo xtask services`, the demo and the integration
-//! tests. The launcher makes what the services need (namespace, ConfigMap, CA, webhook registrations) and takes the
-//! registrations away before the services go, so that the cluster is never left blocked. It restarts nothing by itself.
+//! tests. The launcher makes what the services need of `deploy/base` (namespace, ConfigMap, service accounts, rights, the
+//! webhook's Secret and configuration), starts each service as its own service account, and takes the webhook
+//! configuration away before the services go, so that the cluster is never left blocked. It restarts nothing by itself.
 
+mod accounts;
 mod catalog;
-mod certificates;
 mod config;
+mod deploy;
 mod ports;
 mod readiness;
 mod registration;
 mod settings;
+mod stopping;
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Mutex;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use futures::future::join_all;
 
 use crate::ProcessGroup;
 
 pub use catalog::Service;
 pub use config::{ServicesConfig, bin_dir, kube_client};
+pub use deploy::MANAGED_BY;
 pub use ports::{DEFAULT_BASE, HIGHEST_BASE, Ports};
-pub use registration::{CONFIGURATION_NAME, MANAGED_BY};
+pub use registration::CONFIGURATION_NAME;
 pub use settings::{CONFIG_MAP, NAMESPACE};
 
 /// How long a service may take to end once told to, before it is killed.
 const STOP_PATIENCE: Duration = Duration::from_secs(20);
-/// How long the cluster may take to give a registration up.
-const UNREGISTER_PATIENCE: Duration = Duration::from_secs(20);
 
 /// The five services, running. End them with [`Services::stop`]: a mere drop ends the processes, but leaves the
 /// webhook registrations behind for [`Services::remove`] or the next start.
@@ -39,8 +40,10 @@ pub struct Services {
     launch: catalog::Launch,
     client: kube::Client,
     running: Mutex<BTreeSet<Service>>,
-    ca_pem: String,
+    /// What this launcher's registration is known by; `None` where the services are installed in the cluster.
+    launcher: Option<String>,
     ready_timeout: Duration,
+    _accounts: accounts::Accounts,
     /// Held so that no other launcher chooses the same ports.
     _reservation: Option<std::net::TcpListener>,
 }
@@ -53,8 +56,9 @@ impl fmt::Debug for Services {
             launch,
             client: _,
             running,
-            ca_pem: _,
+            launcher: _,
             ready_timeout: _,
+            _accounts: _,
             _reservation: _,
         } = self;
         formatter
@@ -72,29 +76,43 @@ impl Services {
     /// # Errors
     /// As those. Nothing keeps running then.
     pub async fn start(config: ServicesConfig) -> anyhow::Result<Self> {
-        Self::launch(config).await?.register().await
+        let services = Self::launch(config).await?;
+        match services.register().await {
+            Ok(()) => Ok(services),
+            Err(error) => {
+                // Whether the API server took it before its answer was lost is unknown, so it is removed as well.
+                let Err(also) = services.stop().await else {
+                    return Err(error);
+                };
+                Err(error.context(format!("{also:#}")))
+            }
+        }
     }
 
-    /// Creates what is absent in the cluster, starts the five services and waits until all are ready. Dropping the
-    /// future, or the result, ends all of it.
+    /// Creates what is absent in the cluster, starts the five services and waits until all are ready, but for the
+    /// admission-webhook, which waits for its registration. Dropping the future, or the result, ends the processes;
+    /// accounts and rights stay for [`Services::remove`] or the next start.
     ///
     /// # Errors
     /// If the cluster refuses, a port is taken, a service ends early (with the end of its log) or is not ready in
-    /// time, or a registration exists that no launcher made. Nothing keeps running then.
+    /// time, or something exists that no launcher made. Nothing keeps running then.
     pub async fn launch(config: ServicesConfig) -> anyhow::Result<Self> {
         let ServicesConfig {
             kubeconfig,
+            installed,
             port_base,
             bin_dir,
             mode,
             log_level,
+            environment,
             ready_timeout,
         } = config;
-        let kubeconfig = std::path::absolute(&kubeconfig)
-            .with_context(|| format!("failed to resolve {}", kubeconfig.display()))?;
         let client = kube_client(&kubeconfig).await?;
-        registration::refuse_foreign(&client).await?;
-        settings::ensure(&client, mode.as_deref()).await?;
+        if !installed {
+            registration::refuse_foreign(&client).await?;
+            settings::ensure(&client, mode.as_deref()).await?;
+            registration::apply_rights(&client).await?;
+        }
 
         let (ports, reservation) = match port_base {
             Some(base) => (
@@ -110,45 +128,52 @@ impl Services {
         let group = ProcessGroup::start(folder.path())?;
         // From here on the group removes the folder, however this process ends.
         let folder = folder.keep();
-        let certificates = certificates::issue(&folder)?;
+        let accounts = accounts::Accounts::write(&client, &kubeconfig, &folder).await?;
+        let name = folder.file_name().unwrap_or_default().to_string_lossy();
         let services = Self {
+            launcher: (!installed).then(|| name.into_owned()),
             launch: catalog::Launch {
-                kubeconfig,
+                kubeconfigs: folder,
                 ports,
                 bin_dir,
                 log_level,
-                tls_certificate: certificates.certificate,
-                tls_private_key: certificates.private_key,
+                environment,
             },
             group,
             client,
             running: Mutex::default(),
-            ca_pem: certificates.ca_pem,
             ready_timeout,
+            _accounts: accounts,
             _reservation: reservation,
         };
         for service in Service::ALL {
             services.start_service(service)?;
         }
-        services.wait_ready().await?;
+        let mut first = services.with_running(|running| running.clone());
+        first.remove(&Service::AdmissionWebhook);
+        services.wait_ready_of(&first).await?;
         Ok(services)
     }
 
-    /// Registers the webhooks, taking over what an earlier launcher left behind.
+    /// Registers the webhooks, taking over what an earlier launcher left behind, and waits until the API server reaches
+    /// them.
     ///
     /// # Errors
-    /// If the API server refuses; the services are ended then.
-    pub async fn register(self) -> anyhow::Result<Self> {
-        match registration::apply(&self.client, self.launch.ports, &self.ca_pem).await {
-            Ok(()) => Ok(self),
-            Err(error) => {
-                // Whether the API server took it before its answer was lost is unknown, so it is removed as well.
-                let Err(also) = self.stop().await else {
-                    return Err(error);
-                };
-                Err(error.context(format!("{also:#}")))
-            }
+    /// If the API server refuses, or the admission-webhook is not ready in time. The services go on running, and the
+    /// registration may be there: [`Services::stop`] ends both.
+    pub async fn register(&self) -> anyhow::Result<()> {
+        if let Some(launcher) = &self.launcher {
+            registration::apply_webhooks(&self.client, self.launch.ports, launcher).await?;
         }
+        self.wait_ready().await?;
+        tokio::time::timeout(self.ready_timeout, registration::reached(&self.client))
+            .await
+            .with_context(|| {
+                format!(
+                    "the API server does not reach the webhooks after {:?}",
+                    self.ready_timeout
+                )
+            })?
     }
 
     /// Starts one service that was killed or terminated; its log goes on in the same file. Does not wait for readiness.
@@ -211,8 +236,12 @@ impl Services {
     /// # Errors
     /// If a service ended (with the end of its log), or one is not ready in time.
     pub async fn wait_ready(&self) -> anyhow::Result<()> {
-        let wanted = self.with_running(|running| running.clone());
-        let not_yet = readiness::wait(&wanted, self.launch.ports, self.ready_timeout, || {
+        self.wait_ready_of(&self.with_running(|running| running.clone()))
+            .await
+    }
+
+    async fn wait_ready_of(&self, wanted: &BTreeSet<Service>) -> anyhow::Result<()> {
+        let not_yet = readiness::wait(wanted, self.launch.ports, self.ready_timeout, || {
             self.group.check()
         })
         .await?;
@@ -239,8 +268,8 @@ impl Services {
         self.group.check()
     }
 
-    /// Waits until a service ends that nobody asked to end, [`Services::check`]'s error, or until somebody takes the
-    /// webhook registration away: runs would then be created past us, and nobody would know.
+    /// Waits until a service ends that nobody asked to end, [`Services::check`]'s error, or until somebody takes this
+    /// launcher's webhook registration away: runs would then be created past us, and nobody would know.
     pub async fn failed(&self) -> anyhow::Error {
         let ended = async {
             loop {
@@ -250,9 +279,15 @@ impl Services {
                 tokio::time::sleep(Duration::from_millis(200)).await;
             }
         };
+        let lost = async {
+            match &self.launcher {
+                Some(launcher) => registration::lost(&self.client, launcher).await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
             error = ended => error,
-            () = registration::lost(&self.client, &self.ca_pem) => anyhow::anyhow!(
+            () = lost => anyhow::anyhow!(
                 "MutatingWebhookConfiguration {CONFIGURATION_NAME} was removed or taken over by another launcher"
             ),
         }
@@ -291,55 +326,6 @@ impl Services {
     /// Where the log files are; gone once the services are stopped.
     pub fn logs_dir(&self) -> PathBuf {
         self.group.logs_dir()
-    }
-
-    /// Removes the webhook registrations first, then ends the services and their folder. Every step is tried even if
-    /// one before it failed.
-    ///
-    /// # Errors
-    /// If the registrations could not be removed, or a service had ended by itself or did not end well.
-    pub async fn stop(self) -> anyhow::Result<()> {
-        let unregistered = tokio::time::timeout(UNREGISTER_PATIENCE, registration::remove_own(&self.client, &self.ca_pem))
-            .await
-            .unwrap_or_else(|_| Err(anyhow::anyhow!("no answer from the API server within {UNREGISTER_PATIENCE:?}")))
-            .with_context(|| {
-                format!(
-                    "failed to remove MutatingWebhookConfiguration {CONFIGURATION_NAME}: the cluster refuses PipelineRuns \
-                     until `cargo xtask services --remove` has done it"
-                )
-            });
-        let checked = self.group.check();
-        let running = self.with_running(std::mem::take);
-        let ended = join_all(running.iter().map(|service| self.terminate(*service))).await;
-        let stopped = if checked.is_ok() {
-            self.group.stop().await
-        } else {
-            // It would report the same end of the same service once more.
-            let _ = self.group.stop().await;
-            Ok(())
-        };
-        let ended = if checked.is_ok() { ended } else { Vec::new() };
-        let failures: Vec<String> = [unregistered, checked]
-            .into_iter()
-            .chain(ended)
-            .chain([stopped])
-            .filter_map(Result::err)
-            .map(|error| format!("{error:#}"))
-            .collect();
-        if failures.is_empty() {
-            Ok(())
-        } else {
-            bail!("{}", failures.join("\n"))
-        }
-    }
-
-    /// Removes webhook registrations that a launcher left behind (it was killed with SIGKILL), and says what it did,
-    /// one sentence an object. Touches nothing else.
-    ///
-    /// # Errors
-    /// If the API server does not answer or refuses.
-    pub async fn remove(kubeconfig: &Path) -> anyhow::Result<Vec<String>> {
-        registration::remove_all(&kube_client(kubeconfig).await?).await
     }
 
     fn log_tail(&self, service: Service) -> String {

@@ -42,7 +42,7 @@ pub(crate) async fn start(site: &Site, client: &Client, config: &Config) -> Resu
     for object in &mut objects {
         adapt(object, config, webhook_port);
     }
-    manifests::apply(client, &objects).await?;
+    manifests::apply(client, &objects, manifests::FIELD_MANAGER).await?;
     wait_for_kinds(site, client).await?;
     start_controller(site)?;
     if config.tekton_webhook {

@@ -10,24 +10,28 @@ use std::path::Path;
 use std::time::Duration;
 
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
-use k8s_openapi::api::core::v1::ConfigMap;
-use kube::{Api, Client};
+use k8s_openapi::api::core::v1::{ConfigMap, ServiceAccount};
+use kube::{Api, Client, ResourceExt as _};
 use testbed::services::{
     CONFIG_MAP, CONFIGURATION_NAME, MANAGED_BY, NAMESPACE, Service, Services, ServicesConfig,
     bin_dir,
 };
 use testbed::{Config, TestBed};
 
-/// The authority that the registration trusts, if there is a registration.
-async fn registered(client: &Client) -> Option<Vec<u8>> {
+/// Which launcher the webhooks are registered for, if they are.
+async fn registered(client: &Client) -> Option<String> {
     let api: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
     let configuration = api.get_opt(CONFIGURATION_NAME).await.unwrap()?;
-    let webhook = configuration
-        .webhooks
-        .unwrap_or_default()
-        .into_iter()
-        .next()?;
-    Some(webhook.client_config.ca_bundle?.0)
+    configuration
+        .annotations()
+        .get("coscheduler.dev/launcher")
+        .cloned()
+}
+
+/// Whether the services have their accounts.
+async fn has_accounts(client: &Client) -> bool {
+    let api: Api<ServiceAccount> = Api::namespaced(client.clone(), NAMESPACE);
+    api.get_opt("watcher").await.unwrap().is_some()
 }
 
 async fn mode(client: &Client) -> String {
@@ -83,6 +87,7 @@ async fn the_launcher_never_blocks_the_cluster() {
     // Started: registered. Stopped: not any more, and the logs are gone too.
     let services = Services::start(config(&bed)).await.unwrap();
     assert!(registered(&client).await.is_some());
+    assert!(has_accounts(&client).await);
     services.check().unwrap();
     services.restart(Service::Watcher).await.unwrap();
     services.kill(Service::AffinityPlanner).unwrap();
@@ -93,6 +98,7 @@ async fn the_launcher_never_blocks_the_cluster() {
     assert!(logs.join("watcher.log").is_file());
     services.stop().await.unwrap();
     assert_eq!(registered(&client).await, None);
+    assert!(!has_accounts(&client).await);
     assert!(!logs.exists());
 
     // A launcher that was killed (here: dropped) leaves its registration, which the next one takes over.
@@ -113,17 +119,26 @@ async fn the_launcher_never_blocks_the_cluster() {
     successor.stop().await.unwrap();
     let others = registered(&client).await.unwrap();
     assert_ne!(others, taken_over);
+    assert!(has_accounts(&client).await);
     drop(other);
 
     // `remove` clears what a killed launcher left, and says so.
+    let removed = Services::remove(bed.kubeconfig()).await.unwrap();
     assert_eq!(
-        Services::remove(bed.kubeconfig()).await.unwrap(),
-        ["removed MutatingWebhookConfiguration coscheduler.dev"]
+        removed[0],
+        "removed MutatingWebhookConfiguration coscheduler.dev"
     );
+    for what in [
+        "Secret coscheduler-system/admission-webhook-certs",
+        "ServiceAccount coscheduler-system/affinity-planner",
+        "ClusterRole coscheduler-watcher",
+    ] {
+        assert!(removed.contains(&format!("removed {what}")), "{removed:?}");
+    }
     assert_eq!(registered(&client).await, None);
     assert_eq!(
         Services::remove(bed.kubeconfig()).await.unwrap(),
-        ["no webhook registration of local services was there"]
+        ["nothing of local services was there"]
     );
 
     // An operator's ConfigMap and an installation in the cluster are left alone.

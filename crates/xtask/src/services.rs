@@ -78,9 +78,14 @@ pub(crate) async fn start(
     interrupt: &mut Interrupt,
 ) -> anyhow::Result<Services> {
     let step = Step::begin("starting the services");
-    // Before the registration a drop undoes everything; the registration itself is one short call.
+    // Before the registration a drop ends everything; from then on the cluster asks us, and has to be told otherwise.
     let services = interrupt.or(Services::launch(config)).await?;
-    let services = services.register().await?;
+    if let Err(error) = interrupt.or(services.register()).await {
+        let Err(also) = services.stop().await else {
+            return Err(error);
+        };
+        return Err(error.context(format!("{also:#}")));
+    }
     step.done();
     Ok(services)
 }

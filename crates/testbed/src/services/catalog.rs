@@ -8,7 +8,7 @@ use std::process::Command;
 
 use anyhow::bail;
 
-use super::Ports;
+use super::{NAMESPACE, Ports, accounts};
 
 /// One of the five services, in the order of their ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -46,6 +46,17 @@ impl Service {
         }
     }
 
+    /// Whether it has a service account's token. The affinity-planner has none.
+    pub(super) fn talks_to_kubernetes(self) -> bool {
+        match self {
+            Self::ConfigService
+            | Self::PlaceholderManager
+            | Self::Watcher
+            | Self::AdmissionWebhook => true,
+            Self::AffinityPlanner => false,
+        }
+    }
+
     /// Distance of its gRPC port from the port base.
     pub(super) fn port_offset(self) -> u16 {
         match self {
@@ -67,12 +78,12 @@ impl fmt::Display for Service {
 /// Everything the command lines are made of.
 #[derive(Clone, Debug)]
 pub(super) struct Launch {
-    pub(super) kubeconfig: PathBuf,
+    /// Where the kubeconfigs are, see [`accounts`].
+    pub(super) kubeconfigs: PathBuf,
     pub(super) ports: Ports,
     pub(super) bin_dir: PathBuf,
     pub(super) log_level: String,
-    pub(super) tls_certificate: PathBuf,
-    pub(super) tls_private_key: PathBuf,
+    pub(super) environment: Vec<(String, String)>,
 }
 
 impl Launch {
@@ -87,6 +98,15 @@ impl Launch {
         }
         let mut command = Command::new(program);
         command.args(self.arguments(service));
+        // Whatever cluster is at hand here: a service reaches the one it is told, as who it is told.
+        for variable in [
+            "KUBECONFIG",
+            "KUBERNETES_SERVICE_HOST",
+            "KUBERNETES_SERVICE_PORT",
+        ] {
+            command.env_remove(variable);
+        }
+        command.envs(self.environment.iter().cloned());
         Ok(command)
     }
 
@@ -105,10 +125,12 @@ impl Launch {
         flag("--http-address", loopback(self.ports.http(service)));
         flag("--log-format", "text".into());
         flag("--log-level", self.log_level.clone().into());
+        if service.talks_to_kubernetes() {
+            let kubeconfig = accounts::kubeconfig_of(&self.kubeconfigs, service);
+            flag("--kubeconfig", kubeconfig.into());
+        }
         match service {
-            Service::ConfigService | Service::PlaceholderManager => {
-                flag("--kubeconfig", self.kubeconfig.clone().into());
-            }
+            Service::ConfigService | Service::PlaceholderManager => {}
             Service::AffinityPlanner => {
                 flag("--config-service-address", peer(Service::ConfigService));
                 flag(
@@ -117,17 +139,14 @@ impl Launch {
                 );
             }
             Service::Watcher => {
-                flag("--kubeconfig", self.kubeconfig.clone().into());
                 flag("--affinity-planner-address", peer(Service::AffinityPlanner));
             }
             Service::AdmissionWebhook => {
                 flag("--affinity-planner-address", peer(Service::AffinityPlanner));
                 flag("--webhook-address", loopback(self.ports.admission()));
-                flag("--tls-cert-file", self.tls_certificate.clone().into());
-                flag(
-                    "--tls-private-key-file",
-                    self.tls_private_key.clone().into(),
-                );
+                // By its loopback address, and as the installed Service.
+                let names = format!("127.0.0.1,{}.{NAMESPACE}.svc", service.name());
+                flag("--certificate-names", names.into());
             }
         }
         arguments
@@ -140,12 +159,11 @@ mod tests {
 
     fn arguments(service: Service) -> String {
         let launch = Launch {
-            kubeconfig: "k".into(),
+            kubeconfigs: "k".into(),
             ports: Ports::at(9100),
             bin_dir: "bin".into(),
             log_level: "info".into(),
-            tls_certificate: "tls.crt".into(),
-            tls_private_key: "tls.key".into(),
+            environment: Vec::new(),
         };
         let arguments = launch.arguments(service);
         arguments
@@ -155,9 +173,14 @@ mod tests {
     }
 
     #[test]
-    fn each_service_is_told_its_own_ports_and_its_right_hand_neighbour() {
+    fn each_service_is_told_its_own_ports_account_and_right_hand_neighbour() {
         let cases = [
-            (Service::ConfigService, "9101", "9201", "--kubeconfig k"),
+            (
+                Service::ConfigService,
+                "9101",
+                "9201",
+                "--kubeconfig k/config-service.kubeconfig",
+            ),
             (
                 Service::AffinityPlanner,
                 "9102",
@@ -168,20 +191,21 @@ mod tests {
                 Service::PlaceholderManager,
                 "9103",
                 "9203",
-                "--kubeconfig k",
+                "--kubeconfig k/placeholder-manager.kubeconfig",
             ),
             (
                 Service::Watcher,
                 "9104",
                 "9204",
-                "--kubeconfig k --affinity-planner-address http://127.0.0.1:9102",
+                "--kubeconfig k/watcher.kubeconfig --affinity-planner-address http://127.0.0.1:9102",
             ),
             (
                 Service::AdmissionWebhook,
                 "9105",
                 "9205",
-                "--affinity-planner-address http://127.0.0.1:9102 --webhook-address 127.0.0.1:9443 \
-                 --tls-cert-file tls.crt --tls-private-key-file tls.key",
+                "--kubeconfig k/admission-webhook.kubeconfig --affinity-planner-address http://127.0.0.1:9102 \
+                 --webhook-address 127.0.0.1:9443 \
+                 --certificate-names 127.0.0.1,admission-webhook.coscheduler-system.svc",
             ),
         ];
         for (service, grpc, http, own) in cases {
@@ -197,12 +221,11 @@ mod tests {
     #[test]
     fn a_missing_binary_is_named_with_the_command_that_builds_it() {
         let launch = Launch {
-            kubeconfig: "k".into(),
+            kubeconfigs: "k".into(),
             ports: Ports::at(9100),
             bin_dir: "nowhere".into(),
             log_level: "info".into(),
-            tls_certificate: "c".into(),
-            tls_private_key: "k".into(),
+            environment: Vec::new(),
         };
         let error = launch.command(Service::Watcher).unwrap_err().to_string();
         assert_eq!(

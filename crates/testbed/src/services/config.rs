@@ -9,8 +9,11 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 /// What to start, and against which cluster.
 #[derive(Clone, Debug)]
 pub struct ServicesConfig {
-    /// The cluster, with the rights the services use.
+    /// The cluster, with the rights of an administrator. The services themselves act as their own service accounts.
     pub kubeconfig: PathBuf,
+    /// Whether the services are installed in the cluster already (`kubectl apply -k deploy/base`): their accounts, rights
+    /// and webhook configuration are then used as they are, and nothing is made or removed.
+    pub installed: bool,
     /// The ports, see [`Ports`](super::Ports); `None` chooses free ones, so that several sets run side by side.
     pub port_base: Option<u16>,
     /// Where the five binaries are, see [`bin_dir`].
@@ -19,6 +22,8 @@ pub struct ServicesConfig {
     pub mode: Option<String>,
     /// `--log-level` of every service.
     pub log_level: String,
+    /// Environment variables of every service, beside those of this process.
+    pub environment: Vec<(String, String)>,
     /// How long all five together may take to become ready.
     pub ready_timeout: Duration,
 }
@@ -31,10 +36,12 @@ impl ServicesConfig {
     pub fn new(kubeconfig: impl Into<PathBuf>) -> anyhow::Result<Self> {
         Ok(Self {
             kubeconfig: kubeconfig.into(),
+            installed: false,
             port_base: None,
             bin_dir: bin_dir()?,
             mode: Some("pipelineruns".to_owned()),
             log_level: "info".to_owned(),
+            environment: Vec::new(),
             ready_timeout: Duration::from_secs(60),
         })
     }

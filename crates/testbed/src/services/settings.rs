@@ -8,6 +8,8 @@ use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
 use kube::api::{ObjectMeta, PostParams};
 use kube::{Api, Client};
 
+use super::deploy;
+
 /// Namespace of the services' configuration.
 pub const NAMESPACE: &str = "coscheduler-system";
 /// Name of the ConfigMap with the flags.
@@ -18,13 +20,10 @@ const TEKTON_FLAGS: &str = "feature-flags";
 
 /// Creates the namespace and, with `mode`, a ConfigMap that asks for it.
 pub(super) async fn ensure(client: &Client, mode: Option<&str>) -> anyhow::Result<()> {
-    let namespace = Namespace {
-        metadata: ObjectMeta {
-            name: Some(NAMESPACE.to_owned()),
-            ..ObjectMeta::default()
-        },
-        ..Namespace::default()
-    };
+    let mut namespaces = deploy::namespace()?.into_iter();
+    let namespace = namespaces.next().unwrap_or_default();
+    let namespace: Namespace =
+        serde_json::from_value(namespace).context("failed to read deploy/base/namespace.yaml")?;
     let created = Api::all(client.clone())
         .create(&PostParams::default(), &namespace)
         .await;

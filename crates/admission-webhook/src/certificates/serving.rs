@@ -1,0 +1,51 @@
+//! The TLS side: handshakes are answered with the certificate in force at that moment, so that it changes without a
+//! listener being opened anew. Before there is one, handshakes fail.
+
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use rustls::ServerConfig;
+use rustls::crypto::ring;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
+use tokio::sync::watch;
+
+use super::material::{Pair, PrivateKey};
+
+/// The certificate in force.
+#[derive(Debug)]
+struct InForce(watch::Receiver<Option<Arc<CertifiedKey>>>);
+
+impl ResolvesServerCert for InForce {
+    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        self.0.borrow().clone()
+    }
+}
+
+/// A TLS configuration that follows `certificates`.
+pub(super) fn config(
+    certificates: watch::Receiver<Option<Arc<CertifiedKey>>>,
+) -> anyhow::Result<Arc<ServerConfig>> {
+    let mut config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .context("failed to set TLS up")?
+        .with_no_client_auth()
+        .with_cert_resolver(Arc::new(InForce(certificates)));
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    Ok(Arc::new(config))
+}
+
+/// A pair as TLS wants it.
+///
+/// # Errors
+/// The key cannot be used.
+pub(super) fn certified(pair: &Pair) -> anyhow::Result<Arc<CertifiedKey>> {
+    let PrivateKey(pem) = &pair.key;
+    let act = "failed to use the stored private key";
+    let key = PrivateKeyDer::from_pem_slice(pem.as_bytes()).context(act)?;
+    let chain = vec![CertificateDer::from(pair.certificate.der.clone())];
+    let certified = CertifiedKey::from_der(chain, key, &ring::default_provider()).context(act)?;
+    Ok(Arc::new(certified))
+}

@@ -1,0 +1,194 @@
+//! Each service acts as its own service account: a kubeconfig whose token the launcher asks for, and replaces long before
+//! it expires, as the kubelet does for a pod. The affinity-planner has no kubeconfig at all.
+
+use std::fs::OpenOptions;
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
+use k8s_openapi::api::core::v1::ServiceAccount;
+use kube::api::PostParams;
+use kube::config::{AuthInfo, Context, Kubeconfig, NamedAuthInfo, NamedContext};
+use kube::{Api, Client};
+use tokio::task::JoinSet;
+use tracing::warn;
+
+use super::{NAMESPACE, Service};
+
+/// How long a token is asked to be good for.
+const TOKEN_SECONDS: i64 = 24 * 3600;
+/// How often tokens are replaced. An API server may give them a shorter life than asked for, but not under ten minutes.
+const REFRESH: Duration = Duration::from_secs(300);
+
+/// The kubeconfigs of the services, kept usable for as long as this lives.
+#[derive(Debug)]
+pub(super) struct Accounts {
+    _refresh: JoinSet<()>,
+}
+
+impl Accounts {
+    /// Writes a kubeconfig for each service that talks to Kubernetes into `folder`, for the cluster that `administrator`
+    /// reaches.
+    pub(super) async fn write(
+        client: &Client,
+        administrator: &Path,
+        folder: &Path,
+    ) -> anyhow::Result<Self> {
+        let administrator = Kubeconfig::read_from(administrator)
+            .with_context(|| format!("failed to read kubeconfig {}", administrator.display()))?;
+        for service in with_account() {
+            refresh(client, folder, service).await?;
+            let kubeconfig = act_as(&administrator, folder, service)?;
+            let text = serde_json::to_string(&kubeconfig)
+                .with_context(|| format!("failed to describe a kubeconfig for {service}"))?;
+            write(&kubeconfig_of(folder, service), &text)?;
+        }
+        let mut tasks = JoinSet::new();
+        tasks.spawn(keep_fresh(client.clone(), folder.to_owned()));
+        Ok(Self { _refresh: tasks })
+    }
+}
+
+/// Where the kubeconfig of `service` is.
+pub(super) fn kubeconfig_of(folder: &Path, service: Service) -> PathBuf {
+    folder.join(format!("{service}.kubeconfig"))
+}
+
+fn token_of(folder: &Path, service: Service) -> PathBuf {
+    folder.join(format!("{service}.token"))
+}
+
+fn with_account() -> impl Iterator<Item = Service> {
+    Service::ALL
+        .into_iter()
+        .filter(|service| service.talks_to_kubernetes())
+}
+
+async fn keep_fresh(client: Client, folder: PathBuf) {
+    loop {
+        tokio::time::sleep(REFRESH).await;
+        for service in with_account() {
+            // The token before is good for a while yet.
+            if let Err(error) = refresh(&client, &folder, service).await {
+                warn!("{error:#}; will be tried again");
+            }
+        }
+    }
+}
+
+async fn refresh(client: &Client, folder: &Path, service: Service) -> anyhow::Result<()> {
+    let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), NAMESPACE);
+    let request = TokenRequest {
+        spec: TokenRequestSpec {
+            expiration_seconds: Some(TOKEN_SECONDS),
+            ..TokenRequestSpec::default()
+        },
+        ..TokenRequest::default()
+    };
+    let act = || format!("failed to get a token of service account {NAMESPACE}/{service}");
+    let answer = accounts
+        .create_token_request(service.name(), &PostParams::default(), &request)
+        .await
+        .with_context(act)?;
+    let status = answer.status.with_context(act)?;
+    // Put in place whole: the service may read it at any moment.
+    let path = token_of(folder, service);
+    let fresh = path.with_extension("fresh");
+    write(&fresh, &status.token)?;
+    std::fs::rename(&fresh, &path).with_context(|| format!("failed to write {}", path.display()))
+}
+
+/// The administrator's kubeconfig with another user: the account of `service`.
+fn act_as(
+    administrator: &Kubeconfig,
+    folder: &Path,
+    service: Service,
+) -> anyhow::Result<Kubeconfig> {
+    let current = administrator.current_context.as_deref().unwrap_or_default();
+    let context = administrator
+        .contexts
+        .iter()
+        .find(|context| context.name == current)
+        .and_then(|context| context.context.as_ref())
+        .context("the kubeconfig has no current context")?;
+    let clusters: Vec<_> = administrator
+        .clusters
+        .iter()
+        .filter(|cluster| cluster.name == context.cluster)
+        .cloned()
+        .collect();
+    if clusters.is_empty() {
+        bail!("the kubeconfig has no cluster {}", context.cluster);
+    }
+    let user = service.name().to_owned();
+    Ok(Kubeconfig {
+        clusters,
+        auth_infos: vec![NamedAuthInfo {
+            name: user.clone(),
+            auth_info: Some(AuthInfo {
+                token_file: Some(token_of(folder, service).display().to_string()),
+                ..AuthInfo::default()
+            }),
+            ..NamedAuthInfo::default()
+        }],
+        contexts: vec![NamedContext {
+            name: user.clone(),
+            context: Some(Context {
+                cluster: context.cluster.clone(),
+                user: Some(user.clone()),
+                ..Context::default()
+            }),
+            ..NamedContext::default()
+        }],
+        current_context: Some(user),
+        ..Kubeconfig::default()
+    })
+}
+
+/// Writes a file that nobody else may read.
+fn write(path: &Path, text: &str) -> anyhow::Result<()> {
+    OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(path)
+        .and_then(|mut file| file.write_all(text.as_bytes()))
+        .with_context(|| format!("failed to write {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_service_reaches_the_same_cluster_as_nobody_but_itself() {
+        let yaml = "
+            apiVersion: v1
+            kind: Config
+            current-context: b
+            clusters:
+            - {name: a, cluster: {server: https://a}}
+            - {name: b-cluster, cluster: {server: https://b, certificate-authority-data: Q0E=}}
+            users:
+            - {name: admin, user: {token: secret}}
+            contexts:
+            - {name: a, context: {cluster: a, user: admin}}
+            - {name: b, context: {cluster: b-cluster, user: admin, namespace: other}}
+        ";
+        let administrator = Kubeconfig::from_yaml(yaml).unwrap();
+        let made = act_as(&administrator, Path::new("/f"), Service::Watcher).unwrap();
+        let made = serde_json::to_value(made).unwrap();
+        assert_eq!(made["current-context"], "watcher");
+        assert_eq!(made["clusters"].as_array().unwrap().len(), 1);
+        let cluster = &made["clusters"][0]["cluster"];
+        assert_eq!(cluster["server"], "https://b");
+        assert_eq!(cluster["certificate-authority-data"], "Q0E=");
+        assert_eq!(made["users"][0]["user"]["tokenFile"], "/f/watcher.token");
+        assert_eq!(made["contexts"][0]["context"]["cluster"], "b-cluster");
+        assert!(!made.to_string().contains("secret"), "{made}");
+    }
+}

@@ -1,0 +1,131 @@
+//! What of `deploy/base` the launcher needs: the same accounts, rights, Secret and webhook configuration as an installation
+//! in the cluster, but labelled as a launcher's, and with the webhooks at a loopback address. `deploy/base` is the only
+//! place where these are written down.
+
+use anyhow::{Context as _, bail};
+use serde_json::{Value, json};
+
+use super::{CONFIGURATION_NAME, Ports};
+use crate::manifests;
+
+/// Value of `app.kubernetes.io/managed-by` on everything made by a launcher; also its field manager.
+pub const MANAGED_BY: &str = "coscheduler-local-services";
+pub(super) const MANAGED_BY_LABEL: &str = "app.kubernetes.io/managed-by";
+/// Annotation of the webhook configuration that tells launchers apart.
+pub(super) const LAUNCHER: &str = "coscheduler.dev/launcher";
+
+macro_rules! base {
+    ($($file:literal),* $(,)?) => {
+        [$(($file, include_str!(concat!("../../../../deploy/base/", $file)))),*]
+    };
+}
+
+const NAMESPACE: [(&str, &str); 1] = base!["namespace.yaml"];
+const RIGHTS: [(&str, &str); 10] = base![
+    "config-service/service-account.yaml",
+    "config-service/rbac.yaml",
+    "affinity-planner/service-account.yaml",
+    "placeholder-manager/service-account.yaml",
+    "placeholder-manager/rbac.yaml",
+    "watcher/service-account.yaml",
+    "watcher/rbac.yaml",
+    "admission-webhook/service-account.yaml",
+    "admission-webhook/rbac.yaml",
+    "admission-webhook/certificates.yaml",
+];
+const WEBHOOKS: [(&str, &str); 1] = base!["admission-webhook/webhook-configuration.yaml"];
+
+/// The namespace.
+pub(super) fn namespace() -> anyhow::Result<Vec<Value>> {
+    read(&NAMESPACE)
+}
+
+/// The services' accounts and rights, and the Secret that the webhook keeps its certificates in.
+pub(super) fn rights() -> anyhow::Result<Vec<Value>> {
+    let mut objects = read(&RIGHTS)?;
+    objects.iter_mut().for_each(label);
+    Ok(objects)
+}
+
+/// The webhook configuration, leading to the admission-webhook on `ports` of the launcher called `launcher`.
+pub(super) fn webhook_configuration(ports: Ports, launcher: &str) -> anyhow::Result<Value> {
+    let mut objects = read(&WEBHOOKS)?.into_iter();
+    let (Some(mut configuration), None) = (objects.next(), objects.next()) else {
+        bail!("deploy/base has not exactly one webhook configuration");
+    };
+    label(&mut configuration);
+    configuration["metadata"]["annotations"] = json!({ LAUNCHER: launcher });
+    let webhooks = configuration["webhooks"]
+        .as_array_mut()
+        .with_context(|| format!("{CONFIGURATION_NAME} has no webhooks"))?;
+    for webhook in webhooks {
+        let path = webhook["clientConfig"]["service"]["path"]
+            .as_str()
+            .with_context(|| format!("a webhook of {CONFIGURATION_NAME} has no path"))?;
+        let url = format!("https://127.0.0.1:{}{path}", ports.admission());
+        webhook["clientConfig"] = json!({ "url": url });
+    }
+    Ok(configuration)
+}
+
+fn read(files: &[(&str, &str)]) -> anyhow::Result<Vec<Value>> {
+    let mut objects = Vec::new();
+    for (file, yaml) in files {
+        let found = manifests::parse(yaml).with_context(|| format!("in deploy/base/{file}"))?;
+        objects.extend(found);
+    }
+    Ok(objects)
+}
+
+fn label(object: &mut Value) {
+    object["metadata"]["labels"][MANAGED_BY_LABEL] = json!(MANAGED_BY);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Service;
+    use super::*;
+
+    #[test]
+    fn every_object_is_labelled_and_every_service_has_an_account() {
+        let objects = rights().unwrap();
+        for object in &objects {
+            assert_eq!(object["metadata"]["labels"][MANAGED_BY_LABEL], MANAGED_BY);
+        }
+        for service in Service::ALL {
+            assert!(
+                objects
+                    .iter()
+                    .any(|object| object["kind"] == "ServiceAccount"
+                        && object["metadata"]["name"] == service.name()),
+                "{service}"
+            );
+        }
+    }
+
+    #[test]
+    fn webhooks_are_those_of_the_installation_at_a_loopback_address() {
+        let installed = read(&WEBHOOKS).unwrap().remove(0);
+        let local = webhook_configuration(Ports::at(9100), "me").unwrap();
+        assert_eq!(local["metadata"]["annotations"], json!({LAUNCHER: "me"}));
+        let pairs = [
+            "pipelineruns.coscheduler.dev",
+            "pipelinerun-updates.coscheduler.dev",
+            "runs.coscheduler.dev",
+        ]
+        .into_iter()
+        .enumerate();
+        for (index, name) in pairs {
+            let mut expected = installed["webhooks"][index].clone();
+            let path = if name == "runs.coscheduler.dev" {
+                "/admit/run"
+            } else {
+                "/admit/pipelinerun"
+            };
+            assert_eq!(expected["name"], name);
+            assert_eq!(expected["clientConfig"]["service"]["path"], path);
+            expected["clientConfig"] = json!({"url": format!("https://127.0.0.1:9443{path}")});
+            assert_eq!(local["webhooks"][index], expected);
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! The end of a set of services, and of what it made in the cluster: the webhook configuration goes first, so that the
+//! API server never asks somebody who is gone, and the rights go last, so that every service can end in order.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use futures::future::join_all;
+
+use super::{CONFIGURATION_NAME, Services, kube_client, registration};
+
+/// How long the cluster may take to give a registration up.
+const UNREGISTER_PATIENCE: Duration = Duration::from_secs(20);
+
+impl Services {
+    /// Removes the webhook registration first, then ends the services and their folder, then removes their accounts and
+    /// rights, unless another launcher has taken over. Every step is tried even if one before it failed. Namespace and
+    /// ConfigMap stay: they are the operator's.
+    ///
+    /// # Errors
+    /// If something could not be removed, or a service had ended by itself or did not end well.
+    pub async fn stop(self) -> anyhow::Result<()> {
+        let unregistered = self.unregister().await;
+        let checked = self.group.check();
+        let client = self.client.clone();
+        let running = self.with_running(std::mem::take);
+        let ended = join_all(running.iter().map(|service| self.terminate(*service))).await;
+        let stopped = if checked.is_ok() {
+            self.group.stop().await
+        } else {
+            // It would report the same end of the same service once more.
+            let _ = self.group.stop().await;
+            Ok(())
+        };
+        let ended = if checked.is_ok() { ended } else { Vec::new() };
+        let removed = match unregistered {
+            Ok(true) => registration::remove_rights(&client).await.map(drop),
+            Ok(false) | Err(_) => Ok(()),
+        };
+        let failures: Vec<String> = [unregistered.map(drop), checked]
+            .into_iter()
+            .chain(ended)
+            .chain([stopped, removed])
+            .filter_map(Result::err)
+            .map(|error| format!("{error:#}"))
+            .collect();
+        if failures.is_empty() {
+            Ok(())
+        } else {
+            bail!("{}", failures.join("\n"))
+        }
+    }
+
+    /// Removes the webhook registration; whether what else launchers make may be removed too.
+    async fn unregister(&self) -> anyhow::Result<bool> {
+        let Some(launcher) = &self.launcher else {
+            return Ok(false);
+        };
+        let remove = registration::remove_own_webhooks(&self.client, launcher);
+        tokio::time::timeout(UNREGISTER_PATIENCE, remove)
+            .await
+            .unwrap_or_else(|_| {
+                bail!("no answer from the API server within {UNREGISTER_PATIENCE:?}")
+            })
+            .with_context(|| {
+                format!(
+                    "failed to remove MutatingWebhookConfiguration {CONFIGURATION_NAME}: the cluster refuses PipelineRuns \
+                     until `cargo xtask services --remove` has done it"
+                )
+            })
+    }
+
+    /// Removes what a launcher left behind (it was killed with SIGKILL), and says what it did, one sentence an object.
+    /// Touches nothing else.
+    ///
+    /// # Errors
+    /// If the API server does not answer or refuses.
+    pub async fn remove(kubeconfig: &Path) -> anyhow::Result<Vec<String>> {
+        registration::remove_all(&kube_client(kubeconfig).await?).await
+    }
+}
