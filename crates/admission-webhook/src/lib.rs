@@ -45,7 +45,7 @@ pub async fn start(args: Args, process: Process) -> anyhow::Result<()> {
         tls_cert_file,
         tls_private_key_file,
     } = args;
-    let planner = PlannerServiceClient::new(client::channel(&affinity_planner_address, SERVICE)?);
+    let planner = PlannerServiceClient::new(client::channel(&affinity_planner_address, &process)?);
     kubernetes::install_tls_provider();
     let tls = RustlsConfig::from_pem_file(&tls_cert_file, &tls_private_key_file)
         .await
