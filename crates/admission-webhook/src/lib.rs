@@ -47,7 +47,7 @@ pub async fn start(args: Args, process: Process) -> anyhow::Result<()> {
         certificates,
         kubernetes,
     } = args;
-    let planner = PlannerServiceClient::new(client::channel(&affinity_planner_address, SERVICE)?);
+    let planner = PlannerServiceClient::new(client::channel(&affinity_planner_address, &process)?);
     let kubernetes = kubernetes.client(SERVICE).await?;
     let tls = certificates::start(certificates, kubernetes, &process)?;
     let bind = || {

@@ -10,13 +10,13 @@ use kube::core::DynamicObject;
 use kube::core::admission::{AdmissionRequest, AdmissionReview};
 use serde::Deserialize;
 use serde_json::Value;
-use tonic::transport::Channel;
 use tonic::{Code, Status};
 use tracing::{error, info};
 
 use coscheduler_kubernetes::admission::Mutation;
 use coscheduler_proto::error::violations;
 use coscheduler_proto::planner::planner_service_client::PlannerServiceClient;
+use coscheduler_runtime::client::Channel;
 
 use crate::{planner, review};
 

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use backon::{BackoffBuilder, ExponentialBuilder};
 use tokio::sync::watch;
-use tonic::transport::Channel;
 use tonic::{Status, Streaming};
 use tracing::{info, warn};
 
@@ -15,6 +14,7 @@ use coscheduler_proto::config::config_service_client::ConfigServiceClient;
 use coscheduler_proto::config::{ConfigStatus, WatchConfigRequest, WatchConfigResponse};
 use coscheduler_proto::convert;
 use coscheduler_runtime::Condition;
+use coscheduler_runtime::client::Channel;
 
 /// What is known about the configuration.
 #[derive(Clone, Debug)]

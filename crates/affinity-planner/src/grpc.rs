@@ -1,7 +1,6 @@
 //! The wire side of the planner: requests in, answers out, nothing in between.
 
 use tokio::sync::watch;
-use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 use tracing::warn;
 
@@ -21,6 +20,7 @@ use coscheduler_proto::planner::{
     PlanRequest, PlanResponse, ReportPipelineRunRequest, ReportPipelineRunResponse,
 };
 use coscheduler_runtime::Deadline;
+use coscheduler_runtime::client::Channel;
 
 use crate::configuration::Known;
 use crate::error::{Error, of_run};

@@ -17,7 +17,7 @@ use coscheduler_proto::FILE_DESCRIPTOR_SET;
 use coscheduler_proto::config::config_service_client::ConfigServiceClient;
 use coscheduler_proto::placeholder::placeholder_service_client::PlaceholderServiceClient;
 use coscheduler_proto::planner::planner_service_server::PlannerServiceServer;
-use coscheduler_runtime::{GrpcServices, Process, Service, client};
+use coscheduler_runtime::{GrpcServices, MAX_MESSAGE_BYTES, Process, Service, client};
 
 pub use args::Args;
 
@@ -41,9 +41,9 @@ pub async fn start(args: Args, process: Process) -> anyhow::Result<()> {
         placeholder_manager_address,
         tekton_controller_username,
     } = args;
-    let config = ConfigServiceClient::new(client::channel(&config_service_address, SERVICE)?);
+    let config = ConfigServiceClient::new(client::channel(&config_service_address, &process)?);
     let manager =
-        PlaceholderServiceClient::new(client::channel(&placeholder_manager_address, SERVICE)?);
+        PlaceholderServiceClient::new(client::channel(&placeholder_manager_address, &process)?);
 
     let (sender, configuration) = configuration::latest();
     let received = process.health().condition("configuration");
@@ -52,12 +52,10 @@ pub async fn start(args: Args, process: Process) -> anyhow::Result<()> {
         configuration::follow(config, sender, received),
     );
 
+    let planner = grpc::Planner::new(configuration, manager, tekton_controller_username);
+    let planner = PlannerServiceServer::new(planner).max_decoding_message_size(MAX_MESSAGE_BYTES);
     let services = GrpcServices::new()
-        .add_service(PlannerServiceServer::new(grpc::Planner::new(
-            configuration,
-            manager,
-            tekton_controller_username,
-        )))
+        .add_service(planner)
         .descriptors(FILE_DESCRIPTOR_SET);
     process
         .serve_grpc(services)

@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use tonic::transport::Channel;
-
 use coscheduler_core::pipeline_run::PipelineRun;
 use coscheduler_core::plan::{Action, plan};
 use coscheduler_core::violation::Violation;
@@ -11,7 +9,7 @@ use coscheduler_proto::convert::{self, Identity};
 use coscheduler_proto::placeholder::placeholder_service_client::PlaceholderServiceClient;
 use coscheduler_proto::placeholder::{EnsureRequest, ReleaseRequest};
 use coscheduler_proto::planner::{Action as WireAction, ReportPipelineRunResponse};
-use coscheduler_runtime::client;
+use coscheduler_runtime::client::{self, Channel};
 
 use crate::error::{Error, of_run};
 

@@ -14,7 +14,7 @@ mod state;
 use anyhow::Context as _;
 use coscheduler_proto::FILE_DESCRIPTOR_SET;
 use coscheduler_proto::config::config_service_server::ConfigServiceServer;
-use coscheduler_runtime::{GrpcServices, Process, Service};
+use coscheduler_runtime::{GrpcServices, MAX_MESSAGE_BYTES, Process, Service};
 use tokio::sync::watch;
 
 pub use args::Args;
@@ -47,9 +47,10 @@ pub async fn start(args: Args, process: Process) -> anyhow::Result<()> {
         "watch the ConfigMap",
         follow::follow(client, namespace, config_map, sender, read),
     );
-    let service = grpc::Config::new(states);
+    let service = ConfigServiceServer::new(grpc::Config::new(states))
+        .max_decoding_message_size(MAX_MESSAGE_BYTES);
     let services = GrpcServices::new()
-        .add_service(ConfigServiceServer::new(service))
+        .add_service(service)
         .descriptors(FILE_DESCRIPTOR_SET);
     process
         .serve_grpc(services)

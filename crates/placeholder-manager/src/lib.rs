@@ -22,7 +22,7 @@ use anyhow::Context as _;
 use coscheduler_proto::FILE_DESCRIPTOR_SET;
 use coscheduler_proto::placeholder::placeholder_service_server::PlaceholderServiceServer;
 use coscheduler_runtime::queue::{self, Options};
-use coscheduler_runtime::{GrpcServices, Process, Service};
+use coscheduler_runtime::{GrpcServices, MAX_MESSAGE_BYTES, Process, Service};
 
 pub use args::Args;
 use cache::Cache;
@@ -55,7 +55,9 @@ pub async fn start(Args { kubernetes }: Args, process: Process) -> anyhow::Resul
     let service =
         grpc::Placeholders::new(cache, objects, clean_up.clone(), process.health().clone());
     let services = GrpcServices::new()
-        .add_service(PlaceholderServiceServer::new(service))
+        .add_service(
+            PlaceholderServiceServer::new(service).max_decoding_message_size(MAX_MESSAGE_BYTES),
+        )
         .descriptors(FILE_DESCRIPTOR_SET);
     process
         .serve_grpc(services)

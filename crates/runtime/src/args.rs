@@ -40,6 +40,18 @@ pub struct ProcessArgs {
     #[arg(long, env = "HTTP_ADDRESS", value_name = "IP:PORT")]
     pub http_address: SocketAddr,
 
+    /// How many RPCs are worked on at once; more are answered with RESOURCE_EXHAUSTED and a time to try again. Health and
+    /// reflection do not count, and a stream counts until it begins.
+    // An API server has 200 writes in flight at most by default, each of which may wait for an admission, and the watcher
+    // reports 32 runs at a time: one of each fits.
+    #[arg(
+        long,
+        env = "MAX_CONCURRENT_CALLS",
+        default_value_t = 256,
+        value_name = "N"
+    )]
+    pub max_concurrent_calls: usize,
+
     /// How log lines are written to standard error.
     #[arg(long, env = "LOG_FORMAT", value_enum, default_value_t = LogFormat::Json, value_name = "FORMAT")]
     pub log_format: LogFormat,
@@ -55,6 +67,7 @@ impl ProcessArgs {
         ProcessArgs {
             grpc_address: SocketAddr::from(([127, 0, 0, 1], 0)),
             http_address: SocketAddr::from(([127, 0, 0, 1], 0)),
+            max_concurrent_calls: 256,
             log_format: LogFormat::Text,
             log_level: "info".to_owned(),
         }
@@ -185,6 +198,7 @@ mod tests {
             ("--own-flag", "OWN_FLAG"),
             ("--grpc-address", "GRPC_ADDRESS"),
             ("--http-address", "HTTP_ADDRESS"),
+            ("--max-concurrent-calls", "MAX_CONCURRENT_CALLS"),
             ("--log-format", "LOG_FORMAT"),
             ("--log-level", "LOG_LEVEL"),
         ];

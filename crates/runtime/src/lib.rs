@@ -37,22 +37,22 @@ mod health;
 mod metrics;
 mod process;
 
-mod deadline;
-mod grpc;
 mod http;
-mod observe;
+mod rpc;
+mod server;
 
 pub mod client;
 #[cfg(feature = "kubernetes")]
 pub mod kubernetes;
+#[cfg(test)]
+mod network_faults;
 pub mod queue;
 
 pub use args::{LogFormat, ProcessArgs, Service, command};
-pub use deadline::Deadline;
-pub use grpc::GrpcServices;
 pub use health::{Condition, Health};
 #[cfg(feature = "kubernetes")]
 pub use kubernetes::KubernetesArgs;
 pub use metrics::Metrics;
 pub use process::{Process, ServeError, StopReason, Supervisor};
 pub use run::run;
+pub use server::{Deadline, GrpcServices, MAX_MESSAGE_BYTES};

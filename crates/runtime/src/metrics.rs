@@ -24,6 +24,8 @@ pub struct Metrics {
 struct Registries {
     own: Registry,
     protocol: Registry,
+    /// What was registered once and is used in several places, by its type.
+    shared: http::Extensions,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -38,6 +40,7 @@ impl Metrics {
         let registries = Registries {
             own: Registry::with_prefix("coscheduler"),
             protocol: Registry::default(),
+            shared: http::Extensions::new(),
         };
         let metrics = Metrics {
             registries: Arc::new(Mutex::new(registries)),
@@ -72,6 +75,20 @@ impl Metrics {
     ) -> M {
         self.lock().protocol.register(name, help, metric.clone());
         metric
+    }
+
+    /// The metrics of type `T`, which `register` registers where nobody has yet: several clients or queues of one process
+    /// count in the same families.
+    pub(crate) fn shared<T: Clone + Send + Sync + 'static>(
+        &self,
+        register: impl FnOnce(&Metrics) -> T,
+    ) -> T {
+        if let Some(registered) = self.lock().shared.get::<T>() {
+            return registered.clone();
+        }
+        let registered = register(self);
+        self.lock().shared.insert(registered.clone());
+        registered
     }
 
     /// Every metric in the OpenMetrics text format.

@@ -12,6 +12,7 @@ use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use tonic::transport::server::TcpIncoming;
 use tracing::{error, info, warn};
 
 use crate::{Condition, GrpcServices, Health, Metrics, ProcessArgs, Service, http};
@@ -32,6 +33,7 @@ struct Inner {
     service: Service,
     grpc_address: SocketAddr,
     http_address: SocketAddr,
+    max_concurrent_calls: usize,
     health: Health,
     metrics: Metrics,
     /// Cancelled when the process begins to stop.
@@ -162,12 +164,13 @@ impl Process {
     /// # Errors
     /// The address cannot be bound, or a descriptor set is malformed. Nothing has been spawned then.
     pub async fn serve_grpc(&self, services: GrpcServices) -> Result<SocketAddr, ServeError> {
-        let server = services.prepare(&self.inner.metrics)?;
+        let server = services.prepare(&self.inner.metrics, self.inner.max_concurrent_calls)?;
         let (listener, address) = bind("gRPC", self.inner.grpc_address).await?;
         info!(%address, "gRPC server listens");
         let health = self.health().clone();
+        let connections = TcpIncoming::from(listener).with_nodelay(Some(true));
         self.spawn_graceful("gRPC server", |shutdown| {
-            server.serve(listener, health, shutdown)
+            server.serve(connections, health, shutdown)
         });
         Ok(address)
     }
@@ -221,6 +224,7 @@ impl Supervisor {
                 service,
                 grpc_address: args.grpc_address,
                 http_address,
+                max_concurrent_calls: args.max_concurrent_calls,
                 health: Health::new(),
                 metrics: Metrics::new(service),
                 stopping: CancellationToken::new(),

@@ -35,7 +35,7 @@ pub async fn start(args: Args, process: Process) -> anyhow::Result<()> {
         kubernetes,
     } = args;
     let kubernetes = kubernetes.client(SERVICE).await?;
-    let planner = PlannerServiceClient::new(client::channel(&affinity_planner_address, SERVICE)?);
+    let planner = PlannerServiceClient::new(client::channel(&affinity_planner_address, &process)?);
     let (queue, worker) = queue::queue(Options::default());
     let (store, writer) = reflector::store();
 

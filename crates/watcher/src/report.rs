@@ -4,14 +4,13 @@ use std::time::Duration;
 
 use kube::runtime::reflector::{ObjectRef, Store};
 use tonic::Code;
-use tonic::transport::Channel;
 use tracing::{debug, error, warn};
 
 use coscheduler_kubernetes::pipeline_run::{self, PipelineRun};
 use coscheduler_proto::json;
 use coscheduler_proto::planner::ReportPipelineRunRequest;
 use coscheduler_proto::planner::planner_service_client::PlannerServiceClient;
-use coscheduler_runtime::client;
+use coscheduler_runtime::client::{self, Channel};
 use coscheduler_runtime::queue::Outcome;
 
 /// How long a report may take. Longer than the manager waits for its caches and retries its writes.

@@ -17,7 +17,7 @@ use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
 use tower::Service;
 
-use super::{PATIENCE, Running, SERVICE, within};
+use super::{PATIENCE, Running, SERVICE, caller, channel, within};
 
 /// A service whose method `Cancelled` answers so, and whose other methods never answer; it says when it was called.
 #[derive(Clone, Default)]
@@ -52,12 +52,14 @@ impl Service<Request<Body>> for Scripted {
 
 /// Calls `method` of the scripted service behind `address`.
 async fn call(address: SocketAddr, method: &'static str, timeout: Duration) -> Status {
-    let channel = client::channel(&format!("http://{address}"), SERVICE).unwrap();
+    let channel = channel(address).await;
     let mut grpc = tonic::client::Grpc::new(channel);
     grpc.ready().await.unwrap();
     let codec: tonic_prost::ProstCodec<HealthCheckRequest, HealthCheckRequest> = Default::default();
     let path = http::uri::PathAndQuery::from_static(method);
-    let request = client::request(HealthCheckRequest::default(), timeout);
+    // Not one of ours, which would be tried again.
+    let mut request = tonic::Request::new(HealthCheckRequest::default());
+    request.set_timeout(timeout);
     grpc.unary::<_, HealthCheckRequest, _>(request, path, codec)
         .await
         .unwrap_err()
@@ -68,8 +70,7 @@ async fn a_server_that_is_not_there_is_worth_another_try_and_found_once_it_is() 
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     drop(listener);
-    let mut client =
-        HealthClient::new(client::channel(&format!("http://{address}"), SERVICE).unwrap());
+    let mut client = HealthClient::new(channel(address).await);
     let status = within(client.check(HealthCheckRequest::default()))
         .await
         .unwrap_err();
@@ -175,8 +176,9 @@ async fn what_the_server_says_is_final_unless_it_says_try_again() {
 
 #[tokio::test]
 async fn an_address_that_cannot_be_called_is_refused_by_name() {
+    let process = caller().await;
     for address in ["127.0.0.1:9101", "https://planner:9102", "", "http://"] {
-        let error = client::channel(address, SERVICE).unwrap_err();
+        let error = client::channel(address, &process).unwrap_err();
         assert!(
             error.to_string().contains(&format!("{address:?}")),
             "{error}"

@@ -17,13 +17,13 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use coscheduler_runtime::{
-    GrpcServices, Process, ProcessArgs, Service, StopReason, Supervisor, client,
+    GrpcServices, Process, ProcessArgs, Service, StopReason, Supervisor,
+    client::{self, Channel},
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
-use tonic::transport::Channel;
 
 const SERVICE: Service = Service {
     name: "example",
@@ -63,7 +63,7 @@ impl Running {
     }
 
     fn channel(&self) -> Channel {
-        client::channel(&format!("http://{}", self.grpc), SERVICE).unwrap()
+        client::channel(&format!("http://{}", self.grpc), &self.process).unwrap()
     }
 
     /// Status code and body of a GET on the HTTP server.
@@ -77,6 +77,16 @@ impl Running {
         self.stop.cancel();
         within(self.ended).await.unwrap()
     }
+}
+
+/// A channel to `address` from a process that serves nothing.
+async fn channel(address: SocketAddr) -> Channel {
+    client::channel(&format!("http://{address}"), &caller().await).unwrap()
+}
+
+async fn caller() -> Process {
+    let supervisor = Supervisor::bind(SERVICE, &ProcessArgs::loopback()).await;
+    supervisor.unwrap().process()
 }
 
 async fn within<T>(future: impl Future<Output = T>) -> T {

@@ -1,28 +1,45 @@
 //! The gRPC server of a service: its own services, standard health for each of them and for "", and reflection v1 and
-//! v1alpha over exactly what is served. Handlers contain nothing of this, nor of what the layers in [`crate::observe`] do.
+//! v1alpha over exactly what is served. What every call needs beside its handler is in the layers around them, one file
+//! each: deadline, load shedding, span, log and metrics, and the end of streams when the server stops.
+
+mod deadline;
+mod drain;
+mod observe;
+mod shed;
 
 use std::convert::Infallible;
 use std::time::Duration;
 
+use axum::Router;
+use axum::middleware::{from_fn, from_fn_with_state};
 use axum::response::IntoResponse;
+use futures::Stream;
 use http::Request;
-use tokio::net::TcpListener;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::sync::CancellationToken;
 use tonic::body::Body;
 use tonic::server::NamedService;
 use tonic::service::{Routes, RoutesBuilder};
 use tonic::transport::Server;
-use tonic::transport::server::TcpIncoming;
+use tonic::transport::server::Connected;
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 use tower::Service as TowerService;
 
 use crate::metrics::Metrics;
-use crate::observe::{Observer, observe};
+use crate::rpc::RpcMetrics;
 use crate::{Health, ServeError};
 
+pub use deadline::Deadline;
+pub(crate) use deadline::GRPC_TIMEOUT;
+use shed::Limit;
+
+/// The largest message that a service takes, in bytes: `.max_decoding_message_size(MAX_MESSAGE_BYTES)` on its server and
+/// on its clients. A larger one is answered with `OUT_OF_RANGE`. More than twice the largest object etcd stores.
+pub const MAX_MESSAGE_BYTES: usize = 4 * 1024 * 1024;
+
 /// How long a connection is used before the client is asked to open a new one, so that clients that never reconnect
-/// find new replicas behind a Service. Calls in flight are not cut.
+/// find new replicas behind a Service. Calls in flight are not cut, streams included: whoever watches stays connected.
 const MAX_CONNECTION_AGE: Duration = Duration::from_secs(300);
 /// HTTP/2 pings, so that dead peers are noticed.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(30);
@@ -85,7 +102,12 @@ impl GrpcServices {
         self
     }
 
-    pub(crate) fn prepare(self, metrics: &Metrics) -> Result<PreparedServer, ServeError> {
+    /// Adds health, reflection and the layers. At most `max_concurrent_calls` are worked on at once.
+    pub(crate) fn prepare(
+        self,
+        metrics: &Metrics,
+        max_concurrent_calls: usize,
+    ) -> Result<PreparedServer, ServeError> {
         let GrpcServices {
             mut routes,
             names,
@@ -125,11 +147,12 @@ impl GrpcServices {
         routes.add_service(health);
 
         let draining = CancellationToken::new();
-        let observer = Observer::new(metrics, listed, draining.clone());
-        let router = routes
-            .routes()
-            .into_axum_router()
-            .layer(axum::middleware::from_fn_with_state(observer, observe));
+        let router = layered(
+            routes.routes().into_axum_router(),
+            RpcMetrics::server(metrics, listed),
+            Limit::new(metrics, max_concurrent_calls, &names),
+            draining.clone(),
+        );
         Ok(PreparedServer {
             routes: Routes::from(router),
             names,
@@ -139,15 +162,32 @@ impl GrpcServices {
     }
 }
 
+/// The layers, the outermost last: whatever ends a call is seen by the one that counts.
+fn layered(
+    router: Router,
+    metrics: RpcMetrics,
+    limit: Limit,
+    draining: CancellationToken,
+) -> Router {
+    router
+        .layer(from_fn_with_state(draining, drain::drain))
+        .layer(from_fn_with_state(limit, shed::shed))
+        .layer(from_fn(deadline::enforce))
+        .layer(from_fn_with_state(metrics, observe::observe))
+}
+
 impl PreparedServer {
-    /// Serves until `shutdown` is cancelled: says NOT_SERVING first, then stops listening, ends streams, and returns
-    /// once every connection is closed.
-    pub(crate) async fn serve(
+    /// Serves `connections` until `shutdown` is cancelled: says NOT_SERVING first, then stops listening, ends streams,
+    /// and returns once every connection is closed.
+    pub(crate) async fn serve<C>(
         self,
-        listener: TcpListener,
+        connections: impl Stream<Item = std::io::Result<C>>,
         health: Health,
         shutdown: CancellationToken,
-    ) -> anyhow::Result<()> {
+    ) -> anyhow::Result<()>
+    where
+        C: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static,
+    {
         let PreparedServer {
             routes,
             names,
@@ -159,13 +199,12 @@ impl PreparedServer {
             .set_service_status(LIVENESS, ServingStatus::Serving)
             .await;
 
-        let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
         let server = Server::builder()
             .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
             .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
             .max_connection_age(MAX_CONNECTION_AGE)
             .add_routes(routes)
-            .serve_with_incoming_shutdown(incoming, draining.clone().cancelled_owned());
+            .serve_with_incoming_shutdown(connections, draining.clone().cancelled_owned());
 
         let follow_readiness = async {
             let mut readiness = health.watch();
@@ -199,3 +238,6 @@ async fn publish(reporter: &HealthReporter, names: &[&str], ready: bool) {
         reporter.set_service_status(name, status).await;
     }
 }
+
+#[cfg(test)]
+mod tests;

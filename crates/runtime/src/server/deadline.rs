@@ -3,8 +3,15 @@
 
 use std::time::Duration;
 
-use http::HeaderMap;
+use axum::extract::Request;
+use axum::middleware::Next;
+use axum::response::Response;
+use http::{HeaderMap, HeaderValue};
 use tokio::time::Instant;
+use tonic::Status;
+
+/// The header that says how long the caller waits.
+pub(crate) const GRPC_TIMEOUT: &str = "grpc-timeout";
 
 /// The longest an RPC may take until its response begins. Streams may go on for as long as they like after that.
 pub(crate) const MAXIMUM: Duration = Duration::from_secs(30);
@@ -30,7 +37,7 @@ impl Deadline {
 
     pub(crate) fn from_headers(headers: &HeaderMap) -> Self {
         let asked = headers
-            .get("grpc-timeout")
+            .get(GRPC_TIMEOUT)
             .and_then(|value| value.to_str().ok())
             .and_then(parse);
         Deadline::after(asked.map_or(MAXIMUM, |asked| asked.min(MAXIMUM)))
@@ -40,9 +47,41 @@ impl Deadline {
         self.0
     }
 
-    fn after(duration: Duration) -> Self {
+    /// `duration` from now.
+    pub(crate) fn after(duration: Duration) -> Self {
         Deadline(Instant::now() + duration)
     }
+
+    /// What is left, as the value of `grpc-timeout`.
+    pub(crate) fn to_header(self) -> HeaderValue {
+        write(self.remaining())
+    }
+}
+
+/// The layer: `axum::middleware::from_fn(enforce)`. It tells the handler the deadline, and answers for it once that has
+/// passed.
+pub(crate) async fn enforce(mut request: Request, next: Next) -> Response {
+    let deadline = Deadline::from_headers(request.headers());
+    request.extensions_mut().insert(deadline);
+    let handled = tokio::time::timeout_at(deadline.instant(), next.run(request));
+    handled.await.unwrap_or_else(|_| {
+        Status::deadline_exceeded("the deadline passed before the call was answered").into_http()
+    })
+}
+
+/// Writes a `grpc-timeout`, in the finest unit that leaves at most eight digits.
+fn write(duration: Duration) -> HeaderValue {
+    const MOST: u128 = 99_999_999;
+    let units = [
+        (duration.as_micros(), 'u'),
+        (duration.as_millis(), 'm'),
+        (u128::from(duration.as_secs()), 'S'),
+    ];
+    let (amount, unit) = units
+        .into_iter()
+        .find(|(amount, _)| *amount <= MOST)
+        .unwrap_or((MOST, 'S'));
+    HeaderValue::from_str(&format!("{amount}{unit}")).unwrap_or(HeaderValue::from_static("0u"))
 }
 
 /// Reads a `grpc-timeout`: at most eight digits and a unit, as the gRPC protocol over HTTP/2 defines it.
@@ -88,6 +127,20 @@ mod tests {
         for (value, expected) in cases {
             assert_eq!(parse(value), expected, "{value:?}");
         }
+    }
+
+    #[test]
+    fn what_is_written_is_what_is_read() {
+        for (duration, written) in [
+            (Duration::ZERO, "0u"),
+            (Duration::from_millis(1500), "1500000u"),
+            (Duration::from_secs(200), "200000m"),
+            (Duration::from_secs(1_000_000), "1000000S"),
+        ] {
+            assert_eq!(write(duration), written);
+            assert_eq!(parse(written), Some(duration));
+        }
+        assert_eq!(write(Duration::MAX), "99999999S");
     }
 
     #[tokio::test(start_paused = true)]
