@@ -4,7 +4,9 @@
 //! Tests that only create runs share one stack a test binary ([`shared`]) and run in parallel; a test that changes the
 //! configuration or stops services boots its own ([`alone`]). Everything ends with the test binary, however it ends.
 
+pub mod audit;
 pub mod look;
+pub mod metrics;
 pub mod runs;
 pub mod stack;
 

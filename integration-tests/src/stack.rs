@@ -64,7 +64,7 @@ impl Stack {
     }
 }
 
-/// Runs a test on the stack that all tests of this binary share.
+/// Runs a test on the stack that all tests of this binary share. It keeps an audit log.
 ///
 /// # Errors
 ///
@@ -72,7 +72,12 @@ impl Stack {
 pub fn shared(test: impl AsyncFnOnce(Scene<'static>) -> anyhow::Result<()>) -> anyhow::Result<()> {
     RUNTIME.block_on(async {
         let stack = SHARED
-            .get_or_try_init(|| Stack::boot(Config::default()))
+            .get_or_try_init(|| {
+                Stack::boot(Config {
+                    audit_log: true,
+                    ..Config::default()
+                })
+            })
             .await?;
         test(stack.scene().await?).await?;
         stack.bed.check()?;

@@ -1,86 +1,196 @@
-//! Services that are down for a while: a run is delayed, and nothing else. On a stack of its own.
+//! Services that crash or are down for a while: runs are delayed, and nothing else (N5).
+//!
+//! Three runs meet each outage: one whose placeholder is being made, one in its midst, one whose last task ends meanwhile.
+//! The crashes share a stack and take turns on it, since a service that is down is down for everybody there; the long
+//! outages have one of their own beside it.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use integration_tests::alone;
+use anyhow::Context as _;
+use coscheduler_kubernetes::pipeline_run::PipelineRun;
 use integration_tests::look::node;
-use integration_tests::runs::run;
+use integration_tests::metrics;
+use integration_tests::runs::{Run, run};
+use integration_tests::{Scene, alone, shared};
+use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
 use testbed::Config;
 use testbed::services::Service;
+use tokio::sync::Mutex;
+
+type Outcome = anyhow::Result<()>;
 
 /// How long a service is down: the scenario, not a wait for something.
 const DOWN: Duration = Duration::from_secs(30);
 
+/// Held by the test whose service is down.
+static TURN: Mutex<()> = Mutex::const_new(());
+
+/// Kills a service while runs are under way, starts it again after `down`, and asks that every run succeeds on one node
+/// and leaves nothing.
+async fn outage(scene: &Scene<'_>, service: Service, down: Duration) -> Outcome {
+    let services = &scene.stack.services;
+    let [early, midst, ending] =
+        ["early", "midst", "ending"].map(|when| format!("{when}-{service}"));
+    let two = |name: &str| {
+        run(name)
+            .template("source")
+            .template("cache")
+            .task("one", &["source"], &[])
+            .task("two", &["source", "cache"], &["one"])
+            .finally("last", &[])
+    };
+    let one = |name: &str| run(name).template("source").task("one", &["source"], &[]);
+    let under_way: [(Run, _); 2] = [
+        (two(&midst).lasting("one", 4), &midst),
+        (one(&ending).lasting("one", 5), &ending),
+    ];
+    for (run, name) in under_way {
+        scene.submit(run).await?;
+        scene
+            .until_all::<Pod>("have a running task", |pods| {
+                pods.iter().any(|pod| is_of(pod, name) && is_running(pod))
+            })
+            .await?;
+    }
+    scene.submit(two(&early)).await?;
+    services.kill(service)?;
+    tokio::time::sleep(down).await;
+    services.start_service(service)?;
+    services.wait_ready().await?;
+    for (name, tasks) in [(&early, 3), (&midst, 3), (&ending, 1)] {
+        scene
+            .succeeds(name)
+            .await
+            .with_context(|| format!("without {service} for {down:?}"))?;
+        let pods = scene.objects().await?.task_pods;
+        let nodes: Vec<_> = pods
+            .iter()
+            .filter(|pod| is_of(pod, name))
+            .map(|pod| node(pod).unwrap())
+            .collect();
+        // Not one more than there are tasks: nothing had to be tried twice.
+        assert_eq!(nodes.len(), tasks, "{name}");
+        assert_eq!(BTreeSet::from_iter(nodes).len(), 1, "{name}");
+    }
+    scene.nothing_left_but(&[]).await
+}
+
+fn is_of(pod: &Pod, run: &str) -> bool {
+    let label = |key: &str| pod.labels().get(key).map(String::as_str);
+    label("tekton.dev/pipelineRun") == Some(run) && label("tekton.dev/taskRun").is_some()
+}
+
+fn is_running(pod: &Pod) -> bool {
+    let phase = pod
+        .status
+        .as_ref()
+        .and_then(|status| status.phase.as_deref());
+    phase == Some("Running")
+}
+
+fn crash(service: Service) -> Outcome {
+    shared(async |scene| {
+        let _turn = TURN.lock().await;
+        outage(&scene, service, Duration::ZERO).await
+    })
+}
+
 #[test]
-fn planner_manager_or_config_service_down_for_half_a_minute_delays_a_run_and_nothing_else()
--> anyhow::Result<()> {
+fn n5_a_crash_of_the_config_service_does_a_run_no_harm() -> Outcome {
+    crash(Service::ConfigService)
+}
+
+#[test]
+fn n5_a_crash_of_the_affinity_planner_does_a_run_no_harm() -> Outcome {
+    crash(Service::AffinityPlanner)
+}
+
+#[test]
+fn n5_a_crash_of_the_placeholder_manager_does_a_run_no_harm() -> Outcome {
+    crash(Service::PlaceholderManager)
+}
+
+#[test]
+fn n5_a_crash_of_the_watcher_does_a_run_no_harm() -> Outcome {
+    crash(Service::Watcher)
+}
+
+#[test]
+fn n5_a_crash_of_the_admission_webhook_does_a_run_no_harm() -> Outcome {
+    crash(Service::AdmissionWebhook)
+}
+
+#[test]
+fn n5_any_one_service_down_for_half_a_minute_delays_runs_and_nothing_else() -> Outcome {
     alone(Config::default(), async |scene| {
-        let services = &scene.stack.services;
-        for service in [
-            Service::AffinityPlanner,
-            Service::PlaceholderManager,
-            Service::ConfigService,
-        ] {
-            let name = format!("without-{service}");
-            let run = run(&name)
-                .template("source")
-                .template("cache")
-                .task("one", &["source"], &[])
-                .task("two", &["source", "cache"], &["one"])
-                .finally("last", &[]);
-            // Down from the moment the run exists: before its placeholder does, unless the stack is quicker.
-            let created = scene.submit(run).await?;
-            services.kill(service)?;
-            tokio::time::sleep(DOWN).await;
-            services.start_service(service)?;
-            services.wait_ready().await?;
-            scene.succeeds(&name).await?;
-            let objects = scene.objects().await?;
-            let pods = objects
-                .task_pods
-                .iter()
-                .filter(|pod| pod.labels()["tekton.dev/pipelineRun"] == name);
-            let nodes: Vec<_> = pods.map(|pod| node(pod).unwrap()).collect();
-            assert_eq!(nodes.len(), 3, "{name}");
-            assert_eq!(BTreeSet::from_iter(nodes).len(), 1, "{name}");
-            assert!(created.annotations().contains_key("coscheduler.dev/group"));
-            scene.nothing_left_but(&[]).await?;
+        for service in Service::ALL {
+            outage(scene, service, DOWN).await?;
         }
         anyhow::Ok(())
     })
 }
 
 #[test]
-fn a_watcher_or_webhook_that_restarts_loses_no_run() -> anyhow::Result<()> {
-    alone(Config::default(), async |scene| {
-        let services = &scene.stack.services;
+fn n6_a_run_reported_again_without_news_costs_no_request() -> Outcome {
+    let config = Config {
+        audit_log: true,
+        ..Config::default()
+    };
+    alone(config, async |scene| {
+        let name = "steady";
+        let steady = run(name)
+            .template("source")
+            .task("one", &["source"], &[])
+            .lasting("one", 600);
+        scene.submit(steady).await?;
         scene
-            .submit(
-                run("seen-late")
-                    .template("source")
-                    .task("one", &["source"], &[]),
-            )
+            .until_all::<Pod>("have a running task", |pods| {
+                pods.iter().any(|pod| is_of(pod, name) && is_running(pod))
+            })
             .await?;
-        services.kill(Service::Watcher)?;
-        services.start_service(Service::Watcher)?;
-        scene.succeeds("seen-late").await?;
-        scene.nothing_left_but(&[]).await?;
-
-        scene
-            .submit(
-                run("webhook-gone")
-                    .template("source")
-                    .task("one", &["source"], &[])
-                    .task("two", &["source"], &["one"]),
-            )
-            .await?;
-        services.kill(Service::AdmissionWebhook)?;
-        services.start_service(Service::AdmissionWebhook)?;
-        services.wait_ready().await?;
-        scene.succeeds("webhook-gone").await?;
-        scene.nothing_left_but(&[]).await
+        let manager = scene
+            .stack
+            .services
+            .http_address(Service::PlaceholderManager);
+        let ensured = async || {
+            let method = [("grpc_method", "Ensure"), ("grpc_code", "OK")];
+            let metrics = metrics::scrape(&manager).await?;
+            anyhow::Ok(metrics::sum(&metrics, "grpc_server_handled_total", &method))
+        };
+        let version = async || {
+            let run = scene.api::<PipelineRun>().get(name).await?;
+            anyhow::Ok(run.resource_version())
+        };
+        // Two reports between which the run has not changed: the second one was without news.
+        let quiet = async {
+            loop {
+                let (mark, before, reports) = (scene.mark()?, version().await?, ensured().await?);
+                while ensured().await? < reports + 2.0 {
+                    tokio::time::sleep(Duration::from_millis(200)).await;
+                }
+                if version().await? == before {
+                    return anyhow::Ok(mark);
+                }
+            }
+        };
+        let mark = tokio::time::timeout(Duration::from_secs(300), quiet)
+            .await
+            .context("the run was not reported again while it stayed as it was")??;
+        let asked: Vec<_> = scene
+            .requests_since(mark)?
+            .into_iter()
+            .filter(|request| {
+                Service::ALL
+                    .into_iter()
+                    .any(|service| request.is_by(service))
+            })
+            // Watches end and begin anew by the clock, and Leases are renewed by it.
+            .filter(|request| request.verb != "watch" && request.object.resource != "leases")
+            .collect();
+        assert!(asked.is_empty(), "{asked:#?}");
+        anyhow::Ok(())
     })
 }

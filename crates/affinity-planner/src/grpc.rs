@@ -121,7 +121,7 @@ impl PlannerService for Planner {
         }
         Ok(Response::new(AdmitRunResponse {
             remove_annotations: admission.remove_annotations,
-            warnings: Vec::new(),
+            warnings: admission.warnings,
         }))
     }
 }

@@ -284,6 +284,8 @@ impl ChildRun {
 pub struct ChildAdmission {
     /// Annotations to remove, in the order of [`PINNED`].
     pub remove_annotations: Vec<String>,
+    /// What the author should know. Tekton is told nothing about what it copied.
+    pub warnings: Vec<String>,
 }
 
 /// Decides about a TaskRun or CustomRun that is being created, or a PipelineRun that
@@ -294,10 +296,19 @@ pub struct ChildAdmission {
 /// `tekton_controller` is the username of Tekton's controller, ordinarily [`TEKTON_CONTROLLER`].
 pub fn admit_run(run: &ChildRun, tekton_controller: &str) -> ChildAdmission {
     let joins = run.joins_owner(tekton_controller);
+    let remove_annotations = present(&run.annotations, |key| {
+        !(joins && key == TEKTON_AFFINITY_ASSISTANT)
+    });
+    let mut warnings = Vec::new();
+    if !joins && !remove_annotations.is_empty() {
+        warnings.push(format!(
+            "ignored what was given for {}: only what Tekton makes of a coscheduled PipelineRun carries it",
+            remove_annotations.join(", ")
+        ));
+    }
     ChildAdmission {
-        remove_annotations: present(&run.annotations, |key| {
-            !(joins && key == TEKTON_AFFINITY_ASSISTANT)
-        }),
+        remove_annotations,
+        warnings,
     }
 }
 

@@ -240,13 +240,23 @@ fn check_child(created_by: &str, controller: Option<OwnerReference>, keeps: &[&s
         controller,
         created_by: created_by.to_owned(),
     };
-    let removed = admit_run(&child, TEKTON_CONTROLLER).remove_annotations;
+    let ChildAdmission {
+        remove_annotations: removed,
+        warnings,
+    } = admit_run(&child, TEKTON_CONTROLLER);
     let kept: Vec<_> = PINNED
         .into_iter()
         .filter(|key| !removed.iter().any(|removed| removed == key))
         .collect();
     assert_eq!(kept, keeps);
     assert!(removed.iter().all(|key| PINNED.contains(&key.as_str())));
+    // Whoever loses what the pod builder reads is told so.
+    assert_eq!(warnings.is_empty(), !keeps.is_empty(), "{warnings:?}");
+    assert!(
+        warnings
+            .iter()
+            .all(|told| removed.iter().all(|key| told.contains(key)))
+    );
 }
 
 #[test]
