@@ -7,6 +7,8 @@
 mod issue;
 mod keeper;
 mod material;
+#[cfg(test)]
+mod rotation_tests;
 mod serving;
 mod state;
 

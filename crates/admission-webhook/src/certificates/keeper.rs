@@ -127,18 +127,20 @@ impl Keeper {
     }
 
     fn observe(&mut self, configuration: Option<MutatingWebhookConfiguration>) {
-        let bundles = configuration.as_ref().map(|configuration| {
-            let webhooks = configuration.webhooks.iter().flatten();
-            webhooks
-                .map(|webhook| {
-                    let bundle = webhook.client_config.ca_bundle.as_ref();
-                    bundle
-                        .map(|ByteString(pem)| Certificate::from_pem(pem))
-                        .unwrap_or_default()
-                })
-                .collect()
-        });
-        self.trust.observe(bundles, Timestamp::now());
+        let seen = configuration.as_ref();
+        let bundles = seen
+            .and_then(|seen| seen.webhooks.as_ref())
+            .into_iter()
+            .flatten()
+            .map(|webhook| {
+                let bundle = webhook.client_config.ca_bundle.as_ref();
+                bundle
+                    .map(|ByteString(pem)| Certificate::from_pem(pem))
+                    .unwrap_or_default()
+            })
+            .collect();
+        let generation = seen.map(|seen| seen.metadata.generation.unwrap_or_default());
+        self.trust.observe(generation, bundles, Timestamp::now());
         self.configuration = Some(configuration);
     }
 

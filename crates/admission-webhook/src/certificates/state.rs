@@ -29,8 +29,8 @@ pub(super) struct Wanted {
 /// What the webhook configuration tells the API server to trust, and since when, as far as this process has seen.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Trust {
-    /// Whether there is a webhook configuration at all.
-    exists: bool,
+    /// Generation of the webhook configuration; `None` where there is none.
+    generation: Option<i64>,
     /// Whether all of its webhooks trust the same.
     uniform: bool,
     /// What every webhook trusts.
@@ -76,10 +76,20 @@ pub(super) enum Serve {
 }
 
 impl Trust {
-    /// Takes note of the authorities in each `caBundle` of the webhook configuration, `None` where there is none.
-    pub(super) fn observe(&mut self, bundles: Option<Vec<Vec<Certificate>>>, now: Timestamp) {
-        self.exists = bundles.is_some();
-        let mut bundles = bundles.unwrap_or_default().into_iter();
+    /// Takes note of the authorities in each `caBundle` of a generation of the webhook configuration.
+    pub(super) fn observe(
+        &mut self,
+        generation: Option<i64>,
+        bundles: Vec<Vec<Certificate>>,
+        now: Timestamp,
+    ) {
+        // Where a generation was not seen, nobody knows whom it trusted.
+        let seen_all = matches!(
+            (self.generation, generation),
+            (Some(before), Some(now)) if (before..=before + 1).contains(&now)
+        );
+        self.generation = generation;
+        let mut bundles = bundles.into_iter();
         let first = bundles.next().unwrap_or_default();
         let others: Vec<_> = bundles.collect();
         self.uniform = others.iter().all(|other| same(first.iter(), other.iter()));
@@ -88,8 +98,8 @@ impl Trust {
             .filter(|authority| others.iter().all(|other| other.contains(authority)));
         self.authorities = by_all
             .map(|authority| {
-                let since = self.since(&authority.key).unwrap_or(now);
-                (authority, since)
+                let since = self.since(&authority.key).filter(|_| seen_all);
+                (authority, since.unwrap_or(now))
             })
             .collect();
     }
@@ -97,7 +107,7 @@ impl Trust {
     /// Whether the webhook configuration lacks something of `stored`, or trusts something else besides.
     pub(super) fn differs_from(&self, stored: &Material) -> bool {
         let authorities = self.authorities.iter().map(|(authority, _)| authority);
-        self.exists && !(self.uniform && same(authorities, stored.authorities()))
+        self.generation.is_some() && !(self.uniform && same(authorities, stored.authorities()))
     }
 
     /// Whether the API server accepts a certificate, as far as the webhook configuration goes.
@@ -162,11 +172,14 @@ pub(super) fn next<'a>(
     } else {
         now
     };
-    let retire = (!previous.is_empty()).then(|| {
-        // The overlap for the last replica to see that it may serve its new certificate, and once more to do so.
-        let at = later(serving.certificate.issued, wanted.overlap * 2);
-        (at, Change::Retire(stored))
-    });
+    let trusted_since = trust.since(&current.certificate.key);
+    let retire = trusted_since
+        .filter(|_| !previous.is_empty())
+        .map(|trusted_since| {
+            // The overlap for the last replica to see that it may serve its new certificate, and once more to do so.
+            let since = trusted_since.max(serving.certificate.issued);
+            (later(since, wanted.overlap * 2), Change::Retire(stored))
+        });
     let steps = [
         promote,
         introduce,

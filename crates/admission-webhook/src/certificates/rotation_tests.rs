@@ -1,0 +1,251 @@
+//! Rotations in a simulated world: replicas that see Secret and webhook configuration late and act on what they see, an
+//! API server that follows the configuration late, and somebody who empties the Secret, wipes the `caBundle` and restarts
+//! replicas at any time. Whatever happens, nobody who was accepted is refused for it.
+
+use std::collections::VecDeque;
+
+use jiff::{SignedDuration, Timestamp};
+use proptest::prelude::*;
+
+use super::issue;
+use super::material::{Certificate, Material, Pair};
+use super::state::{self, Serve, Trust, Wanted};
+
+const START: i64 = 1_800_000_000;
+const OVERLAP: i64 = 8;
+/// How late replicas and the API server may be, in seconds.
+const LATE: usize = 3;
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(START + second).unwrap()
+}
+
+fn wanted() -> Wanted {
+    Wanted {
+        names: ["127.0.0.1".to_owned(), "webhook.ns.svc".to_owned()].into(),
+        authority_lifetime: SignedDuration::from_secs(240),
+        certificate_lifetime: SignedDuration::from_secs(120),
+        overlap: SignedDuration::from_secs(OVERLAP),
+    }
+}
+
+/// What happens in one second of the world.
+#[derive(Clone, Copy, Debug)]
+enum Happening {
+    Nothing,
+    SecretEmptied,
+    BundleWiped,
+    Restarted(usize),
+    /// The replica sees and does nothing for a while.
+    Slow(usize),
+}
+
+/// Secret and webhook configuration with their versions, as the API server stores them.
+#[derive(Clone, Debug, Default)]
+struct Stored {
+    secret: (u64, Option<Material>),
+    bundle: (i64, Vec<Certificate>),
+}
+
+#[derive(Debug, Default)]
+struct Replica {
+    seen: Stored,
+    trust: Trust,
+    served: Option<Pair>,
+    slow_for: usize,
+    /// Whether it did something in the last second.
+    acted: bool,
+    /// How many seconds in a row it was ready.
+    ready_for: usize,
+}
+
+#[derive(Debug)]
+struct World {
+    stored: Stored,
+    replicas: Vec<Replica>,
+    /// The bundles of the last seconds, newest first: any of them may be what an API server goes by.
+    recent: VecDeque<Vec<Certificate>>,
+    wiped_for: usize,
+    /// How many authorities have served so far.
+    authorities: Vec<Vec<u8>>,
+    /// What happened, for a person to read.
+    trace: Vec<String>,
+}
+
+fn key(key: &[u8]) -> String {
+    key.iter()
+        .take(2)
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
+}
+
+fn keys(certificates: &[Certificate]) -> Vec<String> {
+    certificates
+        .iter()
+        .map(|certificate| key(&certificate.key))
+        .collect()
+}
+
+impl World {
+    fn new(replicas: usize) -> Self {
+        Self {
+            stored: Stored::default(),
+            replicas: (0..replicas).map(|_| Replica::default()).collect(),
+            recent: VecDeque::new(),
+            wiped_for: 0,
+            authorities: Vec::new(),
+            trace: Vec::new(),
+        }
+    }
+
+    fn second(&mut self, second: i64, happening: Happening) {
+        match happening {
+            Happening::SecretEmptied => {
+                self.stored.secret = (self.stored.secret.0 + 1, None);
+            }
+            Happening::BundleWiped => {
+                self.stored.bundle = (self.stored.bundle.0 + 1, Vec::new());
+                self.wiped_for = 2 * LATE + 1;
+            }
+            Happening::Restarted(replica) => self.replicas[replica] = Replica::default(),
+            Happening::Slow(replica) if self.replicas[replica].acted => {
+                self.replicas[replica].slow_for = LATE - 1;
+            }
+            Happening::Slow(_) => {}
+            Happening::Nothing => {}
+        }
+        let now = at(second);
+        for replica in &mut self.replicas {
+            if replica.slow_for > 0 {
+                replica.slow_for -= 1;
+                replica.acted = false;
+                continue;
+            }
+            replica.acted = true;
+            // Several times: what a replica writes it sees at once.
+            for _ in 0..4 {
+                replica.seen = self.stored.clone();
+                replica.act(&mut self.stored, now);
+            }
+        }
+        self.recent.push_front(self.stored.bundle.1.clone());
+        self.recent.truncate(LATE);
+        self.wiped_for = self.wiped_for.saturating_sub(1);
+        self.trace.push(format!(
+            "{second} {happening:?}: bundle {:?}, stored {:?}, served {:?}",
+            keys(&self.stored.bundle.1),
+            self.stored.secret.1.as_ref().map(|material| {
+                let authorities: Vec<_> = material.authorities().cloned().collect();
+                keys(&authorities)
+            }),
+            self.replicas
+                .iter()
+                .map(|replica| {
+                    let served = replica.served.as_ref();
+                    (
+                        served.map(|served| key(&served.certificate.signer)),
+                        replica.ready_for,
+                        replica.slow_for,
+                    )
+                })
+                .collect::<Vec<_>>()
+        ));
+        self.judge(second);
+    }
+
+    fn judge(&mut self, second: i64) {
+        let now = at(second);
+        for replica in &mut self.replicas {
+            let Some(served) = &replica.served else {
+                continue;
+            };
+            let certificate = &served.certificate;
+            let ready = replica.trust.accepts(certificate, now);
+            replica.ready_for = if ready { replica.ready_for + 1 } else { 0 };
+            if !self.authorities.contains(&certificate.signer) {
+                self.authorities.push(certificate.signer.clone());
+            }
+            // A replica is called some time after it was ready for the first time, and nobody is right after a wipe.
+            if replica.ready_for <= LATE || self.wiped_for > 0 {
+                continue;
+            }
+            for bundle in &self.recent {
+                assert!(
+                    bundle
+                        .iter()
+                        .any(|authority| authority.key == certificate.signer),
+                    "refused in second {second}: {} by {:?}\n{}",
+                    key(&certificate.signer),
+                    keys(bundle),
+                    self.trace[self.trace.len().saturating_sub(30)..].join("\n")
+                );
+            }
+            assert!(now < certificate.expires, "expired in second {second}");
+        }
+    }
+}
+
+impl Replica {
+    /// What the keeper does with the decisions, without Kubernetes.
+    fn act(&mut self, world: &mut Stored, now: Timestamp) {
+        let wanted = wanted();
+        let (version, material) = &self.seen.secret;
+        let (generation, bundle) = self.seen.bundle.clone();
+        self.trust.observe(Some(generation), vec![bundle], now);
+        let next = state::next(now, material.as_ref(), &self.trust, &wanted);
+        if let Some(change) = next.change {
+            let after = issue::apply(&change, now, &wanted).unwrap();
+            if world.secret.0 == *version {
+                world.secret = (version + 1, Some(after));
+            }
+            return;
+        }
+        let Some(material) = material else { return };
+        if self.trust.differs_from(material) && world.bundle.0 == self.seen.bundle.0 {
+            let bundle = material.authorities().cloned().collect();
+            world.bundle = (self.seen.bundle.0 + 1, bundle);
+            return;
+        }
+        let served = self.served.as_ref().map(|served| &served.certificate);
+        if state::serve(now, served, material, &self.trust, wanted.overlap) == Serve::Stored {
+            self.served = Some(material.serving.clone());
+        }
+    }
+}
+
+#[test]
+fn authorities_follow_one_another_for_ever() {
+    let mut world = World::new(2);
+    for second in 0..2000 {
+        world.second(second, Happening::Nothing);
+    }
+    // One every 160 seconds: two thirds of a life.
+    assert!(
+        (10..=13).contains(&world.authorities.len()),
+        "{}",
+        world.authorities.len()
+    );
+    assert!(world.stored.secret.1.unwrap().authorities().count() <= 2);
+}
+
+fn happening() -> impl Strategy<Value = Happening> {
+    prop_oneof![
+        60 => Just(Happening::Nothing),
+        1 => Just(Happening::SecretEmptied),
+        1 => Just(Happening::BundleWiped),
+        2 => (0..3_usize).prop_map(Happening::Restarted),
+        10 => (0..3_usize).prop_map(Happening::Slow),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn nobody_who_was_accepted_is_refused(happenings in proptest::collection::vec(happening(), 300)) {
+        let mut world = World::new(3);
+        for (second, happening) in happenings.into_iter().enumerate() {
+            world.second(i64::try_from(second).unwrap(), happening);
+        }
+    }
+}
