@@ -99,27 +99,27 @@ fn crash(service: Service) -> Outcome {
 }
 
 #[test]
-fn n5_a_crash_of_the_config_service_does_a_run_no_harm() -> Outcome {
+fn n5_no_run_comes_to_harm_by_a_crash_of_the_config_service() -> Outcome {
     crash(Service::ConfigService)
 }
 
 #[test]
-fn n5_a_crash_of_the_affinity_planner_does_a_run_no_harm() -> Outcome {
+fn n5_no_run_comes_to_harm_by_a_crash_of_the_affinity_planner() -> Outcome {
     crash(Service::AffinityPlanner)
 }
 
 #[test]
-fn n5_a_crash_of_the_placeholder_manager_does_a_run_no_harm() -> Outcome {
+fn n5_no_run_comes_to_harm_by_a_crash_of_the_placeholder_manager() -> Outcome {
     crash(Service::PlaceholderManager)
 }
 
 #[test]
-fn n5_a_crash_of_the_watcher_does_a_run_no_harm() -> Outcome {
+fn n5_no_run_comes_to_harm_by_a_crash_of_the_watcher() -> Outcome {
     crash(Service::Watcher)
 }
 
 #[test]
-fn n5_a_crash_of_the_admission_webhook_does_a_run_no_harm() -> Outcome {
+fn n5_no_run_comes_to_harm_by_a_crash_of_the_admission_webhook() -> Outcome {
     crash(Service::AdmissionWebhook)
 }
 
