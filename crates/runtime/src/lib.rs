@@ -45,6 +45,8 @@ mod observe;
 pub mod client;
 #[cfg(feature = "kubernetes")]
 pub mod kubernetes;
+#[cfg(feature = "kubernetes")]
+pub mod lease;
 pub mod queue;
 
 pub use args::{LogFormat, ProcessArgs, Service, command};
