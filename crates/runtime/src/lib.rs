@@ -46,6 +46,8 @@ pub mod client;
 pub mod kubernetes;
 #[cfg(test)]
 mod network_faults;
+#[cfg(feature = "kubernetes")]
+pub mod lease;
 pub mod queue;
 
 pub use args::{LogFormat, ProcessArgs, Service, command};
