@@ -30,8 +30,8 @@
 //! ```
 
 mod args;
-mod logging;
 mod run;
+mod telemetry;
 
 mod health;
 mod metrics;
@@ -47,6 +47,7 @@ pub mod kubernetes;
 #[cfg(test)]
 mod network_faults;
 pub mod queue;
+pub mod trace;
 
 pub use args::{LogFormat, ProcessArgs, Service, command};
 pub use health::{Condition, Health};
