@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use crate::annotations::{PINNED, TEKTON_AFFINITY_ASSISTANT};
+use crate::annotations::{PINNED, TEKTON_AFFINITY_ASSISTANT, TRACEPARENT};
 use crate::config::Configuration;
 use crate::mode::Mode;
 use crate::names::{AssistantName, ClaimTemplateName, Group, claim_name};
@@ -158,7 +158,8 @@ fn coschedule(configuration: &Configuration, run: &PipelineRun, group: Group) ->
     };
     Admission {
         set_annotations: pinned.to_annotations(),
-        remove_annotations: Vec::new(),
+        // The only one that is not set again. It is another run's, or forged.
+        remove_annotations: present(&run.annotations, |key| key == TRACEPARENT),
         remove_task_annotations: of_tasks(run),
         bindings,
         warnings,

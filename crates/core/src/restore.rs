@@ -91,7 +91,7 @@ fn bindings(
 mod tests {
     use super::*;
     use crate::admit::{TaskAnnotation, admit};
-    use crate::annotations::{GROUP, MODE};
+    use crate::annotations::{GROUP, MODE, TRACEPARENT};
     use crate::config::{Configuration, PlaceholderDefaults};
     use crate::mode::Mode;
     use serde_json::{Value, json};
@@ -118,7 +118,11 @@ mod tests {
             mode: Mode::PipelineRuns,
             placeholder: PlaceholderDefaults::default(),
         };
-        admit(&configuration, &manifest(), "request").apply(&manifest())
+        let mut stored = admit(&configuration, &manifest(), "request").apply(&manifest());
+        stored
+            .annotations
+            .insert(TRACEPARENT.to_owned(), "00-1-2-01".to_owned());
+        stored
     }
 
     /// Whatever an update does, what was pinned is what is stored; answers what the author is told.

@@ -30,8 +30,8 @@
 //! ```
 
 mod args;
-mod logging;
 mod run;
+mod telemetry;
 
 mod health;
 mod metrics;
@@ -49,6 +49,7 @@ mod network_faults;
 #[cfg(feature = "kubernetes")]
 pub mod lease;
 pub mod queue;
+pub mod trace;
 
 pub use args::{LogFormat, ProcessArgs, Service, command};
 pub use health::{Condition, Health};

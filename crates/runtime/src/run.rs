@@ -6,11 +6,12 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::{Args, FromArgMatches};
+use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info};
 
-use crate::{Process, ProcessArgs, Service, StopReason, Supervisor, args, logging};
+use crate::{Process, ProcessArgs, Service, StopReason, Supervisor, args, telemetry};
 
 /// Runs `service` with the command line of this process until SIGTERM, SIGINT or a failure, and returns its exit code.
 ///
@@ -33,16 +34,34 @@ where
             };
         }
     };
-    if let Err(error) = logging::init(&process) {
-        // No log to write it to, so that it reads as a usage error does.
-        let _ = clap::Error::raw(
-            clap::error::ErrorKind::Io,
-            format!("failed to set up logging: {error:#}\n"),
-        )
-        .print();
-        return ExitCode::FAILURE;
+    // No log to write it to, so that it reads as a usage error does.
+    let failed = |what: &str, error: anyhow::Error| {
+        let message = format!("failed to {what}: {error:#}\n");
+        let _ = clap::Error::raw(clap::error::ErrorKind::Io, message).print();
+        ExitCode::FAILURE
+    };
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .thread_name(service.name)
+        .build();
+    let runtime = match runtime {
+        Ok(runtime) => runtime,
+        Err(error) => return failed("start the tokio runtime", error.into()),
+    };
+    let telemetry = {
+        let _inside = runtime.enter();
+        match telemetry::init(service, &process) {
+            Ok(telemetry) => telemetry,
+            Err(error) => return failed("set up logging", error),
+        }
+    };
+    let ended = run_to_end(service, &process, own, start, &runtime);
+    if ended.is_ok() {
+        telemetry.end();
     }
-    match run_to_end(service, &process, own, start) {
+    // Whatever did not end in its grace does not get to hold the process up.
+    runtime.shutdown_background();
+    match ended {
         Ok(Ok(())) => ExitCode::SUCCESS,
         // Logged when it happened.
         Ok(Err(_)) => ExitCode::FAILURE,
@@ -72,16 +91,12 @@ fn run_to_end<A, F>(
     args: &ProcessArgs,
     own: A,
     start: F,
+    runtime: &Runtime,
 ) -> anyhow::Result<Result<(), StopReason>>
 where
     F: AsyncFnOnce(A, Process) -> anyhow::Result<()>,
 {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .thread_name(service.name)
-        .build()
-        .context("failed to start the tokio runtime")?;
-    let outcome = runtime.block_on(async {
+    runtime.block_on(async {
         let mut signals = Signals::listen().context("failed to listen for signals")?;
         let supervisor = Supervisor::bind(service, args).await?;
         let process = supervisor.process();
@@ -95,10 +110,7 @@ where
             outcome = supervisor.run(stop.cancelled(), start(own, process)) => Ok(outcome),
             signal = stop_at_once => Err(anyhow::anyhow!("a second signal ({signal}) cut the orderly stop short")),
         }
-    });
-    // Whatever did not end in its grace does not get to hold the process up.
-    runtime.shutdown_background();
-    outcome
+    })
 }
 
 struct Signals {

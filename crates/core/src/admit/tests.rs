@@ -129,7 +129,8 @@ fn m5_m8_forged_annotations_never_survive() {
     let mut forged = run();
     forge(&mut forged);
     let warning = "ignored what was given for coscheduler.dev/mode, coscheduler.dev/group, coscheduler.dev/placeholder, \
-                   coscheduler.dev/volume-claim-templates, pipeline.tekton.dev/affinity-assistant: admission alone writes it";
+                   coscheduler.dev/volume-claim-templates, pipeline.tekton.dev/affinity-assistant, coscheduler.dev/traceparent: \
+                   admission alone writes it";
 
     let disabled = admit(&configuration(Mode::Disabled), &forged, UID);
     assert_eq!(
@@ -201,13 +202,30 @@ fn v2a_only_exactly_the_derived_claim_is_replaced() {
 #[test]
 fn v2a_a_copy_that_is_left_alone_is_told_what_to_bind() {
     let admission = admit(&configuration(Mode::Disabled), &stored(), UID);
-    assert_eq!(admission.remove_annotations.len(), PINNED.len());
+    assert_eq!(admission.remove_annotations, carried(&stored()));
     assert_eq!(admission.warnings.len(), 2);
     assert!(
         admission.warnings[1].ends_with("bind a volumeClaimTemplate instead"),
         "{}",
         admission.warnings[1]
     );
+}
+
+#[test]
+fn a_copy_does_not_join_the_trace_of_the_run_it_was_copied_from() {
+    let mut copy = stored();
+    copy.annotations
+        .insert(TRACEPARENT.to_owned(), "00-1-2-01".to_owned());
+    let admission = admit(&configuration(Mode::PipelineRuns), &copy, UID);
+    assert_eq!(admission.remove_annotations, [TRACEPARENT]);
+    assert!(!admission.apply(&copy).annotations.contains_key(TRACEPARENT));
+}
+
+/// The pinned annotations that a run has.
+fn carried(run: &PipelineRun) -> Vec<&str> {
+    let keys = PINNED.into_iter();
+    keys.filter(|key| run.annotations.contains_key(*key))
+        .collect()
 }
 
 #[test]
@@ -235,6 +253,7 @@ fn pipeline_run_owner() -> OwnerReference {
 fn check_child(created_by: &str, controller: Option<OwnerReference>, keeps: &[&str]) {
     let mut annotations = stored().annotations;
     annotations.insert("note".to_owned(), "mine".to_owned());
+    annotations.insert(TRACEPARENT.to_owned(), "00-1-2-01".to_owned());
     let child = ChildRun {
         annotations,
         controller,

@@ -10,14 +10,14 @@ use http_body_util::{BodyExt as _, Collected, Full, LengthLimitError, Limited};
 use tonic::Status;
 use tonic::body::Body;
 use tower::{Service, ServiceExt as _};
-use tracing::Instrument as _;
+use tracing::{Instrument as _, Span};
 
 use super::retry::Retries;
 use super::{Repeatable, is_retryable};
 use crate::metrics::Metrics;
 use crate::rpc::{MethodLabels, ObservedBody, RpcMetrics};
 use crate::server::GRPC_TIMEOUT;
-use crate::{Deadline, MAX_MESSAGE_BYTES};
+use crate::{Deadline, MAX_MESSAGE_BYTES, trace};
 
 /// What frames a message takes on the wire beside itself.
 const FRAMING_BYTES: usize = 5;
@@ -132,11 +132,13 @@ where
     }
 }
 
-async fn send<S>(transport: S, request: Request<Body>) -> Result<Response<Body>, Status>
+/// Sends a request, and with it which trace it is part of.
+async fn send<S>(transport: S, mut request: Request<Body>) -> Result<Response<Body>, Status>
 where
     S: Service<Request<Body>, Response = Response<Body>>,
     S::Error: Into<tonic::codegen::StdError>,
 {
+    trace::tell(&Span::current(), request.headers_mut());
     let sent = transport.oneshot(request).await;
     sent.map_err(|error| Status::from_error(error.into()))
 }

@@ -1,0 +1,133 @@
+//! Traces: which span belongs to which, across processes and across the time between a run's admission and its reports.
+//! What is said on the wire is W3C Trace Context, the header `traceparent`.
+//!
+//! Nothing here decides whether spans are exported: see `telemetry`. Where they are not, spans have no context, nothing is
+//! injected, and what comes in is ignored.
+
+use http::{HeaderMap, HeaderName, HeaderValue};
+use opentelemetry::Context;
+use opentelemetry::propagation::{Extractor, Injector, TextMapPropagator as _};
+use opentelemetry::trace::TraceContextExt as _;
+use opentelemetry_sdk::propagation::TraceContextPropagator;
+use tracing::Span;
+use tracing_opentelemetry::OpenTelemetrySpanExt as _;
+
+const TRACEPARENT: &str = "traceparent";
+
+/// What others need to join the trace of `span`, as a `traceparent`; `None` where nobody records it.
+pub fn traceparent(span: &Span) -> Option<String> {
+    let context = span.context();
+    if !context.span().span_context().is_sampled() {
+        return None;
+    }
+    let mut headers = HeaderMap::new();
+    TraceContextPropagator::new().inject_context(&context, &mut Headers(&mut headers));
+    let value = headers.get(TRACEPARENT)?.to_str().ok()?;
+    Some(value.to_owned())
+}
+
+/// Makes `span` part of the trace that `traceparent` names, before it is first entered. One that is malformed is ignored.
+pub fn join(span: &Span, traceparent: &str) {
+    if let Ok(value) = HeaderValue::from_str(traceparent) {
+        join_caller(
+            span,
+            &HeaderMap::from_iter([(HeaderName::from_static(TRACEPARENT), value)]),
+        );
+    }
+}
+
+/// Makes `span` part of the trace of whoever sent these headers.
+pub fn join_caller(span: &Span, headers: &HeaderMap) {
+    let context =
+        TraceContextPropagator::new().extract_with_context(&Context::new(), &Received(headers));
+    if context.span().span_context().is_valid() {
+        // It fails where spans are not exported at all.
+        let _ = span.set_parent(context);
+    }
+}
+
+/// Tells whoever receives these headers which trace they are part of.
+pub(crate) fn tell(span: &Span, headers: &mut HeaderMap) {
+    TraceContextPropagator::new().inject_context(&span.context(), &mut Headers(headers));
+}
+
+struct Headers<'a>(&'a mut HeaderMap);
+
+impl Injector for Headers<'_> {
+    fn set(&mut self, key: &str, value: String) {
+        if let (Ok(name), Ok(value)) = (HeaderName::try_from(key), HeaderValue::try_from(value)) {
+            self.0.insert(name, value);
+        }
+    }
+}
+
+struct Received<'a>(&'a HeaderMap);
+
+impl Extractor for Received<'_> {
+    fn get(&self, key: &str) -> Option<&str> {
+        self.0.get(key)?.to_str().ok()
+    }
+
+    fn keys(&self) -> Vec<&str> {
+        self.0.keys().map(HeaderName::as_str).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use opentelemetry::trace::TracerProvider as _;
+    use opentelemetry_sdk::trace::{Sampler, SdkTracerProvider};
+    use tracing::info_span;
+    use tracing_subscriber::layer::SubscriberExt as _;
+
+    use super::*;
+
+    const GIVEN: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+
+    fn traced(sampler: Sampler, test: impl FnOnce()) {
+        let provider = SdkTracerProvider::builder().with_sampler(sampler).build();
+        let layer = tracing_opentelemetry::layer().with_tracer(provider.tracer("test"));
+        tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), test);
+    }
+
+    #[test]
+    fn a_span_joins_the_trace_it_is_given_and_passes_it_on() {
+        traced(Sampler::AlwaysOn, || {
+            let span = info_span!("late");
+            join(&span, GIVEN);
+            let passed_on = traceparent(&span).unwrap();
+            assert_eq!(passed_on[..36], GIVEN[..36], "the same trace");
+            assert_ne!(passed_on[36..], GIVEN[36..], "another span");
+
+            let mut headers = HeaderMap::new();
+            tell(&span, &mut headers);
+            assert_eq!(headers[TRACEPARENT], passed_on);
+            let callee = info_span!("callee");
+            join_caller(&callee, &headers);
+            assert_eq!(traceparent(&callee).unwrap()[..36], GIVEN[..36]);
+        });
+    }
+
+    #[test]
+    fn what_is_malformed_or_not_recorded_joins_nothing() {
+        traced(Sampler::AlwaysOn, || {
+            for malformed in ["", "forged", "00-0-0-01", "\n"] {
+                let span = info_span!("late");
+                join(&span, malformed);
+                assert_ne!(traceparent(&span).unwrap()[..36], GIVEN[..36]);
+            }
+        });
+        traced(Sampler::AlwaysOff, || {
+            assert_eq!(traceparent(&info_span!("unrecorded")), None);
+        });
+    }
+
+    #[test]
+    fn without_an_exporter_nothing_is_said() {
+        let span = info_span!("untraced");
+        join(&span, GIVEN);
+        let mut headers = HeaderMap::new();
+        tell(&span, &mut headers);
+        assert_eq!((traceparent(&span), headers.len()), (None, 0));
+    }
+}
