@@ -44,10 +44,10 @@ mod server;
 pub mod client;
 #[cfg(feature = "kubernetes")]
 pub mod kubernetes;
-#[cfg(test)]
-mod network_faults;
 #[cfg(feature = "kubernetes")]
 pub mod lease;
+#[cfg(test)]
+mod network_faults;
 pub mod queue;
 pub mod trace;
 

@@ -1,6 +1,7 @@
 //! The flags of the watcher.
 
 use coscheduler_runtime::KubernetesArgs;
+use coscheduler_runtime::lease::LeaseArgs;
 
 /// The watcher's own flags.
 #[derive(Clone, Debug, clap::Args)]
@@ -16,4 +17,7 @@ pub struct Args {
 
     #[command(flatten)]
     pub(crate) kubernetes: KubernetesArgs,
+
+    #[command(flatten)]
+    pub(crate) lease: LeaseArgs,
 }

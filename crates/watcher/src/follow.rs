@@ -1,4 +1,4 @@
-//! The watch: every PipelineRun goes into the store, and its key into the queue.
+//! The watch: every PipelineRun goes into the store, and its key into the queue of the replica that leads.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -8,24 +8,33 @@ use kube::runtime::WatchStreamExt as _;
 use kube::runtime::reflector::{ObjectRef, Store, reflector, store::Writer};
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client};
-use tokio::time::MissedTickBehavior;
+use tokio::time::{Instant, MissedTickBehavior};
 use tracing::warn;
 
 use coscheduler_core::pipeline_run::RunState;
 use coscheduler_kubernetes::pipeline_run::{self, PipelineRun};
 use coscheduler_runtime::Condition;
+use coscheduler_runtime::lease::Leadership;
 use coscheduler_runtime::queue::Queue;
 
-/// How often a run that is not done is reported although nothing about it has changed.
-const REPEAT: Duration = Duration::from_secs(60);
+/// How often a run that is not done is reported although nothing about it has changed: what was done behind our back is
+/// put right within a minute (N6), which leaves as long again for putting it right.
+const REPEAT: Duration = Duration::from_secs(30);
 
-/// Feeds the store and the queue for the life of the process.
+/// Feeds the store for the life of the process, and the queue while it leads: who does not lead works nothing off.
 pub(crate) async fn follow(
     client: Client,
     writer: Writer<PipelineRun>,
     queue: Queue<ObjectRef<PipelineRun>>,
+    leadership: Leadership,
     synced: Condition,
 ) -> anyhow::Result<()> {
+    let report = |run: ObjectRef<PipelineRun>| {
+        // The store has it by now, so that whoever begins to lead a moment later finds it there.
+        if leadership.is_held() {
+            queue.push(run);
+        }
+    };
     let api: Api<PipelineRun> = Api::all(client);
     let events = watcher(api, watcher::Config::default())
         .default_backoff()
@@ -38,10 +47,10 @@ pub(crate) async fn follow(
             // The store shows what was listed once the list is complete.
             Ok(Event::InitApply(run)) => listed.push(ObjectRef::from_obj(&run)),
             Ok(Event::InitDone) => {
-                listed.drain(..).for_each(|run| queue.push(run));
+                listed.drain(..).for_each(report);
                 synced.set(true);
             }
-            Ok(Event::Apply(run)) => queue.push(ObjectRef::from_obj(&run)),
+            Ok(Event::Apply(run)) => report(ObjectRef::from_obj(&run)),
             // What belonged to a deleted run goes by its owner references.
             Ok(Event::Delete(_)) => {}
             Err(error) => warn!(%error, "watch of PipelineRuns failed, will be resumed"),
@@ -50,15 +59,16 @@ pub(crate) async fn follow(
     Ok(())
 }
 
-/// Reports every run that is not done again, once a minute.
-pub(crate) async fn repeat(
-    store: Store<PipelineRun>,
-    queue: Queue<ObjectRef<PipelineRun>>,
-) -> anyhow::Result<()> {
-    let mut minutes = tokio::time::interval(REPEAT);
-    minutes.set_missed_tick_behavior(MissedTickBehavior::Delay);
+/// Reports every run once, since whoever led before may have missed its last change, and from then on every run that is
+/// not done again and again.
+pub(crate) async fn repeat(store: &Store<PipelineRun>, queue: &Queue<ObjectRef<PipelineRun>>) {
+    for run in store.state() {
+        queue.push(ObjectRef::from_obj(&*run));
+    }
+    let mut rounds = tokio::time::interval_at(Instant::now() + REPEAT, REPEAT);
+    rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        minutes.tick().await;
+        rounds.tick().await;
         for run in store.state() {
             if pipeline_run::view(&run).is_ok_and(|view| view.state != RunState::Done) {
                 queue.push(ObjectRef::from_obj(&*run));

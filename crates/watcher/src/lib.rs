@@ -1,7 +1,8 @@
 //! The watcher: reports every change of every PipelineRun to the affinity-planner, at least once, one run's changes in
 //! order. It decides nothing and knows nothing about what comes of a report.
 //!
-//! Runs that are not done are reported again every minute, so that whatever was done behind our back is put right.
+//! Of several replicas, the holder of Lease `watcher` reports; the others keep their cache. Runs that are not done are
+//! reported again twice a minute, so that whatever was done behind our back is put right.
 
 mod args;
 mod follow;
@@ -33,8 +34,10 @@ pub async fn start(args: Args, process: Process) -> anyhow::Result<()> {
     let Args {
         affinity_planner_address,
         kubernetes,
+        lease,
     } = args;
     let kubernetes = kubernetes.client(SERVICE).await?;
+    let leadership = lease.campaign(&process, kubernetes.clone(), SERVICE.name)?;
     let planner = PlannerServiceClient::new(client::channel(&affinity_planner_address, &process)?);
     let (queue, worker) = queue::queue(Options::default());
     let (store, writer) = reflector::store();
@@ -42,15 +45,23 @@ pub async fn start(args: Args, process: Process) -> anyhow::Result<()> {
     let synced = process.health().condition("PipelineRun cache");
     process.spawn(
         "watch PipelineRuns",
-        follow::follow(kubernetes, writer, queue.clone(), synced),
-    );
-    process.spawn(
-        "report active runs again",
-        follow::repeat(store.clone(), queue),
+        follow::follow(
+            kubernetes,
+            writer,
+            queue.clone(),
+            leadership.clone(),
+            synced,
+        ),
     );
     process.spawn_graceful("report", |shutdown| async move {
         let report = |run| report::report(&store, &planner, run);
-        worker.run(shutdown, report).await;
+        let lead = async {
+            tokio::select! {
+                () = worker.run(shutdown, report) => {}
+                () = follow::repeat(&store, &queue) => {}
+            }
+        };
+        leadership.lead(lead).await?;
         Ok(())
     });
     process

@@ -7,6 +7,7 @@
 //! Lease takes nothing over, since it may have been deleted under a holder: whoever created it waits like all others.
 //! Times written by others are never compared with anything.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use k8s_openapi::api::coordination::v1::Lease;
@@ -50,6 +51,8 @@ pub(super) struct Election {
     identity: String,
     timing: Timing,
     known: Known,
+    /// The labels that the Lease had last: who makes it again gives them back.
+    labels: Option<BTreeMap<String, String>>,
     /// Set while this candidate holds the Lease.
     held: Option<Held>,
     /// Set once this candidate gives the Lease up.
@@ -83,6 +86,7 @@ impl Election {
             identity,
             timing,
             known: Known::Nothing { since: now },
+            labels: None,
             held: None,
             resigning: false,
             not_before: None,
@@ -183,6 +187,7 @@ impl Election {
     }
 
     fn show(&mut self, lease: Lease, now: Instant) {
+        self.labels = lease.metadata.labels.clone();
         self.known = Known::Present {
             lease: Box::new(lease),
             seen: now,
@@ -220,7 +225,9 @@ impl Election {
     }
 
     fn create(&self, time: Instant, now: Instant) -> Act {
-        self.from(time, now, || Act::Create(self.record(&Lease::default())))
+        let mut lease = Lease::default();
+        lease.metadata.labels = self.labels.clone();
+        self.from(time, now, || Act::Create(self.record(&lease)))
     }
 
     /// An answer is due within the retry period; a connection that died answers never.

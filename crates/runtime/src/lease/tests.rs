@@ -197,9 +197,12 @@ async fn a_first_look_that_is_never_answered_is_taken_again() {
 async fn a_deleted_lease_is_made_again_by_its_holder() {
     let (stage, server) = (Stage::default(), ApiServer::with_free_lease("lease"));
     let (leader, standby) = two(&stage, &server).await;
+    server.edit(|lease| lease["metadata"]["labels"]["team"] = "ci".into());
+    sleep(SECOND).await;
     server.delete();
     sleep(SECOND).await;
     assert_eq!(server.holder(), "a");
+    server.edit(|lease| assert_eq!(lease["metadata"]["labels"]["team"], "ci"));
     assert!(leader.leadership.is_held() && !standby.leadership.is_held());
 
     // One that died with its Lease is succeeded after the duration.

@@ -21,14 +21,16 @@ macro_rules! base {
 }
 
 const NAMESPACE: [(&str, &str); 1] = base!["namespace.yaml"];
-const RIGHTS: [(&str, &str); 10] = base![
+const RIGHTS: [(&str, &str); 12] = base![
     "config-service/service-account.yaml",
     "config-service/rbac.yaml",
     "affinity-planner/service-account.yaml",
     "placeholder-manager/service-account.yaml",
     "placeholder-manager/rbac.yaml",
+    "placeholder-manager/lease.yaml",
     "watcher/service-account.yaml",
     "watcher/rbac.yaml",
+    "watcher/lease.yaml",
     "admission-webhook/service-account.yaml",
     "admission-webhook/rbac.yaml",
     "admission-webhook/certificates.yaml",
@@ -40,7 +42,7 @@ pub(super) fn namespace() -> anyhow::Result<Vec<Value>> {
     read(&NAMESPACE)
 }
 
-/// The services' accounts and rights, and the Secret that the webhook keeps its certificates in.
+/// The services' accounts and rights, their Leases, and the Secret that the webhook keeps its certificates in.
 pub(super) fn rights() -> anyhow::Result<Vec<Value>> {
     let mut objects = read(&RIGHTS)?;
     objects.iter_mut().for_each(label);
