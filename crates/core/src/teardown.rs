@@ -16,7 +16,7 @@ pub struct Leftovers {
     /// The placeholder's StatefulSet.
     pub stateful_set: Option<ObjectRef>,
     /// Placeholder pods, whatever their phase.
-    pub placeholder_pods: usize,
+    pub placeholder_pods: Vec<PlaceholderPod>,
     /// Claims the StatefulSet made. A claim the user brought must not be among them.
     pub claims: Vec<Claim>,
 }
@@ -43,6 +43,16 @@ pub struct ObjectRef {
     pub resource_version: String,
     /// Whether `metadata.deletionTimestamp` is set.
     pub deleting: bool,
+}
+
+/// A placeholder's pod as it was seen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PlaceholderPod {
+    /// The pod.
+    pub pod: ObjectRef,
+    /// Whether nothing owns it, so that nothing else will delete it: its StatefulSet was deleted
+    /// with `--cascade=orphan`.
+    pub orphaned: bool,
 }
 
 /// A claim as it was seen.
@@ -72,6 +82,8 @@ pub enum Step {
     },
     /// Delete the StatefulSet, with uid and resourceVersion as preconditions.
     DeleteStatefulSet(ObjectRef),
+    /// Delete these pods, with uid as precondition: their StatefulSet went without them.
+    DeleteOrphans(Vec<ObjectRef>),
     /// Nothing until StatefulSet and placeholder are gone.
     WaitForPlaceholder,
     /// Delete some claims and unprotect others, in one pass.
@@ -130,7 +142,8 @@ impl PodPhase {
 /// Nothing goes while the run is active or one of its pods is pending or running. Then the
 /// StatefulSet goes, and only when it and its pods are gone the claims do: a claim deleted under a
 /// live placeholder would be made again. The decision depends on what is seen alone, so it is the
-/// same whatever restarted in between.
+/// same whatever restarted in between. A pod whose StatefulSet went without it is deleted once no
+/// StatefulSet is left that could adopt it.
 pub fn next_step(leftovers: &Leftovers) -> Step {
     match leftovers.run {
         RunPresence::Active => return Step::Keep,
@@ -144,8 +157,21 @@ pub fn next_step(leftovers: &Leftovers) -> Step {
     match &leftovers.stateful_set {
         Some(set) if !set.deleting => Step::DeleteStatefulSet(set.clone()),
         Some(_) => Step::WaitForPlaceholder,
-        None if leftovers.placeholder_pods > 0 => Step::WaitForPlaceholder,
-        None => clear_claims(&leftovers.claims),
+        None if leftovers.placeholder_pods.is_empty() => clear_claims(&leftovers.claims),
+        None => clear_orphans(&leftovers.placeholder_pods),
+    }
+}
+
+fn clear_orphans(pods: &[PlaceholderPod]) -> Step {
+    let orphans: Vec<_> = pods
+        .iter()
+        .filter(|placeholder| placeholder.orphaned && !placeholder.pod.deleting)
+        .map(|placeholder| placeholder.pod.clone())
+        .collect();
+    if orphans.is_empty() {
+        Step::WaitForPlaceholder
+    } else {
+        Step::DeleteOrphans(orphans)
     }
 }
 

@@ -1,8 +1,10 @@
 //! What is read of a pod: whose it is, where it stands, and which claims it uses.
 
-use coscheduler_core::labels::{AFFINITY_ASSISTANT, COMPONENT};
-use coscheduler_core::teardown::{PodPhase, PodUse};
+use coscheduler_core::labels::{AFFINITY_ASSISTANT, COMPONENT, INSTANCE};
+use coscheduler_core::teardown::{ObjectRef, PlaceholderPod, PodPhase, PodUse};
 use k8s_openapi::api::core::v1::Pod;
+
+use crate::labels::{MANAGED_BY, TEKTON_COSCHEDULER};
 
 /// Whether the pod is a placeholder rather than a TaskRun's pod. The label alone does not say: Tekton copies the labels
 /// that an author gives a run to the pods of its TaskRuns.
@@ -11,6 +13,25 @@ pub fn is_placeholder(pod: &Pod) -> bool {
     let mut controllers = owners.filter(|owner| owner.controller == Some(true));
     label(pod, COMPONENT) == Some(AFFINITY_ASSISTANT)
         && controllers.all(|controller| controller.kind != "TaskRun")
+}
+
+/// The placeholder's pod as `core` sees it. An orphan is what a StatefulSet of ours has made, by its labels and name, and
+/// what has no controller any more.
+pub fn placeholder(pod: &Pod) -> PlaceholderPod {
+    let metadata = &pod.metadata;
+    let name = metadata.name.clone().unwrap_or_default();
+    let mut owners = metadata.owner_references.iter().flatten();
+    let made_by_us = label(pod, MANAGED_BY) == Some(TEKTON_COSCHEDULER)
+        && label(pod, INSTANCE).is_some_and(|assistant| name == format!("{assistant}-0"));
+    PlaceholderPod {
+        orphaned: made_by_us && !owners.any(|owner| owner.controller == Some(true)),
+        pod: ObjectRef {
+            name,
+            uid: metadata.uid.clone().unwrap_or_default(),
+            resource_version: metadata.resource_version.clone().unwrap_or_default(),
+            deleting: metadata.deletion_timestamp.is_some(),
+        },
+    }
 }
 
 /// The pod's phase.
@@ -116,6 +137,31 @@ mod tests {
         };
         assert!(is_placeholder(&owned_by("StatefulSet")));
         assert!(!is_placeholder(&owned_by("TaskRun")));
+    }
+
+    #[test]
+    fn an_orphan_is_a_placeholder_of_ours_without_a_controller() {
+        #[track_caller]
+        fn check(change: impl FnOnce(&mut serde_json::Value), expect: bool) {
+            let mut object = json!({"metadata": {
+                "name": "affinity-assistant-0123456789-0", "uid": "u", "resourceVersion": "7",
+                "labels": {
+                    COMPONENT: AFFINITY_ASSISTANT,
+                    INSTANCE: "affinity-assistant-0123456789",
+                    MANAGED_BY: TEKTON_COSCHEDULER,
+                },
+                "ownerReferences": [],
+            }});
+            change(&mut object["metadata"]);
+            assert_eq!(placeholder(&pod(object)).orphaned, expect);
+        }
+        let owner = |controller: bool| json!([{"apiVersion": "v1", "kind": "K", "name": "o", "uid": "u", "controller": controller}]);
+        check(|_| (), true);
+        check(|pod| pod["ownerReferences"] = owner(false), true);
+        check(|pod| pod["ownerReferences"] = owner(true), false);
+        check(|pod| pod["name"] = "build".into(), false);
+        check(|pod| pod["labels"][MANAGED_BY] = "tekton".into(), false);
+        check(|pod| pod["labels"][INSTANCE] = "other".into(), false);
     }
 
     #[test]

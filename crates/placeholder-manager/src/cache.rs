@@ -136,6 +136,11 @@ impl Cache {
         self.read().runs.get(key).cloned()
     }
 
+    /// Every run that anything is known of.
+    pub(crate) fn keys(&self) -> Vec<RunKey> {
+        self.read().runs.keys().cloned().collect()
+    }
+
     /// The run with this uid, in whatever namespace.
     pub(crate) fn pipeline_run(&self, uid: &str) -> Option<Arc<PipelineRun>> {
         self.read().identities.by_uid(uid).cloned()

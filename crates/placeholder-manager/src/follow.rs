@@ -1,4 +1,5 @@
-//! The watches: what Kubernetes says goes into the cache, and the run it belongs to into the queue.
+//! The watches: what Kubernetes says goes into the cache, and the run it belongs to into the queue of the replica that
+//! leads.
 
 use std::collections::HashSet;
 use std::fmt::Debug;
@@ -19,17 +20,25 @@ use coscheduler_core::pipeline_run::PipelineRun as View;
 use coscheduler_kubernetes::labels::{MANAGED_BY, PIPELINE_RUN_UID, TEKTON_COSCHEDULER};
 use coscheduler_kubernetes::pipeline_run::{self, PipelineRun};
 use coscheduler_kubernetes::{claims, pods};
+use coscheduler_runtime::lease::Leadership;
 use coscheduler_runtime::queue::Queue;
 use coscheduler_runtime::{Condition, Process};
 
 use crate::cache::{Cache, Kind, RunKey};
 
 /// Follows everything the manager knows about. Each watch is a condition of readiness until it has listed.
-pub(crate) fn spawn(process: &Process, client: &Client, cache: &Arc<Cache>, queue: &Queue<RunKey>) {
+pub(crate) fn spawn(
+    process: &Process,
+    client: &Client,
+    cache: &Arc<Cache>,
+    queue: &Queue<RunKey>,
+    leadership: &Leadership,
+) {
     let follower = |kind: &'static str| Follower {
         kind,
         cache: cache.clone(),
         queue: queue.clone(),
+        leadership: leadership.clone(),
         synced: process.health().condition(format!("{kind} cache")),
     };
     let ours = || watcher::Config::default().labels(&format!("{MANAGED_BY}={TEKTON_COSCHEDULER}"));
@@ -108,6 +117,7 @@ struct Follower {
     kind: &'static str,
     cache: Arc<Cache>,
     queue: Queue<RunKey>,
+    leadership: Leadership,
     synced: Condition,
 }
 
@@ -138,7 +148,7 @@ impl Follower {
                 }
                 Ok(Event::InitDone) => {
                     for run in self.cache.retain::<K>(&listed) {
-                        self.queue.push(run);
+                        self.changed(run);
                     }
                     self.synced.set(true);
                 }
@@ -158,7 +168,7 @@ impl Follower {
         match seen {
             Seen::Is(object) => {
                 if let Some(run) = self.cache.apply(object) {
-                    self.queue.push(run);
+                    self.changed(run);
                 }
             }
             Seen::IsNot(object) => self.delete(&object),
@@ -168,6 +178,13 @@ impl Follower {
 
     fn delete<K: Kind>(&self, object: &K) {
         if let Some(run) = self.cache.delete(object) {
+            self.changed(run);
+        }
+    }
+
+    /// The cache has the change by now, so that whoever begins to lead a moment later finds it there.
+    fn changed(&self, run: RunKey) {
+        if self.leadership.is_held() {
             self.queue.push(run);
         }
     }

@@ -3,6 +3,9 @@
 //!
 //! It decides nothing: what a placeholder looks like and what the next step of a clean-up is, `core` says. It keeps no
 //! state but caches of what Kubernetes holds, and serves only once those have listed everything.
+//!
+//! Calls are served by every replica. Cleaning up by itself, at each change and in a sweep once a minute, is up to the
+//! holder of Lease `placeholder-manager`.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
@@ -15,6 +18,7 @@ mod grpc;
 mod identity;
 mod objects;
 mod release;
+mod sweep;
 
 use std::sync::Arc;
 
@@ -43,17 +47,23 @@ pub const SERVICE: Service = Service {
 /// # Errors
 ///
 /// Where no Kubernetes client can be made or the gRPC address cannot be bound.
-pub async fn start(Args { kubernetes }: Args, process: Process) -> anyhow::Result<()> {
+pub async fn start(Args { kubernetes, lease }: Args, process: Process) -> anyhow::Result<()> {
     let client = kubernetes.client(SERVICE).await?;
     let cache = Arc::new(Cache::default());
     let objects = Objects::new(client.clone());
     let (queue, worker) = queue::queue(Options::default());
 
-    follow::spawn(&process, &client, &cache, &queue);
+    let leadership = lease.campaign(&process, client.clone(), SERVICE.name)?;
+
+    follow::spawn(&process, &client, &cache, &queue, &leadership);
 
     let clean_up = Arc::new(CleanUp::new(cache.clone(), objects.clone()));
-    let service =
-        grpc::Placeholders::new(cache, objects, clean_up.clone(), process.health().clone());
+    let service = grpc::Placeholders::new(
+        cache.clone(),
+        objects,
+        clean_up.clone(),
+        process.health().clone(),
+    );
     let services = GrpcServices::new()
         .add_service(
             PlaceholderServiceServer::new(service).max_decoding_message_size(MAX_MESSAGE_BYTES),
@@ -66,11 +76,17 @@ pub async fn start(Args { kubernetes }: Args, process: Process) -> anyhow::Resul
 
     let health = process.health().clone();
     process.spawn_graceful("clean-up", |shutdown| async move {
-        tokio::select! {
-            () = health.ready() => {}
-            () = shutdown.cancelled() => return Ok(()),
-        }
-        worker.run(shutdown, |key| clean_up.work(key)).await;
+        let lead = async {
+            tokio::select! {
+                () = health.ready() => {}
+                () = shutdown.cancelled() => return,
+            }
+            tokio::select! {
+                () = worker.run(shutdown.clone(), |key| clean_up.work(key)) => {}
+                () = sweep::sweep(&cache, &queue) => {}
+            }
+        };
+        leadership.lead(lead).await?;
         Ok(())
     });
     Ok(())

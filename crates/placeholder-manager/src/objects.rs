@@ -99,6 +99,24 @@ impl Objects {
         }
     }
 
+    /// Deletes a pod. Answers the pod as it is while it ends, `None` where it is gone.
+    pub(crate) async fn delete_pod(
+        &self,
+        namespace: &str,
+        pod: &ObjectRef,
+    ) -> Result<Option<Pod>, Error> {
+        let api: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
+        let params = DeleteParams::background().preconditions(this_one(pod));
+        match retried(|| api.delete(&pod.name, &params)).await {
+            Ok(answer) => Ok(answer.left()),
+            Err(error) if is_gone(&error) => Ok(None),
+            Err(error) => Err(failed(
+                format!("delete pod {namespace}/{}", pod.name),
+                error,
+            )),
+        }
+    }
+
     /// Deletes a claim. Answers the claim as it is while its finalizers hold it, `None` where it is gone.
     pub(crate) async fn delete_claim(
         &self,

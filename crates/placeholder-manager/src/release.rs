@@ -140,6 +140,11 @@ async fn release(cache: &Cache, objects: &Objects, key: &RunKey) -> Result<Relea
             Step::DeleteStatefulSet(set) => {
                 delete_stateful_set(cache, objects, key, &run, &set).await?;
             }
+            Step::DeleteOrphans(orphans) => {
+                for pod in &orphans {
+                    delete_orphan(cache, objects, key, &run, pod).await?;
+                }
+            }
             Step::ClearClaims { delete, unprotect } if delete.is_empty() => {
                 let freed = unprotect_claims(objects, key, &run, &unprotect).await?;
                 return Ok(if freed == unprotect.len() {
@@ -177,7 +182,10 @@ async fn leftovers(objects: &Objects, key: &RunKey, run: &Run) -> Result<Leftove
             resource_version: set.metadata.resource_version.clone().unwrap_or_default(),
             deleting: set.metadata.deletion_timestamp.is_some(),
         }),
-        placeholder_pods: placeholders.len(),
+        placeholder_pods: placeholders
+            .iter()
+            .map(|pod| pods::placeholder(pod))
+            .collect(),
         claims: run
             .claims
             .values()
@@ -223,6 +231,33 @@ async fn delete_stateful_set(
     // Until the watch says so too, nobody should send the request again.
     if let Some(deleted) = run.stateful_sets.get(&set.name) {
         cache.delete(&**deleted);
+    }
+    Ok(())
+}
+
+async fn delete_orphan(
+    cache: &Cache,
+    objects: &Objects,
+    key: &RunKey,
+    run: &Run,
+    pod: &ObjectRef,
+) -> Result<(), Error> {
+    let left = objects.delete_pod(&key.namespace, pod).await?;
+    info!(
+        namespace = key.namespace,
+        pod = pod.name,
+        "deleted a placeholder's pod that its StatefulSet had left behind"
+    );
+    match left {
+        Some(mut left) => {
+            pods::trim(&mut left);
+            cache.refresh(left);
+        }
+        None => {
+            if let Some(deleted) = run.pods.get(&pod.name) {
+                cache.delete(&**deleted);
+            }
+        }
     }
     Ok(())
 }

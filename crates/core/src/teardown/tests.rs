@@ -22,12 +22,22 @@ fn claim(name: &str, deleting: bool, protected: bool) -> Claim {
     }
 }
 
+fn placeholder(orphaned: bool, deleting: bool) -> PlaceholderPod {
+    PlaceholderPod {
+        pod: ObjectRef {
+            name: "affinity-assistant-79340742ab-0".to_owned(),
+            ..object(deleting)
+        },
+        orphaned,
+    }
+}
+
 fn nothing_left() -> Leftovers {
     Leftovers {
         run: RunPresence::Done,
         active_pods: 0,
         stateful_set: None,
-        placeholder_pods: 0,
+        placeholder_pods: vec![],
         claims: vec![],
     }
 }
@@ -35,7 +45,7 @@ fn nothing_left() -> Leftovers {
 fn everything_left() -> Leftovers {
     Leftovers {
         stateful_set: Some(object(false)),
-        placeholder_pods: 1,
+        placeholder_pods: vec![placeholder(false, false)],
         claims: vec![claim("a", false, true), claim("b", false, true)],
         ..nothing_left()
     }
@@ -88,7 +98,7 @@ fn p6_v4_the_stateful_set_goes_first_then_the_claims() {
     check(
         Leftovers {
             stateful_set: Some(object(true)),
-            placeholder_pods: 0,
+            placeholder_pods: vec![],
             ..everything_left()
         },
         Step::WaitForPlaceholder,
@@ -112,6 +122,45 @@ fn p6_v4_the_stateful_set_goes_first_then_the_claims() {
         },
     );
     check(nothing_left(), Step::Done);
+}
+
+#[test]
+fn p6_n6_a_pod_whose_stateful_set_went_without_it_is_deleted_before_the_claims() {
+    let orphan = placeholder(true, false);
+    let pods = vec![placeholder(false, false), orphan.clone()];
+    check(
+        Leftovers {
+            stateful_set: None,
+            placeholder_pods: pods.clone(),
+            ..everything_left()
+        },
+        Step::DeleteOrphans(vec![orphan.pod.clone()]),
+    );
+    check(
+        Leftovers {
+            stateful_set: None,
+            placeholder_pods: vec![placeholder(true, true)],
+            ..everything_left()
+        },
+        Step::WaitForPlaceholder,
+    );
+    // A StatefulSet may still adopt it, and it is needed while a pod of the run is.
+    check(
+        Leftovers {
+            placeholder_pods: pods.clone(),
+            ..everything_left()
+        },
+        Step::DeleteStatefulSet(object(false)),
+    );
+    check(
+        Leftovers {
+            stateful_set: None,
+            active_pods: 1,
+            placeholder_pods: pods,
+            ..everything_left()
+        },
+        Step::WaitForPods { count: 1 },
+    );
 }
 
 #[test]
@@ -204,9 +253,16 @@ fn carry_out(step: &Step, left: &mut Leftovers, pods: &[PodUse]) {
         Step::Keep | Step::Done => {}
         Step::WaitForPods { .. } => left.active_pods -= 1,
         Step::DeleteStatefulSet(_) => left.stateful_set = Some(object(true)),
+        Step::DeleteOrphans(orphans) => {
+            for placeholder in &mut left.placeholder_pods {
+                placeholder.pod.deleting |= orphans.contains(&placeholder.pod);
+            }
+        }
+        // What a StatefulSet owns goes with it; what nothing owns goes only if it was deleted.
         Step::WaitForPlaceholder => {
             left.stateful_set = None;
-            left.placeholder_pods = left.placeholder_pods.saturating_sub(1);
+            left.placeholder_pods
+                .retain(|placeholder| placeholder.orphaned && !placeholder.pod.deleting);
         }
         Step::ClearClaims { delete, unprotect } => {
             let unprotect = unprotectable(unprotect, pods);
@@ -223,7 +279,7 @@ fn any_leftovers() -> impl Strategy<Value = Leftovers> {
     (
         0_usize..3,
         proptest::option::of(any::<bool>()),
-        0_usize..3,
+        proptest::collection::vec(any::<(bool, bool)>(), 0..3),
         proptest::collection::btree_map("[a-d]", any::<(bool, bool)>(), 0..4),
         prop::sample::select(vec![RunPresence::Done, RunPresence::Gone]),
     )
@@ -232,7 +288,10 @@ fn any_leftovers() -> impl Strategy<Value = Leftovers> {
                 run,
                 active_pods,
                 stateful_set: set.map(object),
-                placeholder_pods,
+                placeholder_pods: placeholder_pods
+                    .into_iter()
+                    .map(|(orphaned, deleting)| placeholder(orphaned, deleting))
+                    .collect(),
                 claims: claims
                     .into_iter()
                     .map(|(name, (deleting, protected))| claim(&name, deleting, protected))
@@ -249,7 +308,7 @@ proptest! {
         for _ in 0..20 {
             let step = next_step(&left);
             if let Step::ClearClaims { .. } = step {
-                prop_assert!(left.stateful_set.is_none() && left.placeholder_pods == 0 && left.active_pods == 0);
+                prop_assert!(left.stateful_set.is_none() && left.placeholder_pods.is_empty() && left.active_pods == 0);
             }
             if step == Step::Done {
                 break;
@@ -257,6 +316,6 @@ proptest! {
             carry_out(&step, &mut left, &pods);
         }
         prop_assert_eq!(next_step(&left), Step::Done);
-        prop_assert!(left.claims.is_empty() && left.stateful_set.is_none());
+        prop_assert!(left.claims.is_empty() && left.stateful_set.is_none() && left.placeholder_pods.is_empty());
     }
 }
