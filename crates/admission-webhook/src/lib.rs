@@ -8,6 +8,7 @@
 
 mod args;
 mod certificates;
+mod observe;
 mod planner;
 mod review;
 mod webhook;
@@ -21,6 +22,7 @@ use coscheduler_proto::planner::planner_service_client::PlannerServiceClient;
 use coscheduler_runtime::{GrpcServices, Process, Service, client};
 
 pub use args::Args;
+use observe::Reviews;
 
 /// Who this service is.
 pub const SERVICE: Service = Service {
@@ -48,7 +50,7 @@ pub async fn start(args: Args, process: Process) -> anyhow::Result<()> {
         kubernetes,
     } = args;
     let planner = PlannerServiceClient::new(client::channel(&affinity_planner_address, &process)?);
-    let kubernetes = kubernetes.client(SERVICE).await?;
+    let kubernetes = kubernetes.client(&process).await?;
     let tls = certificates::start(certificates, kubernetes, &process)?;
     let bind = || {
         let listener = std::net::TcpListener::bind(webhook_address)?;
@@ -59,7 +61,7 @@ pub async fn start(args: Args, process: Process) -> anyhow::Result<()> {
         .with_context(|| format!("failed to bind the admission address {webhook_address}"))?;
 
     let handle = Handle::new();
-    let routes = webhook::routes(planner).into_make_service();
+    let routes = webhook::routes(planner, Reviews::new(process.metrics())).into_make_service();
     let serve = server.handle(handle.clone()).serve(routes);
     process.spawn_graceful("admission server", |shutdown| async move {
         let stop = async {

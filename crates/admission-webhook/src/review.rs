@@ -1,11 +1,12 @@
 //! Admission reviews: what is asked of the planner about an object, and its answer as a response. Pure functions.
 
 use kube::core::DynamicObject;
-use kube::core::admission::{AdmissionRequest, AdmissionResponse};
+use kube::core::admission::{AdmissionRequest, AdmissionResponse, Operation};
 use prost_types::Struct;
 use serde_json::Value;
 
 use coscheduler_core::admit::Admission;
+use coscheduler_core::annotations;
 use coscheduler_core::violation::Violation;
 use coscheduler_kubernetes::admission::{Mutation, patch};
 use coscheduler_kubernetes::pipeline_run::read_parts;
@@ -77,10 +78,23 @@ pub(crate) fn run_question(request: &AdmissionRequest<DynamicObject>) -> AdmitRu
     }
 }
 
-/// What the planner wants written into a PipelineRun.
-pub(crate) fn pipeline_run_mutation(admission: &Admission) -> Mutation {
+/// What the planner wants written into a PipelineRun. A new one that is coscheduled carries the trace it was admitted in,
+/// where there is one, so that its reports can join it.
+pub(crate) fn pipeline_run_mutation(
+    request: &AdmissionRequest<DynamicObject>,
+    admission: &Admission,
+    traceparent: Option<String>,
+) -> Mutation {
+    let mut set_annotations = admission.set_annotations.clone();
+    let coscheduled = set_annotations.contains_key(annotations::MODE);
+    if let Some(traceparent) = traceparent
+        && coscheduled
+        && request.operation == Operation::Create
+    {
+        set_annotations.insert(annotations::TRACEPARENT.to_owned(), traceparent);
+    }
     Mutation {
-        set_annotations: admission.set_annotations.clone(),
+        set_annotations,
         remove_annotations: admission.remove_annotations.clone(),
         remove_task_annotations: admission
             .remove_task_annotations

@@ -4,20 +4,24 @@ use std::time::Duration;
 
 use axum::extract::{Query, State};
 use axum::http::StatusCode;
+use axum::middleware::from_fn_with_state;
+use axum::response::Response;
 use axum::routing::post;
 use axum::{Json, Router};
 use kube::core::DynamicObject;
-use kube::core::admission::{AdmissionRequest, AdmissionReview};
+use kube::core::admission::{AdmissionRequest, AdmissionResponse, AdmissionReview};
 use serde::Deserialize;
 use serde_json::Value;
 use tonic::{Code, Status};
-use tracing::{error, info};
+use tracing::{Span, error, info};
 
 use coscheduler_kubernetes::admission::Mutation;
 use coscheduler_proto::error::violations;
 use coscheduler_proto::planner::planner_service_client::PlannerServiceClient;
 use coscheduler_runtime::client::Channel;
+use coscheduler_runtime::trace;
 
+use crate::observe::{Answered, Outcome, Reviews, observe};
 use crate::{planner, review};
 
 /// How long the API server waits where it does not say.
@@ -26,16 +30,17 @@ const DEFAULT_PATIENCE: Duration = Duration::from_secs(10);
 const MARGIN: Duration = Duration::from_secs(1);
 
 /// The paths of the webhook.
-pub(crate) fn routes(planner: PlannerServiceClient<Channel>) -> Router {
+pub(crate) fn routes(planner: PlannerServiceClient<Channel>, reviews: Reviews) -> Router {
     Router::new()
         .route("/admit/pipelinerun", post(admit_pipeline_run))
         .route("/admit/run", post(admit_run))
         .with_state(planner)
+        .layer(from_fn_with_state(reviews, observe))
 }
 
 type Planner = State<PlannerServiceClient<Channel>>;
 type Review = Json<AdmissionReview<DynamicObject>>;
-type Answer = Result<Review, (StatusCode, String)>;
+type Answer = Result<AdmissionResponse, (StatusCode, String)>;
 
 /// The query that the API server adds to every review.
 #[derive(Debug, Deserialize)]
@@ -60,34 +65,51 @@ async fn admit_pipeline_run(
     State(planner): Planner,
     Query(wait): Query<Wait>,
     Json(review): Review,
-) -> Answer {
+) -> Result<Response, (StatusCode, String)> {
     let request = read(review)?;
     let object = review::object(&request);
     let question = match review::pipeline_run_question(&request, &object) {
         Ok(question) => question,
         Err(violation) => {
-            return Ok(Json(review::refused(&request, &[violation]).into_review()));
+            return Ok(answered(
+                &request,
+                Ok(review::refused(&request, &[violation])),
+            ));
         }
     };
     let answer = planner::admit_pipeline_run(&planner, question, wait.patience()).await;
     let decision = answer.map(|admission| {
-        let mutation = review::pipeline_run_mutation(&admission);
+        let traceparent = trace::traceparent(&Span::current());
+        let mutation = review::pipeline_run_mutation(&request, &admission, traceparent);
         (mutation, admission.warnings)
     });
-    respond(&request, &object, decision)
+    Ok(answered(&request, respond(&request, &object, decision)))
 }
 
 async fn admit_run(
     State(planner): Planner,
     Query(wait): Query<Wait>,
     Json(review): Review,
-) -> Answer {
+) -> Result<Response, (StatusCode, String)> {
     let request = read(review)?;
     let object = review::object(&request);
     let question = review::run_question(&request);
     let answer = planner::admit_run(&planner, question, wait.patience()).await;
     let decision = answer.map(|answer| (review::run_mutation(&answer), answer.warnings));
-    respond(&request, &object, decision)
+    Ok(answered(&request, respond(&request, &object, decision)))
+}
+
+/// The answer on the wire, with a note of what it is.
+fn answered(request: &AdmissionRequest<DynamicObject>, answer: Answer) -> Response {
+    let outcome = match &answer {
+        Ok(response) if !response.allowed => Outcome::Refused,
+        Ok(response) if response.patch.is_some() => Outcome::Mutated,
+        Ok(_) => Outcome::Allowed,
+        Err(_) => Outcome::Failed,
+    };
+    Span::current().record("namespace", request.namespace.as_deref());
+    Answered::new(&request.kind.kind, outcome)
+        .on(answer.map(|response| Json(response.into_review())))
 }
 
 fn read(
@@ -126,7 +148,7 @@ fn respond(
             return Err(failed(request, &message));
         }
     };
-    Ok(Json(response.into_review()))
+    Ok(response)
 }
 
 fn failed(request: &AdmissionRequest<DynamicObject>, message: &str) -> (StatusCode, String) {
@@ -142,6 +164,57 @@ fn failed(request: &AdmissionRequest<DynamicObject>, message: &str) -> (StatusCo
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Outcomes are counted as answers are, those that cannot even be read included.
+    #[tokio::test]
+    async fn every_review_is_counted_by_kind_and_outcome() {
+        use axum::body::Body;
+        use axum::http::Request;
+        use coscheduler_runtime::{ProcessArgs, Supervisor, client};
+        use tower::ServiceExt as _;
+
+        let supervisor = Supervisor::bind(crate::SERVICE, &ProcessArgs::loopback())
+            .await
+            .unwrap();
+        let process = supervisor.process();
+        // Nobody listens there.
+        let planner = client::channel("http://127.0.0.1:1", &process).unwrap();
+        let routes = routes(
+            PlannerServiceClient::new(planner),
+            Reviews::new(process.metrics()),
+        );
+        let ask = |body: String| {
+            let request = Request::post("/admit/pipelinerun?timeout=1s")
+                .header("content-type", "application/json")
+                .body(Body::from(body))
+                .unwrap();
+            routes.clone().oneshot(request)
+        };
+        let review = |depth: usize| {
+            let nested = format!("{}{}", "[".repeat(depth), "]".repeat(depth));
+            format!(
+                r#"{{"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {{
+                    "uid": "u", "operation": "CREATE", "name": "run", "namespace": "ci", "userInfo": {{}},
+                    "kind": {{"group": "tekton.dev", "version": "v1", "kind": "PipelineRun"}},
+                    "resource": {{"group": "tekton.dev", "version": "v1", "resource": "pipelineruns"}},
+                    "object": {{"apiVersion": "tekton.dev/v1", "kind": "PipelineRun", "metadata": {{"name": "run"}},
+                        "spec": {{"workspaces": [{{"name": "w", "volumeClaimTemplate": {nested}}}]}}}}}}}}"#
+            )
+        };
+        assert_eq!(ask("no review".to_owned()).await.unwrap().status(), 400);
+        assert_eq!(ask(review(1)).await.unwrap().status(), 503);
+        assert_eq!(ask(review(110)).await.unwrap().status(), 200);
+
+        let encoded = process.metrics().encode().unwrap();
+        for line in [
+            r#"coscheduler_admission_reviews_total{kind="unknown",outcome="failed"} 1"#,
+            r#"coscheduler_admission_reviews_total{kind="PipelineRun",outcome="failed"} 1"#,
+            r#"coscheduler_admission_reviews_total{kind="PipelineRun",outcome="refused"} 1"#,
+            r#"coscheduler_admission_review_seconds_count{kind="PipelineRun"} 2"#,
+        ] {
+            assert!(encoded.lines().any(|found| found == line), "{encoded}");
+        }
+    }
 
     #[track_caller]
     fn check(timeout: Option<&str>, seconds: u64) {

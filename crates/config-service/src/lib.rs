@@ -40,7 +40,7 @@ pub async fn start(args: Args, process: Process) -> anyhow::Result<()> {
         config_map,
         kubernetes,
     } = args;
-    let client = kubernetes.client(SERVICE).await?;
+    let client = kubernetes.client(&process).await?;
     let (sender, states) = watch::channel(State::default());
     let read = process.health().condition("ConfigMap");
     process.spawn(

@@ -48,10 +48,10 @@ pub const SERVICE: Service = Service {
 ///
 /// Where no Kubernetes client can be made or the gRPC address cannot be bound.
 pub async fn start(Args { kubernetes, lease }: Args, process: Process) -> anyhow::Result<()> {
-    let client = kubernetes.client(SERVICE).await?;
+    let client = kubernetes.client(&process).await?;
     let cache = Arc::new(Cache::default());
     let objects = Objects::new(client.clone());
-    let (queue, worker) = queue::queue(Options::default());
+    let (queue, worker) = queue::queue("clean-up", Options::default(), process.metrics());
 
     let leadership = lease.campaign(&process, client.clone(), SERVICE.name)?;
 

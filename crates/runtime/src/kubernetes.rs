@@ -1,15 +1,19 @@
 //! Connecting to Kubernetes, for the services that do: the `--kubeconfig` flag, and a client whose connections and
 //! writes have time limits. The TLS provider of the process is installed here, once.
 
+mod requests;
+
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use http::{HeaderValue, header};
 use kube::Config;
+use kube::client::ClientBuilder;
 use kube::config::{InferConfigError, KubeConfigOptions, Kubeconfig, KubeconfigError};
 
-use crate::Service;
+use crate::Process;
+use requests::Requests;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
@@ -57,25 +61,27 @@ pub enum ConnectError {
 
 impl KubernetesArgs {
     /// A client for the cluster that the flags or the surroundings name. Nothing is connected yet. The name and version
-    /// of `caller` become the user agent, which audit logs show.
+    /// of `process` become the user agent, which audit logs show, and it counts the requests.
     ///
     /// # Errors
     /// No configuration is found, or it cannot be used.
-    pub async fn client(&self, caller: Service) -> Result<kube::Client, ConnectError> {
+    pub async fn client(&self, process: &Process) -> Result<kube::Client, ConnectError> {
         install_tls_provider();
         let mut config = self.config().await?;
         config.connect_timeout = Some(CONNECT_TIMEOUT);
         config.write_timeout = Some(WRITE_TIMEOUT);
         config.read_timeout = Some(READ_TIMEOUT);
         config.reset_reader_on_write = true;
-        if let Ok(user_agent) = HeaderValue::from_str(&caller.user_agent()) {
+        if let Ok(user_agent) = HeaderValue::from_str(&process.service().user_agent()) {
             config.headers.push((header::USER_AGENT, user_agent));
         }
         let server = config.cluster_url.to_string();
-        kube::Client::try_from(config).map_err(|source| ConnectError::Client {
+        let builder = ClientBuilder::try_from(config).map_err(|source| ConnectError::Client {
             server,
             source: Box::new(source),
-        })
+        })?;
+        let requests = Requests::new(process.metrics());
+        Ok(builder.with_layer(&requests).build())
     }
 
     async fn config(&self) -> Result<Config, ConnectError> {

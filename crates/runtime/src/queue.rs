@@ -7,15 +7,27 @@
 use std::collections::{HashMap, VecDeque};
 use std::future::Future;
 use std::hash::Hash;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tokio_util::time::DelayQueue;
 use tokio_util::time::delay_queue;
+
+use crate::Metrics;
+
+/// Upper bounds in seconds, up to the longest that an RPC may take.
+const BUCKETS: [f64; 12] = [
+    0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 30.0,
+];
 
 /// What became of the work for a key.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -59,16 +71,90 @@ pub struct Queue<K> {
 pub struct Worker<K> {
     keys: mpsc::UnboundedReceiver<K>,
     options: Options,
+    name: &'static str,
+    metrics: QueueMetrics,
 }
 
-/// A new, empty queue.
-pub fn queue<K>(options: Options) -> (Queue<K>, Worker<K>) {
+#[derive(Clone, Debug)]
+struct QueueMetrics {
+    reconciles: Family<ReconcileLabels, Counter>,
+    seconds: Family<QueueLabels, Histogram, fn() -> Histogram>,
+    keys: Family<StageLabels, Gauge>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct QueueLabels {
+    queue: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ReconcileLabels {
+    queue: &'static str,
+    outcome: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct StageLabels {
+    queue: &'static str,
+    stage: &'static str,
+}
+
+/// A new, empty queue. Its `name` is what its metrics are labelled with, and one or two words about the work: `report`.
+pub fn queue<K>(name: &'static str, options: Options, metrics: &Metrics) -> (Queue<K>, Worker<K>) {
     let (sender, receiver) = mpsc::unbounded_channel();
     let worker = Worker {
         keys: receiver,
         options,
+        name,
+        metrics: metrics.shared(QueueMetrics::register),
     };
     (Queue { keys: sender }, worker)
+}
+
+impl QueueMetrics {
+    fn register(metrics: &Metrics) -> Self {
+        QueueMetrics {
+            reconciles: metrics.register(
+                "reconciles",
+                "Keys worked on, by what became of it: done, or retry after a backoff",
+                Family::default(),
+            ),
+            seconds: metrics.register(
+                "reconcile_seconds",
+                "Seconds that the work on a key took",
+                Family::new_with_constructor((|| Histogram::new(BUCKETS)) as fn() -> Histogram),
+            ),
+            keys: metrics.register(
+                "queue_keys",
+                "Keys in a work queue: ready to be worked on, being worked on, or waiting for a retry",
+                Family::default(),
+            ),
+        }
+    }
+
+    fn worked(&self, queue: &'static str, outcome: Outcome, began: Instant) {
+        let outcome = match outcome {
+            Outcome::Done => "done",
+            Outcome::Retry => "retry",
+        };
+        let labels = ReconcileLabels { queue, outcome };
+        self.reconciles.get_or_create(&labels).inc();
+        let seconds = self.seconds.get_or_create(&QueueLabels { queue });
+        seconds.observe(began.elapsed().as_secs_f64());
+    }
+
+    fn hold(&self, queue: &'static str, ready: usize, working: usize, retrying: usize) {
+        for (stage, keys) in [
+            ("ready", ready),
+            ("working", working),
+            ("retrying", retrying),
+        ] {
+            let keys = i64::try_from(keys).unwrap_or(i64::MAX);
+            self.keys
+                .get_or_create(&StageLabels { queue, stage })
+                .set(keys);
+        }
+    }
 }
 
 impl<K> Queue<K> {
@@ -88,28 +174,42 @@ impl<K: Clone + Eq + Hash> Worker<K> {
     {
         let mut schedule = Schedule::new(self.options);
         let mut working = FuturesUnordered::new();
+        let (name, metrics) = (self.name, self.metrics);
         let job = |key: K| {
+            let began = Instant::now();
             let result = work(key.clone());
-            async move { (key, result.await) }
+            async move { (key, result.await, began) }
         };
         loop {
             while working.len() < self.options.concurrency {
                 let Some(key) = schedule.next() else { break };
                 working.push(job(key));
             }
+            metrics.hold(
+                name,
+                schedule.ready.len(),
+                working.len(),
+                schedule.retries.len(),
+            );
             tokio::select! {
                 () = shutdown.cancelled() => break,
                 key = self.keys.recv() => match key {
                     Some(key) => schedule.pushed(key),
                     None => break,
                 },
-                Some((key, outcome)) = working.next() => schedule.finished(key, outcome),
+                Some((key, outcome, began)) = working.next() => {
+                    metrics.worked(name, outcome, began);
+                    schedule.finished(key, outcome);
+                }
                 Some(key) = schedule.retries.next(), if !schedule.retries.is_empty() => {
                     schedule.due(key.into_inner());
                 }
             }
         }
-        while working.next().await.is_some() {}
+        while let Some((_, outcome, began)) = working.next().await {
+            metrics.worked(name, outcome, began);
+        }
+        metrics.hold(name, 0, 0, 0);
     }
 }
 
@@ -229,7 +329,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_key_pushed_during_its_work_is_worked_on_once_more() {
-        let (queue, worker) = queue(QUICK);
+        let metrics = Metrics::new(crate::Service::EXAMPLE);
+        let (queue, worker) = queue("test", QUICK, &metrics);
         let shutdown = CancellationToken::new();
         let runs = Arc::new(AtomicUsize::new(0));
         let gate = Arc::new(Semaphore::new(0));
@@ -263,7 +364,8 @@ mod tests {
 
     #[tokio::test]
     async fn failed_work_is_retried_until_it_succeeds() {
-        let (queue, worker) = queue(QUICK);
+        let metrics = Metrics::new(crate::Service::EXAMPLE);
+        let (queue, worker) = queue("test", QUICK, &metrics);
         let shutdown = CancellationToken::new();
         let runs = Arc::new(AtomicUsize::new(0));
         let done = Arc::new(Notify::new());
@@ -285,5 +387,14 @@ mod tests {
         shutdown.cancel();
         task.await.unwrap();
         assert_eq!(runs.load(Ordering::SeqCst), 5);
+        let encoded = metrics.encode().unwrap();
+        for line in [
+            r#"coscheduler_reconciles_total{queue="test",outcome="done"} 1"#,
+            r#"coscheduler_reconciles_total{queue="test",outcome="retry"} 4"#,
+            r#"coscheduler_reconcile_seconds_count{queue="test"} 5"#,
+            r#"coscheduler_queue_keys{queue="test",stage="retrying"} 0"#,
+        ] {
+            assert!(encoded.lines().any(|found| found == line), "{encoded}");
+        }
     }
 }

@@ -36,10 +36,10 @@ pub async fn start(args: Args, process: Process) -> anyhow::Result<()> {
         kubernetes,
         lease,
     } = args;
-    let kubernetes = kubernetes.client(SERVICE).await?;
+    let kubernetes = kubernetes.client(&process).await?;
     let leadership = lease.campaign(&process, kubernetes.clone(), SERVICE.name)?;
     let planner = PlannerServiceClient::new(client::channel(&affinity_planner_address, &process)?);
-    let (queue, worker) = queue::queue(Options::default());
+    let (queue, worker) = queue::queue("report", Options::default(), process.metrics());
     let (store, writer) = reflector::store();
 
     let synced = process.health().condition("PipelineRun cache");

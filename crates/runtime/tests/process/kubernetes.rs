@@ -6,14 +6,14 @@ use coscheduler_runtime::KubernetesArgs;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
-use super::{SERVICE, within};
+use super::{caller, within};
 
 #[tokio::test]
 async fn a_kubeconfig_that_cannot_be_read_is_named() {
     let args = KubernetesArgs {
         kubeconfig: Some(PathBuf::from("no/such/kubeconfig")),
     };
-    let error = args.client(SERVICE).await.map(drop).unwrap_err();
+    let error = args.client(&caller().await).await.map(drop).unwrap_err();
     assert_eq!(
         error.to_string(),
         r#"failed to use kubeconfig "no/such/kubeconfig""#
@@ -41,7 +41,8 @@ async fn the_api_server_is_told_who_calls() {
     let kubeconfig = Some(PathBuf::from(
         std::env::join_paths([&cluster, &context]).unwrap(),
     ));
-    let client = KubernetesArgs { kubeconfig }.client(SERVICE).await.unwrap();
+    let client = KubernetesArgs { kubeconfig };
+    let client = client.client(&caller().await).await.unwrap();
 
     let asking = tokio::spawn(async move { client.apiserver_version().await });
     let (mut connection, _) = within(server.accept()).await.unwrap();

@@ -1,0 +1,140 @@
+//! The layer around every admission review: its span, as part of the API server's trace where there is one, and its place
+//! in the metrics. What the answer was, the handler says in an extension of its response.
+
+use std::time::Instant;
+
+use axum::extract::{Request, State};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::histogram::Histogram;
+use tracing::{Instrument as _, field, info_span};
+
+use coscheduler_runtime::{Metrics, trace};
+
+/// Upper bounds in seconds, up to the longest that an API server waits for a webhook.
+const BUCKETS: [f64; 11] = [
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 10.0, 30.0,
+];
+
+/// What was answered to a review.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// Let in as it is.
+    Allowed,
+    /// Let in, with changes.
+    Mutated,
+    /// Not let in.
+    Refused,
+    /// Not answered: what happens now, the `failurePolicy` says.
+    Failed,
+}
+
+/// What a review was about, and what was answered.
+#[derive(Clone, Debug)]
+pub(crate) struct Answered {
+    kind: &'static str,
+    outcome: Outcome,
+}
+
+/// How reviews are counted and timed.
+#[derive(Clone, Debug)]
+pub(crate) struct Reviews {
+    reviews: Family<OutcomeLabels, Counter>,
+    seconds: Family<KindLabels, Histogram, fn() -> Histogram>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OutcomeLabels {
+    kind: &'static str,
+    outcome: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct KindLabels {
+    kind: &'static str,
+}
+
+impl Outcome {
+    fn label(self) -> &'static str {
+        match self {
+            Self::Allowed => "allowed",
+            Self::Mutated => "mutated",
+            Self::Refused => "refused",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+impl Answered {
+    /// About an object of this kind. Only kinds we register for become labels.
+    pub(crate) fn new(kind: &str, outcome: Outcome) -> Self {
+        let kind = ["PipelineRun", "TaskRun", "CustomRun"]
+            .into_iter()
+            .find(|known| *known == kind)
+            .unwrap_or("unknown");
+        Self { kind, outcome }
+    }
+
+    /// The answer, with a note of what it is.
+    pub(crate) fn on(self, answer: impl IntoResponse) -> Response {
+        let mut response = answer.into_response();
+        response.extensions_mut().insert(self);
+        response
+    }
+}
+
+impl Reviews {
+    /// Registers the metrics.
+    pub(crate) fn new(metrics: &Metrics) -> Self {
+        Self {
+            reviews: metrics.register(
+                "admission_reviews",
+                "Admission reviews, by the kind of object and what was answered: allowed, mutated, refused or failed",
+                Family::default(),
+            ),
+            seconds: metrics.register(
+                "admission_review_seconds",
+                "Seconds from an admission review to its answer",
+                Family::new_with_constructor((|| Histogram::new(BUCKETS)) as fn() -> Histogram),
+            ),
+        }
+    }
+}
+
+/// The layer: `axum::middleware::from_fn_with_state(reviews, observe)`.
+pub(crate) async fn observe(
+    State(reviews): State<Reviews>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let began = Instant::now();
+    let span = info_span!(
+        "admission",
+        otel.kind = "server",
+        otel.status_code = field::Empty,
+        kind = field::Empty,
+        namespace = field::Empty,
+        outcome = field::Empty,
+    );
+    trace::join_caller(&span, request.headers());
+    let response = next.run(request).instrument(span.clone()).await;
+    let unread = Answered::new("", Outcome::Failed);
+    let Answered { kind, outcome } = response.extensions().get().cloned().unwrap_or(unread);
+
+    let outcome_label = outcome.label();
+    span.record("kind", kind).record("outcome", outcome_label);
+    if outcome == Outcome::Failed {
+        span.record("otel.status_code", "ERROR");
+    }
+    let labels = OutcomeLabels {
+        kind,
+        outcome: outcome_label,
+    };
+    reviews.reviews.get_or_create(&labels).inc();
+    let seconds = reviews.seconds.get_or_create(&KindLabels { kind });
+    seconds.observe(began.elapsed().as_secs_f64());
+    response
+}

@@ -1,0 +1,289 @@
+//! The layer around every request to the API server: it counts and times them by verb and resource, as the rules of RBAC
+//! name those, and opens a span where the request belongs to something that is traced. A watch goes on for minutes, so
+//! that its time is not measured.
+
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use futures::future::BoxFuture;
+use http::{Method, Request, Response, Uri};
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::histogram::Histogram;
+use tower::{Layer, Service};
+use tracing::{Instrument as _, Span, field, info_span};
+
+use crate::metrics::Metrics;
+
+/// Upper bounds in seconds, up to the time limit of a write.
+const BUCKETS: [f64; 12] = [
+    0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 30.0,
+];
+/// The code of a request that was not answered, as client-go writes it.
+const NO_ANSWER: &str = "<error>";
+/// The resource of a path that is no resource, like `/version`.
+const NO_RESOURCE: &str = "none";
+
+/// The layer.
+#[derive(Clone, Debug)]
+pub(super) struct Requests {
+    requests: Family<RequestLabels, Counter>,
+    seconds: Family<ActLabels, Histogram, fn() -> Histogram>,
+}
+
+/// What a request does, and to what.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ActLabels {
+    verb: &'static str,
+    resource: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RequestLabels {
+    verb: &'static str,
+    resource: String,
+    code: String,
+}
+
+/// A client's service with the layer around it.
+#[derive(Clone, Debug)]
+pub(super) struct Observed<S> {
+    inner: S,
+    requests: Requests,
+}
+
+impl Requests {
+    pub(super) fn new(metrics: &Metrics) -> Self {
+        metrics.shared(|metrics| Requests {
+            requests: metrics.register(
+                "kubernetes_requests",
+                "Requests to the Kubernetes API server, by verb, resource and HTTP status",
+                Family::default(),
+            ),
+            seconds: metrics.register(
+                "kubernetes_request_seconds",
+                "Seconds from a request to the Kubernetes API server to the beginning of its answer, watches aside",
+                Family::new_with_constructor((|| Histogram::new(BUCKETS)) as fn() -> Histogram),
+            ),
+        })
+    }
+
+    fn ended(&self, act: ActLabels, code: String, began: Instant) {
+        if act.verb != "watch" {
+            let seconds = self.seconds.get_or_create(&act);
+            seconds.observe(began.elapsed().as_secs_f64());
+        }
+        let ActLabels { verb, resource } = act;
+        let labels = RequestLabels {
+            verb,
+            resource,
+            code,
+        };
+        self.requests.get_or_create(&labels).inc();
+    }
+}
+
+impl<S> Layer<S> for Requests {
+    type Service = Observed<S>;
+
+    fn layer(&self, inner: S) -> Observed<S> {
+        Observed {
+            inner,
+            requests: self.clone(),
+        }
+    }
+}
+
+impl<S, B, R> Service<Request<B>> for Observed<S>
+where
+    S: Service<Request<B>, Response = Response<R>>,
+    S::Future: Send + 'static,
+    S::Error: std::fmt::Display,
+{
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = BoxFuture<'static, Result<S::Response, S::Error>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let act = ActLabels::of(request.method(), request.uri());
+        let span = span(&act);
+        let requests = self.requests.clone();
+        let began = Instant::now();
+        let answer = span.in_scope(|| self.inner.call(request));
+        let observed = async move {
+            let answer = answer.await;
+            let code = match &answer {
+                Ok(response) => response.status().as_u16().to_string(),
+                Err(_) => NO_ANSWER.to_owned(),
+            };
+            let span = Span::current();
+            span.record("http.response.status_code", &code);
+            // That something exists already or is absent is an answer like others.
+            if code.starts_with('5') || code == NO_ANSWER {
+                span.record("otel.status_code", "ERROR");
+            }
+            requests.ended(act, code, began);
+            answer
+        };
+        Box::pin(observed.instrument(span))
+    }
+}
+
+/// A span for a request that is part of something; none for what the caches do by themselves, which belongs to no trace.
+fn span(act: &ActLabels) -> Span {
+    let ActLabels { verb, resource } = act;
+    if Span::current().is_none() {
+        return Span::none();
+    }
+    info_span!(
+        "kubernetes request",
+        otel.name = format!("{verb} {resource}"),
+        otel.kind = "client",
+        otel.status_code = field::Empty,
+        verb,
+        resource,
+        http.response.status_code = field::Empty,
+    )
+}
+
+impl ActLabels {
+    fn of(method: &Method, uri: &Uri) -> Self {
+        let mut segments = uri.path().split('/').filter(|segment| !segment.is_empty());
+        // /api/VERSION or /apis/GROUP/VERSION.
+        let skipped = match segments.next() {
+            Some("api") => segments.by_ref().take(1).count() == 1,
+            Some("apis") => segments.by_ref().take(2).count() == 2,
+            Some(_) | None => false,
+        };
+        let rest: Vec<&str> = if skipped {
+            segments.collect()
+        } else {
+            Vec::new()
+        };
+        let parts = match rest.as_slice() {
+            ["namespaces", _, resource, rest @ ..] => Some((*resource, rest)),
+            [resource, rest @ ..] => Some((*resource, rest)),
+            [] => None,
+        };
+        let (resource, named) = match parts {
+            Some((resource, [])) => (resource.to_owned(), false),
+            Some((resource, [_name])) => (resource.to_owned(), true),
+            Some((resource, [_name, subresource, ..])) => {
+                (format!("{resource}/{subresource}"), true)
+            }
+            None => (NO_RESOURCE.to_owned(), true),
+        };
+        let watches = || {
+            let query = uri.query().unwrap_or_default();
+            query
+                .split('&')
+                .any(|pair| matches!(pair, "watch=true" | "watch=1"))
+        };
+        let verb = match (method, named) {
+            (&Method::GET, _) if watches() => "watch",
+            (&Method::GET, true) => "get",
+            (&Method::GET, false) => "list",
+            (&Method::POST, _) => "create",
+            (&Method::PUT, _) => "update",
+            (&Method::PATCH, _) => "patch",
+            (&Method::DELETE, true) => "delete",
+            (&Method::DELETE, false) => "deletecollection",
+            (_, _) => "other",
+        };
+        ActLabels { verb, resource }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tower::ServiceExt as _;
+
+    use super::*;
+    use crate::Service as Who;
+
+    #[track_caller]
+    fn check(method: Method, uri: &str, verb: &str, resource: &str) {
+        let act = ActLabels::of(&method, &uri.parse().unwrap());
+        assert_eq!((act.verb, act.resource.as_str()), (verb, resource), "{uri}");
+    }
+
+    #[test]
+    fn requests_are_named_as_rbac_names_them() {
+        let (get, post, delete) = (Method::GET, Method::POST, Method::DELETE);
+        let sets = "/apis/apps/v1/namespaces/ci/statefulsets";
+        check(get.clone(), "/api/v1/pods?limit=500", "list", "pods");
+        check(
+            get.clone(),
+            "/api/v1/pods?&watch=true&timeoutSeconds=290",
+            "watch",
+            "pods",
+        );
+        check(get.clone(), "/api/v1/namespaces/ci/pods/one", "get", "pods");
+        check(get.clone(), "/api/v1/namespaces", "list", "namespaces");
+        check(get.clone(), "/api/v1/namespaces/ci", "get", "namespaces");
+        check(get, "/version", "get", "none");
+        check(post.clone(), sets, "create", "statefulsets");
+        check(
+            delete.clone(),
+            &format!("{sets}/one"),
+            "delete",
+            "statefulsets",
+        );
+        check(delete, sets, "deletecollection", "statefulsets");
+        check(
+            Method::PUT,
+            &format!("{sets}/one"),
+            "update",
+            "statefulsets",
+        );
+        check(
+            Method::PATCH,
+            &format!("{sets}/one/status"),
+            "patch",
+            "statefulsets/status",
+        );
+        check(
+            post,
+            "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews",
+            "create",
+            "selfsubjectaccessreviews",
+        );
+    }
+
+    #[tokio::test]
+    async fn requests_are_counted_by_their_answer_and_watches_are_not_timed() {
+        let metrics = Metrics::new(Who::EXAMPLE);
+        let server = tower::service_fn(|request: Request<()>| async move {
+            match request.uri().path() {
+                "/api/v1/nodes" => Err("no route"),
+                _ => Ok(Response::builder().status(404).body(()).unwrap()),
+            }
+        });
+        let client = Requests::new(&metrics).layer(server);
+        let ask = |uri: &'static str| client.clone().oneshot(Request::get(uri).body(()).unwrap());
+        ask("/api/v1/namespaces/ci/pods/one").await.unwrap();
+        ask("/api/v1/pods?watch=true").await.unwrap();
+        ask("/api/v1/nodes").await.unwrap_err();
+
+        let encoded = metrics.encode().unwrap();
+        let lines: Vec<_> = encoded
+            .lines()
+            .filter(|line| line.contains("_total{") || line.contains("_count{"))
+            .collect();
+        for line in [
+            r#"coscheduler_kubernetes_requests_total{verb="get",resource="pods",code="404"} 1"#,
+            r#"coscheduler_kubernetes_requests_total{verb="watch",resource="pods",code="404"} 1"#,
+            r#"coscheduler_kubernetes_requests_total{verb="list",resource="nodes",code="<error>"} 1"#,
+            r#"coscheduler_kubernetes_request_seconds_count{verb="get",resource="pods"} 1"#,
+            r#"coscheduler_kubernetes_request_seconds_count{verb="list",resource="nodes"} 1"#,
+        ] {
+            assert!(lines.contains(&line), "{encoded}");
+        }
+        assert_eq!(lines.len(), 5, "{encoded}");
+    }
+}
