@@ -6,12 +6,13 @@ use std::io::{Read as _, Seek as _, SeekFrom};
 
 use anyhow::{Context as _, ensure};
 use serde::Deserialize;
+use testbed::TestBed;
 use testbed::services::Service;
 
 use crate::Scene;
 
-/// A place in the audit log: its length at some time.
-#[derive(Clone, Copy, Debug)]
+/// A place in the audit log: its length at some time; by default its beginning.
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Mark(u64);
 
 /// A request that was answered.
@@ -23,6 +24,9 @@ pub struct Request {
     /// Path and query.
     #[serde(rename = "requestURI")]
     pub uri: String,
+    /// As whom it was asked.
+    #[serde(default)]
+    pub user: User,
     /// What the program that asked calls itself.
     #[serde(default)]
     pub user_agent: String,
@@ -34,12 +38,24 @@ pub struct Request {
     pub answer: Answer,
 }
 
-/// What a request was about; empty where it does not say.
+/// As whom a request was made.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
+pub struct User {
+    /// `system:serviceaccount:<namespace>:<name>` for a service account.
+    pub username: String,
+}
+
+/// What a request was about; empty where it does not say.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
 pub struct Object {
+    /// The API group, empty for the core one.
+    pub api_group: String,
     /// The plural, `persistentvolumeclaims`.
     pub resource: String,
+    /// The part of the object, `status`.
+    pub subresource: String,
     /// The object's namespace.
     pub namespace: String,
     /// The object's name.
@@ -84,24 +100,31 @@ impl Scene<'_> {
     /// # Errors
     ///
     /// Where the audit log cannot be read, or has started anew since.
-    pub fn requests_since(&self, Mark(from): Mark) -> anyhow::Result<Vec<Request>> {
-        let log = self.stack.bed.audit_log().context("no audit log is kept")?;
-        let mut file = File::open(&log).context("failed to open the audit log")?;
-        ensure!(
-            file.metadata()?.len() >= from,
-            "the audit log has been rotated since"
-        );
-        file.seek(SeekFrom::Start(from))?;
-        let mut text = String::new();
-        file.read_to_string(&mut text)
-            .context("failed to read the audit log")?;
-        // The last line may be half written.
-        let complete = text.rfind('\n').map_or("", |end| &text[..end]);
-        complete
-            .lines()
-            .map(|line| {
-                serde_json::from_str(line).with_context(|| format!("not a request: {line}"))
-            })
-            .collect()
+    pub fn requests_since(&self, mark: Mark) -> anyhow::Result<Vec<Request>> {
+        requests(&self.stack.bed, mark)
     }
+}
+
+/// Every request to a bed that was answered since `mark`.
+///
+/// # Errors
+///
+/// Where the audit log cannot be read, or has started anew since.
+pub fn requests(bed: &TestBed, Mark(from): Mark) -> anyhow::Result<Vec<Request>> {
+    let log = bed.audit_log().context("no audit log is kept")?;
+    let mut file = File::open(&log).context("failed to open the audit log")?;
+    ensure!(
+        file.metadata()?.len() >= from,
+        "the audit log has been rotated since"
+    );
+    file.seek(SeekFrom::Start(from))?;
+    let mut text = String::new();
+    file.read_to_string(&mut text)
+        .context("failed to read the audit log")?;
+    // The last line may be half written.
+    let complete = text.rfind('\n').map_or("", |end| &text[..end]);
+    complete
+        .lines()
+        .map(|line| serde_json::from_str(line).with_context(|| format!("not a request: {line}")))
+        .collect()
 }

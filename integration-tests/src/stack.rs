@@ -53,7 +53,12 @@ impl Stack {
         Ok(Self { bed, services })
     }
 
-    async fn scene(&self) -> anyhow::Result<Scene<'_>> {
+    /// A namespace of its own for a test.
+    ///
+    /// # Errors
+    ///
+    /// Where it cannot be created.
+    pub async fn scene(&self) -> anyhow::Result<Scene<'_>> {
         let namespace = format!("test-{}", NAMESPACES.fetch_add(1, Ordering::Relaxed));
         self.bed.create_namespace(&namespace, &[]).await?;
         Ok(Scene {
@@ -102,5 +107,22 @@ pub fn alone(
         outcome?;
         stopped?;
         bed.stop().await
+    })
+}
+
+/// Runs a test on a control plane of its own, without services: the test starts what it needs.
+///
+/// # Errors
+///
+/// What the test answers, and what could not be booted.
+pub fn alone_with(
+    config: Config,
+    test: impl AsyncFnOnce(TestBed) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    RUNTIME.block_on(async {
+        let bed = TestBed::start(config)
+            .await
+            .context("failed to boot the test bed")?;
+        test(bed).await
     })
 }

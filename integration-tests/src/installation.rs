@@ -1,0 +1,89 @@
+//! `deploy/base` on a test bed: applied and deleted with kubectl as an operator does it, and served by processes on this
+//! machine, as the bed's nodes run no real pods.
+
+use std::path::Path;
+
+use anyhow::{Context as _, ensure};
+use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
+use k8s_openapi::api::core::v1::Service;
+use kube::api::{Patch, PatchParams};
+use kube::{Api, Client};
+use serde_json::json;
+use testbed::TestBed;
+use testbed::services::{CONFIGURATION_NAME, NAMESPACE, Services, ServicesConfig};
+use tokio::process::Command;
+
+/// Calls the bed's kubectl; what it printed.
+///
+/// # Errors
+///
+/// Where it fails, with what it said.
+pub async fn kubectl(bed: &TestBed, arguments: &[&str]) -> anyhow::Result<String> {
+    let output = Command::new(bed.kubectl_path())
+        .arg("--kubeconfig")
+        .arg(bed.kubeconfig())
+        .args(arguments)
+        .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(".."))
+        .output()
+        .await
+        .context("failed to start kubectl")?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    ensure!(
+        output.status.success(),
+        "kubectl {arguments:?} failed: {}{text}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    Ok(text)
+}
+
+/// Starts the services as processes under the installed accounts. They are not ready before [`lead_here`].
+///
+/// # Errors
+///
+/// Where a service does not start.
+pub async fn serve(bed: &TestBed) -> anyhow::Result<Services> {
+    Services::launch(ServicesConfig {
+        installed: true,
+        ..ServicesConfig::new(bed.kubeconfig())?
+    })
+    .await
+}
+
+/// Leads the installed Service and webhook configuration to a process on this machine, and waits until the API server
+/// reaches it there.
+///
+/// # Errors
+///
+/// Where it does not.
+pub async fn lead_here(client: &Client, services: &Services) -> anyhow::Result<()> {
+    let here = json!({"spec": {"type": "ExternalName", "externalName": "localhost"}});
+    Api::<Service>::namespaced(client.clone(), NAMESPACE)
+        .patch(
+            "admission-webhook",
+            &PatchParams::default(),
+            &Patch::Merge(here),
+        )
+        .await
+        .context("failed to change the Service")?;
+    let configurations: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
+    let names = configurations.get(CONFIGURATION_NAME).await?.webhooks;
+    let port = services.ports().admission();
+    let webhooks: Vec<_> = names
+        .iter()
+        .flatten()
+        .map(|webhook| {
+            json!({"name": webhook.name, "clientConfig": {"service": {
+                "name": "admission-webhook", "namespace": NAMESPACE, "port": port,
+            }}})
+        })
+        .collect();
+    configurations
+        .patch(
+            CONFIGURATION_NAME,
+            &PatchParams::default(),
+            &Patch::Strategic(json!({"webhooks": webhooks})),
+        )
+        .await
+        .context("failed to change the webhook configuration")?;
+    services.register().await
+}

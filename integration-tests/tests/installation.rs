@@ -1,0 +1,559 @@
+//! `deploy/base`, applied as an operator does it: it applies twice, its accounts have exactly the rights that are used, its
+//! connections are the design's, the webhook's certificates come and go without a run being refused, and when it is deleted
+//! in the middle of a run, nothing is in that run's way.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use coscheduler_kubernetes::pipeline_run::PipelineRun;
+use integration_tests::audit::{self, Mark};
+use integration_tests::installation::{kubectl, lead_here, serve};
+use integration_tests::look::is_placeholder;
+use integration_tests::rights::{self, Right};
+use integration_tests::runs::run;
+use integration_tests::stack::Stack;
+use integration_tests::{Scene, alone_with};
+use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
+use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
+use k8s_openapi::api::authorization::v1::{SelfSubjectRulesReview, SubjectRulesReviewStatus};
+use k8s_openapi::api::core::v1::{Namespace, Pod, Secret};
+use k8s_openapi::api::networking::v1::{NetworkPolicy, NetworkPolicyPeer, NetworkPolicyPort};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::runtime::wait::await_condition;
+use kube::{Api, Client, ResourceExt as _};
+use serde_json::json;
+use testbed::services::{CONFIGURATION_NAME, NAMESPACE, Service, Services, ServicesConfig};
+use testbed::{Config, TestBed};
+
+type Outcome = anyhow::Result<()>;
+
+const BASE: &str = "deploy/base";
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// Waits until an object of that name is as `condition` says.
+async fn until<K>(api: Api<K>, name: &str, condition: impl Fn(Option<&K>) -> bool) -> Option<K>
+where
+    K: kube::Resource + Clone + std::fmt::Debug + serde::de::DeserializeOwned + Send + 'static,
+{
+    tokio::time::timeout(LIMIT, await_condition(api, name, condition))
+        .await
+        .unwrap_or_else(|_| panic!("{name} does not get there"))
+        .unwrap()
+}
+
+fn bundles(configuration: &MutatingWebhookConfiguration) -> Vec<Option<&[u8]>> {
+    let webhooks = configuration.webhooks.iter().flatten();
+    webhooks
+        .map(|webhook| Some(webhook.client_config.ca_bundle.as_ref()?.0.as_slice()))
+        .collect()
+}
+
+fn has_bundles(configuration: Option<&MutatingWebhookConfiguration>) -> bool {
+    configuration.is_some_and(|configuration| {
+        let bundles = bundles(configuration);
+        !bundles.is_empty() && bundles.iter().all(Option::is_some)
+    })
+}
+
+#[test]
+fn an_installation_works_with_exactly_its_rights_and_stands_in_nobodys_way_when_deleted() -> Outcome
+{
+    let config = Config {
+        audit_log: true,
+        ..Config::default()
+    };
+    alone_with(config, async |bed| {
+        let client = bed.client();
+        let applied = kubectl(&bed, &["apply", "-k", BASE]).await?;
+        assert!(
+            applied.lines().all(|line| line.ends_with(" created")),
+            "{applied}"
+        );
+        let services = serve(&bed).await?;
+        applying_again_changes_nothing(&bed, &client).await?;
+        pods_run_under_pod_security_restricted(&client).await?;
+        policies_allow_the_arrows_of_the_design_and_no_others(&client).await?;
+        the_planner_may_nothing(&bed, &client).await?;
+
+        lead_here(&client, &services).await?;
+        let stack = Stack { bed, services };
+        use_every_right(&stack.scene().await?).await?;
+        let Stack { bed, services } = stack;
+        services.stop().await?;
+        every_right_is_used_and_none_is_missing(&bed, &client).await?;
+
+        let services = serve(&bed).await?;
+        lead_here(&client, &services).await?;
+        let stack = Stack { bed, services };
+        deletion_leaves_runs_alone(stack).await
+    })
+}
+
+async fn applying_again_changes_nothing(bed: &TestBed, client: &Client) -> Outcome {
+    let secrets: Api<Secret> = Api::namespaced(client.clone(), NAMESPACE);
+    let configurations: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
+    // The webhook has made its certificate and told the API server.
+    until(configurations.clone(), CONFIGURATION_NAME, has_bundles).await;
+    let look = async || {
+        let secret = secrets.get("admission-webhook-certs").await?;
+        let configuration = configurations.get(CONFIGURATION_NAME).await?;
+        anyhow::Ok((secret, configuration))
+    };
+    let before = look().await?;
+    assert!(before.0.data.as_ref().unwrap().contains_key("tls.key"));
+    let applied = kubectl(bed, &["apply", "-k", BASE]).await?;
+    // kubectl sends the selector of a PodDisruptionBudget along each time, which changes nothing.
+    let changed: Vec<_> = applied
+        .lines()
+        .filter(|line| !line.ends_with(" unchanged") && !line.starts_with("poddisruptionbudget"))
+        .collect();
+    assert!(changed.is_empty(), "{changed:?}");
+    let budgets: Api<PodDisruptionBudget> = Api::namespaced(client.clone(), NAMESPACE);
+    for budget in budgets.list(&ListParams::default()).await? {
+        assert_eq!(budget.metadata.generation, Some(1), "{}", budget.name_any());
+    }
+    assert_eq!(look().await?, before);
+    Ok(())
+}
+
+/// The namespace enforces `restricted`, and every Deployment gets its two pods in it.
+async fn pods_run_under_pod_security_restricted(client: &Client) -> Outcome {
+    let namespace = Api::<Namespace>::all(client.clone()).get(NAMESPACE).await?;
+    assert_eq!(
+        namespace.labels()["pod-security.kubernetes.io/enforce"],
+        "restricted"
+    );
+    for service in Service::ALL {
+        let deployments: Api<Deployment> = Api::namespaced(client.clone(), NAMESPACE);
+        until(
+            deployments,
+            service.name(),
+            |deployment: Option<&Deployment>| {
+                deployment.and_then(|deployment| deployment.status.as_ref()?.available_replicas)
+                    == Some(2)
+            },
+        )
+        .await;
+    }
+    Ok(())
+}
+
+/// No role binds it, its pods carry no token, and it may do no more than anybody who is logged in.
+async fn the_planner_may_nothing(bed: &TestBed, client: &Client) -> Outcome {
+    let granted = rights::granted(client).await?;
+    let planner = Service::AffinityPlanner.name();
+    assert!(
+        granted.iter().all(|right| right.account != planner),
+        "{granted:?}"
+    );
+    let rules = async |account: &str| -> anyhow::Result<BTreeSet<String>> {
+        let kubeconfig = bed.kubeconfig_for(NAMESPACE, account).await?;
+        let client = testbed::services::kube_client(&kubeconfig).await?;
+        let review: SelfSubjectRulesReview =
+            serde_json::from_value(json!({"spec": {"namespace": NAMESPACE}}))?;
+        let review = Api::<SelfSubjectRulesReview>::all(client)
+            .create(&PostParams::default(), &review)
+            .await?;
+        let SubjectRulesReviewStatus {
+            resource_rules,
+            non_resource_rules,
+            ..
+        } = review.status.unwrap_or_default();
+        // In no particular order.
+        let resources = resource_rules.iter().map(|rule| format!("{rule:?}"));
+        let others = non_resource_rules.iter().map(|rule| format!("{rule:?}"));
+        Ok(resources.chain(others).collect())
+    };
+    assert_eq!(rules(planner).await?, rules("default").await?);
+
+    let pods: Api<Pod> = Api::namespaced(client.clone(), NAMESPACE);
+    for pod in pods.list(&ListParams::default()).await? {
+        let spec = pod.spec.as_ref().unwrap();
+        let with_token = spec
+            .volumes
+            .iter()
+            .flatten()
+            .any(|volume| volume.name.starts_with("kube-api-access"));
+        let account = spec.service_account_name.as_deref().unwrap();
+        assert_eq!(with_token, account != planner, "{}", pod.name_any());
+    }
+    Ok(())
+}
+
+/// Where a connection may come from or go to: a service, or anywhere.
+fn peers(peers: Option<&Vec<NetworkPolicyPeer>>) -> Vec<String> {
+    let Some(peers) = peers else {
+        return vec!["anywhere".to_owned()];
+    };
+    let name = |peer: &NetworkPolicyPeer| {
+        if let Some(namespaces) = &peer.namespace_selector {
+            assert_eq!(*namespaces, Default::default(), "{peer:?}");
+            return "any pod".to_owned();
+        }
+        let labels = peer.pod_selector.as_ref().unwrap().match_labels.as_ref();
+        labels.unwrap()["app.kubernetes.io/name"].clone()
+    };
+    peers.iter().map(name).collect()
+}
+
+fn ports(ports: Option<&Vec<NetworkPolicyPort>>) -> Vec<String> {
+    let name = |port: &NetworkPolicyPort| match port.port.as_ref().unwrap() {
+        IntOrString::Int(number) => format!("{}/{number}", port.protocol.as_deref().unwrap()),
+        IntOrString::String(name) => name.clone(),
+    };
+    ports.unwrap().iter().map(name).collect()
+}
+
+/// Every policy as sentences, `from -> to: port`, in the words of each side.
+fn sentences(policy: &NetworkPolicy) -> Vec<String> {
+    let spec = policy.spec.as_ref().unwrap();
+    let selector = spec.pod_selector.clone().unwrap_or_default();
+    let me = selector.match_labels.map_or_else(
+        || "everybody".to_owned(),
+        |labels| labels["app.kubernetes.io/name"].clone(),
+    );
+    let mut sentences = Vec::new();
+    for rule in spec.ingress.iter().flatten() {
+        for peer in peers(rule.from.as_ref()) {
+            for port in ports(rule.ports.as_ref()) {
+                sentences.push(format!("{me} takes {port} from {peer}"));
+            }
+        }
+    }
+    for rule in spec.egress.iter().flatten() {
+        for peer in peers(rule.to.as_ref()) {
+            for port in ports(rule.ports.as_ref()) {
+                sentences.push(format!("{me} calls {port} of {peer}"));
+            }
+        }
+    }
+    sentences
+}
+
+async fn policies_allow_the_arrows_of_the_design_and_no_others(client: &Client) -> Outcome {
+    let policies: Api<NetworkPolicy> = Api::namespaced(client.clone(), NAMESPACE);
+    let policies = policies.list(&ListParams::default()).await?.items;
+    // Whatever is not said is denied, in both directions, for every pod.
+    let denies = policies.iter().any(|policy| {
+        let spec = policy.spec.as_ref().unwrap();
+        sentences(policy).is_empty()
+            && spec.pod_selector.clone().unwrap_or_default() == Default::default()
+            && spec.policy_types.as_deref().unwrap_or_default() == ["Ingress", "Egress"]
+    });
+    assert!(denies);
+    let said: BTreeSet<String> = policies.iter().flat_map(sentences).collect();
+    let mut expected = BTreeSet::from(
+        [
+            "everybody calls UDP/53 of anywhere",
+            "everybody calls TCP/53 of anywhere",
+            "everybody takes metrics from any pod",
+            // The API server, which no selector names.
+            "admission-webhook takes webhook from anywhere",
+        ]
+        .map(str::to_owned),
+    );
+    for (from, to) in [
+        ("admission-webhook", "affinity-planner"),
+        ("watcher", "affinity-planner"),
+        ("affinity-planner", "config-service"),
+        ("affinity-planner", "placeholder-manager"),
+    ] {
+        expected.insert(format!("{from} calls grpc of {to}"));
+        expected.insert(format!("{to} takes grpc from {from}"));
+    }
+    for service in Service::ALL {
+        if service != Service::AffinityPlanner {
+            expected.insert(format!("{service} calls TCP/443 of anywhere"));
+            expected.insert(format!("{service} calls TCP/6443 of anywhere"));
+        }
+    }
+    assert_eq!(said, expected);
+
+    // A named port that no pod has would allow nothing.
+    let deployments: Api<Deployment> = Api::namespaced(client.clone(), NAMESPACE);
+    for service in Service::ALL {
+        let deployment = deployments.get(service.name()).await?;
+        let pod = deployment.spec.unwrap().template;
+        assert_eq!(
+            pod.metadata.unwrap().labels.unwrap()["app.kubernetes.io/name"],
+            service.name()
+        );
+        let container = pod.spec.unwrap().containers.remove(0);
+        let mut named: Vec<_> = container
+            .ports
+            .unwrap()
+            .into_iter()
+            .map(|port| port.name.unwrap())
+            .collect();
+        named.sort();
+        let expected: &[&str] = match service {
+            Service::AdmissionWebhook => &["grpc", "metrics", "webhook"],
+            _ => &["grpc", "metrics"],
+        };
+        assert_eq!(named, expected, "{service}");
+    }
+    Ok(())
+}
+
+/// Everything for which the services need a right, from the ordinary run to what is put right after an accident.
+async fn use_every_right(scene: &Scene<'_>) -> Outcome {
+    // Placeholder, claims, clean-up with claims whose protection has to be let go of.
+    let ordinary = run("ordinary")
+        .template("source")
+        .task("one", &["source"], &[])
+        .task("two", &["source"], &["one"]);
+    scene.submit(ordinary).await?;
+    scene.succeeds("ordinary").await?;
+    scene.nothing_left_but(&[]).await?;
+
+    // Somebody else has taken the placeholder's name.
+    let clash = run("clash")
+        .task("one", &[], &[])
+        .spec("status", json!("PipelineRunPending"));
+    let created = scene.submit(clash).await?;
+    let name = &created.annotations()["pipeline.tekton.dev/affinity-assistant"];
+    let stranger: StatefulSet = serde_json::from_value(json!({
+        "metadata": {"name": name},
+        "spec": {
+            "replicas": 0,
+            "serviceName": "",
+            "selector": {"matchLabels": {"app": "stranger"}},
+            "template": {
+                "metadata": {"labels": {"app": "stranger"}},
+                "spec": {"containers": [{"name": "c", "image": "example/image"}]},
+            },
+        },
+    }))?;
+    let sets = scene.api::<StatefulSet>();
+    sets.create(&PostParams::default(), &stranger).await?;
+    let mark = scene.mark()?;
+    let start = Patch::Merge(json!({"spec": {"status": null}}));
+    scene
+        .api::<PipelineRun>()
+        .patch("clash", &PatchParams::default(), &start)
+        .await?;
+    seen(scene, mark, |right| {
+        right.verb == "get" && right.resource == "statefulsets"
+    })
+    .await?;
+    sets.delete(name, &DeleteParams::background()).await?;
+    scene.succeeds("clash").await?;
+    scene.nothing_left_but(&[]).await?;
+
+    // A run deleted while the manager is away: what is left has to be looked after without it.
+    scene
+        .submit(run("deleted").task("one", &[], &[]).lasting("one", 600))
+        .await?;
+    scene.placeholder().await?;
+    let mark = scene.mark()?;
+    scene
+        .api::<PipelineRun>()
+        .delete("deleted", &DeleteParams::background())
+        .await?;
+    seen(scene, mark, |right| {
+        right.verb == "get" && right.resource == "pipelineruns"
+    })
+    .await?;
+    scene.nothing_left_but(&[]).await?;
+
+    // A placeholder that has lost its StatefulSet while the manager was away.
+    let services = &scene.stack.services;
+    scene
+        .submit(run("orphan").task("one", &[], &[]).lasting("one", 5))
+        .await?;
+    let (set, pod) = scene.placeholder().await?;
+    services.kill(Service::PlaceholderManager)?;
+    scene.succeeds("orphan").await?;
+    sets.delete(&set.name_any(), &DeleteParams::orphan())
+        .await?;
+    scene
+        .until::<Pod>(&pod.name_any(), "has lost its owner", |pod| {
+            pod.is_none_or(|pod| pod.owner_references().is_empty())
+        })
+        .await?;
+    services.start_service(Service::PlaceholderManager)?;
+    services.wait_ready().await?;
+    scene.nothing_left_but(&[]).await
+}
+
+/// Waits until one of our accounts has used such a right since `mark`.
+async fn seen(scene: &Scene<'_>, mark: Mark, such: impl Fn(&Right) -> bool) -> Outcome {
+    let wait = async {
+        loop {
+            let requests = scene.requests_since(mark)?;
+            if requests
+                .iter()
+                .filter_map(rights::used)
+                .any(|used| such(&used))
+            {
+                return anyhow::Ok(());
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    tokio::time::timeout(LIMIT, wait).await?
+}
+
+/// By the audit log. A watch is in it once it has ended, so the services have been stopped.
+async fn every_right_is_used_and_none_is_missing(bed: &TestBed, client: &Client) -> Outcome {
+    let granted = rights::granted(client).await?;
+    let wildcards: Vec<_> = granted
+        .iter()
+        .filter(|right| [&right.verb, &right.group, &right.resource].contains(&&"*".to_owned()))
+        .collect();
+    assert!(wildcards.is_empty(), "{wildcards:?}");
+    assert!(granted.len() > 20, "{granted:?}");
+    let unused = || -> anyhow::Result<Vec<String>> {
+        let requests = audit::requests(bed, Mark::default())?;
+        let used: BTreeSet<Right> = requests.iter().filter_map(rights::used).collect();
+        let unused = granted
+            .iter()
+            .filter(|right| !used.iter().any(|used| right.allows(used)));
+        Ok(unused.map(ToString::to_string).collect())
+    };
+    let all_are_used = async {
+        while !unused()?.is_empty() {
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+        anyhow::Ok(())
+    };
+    if tokio::time::timeout(Duration::from_secs(20), all_are_used)
+        .await
+        .is_err()
+    {
+        panic!("nobody uses these rights:\n{}", unused()?.join("\n"));
+    }
+
+    let requests = audit::requests(bed, Mark::default())?;
+    let ours = requests
+        .iter()
+        .filter_map(|request| Some((request, rights::used(request)?)));
+    let mut refused: Vec<String> = ours
+        .clone()
+        .filter(|(request, _)| request.answer.code == 403)
+        .map(|(_, right)| right.to_string())
+        .collect();
+    refused.dedup();
+    assert!(
+        refused.is_empty(),
+        "these rights are missing:\n{}",
+        refused.join("\n")
+    );
+    let by_planner: Vec<_> = ours
+        .filter(|(_, right)| right.account == Service::AffinityPlanner.name())
+        .collect();
+    // The one question of this test itself.
+    assert!(
+        by_planner
+            .iter()
+            .all(|(_, right)| right.resource == "selfsubjectrulesreviews"),
+        "{by_planner:?}"
+    );
+    Ok(())
+}
+
+async fn deletion_leaves_runs_alone(stack: Stack) -> Outcome {
+    let scene = stack.scene().await?;
+    let half_way = run("half-way")
+        .template("source")
+        .task("one", &["source"], &[])
+        .task("two", &["source"], &["one"])
+        .lasting("one", 10);
+    scene.submit(half_way).await?;
+    scene.placeholder().await?;
+    kubectl(&stack.bed, &["delete", "-k", BASE, "--timeout=120s"]).await?;
+    let configurations: Api<MutatingWebhookConfiguration> = Api::all(scene.client.clone());
+    assert!(configurations.get_opt(CONFIGURATION_NAME).await?.is_none());
+    assert!(rights::granted(&scene.client).await?.is_empty());
+    // As the pods are by now.
+    for service in Service::ALL {
+        stack.services.kill(service)?;
+    }
+
+    scene.succeeds("half-way").await?;
+    let pods = scene.objects().await?.task_pods;
+    let nodes: BTreeSet<_> = pods
+        .iter()
+        .map(|pod| pod.spec.as_ref().unwrap().node_name.clone())
+        .collect();
+    assert_eq!((pods.len(), nodes.len()), (2, 1));
+    // A new run is nobody's business any more.
+    let created = scene
+        .submit(run("afterwards").task("one", &[], &[]))
+        .await?;
+    assert!(
+        created.annotations().is_empty(),
+        "{:?}",
+        created.annotations()
+    );
+    scene.succeeds("afterwards").await?;
+    // What is left goes with the run.
+    let pods = scene.api::<Pod>().list(&ListParams::default()).await?;
+    assert_eq!(pods.iter().filter(|pod| is_placeholder(pod)).count(), 1);
+    scene
+        .api::<PipelineRun>()
+        .delete("half-way", &DeleteParams::background())
+        .await?;
+    scene.nothing_left_but(&[]).await
+}
+
+/// What the Secret holds under `key`.
+async fn stored(client: &Client, key: &str) -> anyhow::Result<Vec<u8>> {
+    let secrets: Api<Secret> = Api::namespaced(client.clone(), NAMESPACE);
+    let secret = secrets.get("admission-webhook-certs").await?;
+    let mut data: BTreeMap<_, _> = secret.data.unwrap_or_default();
+    Ok(data.remove(key).map(|value| value.0).unwrap_or_default())
+}
+
+#[test]
+fn a_burst_of_runs_during_rotations_loses_none() -> Outcome {
+    alone_with(Config::default(), async |bed| {
+        let short = [
+            ("CERTIFICATE_OVERLAP", "2s"),
+            ("CERTIFICATE_LIFETIME", "12s"),
+            ("AUTHORITY_LIFETIME", "24s"),
+        ];
+        let services = Services::start(ServicesConfig {
+            environment: short
+                .map(|(name, value)| (name.to_owned(), value.to_owned()))
+                .into(),
+            ..ServicesConfig::new(bed.kubeconfig())?
+        })
+        .await?;
+        let stack = Stack { bed, services };
+        let scene = stack.scene().await?;
+        let (mut authorities, mut certificates) = (BTreeSet::new(), BTreeSet::new());
+        for index in 0..50 {
+            let name = format!("burst-{index}");
+            scene.submit(run(&name).task("one", &[], &[])).await?;
+            authorities.insert(stored(&scene.client, "ca.crt").await?);
+            certificates.insert(stored(&scene.client, "tls.crt").await?);
+            if index == 25 {
+                // Somebody wants new ones now.
+                let secrets: Api<Secret> = Api::namespaced(scene.client.clone(), NAMESPACE);
+                let empty = Patch::Json::<()>(serde_json::from_value(
+                    json!([{"op": "remove", "path": "/data"}]),
+                )?);
+                secrets
+                    .patch("admission-webhook-certs", &PatchParams::default(), &empty)
+                    .await?;
+            }
+            // The scenario: a run a second, over several rotations.
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+        // One every 16 seconds and one by force; and a certificate at least every 8 seconds.
+        assert!(authorities.len() >= 4, "{}", authorities.len());
+        assert!(certificates.len() >= 6, "{}", certificates.len());
+        for index in 0..50 {
+            scene.succeeds(&format!("burst-{index}")).await?;
+        }
+        scene.nothing_left_but(&[]).await?;
+        drop(scene);
+        let Stack { bed, services } = stack;
+        services.stop().await?;
+        bed.stop().await
+    })
+}
