@@ -6,6 +6,7 @@
 
 pub mod audit;
 pub mod installation;
+pub mod leases;
 pub mod look;
 pub mod metrics;
 pub mod rights;

@@ -38,16 +38,21 @@ pub struct Scene<'a> {
 }
 
 impl Stack {
-    /// Boots a stack in mode `pipelineruns`.
+    /// Boots a stack in mode `pipelineruns`, with the services changed as `change` says.
     ///
     /// # Errors
     ///
     /// What could not be booted, with the end of its log.
-    pub async fn boot(config: Config) -> anyhow::Result<Self> {
+    pub async fn boot(
+        config: Config,
+        change: impl FnOnce(&mut ServicesConfig),
+    ) -> anyhow::Result<Self> {
         let bed = TestBed::start(config)
             .await
             .context("failed to boot the test bed")?;
-        let services = Services::start(ServicesConfig::new(bed.kubeconfig())?)
+        let mut services = ServicesConfig::new(bed.kubeconfig())?;
+        change(&mut services);
+        let services = Services::start(services)
             .await
             .context("failed to start the services")?;
         Ok(Self { bed, services })
@@ -78,10 +83,11 @@ pub fn shared(test: impl AsyncFnOnce(Scene<'static>) -> anyhow::Result<()>) -> a
     RUNTIME.block_on(async {
         let stack = SHARED
             .get_or_try_init(|| {
-                Stack::boot(Config {
+                let config = Config {
                     audit_log: true,
                     ..Config::default()
-                })
+                };
+                Stack::boot(config, |_| {})
             })
             .await?;
         test(stack.scene().await?).await?;
@@ -99,8 +105,21 @@ pub fn alone(
     config: Config,
     test: impl AsyncFnOnce(&Scene<'_>) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
+    alone_with(config, |_| {}, test)
+}
+
+/// As [`alone`], with the services changed as `change` says.
+///
+/// # Errors
+///
+/// As [`alone`].
+pub fn alone_with(
+    config: Config,
+    change: impl FnOnce(&mut ServicesConfig),
+    test: impl AsyncFnOnce(&Scene<'_>) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
     RUNTIME.block_on(async {
-        let stack = Stack::boot(config).await?;
+        let stack = Stack::boot(config, change).await?;
         let outcome = test(&stack.scene().await?).await;
         let Stack { bed, services } = stack;
         let stopped = services.stop().await;

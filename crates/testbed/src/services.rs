@@ -4,12 +4,14 @@
 //! configuration away before the services go, so that the cluster is never left blocked. It restarts nothing by itself.
 
 mod accounts;
+mod balancing;
 mod catalog;
 mod config;
 mod deploy;
 mod ports;
 mod readiness;
 mod registration;
+mod replicas;
 mod settings;
 mod stopping;
 
@@ -28,6 +30,7 @@ pub use config::{ServicesConfig, bin_dir, kube_client};
 pub use deploy::MANAGED_BY;
 pub use ports::{DEFAULT_BASE, HIGHEST_BASE, Ports};
 pub use registration::CONFIGURATION_NAME;
+pub use replicas::Replica;
 pub use settings::{CONFIG_MAP, NAMESPACE};
 
 /// How long a service may take to end once told to, before it is killed.
@@ -39,11 +42,13 @@ pub struct Services {
     group: ProcessGroup,
     launch: catalog::Launch,
     client: kube::Client,
-    running: Mutex<BTreeSet<Service>>,
+    running: Mutex<BTreeSet<Replica>>,
     /// What this launcher's registration is known by; `None` where the services are installed in the cluster.
     launcher: Option<String>,
     ready_timeout: Duration,
     _accounts: accounts::Accounts,
+    /// With several replicas only.
+    _balancing: Option<balancing::Balancing>,
     /// Held so that no other launcher chooses the same ports.
     _reservation: Option<std::net::TcpListener>,
 }
@@ -59,6 +64,7 @@ impl fmt::Debug for Services {
             launcher: _,
             ready_timeout: _,
             _accounts: _,
+            _balancing: _,
             _reservation: _,
         } = self;
         formatter
@@ -101,6 +107,7 @@ impl Services {
             kubeconfig,
             installed,
             port_base,
+            replicas,
             bin_dir,
             mode,
             log_level,
@@ -115,11 +122,15 @@ impl Services {
         }
 
         let (ports, reservation) = match port_base {
-            Some(base) => (
-                Ports::at(base).wait_free(Duration::from_secs(10)).await?,
-                None,
-            ),
-            None => ports::reserve()?,
+            Some(base) => {
+                let ports = Ports::at(base).for_replicas(replicas)?;
+                (ports.wait_free(Duration::from_secs(10)).await?, None)
+            }
+            None => ports::reserve(replicas)?,
+        };
+        let balancing = match ports.replicas() {
+            1 => None,
+            _ => Some(balancing::Balancing::start(ports).await?),
         };
         let folder = tempfile::Builder::new()
             .prefix("coscheduler-services-")
@@ -144,13 +155,14 @@ impl Services {
             running: Mutex::default(),
             ready_timeout,
             _accounts: accounts,
+            _balancing: balancing,
             _reservation: reservation,
         };
-        for service in Service::ALL {
-            services.start_service(service)?;
+        for replica in Replica::all(ports.replicas()) {
+            services.start_service(replica)?;
         }
         let mut first = services.with_running(|running| running.clone());
-        first.remove(&Service::AdmissionWebhook);
+        first.retain(|replica| replica.service() != Service::AdmissionWebhook);
         services.wait_ready_of(&first).await?;
         Ok(services)
     }
@@ -176,61 +188,6 @@ impl Services {
             })?
     }
 
-    /// Starts one service that was killed or terminated; its log goes on in the same file. Does not wait for readiness.
-    ///
-    /// # Errors
-    /// If it is running or its binary cannot be started.
-    pub fn start_service(&self, service: Service) -> anyhow::Result<()> {
-        let command = self.launch.command(service)?;
-        self.group
-            .spawn(service.name(), command)
-            .with_context(|| format!("failed to start {service}"))?;
-        self.with_running(|running| running.insert(service));
-        Ok(())
-    }
-
-    /// Kills one service with SIGKILL and waits for its end, as a crash would.
-    ///
-    /// # Errors
-    /// If it is not running.
-    pub fn kill(&self, service: Service) -> anyhow::Result<()> {
-        self.with_running(|running| running.remove(&service));
-        self.group
-            .kill(service.name())
-            .with_context(|| format!("failed to kill {service}"))
-    }
-
-    /// Ends one service with SIGTERM and waits for its end, as a rollout would.
-    ///
-    /// # Errors
-    /// If it is not running or does not end well.
-    pub async fn terminate(&self, service: Service) -> anyhow::Result<()> {
-        self.with_running(|running| running.remove(&service));
-        let code = self
-            .group
-            .terminate(service.name(), STOP_PATIENCE)
-            .await
-            .with_context(|| format!("failed to terminate {service}"))?;
-        match code {
-            Some(0) => Ok(()),
-            Some(code) => bail!(
-                "{service} ended with exit code {code} when told to stop{}",
-                self.log_tail(service)
-            ),
-            None => bail!("{service} was ended by a signal{}", self.log_tail(service)),
-        }
-    }
-
-    /// [`Services::terminate`] and [`Services::start_service`], then waits until it is ready again.
-    ///
-    /// # Errors
-    /// As those.
-    pub async fn restart(&self, service: Service) -> anyhow::Result<()> {
-        self.terminate(service).await?;
-        self.start_service(service)?;
-        self.wait_ready().await
-    }
-
     /// Waits until `/readyz` of every running service answers 200.
     ///
     /// # Errors
@@ -240,23 +197,23 @@ impl Services {
             .await
     }
 
-    async fn wait_ready_of(&self, wanted: &BTreeSet<Service>) -> anyhow::Result<()> {
+    async fn wait_ready_of(&self, wanted: &BTreeSet<Replica>) -> anyhow::Result<()> {
         let not_yet = readiness::wait(wanted, self.launch.ports, self.ready_timeout, || {
             self.group.check()
         })
         .await?;
-        let Some(service) = not_yet.first() else {
+        let Some(first) = not_yet.first() else {
             return Ok(());
         };
         let names = not_yet
             .iter()
-            .map(|service| service.name())
+            .map(Replica::to_string)
             .collect::<Vec<_>>()
             .join(", ");
         bail!(
             "not ready after {:?}: {names}{}",
             self.ready_timeout,
-            self.log_tail(*service)
+            self.log_tail(*first)
         )
     }
 
@@ -303,14 +260,14 @@ impl Services {
         Ok(flags.into_iter().chain(tekton).collect())
     }
 
-    /// Where `service` serves gRPC, as a URL.
+    /// Where `service` serves gRPC, as a URL: its only process, or the balancer before several.
     pub fn grpc_address(&self, service: Service) -> String {
         format!("http://127.0.0.1:{}", self.launch.ports.grpc(service))
     }
 
-    /// Where `service` serves `/metrics`, `/livez` and `/readyz`, as a URL.
-    pub fn http_address(&self, service: Service) -> String {
-        format!("http://127.0.0.1:{}", self.launch.ports.http(service))
+    /// Where a process serves `/metrics`, `/livez` and `/readyz`, as a URL.
+    pub fn http_address(&self, replica: impl Into<Replica>) -> String {
+        format!("http://127.0.0.1:{}", self.launch.ports.http(replica))
     }
 
     /// All ports in use.
@@ -318,9 +275,9 @@ impl Services {
         self.launch.ports
     }
 
-    /// The log file of `service`; gone once the services are stopped.
-    pub fn log(&self, service: Service) -> PathBuf {
-        self.group.log(service.name())
+    /// The log file of a process; gone once the services are stopped.
+    pub fn log(&self, replica: impl Into<Replica>) -> PathBuf {
+        self.group.log(&replica.into().to_string())
     }
 
     /// Where the log files are; gone once the services are stopped.
@@ -328,9 +285,9 @@ impl Services {
         self.group.logs_dir()
     }
 
-    fn log_tail(&self, service: Service) -> String {
+    fn log_tail(&self, replica: Replica) -> String {
         let lines: usize = 20;
-        match std::fs::read_to_string(self.log(service)) {
+        match std::fs::read_to_string(self.log(replica)) {
             Ok(text) if !text.trim().is_empty() => {
                 let all: Vec<&str> = text.lines().collect();
                 let tail = all
@@ -343,7 +300,7 @@ impl Services {
         }
     }
 
-    fn with_running<T>(&self, act: impl FnOnce(&mut BTreeSet<Service>) -> T) -> T {
+    fn with_running<T>(&self, act: impl FnOnce(&mut BTreeSet<Replica>) -> T) -> T {
         // A panic elsewhere cannot leave a set half-written.
         let mut running = self
             .running

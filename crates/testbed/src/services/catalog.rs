@@ -8,7 +8,7 @@ use std::process::Command;
 
 use anyhow::bail;
 
-use super::{NAMESPACE, Ports, accounts};
+use super::{NAMESPACE, Ports, Replica, accounts};
 
 /// One of the five services, in the order of their ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -87,8 +87,9 @@ pub(super) struct Launch {
 }
 
 impl Launch {
-    /// The command that starts `service`.
-    pub(super) fn command(&self, service: Service) -> anyhow::Result<Command> {
+    /// The command that starts `replica`.
+    pub(super) fn command(&self, replica: Replica) -> anyhow::Result<Command> {
+        let service = replica.service();
         let program = self.bin_dir.join(service.name());
         if !program.is_file() {
             bail!(
@@ -97,7 +98,7 @@ impl Launch {
             );
         }
         let mut command = Command::new(program);
-        command.args(self.arguments(service));
+        command.args(self.arguments(replica));
         // Whatever cluster is at hand here: a service reaches the one it is told, as who it is told.
         for variable in [
             "KUBECONFIG",
@@ -110,7 +111,8 @@ impl Launch {
         Ok(command)
     }
 
-    fn arguments(&self, service: Service) -> Vec<OsString> {
+    fn arguments(&self, replica: Replica) -> Vec<OsString> {
+        let service = replica.service();
         let mut arguments = Vec::new();
         let mut flag = |name: &str, value: OsString| {
             arguments.push(OsString::from(name));
@@ -121,8 +123,8 @@ impl Launch {
             OsString::from(format!("http://127.0.0.1:{}", self.ports.grpc(service)))
         };
 
-        flag("--grpc-address", loopback(self.ports.grpc(service)));
-        flag("--http-address", loopback(self.ports.http(service)));
+        flag("--grpc-address", loopback(self.ports.grpc_of(replica)));
+        flag("--http-address", loopback(self.ports.http(replica)));
         flag("--log-format", "text".into());
         flag("--log-level", self.log_level.clone().into());
         if service.talks_to_kubernetes() {
@@ -143,7 +145,10 @@ impl Launch {
             }
             Service::AdmissionWebhook => {
                 flag("--affinity-planner-address", peer(Service::AffinityPlanner));
-                flag("--webhook-address", loopback(self.ports.admission()));
+                flag(
+                    "--webhook-address",
+                    loopback(self.ports.admission_of(replica)),
+                );
                 // By its loopback address, and as the installed Service.
                 let names = format!("127.0.0.1,{}.{NAMESPACE}.svc", service.name());
                 flag("--certificate-names", names.into());
@@ -157,15 +162,15 @@ impl Launch {
 mod tests {
     use super::*;
 
-    fn arguments(service: Service) -> String {
+    fn arguments(replica: impl Into<Replica>, replicas: u16) -> String {
         let launch = Launch {
             kubeconfigs: "k".into(),
-            ports: Ports::at(9100),
+            ports: Ports::at(9100).for_replicas(replicas).unwrap(),
             bin_dir: "bin".into(),
             log_level: "info".into(),
             environment: Vec::new(),
         };
-        let arguments = launch.arguments(service);
+        let arguments = launch.arguments(replica.into());
         arguments
             .join(std::ffi::OsStr::new(" "))
             .into_string()
@@ -210,12 +215,23 @@ mod tests {
         ];
         for (service, grpc, http, own) in cases {
             assert_eq!(
-                arguments(service),
+                arguments(service, 1),
                 format!(
                     "--grpc-address 127.0.0.1:{grpc} --http-address 127.0.0.1:{http} --log-format text --log-level info {own}"
                 )
             );
         }
+    }
+
+    #[test]
+    fn of_several_replicas_each_has_its_own_ports_and_asks_the_balancers() {
+        assert_eq!(
+            arguments(Service::AdmissionWebhook.replica(2), 2),
+            "--grpc-address 127.0.0.1:9125 --http-address 127.0.0.1:9215 --log-format text --log-level info \
+             --kubeconfig k/admission-webhook.kubeconfig --affinity-planner-address http://127.0.0.1:9102 \
+             --webhook-address 127.0.0.1:9402 \
+             --certificate-names 127.0.0.1,admission-webhook.coscheduler-system.svc"
+        );
     }
 
     #[test]
@@ -227,7 +243,10 @@ mod tests {
             log_level: "info".into(),
             environment: Vec::new(),
         };
-        let error = launch.command(Service::Watcher).unwrap_err().to_string();
+        let error = launch
+            .command(Service::Watcher.into())
+            .unwrap_err()
+            .to_string();
         assert_eq!(
             error,
             "nowhere/watcher is missing; build it with `cargo build --bin watcher`"

@@ -16,6 +16,8 @@ pub struct ServicesConfig {
     pub installed: bool,
     /// The ports, see [`Ports`](super::Ports); `None` chooses free ones, so that several sets run side by side.
     pub port_base: Option<u16>,
+    /// Processes of each service, 1 to 8, with a balancer before them where there are several.
+    pub replicas: u16,
     /// Where the five binaries are, see [`bin_dir`].
     pub bin_dir: PathBuf,
     /// Value of `coschedule` in the ConfigMap if that is absent; `None` writes no ConfigMap.
@@ -38,6 +40,7 @@ impl ServicesConfig {
             kubeconfig: kubeconfig.into(),
             installed: false,
             port_base: None,
+            replicas: 1,
             bin_dir: bin_dir()?,
             mode: Some("pipelineruns".to_owned()),
             log_level: "info".to_owned(),

@@ -3,15 +3,19 @@
 use std::net::{Ipv4Addr, TcpListener};
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, bail, ensure};
 use tokio::time::{Instant, sleep};
 
-use super::Service;
+use super::{Replica, Service};
 
 /// The ports of one set: gRPC from base + 1, HTTP from base + 101, admission at base + 343.
+///
+/// Of several replicas, each has its HTTP port (from base + 101, 111, 121 …), and a balancer has the ports above; behind
+/// it gRPC is served from base + 11, 21 …, admission from base + 301.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ports {
     base: u16,
+    replicas: u16,
 }
 
 /// Base of the documented ports: gRPC 9101 to 9105, HTTP 9201 to 9205, admission 9443.
@@ -20,6 +24,10 @@ pub const DEFAULT_BASE: u16 = 9100;
 pub const HIGHEST_BASE: u16 = u16::MAX - RESERVATION;
 
 const ADMISSION: u16 = 343;
+/// The distance between the ports of one replica and the next.
+const NEXT_REPLICA: u16 = 10;
+/// Of each service.
+const MOST_REPLICAS: u16 = 8;
 /// Nobody serves here: a launcher that chose its ports by itself holds it, so that others choose differently.
 const RESERVATION: u16 = 344;
 /// Below the ports that Linux hands out to outgoing connections.
@@ -32,7 +40,22 @@ impl Ports {
     pub fn at(base: u16) -> Self {
         Self {
             base: base.min(HIGHEST_BASE),
+            replicas: 1,
         }
+    }
+
+    /// The same ports for that many replicas of each service.
+    pub(super) fn for_replicas(self, replicas: u16) -> anyhow::Result<Self> {
+        ensure!(
+            (1..=MOST_REPLICAS).contains(&replicas),
+            "there can be 1 to {MOST_REPLICAS} replicas of a service, not {replicas}"
+        );
+        Ok(Self { replicas, ..self })
+    }
+
+    /// How many processes each service has.
+    pub(super) fn replicas(self) -> u16 {
+        self.replicas
     }
 
     /// The number all others are counted from.
@@ -45,9 +68,16 @@ impl Ports {
         self.base + service.port_offset()
     }
 
-    /// HTTP port (metrics, livez, readyz) of `service`.
-    pub fn http(self, service: Service) -> u16 {
-        self.base + 100 + service.port_offset()
+    /// gRPC port of one process.
+    pub(super) fn grpc_of(self, replica: Replica) -> u16 {
+        let behind = NEXT_REPLICA * replica.number();
+        self.grpc(replica.service()) + if self.replicas == 1 { 0 } else { behind }
+    }
+
+    /// HTTP port (metrics, livez, readyz) of a process.
+    pub fn http(self, replica: impl Into<Replica>) -> u16 {
+        let replica = replica.into();
+        self.grpc(replica.service()) + 100 + NEXT_REPLICA * (replica.number() - 1)
     }
 
     /// HTTPS port of admission-webhook that the API server calls.
@@ -55,16 +85,36 @@ impl Ports {
         self.base + ADMISSION
     }
 
+    /// HTTPS port of one process of admission-webhook.
+    pub(super) fn admission_of(self, replica: Replica) -> u16 {
+        match self.replicas {
+            1 => self.admission(),
+            _ => self.base + 300 + replica.number(),
+        }
+    }
+
     fn all(self) -> impl Iterator<Item = (String, u16)> {
-        Service::ALL
+        let admission = move |number| {
+            let replica = Service::AdmissionWebhook.replica(number);
+            (
+                format!("admission of {replica}"),
+                self.admission_of(replica),
+            )
+        };
+        let of_balancers = Service::ALL
             .into_iter()
-            .flat_map(move |service| {
+            .map(move |service| (format!("gRPC of {service}"), self.grpc(service)))
+            .chain([("admission".to_owned(), self.admission())])
+            .filter(move |_| self.replicas > 1);
+        Replica::all(self.replicas)
+            .flat_map(move |replica| {
                 [
-                    (format!("gRPC of {service}"), self.grpc(service)),
-                    (format!("HTTP of {service}"), self.http(service)),
+                    (format!("gRPC of {replica}"), self.grpc_of(replica)),
+                    (format!("HTTP of {replica}"), self.http(replica)),
                 ]
             })
-            .chain([("admission".to_owned(), self.admission())])
+            .chain((1..=self.replicas).map(admission))
+            .chain(of_balancers)
     }
 
     fn taken(self) -> Option<(String, u16)> {
@@ -90,10 +140,11 @@ impl Ports {
 }
 
 /// Free ports, and the listener that keeps other launchers away from them as long as it is held.
-pub(super) fn reserve() -> anyhow::Result<(Ports, Option<TcpListener>)> {
+pub(super) fn reserve(replicas: u16) -> anyhow::Result<(Ports, Option<TcpListener>)> {
     // Launchers that start together begin at different places and so seldom try the same base at the same time.
     let places = usize::from((CANDIDATES.end - CANDIDATES.start) / STRIDE);
     let first = usize::try_from(std::process::id()).unwrap_or_default() % places;
+    Ports::at(CANDIDATES.start).for_replicas(replicas)?;
     CANDIDATES
         .step_by(usize::from(STRIDE))
         .take(places)
@@ -101,7 +152,7 @@ pub(super) fn reserve() -> anyhow::Result<(Ports, Option<TcpListener>)> {
         .skip(first)
         .take(places)
         .find_map(|base| {
-            let ports = Ports::at(base);
+            let ports = Ports::at(base).for_replicas(replicas).ok()?;
             let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, base + RESERVATION)).ok()?;
             ports.taken().is_none().then_some((ports, Some(listener)))
         })
@@ -125,15 +176,34 @@ mod tests {
     }
 
     #[test]
+    fn no_two_of_the_most_replicas_share_a_port_and_there_can_be_no_more() {
+        let ports = Ports::at(DEFAULT_BASE);
+        for replicas in 1..=MOST_REPLICAS {
+            let all: Vec<u16> = ports
+                .for_replicas(replicas)
+                .unwrap()
+                .all()
+                .map(|(_, port)| port)
+                .collect();
+            let different: std::collections::BTreeSet<_> = all.iter().collect();
+            assert_eq!(different.len(), all.len(), "{replicas}: {all:?}");
+            assert!(all.iter().all(|port| *port < DEFAULT_BASE + RESERVATION));
+        }
+        for replicas in [0, MOST_REPLICAS + 1] {
+            ports.for_replicas(replicas).unwrap_err();
+        }
+    }
+
+    #[test]
     fn two_launchers_never_choose_the_same_ports() {
-        let (first, _held) = reserve().unwrap();
-        let (second, _also_held) = reserve().unwrap();
+        let (first, _held) = reserve(1).unwrap();
+        let (second, _also_held) = reserve(1).unwrap();
         assert_ne!(first, second);
     }
 
     #[tokio::test]
     async fn a_taken_port_is_named_with_its_use() {
-        let (ports, _held) = reserve().unwrap();
+        let (ports, _held) = reserve(1).unwrap();
         let _taken =
             TcpListener::bind((Ipv4Addr::LOCALHOST, ports.http(Service::Watcher))).unwrap();
         let error = ports

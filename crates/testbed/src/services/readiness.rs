@@ -8,30 +8,40 @@ use hyper_util::rt::TokioExecutor;
 use kube::client::Body;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::{Ports, Service};
+use super::{Ports, Replica};
 
 /// Between two questions to a service that is not ready yet.
 const PAUSE: Duration = Duration::from_millis(100);
 /// For one answer.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Asks until every service in `wanted` answers 200, `check` fails, or `limit` has passed; the services that were not
-/// ready by then.
+/// Asks processes whether they are ready.
+#[derive(Clone, Debug)]
+pub(super) struct Probe(Client<HttpConnector, Body>);
+
+impl Default for Probe {
+    fn default() -> Self {
+        Self(Client::builder(TokioExecutor::new()).build_http())
+    }
+}
+
+/// Asks until every process in `wanted` answers 200, `check` fails, or `limit` has passed; those that were not ready by
+/// then.
 pub(super) async fn wait(
-    wanted: &BTreeSet<Service>,
+    wanted: &BTreeSet<Replica>,
     ports: Ports,
     limit: Duration,
     check: impl Fn() -> anyhow::Result<()>,
-) -> anyhow::Result<Vec<Service>> {
-    let client: Client<HttpConnector, Body> = Client::builder(TokioExecutor::new()).build_http();
+) -> anyhow::Result<Vec<Replica>> {
+    let probe = Probe::default();
     let deadline = Instant::now() + limit;
-    let mut missing: Vec<Service> = wanted.iter().copied().collect();
+    let mut missing: Vec<Replica> = wanted.iter().copied().collect();
     loop {
         check()?;
         let mut still = Vec::new();
-        for service in missing {
-            if !ready(&client, ports.http(service)).await {
-                still.push(service);
+        for replica in missing {
+            if !probe.ready(ports.http(replica)).await {
+                still.push(replica);
             }
         }
         missing = still;
@@ -42,14 +52,15 @@ pub(super) async fn wait(
     }
 }
 
-/// Anything but a timely 200 means "not yet".
-async fn ready(client: &Client<HttpConnector, Body>, port: u16) -> bool {
-    let Ok(request) =
-        http::Request::get(format!("http://127.0.0.1:{port}/readyz")).body(Body::empty())
-    else {
-        return false;
-    };
-    matches!(timeout(PATIENCE, client.request(request)).await, Ok(Ok(answer)) if answer.status() == http::StatusCode::OK)
+impl Probe {
+    /// Whether `/readyz` at this port answers 200. Anything else than that in time means "not yet".
+    pub(super) async fn ready(&self, port: u16) -> bool {
+        let url = format!("http://127.0.0.1:{port}/readyz");
+        let Ok(request) = http::Request::get(url).body(Body::empty()) else {
+            return false;
+        };
+        matches!(timeout(PATIENCE, self.0.request(request)).await, Ok(Ok(answer)) if answer.status() == http::StatusCode::OK)
+    }
 }
 
 #[cfg(test)]
@@ -59,6 +70,7 @@ mod tests {
 
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
+    use super::super::Service;
     use super::*;
 
     /// A service that answers 503 `refusals` times and 200 from then on.
@@ -88,8 +100,9 @@ mod tests {
 
     #[tokio::test]
     async fn waits_until_the_last_one_says_200() {
-        let (ports, _held) = super::super::ports::reserve().unwrap();
-        let wanted = BTreeSet::from([Service::Watcher, Service::AffinityPlanner]);
+        let (ports, _held) = super::super::ports::reserve(1).unwrap();
+        let wanted =
+            BTreeSet::from([Service::Watcher, Service::AffinityPlanner].map(Replica::from));
         serve(ports.http(Service::Watcher), 0).await;
         let asked = serve(ports.http(Service::AffinityPlanner), 2).await;
         let missing = wait(&wanted, ports, Duration::from_secs(20), || Ok(()))
@@ -101,19 +114,20 @@ mod tests {
 
     #[tokio::test]
     async fn names_those_that_never_were_ready() {
-        let (ports, _held) = super::super::ports::reserve().unwrap();
-        let wanted = BTreeSet::from([Service::Watcher, Service::AffinityPlanner]);
+        let (ports, _held) = super::super::ports::reserve(1).unwrap();
+        let wanted =
+            BTreeSet::from([Service::Watcher, Service::AffinityPlanner].map(Replica::from));
         serve(ports.http(Service::Watcher), 0).await;
         let missing = wait(&wanted, ports, Duration::ZERO, || Ok(()))
             .await
             .unwrap();
-        assert_eq!(missing, [Service::AffinityPlanner]);
+        assert_eq!(missing, [Service::AffinityPlanner.into()]);
     }
 
     #[tokio::test]
     async fn a_service_that_ended_is_not_waited_for() {
-        let (ports, _held) = super::super::ports::reserve().unwrap();
-        let wanted = BTreeSet::from([Service::Watcher]);
+        let (ports, _held) = super::super::ports::reserve(1).unwrap();
+        let wanted = BTreeSet::from([Service::Watcher.into()]);
         let error = wait(&wanted, ports, Duration::from_secs(3600), || {
             anyhow::bail!("watcher ended")
         })

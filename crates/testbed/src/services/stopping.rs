@@ -24,7 +24,7 @@ impl Services {
         let checked = self.group.check();
         let client = self.client.clone();
         let running = self.with_running(std::mem::take);
-        let ended = join_all(running.iter().map(|service| self.terminate(*service))).await;
+        let ended = join_all(running.iter().map(|replica| self.terminate(*replica))).await;
         let stopped = if checked.is_ok() {
             self.group.stop().await
         } else {

@@ -1,0 +1,169 @@
+//! What stands before the replicas of each service, as a Kubernetes Service would: a balancer at the service's own port,
+//! and a probe of each replica, which is an endpoint as long as its `/readyz` answers 200.
+
+use std::collections::BTreeSet;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+
+use super::readiness::Probe;
+use super::{Ports, Replica, Service};
+use crate::Balancer;
+
+/// Between two probes of a replica. A cluster takes about a second to hear that a container has ended.
+const PERIOD: Duration = Duration::from_millis(500);
+
+/// The balancers of all services; they end when this is dropped.
+#[derive(Debug)]
+pub(super) struct Balancing {
+    /// One task a replica; they hold the balancers.
+    _probes: JoinSet<()>,
+}
+
+/// What stands before the replicas of one service.
+#[derive(Debug)]
+struct Front {
+    ports: Ports,
+    grpc: Balancer,
+    /// The admission-webhook's only.
+    admission: Option<Balancer>,
+    ready: Mutex<BTreeSet<Replica>>,
+}
+
+impl Balancing {
+    /// Binds the balancers and begins to probe. Nobody is an endpoint before he was found ready.
+    ///
+    /// # Errors
+    /// If a port is taken.
+    pub(super) async fn start(ports: Ports) -> anyhow::Result<Self> {
+        let mut probes = JoinSet::new();
+        for service in Service::ALL {
+            let admission = match service {
+                Service::AdmissionWebhook => {
+                    Some(Balancer::start(loopback(ports.admission())).await?)
+                }
+                Service::ConfigService
+                | Service::AffinityPlanner
+                | Service::PlaceholderManager
+                | Service::Watcher => None,
+            };
+            let front = Arc::new(Front {
+                ports,
+                grpc: Balancer::start(loopback(ports.grpc(service))).await?,
+                admission,
+                ready: Mutex::default(),
+            });
+            for number in 1..=ports.replicas() {
+                probes.spawn(probe(Arc::clone(&front), service.replica(number)));
+            }
+        }
+        Ok(Self { _probes: probes })
+    }
+}
+
+impl Front {
+    fn set(&self, replica: Replica, is_ready: bool) {
+        // A panic elsewhere cannot leave a set half-written.
+        let mut ready = self.ready.lock().unwrap_or_else(PoisonError::into_inner);
+        if is_ready {
+            ready.insert(replica);
+        } else {
+            ready.remove(&replica);
+        }
+        let endpoints = |port: fn(Ports, Replica) -> u16| {
+            ready
+                .iter()
+                .map(|replica| loopback(port(self.ports, *replica)))
+                .collect()
+        };
+        self.grpc.set_endpoints(endpoints(Ports::grpc_of));
+        if let Some(admission) = &self.admission {
+            admission.set_endpoints(endpoints(Ports::admission_of));
+        }
+    }
+}
+
+async fn probe(front: Arc<Front>, replica: Replica) {
+    let probe = Probe::default();
+    loop {
+        let is_ready = probe.ready(front.ports.http(replica)).await;
+        front.set(replica, is_ready);
+        tokio::time::sleep(PERIOD).await;
+    }
+}
+
+fn loopback(port: u16) -> SocketAddr {
+    (Ipv4Addr::LOCALHOST, port).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    /// A replica of the config service: ready until it ends, and anybody who connects hears its gRPC port.
+    async fn replica(ports: Ports, number: u16) -> JoinSet<()> {
+        let replica = Service::ConfigService.replica(number);
+        let greeting = ports.grpc_of(replica).to_be_bytes().to_vec();
+        let ready = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n".to_vec();
+        let mut tasks = JoinSet::new();
+        for (port, asks, answer) in [
+            (ports.grpc_of(replica), false, greeting),
+            (ports.http(replica), true, ready),
+        ] {
+            let listener = TcpListener::bind(loopback(port)).await.unwrap();
+            tasks.spawn(async move {
+                loop {
+                    let (mut stream, _) = listener.accept().await.unwrap();
+                    if asks {
+                        let _ = stream.read(&mut [0; 1024]).await;
+                    }
+                    let _ = stream.write_all(&answer).await;
+                }
+            });
+        }
+        tasks
+    }
+
+    /// The gRPC ports of those that answer a few connections to the service, 0 for a connection that found nobody.
+    async fn heard(ports: Ports) -> BTreeSet<u16> {
+        let mut heard = BTreeSet::new();
+        for _ in 0..4 {
+            let service = loopback(ports.grpc(Service::ConfigService));
+            let mut stream = TcpStream::connect(service).await.unwrap();
+            heard.insert(stream.read_u16().await.unwrap_or(0));
+        }
+        heard
+    }
+
+    /// Waits until connections to the service lead to these replicas and to nobody else.
+    async fn leads_to(ports: Ports, numbers: &[u16]) {
+        let port = |number: &u16| ports.grpc_of(Service::ConfigService.replica(*number));
+        let expected: BTreeSet<u16> = numbers.iter().map(port).collect();
+        let led = async {
+            while heard(ports).await != expected {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(20), led)
+            .await
+            .unwrap_or_else(|_| panic!("it never led to {expected:?} alone"));
+    }
+
+    #[tokio::test]
+    async fn replicas_are_endpoints_while_they_are_ready() {
+        let (ports, _held) = super::super::ports::reserve(2).unwrap();
+        let _balancing = Balancing::start(ports).await.unwrap();
+        let mut one = replica(ports, 1).await;
+        let _two = replica(ports, 2).await;
+        leads_to(ports, &[1, 2]).await;
+        one.shutdown().await;
+        leads_to(ports, &[2]).await;
+        let _one = replica(ports, 1).await;
+        leads_to(ports, &[1, 2]).await;
+    }
+}

@@ -1,0 +1,156 @@
+//! The processes of a set of services, one by one: who they are, and what happens to each on purpose.
+
+use std::fmt;
+
+use anyhow::{Context as _, bail};
+
+use super::{STOP_PATIENCE, Service, Services};
+
+/// One process of a service, counted from 1. A [`Service`] stands for its first, which mostly is its only one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Replica {
+    service: Service,
+    number: u16,
+}
+
+impl Service {
+    /// The process of that number, from 1.
+    pub fn replica(self, number: u16) -> Replica {
+        Replica {
+            service: self,
+            number,
+        }
+    }
+}
+
+impl Replica {
+    /// Whose process it is.
+    pub fn service(self) -> Service {
+        self.service
+    }
+
+    /// Its number, from 1.
+    pub fn number(self) -> u16 {
+        self.number
+    }
+
+    /// Every process of every service.
+    pub(super) fn all(replicas: u16) -> impl Iterator<Item = Self> + Clone {
+        Service::ALL
+            .into_iter()
+            .flat_map(move |service| (1..=replicas).map(move |number| service.replica(number)))
+    }
+}
+
+impl From<Service> for Replica {
+    fn from(service: Service) -> Self {
+        service.replica(1)
+    }
+}
+
+/// The name of its process and of its log.
+impl fmt::Display for Replica {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.number {
+            1 => self.service.fmt(formatter),
+            number => write!(formatter, "{}-{number}", self.service),
+        }
+    }
+}
+
+impl Services {
+    /// Starts one process that has ended; its log goes on in the same file. Does not wait for readiness.
+    ///
+    /// # Errors
+    /// If it is running or its binary cannot be started.
+    pub fn start_service(&self, replica: impl Into<Replica>) -> anyhow::Result<()> {
+        let replica = replica.into();
+        let command = self.launch.command(replica)?;
+        self.group
+            .spawn(&replica.to_string(), command)
+            .with_context(|| format!("failed to start {replica}"))?;
+        self.with_running(|running| running.insert(replica));
+        Ok(())
+    }
+
+    /// Kills one process with SIGKILL and waits for its end, as a crash would.
+    ///
+    /// # Errors
+    /// If it is not running.
+    pub fn kill(&self, replica: impl Into<Replica>) -> anyhow::Result<()> {
+        let replica = replica.into();
+        self.with_running(|running| running.remove(&replica));
+        self.group
+            .kill(&replica.to_string())
+            .with_context(|| format!("failed to kill {replica}"))
+    }
+
+    /// Ends one process with SIGTERM and waits for its end, as a rollout would.
+    ///
+    /// # Errors
+    /// If it is not running or does not end well.
+    pub async fn terminate(&self, replica: impl Into<Replica>) -> anyhow::Result<()> {
+        let replica = replica.into();
+        self.with_running(|running| running.remove(&replica));
+        let code = self
+            .group
+            .terminate(&replica.to_string(), STOP_PATIENCE)
+            .await
+            .with_context(|| format!("failed to terminate {replica}"))?;
+        match code {
+            Some(0) => Ok(()),
+            Some(code) => bail!(
+                "{replica} ended with exit code {code} when told to stop{}",
+                self.log_tail(replica)
+            ),
+            None => bail!("{replica} was ended by a signal{}", self.log_tail(replica)),
+        }
+    }
+
+    /// [`Services::terminate`] and [`Services::start_service`], then waits until it is ready again.
+    ///
+    /// # Errors
+    /// As those.
+    pub async fn restart(&self, replica: impl Into<Replica>) -> anyhow::Result<()> {
+        let replica = replica.into();
+        self.terminate(replica).await?;
+        self.start_service(replica)?;
+        self.wait_ready().await
+    }
+
+    /// Stops one process where it is (SIGSTOP), as a node that hangs would, until [`Services::resume`].
+    ///
+    /// # Errors
+    /// If it is not running.
+    pub fn pause(&self, replica: impl Into<Replica>) -> anyhow::Result<()> {
+        self.group.pause(&replica.into().to_string())
+    }
+
+    /// Lets a process go on that was paused (SIGCONT).
+    ///
+    /// # Errors
+    /// If it is not running.
+    pub fn resume(&self, replica: impl Into<Replica>) -> anyhow::Result<()> {
+        self.group.resume(&replica.into().to_string())
+    }
+
+    /// Waits until a process has ended by itself, and does not hold that against it; its exit code, or `None` if a signal
+    /// ended it.
+    ///
+    /// # Errors
+    /// If it still runs after a while.
+    pub async fn ended(&self, replica: impl Into<Replica>) -> anyhow::Result<Option<i32>> {
+        let replica = replica.into();
+        let code = self
+            .group
+            .ended(&replica.to_string(), STOP_PATIENCE)
+            .await?;
+        self.with_running(|running| running.remove(&replica));
+        Ok(code)
+    }
+
+    /// Every process of a service, whether it runs or not.
+    pub fn replicas(&self, service: Service) -> impl Iterator<Item = Replica> + Clone {
+        (1..=self.launch.ports.replicas()).map(move |number| service.replica(number))
+    }
+}

@@ -1,0 +1,236 @@
+//! Who leads, seen from outside: the Leases as they change, by this process's own clock, and what the replicas say about
+//! themselves on `/metrics`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::pin::pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use futures::StreamExt as _;
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::runtime::{WatchStreamExt as _, watcher};
+use kube::{Api, ResourceExt as _};
+use testbed::services::{NAMESPACE, Replica, Service, Services};
+use tokio::task::JoinSet;
+
+use crate::{Scene, metrics};
+
+/// The services with work for one replica only, which lead by a Lease of their own name.
+pub const LED: [Service; 2] = [Service::PlaceholderManager, Service::Watcher];
+
+/// What an observation may be late by: a renewal that is seen late makes the time until the next holder look shorter.
+const LATENESS: Duration = Duration::from_secs(1);
+
+/// How long it may take until somebody leads.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// An observer of the Leases and of who says that he leads, from [`Scene::observe_leaders`] on.
+#[derive(Debug)]
+pub struct Observer {
+    seen: Arc<Mutex<Seen>>,
+    _tasks: JoinSet<()>,
+}
+
+#[derive(Debug, Default)]
+struct Seen {
+    leases: BTreeMap<String, Known>,
+    leaders: BTreeSet<Replica>,
+    handovers: usize,
+    violations: Vec<String>,
+}
+
+/// A Lease as it was seen last.
+#[derive(Debug)]
+struct Known {
+    holder: String,
+    version: Option<String>,
+    changed: Instant,
+    duration: Duration,
+}
+
+impl Observer {
+    /// How often a Lease went from one holder to another, and who has led so far.
+    ///
+    /// # Errors
+    ///
+    /// Every time that two led at once, or that a Lease changed hands before its holder had released it or its duration
+    /// had run out.
+    pub fn verdict(&self) -> anyhow::Result<(usize, BTreeSet<Replica>)> {
+        let seen = lock(&self.seen);
+        if !seen.violations.is_empty() {
+            bail!("{}", seen.violations.join("\n"));
+        }
+        Ok((seen.handovers, seen.leaders.clone()))
+    }
+}
+
+impl Scene<'_> {
+    /// Observes the Leases and the leaders from now on.
+    pub fn observe_leaders(&self) -> Observer {
+        let seen = Arc::<Mutex<Seen>>::default();
+        let mut tasks = JoinSet::new();
+        let leases: Api<Lease> = Api::namespaced(self.client.clone(), NAMESPACE);
+        tasks.spawn(follow(leases, Arc::clone(&seen)));
+        for service in LED {
+            let services = &self.stack.services;
+            let replicas = services
+                .replicas(service)
+                .map(|replica| (replica, services.http_address(replica)))
+                .collect();
+            tasks.spawn(compare(replicas, Arc::clone(&seen)));
+        }
+        Observer {
+            seen,
+            _tasks: tasks,
+        }
+    }
+
+    /// Waits until a replica of `service` leads, and answers it.
+    ///
+    /// # Errors
+    ///
+    /// Where nobody does.
+    pub async fn leader(&self, service: Service) -> anyhow::Result<Replica> {
+        self.leader_among(self.stack.services.replicas(service))
+            .await
+            .with_context(|| format!("no {service} leads"))
+    }
+
+    /// Waits until one of `replicas` leads, and answers it.
+    ///
+    /// # Errors
+    ///
+    /// Where none does.
+    pub async fn leader_among(
+        &self,
+        replicas: impl Iterator<Item = Replica> + Clone,
+    ) -> anyhow::Result<Replica> {
+        let leading = async {
+            loop {
+                for replica in replicas.clone() {
+                    if leads(&self.stack.services, replica).await {
+                        return replica;
+                    }
+                }
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        };
+        Ok(tokio::time::timeout(PATIENCE, leading).await?)
+    }
+}
+
+/// Whether a replica says that it leads.
+pub async fn leads(services: &Services, replica: Replica) -> bool {
+    says_it_leads(&services.http_address(replica), replica).await
+}
+
+async fn says_it_leads(address: &str, replica: Replica) -> bool {
+    let asked = tokio::time::timeout(Duration::from_secs(1), metrics::scrape(address));
+    let lease = [("lease", replica.service().name())];
+    match asked.await {
+        Ok(Ok(metrics)) => metrics::sum(&metrics, "coscheduler_leader", &lease) > 0.0,
+        Ok(Err(_)) | Err(_) => false,
+    }
+}
+
+/// Follows the Leases, and holds every change of a holder against the rule.
+async fn follow(leases: Api<Lease>, seen: Arc<Mutex<Seen>>) {
+    let events = watcher(leases, watcher::Config::default()).default_backoff();
+    let mut leases = pin!(events.applied_objects());
+    while let Some(lease) = leases.next().await {
+        if let Ok(lease) = lease {
+            lock(&seen).lease(&lease, Instant::now());
+        }
+    }
+}
+
+impl Seen {
+    fn lease(&mut self, lease: &Lease, now: Instant) {
+        let name = lease.name_any();
+        let spec = lease.spec.clone().unwrap_or_default();
+        let seconds = spec.lease_duration_seconds.unwrap_or_default();
+        let is = Known {
+            holder: spec.holder_identity.unwrap_or_default(),
+            version: lease.resource_version(),
+            changed: now,
+            duration: Duration::from_secs(seconds.unsigned_abs().into()),
+        };
+        if let Some(was) = self.leases.get(&name) {
+            if was.version == is.version {
+                return;
+            }
+            let held = now.duration_since(was.changed);
+            let taken = !was.holder.is_empty() && !is.holder.is_empty() && was.holder != is.holder;
+            if taken && held + LATENESS < was.duration {
+                self.violations.push(format!(
+                    "{} took Lease {name} from {} {held:?} after its last renewal, which was for {:?}",
+                    is.holder, was.holder, was.duration
+                ));
+            }
+            self.handovers += usize::from(was.holder != is.holder && !is.holder.is_empty());
+        }
+        self.leases.insert(name, is);
+    }
+}
+
+/// Asks the replicas of one service in turn who leads. Two led at once where one says so before and after another does.
+async fn compare(replicas: Vec<(Replica, String)>, seen: Arc<Mutex<Seen>>) {
+    let mut leading: Option<Replica> = None;
+    loop {
+        for (replica, address) in &replicas {
+            if !says_it_leads(address, *replica).await {
+                if leading == Some(*replica) {
+                    leading = None;
+                }
+                continue;
+            }
+            lock(&seen).leaders.insert(*replica);
+            let Some(other) = leading.replace(*replica).filter(|other| other != replica) else {
+                continue;
+            };
+            let Some((_, address)) = replicas.iter().find(|(replica, _)| *replica == other) else {
+                continue;
+            };
+            if says_it_leads(address, other).await {
+                let violation = format!("{other} and {replica} led at once");
+                lock(&seen).violations.push(violation);
+            }
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+fn lock(seen: &Mutex<Seen>) -> std::sync::MutexGuard<'_, Seen> {
+    seen.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    /// Holders of a Lease of 15 s, each with the second at which it was seen.
+    #[track_caller]
+    fn check(history: &[(u64, &str)], violations: usize) {
+        let mut seen = Seen::default();
+        let start = Instant::now();
+        for (version, (second, holder)) in history.iter().enumerate() {
+            let lease = serde_json::from_value(json!({
+                "metadata": {"name": "watcher", "resourceVersion": version.to_string()},
+                "spec": {"holderIdentity": holder, "leaseDurationSeconds": 15},
+            }));
+            seen.lease(&lease.unwrap(), start + Duration::from_secs(*second));
+        }
+        assert_eq!(seen.violations.len(), violations, "{:?}", seen.violations);
+    }
+
+    #[test]
+    fn a_lease_changes_hands_when_it_was_released_or_has_run_out() {
+        check(&[(0, "a"), (5, "a"), (10, "a")], 0);
+        check(&[(0, "a"), (5, ""), (6, "b")], 0);
+        check(&[(0, "a"), (5, "a"), (20, "b")], 0);
+        check(&[(0, "a"), (10, "a"), (20, "b")], 1);
+        check(&[(0, "a"), (1, "b"), (2, "a")], 2);
+    }
+}
