@@ -5,9 +5,10 @@
 //! configuration or stops services boots its own ([`alone`]). Everything ends with the test binary, however it ends.
 
 pub mod audit;
+pub mod collector;
 pub mod look;
 pub mod metrics;
 pub mod runs;
 pub mod stack;
 
-pub use stack::{Scene, alone, shared};
+pub use stack::{Scene, alone, alone_with, shared};

@@ -44,10 +44,26 @@ impl Stack {
     ///
     /// What could not be booted, with the end of its log.
     pub async fn boot(config: Config) -> anyhow::Result<Self> {
+        Self::boot_with(config, Vec::new()).await
+    }
+
+    /// [`Stack::boot`] with these environment variables for the services.
+    ///
+    /// # Errors
+    ///
+    /// As that.
+    pub async fn boot_with(
+        config: Config,
+        environment: Vec<(String, String)>,
+    ) -> anyhow::Result<Self> {
         let bed = TestBed::start(config)
             .await
             .context("failed to boot the test bed")?;
-        let services = Services::start(ServicesConfig::new(bed.kubeconfig())?)
+        let services = ServicesConfig {
+            environment,
+            ..ServicesConfig::new(bed.kubeconfig())?
+        };
+        let services = Services::start(services)
             .await
             .context("failed to start the services")?;
         Ok(Self { bed, services })
@@ -94,8 +110,21 @@ pub fn alone(
     config: Config,
     test: impl AsyncFnOnce(&Scene<'_>) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
+    alone_with(config, async || Ok(Vec::new()), test)
+}
+
+/// [`alone`] with the environment variables for the services that `environment` answers.
+///
+/// # Errors
+///
+/// As that, and what `environment` answers.
+pub fn alone_with(
+    config: Config,
+    environment: impl AsyncFnOnce() -> anyhow::Result<Vec<(String, String)>>,
+    test: impl AsyncFnOnce(&Scene<'_>) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
     RUNTIME.block_on(async {
-        let stack = Stack::boot(config).await?;
+        let stack = Stack::boot_with(config, environment().await?).await?;
         let outcome = test(&stack.scene().await?).await;
         let Stack { bed, services } = stack;
         let stopped = services.stop().await;
