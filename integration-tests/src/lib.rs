@@ -5,6 +5,7 @@
 //! configuration or stops services boots its own ([`alone`]). Everything ends with the test binary, however it ends.
 
 pub mod audit;
+pub mod collector;
 pub mod installation;
 pub mod leases;
 pub mod look;
@@ -13,4 +14,4 @@ pub mod rights;
 pub mod runs;
 pub mod stack;
 
-pub use stack::{Scene, alone, alone_with, shared};
+pub use stack::{Scene, alone, alone_with, on_bed, shared};

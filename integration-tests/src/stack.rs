@@ -134,7 +134,7 @@ pub fn alone_with(
 /// # Errors
 ///
 /// What the test answers, and what could not be booted.
-pub fn alone_with(
+pub fn on_bed(
     config: Config,
     test: impl AsyncFnOnce(TestBed) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {

@@ -13,7 +13,7 @@ use integration_tests::look::is_placeholder;
 use integration_tests::rights::{self, Right};
 use integration_tests::runs::run;
 use integration_tests::stack::Stack;
-use integration_tests::{Scene, alone_with};
+use integration_tests::{Scene, on_bed};
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
 use k8s_openapi::api::authorization::v1::{SelfSubjectRulesReview, SubjectRulesReviewStatus};
@@ -65,7 +65,7 @@ fn an_installation_works_with_exactly_its_rights_and_stands_in_nobodys_way_when_
         audit_log: true,
         ..Config::default()
     };
-    alone_with(config, async |bed| {
+    on_bed(config, async |bed| {
         let client = bed.client();
         let applied = kubectl(&bed, &["apply", "-k", BASE]).await?;
         assert!(
@@ -510,7 +510,7 @@ async fn stored(client: &Client, key: &str) -> anyhow::Result<Vec<u8>> {
 
 #[test]
 fn a_burst_of_runs_during_rotations_loses_none() -> Outcome {
-    alone_with(Config::default(), async |bed| {
+    on_bed(Config::default(), async |bed| {
         let short = [
             ("CERTIFICATE_OVERLAP", "2s"),
             ("CERTIFICATE_LIFETIME", "12s"),
