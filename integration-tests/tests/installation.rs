@@ -17,6 +17,7 @@ use integration_tests::{Scene, alone_with};
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
 use k8s_openapi::api::authorization::v1::{SelfSubjectRulesReview, SubjectRulesReviewStatus};
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Namespace, Pod, Secret};
 use k8s_openapi::api::networking::v1::{NetworkPolicy, NetworkPolicyPeer, NetworkPolicyPort};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
@@ -376,7 +377,24 @@ async fn use_every_right(scene: &Scene<'_>) -> Outcome {
         .await?;
     services.start_service(Service::PlaceholderManager)?;
     services.wait_ready().await?;
-    scene.nothing_left_but(&[]).await
+    scene.nothing_left_but(&[]).await?;
+
+    // Leases that somebody has deleted.
+    let leases: Api<Lease> = Api::namespaced(scene.client.clone(), NAMESPACE);
+    for leader in [Service::Watcher, Service::PlaceholderManager] {
+        services.kill(leader)?;
+        leases
+            .delete(leader.name(), &DeleteParams::default())
+            .await?;
+        services.start_service(leader)?;
+    }
+    for leader in [Service::Watcher, Service::PlaceholderManager] {
+        until(leases.clone(), leader.name(), |lease: Option<&Lease>| {
+            lease.is_some()
+        })
+        .await;
+    }
+    Ok(())
 }
 
 /// Waits until one of our accounts has used such a right since `mark`.
