@@ -3,7 +3,7 @@
 //! in the middle of a run, nothing is in that run's way.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use coscheduler_kubernetes::pipeline_run::PipelineRun;
@@ -518,14 +518,6 @@ async fn deletion_leaves_runs_alone(stack: Stack) -> Outcome {
     scene.nothing_left_but(&[]).await
 }
 
-/// What the Secret holds under `key`.
-async fn stored(client: &Client, key: &str) -> anyhow::Result<Vec<u8>> {
-    let secrets: Api<Secret> = Api::namespaced(client.clone(), NAMESPACE);
-    let secret = secrets.get("admission-webhook-certs").await?;
-    let mut data: BTreeMap<_, _> = secret.data.unwrap_or_default();
-    Ok(data.remove(key).map(|value| value.0).unwrap_or_default())
-}
-
 #[test]
 fn a_burst_of_runs_during_rotations_loses_none() -> Outcome {
     alone_with(Config::default(), async |bed| {
@@ -543,28 +535,10 @@ fn a_burst_of_runs_during_rotations_loses_none() -> Outcome {
         .await?;
         let stack = Stack { bed, services };
         let scene = stack.scene().await?;
-        let (mut authorities, mut certificates) = (BTreeSet::new(), BTreeSet::new());
-        for index in 0..50 {
-            let name = format!("burst-{index}");
-            scene.submit(run(&name).task("one", &[], &[])).await?;
-            authorities.insert(stored(&scene.client, "ca.crt").await?);
-            certificates.insert(stored(&scene.client, "tls.crt").await?);
-            if index == 25 {
-                // Somebody wants new ones now.
-                let secrets: Api<Secret> = Api::namespaced(scene.client.clone(), NAMESPACE);
-                let empty = Patch::Json::<()>(serde_json::from_value(
-                    json!([{"op": "remove", "path": "/data"}]),
-                )?);
-                secrets
-                    .patch("admission-webhook-certs", &PatchParams::default(), &empty)
-                    .await?;
-            }
-            // The scenario: a run a second, over several rotations.
-            tokio::time::sleep(Duration::from_secs(1)).await;
+        tokio::select! {
+            burst = burst(&scene) => burst?,
+            refused = a_run_is_refused(&scene) => return Err(refused),
         }
-        // One every 16 seconds and one by force; and a certificate at least every 8 seconds.
-        assert!(authorities.len() >= 4, "{}", authorities.len());
-        assert!(certificates.len() >= 6, "{}", certificates.len());
         for index in 0..50 {
             scene.succeeds(&format!("burst-{index}")).await?;
         }
@@ -574,4 +548,49 @@ fn a_burst_of_runs_during_rotations_loses_none() -> Outcome {
         services.stop().await?;
         bed.stop().await
     })
+}
+
+/// Submits a run a second over several rotations, one of them by force.
+async fn burst(scene: &Scene<'_>) -> Outcome {
+    let secrets: Api<Secret> = Api::namespaced(scene.client.clone(), NAMESPACE);
+    let (mut authorities, mut certificates) = (BTreeSet::new(), BTreeSet::new());
+    for index in 0..50 {
+        let run = run(&format!("burst-{index}")).task("one", &[], &[]);
+        scene.submit(run).await?;
+        let secret = secrets.get("admission-webhook-certs").await?;
+        let mut data = secret.data.unwrap_or_default();
+        authorities.extend(data.remove("ca.crt").map(|pem| pem.0));
+        certificates.extend(data.remove("tls.crt").map(|pem| pem.0));
+        if index == 25 {
+            let empty = Patch::Merge(json!({"data": null}));
+            secrets
+                .patch("admission-webhook-certs", &PatchParams::default(), &empty)
+                .await?;
+        }
+        // The scenario, not a wait for something.
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    // An authority every 16 seconds and one by force, a certificate at least every 8 seconds.
+    assert!(authorities.len() >= 4, "{}", authorities.len());
+    assert!(certificates.len() >= 6, "{}", certificates.len());
+    Ok(())
+}
+
+/// Tries runs out, without creating them, until one is refused: no moment of a rotation is too short to be noticed.
+async fn a_run_is_refused(scene: &Scene<'_>) -> anyhow::Error {
+    let dry_run = PostParams {
+        dry_run: true,
+        ..PostParams::default()
+    };
+    let probe = run("probe").task("one", &[], &[]).into_json();
+    let probe: PipelineRun = match serde_json::from_value(probe) {
+        Ok(probe) => probe,
+        Err(error) => return error.into(),
+    };
+    loop {
+        if let Err(error) = scene.api().create(&dry_run, &probe).await {
+            return error.into();
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
 }
