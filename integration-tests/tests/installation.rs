@@ -23,6 +23,7 @@ use k8s_openapi::api::networking::v1::{NetworkPolicy, NetworkPolicyPeer, Network
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::config::KubeConfigOptions;
 use kube::runtime::wait::await_condition;
 use kube::{Api, Client, ResourceExt as _};
 use serde_json::json;
@@ -538,6 +539,7 @@ fn a_burst_of_runs_during_rotations_loses_none() -> Outcome {
         tokio::select! {
             burst = burst(&scene) => burst?,
             refused = a_run_is_refused(&scene) => return Err(refused),
+            refused = the_webhook_is_refused(&scene) => return Err(refused),
         }
         for index in 0..50 {
             scene.succeeds(&format!("burst-{index}")).await?;
@@ -592,5 +594,40 @@ async fn a_run_is_refused(scene: &Scene<'_>) -> anyhow::Error {
             return error.into();
         }
         tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Connects to the webhook again and again, as an API server does that has no connection left: trusting whom the webhook
+/// configuration trusts at that moment, and a little later.
+async fn the_webhook_is_refused(scene: &Scene<'_>) -> anyhow::Error {
+    loop {
+        if let Err(error) = connect(scene).await {
+            return error;
+        }
+    }
+}
+
+async fn connect(scene: &Scene<'_>) -> Outcome {
+    let configurations: Api<MutatingWebhookConfiguration> = Api::all(scene.client.clone());
+    let configuration = configurations.get(CONFIGURATION_NAME).await?;
+    let webhook = configuration.webhooks.unwrap_or_default().remove(0);
+    let port = scene.stack.services.ports().admission();
+    let kubeconfig = serde_json::from_value(json!({
+        "clusters": [{"name": "webhook", "cluster": {
+            "server": format!("https://127.0.0.1:{port}"),
+            "certificate-authority-data": webhook.client_config.ca_bundle,
+        }}],
+        "users": [{"name": "nobody", "user": {}}],
+        "contexts": [{"name": "webhook", "context": {"cluster": "webhook", "user": "nobody"}}],
+        "current-context": "webhook",
+    }))?;
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    let config =
+        kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
+    let request = http::Request::get("/").body(Vec::new())?;
+    match Client::try_from(config)?.request_text(request).await {
+        // Nothing is there, but who said so is trusted.
+        Ok(_) | Err(kube::Error::Api(_)) => Ok(()),
+        Err(error) => Err(anyhow::Error::from(error).context("the webhook is not trusted")),
     }
 }
