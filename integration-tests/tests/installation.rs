@@ -3,7 +3,7 @@
 //! in the middle of a run, nothing is in that run's way.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use coscheduler_kubernetes::pipeline_run::PipelineRun;
@@ -17,11 +17,13 @@ use integration_tests::{Scene, on_bed};
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
 use k8s_openapi::api::authorization::v1::{SelfSubjectRulesReview, SubjectRulesReviewStatus};
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Namespace, Pod, Secret};
 use k8s_openapi::api::networking::v1::{NetworkPolicy, NetworkPolicyPeer, NetworkPolicyPort};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::config::KubeConfigOptions;
 use kube::runtime::wait::await_condition;
 use kube::{Api, Client, ResourceExt as _};
 use serde_json::json;
@@ -376,7 +378,24 @@ async fn use_every_right(scene: &Scene<'_>) -> Outcome {
         .await?;
     services.start_service(Service::PlaceholderManager)?;
     services.wait_ready().await?;
-    scene.nothing_left_but(&[]).await
+    scene.nothing_left_but(&[]).await?;
+
+    // Leases that somebody has deleted.
+    let leases: Api<Lease> = Api::namespaced(scene.client.clone(), NAMESPACE);
+    for leader in [Service::Watcher, Service::PlaceholderManager] {
+        services.kill(leader)?;
+        leases
+            .delete(leader.name(), &DeleteParams::default())
+            .await?;
+        services.start_service(leader)?;
+    }
+    for leader in [Service::Watcher, Service::PlaceholderManager] {
+        until(leases.clone(), leader.name(), |lease: Option<&Lease>| {
+            lease.is_some()
+        })
+        .await;
+    }
+    Ok(())
 }
 
 /// Waits until one of our accounts has used such a right since `mark`.
@@ -500,14 +519,6 @@ async fn deletion_leaves_runs_alone(stack: Stack) -> Outcome {
     scene.nothing_left_but(&[]).await
 }
 
-/// What the Secret holds under `key`.
-async fn stored(client: &Client, key: &str) -> anyhow::Result<Vec<u8>> {
-    let secrets: Api<Secret> = Api::namespaced(client.clone(), NAMESPACE);
-    let secret = secrets.get("admission-webhook-certs").await?;
-    let mut data: BTreeMap<_, _> = secret.data.unwrap_or_default();
-    Ok(data.remove(key).map(|value| value.0).unwrap_or_default())
-}
-
 #[test]
 fn a_burst_of_runs_during_rotations_loses_none() -> Outcome {
     on_bed(Config::default(), async |bed| {
@@ -525,28 +536,11 @@ fn a_burst_of_runs_during_rotations_loses_none() -> Outcome {
         .await?;
         let stack = Stack { bed, services };
         let scene = stack.scene().await?;
-        let (mut authorities, mut certificates) = (BTreeSet::new(), BTreeSet::new());
-        for index in 0..50 {
-            let name = format!("burst-{index}");
-            scene.submit(run(&name).task("one", &[], &[])).await?;
-            authorities.insert(stored(&scene.client, "ca.crt").await?);
-            certificates.insert(stored(&scene.client, "tls.crt").await?);
-            if index == 25 {
-                // Somebody wants new ones now.
-                let secrets: Api<Secret> = Api::namespaced(scene.client.clone(), NAMESPACE);
-                let empty = Patch::Json::<()>(serde_json::from_value(
-                    json!([{"op": "remove", "path": "/data"}]),
-                )?);
-                secrets
-                    .patch("admission-webhook-certs", &PatchParams::default(), &empty)
-                    .await?;
-            }
-            // The scenario: a run a second, over several rotations.
-            tokio::time::sleep(Duration::from_secs(1)).await;
+        tokio::select! {
+            burst = burst(&scene) => burst?,
+            refused = a_run_is_refused(&scene) => return Err(refused),
+            refused = the_webhook_is_refused(&scene) => return Err(refused),
         }
-        // One every 16 seconds and one by force; and a certificate at least every 8 seconds.
-        assert!(authorities.len() >= 4, "{}", authorities.len());
-        assert!(certificates.len() >= 6, "{}", certificates.len());
         for index in 0..50 {
             scene.succeeds(&format!("burst-{index}")).await?;
         }
@@ -556,4 +550,84 @@ fn a_burst_of_runs_during_rotations_loses_none() -> Outcome {
         services.stop().await?;
         bed.stop().await
     })
+}
+
+/// Submits a run a second over several rotations, one of them by force.
+async fn burst(scene: &Scene<'_>) -> Outcome {
+    let secrets: Api<Secret> = Api::namespaced(scene.client.clone(), NAMESPACE);
+    let (mut authorities, mut certificates) = (BTreeSet::new(), BTreeSet::new());
+    for index in 0..50 {
+        let run = run(&format!("burst-{index}")).task("one", &[], &[]);
+        scene.submit(run).await?;
+        let secret = secrets.get("admission-webhook-certs").await?;
+        let mut data = secret.data.unwrap_or_default();
+        authorities.extend(data.remove("ca.crt").map(|pem| pem.0));
+        certificates.extend(data.remove("tls.crt").map(|pem| pem.0));
+        if index == 25 {
+            let empty = Patch::Merge(json!({"data": null}));
+            secrets
+                .patch("admission-webhook-certs", &PatchParams::default(), &empty)
+                .await?;
+        }
+        // The scenario, not a wait for something.
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    // An authority every 16 seconds and one by force, a certificate at least every 8 seconds.
+    assert!(authorities.len() >= 4, "{}", authorities.len());
+    assert!(certificates.len() >= 6, "{}", certificates.len());
+    Ok(())
+}
+
+/// Tries runs out, without creating them, until one is refused: no moment of a rotation is too short to be noticed.
+async fn a_run_is_refused(scene: &Scene<'_>) -> anyhow::Error {
+    let dry_run = PostParams {
+        dry_run: true,
+        ..PostParams::default()
+    };
+    let probe = run("probe").task("one", &[], &[]).into_json();
+    let probe: PipelineRun = match serde_json::from_value(probe) {
+        Ok(probe) => probe,
+        Err(error) => return error.into(),
+    };
+    loop {
+        if let Err(error) = scene.api().create(&dry_run, &probe).await {
+            return error.into();
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Connects to the webhook again and again, as an API server does that has no connection left: trusting whom the webhook
+/// configuration trusts at that moment, and a little later.
+async fn the_webhook_is_refused(scene: &Scene<'_>) -> anyhow::Error {
+    loop {
+        if let Err(error) = connect(scene).await {
+            return error;
+        }
+    }
+}
+
+async fn connect(scene: &Scene<'_>) -> Outcome {
+    let configurations: Api<MutatingWebhookConfiguration> = Api::all(scene.client.clone());
+    let configuration = configurations.get(CONFIGURATION_NAME).await?;
+    let webhook = configuration.webhooks.unwrap_or_default().remove(0);
+    let port = scene.stack.services.ports().admission();
+    let kubeconfig = serde_json::from_value(json!({
+        "clusters": [{"name": "webhook", "cluster": {
+            "server": format!("https://127.0.0.1:{port}"),
+            "certificate-authority-data": webhook.client_config.ca_bundle,
+        }}],
+        "users": [{"name": "nobody", "user": {}}],
+        "contexts": [{"name": "webhook", "context": {"cluster": "webhook", "user": "nobody"}}],
+        "current-context": "webhook",
+    }))?;
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    let config =
+        kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
+    let request = http::Request::get("/").body(Vec::new())?;
+    match Client::try_from(config)?.request_text(request).await {
+        // Nothing is there, but who said so is trusted.
+        Ok(_) | Err(kube::Error::Api(_)) => Ok(()),
+        Err(error) => Err(anyhow::Error::from(error).context("the webhook is not trusted")),
+    }
 }
