@@ -13,4 +13,4 @@ pub mod rights;
 pub mod runs;
 pub mod stack;
 
-pub use stack::{Scene, alone, alone_with, shared};
+pub use stack::{Scene, alone, alone_with, alone_with_services, shared};

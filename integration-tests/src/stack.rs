@@ -105,7 +105,7 @@ pub fn alone(
     config: Config,
     test: impl AsyncFnOnce(&Scene<'_>) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
-    alone_with(config, |_| {}, test)
+    alone_with_services(config, |_| {}, test)
 }
 
 /// As [`alone`], with the services changed as `change` says.
@@ -113,7 +113,7 @@ pub fn alone(
 /// # Errors
 ///
 /// As [`alone`].
-pub fn alone_with(
+pub fn alone_with_services(
     config: Config,
     change: impl FnOnce(&mut ServicesConfig),
     test: impl AsyncFnOnce(&Scene<'_>) -> anyhow::Result<()>,

@@ -9,7 +9,7 @@ use futures::future::{join_all, try_join_all};
 use integration_tests::leases::LED;
 use integration_tests::look::node;
 use integration_tests::runs::{Run, run};
-use integration_tests::{Scene, alone_with};
+use integration_tests::{Scene, alone_with_services};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
 use testbed::Config;
@@ -63,7 +63,7 @@ fn n5_each_of_two_replicas_is_killed_once_and_a_hundred_runs_succeed() -> Outcom
         pods_per_node: 500,
         ..Config::default()
     };
-    alone_with(config, two_replicas, async |scene| {
+    alone_with_services(config, two_replicas, async |scene| {
         let services = &scene.stack.services;
         let observer = scene.observe_leaders();
         for service in LED {
@@ -143,7 +143,7 @@ fn n6_a_leader_that_was_paused_over_a_completion_creates_nothing_and_ends() -> O
         audit_log: true,
         ..Config::default()
     };
-    alone_with(config, two_replicas, async |scene| {
+    alone_with_services(config, two_replicas, async |scene| {
         let services = &scene.stack.services;
         let observer = scene.observe_leaders();
         for service in LED {
