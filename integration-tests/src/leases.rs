@@ -207,8 +207,13 @@ fn lock(seen: &Mutex<Seen>) -> std::sync::MutexGuard<'_, Seen> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use serde_json::json;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
+
+    use super::*;
 
     /// Holders of a Lease of 15 s, each with the second at which it was seen.
     #[track_caller]
@@ -232,5 +237,55 @@ mod tests {
         check(&[(0, "a"), (5, "a"), (20, "b")], 0);
         check(&[(0, "a"), (10, "a"), (20, "b")], 1);
         check(&[(0, "a"), (1, "b"), (2, "a")], 2);
+    }
+
+    /// Asks two watchers who leads, until they have been asked 20 times; how often they led at once. `leads` is told which
+    /// watcher is asked, and how many questions there were before.
+    async fn compared(leads: fn(u16, usize) -> bool) -> (usize, usize) {
+        let seen = Arc::<Mutex<Seen>>::default();
+        let questions = Arc::<AtomicUsize>::default();
+        let mut tasks = JoinSet::new();
+        let mut replicas = Vec::new();
+        for number in [1, 2] {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let address = format!("http://{}", listener.local_addr().unwrap());
+            replicas.push((Service::Watcher.replica(number), address));
+            let questions = Arc::clone(&questions);
+            tasks.spawn(async move {
+                loop {
+                    let (mut stream, _) = listener.accept().await.unwrap();
+                    let _ = stream.read(&mut [0; 1024]).await;
+                    let before = questions.fetch_add(1, Ordering::SeqCst);
+                    let leads = i32::from(leads(number, before));
+                    let metrics = format!("coscheduler_leader{{lease=\"watcher\"}} {leads}\n");
+                    let head = "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length:";
+                    let answer = format!("{head} {}\r\n\r\n{metrics}", metrics.len());
+                    let _ = stream.write_all(answer.as_bytes()).await;
+                }
+            });
+        }
+        tasks.spawn(compare(replicas, Arc::clone(&seen)));
+        let asked = async {
+            while questions.load(Ordering::SeqCst) < 20 {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(20), asked)
+            .await
+            .unwrap();
+        let seen = lock(&seen);
+        (seen.leaders.len(), seen.violations.len())
+    }
+
+    #[tokio::test]
+    async fn two_that_lead_at_once_are_told_from_two_that_lead_one_after_the_other() {
+        let (leaders, violations) = compared(|_, _| true).await;
+        assert!(leaders == 2 && violations > 0);
+        // Between a question to the first and one to the second, and the other way round.
+        let handed_over = compared(|number, before| (number == 1) == (before < 6)).await;
+        assert_eq!(handed_over, (2, 0));
+        let handed_over = compared(|number, before| (number == 1) == (before < 7)).await;
+        assert_eq!(handed_over, (2, 0));
+        assert_eq!(compared(|number, _| number == 2).await, (1, 0));
     }
 }
