@@ -5,6 +5,7 @@
 //! configuration or stops services boots its own ([`alone`]). Everything ends with the test binary, however it ends.
 
 pub mod audit;
+pub mod collector;
 pub mod installation;
 pub mod leases;
 pub mod look;

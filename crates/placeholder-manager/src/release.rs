@@ -6,14 +6,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use tokio::sync::OwnedMutexGuard;
-use tracing::{info, warn};
+use tracing::{Instrument as _, Span, info, info_span, warn};
 
-use coscheduler_core::pipeline_run::RunState;
+use coscheduler_core::annotations;
+use coscheduler_core::pipeline_run::{PipelineRun, RunState};
 use coscheduler_core::teardown::{
     Claim, Leftovers, ObjectRef, PodPhase, RunPresence, Step, next_step, unprotectable,
 };
 use coscheduler_kubernetes::{claims, pods};
 use coscheduler_runtime::queue::Outcome;
+use coscheduler_runtime::trace;
 
 use crate::cache::{Cache, Kind as _, Run, RunKey};
 use crate::error::Error;
@@ -51,8 +53,31 @@ impl CleanUp {
         }
     }
 
-    /// Takes the next steps after a run, as work from the queue: what fails is logged and tried again.
+    /// Takes the next steps after a run, as work from the queue: what fails is logged and tried again. Once the run is
+    /// done, that is part of the trace it was admitted in.
     pub(crate) async fn work(&self, key: RunKey) -> Outcome {
+        let span = self.span(&key);
+        self.take_steps(key).instrument(span).await
+    }
+
+    fn span(&self, key: &RunKey) -> Span {
+        let known = self.cache.get(key).unwrap_or_default();
+        let done = |run: &&Arc<PipelineRun>| run.state == RunState::Done;
+        let Some(run) = known.pipeline_run.values().find(done) else {
+            return Span::none();
+        };
+        let span = info_span!(
+            "clean up",
+            namespace = key.namespace,
+            pipeline_run = run.name
+        );
+        if let Some(traceparent) = run.annotations.get(annotations::TRACEPARENT) {
+            trace::join(&span, traceparent);
+        }
+        span
+    }
+
+    async fn take_steps(&self, key: RunKey) -> Outcome {
         let _turn = Turn::take(&self.busy, &key).await;
         match release(&self.cache, &self.objects, &key).await {
             Ok(Released::ClaimInUse) => Outcome::Retry,

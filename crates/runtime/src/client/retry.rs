@@ -81,6 +81,9 @@ impl Retries {
     /// A call begins.
     pub(super) fn begin(&self, method: MethodLabels, deadline: Deadline) -> Turns {
         self.budget.deposit();
+        // So that a scrape shows the zero that the first one is an increase of.
+        drop(self.metrics.retries.get_or_create(&method));
+        drop(self.metrics.held_back.get_or_create(&method));
         Turns {
             retries: self.clone(),
             method,

@@ -50,6 +50,17 @@ struct Working {
 impl Limit {
     /// At most `calls` of these `services` at once.
     pub(crate) fn new(metrics: &Metrics, calls: usize, services: &[&'static str]) -> Self {
+        let shed = metrics.register(
+            "rpcs_shed",
+            "RPCs answered with RESOURCE_EXHAUSTED because --max-concurrent-calls were being worked on",
+            Family::<ShedLabels, Counter>::default(),
+        );
+        for service in services {
+            // So that a scrape shows the zero that the first one is an increase of.
+            drop(shed.get_or_create(&ShedLabels {
+                grpc_service: (*service).to_owned(),
+            }));
+        }
         Limit {
             free: Arc::new(Semaphore::new(calls.min(Semaphore::MAX_PERMITS))),
             services: services.into(),
@@ -58,11 +69,7 @@ impl Limit {
                 "RPCs being worked on, streams that have begun and calls of health and reflection aside",
                 Gauge::default(),
             ),
-            shed: metrics.register(
-                "rpcs_shed",
-                "RPCs answered with RESOURCE_EXHAUSTED because --max-concurrent-calls were being worked on",
-                Family::default(),
-            ),
+            shed,
         }
     }
 

@@ -1,0 +1,141 @@
+//! A collector of traces: receives what the services export by OTLP, and keeps it to be looked at.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use anyhow::bail;
+use opentelemetry_proto::tonic::collector::trace::v1::trace_service_server::{
+    TraceService, TraceServiceServer,
+};
+use opentelemetry_proto::tonic::collector::trace::v1::{
+    ExportTraceServiceRequest, ExportTraceServiceResponse,
+};
+use opentelemetry_proto::tonic::common::v1::any_value::Value;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tonic::transport::Server;
+use tonic::transport::server::TcpIncoming;
+use tonic::{Request, Response, Status};
+
+/// How long spans may take to arrive on a busy machine.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// A span, as far as tests ask.
+#[derive(Clone, Debug)]
+pub struct Span {
+    /// `service.name` of the process that it comes from.
+    pub service: String,
+    /// Its name.
+    pub name: String,
+    /// Its trace, in hex digits.
+    pub trace: String,
+    /// Its own id, in hex digits.
+    pub id: String,
+    /// The span it is part of, in hex digits; empty for a root.
+    pub parent: String,
+}
+
+/// The collector; clones share what was received.
+#[derive(Clone, Debug)]
+pub struct Collector {
+    spans: watch::Sender<Vec<Span>>,
+    endpoint: String,
+}
+
+impl Collector {
+    /// Listens on loopback for as long as the test binary runs.
+    ///
+    /// # Errors
+    ///
+    /// Where no port is free.
+    pub async fn listen() -> anyhow::Result<Self> {
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let collector = Self {
+            spans: watch::Sender::new(Vec::new()),
+            endpoint: format!("http://{}", listener.local_addr()?),
+        };
+        let server = Server::builder()
+            .add_service(TraceServiceServer::new(collector.clone()))
+            .serve_with_incoming(TcpIncoming::from(listener));
+        tokio::spawn(server);
+        Ok(collector)
+    }
+
+    /// What tells a service to export here, and to do so soon.
+    pub fn environment(&self) -> Vec<(String, String)> {
+        [
+            ("OTEL_EXPORTER_OTLP_ENDPOINT", self.endpoint.as_str()),
+            ("OTEL_BSP_SCHEDULE_DELAY", "100"),
+        ]
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .into()
+    }
+
+    /// Waits until the spans of a trace are as `condition` says, and answers them by their id.
+    ///
+    /// # Errors
+    ///
+    /// What was received where they do not get there.
+    pub async fn trace(
+        &self,
+        trace: &str,
+        what: &str,
+        condition: impl Fn(&[Span]) -> bool,
+    ) -> anyhow::Result<HashMap<String, Span>> {
+        let of_trace = |spans: &Vec<Span>| -> Vec<Span> {
+            let spans = spans.iter().filter(|span| span.trace == trace);
+            spans.cloned().collect()
+        };
+        let mut received = self.spans.subscribe();
+        let arrived = received.wait_for(|spans| condition(&of_trace(spans)));
+        if tokio::time::timeout(LIMIT, arrived).await.is_err() {
+            bail!(
+                "after {LIMIT:?} trace {trace} has no {what}: {:#?}",
+                of_trace(&self.spans.borrow())
+            );
+        }
+        let spans = of_trace(&self.spans.borrow());
+        let by_id = spans.into_iter().map(|span| (span.id.clone(), span));
+        Ok(by_id.collect())
+    }
+
+    /// How many spans were received.
+    pub fn received(&self) -> usize {
+        self.spans.borrow().len()
+    }
+}
+
+#[tonic::async_trait]
+impl TraceService for Collector {
+    async fn export(
+        &self,
+        request: Request<ExportTraceServiceRequest>,
+    ) -> Result<Response<ExportTraceServiceResponse>, Status> {
+        let mut spans = Vec::new();
+        for of_process in request.into_inner().resource_spans {
+            let attributes = of_process.resource.unwrap_or_default().attributes;
+            let service = attributes.into_iter().find_map(|attribute| {
+                let value = attribute.value?.value?;
+                match value {
+                    Value::StringValue(name) if attribute.key == "service.name" => Some(name),
+                    _ => None,
+                }
+            });
+            let service = service.unwrap_or_default();
+            let of_scopes = of_process.scope_spans.into_iter();
+            spans.extend(of_scopes.flat_map(|scope| scope.spans).map(|span| Span {
+                service: service.clone(),
+                name: span.name,
+                trace: hex(&span.trace_id),
+                id: hex(&span.span_id),
+                parent: hex(&span.parent_span_id),
+            }));
+        }
+        self.spans.send_modify(|all| all.extend(spans));
+        Ok(Response::new(ExportTraceServiceResponse::default()))
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

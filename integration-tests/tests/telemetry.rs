@@ -1,0 +1,211 @@
+//! What an operator sees of the services: one trace for one run, and metrics that mean what the documentation says.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::OnceLock;
+
+use anyhow::Context as _;
+use integration_tests::collector::{Collector, Span};
+use integration_tests::metrics::scrape;
+use integration_tests::runs::run;
+use integration_tests::{alone_with, shared};
+use kube::ResourceExt as _;
+use testbed::Config;
+use testbed::services::Service;
+use tonic::transport::Endpoint;
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_client::HealthClient;
+
+const TRACEPARENT: &str = "coscheduler.dev/traceparent";
+const DOCUMENTATION: &str = include_str!("../../docs/metrics.md");
+
+/// Who did what, from the outermost span inwards.
+const ADMISSION: [(&str, &str); 3] = [
+    ("admission-webhook", "admission"),
+    (
+        "admission-webhook",
+        "coscheduler.planner.v1.PlannerService/AdmitPipelineRun",
+    ),
+    (
+        "affinity-planner",
+        "coscheduler.planner.v1.PlannerService/AdmitPipelineRun",
+    ),
+];
+const CREATION: [(&str, &str); 7] = [
+    ("admission-webhook", "admission"),
+    ("watcher", "report"),
+    (
+        "watcher",
+        "coscheduler.planner.v1.PlannerService/ReportPipelineRun",
+    ),
+    (
+        "affinity-planner",
+        "coscheduler.planner.v1.PlannerService/ReportPipelineRun",
+    ),
+    (
+        "affinity-planner",
+        "coscheduler.placeholder.v1.PlaceholderService/Ensure",
+    ),
+    (
+        "placeholder-manager",
+        "coscheduler.placeholder.v1.PlaceholderService/Ensure",
+    ),
+    ("placeholder-manager", "create statefulsets"),
+];
+const CLEAN_UP: [(&str, &str); 3] = [
+    ("admission-webhook", "admission"),
+    ("placeholder-manager", "clean up"),
+    ("placeholder-manager", "delete statefulsets"),
+];
+
+/// Whether these spans are there, each part of the one before it, the first a root.
+fn has_chain(spans: &[Span], chain: &[(&str, &str)]) -> bool {
+    let mut parents = BTreeSet::from([""]);
+    for (service, name) in chain {
+        let found = spans.iter().filter(|span| {
+            span.service == *service && span.name == *name && parents.contains(span.parent.as_str())
+        });
+        parents = found.map(|span| span.id.as_str()).collect();
+    }
+    !parents.is_empty()
+}
+
+#[test]
+fn b6_one_trace_follows_a_run_from_its_admission_to_its_clean_up() -> anyhow::Result<()> {
+    let collector = OnceLock::new();
+    let environment = async || {
+        let listening = Collector::listen().await?;
+        Ok(collector.get_or_init(|| listening).environment())
+    };
+    alone_with(Config::default(), environment, async |scene| {
+        let collector = collector.get().context("nobody listens")?;
+        // An author's own is not taken for it, nor is another run's.
+        let given = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+        let of_author = run("traced")
+            .metadata("annotations", serde_json::json!({TRACEPARENT: given}))
+            .template("source")
+            .task("one", &["source"], &[]);
+        scene.submit(of_author).await?;
+        let stored = scene.succeeds("traced").await?;
+        let traceparent = &stored.annotations()[TRACEPARENT];
+        let trace = traceparent
+            .split('-')
+            .nth(1)
+            .context("no trace in the annotation")?;
+        assert_ne!(traceparent, given);
+        scene.nothing_left_but(&[]).await?;
+
+        for (what, chain) in [
+            ("admission", &ADMISSION[..]),
+            ("creation", &CREATION[..]),
+            ("clean-up", &CLEAN_UP[..]),
+        ] {
+            collector
+                .trace(trace, what, |spans| has_chain(spans, chain))
+                .await?;
+        }
+
+        // The copy of a traced run has a trace of its own.
+        let mut copy = run("copy").task("one", &[], &[]);
+        copy = copy.metadata("annotations", serde_json::to_value(stored.annotations())?);
+        let copy = scene.submit(copy).await?;
+        assert_ne!(&copy.annotations()[TRACEPARENT], traceparent);
+        scene.succeeds("copy").await.map(drop)
+    })
+}
+
+/// A metric as it is documented or exposed: its type and its labels.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Metric {
+    kind: String,
+    labels: BTreeSet<String>,
+}
+
+/// Name to metric.
+type Metrics = BTreeMap<String, Metric>;
+
+/// The rows of the documentation's tables that are about `service`.
+fn documented(service: Service) -> Metrics {
+    let rows = DOCUMENTATION.lines().filter(|line| line.starts_with("| `"));
+    let metrics = rows.filter_map(|row| {
+        let cells: Vec<_> = row.trim_matches('|').split('|').map(str::trim).collect();
+        let [name, kind, labels, services, _meaning] = cells[..] else {
+            panic!("not five columns: {row}");
+        };
+        let concerned = services == "all" || services.split(", ").any(|one| one == service.name());
+        let labels = labels.split(", ").map(|label| label.trim_matches('`'));
+        concerned.then(|| {
+            let metric = Metric {
+                kind: kind.to_owned(),
+                labels: labels
+                    .filter(|label| !label.is_empty())
+                    .map(str::to_owned)
+                    .collect(),
+            };
+            (name.trim_matches('`').to_owned(), metric)
+        })
+    });
+    metrics.collect()
+}
+
+/// What a service exposes, by the names that are asked for: counters with their `_total`.
+fn exposed(text: &str) -> Metrics {
+    let types = text.lines().filter_map(|line| {
+        let (name, kind) = line.strip_prefix("# TYPE ")?.split_once(' ')?;
+        let asked = match kind {
+            "counter" => format!("{name}_total"),
+            _ => name.to_owned(),
+        };
+        let sample = match kind {
+            "histogram" => format!("{name}_count"),
+            _ => asked.clone(),
+        };
+        let labels = text.lines().find_map(|line| {
+            let (series, _) = line.rsplit_once(' ')?;
+            let (name, given) = series.split_once('{').unwrap_or((series, ""));
+            let labels = given.trim_end_matches('}').split("\",");
+            let labels = labels.filter_map(|label| Some(label.split_once('=')?.0.to_owned()));
+            (name == sample).then(|| labels.collect())
+        });
+        let metric = Metric {
+            kind: kind.to_owned(),
+            labels: labels.unwrap_or_default(),
+        };
+        Some((asked, metric))
+    });
+    types.collect()
+}
+
+#[test]
+fn every_metric_is_documented_and_every_documented_metric_is_there() -> anyhow::Result<()> {
+    shared(async |scene| {
+        let of_run = run("measured")
+            .template("source")
+            .task("one", &["source"], &[]);
+        scene.submit(of_run).await?;
+        scene.succeeds("measured").await?;
+        scene.nothing_left_but(&[]).await?;
+        for service in Service::ALL {
+            // A call that ends, for those that serve nothing but streams.
+            let address = scene.stack.services.grpc_address(service);
+            let channel = Endpoint::from_shared(address)?.connect().await?;
+            let mut health = HealthClient::new(channel);
+            health.check(HealthCheckRequest::default()).await?;
+            let text = scrape(&scene.stack.services.http_address(service)).await?;
+            let (documented, exposed) = (documented(service), exposed(&text));
+            let names = |all: &Metrics| all.keys().cloned().collect::<Vec<_>>();
+            assert_eq!(
+                names(&exposed),
+                names(&documented),
+                "{service}: what it exposes against docs/metrics.md"
+            );
+            for (name, metric) in documented {
+                assert_eq!(exposed[&name], metric, "{service}: {name}");
+                for forbidden in ["namespace", "pod", "pipeline_run", "name", "uid"] {
+                    assert!(!metric.labels.contains(forbidden), "{name}: {forbidden}");
+                }
+            }
+        }
+        Ok(())
+    })
+}
