@@ -43,13 +43,15 @@ pub struct Collector {
 }
 
 impl Collector {
-    /// Listens on loopback for as long as the test binary runs.
+    /// Listens on loopback for as long as the test binary runs. Called inside its runtime.
     ///
     /// # Errors
     ///
     /// Where no port is free.
-    pub async fn listen() -> anyhow::Result<Self> {
-        let listener = TcpListener::bind("127.0.0.1:0").await?;
+    pub fn listen() -> anyhow::Result<Self> {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
+        listener.set_nonblocking(true)?;
+        let listener = TcpListener::from_std(listener)?;
         let collector = Self {
             spans: watch::Sender::new(Vec::new()),
             endpoint: format!("http://{}", listener.local_addr()?),

@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use coscheduler_core::violation::Violation;
+use coscheduler_proto::config::CheckFlagsRequest;
+use coscheduler_proto::config::config_service_client::ConfigServiceClient;
 use coscheduler_proto::error::{reason, violations};
 use coscheduler_proto::placeholder::placeholder_service_client::PlaceholderServiceClient;
 use coscheduler_proto::placeholder::{
@@ -397,5 +399,41 @@ fn p7_a_call_that_disagrees_with_the_run_is_refused_and_writes_nothing() -> anyh
         );
         scene.succeeds("forged").await?;
         scene.nothing_left_but(&[]).await
+    })
+}
+
+#[test]
+fn a_message_over_four_mebibytes_is_refused_and_one_below_is_read() -> anyhow::Result<()> {
+    shared(async |scene| {
+        let mut config = ConfigServiceClient::new(channel(&scene, Service::ConfigService).await?);
+        let mut planner =
+            PlannerServiceClient::new(channel(&scene, Service::AffinityPlanner).await?);
+        let mut manager =
+            PlaceholderServiceClient::new(channel(&scene, Service::PlaceholderManager).await?);
+        // What the message takes beside its one text is less than this.
+        for (size, too_large) in [((4 << 20) - 100, false), ((4 << 20) + 1, true)] {
+            let text = "x".repeat(size);
+            let flags = CheckFlagsRequest {
+                flags: [("coschedule".to_owned(), text.clone())].into(),
+            };
+            let plan = PlanRequest {
+                request_uid: text.clone(),
+                ..PlanRequest::default()
+            };
+            let get = GetPlaceholderRequest {
+                namespace: "ci".to_owned(),
+                name: text,
+            };
+            let answers = [
+                config.check_flags(flags).await.map(drop),
+                planner.plan(plan).await.map(drop),
+                manager.get_placeholder(get).await.map(drop),
+            ];
+            for answer in answers {
+                let code = answer.err().map(|status| status.code());
+                assert_eq!(code == Some(Code::OutOfRange), too_large, "{code:?}");
+            }
+        }
+        Ok(())
     })
 }

@@ -11,7 +11,7 @@ use integration_tests::runs::run;
 use integration_tests::{alone_with, shared};
 use kube::ResourceExt as _;
 use testbed::Config;
-use testbed::services::Service;
+use testbed::services::{Service, ServicesConfig};
 use tonic::transport::Endpoint;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
@@ -73,11 +73,11 @@ fn has_chain(spans: &[Span], chain: &[(&str, &str)]) -> bool {
 #[test]
 fn b6_one_trace_follows_a_run_from_its_admission_to_its_clean_up() -> anyhow::Result<()> {
     let collector = OnceLock::new();
-    let environment = async || {
-        let listening = Collector::listen().await?;
-        Ok(collector.get_or_init(|| listening).environment())
+    let export = |services: &mut ServicesConfig| {
+        let collector = collector.get_or_init(|| Collector::listen().unwrap());
+        services.environment = collector.environment();
     };
-    alone_with(Config::default(), environment, async |scene| {
+    alone_with(Config::default(), export, async |scene| {
         let collector = collector.get().context("nobody listens")?;
         // An author's own is not taken for it, nor is another run's.
         let given = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";

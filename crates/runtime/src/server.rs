@@ -34,8 +34,8 @@ pub use deadline::Deadline;
 pub(crate) use deadline::GRPC_TIMEOUT;
 use shed::Limit;
 
-/// The largest message that a service takes, in bytes: `.max_decoding_message_size(MAX_MESSAGE_BYTES)` on its server and
-/// on its clients. A larger one is answered with `OUT_OF_RANGE`. More than twice the largest object etcd stores.
+/// The largest message that a service takes, in bytes: `.max_decoding_message_size(MAX_MESSAGE_BYTES)` on its server. A
+/// larger one is answered with `OUT_OF_RANGE`. More than twice the largest object etcd stores.
 pub const MAX_MESSAGE_BYTES: usize = 4 * 1024 * 1024;
 
 /// How long a connection is used before the client is asked to open a new one, so that clients that never reconnect
