@@ -14,6 +14,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use tokio::sync::{broadcast, watch};
 
 use coscheduler_core::pipeline_run::PipelineRun;
+use coscheduler_kubernetes::pods;
 
 use identities::Identities;
 pub(crate) use kind::Kind;
@@ -136,9 +137,11 @@ impl Cache {
         self.read().runs.get(key).cloned()
     }
 
-    /// Every run that anything is known of.
-    pub(crate) fn keys(&self) -> Vec<RunKey> {
-        self.read().runs.keys().cloned().collect()
+    /// Every run, done or not, that placeholders or claims exist for.
+    pub(crate) fn with_objects(&self) -> Vec<RunKey> {
+        let index = self.read();
+        let runs = index.runs.iter().filter(|(_, run)| run.has_objects());
+        runs.map(|(key, _)| key.clone()).collect()
     }
 
     /// The run with this uid, in whatever namespace.
@@ -205,6 +208,12 @@ impl Run {
     /// The run itself, where it is known.
     pub(crate) fn itself(&self) -> Option<Arc<PipelineRun>> {
         self.pipeline_run.values().next().cloned()
+    }
+
+    fn has_objects(&self) -> bool {
+        !self.stateful_sets.is_empty()
+            || !self.claims.is_empty()
+            || self.pods.values().any(|pod| pods::is_placeholder(pod))
     }
 
     /// What its objects say about the run with this uid that owns them.

@@ -335,30 +335,4 @@ async fn unprotect_claims(
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test]
-    async fn one_caller_at_a_time_and_no_lock_is_kept() {
-        let locks = Locks::default();
-        let key = RunKey {
-            namespace: "ci".to_owned(),
-            uid: "u".to_owned(),
-        };
-        let first = Turn::take(&locks, &key).await;
-        let mut second = Box::pin(Turn::take(&locks, &key));
-        assert!(futures::poll!(&mut second).is_pending());
-        drop(first);
-        let second = second.await;
-        assert_eq!(locks.lock().unwrap().len(), 1);
-        drop(second);
-        assert!(locks.lock().unwrap().is_empty());
-        // A caller that gives up waiting leaves nothing either.
-        let first = Turn::take(&locks, &key).await;
-        let mut second = Box::pin(Turn::take(&locks, &key));
-        assert!(futures::poll!(&mut second).is_pending());
-        drop(second);
-        drop(first);
-        assert!(locks.lock().unwrap().is_empty());
-    }
-}
+mod tests;

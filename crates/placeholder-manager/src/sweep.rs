@@ -1,5 +1,5 @@
-//! The sweep: every run that anything is known of is looked at again, at the beginning and then once a minute. What
-//! belongs to runs that are done or gone is found whoever missed what (N6). All of it is in the cache, so that a sweep
+//! The sweep: every run that placeholders or claims exist for is looked at again, at the beginning and then once a minute.
+//! What belongs to runs that are done or gone is found whoever missed what (N6). All of it is in the cache, so that a sweep
 //! that finds nothing asks the API server for nothing.
 
 use std::time::Duration;
@@ -12,13 +12,13 @@ use crate::cache::{Cache, RunKey};
 
 const PERIOD: Duration = Duration::from_secs(60);
 
-/// Pushes every known run into the queue, again and again.
+/// Pushes every run that may have leftovers into the queue, again and again.
 pub(crate) async fn sweep(cache: &Cache, queue: &Queue<RunKey>) {
     let mut rounds = tokio::time::interval(PERIOD);
     rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         rounds.tick().await;
-        for run in cache.keys() {
+        for run in cache.with_objects() {
             queue.push(run);
         }
     }
