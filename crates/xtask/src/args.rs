@@ -40,10 +40,11 @@ pub(crate) enum Command {
     },
     /// Run the five services as local processes against any cluster
     ///
-    /// Creates namespace coscheduler-system and ConfigMap coscheduler-config (coschedule: pipelineruns) if absent,
-    /// starts the services, registers the webhooks with loopback URLs and an own CA, and prints `ready` on a line of
-    /// its own. The API server must therefore run on this machine. SIGTERM or Ctrl-C removes the registrations again
-    /// and ends the services. After a SIGKILL the next start takes the registrations over; --remove only removes them.
+    /// Creates namespace coscheduler-system and ConfigMap coscheduler-config (coschedule: pipelineruns) if absent, makes
+    /// the service accounts, rights and webhooks of deploy/base, the latter with loopback URLs, starts each service as its
+    /// own account, and prints `ready` on a line of its own. The API server must therefore run on this machine. SIGTERM
+    /// or Ctrl-C removes all that again and ends the services. After a SIGKILL the next start takes it over; --remove only
+    /// removes it.
     Services(ServicesArgs),
 }
 
@@ -95,7 +96,7 @@ pub(crate) struct ServicesArgs {
     pub(crate) kubeconfig: PathBuf,
     #[command(flatten)]
     pub(crate) ports: PortArgs,
-    /// Only remove the webhook registrations that an earlier start left behind
+    /// Only remove what an earlier start left behind, the webhooks first
     #[arg(long)]
     pub(crate) remove: bool,
     /// Log level of the services: error, warn, info, debug, trace, or a filter such as info,kube=debug

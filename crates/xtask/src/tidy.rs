@@ -60,6 +60,8 @@ pub(crate) async fn run(workspace: &Workspace) -> anyhow::Result<()> {
         ),
         ("proto style", outside::buf_lint(workspace).await?),
         ("shell style", outside::shellcheck(workspace).await?),
+        ("image style", outside::hadolint(workspace).await?),
+        ("installation", outside::kustomize(workspace).await?),
     ];
 
     let mut broken = 0;

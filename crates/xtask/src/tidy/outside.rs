@@ -1,5 +1,5 @@
-//! Checks that other programs make: `buf lint` for the contracts, `shellcheck` for scripts. A program that is not there
-//! is said, never passed over in silence.
+//! Checks that other programs make: `buf lint` for the contracts, `shellcheck` for scripts, `hadolint` for the Dockerfile,
+//! `kubectl kustomize` for the installation. A program that is not there is said, never passed over in silence.
 
 use std::io::ErrorKind;
 use std::path::PathBuf;
@@ -88,39 +88,49 @@ async fn buf(workspace: &Workspace) -> anyhow::Result<Result<PathBuf, String>> {
 const SCRIPTS: [&str; 2] = [".ci/run", "crates/testbed/src/guardian.sh"];
 
 pub(super) async fn shellcheck(workspace: &Workspace) -> anyhow::Result<Report> {
-    let output = match workspace.command("shellcheck").args(SCRIPTS).output().await {
+    complaints(workspace, "shellcheck", &SCRIPTS).await
+}
+
+pub(super) async fn hadolint(workspace: &Workspace) -> anyhow::Result<Report> {
+    complaints(workspace, "hadolint", &["--no-color", "Dockerfile"]).await
+}
+
+/// Whether the installation can be rendered. That it works is for the integration tests to say.
+pub(super) async fn kustomize(workspace: &Workspace) -> anyhow::Result<Report> {
+    complaints(workspace, "kubectl", &["kustomize", "deploy/base"]).await
+}
+
+/// What a program has to say that ends with exit code 1 where it finds something.
+async fn complaints(
+    workspace: &Workspace,
+    program: &str,
+    arguments: &[&str],
+) -> anyhow::Result<Report> {
+    let command = format!("{program} {}", arguments.join(" "));
+    let output = match workspace.command(program).args(arguments).output().await {
         Ok(output) => output,
         Err(error) if error.kind() == ErrorKind::NotFound => {
-            let notice = format!(
-                "shellcheck is not installed: {} were not checked",
-                SCRIPTS.join(", ")
-            );
             return Ok(Report {
                 findings: Vec::new(),
-                notices: vec![notice],
+                notices: vec![format!("{program} is not installed: no `{command}`")],
             });
         }
-        Err(error) => return Err(error).context("failed to start shellcheck"),
+        Err(error) => return Err(error).with_context(|| format!("failed to start {program}")),
     };
-    match output.status.code() {
-        Some(0) => Ok(Report::default()),
-        Some(1) => {
-            let text = String::from_utf8_lossy(&output.stdout);
-            Ok(vec![Finding::new(
-                text.trim(),
-                format!(
-                    "edit the script; `shellcheck {}` shows the same",
-                    SCRIPTS.join(" ")
-                ),
-            )]
-            .into())
-        }
+    let text = match output.status.code() {
+        Some(0) => return Ok(Report::default()),
+        Some(1) => [output.stdout, output.stderr].concat(),
         Some(_) | None => bail!(
-            "shellcheck failed ({}): {}",
+            "{program} failed ({}): {}",
             output.status,
             String::from_utf8_lossy(&output.stderr).trim()
         ),
-    }
+    };
+    let finding = Finding::new(
+        String::from_utf8_lossy(&text).trim(),
+        format!("edit what it names; `{command}` shows the same"),
+    );
+    Ok(vec![finding].into())
 }
 
 async fn runs(workspace: &Workspace, program: &str, argument: &str) -> bool {
