@@ -29,6 +29,9 @@ use kube::{Api, Client, ResourceExt as _};
 use serde_json::json;
 use testbed::services::{CONFIGURATION_NAME, NAMESPACE, Service, Services, ServicesConfig};
 use testbed::{Config, TestBed};
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_check_response::ServingStatus;
+use tonic_health::pb::health_client::HealthClient;
 
 type Outcome = anyhow::Result<()>;
 
@@ -81,6 +84,7 @@ fn an_installation_works_with_exactly_its_rights_and_stands_in_nobodys_way_when_
         the_planner_may_nothing(&bed, &client).await?;
 
         lead_here(&client, &services).await?;
+        probes_are_answered(&client, &services).await?;
         let stack = Stack { bed, services };
         use_every_right(&stack.scene().await?).await?;
         let Stack { bed, services } = stack;
@@ -139,6 +143,42 @@ async fn pods_run_under_pod_security_restricted(client: &Client) -> Outcome {
             },
         )
         .await;
+    }
+    Ok(())
+}
+
+/// What the kubelet will ask for is what the services answer to.
+async fn probes_are_answered(client: &Client, services: &Services) -> Outcome {
+    let deployments: Api<Deployment> = Api::namespaced(client.clone(), NAMESPACE);
+    for service in Service::ALL {
+        let deployment = deployments.get(service.name()).await?;
+        let pod = deployment.spec.unwrap().template.spec.unwrap();
+        let container = &pod.containers[0];
+        let channel = tonic::transport::Endpoint::from_shared(services.grpc_address(service))?
+            .connect()
+            .await?;
+        let mut health = HealthClient::new(channel);
+        for probe in [
+            &container.startup_probe,
+            &container.liveness_probe,
+            &container.readiness_probe,
+        ] {
+            let asked = probe.as_ref().unwrap().grpc.as_ref().unwrap();
+            let port = container.ports.as_ref().unwrap().iter();
+            let grpc = port
+                .clone()
+                .find(|port| port.name.as_deref() == Some("grpc"));
+            assert_eq!(asked.port, grpc.unwrap().container_port, "{service}");
+            let request = HealthCheckRequest {
+                service: asked.service.clone().unwrap_or_default(),
+            };
+            let answer = health.check(request).await?.into_inner();
+            assert_eq!(
+                answer.status(),
+                ServingStatus::Serving,
+                "{service} {asked:?}"
+            );
+        }
     }
     Ok(())
 }

@@ -36,6 +36,9 @@ async fn health_goes_from_not_serving_to_serving_and_back_before_the_listener_st
         while within(statuses.message()).await.unwrap().unwrap().status()
             != ServingStatus::NotServing
         {}
+        // What a liveness probe asks for is none of this: nobody restarts a service for what it waits for.
+        let alive = within(client.check(check("liveness"))).await.unwrap();
+        assert_eq!(alive.into_inner().status(), ServingStatus::Serving);
         synced.set(true);
         assert_eq!(
             within(statuses.message()).await.unwrap().unwrap().status(),
