@@ -1,14 +1,15 @@
-//! Who leads, seen from outside: the Leases as they change, by this process's own clock, and what the replicas say about
-//! themselves on `/metrics`.
+//! Who leads, seen from outside: the Leases as they change, by the times in them (all processes of a test bed share one
+//! clock, so that it does not matter how late a change is seen), and what the replicas say about themselves on `/metrics`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use futures::StreamExt as _;
 use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Api, ResourceExt as _};
 use testbed::services::{NAMESPACE, Replica, Service, Services};
@@ -18,9 +19,6 @@ use crate::{Scene, metrics};
 
 /// The services with work for one replica only, which lead by a Lease of their own name.
 pub const LED: [Service; 2] = [Service::PlaceholderManager, Service::Watcher];
-
-/// What an observation may be late by: a renewal that is seen late makes the time until the next holder look shorter.
-const LATENESS: Duration = Duration::from_secs(1);
 
 /// How long it may take until somebody leads.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -45,7 +43,7 @@ struct Seen {
 struct Known {
     holder: String,
     version: Option<String>,
-    changed: Instant,
+    renewed: Option<MicroTime>,
     duration: Duration,
 }
 
@@ -140,31 +138,36 @@ async fn follow(leases: Api<Lease>, seen: Arc<Mutex<Seen>>) {
     let mut leases = pin!(events.applied_objects());
     while let Some(lease) = leases.next().await {
         if let Ok(lease) = lease {
-            lock(&seen).lease(&lease, Instant::now());
+            lock(&seen).lease(&lease);
         }
     }
 }
 
 impl Seen {
-    fn lease(&mut self, lease: &Lease, now: Instant) {
+    fn lease(&mut self, lease: &Lease) {
         let name = lease.name_any();
         let spec = lease.spec.clone().unwrap_or_default();
         let seconds = spec.lease_duration_seconds.unwrap_or_default();
         let is = Known {
             holder: spec.holder_identity.unwrap_or_default(),
             version: lease.resource_version(),
-            changed: now,
+            renewed: spec.renew_time,
             duration: Duration::from_secs(seconds.unsigned_abs().into()),
         };
         if let Some(was) = self.leases.get(&name) {
             if was.version == is.version {
                 return;
             }
-            let held = now.duration_since(was.changed);
             let taken = !was.holder.is_empty() && !is.holder.is_empty() && was.holder != is.holder;
-            if taken && held + LATENESS < was.duration {
+            let left_alone = match (&was.renewed, &spec.acquire_time) {
+                (Some(renewed), Some(acquired)) => {
+                    Duration::try_from(acquired.0.duration_since(renewed.0)).unwrap_or_default()
+                }
+                _ => Duration::ZERO,
+            };
+            if taken && left_alone < was.duration {
                 self.violations.push(format!(
-                    "{} took Lease {name} from {} {held:?} after its last renewal, which was for {:?}",
+                    "{} took Lease {name} from {} {left_alone:?} after its last renewal, which was for {:?}",
                     is.holder, was.holder, was.duration
                 ));
             }
@@ -215,17 +218,19 @@ mod tests {
 
     use super::*;
 
-    /// Holders of a Lease of 15 s, each with the second at which it was seen.
+    /// Holders of a Lease of 15 s, each with the second at which it took or renewed it.
     #[track_caller]
     fn check(history: &[(u64, &str)], violations: usize) {
         let mut seen = Seen::default();
-        let start = Instant::now();
         for (version, (second, holder)) in history.iter().enumerate() {
+            let time = format!("2026-01-01T00:00:{second:02}.000000Z");
             let lease = serde_json::from_value(json!({
                 "metadata": {"name": "watcher", "resourceVersion": version.to_string()},
-                "spec": {"holderIdentity": holder, "leaseDurationSeconds": 15},
+                "spec": {
+                    "holderIdentity": holder, "leaseDurationSeconds": 15, "acquireTime": time, "renewTime": time,
+                },
             }));
-            seen.lease(&lease.unwrap(), start + Duration::from_secs(*second));
+            seen.lease(&lease.unwrap());
         }
         assert_eq!(seen.violations.len(), violations, "{:?}", seen.violations);
     }

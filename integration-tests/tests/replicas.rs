@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use futures::future::{join_all, try_join_all};
-use integration_tests::leases::LED;
+use integration_tests::leases::{LED, leads};
 use integration_tests::look::node;
 use integration_tests::runs::{Run, run};
 use integration_tests::{Scene, alone_with};
@@ -95,6 +95,7 @@ fn n5_each_of_two_replicas_is_killed_once_and_a_hundred_runs_succeed() -> Outcom
                     })
                 })
                 .await?;
+            let led = LED.contains(&replica.service()) && leads(services, replica).await;
             services.kill(replica)?;
             let refused: usize = create(after).await?.into_iter().sum();
             // Whoever asks a replica of ours that was killed asks the other one.
@@ -106,6 +107,10 @@ fn n5_each_of_two_replicas_is_killed_once_and_a_hundred_runs_succeed() -> Outcom
             // The other replica alone sees them through.
             for outcome in join_all(names.iter().map(|name| scene.succeeds(name))).await {
                 outcome.with_context(|| format!("while {replica} was down"))?;
+            }
+            if led {
+                // The killed one would stand for election again.
+                scene.leader(replica.service()).await?;
             }
             services.start_service(replica)?;
             services.wait_ready().await?;

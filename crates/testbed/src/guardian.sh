@@ -3,10 +3,11 @@
 group=$1 folder=$2 stay=
 end() {
   trap '' TERM INT HUP
-  kill -TERM "-$group" 2>/dev/null
-  turns=0
-  while kill -0 "-$group" 2>/dev/null && [ "$turns" -lt 20 ]; do sleep 0.1; turns=$((turns + 1)); done
-  kill -KILL "-$group" 2>/dev/null
+  for signal in TERM KILL; do
+    kill "-$signal" "-$group" 2>/dev/null
+    turns=0
+    while kill -0 "-$group" 2>/dev/null && [ "$turns" -lt 20 ]; do sleep 0.1; turns=$((turns + 1)); done
+  done
   turns=0
   until rm -rf -- "$folder" 2>/dev/null || [ "$turns" -ge 20 ]; do sleep 0.1; turns=$((turns + 1)); done
   exit 0
