@@ -118,13 +118,12 @@ fn known(status: ConfigStatus) -> Result<Known, Vec<Violation>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use coscheduler_core::config::PlaceholderDefaults;
     use coscheduler_core::mode::Mode;
 
     fn in_force(mode: Mode) -> Known {
         Known::InForce(Configuration {
             mode,
-            placeholder: PlaceholderDefaults::default(),
+            ..Configuration::default()
         })
     }
 

@@ -6,7 +6,7 @@ use tracing::warn;
 
 use coscheduler_core::admit::{self, Admission};
 use coscheduler_core::annotations;
-use coscheduler_core::config::{Configuration, PlaceholderDefaults};
+use coscheduler_core::config::Configuration;
 use coscheduler_core::mode::Mode;
 use coscheduler_core::pipeline_run::{OwnerReference, PipelineRun};
 use coscheduler_core::plan;
@@ -167,7 +167,7 @@ fn question(request: AdmitPipelineRunRequest) -> Result<Question, Error> {
 fn off(run: &PipelineRun, violations: &[Violation], request_uid: &str) -> Admission {
     let disabled = Configuration {
         mode: Mode::Disabled,
-        placeholder: PlaceholderDefaults::default(),
+        ..Configuration::default()
     };
     let mut admission = admit::admit(&disabled, run, request_uid);
     let reasons: Vec<_> = violations.iter().map(ToString::to_string).collect();

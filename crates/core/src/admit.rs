@@ -72,7 +72,9 @@ pub fn admit(configuration: &Configuration, run: &PipelineRun, request_uid: &str
         Mode::PipelineRuns if ours => {
             coschedule(configuration, run, Group::from_request_uid(request_uid))
         }
-        Mode::PipelineRuns | Mode::Disabled => leave_alone(run),
+        Mode::Workspaces | Mode::PipelineRuns | Mode::IsolatePipelineRun | Mode::Disabled => {
+            leave_alone(run)
+        }
     }
 }
 

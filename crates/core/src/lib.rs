@@ -11,6 +11,7 @@ pub mod mode;
 pub mod quantity;
 
 pub mod config;
+pub mod pod_template;
 
 pub mod annotations;
 pub mod labels;

@@ -10,7 +10,9 @@ use crate::annotations::{
     GROUP, MODE, PLACEHOLDER, TEKTON_AFFINITY_ASSISTANT, VOLUME_CLAIM_TEMPLATES, field,
 };
 use crate::claim_template::Parts;
-use crate::config::{PLACEHOLDER_CPU, PLACEHOLDER_IMAGE, PLACEHOLDER_MEMORY, PlaceholderDefaults};
+use crate::config::{
+    PLACEHOLDER_CPU, PLACEHOLDER_IMAGE, PLACEHOLDER_MEMORY, POD_TEMPLATE, PlaceholderDefaults,
+};
 use crate::document::Object;
 use crate::mode::Mode;
 use crate::names::{AssistantName, Group};
@@ -62,11 +64,7 @@ impl Pinned {
 
     /// The annotations, the one Tekton reads included.
     pub fn to_annotations(&self) -> BTreeMap<String, String> {
-        let placeholder = serde_json::json!({
-            "cpu": self.placeholder.cpu,
-            "memory": self.placeholder.memory,
-            "image": self.placeholder.image,
-        });
+        let placeholder = serde_json::to_value(&self.placeholder).unwrap_or_default();
         let templates: Map<String, Value> = self
             .templates
             .iter()
@@ -116,7 +114,9 @@ fn text<'a>(
 fn read_mode(text: &str, faults: &mut Vec<Violation>) -> Option<Mode> {
     let fault = match text.parse::<Mode>() {
         Ok(Mode::PipelineRuns) => return Some(Mode::PipelineRuns),
-        Ok(Mode::Disabled) => format!("{text:?} is never pinned; allowed: {}", Mode::PipelineRuns),
+        Ok(Mode::Workspaces | Mode::IsolatePipelineRun | Mode::Disabled) => {
+            format!("{text:?} is never pinned; allowed: {}", Mode::PipelineRuns)
+        }
         Err(error) => error.to_string(),
     };
     faults.push(Violation::new(field(MODE), fault));
@@ -143,6 +143,7 @@ fn read_placeholder(text: &str, faults: &mut Vec<Violation>) -> Option<Placehold
             PLACEHOLDER_CPU => "cpu",
             PLACEHOLDER_MEMORY => "memory",
             PLACEHOLDER_IMAGE => "image",
+            POD_TEMPLATE => "podTemplate",
             other => other,
         };
         format!("{}.{part}", field(PLACEHOLDER))
@@ -268,7 +269,7 @@ mod tests {
             Some("all"),
             &[(
                 mode,
-                "\"all\" is not a coschedule mode of this version; allowed: pipelineruns, disabled",
+                "\"all\" is not a coschedule mode; allowed: workspaces, pipelineruns, isolate-pipelinerun, disabled",
             )],
         );
         let group = "metadata.annotations[coscheduler.dev/group]";
@@ -347,6 +348,7 @@ mod tests {
                     cpu: format!("{cpu}m"),
                     memory: format!("{memory}Ki"),
                     image: format!("registry.example/pause:{cpu}"),
+                    ..PlaceholderDefaults::default()
                 },
                 templates: templates
                     .into_iter()

@@ -16,6 +16,7 @@ use crate::mode::Mode;
 use crate::names::{AssistantName, ClaimTemplateName, label_value};
 use crate::pinned::Pinned;
 use crate::pipeline_run::{PipelineRun, RunState};
+use crate::pod_template::{self, Dropped};
 use crate::violation::Violation;
 
 /// What is to be done for a run, and why.
@@ -81,6 +82,8 @@ pub enum ReasonCode {
     /// A workspace has a `volumeClaimTemplate` although the run is pinned: admission did not see
     /// it, Tekton makes the claim.
     ClaimTemplateNotReplaced,
+    /// A part of the run's `securityContext` is not allowed on a placeholder (P3).
+    SecurityContextReduced,
 }
 
 impl ReasonCode {
@@ -95,6 +98,7 @@ impl ReasonCode {
             Self::ClaimNameVariable => "ClaimNameVariable",
             Self::ClaimNameEmpty => "ClaimNameEmpty",
             Self::ClaimTemplateNotReplaced => "ClaimTemplateNotReplaced",
+            Self::SecurityContextReduced => "SecurityContextReduced",
         }
     }
 }
@@ -118,23 +122,11 @@ pub struct PlaceholderSpec {
     pub memory: String,
     /// Image reference.
     pub image: String,
-    /// What of the run's `spec.taskRunTemplate.podTemplate` the placeholder shares, as it stands there (P3).
+    /// What the placeholder takes over of the run's `podTemplate` and the default's, as [`pod_template`] says (P3).
     pub pod_template: Map<String, Value>,
-    /// The run's service account; empty where it names none (P3).
+    /// The run's service account, else the default's; empty where neither names one (P3).
     pub service_account_name: String,
 }
-
-/// The fields of a run's `podTemplate` that decide where a pod may run and be pulled. The placeholder has to obey them
-/// too: it must not hold a node that the run's pods cannot have (P3).
-const SHARED_POD_TEMPLATE: [&str; 7] = [
-    "affinity",
-    "imagePullSecrets",
-    "nodeSelector",
-    "priorityClassName",
-    "runtimeClassName",
-    "schedulerName",
-    "tolerations",
-];
 
 /// A claim the StatefulSet makes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -230,10 +222,12 @@ fn ensure(run: &PipelineRun, pinned: &Pinned) -> Result<Plan, Vec<Violation>> {
     }
     let message = match pinned.mode {
         Mode::PipelineRuns => format!("all pods of the run share the node of placeholder {name}"),
-        Mode::Disabled => return Ok(not_pinned()),
+        Mode::Workspaces | Mode::IsolatePipelineRun | Mode::Disabled => return Ok(not_pinned()),
     };
     let mut reasons = vec![Reason::new(ReasonCode::CoschedulePipelineRun, message)];
     let claim_names = claims::existing(run, &claim_templates, &name, &mut reasons);
+    let merged = pod_template::merge(run.pod_template.as_ref(), &pinned.placeholder.pod_template);
+    reasons.extend(merged.dropped.iter().map(dropped));
     let placeholder = PlaceholderSpec {
         labels: placeholder_labels(run, &name),
         name,
@@ -242,8 +236,11 @@ fn ensure(run: &PipelineRun, pinned: &Pinned) -> Result<Plan, Vec<Violation>> {
         cpu: pinned.placeholder.cpu.clone(),
         memory: pinned.placeholder.memory.clone(),
         image: pinned.placeholder.image.clone(),
-        pod_template: shared_pod_template(run),
-        service_account_name: run.service_account_name.clone().unwrap_or_default(),
+        pod_template: merged.template,
+        service_account_name: pod_template::service_account_name(
+            run.service_account_name.as_deref(),
+            &pinned.placeholder.pod_template,
+        ),
     };
     Ok(Plan {
         mode: pinned.mode,
@@ -252,14 +249,13 @@ fn ensure(run: &PipelineRun, pinned: &Pinned) -> Result<Plan, Vec<Violation>> {
     })
 }
 
-fn shared_pod_template(run: &PipelineRun) -> Map<String, Value> {
-    let template = run.pod_template.as_ref().and_then(Value::as_object);
-    template
-        .into_iter()
-        .flatten()
-        .filter(|(key, value)| SHARED_POD_TEMPLATE.contains(&key.as_str()) && !value.is_null())
-        .map(|(key, value)| (key.clone(), value.clone()))
-        .collect()
+fn dropped(part: &Dropped) -> Reason {
+    let Dropped { field, value } = part;
+    let message = format!(
+        "the placeholder goes without {field}: {value} of the run's podTemplate.securityContext, which Pod Security \
+         `restricted` does not allow"
+    );
+    Reason::new(ReasonCode::SecurityContextReduced, message)
 }
 
 fn placeholder_labels(run: &PipelineRun, name: &AssistantName) -> BTreeMap<String, String> {

@@ -92,7 +92,7 @@ mod tests {
     use super::*;
     use crate::admit::{TaskAnnotation, admit};
     use crate::annotations::{GROUP, MODE, TRACEPARENT};
-    use crate::config::{Configuration, PlaceholderDefaults};
+    use crate::config::Configuration;
     use crate::mode::Mode;
     use serde_json::{Value, json};
 
@@ -116,7 +116,7 @@ mod tests {
     fn stored() -> PipelineRun {
         let configuration = Configuration {
             mode: Mode::PipelineRuns,
-            placeholder: PlaceholderDefaults::default(),
+            ..Configuration::default()
         };
         let mut stored = admit(&configuration, &manifest(), "request").apply(&manifest());
         stored

@@ -5,7 +5,10 @@ mod config;
 mod placeholder;
 mod planner;
 
-pub use config::{configuration, configuration_to_wire, mode, mode_to_wire, violations_to_wire};
+pub use config::{
+    answer_to_wire, configuration, configuration_to_wire, isolation_scope, isolation_scope_to_wire,
+    mode, mode_to_wire, violations_to_wire,
+};
 pub use placeholder::{
     Identity, identity, identity_to_wire, placeholder_spec_to_wire, placeholder_specs,
 };

@@ -12,7 +12,7 @@ const UID: &str = "705ab4f5-6393-11e8-b7cc-42010a800002";
 fn configuration(mode: Mode) -> Configuration {
     Configuration {
         mode,
-        placeholder: PlaceholderDefaults::default(),
+        ..Configuration::default()
     }
 }
 

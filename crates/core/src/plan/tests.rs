@@ -16,7 +16,7 @@ const UID: &str = "705ab4f5-6393-11e8-b7cc-42010a800002";
 fn configuration(mode: Mode) -> Configuration {
     Configuration {
         mode,
-        placeholder: PlaceholderDefaults::default(),
+        ..Configuration::default()
     }
 }
 
@@ -200,6 +200,7 @@ fn m8_the_plan_is_what_was_pinned() {
         cpu: "70m".to_owned(),
         memory: "7Mi".to_owned(),
         image: "pause:7".to_owned(),
+        ..PlaceholderDefaults::default()
     };
     let spec = placeholder(&admit(&configured, &run, UID).apply(&run));
     assert_eq!(
@@ -427,7 +428,7 @@ fn p3_the_placeholder_shares_what_decides_where_the_runs_pods_may_run() {
             "tolerations": [{"key": "ci", "operator": "Exists"}],
             "schedulerName": null,
             "env": [{"name": "SECRET", "value": "x"}],
-            "securityContext": {"runAsUser": 0},
+            "securityContext": {"runAsUser": 0, "fsGroup": 7},
         })),
         service_account_name: Some("builder".to_owned()),
         ..admitted(&document())
@@ -435,9 +436,37 @@ fn p3_the_placeholder_shares_what_decides_where_the_runs_pods_may_run() {
     let spec = placeholder(&run);
     assert_eq!(
         Value::Object(spec.pod_template),
-        json!({"nodeSelector": {"arch": "arm64"}, "tolerations": [{"key": "ci", "operator": "Exists"}]})
+        json!({
+            "nodeSelector": {"arch": "arm64"},
+            "tolerations": [{"key": "ci", "operator": "Exists"}],
+            "securityContext": {"fsGroup": 7},
+        })
     );
     assert_eq!(spec.service_account_name, "builder");
+    let reason = plan(&run).unwrap().reasons.pop().unwrap();
+    assert_eq!(reason.code, ReasonCode::SecurityContextReduced);
+    assert!(
+        reason.message.contains("runAsUser: 0"),
+        "{}",
+        reason.message
+    );
     run.pod_template = None;
     assert!(placeholder(&run).pod_template.is_empty());
+}
+
+#[test]
+fn m8_p3_the_default_template_that_was_pinned_holds_where_the_run_has_nothing() {
+    let run = PipelineRun {
+        pod_template: Some(json!({"schedulerName": "own"})),
+        ..PipelineRun::parse(&document()).unwrap()
+    };
+    let mut configured = configuration(Mode::PipelineRuns);
+    let default = json!({"schedulerName": "default", "nodeSelector": {"disk": "ssd"}, "serviceAccountName": "placeholder"});
+    configured.placeholder.pod_template = default.as_object().cloned().unwrap();
+    let spec = placeholder(&admit(&configured, &run, UID).apply(&run));
+    assert_eq!(
+        Value::Object(spec.pod_template),
+        json!({"schedulerName": "own", "nodeSelector": {"disk": "ssd"}})
+    );
+    assert_eq!(spec.service_account_name, "placeholder");
 }
