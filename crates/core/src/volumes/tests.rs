@@ -190,7 +190,10 @@ fn v7_every_operator_counts() {
     ] {
         let text = format!("{left} with {right}");
         for terms in [
-            [vec![term(&[left.clone()])], vec![term(&[right.clone()])]],
+            [
+                vec![term(std::slice::from_ref(&left))],
+                vec![term(std::slice::from_ref(&right))],
+            ],
             [vec![term(&[right.clone(), left.clone()])], zones(&["z"])],
         ] {
             let [first, second] = terms;
