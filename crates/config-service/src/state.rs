@@ -2,8 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use coscheduler_core::config::{self, Checked, Configuration};
-use coscheduler_core::mode::Mode;
+use coscheduler_core::config::{self, Configuration};
 use coscheduler_core::violation::Violation;
 
 /// A ConfigMap as it was read.
@@ -37,7 +36,7 @@ impl State {
     pub(crate) fn apply(&mut self, name: &str, read: Option<Read>) {
         self.read = true;
         let checked = match &read {
-            Some(read) => config::check(&read.data).and_then(served),
+            Some(read) => config::check(&read.data),
             None => Err(vec![Violation::new(name, "there is no such ConfigMap")]),
         };
         match checked {
@@ -58,20 +57,10 @@ impl State {
     }
 }
 
-/// The modes whose TaskRuns the other services do not admit yet are refused rather than half kept.
-fn served(checked: Checked) -> Result<Checked, Vec<Violation>> {
-    match checked.configuration.mode {
-        Mode::PipelineRuns | Mode::Disabled => Ok(checked),
-        mode @ (Mode::Workspaces | Mode::IsolatePipelineRun) => Err(vec![Violation::new(
-            config::COSCHEDULE,
-            format!("\"{mode}\" is not served yet; allowed: pipelineruns, disabled"),
-        )]),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use coscheduler_core::mode::Mode;
 
     fn read(mode: &str, resource_version: &str) -> Option<Read> {
         Some(Read {
