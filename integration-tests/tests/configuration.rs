@@ -62,6 +62,7 @@ async fn planned_in(scene: &Scene<'_>, mode: Mode) -> anyhow::Result<()> {
     let request = PlanRequest {
         pipeline_run: Some(coscheduler_proto::json::object_to_struct(&object)),
         request_uid: String::new(),
+        ..PlanRequest::default()
     };
     for _ in 0..600 {
         if planner

@@ -9,7 +9,7 @@ use coscheduler_proto::error::{reason, violations};
 use coscheduler_proto::placeholder::placeholder_service_client::PlaceholderServiceClient;
 use coscheduler_proto::placeholder::{
     EnsureOutcome, EnsureRequest, GetPlaceholderRequest, ListPlaceholdersRequest, PipelineRunRef,
-    PlaceholderPhase, PlaceholderSpec, ReleaseRequest, WatchPlaceholdersRequest,
+    PlaceholderPhase, PlaceholderSpec, ReleaseRequest, Separation, WatchPlaceholdersRequest,
 };
 use coscheduler_proto::planner::planner_service_client::PlannerServiceClient;
 use coscheduler_proto::planner::{
@@ -110,6 +110,7 @@ async fn plan(scene: &Scene<'_>, object: &Value) -> Result<PlanResponse, Status>
     let request = PlanRequest {
         pipeline_run: Some(coscheduler_proto::json::object_to_struct(object)),
         request_uid: "a".to_owned(),
+        ..PlanRequest::default()
     };
     planner.plan(request).await.map(tonic::Response::into_inner)
 }
@@ -177,7 +178,7 @@ fn a_malformed_request_is_answered_with_every_violation_at_once() -> anyhow::Res
             .admit_run(AdmitRunRequest::default())
             .await
             .unwrap_err();
-        assert_eq!(fields(&status), ["username"]);
+        assert_eq!(fields(&status), ["username", "kind"]);
 
         let mut manager =
             PlaceholderServiceClient::connect(address(&scene, Service::PlaceholderManager)).await?;
@@ -339,6 +340,7 @@ fn p7_a_call_that_disagrees_with_the_run_is_refused_and_writes_nothing() -> anyh
             cpu: "1".to_owned(),
             memory: "1Gi".to_owned(),
             image: "evil".to_owned(),
+            separation: Separation::Spread.into(),
             ..PlaceholderSpec::default()
         };
         for (pipeline_run, code, expect) in [

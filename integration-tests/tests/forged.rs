@@ -16,7 +16,7 @@ use coscheduler_proto::json::to_struct;
 use coscheduler_proto::placeholder::placeholder_service_client::PlaceholderServiceClient;
 use coscheduler_proto::placeholder::{
     ClaimTemplate, EnsureOutcome, EnsureRequest, PipelineRunRef, PlaceholderSpec, ReleaseOutcome,
-    ReleaseRequest,
+    ReleaseRequest, Separation,
 };
 use coscheduler_proto::planner::PlanRequest;
 use coscheduler_proto::planner::planner_service_client::PlannerServiceClient;
@@ -101,6 +101,7 @@ impl Trial {
         let request = PlanRequest {
             pipeline_run: Some(to_struct(&to_json(&run))),
             request_uid: String::new(),
+            ..PlanRequest::default()
         };
         let plan = self.planner.clone().plan(request).await?.into_inner().plan;
         let placeholder = plan.and_then(|plan| plan.placeholders.into_iter().next());
@@ -273,6 +274,9 @@ fn _every_field(request: EnsureRequest, release: ReleaseRequest, template: Claim
              image: _,
              pod_template: _,
              service_account_name: _,
+             single_pod_claims: _,
+             unmounted_claim_names: _,
+             separation: _,
          }| (),
     );
     let ClaimTemplate {
@@ -469,6 +473,27 @@ fn p7_ensure_with_a_claim_template_of_another_runs_annotations() -> Outcome {
             others.other.placeholder.claim_templates[0]
                 .annotations
                 .clone();
+    })
+}
+
+#[test]
+fn p7_ensure_with_a_template_of_another_run_to_create_beside_the_placeholder() -> Outcome {
+    ensure_refused("placeholders[0].single_pod_claims", |call, others| {
+        call.placeholders[0].single_pod_claims = others.other.placeholder.claim_templates.clone();
+    })
+}
+
+#[test]
+fn p7_ensure_with_a_claim_of_another_run_that_is_not_mounted() -> Outcome {
+    ensure_refused("placeholders[0].unmounted_claim_names", |call, others| {
+        call.placeholders[0].unmounted_claim_names = others.other.placeholder.claim_names.clone();
+    })
+}
+
+#[test]
+fn m4_ensure_with_the_isolation_of_another_mode() -> Outcome {
+    ensure_refused("placeholders[0].separation", |call, _| {
+        call.placeholders[0].set_separation(Separation::IsolateCluster);
     })
 }
 

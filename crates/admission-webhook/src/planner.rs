@@ -5,9 +5,10 @@ use std::time::Duration;
 use tonic::Status;
 
 use coscheduler_core::admit::Admission;
+use coscheduler_core::admit_run::ChildAdmission;
 use coscheduler_proto::convert;
 use coscheduler_proto::planner::planner_service_client::PlannerServiceClient;
-use coscheduler_proto::planner::{AdmitPipelineRunRequest, AdmitRunRequest, AdmitRunResponse};
+use coscheduler_proto::planner::{AdmitPipelineRunRequest, AdmitRunRequest};
 use coscheduler_runtime::client::{Channel, request};
 
 /// Asks what to write into a PipelineRun.
@@ -27,7 +28,7 @@ pub(crate) async fn admit_pipeline_run(
     Ok(convert::admission(answer.into_inner()))
 }
 
-/// Asks what to remove from a TaskRun or CustomRun.
+/// Asks what to write into a TaskRun or CustomRun.
 ///
 /// # Errors
 ///
@@ -36,8 +37,8 @@ pub(crate) async fn admit_run(
     planner: &PlannerServiceClient<Channel>,
     question: AdmitRunRequest,
     patience: Duration,
-) -> Result<AdmitRunResponse, Status> {
+) -> Result<ChildAdmission, Status> {
     let mut planner = planner.clone();
     let answer = planner.admit_run(request(question, patience)).await?;
-    Ok(answer.into_inner())
+    Ok(convert::child_admission(answer.into_inner()))
 }

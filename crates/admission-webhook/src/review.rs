@@ -6,14 +6,14 @@ use prost_types::Struct;
 use serde_json::Value;
 
 use coscheduler_core::admit::Admission;
+use coscheduler_core::admit_run::ChildAdmission;
 use coscheduler_core::annotations;
 use coscheduler_core::violation::Violation;
 use coscheduler_kubernetes::admission::{Mutation, patch};
+use coscheduler_kubernetes::child_run;
 use coscheduler_kubernetes::pipeline_run::read_parts;
-use coscheduler_proto::json;
-use coscheduler_proto::planner::{
-    AdmitPipelineRunRequest, AdmitRunRequest, AdmitRunResponse, OwnerReference,
-};
+use coscheduler_proto::planner::{AdmitPipelineRunRequest, AdmitRunRequest};
+use coscheduler_proto::{convert, json};
 
 /// HTTP 422, as the API server answers what it cannot process. Tekton takes it as final (`CreateRunFailed`).
 const UNPROCESSABLE: u16 = 422;
@@ -40,6 +40,9 @@ pub(crate) fn pipeline_run_question(
         request_uid: request.uid.clone(),
         pipeline_run: Some(askable(object)?),
         old_pipeline_run: old.transpose()?,
+        username: request.user_info.username.clone().unwrap_or_default(),
+        pipeline_coschedule: None,
+        namespace_coschedule: None,
     })
 }
 
@@ -55,27 +58,13 @@ fn askable(object: &Value) -> Result<Struct, Violation> {
     }
 }
 
-/// What to ask about a TaskRun or CustomRun that is being created.
-pub(crate) fn run_question(request: &AdmissionRequest<DynamicObject>) -> AdmitRunRequest {
-    let metadata = request.object.as_ref().map(|object| &object.metadata);
-    let owners = metadata.and_then(|metadata| metadata.owner_references.as_ref());
-    let controller = owners
-        .into_iter()
-        .flatten()
-        .find(|owner| owner.controller == Some(true))
-        .map(|owner| OwnerReference {
-            api_version: owner.api_version.clone(),
-            kind: owner.kind.clone(),
-            name: owner.name.clone(),
-            uid: owner.uid.clone(),
-        });
-    AdmitRunRequest {
-        annotations: metadata
-            .and_then(|metadata| metadata.annotations.clone())
-            .unwrap_or_default(),
-        controller,
-        username: request.user_info.username.clone().unwrap_or_default(),
-    }
+/// What to ask about a TaskRun or CustomRun that is being created; `None` for anything else.
+pub(crate) fn run_question(request: &AdmissionRequest<DynamicObject>) -> Option<AdmitRunRequest> {
+    let object = request.object.as_ref()?;
+    let username = request.user_info.username.as_deref().unwrap_or_default();
+    let spec = &object.data["spec"];
+    child_run::view(&request.kind.kind, &object.metadata, spec, username)
+        .map(convert::child_run_to_wire)
 }
 
 /// What the planner wants written into a PipelineRun. A new one that is coscheduled carries the trace it was admitted in,
@@ -104,15 +93,18 @@ pub(crate) fn pipeline_run_mutation(
         bindings: admission
             .bindings
             .iter()
-            .map(|binding| (binding.workspace.clone(), binding.claim_name.clone()))
+            .map(|binding| (binding.workspace.clone(), binding.source.clone()))
             .collect(),
+        cancel: None,
     }
 }
 
-/// What the planner wants removed from a TaskRun or CustomRun.
-pub(crate) fn run_mutation(answer: &AdmitRunResponse) -> Mutation {
+/// What the planner wants written into a TaskRun or CustomRun.
+pub(crate) fn run_mutation(admission: &ChildAdmission) -> Mutation {
     Mutation {
-        remove_annotations: answer.remove_annotations.clone(),
+        set_annotations: admission.set_annotations.clone(),
+        remove_annotations: admission.remove_annotations.clone(),
+        cancel: admission.cancel.clone(),
         ..Mutation::default()
     }
 }
@@ -152,7 +144,7 @@ pub(crate) fn refused(
         })
         .collect();
     let mut response = AdmissionResponse::from(request).deny(format!(
-        "tekton-coscheduler cannot read this {}: {}",
+        "tekton-coscheduler refuses this {}: {}",
         request.kind.kind,
         reasons.join("; ")
     ));

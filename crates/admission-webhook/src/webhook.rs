@@ -93,9 +93,15 @@ async fn admit_run(
 ) -> Result<Response, (StatusCode, String)> {
     let request = read(review)?;
     let object = review::object(&request);
-    let question = review::run_question(&request);
+    let Some(question) = review::run_question(&request) else {
+        let message = format!(
+            "a review of a {}, which nobody asked for",
+            request.kind.kind
+        );
+        return Err((StatusCode::BAD_REQUEST, message));
+    };
     let answer = planner::admit_run(&planner, question, wait.patience()).await;
-    let decision = answer.map(|answer| (review::run_mutation(&answer), answer.warnings));
+    let decision = answer.map(|admission| (review::run_mutation(&admission), admission.warnings));
     Ok(answered(&request, respond(&request, &object, decision)))
 }
 

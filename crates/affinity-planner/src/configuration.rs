@@ -8,12 +8,15 @@ use tokio::sync::watch;
 use tonic::{Status, Streaming};
 use tracing::{info, warn};
 
+use coscheduler_core::admit::InForce;
 use coscheduler_core::config::Configuration;
 use coscheduler_core::violation::Violation;
 use coscheduler_proto::config::config_service_client::ConfigServiceClient;
 use coscheduler_proto::config::{ConfigStatus, WatchConfigRequest, WatchConfigResponse};
 use coscheduler_proto::convert;
 use coscheduler_runtime::Condition;
+
+use crate::error::Error;
 use coscheduler_runtime::client::Channel;
 
 /// What is known about the configuration.
@@ -28,6 +31,19 @@ pub(crate) enum Known {
 }
 
 impl Known {
+    /// The configuration in force, or why there is none.
+    ///
+    /// # Errors
+    ///
+    /// Where nothing is known yet.
+    pub(crate) fn in_force(&self) -> Result<InForce<'_>, Error> {
+        match self {
+            Self::Nothing => Err(Error::ConfigNotRead),
+            Self::Invalid(violations) => Ok(Err(violations)),
+            Self::InForce(configuration) => Ok(Ok(configuration)),
+        }
+    }
+
     /// Takes in what the config service has sent; whether that changed anything. A config service that has restarted
     /// beside a ConfigMap that is not valid knows of no valid configuration: then the one that was in force stays (M7).
     fn take_in(&mut self, sent: Self) -> bool {
@@ -118,13 +134,12 @@ fn known(status: ConfigStatus) -> Result<Known, Vec<Violation>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use coscheduler_core::config::PlaceholderDefaults;
     use coscheduler_core::mode::Mode;
 
     fn in_force(mode: Mode) -> Known {
         Known::InForce(Configuration {
             mode,
-            placeholder: PlaceholderDefaults::default(),
+            ..Configuration::default()
         })
     }
 

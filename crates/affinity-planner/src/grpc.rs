@@ -4,10 +4,9 @@ use tokio::sync::watch;
 use tonic::{Request, Response, Status};
 use tracing::warn;
 
-use coscheduler_core::admit::{self, Admission};
+use coscheduler_core::admit;
+use coscheduler_core::admit_run::admit_run;
 use coscheduler_core::annotations;
-use coscheduler_core::config::{Configuration, PlaceholderDefaults};
-use coscheduler_core::mode::Mode;
 use coscheduler_core::pipeline_run::{OwnerReference, PipelineRun};
 use coscheduler_core::plan;
 use coscheduler_core::restore::restore;
@@ -61,19 +60,25 @@ impl PlannerService for Planner {
         let PlanRequest {
             pipeline_run,
             request_uid,
+            pipeline_coschedule,
+            namespace_coschedule,
         } = request.into_inner();
         let run = convert::pipeline_run(pipeline_run).map_err(Error::BadRequest)?;
         let admitted = !run.uid.is_empty() || run.annotations.contains_key(annotations::MODE);
         let plan = if admitted {
             convert::plan_to_wire(&plan::plan(&run).map_err(of_run)?)
         } else {
-            match self.configuration() {
-                Known::Nothing => return Err(Error::ConfigNotRead.into()),
-                Known::Invalid(_) => convert::plan_to_wire(&plan::plan(&run).map_err(of_run)?),
-                Known::InForce(configuration) => convert::preview_to_wire(
-                    plan::preview(&configuration, &run, &request_uid).map_err(of_run)?,
-                ),
-            }
+            let question = admit::Question {
+                run: &run,
+                request_uid: &request_uid,
+                created_by: "",
+                pipeline_override: pipeline_coschedule.as_deref(),
+                namespace_override: namespace_coschedule.as_deref(),
+            };
+            let configuration = self.configuration();
+            let in_force = configuration.in_force()?;
+            let preview = plan::preview(in_force, &self.tekton_controller, &question);
+            convert::preview_to_wire(preview.map_err(of_run)?)
         };
         Ok(Response::new(PlanResponse { plan: Some(plan) }))
     }
@@ -93,20 +98,23 @@ impl PlannerService for Planner {
         &self,
         request: Request<AdmitPipelineRunRequest>,
     ) -> Answer<AdmitPipelineRunResponse> {
-        let Question { uid, run, old } = question(request.into_inner())?;
-        let admission = match (old, self.configuration()) {
+        let asked = question(request.into_inner())?;
+        let admission = match &asked.old {
             // What was pinned stays, whatever the configuration has become.
-            (Some(old), _) => restore(&old, &run),
-            (None, Known::Nothing) => return Err(Error::ConfigNotRead.into()),
-            (None, Known::Invalid(violations)) => off(&run, &violations, &uid),
-            (None, Known::InForce(configuration)) => admit::admit(&configuration, &run, &uid),
+            Some(old) => restore(old, &asked.run),
+            None => {
+                let configuration = self.configuration();
+                let in_force = configuration.in_force()?;
+                admit::admit(in_force, &self.tekton_controller, &asked.as_question())
+                    .map_err(of_run)?
+            }
         };
         Ok(Response::new(convert::admission_to_wire(admission)))
     }
 
     async fn admit_run(&self, request: Request<AdmitRunRequest>) -> Answer<AdmitRunResponse> {
         let run = convert::child_run(request.into_inner()).map_err(Error::BadRequest)?;
-        let admission = admit::admit_run(&run, &self.tekton_controller);
+        let admission = admit_run(&run, &self.tekton_controller);
         let of_pipeline_run = run
             .controller
             .as_ref()
@@ -119,26 +127,41 @@ impl PlannerService for Planner {
                  it; if it did, --tekton-controller-username is wrong"
             );
         }
-        Ok(Response::new(AdmitRunResponse {
-            remove_annotations: admission.remove_annotations,
-            warnings: admission.warnings,
-        }))
+        Ok(Response::new(convert::child_admission_to_wire(admission)))
     }
 }
 
 /// A question about a PipelineRun, once read.
-struct Question {
+struct Asked {
     uid: String,
     run: PipelineRun,
     /// The run as it is stored, where it is being updated.
     old: Option<PipelineRun>,
+    username: String,
+    pipeline_coschedule: Option<String>,
+    namespace_coschedule: Option<String>,
 }
 
-fn question(request: AdmitPipelineRunRequest) -> Result<Question, Error> {
+impl Asked {
+    fn as_question(&self) -> admit::Question<'_> {
+        admit::Question {
+            run: &self.run,
+            request_uid: &self.uid,
+            created_by: &self.username,
+            pipeline_override: self.pipeline_coschedule.as_deref(),
+            namespace_override: self.namespace_coschedule.as_deref(),
+        }
+    }
+}
+
+fn question(request: AdmitPipelineRunRequest) -> Result<Asked, Error> {
     let AdmitPipelineRunRequest {
         request_uid,
         pipeline_run,
         old_pipeline_run,
+        username,
+        pipeline_coschedule,
+        namespace_coschedule,
     } = request;
     let mut violations = Vec::new();
     let mut faulty = |faults: Vec<Violation>| violations.extend(faults);
@@ -154,26 +177,14 @@ fn question(request: AdmitPipelineRunRequest) -> Result<Question, Error> {
         violations.push(Violation::new("request_uid", "is empty; it is required"));
     }
     match run {
-        Some(run) if violations.is_empty() => Ok(Question {
+        Some(run) if violations.is_empty() => Ok(Asked {
             uid: request_uid,
             run,
             old,
+            username,
+            pipeline_coschedule,
+            namespace_coschedule,
         }),
         Some(_) | None => Err(Error::BadRequest(violations)),
     }
-}
-
-/// No good configuration was ever seen: bad flags never stop CI, they switch coscheduling off and say so (M7).
-fn off(run: &PipelineRun, violations: &[Violation], request_uid: &str) -> Admission {
-    let disabled = Configuration {
-        mode: Mode::Disabled,
-        placeholder: PlaceholderDefaults::default(),
-    };
-    let mut admission = admit::admit(&disabled, run, request_uid);
-    let reasons: Vec<_> = violations.iter().map(ToString::to_string).collect();
-    admission.warnings.push(format!(
-        "coscheduling is off: the ConfigMap of tekton-coscheduler is not valid ({})",
-        reasons.join("; ")
-    ));
-    admission
 }

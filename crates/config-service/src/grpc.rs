@@ -59,18 +59,7 @@ impl ConfigService for Config {
     }
 
     async fn check_flags(&self, request: Request<CheckFlagsRequest>) -> Answer<CheckFlagsResponse> {
-        let answer = match config::check(&request.into_inner().flags) {
-            Ok(checked) => CheckFlagsResponse {
-                configuration: Some(convert::configuration_to_wire(&checked.configuration)),
-                violations: Vec::new(),
-                warnings: checked.warnings,
-            },
-            Err(violations) => CheckFlagsResponse {
-                configuration: None,
-                violations: convert::violations_to_wire(&violations),
-                warnings: Vec::new(),
-            },
-        };
+        let answer = convert::answer_to_wire(config::answer(&request.into_inner().flags));
         Ok(Response::new(answer))
     }
 }

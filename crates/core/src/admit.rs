@@ -1,17 +1,29 @@
-//! What admission writes on a run when it is created: the mode in force, the run's own group, and
-//! claims of that group in place of its `volumeClaimTemplate`s. TaskRuns and CustomRuns that Tekton
-//! makes of a run join its group; whatever else carries our annotations is a new run.
+//! What admission writes on a run when it is created: the mode in force, the run's own group, the claims that are known,
+//! and, where one placeholder serves the whole run, claims of that group in place of its `volumeClaimTemplate`s. A run
+//! that Tekton makes as a part of another joins that one; whatever else carries our annotations is a new run.
+//!
+//! What becomes of TaskRuns and CustomRuns is in [`admit_run`](crate::admit_run).
+
+mod copied;
+mod multiple_claims;
+mod overrides;
+pub(crate) mod pinned_by_others;
 
 use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use crate::annotations::{PINNED, TEKTON_AFFINITY_ASSISTANT, TRACEPARENT};
+use crate::annotations::{PART_OF, TEKTON_AFFINITY_ASSISTANT, TRACEPARENT};
 use crate::config::Configuration;
 use crate::mode::Mode;
-use crate::names::{AssistantName, ClaimTemplateName, Group, claim_name};
-use crate::pinned::{Pinned, carried_templates};
-use crate::pipeline_run::{OwnerReference, PipelineRun, WorkspaceBinding, WorkspaceSource};
+use crate::names::{ClaimTemplateName, Group, claim_name};
+use crate::pinned::{Pinned, handed_on, whole_run};
+use crate::pipeline_run::{ClaimTemplate, OwnerReference, PipelineRun, WorkspaceSource};
+use crate::run_claims;
+use crate::violation::Violation;
+
+use copied::Copied;
+use pinned_by_others::{forged, of_tasks, present};
 
 /// The username of Tekton's controller in an ordinary installation.
 pub const TEKTON_CONTROLLER: &str =
@@ -20,17 +32,36 @@ pub const TEKTON_CONTROLLER: &str =
 /// The only `spec.managedBy` that is coscheduled, beside none at all (M5).
 pub const MANAGED_BY_TEKTON: &str = "tekton.dev/pipeline";
 
+/// A PipelineRun that is being created, and what has to be known beside it.
+#[derive(Debug, Clone, Copy)]
+pub struct Question<'a> {
+    /// The run.
+    pub run: &'a PipelineRun,
+    /// The uid of the admission request; the run's group is drawn from it.
+    pub request_uid: &'a str,
+    /// The username that creates the run.
+    pub created_by: &'a str,
+    /// Annotation [`OVERRIDE`](crate::annotations::OVERRIDE) of the Pipeline that `spec.pipelineRef` names in the run's
+    /// own namespace (B1).
+    pub pipeline_override: Option<&'a str>,
+    /// The same annotation of the run's Namespace (B1).
+    pub namespace_override: Option<&'a str>,
+}
+
+/// The configuration in force, or why there is none.
+pub type InForce<'a> = Result<&'a Configuration, &'a [Violation]>;
+
 /// What admission changes on a new PipelineRun.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Admission {
     /// Annotations to set, over whatever the author put there.
     pub set_annotations: BTreeMap<String, String>,
     /// Pinned annotations the author put there and that are not set again, in the order of
-    /// [`PINNED`].
+    /// [`PINNED`](crate::annotations::PINNED).
     pub remove_annotations: Vec<String>,
     /// Pinned annotations in `spec.taskRunSpecs[].metadata`, where they would win over the run's own.
     pub remove_task_annotations: Vec<TaskAnnotation>,
-    /// Workspaces whose source becomes a claim, in the run's order. Everything else about a binding
+    /// Workspaces whose source becomes another one, in the run's order. Everything else about a binding
     /// stays.
     pub bindings: Vec<RewrittenBinding>,
     /// What the author should know.
@@ -46,34 +77,97 @@ pub struct TaskAnnotation {
     pub key: String,
 }
 
-/// A workspace whose source becomes `persistentVolumeClaim: {claimName}` (V2).
+/// A workspace whose source becomes another one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RewrittenBinding {
     /// The workspace.
     pub workspace: String,
-    /// The claim.
-    pub claim_name: String,
+    /// What backs it from now on.
+    pub source: RewrittenSource,
+}
+
+/// What backs a workspace instead of what its author wrote.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RewrittenSource {
+    /// `persistentVolumeClaim`: the placeholder's claim of this name (V2).
+    Claim(String),
+    /// `volumeClaimTemplate`: the one that the run this is a copy of was created with (V2a).
+    Template(Value),
+}
+
+impl RewrittenSource {
+    fn to_source(&self) -> WorkspaceSource {
+        match self {
+            Self::Claim(claim_name) => WorkspaceSource::Claim {
+                claim_name: claim_name.clone(),
+            },
+            Self::Template(template) => WorkspaceSource::ClaimTemplate(ClaimTemplate {
+                name: template_name(template).map(str::to_owned),
+                template: template.clone(),
+            }),
+        }
+    }
 }
 
 /// Decides about a PipelineRun that is being created.
 ///
-/// - `disabled`, or managed by another controller than Tekton's: nothing is set, and annotations
-///   that only admission may write are removed (M5).
-/// - `pipelineruns`: the mode, a group drawn from `request_uid`, the placeholder defaults and the
-///   templates that claims replace are pinned (M3, M8, V2).
-/// - A run created from a copy of another run's stored object gets its templates back and claims of
-///   its own (V2a).
-pub fn admit(configuration: &Configuration, run: &PipelineRun, request_uid: &str) -> Admission {
-    let ours = run
+/// - A part of another run, made by Tekton itself, has the placeholders of that run and none of its own.
+/// - `disabled`, managed by another controller than Tekton's (M5), or while Tekton's own flag is on (M9): nothing is set,
+///   and annotations that only admission may write are removed.
+/// - `workspaces`: mode, a group drawn from the request, placeholder defaults and claims are pinned (M1, M8).
+/// - `pipelineruns`, `isolate-pipelinerun`: the same, and the templates that claims replace (M3, M4, V2).
+/// - A run created from a copy of another run's stored object gets its templates back, and claims of its own (V2a).
+///
+/// `tekton_controller` is the username of Tekton's controller, ordinarily [`TEKTON_CONTROLLER`].
+///
+/// # Errors
+/// Why the run is refused: an override that is no mode or not allowed, with who allows what (B1), and claims of another
+/// run's placeholder whose templates are not known (V2a).
+pub fn admit(
+    in_force: InForce<'_>,
+    tekton_controller: &str,
+    question: &Question<'_>,
+) -> Result<Admission, Vec<Violation>> {
+    let run = question.run;
+    if joins_owner(
+        run.controller.as_ref(),
+        question.created_by,
+        tekton_controller,
+    ) {
+        return Ok(join(run));
+    }
+    let managed_by_tekton = run
         .managed_by
         .as_deref()
         .is_none_or(|manager| manager == MANAGED_BY_TEKTON);
-    match configuration.mode {
-        Mode::PipelineRuns if ours => {
-            coschedule(configuration, run, Group::from_request_uid(request_uid))
-        }
-        Mode::PipelineRuns | Mode::Disabled => leave_alone(run),
+    if !managed_by_tekton {
+        return Ok(leave_alone(run, None));
     }
+    let configuration = match in_force {
+        Ok(configuration) => configuration,
+        Err(reasons) => return Ok(leave_alone(run, Some(off(reasons)))),
+    };
+    if let Some(flag) = &configuration.tekton_coschedule {
+        return Ok(leave_alone(run, Some(left_to_tekton(flag))));
+    }
+    let mode = overrides::mode(configuration, question).map_err(|violation| vec![violation])?;
+    match mode {
+        Mode::Disabled => Ok(leave_alone(run, None)),
+        Mode::Workspaces | Mode::PipelineRuns | Mode::IsolatePipelineRun => {
+            let group = Group::from_request_uid(question.request_uid);
+            coschedule(configuration, run, mode, group)
+        }
+    }
+}
+
+/// Whether Tekton's own controller makes an object for a PipelineRun. Both are needed, as anybody can write an owner
+/// reference.
+pub(crate) fn joins_owner(
+    controller: Option<&OwnerReference>,
+    created_by: &str,
+    tekton_controller: &str,
+) -> bool {
+    created_by == tekton_controller && controller.is_some_and(OwnerReference::is_pipeline_run)
 }
 
 impl Admission {
@@ -92,9 +186,7 @@ impl Admission {
         for rewritten in &self.bindings {
             for binding in &mut run.workspaces {
                 if binding.name == rewritten.workspace {
-                    binding.source = WorkspaceSource::Claim {
-                        claim_name: rewritten.claim_name.clone(),
-                    };
+                    binding.source = rewritten.source.to_source();
                 }
             }
         }
@@ -102,215 +194,159 @@ impl Admission {
     }
 }
 
-fn leave_alone(run: &PipelineRun) -> Admission {
+/// A part of another run keeps what its own TaskRuns need of what Tekton copied from its parent. Where that is not all
+/// there, the parent is not coscheduled, and neither is its part.
+fn join(run: &PipelineRun) -> Admission {
+    let Some((mode, group, _)) = handed_on(&run.annotations) else {
+        return Admission {
+            remove_annotations: present(&run.annotations, |_| true),
+            remove_task_annotations: of_tasks(run),
+            ..Admission::default()
+        };
+    };
+    let parent = run.controller.as_ref().map(|owner| owner.name.clone());
+    let assistant = whole_run(mode, &group).map(|name| name.to_string());
+    let set_annotations = BTreeMap::from([
+        (PART_OF.to_owned(), parent.unwrap_or_default()),
+        (
+            TEKTON_AFFINITY_ASSISTANT.to_owned(),
+            assistant.unwrap_or_default(),
+        ),
+    ]);
+    Admission {
+        remove_annotations: present(&run.annotations, |key| {
+            !set_annotations.contains_key(key) && !crate::admit_run::HANDED_ON.contains(&key)
+        }),
+        set_annotations,
+        remove_task_annotations: of_tasks(run),
+        ..Admission::default()
+    }
+}
+
+/// No good configuration was ever seen: bad flags never stop CI, they switch coscheduling off and say so (M7).
+fn off(reasons: &[Violation]) -> String {
+    let reasons: Vec<_> = reasons.iter().map(ToString::to_string).collect();
+    format!(
+        "coscheduling is off: the ConfigMap of tekton-coscheduler is not valid ({})",
+        reasons.join("; ")
+    )
+}
+
+fn left_to_tekton(flag: &str) -> String {
+    format!(
+        "tekton-coscheduler leaves this run to Tekton, whose own flag coschedule is {flag:?}; set it to \"disabled\" in \
+         Tekton's ConfigMap feature-flags"
+    )
+}
+
+fn leave_alone(run: &PipelineRun, why: Option<String>) -> Admission {
     let copied = Copied::of(run);
-    let mut warnings = forged(run, &copied);
-    warnings.extend(run.workspaces.iter().filter_map(|binding| {
-        let claim = copied.template(binding)?.claim_name;
-        let name = &binding.name;
-        Some(format!(
-            "workspace {name:?} is bound to claim {claim:?} of another run, which goes away with that run; \
-             bind a volumeClaimTemplate instead"
-        ))
-    }));
+    let mut warnings: Vec<_> = why.into_iter().collect();
+    warnings.extend(forged(run, &copied));
+    let mut bindings = Vec::new();
+    for binding in &run.workspaces {
+        if let Some(restored) = copied.template(binding) {
+            warnings.push(restored.warning(&binding.name));
+            bindings.push(RewrittenBinding {
+                workspace: binding.name.clone(),
+                source: RewrittenSource::Template(restored.template.clone()),
+            });
+        } else if let Some(claim_name) = copied::of_another_run(binding) {
+            warnings.push(format!(
+                "workspace {:?} is bound to claim {claim_name:?} of another run, which goes away with that run; \
+                 bind a volumeClaimTemplate instead",
+                binding.name
+            ));
+        }
+    }
     Admission {
         remove_annotations: present(&run.annotations, |_| true),
         remove_task_annotations: of_tasks(run),
+        bindings,
         warnings,
         ..Admission::default()
     }
 }
 
-fn coschedule(configuration: &Configuration, run: &PipelineRun, group: Group) -> Admission {
+fn coschedule(
+    configuration: &Configuration,
+    run: &PipelineRun,
+    mode: Mode,
+    group: Group,
+) -> Result<Admission, Vec<Violation>> {
     let copied = Copied::of(run);
-    let assistant = AssistantName::of(&group);
+    let assistant = whole_run(mode, &group);
     let mut warnings = forged(run, &copied);
+    let mut refusals = Vec::new();
     let mut templates = BTreeMap::new();
     let mut bindings = Vec::new();
-    for binding in &run.workspaces {
-        let template = match &binding.source {
-            WorkspaceSource::ClaimTemplate(own) => &own.template,
+    for (index, binding) in run.workspaces.iter().enumerate() {
+        let (template, from_copy) = match &binding.source {
+            WorkspaceSource::ClaimTemplate(own) => (&own.template, false),
             WorkspaceSource::Claim { .. } => match copied.template(binding) {
                 Some(restored) => {
-                    warnings.push(format!(
-                        "workspace {:?} was bound to claim {:?} of another run; this run gets a fresh claim from the \
-                         same volumeClaimTemplate",
-                        binding.name, restored.claim_name
-                    ));
-                    restored.template
+                    warnings.push(restored.warning(&binding.name));
+                    (restored.template, true)
                 }
-                None => continue,
+                None => {
+                    refusals.extend(copied::refusal(index, binding));
+                    continue;
+                }
             },
             WorkspaceSource::Other => continue,
         };
-        let name = ClaimTemplateName::derive(&group, &binding.name, template_name(template));
+        let source = match &assistant {
+            Some(assistant) => {
+                templates.insert(binding.name.clone(), template.clone());
+                let name =
+                    ClaimTemplateName::derive(&group, &binding.name, template_name(template));
+                RewrittenSource::Claim(claim_name(&name, assistant))
+            }
+            // Tekton makes the claim (V3): only a copy's binding has to become a template again.
+            None if from_copy => RewrittenSource::Template(template.clone()),
+            None => continue,
+        };
         bindings.push(RewrittenBinding {
             workspace: binding.name.clone(),
-            claim_name: claim_name(&name, &assistant),
+            source,
         });
-        templates.insert(binding.name.clone(), template.clone());
     }
-    let pinned = Pinned {
-        mode: configuration.mode,
-        group,
-        placeholder: configuration.placeholder.clone(),
-        templates,
-    };
-    Admission {
-        set_annotations: pinned.to_annotations(),
-        // The only one that is not set again. It is another run's, or forged.
-        remove_annotations: present(&run.annotations, |key| key == TRACEPARENT),
+    if !refusals.is_empty() {
+        return Err(refusals);
+    }
+    let mut admission = Admission {
+        // The only ones that are not set again. They are another run's, or forged.
+        remove_annotations: present(&run.annotations, |key| {
+            [PART_OF, TRACEPARENT].contains(&key)
+        }),
         remove_task_annotations: of_tasks(run),
         bindings,
         warnings,
+        ..Admission::default()
+    };
+    let stored = admission.apply(run);
+    let mut claims = run_claims::of_run(&stored);
+    claims.retain(|workspace, _| !templates.contains_key(workspace));
+    if mode == Mode::Workspaces {
+        admission
+            .warnings
+            .extend(multiple_claims::warnings(&stored, &claims));
     }
+    let pinned = Pinned {
+        mode,
+        isolation_scope: configuration.isolation_scope,
+        group,
+        placeholder: configuration.placeholder.clone(),
+        templates,
+        claims,
+    };
+    admission.set_annotations = pinned.to_annotations();
+    Ok(admission)
 }
 
 /// What the author called a template.
 pub(crate) fn template_name(template: &Value) -> Option<&str> {
     template.pointer("/metadata/name").and_then(Value::as_str)
-}
-
-/// The group and templates of the run this one is a copy of, where it is one (V2a).
-struct Copied(Option<(Group, BTreeMap<String, Value>)>);
-
-/// A template that admission replaced in the run this one is a copy of.
-struct Restored<'a> {
-    template: &'a Value,
-    claim_name: String,
-}
-
-impl Copied {
-    fn of(run: &PipelineRun) -> Self {
-        // A run that is part of another one was given its parent's annotations and, on purpose, its
-        // parent's claims.
-        let child = run
-            .controller
-            .as_ref()
-            .is_some_and(OwnerReference::is_pipeline_run);
-        Self(carried_templates(&run.annotations).filter(|_| !child))
-    }
-
-    /// The template of a binding whose claim is exactly the one that the other run's group derives
-    /// for its workspace. Any other claim is one the author brought.
-    fn template(&self, binding: &WorkspaceBinding) -> Option<Restored<'_>> {
-        let (group, templates) = self.0.as_ref()?;
-        let template = templates.get(&binding.name)?;
-        let name = ClaimTemplateName::derive(group, &binding.name, template_name(template));
-        let derived = claim_name(&name, &AssistantName::of(group));
-        match &binding.source {
-            WorkspaceSource::Claim { claim_name } => (*claim_name == derived).then_some(Restored {
-                template,
-                claim_name: derived,
-            }),
-            WorkspaceSource::ClaimTemplate(_) | WorkspaceSource::Other => None,
-        }
-    }
-}
-
-/// A warning about pinned annotations the author wrote, copies of another run excepted.
-fn forged(run: &PipelineRun, copied: &Copied) -> Vec<String> {
-    let mut warnings = forged_in_tasks(run);
-    let keys = present(&run.annotations, |_| true);
-    if !keys.is_empty() && copied.0.is_none() {
-        warnings.push(format!(
-            "ignored what was given for {}: admission alone writes it",
-            keys.join(", ")
-        ));
-    }
-    warnings
-}
-
-/// The pinned annotations that the author gave single tasks.
-pub(crate) fn of_tasks(run: &PipelineRun) -> Vec<TaskAnnotation> {
-    let specs = run.task_run_specs.iter().enumerate();
-    specs
-        .flat_map(|(index, spec)| {
-            let keys = present(&spec.annotations, |_| true);
-            keys.into_iter()
-                .map(move |key| TaskAnnotation { index, key })
-        })
-        .collect()
-}
-
-/// A warning for each annotation of [`of_tasks`].
-pub(crate) fn forged_in_tasks(run: &PipelineRun) -> Vec<String> {
-    of_tasks(run)
-        .into_iter()
-        .map(|TaskAnnotation { index, key }| {
-            format!(
-                "ignored spec.taskRunSpecs[{index}].metadata.annotations[{key}]: admission alone writes it"
-            )
-        })
-        .collect()
-}
-
-/// The pinned annotations that are there and that `unwanted` names.
-pub(crate) fn present(
-    annotations: &BTreeMap<String, String>,
-    unwanted: impl Fn(&str) -> bool,
-) -> Vec<String> {
-    PINNED
-        .into_iter()
-        .filter(|key| annotations.contains_key(*key) && unwanted(key))
-        .map(str::to_owned)
-        .collect()
-}
-
-/// A TaskRun, CustomRun or child PipelineRun that is being created.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ChildRun {
-    /// `metadata.annotations`.
-    pub annotations: BTreeMap<String, String>,
-    /// The one of `metadata.ownerReferences` that is the controller.
-    pub controller: Option<OwnerReference>,
-    /// The username that creates it.
-    pub created_by: String,
-}
-
-impl ChildRun {
-    /// Whether it joins its owner's group: Tekton's own controller makes it for a PipelineRun. Both
-    /// are needed, as anybody can write an owner reference.
-    pub fn joins_owner(&self, tekton_controller: &str) -> bool {
-        self.created_by == tekton_controller
-            && self
-                .controller
-                .as_ref()
-                .is_some_and(OwnerReference::is_pipeline_run)
-    }
-}
-
-/// What admission changes on a child.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct ChildAdmission {
-    /// Annotations to remove, in the order of [`PINNED`].
-    pub remove_annotations: Vec<String>,
-    /// What the author should know. Tekton is told nothing about what it copied.
-    pub warnings: Vec<String>,
-}
-
-/// Decides about a TaskRun or CustomRun that is being created, or a PipelineRun that
-/// [joins](ChildRun::joins_owner) its owner: of what Tekton copied from the run, a child keeps the
-/// annotation the pod builder reads; anything else loses all annotations that only admission may
-/// write (M3).
-///
-/// `tekton_controller` is the username of Tekton's controller, ordinarily [`TEKTON_CONTROLLER`].
-pub fn admit_run(run: &ChildRun, tekton_controller: &str) -> ChildAdmission {
-    let joins = run.joins_owner(tekton_controller);
-    let remove_annotations = present(&run.annotations, |key| {
-        !(joins && key == TEKTON_AFFINITY_ASSISTANT)
-    });
-    let mut warnings = Vec::new();
-    if !joins && !remove_annotations.is_empty() {
-        warnings.push(format!(
-            "ignored what was given for {}: only what Tekton makes of a coscheduled PipelineRun carries it",
-            remove_annotations.join(", ")
-        ));
-    }
-    ChildAdmission {
-        remove_annotations,
-        warnings,
-    }
 }
 
 #[cfg(test)]

@@ -1,8 +1,15 @@
-//! The annotation keys on PipelineRuns, TaskRuns and CustomRuns. Their values are read and written
-//! in [`pinned`](crate::pinned) only.
+//! The annotation keys on PipelineRuns, TaskRuns and CustomRuns. What admission writes is written and read in
+//! [`pinned`](crate::pinned) and [`admit`](crate::admit) only.
+
+/// The author's wish (B1), on a PipelineRun, the Pipeline it refers to, or its Namespace: a mode. The only key here that
+/// people write.
+pub const OVERRIDE: &str = "coscheduler.dev/coschedule";
 
 /// The mode that was in force when the run was created (M8). A run without it is left alone (M5).
 pub const MODE: &str = "coscheduler.dev/mode";
+
+/// How far the run keeps other placeholders from its node, if it is isolated at all (M4, M8).
+pub const ISOLATION_SCOPE: &str = "coscheduler.dev/isolation-scope";
 
 /// The run's group: the ten hex digits all names of the run derive from.
 pub const GROUP: &str = "coscheduler.dev/group";
@@ -14,21 +21,36 @@ pub const PLACEHOLDER: &str = "coscheduler.dev/placeholder";
 /// workspace name (V2).
 pub const VOLUME_CLAIM_TEMPLATES: &str = "coscheduler.dev/volume-claim-templates";
 
+/// The claims of the run's other workspaces, variables resolved, as a JSON object keyed by workspace name (V9). The run's
+/// TaskRuns are held against it: nothing waits for a placeholder of a claim that is not listed.
+pub const CLAIMS: &str = "coscheduler.dev/claims";
+
+/// The name of the PipelineRun that this one is a part of. It has its parent's placeholders and none of its own.
+pub const PART_OF: &str = "coscheduler.dev/part-of";
+
 /// The trace that the run's admission was part of, as W3C Trace Context writes it (`traceparent`), so that what is done
 /// for the run later joins it. It is there only where the admission was traced, and nothing is decided by it.
 pub const TRACEPARENT: &str = "coscheduler.dev/traceparent";
 
 /// Tekton's own annotation. Its pod builder adds a required pod affinity to the placeholder of this
-/// name, whatever its `coschedule` flag says (Tekton v1.12.0, `pkg/pod/pod.go`), and it copies the
-/// annotation to every child of the run.
+/// name, whatever its `coschedule` flag says (Tekton v1.12.0,
+/// `pkg/internal/affinityassistant/transformer.go`), and it copies the annotation to every child of the run. Empty is as
+/// good as absent for the pod builder, but keeps a Task's own annotation of that name from taking the place.
 pub const TEKTON_AFFINITY_ASSISTANT: &str = "pipeline.tekton.dev/affinity-assistant";
 
+/// Tekton's own annotation on a PipelineRun: `"true"` asks to delete the claims made from its `volumeClaimTemplate`s when
+/// the run is done (V4; Tekton v1.12.0, `pkg/reconciler/pipelinerun/affinity_assistant.go`).
+pub const TEKTON_AUTO_CLEANUP_PVC: &str = "tekton.dev/auto-cleanup-pvc";
+
 /// Every annotation that admission alone may write: an author's own value is stripped.
-pub const PINNED: [&str; 6] = [
+pub const PINNED: [&str; 9] = [
     MODE,
+    ISOLATION_SCOPE,
     GROUP,
     PLACEHOLDER,
     VOLUME_CLAIM_TEMPLATES,
+    CLAIMS,
+    PART_OF,
     TEKTON_AFFINITY_ASSISTANT,
     TRACEPARENT,
 ];

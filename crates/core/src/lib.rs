@@ -11,18 +11,24 @@ pub mod mode;
 pub mod quantity;
 
 pub mod config;
+pub mod pod_template;
 
 pub mod annotations;
 pub mod labels;
 pub mod names;
 
+pub mod params;
 pub mod pinned;
+pub mod pipeline;
 pub mod pipeline_run;
+pub mod run_claims;
 
 pub mod admit;
+pub mod admit_run;
 pub mod plan;
 pub mod restore;
 pub mod teardown;
+pub mod volumes;
 
 mod claim_template;
 mod document;

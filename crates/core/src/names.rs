@@ -1,5 +1,5 @@
 //! The names of a run's objects. They can only be derived, from the run's group and the names of
-//! its workspaces, so a name in hand is valid, and two runs or two workspaces never share one (P7,
+//! its workspaces or claims, so a name in hand is valid, and two runs, two workspaces or two claims never share one (P7,
 //! P8).
 
 use std::fmt;
@@ -64,19 +64,26 @@ impl FromStr for Group {
     }
 }
 
-/// The name of a placeholder's StatefulSet: `affinity-assistant-<group>` (P1).
+/// The name of a placeholder's StatefulSet: `affinity-assistant-<10 hex>` (P1).
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct AssistantName(String);
 
 impl AssistantName {
-    /// The placeholder of a group.
+    /// The one placeholder of a whole run: the digits are its group.
     pub fn of(group: &Group) -> Self {
         Self(format!("{ASSISTANT_PREFIX}{group}"))
     }
 
-    /// The group it derives from.
-    pub fn group(&self) -> Group {
-        Group(self.0[ASSISTANT_PREFIX.len()..].to_owned())
+    /// The placeholder of one claim of a run (M1).
+    ///
+    /// The digits are a hash over `<group>/<claim>`. A group is always ten characters long, so no two pairs make the
+    /// same text. Tekton hashes workspace and run name with nothing between them, and so lets `src` of `pr-a` and `s` of
+    /// `rcpr-a` share one assistant.
+    pub fn of_claim(group: &Group, claim_name: &str) -> Self {
+        Self(format!(
+            "{ASSISTANT_PREFIX}{}",
+            hash(&format!("{group}/{claim_name}"))
+        ))
     }
 
     /// Whether the placeholder's StatefulSet makes a claim of this name.
@@ -84,11 +91,7 @@ impl AssistantName {
     /// Necessary for a claim to be torn down, not sufficient: a user can give a claim any name
     /// (V4).
     pub fn owns_claim(&self, claim_name: &str) -> bool {
-        claim_name
-            .strip_suffix("-0")
-            .and_then(|rest| rest.strip_suffix(self.as_str()))
-            .and_then(|rest| rest.strip_suffix('-'))
-            .is_some_and(|template| template.parse::<ClaimTemplateName>().is_ok())
+        assistant_of(claim_name).is_some_and(|assistant| assistant == *self)
     }
 
     /// The name.
@@ -102,8 +105,8 @@ impl FromStr for AssistantName {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         text.strip_prefix(ASSISTANT_PREFIX)
-            .and_then(|group| group.parse().ok())
-            .map(|group| Self::of(&group))
+            .filter(|digits| is_hash(digits))
+            .map(|_| Self(text.to_owned()))
             .ok_or_else(|| InvalidName {
                 text: text.to_owned(),
                 expected: "the name of a placeholder; allowed: affinity-assistant- and 10 lowercase hex digits",
@@ -185,6 +188,26 @@ impl fmt::Display for ClaimTemplateName {
 /// is named so, which is what puts all claims of a run into one zone.
 pub fn claim_name(template: &ClaimTemplateName, assistant: &AssistantName) -> String {
     format!("{template}-{assistant}-0")
+}
+
+/// The placeholder whose StatefulSet makes claims of such a name; `None` for a name that no [`claim_name`] has.
+///
+/// A user can give a claim any name, so this says what a claim is called, not whose it is.
+pub fn assistant_of(claim_name: &str) -> Option<AssistantName> {
+    let rest = claim_name.strip_suffix("-0")?;
+    let (template, digits) = rest.rsplit_once(&format!("-{ASSISTANT_PREFIX}"))?;
+    template.parse::<ClaimTemplateName>().ok()?;
+    format!("{ASSISTANT_PREFIX}{digits}").parse().ok()
+}
+
+/// The claim that Tekton makes of a run's `volumeClaimTemplate` while its own assistants are off (V3):
+/// `<template name or pvc>-<10 hex>`, over workspace name and uid of the run with nothing between them (Tekton v1.12.0,
+/// `pkg/reconciler/volumeclaim/pvchandler.go`, `GeneratePVCNameFromWorkspaceBinding`).
+pub fn tekton_claim_name(workspace: &str, template_name: Option<&str>, run_uid: &str) -> String {
+    let prefix = template_name
+        .filter(|name| !name.is_empty())
+        .unwrap_or(UNNAMED_TEMPLATE);
+    format!("{prefix}-{}", hash(&format!("{workspace}{run_uid}")))
 }
 
 /// `text` as a label value: itself where it is one, else cut and cleaned, with a hash of the whole

@@ -7,13 +7,17 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value};
 
 use crate::annotations::{
-    GROUP, MODE, PLACEHOLDER, TEKTON_AFFINITY_ASSISTANT, VOLUME_CLAIM_TEMPLATES, field,
+    CLAIMS, GROUP, ISOLATION_SCOPE, MODE, PLACEHOLDER, TEKTON_AFFINITY_ASSISTANT,
+    VOLUME_CLAIM_TEMPLATES, field,
 };
 use crate::claim_template::Parts;
-use crate::config::{PLACEHOLDER_CPU, PLACEHOLDER_IMAGE, PLACEHOLDER_MEMORY, PlaceholderDefaults};
+use crate::config::{
+    PLACEHOLDER_CPU, PLACEHOLDER_IMAGE, PLACEHOLDER_MEMORY, POD_TEMPLATE, PlaceholderDefaults,
+};
 use crate::document::Object;
-use crate::mode::Mode;
+use crate::mode::{IsolationScope, Mode};
 use crate::names::{AssistantName, Group};
+use crate::run_claims::RunClaims;
 use crate::violation::Violation;
 
 /// What was pinned on a run when it was created (M8).
@@ -21,12 +25,17 @@ use crate::violation::Violation;
 pub struct Pinned {
     /// The mode; never [`Mode::Disabled`], which pins nothing (M5).
     pub mode: Mode,
+    /// How far the run keeps other placeholders away; of no meaning outside [`Mode::IsolatePipelineRun`] (M4).
+    pub isolation_scope: IsolationScope,
     /// The run's group.
     pub group: Group,
     /// The placeholder defaults.
     pub placeholder: PlaceholderDefaults,
-    /// The `volumeClaimTemplate`s that admission replaced by claims, by workspace name (V2).
+    /// The `volumeClaimTemplate`s that admission replaced by claims, by workspace name (V2); empty in
+    /// [`Mode::Workspaces`] (V3).
     pub templates: BTreeMap<String, Value>,
+    /// The claims of the other workspaces (V1, V3, V9).
+    pub claims: RunClaims,
 }
 
 impl Pinned {
@@ -42,49 +51,83 @@ impl Pinned {
         };
         let faults = &mut Vec::new();
         let mode = read_mode(mode, faults);
+        let isolation_scope =
+            text(annotations, ISOLATION_SCOPE, faults).and_then(|text| read_scope(text, faults));
         let group = text(annotations, GROUP, faults).and_then(|text| read_group(text, faults));
         let placeholder =
             text(annotations, PLACEHOLDER, faults).and_then(|text| read_placeholder(text, faults));
         let templates = text(annotations, VOLUME_CLAIM_TEMPLATES, faults)
             .and_then(|text| read_templates(text, faults));
-        match (mode, group, placeholder, templates) {
-            (Some(mode), Some(group), Some(placeholder), Some(templates)) if faults.is_empty() => {
-                Ok(Some(Self {
-                    mode,
-                    group,
-                    placeholder,
-                    templates,
-                }))
-            }
+        let claims = text(annotations, CLAIMS, faults).and_then(|text| read_claims(text, faults));
+        match (mode, isolation_scope, group, placeholder, templates, claims) {
+            (
+                Some(mode),
+                Some(isolation_scope),
+                Some(group),
+                Some(placeholder),
+                Some(templates),
+                Some(claims),
+            ) if faults.is_empty() => Ok(Some(Self {
+                mode,
+                isolation_scope,
+                group,
+                placeholder,
+                templates,
+                claims,
+            })),
             _ => Err(std::mem::take(faults)),
         }
     }
 
     /// The annotations, the one Tekton reads included.
     pub fn to_annotations(&self) -> BTreeMap<String, String> {
-        let placeholder = serde_json::json!({
-            "cpu": self.placeholder.cpu,
-            "memory": self.placeholder.memory,
-            "image": self.placeholder.image,
-        });
+        let placeholder = serde_json::to_value(&self.placeholder).unwrap_or_default();
         let templates: Map<String, Value> = self
             .templates
             .iter()
             .map(|(workspace, template)| (workspace.clone(), template.clone()))
             .collect();
+        let claims = claims_to_annotation(&self.claims);
+        let assistant = whole_run(self.mode, &self.group);
         [
             (MODE, self.mode.to_string()),
+            (ISOLATION_SCOPE, self.isolation_scope.to_string()),
             (GROUP, self.group.to_string()),
             (PLACEHOLDER, placeholder.to_string()),
             (VOLUME_CLAIM_TEMPLATES, Value::Object(templates).to_string()),
+            (CLAIMS, claims),
             (
                 TEKTON_AFFINITY_ASSISTANT,
-                AssistantName::of(&self.group).to_string(),
+                assistant.map(|name| name.to_string()).unwrap_or_default(),
             ),
         ]
         .map(|(key, value)| (key.to_owned(), value))
         .into()
     }
+}
+
+/// The placeholder that all pods of a run share; `None` in a mode where there is no such one.
+pub(crate) fn whole_run(mode: Mode, group: &Group) -> Option<AssistantName> {
+    match mode {
+        Mode::PipelineRuns | Mode::IsolatePipelineRun => Some(AssistantName::of(group)),
+        Mode::Workspaces | Mode::Disabled => None,
+    }
+}
+
+/// The claims as the annotation has them.
+pub(crate) fn claims_to_annotation(claims: &RunClaims) -> String {
+    serde_json::to_value(claims).unwrap_or_default().to_string()
+}
+
+/// What a run hands on to what Tekton makes of it: mode, group and claims, where all of them can be read.
+pub(crate) fn handed_on(
+    annotations: &BTreeMap<String, String>,
+) -> Option<(Mode, Group, RunClaims)> {
+    let faults = &mut Vec::new();
+    let mode = read_mode(annotations.get(MODE)?, faults)?;
+    let group = read_group(annotations.get(GROUP)?, faults)?;
+    let claims = read_claims(annotations.get(CLAIMS)?, faults)?;
+    Some((mode, group, claims))
 }
 
 /// The group and templates an annotated object carries, for an object that may be a copy of a run:
@@ -115,8 +158,15 @@ fn text<'a>(
 
 fn read_mode(text: &str, faults: &mut Vec<Violation>) -> Option<Mode> {
     let fault = match text.parse::<Mode>() {
-        Ok(Mode::PipelineRuns) => return Some(Mode::PipelineRuns),
-        Ok(Mode::Disabled) => format!("{text:?} is never pinned; allowed: {}", Mode::PipelineRuns),
+        Ok(mode @ (Mode::Workspaces | Mode::PipelineRuns | Mode::IsolatePipelineRun)) => {
+            return Some(mode);
+        }
+        Ok(Mode::Disabled) => format!(
+            "{text:?} is never pinned; allowed: {}, {}, {}",
+            Mode::Workspaces,
+            Mode::PipelineRuns,
+            Mode::IsolatePipelineRun
+        ),
         Err(error) => error.to_string(),
     };
     faults.push(Violation::new(field(MODE), fault));
@@ -131,6 +181,23 @@ fn read_group(text: &str, faults: &mut Vec<Violation>) -> Option<Group> {
         .ok()
 }
 
+fn read_scope(text: &str, faults: &mut Vec<Violation>) -> Option<IsolationScope> {
+    text.parse()
+        .map_err(|error: crate::mode::UnknownScope| {
+            faults.push(Violation::new(field(ISOLATION_SCOPE), error.to_string()))
+        })
+        .ok()
+}
+
+fn read_claims(text: &str, faults: &mut Vec<Violation>) -> Option<RunClaims> {
+    read_json(
+        text,
+        CLAIMS,
+        "an object of claims by workspace, each with name or template",
+        faults,
+    )
+}
+
 fn read_placeholder(text: &str, faults: &mut Vec<Violation>) -> Option<PlaceholderDefaults> {
     let defaults: PlaceholderDefaults = read_json(
         text,
@@ -143,6 +210,7 @@ fn read_placeholder(text: &str, faults: &mut Vec<Violation>) -> Option<Placehold
             PLACEHOLDER_CPU => "cpu",
             PLACEHOLDER_MEMORY => "memory",
             PLACEHOLDER_IMAGE => "image",
+            POD_TEMPLATE => "podTemplate",
             other => other,
         };
         format!("{}.{part}", field(PLACEHOLDER))
@@ -185,178 +253,4 @@ fn read_json<T: serde::de::DeserializeOwned>(
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::annotations::{PINNED, TRACEPARENT};
-    use proptest::prelude::*;
-    use serde_json::json;
-
-    fn example() -> Pinned {
-        Pinned {
-            mode: Mode::PipelineRuns,
-            group: "79340742ab".parse().unwrap(),
-            placeholder: PlaceholderDefaults::default(),
-            templates: [(
-                "source".to_owned(),
-                json!({"spec": {"accessModes": ["ReadWriteOnce"]}}),
-            )]
-            .into(),
-        }
-    }
-
-    #[test]
-    fn m8_exactly_the_pinned_annotations_are_written() {
-        let annotations = example().to_annotations();
-        let mut keys: Vec<_> = PINNED
-            .into_iter()
-            .filter(|key| *key != TRACEPARENT)
-            .collect();
-        keys.sort_unstable();
-        assert_eq!(
-            annotations.keys().map(String::as_str).collect::<Vec<_>>(),
-            keys
-        );
-        assert_eq!(annotations[MODE], "pipelineruns");
-        assert_eq!(annotations[GROUP], "79340742ab");
-        assert_eq!(
-            annotations[TEKTON_AFFINITY_ASSISTANT],
-            "affinity-assistant-79340742ab"
-        );
-        assert_eq!(
-            serde_json::from_str::<Value>(&annotations[PLACEHOLDER]).unwrap(),
-            json!({"cpu": "50m", "memory": "100Mi", "image": "registry.k8s.io/pause:3.10.1"})
-        );
-        assert_eq!(
-            annotations[VOLUME_CLAIM_TEMPLATES],
-            r#"{"source":{"spec":{"accessModes":["ReadWriteOnce"]}}}"#
-        );
-    }
-
-    #[test]
-    fn m5_nothing_is_pinned_without_a_mode() {
-        let mut annotations = example().to_annotations();
-        annotations.remove(MODE);
-        assert_eq!(Pinned::read(&annotations), Ok(None));
-        assert_eq!(Pinned::read(&BTreeMap::new()), Ok(None));
-    }
-
-    #[track_caller]
-    fn refused(key: &str, value: Option<&str>, expect: &[(&str, &str)]) {
-        let mut annotations = example().to_annotations();
-        match value {
-            Some(value) => annotations.insert(key.to_owned(), value.to_owned()),
-            None => annotations.remove(key),
-        };
-        let violations = Pinned::read(&annotations).unwrap_err();
-        let found: Vec<_> = violations
-            .iter()
-            .map(|fault| (fault.field.as_str(), fault.description.as_str()))
-            .collect();
-        assert_eq!(found, expect);
-    }
-
-    #[test]
-    fn each_unreadable_annotation_is_refused_by_its_key() {
-        let mode = "metadata.annotations[coscheduler.dev/mode]";
-        refused(
-            MODE,
-            Some("disabled"),
-            &[(mode, "\"disabled\" is never pinned; allowed: pipelineruns")],
-        );
-        refused(
-            MODE,
-            Some("all"),
-            &[(
-                mode,
-                "\"all\" is not a coschedule mode of this version; allowed: pipelineruns, disabled",
-            )],
-        );
-        let group = "metadata.annotations[coscheduler.dev/group]";
-        refused(
-            GROUP,
-            Some("x"),
-            &[(
-                group,
-                "\"x\" is not a group; allowed: exactly 10 lowercase hex digits",
-            )],
-        );
-        refused(
-            GROUP,
-            None,
-            &[(
-                group,
-                "is not set; allowed: what admission writes beside coscheduler.dev/mode",
-            )],
-        );
-        let templates = "metadata.annotations[coscheduler.dev/volume-claim-templates]";
-        refused(
-            VOLUME_CLAIM_TEMPLATES,
-            Some("[]"),
-            &[(templates, "is a list, []; allowed: an object")],
-        );
-        refused(
-            VOLUME_CLAIM_TEMPLATES,
-            Some(r#"{"source":{"spec":3},"cache":{}}"#),
-            &[
-                (
-                    &format!("{templates}[cache].spec"),
-                    "is not set; allowed: an object, the spec of a PersistentVolumeClaim",
-                ),
-                (
-                    &format!("{templates}[source].spec"),
-                    "is a number, 3; allowed: an object",
-                ),
-            ],
-        );
-        refused(
-            PLACEHOLDER,
-            Some(r#"{"cpu":"0","memory":"100Mi","image":"pause"}"#),
-            &[(
-                "metadata.annotations[coscheduler.dev/placeholder].cpu",
-                "\"0\" is not an amount a pod can ask for; allowed: more than 0, in whole thousandths of a CPU, such as 50m",
-            )],
-        );
-        for text in ["", "{}", "null", r#"{"cpu":"50m","memory":"1Mi"}"#] {
-            let mut annotations = example().to_annotations();
-            annotations.insert(PLACEHOLDER.to_owned(), text.to_owned());
-            assert_eq!(
-                Pinned::read(&annotations).unwrap_err()[0].field,
-                "metadata.annotations[coscheduler.dev/placeholder]"
-            );
-        }
-    }
-
-    #[test]
-    fn all_violations_come_at_once() {
-        let annotations = [(MODE.to_owned(), "x".to_owned())].into();
-        assert_eq!(Pinned::read(&annotations).unwrap_err().len(), 4);
-    }
-
-    proptest! {
-        #[test]
-        fn m8_what_is_written_reads_back(
-            request in "\\PC*",
-            cpu in 1_u32..10_000,
-            memory in 1_u32..10_000,
-            templates in proptest::collection::btree_map("\\PC*", ("\\PC*", proptest::option::of(1_u64..u64::MAX)), 0..4),
-        ) {
-            let pinned = Pinned {
-                mode: Mode::PipelineRuns,
-                group: Group::from_request_uid(&request),
-                placeholder: PlaceholderDefaults {
-                    cpu: format!("{cpu}m"),
-                    memory: format!("{memory}Ki"),
-                    image: format!("registry.example/pause:{cpu}"),
-                },
-                templates: templates
-                    .into_iter()
-                    .map(|(workspace, (name, storage))| {
-                        let spec = json!({"resources": {"requests": {"storage": storage}}});
-                        (workspace, json!({"metadata": {"name": name}, "spec": spec}))
-                    })
-                    .collect(),
-            };
-            prop_assert_eq!(Pinned::read(&pinned.to_annotations()), Ok(Some(pinned)));
-        }
-    }
-}
+mod tests;

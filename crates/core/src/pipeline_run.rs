@@ -9,6 +9,8 @@ use serde_json::Value;
 
 use crate::claim_template::Parts;
 use crate::document::Object;
+use crate::params::Params;
+use crate::pipeline::{self, PipelineTask};
 use crate::violation::Violation;
 
 /// The API group of Tekton.
@@ -42,6 +44,12 @@ pub struct PipelineRun {
     pub spec_status: Option<String>,
     /// `spec.workspaces`, in order.
     pub workspaces: Vec<WorkspaceBinding>,
+    /// `spec.params`, and the defaults of `spec.pipelineSpec.params` for what is not among them.
+    pub params: Params,
+    /// `spec.pipelineRef.name`: the Pipeline in the run's namespace, unless a resolver finds it elsewhere.
+    pub pipeline_name: Option<String>,
+    /// The tasks of `spec.pipelineSpec`; empty where the Pipeline is not embedded.
+    pub pipeline_tasks: Vec<PipelineTask>,
     /// `spec.taskRunSpecs`: what the author wants of single tasks.
     pub task_run_specs: Vec<TaskRunSpec>,
     /// `spec.taskRunTemplate.serviceAccountName`.
@@ -142,6 +150,22 @@ const SOURCES: [&str; 7] = [
     "csi",
 ];
 
+impl ClaimTemplate {
+    /// Whether its claim excludes every other pod that refers to it, and so may not be a volume of the placeholder (V8).
+    pub fn is_single_pod(&self) -> bool {
+        is_single_pod(&self.template["spec"])
+    }
+}
+
+/// Whether the `spec` of a claim asks for `ReadWriteOncePod`, which Kubernetes lets no other access mode stand beside.
+pub(crate) fn is_single_pod(claim_spec: &Value) -> bool {
+    let modes = claim_spec["accessModes"].as_array();
+    modes
+        .into_iter()
+        .flatten()
+        .any(|mode| mode == "ReadWriteOncePod")
+}
+
 impl PipelineRun {
     /// Reads a PipelineRun from Kubernetes JSON. Unknown fields are tolerated, `null` is the same
     /// as absent.
@@ -174,6 +198,12 @@ impl PipelineRun {
             state: state(spec_status.as_deref(), &status, faults),
             spec_status,
             workspaces: workspaces(&spec, faults),
+            params: params(&spec),
+            pipeline_name: owned(spec.object("pipelineRef", faults).text("name", faults)),
+            pipeline_tasks: spec
+                .get("pipelineSpec")
+                .map(pipeline::tasks)
+                .unwrap_or_default(),
             task_run_specs: task_run_specs(&spec, faults),
             service_account_name: owned(template.text("serviceAccountName", faults)),
             pod_template: pod_template(&template, faults),
@@ -184,6 +214,15 @@ impl PipelineRun {
             Err(std::mem::take(faults))
         }
     }
+}
+
+fn params(spec: &Object<'_>) -> Params {
+    let mut params = spec.get("params").map(Params::read).unwrap_or_default();
+    let of_pipeline = spec.get("pipelineSpec").and_then(|spec| spec.get("params"));
+    if let Some(of_pipeline) = of_pipeline {
+        params.add_defaults(of_pipeline);
+    }
+    params
 }
 
 fn owned(text: Option<&str>) -> Option<String> {

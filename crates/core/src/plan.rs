@@ -1,22 +1,23 @@
 //! From a PipelineRun to what is to be done for it, so complete that nothing is left to decide:
-//! which placeholder, with which claims, labels and resources. A plan follows from the run and what
+//! which placeholders, with which claims, labels and resources. A plan follows from the run and what
 //! is pinned on it alone, never from the configuration of the day (M8).
 
 mod claims;
+mod placeholder;
+mod reason;
 
-use std::collections::BTreeMap;
-
-use serde_json::{Map, Value};
-
-use crate::admit::{Admission, admit};
-use crate::annotations::MODE;
-use crate::config::Configuration;
-use crate::labels;
+use crate::admit::{Admission, InForce, Question, admit};
+use crate::annotations::{MODE, OVERRIDE, PART_OF};
 use crate::mode::Mode;
-use crate::names::{AssistantName, ClaimTemplateName, label_value};
-use crate::pinned::Pinned;
+use crate::names::AssistantName;
+use crate::pinned::{Pinned, whole_run};
 use crate::pipeline_run::{PipelineRun, RunState};
 use crate::violation::Violation;
+
+use claims::Claims;
+
+pub use placeholder::{ClaimTemplateSpec, PlaceholderSpec, Separation};
+pub use reason::{Reason, ReasonCode};
 
 /// What is to be done for a run, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,9 +33,9 @@ pub struct Plan {
 /// What is to be done for a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
-    /// Nothing: the run is left alone, or has not started.
+    /// Nothing: the run is left alone, has not started, or has no claim that needs a placeholder.
     Nothing,
-    /// These placeholders exist, created once and never updated (P1).
+    /// These placeholders exist, at least one, created once and never updated (P1).
     Ensure(Vec<PlaceholderSpec>),
     /// Whatever belongs to the run, by owner uid, is torn down (P6).
     Release {
@@ -52,116 +53,24 @@ pub enum ReleaseCause {
     Deleted,
 }
 
-/// One step of the decision.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Reason {
-    /// Which.
-    pub code: ReasonCode,
-    /// In words, with the values at hand.
-    pub message: String,
-}
-
-/// The steps a decision can take. The list is closed, so that clients can match on it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum ReasonCode {
-    /// Nothing is pinned on the run (M5).
-    NotPinned,
-    /// The run has not started (P9).
-    PipelineRunPending,
-    /// The run is done (P6).
-    PipelineRunDone,
-    /// The run is being deleted (P6).
-    PipelineRunDeleted,
-    /// One placeholder for the whole run (M3).
-    CoschedulePipelineRun,
-    /// A claim's name has a variable, so it is only known while the run goes on (V9).
-    ClaimNameVariable,
-    /// A claim has no name.
-    ClaimNameEmpty,
-    /// A workspace has a `volumeClaimTemplate` although the run is pinned: admission did not see
-    /// it, Tekton makes the claim.
-    ClaimTemplateNotReplaced,
-}
-
-impl ReasonCode {
-    /// The code as clients and logs show it.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::NotPinned => "NotPinned",
-            Self::PipelineRunPending => "PipelineRunPending",
-            Self::PipelineRunDone => "PipelineRunDone",
-            Self::PipelineRunDeleted => "PipelineRunDeleted",
-            Self::CoschedulePipelineRun => "CoschedulePipelineRun",
-            Self::ClaimNameVariable => "ClaimNameVariable",
-            Self::ClaimNameEmpty => "ClaimNameEmpty",
-            Self::ClaimTemplateNotReplaced => "ClaimTemplateNotReplaced",
-        }
-    }
-}
-
-/// A placeholder, complete: nothing about it is left to decide.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PlaceholderSpec {
-    /// Name of the StatefulSet (P1).
-    pub name: AssistantName,
-    /// Labels of the StatefulSet and its pod: the run's own except Kueue's, and ours, which win
-    /// (P1).
-    pub labels: BTreeMap<String, String>,
-    /// Claims the StatefulSet makes (V2), in the order of the run's workspaces.
-    pub claim_templates: Vec<ClaimTemplateSpec>,
-    /// Claims that exist already and are mounted too (V1), each once (V6), in the order of the
-    /// run's workspaces.
-    pub claim_names: Vec<String>,
-    /// CPU request and limit, a Kubernetes quantity (P5).
-    pub cpu: String,
-    /// Memory request and limit, a Kubernetes quantity (P5).
-    pub memory: String,
-    /// Image reference.
-    pub image: String,
-    /// What of the run's `spec.taskRunTemplate.podTemplate` the placeholder shares, as it stands there (P3).
-    pub pod_template: Map<String, Value>,
-    /// The run's service account; empty where it names none (P3).
-    pub service_account_name: String,
-}
-
-/// The fields of a run's `podTemplate` that decide where a pod may run and be pulled. The placeholder has to obey them
-/// too: it must not hold a node that the run's pods cannot have (P3).
-const SHARED_POD_TEMPLATE: [&str; 7] = [
-    "affinity",
-    "imagePullSecrets",
-    "nodeSelector",
-    "priorityClassName",
-    "runtimeClassName",
-    "schedulerName",
-    "tolerations",
-];
-
-/// A claim the StatefulSet makes.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ClaimTemplateSpec {
-    /// Name of the template and of the pod's volume.
-    pub name: ClaimTemplateName,
-    /// The workspace it backs.
-    pub workspace: String,
-    /// `spec` of the template as the author wrote it, an object.
-    pub spec: Value,
-    /// Labels of the claim: the author's, and ours, which win (V2).
-    pub labels: BTreeMap<String, String>,
-    /// Annotations of the claim: the author's.
-    pub annotations: BTreeMap<String, String>,
-}
-
 /// Plans for a run from what is pinned on it, and nothing else.
 ///
 /// # Errors
 /// Every violation at once: a pinned annotation that cannot be read, a pinned template whose
-/// workspace is not bound to the claim it becomes, a run without a name. A run that is done or
+/// workspace is not bound to the claim it becomes, a run without a name or uid. A run that is done or
 /// being deleted is released whatever is wrong with it.
 pub fn plan(run: &PipelineRun) -> Result<Plan, Vec<Violation>> {
     let Some(mode) = run.annotations.get(MODE) else {
-        return Ok(not_pinned());
+        return Ok(not_pinned(run));
     };
     let mode = mode.parse().unwrap_or(Mode::Disabled);
+    if let Some(parent) = run.annotations.get(PART_OF) {
+        let message = format!(
+            "the run is a part of PipelineRun {parent:?}, whose placeholders serve its pods"
+        );
+        let reason = Reason::new(ReasonCode::PartOfPipelineRun, message);
+        return Ok(Plan::of(mode, Action::Nothing, reason));
+    }
     if run.deletion {
         let action = Action::Release {
             cause: ReleaseCause::Deleted,
@@ -184,7 +93,7 @@ pub fn plan(run: &PipelineRun) -> Result<Plan, Vec<Violation>> {
         }
         RunState::Active => match Pinned::read(&run.annotations)? {
             Some(pinned) => ensure(run, &pinned),
-            None => Ok(not_pinned()),
+            None => Ok(not_pinned(run)),
         },
     }
 }
@@ -199,80 +108,119 @@ impl Plan {
     }
 }
 
-impl Reason {
-    fn new(code: ReasonCode, message: impl Into<String>) -> Self {
-        Self {
-            code,
-            message: message.into(),
-        }
-    }
-}
-
-fn not_pinned() -> Plan {
+fn not_pinned(run: &PipelineRun) -> Plan {
     let message = "nothing was pinned on the run when it was created: coscheduling was disabled, \
                    or another controller than Tekton's manages the run";
     let reason = Reason::new(ReasonCode::NotPinned, message);
-    Plan::of(Mode::Disabled, Action::Nothing, reason)
+    let mut plan = Plan::of(Mode::Disabled, Action::Nothing, reason);
+    plan.reasons.extend(override_ignored(run, Mode::Disabled));
+    plan
 }
 
-fn ensure(run: &PipelineRun, pinned: &Pinned) -> Result<Plan, Vec<Violation>> {
-    let mut faults = Vec::new();
-    if run.name.is_empty() {
-        faults.push(Violation::new(
-            "metadata.name",
-            "is not set; allowed: the name of a run that exists",
-        ));
-    }
-    let name = AssistantName::of(&pinned.group);
-    let claim_templates = claims::templates(run, pinned, &name, &mut faults);
-    if !faults.is_empty() {
-        return Err(faults);
-    }
-    let message = match pinned.mode {
-        Mode::PipelineRuns => format!("all pods of the run share the node of placeholder {name}"),
-        Mode::Disabled => return Ok(not_pinned()),
-    };
-    let mut reasons = vec![Reason::new(ReasonCode::CoschedulePipelineRun, message)];
-    let claim_names = claims::existing(run, &claim_templates, &name, &mut reasons);
-    let placeholder = PlaceholderSpec {
-        labels: placeholder_labels(run, &name),
-        name,
-        claim_templates,
-        claim_names,
-        cpu: pinned.placeholder.cpu.clone(),
-        memory: pinned.placeholder.memory.clone(),
-        image: pinned.placeholder.image.clone(),
-        pod_template: shared_pod_template(run),
-        service_account_name: run.service_account_name.clone().unwrap_or_default(),
-    };
-    Ok(Plan {
-        mode: pinned.mode,
-        action: Action::Ensure(vec![placeholder]),
-        reasons,
+/// A chosen mode that is not the run's cannot have been there, or not have counted, when the run was created: else it
+/// would be the run's, or the run would have been refused (B1).
+fn override_ignored(run: &PipelineRun, mode: Mode) -> Option<Reason> {
+    let chosen = run.annotations.get(OVERRIDE)?;
+    (chosen != mode.as_str()).then(|| {
+        let message = format!(
+            "{OVERRIDE} {chosen:?} has no effect: the run's mode was settled as {mode} when it was created; a Pipeline \
+             found by a resolver is not read before that"
+        );
+        Reason::new(ReasonCode::OverrideIgnored, message)
     })
 }
 
-fn shared_pod_template(run: &PipelineRun) -> Map<String, Value> {
-    let template = run.pod_template.as_ref().and_then(Value::as_object);
-    template
+fn ensure(run: &PipelineRun, pinned: &Pinned) -> Result<Plan, Vec<Violation>> {
+    let mut faults: Vec<_> = [("name", &run.name), ("uid", &run.uid)]
         .into_iter()
-        .flatten()
-        .filter(|(key, value)| SHARED_POD_TEMPLATE.contains(&key.as_str()) && !value.is_null())
-        .map(|(key, value)| (key.clone(), value.clone()))
+        .filter(|(_, value)| value.is_empty())
+        .map(|(field, _)| {
+            Violation::new(
+                format!("metadata.{field}"),
+                "is not set; allowed: that of a run that exists",
+            )
+        })
+        .collect();
+    let mut reasons = Vec::new();
+    let claims = claims::of(run, pinned, &mut faults, &mut reasons);
+    if !faults.is_empty() {
+        return Err(faults);
+    }
+    let placeholders = match whole_run(pinned.mode, &pinned.group) {
+        Some(name) => vec![(name, claims)],
+        None => of_each_claim(pinned, claims),
+    };
+    let mut placeholders: Vec<_> = placeholders
+        .into_iter()
+        .map(|(name, claims)| placeholder::spec(run, pinned, name, claims))
+        .collect();
+    let mut decided: Vec<_> = placeholders
+        .iter()
+        .map(|spec| why(pinned.mode, spec))
+        .collect();
+    if decided.is_empty() {
+        let message = "no workspace of the run has a claim whose name is known";
+        decided.push(Reason::new(ReasonCode::NoClaims, message));
+    }
+    decided.append(&mut reasons);
+    decided.extend(placeholder::dropped(run, pinned));
+    decided.extend(override_ignored(run, pinned.mode));
+    placeholders.sort_by(|left, right| left.name.cmp(&right.name));
+    Ok(Plan {
+        mode: pinned.mode,
+        action: if placeholders.is_empty() {
+            Action::Nothing
+        } else {
+            Action::Ensure(placeholders)
+        },
+        reasons: decided,
+    })
+}
+
+/// A placeholder for each claim (M1), however many workspaces are bound to it (V6).
+fn of_each_claim(pinned: &Pinned, claims: Claims) -> Vec<(AssistantName, Claims)> {
+    let mounted = claims.existing.into_iter().map(|claim| (claim, true));
+    let unmounted = claims.unmounted.into_iter().map(|claim| (claim, false));
+    mounted
+        .chain(unmounted)
+        .map(|(claim, mounted)| {
+            let name = AssistantName::of_claim(&pinned.group, &claim);
+            let mut only = Claims::default();
+            if mounted {
+                only.existing.push(claim);
+            } else {
+                only.unmounted.push(claim);
+            }
+            (name, only)
+        })
         .collect()
 }
 
-fn placeholder_labels(run: &PipelineRun, name: &AssistantName) -> BTreeMap<String, String> {
-    let mut labels = labels::inherited(&run.labels);
-    labels.extend(
-        [
-            (labels::COMPONENT, labels::AFFINITY_ASSISTANT.to_owned()),
-            (labels::INSTANCE, name.to_string()),
-            (labels::PIPELINE_RUN, label_value(&run.name)),
-        ]
-        .map(|(key, value)| (key.to_owned(), value)),
-    );
-    labels
+fn why(mode: Mode, spec: &PlaceholderSpec) -> Reason {
+    let name = &spec.name;
+    match mode {
+        Mode::Workspaces => {
+            let claim = spec
+                .claim_names
+                .first()
+                .or(spec.unmounted_claim_names.first());
+            let claim = claim.map_or("", String::as_str);
+            let message =
+                format!("the pods that use claim {claim:?} share the node of placeholder {name}");
+            Reason::new(ReasonCode::CoscheduleWorkspace, message)
+        }
+        Mode::PipelineRuns => {
+            let message = format!("all pods of the run share the node of placeholder {name}");
+            Reason::new(ReasonCode::CoschedulePipelineRun, message)
+        }
+        Mode::IsolatePipelineRun => {
+            let message = format!(
+                "all pods of the run share the node of placeholder {name}, where no other placeholder is"
+            );
+            Reason::new(ReasonCode::IsolatePipelineRun, message)
+        }
+        Mode::Disabled => Reason::new(ReasonCode::NotPinned, "nothing is pinned on the run"),
+    }
 }
 
 /// What would become of a run that is not created yet.
@@ -287,22 +235,28 @@ pub struct Preview {
 /// What Kubernetes appends to `generateName` has this length; which characters cannot be known.
 const GENERATED_SUFFIX: &str = "xxxxx";
 
+/// Stands for the uid of a run that has none yet.
+const NO_UID: &str = "00000000-0000-0000-0000-000000000000";
+
 /// Admits a run that is not created yet, and plans for what would be stored.
 ///
-/// A run without a name gets `<generateName>xxxxx`. The group depends on the request that really
-/// creates the run, so names with it are examples.
+/// A run without a name gets `<generateName>xxxxx`. Group and uid depend on the request that really
+/// creates the run, so names made of them are examples.
 ///
 /// # Errors
-/// As [`plan`].
+/// As [`admit`] and [`plan`].
 pub fn preview(
-    configuration: &Configuration,
-    run: &PipelineRun,
-    request_uid: &str,
+    in_force: InForce<'_>,
+    tekton_controller: &str,
+    question: &Question<'_>,
 ) -> Result<Preview, Vec<Violation>> {
-    let admission = admit(configuration, run, request_uid);
-    let mut stored = admission.apply(run);
+    let admission = admit(in_force, tekton_controller, question)?;
+    let mut stored = admission.apply(question.run);
     if stored.name.is_empty() && !stored.generate_name.is_empty() {
         stored.name = format!("{}{GENERATED_SUFFIX}", stored.generate_name);
+    }
+    if stored.uid.is_empty() {
+        NO_UID.clone_into(&mut stored.uid);
     }
     let plan = plan(&stored)?;
     Ok(Preview { admission, plan })

@@ -4,14 +4,19 @@
 
 use std::collections::BTreeMap;
 
-use crate::admit::{Admission, RewrittenBinding, forged_in_tasks, of_tasks};
-use crate::annotations::PINNED;
-use crate::pinned::carried_templates;
-use crate::pipeline_run::{PipelineRun, WorkspaceSource};
+use crate::admit::pinned_by_others::{forged_in_tasks, of_tasks};
+use crate::admit::{Admission, RewrittenBinding, RewrittenSource};
+use crate::annotations::{CLAIMS, MODE, OVERRIDE, PINNED};
+use crate::mode::Mode;
+use crate::names::assistant_of;
+use crate::pinned::{carried_templates, claims_to_annotation};
+use crate::pipeline_run::{PipelineRun, RunState, WorkspaceBinding, WorkspaceSource};
+use crate::run_claims;
 
 /// Decides what to put back into `new`, an update of `old`.
 ///
-/// - Pinned annotations are what they were, or absent where they were absent.
+/// - Pinned annotations are what they were, or absent where they were absent. Only the claims follow the bindings as long
+///   as the run is pending: it has no placeholder yet, and Tekton lets its author change it.
 /// - A binding that admission had rewritten is rewritten again.
 /// - Pinned annotations in `spec.taskRunSpecs` are removed, as at creation.
 ///
@@ -19,18 +24,16 @@ use crate::pipeline_run::{PipelineRun, WorkspaceSource};
 /// warning.
 pub fn restore(old: &PipelineRun, new: &PipelineRun) -> Admission {
     let mut warnings = forged_in_tasks(new);
-    let mut set_annotations = BTreeMap::new();
-    let mut remove_annotations = Vec::new();
+    let bindings = bindings(old, new, &mut warnings);
+    let mut wanted: BTreeMap<&str, String> = PINNED
+        .into_iter()
+        .filter_map(|key| Some((key, old.annotations.get(key)?.clone())))
+        .collect();
     let mut changed = Vec::new();
     for key in PINNED {
-        match (old.annotations.get(key), new.annotations.get(key)) {
-            (Some(was), is) if is != Some(was) => {
-                set_annotations.insert(key.to_owned(), was.clone());
-            }
-            (None, Some(_)) => remove_annotations.push(key.to_owned()),
-            (Some(_) | None, Some(_) | None) => continue,
+        if new.annotations.get(key) != wanted.get(key) {
+            changed.push(key);
         }
-        changed.push(key);
     }
     if !changed.is_empty() {
         warnings.push(format!(
@@ -38,16 +41,57 @@ pub fn restore(old: &PipelineRun, new: &PipelineRun) -> Admission {
             changed.join(", ")
         ));
     }
+    if old.state == RunState::Pending
+        && let Some(claims) = wanted.get_mut(CLAIMS)
+    {
+        *claims = claims_of(old, new, &bindings);
+    }
+    warnings.extend(override_too_late(old, new));
     Admission {
-        set_annotations,
-        remove_annotations,
+        remove_annotations: PINNED
+            .into_iter()
+            .filter(|key| new.annotations.contains_key(*key) && !wanted.contains_key(key))
+            .map(str::to_owned)
+            .collect(),
+        set_annotations: wanted
+            .into_iter()
+            .filter(|(key, value)| new.annotations.get(*key) != Some(value))
+            .map(|(key, value)| (key.to_owned(), value))
+            .collect(),
         remove_task_annotations: of_tasks(new),
-        bindings: bindings(old, new, &mut warnings),
+        bindings,
         warnings,
     }
 }
 
-/// The bindings that admission had rewritten in `old` and that `new` binds otherwise.
+/// The claims of a run whose bindings may still change.
+fn claims_of(old: &PipelineRun, new: &PipelineRun, bindings: &[RewrittenBinding]) -> String {
+    let restored = Admission {
+        bindings: bindings.to_vec(),
+        ..Admission::default()
+    };
+    let mut claims = run_claims::of_run(&restored.apply(new));
+    if let Some((_, templates)) = carried_templates(&old.annotations) {
+        claims.retain(|workspace, _| !templates.contains_key(workspace));
+    }
+    claims_to_annotation(&claims)
+}
+
+/// A mode that is chosen once the run exists, by its author or by a Pipeline that Tekton found elsewhere, whose
+/// annotations it then copies to the run (B1).
+fn override_too_late(old: &PipelineRun, new: &PipelineRun) -> Option<String> {
+    let chosen = new.annotations.get(OVERRIDE)?;
+    let disabled = Mode::Disabled.as_str();
+    let pinned = old.annotations.get(MODE).map_or(disabled, String::as_str);
+    (old.annotations.get(OVERRIDE) != Some(chosen) && chosen != pinned).then(|| {
+        format!(
+            "{OVERRIDE} {chosen:?} comes too late: the mode of a run is settled when it is created, and this one's is \
+             {pinned:?}"
+        )
+    })
+}
+
+/// The bindings that `new` has otherwise than admission left them in `old`.
 fn bindings(
     old: &PipelineRun,
     new: &PipelineRun,
@@ -58,42 +102,54 @@ fn bindings(
     };
     let mut restored = Vec::new();
     for binding in &old.workspaces {
-        let (Some(template), WorkspaceSource::Claim { claim_name }) =
-            (templates.get(&binding.name), &binding.source)
-        else {
-            continue;
-        };
         let Some(now) = new.workspaces.iter().find(|now| now.name == binding.name) else {
             continue;
         };
         if now.source == binding.source {
             continue;
         }
-        let applied_again = match &now.source {
-            WorkspaceSource::ClaimTemplate(own) => own.template == *template,
-            WorkspaceSource::Claim { .. } | WorkspaceSource::Other => false,
+        let source = match (templates.get(&binding.name), &binding.source) {
+            (Some(template), WorkspaceSource::Claim { claim_name }) => {
+                let applied_again = match &now.source {
+                    WorkspaceSource::ClaimTemplate(own) => own.template == *template,
+                    WorkspaceSource::Claim { .. } | WorkspaceSource::Other => false,
+                };
+                if !applied_again {
+                    warnings.push(format!(
+                        "kept workspace {:?} bound to claim {claim_name:?}: the binding of a run that exists cannot be \
+                         changed",
+                        binding.name
+                    ));
+                }
+                RewrittenSource::Claim(claim_name.clone())
+            }
+            // The manifest of a copy, applied again: it still names the other run's claim.
+            (None, WorkspaceSource::ClaimTemplate(own)) if names_claim_of_placeholder(now) => {
+                RewrittenSource::Template(own.template.clone())
+            }
+            (Some(_) | None, _) => continue,
         };
-        if !applied_again {
-            warnings.push(format!(
-                "kept workspace {:?} bound to claim {claim_name:?}: the binding of a run that exists cannot be changed",
-                binding.name
-            ));
-        }
         restored.push(RewrittenBinding {
             workspace: binding.name.clone(),
-            claim_name: claim_name.clone(),
+            source,
         });
     }
     restored
 }
 
+fn names_claim_of_placeholder(binding: &WorkspaceBinding) -> bool {
+    match &binding.source {
+        WorkspaceSource::Claim { claim_name } => assistant_of(claim_name).is_some(),
+        WorkspaceSource::ClaimTemplate(_) | WorkspaceSource::Other => false,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::admit::{TaskAnnotation, admit};
-    use crate::annotations::{GROUP, MODE, TRACEPARENT};
-    use crate::config::{Configuration, PlaceholderDefaults};
-    use crate::mode::Mode;
+    use crate::admit::{Question, TEKTON_CONTROLLER, TaskAnnotation, admit};
+    use crate::annotations::{GROUP, PART_OF, TRACEPARENT};
+    use crate::config::Configuration;
     use serde_json::{Value, json};
 
     fn template() -> Value {
@@ -116,13 +172,26 @@ mod tests {
     fn stored() -> PipelineRun {
         let configuration = Configuration {
             mode: Mode::PipelineRuns,
-            placeholder: PlaceholderDefaults::default(),
+            ..Configuration::default()
         };
-        let mut stored = admit(&configuration, &manifest(), "request").apply(&manifest());
+        let mut stored = admitted(&configuration, &manifest());
         stored
             .annotations
             .insert(TRACEPARENT.to_owned(), "00-1-2-01".to_owned());
         stored
+    }
+
+    fn admitted(configuration: &Configuration, run: &PipelineRun) -> PipelineRun {
+        let question = Question {
+            run,
+            request_uid: "request",
+            created_by: "alice",
+            pipeline_override: None,
+            namespace_override: None,
+        };
+        admit(Ok(configuration), TEKTON_CONTROLLER, &question)
+            .unwrap()
+            .apply(run)
     }
 
     /// Whatever an update does, what was pinned is what is stored; answers what the author is told.
@@ -140,11 +209,11 @@ mod tests {
             );
         }
         assert_eq!(after.workspaces[0], stored().workspaces[0]);
-        assert_eq!(
-            restore(&stored(), &after),
-            Admission::default(),
-            "a second time changes nothing"
-        );
+        let again = Admission {
+            warnings: Vec::new(),
+            ..restore(&stored(), &after)
+        };
+        assert_eq!(again, Admission::default(), "a second time changes nothing");
         restored.warnings
     }
 
@@ -171,7 +240,13 @@ mod tests {
             let removed = check(|run| {
                 run.annotations.remove(key);
             });
-            for told in [changed, removed] {
+            // A run that is no part of another one has nothing there to remove.
+            let told = if key == PART_OF {
+                vec![changed]
+            } else {
+                vec![changed, removed]
+            };
+            for told in told {
                 assert!(told.len() == 1 && told[0].contains(key), "{told:?}");
             }
         }
@@ -217,5 +292,53 @@ mod tests {
         assert_eq!(restored.remove_task_annotations, [expect]);
         let after = restored.apply(&update);
         assert_eq!(after.task_run_specs[1].annotations.len(), 1);
+    }
+
+    #[test]
+    fn b1_a_mode_chosen_once_the_run_exists_comes_too_late() {
+        let chosen = |mode: &'static str| {
+            check(|run| {
+                run.annotations.insert(OVERRIDE.to_owned(), mode.to_owned());
+            })
+        };
+        let told = chosen("disabled");
+        assert!(told.len() == 1 && told[0].contains("too late"), "{told:?}");
+        // Tekton copies the annotations of the Pipeline, from which the mode came, to the run.
+        assert!(chosen("pipelineruns").is_empty());
+    }
+
+    #[test]
+    fn v9_a_pending_run_may_still_be_bound_to_another_claim() {
+        let pending = |mut run: PipelineRun| {
+            run.state = RunState::Pending;
+            run
+        };
+        let mut update = pending(stored());
+        update.workspaces[1].source = WorkspaceSource::Claim {
+            claim_name: "other".to_owned(),
+        };
+        let restored = restore(&pending(stored()), &update);
+        assert_eq!(
+            restored.set_annotations[CLAIMS],
+            r#"{"cache":{"name":"other"}}"#
+        );
+        assert!(restored.warnings.is_empty(), "{:?}", restored.warnings);
+        let started = restore(&stored(), &update);
+        assert_eq!(started.set_annotations, BTreeMap::new());
+    }
+
+    #[test]
+    fn v2a_a_copy_applied_again_keeps_the_template_it_got_back() {
+        let workspaces = Configuration::default();
+        let stored = admitted(&workspaces, &stored());
+        assert!(matches!(
+            stored.workspaces[0].source,
+            WorkspaceSource::ClaimTemplate(_)
+        ));
+        let mut update = stored.clone();
+        update.workspaces = self::stored().workspaces;
+        let restored = restore(&stored, &update);
+        assert_eq!(restored.apply(&update), stored);
+        assert!(restored.warnings.is_empty(), "{:?}", restored.warnings);
     }
 }

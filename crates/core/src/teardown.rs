@@ -1,10 +1,14 @@
-//! The order in which what a run leaves over goes away: pods first, then the StatefulSet and its
-//! placeholder, then the claims.
+//! The order in which what a run leaves over goes away: pods first, then the StatefulSets and their
+//! placeholders, then the claims.
 //!
 //! A step is decided from what is seen now and nothing else, so it can be asked for again at any
 //! time, after any restart.
 
 use std::collections::BTreeSet;
+
+use crate::annotations::{MODE, PART_OF, TEKTON_AUTO_CLEANUP_PVC};
+use crate::names::tekton_claim_name;
+use crate::pipeline_run::{PipelineRun, WorkspaceSource};
 
 /// What is left of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -13,11 +17,12 @@ pub struct Leftovers {
     pub run: RunPresence,
     /// TaskRun pods of the run that are pending or running.
     pub active_pods: usize,
-    /// The placeholder's StatefulSet.
-    pub stateful_set: Option<ObjectRef>,
+    /// The placeholders' StatefulSets.
+    pub stateful_sets: Vec<ObjectRef>,
     /// Placeholder pods, whatever their phase.
     pub placeholder_pods: Vec<PlaceholderPod>,
-    /// Claims the StatefulSet made. A claim the user brought must not be among them.
+    /// Claims made for the run that go with it: the placeholders' own, and [`auto_cleaned`] ones. A claim the user brought
+    /// must not be among them.
     pub claims: Vec<Claim>,
 }
 
@@ -80,11 +85,11 @@ pub enum Step {
         /// How many there are.
         count: usize,
     },
-    /// Delete the StatefulSet, with uid and resourceVersion as preconditions.
+    /// Delete this StatefulSet, with uid and resourceVersion as preconditions; others may be left.
     DeleteStatefulSet(ObjectRef),
     /// Delete these pods, with uid as precondition: their StatefulSet went without them.
     DeleteOrphans(Vec<ObjectRef>),
-    /// Nothing until StatefulSet and placeholder are gone.
+    /// Nothing until StatefulSets and placeholders are gone.
     WaitForPlaceholder,
     /// Delete some claims and unprotect others, in one pass.
     ClearClaims {
@@ -154,11 +159,16 @@ pub fn next_step(leftovers: &Leftovers) -> Step {
             count: leftovers.active_pods,
         };
     }
-    match &leftovers.stateful_set {
-        Some(set) if !set.deleting => Step::DeleteStatefulSet(set.clone()),
-        Some(_) => Step::WaitForPlaceholder,
-        None if leftovers.placeholder_pods.is_empty() => clear_claims(&leftovers.claims),
-        None => clear_orphans(&leftovers.placeholder_pods),
+    if let Some(set) = leftovers.stateful_sets.iter().find(|set| !set.deleting) {
+        return Step::DeleteStatefulSet(set.clone());
+    }
+    if !leftovers.stateful_sets.is_empty() {
+        return Step::WaitForPlaceholder;
+    }
+    if leftovers.placeholder_pods.is_empty() {
+        clear_claims(&leftovers.claims)
+    } else {
+        clear_orphans(&leftovers.placeholder_pods)
     }
 }
 
@@ -173,6 +183,30 @@ fn clear_orphans(pods: &[PlaceholderPod]) -> Step {
     } else {
         Step::DeleteOrphans(orphans)
     }
+}
+
+/// The claims that Tekton made of a run's own `volumeClaimTemplate`s (V3) and that its author wants gone when it is done,
+/// by name. Tekton itself deletes none while its own assistants are off. Only a claim that Tekton made for this very run
+/// may be deleted: what is called so may be somebody else's (V4).
+pub fn auto_cleaned(run: &PipelineRun) -> Vec<String> {
+    let asked_for = run
+        .annotations
+        .get(TEKTON_AUTO_CLEANUP_PVC)
+        .is_some_and(|value| value == "true");
+    let ours = run.annotations.contains_key(MODE) && !run.annotations.contains_key(PART_OF);
+    if !asked_for || !ours || run.uid.is_empty() {
+        return Vec::new();
+    }
+    run.workspaces
+        .iter()
+        .filter_map(|binding| match &binding.source {
+            WorkspaceSource::ClaimTemplate(template) => {
+                let name = template.name.as_deref();
+                Some(tekton_claim_name(&binding.name, name, &run.uid))
+            }
+            WorkspaceSource::Claim { .. } | WorkspaceSource::Other => None,
+        })
+        .collect()
 }
 
 fn clear_claims(claims: &[Claim]) -> Step {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use coscheduler_core::admit::RewrittenSource;
 use serde_json::{Map, Value, json};
 
 /// What admission changes in an object.
@@ -13,9 +14,14 @@ pub struct Mutation {
     pub remove_annotations: Vec<String>,
     /// Index in `spec.taskRunSpecs` and key: annotations to remove there.
     pub remove_task_annotations: Vec<(usize, String)>,
-    /// Workspace to claim: bindings to rewrite.
-    pub bindings: BTreeMap<String, String>,
+    /// Bindings to rewrite, by workspace.
+    pub bindings: BTreeMap<String, RewrittenSource>,
+    /// Why a TaskRun may not run: it becomes one that was cancelled before it started.
+    pub cancel: Option<String>,
 }
+
+/// `spec.status` of a TaskRun that was cancelled (Tekton v1.12.0, `pkg/apis/pipeline/v1/taskrun_types.go`).
+const CANCELLED: &str = "TaskRunCancelled";
 
 /// The patch that makes `object` what `mutation` says; empty when it already is.
 pub fn patch(object: &Value, mutation: &Mutation) -> json_patch::Patch {
@@ -36,18 +42,27 @@ fn apply(object: &mut Value, mutation: &Mutation) {
         .pointer_mut("/spec/workspaces")
         .and_then(Value::as_array_mut);
     for binding in bindings.into_iter().flatten() {
-        let claim = binding
+        let source = binding
             .get("name")
             .and_then(Value::as_str)
             .and_then(|name| mutation.bindings.get(name));
-        if let (Some(claim), Some(fields)) = (claim.cloned(), binding.as_object_mut()) {
-            // Whatever backed the workspace, the claim does now: a binding has one source.
+        if let (Some(source), Some(fields)) = (source, binding.as_object_mut()) {
+            // Whatever backed the workspace, this does now: a binding has one source.
             fields.retain(|field, _| matches!(field.as_str(), "name" | "subPath"));
-            fields.insert(
-                "persistentVolumeClaim".to_owned(),
-                json!({"claimName": claim}),
-            );
+            let (key, value) = match source {
+                RewrittenSource::Claim(claim_name) => {
+                    ("persistentVolumeClaim", json!({"claimName": claim_name}))
+                }
+                RewrittenSource::Template(template) => ("volumeClaimTemplate", template.clone()),
+            };
+            fields.insert(key.to_owned(), value);
         }
+    }
+    if let Some(message) = &mutation.cancel
+        && let Some(spec) = object.get_mut("spec").and_then(Value::as_object_mut)
+    {
+        spec.insert("status".to_owned(), CANCELLED.into());
+        spec.insert("statusMessage".to_owned(), message.clone().into());
     }
 }
 
@@ -91,7 +106,17 @@ mod tests {
             set_annotations: BTreeMap::from([("coscheduler.dev/mode".into(), "x".into())]),
             remove_annotations: vec!["pipeline.tekton.dev/affinity-assistant".into()],
             remove_task_annotations: vec![(1, "coscheduler.dev/group".into())],
-            bindings: BTreeMap::from([("source".into(), "claim-0".into())]),
+            bindings: BTreeMap::from([
+                (
+                    "source".into(),
+                    RewrittenSource::Claim("claim-0".to_owned()),
+                ),
+                (
+                    "copied".into(),
+                    RewrittenSource::Template(json!({"spec": {"accessModes": ["ReadWriteOnce"]}})),
+                ),
+            ]),
+            cancel: None,
         };
         check(
             json!({
@@ -99,6 +124,7 @@ mod tests {
                 "spec": {"workspaces": [
                     {"name": "source", "subPath": "x", "volumeClaimTemplate": {"spec": {}}},
                     {"name": "other", "emptyDir": {}},
+                    {"name": "copied", "persistentVolumeClaim": {"claimName": "claim-1"}},
                 ], "taskRunSpecs": [
                     {"pipelineTaskName": "a"},
                     {"metadata": {"annotations": {"coscheduler.dev/group": "forged", "a": "b"}}},
@@ -110,6 +136,7 @@ mod tests {
                 "spec": {"workspaces": [
                     {"name": "source", "subPath": "x", "persistentVolumeClaim": {"claimName": "claim-0"}},
                     {"name": "other", "emptyDir": {}},
+                    {"name": "copied", "volumeClaimTemplate": {"spec": {"accessModes": ["ReadWriteOnce"]}}},
                 ], "taskRunSpecs": [
                     {"pipelineTaskName": "a"},
                     {"metadata": {"annotations": {"a": "b"}}},
@@ -124,6 +151,20 @@ mod tests {
             json!({"metadata": {"name": "a"}, "spec": {}}),
             &Mutation::default(),
             json!({"metadata": {"name": "a"}, "spec": {}}),
+        );
+    }
+
+    #[test]
+    fn m2_a_task_run_that_may_not_run_is_let_in_as_cancelled() {
+        check(
+            json!({"metadata": {"name": "a"}, "spec": {"taskRef": {"name": "build"}}}),
+            &Mutation {
+                cancel: Some("too many claims".to_owned()),
+                ..Mutation::default()
+            },
+            json!({"metadata": {"name": "a"}, "spec": {
+                "taskRef": {"name": "build"}, "status": "TaskRunCancelled", "statusMessage": "too many claims",
+            }}),
         );
     }
 }

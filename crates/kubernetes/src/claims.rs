@@ -1,7 +1,7 @@
 //! What is read of a claim when a run's leftovers are cleaned up.
 
 use coscheduler_core::teardown::Claim;
-use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, PersistentVolumeClaimSpec};
 
 /// The finalizer that keeps a claim while a pod refers to it.
 /// Source: Kubernetes `pkg/volume/util/finalizer.go`, `PVCProtectionFinalizer`.
@@ -29,6 +29,14 @@ pub fn is_owned_by(claim: &PersistentVolumeClaim, uid: &str) -> bool {
         .any(|owner| owner.kind == "PipelineRun" && owner.uid == uid)
 }
 
+/// Whether Tekton made the claim for the PipelineRun with this uid: of its `volumeClaimTemplate`, as its controller
+/// (Tekton v1.12.0, `pkg/reconciler/volumeclaim/pvchandler.go`). A claim that somebody brought has no such owner (V4).
+pub fn is_made_by_tekton(claim: &PersistentVolumeClaim, uid: &str) -> bool {
+    let owners = claim.metadata.owner_references.iter().flatten();
+    let mut controllers = owners.filter(|owner| owner.controller == Some(true));
+    controllers.any(|owner| owner.kind == "PipelineRun" && owner.uid == uid)
+}
+
 /// The claim's finalizers without [`PROTECTION`].
 pub fn finalizers_without_protection(claim: &PersistentVolumeClaim) -> Vec<String> {
     finalizers(claim)
@@ -41,8 +49,16 @@ pub fn finalizers_without_protection(claim: &PersistentVolumeClaim) -> Vec<Strin
 pub fn trim(claim: &mut PersistentVolumeClaim) {
     claim.metadata.managed_fields = None;
     claim.metadata.annotations = None;
-    claim.spec = None;
     claim.status = None;
+    if let Some(spec) = &mut claim.spec {
+        let access_modes = spec.access_modes.take();
+        let volume_name = spec.volume_name.take();
+        *spec = PersistentVolumeClaimSpec {
+            access_modes,
+            volume_name,
+            ..PersistentVolumeClaimSpec::default()
+        };
+    }
 }
 
 fn finalizers(claim: &PersistentVolumeClaim) -> impl Iterator<Item = &str> {
@@ -74,5 +90,39 @@ mod tests {
         assert!(is_owned_by(&claim, "run"));
         assert!(!is_owned_by(&claim, "other"));
         assert_eq!(finalizers_without_protection(&claim), ["example.com/keep"]);
+    }
+
+    #[test]
+    fn v4_a_claim_that_tekton_made_has_its_run_as_controller() {
+        let owned = |controller: bool, kind: &str| -> PersistentVolumeClaim {
+            serde_json::from_value(json!({"metadata": {"ownerReferences": [
+                {"apiVersion": "tekton.dev/v1", "kind": kind, "name": "r", "uid": "run", "controller": controller},
+            ]}}))
+            .unwrap()
+        };
+        assert!(is_made_by_tekton(&owned(true, "PipelineRun"), "run"));
+        assert!(!is_made_by_tekton(&owned(true, "PipelineRun"), "other"));
+        assert!(!is_made_by_tekton(&owned(false, "PipelineRun"), "run"));
+        assert!(!is_made_by_tekton(&owned(true, "TaskRun"), "run"));
+        assert!(!is_made_by_tekton(&PersistentVolumeClaim::default(), "run"));
+    }
+
+    #[test]
+    fn trimming_keeps_what_is_read() {
+        let mut claim: PersistentVolumeClaim = serde_json::from_value(json!({
+            "metadata": {"name": "c", "annotations": {"a": "b"}},
+            "spec": {"accessModes": ["ReadWriteOncePod"], "volumeName": "pv", "storageClassName": "fast"},
+            "status": {"phase": "Bound"},
+        }))
+        .unwrap();
+        trim(&mut claim);
+        assert_eq!(
+            serde_json::to_value(claim).unwrap(),
+            json!({
+                "apiVersion": "v1", "kind": "PersistentVolumeClaim",
+                "metadata": {"name": "c"},
+                "spec": {"accessModes": ["ReadWriteOncePod"], "volumeName": "pv"},
+            })
+        );
     }
 }

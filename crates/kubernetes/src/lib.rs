@@ -7,9 +7,12 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod admission;
+pub mod child_run;
 pub mod claims;
 pub mod labels;
 pub mod pipeline_run;
 pub mod pods;
+pub mod scheduling;
 pub mod stateful_set;
 pub mod transient;
+pub mod volumes;

@@ -3,6 +3,7 @@
 
 use std::borrow::Cow;
 
+use coscheduler_core::pipeline::workspaces_used;
 use coscheduler_core::pipeline_run::PipelineRun as View;
 use coscheduler_core::violation::Violation;
 use k8s_openapi::NamespaceResourceScope;
@@ -15,6 +16,9 @@ use serde_json::{Map, Value};
 const READ_STATUS: [&str; 1] = ["conditions"];
 /// The parts of `spec` that are read.
 const READ_SPEC: [&str; 4] = ["managedBy", "status", "taskRunTemplate", "workspaces"];
+/// The parts of `spec` that are read beside them while a run is being created or updated, in part again: what follows
+/// from them is pinned then.
+const READ_ONCE: [&str; 4] = ["params", "pipelineRef", "pipelineSpec", "taskRunSpecs"];
 /// The parts of each of `spec.taskRunSpecs` that are read.
 const READ_TASK_RUN_SPEC: [&str; 2] = ["metadata", "pipelineTaskName"];
 /// An annotation as large as the object, of no use here.
@@ -105,19 +109,61 @@ pub fn read_parts(object: &Value) -> Value {
             parts.insert(key.to_owned(), only(value, read));
         }
     }
-    if let Some(specs) = object.pointer("/spec/taskRunSpecs") {
-        let specs = match specs {
-            Value::Array(specs) => specs
-                .iter()
-                .map(|spec| only(spec, &READ_TASK_RUN_SPEC))
-                .collect(),
-            other => other.clone(),
-        };
-        if let Some(spec) = parts.get_mut("spec").and_then(Value::as_object_mut) {
-            spec.insert("taskRunSpecs".to_owned(), specs);
+    if let (Some(whole), Some(spec)) = (
+        object.get("spec"),
+        parts.get_mut("spec").and_then(Value::as_object_mut),
+    ) {
+        for key in READ_ONCE {
+            if let Some(value) = whole.get(key) {
+                spec.insert(key.to_owned(), read_once(key, value));
+            }
         }
     }
     Value::Object(parts)
+}
+
+fn read_once(key: &str, value: &Value) -> Value {
+    match key {
+        "taskRunSpecs" => each(value, |spec| only(spec, &READ_TASK_RUN_SPEC)),
+        "params" => each(value, |param| only(param, &["name", "value"])),
+        "pipelineRef" => only(value, &["name"]),
+        "pipelineSpec" => pipeline_spec(value),
+        _ => Value::Null,
+    }
+}
+
+/// Of an embedded Pipeline: the defaults of parameters, and which task uses which workspace.
+fn pipeline_spec(value: &Value) -> Value {
+    let mut read = only(value, &["params", "tasks", "finally"]);
+    for (key, part) in read.as_object_mut().into_iter().flatten() {
+        *part = match key.as_str() {
+            "params" => each(part, |param| only(param, &["name", "default"])),
+            _ => each(part, pipeline_task),
+        };
+    }
+    read
+}
+
+/// Of an embedded task's spec only the variables stay that name workspaces.
+fn pipeline_task(task: &Value) -> Value {
+    let mut read = only(task, &["name", "workspaces"]);
+    let used = task
+        .get("taskSpec")
+        .map(workspaces_used)
+        .unwrap_or_default();
+    if let Some(fields) = read.as_object_mut().filter(|_| !used.is_empty()) {
+        let variables = used.iter().map(|name| format!("$(workspaces.{name}.path)"));
+        fields.insert("taskSpec".to_owned(), variables.collect());
+    }
+    read
+}
+
+/// Each item of a list; anything else as it is.
+fn each(value: &Value, read: impl Fn(&Value) -> Value) -> Value {
+    match value {
+        Value::Array(items) => items.iter().map(read).collect(),
+        other => other.clone(),
+    }
 }
 
 /// An object without its other fields; anything else as it is, for `core` to refuse.
@@ -168,7 +214,16 @@ mod tests {
             "apiVersion": "tekton.dev/v1", "kind": "PipelineRun",
             "metadata": {"name": "run", "managedFields": [], "annotations": {LAST_APPLIED: "{}", "a": "b"}},
             "spec": {
-                "pipelineSpec": {"tasks": []},
+                "params": [{"name": "cache", "value": "build-cache"}],
+                "pipelineRef": {"name": "build", "resolver": "git", "params": []},
+                "pipelineSpec": {
+                    "description": "long", "params": [{"name": "p", "type": "string", "default": "d"}],
+                    "tasks": [
+                        {"name": "t", "taskRef": {"name": "x"}, "workspaces": [{"name": "w"}]},
+                        {"name": "u", "taskSpec": {"steps": [{"script": "long; cd $(workspaces.source.path)"}]}},
+                    ],
+                    "finally": [{"name": "f", "params": []}], "results": [],
+                },
                 "workspaces": [{"name": "source"}],
                 "taskRunSpecs": [{"pipelineTaskName": "t", "podTemplate": {}, "metadata": {"annotations": {}}}],
             },
@@ -180,6 +235,16 @@ mod tests {
                 "apiVersion": "tekton.dev/v1", "kind": "PipelineRun",
                 "metadata": {"name": "run", "annotations": {"a": "b"}},
                 "spec": {
+                    "params": [{"name": "cache", "value": "build-cache"}],
+                    "pipelineRef": {"name": "build"},
+                    "pipelineSpec": {
+                        "params": [{"name": "p", "default": "d"}],
+                        "tasks": [
+                            {"name": "t", "workspaces": [{"name": "w"}]},
+                            {"name": "u", "taskSpec": ["$(workspaces.source.path)"]},
+                        ],
+                        "finally": [{"name": "f"}],
+                    },
                     "workspaces": [{"name": "source"}],
                     "taskRunSpecs": [{"pipelineTaskName": "t", "metadata": {"annotations": {}}}],
                 },
@@ -187,8 +252,13 @@ mod tests {
             })
         );
         // What is malformed is left for core to refuse by name.
-        let malformed = json!({"spec": {"taskRunSpecs": 7}, "metadata": 8});
+        let malformed =
+            json!({"spec": {"taskRunSpecs": 7, "params": "x", "pipelineSpec": []}, "metadata": 8});
         assert_eq!(read_parts(&malformed), malformed);
+        // And core reads the same from the parts as from the whole.
+        let mut whole = View::parse(&object).unwrap();
+        whole.annotations.remove(LAST_APPLIED);
+        assert_eq!(View::parse(&read_parts(&object)), Ok(whole));
     }
 
     #[test]

@@ -1,26 +1,26 @@
 //! The placeholder's StatefulSet, built from a plan. Everything that could be wrong was refused before: building
 //! cannot fail.
 //!
-//! Shape and labels: TEP-0135, "Placeholder pod + inter-pod affinity" and "Co-locating volumes" (P1, P4, P5, V1, V2).
+//! Shape and labels: TEP-0135, "Placeholder pod + inter-pod affinity" and "Co-locating volumes" (P1, P3, P5, V1, V2, V8).
 
 use std::collections::BTreeMap;
 
 use coscheduler_core::plan::{ClaimTemplateSpec, PlaceholderSpec};
 use k8s_openapi::api::apps::v1::{StatefulSet, StatefulSetSpec, StatefulSetUpdateStrategy};
 use k8s_openapi::api::core::v1::{
-    Affinity, Capabilities, Container, PersistentVolumeClaim, PersistentVolumeClaimSpec,
-    PersistentVolumeClaimVolumeSource, PodAffinityTerm, PodSecurityContext, PodSpec,
-    PodTemplateSpec, ResourceRequirements, SeccompProfile, SecurityContext, Volume, VolumeMount,
-    WeightedPodAffinityTerm,
+    Capabilities, Container, PersistentVolumeClaim, PersistentVolumeClaimSpec,
+    PersistentVolumeClaimVolumeSource, PodSecurityContext, PodSpec, PodTemplateSpec,
+    ResourceRequirements, SeccompProfile, SecurityContext, Volume, VolumeMount,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, OwnerReference};
 
-use serde_json::Value;
-
 use coscheduler_core::labels::{AFFINITY_ASSISTANT, COMPONENT, INSTANCE};
+use coscheduler_core::names::claim_name;
+use coscheduler_core::volumes::Volumes;
 
 use crate::labels::{MANAGED_BY, PIPELINE_RUN_UID, TEKTON_COSCHEDULER};
+use crate::scheduling::affinity;
 
 /// Any user that is not root: the container writes nothing.
 const USER: i64 = 65_532;
@@ -39,11 +39,12 @@ pub struct Owner<'a> {
     pub uid: &'a str,
 }
 
-/// The StatefulSet of a placeholder.
+/// The StatefulSet of a placeholder. `volumes` says what was found out about its claims; nothing found out is
+/// [`Volumes::default`].
 ///
 /// Its owner reference is the controller's, without `blockOwnerDeletion`: where the admission plugin
 /// `OwnerReferencesPermissionEnforcement` is on, that field needs the right to update the finalizers of PipelineRuns.
-pub fn build(owner: Owner<'_>, spec: &PlaceholderSpec) -> StatefulSet {
+pub fn build(owner: Owner<'_>, spec: &PlaceholderSpec, volumes: &Volumes) -> StatefulSet {
     let all_labels = with_owner(spec.labels.clone(), owner);
     StatefulSet {
         metadata: ObjectMeta {
@@ -67,7 +68,7 @@ pub fn build(owner: Owner<'_>, spec: &PlaceholderSpec) -> StatefulSet {
                     labels: Some(all_labels),
                     ..ObjectMeta::default()
                 }),
-                spec: Some(pod(spec)),
+                spec: Some(pod(spec, volumes)),
             },
             update_strategy: Some(StatefulSetUpdateStrategy {
                 type_: Some("OnDelete".to_owned()),
@@ -110,37 +111,50 @@ fn reference(owner: Owner<'_>) -> OwnerReference {
     }
 }
 
-fn pod(spec: &PlaceholderSpec) -> PodSpec {
+/// The claims that are made beside the StatefulSet and look as if it had made them (V8): its controller adds the labels
+/// that it selects by.
+pub fn single_pod_claims(owner: Owner<'_>, spec: &PlaceholderSpec) -> Vec<PersistentVolumeClaim> {
+    spec.single_pod_claims
+        .iter()
+        .map(|template| {
+            let mut claim = claim(owner, template);
+            claim.metadata.name = Some(claim_name(&template.name, &spec.name));
+            claim.metadata.namespace = Some(owner.namespace.to_owned());
+            let labels = claim.metadata.labels.get_or_insert_default();
+            labels.extend(selector(spec.name.as_str()));
+            claim
+        })
+        .collect()
+}
+
+fn pod(spec: &PlaceholderSpec, volumes: &Volumes) -> PodSpec {
     let templates = spec.claim_templates.iter().map(|t| t.name.to_string());
     let bound = spec
         .claim_names
         .iter()
+        .filter(|claim_name| !volumes.unmounted.contains(*claim_name))
         .enumerate()
         .map(|(index, claim_name)| (format!("claim-{index}"), claim_name));
-    let shared = shared(spec);
     PodSpec {
-        affinity: Some(spread(shared.affinity.unwrap_or_default())),
-        image_pull_secrets: shared.image_pull_secrets,
-        node_selector: shared.node_selector,
-        priority_class_name: shared.priority_class_name,
-        runtime_class_name: shared.runtime_class_name,
-        scheduler_name: shared.scheduler_name,
-        tolerations: shared.tolerations,
+        affinity: Some(affinity(
+            shared(spec, "affinity"),
+            spec.separation,
+            &volumes.node_terms,
+        )),
+        image_pull_secrets: shared(spec, "imagePullSecrets"),
+        node_selector: shared(spec, "nodeSelector"),
+        priority_class_name: shared(spec, "priorityClassName"),
+        runtime_class_name: shared(spec, "runtimeClassName"),
+        scheduler_name: shared(spec, "schedulerName"),
+        tolerations: shared(spec, "tolerations"),
         service_account_name: Some(spec.service_account_name.clone())
             .filter(|name| !name.is_empty()),
         automount_service_account_token: Some(false),
         enable_service_links: Some(false),
         termination_grace_period_seconds: Some(GRACE_SECONDS),
-        security_context: Some(PodSecurityContext {
-            run_as_non_root: Some(true),
-            run_as_user: Some(USER),
-            run_as_group: Some(USER),
-            seccomp_profile: Some(SeccompProfile {
-                type_: "RuntimeDefault".to_owned(),
-                ..SeccompProfile::default()
-            }),
-            ..PodSecurityContext::default()
-        }),
+        security_context: Some(security_context(
+            shared(spec, "securityContext").unwrap_or_default(),
+        )),
         containers: vec![container(
             spec,
             templates
@@ -160,6 +174,23 @@ fn pod(spec: &PlaceholderSpec) -> PodSpec {
                 .collect(),
         ),
         ..PodSpec::default()
+    }
+}
+
+/// What the run asks for, over what every placeholder has. What Pod Security `restricted` forbids is not among it any
+/// more ([`pod_template`](coscheduler_core::pod_template)); what it demands is here (P3, P5).
+fn security_context(run: PodSecurityContext) -> PodSecurityContext {
+    PodSecurityContext {
+        run_as_non_root: Some(true),
+        run_as_user: run.run_as_user.or(Some(USER)),
+        run_as_group: run.run_as_group.or(Some(USER)),
+        seccomp_profile: run.seccomp_profile.or_else(|| {
+            Some(SeccompProfile {
+                type_: "RuntimeDefault".to_owned(),
+                ..SeccompProfile::default()
+            })
+        }),
+        ..run
     }
 }
 
@@ -200,38 +231,10 @@ fn container(spec: &PlaceholderSpec, volumes: Vec<String>) -> Container {
     }
 }
 
-/// What the placeholder shares with the run's pods (P3). A part that is not of its Kubernetes type is left out: Tekton's
-/// own validation refuses such a run.
-fn shared(spec: &PlaceholderSpec) -> PodSpec {
-    let mut template = spec.pod_template.clone();
-    template.insert("containers".to_owned(), Value::Array(Vec::new()));
-    serde_json::from_value(Value::Object(template)).unwrap_or_default()
-}
-
-/// The run's own affinity, and beside it: placeholders prefer a node without another placeholder, so that runs spread
-/// (P4).
-fn spread(mut affinity: Affinity) -> Affinity {
-    let apart = WeightedPodAffinityTerm {
-        weight: 100,
-        pod_affinity_term: PodAffinityTerm {
-            label_selector: Some(LabelSelector {
-                match_labels: Some(BTreeMap::from([(
-                    COMPONENT.to_owned(),
-                    AFFINITY_ASSISTANT.to_owned(),
-                )])),
-                ..LabelSelector::default()
-            }),
-            topology_key: "kubernetes.io/hostname".to_owned(),
-            ..PodAffinityTerm::default()
-        },
-    };
-    affinity
-        .pod_anti_affinity
-        .get_or_insert_default()
-        .preferred_during_scheduling_ignored_during_execution
-        .get_or_insert_default()
-        .push(apart);
-    affinity
+/// A field that the placeholder shares with the run's pods (P3). One that is not of its Kubernetes type is left out,
+/// alone: Tekton's own validation refuses such a run.
+fn shared<T: serde::de::DeserializeOwned>(spec: &PlaceholderSpec, field: &str) -> Option<T> {
+    serde_json::from_value(spec.pod_template.get(field)?.clone()).ok()
 }
 
 /// A claim template. Its owner reference has neither `controller` nor `blockOwnerDeletion`, as in TEP-0135.
@@ -259,6 +262,8 @@ fn claim_spec(template: &ClaimTemplateSpec) -> PersistentVolumeClaimSpec {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use coscheduler_core::mode::IsolationScope;
+    use coscheduler_core::plan::Separation;
     use serde_json::json;
 
     fn spec() -> PlaceholderSpec {
@@ -272,7 +277,10 @@ mod tests {
                 labels: BTreeMap::from([("tekton.dev/workspace".to_owned(), "source".to_owned())]),
                 annotations: BTreeMap::new(),
             }],
+            single_pod_claims: vec![],
             claim_names: vec!["brought".to_owned()],
+            unmounted_claim_names: vec!["made-by-tekton".to_owned()],
+            separation: Separation::Spread,
             cpu: "50m".to_owned(),
             memory: "100Mi".to_owned(),
             image: "pause".to_owned(),
@@ -304,7 +312,7 @@ mod tests {
             service_account_name: "builder".to_owned(),
             ..spec()
         };
-        let pod = serde_json::to_value(pod(&spec)).unwrap();
+        let pod = serde_json::to_value(pod(&spec, &Volumes::default())).unwrap();
         for key in [
             "imagePullSecrets",
             "nodeSelector",
@@ -348,7 +356,7 @@ mod tests {
         });
         let resources = json!({"cpu": "50m", "memory": "100Mi"});
         assert_eq!(
-            serde_json::to_value(build(owner, &spec())).unwrap(),
+            serde_json::to_value(build(owner, &spec(), &Volumes::default())).unwrap(),
             json!({
                 "apiVersion": "apps/v1",
                 "kind": "StatefulSet",
@@ -417,6 +425,127 @@ mod tests {
                     }],
                 },
             })
+        );
+    }
+
+    fn owner() -> Owner<'static> {
+        Owner {
+            namespace: "ci",
+            name: "run",
+            uid: "u",
+        }
+    }
+
+    #[test]
+    fn p3_the_runs_security_context_is_laid_over_the_placeholders_own() {
+        let of = |context: serde_json::Value| {
+            let template = json!({"securityContext": context});
+            let spec = PlaceholderSpec {
+                pod_template: template.as_object().cloned().unwrap(),
+                ..spec()
+            };
+            serde_json::to_value(pod(&spec, &Volumes::default())).unwrap()["securityContext"].take()
+        };
+        assert_eq!(
+            of(json!({"runAsUser": 1000, "fsGroup": 7, "supplementalGroups": [8]})),
+            json!({
+                "runAsNonRoot": true, "runAsUser": 1000, "runAsGroup": 65532, "fsGroup": 7, "supplementalGroups": [8],
+                "seccompProfile": {"type": "RuntimeDefault"},
+            })
+        );
+        assert_eq!(
+            of(
+                json!({"seccompProfile": {"type": "Localhost", "localhostProfile": "p"}, "runAsGroup": 0})
+            ),
+            json!({
+                "runAsNonRoot": true, "runAsUser": 65532, "runAsGroup": 0,
+                "seccompProfile": {"type": "Localhost", "localhostProfile": "p"},
+            })
+        );
+    }
+
+    #[test]
+    fn p3_a_field_of_the_wrong_type_is_left_out_alone() {
+        let template = json!({"tolerations": [{"key": 7}], "nodeSelector": {"disk": "ssd"}});
+        let spec = PlaceholderSpec {
+            pod_template: template.as_object().cloned().unwrap(),
+            ..spec()
+        };
+        let pod = pod(&spec, &Volumes::default());
+        assert_eq!(pod.tolerations, None);
+        assert_eq!(pod.node_selector.unwrap()["disk"], "ssd");
+    }
+
+    #[test]
+    fn m4_separation_reaches_the_pod() {
+        let spec = PlaceholderSpec {
+            separation: Separation::Isolate(IsolationScope::Cluster),
+            ..spec()
+        };
+        let pod = pod(&spec, &Volumes::default());
+        assert_eq!(pod.affinity, Some(affinity(None, spec.separation, &[])));
+    }
+
+    #[test]
+    fn v8_a_claim_for_one_pod_is_no_volume_and_its_nodes_are_required() {
+        let spec = PlaceholderSpec {
+            claim_names: ["single", "brought"].map(str::to_owned).to_vec(),
+            ..spec()
+        };
+        let volumes = Volumes {
+            unmounted: ["single".to_owned()].into(),
+            node_terms: vec![vec![coscheduler_core::volumes::NodeTerm::default()]],
+            conflict: None,
+        };
+        let pod = serde_json::to_value(pod(&spec, &volumes)).unwrap();
+        assert_eq!(
+            pod["volumes"],
+            json!([{"name": "claim-0", "persistentVolumeClaim": {"claimName": "brought"}}])
+        );
+        assert_eq!(
+            pod["containers"][0]["volumeMounts"]
+                .as_array()
+                .unwrap()
+                .len(),
+            2
+        );
+        assert!(pod["affinity"]["nodeAffinity"].is_object());
+    }
+
+    #[test]
+    fn v8_a_claim_made_beside_the_set_looks_like_one_of_the_set() {
+        let spec = PlaceholderSpec {
+            single_pod_claims: vec![ClaimTemplateSpec {
+                name: "single-0123456789".parse().unwrap(),
+                workspace: "source".to_owned(),
+                spec: json!({"accessModes": ["ReadWriteOncePod"]}),
+                labels: BTreeMap::from([("tekton.dev/workspace".to_owned(), "source".to_owned())]),
+                annotations: BTreeMap::from([("a".to_owned(), "b".to_owned())]),
+            }],
+            ..spec()
+        };
+        assert_eq!(
+            serde_json::to_value(single_pod_claims(owner(), &spec)).unwrap(),
+            json!([{
+                "apiVersion": "v1",
+                "kind": "PersistentVolumeClaim",
+                "metadata": {
+                    "name": "single-0123456789-affinity-assistant-0123456789-0",
+                    "namespace": "ci",
+                    "labels": {
+                        "tekton.dev/workspace": "source",
+                        "tekton.dev/pipelineRunUID": "u",
+                        "app.kubernetes.io/managed-by": "tekton-coscheduler",
+                        "app.kubernetes.io/component": "affinity-assistant",
+                        "app.kubernetes.io/instance": "affinity-assistant-0123456789",
+                    },
+                    "annotations": {"a": "b"},
+                    "ownerReferences": [{
+                        "apiVersion": "tekton.dev/v1", "kind": "PipelineRun", "name": "run", "uid": "u",
+                    }],
+                },
+                "spec": {"accessModes": ["ReadWriteOncePod"]},
+            }])
         );
     }
 }

@@ -11,6 +11,7 @@ use tracing::info;
 
 use coscheduler_core::pipeline_run::{PipelineRun, RunState};
 use coscheduler_core::plan::{Action, PlaceholderSpec, plan};
+use coscheduler_core::volumes::Volumes;
 use coscheduler_kubernetes::stateful_set::{self, Owner};
 use coscheduler_proto::convert::Identity;
 
@@ -137,7 +138,10 @@ fn difference(
         name,
         labels,
         claim_templates,
+        single_pod_claims,
         claim_names,
+        unmounted_claim_names,
+        separation,
         cpu,
         memory,
         image,
@@ -155,6 +159,21 @@ fn difference(
             "claim_templates",
             "they differ from the templates pinned on the run".to_owned(),
         ));
+    }
+    if asked.single_pod_claims != *single_pod_claims {
+        return Some((
+            "single_pod_claims",
+            "they differ from the templates pinned on the run".to_owned(),
+        ));
+    }
+    if asked.unmounted_claim_names != *unmounted_claim_names {
+        return Some((
+            "unmounted_claim_names",
+            "they differ from the claims the run's workspaces are bound to".to_owned(),
+        ));
+    }
+    if asked.separation != *separation {
+        return Some(("separation", "it differs from the run's mode".to_owned()));
     }
     if asked.claim_names != *claim_names {
         return Some((
@@ -195,7 +214,11 @@ async fn create(
         name: &run.name,
         uid: &run.uid,
     };
-    let set = stateful_set::build(owner, spec);
+    // First, so that a placeholder that exists has all its claims (V8).
+    for claim in stateful_set::single_pod_claims(owner, spec) {
+        objects.create_claim(&run.namespace, &claim).await?;
+    }
+    let set = stateful_set::build(owner, spec, &Volumes::default());
     let (set, created) = match objects.create(&run.namespace, &set).await? {
         Some(set) => (set, true),
         None => match objects

@@ -53,6 +53,22 @@ impl Objects {
         }
     }
 
+    /// Creates a claim. One of that name that exists is left alone, as the StatefulSet controller leaves it.
+    pub(crate) async fn create_claim(
+        &self,
+        namespace: &str,
+        claim: &PersistentVolumeClaim,
+    ) -> Result<(), Error> {
+        let api: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), namespace);
+        let name = claim.metadata.name.clone().unwrap_or_default();
+        let params = PostParams::default();
+        match retried(|| api.create(&params, claim)).await {
+            Ok(_) => Ok(()),
+            Err(kube::Error::Api(status)) if status.reason == "AlreadyExists" => Ok(()),
+            Err(error) => Err(failed(format!("create claim {namespace}/{name}"), error)),
+        }
+    }
+
     /// Reads a StatefulSet. `None` where there is none.
     pub(crate) async fn stateful_set(
         &self,

@@ -201,12 +201,16 @@ async fn leftovers(objects: &Objects, key: &RunKey, run: &Run) -> Result<Leftove
     Ok(Leftovers {
         run: presence(objects, key, run).await?,
         active_pods,
-        stateful_set: run.stateful_sets.values().next().map(|set| ObjectRef {
-            name: set.name().to_owned(),
-            uid: set.metadata.uid.clone().unwrap_or_default(),
-            resource_version: set.metadata.resource_version.clone().unwrap_or_default(),
-            deleting: set.metadata.deletion_timestamp.is_some(),
-        }),
+        stateful_sets: run
+            .stateful_sets
+            .values()
+            .map(|set| ObjectRef {
+                name: set.name().to_owned(),
+                uid: set.metadata.uid.clone().unwrap_or_default(),
+                resource_version: set.metadata.resource_version.clone().unwrap_or_default(),
+                deleting: set.metadata.deletion_timestamp.is_some(),
+            })
+            .collect(),
         placeholder_pods: placeholders
             .iter()
             .map(|pod| pods::placeholder(pod))

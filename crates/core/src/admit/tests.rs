@@ -2,8 +2,14 @@
 //! configuration.
 
 use super::*;
-use crate::annotations::{GROUP, MODE, PLACEHOLDER, VOLUME_CLAIM_TEMPLATES};
+use crate::annotations::{
+    CLAIMS, GROUP, MODE, OVERRIDE, PINNED, PLACEHOLDER, VOLUME_CLAIM_TEMPLATES,
+};
 use crate::config::PlaceholderDefaults;
+use crate::mode::IsolationScope;
+use crate::names::{AssistantName, tekton_claim_name};
+use crate::pipeline_run::WorkspaceBinding;
+use crate::run_claims::RunClaim;
 use proptest::prelude::*;
 use serde_json::json;
 
@@ -12,12 +18,35 @@ const UID: &str = "705ab4f5-6393-11e8-b7cc-42010a800002";
 fn configuration(mode: Mode) -> Configuration {
     Configuration {
         mode,
-        placeholder: PlaceholderDefaults::default(),
+        ..Configuration::default()
     }
 }
 
 fn template() -> Value {
     json!({"metadata": {"name": "src"}, "spec": {"accessModes": ["ReadWriteOnce"]}})
+}
+
+/// A run that `alice` creates, and nobody overrides anything.
+fn by_alice<'a>(run: &'a PipelineRun, request_uid: &'a str) -> Question<'a> {
+    Question {
+        run,
+        request_uid,
+        created_by: "alice",
+        pipeline_override: None,
+        namespace_override: None,
+    }
+}
+
+#[track_caller]
+fn admit(configuration: &Configuration, run: &PipelineRun, request_uid: &str) -> Admission {
+    ask(configuration, &by_alice(run, request_uid)).unwrap()
+}
+
+fn ask(
+    configuration: &Configuration,
+    question: &Question<'_>,
+) -> Result<Admission, Vec<Violation>> {
+    super::admit(Ok(configuration), TEKTON_CONTROLLER, question)
 }
 
 fn run() -> PipelineRun {
@@ -51,6 +80,8 @@ fn m3_m8_v2_a_run_is_pinned_and_its_templates_become_claims() {
     let group = Group::from_request_uid(UID);
     let pinned = Pinned {
         mode: Mode::PipelineRuns,
+        isolation_scope: IsolationScope::Cluster,
+        claims: [("cache".to_owned(), RunClaim::Name("build-cache".to_owned()))].into(),
         group: group.clone(),
         placeholder: PlaceholderDefaults::default(),
         templates: [
@@ -62,10 +93,10 @@ fn m3_m8_v2_a_run_is_pinned_and_its_templates_become_claims() {
     let assistant = AssistantName::of(&group);
     let rewritten = |workspace: &str, name: Option<&str>| RewrittenBinding {
         workspace: workspace.to_owned(),
-        claim_name: claim_name(
+        source: RewrittenSource::Claim(claim_name(
             &ClaimTemplateName::derive(&group, workspace, name),
             &assistant,
-        ),
+        )),
     };
     assert_eq!(
         admission,
@@ -128,9 +159,10 @@ fn m5_a_run_of_another_controller_is_left_alone() {
 fn m5_m8_forged_annotations_never_survive() {
     let mut forged = run();
     forge(&mut forged);
-    let warning = "ignored what was given for coscheduler.dev/mode, coscheduler.dev/group, coscheduler.dev/placeholder, \
-                   coscheduler.dev/volume-claim-templates, pipeline.tekton.dev/affinity-assistant, coscheduler.dev/traceparent: \
-                   admission alone writes it";
+    let warning = "ignored what was given for coscheduler.dev/mode, coscheduler.dev/isolation-scope, \
+                   coscheduler.dev/group, coscheduler.dev/placeholder, coscheduler.dev/volume-claim-templates, \
+                   coscheduler.dev/claims, coscheduler.dev/part-of, pipeline.tekton.dev/affinity-assistant, \
+                   coscheduler.dev/traceparent: admission alone writes it";
 
     let disabled = admit(&configuration(Mode::Disabled), &forged, UID);
     assert_eq!(
@@ -145,6 +177,7 @@ fn m5_m8_forged_annotations_never_survive() {
 
     let enabled = admit(&configuration(Mode::PipelineRuns), &forged, UID);
     assert_eq!(enabled.warnings, [warning]);
+    assert_eq!(enabled.remove_annotations, [PART_OF, TRACEPARENT]);
     let clean = run();
     assert_eq!(
         enabled.apply(&forged),
@@ -170,48 +203,6 @@ fn v2a_a_copy_of_a_stored_run_gets_its_own_group_and_fresh_claims() {
 }
 
 #[test]
-fn v2a_only_exactly_the_derived_claim_is_replaced() {
-    let mut copy = stored();
-    let WorkspaceSource::Claim { claim_name } = copy.workspaces[0].source.clone() else {
-        panic!("admission left a template")
-    };
-    // Bound to another workspace, another group, or changed by the author: it is a claim the author
-    // brought.
-    copy.workspaces[0].source = WorkspaceSource::Claim {
-        claim_name: "mine".to_owned(),
-    };
-    copy.workspaces[2].source = WorkspaceSource::Claim { claim_name };
-    let admission = admit(&configuration(Mode::PipelineRuns), &copy, UID);
-    let rewritten: Vec<_> = admission
-        .bindings
-        .iter()
-        .map(|binding| binding.workspace.as_str())
-        .collect();
-    assert_eq!(rewritten, ["unnamed"]);
-
-    let mut regrouped = stored();
-    regrouped
-        .annotations
-        .insert(GROUP.to_owned(), "0123456789".to_owned());
-    assert_eq!(
-        admit(&configuration(Mode::PipelineRuns), &regrouped, UID).bindings,
-        []
-    );
-}
-
-#[test]
-fn v2a_a_copy_that_is_left_alone_is_told_what_to_bind() {
-    let admission = admit(&configuration(Mode::Disabled), &stored(), UID);
-    assert_eq!(admission.remove_annotations, carried(&stored()));
-    assert_eq!(admission.warnings.len(), 2);
-    assert!(
-        admission.warnings[1].ends_with("bind a volumeClaimTemplate instead"),
-        "{}",
-        admission.warnings[1]
-    );
-}
-
-#[test]
 fn a_copy_does_not_join_the_trace_of_the_run_it_was_copied_from() {
     let mut copy = stored();
     copy.annotations
@@ -221,23 +212,109 @@ fn a_copy_does_not_join_the_trace_of_the_run_it_was_copied_from() {
     assert!(!admission.apply(&copy).annotations.contains_key(TRACEPARENT));
 }
 
-/// The pinned annotations that a run has.
-fn carried(run: &PipelineRun) -> Vec<&str> {
-    let keys = PINNED.into_iter();
-    keys.filter(|key| run.annotations.contains_key(*key))
-        .collect()
+/// The one claim of a run that is called like a placeholder's.
+fn claim_of(run: &PipelineRun, index: usize) -> String {
+    match &run.workspaces[index].source {
+        WorkspaceSource::Claim { claim_name } => claim_name.clone(),
+        other => panic!("expected a claim, got {other:?}"),
+    }
 }
 
 #[test]
-fn v2a_a_run_that_is_part_of_another_keeps_the_claims_it_was_given() {
-    let child = PipelineRun {
+fn v2a_only_exactly_the_derived_claim_is_replaced() {
+    let mut copy = stored();
+    // Changed by the author: it is a claim the author brought.
+    copy.workspaces[0].source = WorkspaceSource::Claim {
+        claim_name: "mine".to_owned(),
+    };
+    let admission = admit(&configuration(Mode::PipelineRuns), &copy, UID);
+    let rewritten: Vec<_> = admission
+        .bindings
+        .iter()
+        .map(|binding| binding.workspace.as_str())
+        .collect();
+    assert_eq!(rewritten, ["unnamed"]);
+}
+
+#[test]
+fn v2a_a_claim_whose_template_is_not_known_is_refused_with_what_to_bind_instead() {
+    #[track_caller]
+    fn refused(copy: &PipelineRun, fields: &[&str]) {
+        for mode in [
+            Mode::Workspaces,
+            Mode::PipelineRuns,
+            Mode::IsolatePipelineRun,
+        ] {
+            let violations = ask(&configuration(mode), &by_alice(copy, UID)).unwrap_err();
+            let found: Vec<_> = violations
+                .iter()
+                .map(|violation| violation.field.as_str())
+                .collect();
+            assert_eq!(found, fields, "{mode}");
+            for violation in &violations {
+                assert!(
+                    violation
+                        .description
+                        .contains("a volumeClaimTemplate, or a claim of your own"),
+                    "{violation}"
+                );
+            }
+        }
+        // Where nothing is coscheduled, nothing is refused either.
+        let left_alone = admit(&configuration(Mode::Disabled), copy, UID);
+        let told = left_alone
+            .warnings
+            .iter()
+            .filter(|warning| warning.contains("bind a volumeClaimTemplate instead"));
+        assert_eq!(told.count(), fields.len(), "{:?}", left_alone.warnings);
+    }
+    let field = |index: usize| format!("spec.workspaces[{index}].persistentVolumeClaim.claimName");
+    // Without its annotations, as `tkn pipeline start --last` copies it.
+    let mut bare = stored();
+    bare.annotations.clear();
+    refused(&bare, &[&field(0), &field(1)]);
+    // With a group that is not the one the claims are called after.
+    let mut regrouped = stored();
+    regrouped
+        .annotations
+        .insert(GROUP.to_owned(), "0123456789".to_owned());
+    refused(&regrouped, &[&field(0), &field(1)]);
+    // Bound to a workspace it was not made for.
+    let mut moved = stored();
+    moved.workspaces[2].source = WorkspaceSource::Claim {
+        claim_name: claim_of(&moved, 0),
+    };
+    refused(&moved, &[&field(2)]);
+}
+
+#[test]
+fn v2a_a_copy_gets_its_template_back_where_tekton_makes_the_claims() {
+    let clean = run();
+    for (mode, annotated) in [(Mode::Workspaces, true), (Mode::Disabled, false)] {
+        let admission = admit(&configuration(mode), &stored(), UID);
+        let after = admission.apply(&stored());
+        assert_eq!(after.workspaces, clean.workspaces, "{mode}");
+        assert_eq!(after.annotations.contains_key(MODE), annotated, "{mode}");
+        assert_eq!(
+            admission.warnings.len(),
+            2,
+            "{mode}: {:?}",
+            admission.warnings
+        );
+    }
+}
+
+#[test]
+fn v2a_a_copy_that_somebody_makes_of_a_part_of_a_run_is_a_run_of_its_own() {
+    let copy = PipelineRun {
         controller: Some(pipeline_run_owner()),
         ..stored()
     };
-    assert_eq!(
-        admit(&configuration(Mode::PipelineRuns), &child, UID).bindings,
-        []
-    );
+    let clean = run();
+    let fresh = admit(&configuration(Mode::PipelineRuns), &clean, UID);
+    let admission = admit(&configuration(Mode::PipelineRuns), &copy, UID);
+    assert_eq!(admission.set_annotations, fresh.set_annotations);
+    assert_eq!(admission.bindings, fresh.bindings);
 }
 
 fn pipeline_run_owner() -> OwnerReference {
@@ -247,70 +324,6 @@ fn pipeline_run_owner() -> OwnerReference {
         name: "build".to_owned(),
         uid: "u1".to_owned(),
     }
-}
-
-#[track_caller]
-fn check_child(created_by: &str, controller: Option<OwnerReference>, keeps: &[&str]) {
-    let mut annotations = stored().annotations;
-    annotations.insert("note".to_owned(), "mine".to_owned());
-    annotations.insert(TRACEPARENT.to_owned(), "00-1-2-01".to_owned());
-    let child = ChildRun {
-        annotations,
-        controller,
-        created_by: created_by.to_owned(),
-    };
-    let ChildAdmission {
-        remove_annotations: removed,
-        warnings,
-    } = admit_run(&child, TEKTON_CONTROLLER);
-    let kept: Vec<_> = PINNED
-        .into_iter()
-        .filter(|key| !removed.iter().any(|removed| removed == key))
-        .collect();
-    assert_eq!(kept, keeps);
-    assert!(removed.iter().all(|key| PINNED.contains(&key.as_str())));
-    // Whoever loses what the pod builder reads is told so.
-    assert_eq!(warnings.is_empty(), !keeps.is_empty(), "{warnings:?}");
-    assert!(
-        warnings
-            .iter()
-            .all(|told| removed.iter().all(|key| told.contains(key)))
-    );
-}
-
-#[test]
-fn m3_children_that_tekton_makes_join_the_group_and_nobody_else_does() {
-    let task_run_owner = || OwnerReference {
-        kind: "TaskRun".to_owned(),
-        ..pipeline_run_owner()
-    };
-    let other_group = || OwnerReference {
-        api_version: "example.dev/v1".to_owned(),
-        ..pipeline_run_owner()
-    };
-    check_child(
-        TEKTON_CONTROLLER,
-        Some(pipeline_run_owner()),
-        &[TEKTON_AFFINITY_ASSISTANT],
-    );
-    check_child(TEKTON_CONTROLLER, None, &[]);
-    check_child(TEKTON_CONTROLLER, Some(task_run_owner()), &[]);
-    check_child(TEKTON_CONTROLLER, Some(other_group()), &[]);
-    check_child("alice", Some(pipeline_run_owner()), &[]);
-    check_child("", None, &[]);
-}
-
-#[test]
-fn m5_children_without_our_annotations_are_not_changed() {
-    let child = ChildRun {
-        annotations: [("note".to_owned(), "mine".to_owned())].into(),
-        controller: Some(pipeline_run_owner()),
-        created_by: TEKTON_CONTROLLER.to_owned(),
-    };
-    assert_eq!(
-        admit_run(&child, TEKTON_CONTROLLER),
-        ChildAdmission::default()
-    );
 }
 
 #[test]
@@ -377,4 +390,388 @@ fn m3_annotations_given_to_single_tasks_are_removed_with_a_warning() {
         assert_eq!(after.task_run_specs[0].annotations.len(), 1, "{mode}");
         assert!(after.task_run_specs[1].annotations.is_empty(), "{mode}");
     }
+}
+
+#[test]
+fn m1_m8_v3_a_run_with_placeholders_for_claims_keeps_its_templates() {
+    let before = run();
+    let admission = admit(&configuration(Mode::Workspaces), &before, UID);
+    assert_eq!(
+        (&admission.bindings, &admission.warnings),
+        (&vec![], &vec![])
+    );
+    assert_eq!(admission.apply(&before).workspaces, before.workspaces);
+    let pinned = Pinned::read(&admission.set_annotations).unwrap().unwrap();
+    assert_eq!((pinned.mode, pinned.templates.len()), (Mode::Workspaces, 0));
+    assert_eq!(
+        admission.set_annotations[CLAIMS],
+        r#"{"cache":{"name":"build-cache"},"source":{"template":"src"},"unnamed":{"template":""}}"#
+    );
+    // No placeholder serves the whole run, and no Task may say otherwise.
+    assert_eq!(admission.set_annotations[TEKTON_AFFINITY_ASSISTANT], "");
+}
+
+#[test]
+fn m4_m8_isolation_and_its_scope_are_pinned() {
+    for isolation_scope in IsolationScope::ALL {
+        let configured = Configuration {
+            isolation_scope,
+            ..configuration(Mode::IsolatePipelineRun)
+        };
+        let admission = admit(&configured, &run(), UID);
+        let pinned = Pinned::read(&admission.set_annotations).unwrap().unwrap();
+        assert_eq!(
+            (pinned.mode, pinned.isolation_scope),
+            (Mode::IsolatePipelineRun, isolation_scope)
+        );
+        assert_eq!(
+            admission.bindings,
+            admit(&configuration(Mode::PipelineRuns), &run(), UID).bindings
+        );
+    }
+}
+
+#[test]
+fn m9_while_tektons_own_flag_is_on_runs_are_left_to_tekton_and_told() {
+    for mode in Mode::ALL {
+        let configured = Configuration {
+            tekton_coschedule: Some("workspaces".to_owned()),
+            ..configuration(mode)
+        };
+        let admission = admit(&configured, &run(), UID);
+        assert_eq!(admission.apply(&run()), run(), "{mode}");
+        assert!(
+            admission.warnings[0]
+                .contains("leaves this run to Tekton, whose own flag coschedule is \"workspaces\""),
+            "{mode}: {:?}",
+            admission.warnings
+        );
+    }
+}
+
+#[test]
+fn m7_without_any_good_configuration_coscheduling_is_off_and_says_why() {
+    let reasons = [Violation::new("coschedule", "\"sideways\" is no mode")];
+    let mut wished = run();
+    wished
+        .annotations
+        .insert(OVERRIDE.to_owned(), "nonsense".to_owned());
+    let admission =
+        super::admit(Err(&reasons), TEKTON_CONTROLLER, &by_alice(&wished, UID)).unwrap();
+    assert_eq!(admission.apply(&wished), wished);
+    assert_eq!(
+        admission.warnings,
+        [
+            "coscheduling is off: the ConfigMap of tekton-coscheduler is not valid (coschedule: \"sideways\" is no mode)"
+        ]
+    );
+}
+
+/// What a run's own wish, its Pipeline's and its Namespace's come to while the flag says `pipelineruns` and `disabled` and
+/// `workspaces` may be chosen.
+#[track_caller]
+fn chosen(
+    run: Option<&str>,
+    pipeline: Option<&str>,
+    namespace: Option<&str>,
+) -> Result<String, Violation> {
+    let configured = Configuration {
+        allowed_overrides: [Mode::Disabled, Mode::Workspaces].into(),
+        ..configuration(Mode::PipelineRuns)
+    };
+    let mut wished = PipelineRun {
+        namespace: "ci".to_owned(),
+        pipeline_name: Some("build".to_owned()),
+        ..self::run()
+    };
+    wished
+        .annotations
+        .extend(run.map(|mode| (OVERRIDE.to_owned(), mode.to_owned())));
+    let question = Question {
+        pipeline_override: pipeline,
+        namespace_override: namespace,
+        ..by_alice(&wished, UID)
+    };
+    ask(&configured, &question)
+        .map(|admission| {
+            admission
+                .set_annotations
+                .get(MODE)
+                .cloned()
+                .unwrap_or("disabled".to_owned())
+        })
+        .map_err(|mut violations| violations.remove(0))
+}
+
+#[test]
+fn b1_the_run_chooses_before_its_pipeline_before_its_namespace_before_the_flag() {
+    let check = |run, pipeline, namespace, expect: &str| {
+        assert_eq!(chosen(run, pipeline, namespace).unwrap(), expect);
+    };
+    check(None, None, None, "pipelineruns");
+    check(None, None, Some("disabled"), "disabled");
+    check(None, Some("workspaces"), Some("disabled"), "workspaces");
+    check(
+        Some("disabled"),
+        Some("workspaces"),
+        Some("workspaces"),
+        "disabled",
+    );
+    check(Some("workspaces"), None, Some("disabled"), "workspaces");
+    // What the flag says may always be chosen, and who is not asked cannot be wrong.
+    check(
+        Some("pipelineruns"),
+        Some("isolate-pipelinerun"),
+        Some("nonsense"),
+        "pipelineruns",
+    );
+    check(None, Some("pipelineruns"), Some("disabled"), "pipelineruns");
+}
+
+#[test]
+fn b1_what_is_not_allowed_is_refused_with_who_allows_what() {
+    for (run, pipeline, namespace, field, who) in [
+        (
+            Some("isolate-pipelinerun"),
+            None,
+            None,
+            "metadata.annotations[coscheduler.dev/coschedule]",
+            "\"isolate",
+        ),
+        (
+            None,
+            Some("isolate-pipelinerun"),
+            None,
+            "spec.pipelineRef.name",
+            "annotation coscheduler.dev/coschedule of Pipeline \"build\": ",
+        ),
+        (
+            None,
+            None,
+            Some("isolate-pipelinerun"),
+            "metadata.namespace",
+            "annotation coscheduler.dev/coschedule of Namespace \"ci\": ",
+        ),
+    ] {
+        let violation = chosen(run, pipeline, namespace).unwrap_err();
+        assert_eq!(violation.field, field);
+        assert!(violation.description.starts_with(who), "{violation}");
+        for part in [
+            "\"isolate-pipelinerun\" may not be chosen here",
+            "the operator allows it with key allowed-overrides of ConfigMap coscheduler-config",
+            "allowed: pipelineruns, as the cluster's coschedule says, and workspaces, disabled of allowed-overrides",
+        ] {
+            assert!(violation.description.contains(part), "{violation}");
+        }
+    }
+    let nothing_allowed = ask(
+        &configuration(Mode::Workspaces),
+        &Question {
+            namespace_override: Some("disabled"),
+            ..by_alice(&run(), UID)
+        },
+    );
+    assert!(
+        nothing_allowed.unwrap_err()[0]
+            .description
+            .ends_with("allowed: workspaces, as the cluster's coschedule says")
+    );
+}
+
+#[test]
+fn b1_what_is_no_mode_is_refused_by_name() {
+    for (run, pipeline) in [(Some("all"), None), (None, Some("all"))] {
+        let violation = chosen(run, pipeline, Some("disabled")).unwrap_err();
+        assert!(
+            violation
+                .description
+                .contains("\"all\" is not a coschedule mode; allowed: workspaces"),
+            "{violation}"
+        );
+    }
+}
+
+#[test]
+fn b1_a_disabled_cluster_may_let_runs_choose() {
+    let configured = Configuration {
+        allowed_overrides: Mode::ALL.into(),
+        ..configuration(Mode::Disabled)
+    };
+    for mode in Mode::ALL {
+        let mut wished = run();
+        wished
+            .annotations
+            .insert(OVERRIDE.to_owned(), mode.to_string());
+        let admission = admit(&configured, &wished, UID);
+        let pinned = Pinned::read(&admission.set_annotations)
+            .unwrap()
+            .map(|pinned| pinned.mode);
+        assert_eq!(pinned, (mode != Mode::Disabled).then_some(mode));
+        assert_eq!(
+            admission.apply(&wished).annotations[OVERRIDE],
+            mode.as_str()
+        );
+    }
+}
+
+/// A run that Tekton makes as a part of one that is stored in `mode`: it has the parent's annotations, copied.
+fn part(mode: Mode) -> PipelineRun {
+    let parent = run();
+    let annotations = admit(&configuration(mode), &parent, "request of the parent")
+        .apply(&parent)
+        .annotations;
+    PipelineRun {
+        annotations,
+        controller: Some(pipeline_run_owner()),
+        ..PipelineRun::parse(&json!({"metadata": {"name": "part", "uid": "u2"}, "spec": {}}))
+            .unwrap()
+    }
+}
+
+#[test]
+fn a_part_of_a_run_has_its_parents_placeholders_and_none_of_its_own() {
+    for mode in [
+        Mode::Workspaces,
+        Mode::PipelineRuns,
+        Mode::IsolatePipelineRun,
+    ] {
+        let part = part(mode);
+        let by_tekton = Question {
+            created_by: TEKTON_CONTROLLER,
+            ..by_alice(&part, UID)
+        };
+        // Whatever the configuration has become meanwhile (M8).
+        for in_force in [
+            Ok(&configuration(Mode::Disabled)),
+            Ok(&configuration(Mode::PipelineRuns)),
+            Err(&[][..]),
+        ] {
+            let admission = super::admit(in_force, TEKTON_CONTROLLER, &by_tekton).unwrap();
+            let stored = admission.apply(&part);
+            assert_eq!(admission.warnings, Vec::<String>::new());
+            assert_eq!(stored.annotations[PART_OF], "build");
+            for key in [MODE, GROUP, CLAIMS, TEKTON_AFFINITY_ASSISTANT, "note"] {
+                assert_eq!(
+                    stored.annotations[key], part.annotations[key],
+                    "{mode}: {key}"
+                );
+            }
+            assert_eq!(
+                stored.annotations.len(),
+                6,
+                "{mode}: {:?}",
+                stored.annotations
+            );
+            let plan = crate::plan::plan(&stored).unwrap();
+            assert_eq!(plan.action, crate::plan::Action::Nothing, "{mode}");
+            for done in [true, false] {
+                let ended = PipelineRun {
+                    state: crate::pipeline_run::RunState::Done,
+                    deletion: !done,
+                    ..stored.clone()
+                };
+                assert_eq!(
+                    crate::plan::plan(&ended).unwrap().action,
+                    crate::plan::Action::Nothing,
+                    "{mode}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn a_part_of_a_run_that_was_left_alone_is_left_alone() {
+    let part = PipelineRun {
+        controller: Some(pipeline_run_owner()),
+        ..PipelineRun::default()
+    };
+    let by_tekton = Question {
+        created_by: TEKTON_CONTROLLER,
+        ..by_alice(&part, UID)
+    };
+    assert_eq!(
+        ask(&configuration(Mode::PipelineRuns), &by_tekton),
+        Ok(Admission::default())
+    );
+}
+
+#[test]
+fn p7_pretending_to_be_a_part_of_a_run_makes_a_run_of_its_own() {
+    let mut pretended = part(Mode::PipelineRuns);
+    pretended
+        .annotations
+        .insert(PART_OF.to_owned(), "build".to_owned());
+    let admission = admit(&configuration(Mode::PipelineRuns), &pretended, UID);
+    let after = admission.apply(&pretended);
+    assert_eq!(
+        after.annotations[GROUP],
+        Group::from_request_uid(UID).as_str()
+    );
+    assert!(!after.annotations.contains_key(PART_OF));
+    // Nor does being Tekton help without an owner.
+    let orphan = PipelineRun {
+        controller: None,
+        ..pretended
+    };
+    let question = Question {
+        created_by: TEKTON_CONTROLLER,
+        ..by_alice(&orphan, UID)
+    };
+    let after = ask(&configuration(Mode::PipelineRuns), &question)
+        .unwrap()
+        .apply(&orphan);
+    assert_eq!(
+        after.annotations[GROUP],
+        Group::from_request_uid(UID).as_str()
+    );
+}
+
+#[test]
+fn m2_an_embedded_task_with_more_than_one_claim_is_warned_about() {
+    let document = json!({"spec": {
+        "pipelineSpec": {
+            "tasks": [
+                {"name": "clone", "workspaces": [{"name": "source"}, {"name": "token"}]},
+                {"name": "build", "workspaces": [{"name": "in", "workspace": "source"}, {"name": "cache"}]},
+                {"name": "same", "workspaces": [{"name": "cache"}, {"name": "modules"}]},
+            ],
+            "finally": [{"name": "report", "workspaces": [{"name": "source"}, {"name": "scratch"}]}],
+        },
+        "workspaces": [
+            {"name": "source", "volumeClaimTemplate": template()},
+            {"name": "scratch", "volumeClaimTemplate": template()},
+            {"name": "cache", "persistentVolumeClaim": {"claimName": "build-cache"}},
+            {"name": "modules", "subPath": "npm", "persistentVolumeClaim": {"claimName": "build-cache"}},
+            {"name": "token", "secret": {"secretName": "t"}},
+        ],
+    }});
+    let run = PipelineRun::parse(&document).unwrap();
+    let warnings = admit(&configuration(Mode::Workspaces), &run, UID).warnings;
+    assert_eq!(
+        warnings,
+        [
+            "task \"build\" uses 2 persistent volume claims (workspace \"cache\": claim \"build-cache\", workspace \
+             \"source\": a claim from the volumeClaimTemplate of \"source\"), and coschedule mode workspaces allows a \
+             TaskRun one: it will not run",
+            "task \"report\" uses 2 persistent volume claims (workspace \"scratch\": a claim from the volumeClaimTemplate \
+             of \"scratch\", workspace \"source\": a claim from the volumeClaimTemplate of \"source\"), and coschedule \
+             mode workspaces allows a TaskRun one: it will not run",
+        ]
+    );
+    assert!(
+        admit(&configuration(Mode::PipelineRuns), &run, UID)
+            .warnings
+            .is_empty()
+    );
+}
+
+#[test]
+fn v3_the_claims_that_are_pinned_are_those_that_tekton_makes() {
+    let admission = admit(&configuration(Mode::Workspaces), &run(), UID);
+    let pinned = Pinned::read(&admission.set_annotations).unwrap().unwrap();
+    assert_eq!(
+        pinned.claims["source"].name("source", "u1"),
+        tekton_claim_name("source", Some("src"), "u1")
+    );
 }

@@ -16,7 +16,6 @@ fn assistant() -> AssistantName {
 #[test]
 fn p1_the_placeholder_is_named_after_the_group() {
     assert_eq!(assistant().as_str(), "affinity-assistant-79340742ab");
-    assert_eq!(assistant().group(), group(GROUP));
     assert_eq!("affinity-assistant-79340742ab".parse(), Ok(assistant()));
 }
 
@@ -28,6 +27,55 @@ fn p7_the_group_is_drawn_from_the_request() {
         "58989f2cda"
     );
     assert_eq!(Group::from_request_uid("").as_str(), "e3b0c44298");
+}
+
+/// The digits are what `printf 79340742ab/build-cache | sha256sum` prints.
+#[test]
+fn m1_p7_the_placeholder_of_a_claim_is_named_after_group_and_claim() {
+    let name = AssistantName::of_claim(&group(GROUP), "build-cache");
+    assert_eq!(name.as_str(), "affinity-assistant-8bb725fd67");
+    assert_eq!(name.as_str().parse(), Ok(name));
+}
+
+/// Tekton gives both the same name: it hashes workspace and run name with nothing between them.
+#[test]
+fn p7_workspace_src_of_pr_a_and_workspace_s_of_rcpr_a_have_placeholders_of_their_own() {
+    let of = |run_uid: &str, workspace: &str| {
+        let group = Group::from_request_uid(&format!("request of {run_uid}"));
+        AssistantName::of_claim(&group, &tekton_claim_name(workspace, None, run_uid))
+    };
+    assert_eq!(
+        format!("{}{}", "src", "pr-a"),
+        format!("{}{}", "s", "rcpr-a")
+    );
+    assert_ne!(of("pr-a", "src"), of("rcpr-a", "s"));
+    // Not even where Tekton's own claim names meet, and not within one group either.
+    assert_eq!(
+        tekton_claim_name("src", None, "pr-a"),
+        tekton_claim_name("s", None, "rcpr-a")
+    );
+    let group = group(GROUP);
+    assert_ne!(
+        AssistantName::of_claim(&group, "src"),
+        AssistantName::of_claim(&group, "s")
+    );
+}
+
+/// The digits are what `printf sourceb0bd8d0e-7f37-4d4f-9c1b-2d9f0f3a1c55 | sha256sum` prints.
+#[test]
+fn v3_claims_that_tekton_makes_are_known_by_name() {
+    let uid = "b0bd8d0e-7f37-4d4f-9c1b-2d9f0f3a1c55";
+    assert_eq!(tekton_claim_name("source", None, uid), "pvc-a5024afe3e");
+    assert_eq!(tekton_claim_name("source", Some(""), uid), "pvc-a5024afe3e");
+    assert_eq!(
+        tekton_claim_name("source", Some("my.src"), uid),
+        "my.src-a5024afe3e"
+    );
+    let long = "a".repeat(57);
+    assert_eq!(
+        tekton_claim_name("source", Some(&long), uid),
+        format!("{long}-a5024afe3e")
+    );
 }
 
 #[test]
@@ -133,6 +181,27 @@ fn p8_label_values_are_the_text_wherever_possible() {
 }
 
 proptest! {
+    #[test]
+    fn p7_other_pairs_of_group_and_claim_get_other_placeholders(
+        left in ("[0-9a-f]{10}", "[0-9a-f\\-/.]{0,4}"),
+        right in ("[0-9a-f]{10}", "[0-9a-f\\-/.]{0,4}"),
+    ) {
+        let derive = |(of, claim): &(String, String)| AssistantName::of_claim(&group(of), claim);
+        prop_assert_eq!(derive(&left) == derive(&right), left == right);
+        // Nor is it that of a whole run.
+        prop_assert_ne!(derive(&left), AssistantName::of(&group(&left.0)));
+        prop_assert_ne!(derive(&left), AssistantName::of(&group(&right.0)));
+    }
+
+    #[test]
+    fn p8_every_placeholder_of_a_claim_has_a_valid_name(request in "\\PC*", claim in "\\PC{0,300}") {
+        let name = AssistantName::of_claim(&Group::from_request_uid(&request), &claim);
+        prop_assert!(is_dns_label(name.as_str()) && is_label_value(name.as_str()));
+        prop_assert_eq!(&name.as_str().parse::<AssistantName>().unwrap(), &name);
+        // The pod's name and the controller-revision-hash label still fit.
+        prop_assert!(name.as_str().len() == 29);
+    }
+
     #[test]
     fn p7_other_requests_get_other_groups(left in "\\PC*", right in "\\PC*") {
         prop_assert_eq!(Group::from_request_uid(&left) == Group::from_request_uid(&right), left == right);

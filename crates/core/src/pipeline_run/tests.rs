@@ -20,6 +20,11 @@ fn valid() -> Value {
             "managedBy": "tekton.dev/pipeline",
             "status": "StoppedRunFinally",
             "pipelineRef": {"name": "build"},
+            "params": [{"name": "cache", "value": "build-cache"}],
+            "pipelineSpec": {
+                "params": [{"name": "cache", "default": "x"}, {"name": "models", "default": "models-v1"}],
+                "tasks": [{"name": "compile", "workspaces": [{"name": "in", "workspace": "source"}]}],
+            },
             "taskRunTemplate": {"serviceAccountName": "builder", "podTemplate": {"nodeSelector": {"disk": "ssd"}}},
             "workspaces": [
                 {"name": "source", "volumeClaimTemplate": {
@@ -81,6 +86,16 @@ fn a_whole_run_is_read() {
             other("scratch"),
             other("bare"),
         ],
+        params: Params::from_flattened(
+            [("cache", "build-cache"), ("models", "models-v1")]
+                .map(|(name, value)| (name.to_owned(), value.to_owned()))
+                .into(),
+        ),
+        pipeline_name: Some("build".to_owned()),
+        pipeline_tasks: vec![PipelineTask {
+            name: "compile".to_owned(),
+            workspaces: ["source".to_owned()].into(),
+        }],
         task_run_specs: Vec::new(),
         service_account_name: Some("builder".to_owned()),
         pod_template: Some(json!({"nodeSelector": {"disk": "ssd"}})),

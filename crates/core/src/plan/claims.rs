@@ -1,5 +1,5 @@
-//! The claims of a placeholder: those it makes from the templates pinned on the run (V2), and those that exist already
-//! (V1).
+//! The claims of a run's placeholders: those made from the templates pinned on the run (V2), those that Tekton makes (V3),
+//! and those that somebody brought (V1).
 
 use std::collections::BTreeSet;
 
@@ -9,12 +9,68 @@ use crate::claim_template::Parts;
 use crate::labels;
 use crate::names::{AssistantName, ClaimTemplateName, claim_name, label_value};
 use crate::pinned::Pinned;
-use crate::pipeline_run::{PipelineRun, WorkspaceBinding, WorkspaceSource};
+use crate::pipeline_run::{PipelineRun, WorkspaceBinding, WorkspaceSource, is_single_pod};
 use crate::violation::Violation;
+
+/// The claims of a run, or of one placeholder, in the order of the run's workspaces, each once.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Claims {
+    /// To be made by the StatefulSet.
+    pub(super) templates: Vec<ClaimTemplateSpec>,
+    /// To be made beside it (V8).
+    pub(super) single_pod: Vec<ClaimTemplateSpec>,
+    /// Made by others, and mounted.
+    pub(super) existing: Vec<String>,
+    /// Made by others, and not mounted (V8).
+    pub(super) unmounted: Vec<String>,
+}
+
+pub(super) fn of(
+    run: &PipelineRun,
+    pinned: &Pinned,
+    faults: &mut Vec<Violation>,
+    reasons: &mut Vec<Reason>,
+) -> Claims {
+    let assistant = AssistantName::of(&pinned.group);
+    let mut claims = Claims::default();
+    let mut seen = BTreeSet::new();
+    for template in templates(run, pinned, &assistant, faults) {
+        let name = claim_name(&template.name, &assistant);
+        if is_single_pod(&template.spec) {
+            reasons.push(not_mounted(&template.workspace, &name));
+            claims.single_pod.push(template);
+        } else {
+            claims.templates.push(template);
+        }
+        seen.insert(name);
+    }
+    for binding in &run.workspaces {
+        let Some(known) = pinned.claims.get(&binding.name) else {
+            if !pinned.templates.contains_key(&binding.name) {
+                reasons.extend(not_known(binding));
+            }
+            continue;
+        };
+        let name = known.name(&binding.name, &run.uid);
+        if !seen.insert(name.clone()) {
+            continue;
+        }
+        match &binding.source {
+            WorkspaceSource::ClaimTemplate(own) if own.is_single_pod() => {
+                reasons.push(not_mounted(&binding.name, &name));
+                claims.unmounted.push(name);
+            }
+            WorkspaceSource::ClaimTemplate(_)
+            | WorkspaceSource::Claim { .. }
+            | WorkspaceSource::Other => claims.existing.push(name),
+        }
+    }
+    claims
+}
 
 /// The pinned templates in the order of the run's workspaces. Each must be bound to the claim it
 /// becomes, so that no claim is made that no task uses, and none is used that nobody makes.
-pub(super) fn templates(
+fn templates(
     run: &PipelineRun,
     pinned: &Pinned,
     assistant: &AssistantName,
@@ -90,47 +146,38 @@ fn is_bound_to(binding: &WorkspaceBinding, derived: &str) -> bool {
     }
 }
 
-/// The claims that exist already: each once, however many workspaces bind it with different
-/// sub-paths (V6). A claim whose name is not known is left out and said, so that no placeholder
-/// waits for a literal `$(…)` (V9).
-pub(super) fn existing(
-    run: &PipelineRun,
-    templates: &[ClaimTemplateSpec],
-    assistant: &AssistantName,
-    reasons: &mut Vec<Reason>,
-) -> Vec<String> {
-    let mut seen: BTreeSet<String> = templates
-        .iter()
-        .map(|template| claim_name(&template.name, assistant))
-        .collect();
-    let mut names = Vec::new();
-    for binding in &run.workspaces {
-        let workspace = &binding.name;
-        let claim = match &binding.source {
-            WorkspaceSource::Claim { claim_name } => claim_name,
-            WorkspaceSource::ClaimTemplate(_) => {
-                let message = format!(
-                    "workspace {workspace:?} has a volumeClaimTemplate that admission did not see; \
-                     its claim is not mounted on the placeholder"
-                );
-                reasons.push(Reason::new(ReasonCode::ClaimTemplateNotReplaced, message));
-                continue;
-            }
-            WorkspaceSource::Other => continue,
-        };
-        if claim.is_empty() {
+fn not_mounted(workspace: &str, claim_name: &str) -> Reason {
+    let message = format!(
+        "claim {claim_name:?} of workspace {workspace:?} is ReadWriteOncePod: it is not mounted on the placeholder, and \
+         the tasks that use it take turns"
+    );
+    Reason::new(ReasonCode::ClaimNotMounted, message)
+}
+
+/// Why the claim of a workspace is left out, if it has one: so that no placeholder waits for a literal `$(…)` (V9).
+fn not_known(binding: &WorkspaceBinding) -> Option<Reason> {
+    let workspace = &binding.name;
+    match &binding.source {
+        WorkspaceSource::Claim { claim_name } if claim_name.is_empty() => {
             let message = format!(
                 "workspace {workspace:?} is bound to a claim without a name; it is left out"
             );
-            reasons.push(Reason::new(ReasonCode::ClaimNameEmpty, message));
-        } else if claim.contains("$(") {
-            let message = format!(
-                "workspace {workspace:?} is bound to claim {claim:?}, whose name is not known yet; it is left out"
-            );
-            reasons.push(Reason::new(ReasonCode::ClaimNameVariable, message));
-        } else if seen.insert(claim.clone()) {
-            names.push(claim.clone());
+            Some(Reason::new(ReasonCode::ClaimNameEmpty, message))
         }
+        WorkspaceSource::Claim { claim_name } => {
+            let message = format!(
+                "workspace {workspace:?} is bound to claim {claim_name:?}, whose name was not known when the run was \
+                 created; it is left out"
+            );
+            Some(Reason::new(ReasonCode::ClaimNameVariable, message))
+        }
+        WorkspaceSource::ClaimTemplate(_) => {
+            let message = format!(
+                "workspace {workspace:?} has a volumeClaimTemplate that admission did not see; \
+                 its claim is not mounted on the placeholder"
+            );
+            Some(Reason::new(ReasonCode::ClaimTemplateNotReplaced, message))
+        }
+        WorkspaceSource::Other => None,
     }
-    names
 }

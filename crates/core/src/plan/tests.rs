@@ -3,20 +3,25 @@
 use std::collections::BTreeSet;
 
 use super::*;
+use crate::admit::TEKTON_CONTROLLER;
 use crate::annotations::{GROUP, PINNED};
-use crate::config::PlaceholderDefaults;
+use crate::config::{Configuration, PlaceholderDefaults};
+use crate::labels;
+use crate::mode::IsolationScope;
 use crate::names::Group;
-use crate::names::{ClaimTemplateName, claim_name};
+use crate::names::{ClaimTemplateName, claim_name, label_value, tekton_claim_name};
 use crate::pipeline_run::WorkspaceSource;
 use proptest::prelude::*;
 use serde_json::json;
+use serde_json::{Map, Value};
+use std::collections::BTreeMap;
 
 const UID: &str = "705ab4f5-6393-11e8-b7cc-42010a800002";
 
 fn configuration(mode: Mode) -> Configuration {
     Configuration {
         mode,
-        placeholder: PlaceholderDefaults::default(),
+        ..Configuration::default()
     }
 }
 
@@ -46,7 +51,24 @@ fn document() -> Value {
 
 fn admitted(document: &Value) -> PipelineRun {
     let run = PipelineRun::parse(document).unwrap();
-    admit(&configuration(Mode::PipelineRuns), &run, UID).apply(&run)
+    admitted_with(&configuration(Mode::PipelineRuns), &run)
+}
+
+fn question(run: &PipelineRun) -> Question<'_> {
+    Question {
+        run,
+        request_uid: UID,
+        created_by: "alice",
+        pipeline_override: None,
+        namespace_override: None,
+    }
+}
+
+#[track_caller]
+fn admitted_with(configuration: &Configuration, run: &PipelineRun) -> PipelineRun {
+    admit(Ok(configuration), TEKTON_CONTROLLER, &question(run))
+        .unwrap()
+        .apply(run)
 }
 
 fn texts(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
@@ -100,7 +122,10 @@ fn m3_p1_p5_v1_v2_v6_the_whole_placeholder() {
             ]),
             annotations: texts(&[("a", "b")]),
         }],
+        single_pod_claims: vec![],
         claim_names: vec!["build-cache".to_owned(), "models".to_owned()],
+        unmounted_claim_names: vec![],
+        separation: Separation::Spread,
         cpu: "50m".to_owned(),
         memory: "100Mi".to_owned(),
         image: "registry.k8s.io/pause:3.10.1".to_owned(),
@@ -112,7 +137,9 @@ fn m3_p1_p5_v1_v2_v6_the_whole_placeholder() {
 
 #[test]
 fn m3_a_run_without_workspaces_has_a_placeholder_too() {
-    let spec = placeholder(&admitted(&json!({"metadata": {"name": "build"}})));
+    let spec = placeholder(&admitted(
+        &json!({"metadata": {"name": "build", "uid": "u"}}),
+    ));
     assert_eq!((spec.claim_templates, spec.claim_names), (vec![], vec![]));
 }
 
@@ -200,8 +227,9 @@ fn m8_the_plan_is_what_was_pinned() {
         cpu: "70m".to_owned(),
         memory: "7Mi".to_owned(),
         image: "pause:7".to_owned(),
+        ..PlaceholderDefaults::default()
     };
-    let spec = placeholder(&admit(&configured, &run, UID).apply(&run));
+    let spec = placeholder(&admitted_with(&configured, &run));
     assert_eq!(
         (spec.cpu.as_str(), spec.memory.as_str(), spec.image.as_str()),
         ("70m", "7Mi", "pause:7")
@@ -228,18 +256,26 @@ fn v9_claims_whose_names_are_not_known_are_left_out_and_said() {
     );
     assert_eq!(
         reasons[1].message,
-        "workspace \"cache\" is bound to claim \"$(params.cache)\", whose name is not known yet; it is left out"
+        "workspace \"cache\" is bound to claim \"$(params.cache)\", whose name was not known when the run was created; it is left out"
     );
 }
 
 #[test]
-fn v6_a_claim_of_the_run_itself_is_mounted_once() {
-    let mut run = admitted(&document());
-    run.workspaces[4].source = run.workspaces[0].source.clone();
-    let spec = placeholder(&run);
+fn v9_a_claim_whose_name_has_a_known_parameter_is_mounted_under_its_value() {
+    let mut document = document();
+    document["spec"]["params"] = json!([{"name": "cache", "value": "cache-of-main"}]);
+    document["spec"]["workspaces"][1]["persistentVolumeClaim"] =
+        json!({"claimName": "$(params.cache)"});
+    let mut run = admitted(&document);
     assert_eq!(
-        (spec.claim_templates.len(), spec.claim_names),
-        (1, vec!["build-cache".to_owned()])
+        placeholder(&run).claim_names,
+        ["cache-of-main", "build-cache", "models"]
+    );
+    // The plan needs the parameters no longer: they are not kept in caches.
+    run.params = crate::params::Params::default();
+    assert_eq!(
+        placeholder(&run).claim_names,
+        ["cache-of-main", "build-cache", "models"]
     );
 }
 
@@ -300,13 +336,17 @@ fn p7_a_changed_group_is_refused_rather_than_followed() {
 fn all_violations_come_at_once() {
     let mut run = admitted(&document());
     run.name.clear();
+    run.uid.clear();
     run.workspaces[0].source = WorkspaceSource::Other;
     let fields: Vec<_> = plan(&run)
         .unwrap_err()
         .into_iter()
         .map(|violation| violation.field)
         .collect();
-    assert_eq!(fields, ["metadata.name", "spec.workspaces[0]"]);
+    assert_eq!(
+        fields,
+        ["metadata.name", "metadata.uid", "spec.workspaces[0]"]
+    );
 }
 
 #[test]
@@ -332,29 +372,50 @@ fn a_preview_is_admission_and_the_plan_that_follows() {
     let mut document = document();
     document["metadata"] = json!({"generateName": "build-"});
     let run = PipelineRun::parse(&document).unwrap();
-    let preview = preview(&configuration(Mode::PipelineRuns), &run, UID).unwrap();
+    let preview = preview(
+        Ok(&configuration(Mode::PipelineRuns)),
+        TEKTON_CONTROLLER,
+        &question(&run),
+    )
+    .unwrap();
     assert_eq!(
         preview.admission,
-        admit(&configuration(Mode::PipelineRuns), &run, UID)
+        admit(
+            Ok(&configuration(Mode::PipelineRuns)),
+            TEKTON_CONTROLLER,
+            &question(&run)
+        )
+        .unwrap()
     );
     document["metadata"]["name"] = json!("build-xxxxx");
+    document["metadata"]["uid"] = json!("00000000-0000-0000-0000-000000000000");
     assert_eq!(preview.plan, plan(&admitted(&document)).unwrap());
 }
 
 #[test]
 fn m5_a_preview_with_coscheduling_disabled_does_nothing() {
     let run = PipelineRun::parse(&document()).unwrap();
-    let preview = preview(&configuration(Mode::Disabled), &run, UID).unwrap();
+    let preview = preview(
+        Ok(&configuration(Mode::Disabled)),
+        TEKTON_CONTROLLER,
+        &question(&run),
+    )
+    .unwrap();
     assert_eq!(
         (preview.admission, preview.plan),
-        (Admission::default(), not_pinned())
+        (Admission::default(), not_pinned(&run))
     );
 }
 
 #[test]
 fn a_preview_needs_some_name() {
     let run = PipelineRun::parse(&json!({})).unwrap();
-    let violations = preview(&configuration(Mode::PipelineRuns), &run, UID).unwrap_err();
+    let violations = preview(
+        Ok(&configuration(Mode::PipelineRuns)),
+        TEKTON_CONTROLLER,
+        &question(&run),
+    )
+    .unwrap_err();
     assert_eq!(violations[0].field, "metadata.name");
 }
 
@@ -378,8 +439,9 @@ proptest! {
             source["name"] = json!(name);
             source
         }).collect();
-        let run = PipelineRun::parse(&json!({"metadata": {"name": "r"}, "spec": {"workspaces": workspaces}})).unwrap();
-        let run = admit(&configuration(Mode::PipelineRuns), &run, &request).apply(&run);
+        let run = PipelineRun::parse(&json!({"metadata": {"name": "r", "uid": "u"}, "spec": {"workspaces": workspaces}})).unwrap();
+        let question = Question { request_uid: &request, ..question(&run) };
+        let run = admit(Ok(&configuration(Mode::PipelineRuns)), TEKTON_CONTROLLER, &question).unwrap().apply(&run);
         let spec = placeholder(&run);
         let mut mounted: Vec<String> = spec.claim_templates.iter().map(|template| claim_name(&template.name, &spec.name)).collect();
         mounted.extend(spec.claim_names.clone());
@@ -395,7 +457,7 @@ proptest! {
     fn p1_labels_are_the_runs_own_except_kueues_and_ours_win(
         own in proptest::collection::btree_map("(kueue.x-k8s.io/|app.kubernetes.io/|tekton.dev/|)(queue-name|component|instance|pipelineRun|x)", "[a-z]{0,3}", 0..8),
     ) {
-        let mut run = admitted(&json!({"metadata": {"name": "r"}}));
+        let mut run = admitted(&json!({"metadata": {"name": "r", "uid": "u"}}));
         run.labels.clone_from(&own);
         let labels = placeholder(&run).labels;
         let ours = [labels::COMPONENT, labels::INSTANCE, labels::PIPELINE_RUN];
@@ -427,7 +489,7 @@ fn p3_the_placeholder_shares_what_decides_where_the_runs_pods_may_run() {
             "tolerations": [{"key": "ci", "operator": "Exists"}],
             "schedulerName": null,
             "env": [{"name": "SECRET", "value": "x"}],
-            "securityContext": {"runAsUser": 0},
+            "securityContext": {"runAsUser": 0, "fsGroup": 7},
         })),
         service_account_name: Some("builder".to_owned()),
         ..admitted(&document())
@@ -435,9 +497,271 @@ fn p3_the_placeholder_shares_what_decides_where_the_runs_pods_may_run() {
     let spec = placeholder(&run);
     assert_eq!(
         Value::Object(spec.pod_template),
-        json!({"nodeSelector": {"arch": "arm64"}, "tolerations": [{"key": "ci", "operator": "Exists"}]})
+        json!({
+            "nodeSelector": {"arch": "arm64"},
+            "tolerations": [{"key": "ci", "operator": "Exists"}],
+            "securityContext": {"fsGroup": 7},
+        })
     );
     assert_eq!(spec.service_account_name, "builder");
+    let reason = plan(&run).unwrap().reasons.pop().unwrap();
+    assert_eq!(reason.code, ReasonCode::SecurityContextReduced);
+    assert!(
+        reason.message.contains("runAsUser: 0"),
+        "{}",
+        reason.message
+    );
     run.pod_template = None;
     assert!(placeholder(&run).pod_template.is_empty());
+}
+
+#[test]
+fn m8_p3_the_default_template_that_was_pinned_holds_where_the_run_has_nothing() {
+    let run = PipelineRun {
+        pod_template: Some(json!({"schedulerName": "own"})),
+        ..PipelineRun::parse(&document()).unwrap()
+    };
+    let mut configured = configuration(Mode::PipelineRuns);
+    let default = json!({"schedulerName": "default", "nodeSelector": {"disk": "ssd"}, "serviceAccountName": "placeholder"});
+    configured.placeholder.pod_template = default.as_object().cloned().unwrap();
+    let spec = placeholder(&admitted_with(&configured, &run));
+    assert_eq!(
+        Value::Object(spec.pod_template),
+        json!({"schedulerName": "own", "nodeSelector": {"disk": "ssd"}})
+    );
+    assert_eq!(spec.service_account_name, "placeholder");
+}
+
+/// The placeholders of the document in `workspaces`, by the claim each is for.
+#[track_caller]
+fn of_claims(run: &PipelineRun) -> BTreeMap<String, PlaceholderSpec> {
+    let Action::Ensure(placeholders) = plan(run).unwrap().action else {
+        panic!("expected placeholders")
+    };
+    let claims = placeholders.into_iter().map(|spec| {
+        let claims = [spec.claim_names.as_slice(), &spec.unmounted_claim_names].concat();
+        assert_eq!(claims.len(), 1, "{spec:?}");
+        (claims[0].clone(), spec)
+    });
+    claims.collect()
+}
+
+#[test]
+fn m1_v3_v6_one_placeholder_for_each_claim() {
+    let run = admitted_with(
+        &configuration(Mode::Workspaces),
+        &PipelineRun::parse(&document()).unwrap(),
+    );
+    let group = Group::from_request_uid(UID);
+    let placeholders = of_claims(&run);
+    let source = tekton_claim_name("source", Some("src"), "u1");
+    let claims: Vec<_> = placeholders.keys().map(String::as_str).collect();
+    assert_eq!(claims, ["build-cache", "models", &source]);
+    for (claim, spec) in placeholders {
+        let name = AssistantName::of_claim(&group, &claim);
+        let expect = PlaceholderSpec {
+            labels: texts(&[
+                ("team", "a"),
+                ("app.kubernetes.io/component", "affinity-assistant"),
+                ("app.kubernetes.io/instance", name.as_str()),
+                ("tekton.dev/pipelineRun", "build-x7k2p"),
+            ]),
+            name,
+            claim_templates: vec![],
+            single_pod_claims: vec![],
+            claim_names: vec![claim],
+            unmounted_claim_names: vec![],
+            separation: Separation::Spread,
+            cpu: "50m".to_owned(),
+            memory: "100Mi".to_owned(),
+            image: "registry.k8s.io/pause:3.10.1".to_owned(),
+            pod_template: Map::new(),
+            service_account_name: String::new(),
+        };
+        assert_eq!(spec, expect);
+    }
+    let codes: Vec<_> = plan(&run)
+        .unwrap()
+        .reasons
+        .into_iter()
+        .map(|reason| reason.code)
+        .collect();
+    assert_eq!(codes, [ReasonCode::CoscheduleWorkspace; 3]);
+}
+
+#[test]
+fn m1_a_run_without_claims_has_no_placeholder() {
+    let document = json!({"metadata": {"name": "r", "uid": "u"}, "spec": {"workspaces": [
+        {"name": "scratch", "emptyDir": {}},
+    ]}});
+    let run = admitted_with(
+        &configuration(Mode::Workspaces),
+        &PipelineRun::parse(&document).unwrap(),
+    );
+    check(
+        &run,
+        Mode::Workspaces,
+        Action::Nothing,
+        ReasonCode::NoClaims,
+    );
+    let done = PipelineRun {
+        state: RunState::Done,
+        ..run
+    };
+    let cause = ReleaseCause::Done;
+    check(
+        &done,
+        Mode::Workspaces,
+        Action::Release { cause },
+        ReasonCode::PipelineRunDone,
+    );
+}
+
+#[test]
+fn v9_a_claim_named_by_a_result_has_no_placeholder_and_that_is_said() {
+    let document = json!({"metadata": {"name": "r", "uid": "u"}, "spec": {"workspaces": [
+        {"name": "result", "persistentVolumeClaim": {"claimName": "$(tasks.make.results.claim)"}},
+        {"name": "cache", "persistentVolumeClaim": {"claimName": "cache"}},
+    ]}});
+    for (mode, code) in [
+        (Mode::Workspaces, ReasonCode::CoscheduleWorkspace),
+        (Mode::PipelineRuns, ReasonCode::CoschedulePipelineRun),
+        (Mode::IsolatePipelineRun, ReasonCode::IsolatePipelineRun),
+    ] {
+        let run = admitted_with(
+            &configuration(mode),
+            &PipelineRun::parse(&document).unwrap(),
+        );
+        assert_eq!(
+            of_claims(&run).into_keys().collect::<Vec<_>>(),
+            ["cache"],
+            "{mode}"
+        );
+        let codes: Vec<_> = plan(&run)
+            .unwrap()
+            .reasons
+            .into_iter()
+            .map(|reason| reason.code)
+            .collect();
+        assert_eq!(codes, [code, ReasonCode::ClaimNameVariable], "{mode}");
+    }
+}
+
+#[test]
+fn m4_an_isolated_run_is_like_a_coscheduled_one_but_for_its_separation() {
+    let run = PipelineRun::parse(&document()).unwrap();
+    let shared = placeholder(&admitted(&document()));
+    for scope in IsolationScope::ALL {
+        let configured = Configuration {
+            isolation_scope: scope,
+            ..configuration(Mode::IsolatePipelineRun)
+        };
+        let stored = admitted_with(&configured, &run);
+        let expect = PlaceholderSpec {
+            separation: Separation::Isolate(scope),
+            ..shared.clone()
+        };
+        assert_eq!(placeholder(&stored), expect);
+        assert_eq!(
+            plan(&stored).unwrap().reasons[0].code,
+            ReasonCode::IsolatePipelineRun
+        );
+    }
+}
+
+#[test]
+fn v8_a_claim_for_one_pod_is_never_a_volume_of_the_placeholder() {
+    let mut document = document();
+    document["spec"]["workspaces"][0]["volumeClaimTemplate"]["spec"]["accessModes"] =
+        json!(["ReadWriteOncePod"]);
+    let run = PipelineRun::parse(&document).unwrap();
+    for mode in [Mode::PipelineRuns, Mode::IsolatePipelineRun] {
+        let stored = admitted_with(&configuration(mode), &run);
+        let spec = placeholder(&stored);
+        assert_eq!(
+            (spec.claim_templates.len(), spec.single_pod_claims.len()),
+            (0, 1),
+            "{mode}"
+        );
+        // Under the name that the tasks are bound to.
+        let name = claim_name(&spec.single_pod_claims[0].name, &spec.name);
+        assert_eq!(
+            stored.workspaces[0].source,
+            WorkspaceSource::Claim { claim_name: name },
+            "{mode}"
+        );
+        assert_eq!(spec.claim_names, ["build-cache", "models"], "{mode}");
+        assert_eq!(
+            plan(&stored).unwrap().reasons[1].code,
+            ReasonCode::ClaimNotMounted,
+            "{mode}"
+        );
+    }
+    let stored = admitted_with(&configuration(Mode::Workspaces), &run);
+    let claim = tekton_claim_name("source", Some("src"), "u1");
+    let spec = &of_claims(&stored)[&claim];
+    assert_eq!(
+        (spec.claim_names.len(), &spec.unmounted_claim_names),
+        (0, &vec![claim])
+    );
+}
+
+#[test]
+fn b1_a_mode_chosen_too_late_is_said() {
+    let mut run = admitted(&document());
+    run.annotations
+        .insert(OVERRIDE.to_owned(), "pipelineruns".to_owned());
+    assert_eq!(plan(&run).unwrap().reasons.len(), 1);
+    run.annotations
+        .insert(OVERRIDE.to_owned(), "disabled".to_owned());
+    assert_eq!(
+        plan(&run).unwrap().reasons[1].code,
+        ReasonCode::OverrideIgnored
+    );
+    let mut left_alone = PipelineRun::parse(&document()).unwrap();
+    left_alone
+        .annotations
+        .insert(OVERRIDE.to_owned(), "workspaces".to_owned());
+    assert_eq!(
+        plan(&left_alone).unwrap().reasons[1].code,
+        ReasonCode::OverrideIgnored
+    );
+}
+
+proptest! {
+    /// Over any two runs of any names, and any claims: placeholders are shared by nobody.
+    #[test]
+    fn m1_p7_p8_no_two_claims_and_no_two_runs_share_a_placeholder(
+        runs in proptest::collection::btree_map("[a-z0-9-]{1,8}", ("[a-z][a-z0-9.-]{0,62}", proptest::collection::btree_map(
+            "\\PC{1,40}", any_source(), 0..5,
+        )), 2..4),
+        mode in prop::sample::select(vec![Mode::Workspaces, Mode::PipelineRuns, Mode::IsolatePipelineRun]),
+    ) {
+        let mut names = BTreeSet::new();
+        let mut expected = 0;
+        for (uid, (name, workspaces)) in runs {
+            let workspaces: Vec<Value> = workspaces.into_iter().map(|(name, mut source)| {
+                source["name"] = json!(name);
+                source
+            }).collect();
+            let run = PipelineRun::parse(&json!({"metadata": {"name": name, "uid": uid}, "spec": {"workspaces": workspaces}})).unwrap();
+            let question = Question { request_uid: &uid, ..question(&run) };
+            let run = admit(Ok(&configuration(mode)), TEKTON_CONTROLLER, &question).unwrap().apply(&run);
+            let known: BTreeSet<String> = crate::run_claims::of_run(&run)
+                .into_iter()
+                .map(|(workspace, claim)| claim.name(&workspace, &run.uid))
+                .collect();
+            let placeholders = match plan(&run).unwrap().action {
+                Action::Ensure(placeholders) => placeholders,
+                Action::Nothing => vec![],
+                Action::Release { .. } => panic!("the run is active"),
+            };
+            expected += if mode == Mode::Workspaces { known.len() } else { 1 };
+            for spec in placeholders {
+                prop_assert!(spec.labels.values().all(|value| label_value(value) == *value));
+                names.insert(spec.name);
+            }
+        }
+        prop_assert_eq!(names.len(), expected);
+    }
 }

@@ -36,7 +36,7 @@ fn nothing_left() -> Leftovers {
     Leftovers {
         run: RunPresence::Done,
         active_pods: 0,
-        stateful_set: None,
+        stateful_sets: vec![],
         placeholder_pods: vec![],
         claims: vec![],
     }
@@ -44,7 +44,7 @@ fn nothing_left() -> Leftovers {
 
 fn everything_left() -> Leftovers {
     Leftovers {
-        stateful_set: Some(object(false)),
+        stateful_sets: vec![object(false)],
         placeholder_pods: vec![placeholder(false, false)],
         claims: vec![claim("a", false, true), claim("b", false, true)],
         ..nothing_left()
@@ -90,14 +90,14 @@ fn p6_v4_the_stateful_set_goes_first_then_the_claims() {
     check(everything_left(), Step::DeleteStatefulSet(object(false)));
     check(
         Leftovers {
-            stateful_set: Some(object(true)),
+            stateful_sets: vec![object(true)],
             ..everything_left()
         },
         Step::WaitForPlaceholder,
     );
     check(
         Leftovers {
-            stateful_set: Some(object(true)),
+            stateful_sets: vec![object(true)],
             placeholder_pods: vec![],
             ..everything_left()
         },
@@ -105,7 +105,7 @@ fn p6_v4_the_stateful_set_goes_first_then_the_claims() {
     );
     check(
         Leftovers {
-            stateful_set: None,
+            stateful_sets: vec![],
             ..everything_left()
         },
         Step::WaitForPlaceholder,
@@ -130,7 +130,7 @@ fn p6_n6_a_pod_whose_stateful_set_went_without_it_is_deleted_before_the_claims()
     let pods = vec![placeholder(false, false), orphan.clone()];
     check(
         Leftovers {
-            stateful_set: None,
+            stateful_sets: vec![],
             placeholder_pods: pods.clone(),
             ..everything_left()
         },
@@ -138,7 +138,7 @@ fn p6_n6_a_pod_whose_stateful_set_went_without_it_is_deleted_before_the_claims()
     );
     check(
         Leftovers {
-            stateful_set: None,
+            stateful_sets: vec![],
             placeholder_pods: vec![placeholder(true, true)],
             ..everything_left()
         },
@@ -154,13 +154,72 @@ fn p6_n6_a_pod_whose_stateful_set_went_without_it_is_deleted_before_the_claims()
     );
     check(
         Leftovers {
-            stateful_set: None,
+            stateful_sets: vec![],
             active_pods: 1,
             placeholder_pods: pods,
             ..everything_left()
         },
         Step::WaitForPods { count: 1 },
     );
+}
+
+#[test]
+fn m1_p6_every_placeholder_of_a_run_goes_before_its_claims() {
+    let named = |name: &str, deleting| ObjectRef {
+        name: name.to_owned(),
+        ..object(deleting)
+    };
+    let sets = |one, two| Leftovers {
+        stateful_sets: vec![named("one", one), named("two", two)],
+        ..everything_left()
+    };
+    check(
+        sets(false, false),
+        Step::DeleteStatefulSet(named("one", false)),
+    );
+    check(
+        sets(true, false),
+        Step::DeleteStatefulSet(named("two", false)),
+    );
+    check(sets(true, true), Step::WaitForPlaceholder);
+}
+
+/// A run with two templates, a claim that somebody brought, and these annotations.
+fn run(annotations: &[(&str, &str)]) -> PipelineRun {
+    let annotations: std::collections::BTreeMap<_, _> = annotations.iter().copied().collect();
+    PipelineRun::parse(&serde_json::json!({
+        "metadata": {"name": "r", "uid": "u1", "annotations": annotations},
+        "spec": {"workspaces": [
+            {"name": "source", "volumeClaimTemplate": {"metadata": {"name": "src"}, "spec": {}}},
+            {"name": "scratch", "volumeClaimTemplate": {"spec": {}}},
+            {"name": "cache", "persistentVolumeClaim": {"claimName": "build-cache"}},
+        ]},
+    }))
+    .unwrap()
+}
+
+#[test]
+fn v4_only_claims_of_templates_are_cleaned_up_and_only_when_asked_for() {
+    let wanted = (TEKTON_AUTO_CLEANUP_PVC, "true");
+    let ours = (MODE, "workspaces");
+    let names = [
+        tekton_claim_name("source", Some("src"), "u1"),
+        tekton_claim_name("scratch", None, "u1"),
+    ];
+    assert_eq!(auto_cleaned(&run(&[wanted, ours])), names);
+    for annotations in [
+        &[ours][..],
+        &[wanted],
+        &[(TEKTON_AUTO_CLEANUP_PVC, "True"), ours],
+        &[(TEKTON_AUTO_CLEANUP_PVC, "false"), ours],
+        &[wanted, ours, (PART_OF, "parent")],
+    ] {
+        assert_eq!(
+            auto_cleaned(&run(annotations)),
+            Vec::<String>::new(),
+            "{annotations:?}"
+        );
+    }
 }
 
 #[test]
@@ -252,7 +311,14 @@ fn carry_out(step: &Step, left: &mut Leftovers, pods: &[PodUse]) {
     match step {
         Step::Keep | Step::Done => {}
         Step::WaitForPods { .. } => left.active_pods -= 1,
-        Step::DeleteStatefulSet(_) => left.stateful_set = Some(object(true)),
+        Step::DeleteStatefulSet(deleted) => {
+            let sets = &mut left.stateful_sets;
+            let set = sets
+                .iter_mut()
+                .find(|set| set.name == deleted.name)
+                .unwrap();
+            set.deleting = true;
+        }
         Step::DeleteOrphans(orphans) => {
             for placeholder in &mut left.placeholder_pods {
                 placeholder.pod.deleting |= orphans.contains(&placeholder.pod);
@@ -260,7 +326,7 @@ fn carry_out(step: &Step, left: &mut Leftovers, pods: &[PodUse]) {
         }
         // What a StatefulSet owns goes with it; what nothing owns goes only if it was deleted.
         Step::WaitForPlaceholder => {
-            left.stateful_set = None;
+            left.stateful_sets.retain(|set| !set.deleting);
             left.placeholder_pods
                 .retain(|placeholder| placeholder.orphaned && !placeholder.pod.deleting);
         }
@@ -278,16 +344,23 @@ fn carry_out(step: &Step, left: &mut Leftovers, pods: &[PodUse]) {
 fn any_leftovers() -> impl Strategy<Value = Leftovers> {
     (
         0_usize..3,
-        proptest::option::of(any::<bool>()),
+        proptest::collection::vec(any::<bool>(), 0..4),
         proptest::collection::vec(any::<(bool, bool)>(), 0..3),
         proptest::collection::btree_map("[a-d]", any::<(bool, bool)>(), 0..4),
         prop::sample::select(vec![RunPresence::Done, RunPresence::Gone]),
     )
         .prop_map(
-            |(active_pods, set, placeholder_pods, claims, run)| Leftovers {
+            |(active_pods, sets, placeholder_pods, claims, run)| Leftovers {
                 run,
                 active_pods,
-                stateful_set: set.map(object),
+                stateful_sets: sets
+                    .into_iter()
+                    .enumerate()
+                    .map(|(index, deleting)| ObjectRef {
+                        name: format!("set-{index}"),
+                        ..object(deleting)
+                    })
+                    .collect(),
                 placeholder_pods: placeholder_pods
                     .into_iter()
                     .map(|(orphaned, deleting)| placeholder(orphaned, deleting))
@@ -308,7 +381,7 @@ proptest! {
         for _ in 0..20 {
             let step = next_step(&left);
             if let Step::ClearClaims { .. } = step {
-                prop_assert!(left.stateful_set.is_none() && left.placeholder_pods.is_empty() && left.active_pods == 0);
+                prop_assert!(left.stateful_sets.is_empty() && left.placeholder_pods.is_empty() && left.active_pods == 0);
             }
             if step == Step::Done {
                 break;
@@ -316,6 +389,6 @@ proptest! {
             carry_out(&step, &mut left, &pods);
         }
         prop_assert_eq!(next_step(&left), Step::Done);
-        prop_assert!(left.claims.is_empty() && left.stateful_set.is_none() && left.placeholder_pods.is_empty());
+        prop_assert!(left.claims.is_empty() && left.stateful_sets.is_empty() && left.placeholder_pods.is_empty());
     }
 }

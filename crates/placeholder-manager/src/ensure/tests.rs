@@ -1,9 +1,10 @@
 //! One honest call; each test changes one thing about it.
 
 use super::*;
-use coscheduler_core::admit::admit;
-use coscheduler_core::config::{Configuration, PlaceholderDefaults};
-use coscheduler_core::mode::Mode;
+use coscheduler_core::admit::{Question, TEKTON_CONTROLLER, admit};
+use coscheduler_core::config::Configuration;
+use coscheduler_core::mode::{IsolationScope, Mode};
+use coscheduler_core::plan::Separation;
 use http::{Request, Response};
 use kube::Client;
 use kube::client::Body;
@@ -31,9 +32,18 @@ fn stored() -> PipelineRun {
     .unwrap();
     let configuration = Configuration {
         mode: Mode::PipelineRuns,
-        placeholder: PlaceholderDefaults::default(),
+        ..Configuration::default()
     };
-    admit(&configuration, &run, "request").apply(&run)
+    let question = Question {
+        run: &run,
+        request_uid: "request",
+        created_by: "alice",
+        pipeline_override: None,
+        namespace_override: None,
+    };
+    admit(Ok(&configuration), TEKTON_CONTROLLER, &question)
+        .unwrap()
+        .apply(&run)
 }
 
 fn identity() -> Identity {
@@ -121,6 +131,18 @@ async fn each_field_of_a_placeholder_that_is_not_the_runs_is_refused() {
     .await;
     refused("claim_names", |spec| {
         spec.claim_names.push("theirs".to_owned())
+    })
+    .await;
+    refused("single_pod_claims", |spec| {
+        spec.single_pod_claims = spec.claim_templates.clone();
+    })
+    .await;
+    refused("unmounted_claim_names", |spec| {
+        spec.unmounted_claim_names.push("theirs".to_owned())
+    })
+    .await;
+    refused("separation", |spec| {
+        spec.separation = Separation::Isolate(IsolationScope::Cluster)
     })
     .await;
     refused("cpu", |spec| spec.cpu = "64".to_owned()).await;

@@ -2,7 +2,8 @@
 
 use serde_json::Value;
 
-use coscheduler_core::plan::{ClaimTemplateSpec, PlaceholderSpec};
+use coscheduler_core::mode::IsolationScope;
+use coscheduler_core::plan::{ClaimTemplateSpec, PlaceholderSpec, Separation};
 use coscheduler_core::violation::Violation;
 
 use super::{checked, required};
@@ -73,6 +74,39 @@ pub fn placeholder_spec_to_wire(spec: &PlaceholderSpec) -> wire::PlaceholderSpec
         image: spec.image.clone(),
         pod_template: (!spec.pod_template.is_empty()).then(|| json::to_struct(&spec.pod_template)),
         service_account_name: spec.service_account_name.clone(),
+        single_pod_claims: spec
+            .single_pod_claims
+            .iter()
+            .map(template_to_wire)
+            .collect(),
+        unmounted_claim_names: spec.unmounted_claim_names.clone(),
+        separation: separation_to_wire(spec.separation).into(),
+    }
+}
+
+fn separation_to_wire(separation: Separation) -> wire::Separation {
+    match separation {
+        Separation::Spread => wire::Separation::Spread,
+        Separation::Isolate(IsolationScope::Cluster) => wire::Separation::IsolateCluster,
+        Separation::Isolate(IsolationScope::Namespace) => wire::Separation::IsolateNamespace,
+    }
+}
+
+fn separation(field: String, value: i32, violations: &mut Vec<Violation>) -> Option<Separation> {
+    match wire::Separation::try_from(value) {
+        Ok(wire::Separation::Spread) => Some(Separation::Spread),
+        Ok(wire::Separation::IsolateCluster) => Some(Separation::Isolate(IsolationScope::Cluster)),
+        Ok(wire::Separation::IsolateNamespace) => {
+            Some(Separation::Isolate(IsolationScope::Namespace))
+        }
+        Ok(wire::Separation::Unspecified) | Err(_) => {
+            let description = format!(
+                "is {value}; allowed: SEPARATION_SPREAD (1), SEPARATION_ISOLATE_CLUSTER (2), \
+                 SEPARATION_ISOLATE_NAMESPACE (3)"
+            );
+            violations.push(Violation::new(field, description));
+            None
+        }
     }
 }
 
@@ -109,21 +143,26 @@ fn placeholder_spec(
     required(&format!("{path}.cpu"), &message.cpu, violations);
     required(&format!("{path}.memory"), &message.memory, violations);
     required(&format!("{path}.image"), &message.image, violations);
-    for (index, claim) in message.claim_names.iter().enumerate() {
-        required(&format!("{path}.claim_names[{index}]"), claim, violations);
+    for (field, claims) in [
+        ("claim_names", &message.claim_names),
+        ("unmounted_claim_names", &message.unmounted_claim_names),
+    ] {
+        for (index, claim) in claims.iter().enumerate() {
+            required(&format!("{path}.{field}[{index}]"), claim, violations);
+        }
     }
-    let claim_templates = message
-        .claim_templates
-        .into_iter()
-        .enumerate()
-        .filter_map(|(index, template)| {
-            claim_template(
-                &format!("{path}.claim_templates[{index}]"),
-                template,
-                violations,
-            )
-        })
-        .collect();
+    let mut templates = |field: &str, messages: Vec<wire::ClaimTemplate>| {
+        messages
+            .into_iter()
+            .enumerate()
+            .filter_map(|(index, template)| {
+                claim_template(&format!("{path}.{field}[{index}]"), template, violations)
+            })
+            .collect()
+    };
+    let claim_templates = templates("claim_templates", message.claim_templates);
+    let single_pod_claims = templates("single_pod_claims", message.single_pod_claims);
+    let separation = separation(format!("{path}.separation"), message.separation, violations);
     let name = message
         .name
         .parse()
@@ -142,6 +181,9 @@ fn placeholder_spec(
             .map(json::from_struct)
             .unwrap_or_default(),
         service_account_name: message.service_account_name,
+        single_pod_claims,
+        unmounted_claim_names: message.unmounted_claim_names,
+        separation: separation?,
     })
 }
 
@@ -190,17 +232,24 @@ mod tests {
     use super::*;
     use serde_json::json;
 
+    fn template(name: &str) -> ClaimTemplateSpec {
+        ClaimTemplateSpec {
+            name: name.parse().unwrap(),
+            workspace: "source".to_owned(),
+            spec: json!({"accessModes": ["ReadWriteOnce"]}),
+            labels: [("a".to_owned(), "b".to_owned())].into(),
+            annotations: [("c".to_owned(), "d".to_owned())].into(),
+        }
+    }
+
     fn spec() -> PlaceholderSpec {
         PlaceholderSpec {
             name: "affinity-assistant-0123456789".parse().unwrap(),
             labels: [("team".to_owned(), "ci".to_owned())].into(),
-            claim_templates: vec![ClaimTemplateSpec {
-                name: "pvc-0123456789".parse().unwrap(),
-                workspace: "source".to_owned(),
-                spec: json!({"accessModes": ["ReadWriteOnce"]}),
-                labels: [("a".to_owned(), "b".to_owned())].into(),
-                annotations: [("c".to_owned(), "d".to_owned())].into(),
-            }],
+            claim_templates: vec![template("pvc-0123456789")],
+            single_pod_claims: vec![template("single-0123456789")],
+            unmounted_claim_names: vec!["made-by-tekton".to_owned()],
+            separation: Separation::Isolate(IsolationScope::Namespace),
             claim_names: vec!["brought".to_owned()],
             cpu: "50m".to_owned(),
             memory: "100Mi".to_owned(),
@@ -215,10 +264,20 @@ mod tests {
 
     #[test]
     fn a_placeholder_survives_the_wire() {
-        assert_eq!(
-            placeholder_specs(vec![placeholder_spec_to_wire(&spec())]),
-            Ok(vec![spec()])
-        );
+        for separation in [
+            Separation::Spread,
+            Separation::Isolate(IsolationScope::Cluster),
+            Separation::Isolate(IsolationScope::Namespace),
+        ] {
+            let spec = PlaceholderSpec {
+                separation,
+                ..spec()
+            };
+            assert_eq!(
+                placeholder_specs(vec![placeholder_spec_to_wire(&spec)]),
+                Ok(vec![spec])
+            );
+        }
     }
 
     #[test]
@@ -228,6 +287,9 @@ mod tests {
         message.cpu.clear();
         message.claim_templates[0].spec = None;
         message.claim_names.push(String::new());
+        message.unmounted_claim_names.push(String::new());
+        message.single_pod_claims[0].name = "x".to_owned();
+        message.separation = 0;
         let mut fields: Vec<_> = placeholder_specs(vec![message])
             .unwrap_err()
             .into_iter()
@@ -241,6 +303,9 @@ mod tests {
                 "placeholders[0].claim_templates[0].spec",
                 "placeholders[0].cpu",
                 "placeholders[0].name",
+                "placeholders[0].separation",
+                "placeholders[0].single_pod_claims[0].name",
+                "placeholders[0].unmounted_claim_names[1]",
             ]
         );
         assert_eq!(

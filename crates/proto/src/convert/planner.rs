@@ -3,7 +3,9 @@
 use prost_types::Struct;
 use serde_json::Value;
 
-use coscheduler_core::admit::{Admission, ChildRun, RewrittenBinding, TaskAnnotation};
+use coscheduler_core::admit::{Admission, RewrittenBinding, RewrittenSource, TaskAnnotation};
+use coscheduler_core::admit_run::{BoundClaim, ChildAdmission, ChildKind, ChildRun};
+use coscheduler_core::params::Params;
 use coscheduler_core::pipeline_run::{OwnerReference, PipelineRun};
 use coscheduler_core::plan::{Action, Plan, Preview};
 use coscheduler_core::violation::Violation;
@@ -52,7 +54,20 @@ pub fn pipeline_run_at(field: &str, fields: Struct) -> Result<PipelineRun, Vec<V
 pub fn child_run(message: wire::AdmitRunRequest) -> Result<ChildRun, Vec<Violation>> {
     let mut violations = Vec::new();
     required("username", &message.username, &mut violations);
-    let run = ChildRun {
+    let kind = [ChildKind::TaskRun, ChildKind::CustomRun]
+        .into_iter()
+        .find(|kind| kind.as_str() == message.kind);
+    if kind.is_none() {
+        let description = format!("is {:?}; allowed: TaskRun, CustomRun", message.kind);
+        violations.push(Violation::new("kind", description));
+    }
+    for (index, claim) in message.claims.iter().enumerate() {
+        let field = format!("claims[{index}].workspace");
+        required(&field, &claim.workspace, &mut violations);
+    }
+    let run = kind.map(|kind| ChildRun {
+        kind,
+        name: message.name,
         annotations: message.annotations,
         controller: message.controller.map(|owner| OwnerReference {
             api_version: owner.api_version,
@@ -61,8 +76,62 @@ pub fn child_run(message: wire::AdmitRunRequest) -> Result<ChildRun, Vec<Violati
             uid: owner.uid,
         }),
         created_by: message.username,
-    };
-    checked(Some(run), violations)
+        claims: message
+            .claims
+            .into_iter()
+            .map(|claim| BoundClaim {
+                workspace: claim.workspace,
+                claim_name: claim.claim_name,
+            })
+            .collect(),
+        params: Params::from_flattened(message.params),
+    });
+    checked(run, violations)
+}
+
+/// A TaskRun or CustomRun for the wire.
+pub fn child_run_to_wire(run: ChildRun) -> wire::AdmitRunRequest {
+    wire::AdmitRunRequest {
+        kind: run.kind.as_str().to_owned(),
+        name: run.name,
+        annotations: run.annotations,
+        controller: run.controller.map(|owner| wire::OwnerReference {
+            api_version: owner.api_version,
+            kind: owner.kind,
+            name: owner.name,
+            uid: owner.uid,
+        }),
+        username: run.created_by,
+        claims: run
+            .claims
+            .into_iter()
+            .map(|claim| wire::BoundClaim {
+                workspace: claim.workspace,
+                claim_name: claim.claim_name,
+            })
+            .collect(),
+        params: run.params.flattened().clone(),
+    }
+}
+
+/// What admission writes into a TaskRun or CustomRun, for the wire.
+pub fn child_admission_to_wire(admission: ChildAdmission) -> wire::AdmitRunResponse {
+    wire::AdmitRunResponse {
+        remove_annotations: admission.remove_annotations,
+        warnings: admission.warnings,
+        set_annotations: admission.set_annotations,
+        cancel_message: admission.cancel.unwrap_or_default(),
+    }
+}
+
+/// What admission writes into a TaskRun or CustomRun, from the wire.
+pub fn child_admission(message: wire::AdmitRunResponse) -> ChildAdmission {
+    ChildAdmission {
+        set_annotations: message.set_annotations,
+        remove_annotations: message.remove_annotations,
+        cancel: Some(message.cancel_message).filter(|message| !message.is_empty()),
+        warnings: message.warnings,
+    }
 }
 
 /// What admission writes, for the wire.
@@ -93,7 +162,12 @@ pub fn admission(message: wire::AdmitPipelineRunResponse) -> Admission {
             .into_iter()
             .map(|binding| RewrittenBinding {
                 workspace: binding.workspace,
-                claim_name: binding.claim_name,
+                source: match binding.volume_claim_template {
+                    Some(template) => {
+                        RewrittenSource::Template(Value::Object(json::from_struct(template)))
+                    }
+                    None => RewrittenSource::Claim(binding.claim_name),
+                },
             })
             .collect(),
         remove_task_annotations: message
@@ -149,9 +223,104 @@ pub fn preview_to_wire(preview: Preview) -> wire::Plan {
 fn bindings_to_wire(bindings: Vec<RewrittenBinding>) -> Vec<wire::Binding> {
     bindings
         .into_iter()
-        .map(|binding| wire::Binding {
-            workspace: binding.workspace,
-            claim_name: binding.claim_name,
+        .map(|binding| {
+            let (claim_name, volume_claim_template) = match binding.source {
+                RewrittenSource::Claim(claim_name) => (claim_name, None),
+                RewrittenSource::Template(template) => {
+                    (String::new(), Some(json::object_to_struct(&template)))
+                }
+            };
+            wire::Binding {
+                workspace: binding.workspace,
+                claim_name,
+                volume_claim_template,
+            }
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn what_admission_writes_survives_the_wire() {
+        let binding = |workspace: &str, source| RewrittenBinding {
+            workspace: workspace.to_owned(),
+            source,
+        };
+        let admission = Admission {
+            set_annotations: [("a".to_owned(), "b".to_owned())].into(),
+            remove_annotations: vec!["c".to_owned()],
+            remove_task_annotations: vec![TaskAnnotation {
+                index: 3,
+                key: "d".to_owned(),
+            }],
+            bindings: vec![
+                binding("source", RewrittenSource::Claim("claim".to_owned())),
+                binding(
+                    "cache",
+                    RewrittenSource::Template(json!({"spec": {"accessModes": ["x"]}})),
+                ),
+            ],
+            warnings: vec!["e".to_owned()],
+        };
+        assert_eq!(
+            super::admission(admission_to_wire(admission.clone())),
+            admission
+        );
+    }
+
+    fn child() -> ChildRun {
+        ChildRun {
+            kind: ChildKind::TaskRun,
+            name: "build-compile".to_owned(),
+            annotations: [("a".to_owned(), "b".to_owned())].into(),
+            controller: Some(OwnerReference {
+                api_version: "tekton.dev/v1".to_owned(),
+                kind: "PipelineRun".to_owned(),
+                name: "build".to_owned(),
+                uid: "u".to_owned(),
+            }),
+            created_by: "tekton".to_owned(),
+            claims: vec![BoundClaim {
+                workspace: "source".to_owned(),
+                claim_name: "$(params.list[1])".to_owned(),
+            }],
+            params: Params::read(&json!([{"name": "list", "value": ["x", "y"]}])),
+        }
+    }
+
+    #[test]
+    fn a_task_run_and_what_becomes_of_it_survive_the_wire() {
+        assert_eq!(child_run(child_run_to_wire(child())), Ok(child()));
+        for cancel in [None, Some("why".to_owned())] {
+            let admission = ChildAdmission {
+                set_annotations: [("a".to_owned(), "b".to_owned())].into(),
+                remove_annotations: vec!["c".to_owned()],
+                cancel,
+                warnings: vec!["d".to_owned()],
+            };
+            assert_eq!(
+                child_admission(child_admission_to_wire(admission.clone())),
+                admission
+            );
+        }
+    }
+
+    #[test]
+    fn every_violation_of_a_task_run_is_named_at_once() {
+        let message = wire::AdmitRunRequest {
+            kind: "Pod".to_owned(),
+            claims: vec![wire::BoundClaim::default()],
+            ..wire::AdmitRunRequest::default()
+        };
+        let violations = child_run(message).unwrap_err();
+        let fields: Vec<_> = violations
+            .iter()
+            .map(|violation| violation.field.as_str())
+            .collect();
+        assert_eq!(fields, ["username", "kind", "claims[0].workspace"]);
+    }
 }

@@ -1,0 +1,341 @@
+//! TaskRuns and CustomRuns of one run, stored in each mode.
+
+use super::*;
+use crate::admit::{Question, TEKTON_CONTROLLER, admit};
+use crate::annotations::{OVERRIDE, PINNED};
+use crate::config::Configuration;
+use crate::names::tekton_claim_name;
+use crate::pipeline_run::PipelineRun;
+use proptest::prelude::*;
+use serde_json::json;
+
+const UID: &str = "u1";
+
+/// The annotations of a run that is stored in `mode`, as Tekton copies them.
+fn annotations(mode: Mode) -> BTreeMap<String, String> {
+    let run = PipelineRun::parse(&json!({
+        "metadata": {"name": "build", "annotations": {"note": "mine"}},
+        "spec": {"workspaces": [
+            {"name": "source", "volumeClaimTemplate": {"metadata": {"name": "src"}, "spec": {}}},
+            {"name": "cache", "persistentVolumeClaim": {"claimName": "build-cache"}},
+            {"name": "modules", "subPath": "npm", "persistentVolumeClaim": {"claimName": "build-cache"}},
+            {"name": "result", "persistentVolumeClaim": {"claimName": "$(params.made)"}},
+        ]},
+    }))
+    .unwrap();
+    let configuration = Configuration {
+        mode,
+        ..Configuration::default()
+    };
+    let question = Question {
+        run: &run,
+        request_uid: "request",
+        created_by: "alice",
+        pipeline_override: None,
+        namespace_override: None,
+    };
+    admit(Ok(&configuration), TEKTON_CONTROLLER, &question)
+        .unwrap()
+        .apply(&run)
+        .annotations
+}
+
+fn pipeline_run_owner() -> OwnerReference {
+    OwnerReference {
+        api_version: "tekton.dev/v1".to_owned(),
+        kind: "PipelineRun".to_owned(),
+        name: "build".to_owned(),
+        uid: UID.to_owned(),
+    }
+}
+
+/// A TaskRun that Tekton makes of that run, with these workspaces.
+fn task_run(mode: Mode, claims: &[(&str, &str)]) -> ChildRun {
+    ChildRun {
+        kind: ChildKind::TaskRun,
+        name: "build-compile".to_owned(),
+        annotations: annotations(mode),
+        controller: Some(pipeline_run_owner()),
+        created_by: TEKTON_CONTROLLER.to_owned(),
+        claims: claims
+            .iter()
+            .map(|(workspace, claim_name)| BoundClaim {
+                workspace: (*workspace).to_owned(),
+                claim_name: (*claim_name).to_owned(),
+            })
+            .collect(),
+        params: Params::default(),
+    }
+}
+
+fn group() -> Group {
+    Group::from_request_uid("request")
+}
+
+fn source_claim() -> String {
+    tekton_claim_name("source", Some("src"), UID)
+}
+
+/// The annotations as they are stored.
+fn stored(run: &ChildRun) -> BTreeMap<String, String> {
+    let admission = admit_run(run, TEKTON_CONTROLLER);
+    let mut annotations = run.annotations.clone();
+    annotations.retain(|key, _| !admission.remove_annotations.contains(key));
+    annotations.extend(admission.set_annotations);
+    annotations
+}
+
+/// What is stored is the author's note and this assistant.
+#[track_caller]
+fn check(run: &ChildRun, assistant: &str) {
+    let stored = stored(run);
+    assert_eq!(stored[TEKTON_AFFINITY_ASSISTANT], assistant);
+    assert_eq!(stored["note"], "mine");
+    assert_eq!(stored.len(), 2, "{stored:?}");
+    assert_eq!(admit_run(run, TEKTON_CONTROLLER).cancel, None);
+}
+
+#[test]
+fn m3_m4_every_pod_has_the_placeholder_of_the_run() {
+    for mode in [Mode::PipelineRuns, Mode::IsolatePipelineRun] {
+        let assistant = AssistantName::of(&group());
+        for claims in [
+            &[][..],
+            &[("in", "build-cache")],
+            &[("in", "build-cache"), ("out", "other")],
+        ] {
+            let run = task_run(mode, claims);
+            check(&run, assistant.as_str());
+            let custom = ChildRun {
+                kind: ChildKind::CustomRun,
+                ..run
+            };
+            check(&custom, assistant.as_str());
+        }
+    }
+}
+
+#[test]
+fn m1_v3_v6_a_pod_has_the_placeholder_of_the_claim_it_uses() {
+    let of = |claim: &str| AssistantName::of_claim(&group(), claim).to_string();
+    let source = source_claim();
+    check(&task_run(Mode::Workspaces, &[]), "");
+    check(
+        &task_run(Mode::Workspaces, &[("in", &source)]),
+        &of(&source),
+    );
+    check(
+        &task_run(Mode::Workspaces, &[("cache", "build-cache")]),
+        &of("build-cache"),
+    );
+    check(
+        &task_run(
+            Mode::Workspaces,
+            &[("cache", "build-cache"), ("modules", "build-cache")],
+        ),
+        &of("build-cache"),
+    );
+}
+
+#[test]
+fn m9_whatever_tekton_stamped_gives_way_to_what_was_pinned() {
+    let of_claim = AssistantName::of_claim(&group(), "build-cache").to_string();
+    let of_run = AssistantName::of(&group()).to_string();
+    for (mode, claims, expect) in [
+        (
+            Mode::Workspaces,
+            &[("cache", "build-cache")][..],
+            of_claim.as_str(),
+        ),
+        (Mode::Workspaces, &[], ""),
+        (Mode::PipelineRuns, &[], &of_run),
+        (Mode::IsolatePipelineRun, &[], &of_run),
+    ] {
+        let mut run = task_run(mode, claims);
+        run.annotations.insert(
+            TEKTON_AFFINITY_ASSISTANT.to_owned(),
+            "affinity-assistant-0123456789".to_owned(),
+        );
+        check(&run, expect);
+    }
+}
+
+#[test]
+fn m9_a_run_that_was_left_to_tekton_keeps_tektons_assistant_and_nothing_else() {
+    let mut run = task_run(Mode::Disabled, &[]);
+    run.annotations.insert(
+        TEKTON_AFFINITY_ASSISTANT.to_owned(),
+        "affinity-assistant-0123456789".to_owned(),
+    );
+    run.annotations
+        .insert(GROUP.to_owned(), "0123456789".to_owned());
+    check(&run, "affinity-assistant-0123456789");
+    let untouched = task_run(Mode::Disabled, &[("cache", "build-cache")]);
+    assert_eq!(
+        admit_run(&untouched, TEKTON_CONTROLLER),
+        ChildAdmission::default()
+    );
+}
+
+#[test]
+fn m2_a_task_run_with_more_than_one_claim_is_let_in_as_cancelled() {
+    let source = source_claim();
+    let run = task_run(
+        Mode::Workspaces,
+        &[
+            ("source", &source),
+            ("cache", "build-cache"),
+            ("modules", "build-cache"),
+        ],
+    );
+    let admission = admit_run(&run, TEKTON_CONTROLLER);
+    assert_eq!(
+        admission.cancel.unwrap(),
+        format!(
+            "TaskRun build-compile uses 2 persistent volume claims (workspace \"source\": claim {source:?}, workspace \
+             \"cache\": claim \"build-cache\", workspace \"modules\": claim \"build-cache\"), and coschedule mode workspaces \
+             allows a TaskRun one, so that it has one node to run on; use subPaths of one claim, or mode pipelineruns"
+        )
+    );
+    assert_eq!(admission.set_annotations[TEKTON_AFFINITY_ASSISTANT], "");
+    // What a CustomRun makes of its workspaces is its controller's business.
+    let custom = ChildRun {
+        kind: ChildKind::CustomRun,
+        ..run
+    };
+    check(&custom, "");
+}
+
+#[test]
+fn v9_a_claim_that_is_not_known_beforehand_gets_no_placeholder() {
+    let made = |value: &str| Params::read(&json!([{"name": "made", "value": value}]));
+    let claims = [("result", "$(params.made)")];
+    // Not known at all, known to the task alone, and known to the task as one that the run has too.
+    check(&task_run(Mode::Workspaces, &claims), "");
+    check(
+        &ChildRun {
+            params: made("by-a-task"),
+            ..task_run(Mode::Workspaces, &claims)
+        },
+        "",
+    );
+    let known = ChildRun {
+        params: made("build-cache"),
+        ..task_run(Mode::Workspaces, &claims)
+    };
+    check(
+        &known,
+        AssistantName::of_claim(&group(), "build-cache").as_str(),
+    );
+    // Beside a claim that is known, the latter counts; two that are known are too many.
+    let both = [("cache", "build-cache"), ("result", "$(params.made)")];
+    let assistant = AssistantName::of_claim(&group(), "build-cache");
+    check(&task_run(Mode::Workspaces, &both), assistant.as_str());
+    let two = ChildRun {
+        params: made("by-a-task"),
+        ..task_run(Mode::Workspaces, &both)
+    };
+    assert!(
+        admit_run(&two, TEKTON_CONTROLLER)
+            .cancel
+            .unwrap()
+            .contains("claim \"by-a-task\"")
+    );
+    check(&task_run(Mode::Workspaces, &[("unnamed", "")]), "");
+}
+
+#[test]
+fn v3_claims_are_those_of_the_run_with_that_uid() {
+    let other = tekton_claim_name("source", Some("src"), "u2");
+    check(&task_run(Mode::Workspaces, &[("source", &other)]), "");
+}
+
+#[test]
+fn m3_nobody_but_tekton_joins_a_group_and_only_for_a_pipeline_run() {
+    let owner = |api_version: &str, kind: &str| {
+        Some(OwnerReference {
+            api_version: api_version.to_owned(),
+            kind: kind.to_owned(),
+            ..pipeline_run_owner()
+        })
+    };
+    for mode in [
+        Mode::Workspaces,
+        Mode::PipelineRuns,
+        Mode::IsolatePipelineRun,
+    ] {
+        for (created_by, controller) in [
+            (TEKTON_CONTROLLER, None),
+            (TEKTON_CONTROLLER, owner("tekton.dev/v1", "TaskRun")),
+            (TEKTON_CONTROLLER, owner("example.dev/v1", "PipelineRun")),
+            ("alice", owner("tekton.dev/v1", "PipelineRun")),
+            ("", None),
+        ] {
+            let run = ChildRun {
+                controller,
+                created_by: created_by.to_owned(),
+                ..task_run(mode, &[("cache", "build-cache")])
+            };
+            let stored = stored(&run);
+            assert_eq!(
+                stored.into_keys().collect::<Vec<_>>(),
+                ["note"],
+                "{mode}: {created_by}"
+            );
+            let admission = admit_run(&run, TEKTON_CONTROLLER);
+            assert_eq!(admission.cancel, None);
+            // Whoever loses what the pod builder reads is told so.
+            let told = &admission.warnings[0];
+            assert!(
+                admission
+                    .remove_annotations
+                    .iter()
+                    .all(|key| told.contains(key)),
+                "{told}"
+            );
+        }
+    }
+}
+
+#[test]
+fn what_a_run_hands_on_and_cannot_be_read_is_removed_altogether() {
+    for key in HANDED_ON {
+        let mut run = task_run(Mode::PipelineRuns, &[]);
+        run.annotations.insert(key.to_owned(), "garbled".to_owned());
+        assert_eq!(
+            stored(&run).into_keys().collect::<Vec<_>>(),
+            ["note"],
+            "{key}"
+        );
+    }
+}
+
+#[test]
+fn b1_a_wish_on_a_task_run_is_nobodys_business() {
+    let mut run = task_run(Mode::PipelineRuns, &[]);
+    run.annotations
+        .insert(OVERRIDE.to_owned(), "disabled".to_owned());
+    assert_eq!(
+        stored(&run)[TEKTON_AFFINITY_ASSISTANT],
+        AssistantName::of(&group()).as_str()
+    );
+}
+
+proptest! {
+    /// Whatever is on it: only Tekton's own annotation is left, and it names a placeholder only if the run has it.
+    #[test]
+    fn m1_v9_no_pod_waits_for_a_placeholder_that_nobody_makes(
+        claims in proptest::collection::vec(("[a-c]", prop_oneof![
+            Just("build-cache".to_owned()), Just(source_claim()), "[$(a-z.)]{0,12}",
+        ]), 0..4),
+        stamped in "\\PC{0,12}",
+    ) {
+        let claims: Vec<_> = claims.iter().map(|(workspace, claim)| (workspace.as_str(), claim.as_str())).collect();
+        let mut run = task_run(Mode::Workspaces, &claims);
+        run.annotations.insert(TEKTON_AFFINITY_ASSISTANT.to_owned(), stamped);
+        let stored = stored(&run);
+        prop_assert!(PINNED.iter().all(|key| !stored.contains_key(*key) || *key == TEKTON_AFFINITY_ASSISTANT));
+        let made = [String::new(), AssistantName::of_claim(&group(), "build-cache").to_string(), AssistantName::of_claim(&group(), &source_claim()).to_string()];
+        prop_assert!(made.contains(&stored[TEKTON_AFFINITY_ASSISTANT]));
+    }
+}

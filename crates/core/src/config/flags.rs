@@ -1,0 +1,157 @@
+//! The table of TEP-0135, "Configuration": what the flag `coschedule` and the deprecated flag
+//! `disable-affinity-assistant` mean together, during the migration from one to the other and after it (M6).
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::mode::Mode;
+
+/// Which column of the table is in force: value of the key `migration-phase`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub enum MigrationPhase {
+    /// Both flags count.
+    During,
+    /// `coschedule` alone counts.
+    #[default]
+    After,
+}
+
+impl MigrationPhase {
+    /// Both phases, in the order in which messages list them.
+    pub const ALL: [Self; 2] = [Self::During, Self::After];
+
+    /// The phase as it is written in the ConfigMap.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::During => "during",
+            Self::After => "after",
+        }
+    }
+}
+
+impl fmt::Display for MigrationPhase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// A text that is no migration phase.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not a migration phase; allowed: during, after")]
+pub struct UnknownPhase(pub String);
+
+impl FromStr for MigrationPhase {
+    type Err = UnknownPhase;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Self::ALL
+            .into_iter()
+            .find(|phase| phase.as_str() == text)
+            .ok_or_else(|| UnknownPhase(text.to_owned()))
+    }
+}
+
+/// The mode that the two flags make in a phase; `None` where the combination is not valid.
+pub const fn behaviour(
+    disable_affinity_assistant: bool,
+    coschedule: Mode,
+    phase: MigrationPhase,
+) -> Option<Mode> {
+    match (phase, disable_affinity_assistant, coschedule) {
+        (MigrationPhase::After, _, mode) => Some(mode),
+        (MigrationPhase::During, false, Mode::Workspaces) => Some(Mode::Workspaces),
+        (
+            MigrationPhase::During,
+            false,
+            Mode::PipelineRuns | Mode::IsolatePipelineRun | Mode::Disabled,
+        ) => None,
+        (MigrationPhase::During, true, Mode::Workspaces | Mode::Disabled) => Some(Mode::Disabled),
+        (MigrationPhase::During, true, Mode::PipelineRuns) => Some(Mode::PipelineRuns),
+        (MigrationPhase::During, true, Mode::IsolatePipelineRun) => Some(Mode::IsolatePipelineRun),
+    }
+}
+
+/// A text that is no truth value.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{0:?} is not a truth value; allowed: true, false (also 1, t, T, TRUE, True, 0, f, F, FALSE, False)"
+)]
+pub struct UnknownTruth(pub String);
+
+/// Reads a truth value as Tekton reads those of its ConfigMaps: with Go's `strconv.ParseBool`.
+///
+/// # Errors
+/// Where the text is none of the twelve.
+pub fn parse_bool(text: &str) -> Result<bool, UnknownTruth> {
+    match text {
+        "1" | "t" | "T" | "TRUE" | "true" | "True" => Ok(true),
+        "0" | "f" | "F" | "FALSE" | "false" | "False" => Ok(false),
+        _ => Err(UnknownTruth(text.to_owned())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The eight rows as the seeds have them: `disable-affinity-assistant`, `coschedule`, during, after.
+    const TABLE: [(bool, &str, &str, &str); 8] = [
+        (false, "disabled", "N/A: invalid", "disabled"),
+        (false, "workspaces", "workspaces", "workspaces"),
+        (false, "pipelineruns", "N/A: invalid", "pipelineruns"),
+        (
+            false,
+            "isolate-pipelinerun",
+            "N/A: invalid",
+            "isolate-pipelinerun",
+        ),
+        (true, "disabled", "disabled", "disabled"),
+        (true, "workspaces", "disabled", "workspaces"),
+        (true, "pipelineruns", "pipelineruns", "pipelineruns"),
+        (
+            true,
+            "isolate-pipelinerun",
+            "isolate-pipelinerun",
+            "isolate-pipelinerun",
+        ),
+    ];
+
+    #[test]
+    fn m6_the_eight_rows_in_both_columns() {
+        for (disable, coschedule, during, after) in TABLE {
+            let mode = coschedule.parse().unwrap();
+            let column =
+                |phase| behaviour(disable, mode, phase).map_or("N/A: invalid", Mode::as_str);
+            assert_eq!(
+                (
+                    column(MigrationPhase::During),
+                    column(MigrationPhase::After)
+                ),
+                (during, after),
+                "disable-affinity-assistant: {disable}, coschedule: {coschedule}"
+            );
+        }
+    }
+
+    #[test]
+    fn truth_values_are_those_of_go() {
+        for text in ["1", "t", "T", "TRUE", "true", "True"] {
+            assert_eq!(parse_bool(text), Ok(true));
+        }
+        for text in ["0", "f", "F", "FALSE", "false", "False"] {
+            assert_eq!(parse_bool(text), Ok(false));
+        }
+        for text in ["", "yes", "no", "on", "tRUE", " true", "true\n", "2"] {
+            assert_eq!(parse_bool(text), Err(UnknownTruth(text.to_owned())));
+        }
+    }
+
+    #[test]
+    fn phases_read_back_and_others_are_refused() {
+        for phase in MigrationPhase::ALL {
+            assert_eq!(phase.as_str().parse(), Ok(phase));
+        }
+        assert!("before".parse::<MigrationPhase>().is_err());
+        assert_eq!(MigrationPhase::default(), MigrationPhase::After);
+    }
+}

@@ -1,0 +1,340 @@
+//! The keys one by one, and the eight rows through the ConfigMap.
+
+use super::*;
+use proptest::prelude::*;
+use serde_json::json;
+
+fn data(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+    pairs
+        .iter()
+        .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
+        .collect()
+}
+
+#[test]
+fn m1_without_any_key_the_defaults_are_in_force() {
+    let checked = check(&BTreeMap::new()).unwrap();
+    assert_eq!(
+        checked,
+        Checked {
+            configuration: Configuration {
+                mode: Mode::Workspaces,
+                isolation_scope: IsolationScope::Cluster,
+                allowed_overrides: BTreeSet::new(),
+                placeholder: PlaceholderDefaults::default(),
+                tekton_coschedule: None,
+            },
+            warnings: vec![],
+        }
+    );
+}
+
+#[test]
+fn every_mode_and_scope_is_read() {
+    for mode in Mode::ALL {
+        let checked = check(&data(&[("coschedule", mode.as_str())])).unwrap();
+        assert_eq!(checked.configuration.mode, mode);
+    }
+    for scope in IsolationScope::ALL {
+        let checked = check(&data(&[("isolation-scope", scope.as_str())])).unwrap();
+        assert_eq!(checked.configuration.isolation_scope, scope);
+    }
+}
+
+/// Through the ConfigMap: `disable-affinity-assistant`, `coschedule`, and the mode during and after.
+#[test]
+fn m6_the_eight_rows_are_what_flags_do() {
+    let modes = [
+        "disabled",
+        "workspaces",
+        "pipelineruns",
+        "isolate-pipelinerun",
+    ];
+    for (disable, during) in [
+        ("false", [None, Some("workspaces"), None, None]),
+        (
+            "true",
+            [
+                Some("disabled"),
+                Some("disabled"),
+                Some("pipelineruns"),
+                Some("isolate-pipelinerun"),
+            ],
+        ),
+    ] {
+        for (coschedule, during) in modes.into_iter().zip(during) {
+            for phase in ["during", "after"] {
+                let answer = answer(&data(&[
+                    ("disable-affinity-assistant", disable),
+                    ("coschedule", coschedule),
+                    ("migration-phase", phase),
+                ]));
+                let row = format!("{disable}, {coschedule}, {phase}");
+                assert_eq!(answer.during.map(Mode::as_str), during, "{row}");
+                assert_eq!(answer.after.map(Mode::as_str), Some(coschedule), "{row}");
+                let in_force = if phase == "during" {
+                    during
+                } else {
+                    Some(coschedule)
+                };
+                match (&answer.outcome, in_force) {
+                    (Ok(configuration), Some(mode)) => {
+                        assert_eq!(configuration.mode.as_str(), mode, "{row}")
+                    }
+                    (Err(violations), None) => {
+                        assert_eq!(violations.len(), 1, "{row}");
+                        assert_eq!(violations[0].field, "coschedule", "{row}");
+                        for part in [coschedule, "\"false\"", "allowed: workspaces", "\"during\""] {
+                            assert!(
+                                violations[0].description.contains(part),
+                                "{row}: {}",
+                                violations[0]
+                            );
+                        }
+                    }
+                    (outcome, expect) => panic!("{row}: {outcome:?}, expected {expect:?}"),
+                }
+                let warned = answer
+                    .warnings
+                    .iter()
+                    .any(|warning| warning.contains("deprecated"));
+                assert_eq!(warned, phase == "after", "{row}: {:?}", answer.warnings);
+            }
+        }
+    }
+}
+
+#[test]
+fn m6_absent_flags_take_their_defaults_in_both_phases() {
+    let during = answer(&data(&[("migration-phase", "during")]));
+    assert_eq!(
+        (during.during, during.after),
+        (Some(Mode::Workspaces), Some(Mode::Workspaces))
+    );
+    assert_eq!(during.outcome.unwrap().mode, Mode::Workspaces);
+    assert_eq!(during.warnings, Vec::<String>::new());
+}
+
+#[test]
+fn m6_a_bad_truth_value_counts_only_where_the_flag_does() {
+    let flags = |phase| {
+        data(&[
+            ("disable-affinity-assistant", "yes"),
+            ("migration-phase", phase),
+        ])
+    };
+    let during = answer(&flags("during"));
+    assert_eq!(
+        (during.during, during.after),
+        (None, Some(Mode::Workspaces))
+    );
+    let violations = during.outcome.unwrap_err();
+    assert_eq!(violations[0].field, "disable-affinity-assistant");
+    assert!(
+        violations[0].description.starts_with("\"yes\""),
+        "{}",
+        violations[0]
+    );
+    let after = check(&flags("after")).unwrap();
+    assert_eq!(after.configuration.mode, Mode::Workspaces);
+    assert!(
+        after.warnings[0].contains("deprecated"),
+        "{:?}",
+        after.warnings
+    );
+}
+
+#[test]
+fn m6_modes_are_answered_even_where_another_key_is_bad() {
+    let answer = answer(&data(&[
+        ("coschedule", "pipelineruns"),
+        ("placeholder-cpu", "many"),
+    ]));
+    assert_eq!(
+        (answer.during, answer.after),
+        (None, Some(Mode::PipelineRuns))
+    );
+    assert_eq!(answer.outcome.unwrap_err().len(), 1);
+}
+
+#[test]
+fn b1_allowed_overrides_are_a_list_of_modes() {
+    let allowed = |text| {
+        check(&data(&[("allowed-overrides", text)]))
+            .unwrap()
+            .configuration
+            .allowed_overrides
+    };
+    assert_eq!(allowed(""), [].into());
+    assert_eq!(allowed("disabled"), [Mode::Disabled].into());
+    let both = [Mode::Disabled, Mode::PipelineRuns].into();
+    for text in [
+        "disabled,pipelineruns",
+        "pipelineruns, disabled",
+        " disabled\npipelineruns\n",
+        "disabled,,pipelineruns,",
+    ] {
+        assert_eq!(allowed(text), both, "{text:?}");
+    }
+    let violations = check(&data(&[("allowed-overrides", "all, none disabled")])).unwrap_err();
+    let fields: Vec<_> = violations
+        .iter()
+        .map(|violation| violation.field.as_str())
+        .collect();
+    assert_eq!(fields, ["allowed-overrides"; 2]);
+}
+
+#[test]
+fn p3_p5_the_placeholder_is_configurable() {
+    let image = "registry.example:5000/pause@sha256:7031c1b283388c2c57d1ad30bbd4d8f1d2c5a8e9a8f0d4fb4d4d9b8c1a2b3c4d";
+    let checked = check(&data(&[
+        ("coschedule", "pipelineruns"),
+        ("placeholder-cpu", "0.1"),
+        ("placeholder-memory", "64Mi"),
+        ("placeholder-image", image),
+        (
+            "default-affinity-assistant-pod-template",
+            "nodeSelector:\n  disk: ssd\n",
+        ),
+    ]));
+    assert_eq!(
+        checked.unwrap().configuration.placeholder,
+        PlaceholderDefaults {
+            cpu: "0.1".to_owned(),
+            memory: "64Mi".to_owned(),
+            image: image.to_owned(),
+            pod_template: json!({"nodeSelector": {"disk": "ssd"}})
+                .as_object()
+                .cloned()
+                .unwrap(),
+        }
+    );
+}
+
+#[test]
+fn an_unknown_key_is_a_warning() {
+    let checked = check(&data(&[("placeholder_cpu", "1")])).unwrap();
+    assert_eq!(
+        checked.warnings,
+        [
+            "key \"placeholder_cpu\" is not known and was ignored; known keys: coschedule, disable-affinity-assistant, \
+             migration-phase, isolation-scope, allowed-overrides, default-affinity-assistant-pod-template, \
+             placeholder-cpu, placeholder-memory, placeholder-image"
+        ]
+    );
+}
+
+#[test]
+fn m7_all_violations_come_at_once_with_key_value_and_what_is_allowed() {
+    let bad = [
+        (
+            "coschedule",
+            "\"sideways\"",
+            "allowed: workspaces, pipelineruns, isolate-pipelinerun, disabled",
+        ),
+        ("migration-phase", "\"later\"", "allowed: during, after"),
+        ("isolation-scope", "\"zone\"", "allowed: cluster, namespace"),
+        ("allowed-overrides", "\"all\"", "allowed: workspaces"),
+        (
+            "default-affinity-assistant-pod-template",
+            "is not an object",
+            "allowed: an object with some of affinity",
+        ),
+        ("placeholder-cpu", "\"50 m\"", "allowed: a decimal number"),
+        ("placeholder-memory", "\"0\"", "allowed: more than 0"),
+        ("placeholder-image", "\"\"", "allowed: [registry/]path"),
+    ];
+    let flags = bad.map(|(key, value, _)| {
+        let value = if key.starts_with("default") {
+            "7"
+        } else {
+            value
+        };
+        (key, value.trim_matches('"'))
+    });
+    let violations = check(&data(&flags)).unwrap_err();
+    assert_eq!(violations.len(), bad.len(), "{violations:?}");
+    for (violation, (key, value, allowed)) in violations.iter().zip(bad) {
+        assert_eq!(violation.field, key);
+        assert!(violation.description.contains(value), "{violation}");
+        assert!(violation.description.contains(allowed), "{violation}");
+    }
+}
+
+#[test]
+fn m7_each_bad_value_is_refused_by_its_key() {
+    for (key, values) in [
+        (
+            COSCHEDULE,
+            &["isolate", "", "PipelineRuns", "disabled\n"][..],
+        ),
+        (MIGRATION_PHASE, &["", "During", "before"]),
+        (ISOLATION_SCOPE, &["", "Cluster", "node"]),
+        (
+            PLACEHOLDER_CPU,
+            &["", "-1", "0m", "0.5m", "1n", "fifty", "1e"],
+        ),
+        (
+            PLACEHOLDER_MEMORY,
+            &["", "100m", "1.5", "-1Gi", "100MB", "lots"],
+        ),
+        (
+            PLACEHOLDER_IMAGE,
+            &[
+                "a b",
+                "/pause",
+                "pause/",
+                "Pause",
+                "pause:",
+                "pause@sha256:12",
+                "a:b:c",
+                ":tag",
+                "a//b",
+            ],
+        ),
+    ] {
+        for value in values {
+            let violations = check(&data(&[(key, value)])).unwrap_err();
+            assert_eq!(violations.len(), 1, "{key}={value:?}: {violations:?}");
+            assert_eq!(violations[0].field, key);
+            assert!(
+                violations[0].description.starts_with(&format!("{value:?}")),
+                "{}",
+                violations[0]
+            );
+        }
+    }
+}
+
+#[test]
+fn m9_tekton_is_out_of_the_way_only_where_its_own_flag_is_disabled() {
+    for (flags, expect) in [
+        (&[("coschedule", "disabled")][..], None),
+        (&[("coschedule", "workspaces")], Some("workspaces")),
+        (&[("coschedule", "pipelineruns")], Some("pipelineruns")),
+        (&[("enable-api-fields", "beta")], Some("workspaces")),
+    ] {
+        assert_eq!(tekton_coschedule(&data(flags)).as_deref(), expect);
+    }
+}
+
+proptest! {
+    #[test]
+    fn m7_whatever_is_set_there_is_a_configuration_or_a_reason(
+        flags in proptest::collection::btree_map(
+            prop::sample::select(KEYS.to_vec()),
+            "workspaces|pipelineruns|disabled|true|false|during|after|cluster|1|[a-z{}: ]{0,6}",
+            0..6,
+        ),
+    ) {
+        let flags = flags.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
+        let answer = answer(&flags);
+        match answer.outcome {
+            Ok(configuration) => prop_assert!([answer.during, answer.after].contains(&Some(configuration.mode))),
+            Err(violations) => {
+                prop_assert!(!violations.is_empty());
+                prop_assert!(violations.iter().all(|violation| violation.description.contains("allowed: ")), "{violations:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! Parameters, as far as claim names have them as variables (V9): `$(params.cache)` and its other spellings.
+//!
+//! Tekton replaces variables in a PipelineRun's bindings by the run's own parameters, and what is left by those of each
+//! TaskRun (v1.12.0, `ApplyParametersToWorkspaceBindings` in `pkg/reconciler/{pipelinerun,taskrun}/resources/apply.go`). A
+//! default of an embedded Pipeline reaches a claim name only by way of a task that hands it on under the same name; it is
+//! taken here for what it most likely becomes.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+/// The values of parameters, each under what stands between `$(params.` and `)`: `cache`, `list[0]`, `object.key`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Params(BTreeMap<String, String>);
+
+impl Params {
+    /// Reads `spec.params` of a PipelineRun, TaskRun or CustomRun: a list of `name` and `value`. What is malformed is left
+    /// to Tekton to refuse.
+    pub fn read(params: &Value) -> Self {
+        let mut read = Self::default();
+        read.add(params, "value");
+        read
+    }
+
+    /// These parameters, as [`flattened`](Self::flattened) gave them.
+    pub fn from_flattened(values: BTreeMap<String, String>) -> Self {
+        Self(values)
+    }
+
+    /// The values, each under what stands between `$(params.` and `)`.
+    pub fn flattened(&self) -> &BTreeMap<String, String> {
+        &self.0
+    }
+
+    /// Takes the defaults of `params` of a Pipeline for parameters that have no value yet.
+    pub(crate) fn add_defaults(&mut self, params: &Value) {
+        self.add(params, "default");
+    }
+
+    fn add(&mut self, params: &Value, field: &str) {
+        for param in params.as_array().into_iter().flatten() {
+            if let (Some(name), Some(value)) = (param["name"].as_str(), param.get(field)) {
+                self.insert(name, value);
+            }
+        }
+    }
+
+    fn insert(&mut self, name: &str, value: &Value) {
+        let mut set = |key: String, value: &Value| {
+            if let Some(text) = value.as_str() {
+                self.0.entry(key).or_insert_with(|| text.to_owned());
+            }
+        };
+        match value {
+            Value::Array(items) => {
+                for (index, item) in items.iter().enumerate() {
+                    set(format!("{name}[{index}]"), item);
+                }
+            }
+            Value::Object(fields) => {
+                for (key, value) in fields {
+                    set(format!("{name}.{key}"), value);
+                }
+            }
+            Value::String(_) | Value::Null | Value::Bool(_) | Value::Number(_) => {
+                set(name.to_owned(), value);
+            }
+        }
+    }
+
+    /// `text` with every variable replaced whose value is known, in one pass: a value is never looked into.
+    pub fn resolve(&self, text: &str) -> String {
+        let mut resolved = String::with_capacity(text.len());
+        let mut rest = text;
+        while let Some(start) = rest.find("$(") {
+            resolved.push_str(&rest[..start]);
+            let variable = &rest[start..];
+            let value = variable
+                .find(')')
+                .and_then(|end| Some((end, self.value(&variable[2..end])?)));
+            match value {
+                Some((end, value)) => {
+                    resolved.push_str(value);
+                    rest = &variable[end + 1..];
+                }
+                None => {
+                    resolved.push_str("$(");
+                    rest = &variable[2..];
+                }
+            }
+        }
+        resolved.push_str(rest);
+        resolved
+    }
+
+    /// The value of `params.name`, `params["name"]` or `params['name']`, each perhaps with an index or a key behind it.
+    fn value(&self, reference: &str) -> Option<&str> {
+        let rest = reference.strip_prefix("params")?;
+        let quoted = |quote: char| {
+            let rest = rest.strip_prefix('[')?.strip_prefix(quote)?;
+            let (name, rest) = rest.split_once(quote)?;
+            Some(format!("{name}{}", rest.strip_prefix(']')?))
+        };
+        let key = rest
+            .strip_prefix('.')
+            .map(str::to_owned)
+            .or_else(|| quoted('"'))
+            .or_else(|| quoted('\''))?;
+        self.0.get(&key).map(String::as_str)
+    }
+}
+
+/// Whether a claim's name still has a variable.
+pub(crate) fn has_variable(claim_name: &str) -> bool {
+    claim_name.contains("$(")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    fn params() -> Params {
+        let mut params = Params::read(&json!([
+            {"name": "cache", "value": "build-cache"},
+            {"name": "dotted.name", "value": "dotted"},
+            {"name": "list", "value": ["zero", "one"]},
+            {"name": "object", "value": {"claim": "of-object"}},
+            {"name": "nested", "value": "$(params.cache)"},
+            {"name": "number", "value": 7},
+            {"value": "nameless"},
+            "malformed",
+        ]));
+        params.add_defaults(&json!([
+            {"name": "cache", "default": "never"},
+            {"name": "models", "type": "string", "default": "models-v1"},
+            {"name": "required"},
+        ]));
+        params
+    }
+
+    #[test]
+    fn v9_variables_are_replaced_in_each_spelling() {
+        for (text, expect) in [
+            ("$(params.cache)", "build-cache"),
+            ("$(params[\"cache\"])", "build-cache"),
+            ("$(params['cache'])", "build-cache"),
+            ("$(params.dotted.name)", "dotted"),
+            ("$(params['dotted.name'])", "dotted"),
+            ("$(params.list[1])", "one"),
+            ("$(params['list'][0])", "zero"),
+            ("$(params.object.claim)", "of-object"),
+            ("$(params.models)", "models-v1"),
+            (
+                "a-$(params.cache)-$(params.list[0])-b",
+                "a-build-cache-zero-b",
+            ),
+            ("plain", "plain"),
+        ] {
+            assert_eq!(params().resolve(text), expect, "{text}");
+        }
+    }
+
+    #[test]
+    fn v9_what_is_not_known_stays_as_it_is() {
+        for text in [
+            "$(params.unknown)",
+            "$(params.required)",
+            "$(params.number)",
+            "$(params.list)",
+            "$(params.list[2])",
+            "$(params.list[*])",
+            "$(tasks.make.results.claim)",
+            "$(params.cache",
+            "$(params[cache])",
+            "$(",
+            "$$",
+        ] {
+            assert_eq!(params().resolve(text), text);
+        }
+        assert_eq!(params().resolve("$(x$(params.cache)"), "$(xbuild-cache");
+    }
+
+    #[test]
+    fn v9_a_value_is_never_looked_into() {
+        assert_eq!(params().resolve("$(params.nested)"), "$(params.cache)");
+    }
+
+    #[test]
+    fn flattened_parameters_are_the_same_parameters() {
+        assert_eq!(
+            Params::from_flattened(params().flattened().clone()),
+            params()
+        );
+        assert_eq!(Params::read(&json!({"not": "a list"})), Params::default());
+    }
+
+    proptest! {
+        #[test]
+        fn v9_text_without_a_known_variable_is_untouched(text in "[$()a-z.\\[\\]'\"]{0,20}") {
+            prop_assert_eq!(Params::default().resolve(&text), text);
+        }
+
+        #[test]
+        fn v9_every_occurrence_is_replaced(before in "[a-z-]{0,5}", value in "\\PC{0,8}", count in 0_usize..4) {
+            let params = Params::read(&json!([{"name": "p", "value": value}]));
+            let text = format!("{before}$(params.p)").repeat(count);
+            prop_assert_eq!(params.resolve(&text), format!("{before}{value}").repeat(count));
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! Why something was decided, for people and for programs that match on it.
+
+/// One step of the decision.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reason {
+    /// Which.
+    pub code: ReasonCode,
+    /// In words, with the values at hand.
+    pub message: String,
+}
+
+/// The steps a decision can take. The list is closed, so that clients can match on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum ReasonCode {
+    /// Nothing is pinned on the run (M5).
+    NotPinned,
+    /// The run has not started (P9).
+    PipelineRunPending,
+    /// The run is done (P6).
+    PipelineRunDone,
+    /// The run is being deleted (P6).
+    PipelineRunDeleted,
+    /// The run is a part of another one and has that one's placeholders.
+    PartOfPipelineRun,
+    /// One placeholder for the whole run (M3).
+    CoschedulePipelineRun,
+    /// The same, and no other placeholder on its node (M4).
+    IsolatePipelineRun,
+    /// A placeholder for one claim (M1).
+    CoscheduleWorkspace,
+    /// No workspace of the run has a claim, so nothing has to be coscheduled (M1).
+    NoClaims,
+    /// A mode was chosen that is not the run's: too late, or where it does not count (B1).
+    OverrideIgnored,
+    /// A claim excludes every pod but one, so it is not mounted on the placeholder (V8).
+    ClaimNotMounted,
+    /// A claim's name has a variable, so it is only known while the run goes on (V9).
+    ClaimNameVariable,
+    /// A claim has no name.
+    ClaimNameEmpty,
+    /// A workspace has a `volumeClaimTemplate` although the run is pinned: admission did not see
+    /// it, Tekton makes the claim.
+    ClaimTemplateNotReplaced,
+    /// A part of the run's `securityContext` is not allowed on a placeholder (P3).
+    SecurityContextReduced,
+}
+
+impl ReasonCode {
+    /// The code as clients and logs show it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::NotPinned => "NotPinned",
+            Self::PipelineRunPending => "PipelineRunPending",
+            Self::PipelineRunDone => "PipelineRunDone",
+            Self::PipelineRunDeleted => "PipelineRunDeleted",
+            Self::PartOfPipelineRun => "PartOfPipelineRun",
+            Self::CoschedulePipelineRun => "CoschedulePipelineRun",
+            Self::IsolatePipelineRun => "IsolatePipelineRun",
+            Self::CoscheduleWorkspace => "CoscheduleWorkspace",
+            Self::NoClaims => "NoClaims",
+            Self::OverrideIgnored => "OverrideIgnored",
+            Self::ClaimNotMounted => "ClaimNotMounted",
+            Self::ClaimNameVariable => "ClaimNameVariable",
+            Self::ClaimNameEmpty => "ClaimNameEmpty",
+            Self::ClaimTemplateNotReplaced => "ClaimTemplateNotReplaced",
+            Self::SecurityContextReduced => "SecurityContextReduced",
+        }
+    }
+}
+
+impl Reason {
+    pub(super) fn new(code: ReasonCode, message: impl Into<String>) -> Self {
+        Self {
+            code,
+            message: message.into(),
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! The claims of a run's workspaces that exist, or that Tekton makes: which they are, as far as that can be known when
+//! the run is created. Pinned then, they are what placeholders are made for and what TaskRuns are held against (V3, V6,
+//! V9).
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::names::tekton_claim_name;
+use crate::params::has_variable;
+use crate::pipeline_run::{PipelineRun, WorkspaceSource};
+
+/// The claims of a run by workspace.
+pub type RunClaims = BTreeMap<String, RunClaim>;
+
+/// A claim, before the run has a uid.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RunClaim {
+    /// A claim of this name, which somebody brought.
+    Name(String),
+    /// The claim that Tekton makes from a `volumeClaimTemplate` of this name; empty where it has none (V3).
+    Template(String),
+}
+
+impl RunClaim {
+    /// The claim's name, in the run with this uid.
+    pub fn name(&self, workspace: &str, run_uid: &str) -> String {
+        match self {
+            Self::Name(name) => name.clone(),
+            Self::Template(template) => tekton_claim_name(workspace, Some(template), run_uid),
+        }
+    }
+}
+
+/// The claims of a run whose names are known, variables resolved by the run's parameters; the others are left out (V9).
+pub fn of_run(run: &PipelineRun) -> RunClaims {
+    let claims = run.workspaces.iter().filter_map(|binding| {
+        let claim = match &binding.source {
+            WorkspaceSource::Claim { claim_name } => {
+                let name = run.params.resolve(claim_name);
+                (!name.is_empty() && !has_variable(&name)).then_some(RunClaim::Name(name))?
+            }
+            WorkspaceSource::ClaimTemplate(template) => {
+                RunClaim::Template(template.name.clone().unwrap_or_default())
+            }
+            WorkspaceSource::Other => return None,
+        };
+        Some((binding.name.clone(), claim))
+    });
+    claims.collect()
+}
+
+/// Whether `claim_name` is one of a run's claims.
+pub fn contains(claims: &RunClaims, claim_name: &str, run_uid: &str) -> bool {
+    claims
+        .iter()
+        .any(|(workspace, claim)| claim.name(workspace, run_uid) == claim_name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn claims() -> RunClaims {
+        let run = PipelineRun::parse(&json!({"spec": {
+            "params": [{"name": "cache", "value": "build-cache"}],
+            "pipelineSpec": {"params": [{"name": "models", "default": "models-v1"}]},
+            "workspaces": [
+                {"name": "source", "volumeClaimTemplate": {"metadata": {"name": "src"}, "spec": {}}},
+                {"name": "scratch", "volumeClaimTemplate": {"spec": {}}},
+                {"name": "cache", "persistentVolumeClaim": {"claimName": "$(params.cache)"}},
+                {"name": "models", "persistentVolumeClaim": {"claimName": "$(params.models)-ro"}},
+                {"name": "result", "persistentVolumeClaim": {"claimName": "$(tasks.make.results.claim)"}},
+                {"name": "nameless", "persistentVolumeClaim": {}},
+                {"name": "token", "secret": {"secretName": "t"}},
+            ],
+        }}))
+        .unwrap();
+        of_run(&run)
+    }
+
+    #[test]
+    fn v3_v9_what_can_be_known_is_known() {
+        let claim = |workspace: &str, claim| (workspace.to_owned(), claim);
+        let expect = [
+            claim("source", RunClaim::Template("src".to_owned())),
+            claim("scratch", RunClaim::Template(String::new())),
+            claim("cache", RunClaim::Name("build-cache".to_owned())),
+            claim("models", RunClaim::Name("models-v1-ro".to_owned())),
+        ];
+        assert_eq!(claims(), expect.into());
+    }
+
+    #[test]
+    fn v3_claims_of_templates_are_known_by_the_runs_uid() {
+        let name = tekton_claim_name("source", Some("src"), "u1");
+        assert!(contains(&claims(), &name, "u1"));
+        assert!(!contains(&claims(), &name, "u2"));
+        assert!(contains(&claims(), "build-cache", "u2"));
+        assert!(!contains(&claims(), "$(tasks.make.results.claim)", "u1"));
+        assert!(!contains(&claims(), "", "u1"));
+    }
+
+    #[test]
+    fn they_are_readable_as_json() {
+        let text = serde_json::to_string(&claims()).unwrap();
+        assert_eq!(
+            text,
+            r#"{"cache":{"name":"build-cache"},"models":{"name":"models-v1-ro"},"scratch":{"template":""},"source":{"template":"src"}}"#
+        );
+        assert_eq!(serde_json::from_str::<RunClaims>(&text).unwrap(), claims());
+    }
+}

@@ -1,0 +1,109 @@
+//! What the volumes behind a placeholder's claims mean for it: which claims it must not mount, which nodes it is bound to
+//! all the same (V8), and whether any node could reach all of them (V7).
+//!
+//! A plan knows the names of claims that somebody brought, not what is behind them; this is decided from what is seen of
+//! them when the placeholder is made.
+
+mod topology;
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use crate::plan::PlaceholderSpec;
+
+pub use topology::{NodeRequirement, NodeTerm, Operator};
+
+/// A claim as it is seen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SeenClaim {
+    /// `metadata.name`.
+    pub name: String,
+    /// Whether `ReadWriteOncePod` is among `spec.accessModes`.
+    pub single_pod: bool,
+    /// The volume it is bound to; `None` before that.
+    pub volume: Option<SeenVolume>,
+}
+
+/// A PersistentVolume as it is seen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SeenVolume {
+    /// `spec.nodeAffinity.required.nodeSelectorTerms`: a node that meets one of them reaches the volume. Empty: every
+    /// node does.
+    pub terms: Vec<NodeTerm>,
+}
+
+/// What the volumes mean for a placeholder.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Volumes {
+    /// Claims the placeholder names and must not mount, as one pod excludes every other (V8).
+    pub unmounted: BTreeSet<String>,
+    /// What nodes must meet for claims that are not mounted, as the scheduler cannot see them: one term of **each** list.
+    pub node_terms: Vec<Vec<NodeTerm>>,
+    /// Claims that no node can reach together (V7).
+    pub conflict: Option<Conflict>,
+}
+
+/// Claims whose volumes no single node can reach.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Conflict {
+    /// Two of them where two are enough, otherwise all; each with where it can be reached.
+    pub claims: Vec<(String, String)>,
+}
+
+impl fmt::Display for Conflict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("no node can reach the volumes of all these claims: ")?;
+        for (index, (claim, topology)) in self.claims.iter().enumerate() {
+            let separator = if index == 0 { "" } else { "; " };
+            write!(f, "{separator}{claim:?} ({topology})")?;
+        }
+        Ok(())
+    }
+}
+
+/// Decides what `seen`, the claims of `spec` as far as they exist, means for the placeholder.
+pub fn volumes(spec: &PlaceholderSpec, seen: &[SeenClaim]) -> Volumes {
+    let mounted: BTreeSet<&str> = spec.claim_names.iter().map(String::as_str).collect();
+    let single_pod = || seen.iter().filter(|claim| claim.single_pod);
+    Volumes {
+        unmounted: single_pod()
+            .filter(|claim| mounted.contains(claim.name.as_str()))
+            .map(|claim| claim.name.clone())
+            .collect(),
+        node_terms: single_pod()
+            .filter_map(|claim| claim.volume.as_ref())
+            .map(|volume| volume.terms.clone())
+            .filter(|terms| !terms.is_empty())
+            .collect(),
+        conflict: conflict(seen),
+    }
+}
+
+/// The claims that no node can reach together, if there are such.
+pub fn conflict(seen: &[SeenClaim]) -> Option<Conflict> {
+    let bound: Vec<(&str, &[NodeTerm])> = seen
+        .iter()
+        .filter_map(|claim| Some((claim.name.as_str(), claim.volume.as_ref()?.terms.as_slice())))
+        .filter(|(_, terms)| !terms.is_empty())
+        .collect();
+    let lists: Vec<_> = bound.iter().map(|(_, terms)| *terms).collect();
+    if topology::some_node_meets(&lists) {
+        return None;
+    }
+    let pair = bound.iter().enumerate().find_map(|(index, left)| {
+        let right = bound[index + 1..]
+            .iter()
+            .find(|right| !topology::some_node_meets(&[left.1, right.1]))?;
+        Some(vec![*left, *right])
+    });
+    let claims = pair.unwrap_or(bound);
+    Some(Conflict {
+        claims: claims
+            .into_iter()
+            .map(|(name, terms)| (name.to_owned(), topology::describe(terms)))
+            .collect(),
+    })
+}
+
+#[cfg(test)]
+mod tests;

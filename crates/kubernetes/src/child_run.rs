@@ -1,0 +1,96 @@
+//! What is read of a TaskRun or CustomRun that is being created.
+
+use coscheduler_core::admit_run::{BoundClaim, ChildKind, ChildRun};
+use coscheduler_core::params::Params;
+use coscheduler_core::pipeline_run::OwnerReference;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde_json::Value;
+
+/// The object as `core` sees it; `None` where it is neither. What is malformed in `spec` is left out: Tekton's own
+/// admission refuses it.
+pub fn view(kind: &str, metadata: &ObjectMeta, spec: &Value, username: &str) -> Option<ChildRun> {
+    let kind = [ChildKind::TaskRun, ChildKind::CustomRun]
+        .into_iter()
+        .find(|known| known.as_str() == kind)?;
+    let owners = metadata.owner_references.iter().flatten();
+    let controller = owners
+        .filter(|owner| owner.controller == Some(true))
+        .map(|owner| OwnerReference {
+            api_version: owner.api_version.clone(),
+            kind: owner.kind.clone(),
+            name: owner.name.clone(),
+            uid: owner.uid.clone(),
+        })
+        .next();
+    Some(ChildRun {
+        kind,
+        name: metadata.name.clone().unwrap_or_default(),
+        annotations: metadata.annotations.clone().unwrap_or_default(),
+        controller,
+        created_by: username.to_owned(),
+        claims: claims(&spec["workspaces"]),
+        params: Params::read(&spec["params"]),
+    })
+}
+
+fn claims(workspaces: &Value) -> Vec<BoundClaim> {
+    let bindings = workspaces.as_array().into_iter().flatten();
+    bindings
+        .filter_map(|binding| {
+            let claim = &binding["persistentVolumeClaim"];
+            Some(BoundClaim {
+                workspace: binding["name"].as_str()?.to_owned(),
+                claim_name: claim["claimName"].as_str()?.to_owned(),
+            })
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_task_run_is_read_with_its_owner_claims_and_parameters() {
+        let metadata: ObjectMeta = serde_json::from_value(json!({
+            "name": "build-compile",
+            "annotations": {"a": "b"},
+            "ownerReferences": [
+                {"apiVersion": "v1", "kind": "ConfigMap", "name": "other", "uid": "x"},
+                {"apiVersion": "tekton.dev/v1", "kind": "PipelineRun", "name": "build", "uid": "u", "controller": true},
+            ],
+        }))
+        .unwrap();
+        let spec = json!({
+            "params": [{"name": "cache", "value": "build-cache"}],
+            "workspaces": [
+                {"name": "source", "subPath": "a", "persistentVolumeClaim": {"claimName": "$(params.cache)"}},
+                {"name": "scratch", "emptyDir": {}},
+                {"name": "malformed", "persistentVolumeClaim": 7},
+            ],
+        });
+        let run = view("TaskRun", &metadata, &spec, "tekton").unwrap();
+        let expect = ChildRun {
+            kind: ChildKind::TaskRun,
+            name: "build-compile".to_owned(),
+            annotations: [("a".to_owned(), "b".to_owned())].into(),
+            controller: Some(OwnerReference {
+                api_version: "tekton.dev/v1".to_owned(),
+                kind: "PipelineRun".to_owned(),
+                name: "build".to_owned(),
+                uid: "u".to_owned(),
+            }),
+            created_by: "tekton".to_owned(),
+            claims: vec![BoundClaim {
+                workspace: "source".to_owned(),
+                claim_name: "$(params.cache)".to_owned(),
+            }],
+            params: Params::read(&spec["params"]),
+        };
+        assert_eq!(run, expect);
+        let custom = view("CustomRun", &metadata, &json!({}), "tekton").unwrap();
+        assert_eq!((custom.kind, custom.claims), (ChildKind::CustomRun, vec![]));
+        assert_eq!(view("Pod", &metadata, &spec, "tekton"), None);
+    }
+}

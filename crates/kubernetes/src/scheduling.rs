@@ -1,0 +1,236 @@
+//! Where a placeholder may run: the affinity of the run's author, which is kept, and beside it what keeps placeholders
+//! apart (M4, P4) and near the volumes that they do not mount (V8).
+
+use std::collections::BTreeMap;
+
+use coscheduler_core::labels::{AFFINITY_ASSISTANT, COMPONENT};
+use coscheduler_core::mode::IsolationScope;
+use coscheduler_core::plan::Separation;
+use coscheduler_core::volumes::{NodeRequirement, NodeTerm};
+use k8s_openapi::api::core::v1::{
+    Affinity, NodeSelectorRequirement, NodeSelectorTerm, PodAffinityTerm, WeightedPodAffinityTerm,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+
+/// A node is a domain of its own.
+const HOSTNAME: &str = "kubernetes.io/hostname";
+
+/// The author's affinity and the placeholder's own terms.
+///
+/// Isolation needs a term on the isolated side only: the scheduler also holds the required anti-affinity of pods that
+/// are on a node against a pod that comes (Kubernetes, `pkg/scheduler/framework/plugins/interpodaffinity/filtering.go`,
+/// `satisfyExistingPodsAntiAffinity`), so no other placeholder joins an isolated one.
+pub(crate) fn affinity(
+    author: Option<Affinity>,
+    separation: Separation,
+    node_terms: &[Vec<NodeTerm>],
+) -> Affinity {
+    let mut affinity = author.unwrap_or_default();
+    let apart = affinity.pod_anti_affinity.get_or_insert_default();
+    match separation {
+        Separation::Spread => apart
+            .preferred_during_scheduling_ignored_during_execution
+            .get_or_insert_default()
+            .push(WeightedPodAffinityTerm {
+                weight: 100,
+                pod_affinity_term: other_placeholders(None),
+            }),
+        Separation::Isolate(scope) => apart
+            .required_during_scheduling_ignored_during_execution
+            .get_or_insert_default()
+            .push(other_placeholders(match scope {
+                // An empty selector selects every namespace, none at all the pod's own.
+                IsolationScope::Cluster => Some(LabelSelector::default()),
+                IsolationScope::Namespace => None,
+            })),
+    }
+    if !node_terms.is_empty() {
+        let required = affinity
+            .node_affinity
+            .get_or_insert_default()
+            .required_during_scheduling_ignored_during_execution
+            .get_or_insert_default();
+        for terms in node_terms {
+            required.node_selector_terms = both(&required.node_selector_terms, terms);
+        }
+    }
+    affinity
+}
+
+fn other_placeholders(namespace_selector: Option<LabelSelector>) -> PodAffinityTerm {
+    PodAffinityTerm {
+        label_selector: Some(LabelSelector {
+            match_labels: Some(BTreeMap::from([(
+                COMPONENT.to_owned(),
+                AFFINITY_ASSISTANT.to_owned(),
+            )])),
+            ..LabelSelector::default()
+        }),
+        namespace_selector,
+        topology_key: HOSTNAME.to_owned(),
+        ..PodAffinityTerm::default()
+    }
+}
+
+/// Terms that are met where one of each side is: of the terms of a list one must be met, of the requirements of a term
+/// all. No terms at all are met everywhere.
+fn both(left: &[NodeSelectorTerm], right: &[NodeTerm]) -> Vec<NodeSelectorTerm> {
+    let right: Vec<_> = right.iter().map(selector_term).collect();
+    if left.is_empty() {
+        return right;
+    }
+    left.iter()
+        .flat_map(|left| right.iter().map(move |right| joined(left, right)))
+        .collect()
+}
+
+fn joined(left: &NodeSelectorTerm, right: &NodeSelectorTerm) -> NodeSelectorTerm {
+    type List = Option<Vec<NodeSelectorRequirement>>;
+    let lists = |left: &List, right: &List| {
+        let all: Vec<_> = left.iter().chain(right).flatten().cloned().collect();
+        (!all.is_empty()).then_some(all)
+    };
+    NodeSelectorTerm {
+        match_expressions: lists(&left.match_expressions, &right.match_expressions),
+        match_fields: lists(&left.match_fields, &right.match_fields),
+    }
+}
+
+fn selector_term(term: &NodeTerm) -> NodeSelectorTerm {
+    NodeSelectorTerm {
+        match_expressions: requirements(&term.expressions),
+        match_fields: requirements(&term.fields),
+    }
+}
+
+fn requirements(requirements: &[NodeRequirement]) -> Option<Vec<NodeSelectorRequirement>> {
+    let list: Vec<_> = requirements
+        .iter()
+        .map(|requirement| NodeSelectorRequirement {
+            key: requirement.key.clone(),
+            operator: requirement.operator.as_str().to_owned(),
+            values: (!requirement.values.is_empty()).then(|| requirement.values.clone()),
+        })
+        .collect();
+    (!list.is_empty()).then_some(list)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use coscheduler_core::volumes::Operator;
+    use serde_json::{Value, json};
+
+    fn author() -> Affinity {
+        serde_json::from_value(json!({
+            "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
+                {"matchExpressions": [{"key": "disk", "operator": "In", "values": ["ssd"]}]},
+                {"matchExpressions": [{"key": "disk", "operator": "DoesNotExist"}]},
+            ]}},
+            "podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": "zone"}]},
+            "podAntiAffinity": {
+                "requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": "rack"}],
+                "preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "podAffinityTerm": {"topologyKey": "zone"}}],
+            },
+        }))
+        .unwrap()
+    }
+
+    fn built(author: Option<Affinity>, separation: Separation, terms: &[Vec<NodeTerm>]) -> Value {
+        serde_json::to_value(affinity(author, separation, terms)).unwrap()
+    }
+
+    #[test]
+    fn p4_placeholders_prefer_a_node_of_their_own() {
+        assert_eq!(
+            built(None, Separation::Spread, &[]),
+            json!({"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{
+                "weight": 100,
+                "podAffinityTerm": {
+                    "labelSelector": {"matchLabels": {"app.kubernetes.io/component": "affinity-assistant"}},
+                    "topologyKey": "kubernetes.io/hostname",
+                },
+            }]}})
+        );
+    }
+
+    #[test]
+    fn m4_an_isolated_placeholder_has_its_node_for_itself() {
+        let selector =
+            json!({"matchLabels": {"app.kubernetes.io/component": "affinity-assistant"}});
+        let required = |term: Value| json!({"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}});
+        assert_eq!(
+            built(None, Separation::Isolate(IsolationScope::Cluster), &[]),
+            required(
+                json!({"labelSelector": selector, "namespaceSelector": {}, "topologyKey": "kubernetes.io/hostname"})
+            )
+        );
+        assert_eq!(
+            built(None, Separation::Isolate(IsolationScope::Namespace), &[]),
+            required(json!({"labelSelector": selector, "topologyKey": "kubernetes.io/hostname"}))
+        );
+    }
+
+    #[test]
+    fn p3_everything_the_author_wrote_stays_beside_our_terms() {
+        let plain = serde_json::to_value(author()).unwrap();
+        for (separation, list) in [
+            (
+                Separation::Spread,
+                "preferredDuringSchedulingIgnoredDuringExecution",
+            ),
+            (
+                Separation::Isolate(IsolationScope::Cluster),
+                "requiredDuringSchedulingIgnoredDuringExecution",
+            ),
+        ] {
+            let mut built = built(Some(author()), separation, &[]);
+            let terms = built["podAntiAffinity"][list].as_array_mut().unwrap();
+            assert_eq!(terms.len(), 2);
+            terms.pop();
+            assert_eq!(built, plain);
+        }
+    }
+
+    #[test]
+    fn v8_the_nodes_of_volumes_that_are_not_mounted_are_required_as_well() {
+        let zone = |values: &[&str]| NodeTerm {
+            expressions: vec![NodeRequirement {
+                key: "zone".to_owned(),
+                operator: Operator::In,
+                values: values.iter().map(|value| (*value).to_owned()).collect(),
+            }],
+            fields: vec![],
+        };
+        let node = NodeTerm {
+            expressions: vec![],
+            fields: vec![NodeRequirement {
+                key: "metadata.name".to_owned(),
+                operator: Operator::In,
+                values: vec!["n1".to_owned()],
+            }],
+        };
+        let terms = [vec![zone(&["a"])], vec![zone(&["a", "b"]), node]];
+        let zones = |values: &[&str]| json!({"key": "zone", "operator": "In", "values": values});
+        let field = json!([{"key": "metadata.name", "operator": "In", "values": ["n1"]}]);
+        let required = |value: &Value| {
+            value["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"].clone()
+        };
+        assert_eq!(
+            required(&built(None, Separation::Spread, &terms)),
+            json!([
+                {"matchExpressions": [zones(&["a"]), zones(&["a", "b"])]},
+                {"matchExpressions": [zones(&["a"])], "matchFields": field},
+            ])
+        );
+        let ssd = json!({"key": "disk", "operator": "In", "values": ["ssd"]});
+        let none = json!({"key": "disk", "operator": "DoesNotExist"});
+        assert_eq!(
+            required(&built(Some(author()), Separation::Spread, &terms[..1])),
+            json!([
+                {"matchExpressions": [ssd, zones(&["a"])]},
+                {"matchExpressions": [none, zones(&["a"])]},
+            ])
+        );
+    }
+}

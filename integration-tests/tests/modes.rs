@@ -1,0 +1,177 @@
+//! Modes `workspaces` and `isolate-pipelinerun`, end to end, each on a control plane of its own.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use integration_tests::look::{condition, node, succeeded};
+use integration_tests::runs::run;
+use integration_tests::{Scene, alone_with};
+use k8s_openapi::api::apps::v1::StatefulSet;
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt as _;
+use testbed::Config;
+
+type Outcome = anyhow::Result<()>;
+
+fn in_mode(mode: &str, test: impl AsyncFnOnce(&Scene<'_>) -> Outcome) -> Outcome {
+    let change = |services: &mut testbed::services::ServicesConfig| {
+        services.mode = Some(mode.to_owned());
+    };
+    alone_with(Config::default(), change, test)
+}
+
+/// The claims among a pod's volumes.
+fn claims(pod: &Pod) -> BTreeSet<String> {
+    coscheduler_kubernetes::pods::claims(pod)
+        .into_iter()
+        .collect()
+}
+
+fn task<'a>(pods: &'a [Pod], name: &str) -> &'a Pod {
+    let label = "tekton.dev/pipelineTask";
+    let found = pods
+        .iter()
+        .find(|pod| pod.labels().get(label).is_some_and(|task| task == name));
+    found.unwrap_or_else(|| panic!("no pod of task {name}"))
+}
+
+#[test]
+fn m1_m2_v3_pods_that_use_a_claim_share_its_placeholders_node() -> Outcome {
+    in_mode("workspaces", async |scene| {
+        let two_claims = run("two-claims")
+            .template("source")
+            .template("cache")
+            .task("clone", &["source"], &[])
+            .task("warm", &["cache"], &[])
+            .task("build", &["source"], &["clone", "warm"])
+            .task("bare", &[], &[])
+            .finally("report", &["cache"])
+            .lasting("clone", 4)
+            .lasting("warm", 4);
+        scene.submit(two_claims).await?;
+        let bound = scene
+            .until_all::<Pod>("have two bound placeholders", |pods| {
+                let placeholders = pods
+                    .iter()
+                    .filter(|pod| integration_tests::look::is_placeholder(pod));
+                placeholders.filter(|pod| node(pod).is_some()).count() == 2
+            })
+            .await?;
+        let placeholders: BTreeMap<String, String> = bound
+            .iter()
+            .filter(|pod| integration_tests::look::is_placeholder(pod))
+            .map(|pod| {
+                (
+                    claims(pod).pop_first().unwrap(),
+                    node(pod).unwrap().to_owned(),
+                )
+            })
+            .collect();
+        assert_eq!(placeholders.len(), 2, "{placeholders:?}");
+        scene.succeeds("two-claims").await?;
+        let objects = scene.objects().await?;
+        for (name, used) in [
+            ("clone", 1),
+            ("warm", 1),
+            ("build", 1),
+            ("report", 1),
+            ("bare", 0),
+        ] {
+            let pod = task(&objects.task_pods, name);
+            assert_eq!(claims(pod).len(), used, "{name}");
+            for claim in claims(pod) {
+                assert_eq!(node(pod), Some(placeholders[&claim].as_str()), "{name}");
+            }
+            let affine = pod.spec.as_ref().unwrap().affinity.is_some();
+            assert_eq!(affine, used == 1, "{name}");
+        }
+        // The placeholders go; Tekton's claims stay, as always.
+        scene
+            .until_all::<StatefulSet>("are gone", |sets| sets.is_empty())
+            .await?;
+        assert_eq!(scene.objects().await?.claims.len(), 2);
+
+        // M2: the task that uses both does not run, and the run does not hang.
+        let refused = run("refused")
+            .template("source")
+            .template("cache")
+            .task("both", &["source", "cache"], &[])
+            .task("other", &["source"], &[])
+            .finally("report", &["source"]);
+        scene.submit(refused).await?;
+        let ended = scene.done("refused").await?;
+        assert_eq!(succeeded(&ended), Some("False"), "{:?}", condition(&ended));
+        let task_runs = scene.objects().await?.task_pods;
+        let of_run: Vec<_> = task_runs
+            .iter()
+            .filter(|pod| {
+                pod.labels()
+                    .get("tekton.dev/pipelineRun")
+                    .is_some_and(|run| run == "refused")
+            })
+            .filter_map(|pod| pod.labels().get("tekton.dev/pipelineTask").cloned())
+            .collect();
+        assert!(!of_run.contains(&"both".to_owned()), "{of_run:?}");
+        assert!(of_run.contains(&"report".to_owned()), "{of_run:?}");
+        scene
+            .until_all::<StatefulSet>("are gone", |sets| sets.is_empty())
+            .await?;
+        Ok(())
+    })
+}
+
+#[test]
+fn m4_no_other_placeholder_is_on_an_isolated_runs_node() -> Outcome {
+    in_mode("isolate-pipelinerun", async |scene| {
+        let elsewhere = scene.stack.scene().await?;
+        for (scene, name) in [(scene, "one"), (scene, "two"), (&elsewhere, "three")] {
+            let isolated = run(name)
+                .template("source")
+                .task("a", &["source"], &[])
+                .task("b", &["source"], &["a"])
+                .lasting("a", 5);
+            scene.submit(isolated).await?;
+        }
+        let mut nodes = BTreeMap::new();
+        for (scene, count) in [(scene, 2), (&elsewhere, 1)] {
+            let pods = scene
+                .until_all::<Pod>("have bound placeholders", |pods| {
+                    let placeholders = pods
+                        .iter()
+                        .filter(|pod| integration_tests::look::is_placeholder(pod));
+                    placeholders.filter(|pod| node(pod).is_some()).count() == count
+                })
+                .await?;
+            for pod in pods
+                .iter()
+                .filter(|pod| integration_tests::look::is_placeholder(pod))
+            {
+                let run = pod.labels()["tekton.dev/pipelineRun"].clone();
+                nodes.insert(run, node(pod).unwrap().to_owned());
+            }
+        }
+        assert_eq!(
+            nodes.values().collect::<BTreeSet<_>>().len(),
+            3,
+            "{nodes:?}"
+        );
+        for (scene, name) in [(scene, "one"), (scene, "two"), (&elsewhere, "three")] {
+            scene.succeeds(name).await?;
+            let pods = scene.objects().await?.task_pods;
+            let of_run = pods.iter().filter(|pod| {
+                pod.labels()
+                    .get("tekton.dev/pipelineRun")
+                    .is_some_and(|run| run == name)
+            });
+            assert!(
+                of_run
+                    .clone()
+                    .all(|pod| node(pod) == Some(nodes[name].as_str())),
+                "{name}"
+            );
+            assert_eq!(of_run.count(), 2);
+        }
+        scene.nothing_left_but(&[]).await?;
+        elsewhere.nothing_left_but(&[]).await
+    })
+}
