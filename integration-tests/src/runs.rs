@@ -41,10 +41,15 @@ impl Run {
 
     /// Binds a workspace to a claim of its own.
     pub fn template(self, workspace: &str) -> Self {
+        self.template_with_access(workspace, "ReadWriteOnce")
+    }
+
+    /// Binds a workspace to a claim of its own with this access mode.
+    pub fn template_with_access(self, workspace: &str, access_mode: &str) -> Self {
         self.workspace(
             workspace,
             json!({"volumeClaimTemplate": {"spec": {
-                "accessModes": ["ReadWriteOnce"],
+                "accessModes": [access_mode],
                 "resources": {"requests": {"storage": "1Gi"}},
             }}}),
         )

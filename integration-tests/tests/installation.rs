@@ -351,6 +351,14 @@ async fn use_every_right(scene: &Scene<'_>) -> Outcome {
     scene.succeeds("ordinary").await?;
     scene.nothing_left_but(&[]).await?;
 
+    // A claim that only one pod may use, so that it is not the placeholder's.
+    let alone = run("alone")
+        .template_with_access("source", "ReadWriteOncePod")
+        .task("one", &["source"], &[]);
+    scene.submit(alone).await?;
+    scene.succeeds("alone").await?;
+    scene.nothing_left_but(&[]).await?;
+
     // Somebody else has taken the placeholder's name.
     let clash = run("clash")
         .task("one", &[], &[])

@@ -175,3 +175,31 @@ fn m4_no_other_placeholder_is_on_an_isolated_runs_node() -> Outcome {
         elsewhere.nothing_left_but(&[]).await
     })
 }
+
+#[test]
+fn v8_tasks_take_turns_with_a_claim_that_only_one_pod_may_use() -> Outcome {
+    in_mode("pipelineruns", async |scene| {
+        let turns = run("turns")
+            .template_with_access("source", "ReadWriteOncePod")
+            .template("cache")
+            .task("one", &["source"], &[])
+            .task("two", &["source"], &[])
+            .task("three", &["cache"], &[]);
+        scene.submit(turns).await?;
+        let (set, placeholder) = scene.placeholder().await?;
+        // The placeholder holds the other claim alone.
+        let made = set.spec.unwrap().volume_claim_templates;
+        assert_eq!(made.map(|made| made.len()), Some(1));
+        assert_eq!(claims(&placeholder).len(), 1, "{:?}", claims(&placeholder));
+        scene.succeeds("turns").await?;
+        let pods = scene.objects().await?.task_pods;
+        assert_eq!(pods.len(), 3);
+        for pod in &pods {
+            assert_eq!(node(pod), node(&placeholder), "{}", pod.name_any());
+        }
+        let of = |name| claims(task(&pods, name));
+        assert_eq!(of("one"), of("two"));
+        assert!(of("one").is_disjoint(&claims(&placeholder)));
+        scene.nothing_left_but(&[]).await
+    })
+}

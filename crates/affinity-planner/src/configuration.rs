@@ -99,7 +99,7 @@ pub(crate) async fn follow(
             }
             Err(status) => status,
         };
-        warn!(code = ?ended.code(), reason = ended.message(), "lost the config service, will watch again");
+        warn!(code = ?ended.code(), reason = ended.message(), "failed to watch the config service, will try again");
         tokio::time::sleep(delays.next().unwrap_or_default()).await;
     }
 }
