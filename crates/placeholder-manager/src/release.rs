@@ -9,7 +9,7 @@ use tokio::sync::OwnedMutexGuard;
 use tracing::{Instrument as _, Span, info, info_span, warn};
 
 use coscheduler_core::annotations;
-use coscheduler_core::pipeline_run::{PipelineRun, RunState};
+use coscheduler_core::pipeline_run::RunState;
 use coscheduler_core::teardown::{
     Claim, Leftovers, ObjectRef, PodPhase, RunPresence, Step, next_step, unprotectable,
 };
@@ -61,9 +61,8 @@ impl CleanUp {
     }
 
     fn span(&self, key: &RunKey) -> Span {
-        let known = self.cache.get(key).unwrap_or_default();
-        let done = |run: &&Arc<PipelineRun>| run.state == RunState::Done;
-        let Some(run) = known.pipeline_run.values().find(done) else {
+        let known = self.cache.pipeline_run(&key.uid);
+        let Some(run) = known.filter(|run| run.state == RunState::Done) else {
             return Span::none();
         };
         let span = info_span!(

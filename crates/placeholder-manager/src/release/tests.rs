@@ -1,6 +1,7 @@
 //! What is asked of the API server after a run, with the caches filled by hand.
 
 use super::*;
+use coscheduler_core::pipeline_run::PipelineRun;
 use coscheduler_kubernetes::labels::{MANAGED_BY, PIPELINE_RUN_UID, TEKTON_COSCHEDULER};
 use http::{Method, Request, Response};
 use k8s_openapi::api::apps::v1::StatefulSet;
