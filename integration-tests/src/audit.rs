@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::{Read as _, Seek as _, SeekFrom};
 
 use anyhow::{Context as _, ensure};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use serde::Deserialize;
 use testbed::TestBed;
 use testbed::services::Service;
@@ -24,6 +25,9 @@ pub struct Request {
     /// Path and query.
     #[serde(rename = "requestURI")]
     pub uri: String,
+    /// When it was received.
+    #[serde(rename = "requestReceivedTimestamp")]
+    pub received: MicroTime,
     /// As whom it was asked.
     #[serde(default)]
     pub user: User,
@@ -95,7 +99,8 @@ impl Scene<'_> {
         Ok(Mark(metadata.len()))
     }
 
-    /// Every request that was answered since `mark`.
+    /// Every request that was entered into the audit log since `mark`. One that was answered a moment before may be among
+    /// them; [`Request::received`] tells.
     ///
     /// # Errors
     ///

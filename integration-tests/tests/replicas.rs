@@ -5,15 +5,21 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
+use coscheduler_kubernetes::pipeline_run::PipelineRun;
+use coscheduler_proto::placeholder::placeholder_service_client::PlaceholderServiceClient;
+use coscheduler_proto::placeholder::{PipelineRunRef, ReleaseRequest};
 use futures::future::{join_all, try_join_all};
 use integration_tests::leases::{LED, leads};
 use integration_tests::look::node;
 use integration_tests::runs::{Run, run};
 use integration_tests::{Scene, alone_with};
 use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 use testbed::Config;
-use testbed::services::{Service, ServicesConfig};
+use testbed::services::{Replica, Service, ServicesConfig};
+use tokio::task::JoinSet;
+use tonic::transport::{Channel, Endpoint};
 
 type Outcome = anyhow::Result<()>;
 
@@ -22,6 +28,12 @@ const WAVE: usize = 10;
 
 /// How long a replica of the webhook that has just been killed may be in the way of a new run.
 const REFUSED: Duration = Duration::from_secs(30);
+
+/// Seconds after which a process that stood still takes itself for outdated.
+const LONGER_THAN_A_BREAK: u32 = 12;
+
+/// Calls that lie in the socket of a process that is paused, for each version of a run.
+const CALLS: usize = 20;
 
 fn two_replicas(services: &mut ServicesConfig) {
     services.replicas = 2;
@@ -32,6 +44,26 @@ fn two_tasks(name: &str) -> Run {
         .template("source")
         .task("one", &["source"], &[])
         .task("two", &["source"], &["one"])
+}
+
+/// Calls that nobody waits for: to release these versions of a run. A watcher has no such service, and refuses.
+fn release_again_and_again(manager: Channel, runs: &[PipelineRun]) -> JoinSet<()> {
+    let identities = runs.iter().map(|run| PipelineRunRef {
+        namespace: run.namespace().unwrap_or_default(),
+        name: run.name_any(),
+        uid: run.uid().unwrap_or_default(),
+        resource_version: run.resource_version().unwrap_or_default(),
+    });
+    let calls = identities.flat_map(|identity| std::iter::repeat_n(identity, CALLS));
+    calls
+        .map(|identity| {
+            let mut manager = PlaceholderServiceClient::new(manager.clone());
+            async move {
+                let pipeline_run = Some(identity);
+                drop(manager.release(ReleaseRequest { pipeline_run }).await);
+            }
+        })
+        .collect()
 }
 
 fn of(pod: &Pod) -> &str {
@@ -143,7 +175,7 @@ fn n5_each_of_two_replicas_is_killed_once_and_a_hundred_runs_succeed() -> Outcom
 }
 
 #[test]
-fn n6_a_leader_that_was_paused_over_a_completion_creates_nothing_and_ends() -> Outcome {
+fn n6_a_process_that_was_paused_over_a_completion_writes_nothing_and_ends() -> Outcome {
     let config = Config {
         audit_log: true,
         ..Config::default()
@@ -152,35 +184,60 @@ fn n6_a_leader_that_was_paused_over_a_completion_creates_nothing_and_ends() -> O
         let services = &scene.stack.services;
         let observer = scene.observe_leaders();
         for service in LED {
-            let paused = scene.leader(service).await?;
-            let name = format!("without-{service}");
-            scene.submit(two_tasks(&name).lasting("one", 3)).await?;
-            scene.placeholder().await?;
-            services.pause(paused)?;
-            scene.succeeds(&name).await?;
-            scene.nothing_left_but(&[]).await?;
-            let others = services.replicas(service).filter(|other| *other != paused);
-            scene
-                .leader_among(others)
-                .await
-                .context("nobody took over")?;
-
-            let mark = scene.mark()?;
-            services.resume(paused)?;
-            let code = services.ended(paused).await?;
-            assert_eq!(code, Some(1), "{paused} has lost its Lease");
-            let created: Vec<_> = scene
-                .requests_since(mark)?
-                .into_iter()
-                .filter(|request| request.is_by(Service::PlaceholderManager) && request.is_write())
-                .filter(|request| request.object.resource != "leases")
-                .collect();
-            assert!(created.is_empty(), "{created:#?}");
-            services.start_service(paused)?;
-            services.wait_ready().await?;
-            scene.nothing_left_but(&[]).await?;
+            let leader = scene.leader(service).await?;
+            pause_over_a_completion(scene, leader, "leader").await?;
         }
+        // Every manager serves calls, whether it leads or not.
+        let leader = scene.leader(Service::PlaceholderManager).await?;
+        let standby = services
+            .replicas(Service::PlaceholderManager)
+            .find(|replica| *replica != leader);
+        let standby = standby.context("there are two")?;
+        pause_over_a_completion(scene, standby, "standby").await?;
         observer.verdict()?;
         anyhow::Ok(())
     })
+}
+
+/// Pauses a process from the middle of a run until it is done, cleaned up and another process leads, and sends it calls
+/// meanwhile. Going on, it ends without a write.
+async fn pause_over_a_completion(scene: &Scene<'_>, paused: Replica, role: &str) -> Outcome {
+    let services = &scene.stack.services;
+    let name = format!("without-{role}-{paused}");
+    let submitted = scene
+        .submit(two_tasks(&name).lasting("one", LONGER_THAN_A_BREAK))
+        .await?;
+    scene.placeholder().await?;
+    let channel = Endpoint::from_shared(services.grpc_address_of(paused))?
+        .connect()
+        .await?;
+    services.pause(paused)?;
+    let done = scene.succeeds(&name).await?;
+    scene.nothing_left_but(&[]).await?;
+    let _calls = release_again_and_again(channel, &[submitted, done]);
+    let others = services
+        .replicas(paused.service())
+        .filter(|other| *other != paused);
+    scene
+        .leader_among(others)
+        .await
+        .context("nobody took over")?;
+
+    let mark = scene.mark()?;
+    let resumed = Timestamp::now();
+    services.resume(paused)?;
+    let code = services.ended(paused).await?;
+    assert_eq!(code, Some(1), "{paused} knows that it stood still");
+    let written: Vec<_> = scene
+        .requests_since(mark)?
+        .into_iter()
+        .filter(|request| request.is_by(Service::PlaceholderManager) && request.is_write())
+        .filter(|request| request.object.resource != "leases")
+        // What its successor has just done may be entered into the log only now.
+        .filter(|request| request.received.0 >= resumed)
+        .collect();
+    assert!(written.is_empty(), "{paused}: {written:#?}");
+    services.start_service(paused)?;
+    services.wait_ready().await?;
+    scene.nothing_left_but(&[]).await
 }

@@ -1,18 +1,22 @@
 //! Connecting to Kubernetes, for the services that do: the `--kubeconfig` flag, and a client whose connections and
-//! writes have time limits. The TLS provider of the process is installed here, once.
+//! writes have time limits, and that writes nothing once the process has stood still. The TLS provider of the process is
+//! installed here, once.
 
+mod pulse;
 mod requests;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
-use http::{HeaderValue, header};
+use http::{HeaderValue, Request, header};
 use kube::Config;
-use kube::client::ClientBuilder;
+use kube::client::{Body, ClientBuilder};
 use kube::config::{InferConfigError, KubeConfigOptions, Kubeconfig, KubeconfigError};
+use tower::filter::FilterLayer;
 
 use crate::Process;
+use pulse::Pulse;
 use requests::Requests;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -61,7 +65,8 @@ pub enum ConnectError {
 
 impl KubernetesArgs {
     /// A client for the cluster that the flags or the surroundings name. Nothing is connected yet. The name and version
-    /// of `process` become the user agent, which audit logs show, and it counts the requests.
+    /// of `process` become the user agent, which audit logs show, and it counts the requests. From here on `process` ends
+    /// when it has stood still, and writes nothing after that.
     ///
     /// # Errors
     /// No configuration is found, or it cannot be used.
@@ -81,7 +86,9 @@ impl KubernetesArgs {
             source: Box::new(source),
         })?;
         let requests = Requests::new(process.metrics());
-        Ok(builder.with_layer(&requests).build())
+        let pulse = Pulse::watch(process);
+        let fresh = FilterLayer::new(move |request: Request<Body>| pulse.pass(request));
+        Ok(builder.with_layer(&requests).with_layer(&fresh).build())
     }
 
     async fn config(&self) -> Result<Config, ConnectError> {

@@ -265,6 +265,14 @@ impl Services {
         format!("http://127.0.0.1:{}", self.launch.ports.grpc(service))
     }
 
+    /// Where one process serves gRPC, as a URL, past any balancer.
+    pub fn grpc_address_of(&self, replica: impl Into<Replica>) -> String {
+        format!(
+            "http://127.0.0.1:{}",
+            self.launch.ports.grpc_of(replica.into())
+        )
+    }
+
     /// Where a process serves `/metrics`, `/livez` and `/readyz`, as a URL.
     pub fn http_address(&self, replica: impl Into<Replica>) -> String {
         format!("http://127.0.0.1:{}", self.launch.ports.http(replica))
