@@ -26,8 +26,8 @@ pub(crate) enum Command {
     Demo(DemoArgs),
     /// Run every test of the workspace
     ///
-    /// Builds the test bed and the services first, then calls `cargo test --workspace --locked`. Arguments are passed
-    /// on: `cargo xtask test -p coscheduler-core`, `cargo xtask test two_volumes -- --nocapture`.
+    /// Builds the test bed and the services first, then runs what `cargo test --workspace --locked` would, several test
+    /// binaries at a time. With arguments it calls just that, with them: `cargo xtask test two_volumes -- --nocapture`.
     Test(TestArgs),
     /// Run everything continuous integration runs: fmt, clippy, tidy, doc, deny, test
     Ci,

@@ -5,6 +5,7 @@ use std::process::ExitStatus;
 
 use anyhow::Context as _;
 use rustix::process::{Pid, Signal, kill_process_group};
+use tokio::io::AsyncReadExt as _;
 use tokio::process::{Child, Command};
 
 /// A running program and whatever it started.
@@ -33,6 +34,22 @@ impl Foreground {
     /// What it says on stderr, if that is piped.
     pub(crate) fn take_stderr(&mut self) -> anyhow::Result<tokio::process::ChildStderr> {
         self.child.stderr.take().context("its stderr is not piped")
+    }
+
+    /// What it writes to stdout, which has to be piped, to its end.
+    pub(crate) async fn output(mut self) -> anyhow::Result<(ExitStatus, String)> {
+        let mut stdout = self
+            .child
+            .stdout
+            .take()
+            .context("its stdout is not piped")?;
+        let mut output = Vec::new();
+        stdout
+            .read_to_end(&mut output)
+            .await
+            .context("failed to read what a program writes")?;
+        let status = self.wait().await?;
+        Ok((status, String::from_utf8_lossy(&output).into_owned()))
     }
 
     /// Waits until it ends by itself.
@@ -65,8 +82,6 @@ pub(crate) async fn run(command: &mut Command) -> anyhow::Result<ExitStatus> {
 mod tests {
     use std::process::Stdio;
     use std::time::Duration;
-
-    use tokio::io::AsyncReadExt as _;
 
     use super::*;
 
