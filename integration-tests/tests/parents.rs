@@ -106,8 +106,9 @@ fn m3_pipelines_in_a_pipeline_run_on_its_node_and_leave_nothing_of_their_own() -
             .collect();
         assert_eq!(carried, [(TEKTON_AFFINITY_ASSISTANT, assistant.as_str())]);
         let name = found["name"].as_str().unwrap();
-        let succeeded =
-            json!({"status": {"conditions": [{"type": "Succeeded", "status": "True"}]}});
+        let succeeded = json!({"status": {"conditions": [{
+            "type": "Succeeded", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z",
+        }]}});
         scene
             .send("PATCH", &format!("{custom_runs}/{name}/status"), &succeeded)
             .await?
