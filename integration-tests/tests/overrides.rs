@@ -16,14 +16,15 @@ use coscheduler_kubernetes::pipeline_run::{PipelineRun, to_json};
 use coscheduler_proto::json::object_to_struct;
 use coscheduler_proto::planner::planner_service_client::PlannerServiceClient;
 use coscheduler_proto::planner::{PlanRequest, PlanResponse};
-use integration_tests::look::{condition, succeeded};
+use integration_tests::installation::kubectl;
+use integration_tests::look::{condition, node, succeeded};
 use integration_tests::runs::run;
 use integration_tests::send::Answer;
 use integration_tests::{Scene, shared};
 use k8s_openapi::api::apps::v1::StatefulSet;
-use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Node, Pod};
 use k8s_openapi::api::events::v1::Event;
-use kube::api::{ListParams, Patch, PatchParams};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
 use testbed::services::{CONFIG_MAP, NAMESPACE, Service};
@@ -313,6 +314,75 @@ fn b1_a_pipeline_that_chooses_disabled_leaves_its_runs_to_tekton() -> Outcome {
             "{:?}",
             edited.warnings
         );
+        Ok(())
+    })
+}
+
+#[test]
+fn b1_the_multi_arch_example_runs_on_nodes_of_both_architectures() -> Outcome {
+    overridable(async |scene| {
+        // Half of the nodes are arm64 from here on.
+        let nodes: Api<Node> = Api::all(scene.client.clone());
+        let arm64 = Patch::Merge(json!({"metadata": {"labels": {"kubernetes.io/arch": "arm64"}}}));
+        for name in ["node-2", "node-4"] {
+            nodes.patch(name, &PatchParams::default(), &arm64).await?;
+        }
+        let arguments = |more| {
+            let file = ["create", "-f", "examples/multi-arch.yaml", "-o", "json"];
+            [&file[..], &["--namespace", &scene.namespace], more].concat()
+        };
+        let created = kubectl(&scene.stack.bed, &arguments(&[])).await?;
+        let created: PipelineRun = serde_json::from_str(&created)?;
+        scene.succeeds(&created.name_any()).await?;
+        let pods = scene.objects().await?.task_pods;
+        assert_eq!(pods.len(), 5);
+        let arch = |name: &str| {
+            if ["node-2", "node-4"].contains(&name) {
+                "arm64"
+            } else {
+                "amd64"
+            }
+        };
+        for pod in &pods {
+            let task = &pod.labels()["tekton.dev/pipelineTask"];
+            if let Some((_, wanted)) = task.split_once('-') {
+                assert_eq!(arch(node(pod).unwrap()), wanted, "{task}");
+            }
+        }
+
+        // Without its annotation it could not end.
+        let object = kubectl(&scene.stack.bed, &arguments(&["--dry-run=client"])).await?;
+        let mut object: Value = serde_json::from_str(&object)?;
+        object["metadata"]["annotations"] = json!({});
+        object["metadata"]["name"] = json!("on-one-node");
+        scene
+            .send("POST", PIPELINE_RUNS, &object)
+            .await?
+            .accepted()?;
+        scene
+            .until_all::<Pod>("have one of the run that fits no node", |pods| {
+                pods.iter().any(|pod| {
+                    let of_run = |run: &String| run == "on-one-node";
+                    let conditions = pod
+                        .status
+                        .iter()
+                        .flat_map(|status| status.conditions.iter().flatten());
+                    let unschedulable = |reason: Option<&str>| reason == Some("Unschedulable");
+                    pod.labels().contains_key("tekton.dev/taskRun")
+                        && pod
+                            .labels()
+                            .get("tekton.dev/pipelineRun")
+                            .is_some_and(of_run)
+                        && conditions
+                            .into_iter()
+                            .any(|condition| unschedulable(condition.reason.as_deref()))
+                })
+            })
+            .await?;
+        scene
+            .api::<PipelineRun>()
+            .delete("on-one-node", &DeleteParams::background())
+            .await?;
         Ok(())
     })
 }
