@@ -12,6 +12,7 @@ pub mod look;
 pub mod metrics;
 pub mod rights;
 pub mod runs;
+pub mod send;
 pub mod stack;
 
 pub use stack::{Scene, alone, alone_with, on_bed, shared};

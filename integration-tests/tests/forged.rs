@@ -26,7 +26,6 @@ use integration_tests::{Scene, shared};
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::api::{ListParams, PostParams};
-use kube::client::Body;
 use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
 use testbed::services::Service;
@@ -590,39 +589,14 @@ async fn send(
     path: &str,
     object: &Value,
 ) -> anyhow::Result<(PipelineRun, Vec<String>)> {
-    let content_type = match method {
-        "PATCH" => "application/merge-patch+json",
-        _ => "application/json",
-    };
     let version = if path.starts_with("customruns") {
         "v1beta1"
     } else {
         "v1"
     };
-    let request = http::Request::builder()
-        .method(method)
-        .uri(format!(
-            "/apis/tekton.dev/{version}/namespaces/{}/{path}",
-            scene.namespace
-        ))
-        .header(http::header::CONTENT_TYPE, content_type)
-        .body(Body::from(serde_json::to_vec(object)?))?;
-    let answer = scene.client.send(request).await?;
-    let (status, warnings) = (
-        answer.status(),
-        answer.headers().get_all(http::header::WARNING),
-    );
-    let warnings = warnings
-        .iter()
-        .map(|warning| Ok(warning.to_str()?.replace("\\\"", "\"")))
-        .collect::<anyhow::Result<_>>()?;
-    let body = answer.into_body().collect_bytes().await?;
-    ensure!(
-        status.is_success(),
-        "{status}: {}",
-        String::from_utf8_lossy(&body)
-    );
-    Ok((serde_json::from_slice(&body)?, warnings))
+    let resource = format!("tekton.dev/{version}/{path}");
+    let answer = scene.send(method, &resource, object).await?.accepted()?;
+    Ok((serde_json::from_value(answer.object)?, answer.warnings))
 }
 
 /// Annotations that are not an author's to write, and one that is.

@@ -18,7 +18,7 @@ use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
 use k8s_openapi::api::authorization::v1::{SelfSubjectRulesReview, SubjectRulesReviewStatus};
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::{Namespace, Pod, Secret};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, PersistentVolumeClaim, Pod, Secret};
 use k8s_openapi::api::networking::v1::{NetworkPolicy, NetworkPolicyPeer, NetworkPolicyPort};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
@@ -27,7 +27,9 @@ use kube::config::KubeConfigOptions;
 use kube::runtime::wait::await_condition;
 use kube::{Api, Client, ResourceExt as _};
 use serde_json::json;
-use testbed::services::{CONFIGURATION_NAME, NAMESPACE, Service, Services, ServicesConfig};
+use testbed::services::{
+    CONFIG_MAP, CONFIGURATION_NAME, NAMESPACE, Service, Services, ServicesConfig,
+};
 use testbed::{Config, TestBed};
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
@@ -357,6 +359,53 @@ async fn use_every_right(scene: &Scene<'_>) -> Outcome {
         .task("one", &["source"], &[]);
     scene.submit(alone).await?;
     scene.succeeds("alone").await?;
+    scene.nothing_left_but(&[]).await?;
+
+    // A TaskRun that may not run, which the author of its run is told by an Event.
+    let flags: Api<ConfigMap> = Api::namespaced(scene.client.clone(), NAMESPACE);
+    let allow = Patch::Merge(json!({"data": {"allowed-overrides": "workspaces"}}));
+    flags
+        .patch(CONFIG_MAP, &PatchParams::default(), &allow)
+        .await?;
+    let mark = scene.mark()?;
+    let refused = run("refused")
+        .metadata(
+            "annotations",
+            json!({"coscheduler.dev/coschedule": "workspaces"}),
+        )
+        .template("source")
+        .template("cache")
+        .task("both", &["source", "cache"], &[]);
+    let taken = async {
+        // Until the planner knows what is allowed now.
+        while scene.submit(refused.clone()).await.is_err() {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    tokio::time::timeout(LIMIT, taken).await?;
+    seen(scene, mark, |right| {
+        right.verb == "create" && right.resource == "events" && right.account == "admission-webhook"
+    })
+    .await?;
+    scene.done("refused").await?;
+    let tektons: Vec<String> = scene
+        .objects()
+        .await?
+        .claims
+        .iter()
+        .map(kube::ResourceExt::name_any)
+        .collect();
+    scene
+        .nothing_left_but(&tektons.iter().map(String::as_str).collect::<Vec<_>>())
+        .await?;
+    let claims = scene.api::<PersistentVolumeClaim>();
+    for claim in &tektons {
+        claims.delete(claim, &DeleteParams::background()).await?;
+    }
+    scene
+        .api::<PipelineRun>()
+        .delete("refused", &DeleteParams::background())
+        .await?;
     scene.nothing_left_but(&[]).await?;
 
     // Somebody else has taken the placeholder's name.

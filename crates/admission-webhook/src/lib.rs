@@ -8,9 +8,12 @@
 
 mod args;
 mod certificates;
+mod events;
+mod known;
 mod observe;
 mod planner;
 mod review;
+mod surroundings;
 mod webhook;
 
 use std::time::Duration;
@@ -22,7 +25,10 @@ use coscheduler_proto::planner::planner_service_client::PlannerServiceClient;
 use coscheduler_runtime::{GrpcServices, Process, Service, client};
 
 pub use args::Args;
+use events::Events;
 use observe::Reviews;
+use surroundings::Surroundings;
+use webhook::Webhook;
 
 /// Who this service is.
 pub const SERVICE: Service = Service {
@@ -51,6 +57,11 @@ pub async fn start(args: Args, process: Process) -> anyhow::Result<()> {
     } = args;
     let planner = PlannerServiceClient::new(client::channel(&affinity_planner_address, &process)?);
     let kubernetes = kubernetes.client(&process).await?;
+    let webhook = Webhook {
+        planner,
+        surroundings: Surroundings::follow(&process, &kubernetes),
+        events: Events::spawn(&process, kubernetes.clone()),
+    };
     let tls = certificates::start(certificates, kubernetes, &process)?;
     let bind = || {
         let listener = std::net::TcpListener::bind(webhook_address)?;
@@ -61,7 +72,7 @@ pub async fn start(args: Args, process: Process) -> anyhow::Result<()> {
         .with_context(|| format!("failed to bind the admission address {webhook_address}"))?;
 
     let handle = Handle::new();
-    let routes = webhook::routes(planner, Reviews::new(process.metrics())).into_make_service();
+    let routes = webhook::routes(webhook, Reviews::new(process.metrics())).into_make_service();
     let serve = server.handle(handle.clone()).serve(routes);
     process.spawn_graceful("admission server", |shutdown| async move {
         let stop = async {

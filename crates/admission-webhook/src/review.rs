@@ -6,24 +6,30 @@ use prost_types::Struct;
 use serde_json::Value;
 
 use coscheduler_core::admit::Admission;
-use coscheduler_core::admit_run::ChildAdmission;
+use coscheduler_core::admit_run::{ChildAdmission, ChildRun};
 use coscheduler_core::annotations;
+use coscheduler_core::pipeline_run::OwnerReference;
 use coscheduler_core::violation::Violation;
 use coscheduler_kubernetes::admission::{Mutation, patch};
 use coscheduler_kubernetes::child_run;
 use coscheduler_kubernetes::pipeline_run::read_parts;
-use coscheduler_proto::planner::{AdmitPipelineRunRequest, AdmitRunRequest};
-use coscheduler_proto::{convert, json};
+use coscheduler_proto::json;
+use coscheduler_proto::planner::AdmitPipelineRunRequest;
+
+use crate::events::Notice;
 
 /// HTTP 422, as the API server answers what it cannot process. Tekton takes it as final (`CreateRunFailed`).
 const UNPROCESSABLE: u16 = 422;
+
+/// The reason of the Event about a TaskRun that may not run.
+const TASK_RUN_REFUSED: &str = "TaskRunRefused";
 
 /// The object of a review, as JSON.
 pub(crate) fn object(request: &AdmissionRequest<DynamicObject>) -> Value {
     serde_json::to_value(&request.object).unwrap_or_default()
 }
 
-/// What to ask about a PipelineRun that is being created or updated.
+/// What to ask about a PipelineRun that is being created or updated; what the object itself does not say is unset.
 ///
 /// # Errors
 ///
@@ -43,6 +49,7 @@ pub(crate) fn pipeline_run_question(
         username: request.user_info.username.clone().unwrap_or_default(),
         pipeline_coschedule: None,
         namespace_coschedule: None,
+        owner_group: None,
     })
 }
 
@@ -58,13 +65,27 @@ fn askable(object: &Value) -> Result<Struct, Violation> {
     }
 }
 
-/// What to ask about a TaskRun or CustomRun that is being created; `None` for anything else.
-pub(crate) fn run_question(request: &AdmissionRequest<DynamicObject>) -> Option<AdmitRunRequest> {
+/// A TaskRun or CustomRun that is being created; `None` for anything else.
+pub(crate) fn run(request: &AdmissionRequest<DynamicObject>) -> Option<ChildRun> {
     let object = request.object.as_ref()?;
     let username = request.user_info.username.as_deref().unwrap_or_default();
     let spec = &object.data["spec"];
     child_run::view(&request.kind.kind, &object.metadata, spec, username)
-        .map(convert::child_run_to_wire)
+}
+
+/// What the author of a PipelineRun is told about a TaskRun of it that may not run (M2); nothing where it is only tried.
+pub(crate) fn notice(
+    request: &AdmissionRequest<DynamicObject>,
+    controller: Option<OwnerReference>,
+    admission: &ChildAdmission,
+) -> Option<Notice> {
+    let note = admission.cancel.clone().filter(|_| !request.dry_run)?;
+    Some(Notice {
+        namespace: request.namespace.clone().unwrap_or_default(),
+        pipeline_run: controller?,
+        reason: TASK_RUN_REFUSED,
+        note,
+    })
 }
 
 /// What the planner wants written into a PipelineRun. A new one that is coscheduled carries the trace it was admitted in,

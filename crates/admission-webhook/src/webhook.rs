@@ -1,6 +1,6 @@
 //! The wire side of the webhook: an admission review in, a question to the planner, an admission review out.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::extract::{Query, State};
 use axum::http::StatusCode;
@@ -8,20 +8,24 @@ use axum::middleware::from_fn_with_state;
 use axum::response::Response;
 use axum::routing::post;
 use axum::{Json, Router};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::core::DynamicObject;
-use kube::core::admission::{AdmissionRequest, AdmissionResponse, AdmissionReview};
+use kube::core::admission::{AdmissionRequest, AdmissionResponse, AdmissionReview, Operation};
 use serde::Deserialize;
 use serde_json::Value;
 use tonic::{Code, Status};
 use tracing::{Span, error, info};
 
 use coscheduler_kubernetes::admission::Mutation;
+use coscheduler_proto::convert;
 use coscheduler_proto::error::violations;
 use coscheduler_proto::planner::planner_service_client::PlannerServiceClient;
 use coscheduler_runtime::client::Channel;
 use coscheduler_runtime::trace;
 
+use crate::events::Events;
 use crate::observe::{Answered, Outcome, Reviews, observe};
+use crate::surroundings::{Choices, Surroundings, Unknown};
 use crate::{planner, review};
 
 /// How long the API server waits where it does not say.
@@ -29,16 +33,23 @@ const DEFAULT_PATIENCE: Duration = Duration::from_secs(10);
 /// What is kept of the API server's patience for the way back.
 const MARGIN: Duration = Duration::from_secs(1);
 
+/// What reviews are answered with.
+#[derive(Clone, Debug)]
+pub(crate) struct Webhook {
+    pub(crate) planner: PlannerServiceClient<Channel>,
+    pub(crate) surroundings: Surroundings,
+    pub(crate) events: Events,
+}
+
 /// The paths of the webhook.
-pub(crate) fn routes(planner: PlannerServiceClient<Channel>, reviews: Reviews) -> Router {
+pub(crate) fn routes(webhook: Webhook, reviews: Reviews) -> Router {
     Router::new()
         .route("/admit/pipelinerun", post(admit_pipeline_run))
         .route("/admit/run", post(admit_run))
-        .with_state(planner)
+        .with_state(webhook)
         .layer(from_fn_with_state(reviews, observe))
 }
 
-type Planner = State<PlannerServiceClient<Channel>>;
 type Review = Json<AdmissionReview<DynamicObject>>;
 type Answer = Result<AdmissionResponse, (StatusCode, String)>;
 
@@ -62,13 +73,14 @@ impl Wait {
 }
 
 async fn admit_pipeline_run(
-    State(planner): Planner,
+    State(webhook): State<Webhook>,
     Query(wait): Query<Wait>,
     Json(review): Review,
 ) -> Result<Response, (StatusCode, String)> {
+    let until = Instant::now() + wait.patience();
     let request = read(review)?;
     let object = review::object(&request);
-    let question = match review::pipeline_run_question(&request, &object) {
+    let mut question = match review::pipeline_run_question(&request, &object) {
         Ok(question) => question,
         Err(violation) => {
             return Ok(answered(
@@ -77,32 +89,93 @@ async fn admit_pipeline_run(
             ));
         }
     };
-    let answer = planner::admit_pipeline_run(&planner, question, wait.patience()).await;
+    let mut warning = None;
+    if request.operation == Operation::Create {
+        let known = surroundings(&webhook.surroundings, &request, &object, left(until));
+        let (choices, owner_group) = match known.await {
+            Ok(known) => known,
+            Err(unknown) => return Ok(unanswered(&request, &unknown)),
+        };
+        question.pipeline_coschedule = choices.pipeline;
+        question.namespace_coschedule = choices.namespace;
+        question.owner_group = owner_group;
+        warning = choices.warning;
+    }
+    let answer = planner::admit_pipeline_run(&webhook.planner, question, left(until)).await;
     let decision = answer.map(|admission| {
         let traceparent = trace::traceparent(&Span::current());
         let mutation = review::pipeline_run_mutation(&request, &admission, traceparent);
-        (mutation, admission.warnings)
+        let warnings = admission.warnings.into_iter().chain(warning);
+        (mutation, warnings.collect())
     });
     Ok(answered(&request, respond(&request, &object, decision)))
 }
 
 async fn admit_run(
-    State(planner): Planner,
+    State(webhook): State<Webhook>,
     Query(wait): Query<Wait>,
     Json(review): Review,
 ) -> Result<Response, (StatusCode, String)> {
+    let until = Instant::now() + wait.patience();
     let request = read(review)?;
     let object = review::object(&request);
-    let Some(question) = review::run_question(&request) else {
+    let Some(mut run) = review::run(&request) else {
         let message = format!(
             "a review of a {}, which nobody asked for",
             request.kind.kind
         );
         return Err((StatusCode::BAD_REQUEST, message));
     };
-    let answer = planner::admit_run(&planner, question, wait.patience()).await;
-    let decision = answer.map(|admission| (review::run_mutation(&admission), admission.warnings));
+    let controller = run.controller.clone();
+    let metadata = metadata(&request);
+    let known = webhook
+        .surroundings
+        .owner_group(namespace(&request), &metadata, left(until));
+    run.owner_group = match known.await {
+        Ok(owner_group) => owner_group,
+        Err(unknown) => return Ok(unanswered(&request, &unknown)),
+    };
+    let question = convert::child_run_to_wire(run);
+    let answer = planner::admit_run(&webhook.planner, question, left(until)).await;
+    let decision = answer.map(|admission| {
+        if let Some(notice) = review::notice(&request, controller, &admission) {
+            webhook.events.send(notice);
+        }
+        (review::run_mutation(&admission), admission.warnings)
+    });
     Ok(answered(&request, respond(&request, &object, decision)))
+}
+
+/// What is asked along with a new PipelineRun.
+async fn surroundings(
+    surroundings: &Surroundings,
+    request: &AdmissionRequest<DynamicObject>,
+    object: &Value,
+    patience: Duration,
+) -> Result<(Choices, Option<String>), Unknown> {
+    let (namespace, metadata) = (namespace(request), metadata(request));
+    let choices = surroundings.choices(namespace, object, patience);
+    let owner_group = surroundings.owner_group(namespace, &metadata, patience);
+    tokio::try_join!(choices, owner_group)
+}
+
+fn metadata(request: &AdmissionRequest<DynamicObject>) -> ObjectMeta {
+    let object = request.object.as_ref();
+    object
+        .map(|object| object.metadata.clone())
+        .unwrap_or_default()
+}
+
+fn unanswered(request: &AdmissionRequest<DynamicObject>, unknown: &Unknown) -> Response {
+    answered(request, Err(failed(request, &unknown.to_string())))
+}
+
+fn namespace(request: &AdmissionRequest<DynamicObject>) -> &str {
+    request.namespace.as_deref().unwrap_or_default()
+}
+
+fn left(until: Instant) -> Duration {
+    until.saturating_duration_since(Instant::now())
 }
 
 /// The answer on the wire, with a note of what it is.
@@ -185,10 +258,12 @@ mod tests {
         let process = supervisor.process();
         // Nobody listens there.
         let planner = client::channel("http://127.0.0.1:1", &process).unwrap();
-        let routes = routes(
-            PlannerServiceClient::new(planner),
-            Reviews::new(process.metrics()),
-        );
+        let webhook = Webhook {
+            planner: PlannerServiceClient::new(planner),
+            surroundings: Surroundings::default(),
+            events: Events::channel().0,
+        };
+        let routes = routes(webhook, Reviews::new(process.metrics()));
         let ask = |body: String| {
             let request = Request::post("/admit/pipelinerun?timeout=1s")
                 .header("content-type", "application/json")

@@ -74,6 +74,7 @@ impl PlannerService for Planner {
                 created_by: "",
                 pipeline_override: pipeline_coschedule.as_deref(),
                 namespace_override: namespace_coschedule.as_deref(),
+                owner_group: None,
             };
             let configuration = self.configuration();
             let in_force = configuration.in_force()?;
@@ -140,6 +141,7 @@ struct Asked {
     username: String,
     pipeline_coschedule: Option<String>,
     namespace_coschedule: Option<String>,
+    owner_group: Option<String>,
 }
 
 impl Asked {
@@ -150,6 +152,7 @@ impl Asked {
             created_by: &self.username,
             pipeline_override: self.pipeline_coschedule.as_deref(),
             namespace_override: self.namespace_coschedule.as_deref(),
+            owner_group: self.owner_group.as_deref(),
         }
     }
 }
@@ -162,6 +165,7 @@ fn question(request: AdmitPipelineRunRequest) -> Result<Asked, Error> {
         username,
         pipeline_coschedule,
         namespace_coschedule,
+        owner_group,
     } = request;
     let mut violations = Vec::new();
     let mut faulty = |faults: Vec<Violation>| violations.extend(faults);
@@ -184,6 +188,7 @@ fn question(request: AdmitPipelineRunRequest) -> Result<Asked, Error> {
             username,
             pipeline_coschedule,
             namespace_coschedule,
+            owner_group,
         }),
         Some(_) | None => Err(Error::BadRequest(violations)),
     }

@@ -40,6 +40,7 @@ fn question(run: &PipelineRun) -> Question<'_> {
         created_by: "alice",
         pipeline_override: None,
         namespace_override: None,
+        owner_group: None,
     }
 }
 

@@ -46,6 +46,8 @@ pub struct Question<'a> {
     pub pipeline_override: Option<&'a str>,
     /// The same annotation of the run's Namespace (B1).
     pub namespace_override: Option<&'a str>,
+    /// Annotation [`GROUP`](crate::annotations::GROUP) of the PipelineRun that is the run's controller, as it is stored.
+    pub owner_group: Option<&'a str>,
 }
 
 /// The configuration in force, or why there is none.
@@ -134,7 +136,7 @@ pub fn admit(
         question.created_by,
         tekton_controller,
     ) {
-        return Ok(join(run));
+        return Ok(join(run, question.owner_group));
     }
     let managed_by_tekton = run
         .managed_by
@@ -195,9 +197,9 @@ impl Admission {
 }
 
 /// A part of another run keeps what its own TaskRuns need of what Tekton copied from its parent. Where that is not all
-/// there, the parent is not coscheduled, and neither is its part.
-fn join(run: &PipelineRun) -> Admission {
-    let Some((mode, group, _)) = handed_on(&run.annotations) else {
+/// there, or not the parent's own, the parent is not coscheduled, and neither is its part.
+fn join(run: &PipelineRun, parents_group: Option<&str>) -> Admission {
+    let Some((mode, group, _)) = handed_on(&run.annotations, parents_group) else {
         return Admission {
             remove_annotations: present(&run.annotations, |_| true),
             remove_task_annotations: of_tasks(run),

@@ -56,6 +56,8 @@ pub struct ChildRun {
     pub annotations: BTreeMap<String, String>,
     /// The one of `metadata.ownerReferences` that is the controller.
     pub controller: Option<OwnerReference>,
+    /// Annotation [`GROUP`] of that controller as it is stored, where it is a PipelineRun.
+    pub owner_group: Option<String>,
     /// The username that creates it.
     pub created_by: String,
     /// The workspaces that claims back, in order.
@@ -93,7 +95,8 @@ pub struct ChildAdmission {
 /// Decides about a TaskRun or CustomRun that is being created.
 ///
 /// - Not made by Tekton for a PipelineRun: it loses all annotations that only admission may write.
-/// - Made for a run that is not coscheduled: it keeps what Tekton's own assistant gave it, and nothing else.
+/// - Made for a run that is not coscheduled: it keeps what Tekton's own assistant gave it, and nothing else, whatever the
+///   Pipeline or the task carries.
 /// - `pipelineruns`, `isolate-pipelinerun`: the placeholder of the run (M3).
 /// - `workspaces`: the placeholder of the one claim it uses; none where it uses none, or one that is not known when the
 ///   PipelineRun is created (M1, V9). A TaskRun with more than one claim is not let run (M2).
@@ -104,8 +107,9 @@ pub fn admit_run(run: &ChildRun, tekton_controller: &str) -> ChildAdmission {
     if !run.joins_owner(tekton_controller) {
         return ignored(without(run, |_| true));
     }
-    let Some((mode, group, claims)) = handed_on(&run.annotations) else {
-        let coscheduled = run.annotations.contains_key(MODE);
+    let Some((mode, group, claims)) = handed_on(&run.annotations, run.owner_group.as_deref())
+    else {
+        let coscheduled = run.owner_group.is_some();
         return without(run, |key| coscheduled || key != TEKTON_AFFINITY_ASSISTANT);
     };
     let (assistant, cancel) = match mode {

@@ -119,13 +119,20 @@ pub(crate) fn claims_to_annotation(claims: &RunClaims) -> String {
     serde_json::to_value(claims).unwrap_or_default().to_string()
 }
 
-/// What a run hands on to what Tekton makes of it: mode, group and claims, where all of them can be read.
+/// What a run hands on to what Tekton makes of it: mode, group and claims, where all of them can be read and the group is
+/// the run's own. Tekton also copies what a Pipeline or an embedded task carries, wherever the run has nothing under that
+/// key: a run that is coscheduled has all three, and one that is left alone has no group.
 pub(crate) fn handed_on(
     annotations: &BTreeMap<String, String>,
+    owners_group: Option<&str>,
 ) -> Option<(Mode, Group, RunClaims)> {
     let faults = &mut Vec::new();
     let mode = read_mode(annotations.get(MODE)?, faults)?;
-    let group = read_group(annotations.get(GROUP)?, faults)?;
+    let group = annotations.get(GROUP)?;
+    if Some(group.as_str()) != owners_group {
+        return None;
+    }
+    let group = read_group(group, faults)?;
     let claims = read_claims(annotations.get(CLAIMS)?, faults)?;
     Some((mode, group, claims))
 }

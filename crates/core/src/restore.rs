@@ -188,6 +188,7 @@ mod tests {
             created_by: "alice",
             pipeline_override: None,
             namespace_override: None,
+            owner_group: None,
         };
         admit(Ok(configuration), TEKTON_CONTROLLER, &question)
             .unwrap()

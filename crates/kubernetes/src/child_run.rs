@@ -7,29 +7,32 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::Value;
 
 /// The object as `core` sees it; `None` where it is neither. What is malformed in `spec` is left out: Tekton's own
-/// admission refuses it.
+/// admission refuses it. What its owner's group is, the object does not say.
 pub fn view(kind: &str, metadata: &ObjectMeta, spec: &Value, username: &str) -> Option<ChildRun> {
     let kind = [ChildKind::TaskRun, ChildKind::CustomRun]
         .into_iter()
         .find(|known| known.as_str() == kind)?;
-    let owners = metadata.owner_references.iter().flatten();
-    let controller = owners
-        .filter(|owner| owner.controller == Some(true))
-        .map(|owner| OwnerReference {
-            api_version: owner.api_version.clone(),
-            kind: owner.kind.clone(),
-            name: owner.name.clone(),
-            uid: owner.uid.clone(),
-        })
-        .next();
     Some(ChildRun {
         kind,
         name: metadata.name.clone().unwrap_or_default(),
         annotations: metadata.annotations.clone().unwrap_or_default(),
-        controller,
+        controller: controller(metadata),
+        owner_group: None,
         created_by: username.to_owned(),
         claims: claims(&spec["workspaces"]),
         params: Params::read(&spec["params"]),
+    })
+}
+
+/// The one of an object's owners that is its controller.
+pub fn controller(metadata: &ObjectMeta) -> Option<OwnerReference> {
+    let mut owners = metadata.owner_references.iter().flatten();
+    let controller = owners.find(|owner| owner.controller == Some(true))?;
+    Some(OwnerReference {
+        api_version: controller.api_version.clone(),
+        kind: controller.kind.clone(),
+        name: controller.name.clone(),
+        uid: controller.uid.clone(),
     })
 }
 
@@ -81,6 +84,7 @@ mod tests {
                 name: "build".to_owned(),
                 uid: "u".to_owned(),
             }),
+            owner_group: None,
             created_by: "tekton".to_owned(),
             claims: vec![BoundClaim {
                 workspace: "source".to_owned(),

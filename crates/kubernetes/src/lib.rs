@@ -10,6 +10,7 @@ pub mod admission;
 pub mod child_run;
 pub mod claims;
 pub mod labels;
+pub mod pipeline;
 pub mod pipeline_run;
 pub mod pods;
 pub mod scheduling;

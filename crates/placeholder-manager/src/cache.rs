@@ -3,6 +3,7 @@
 
 mod identities;
 mod kind;
+mod parts;
 mod view;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -18,6 +19,7 @@ use coscheduler_kubernetes::pods;
 
 use identities::Identities;
 pub(crate) use kind::Kind;
+use parts::Parts;
 pub(crate) use view::{Phase, Placeholder};
 
 /// Changes that a slow reader of [`Cache::subscribe`] may be behind before it is told to start over.
@@ -42,7 +44,7 @@ pub(crate) struct Run {
     pub pipeline_run: BTreeMap<String, Arc<PipelineRun>>,
     /// Its placeholders' StatefulSets.
     pub stateful_sets: BTreeMap<String, Arc<StatefulSet>>,
-    /// Its TaskRuns' pods, and its placeholders' pods.
+    /// The pods of its TaskRuns and of its parts' TaskRuns, and its placeholders' pods.
     pub pods: BTreeMap<String, Arc<Pod>>,
     /// The claims made for it.
     pub claims: BTreeMap<String, Arc<PersistentVolumeClaim>>,
@@ -69,6 +71,7 @@ pub(crate) struct Cache {
 #[derive(Debug, Default)]
 struct Index {
     runs: HashMap<RunKey, Run>,
+    parts: Parts,
     identities: Identities,
 }
 
@@ -83,14 +86,13 @@ impl Default for Cache {
 }
 
 impl Cache {
-    /// Takes in an object that was created or changed. Answers the run it belongs to.
+    /// Takes in an object that was created or changed. Answers the run it belongs to: the one with the placeholders.
     pub(crate) fn apply<K: Kind>(&self, object: K) -> Option<RunKey> {
         let key = object.run_key()?;
         let name = object.name().to_owned();
-        self.update(&key, |run| {
+        Some(self.update(&key, |run| {
             K::slot(run).insert(name, Arc::new(object));
-        });
-        Some(key)
+        }))
     }
 
     /// Takes in the answer to a write, unless the watch has said meanwhile that the object is gone.
@@ -104,13 +106,12 @@ impl Cache {
         });
     }
 
-    /// Forgets an object. Answers the run it belonged to.
+    /// Forgets an object. Answers the run it belonged to, as [`Self::apply`] does.
     pub(crate) fn delete<K: Kind>(&self, object: &K) -> Option<RunKey> {
         let key = object.run_key()?;
-        self.update(&key, |run| {
+        Some(self.update(&key, |run| {
             K::slot(run).remove(object.name());
-        });
-        Some(key)
+        }))
     }
 
     /// Forgets every object of a kind that a fresh list did not have. Answers the runs they belonged to.
@@ -134,7 +135,17 @@ impl Cache {
 
     /// Everything that belongs to a run, as it is now.
     pub(crate) fn get(&self, key: &RunKey) -> Option<Run> {
-        self.read().runs.get(key).cloned()
+        let index = self.read();
+        let mut run = index.runs.get(key).cloned()?;
+        for part in index.parts.of(key) {
+            let pods = index.runs.get(&part).map(|part| &part.pods);
+            run.pods.extend(
+                pods.into_iter()
+                    .flatten()
+                    .map(|(name, pod)| (name.clone(), pod.clone())),
+            );
+        }
+        Some(run)
     }
 
     /// Every run, done or not, that placeholders or claims exist for.
@@ -176,14 +187,21 @@ impl Cache {
         self.version.subscribe()
     }
 
-    fn update(&self, key: &RunKey, change: impl FnOnce(&mut Run)) {
+    /// Changes what belongs to a run. Answers the run that has the placeholders.
+    fn update(&self, key: &RunKey, change: impl FnOnce(&mut Run)) -> RunKey {
         let mut index = self.write();
         let run = index.runs.entry(key.clone()).or_default();
         let (before, was) = (view::placeholders(key, run), run.itself());
         change(run);
         let (after, is) = (view::placeholders(key, run), run.itself());
-        if run.is_empty() {
+        let gone = run.is_empty();
+        if let Some(itself) = &is {
+            index.parts.learn(key, itself);
+        }
+        let whole = index.parts.whole(key);
+        if gone {
             index.runs.remove(key);
+            index.parts.forget(key);
         }
         index.identities.replace(was, is);
         // Sent under the lock, so that changes leave in the order in which they happened.
@@ -193,6 +211,7 @@ impl Cache {
         }
         drop(index);
         self.version.send_modify(|version| *version += 1);
+        whole
     }
 
     fn read(&self) -> RwLockReadGuard<'_, Index> {
@@ -234,132 +253,4 @@ impl Run {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use coscheduler_kubernetes::labels::PIPELINE_RUN_UID;
-    use serde_json::json;
-
-    fn key(uid: &str) -> RunKey {
-        RunKey {
-            namespace: "ci".to_owned(),
-            uid: uid.to_owned(),
-        }
-    }
-
-    fn run(name: &str, uid: &str) -> PipelineRun {
-        PipelineRun {
-            namespace: "ci".to_owned(),
-            name: name.to_owned(),
-            uid: uid.to_owned(),
-            ..PipelineRun::default()
-        }
-    }
-
-    fn set(uid: &str) -> StatefulSet {
-        serde_json::from_value(json!({"metadata": {
-            "namespace": "ci", "name": "affinity-assistant-0123456789",
-            "ownerReferences": [{"apiVersion": "tekton.dev/v1", "kind": "PipelineRun", "name": "run", "uid": uid, "controller": true}],
-        }}))
-        .unwrap()
-    }
-
-    fn placeholder_pod(uid: &str, node: Option<&str>) -> Pod {
-        serde_json::from_value(json!({
-            "metadata": {"namespace": "ci", "name": "affinity-assistant-0123456789-0", "labels": {
-                PIPELINE_RUN_UID: uid,
-                "app.kubernetes.io/component": "affinity-assistant",
-                "app.kubernetes.io/instance": "affinity-assistant-0123456789",
-            }},
-            "spec": {"containers": [], "nodeName": node},
-        }))
-        .unwrap()
-    }
-
-    #[test]
-    fn a_run_is_forgotten_with_its_last_object() {
-        let cache = Cache::default();
-        assert_eq!(cache.apply(run("run", "u")), Some(key("u")));
-        assert_eq!(cache.apply(set("u")), Some(key("u")));
-        cache.delete(&run("run", "u"));
-        assert!(cache.get(&key("u")).is_some());
-        cache.delete(&set("u"));
-        assert!(cache.get(&key("u")).is_none());
-    }
-
-    #[test]
-    fn a_fresh_list_forgets_a_run_that_was_replaced_under_its_name() {
-        let cache = Cache::default();
-        cache.apply(run("run", "old"));
-        cache.apply(set("old"));
-        cache.apply(run("run", "new"));
-        let listed = HashSet::from([(key("new"), "run".to_owned())]);
-        assert_eq!(cache.retain::<PipelineRun>(&listed), [key("old")]);
-        assert!(cache.get(&key("old")).unwrap().pipeline_run.is_empty());
-        assert!(!cache.get(&key("new")).unwrap().pipeline_run.is_empty());
-    }
-
-    #[test]
-    fn a_run_is_known_by_its_uid_and_newest_version_until_it_goes() {
-        let at = |version: &str| PipelineRun {
-            resource_version: version.to_owned(),
-            ..run("run", "u")
-        };
-        let uid = |run: Option<Arc<PipelineRun>>| run.map(|run| run.uid.clone());
-        let cache = Cache::default();
-        cache.apply(at("1"));
-        cache.apply(at("2"));
-        assert_eq!(uid(cache.pipeline_run("u")), Some("u".to_owned()));
-        assert_eq!(uid(cache.pipeline_run_at("2")), Some("u".to_owned()));
-        assert_eq!(uid(cache.pipeline_run_at("1")), None);
-        // An object of the run says nothing about the run itself.
-        cache.apply(set("u"));
-        cache.delete(&at("2"));
-        assert_eq!(uid(cache.pipeline_run("u")), None);
-        assert_eq!(uid(cache.pipeline_run_at("2")), None);
-    }
-
-    #[test]
-    fn a_placeholder_is_announced_as_it_is_bound_and_goes() {
-        let cache = Cache::default();
-        let mut changes = cache.subscribe();
-        cache.apply(set("u"));
-        cache.apply(placeholder_pod("u", None));
-        cache.apply(placeholder_pod("u", Some("node-1")));
-        cache.delete(&set("u"));
-        let mut seen = Vec::new();
-        while let Ok(change) = changes.try_recv() {
-            seen.push((
-                change.placeholder.phase,
-                change.placeholder.node,
-                change.deleted,
-            ));
-        }
-        assert_eq!(
-            seen,
-            [
-                (Phase::Pending, String::new(), false),
-                (Phase::Bound, "node-1".to_owned(), false),
-                (Phase::Bound, "node-1".to_owned(), true),
-            ]
-        );
-    }
-
-    #[test]
-    fn the_answer_to_a_write_does_not_bring_back_what_is_gone() {
-        let cache = Cache::default();
-        cache.refresh(set("u"));
-        assert!(cache.get(&key("u")).is_none());
-        cache.apply(set("u"));
-        cache.refresh(set("u"));
-        assert_eq!(cache.get(&key("u")).unwrap().stateful_sets.len(), 1);
-    }
-
-    #[test]
-    fn what_belongs_to_nobody_is_not_kept() {
-        let cache = Cache::default();
-        let stranger: Pod =
-            serde_json::from_value(json!({"metadata": {"namespace": "ci", "name": "p"}})).unwrap();
-        assert_eq!(cache.apply(stranger), None);
-        assert!(cache.placeholders().is_empty());
-    }
-}
+mod tests;

@@ -34,6 +34,7 @@ fn by_alice<'a>(run: &'a PipelineRun, request_uid: &'a str) -> Question<'a> {
         created_by: "alice",
         pipeline_override: None,
         namespace_override: None,
+        owner_group: None,
     }
 }
 
@@ -638,6 +639,7 @@ fn a_part_of_a_run_has_its_parents_placeholders_and_none_of_its_own() {
         let part = part(mode);
         let by_tekton = Question {
             created_by: TEKTON_CONTROLLER,
+            owner_group: part.annotations.get(GROUP).map(String::as_str),
             ..by_alice(&part, UID)
         };
         // Whatever the configuration has become meanwhile (M8).
@@ -694,6 +696,22 @@ fn a_part_of_a_run_that_was_left_alone_is_left_alone() {
         ask(&configuration(Mode::PipelineRuns), &by_tekton),
         Ok(Admission::default())
     );
+}
+
+/// The parent's Pipeline has annotations that Tekton copies where the parent has none.
+#[test]
+fn m8_a_pipeline_cannot_make_a_part_of_a_run_join_a_group() {
+    let forged = part(Mode::PipelineRuns);
+    for owner_group in [None, Some("0123456789")] {
+        let by_tekton = Question {
+            created_by: TEKTON_CONTROLLER,
+            owner_group,
+            ..by_alice(&forged, UID)
+        };
+        let admission = ask(&configuration(Mode::PipelineRuns), &by_tekton).unwrap();
+        let stored = admission.apply(&forged).annotations;
+        assert_eq!(stored.into_keys().collect::<Vec<_>>(), ["note"]);
+    }
 }
 
 #[test]

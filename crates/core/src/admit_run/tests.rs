@@ -33,6 +33,7 @@ fn annotations(mode: Mode) -> BTreeMap<String, String> {
         created_by: "alice",
         pipeline_override: None,
         namespace_override: None,
+        owner_group: None,
     };
     admit(Ok(&configuration), TEKTON_CONTROLLER, &question)
         .unwrap()
@@ -51,10 +52,12 @@ fn pipeline_run_owner() -> OwnerReference {
 
 /// A TaskRun that Tekton makes of that run, with these workspaces.
 fn task_run(mode: Mode, claims: &[(&str, &str)]) -> ChildRun {
+    let annotations = annotations(mode);
     ChildRun {
         kind: ChildKind::TaskRun,
         name: "build-compile".to_owned(),
-        annotations: annotations(mode),
+        owner_group: annotations.get(GROUP).cloned(),
+        annotations,
         controller: Some(pipeline_run_owner()),
         created_by: TEKTON_CONTROLLER.to_owned(),
         claims: claims
@@ -175,6 +178,37 @@ fn m9_a_run_that_was_left_to_tekton_keeps_tektons_assistant_and_nothing_else() {
         admit_run(&untouched, TEKTON_CONTROLLER),
         ChildAdmission::default()
     );
+}
+
+/// Tekton copies what a Pipeline or an embedded task carries to the TaskRuns, where the run has nothing of that name.
+#[test]
+fn m8_a_pipeline_cannot_make_tasks_of_a_run_that_was_left_alone_join_a_group() {
+    for mode in [
+        Mode::Workspaces,
+        Mode::PipelineRuns,
+        Mode::IsolatePipelineRun,
+    ] {
+        let claims = [
+            ("source", source_claim()),
+            ("cache", "build-cache".to_owned()),
+        ];
+        let claims: Vec<_> = claims
+            .iter()
+            .map(|(name, claim)| (*name, claim.as_str()))
+            .collect();
+        let mut run = task_run(mode, &claims);
+        run.owner_group = None;
+        // As unmodified Tekton has it, which may have put its own assistant there.
+        check(&run, run.annotations[TEKTON_AFFINITY_ASSISTANT].as_str());
+        assert!(
+            admit_run(&run, TEKTON_CONTROLLER)
+                .set_annotations
+                .is_empty()
+        );
+
+        run.owner_group = Some("0123456789".to_owned());
+        assert_eq!(stored(&run).into_keys().collect::<Vec<_>>(), ["note"]);
+    }
 }
 
 #[test]

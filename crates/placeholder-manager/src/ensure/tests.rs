@@ -40,6 +40,7 @@ fn stored() -> PipelineRun {
         created_by: "alice",
         pipeline_override: None,
         namespace_override: None,
+        owner_group: None,
     };
     admit(Ok(&configuration), TEKTON_CONTROLLER, &question)
         .unwrap()

@@ -75,6 +75,7 @@ pub fn child_run(message: wire::AdmitRunRequest) -> Result<ChildRun, Vec<Violati
             name: owner.name,
             uid: owner.uid,
         }),
+        owner_group: message.owner_group,
         created_by: message.username,
         claims: message
             .claims
@@ -101,6 +102,7 @@ pub fn child_run_to_wire(run: ChildRun) -> wire::AdmitRunRequest {
             name: owner.name,
             uid: owner.uid,
         }),
+        owner_group: run.owner_group,
         username: run.created_by,
         claims: run
             .claims
@@ -283,6 +285,7 @@ mod tests {
                 name: "build".to_owned(),
                 uid: "u".to_owned(),
             }),
+            owner_group: Some("0123456789".to_owned()),
             created_by: "tekton".to_owned(),
             claims: vec![BoundClaim {
                 workspace: "source".to_owned(),

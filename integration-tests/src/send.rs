@@ -1,0 +1,79 @@
+//! Objects sent to the API server as they stand, and what it answers: warnings and refusals too, as kubectl shows them.
+
+use anyhow::ensure;
+use kube::client::Body;
+use serde_json::Value;
+
+use crate::Scene;
+
+/// What the API server answered.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    /// The HTTP status.
+    pub code: u16,
+    /// The warnings, in order.
+    pub warnings: Vec<String>,
+    /// The object as it is stored, or the `Status` that says why it is not.
+    pub object: Value,
+}
+
+impl Answer {
+    /// The answer, where it is no refusal.
+    ///
+    /// # Errors
+    ///
+    /// The refusal.
+    pub fn accepted(self) -> anyhow::Result<Self> {
+        ensure!(self.code < 300, "{}: {}", self.code, self.object);
+        Ok(self)
+    }
+
+    /// An annotation of the object.
+    pub fn annotation(&self, key: &str) -> Option<&str> {
+        self.object["metadata"]["annotations"][key].as_str()
+    }
+}
+
+impl Scene<'_> {
+    /// Sends JSON about objects of the test's namespace: `resource` is `tekton.dev/v1/pipelineruns`, with a name behind it
+    /// for one that exists, and with a query perhaps. A `PATCH` is a merge patch.
+    ///
+    /// # Errors
+    ///
+    /// Where the API server cannot be asked.
+    pub async fn send(
+        &self,
+        method: &str,
+        resource: &str,
+        object: &Value,
+    ) -> anyhow::Result<Answer> {
+        let mut parts = resource.splitn(3, '/');
+        let mut part = || parts.next().unwrap_or_default();
+        let (group, version, path) = (part(), part(), part());
+        let content_type = match method {
+            "PATCH" => "application/merge-patch+json",
+            _ => "application/json",
+        };
+        let request = http::Request::builder()
+            .method(method)
+            .uri(format!(
+                "/apis/{group}/{version}/namespaces/{}/{path}",
+                self.namespace
+            ))
+            .header(http::header::CONTENT_TYPE, content_type)
+            .body(Body::from(serde_json::to_vec(object)?))?;
+        let answer = self.client.send(request).await?;
+        let code = answer.status().as_u16();
+        let warnings = answer.headers().get_all(http::header::WARNING);
+        let warnings = warnings
+            .iter()
+            .map(|warning| Ok(warning.to_str()?.replace("\\\"", "\"")))
+            .collect::<anyhow::Result<_>>()?;
+        let body = answer.into_body().collect_bytes().await?;
+        Ok(Answer {
+            code,
+            warnings,
+            object: serde_json::from_slice(&body)?,
+        })
+    }
+}

@@ -1,0 +1,825 @@
+//! Who chooses a run's mode, and who does not: annotation `coscheduler.dev/coschedule` on PipelineRun, Pipeline and
+//! Namespace within what the operator allows, against everything else that a Pipeline or a Task may carry. And what becomes
+//! of a TaskRun that its run's mode cannot serve.
+//!
+//! All tests share one stack in mode `pipelineruns` whose operator allows `disabled` and `workspaces`.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, ensure};
+use coscheduler_core::annotations::{
+    CLAIMS, GROUP, MODE, OVERRIDE, PART_OF, PINNED, TEKTON_AFFINITY_ASSISTANT,
+};
+use coscheduler_kubernetes::pipeline_run::{PipelineRun, to_json};
+use coscheduler_proto::json::object_to_struct;
+use coscheduler_proto::planner::planner_service_client::PlannerServiceClient;
+use coscheduler_proto::planner::{PlanRequest, PlanResponse};
+use integration_tests::installation::kubectl;
+use integration_tests::look::{condition, node, succeeded};
+use integration_tests::runs::run;
+use integration_tests::send::Answer;
+use integration_tests::{Scene, shared};
+use k8s_openapi::api::apps::v1::StatefulSet;
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Node, Pod};
+use k8s_openapi::api::events::v1::Event;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
+use kube::{Api, ResourceExt as _};
+use serde_json::{Value, json};
+use testbed::services::{CONFIG_MAP, NAMESPACE, Service};
+use tokio::sync::OnceCell;
+use tonic::Status;
+
+type Outcome = anyhow::Result<()>;
+
+const PIPELINE_RUNS: &str = "tekton.dev/v1/pipelineruns";
+const PIPELINES: &str = "tekton.dev/v1/pipelines";
+
+/// A test on the shared stack, once the planner knows what the operator allows.
+fn overridable(test: impl AsyncFnOnce(Scene<'static>) -> Outcome) -> Outcome {
+    static ALLOWED: OnceCell<()> = OnceCell::const_new();
+    shared(async |scene| {
+        let allow = async || {
+            let config: Api<ConfigMap> = Api::namespaced(scene.client.clone(), NAMESPACE);
+            let patch =
+                Patch::Merge(json!({"data": {"allowed-overrides": "disabled, workspaces"}}));
+            config
+                .patch(CONFIG_MAP, &PatchParams::default(), &patch)
+                .await?;
+            let overriding = run("dry")
+                .task("one", &[], &[])
+                .metadata("annotations", json!({OVERRIDE: "disabled"}))
+                .into_json();
+            let allowed = async {
+                while plan(&scene, &overriding).await?.is_err() {
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+                anyhow::Ok(())
+            };
+            tokio::time::timeout(Duration::from_secs(60), allowed).await?
+        };
+        ALLOWED.get_or_try_init(allow).await?;
+        test(scene).await
+    })
+}
+
+/// What the planner says about a run, as it is.
+async fn plan(scene: &Scene<'_>, object: &Value) -> anyhow::Result<Result<PlanResponse, Status>> {
+    let address = scene.stack.services.grpc_address(Service::AffinityPlanner);
+    let request = PlanRequest {
+        pipeline_run: Some(object_to_struct(object)),
+        ..PlanRequest::default()
+    };
+    let answer = PlannerServiceClient::connect(address)
+        .await?
+        .plan(request)
+        .await;
+    Ok(answer.map(tonic::Response::into_inner))
+}
+
+/// Chooses a mode for a namespace.
+async fn annotate_namespace(scene: &Scene<'_>, mode: &str) -> Outcome {
+    let patch = Patch::Merge(json!({"metadata": {"annotations": {OVERRIDE: mode}}}));
+    Api::<Namespace>::all(scene.client.clone())
+        .patch(&scene.namespace, &PatchParams::default(), &patch)
+        .await?;
+    Ok(())
+}
+
+/// A Pipeline with one task.
+fn pipeline(name: &str, annotations: &Value) -> Value {
+    json!({
+        "apiVersion": "tekton.dev/v1",
+        "kind": "Pipeline",
+        "metadata": {"name": name, "annotations": annotations},
+        "spec": {"tasks": [{"name": "one", "taskSpec": {"steps": steps()}}]},
+    })
+}
+
+fn steps() -> Value {
+    json!([{"name": "step", "image": "example/image", "command": ["true"]}])
+}
+
+/// A run of whatever `reference` names, that does not start by itself.
+fn pending(name: &str, reference: &Value, annotations: &Value) -> Value {
+    json!({
+        "apiVersion": "tekton.dev/v1",
+        "kind": "PipelineRun",
+        "metadata": {"name": name, "annotations": annotations},
+        "spec": {"pipelineRef": reference, "status": "PipelineRunPending"},
+    })
+}
+
+/// A run of that Pipeline that starts at once.
+fn started(name: &str, pipeline: &str, annotations: &Value) -> Value {
+    let mut object = pending(name, &json!({"name": pipeline}), annotations);
+    object["spec"].as_object_mut().unwrap().remove("status");
+    object
+}
+
+/// What a Pipeline or PipelineRun is given to choose this mode, or none.
+fn choice(mode: Option<&str>) -> Value {
+    mode.map_or_else(|| json!({}), |mode| json!({OVERRIDE: mode}))
+}
+
+fn message(answer: &Answer) -> String {
+    answer.object["message"]
+        .as_str()
+        .unwrap_or_default()
+        .to_owned()
+}
+
+#[test]
+fn b1_the_run_chooses_before_the_pipeline_before_the_namespace_before_the_cluster() -> Outcome {
+    overridable(async |plain| {
+        let annotated = plain.stack.scene().await?;
+        annotate_namespace(&annotated, "workspaces").await?;
+        // The webhook's watch of Namespaces has seen it.
+        let sees = async {
+            let probe = pending("probe", &json!({"resolver": "none"}), &json!({}));
+            let path = format!("{PIPELINE_RUNS}?dryRun=All");
+            while annotated
+                .send("POST", &path, &probe)
+                .await?
+                .accepted()?
+                .annotation(MODE)
+                != Some("workspaces")
+            {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+            anyhow::Ok(())
+        };
+        tokio::time::timeout(Duration::from_secs(60), sees).await??;
+
+        let (scenes, mut count) = ([("", &plain), ("workspaces", &annotated)], 0);
+        for (of_namespace, scene) in scenes {
+            for of_pipeline in [
+                None,
+                Some("pipelineruns"),
+                Some("workspaces"),
+                Some("disabled"),
+            ] {
+                for of_run in [
+                    None,
+                    Some("pipelineruns"),
+                    Some("workspaces"),
+                    Some("disabled"),
+                ] {
+                    count += 1;
+                    let name = format!("case-{count}");
+                    // Nobody waits for anything between the two, as in `kubectl apply -f both.yaml`.
+                    let object = pipeline(&name, &choice(of_pipeline));
+                    scene.send("POST", PIPELINES, &object).await?.accepted()?;
+                    let object = pending(&name, &json!({"name": name}), &choice(of_run));
+                    let created = scene
+                        .send("POST", PIPELINE_RUNS, &object)
+                        .await?
+                        .accepted()?;
+                    let of_namespace = (!of_namespace.is_empty()).then_some(of_namespace);
+                    let expect = of_run
+                        .or(of_pipeline)
+                        .or(of_namespace)
+                        .unwrap_or("pipelineruns");
+                    let expect = (expect != "disabled").then_some(expect);
+                    assert_eq!(
+                        created.annotation(MODE),
+                        expect,
+                        "run {of_run:?}, Pipeline {of_pipeline:?}, Namespace {of_namespace:?}"
+                    );
+                    assert_eq!(created.warnings, Vec::<String>::new());
+                }
+            }
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn b1_what_is_not_allowed_is_refused_with_who_allows_what() -> Outcome {
+    overridable(async |scene| {
+        let refused = async |name: &str, of_pipeline: Option<&str>, of_run: Option<&str>| {
+            let object = pipeline(name, &choice(of_pipeline));
+            scene.send("POST", PIPELINES, &object).await?.accepted()?;
+            let object = pending(name, &json!({"name": name}), &choice(of_run));
+            let answer = scene.send("POST", PIPELINE_RUNS, &object).await?;
+            ensure!(answer.code == 422, "{answer:?}");
+            Ok(message(&answer))
+        };
+        let allowed = "\"isolate-pipelinerun\" may not be chosen here; the operator allows it with key allowed-overrides of \
+             ConfigMap coscheduler-config; allowed: pipelineruns, as the cluster's coschedule says, and workspaces, disabled \
+             of allowed-overrides";
+        let told = refused("own", None, Some("isolate-pipelinerun")).await?;
+        assert!(
+            told.contains("metadata.annotations[coscheduler.dev/coschedule]")
+                && told.contains(allowed),
+            "{told}"
+        );
+        let told = refused("of-pipeline", Some("isolate-pipelinerun"), None).await?;
+        assert!(
+            told.contains("spec.pipelineRef.name")
+                && told.contains("of Pipeline \"of-pipeline\"")
+                && told.contains(allowed),
+            "{told}"
+        );
+        let told = refused("no-mode", Some("sideways"), None).await?;
+        assert!(
+            told.contains("\"sideways\" is not a coschedule mode; allowed: workspaces"),
+            "{told}"
+        );
+
+        annotate_namespace(&scene, "isolate-pipelinerun").await?;
+        let object = run("of-namespace").task("one", &[], &[]).into_json();
+        let refusal = async {
+            loop {
+                let answer = scene
+                    .send("POST", &format!("{PIPELINE_RUNS}?dryRun=All"), &object)
+                    .await?;
+                if answer.code == 422 {
+                    return anyhow::Ok(message(&answer));
+                }
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        };
+        let told = tokio::time::timeout(Duration::from_secs(60), refusal).await??;
+        assert!(
+            told.contains(&format!("of Namespace {:?}", scene.namespace)) && told.contains(allowed),
+            "{told}"
+        );
+        // The run's own choice comes first, so that it is not refused for the Namespace's.
+        let object = pending(
+            "own-choice",
+            &json!({"name": "own"}),
+            &choice(Some("disabled")),
+        );
+        scene
+            .send("POST", PIPELINE_RUNS, &object)
+            .await?
+            .accepted()?;
+        Ok(())
+    })
+}
+
+#[test]
+fn b1_a_pipeline_that_chooses_disabled_leaves_its_runs_to_tekton() -> Outcome {
+    overridable(async |scene| {
+        let object = pipeline("left-alone", &choice(Some("disabled")));
+        scene.send("POST", PIPELINES, &object).await?.accepted()?;
+        let object = started("left-alone", "left-alone", &json!({}));
+        scene
+            .send("POST", PIPELINE_RUNS, &object)
+            .await?
+            .accepted()?;
+        let done = scene.succeeds("left-alone").await?;
+        let pinned: Vec<_> = PINNED
+            .into_iter()
+            .filter(|key| done.annotations().contains_key(*key))
+            .collect();
+        assert_eq!(pinned, Vec::<&str>::new());
+        let objects = scene.objects().await?;
+        assert_eq!(objects.task_pods.len(), 1);
+        assert!(
+            objects.task_pods[0]
+                .spec
+                .as_ref()
+                .unwrap()
+                .affinity
+                .is_none()
+        );
+        assert!(objects.stateful_sets.is_empty());
+
+        // What the Pipeline says later is for later runs: this one keeps what it was created with (M8).
+        let object = pipeline("changes", &choice(Some("workspaces")));
+        scene.send("POST", PIPELINES, &object).await?.accepted()?;
+        let object = pending("before", &json!({"name": "changes"}), &json!({}));
+        scene
+            .send("POST", PIPELINE_RUNS, &object)
+            .await?
+            .accepted()?;
+        let change = json!({"metadata": {"annotations": choice(Some("disabled"))}});
+        scene
+            .send("PATCH", &format!("{PIPELINES}/changes"), &change)
+            .await?
+            .accepted()?;
+        let edited = scene
+            .send("PATCH", &format!("{PIPELINE_RUNS}/before"), &change)
+            .await?
+            .accepted()?;
+        assert_eq!(edited.annotation(MODE), Some("workspaces"));
+        assert!(
+            edited
+                .warnings
+                .iter()
+                .any(|told| told.contains("comes too late")),
+            "{:?}",
+            edited.warnings
+        );
+        Ok(())
+    })
+}
+
+#[test]
+fn b1_the_multi_arch_example_runs_on_nodes_of_both_architectures() -> Outcome {
+    overridable(async |scene| {
+        // Half of the nodes are arm64 from here on.
+        let nodes: Api<Node> = Api::all(scene.client.clone());
+        let arm64 = Patch::Merge(json!({"metadata": {"labels": {"kubernetes.io/arch": "arm64"}}}));
+        for name in ["node-2", "node-4"] {
+            nodes.patch(name, &PatchParams::default(), &arm64).await?;
+        }
+        let arguments = |more| {
+            let file = ["create", "-f", "examples/multi-arch.yaml", "-o", "json"];
+            [&file[..], &["--namespace", &scene.namespace], more].concat()
+        };
+        let created = kubectl(&scene.stack.bed, &arguments(&[])).await?;
+        let created: PipelineRun = serde_json::from_str(&created)?;
+        scene.succeeds(&created.name_any()).await?;
+        let pods = scene.objects().await?.task_pods;
+        assert_eq!(pods.len(), 5);
+        let arch = |name: &str| {
+            if ["node-2", "node-4"].contains(&name) {
+                "arm64"
+            } else {
+                "amd64"
+            }
+        };
+        for pod in &pods {
+            let task = &pod.labels()["tekton.dev/pipelineTask"];
+            if let Some((_, wanted)) = task.split_once('-') {
+                assert_eq!(arch(node(pod).unwrap()), wanted, "{task}");
+            }
+        }
+
+        // Without its annotation it could not end.
+        let object = kubectl(&scene.stack.bed, &arguments(&["--dry-run=client"])).await?;
+        let mut object: Value = serde_json::from_str(&object)?;
+        object["metadata"]["annotations"] = json!({});
+        object["metadata"]["name"] = json!("on-one-node");
+        scene
+            .send("POST", PIPELINE_RUNS, &object)
+            .await?
+            .accepted()?;
+        scene
+            .until_all::<Pod>("have one of the run that fits no node", |pods| {
+                pods.iter().any(|pod| {
+                    let of_run = |run: &String| run == "on-one-node";
+                    let conditions = pod
+                        .status
+                        .iter()
+                        .flat_map(|status| status.conditions.iter().flatten());
+                    let unschedulable = |reason: Option<&str>| reason == Some("Unschedulable");
+                    pod.labels().contains_key("tekton.dev/taskRun")
+                        && pod
+                            .labels()
+                            .get("tekton.dev/pipelineRun")
+                            .is_some_and(of_run)
+                        && conditions
+                            .into_iter()
+                            .any(|condition| unschedulable(condition.reason.as_deref()))
+                })
+            })
+            .await?;
+        scene
+            .api::<PipelineRun>()
+            .delete("on-one-node", &DeleteParams::background())
+            .await?;
+        Ok(())
+    })
+}
+
+#[test]
+fn b1_a_pipeline_that_is_not_there_is_said_to_be_missing() -> Outcome {
+    overridable(async |scene| {
+        let object = pending("early", &json!({"name": "late"}), &json!({}));
+        let created = scene
+            .send("POST", PIPELINE_RUNS, &object)
+            .await?
+            .accepted()?;
+        assert_eq!(created.annotation(MODE), Some("pipelineruns"));
+        let told = created.warnings.join("\n");
+        assert!(
+            told.contains("there is no Pipeline \"late\"") && told.contains(OVERRIDE),
+            "{told}"
+        );
+
+        // Once it is there, Tekton copies its annotations to the run, and the plan says that this one came too late.
+        let mut late = pipeline("late", &choice(Some("disabled")));
+        late["spec"]["tasks"][0]["taskSpec"]["metadata"] =
+            json!({"annotations": {testbed::DURATION_ANNOTATION: "600s"}});
+        scene.send("POST", PIPELINES, &late).await?.accepted()?;
+        let start = json!({"spec": {"status": null}});
+        scene
+            .send("PATCH", &format!("{PIPELINE_RUNS}/early"), &start)
+            .await?
+            .accepted()?;
+        override_is_ignored(&scene, "early").await
+    })
+}
+
+/// Waits until Tekton has copied the Pipeline's choice to the run, and asks that the plan says that it does not count.
+async fn override_is_ignored(scene: &Scene<'_>, name: &str) -> Outcome {
+    let stored = scene
+        .until(
+            name,
+            "has its Pipeline's annotations",
+            |run: Option<&PipelineRun>| {
+                run.is_some_and(|run| run.annotations().contains_key(OVERRIDE))
+            },
+        )
+        .await?
+        .context("the run is gone")?;
+    assert_eq!(stored.annotations()[MODE], "pipelineruns");
+    let response = plan(scene, &Value::Object(to_json(&stored))).await??;
+    let reasons = response.plan.context("no plan")?.reasons;
+    let ignored = reasons
+        .iter()
+        .find(|reason| reason.message.contains("has no effect"));
+    let told = &ignored.with_context(|| format!("{reasons:?}"))?.message;
+    ensure!(
+        told.contains("\"disabled\"") && told.contains("pipelineruns"),
+        "{told}"
+    );
+    Ok(())
+}
+
+#[test]
+fn b1_the_annotation_of_a_remote_pipeline_does_not_count_and_the_plan_says_so() -> Outcome {
+    overridable(async |scene| {
+        let mut object = pending("remote", &json!({"resolver": "test"}), &json!({}));
+        object["spec"].as_object_mut().unwrap().remove("status");
+        let created = scene
+            .send("POST", PIPELINE_RUNS, &object)
+            .await?
+            .accepted()?;
+        assert_eq!(created.annotation(MODE), Some("pipelineruns"));
+        assert_eq!(created.warnings, Vec::<String>::new());
+
+        // This test is the resolver.
+        let requests = "resolution.tekton.dev/v1beta1/resolutionrequests";
+        let asked = async {
+            loop {
+                let list = scene
+                    .send("GET", requests, &Value::Null)
+                    .await?
+                    .accepted()?;
+                if let Some(name) = list.object["items"][0]["metadata"]["name"].as_str() {
+                    return anyhow::Ok(name.to_owned());
+                }
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        };
+        let asked = tokio::time::timeout(Duration::from_secs(60), asked).await??;
+        let mut found = pipeline("found", &choice(Some("disabled")));
+        found["spec"]["tasks"][0]["taskSpec"]["metadata"] =
+            json!({"annotations": {testbed::DURATION_ANNOTATION: "600s"}});
+        let source = json!({"uri": "test", "digest": {"sha1": "0"}, "entryPoint": ""});
+        let status = json!({"status": {
+            "data": base64(found.to_string().as_bytes()),
+            "source": source,
+            "refSource": source,
+            "conditions": [{
+                "type": "Succeeded", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z",
+            }],
+        }});
+        scene
+            .send("PATCH", &format!("{requests}/{asked}/status"), &status)
+            .await?
+            .accepted()?;
+        override_is_ignored(&scene, "remote").await
+    })
+}
+
+fn base64(bytes: &[u8]) -> String {
+    let text = serde_json::to_value(k8s_openapi::ByteString(bytes.to_vec())).unwrap();
+    text.as_str().unwrap().to_owned()
+}
+
+/// What admission alone may write, all of it readable, as some other run has it.
+fn forged() -> Value {
+    let mut annotations: serde_json::Map<_, _> = PINNED
+        .into_iter()
+        .map(|key| (key.to_owned(), json!("forged")))
+        .collect();
+    annotations.insert(MODE.to_owned(), json!("pipelineruns"));
+    annotations.insert(GROUP.to_owned(), json!("ffffffffff"));
+    annotations.insert(CLAIMS.to_owned(), json!("{}"));
+    Value::Object(annotations)
+}
+
+/// `forged`, without what Tekton itself reads: in a run that is left alone, that is between the Pipeline and Tekton.
+fn forged_of_ours() -> Value {
+    let mut annotations = forged();
+    annotations
+        .as_object_mut()
+        .unwrap()
+        .remove(TEKTON_AFFINITY_ASSISTANT);
+    annotations
+}
+
+/// A Pipeline that carries forged annotations itself, on an embedded task, and on a Task it refers to.
+async fn forging_pipeline(scene: &Scene<'_>, name: &str, annotations: &Value) -> Outcome {
+    let task = json!({
+        "apiVersion": "tekton.dev/v1",
+        "kind": "Task",
+        "metadata": {"name": name, "annotations": annotations},
+        "spec": {"steps": steps()},
+    });
+    scene
+        .send("POST", "tekton.dev/v1/tasks", &task)
+        .await?
+        .accepted()?;
+    let embedded = json!({"metadata": {"annotations": annotations}, "steps": steps()});
+    let mut object = pipeline(name, annotations);
+    object["spec"] = json!({
+        "tasks": [
+            {"name": "referenced", "taskRef": {"name": name}},
+            {"name": "embedded", "taskSpec": embedded},
+            {"name": "plain", "taskSpec": {"steps": steps()}, "runAfter": ["embedded"]},
+        ],
+        "finally": [{"name": "last", "taskSpec": embedded}],
+    });
+    scene.send("POST", PIPELINES, &object).await?.accepted()?;
+    Ok(())
+}
+
+/// For each task, what its pod may only run beside.
+fn assistants(pods: &[Pod]) -> BTreeMap<String, Vec<String>> {
+    let of = |pod: &Pod| -> Option<Vec<String>> {
+        let affinity = pod
+            .spec
+            .as_ref()?
+            .affinity
+            .as_ref()?
+            .pod_affinity
+            .as_ref()?;
+        let terms = affinity
+            .required_during_scheduling_ignored_during_execution
+            .iter()
+            .flatten();
+        let labels = terms.filter_map(|term| {
+            let selector = term.label_selector.as_ref()?.match_labels.as_ref()?;
+            selector.get("app.kubernetes.io/instance").cloned()
+        });
+        Some(labels.collect())
+    };
+    pods.iter()
+        .map(|pod| {
+            let task = pod.labels()["tekton.dev/pipelineTask"].clone();
+            (task, of(pod).unwrap_or_default())
+        })
+        .collect()
+}
+
+#[test]
+fn m8_what_pipelines_and_tasks_carry_moves_no_pod_of_a_coscheduled_run() -> Outcome {
+    overridable(async |scene| {
+        forging_pipeline(&scene, "forging", &forged()).await?;
+        for (name, mode) in [("whole", "pipelineruns"), ("single", "workspaces")] {
+            let object = started(name, "forging", &choice(Some(mode)));
+            let created = scene
+                .send("POST", PIPELINE_RUNS, &object)
+                .await?
+                .accepted()?;
+            let done = scene.succeeds(name).await?;
+            for key in PINNED {
+                let now = done.annotations().get(key).map(String::as_str);
+                assert_eq!(now, created.annotation(key), "{name}: {key}");
+            }
+            let own = match created.annotation(TEKTON_AFFINITY_ASSISTANT).unwrap() {
+                "" => vec![],
+                assistant => vec![assistant.to_owned()],
+            };
+            let pods = scene.objects().await?.task_pods;
+            let of_run: Vec<_> = pods
+                .into_iter()
+                .filter(|pod| pod.labels()["tekton.dev/pipelineRun"] == name)
+                .collect();
+            let found = assistants(&of_run);
+            assert_eq!(found.len(), 4, "{found:?}");
+            for (task, assistants) in found {
+                assert_eq!(assistants, own, "{name}: {task}");
+            }
+        }
+        scene.nothing_left_but(&[]).await
+    })
+}
+
+#[test]
+fn m8_what_pipelines_and_tasks_carry_makes_no_run_that_is_left_alone_coscheduled() -> Outcome {
+    overridable(async |scene| {
+        forging_pipeline(&scene, "forging", &forged_of_ours()).await?;
+        let object = started("left-alone", "forging", &choice(Some("disabled")));
+        scene
+            .send("POST", PIPELINE_RUNS, &object)
+            .await?
+            .accepted()?;
+        let done = scene.succeeds("left-alone").await?;
+        let pinned: Vec<_> = PINNED
+            .into_iter()
+            .filter(|key| done.annotations().contains_key(*key))
+            .collect();
+        assert_eq!(pinned, Vec::<&str>::new());
+        let objects = scene.objects().await?;
+        let found = assistants(&objects.task_pods);
+        assert_eq!(found.len(), 4, "{found:?}");
+        assert!(found.values().all(Vec::is_empty), "{found:?}");
+        assert!(objects.stateful_sets.is_empty());
+        Ok(())
+    })
+}
+
+#[test]
+fn p7_nobody_becomes_a_part_of_a_run_by_saying_so() -> Outcome {
+    overridable(async |scene| {
+        let parent = run("parent")
+            .template("source")
+            .task("one", &["source"], &[])
+            .lasting("one", 600);
+        let parent = scene.submit(parent).await?;
+        let mut annotations: serde_json::Map<_, _> = parent
+            .annotations()
+            .iter()
+            .map(|(key, value)| (key.clone(), json!(value)))
+            .collect();
+        annotations.insert(PART_OF.to_owned(), json!("parent"));
+        let owner = json!([{
+            "apiVersion": "tekton.dev/v1", "kind": "PipelineRun", "name": "parent", "uid": parent.uid(),
+            "controller": true, "blockOwnerDeletion": false,
+        }]);
+        let child = run("child")
+            .task("one", &[], &[])
+            .metadata("annotations", json!(annotations))
+            .metadata("ownerReferences", owner)
+            .into_json();
+        let child = scene
+            .send("POST", PIPELINE_RUNS, &child)
+            .await?
+            .accepted()?;
+        assert_eq!(child.annotation(PART_OF), None);
+        assert_eq!(child.annotation(MODE), Some("pipelineruns"));
+        let own = child.annotation(GROUP).context("no group")?;
+        assert_ne!(own, parent.annotations()[GROUP]);
+        // Its pods are its own placeholder's, and its end is not its parent's.
+        scene.succeeds("child").await?;
+        let pods = scene.objects().await?.task_pods;
+        let of_child: Vec<_> = pods
+            .into_iter()
+            .filter(|pod| pod.labels()["tekton.dev/pipelineRun"] == "child")
+            .collect();
+        assert_eq!(
+            assistants(&of_child)["one"],
+            [format!("affinity-assistant-{own}")]
+        );
+        let of_parent = format!("affinity-assistant-{}", parent.annotations()[GROUP]);
+        let left = scene
+            .until_all::<StatefulSet>("are the parent's alone", |sets| sets.len() == 1)
+            .await?;
+        assert_eq!(left[0].name_any(), of_parent);
+        Ok(())
+    })
+}
+
+#[test]
+fn m2_a_task_run_with_two_claims_fails_its_run_at_once_and_the_author_is_told() -> Outcome {
+    overridable(async |scene| {
+        let refused = |name: &str| {
+            run(name)
+                .metadata("annotations", choice(Some("workspaces")))
+                .template("source")
+                .template("cache")
+                .task("both", &["source", "cache"], &[])
+                .task("other", &["source"], &[])
+                .task("after", &["source"], &["both"])
+                .finally("report", &["cache"])
+                .lasting("other", 3)
+                .into_json()
+        };
+        // The pipeline is embedded, so that it can be told beforehand.
+        let begin = Instant::now();
+        let created = scene
+            .send("POST", PIPELINE_RUNS, &refused("refused"))
+            .await?
+            .accepted()?;
+        let told = created.warnings.join("\n");
+        assert!(
+            told.contains("task \"both\" uses 2 persistent volume claims")
+                && told.contains("it will not run"),
+            "{told}"
+        );
+
+        let ended = scene.done("refused").await?;
+        let took = begin.elapsed();
+        assert!(took < Duration::from_secs(60), "it took {took:?}");
+        assert_eq!(succeeded(&ended), Some("False"));
+        println!("ended after {took:?}: {:?}", condition(&ended));
+        let ran: Vec<_> = assistants(&scene.objects().await?.task_pods)
+            .into_keys()
+            .collect();
+        assert_eq!(
+            ran,
+            ["other", "report"],
+            "the other task and `finally`, and nothing after the refused one"
+        );
+
+        let events = self::events(&scene, "refused", 1).await?;
+        assert_eq!(events.len(), 1, "{events:?}");
+        let event = &events[0];
+        assert_eq!(
+            event.reporting_controller.as_deref(),
+            Some("coscheduler.dev/admission-webhook")
+        );
+        assert_eq!(event.type_.as_deref(), Some("Warning"));
+        assert_eq!(event.regarding.as_ref().unwrap().uid, ended.uid());
+        let claim = |workspace: &str| {
+            coscheduler_core::names::tekton_claim_name(workspace, None, &ended.uid().unwrap())
+        };
+        let note = event.note.as_deref().unwrap_or_default();
+        for part in [
+            "refused-both",
+            "workspace \"source\"",
+            "workspace \"cache\"",
+            &claim("source"),
+            &claim("cache"),
+            "coschedule mode workspaces",
+        ] {
+            assert!(note.contains(part), "{part:?} is not in {note:?}");
+        }
+        println!("Event: {note}");
+
+        let task_runs = "tekton.dev/v1/taskruns";
+        let both = scene
+            .send("GET", &format!("{task_runs}/refused-both"), &Value::Null)
+            .await?
+            .accepted()?;
+        println!("TaskRun status: {}", both.object["status"]["conditions"]);
+        assert_eq!(both.object["spec"]["status"], "TaskRunCancelled");
+
+        // What is only tried leaves no trace. Events are written in order, so that the second one comes after.
+        let tekton = scene
+            .stack
+            .bed
+            .kubeconfig_for("tekton-pipelines", "tekton-pipelines-controller")
+            .await?;
+        let tekton = Scene {
+            stack: scene.stack,
+            client: testbed::services::kube_client(&tekton).await?,
+            namespace: scene.namespace.clone(),
+        };
+        for (name, query) in [("tried", "?dryRun=All"), ("made", "")] {
+            let object = json!({
+                "apiVersion": "tekton.dev/v1",
+                "kind": "TaskRun",
+                "metadata": {
+                    "name": name,
+                    "annotations": ended.annotations(),
+                    "ownerReferences": both.object["metadata"]["ownerReferences"],
+                },
+                "spec": {
+                    "taskSpec": {"steps": steps(), "workspaces": [{"name": "source"}, {"name": "cache"}]},
+                    "workspaces": both.object["spec"]["workspaces"],
+                },
+            });
+            let answer = tekton
+                .send("POST", &format!("{task_runs}{query}"), &object)
+                .await?;
+            assert_eq!(
+                answer.accepted()?.object["spec"]["status"],
+                "TaskRunCancelled",
+                "{name}"
+            );
+        }
+        let events = self::events(&scene, "refused", 2).await?;
+        let about = |name: &str| {
+            let note = format!("TaskRun {name} uses");
+            events
+                .iter()
+                .any(|event| event.note.as_ref().is_some_and(|told| told.contains(&note)))
+        };
+        assert!(
+            events.len() == 2 && about("made") && !about("tried"),
+            "{events:?}"
+        );
+        Ok(())
+    })
+}
+
+/// The Events that the webhook has written about a run, once there are so many.
+async fn events(scene: &Scene<'_>, run: &str, count: usize) -> anyhow::Result<Vec<Event>> {
+    let ours = |event: &Event| {
+        let regarding = event.regarding.as_ref();
+        event.reason.as_deref() == Some("TaskRunRefused")
+            && regarding.and_then(|regarding| regarding.name.as_deref()) == Some(run)
+    };
+    scene
+        .until_all::<Event>("are there", |events| {
+            events.iter().filter(|event| ours(event)).count() >= count
+        })
+        .await?;
+    let mut all = scene
+        .api::<Event>()
+        .list(&ListParams::default())
+        .await?
+        .items;
+    all.retain(ours);
+    Ok(all)
+}

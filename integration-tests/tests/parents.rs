@@ -1,0 +1,207 @@
+//! Pipelines in pipelines, alpha in Tekton: the PipelineRuns that Tekton makes for tasks of another one are parts of it.
+//! They have its placeholder and none of their own, and it stays until their pods have ended.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use std::time::Duration;
+
+use anyhow::Context as _;
+use coscheduler_core::annotations::{GROUP, MODE, PART_OF, PINNED, TEKTON_AFFINITY_ASSISTANT};
+use coscheduler_kubernetes::pipeline_run::PipelineRun;
+use integration_tests::look::node;
+use integration_tests::runs::{Run, run};
+use integration_tests::{Scene, shared};
+use k8s_openapi::api::apps::v1::StatefulSet;
+use k8s_openapi::api::core::v1::{ConfigMap, Pod};
+use kube::api::{ListParams, Patch, PatchParams};
+use kube::{Api, ResourceExt as _};
+use serde_json::{Value, json};
+use tokio::sync::OnceCell;
+
+type Outcome = anyhow::Result<()>;
+
+/// A test on the shared stack, once Tekton lets pipelines be in pipelines.
+fn nested(test: impl AsyncFnOnce(Scene<'static>) -> Outcome) -> Outcome {
+    static ALPHA: OnceCell<()> = OnceCell::const_new();
+    shared(async |scene| {
+        let enable = async || {
+            let flags: Api<ConfigMap> = Api::namespaced(scene.client.clone(), "tekton-pipelines");
+            let patch = Patch::Merge(json!({"data": {"enable-api-fields": "alpha"}}));
+            flags
+                .patch("feature-flags", &PatchParams::default(), &patch)
+                .await?;
+            let probe = parent("probe", &json!([task("only", 1)])).into_json();
+            let taken = async {
+                while scene
+                    .send("POST", "tekton.dev/v1/pipelineruns?dryRun=All", &probe)
+                    .await?
+                    .code
+                    >= 300
+                {
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+                anyhow::Ok(())
+            };
+            tokio::time::timeout(Duration::from_secs(60), taken).await?
+        };
+        ALPHA.get_or_try_init(enable).await?;
+        test(scene).await
+    })
+}
+
+fn task(name: &str, seconds: u32) -> Value {
+    json!({"name": name, "taskSpec": {
+        "metadata": {"annotations": {testbed::DURATION_ANNOTATION: format!("{seconds}s")}},
+        "steps": [{"name": "step", "image": "example/image", "command": ["true"]}],
+    }})
+}
+
+/// A run with a task of its own and one that is a pipeline of these tasks.
+fn parent(name: &str, tasks: &Value) -> Run {
+    let mut object = run(name)
+        .template("source")
+        .task("own", &["source"], &[])
+        .into_json();
+    object["spec"]["pipelineSpec"]["tasks"]
+        .as_array_mut()
+        .unwrap()
+        .push(json!({"name": "inner", "pipelineSpec": {"tasks": tasks}}));
+    let spec = object["spec"].clone();
+    run(name)
+        .spec("pipelineSpec", spec["pipelineSpec"].clone())
+        .spec("workspaces", spec["workspaces"].clone())
+}
+
+#[test]
+fn m3_pipelines_in_a_pipeline_run_on_its_node_and_leave_nothing_of_their_own() -> Outcome {
+    nested(async |scene| {
+        let custom =
+            json!({"name": "custom", "taskRef": {"apiVersion": "example.dev/v1", "kind": "Wait"}});
+        let deep = json!({"name": "deep", "pipelineSpec": {"tasks": [task("deepest", 2)]}});
+        let mut late = task("late", 1);
+        late["runAfter"] = json!(["early"]);
+        let tasks = json!([task("early", 2), late, custom, deep]);
+        let created = scene.submit(parent("whole", &tasks)).await?;
+        let assistant = created.annotations()[TEKTON_AFFINITY_ASSISTANT].clone();
+        let (set, placeholder) = scene.placeholder().await?;
+        assert_eq!(set.name_any(), assistant);
+
+        // The CustomRun of a part carries the annotation, and nothing else of ours. Its controller is this test.
+        let custom_runs = "tekton.dev/v1beta1/customruns";
+        let found = async {
+            loop {
+                let list = scene
+                    .send("GET", custom_runs, &Value::Null)
+                    .await?
+                    .accepted()?;
+                if let Some(item) = list.object["items"].get(0) {
+                    return anyhow::Ok(item["metadata"].clone());
+                }
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        };
+        let found = tokio::time::timeout(Duration::from_secs(60), found).await??;
+        let carried: Vec<_> = PINNED
+            .into_iter()
+            .filter_map(|key| Some((key, found["annotations"][key].as_str()?)))
+            .collect();
+        assert_eq!(carried, [(TEKTON_AFFINITY_ASSISTANT, assistant.as_str())]);
+        let name = found["name"].as_str().unwrap();
+        let succeeded = json!({"status": {"conditions": [{
+            "type": "Succeeded", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z",
+        }]}});
+        scene
+            .send("PATCH", &format!("{custom_runs}/{name}/status"), &succeeded)
+            .await?
+            .accepted()?;
+
+        scene.succeeds("whole").await?;
+        let runs = scene
+            .api::<PipelineRun>()
+            .list(&ListParams::default())
+            .await?
+            .items;
+        assert_eq!(runs.len(), 3, "the run, its part, and that one's");
+        for part in runs.iter().filter(|run| run.name_any() != "whole") {
+            let annotations = part.annotations();
+            let parent = &part.owner_references()[0].name;
+            assert_eq!(annotations[PART_OF], *parent);
+            for key in [MODE, GROUP, TEKTON_AFFINITY_ASSISTANT] {
+                assert_eq!(annotations[key], created.annotations()[key], "{key}");
+            }
+        }
+        let pods = scene.objects().await?.task_pods;
+        assert_eq!(pods.len(), 4);
+        for pod in &pods {
+            assert_eq!(node(pod), node(&placeholder), "{}", pod.name_any());
+            assert!(
+                pod.spec.as_ref().unwrap().affinity.is_some(),
+                "{}",
+                pod.name_any()
+            );
+        }
+        // One StatefulSet was ever there, by the audit log of the whole bed.
+        let written = scene.requests_since(integration_tests::audit::Mark::default())?;
+        let sets: Vec<_> = written
+            .iter()
+            .filter(|request| request.verb == "create" && request.object.resource == "statefulsets")
+            .filter(|request| request.object.namespace == scene.namespace)
+            .collect();
+        assert_eq!(sets.len(), 1, "{sets:?}");
+        scene.nothing_left_but(&[]).await
+    })
+}
+
+#[test]
+fn p6_the_placeholder_stays_until_the_pods_of_the_parts_have_ended() -> Outcome {
+    nested(async |scene| {
+        scene
+            .submit(parent("parent", &json!([task("slow", 15)])))
+            .await?;
+        let running = |pod: &Pod, task: &str| {
+            pod.labels()
+                .get("tekton.dev/pipelineTask")
+                .is_some_and(|name| name == task)
+                && node(pod).is_some()
+        };
+        scene
+            .until_all::<Pod>(
+                "have the part's running and the parent's own ended",
+                |pods| {
+                    let ended = |pod: &Pod| {
+                        coscheduler_kubernetes::pods::phase(pod)
+                            == coscheduler_core::teardown::PodPhase::Succeeded
+                    };
+                    pods.iter().any(|pod| running(pod, "slow"))
+                        && pods.iter().any(|pod| running(pod, "own") && ended(pod))
+                },
+            )
+            .await?;
+        // Whatever made Tekton give the run up: it does not wait for its parts then.
+        let failed = json!({"status": {"conditions": [{
+            "type": "Succeeded", "status": "False", "reason": "GivenUp", "message": "by the test",
+            "lastTransitionTime": "2026-01-01T00:00:00Z",
+        }]}});
+        scene
+            .send("PATCH", "tekton.dev/v1/pipelineruns/parent/status", &failed)
+            .await?
+            .accepted()?;
+        scene
+            .until_all::<StatefulSet>("are gone", |sets| sets.is_empty())
+            .await?;
+        let pods = scene.objects().await?.task_pods;
+        let slow = pods
+            .iter()
+            .find(|pod| running(pod, "slow"))
+            .context("the part's pod is gone")?;
+        let phase = slow
+            .status
+            .as_ref()
+            .and_then(|status| status.phase.as_deref());
+        assert_eq!(
+            phase,
+            Some("Succeeded"),
+            "the placeholder went before the pod had ended"
+        );
+        scene.nothing_left_but(&[]).await
+    })
+}
