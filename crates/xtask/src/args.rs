@@ -29,9 +29,15 @@ pub(crate) enum Command {
     /// Builds the test bed and the services first, then runs what `cargo test --workspace --locked` would, several test
     /// binaries at a time. With arguments it calls just that, with them: `cargo xtask test two_volumes -- --nocapture`.
     Test(TestArgs),
+    /// Measure how long decisions take, and what an admission adds to creating a PipelineRun
+    ///
+    /// Runs the benchmark of the decisions (1, 10 and 100 workspaces), then boots a test bed with the five services and
+    /// creates the example as a dry run, in turn in a namespace that the webhook is asked about and in one that it is not.
+    /// Prints medians and 95th percentiles. Judges nothing: run it on an idle machine.
+    Bench(BenchArgs),
     /// Run everything continuous integration runs: fmt, clippy, tidy, doc, deny, test
     Ci,
-    /// Check what compilers do not: dependency table, layout, file sizes, machine paths, proto and shell style
+    /// Check what compilers do not: dependency table, layout, file sizes, machine paths, links, proto and shell style
     Tidy,
     /// Boot a test bed that stays up, or take it down
     Testbed {
@@ -87,6 +93,19 @@ pub(crate) struct TestArgs {
         value_name = "ARGUMENTS"
     )]
     pub(crate) arguments: Vec<String>,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct BenchArgs {
+    /// How many pairs of PipelineRuns are created and counted
+    #[arg(long, value_name = "N", default_value_t = 500, value_parser = pairs)]
+    pub(crate) pairs: usize,
+    /// Build the services with optimisation first, as their images are
+    #[arg(long)]
+    pub(crate) release: bool,
+    /// Leave the benchmark of the decisions out
+    #[arg(long)]
+    pub(crate) skip_planning: bool,
 }
 
 #[derive(Debug, clap::Args)]
@@ -147,6 +166,13 @@ pub(crate) struct UpArgs {
     /// Let the API server write an audit log
     #[arg(long)]
     pub(crate) audit_log: bool,
+}
+
+fn pairs(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(pairs) if pairs > 0 => Ok(pairs),
+        Ok(_) | Err(_) => Err("a number from 1 upwards".to_owned()),
+    }
 }
 
 /// The name becomes part of a file name.

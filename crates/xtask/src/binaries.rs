@@ -13,9 +13,20 @@ use crate::workspace::Workspace;
 
 /// Builds the services; the folder they are in. Quiet unless it fails.
 pub(crate) async fn services(workspace: &Workspace) -> anyhow::Result<PathBuf> {
+    build_services(workspace, &[]).await?;
+    Ok(workspace.target.join("debug"))
+}
+
+/// As [`services`], as their images have them.
+pub(crate) async fn optimised_services(workspace: &Workspace) -> anyhow::Result<PathBuf> {
+    build_services(workspace, &["--release"]).await?;
+    Ok(workspace.target.join("release"))
+}
+
+async fn build_services(workspace: &Workspace, flags: &[&str]) -> anyhow::Result<()> {
     let step = Step::begin("building the services");
     let mut cargo = workspace.cargo();
-    cargo.args(["build", "--locked"]);
+    cargo.args(["build", "--locked"]).args(flags);
     for service in Service::ALL {
         cargo.args(["--bin", service.name()]);
     }
@@ -37,7 +48,7 @@ pub(crate) async fn services(workspace: &Workspace) -> anyhow::Result<PathBuf> {
         bail!("failed to build the services ({status}):\n{output}");
     }
     step.done();
-    Ok(workspace.target.join("debug"))
+    Ok(())
 }
 
 /// Builds the control plane of the test bed, or finds it built; where `kubectl` of the same release is.

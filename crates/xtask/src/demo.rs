@@ -2,7 +2,7 @@
 //! where everything is while it moves, judges the end and takes everything down again, whatever happened.
 
 mod board;
-mod example;
+pub(crate) mod example;
 mod rows;
 mod screen;
 mod verdict;

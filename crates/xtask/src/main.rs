@@ -6,6 +6,7 @@
 
 mod args;
 mod bed;
+mod bench;
 mod binaries;
 mod ci;
 mod demo;
@@ -55,6 +56,7 @@ async fn run(args: Args) -> anyhow::Result<()> {
         Command::Demo(args) => demo::run(&workspace, args, &mut interrupt).await,
         Command::Services(args) => services::run(&workspace, args, &mut interrupt).await,
         Command::Test(args) => interrupt.or(test::run(&workspace, &args.arguments)).await,
+        Command::Bench(args) => bench::run(&workspace, args, &mut interrupt).await,
         Command::Ci => interrupt.or(ci::run(&workspace)).await,
         Command::Tidy => interrupt.or(tidy::run(&workspace)).await,
         Command::Testbed { command } => match command {

@@ -3,6 +3,7 @@
 
 mod dependencies;
 mod layout;
+mod links;
 mod machine_paths;
 mod outside;
 
@@ -58,6 +59,7 @@ pub(crate) async fn run(workspace: &Workspace) -> anyhow::Result<()> {
             "machine paths",
             machine_paths::check(workspace, &tracked)?.into(),
         ),
+        ("links", links::check(workspace, &tracked)?.into()),
         ("proto style", outside::buf_lint(workspace).await?),
         ("shell style", outside::shellcheck(workspace).await?),
         ("image style", outside::hadolint(workspace).await?),

@@ -63,7 +63,7 @@ impl Submitted {
     }
 }
 
-pub(super) fn pipeline_runs() -> ApiResource {
+pub(crate) fn pipeline_runs() -> ApiResource {
     ApiResource::from_gvk_with_plural(
         &GroupVersionKind::gvk("tekton.dev", "v1", "PipelineRun"),
         "pipelineruns",
@@ -71,7 +71,7 @@ pub(super) fn pipeline_runs() -> ApiResource {
 }
 
 /// Reads a PipelineRun from a YAML file.
-pub(super) fn read(path: &Path) -> anyhow::Result<DynamicObject> {
+pub(crate) fn read(path: &Path) -> anyhow::Result<DynamicObject> {
     let text = std::fs::read_to_string(path)
         .with_context(|| format!("failed to read {}", path.display()))?;
     serde_saphyr::from_str(&text)

@@ -1,0 +1,142 @@
+//! Links between the Markdown files of the repository lead to files, folders and headings that are there.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use anyhow::Context as _;
+
+use super::Finding;
+use crate::workspace::Workspace;
+
+pub(super) fn check(
+    workspace: &Workspace,
+    tracked: &BTreeSet<String>,
+) -> anyhow::Result<Vec<Finding>> {
+    let mut texts = BTreeMap::new();
+    for file in tracked.iter().filter(|file| file.ends_with(".md")) {
+        let text = std::fs::read_to_string(workspace.root.join(file))
+            .with_context(|| format!("failed to read {file}"))?;
+        texts.insert(file.clone(), text);
+    }
+    Ok(check_texts(&texts, tracked))
+}
+
+fn check_texts(texts: &BTreeMap<String, String>, tracked: &BTreeSet<String>) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (file, text) in texts {
+        for link in links(text) {
+            let (path, heading) = link.split_once('#').unwrap_or((link, ""));
+            let target = resolve(file, path);
+            let leads = match texts.get(&target) {
+                Some(text) => heading.is_empty() || headings(text).any(|slug| slug == heading),
+                None => heading.is_empty() && exists(&target, tracked),
+            };
+            if !leads {
+                findings.push(Finding::new(
+                    format!("{file} links to {link}, which is not there"),
+                    "name a file, folder or heading of the repository",
+                ));
+            }
+        }
+    }
+    findings
+}
+
+/// The targets of inline links, but those to somewhere else.
+fn links(text: &str) -> impl Iterator<Item = &str> {
+    prose(text)
+        .flat_map(|line| line.split("](").skip(1))
+        .filter_map(|rest| rest.split_once(')'))
+        .map(|(link, _)| link)
+        .filter(|link| !link.contains("://") && !link.starts_with("mailto:"))
+}
+
+/// The anchors that GitHub gives the headings.
+fn headings(text: &str) -> impl Iterator<Item = String> {
+    prose(text)
+        .filter(|line| line.starts_with('#'))
+        .map(|line| {
+            let heading = line.trim_start_matches('#').trim().to_lowercase();
+            let kept = heading
+                .chars()
+                .filter(|character| character.is_alphanumeric() || " -_".contains(*character));
+            kept.map(|character| if character == ' ' { '-' } else { character })
+                .collect()
+        })
+}
+
+/// The lines outside of code blocks.
+fn prose(text: &str) -> impl Iterator<Item = &str> {
+    let mut code = false;
+    text.lines().filter(move |line| {
+        let fence = line.trim_start().starts_with("```");
+        code ^= fence;
+        !code && !fence
+    })
+}
+
+/// `path` as seen from `file`, from the root of the repository; the file itself where it is empty.
+fn resolve(file: &str, path: &str) -> String {
+    if path.is_empty() {
+        return file.to_owned();
+    }
+    let mut parts: Vec<&str> = file.split('/').collect();
+    parts.pop();
+    for part in path.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => drop(parts.pop()),
+            part => parts.push(part),
+        }
+    }
+    parts.join("/")
+}
+
+fn exists(target: &str, tracked: &BTreeSet<String>) -> bool {
+    let folder = format!("{target}/");
+    tracked.contains(target) || tracked.iter().any(|file| file.starts_with(&folder))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a link in `docs/guide.md` leads to.
+    fn leads(link: &str) -> bool {
+        let texts = BTreeMap::from([
+            (
+                "docs/guide.md".to_owned(),
+                format!("# Guide\n\n## What's `x`, and why?\n\n[text]({link})\n"),
+            ),
+            (
+                "README.md".to_owned(),
+                "```\n# no heading\n```\n".to_owned(),
+            ),
+        ]);
+        let mut tracked: BTreeSet<String> = texts.keys().cloned().collect();
+        tracked.insert("examples/a.yaml".to_owned());
+        check_texts(&texts, &tracked).is_empty()
+    }
+
+    #[test]
+    fn a_link_leads_to_a_file_a_folder_or_a_heading() {
+        for link in [
+            "../README.md",
+            "../examples/a.yaml",
+            "../examples",
+            "guide.md#guide",
+            "#whats-x-and-why",
+            "https://example.com/x#y",
+        ] {
+            assert!(leads(link), "{link}");
+        }
+        for link in [
+            "README.md",
+            "../examples/b.yaml",
+            "#nowhere",
+            "../README.md#no-heading",
+            "../examples/a.yaml#x",
+        ] {
+            assert!(!leads(link), "{link}");
+        }
+    }
+}
