@@ -22,7 +22,7 @@ use coscheduler_runtime::client::Channel;
 use coscheduler_runtime::trace;
 
 use crate::observe::{Answered, Outcome, Reviews, observe};
-use crate::{planner, review};
+use crate::{flags, planner, review};
 
 /// How long the API server waits where it does not say.
 const DEFAULT_PATIENCE: Duration = Duration::from_secs(10);
@@ -34,6 +34,7 @@ pub(crate) fn routes(planner: PlannerServiceClient<Channel>, reviews: Reviews) -
     Router::new()
         .route("/admit/pipelinerun", post(admit_pipeline_run))
         .route("/admit/run", post(admit_run))
+        .route("/check/config", post(check_config))
         .with_state(planner)
         .layer(from_fn_with_state(reviews, observe))
 }
@@ -103,6 +104,21 @@ async fn admit_run(
     let answer = planner::admit_run(&planner, question, wait.patience()).await;
     let decision = answer.map(|admission| (review::run_mutation(&admission), admission.warnings));
     Ok(answered(&request, respond(&request, &object, decision)))
+}
+
+/// The flags are checked here, in process: no other service has to be there for it.
+async fn check_config(Json(review): Review) -> Result<Response, (StatusCode, String)> {
+    let request = read(review)?;
+    let response = flags::checked(&request);
+    if !response.allowed {
+        info!(
+            namespace = request.namespace,
+            kind = request.kind.kind,
+            reason = response.result.message,
+            "refused"
+        );
+    }
+    Ok(answered(&request, Ok(response)))
 }
 
 /// The answer on the wire, with a note of what it is.
