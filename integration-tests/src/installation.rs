@@ -1,13 +1,18 @@
 //! `deploy/base` on a test bed: applied and deleted with kubectl as an operator does it, and served by processes on this
 //! machine, as the bed's nodes run no real pods.
 
+use std::fmt::Debug;
 use std::path::Path;
 
 use anyhow::{Context as _, ensure};
-use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
+use k8s_openapi::api::admissionregistration::v1::{
+    MutatingWebhookConfiguration, ValidatingWebhookConfiguration,
+};
 use k8s_openapi::api::core::v1::Service;
 use kube::api::{Patch, PatchParams};
-use kube::{Api, Client};
+use kube::{Api, Client, Resource};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::json;
 use testbed::TestBed;
 use testbed::services::{CONFIGURATION_NAME, NAMESPACE, Services, ServicesConfig};
@@ -49,7 +54,7 @@ pub async fn serve(bed: &TestBed) -> anyhow::Result<Services> {
     .await
 }
 
-/// Leads the installed Service and webhook configuration to a process on this machine, and waits until the API server
+/// Leads the installed Service and webhook configurations to a process on this machine, and waits until the API server
 /// reaches it there.
 ///
 /// # Errors
@@ -65,14 +70,24 @@ pub async fn lead_here(client: &Client, services: &Services) -> anyhow::Result<(
         )
         .await
         .context("failed to change the Service")?;
-    let configurations: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
-    let names = configurations.get(CONFIGURATION_NAME).await?.webhooks;
+    lead_webhooks_here::<MutatingWebhookConfiguration>(client, services).await?;
+    lead_webhooks_here::<ValidatingWebhookConfiguration>(client, services).await?;
+    services.register().await
+}
+
+async fn lead_webhooks_here<K>(client: &Client, services: &Services) -> anyhow::Result<()>
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Serialize,
+{
+    let configurations: Api<K> = Api::all(client.clone());
+    let configuration = serde_json::to_value(configurations.get(CONFIGURATION_NAME).await?)?;
     let port = services.ports().admission();
-    let webhooks: Vec<_> = names
-        .iter()
+    let webhooks: Vec<_> = configuration["webhooks"]
+        .as_array()
+        .into_iter()
         .flatten()
         .map(|webhook| {
-            json!({"name": webhook.name, "clientConfig": {"service": {
+            json!({"name": webhook["name"], "clientConfig": {"service": {
                 "name": "admission-webhook", "namespace": NAMESPACE, "port": port,
             }}})
         })
@@ -84,6 +99,6 @@ pub async fn lead_here(client: &Client, services: &Services) -> anyhow::Result<(
             &Patch::Strategic(json!({"webhooks": webhooks})),
         )
         .await
-        .context("failed to change the webhook configuration")?;
-    services.register().await
+        .with_context(|| format!("failed to change the {}", K::kind(&())))?;
+    Ok(())
 }

@@ -6,6 +6,7 @@
 
 pub mod audit;
 pub mod collector;
+pub mod configuration;
 pub mod installation;
 pub mod leases;
 pub mod look;

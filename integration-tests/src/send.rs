@@ -28,6 +28,11 @@ impl Answer {
         Ok(self)
     }
 
+    /// Why it was refused, in the API server's words; `None` where it was not.
+    pub fn refusal(&self) -> Option<&str> {
+        (self.code >= 400).then(|| self.object["message"].as_str().unwrap_or_default())
+    }
+
     /// An annotation of the object.
     pub fn annotation(&self, key: &str) -> Option<&str> {
         self.object["metadata"]["annotations"][key].as_str()
@@ -50,16 +55,26 @@ impl Scene<'_> {
         let mut parts = resource.splitn(3, '/');
         let mut part = || parts.next().unwrap_or_default();
         let (group, version, path) = (part(), part(), part());
+        let uri = format!(
+            "/apis/{group}/{version}/namespaces/{}/{path}",
+            self.namespace
+        );
+        self.send_to(method, &uri, object).await
+    }
+
+    /// As [`Scene::send`], to a path of the API server.
+    ///
+    /// # Errors
+    ///
+    /// Where the API server cannot be asked.
+    pub async fn send_to(&self, method: &str, uri: &str, object: &Value) -> anyhow::Result<Answer> {
         let content_type = match method {
             "PATCH" => "application/merge-patch+json",
             _ => "application/json",
         };
         let request = http::Request::builder()
             .method(method)
-            .uri(format!(
-                "/apis/{group}/{version}/namespaces/{}/{path}",
-                self.namespace
-            ))
+            .uri(uri)
             .header(http::header::CONTENT_TYPE, content_type)
             .body(Body::from(serde_json::to_vec(object)?))?;
         let answer = self.client.send(request).await?;

@@ -14,7 +14,9 @@ use integration_tests::rights::{self, Right};
 use integration_tests::runs::run;
 use integration_tests::stack::Stack;
 use integration_tests::{Scene, on_bed};
-use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
+use k8s_openapi::api::admissionregistration::v1::{
+    MutatingWebhookConfiguration, ValidatingWebhookConfiguration,
+};
 use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
 use k8s_openapi::api::authorization::v1::{SelfSubjectRulesReview, SubjectRulesReviewStatus};
 use k8s_openapi::api::coordination::v1::Lease;
@@ -105,10 +107,23 @@ async fn applying_again_changes_nothing(bed: &TestBed, client: &Client) -> Outco
     let configurations: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
     // The webhook has made its certificate and told the API server.
     until(configurations.clone(), CONFIGURATION_NAME, has_bundles).await;
+    let checks: Api<ValidatingWebhookConfiguration> = Api::all(client.clone());
+    until(
+        checks.clone(),
+        CONFIGURATION_NAME,
+        |checks: Option<&ValidatingWebhookConfiguration>| {
+            checks.is_some_and(|checks| {
+                let mut webhooks = checks.webhooks.iter().flatten();
+                webhooks.all(|webhook| webhook.client_config.ca_bundle.is_some())
+            })
+        },
+    )
+    .await;
     let look = async || {
         let secret = secrets.get("admission-webhook-certs").await?;
         let configuration = configurations.get(CONFIGURATION_NAME).await?;
-        anyhow::Ok((secret, configuration))
+        let checks = checks.get(CONFIGURATION_NAME).await?;
+        anyhow::Ok((secret, configuration, checks))
     };
     let before = look().await?;
     assert!(before.0.data.as_ref().unwrap().contains_key("tls.key"));
@@ -477,6 +492,23 @@ async fn use_every_right(scene: &Scene<'_>) -> Outcome {
     services.wait_ready().await?;
     scene.nothing_left_but(&[]).await?;
 
+    // A ConfigMap that is not valid, written while nobody was there to refuse it.
+    services.kill(Service::AdmissionWebhook)?;
+    let flags: Api<ConfigMap> = Api::namespaced(scene.client.clone(), NAMESPACE);
+    let mark = scene.mark()?;
+    for value in ["sideways", "pipelineruns"] {
+        let patch = Patch::Merge(json!({"data": {"coschedule": value}}));
+        flags
+            .patch(CONFIG_MAP, &PatchParams::default(), &patch)
+            .await?;
+        seen(scene, mark, |right| {
+            right.verb == "create" && right.resource == "events"
+        })
+        .await?;
+    }
+    services.start_service(Service::AdmissionWebhook)?;
+    services.wait_ready().await?;
+
     // Leases that somebody has deleted.
     let leases: Api<Lease> = Api::namespaced(scene.client.clone(), NAMESPACE);
     for leader in [Service::Watcher, Service::PlaceholderManager] {
@@ -583,6 +615,8 @@ async fn deletion_leaves_runs_alone(stack: Stack) -> Outcome {
     kubectl(&stack.bed, &["delete", "-k", BASE, "--timeout=120s"]).await?;
     let configurations: Api<MutatingWebhookConfiguration> = Api::all(scene.client.clone());
     assert!(configurations.get_opt(CONFIGURATION_NAME).await?.is_none());
+    let checks: Api<ValidatingWebhookConfiguration> = Api::all(scene.client.clone());
+    assert!(checks.get_opt(CONFIGURATION_NAME).await?.is_none());
     assert!(rights::granted(&scene.client).await?.is_empty());
     // As the pods are by now.
     for service in Service::ALL {

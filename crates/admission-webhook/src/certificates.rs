@@ -84,7 +84,7 @@ pub(crate) struct CertificateArgs {
     )]
     certificate_secret: String,
 
-    /// Name of the MutatingWebhookConfiguration that leads to this service
+    /// Name of the MutatingWebhookConfiguration, and of the ValidatingWebhookConfiguration, that lead to this service
     #[arg(
         long,
         env = "WEBHOOK_CONFIGURATION",
@@ -125,7 +125,8 @@ pub(crate) fn start(
     let objects = Objects {
         secrets: Api::namespaced(client.clone(), &certificate_secret_namespace),
         secret: certificate_secret,
-        configurations: Api::all(client),
+        configurations: Api::all(client.clone()),
+        checks: Api::all(client),
         configuration: webhook_configuration,
     };
     let keeper = Keeper::new(objects, wanted, sender, process);

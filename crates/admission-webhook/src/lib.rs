@@ -1,5 +1,6 @@
 //! The admission-webhook: turns admission reviews into questions to the affinity-planner, and its answers into JSON
-//! patches. It decides nothing about runs. The certificates it is called with are its own affair, see `certificates`.
+//! patches. It decides nothing about runs. The ConfigMap with the flags it checks by itself, with the rules of `core`. The
+//! certificates it is called with are its own affair, see `certificates`.
 //!
 //! A question that the planner cannot answer is answered with HTTP 503, so that the `failurePolicy` of the webhook
 //! configuration says what happens, not this process.
@@ -9,6 +10,7 @@
 mod args;
 mod certificates;
 mod events;
+mod flags;
 mod known;
 mod observe;
 mod planner;
@@ -34,7 +36,8 @@ use webhook::Webhook;
 pub const SERVICE: Service = Service {
     name: "admission-webhook",
     version: env!("CARGO_PKG_VERSION"),
-    about: "Answers admission reviews of PipelineRuns, TaskRuns and CustomRuns with the planner's decisions",
+    about: "Answers admission reviews of PipelineRuns, TaskRuns and CustomRuns with the planner's decisions, and checks the \
+            ConfigMap",
     grpc_address: "127.0.0.1:9105",
     http_address: "127.0.0.1:9205",
 };

@@ -71,7 +71,7 @@ impl Outcome {
 impl Answered {
     /// About an object of this kind. Only kinds we register for become labels.
     pub(crate) fn new(kind: &str, outcome: Outcome) -> Self {
-        let kind = ["PipelineRun", "TaskRun", "CustomRun"]
+        let kind = ["PipelineRun", "TaskRun", "CustomRun", "ConfigMap"]
             .into_iter()
             .find(|known| *known == kind)
             .unwrap_or("unknown");

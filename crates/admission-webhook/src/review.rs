@@ -5,7 +5,7 @@ use kube::core::admission::{AdmissionRequest, AdmissionResponse, Operation};
 use prost_types::Struct;
 use serde_json::Value;
 
-use coscheduler_core::admit::Admission;
+use coscheduler_core::admit::{Admission, RewrittenSource};
 use coscheduler_core::admit_run::{ChildAdmission, ChildRun};
 use coscheduler_core::annotations;
 use coscheduler_core::pipeline_run::OwnerReference;
@@ -126,6 +126,14 @@ pub(crate) fn run_mutation(admission: &ChildAdmission) -> Mutation {
         set_annotations: admission.set_annotations.clone(),
         remove_annotations: admission.remove_annotations.clone(),
         cancel: admission.cancel.clone(),
+        bindings: admission
+            .bindings
+            .iter()
+            .map(|bound| {
+                let source = RewrittenSource::Claim(bound.claim_name.clone());
+                (bound.workspace.clone(), source)
+            })
+            .collect(),
         ..Mutation::default()
     }
 }

@@ -26,7 +26,7 @@ use coscheduler_runtime::trace;
 use crate::events::Events;
 use crate::observe::{Answered, Outcome, Reviews, observe};
 use crate::surroundings::{Choices, Surroundings, Unknown};
-use crate::{planner, review};
+use crate::{flags, planner, review};
 
 /// How long the API server waits where it does not say.
 const DEFAULT_PATIENCE: Duration = Duration::from_secs(10);
@@ -46,6 +46,7 @@ pub(crate) fn routes(webhook: Webhook, reviews: Reviews) -> Router {
     Router::new()
         .route("/admit/pipelinerun", post(admit_pipeline_run))
         .route("/admit/run", post(admit_run))
+        .route("/check/config", post(check_config))
         .with_state(webhook)
         .layer(from_fn_with_state(reviews, observe))
 }
@@ -176,6 +177,21 @@ fn namespace(request: &AdmissionRequest<DynamicObject>) -> &str {
 
 fn left(until: Instant) -> Duration {
     until.saturating_duration_since(Instant::now())
+}
+
+/// The flags are checked here, in process: no other service has to be there for it.
+async fn check_config(Json(review): Review) -> Result<Response, (StatusCode, String)> {
+    let request = read(review)?;
+    let response = flags::checked(&request);
+    if !response.allowed {
+        info!(
+            namespace = request.namespace,
+            kind = request.kind.kind,
+            reason = response.result.message,
+            "refused"
+        );
+    }
+    Ok(answered(&request, Ok(response)))
 }
 
 /// The answer on the wire, with a note of what it is.

@@ -23,6 +23,15 @@ pub struct Args {
     )]
     pub(crate) config_map: String,
 
+    /// Namespace of Tekton, whose ConfigMap feature-flags has to have coschedule: disabled
+    #[arg(
+        long,
+        env = "TEKTON_NAMESPACE",
+        value_name = "NAME",
+        default_value = "tekton-pipelines"
+    )]
+    pub(crate) tekton_namespace: String,
+
     #[command(flatten)]
     pub(crate) kubernetes: KubernetesArgs,
 }

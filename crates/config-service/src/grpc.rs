@@ -35,7 +35,7 @@ type Answer<T> = Result<Response<T>, Status>;
 #[tonic::async_trait]
 impl ConfigService for Config {
     async fn get_config(&self, _: Request<GetConfigRequest>) -> Answer<GetConfigResponse> {
-        let status = to_wire(self.states.borrow().clone()).ok_or_else(not_read)?;
+        let status = to_wire(&self.states.borrow()).ok_or_else(not_read)?;
         Ok(Response::new(GetConfigResponse {
             status: Some(status),
         }))
@@ -48,11 +48,11 @@ impl ConfigService for Config {
         &self,
         _: Request<WatchConfigRequest>,
     ) -> Answer<Self::WatchConfigStream> {
-        if !self.states.borrow().read {
+        if self.states.borrow().read().is_none() {
             return Err(not_read());
         }
         let states = WatchStream::new(self.states.clone()).filter_map(async |state| {
-            let status = Some(to_wire(state)?);
+            let status = Some(to_wire(&state)?);
             Some(Ok(WatchConfigResponse { status }))
         });
         Ok(Response::new(Box::pin(states)))
@@ -68,20 +68,23 @@ fn not_read() -> Status {
     with_reason(
         Code::Unavailable,
         "CONFIG_NOT_READ",
-        "the ConfigMap was not read yet",
+        "the ConfigMaps were not read yet",
     )
 }
 
-/// `None` until the ConfigMap was read.
-fn to_wire(state: State) -> Option<ConfigStatus> {
-    state.read.then(|| ConfigStatus {
-        generation: state.generation,
-        configuration: state
+/// `None` until both ConfigMaps were read.
+fn to_wire(state: &State) -> Option<ConfigStatus> {
+    let (ours, tekton) = state.read()?;
+    Some(ConfigStatus {
+        generation: state.generation(),
+        configuration: ours
             .configuration
             .as_ref()
             .map(convert::configuration_to_wire),
-        resource_version: state.resource_version,
-        violations: convert::violations_to_wire(&state.violations),
-        warnings: state.warnings,
+        resource_version: ours.resource_version.clone(),
+        violations: convert::violations_to_wire(&ours.violations),
+        warnings: state.warnings(),
+        tekton_coschedule: tekton.coschedule.clone().unwrap_or_default(),
+        tekton_resource_version: tekton.resource_version.clone(),
     })
 }

@@ -1,23 +1,28 @@
-//! The config service: turns one ConfigMap into one validated, numbered configuration, and streams it to whoever
-//! watches. What the flags mean, `core` says; here is only which of the ConfigMap's states is in force.
+//! The config service: turns one ConfigMap, and Tekton's own flag in another, into one validated, numbered configuration,
+//! and streams it to whoever watches. What the flags mean, `core` says; here is only which of the ConfigMaps' states is in
+//! force.
 //!
-//! It reads exactly one ConfigMap and writes nothing. A ConfigMap that is not valid changes nothing: the last valid
-//! configuration stays in force, and every answer says what is wrong.
+//! It reads exactly these two ConfigMaps and writes nothing but Events. A ConfigMap that is not valid changes nothing: the
+//! last valid configuration stays in force, and every answer, an Event, a metric and the log say what is wrong.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod args;
+mod event;
 mod follow;
 mod grpc;
+mod report;
 mod state;
 
 use anyhow::Context as _;
 use coscheduler_proto::FILE_DESCRIPTOR_SET;
 use coscheduler_proto::config::config_service_server::ConfigServiceServer;
 use coscheduler_runtime::{GrpcServices, MAX_MESSAGE_BYTES, Process, Service};
+use kube::Api;
 use tokio::sync::watch;
 
 pub use args::Args;
+use report::Report;
 use state::State;
 
 /// Who this service is.
@@ -29,7 +34,10 @@ pub const SERVICE: Service = Service {
     http_address: "127.0.0.1:9201",
 };
 
-/// Starts following the ConfigMap and serving.
+/// Tekton's ConfigMap with its own flags.
+const TEKTON_CONFIG_MAP: &str = "feature-flags";
+
+/// Starts following the ConfigMaps and serving.
 ///
 /// # Errors
 ///
@@ -38,15 +46,49 @@ pub async fn start(args: Args, process: Process) -> anyhow::Result<()> {
     let Args {
         namespace,
         config_map,
+        tekton_namespace,
         kubernetes,
     } = args;
     let client = kubernetes.client(&process).await?;
     let (sender, states) = watch::channel(State::default());
+    let report = Report::new(process.metrics());
+
+    let full_name = format!("{namespace}/{config_map}");
     let read = process.health().condition("ConfigMap");
+    let (ours, ours_report) = (sender.clone(), report.clone());
+    let apply = move |map| {
+        change(&ours, &ours_report, |state| state.apply(&full_name, map));
+        read.set(true);
+    };
     process.spawn(
         "watch the ConfigMap",
-        follow::follow(client, namespace, config_map, sender, read),
+        follow::follow(client.clone(), namespace.clone(), config_map.clone(), apply),
     );
+
+    let full_name = format!("{tekton_namespace}/{TEKTON_CONFIG_MAP}");
+    let read = process.health().condition("Tekton's ConfigMap");
+    let apply = move |map| {
+        change(&sender, &report, |state| {
+            state.apply_tekton(&full_name, map);
+        });
+        read.set(true);
+    };
+    process.spawn(
+        "watch Tekton's ConfigMap",
+        follow::follow(
+            client.clone(),
+            tekton_namespace,
+            TEKTON_CONFIG_MAP.to_owned(),
+            apply,
+        ),
+    );
+
+    let events = Api::namespaced(client, &namespace);
+    process.spawn(
+        "write Events about the ConfigMap",
+        event::follow(events, namespace, config_map, states.clone()),
+    );
+
     let service = ConfigServiceServer::new(grpc::Config::new(states))
         .max_decoding_message_size(MAX_MESSAGE_BYTES);
     let services = GrpcServices::new()
@@ -57,4 +99,14 @@ pub async fn start(args: Args, process: Process) -> anyhow::Result<()> {
         .await
         .context("failed to serve gRPC")?;
     Ok(())
+}
+
+/// Changes what is known, and says so; who watches is told of real changes only.
+fn change(states: &watch::Sender<State>, report: &Report, change: impl FnOnce(&mut State)) {
+    states.send_if_modified(|state| {
+        let before = state.clone();
+        change(state);
+        report.changed(&before, state);
+        *state != before
+    });
 }

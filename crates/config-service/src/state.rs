@@ -1,59 +1,136 @@
-//! Which configuration is in force: a reducer over the states of the ConfigMap.
+//! Which configuration is in force: a reducer over the states of two ConfigMaps, ours and Tekton's `feature-flags`.
 
 use std::collections::BTreeMap;
 
-use coscheduler_core::config::{self, Configuration};
+use coscheduler_core::config::{self, Configuration, version_number};
 use coscheduler_core::violation::Violation;
 
 /// A ConfigMap as it was read.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Read {
     /// `data`.
     pub data: BTreeMap<String, String>,
+    /// Which ConfigMap, and which version of it.
+    pub version: Version,
+}
+
+/// A version of a ConfigMap.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub(crate) struct Version {
+    /// `metadata.uid`.
+    pub uid: String,
     /// `metadata.resourceVersion`.
     pub resource_version: String,
 }
 
-/// The configuration in force, and what is wrong with the ConfigMap as it is now.
+/// The configuration in force, and what is wrong with the ConfigMaps as they are now.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub(crate) struct State {
-    /// Whether the ConfigMap, or its absence, was read at all.
-    pub read: bool,
-    /// Counts changes of `configuration`, from 1.
-    pub generation: i64,
-    /// The last valid configuration.
+    /// Ours; `None` until it, or its absence, was read.
+    ours: Option<Ours>,
+    /// Tekton's; `None` until it, or its absence, was read.
+    tekton: Option<Tekton>,
+}
+
+/// What comes of our ConfigMap.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub(crate) struct Ours {
+    /// The last valid configuration, without Tekton's flag.
     pub configuration: Option<Configuration>,
-    /// The ConfigMap's version that `configuration` was read from.
+    /// The version that `configuration` was read from.
     pub resource_version: String,
+    /// The version that is there now; `None` where there is none.
+    pub now: Option<Version>,
     /// What is wrong with the ConfigMap now.
     pub violations: Vec<Violation>,
-    /// What is allowed but probably not meant.
-    pub warnings: Vec<String>,
+    warnings: Vec<String>,
+}
+
+/// What comes of Tekton's ConfigMap.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub(crate) struct Tekton {
+    /// Its flag `coschedule` where that is not `disabled`.
+    pub coschedule: Option<String>,
+    /// The version it was read from; empty where there was none yet.
+    pub resource_version: String,
+    warnings: Vec<String>,
 }
 
 impl State {
-    /// Takes in the ConfigMap as it is now; `None` where there is none.
+    /// Takes in our ConfigMap as it is now; `None` where there is none.
     pub(crate) fn apply(&mut self, name: &str, read: Option<Read>) {
-        self.read = true;
+        let ours = self.ours.get_or_insert_default();
         let checked = match &read {
             Some(read) => config::check(&read.data),
             None => Err(vec![Violation::new(name, "there is no such ConfigMap")]),
         };
+        ours.now = read.map(|read| read.version);
         match checked {
             Ok(checked) => {
-                if self.configuration.as_ref() != Some(&checked.configuration) {
-                    self.generation += 1;
-                    self.configuration = Some(checked.configuration);
-                }
-                self.resource_version = read.map(|read| read.resource_version).unwrap_or_default();
-                self.violations = Vec::new();
-                self.warnings = checked.warnings;
+                ours.configuration = Some(checked.configuration);
+                let now = ours.now.clone().unwrap_or_default();
+                ours.resource_version = now.resource_version;
+                ours.violations = Vec::new();
+                ours.warnings = checked.warnings;
             }
             Err(violations) => {
-                self.violations = violations;
-                self.warnings = Vec::new();
+                ours.violations = violations;
+                ours.warnings = Vec::new();
             }
         }
+    }
+
+    /// Takes in Tekton's ConfigMap as it is now; `None` where there is none. What it said last stays in force then, as it
+    /// does for Tekton itself. Where nothing was seen yet it is taken for Tekton's default: better to leave runs alone, and
+    /// say so, than to place pods that Tekton places too.
+    pub(crate) fn apply_tekton(&mut self, name: &str, read: Option<Read>) {
+        let tekton = self.tekton.get_or_insert_default();
+        let mut warnings = Vec::new();
+        match read {
+            Some(read) => {
+                tekton.coschedule = config::tekton_coschedule(&read.data);
+                tekton.resource_version = read.version.resource_version;
+            }
+            None if tekton.resource_version.is_empty() => {
+                tekton.coschedule = config::tekton_coschedule(&BTreeMap::new());
+                warnings.push(format!(
+                    "there is no ConfigMap {name}, so Tekton's default counts; where Tekton runs in another namespace, \
+                     --tekton-namespace has to name it"
+                ));
+            }
+            None => warnings.push(format!(
+                "ConfigMap {name} has gone; what it said last counts, as it does for Tekton"
+            )),
+        }
+        if let Some(flag) = &tekton.coschedule {
+            warnings.push(format!(
+                "new runs are left to Tekton, whose own flag coschedule is {flag:?}; set it to \"disabled\" in ConfigMap \
+                 {name}"
+            ));
+        }
+        tekton.warnings = warnings;
+    }
+
+    /// What comes of both; `None` until both were read.
+    pub(crate) fn read(&self) -> Option<(&Ours, &Tekton)> {
+        self.ours.as_ref().zip(self.tekton.as_ref())
+    }
+
+    /// When the configuration became what it is, the same in every replica; 0 where there is none.
+    pub(crate) fn generation(&self) -> i64 {
+        let Some((ours, tekton)) = self.read() else {
+            return 0;
+        };
+        let latest =
+            version_number(&ours.resource_version).max(version_number(&tekton.resource_version));
+        ours.configuration.as_ref().map_or(0, |_| latest)
+    }
+
+    /// What is allowed but probably not meant.
+    pub(crate) fn warnings(&self) -> Vec<String> {
+        let ours = self.ours.iter().flat_map(|ours| &ours.warnings);
+        let tekton = self.tekton.iter().flat_map(|tekton| &tekton.warnings);
+        ours.chain(tekton).cloned().collect()
     }
 }
 
@@ -62,49 +139,107 @@ mod tests {
     use super::*;
     use coscheduler_core::mode::Mode;
 
+    const TEKTON: &str = "tekton-pipelines/feature-flags";
+
     fn read(mode: &str, resource_version: &str) -> Option<Read> {
         Some(Read {
             data: [("coschedule".to_owned(), mode.to_owned())].into(),
-            resource_version: resource_version.to_owned(),
+            version: Version {
+                uid: "u".to_owned(),
+                resource_version: resource_version.to_owned(),
+            },
         })
     }
 
-    #[test]
-    fn a_bad_config_map_leaves_the_last_good_configuration_in_force() {
+    fn ours(state: &State) -> &Ours {
+        state.read().unwrap().0
+    }
+
+    fn with_tekton_disabled() -> State {
         let mut state = State::default();
-        state.apply("c", read("pipelineruns", "1"));
-        state.apply("c", read("sideways", "2"));
-        assert_eq!(state.generation, 1);
-        assert_eq!(state.resource_version, "1");
+        state.apply_tekton(TEKTON, read("disabled", "1"));
+        state
+    }
+
+    #[test]
+    fn m7_a_bad_config_map_leaves_the_last_good_configuration_in_force() {
+        let mut state = with_tekton_disabled();
+        state.apply("c", read("pipelineruns", "2"));
+        state.apply("c", read("sideways", "3"));
+        assert_eq!(state.generation(), 2);
+        assert_eq!(ours(&state).resource_version, "2");
         assert_eq!(
-            state.configuration.as_ref().unwrap().mode,
+            ours(&state).configuration.as_ref().unwrap().mode,
             Mode::PipelineRuns
         );
-        assert_eq!(state.violations[0].field, "coschedule");
-        state.apply("c", read("disabled", "3"));
+        assert_eq!(ours(&state).violations[0].field, "coschedule");
+        assert_eq!(ours(&state).now.as_ref().unwrap().resource_version, "3");
+        state.apply("c", read("disabled", "4"));
         assert_eq!(
-            (state.generation, state.resource_version.as_str()),
-            (2, "3")
+            (state.generation(), ours(&state).resource_version.as_str()),
+            (4, "4")
         );
-        assert!(state.violations.is_empty());
+        assert!(ours(&state).violations.is_empty());
     }
 
     #[test]
-    fn the_generation_counts_changes_of_meaning_only() {
-        let mut state = State::default();
-        state.apply("c", read("disabled", "1"));
-        state.apply("c", read("disabled", "2"));
-        assert_eq!(
-            (state.generation, state.resource_version.as_str()),
-            (1, "2")
-        );
+    fn replicas_that_saw_the_same_have_the_same_generation_and_later_is_greater() {
+        let mut steady = with_tekton_disabled();
+        steady.apply("c", read("disabled", "9"));
+        let before = steady.generation();
+        steady.apply("c", read("pipelineruns", "10"));
+        steady.apply_tekton(TEKTON, read("workspaces", "12"));
+        assert!(before < steady.generation());
+
+        let mut restarted = State::default();
+        restarted.apply_tekton(TEKTON, read("workspaces", "12"));
+        assert_eq!(restarted.generation(), 0);
+        restarted.apply("c", read("pipelineruns", "10"));
+        assert_eq!(restarted.generation(), steady.generation());
     }
 
     #[test]
-    fn without_a_config_map_there_is_no_configuration_and_a_reason() {
-        let mut state = State::default();
+    fn m7_without_a_config_map_there_is_no_configuration_and_a_reason() {
+        let mut state = with_tekton_disabled();
         state.apply("coscheduler-config", None);
-        assert!(state.read && state.configuration.is_none());
-        assert_eq!(state.violations[0].field, "coscheduler-config");
+        assert_eq!(ours(&state).configuration, None);
+        assert_eq!(ours(&state).violations[0].field, "coscheduler-config");
+        assert_eq!(state.generation(), 0);
+    }
+
+    #[test]
+    fn nothing_is_answered_before_both_were_read() {
+        let mut state = State::default();
+        state.apply("c", read("pipelineruns", "2"));
+        assert_eq!(state.read(), None);
+        state.apply_tekton(TEKTON, None);
+        assert!(state.read().is_some());
+    }
+
+    #[test]
+    fn m9_tektons_flag_is_what_it_said_last_or_its_default() {
+        #[track_caller]
+        fn check(state: &State, flag: Option<&str>, warnings: &[&str]) {
+            assert_eq!(state.read().unwrap().1.coschedule.as_deref(), flag);
+            let told = state.warnings();
+            assert_eq!(told.len(), warnings.len(), "{told:?}");
+            for (told, part) in told.iter().zip(warnings) {
+                assert!(told.contains(part), "{told}");
+            }
+        }
+        let mut state = State::default();
+        state.apply("c", read("pipelineruns", "2"));
+        state.apply_tekton(TEKTON, None);
+        check(
+            &state,
+            Some("workspaces"),
+            &["--tekton-namespace", "left to Tekton"],
+        );
+        state.apply_tekton(TEKTON, read("pipelineruns", "3"));
+        check(&state, Some("pipelineruns"), &["left to Tekton"]);
+        state.apply_tekton(TEKTON, read("disabled", "4"));
+        check(&state, None, &[]);
+        state.apply_tekton(TEKTON, None);
+        check(&state, None, &["has gone"]);
     }
 }

@@ -8,7 +8,7 @@ use crate::admit::joins_owner;
 use crate::admit::pinned_by_others::present;
 use crate::annotations::{CLAIMS, GROUP, MODE, TEKTON_AFFINITY_ASSISTANT};
 use crate::mode::Mode;
-use crate::names::{AssistantName, Group};
+use crate::names::{AssistantName, Group, claim_before_tekton_renamed_it};
 use crate::params::{Params, has_variable};
 use crate::pinned::{handed_on, whole_run};
 use crate::pipeline_run::OwnerReference;
@@ -88,6 +88,8 @@ pub struct ChildAdmission {
     /// Where the TaskRun may not run: why. It is let in as cancelled, `spec.status: TaskRunCancelled` with this as
     /// `spec.statusMessage`, so that Tekton ends the PipelineRun as after any failed task.
     pub cancel: Option<String>,
+    /// Workspaces whose claim becomes another one, in the run's order (M9).
+    pub bindings: Vec<BoundClaim>,
     /// What the author should know.
     pub warnings: Vec<String>,
 }
@@ -99,7 +101,9 @@ pub struct ChildAdmission {
 ///   Pipeline or the task carries.
 /// - `pipelineruns`, `isolate-pipelinerun`: the placeholder of the run (M3).
 /// - `workspaces`: the placeholder of the one claim it uses; none where it uses none, or one that is not known when the
-///   PipelineRun is created (M1, V9). A TaskRun with more than one claim is not let run (M2).
+///   PipelineRun is created (M1, V9). A TaskRun with more than one claim is not let run (M2). Where Tekton's own flag has
+///   become `pipelineruns` or `isolate-pipelinerun` meanwhile, Tekton looks for the claims of templates under names that
+///   nobody has made: they are called what they were made as (M9).
 ///
 /// `tekton_controller` is the username of Tekton's controller, ordinarily
 /// [`TEKTON_CONTROLLER`](crate::admit::TEKTON_CONTROLLER).
@@ -112,19 +116,41 @@ pub fn admit_run(run: &ChildRun, tekton_controller: &str) -> ChildAdmission {
         let coscheduled = run.owner_group.is_some();
         return without(run, |key| coscheduled || key != TEKTON_AFFINITY_ASSISTANT);
     };
-    let (assistant, cancel) = match mode {
+    let (assistant, cancel, bindings) = match mode {
         Mode::PipelineRuns | Mode::IsolatePipelineRun | Mode::Disabled => {
-            (whole_run(mode, &group), None)
+            (whole_run(mode, &group), None, Vec::new())
         }
-        Mode::Workspaces => of_claim(run, &group, &claims),
+        Mode::Workspaces => {
+            let bindings = renamed(run, &claims);
+            let (assistant, cancel) = of_claim(run, &bindings, &group, &claims);
+            (assistant, cancel, bindings)
+        }
     };
     // Empty rather than absent: a Task's own annotation would take the place.
     let assistant = assistant.map(|name| name.to_string()).unwrap_or_default();
     ChildAdmission {
         set_annotations: [(TEKTON_AFFINITY_ASSISTANT.to_owned(), assistant)].into(),
         cancel,
+        bindings,
         ..without(run, |key| key != TEKTON_AFFINITY_ASSISTANT)
     }
+}
+
+/// The workspaces whose claim Tekton has given a name that it has not.
+fn renamed(run: &ChildRun, claims: &RunClaims) -> Vec<BoundClaim> {
+    let Some(owner) = &run.controller else {
+        return Vec::new();
+    };
+    run.claims
+        .iter()
+        .filter_map(|bound| {
+            let made = claim_before_tekton_renamed_it(&bound.claim_name, &owner.name)?;
+            run_claims::contains(claims, made, &owner.uid).then(|| BoundClaim {
+                workspace: bound.workspace.clone(),
+                claim_name: made.to_owned(),
+            })
+        })
+        .collect()
 }
 
 /// Tells whoever wrote annotations of ours; Tekton is told nothing about what it copied.
@@ -148,6 +174,7 @@ fn without(run: &ChildRun, unwanted: impl Fn(&str) -> bool) -> ChildAdmission {
 /// The placeholder of the one claim that a run uses, and why it may not run where it uses more.
 fn of_claim(
     run: &ChildRun,
+    renamed: &[BoundClaim],
     group: &Group,
     claims: &RunClaims,
 ) -> (Option<AssistantName>, Option<String>) {
@@ -155,10 +182,9 @@ fn of_claim(
         .claims
         .iter()
         .map(|bound| {
-            (
-                bound.workspace.as_str(),
-                run.params.resolve(&bound.claim_name),
-            )
+            let renamed = renamed.iter().find(|to| to.workspace == bound.workspace);
+            let claim_name = &renamed.unwrap_or(bound).claim_name;
+            (bound.workspace.as_str(), run.params.resolve(claim_name))
         })
         .filter(|(_, claim)| !claim.is_empty() && !has_variable(claim))
         .collect();

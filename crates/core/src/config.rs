@@ -199,13 +199,19 @@ pub fn answer(data: &BTreeMap<String, String>) -> Answer {
 }
 
 /// Tekton's own `coschedule` flag, from the data of its ConfigMap `feature-flags`: `None` where it is `disabled`, and so
-/// Tekton stays out of our way (M9). Where it is not set, Tekton takes `workspaces` (Tekton v1.12.0,
-/// `pkg/apis/config/feature_flags.go`).
+/// Tekton stays out of our way (M9). Where it is not set, Tekton takes `workspaces`; upper and lower case are the same to it
+/// (Tekton v1.12.0, `pkg/apis/config/feature_flags.go`).
 pub fn tekton_coschedule(feature_flags: &BTreeMap<String, String>) -> Option<String> {
     let value = feature_flags
         .get(COSCHEDULE)
         .map_or(Mode::Workspaces.as_str(), String::as_str);
-    (value != Mode::Disabled.as_str()).then(|| value.to_owned())
+    (!value.eq_ignore_ascii_case(Mode::Disabled.as_str())).then(|| value.to_owned())
+}
+
+/// When a ConfigMap's `metadata.resourceVersion` was written, to tell older from newer: the API server's versions of one
+/// resource compare as numbers (Kubernetes API concepts, "Resource versions"). 0 where it is empty, and so older than all.
+pub fn version_number(resource_version: &str) -> i64 {
+    resource_version.parse().unwrap_or_default()
 }
 
 /// The value of a key, or its default where it is absent.

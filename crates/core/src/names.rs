@@ -210,6 +210,14 @@ pub fn tekton_claim_name(workspace: &str, template_name: Option<&str>, run_uid: 
     format!("{prefix}-{}", hash(&format!("{workspace}{run_uid}")))
 }
 
+/// The claim that Tekton takes a claim of [`tekton_claim_name`] for while its own flag is `pipelineruns` or
+/// `isolate-pipelinerun` (Tekton v1.12.0, `pkg/reconciler/pipelinerun/affinity_assistant.go`,
+/// `getPersistentVolumeClaimNameWithAffinityAssistant`): back to that claim, in the run of this name (M9).
+pub fn claim_before_tekton_renamed_it<'a>(claim_name: &'a str, run_name: &str) -> Option<&'a str> {
+    let suffix = format!("-{ASSISTANT_PREFIX}{}-0", hash(run_name));
+    claim_name.strip_suffix(&suffix)
+}
+
 /// `text` as a label value: itself where it is one, else cut and cleaned, with a hash of the whole
 /// at the end (P8).
 pub fn label_value(text: &str) -> String {

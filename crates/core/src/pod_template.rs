@@ -96,13 +96,13 @@ pub(crate) fn parse(text: &str) -> Result<Map<String, Value>, String> {
     }
     let value: Value = serde_saphyr::from_str(text).map_err(|error| {
         format!(
-            "is not YAML: {}; allowed: {ALLOWED}",
+            "{text:?} is not YAML: {}; allowed: {ALLOWED}",
             one_line(&error.to_string())
         )
     })?;
     let faults = faults(&value, "");
     let Value::Object(mut template) = value else {
-        return Err(format!("is not an object; allowed: {ALLOWED}"));
+        return Err(format!("{text:?} is not an object; allowed: {ALLOWED}"));
     };
     if !faults.is_empty() {
         let faults: Vec<_> = faults.iter().map(ToString::to_string).collect();

@@ -11,7 +11,9 @@ use coscheduler_runtime::{Condition, Process};
 use futures::StreamExt as _;
 use jiff::Timestamp;
 use k8s_openapi::ByteString;
-use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
+use k8s_openapi::api::admissionregistration::v1::{
+    MutatingWebhookConfiguration, ValidatingWebhookConfiguration,
+};
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::{Patch, PatchParams};
 use kube::runtime::WatchStreamExt as _;
@@ -21,7 +23,7 @@ use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use rustls::sign::CertifiedKey;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::sync::watch;
 use tracing::{debug, info, warn};
 
@@ -37,11 +39,15 @@ const RETRY: Duration = Duration::from_secs(2);
 /// When to look again at the latest, as clocks can be put forward.
 const LATEST: Duration = Duration::from_secs(600);
 
-/// The two objects this is about.
+/// The three objects this is about.
 pub(super) struct Objects {
     pub(super) secrets: Api<Secret>,
     pub(super) secret: String,
     pub(super) configurations: Api<MutatingWebhookConfiguration>,
+    /// The one that has the ConfigMap checked. It is told the same as the other, and nothing waits for it: where it is
+    /// absent or behind, the API server lets the ConfigMap in unchecked.
+    pub(super) checks: Api<ValidatingWebhookConfiguration>,
+    /// The name of both.
     pub(super) configuration: String,
 }
 
@@ -53,6 +59,8 @@ pub(super) struct Keeper {
     secret: Option<Option<Secret>>,
     /// The same of the webhook configuration.
     configuration: Option<Option<MutatingWebhookConfiguration>>,
+    /// The one that has the ConfigMap checked, where it was seen.
+    checks: Option<ValidatingWebhookConfiguration>,
     trust: Trust,
     served: Option<Certificate>,
     in_force: watch::Sender<Option<Arc<CertifiedKey>>>,
@@ -77,6 +85,7 @@ impl Keeper {
             wanted,
             secret: None,
             configuration: None,
+            checks: None,
             trust: Trust::default(),
             served: None,
             in_force,
@@ -100,8 +109,10 @@ impl Keeper {
             secrets,
             secret,
             configurations,
+            checks,
             configuration,
         } = &self.objects;
+        let mut checks = pin!(watch_object(checks.clone(), configuration).default_backoff());
         let mut secrets = pin!(watch_object(secrets.clone(), secret).default_backoff());
         let mut configurations =
             pin!(watch_object(configurations.clone(), configuration).default_backoff());
@@ -117,6 +128,13 @@ impl Keeper {
                     Some(Ok(configuration)) => self.observe(configuration),
                     Some(Err(error)) => {
                         warn!(%error, "watch of the webhook configuration failed, will be resumed");
+                    }
+                    None => return Ok(()),
+                },
+                state = checks.next() => match state {
+                    Some(Ok(checks)) => self.checks = checks,
+                    Some(Err(error)) => {
+                        warn!(%error, "watch of the ConfigMap's webhook configuration failed, will be resumed");
                     }
                     None => return Ok(()),
                 },
@@ -191,6 +209,17 @@ impl Keeper {
                 }
                 wait = wait.min(RETRY);
             }
+            if let Some(checks) = &self.checks
+                && lacks(checks, &stored.bundle())
+            {
+                match self.inject_into_checks(checks, &stored).await {
+                    Ok(checks) => self.checks = Some(checks),
+                    Err(error) => {
+                        failed("write the caBundle of the ConfigMap's webhook", &error);
+                        wait = wait.min(RETRY);
+                    }
+                }
+            }
             return Ok(wait.min(self.serve(&stored, now)?));
         }
     }
@@ -245,20 +274,47 @@ impl Keeper {
             ..
         } = &self.objects;
         let seen = self.configuration.iter().flatten().next();
+        let version = seen.and_then(ResourceExt::resource_version);
         let webhooks = seen.and_then(|seen| seen.webhooks.as_ref());
-        let bundle = stored.bundle();
-        let webhooks: Vec<_> = webhooks
-            .into_iter()
-            .flatten()
-            .map(|webhook| json!({"name": webhook.name, "clientConfig": {"caBundle": bundle}}))
-            .collect();
-        // Webhooks are merged by name, so that nothing but their bundles changes.
-        let patch = Patch::Strategic(json!({
-            "metadata": {"resourceVersion": seen.and_then(ResourceExt::resource_version)},
-            "webhooks": webhooks,
-        }));
+        let names = webhooks.into_iter().flatten().map(|webhook| &webhook.name);
+        let patch = bundles(version, names, &stored.bundle());
         within(configurations.patch(configuration, &written_by_us(), &patch)).await
     }
+
+    async fn inject_into_checks(
+        &self,
+        seen: &ValidatingWebhookConfiguration,
+        stored: &Material,
+    ) -> kube::Result<ValidatingWebhookConfiguration> {
+        let Objects {
+            checks,
+            configuration,
+            ..
+        } = &self.objects;
+        let names = seen.webhooks.iter().flatten().map(|webhook| &webhook.name);
+        let patch = bundles(seen.resource_version(), names, &stored.bundle());
+        within(checks.patch(configuration, &written_by_us(), &patch)).await
+    }
+}
+
+/// Writes `bundle` into every one of these webhooks. They are merged by name, so that nothing but their bundles changes.
+fn bundles<'a>(
+    version: Option<String>,
+    webhooks: impl Iterator<Item = &'a String>,
+    bundle: &ByteString,
+) -> Patch<Value> {
+    let webhooks: Vec<_> = webhooks
+        .map(|name| json!({"name": name, "clientConfig": {"caBundle": bundle}}))
+        .collect();
+    Patch::Strategic(json!({
+        "metadata": {"resourceVersion": version},
+        "webhooks": webhooks,
+    }))
+}
+
+fn lacks(checks: &ValidatingWebhookConfiguration, bundle: &ByteString) -> bool {
+    let mut webhooks = checks.webhooks.iter().flatten();
+    webhooks.any(|webhook| webhook.client_config.ca_bundle.as_ref() != Some(bundle))
 }
 
 fn written_by_us() -> PatchParams {

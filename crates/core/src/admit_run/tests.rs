@@ -373,3 +373,42 @@ proptest! {
         prop_assert!(made.contains(&stored[TEKTON_AFFINITY_ASSISTANT]));
     }
 }
+
+/// The name is what sha256 of `build` begins with.
+#[test]
+fn m9_a_claim_that_tekton_has_renamed_meanwhile_is_called_what_it_was_made_as() {
+    let renamed = format!("{}-affinity-assistant-44575cf5b2-0", source_claim());
+    let run = task_run(
+        Mode::Workspaces,
+        &[("in", &renamed), ("other", "build-cache")],
+    );
+    let admission = admit_run(&run, TEKTON_CONTROLLER);
+    assert_eq!(
+        admission.bindings,
+        [BoundClaim {
+            workspace: "in".to_owned(),
+            claim_name: source_claim(),
+        }]
+    );
+    assert!(admission.cancel.unwrap().contains(&source_claim()));
+    let run = task_run(Mode::Workspaces, &[("in", &renamed)]);
+    check(
+        &run,
+        AssistantName::of_claim(&group(), &source_claim()).as_str(),
+    );
+    // Another run's, one that is no claim of this run, and a run with claims of the placeholder's.
+    for (mode, claim) in [
+        (
+            Mode::Workspaces,
+            format!("{}-affinity-assistant-ffffffffff-0", source_claim()),
+        ),
+        (
+            Mode::Workspaces,
+            "mine-affinity-assistant-44575cf5b2-0".to_owned(),
+        ),
+        (Mode::PipelineRuns, renamed),
+    ] {
+        let run = task_run(mode, &[("in", &claim)]);
+        assert_eq!(admit_run(&run, TEKTON_CONTROLLER).bindings, []);
+    }
+}

@@ -310,12 +310,19 @@ fn m7_each_bad_value_is_refused_by_its_key() {
 fn m9_tekton_is_out_of_the_way_only_where_its_own_flag_is_disabled() {
     for (flags, expect) in [
         (&[("coschedule", "disabled")][..], None),
+        (&[("coschedule", "Disabled")], None),
         (&[("coschedule", "workspaces")], Some("workspaces")),
         (&[("coschedule", "pipelineruns")], Some("pipelineruns")),
         (&[("enable-api-fields", "beta")], Some("workspaces")),
     ] {
         assert_eq!(tekton_coschedule(&data(flags)).as_deref(), expect);
     }
+}
+
+#[test]
+fn versions_compare_as_numbers() {
+    assert!(version_number("9") < version_number("10"));
+    assert_eq!(version_number(""), 0);
 }
 
 proptest! {

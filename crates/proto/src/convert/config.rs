@@ -65,7 +65,7 @@ pub fn isolation_scope(field: &str, value: i32) -> Result<IsolationScope, Violat
     }
 }
 
-/// A configuration for the wire.
+/// A configuration for the wire, without Tekton's own flag, which stands beside it there.
 pub fn configuration_to_wire(configuration: &Configuration) -> wire::Configuration {
     let overrides = configuration.allowed_overrides.iter();
     let placeholder = &configuration.placeholder;
@@ -80,11 +80,10 @@ pub fn configuration_to_wire(configuration: &Configuration) -> wire::Configurati
         }),
         isolation_scope: isolation_scope_to_wire(configuration.isolation_scope).into(),
         allowed_overrides: overrides.map(|mode| mode_to_wire(*mode).into()).collect(),
-        tekton_coschedule: configuration.tekton_coschedule.clone().unwrap_or_default(),
     }
 }
 
-/// A configuration from the wire.
+/// A configuration from the wire, without Tekton's own flag, which stands beside it there.
 ///
 /// # Errors
 ///
@@ -131,7 +130,7 @@ pub fn configuration(message: wire::Configuration) -> Result<Configuration, Vec<
                 isolation_scope,
                 allowed_overrides,
                 placeholder,
-                tekton_coschedule: Some(message.tekton_coschedule).filter(|flag| !flag.is_empty()),
+                tekton_coschedule: None,
             });
     checked(value, violations)
 }
@@ -183,7 +182,7 @@ mod tests {
                             .unwrap(),
                         ..PlaceholderDefaults::default()
                     },
-                    tekton_coschedule: Some("workspaces".to_owned()),
+                    tekton_coschedule: None,
                 };
                 assert_eq!(
                     super::configuration(configuration_to_wire(&configuration)),

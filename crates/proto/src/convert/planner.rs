@@ -123,6 +123,14 @@ pub fn child_admission_to_wire(admission: ChildAdmission) -> wire::AdmitRunRespo
         warnings: admission.warnings,
         set_annotations: admission.set_annotations,
         cancel_message: admission.cancel.unwrap_or_default(),
+        bindings: admission
+            .bindings
+            .into_iter()
+            .map(|bound| wire::BoundClaim {
+                workspace: bound.workspace,
+                claim_name: bound.claim_name,
+            })
+            .collect(),
     }
 }
 
@@ -132,6 +140,14 @@ pub fn child_admission(message: wire::AdmitRunResponse) -> ChildAdmission {
         set_annotations: message.set_annotations,
         remove_annotations: message.remove_annotations,
         cancel: Some(message.cancel_message).filter(|message| !message.is_empty()),
+        bindings: message
+            .bindings
+            .into_iter()
+            .map(|bound| BoundClaim {
+                workspace: bound.workspace,
+                claim_name: bound.claim_name,
+            })
+            .collect(),
         warnings: message.warnings,
     }
 }
@@ -303,6 +319,7 @@ mod tests {
                 set_annotations: [("a".to_owned(), "b".to_owned())].into(),
                 remove_annotations: vec!["c".to_owned()],
                 cancel,
+                bindings: child().claims,
                 warnings: vec!["d".to_owned()],
             };
             assert_eq!(

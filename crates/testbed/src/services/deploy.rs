@@ -2,7 +2,7 @@
 //! in the cluster, but labelled as a launcher's, and with the webhooks at a loopback address. `deploy/base` is the only
 //! place where these are written down.
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use serde_json::{Value, json};
 
 use super::{CONFIGURATION_NAME, Ports};
@@ -49,25 +49,25 @@ pub(super) fn rights() -> anyhow::Result<Vec<Value>> {
     Ok(objects)
 }
 
-/// The webhook configuration, leading to the admission-webhook on `ports` of the launcher called `launcher`.
-pub(super) fn webhook_configuration(ports: Ports, launcher: &str) -> anyhow::Result<Value> {
-    let mut objects = read(&WEBHOOKS)?.into_iter();
-    let (Some(mut configuration), None) = (objects.next(), objects.next()) else {
-        bail!("deploy/base has not exactly one webhook configuration");
-    };
-    label(&mut configuration);
-    configuration["metadata"]["annotations"] = json!({ LAUNCHER: launcher });
-    let webhooks = configuration["webhooks"]
-        .as_array_mut()
-        .with_context(|| format!("{CONFIGURATION_NAME} has no webhooks"))?;
-    for webhook in webhooks {
-        let path = webhook["clientConfig"]["service"]["path"]
-            .as_str()
-            .with_context(|| format!("a webhook of {CONFIGURATION_NAME} has no path"))?;
-        let url = format!("https://127.0.0.1:{}{path}", ports.admission());
-        webhook["clientConfig"] = json!({ "url": url });
+/// The webhook configurations, mutating and validating, leading to the admission-webhook on `ports` of the launcher called
+/// `launcher`.
+pub(super) fn webhook_configurations(ports: Ports, launcher: &str) -> anyhow::Result<Vec<Value>> {
+    let mut configurations = read(&WEBHOOKS)?;
+    for configuration in &mut configurations {
+        label(configuration);
+        configuration["metadata"]["annotations"] = json!({ LAUNCHER: launcher });
+        let webhooks = configuration["webhooks"]
+            .as_array_mut()
+            .with_context(|| format!("{CONFIGURATION_NAME} has no webhooks"))?;
+        for webhook in webhooks {
+            let path = webhook["clientConfig"]["service"]["path"]
+                .as_str()
+                .with_context(|| format!("a webhook of {CONFIGURATION_NAME} has no path"))?;
+            let url = format!("https://127.0.0.1:{}{path}", ports.admission());
+            webhook["clientConfig"] = json!({ "url": url });
+        }
     }
-    Ok(configuration)
+    Ok(configurations)
 }
 
 fn read(files: &[(&str, &str)]) -> anyhow::Result<Vec<Value>> {
@@ -107,27 +107,31 @@ mod tests {
 
     #[test]
     fn webhooks_are_those_of_the_installation_at_a_loopback_address() {
-        let installed = read(&WEBHOOKS).unwrap().remove(0);
-        let local = webhook_configuration(Ports::at(9100), "me").unwrap();
-        assert_eq!(local["metadata"]["annotations"], json!({LAUNCHER: "me"}));
-        let pairs = [
-            "pipelineruns.coscheduler.dev",
-            "pipelinerun-updates.coscheduler.dev",
-            "runs.coscheduler.dev",
-        ]
-        .into_iter()
-        .enumerate();
-        for (index, name) in pairs {
-            let mut expected = installed["webhooks"][index].clone();
-            let path = if name == "runs.coscheduler.dev" {
-                "/admit/run"
-            } else {
-                "/admit/pipelinerun"
-            };
-            assert_eq!(expected["name"], name);
-            assert_eq!(expected["clientConfig"]["service"]["path"], path);
-            expected["clientConfig"] = json!({"url": format!("https://127.0.0.1:9443{path}")});
-            assert_eq!(local["webhooks"][index], expected);
+        let installed = read(&WEBHOOKS).unwrap();
+        let local = webhook_configurations(Ports::at(9100), "me").unwrap();
+        assert_eq!(installed.len(), 2);
+        let mut paths = Vec::new();
+        for (installed, local) in installed.iter().zip(&local) {
+            assert_eq!(local["kind"], installed["kind"]);
+            assert_eq!(local["metadata"]["annotations"], json!({LAUNCHER: "me"}));
+            let installed = installed["webhooks"].as_array().unwrap();
+            let local = local["webhooks"].as_array().unwrap();
+            assert_eq!(installed.len(), local.len());
+            for (installed, local) in installed.iter().zip(local) {
+                let path = &installed["clientConfig"]["service"]["path"];
+                let path = path.as_str().unwrap();
+                let mut expected = installed.clone();
+                expected["clientConfig"] = json!({"url": format!("https://127.0.0.1:9443{path}")});
+                assert_eq!(*local, expected);
+                paths.push(path);
+            }
         }
+        let expected = [
+            "/admit/pipelinerun",
+            "/admit/pipelinerun",
+            "/admit/run",
+            "/check/config",
+        ];
+        assert_eq!(paths, expected);
     }
 }

@@ -28,18 +28,9 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 /// An error if something of ours exists that no launcher made: an installation in the cluster, most likely.
 pub(super) async fn refuse_foreign(client: &Client) -> anyhow::Result<()> {
-    if let Some(existing) = get(client).await?
-        && !made_by_launcher(&existing.metadata)
-    {
-        bail!(
-            "{}",
-            foreign(&format!(
-                "MutatingWebhookConfiguration {CONFIGURATION_NAME}"
-            ))
-        );
-    }
-    let rights = deploy::rights()?;
-    let existing = manifests::existing(client, &rights).await?;
+    let mut objects = deploy::webhook_configurations(Ports::at(0), "")?;
+    objects.extend(deploy::rights()?);
+    let existing = manifests::existing(client, &objects).await?;
     match existing
         .iter()
         .find(|(_, found)| !made_by_launcher(&found.metadata))
@@ -67,8 +58,8 @@ pub(super) async fn apply_webhooks(
     ports: Ports,
     launcher: &str,
 ) -> anyhow::Result<()> {
-    let configuration = deploy::webhook_configuration(ports, launcher)?;
-    manifests::apply(client, &[configuration], MANAGED_BY).await
+    let configurations = deploy::webhook_configurations(ports, launcher)?;
+    manifests::apply(client, &configurations, MANAGED_BY).await
 }
 
 /// Waits until the API server reaches the webhooks: it learns of their certificate a moment after they do.
@@ -108,7 +99,7 @@ pub(super) async fn remove_own_webhooks(client: &Client, launcher: &str) -> anyh
         let Some(existing) = get(client).await? else {
             return Ok(true);
         };
-        if !launched_by(&existing, launcher) {
+        if !launched_by(&existing.metadata, launcher) {
             return Ok(false);
         }
         let unchanged = DeleteParams::default().preconditions(Preconditions {
@@ -116,7 +107,13 @@ pub(super) async fn remove_own_webhooks(client: &Client, launcher: &str) -> anyh
             resource_version: existing.resource_version(),
         });
         match api(client).delete(CONFIGURATION_NAME, &unchanged).await {
-            Ok(_) => return Ok(true),
+            Ok(_) => {
+                // What is left is not in anybody's way for a moment: without an answer, a ConfigMap is let in.
+                let configurations = deploy::webhook_configurations(Ports::at(0), launcher)?;
+                let own = |metadata: &ObjectMeta| launched_by(metadata, launcher);
+                manifests::delete(client, &configurations, own).await?;
+                return Ok(true);
+            }
             Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => {}
             Err(error) => return Err(error).context("the API server refused"),
         }
@@ -136,7 +133,7 @@ pub(super) async fn lost(client: &Client, launcher: &str) {
     while let Some(state) = states.next().await {
         // An API server that does not answer has not taken anything away.
         let Ok(existing) = state else { continue };
-        if !existing.is_some_and(|existing| launched_by(&existing, launcher)) {
+        if !existing.is_some_and(|existing| launched_by(&existing.metadata, launcher)) {
             return;
         }
     }
@@ -145,7 +142,7 @@ pub(super) async fn lost(client: &Client, launcher: &str) {
 /// Removes everything that any launcher made, the webhook configuration first; one sentence for each, and for what was
 /// left alone.
 pub(super) async fn remove_all(client: &Client) -> anyhow::Result<Vec<String>> {
-    let webhooks = [deploy::webhook_configuration(Ports::at(0), "")?];
+    let webhooks = deploy::webhook_configurations(Ports::at(0), "")?;
     let mut done = remove(client, &webhooks).await?;
     done.extend(remove_rights(client).await?);
     if get(client).await?.is_some() {
@@ -185,9 +182,9 @@ fn made_by_launcher(metadata: &ObjectMeta) -> bool {
         .is_some_and(|value| value == MANAGED_BY)
 }
 
-fn launched_by(configuration: &MutatingWebhookConfiguration, launcher: &str) -> bool {
-    configuration
-        .annotations()
-        .get(LAUNCHER)
+fn launched_by(metadata: &ObjectMeta, launcher: &str) -> bool {
+    let annotations = metadata.annotations.as_ref();
+    annotations
+        .and_then(|annotations| annotations.get(LAUNCHER))
         .is_some_and(|value| value == launcher)
 }

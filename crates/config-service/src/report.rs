@@ -1,0 +1,81 @@
+//! Says what has become of the configuration, in the log and in metrics.
+
+use prometheus_client::metrics::gauge::Gauge;
+use tracing::{info, warn};
+
+use coscheduler_core::violation::Violation;
+use coscheduler_runtime::Metrics;
+
+use crate::state::{Ours, State};
+
+/// The metrics.
+#[derive(Clone, Debug)]
+pub(crate) struct Report {
+    valid: Gauge,
+    generation: Gauge,
+}
+
+impl Report {
+    /// Registers the metrics.
+    pub(crate) fn new(metrics: &Metrics) -> Self {
+        Self {
+            valid: metrics.register(
+                "config_valid",
+                "1 while the ConfigMap is valid; 0 while it is not, or absent, and what was valid last is in force",
+                Gauge::default(),
+            ),
+            generation: metrics.register(
+                "config_generation",
+                "Generation of the configuration in force, which grows with every change; 0 while there is none",
+                Gauge::default(),
+            ),
+        }
+    }
+
+    /// Says what is new in `now`. Nothing is known before both ConfigMaps were read.
+    pub(crate) fn changed(&self, before: &State, now: &State) {
+        let Some((ours, tekton)) = now.read() else {
+            return;
+        };
+        self.valid.set(i64::from(ours.violations.is_empty()));
+        self.generation.set(now.generation());
+        let (ours_before, tekton_before) = before.read().unzip();
+        let in_force = |ours: &Ours| ours.configuration.clone();
+        if ours_before.and_then(in_force) != in_force(ours)
+            || tekton_before.map(|tekton| &tekton.coschedule) != Some(&tekton.coschedule)
+        {
+            info!(
+                generation = now.generation(),
+                resource_version = ours.resource_version,
+                configuration = ?ours.configuration,
+                tekton_coschedule = tekton.coschedule,
+                "this is in force"
+            );
+        }
+        if before.warnings() != now.warnings() {
+            for warning in now.warnings() {
+                warn!("{warning}");
+            }
+        }
+        if ours_before.map(|ours| &ours.violations) != Some(&ours.violations)
+            && !ours.violations.is_empty()
+        {
+            warn!(violations = violations(ours), "{}", verdict(ours));
+        }
+    }
+}
+
+/// What it means that our ConfigMap is not valid.
+pub(crate) fn verdict(ours: &Ours) -> String {
+    let consequence = match ours.configuration {
+        Some(_) => "what was in force stays in force",
+        None => "coscheduling is off",
+    };
+    format!("the ConfigMap is not valid; {consequence}")
+}
+
+/// What is wrong with our ConfigMap, in one line.
+pub(crate) fn violations(ours: &Ours) -> String {
+    let violations: Vec<_> = ours.violations.iter().map(Violation::to_string).collect();
+    violations.join("; ")
+}

@@ -1,0 +1,161 @@
+//! The configuration as tests change it and ask for it: our ConfigMap and Tekton's, the config service and the planner.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use coscheduler_proto::config::config_service_client::ConfigServiceClient;
+use coscheduler_proto::config::{ConfigStatus, GetConfigRequest, Mode};
+use coscheduler_proto::planner::PlanRequest;
+use coscheduler_proto::planner::planner_service_client::PlannerServiceClient;
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::Api;
+use kube::api::{Patch, PatchParams};
+use serde_json::json;
+use testbed::services::{CONFIG_MAP, NAMESPACE, Service};
+use tonic::transport::Channel;
+
+use crate::Scene;
+use crate::runs::run;
+use crate::send::Answer;
+
+/// How long a change may take to get everywhere on a busy machine.
+const LIMIT: Duration = Duration::from_secs(60);
+/// Between two questions.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Namespace and name of Tekton's ConfigMap with its own flags.
+pub const TEKTON_FLAGS: (&str, &str) = ("tekton-pipelines", "feature-flags");
+
+impl Scene<'_> {
+    /// Creates a PipelineRun, and tells of warnings.
+    ///
+    /// # Errors
+    ///
+    /// Where it is refused.
+    pub async fn submit_told(&self, run: crate::runs::Run) -> anyhow::Result<Answer> {
+        let object = run.into_json();
+        let answer = self.send("POST", "tekton.dev/v1/pipelineruns", &object);
+        answer.await?.accepted()
+    }
+
+    /// Writes our ConfigMap's data, in place of what was there.
+    ///
+    /// # Errors
+    ///
+    /// Where it is refused.
+    pub async fn set_flags(&self, flags: &[(&str, &str)]) -> anyhow::Result<()> {
+        let data: serde_json::Map<_, _> = flags
+            .iter()
+            .map(|(key, value)| ((*key).to_owned(), json!(value)))
+            .collect();
+        let api: Api<ConfigMap> = Api::namespaced(self.client.clone(), NAMESPACE);
+        let patch = Patch::Json::<()>(serde_json::from_value(
+            json!([{"op": "add", "path": "/data", "value": data}]),
+        )?);
+        api.patch(CONFIG_MAP, &PatchParams::default(), &patch)
+            .await
+            .with_context(|| format!("failed to set {flags:?}"))?;
+        Ok(())
+    }
+
+    /// Sets Tekton's own flag `coschedule`.
+    ///
+    /// # Errors
+    ///
+    /// Where it is refused.
+    pub async fn set_tekton_flag(&self, value: &str) -> anyhow::Result<()> {
+        let (namespace, name) = TEKTON_FLAGS;
+        let api: Api<ConfigMap> = Api::namespaced(self.client.clone(), namespace);
+        let patch = Patch::Merge(json!({"data": {"coschedule": value}}));
+        api.patch(name, &PatchParams::default(), &patch).await?;
+        Ok(())
+    }
+
+    /// A client of the config service.
+    ///
+    /// # Errors
+    ///
+    /// Where it cannot be reached.
+    pub async fn config_service(&self) -> anyhow::Result<ConfigServiceClient<Channel>> {
+        let address = self.stack.services.grpc_address(Service::ConfigService);
+        Ok(ConfigServiceClient::connect(address).await?)
+    }
+
+    /// What `GetConfig` answers.
+    ///
+    /// # Errors
+    ///
+    /// Where it answers nothing.
+    pub async fn config(&self) -> anyhow::Result<ConfigStatus> {
+        let mut service = self.config_service().await?;
+        let answer = service.get_config(GetConfigRequest {}).await?;
+        answer.into_inner().status.context("no status")
+    }
+
+    /// Waits until `GetConfig` answers what `condition` says, and answers it.
+    ///
+    /// # Errors
+    ///
+    /// What it answered last where it does not get there.
+    pub async fn config_until(
+        &self,
+        what: &str,
+        condition: impl Fn(&ConfigStatus) -> bool,
+    ) -> anyhow::Result<ConfigStatus> {
+        let deadline = tokio::time::Instant::now() + LIMIT;
+        loop {
+            let status = self.config().await;
+            match status {
+                Ok(status) if condition(&status) => return Ok(status),
+                last if tokio::time::Instant::now() > deadline => {
+                    bail!("the configuration is not {what}: {last:?}")
+                }
+                _ => tokio::time::sleep(PAUSE).await,
+            }
+        }
+    }
+
+    /// Waits until the planner would plan a new run in this mode: its copy of the configuration follows by a stream.
+    ///
+    /// # Errors
+    ///
+    /// Where it does not.
+    pub async fn planned_in(&self, mode: Mode) -> anyhow::Result<()> {
+        let address = self.stack.services.grpc_address(Service::AffinityPlanner);
+        planned_in(&address, mode).await
+    }
+}
+
+/// Waits until the planner at `address` would plan a new run in this mode.
+///
+/// # Errors
+///
+/// Where it does not.
+pub async fn planned_in(address: &str, mode: Mode) -> anyhow::Result<()> {
+    let deadline = tokio::time::Instant::now() + LIMIT;
+    loop {
+        match planned_mode(address).await {
+            Ok(planned) if planned == mode => return Ok(()),
+            last if tokio::time::Instant::now() > deadline => {
+                bail!("the planner does not plan in {mode:?}: {last:?}")
+            }
+            _ => tokio::time::sleep(PAUSE).await,
+        }
+    }
+}
+
+/// The mode that the planner at `address` would plan a new run in.
+///
+/// # Errors
+///
+/// Where it does not answer.
+pub async fn planned_mode(address: &str) -> anyhow::Result<Mode> {
+    let mut planner = PlannerServiceClient::connect(address.to_owned()).await?;
+    let object = run("dry").task("one", &[], &[]).into_json();
+    let request = PlanRequest {
+        pipeline_run: Some(coscheduler_proto::json::object_to_struct(&object)),
+        ..PlanRequest::default()
+    };
+    let plan = planner.plan(request).await?.into_inner().plan;
+    Ok(plan.context("no plan")?.mode())
+}

@@ -1,0 +1,310 @@
+//! Tekton's own flag `coschedule`, on while runs are created and flipped while they are under way.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use std::collections::BTreeSet;
+
+use integration_tests::configuration::TEKTON_FLAGS;
+use integration_tests::look::{node, succeeded};
+use integration_tests::runs::{Run, run};
+use integration_tests::{Scene, alone, alone_with};
+use k8s_openapi::api::apps::v1::StatefulSet;
+use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod};
+use kube::api::DeleteParams;
+use kube::{Api, ResourceExt as _};
+use serde_json::json;
+use testbed::Config;
+use testbed::services::{Service, ServicesConfig};
+
+use coscheduler_proto::config::Mode;
+
+type Outcome = anyhow::Result<()>;
+
+const ASSISTANT: &str = "pipeline.tekton.dev/affinity-assistant";
+const MODES: [&str; 3] = ["workspaces", "pipelineruns", "isolate-pipelinerun"];
+
+#[test]
+fn m9_a_run_is_left_to_tekton_while_tektons_own_flag_is_on() -> Outcome {
+    alone(Config::default(), async |scene| {
+        assert_eq!(scene.config().await?.tekton_coschedule, "");
+        for flag in ["workspaces", "pipelineruns"] {
+            scene.set_tekton_flag(flag).await?;
+            let status = scene
+                .config_until("told of Tekton's flag", |status| {
+                    status.tekton_coschedule == flag
+                })
+                .await?;
+            assert!(
+                status
+                    .warnings
+                    .iter()
+                    .any(|warning| warning.contains("left to Tekton") && warning.contains(flag)),
+                "{:?}",
+                status.warnings
+            );
+            scene.planned_in(Mode::Disabled).await?;
+            let name = format!("left-{flag}");
+            let two = run(&name)
+                .template("source")
+                .task("one", &["source"], &[])
+                .task("two", &["source"], &["one"]);
+            let told = scene.submit_told(two).await?;
+            assert!(
+                told.warnings
+                    .iter()
+                    .any(|warning| warning.contains("leaves this run to Tekton")
+                        && warning.contains(flag)),
+                "{:?}",
+                told.warnings
+            );
+            let annotations = &told.object["metadata"]["annotations"];
+            assert!(
+                !annotations.to_string().contains("coscheduler.dev"),
+                "{annotations}"
+            );
+            scene.succeeds(&name).await?;
+            // Tekton's own assistant did its work undisturbed.
+            let pods = pods_of(scene, &name).await?;
+            assert_eq!(pods.len(), 2);
+            for pod in &pods {
+                assert!(pod.annotations()[ASSISTANT].starts_with("affinity-assistant-"));
+            }
+        }
+
+        // Off again: the next run is ours. So it stays when the ConfigMap goes, as for Tekton itself.
+        scene.set_tekton_flag("Disabled").await?;
+        scene.planned_in(Mode::Pipelineruns).await?;
+        let (namespace, name) = TEKTON_FLAGS;
+        let flags: Api<ConfigMap> = Api::namespaced(scene.client.clone(), namespace);
+        let before = flags.get(name).await?;
+        flags.delete(name, &DeleteParams::default()).await?;
+        let gone = scene
+            .config_until("told that it has gone", |status| {
+                status
+                    .warnings
+                    .iter()
+                    .any(|warning| warning.contains("has gone"))
+            })
+            .await?;
+        assert_eq!(gone.tekton_coschedule, "");
+
+        // Who has never seen it takes Tekton's default, and says so.
+        for service in [Service::ConfigService, Service::AffinityPlanner] {
+            scene.stack.services.kill(service)?;
+            scene.stack.services.start_service(service)?;
+        }
+        scene.stack.services.wait_ready().await?;
+        let absent = scene.config().await?;
+        assert_eq!(absent.tekton_coschedule, "workspaces");
+        assert!(
+            absent
+                .warnings
+                .iter()
+                .any(|warning| warning.contains("--tekton-namespace"))
+        );
+        scene.planned_in(Mode::Disabled).await?;
+
+        let mut again = before;
+        again.metadata.resource_version = None;
+        again.metadata.uid = None;
+        flags.create(&Default::default(), &again).await?;
+        scene.planned_in(Mode::Pipelineruns).await?;
+        Ok(())
+    })
+}
+
+async fn pods_of(scene: &Scene<'_>, name: &str) -> anyhow::Result<Vec<Pod>> {
+    let pods = scene.objects().await?.task_pods;
+    let of_run = pods
+        .into_iter()
+        .filter(|pod| pod.labels()["tekton.dev/pipelineRun"] == name);
+    Ok(of_run.collect())
+}
+
+/// Three tasks in a row; the first lasts long enough to flip Tekton's flag during it.
+fn three(name: &str, mode: &str) -> Run {
+    run(name)
+        .metadata("annotations", json!({"coscheduler.dev/coschedule": mode}))
+        .template("source")
+        .workspace(
+            "brought",
+            json!({"persistentVolumeClaim": {"claimName": format!("brought-{name}")}}),
+        )
+        .task("one", &["source"], &[])
+        .task("two", &["brought"], &["one"])
+        .task("three", &["source"], &["two"])
+        .task("bare", &[], &["two"])
+        .lasting("one", 10)
+}
+
+async fn bring(scene: &Scene<'_>, name: &str) -> Outcome {
+    let claim: PersistentVolumeClaim = serde_json::from_value(json!({
+        "metadata": {"name": format!("brought-{name}")},
+        "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
+    }))?;
+    scene.api().create(&Default::default(), &claim).await?;
+    Ok(())
+}
+
+fn overridable(services: &mut ServicesConfig) {
+    services.mode = Some("pipelineruns".to_owned());
+}
+
+/// The StatefulSets that the namespace has ever had, as long as this is looked at often enough: they stay until their run
+/// has ended.
+async fn sets(scene: &Scene<'_>) -> anyhow::Result<BTreeSet<String>> {
+    let sets = scene.objects().await?.stateful_sets;
+    Ok(sets.iter().map(StatefulSet::name_any).collect())
+}
+
+/// Tekton's flag flipped to `flag` once the first TaskRun of a run in each mode has a pod.
+fn flipped_to(flag: &'static str) -> Outcome {
+    let config = Config {
+        nodes: 6,
+        ..Config::default()
+    };
+    alone_with(config, overridable, async |scene| {
+        let overrides = MODES.join(",");
+        scene
+            .set_flags(&[
+                ("coschedule", "disabled"),
+                ("allowed-overrides", &overrides),
+            ])
+            .await?;
+        scene.planned_in(Mode::Disabled).await?;
+        for mode in MODES {
+            bring(scene, mode).await?;
+            scene.submit(three(mode, mode)).await?;
+        }
+        scene
+            .until_all::<Pod>("have a bound pod of each first task", |pods| {
+                let first = pods.iter().filter(|pod| {
+                    let task = pod.labels().get("tekton.dev/pipelineTask");
+                    task.is_some_and(|task| task == "one") && node(pod).is_some()
+                });
+                first.count() == MODES.len()
+            })
+            .await?;
+        let before = sets(scene).await?;
+        assert_eq!(before.len(), 4, "{before:?}");
+
+        scene.set_tekton_flag(flag).await?;
+        scene
+            .config_until("told of Tekton's flag", |status| {
+                status.tekton_coschedule == flag
+            })
+            .await?;
+        // Every task of every run has its pod by now, and no run is done.
+        let mut seen = before.clone();
+        for task in ["two", "three"] {
+            scene
+                .until_all::<Pod>("have a pod of each task", |pods| {
+                    let started = pods.iter().filter(|pod| {
+                        pod.labels()
+                            .get("tekton.dev/pipelineTask")
+                            .is_some_and(|found| found == task)
+                    });
+                    started.count() == MODES.len()
+                })
+                .await?;
+            seen.extend(sets(scene).await?);
+        }
+        assert_eq!(seen, before, "another StatefulSet appeared");
+
+        for mode in MODES {
+            let done = scene.done(mode).await?;
+            assert_eq!(
+                succeeded(&done),
+                Some("True"),
+                "{mode}: {:?}",
+                done.status.get("conditions")
+            );
+            let group: BTreeSet<String> = before.clone();
+            let pods = pods_of(scene, mode).await?;
+            assert_eq!(pods.len(), 4, "{mode}");
+            let of = |task: &str| {
+                pods.iter()
+                    .find(|pod| pod.labels()["tekton.dev/pipelineTask"] == task)
+                    .unwrap()
+            };
+            let assistant = |task: &str| {
+                of(task)
+                    .annotations()
+                    .get(ASSISTANT)
+                    .cloned()
+                    .unwrap_or_default()
+            };
+            for task in ["one", "two", "three"] {
+                assert!(
+                    group.contains(&assistant(task)),
+                    "{mode} {task}: {:?}",
+                    assistant(task)
+                );
+            }
+            assert_eq!(assistant("one"), assistant("three"), "{mode}");
+            assert_eq!(node(of("one")), node(of("three")), "{mode}");
+            if mode == "workspaces" {
+                assert_ne!(assistant("one"), assistant("two"));
+                assert_eq!(assistant("bare"), "");
+            } else {
+                for task in ["two", "bare"] {
+                    assert_eq!(assistant("one"), assistant(task), "{mode} {task}");
+                    assert_eq!(node(of("one")), node(of(task)), "{mode} {task}");
+                }
+            }
+        }
+        scene
+            .until_all::<StatefulSet>("are gone", |sets| sets.is_empty())
+            .await?;
+        Ok(())
+    })
+}
+
+#[test]
+fn m9_runs_keep_their_group_when_tektons_flag_becomes_workspaces() -> Outcome {
+    flipped_to("workspaces")
+}
+
+#[test]
+fn m9_runs_keep_their_group_when_tektons_flag_becomes_pipelineruns() -> Outcome {
+    flipped_to("pipelineruns")
+}
+
+#[test]
+fn m9_runs_keep_their_group_when_tektons_flag_becomes_isolate_pipelinerun() -> Outcome {
+    flipped_to("isolate-pipelinerun")
+}
+
+/// What an unmodified Tekton makes impossible: under its `workspaces` it fails a TaskRun with two claims, whoever admitted it.
+/// The run ends at once, and is cleaned up after.
+#[test]
+fn m9_a_task_with_two_claims_fails_at_once_when_tektons_flag_becomes_workspaces() -> Outcome {
+    alone(Config::default(), async |scene| {
+        let both = run("both")
+            .template("source")
+            .template("cache")
+            .task("one", &["source"], &[])
+            .task("two", &["source", "cache"], &["one"])
+            .finally("last", &["source"])
+            .lasting("one", 6);
+        scene.submit(both).await?;
+        scene.placeholder().await?;
+        scene
+            .until_all::<Pod>("have a task's pod", |pods| {
+                pods.iter()
+                    .any(|pod| pod.labels().contains_key("tekton.dev/taskRun"))
+            })
+            .await?;
+        scene.set_tekton_flag("workspaces").await?;
+        let done = scene.done("both").await?;
+        assert_eq!(succeeded(&done), Some("False"));
+        let text = serde_json::to_string(&done.status)?;
+        assert!(text.contains("Failed"), "{text}");
+        let pods = pods_of(scene, "both").await?;
+        let tasks: BTreeSet<_> = pods
+            .iter()
+            .map(|pod| pod.labels()["tekton.dev/pipelineTask"].clone())
+            .collect();
+        assert_eq!(tasks, ["one", "last"].map(str::to_owned).into());
+        scene.nothing_left_but(&[]).await
+    })
+}
