@@ -387,6 +387,29 @@ fn b1_the_multi_arch_example_runs_on_nodes_of_both_architectures() -> Outcome {
     })
 }
 
+/// The webhook may hear of a Pipeline after it is asked about its run. Here it always does, in the end: whether the review
+/// was there first, or the machine stood still for longer than the webhook waits, cannot be seen from outside.
+#[test]
+fn b1_a_run_waits_a_moment_for_its_pipeline() -> Outcome {
+    overridable(async |scene| {
+        for attempt in 0..10 {
+            let name = format!("attempt-{attempt}");
+            let object = pending(&name, &json!({"name": name}), &json!({}));
+            let late = async {
+                tokio::time::sleep(Duration::from_millis(500)).await;
+                let object = pipeline(&name, &choice(Some("workspaces")));
+                scene.send("POST", PIPELINES, &object).await?.accepted()
+            };
+            let (run, late) = tokio::join!(scene.send("POST", PIPELINE_RUNS, &object), late);
+            late?;
+            if run?.accepted()?.annotation(MODE) == Some("workspaces") {
+                return Ok(());
+            }
+        }
+        anyhow::bail!("no run has the mode of a Pipeline that was created a moment later")
+    })
+}
+
 #[test]
 fn b1_a_pipeline_that_is_not_there_is_said_to_be_missing() -> Outcome {
     overridable(async |scene| {
