@@ -16,4 +16,4 @@ pub mod runs;
 pub mod send;
 pub mod stack;
 
-pub use stack::{Scene, alone, alone_with, on_bed, shared};
+pub use stack::{Scene, alone, alone_with, on_bed, shared, shared_on};

@@ -9,6 +9,7 @@ use coscheduler_kubernetes::pipeline_run::PipelineRun;
 use futures::StreamExt as _;
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use k8s_openapi::api::events::v1::Event;
 use kube::api::{ListParams, PostParams};
 use kube::runtime::watcher;
 use kube::runtime::{WatchStreamExt as _, reflector};
@@ -181,6 +182,40 @@ impl Scene<'_> {
         set.zip(pod).context("the placeholder has gone")
     }
 
+    /// Waits until our services have told the author of a run this, and answers all they have told: code and message of
+    /// each Event.
+    ///
+    /// # Errors
+    ///
+    /// A description of the namespace where they do not.
+    pub async fn told(&self, run: &str, code: &str) -> anyhow::Result<Vec<(String, String)>> {
+        let events = self
+            .until_all::<Event>(&format!("tell run {run} {code}"), |events| {
+                events
+                    .iter()
+                    .filter_map(|event| of_ours(event, run))
+                    .any(|(told, _)| told == code)
+            })
+            .await?;
+        Ok(events
+            .iter()
+            .filter_map(|event| of_ours(event, run))
+            .collect())
+    }
+
+    /// What our services have told the author of a run until now.
+    ///
+    /// # Errors
+    ///
+    /// Where Events cannot be listed.
+    pub async fn told_so_far(&self, run: &str) -> anyhow::Result<Vec<(String, String)>> {
+        let events = self.api::<Event>().list(&ListParams::default()).await?;
+        Ok(events
+            .iter()
+            .filter_map(|event| of_ours(event, run))
+            .collect())
+    }
+
     /// Waits until neither StatefulSet nor placeholder nor claim is left, except these claims.
     ///
     /// # Errors
@@ -265,6 +300,18 @@ impl Scene<'_> {
         }
         lines.join("\n")
     }
+}
+
+/// Code and message of an Event that a service of ours wrote about a run.
+fn of_ours(event: &Event, run: &str) -> Option<(String, String)> {
+    let about = event.regarding.as_ref()?;
+    let ours = event
+        .reporting_controller
+        .as_ref()?
+        .starts_with("coscheduler.dev/");
+    let about_run =
+        about.kind.as_deref() == Some("PipelineRun") && about.name.as_deref() == Some(run);
+    (ours && about_run).then_some((event.reason.clone()?, event.note.clone()?))
 }
 
 /// Status of the run's condition `Succeeded`.

@@ -2,7 +2,7 @@
 //! registry to ask.
 
 use serde_json::{Value, json};
-use testbed::{DURATION_ANNOTATION, EXIT_CODE_ANNOTATION};
+use testbed::{DURATION_ANNOTATION, EXIT_CODE_ANNOTATION, MESSAGE_ANNOTATION};
 
 /// A PipelineRun under construction.
 #[derive(Clone, Debug)]
@@ -105,6 +105,18 @@ impl Run {
         self.task_annotation(task, EXIT_CODE_ANNOTATION, "1")
     }
 
+    /// Makes a task answer with a result.
+    pub fn resulting(self, task: &str, result: &str, value: &str) -> Self {
+        let message = json!([{"key": result, "value": value, "type": 1}]);
+        self.task_annotation(task, MESSAGE_ANNOTATION, &message.to_string())
+    }
+
+    /// Chooses the run's mode.
+    pub fn in_mode(mut self, mode: &str) -> Self {
+        self.object["metadata"]["annotations"]["coscheduler.dev/coschedule"] = mode.into();
+        self
+    }
+
     /// Sets a field of `metadata`.
     pub fn metadata(mut self, field: &str, value: Value) -> Self {
         self.object["metadata"][field] = value;
@@ -118,10 +130,20 @@ impl Run {
     }
 
     fn task_annotation(mut self, task: &str, key: &str, value: &str) -> Self {
-        push(
-            &mut self.object["spec"]["taskRunSpecs"],
-            json!({"pipelineTaskName": task, "metadata": {"annotations": {key: value}}}),
-        );
+        let specs = &mut self.object["spec"]["taskRunSpecs"];
+        let of_task = specs.as_array_mut().and_then(|specs| {
+            specs
+                .iter_mut()
+                .find(|spec| spec["pipelineTaskName"] == task)
+        });
+        // Tekton reads one of them a task.
+        match of_task {
+            Some(spec) => spec["metadata"]["annotations"][key] = value.into(),
+            None => push(
+                specs,
+                json!({"pipelineTaskName": task, "metadata": {"annotations": {key: value}}}),
+            ),
+        }
         self
     }
 }

@@ -2,13 +2,20 @@
 
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use anyhow::Context as _;
-use kube::Client;
-use testbed::services::{Services, ServicesConfig};
+use coscheduler_kubernetes::pipeline_run::PipelineRun;
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::api::{Patch, PatchParams, PostParams};
+use kube::{Api, Client};
+use serde_json::json;
+use testbed::services::{CONFIG_MAP, NAMESPACE, Services, ServicesConfig};
 use testbed::{Config, TestBed};
 use tokio::runtime::Runtime;
 use tokio::sync::OnceCell;
+
+use crate::runs::run;
 
 /// All tests of a binary run on one runtime: the shared stack's tasks must outlive the test that was first.
 static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
@@ -58,6 +65,36 @@ impl Stack {
         Ok(Self { bed, services })
     }
 
+    /// Lets every run choose its mode, and waits until that is so.
+    ///
+    /// # Errors
+    ///
+    /// Where it does not become so.
+    pub async fn allow_overrides(&self) -> anyhow::Result<()> {
+        let client = self.bed.client();
+        let configuration: Api<ConfigMap> = Api::namespaced(client.clone(), NAMESPACE);
+        let all = "disabled workspaces pipelineruns isolate-pipelinerun";
+        let patch = Patch::Merge(json!({"data": {"allowed-overrides": all}}));
+        configuration
+            .patch(CONFIG_MAP, &PatchParams::default(), &patch)
+            .await?;
+        let probe = run("probe").task("one", &[], &[]).in_mode("workspaces");
+        let probe: PipelineRun = serde_json::from_value(probe.into_json())?;
+        let dry_run = PostParams {
+            dry_run: true,
+            ..PostParams::default()
+        };
+        let runs: Api<PipelineRun> = Api::namespaced(client, "default");
+        let accepted = async {
+            while runs.create(&dry_run, &probe).await.is_err() {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(60), accepted)
+            .await
+            .context("no override is allowed")
+    }
+
     /// A namespace of its own for a test.
     ///
     /// # Errors
@@ -80,16 +117,29 @@ impl Stack {
 ///
 /// What the test answers, and what could not be booted.
 pub fn shared(test: impl AsyncFnOnce(Scene<'static>) -> anyhow::Result<()>) -> anyhow::Result<()> {
+    shared_on(
+        async || {
+            let config = Config {
+                audit_log: true,
+                ..Config::default()
+            };
+            Stack::boot(config, |_| {}).await
+        },
+        test,
+    )
+}
+
+/// As [`shared`], on a stack that the first test of the binary boots with `boot`.
+///
+/// # Errors
+///
+/// As [`shared`].
+pub fn shared_on(
+    boot: impl AsyncFnOnce() -> anyhow::Result<Stack>,
+    test: impl AsyncFnOnce(Scene<'static>) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
     RUNTIME.block_on(async {
-        let stack = SHARED
-            .get_or_try_init(|| {
-                let config = Config {
-                    audit_log: true,
-                    ..Config::default()
-                };
-                Stack::boot(config, |_| {})
-            })
-            .await?;
+        let stack = SHARED.get_or_try_init(|| boot()).await?;
         test(stack.scene().await?).await?;
         stack.bed.check()?;
         stack.services.check()

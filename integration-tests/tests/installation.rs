@@ -457,6 +457,23 @@ async fn use_every_right(scene: &Scene<'_>) -> Outcome {
     scene.succeeds("clash").await?;
     scene.nothing_left_but(&[]).await?;
 
+    // A run that is marked as one that waits, and does not.
+    let unblocked = run("unblocked").task("one", &[], &[]).lasting("one", 5);
+    scene.submit(unblocked).await?;
+    let mark = scene.mark()?;
+    let blocked =
+        Patch::Merge(json!({"metadata": {"annotations": {"coscheduler.dev/blocked": "{}"}}}));
+    scene
+        .api::<PipelineRun>()
+        .patch("unblocked", &PatchParams::default(), &blocked)
+        .await?;
+    seen(scene, mark, |right| {
+        right.verb == "patch" && right.resource == "pipelineruns"
+    })
+    .await?;
+    scene.succeeds("unblocked").await?;
+    scene.nothing_left_but(&[]).await?;
+
     // A run deleted while the manager is away: what is left has to be looked after without it.
     scene
         .submit(run("deleted").task("one", &[], &[]).lasting("one", 600))

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use crate::annotations::{PART_OF, TEKTON_AFFINITY_ASSISTANT, TRACEPARENT};
+use crate::annotations::{BLOCKED, PART_OF, TEKTON_AFFINITY_ASSISTANT, TRACEPARENT};
 use crate::config::Configuration;
 use crate::mode::Mode;
 use crate::names::{ClaimTemplateName, Group, claim_name};
@@ -319,7 +319,7 @@ fn coschedule(
     let mut admission = Admission {
         // The only ones that are not set again. They are another run's, or forged.
         remove_annotations: present(&run.annotations, |key| {
-            [PART_OF, TRACEPARENT].contains(&key)
+            [PART_OF, TRACEPARENT, BLOCKED].contains(&key)
         }),
         remove_task_annotations: of_tasks(run),
         bindings,

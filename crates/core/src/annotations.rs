@@ -55,6 +55,25 @@ pub const PINNED: [&str; 9] = [
     TRACEPARENT,
 ];
 
+/// Why a run waits for something that somebody has to put right (V7), as a JSON object with `reason`, a
+/// [`ReasonCode`](crate::plan::ReasonCode), and `message`. It is there while that is so, and written for people: nothing is
+/// decided by it.
+pub const BLOCKED: &str = "coscheduler.dev/blocked";
+
+/// Every annotation that an author may not give a new object: [`PINNED`], and [`BLOCKED`], which changes later.
+pub(crate) const RESERVED: [&str; 10] = [
+    MODE,
+    ISOLATION_SCOPE,
+    GROUP,
+    PLACEHOLDER,
+    VOLUME_CLAIM_TEMPLATES,
+    CLAIMS,
+    PART_OF,
+    TEKTON_AFFINITY_ASSISTANT,
+    TRACEPARENT,
+    BLOCKED,
+];
+
 /// The field path of an annotation, as violations name it.
 pub(crate) fn field(key: &str) -> String {
     format!("metadata.annotations[{key}]")

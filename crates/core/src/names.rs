@@ -240,7 +240,7 @@ pub fn label_value(text: &str) -> String {
 }
 
 /// The first ten hex digits of the SHA-256 of `text`.
-fn hash(text: &str) -> String {
+pub(crate) fn hash(text: &str) -> String {
     Sha256::digest(text)
         .iter()
         .take(HASH_LENGTH / 2)

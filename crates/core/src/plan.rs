@@ -16,8 +16,9 @@ use crate::violation::Violation;
 
 use claims::Claims;
 
+pub(crate) use claims::for_one_pod;
 pub use placeholder::{ClaimTemplateSpec, PlaceholderSpec, Separation};
-pub use reason::{Reason, ReasonCode};
+pub use reason::{Reason, ReasonCode, Severity};
 
 /// What is to be done for a run, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,6 +43,16 @@ pub enum Action {
         /// Why.
         cause: ReleaseCause,
     },
+}
+
+impl Action {
+    /// The placeholders that are to exist.
+    pub fn placeholders(&self) -> &[PlaceholderSpec] {
+        match self {
+            Self::Ensure(placeholders) => placeholders,
+            Self::Nothing | Self::Release { .. } => &[],
+        }
+    }
 }
 
 /// Why a run's objects are torn down (P6).

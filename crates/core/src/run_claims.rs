@@ -2,7 +2,7 @@
 //! the run is created. Pinned then, they are what placeholders are made for and what TaskRuns are held against (V3, V6,
 //! V9).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -49,6 +49,15 @@ pub fn of_run(run: &PipelineRun) -> RunClaims {
         Some((binding.name.clone(), claim))
     });
     claims.collect()
+}
+
+/// The claims among a run's that somebody brought.
+pub fn brought(claims: &RunClaims) -> BTreeSet<&str> {
+    let brought = claims.values().filter_map(|claim| match claim {
+        RunClaim::Name(name) => Some(name.as_str()),
+        RunClaim::Template(_) => None,
+    });
+    brought.collect()
 }
 
 /// Whether `claim_name` is one of a run's claims.

@@ -9,6 +9,7 @@
 pub mod admission;
 pub mod child_run;
 pub mod claims;
+pub mod events;
 pub mod labels;
 pub mod pipeline;
 pub mod pipeline_run;

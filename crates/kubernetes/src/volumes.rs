@@ -22,6 +22,12 @@ pub fn volume_name(claim: &PersistentVolumeClaim) -> Option<&str> {
     (!name.is_empty()).then_some(name)
 }
 
+/// Namespace and name of the claim that a volume is bound to, or kept for.
+pub fn claim_key(volume: &PersistentVolume) -> Option<(String, String)> {
+    let claim = volume.spec.as_ref()?.claim_ref.as_ref()?;
+    Some((claim.namespace.clone()?, claim.name.clone()?))
+}
+
 /// Drops what nobody here reads, before a volume goes into a cache.
 pub fn trim(volume: &mut PersistentVolume) {
     volume.metadata.managed_fields = None;
@@ -29,8 +35,10 @@ pub fn trim(volume: &mut PersistentVolume) {
     volume.status = None;
     if let Some(spec) = &mut volume.spec {
         let node_affinity = spec.node_affinity.take();
+        let claim_ref = spec.claim_ref.take();
         *spec = k8s_openapi::api::core::v1::PersistentVolumeSpec {
             node_affinity,
+            claim_ref,
             ..Default::default()
         };
     }
@@ -86,6 +94,7 @@ mod tests {
             "metadata": {"name": "pv-1", "annotations": {"a": "b"}},
             "spec": {
                 "capacity": {"storage": "1Gi"},
+                "claimRef": {"namespace": "ci", "name": "c"},
                 "nodeAffinity": {"required": {"nodeSelectorTerms": [
                     {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]},
                     {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n1"]}]},
@@ -135,6 +144,9 @@ mod tests {
         let unbound = seen(&claim("ReadWriteOnce"), None);
         assert_eq!((unbound.single_pod, unbound.volume), (false, None));
         assert_eq!(volume_name(&PersistentVolumeClaim::default()), None);
+        let key = claim_key(&trimmed);
+        assert_eq!(key, Some(("ci".to_owned(), "c".to_owned())));
+        assert_eq!(claim_key(&PersistentVolume::default()), None);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! What the manager knows: every coscheduled PipelineRun with its placeholders, pods and claims, kept up to date by the
 //! watches. Reducers only (`apply`, `delete`, `retain`): no I/O, no decisions.
 
+mod claims;
 mod identities;
 mod kind;
 mod parts;
@@ -17,6 +18,8 @@ use tokio::sync::{broadcast, watch};
 use coscheduler_core::pipeline_run::PipelineRun;
 use coscheduler_kubernetes::pods;
 
+use claims::Claims;
+pub(crate) use claims::KnownClaim;
 use identities::Identities;
 pub(crate) use kind::Kind;
 use parts::Parts;
@@ -67,12 +70,13 @@ pub(crate) struct Cache {
     changes: broadcast::Sender<Change>,
 }
 
-/// The runs with what belongs to them, and who they are.
+/// The runs with what belongs to them, who they are, and every claim.
 #[derive(Debug, Default)]
 struct Index {
     runs: HashMap<RunKey, Run>,
     parts: Parts,
     identities: Identities,
+    claims: Claims,
 }
 
 impl Default for Cache {
@@ -102,6 +106,25 @@ impl Cache {
         self.update(&key, |run| {
             if let Some(known) = K::slot(run).get_mut(&name) {
                 *known = Arc::new(object);
+            }
+        });
+    }
+
+    /// Takes in that an annotation of this version of a run was set or removed, until the watch says so: nobody should
+    /// send the request again.
+    pub(crate) fn annotated(&self, run: &PipelineRun, key: &str, value: Option<String>) {
+        let Some(of) = run.run_key() else { return };
+        self.update(&of, |known| {
+            let Some(known) = known.pipeline_run.get_mut(&run.name) else {
+                return;
+            };
+            if known.resource_version == run.resource_version {
+                let mut annotated = run.clone();
+                match value {
+                    Some(value) => annotated.annotations.insert(key.to_owned(), value),
+                    None => annotated.annotations.remove(key),
+                };
+                *known = Arc::new(annotated);
             }
         });
     }
@@ -165,6 +188,15 @@ impl Cache {
         self.read().identities.by_version(resource_version).cloned()
     }
 
+    /// Every run that is known.
+    pub(crate) fn runs(&self) -> Vec<RunKey> {
+        let index = self.read();
+        let runs = index.runs.iter();
+        runs.filter(|(_, run)| !run.pipeline_run.is_empty())
+            .map(|(key, _)| key.clone())
+            .collect()
+    }
+
     /// All placeholders, by namespace and name.
     pub(crate) fn placeholders(&self) -> BTreeMap<ObjectKey, Placeholder> {
         let index = self.read();
@@ -189,10 +221,12 @@ impl Cache {
 
     /// Changes what belongs to a run. Answers the run that has the placeholders.
     fn update(&self, key: &RunKey, change: impl FnOnce(&mut Run)) -> RunKey {
-        let mut index = self.write();
+        let mut guard = self.write();
+        let index = &mut *guard;
         let run = index.runs.entry(key.clone()).or_default();
         let (before, was) = (view::placeholders(key, run), run.itself());
         change(run);
+        index.claims.adopt(run, &key.uid);
         let (after, is) = (view::placeholders(key, run), run.itself());
         let gone = run.is_empty();
         if let Some(itself) = &is {
@@ -203,13 +237,14 @@ impl Cache {
             index.runs.remove(key);
             index.parts.forget(key);
         }
+        index.claims.used(key, was.as_ref(), is.as_ref());
         index.identities.replace(was, is);
         // Sent under the lock, so that changes leave in the order in which they happened.
         for change in view::changes(before, after) {
             // A send fails only while nobody listens.
             drop(self.changes.send(change));
         }
-        drop(index);
+        drop(guard);
         self.version.send_modify(|version| *version += 1);
         whole
     }

@@ -9,9 +9,9 @@ use std::time::Duration;
 use k8s_openapi::api::apps::v1::StatefulSet;
 use tracing::info;
 
+use coscheduler_core::notices::out_of_reach;
 use coscheduler_core::pipeline_run::{PipelineRun, RunState};
 use coscheduler_core::plan::{Action, PlaceholderSpec, plan};
-use coscheduler_core::volumes::Volumes;
 use coscheduler_kubernetes::stateful_set::{self, Owner};
 use coscheduler_proto::convert::Identity;
 
@@ -19,6 +19,7 @@ use crate::cache::{Cache, Kind as _, Run, RunKey};
 use crate::error::Error;
 use crate::identity::{known, mismatch};
 use crate::objects::Objects;
+use crate::volumes;
 
 /// How long a call waits for the watch to deliver the version of the run that the caller has seen already.
 const CATCH_UP: Duration = Duration::from_secs(2);
@@ -60,7 +61,7 @@ pub(crate) async fn ensure(
         match objects_of_run.stateful_sets.get(spec.name.as_str()) {
             Some(set) => check_owner(set, &run)?,
             None => {
-                if create(objects, &run, spec).await? {
+                if create(cache, objects, &run, spec).await? {
                     outcome = Ensured::Created;
                 }
             }
@@ -205,6 +206,7 @@ fn difference(
 
 /// Creates one placeholder. False where somebody else was quicker.
 async fn create(
+    cache: &Cache,
     objects: &Objects,
     run: &PipelineRun,
     spec: &PlaceholderSpec,
@@ -214,11 +216,15 @@ async fn create(
         name: &run.name,
         uid: &run.uid,
     };
+    let volumes = volumes::seen(cache, objects, run, spec).await?;
+    if let Some(reason) = out_of_reach(spec, &volumes) {
+        return Err(Error::OutOfReach { reason });
+    }
     // First, so that a placeholder that exists has all its claims (V8).
     for claim in stateful_set::single_pod_claims(owner, spec) {
         objects.create_claim(&run.namespace, &claim).await?;
     }
-    let set = stateful_set::build(owner, spec, &Volumes::default());
+    let set = stateful_set::build(owner, spec, &volumes);
     let (set, created) = match objects.create(&run.namespace, &set).await? {
         Some(set) => (set, true),
         None => match objects

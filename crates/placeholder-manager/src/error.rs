@@ -1,5 +1,6 @@
 //! Why a call could not be carried out, and the one place where that becomes a gRPC status.
 
+use coscheduler_core::plan::{Reason, ReasonCode};
 use coscheduler_core::violation::Violation;
 use coscheduler_proto::error::{bad_request, with_reason};
 use tonic::{Code, Status};
@@ -42,6 +43,12 @@ pub enum Error {
         /// Namespace and name of the StatefulSet.
         name: String,
     },
+    /// No node could take the placeholder.
+    #[error("{}", reason.message)]
+    OutOfReach {
+        /// Why (V7).
+        reason: Reason,
+    },
     /// The caches have not listed everything yet, or the process is stopping.
     #[error("not ready: {missing}")]
     NotReady {
@@ -64,9 +71,43 @@ impl Error {
     /// Whether the same call may succeed a moment later.
     pub fn is_transient(&self) -> bool {
         match self {
-            Self::NotSeen { .. } | Self::Terminating { .. } | Self::NotReady { .. } => true,
+            Self::NotSeen { .. }
+            | Self::Terminating { .. }
+            | Self::OutOfReach { .. }
+            | Self::NotReady { .. } => true,
             Self::Kubernetes { transient, .. } => *transient,
             Self::BadRequest(_) | Self::Mismatch { .. } | Self::NameTaken { .. } => false,
+        }
+    }
+
+    /// What the run's author is told about it; `None` for what passes by itself, or is none of the author's making.
+    pub(crate) fn to_reason(&self) -> Option<Reason> {
+        let code = match self {
+            Self::NameTaken { .. } => ReasonCode::PlaceholderNameTaken,
+            Self::Kubernetes {
+                transient: false, ..
+            } => ReasonCode::PlaceholderRefused,
+            Self::BadRequest(_)
+            | Self::Mismatch { .. }
+            | Self::NotSeen { .. }
+            | Self::Terminating { .. }
+            | Self::OutOfReach { .. }
+            | Self::NotReady { .. }
+            | Self::Kubernetes {
+                transient: true, ..
+            } => return None,
+        };
+        Some(Reason::new(code, self.message()))
+    }
+
+    /// The error with what the API server said.
+    fn message(&self) -> String {
+        match self {
+            Self::Kubernetes { source, .. } => match source.as_ref() {
+                kube::Error::Api(status) => format!("{self}: {}", status.message),
+                _ => self.to_string(),
+            },
+            _ => self.to_string(),
         }
     }
 }
@@ -79,6 +120,7 @@ impl From<Error> for Status {
             Error::NotSeen { .. } => (Code::Unavailable, "PIPELINE_RUN_NOT_SEEN"),
             Error::NameTaken { .. } => (Code::FailedPrecondition, "PLACEHOLDER_NAME_TAKEN"),
             Error::Terminating { .. } => (Code::Unavailable, "PLACEHOLDER_TERMINATING"),
+            Error::OutOfReach { .. } => (Code::Unavailable, "VOLUME_NODE_AFFINITY_CONFLICT"),
             Error::NotReady { .. } => (Code::Unavailable, "NOT_READY"),
             Error::Kubernetes {
                 transient: true, ..
@@ -87,13 +129,6 @@ impl From<Error> for Status {
                 transient: false, ..
             } => (Code::Internal, "KUBERNETES_REFUSED"),
         };
-        let message = match &error {
-            Error::Kubernetes { source, .. } => match source.as_ref() {
-                kube::Error::Api(status) => format!("{error}: {}", status.message),
-                _ => error.to_string(),
-            },
-            _ => error.to_string(),
-        };
-        with_reason(code, reason, message)
+        with_reason(code, reason, error.message())
     }
 }

@@ -3,12 +3,13 @@
 
 use std::collections::HashSet;
 use std::fmt::Debug;
+use std::hash::Hash;
 use std::pin::pin;
 use std::sync::Arc;
 
 use futures::StreamExt as _;
 use k8s_openapi::api::apps::v1::StatefulSet;
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client, Resource, ResourceExt as _};
@@ -19,25 +20,41 @@ use coscheduler_core::annotations;
 use coscheduler_core::pipeline_run::PipelineRun as View;
 use coscheduler_kubernetes::labels::{MANAGED_BY, PIPELINE_RUN_UID, TEKTON_COSCHEDULER};
 use coscheduler_kubernetes::pipeline_run::{self, PipelineRun};
-use coscheduler_kubernetes::{claims, pods};
+use coscheduler_kubernetes::{claims, pods, volumes};
 use coscheduler_runtime::lease::Leadership;
 use coscheduler_runtime::queue::Queue;
 use coscheduler_runtime::{Condition, Process};
 
-use crate::cache::{Cache, Kind, RunKey};
+use crate::cache::{Cache, Kind, ObjectKey, RunKey};
+
+/// The work that a change of a run's objects may bring.
+#[derive(Clone, Debug)]
+pub(crate) struct Queues {
+    /// For [`CleanUp`](crate::release::CleanUp).
+    pub clean_up: Queue<RunKey>,
+    /// For [`Notices`](crate::notices::Notices).
+    pub notices: Queue<RunKey>,
+}
+
+impl Queues {
+    fn push(&self, run: RunKey) {
+        self.clean_up.push(run.clone());
+        self.notices.push(run);
+    }
+}
 
 /// Follows everything the manager knows about. Each watch is a condition of readiness until it has listed.
 pub(crate) fn spawn(
     process: &Process,
     client: &Client,
     cache: &Arc<Cache>,
-    queue: &Queue<RunKey>,
+    queues: &Queues,
     leadership: &Leadership,
 ) {
     let follower = |kind: &'static str| Follower {
         kind,
         cache: cache.clone(),
-        queue: queue.clone(),
+        queues: queues.clone(),
         leadership: leadership.clone(),
         synced: process.health().condition(format!("{kind} cache")),
     };
@@ -67,10 +84,21 @@ pub(crate) fn spawn(
         "watch claims",
         follower("PersistentVolumeClaim").follow(
             Api::<PersistentVolumeClaim>::all(client.clone()),
-            ours(),
+            watcher::Config::default(),
             |mut claim| {
                 claims::trim(&mut claim);
-                Seen::Is(claim)
+                Seen::Is(Claim(claim))
+            },
+        ),
+    );
+    process.spawn(
+        "watch volumes",
+        follower("PersistentVolume").follow(
+            Api::<PersistentVolume>::all(client.clone()),
+            watcher::Config::default(),
+            |mut volume| {
+                volumes::trim(&mut volume);
+                Seen::Is(Volume(volume))
             },
         ),
     );
@@ -93,11 +121,17 @@ enum Seen<K> {
     Unreadable,
 }
 
-/// A PipelineRun, kept where something is pinned on it.
+/// A PipelineRun, kept where something is pinned on it, or where its author has to be told that nothing is.
 fn coscheduled(mut run: PipelineRun) -> Seen<View> {
     pipeline_run::trim(&mut run);
     match pipeline_run::view(&run) {
-        Ok(view) if view.annotations.contains_key(annotations::MODE) => Seen::Is(view),
+        Ok(view)
+            if [annotations::MODE, annotations::OVERRIDE]
+                .iter()
+                .any(|key| view.annotations.contains_key(*key)) =>
+        {
+            Seen::Is(view)
+        }
         Ok(view) => Seen::IsNot(view),
         Err(violations) => {
             let violations: Vec<_> = violations.iter().map(ToString::to_string).collect();
@@ -112,11 +146,88 @@ fn coscheduled(mut run: PipelineRun) -> Seen<View> {
     }
 }
 
+/// What the watch of one kind feeds into the cache. Each step answers the runs that are to be looked at again.
+trait Fed: Sized {
+    /// Tells the objects of the kind apart.
+    type Id: Eq + Hash;
+
+    fn id(&self) -> Option<Self::Id>;
+    fn apply(self, cache: &Cache) -> Vec<RunKey>;
+    fn delete(&self, cache: &Cache) -> Vec<RunKey>;
+    fn retain(listed: &HashSet<Self::Id>, cache: &Cache) -> Vec<RunKey>;
+}
+
+impl<K: Kind> Fed for K {
+    type Id = (RunKey, String);
+
+    fn id(&self) -> Option<Self::Id> {
+        Some((self.run_key()?, self.name().to_owned()))
+    }
+
+    fn apply(self, cache: &Cache) -> Vec<RunKey> {
+        cache.apply(self).into_iter().collect()
+    }
+
+    fn delete(&self, cache: &Cache) -> Vec<RunKey> {
+        cache.delete(self).into_iter().collect()
+    }
+
+    fn retain(listed: &HashSet<Self::Id>, cache: &Cache) -> Vec<RunKey> {
+        cache.retain::<K>(listed)
+    }
+}
+
+/// A claim, whosever it is.
+struct Claim(PersistentVolumeClaim);
+
+impl Fed for Claim {
+    type Id = ObjectKey;
+
+    fn id(&self) -> Option<Self::Id> {
+        Some((self.0.namespace()?, self.0.name_any()))
+    }
+
+    fn apply(self, cache: &Cache) -> Vec<RunKey> {
+        cache.apply_claim(self.0)
+    }
+
+    fn delete(&self, cache: &Cache) -> Vec<RunKey> {
+        cache.delete_claim(&self.0)
+    }
+
+    fn retain(listed: &HashSet<Self::Id>, cache: &Cache) -> Vec<RunKey> {
+        cache.retain_claims(listed)
+    }
+}
+
+/// A volume.
+struct Volume(PersistentVolume);
+
+impl Fed for Volume {
+    type Id = String;
+
+    fn id(&self) -> Option<Self::Id> {
+        Some(self.0.name_any())
+    }
+
+    fn apply(self, cache: &Cache) -> Vec<RunKey> {
+        cache.apply_volume(self.0.name_any(), self.0)
+    }
+
+    fn delete(&self, cache: &Cache) -> Vec<RunKey> {
+        cache.delete_volume(&self.0.name_any())
+    }
+
+    fn retain(listed: &HashSet<Self::Id>, cache: &Cache) -> Vec<RunKey> {
+        cache.retain_volumes(listed)
+    }
+}
+
 /// Feeds one kind of object into the cache.
 struct Follower {
     kind: &'static str,
     cache: Arc<Cache>,
-    queue: Queue<RunKey>,
+    queues: Queues,
     leadership: Leadership,
     synced: Condition,
 }
@@ -130,7 +241,7 @@ impl Follower {
     ) -> anyhow::Result<()>
     where
         O: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
-        K: Kind,
+        K: Fed,
     {
         let mut listed = HashSet::new();
         let mut events = pin!(watcher(api, config).default_backoff());
@@ -139,23 +250,19 @@ impl Follower {
                 Ok(Event::Init) => listed.clear(),
                 Ok(Event::InitApply(object)) => {
                     let seen = read(object);
-                    if let Seen::Is(object) = &seen
-                        && let Some(run) = object.run_key()
-                    {
-                        listed.insert((run, object.name().to_owned()));
+                    if let Seen::Is(object) = &seen {
+                        listed.extend(object.id());
                     }
                     self.apply(seen);
                 }
                 Ok(Event::InitDone) => {
-                    for run in self.cache.retain::<K>(&listed) {
-                        self.changed(run);
-                    }
+                    self.changed(K::retain(&listed, &self.cache));
                     self.synced.set(true);
                 }
                 Ok(Event::Apply(object)) => self.apply(read(object)),
                 Ok(Event::Delete(object)) => {
                     if let Seen::Is(gone) | Seen::IsNot(gone) = read(object) {
-                        self.delete(&gone);
+                        self.changed(gone.delete(&self.cache));
                     }
                 }
                 Err(error) => warn!(kind = self.kind, %error, "watch failed, will be resumed"),
@@ -164,28 +271,20 @@ impl Follower {
         Ok(())
     }
 
-    fn apply<K: Kind>(&self, seen: Seen<K>) {
+    fn apply<K: Fed>(&self, seen: Seen<K>) {
         match seen {
-            Seen::Is(object) => {
-                if let Some(run) = self.cache.apply(object) {
-                    self.changed(run);
-                }
-            }
-            Seen::IsNot(object) => self.delete(&object),
+            Seen::Is(object) => self.changed(object.apply(&self.cache)),
+            Seen::IsNot(object) => self.changed(object.delete(&self.cache)),
             Seen::Unreadable => {}
         }
     }
 
-    fn delete<K: Kind>(&self, object: &K) {
-        if let Some(run) = self.cache.delete(object) {
-            self.changed(run);
-        }
-    }
-
     /// The cache has the change by now, so that whoever begins to lead a moment later finds it there.
-    fn changed(&self, run: RunKey) {
+    fn changed(&self, runs: Vec<RunKey>) {
         if self.leadership.is_held() {
-            self.queue.push(run);
+            for run in runs {
+                self.queues.push(run);
+            }
         }
     }
 }

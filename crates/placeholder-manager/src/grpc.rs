@@ -23,6 +23,7 @@ use crate::cache::{self, Cache, ObjectKey, Phase};
 use crate::ensure::{Ensured, ensure};
 use crate::error::Error;
 use crate::identity::known_or_gone;
+use crate::notices::Notices;
 use crate::objects::Objects;
 use crate::release::{CleanUp, Released};
 
@@ -34,21 +35,25 @@ pub(crate) struct Placeholders {
     cache: Arc<Cache>,
     objects: Objects,
     clean_up: Arc<CleanUp>,
+    notices: Arc<Notices>,
     health: Health,
 }
 
 impl Placeholders {
-    /// Serves what `cache` knows once it is filled, and writes through `objects` and `clean_up`.
+    /// Serves what `cache` knows once it is filled, writes through `objects` and `clean_up`, and tells
+    /// authors through `notices`.
     pub(crate) fn new(
         cache: Arc<Cache>,
         objects: Objects,
         clean_up: Arc<CleanUp>,
+        notices: Arc<Notices>,
         health: Health,
     ) -> Self {
         Self {
             cache,
             objects,
             clean_up,
+            notices,
             health,
         }
     }
@@ -77,7 +82,11 @@ impl PlaceholderService for Placeholders {
         let placeholders = convert::placeholder_specs(placeholders);
         let (identity, placeholders) = both(identity, placeholders)?;
         self.ready()?;
-        let outcome = match ensure(&self.cache, &self.objects, &identity, &placeholders).await? {
+        let ensured = ensure(&self.cache, &self.objects, &identity, &placeholders).await;
+        if let Err(error) = &ensured {
+            self.notices.tell_of(&identity, error).await;
+        }
+        let outcome = match ensured? {
             Ensured::Created => EnsureOutcome::Created,
             Ensured::Unchanged => EnsureOutcome::Unchanged,
             Ensured::Superseded => EnsureOutcome::Superseded,

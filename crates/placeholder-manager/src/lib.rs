@@ -4,8 +4,8 @@
 //! It decides nothing: what a placeholder looks like and what the next step of a clean-up is, `core` says. It keeps no
 //! state but caches of what Kubernetes holds, and serves only once those have listed everything.
 //!
-//! Calls are served by every replica. Cleaning up by itself, at each change and in a sweep once a minute, is up to the
-//! holder of Lease `placeholder-manager`.
+//! Calls are served by every replica. Cleaning up and telling authors, at each change and in a sweep once a minute, is up
+//! to the holder of Lease `placeholder-manager`.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
@@ -16,9 +16,11 @@ mod error;
 mod follow;
 mod grpc;
 mod identity;
+mod notices;
 mod objects;
 mod release;
 mod sweep;
+mod volumes;
 
 use std::sync::Arc;
 
@@ -30,6 +32,8 @@ use coscheduler_runtime::{GrpcServices, MAX_MESSAGE_BYTES, Process, Service};
 
 pub use args::Args;
 use cache::Cache;
+use follow::Queues;
+use notices::Notices;
 use objects::Objects;
 use release::CleanUp;
 
@@ -51,17 +55,24 @@ pub async fn start(Args { kubernetes, lease }: Args, process: Process) -> anyhow
     let client = kubernetes.client(&process).await?;
     let cache = Arc::new(Cache::default());
     let objects = Objects::new(client.clone());
-    let (queue, worker) = queue::queue("clean-up", Options::default(), process.metrics());
+    let (clean_up_queue, cleaner) = queue::queue("clean-up", Options::default(), process.metrics());
+    let (notices_queue, teller) = queue::queue("notices", Options::default(), process.metrics());
+    let queues = Queues {
+        clean_up: clean_up_queue,
+        notices: notices_queue,
+    };
 
     let leadership = lease.campaign(&process, client.clone(), SERVICE.name)?;
 
-    follow::spawn(&process, &client, &cache, &queue, &leadership);
+    follow::spawn(&process, &client, &cache, &queues, &leadership);
 
     let clean_up = Arc::new(CleanUp::new(cache.clone(), objects.clone()));
+    let notices = Arc::new(Notices::new(cache.clone(), objects.clone()));
     let service = grpc::Placeholders::new(
         cache.clone(),
         objects,
         clean_up.clone(),
+        notices.clone(),
         process.health().clone(),
     );
     let services = GrpcServices::new()
@@ -82,8 +93,14 @@ pub async fn start(Args { kubernetes, lease }: Args, process: Process) -> anyhow
                 () = shutdown.cancelled() => return,
             }
             tokio::select! {
-                () = worker.run(shutdown.clone(), |key| clean_up.work(key)) => {}
-                () = sweep::sweep(&cache, &queue) => {}
+                // Both finish what they have begun.
+                ((), ()) = async {
+                    tokio::join!(
+                        cleaner.run(shutdown.clone(), |key| clean_up.work(key)),
+                        teller.run(shutdown.clone(), |key| notices.work(key)),
+                    )
+                } => {}
+                () = sweep::sweep(&cache, &queues) => {}
             }
         };
         leadership.lead(lead).await?;

@@ -1,4 +1,4 @@
-//! The writes, one function each: what is sent to the API server, with which preconditions, and what its refusals mean.
+//! The requests, one function each: what is sent to the API server, with which preconditions, and what its refusals mean.
 //! Requests it could not take (409, 429, 5xx, no answer) are sent again with backoff and jitter, within the time a
 //! caller waits.
 
@@ -7,11 +7,13 @@ use std::time::Duration;
 
 use backon::{ExponentialBuilder, Retryable};
 use k8s_openapi::api::apps::v1::StatefulSet;
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::events::v1::Event;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::{Api, Client};
 use serde_json::json;
 
+use coscheduler_core::pipeline_run::PipelineRun as View;
 use coscheduler_core::teardown::ObjectRef;
 use coscheduler_kubernetes::claims;
 use coscheduler_kubernetes::pipeline_run::PipelineRun;
@@ -66,6 +68,66 @@ impl Objects {
             Ok(_) => Ok(()),
             Err(kube::Error::Api(status)) if status.reason == "AlreadyExists" => Ok(()),
             Err(error) => Err(failed(format!("create claim {namespace}/{name}"), error)),
+        }
+    }
+
+    /// Looks for a claim. `None` where there is none.
+    pub(crate) async fn claim(
+        &self,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Option<PersistentVolumeClaim>, Error> {
+        let api: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), namespace);
+        let params = ListParams::default().fields(&format!("metadata.name={name}"));
+        retried(|| api.list(&params))
+            .await
+            .map(|list| list.items.into_iter().next())
+            .map_err(|error| failed(format!("read claim {namespace}/{name}"), error))
+    }
+
+    /// Looks for a volume. `None` where there is none.
+    pub(crate) async fn volume(&self, name: &str) -> Result<Option<PersistentVolume>, Error> {
+        let api: Api<PersistentVolume> = Api::all(self.client.clone());
+        let params = ListParams::default().fields(&format!("metadata.name={name}"));
+        retried(|| api.list(&params))
+            .await
+            .map(|list| list.items.into_iter().next())
+            .map_err(|error| failed(format!("read volume {name}"), error))
+    }
+
+    /// Creates an Event. One of that name that exists says the same.
+    pub(crate) async fn create_event(&self, namespace: &str, event: &Event) -> Result<(), Error> {
+        let api: Api<Event> = Api::namespaced(self.client.clone(), namespace);
+        let name = event.metadata.name.clone().unwrap_or_default();
+        let params = PostParams::default();
+        match retried(|| api.create(&params, event)).await {
+            Ok(_) => Ok(()),
+            Err(kube::Error::Api(status)) if status.reason == "AlreadyExists" => Ok(()),
+            Err(error) => Err(failed(format!("create Event {namespace}/{name}"), error)),
+        }
+    }
+
+    /// Sets an annotation of the PipelineRun with that uid, or removes it. A run that is gone or replaced is left alone.
+    pub(crate) async fn annotate(
+        &self,
+        run: &View,
+        key: &str,
+        value: Option<String>,
+    ) -> Result<(), Error> {
+        let api: Api<PipelineRun> = Api::namespaced(self.client.clone(), &run.namespace);
+        let patch = Patch::Merge(json!({"metadata": {
+            "uid": run.uid,
+            "annotations": {key: value},
+        }}));
+        let params = PatchParams::default();
+        // A conflict means that another run has taken the name.
+        match api.patch_metadata(&run.name, &params, &patch).await {
+            Ok(_) => Ok(()),
+            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()),
+            Err(error) => Err(failed(
+                format!("annotate PipelineRun {}/{}", run.namespace, run.name),
+                error,
+            )),
         }
     }
 

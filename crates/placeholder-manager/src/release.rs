@@ -304,10 +304,10 @@ async fn delete_claim(
         "deleted claim"
     );
     match left {
-        Some(left) => cache.refresh(left),
+        Some(left) => cache.refresh_claim(left),
         None => {
             if let Some(deleted) = run.claims.get(&claim.name) {
-                cache.delete(&**deleted);
+                cache.delete_claim(deleted);
             }
         }
     }

@@ -6,20 +6,23 @@ use std::time::Duration;
 
 use tokio::time::MissedTickBehavior;
 
-use coscheduler_runtime::queue::Queue;
-
-use crate::cache::{Cache, RunKey};
+use crate::cache::Cache;
+use crate::follow::Queues;
 
 const PERIOD: Duration = Duration::from_secs(60);
 
-/// Pushes every run that may have leftovers into the queue, again and again.
-pub(crate) async fn sweep(cache: &Cache, queue: &Queue<RunKey>) {
+/// Pushes every run that may have leftovers, and every run whose author may have to be told something, into the queues,
+/// again and again.
+pub(crate) async fn sweep(cache: &Cache, queues: &Queues) {
     let mut rounds = tokio::time::interval(PERIOD);
     rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         rounds.tick().await;
         for run in cache.with_objects() {
-            queue.push(run);
+            queues.clean_up.push(run);
+        }
+        for run in cache.runs() {
+            queues.notices.push(run);
         }
     }
 }

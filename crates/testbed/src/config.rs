@@ -54,6 +54,10 @@ pub const DURATION_ANNOTATION: &str = "testbed.coscheduler.dev/duration";
 /// Annotation that makes one task fail: the exit code of its steps. Travels as [`DURATION_ANNOTATION`] does.
 pub const EXIT_CODE_ANNOTATION: &str = "testbed.coscheduler.dev/exit-code";
 
+/// Annotation that makes the steps of one task end with this termination message, in which Tekton finds the task's results
+/// (`[{"key": "name", "value": "text", "type": 1}]`). Travels as [`DURATION_ANNOTATION`] does.
+pub const MESSAGE_ANNOTATION: &str = "testbed.coscheduler.dev/message";
+
 /// The default storage class: the volume is made on the node the scheduler chose and can be reached from there alone.
 pub const LOCAL_STORAGE_CLASS: &str = "local";
 

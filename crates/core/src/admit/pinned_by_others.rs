@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::annotations::PINNED;
+use crate::annotations::RESERVED;
 use crate::pipeline_run::PipelineRun;
 
 use super::TaskAnnotation;
@@ -51,7 +51,7 @@ pub(crate) fn present(
     annotations: &BTreeMap<String, String>,
     unwanted: impl Fn(&str) -> bool,
 ) -> Vec<String> {
-    PINNED
+    RESERVED
         .into_iter()
         .filter(|key| annotations.contains_key(*key) && unwanted(key))
         .map(str::to_owned)

@@ -147,11 +147,15 @@ fn is_bound_to(binding: &WorkspaceBinding, derived: &str) -> bool {
 }
 
 fn not_mounted(workspace: &str, claim_name: &str) -> Reason {
-    let message = format!(
-        "claim {claim_name:?} of workspace {workspace:?} is ReadWriteOncePod: it is not mounted on the placeholder, and \
-         the tasks that use it take turns"
-    );
-    Reason::new(ReasonCode::ClaimNotMounted, message)
+    let claim = format!("claim {claim_name:?} of workspace {workspace:?}");
+    Reason::new(ReasonCode::ClaimNotMounted, for_one_pod(&claim))
+}
+
+/// That a claim excludes every pod but one (V8), in words.
+pub(crate) fn for_one_pod(claim: &str) -> String {
+    format!(
+        "{claim} is ReadWriteOncePod: it is not mounted on the placeholder, and the tasks that use it take turns"
+    )
 }
 
 /// Why the claim of a workspace is left out, if it has one: so that no placeholder waits for a literal `$(…)` (V9).

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use crate::labels;
 use crate::mode::{IsolationScope, Mode};
-use crate::names::{AssistantName, ClaimTemplateName, label_value};
+use crate::names::{AssistantName, ClaimTemplateName, claim_name, label_value};
 use crate::pinned::Pinned;
 use crate::pipeline_run::PipelineRun;
 use crate::pod_template::{self, Dropped};
@@ -45,6 +45,16 @@ pub struct PlaceholderSpec {
     pub pod_template: Map<String, Value>,
     /// The run's service account, else the default's; empty where neither names one (P3).
     pub service_account_name: String,
+}
+
+impl PlaceholderSpec {
+    /// The names of all claims that the placeholder stands for, mounted or not.
+    pub fn claims(&self) -> impl Iterator<Item = String> {
+        let templates = self.claim_templates.iter().chain(&self.single_pod_claims);
+        let made = templates.map(|template| claim_name(&template.name, &self.name));
+        let others = self.claim_names.iter().chain(&self.unmounted_claim_names);
+        made.chain(others.cloned())
+    }
 }
 
 /// How a placeholder keeps away from others.

@@ -43,9 +43,51 @@ pub enum ReasonCode {
     ClaimTemplateNotReplaced,
     /// A part of the run's `securityContext` is not allowed on a placeholder (P3).
     SecurityContextReduced,
+    /// The run cannot be planned for: what was pinned on it and its workspaces do not fit together.
+    PipelineRunInvalid,
+    /// No node can reach the volumes of all claims of a placeholder (V7).
+    VolumeNodeAffinityConflict,
+    /// The name of a placeholder belongs to somebody else's object (P7).
+    PlaceholderNameTaken,
+    /// The API server refused a placeholder or a claim of it (N3).
+    PlaceholderRefused,
+}
+
+/// How an author is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Severity {
+    /// As it should be, and good to know.
+    Normal,
+    /// Not what the author asked for, or in the run's way.
+    Warning,
 }
 
 impl ReasonCode {
+    /// How the run's author is told, by an Event; `None` for what goes as it should.
+    pub const fn told(self) -> Option<Severity> {
+        match self {
+            Self::NotPinned
+            | Self::PipelineRunPending
+            | Self::PipelineRunDone
+            | Self::PipelineRunDeleted
+            | Self::PartOfPipelineRun
+            | Self::CoschedulePipelineRun
+            | Self::IsolatePipelineRun
+            | Self::CoscheduleWorkspace
+            | Self::NoClaims => None,
+            Self::ClaimNotMounted => Some(Severity::Normal),
+            Self::OverrideIgnored
+            | Self::ClaimNameVariable
+            | Self::ClaimNameEmpty
+            | Self::ClaimTemplateNotReplaced
+            | Self::SecurityContextReduced
+            | Self::PipelineRunInvalid
+            | Self::VolumeNodeAffinityConflict
+            | Self::PlaceholderNameTaken
+            | Self::PlaceholderRefused => Some(Severity::Warning),
+        }
+    }
+
     /// The code as clients and logs show it.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -64,12 +106,17 @@ impl ReasonCode {
             Self::ClaimNameEmpty => "ClaimNameEmpty",
             Self::ClaimTemplateNotReplaced => "ClaimTemplateNotReplaced",
             Self::SecurityContextReduced => "SecurityContextReduced",
+            Self::PipelineRunInvalid => "PipelineRunInvalid",
+            Self::VolumeNodeAffinityConflict => "VolumeNodeAffinityConflict",
+            Self::PlaceholderNameTaken => "PlaceholderNameTaken",
+            Self::PlaceholderRefused => "PlaceholderRefused",
         }
     }
 }
 
 impl Reason {
-    pub(super) fn new(code: ReasonCode, message: impl Into<String>) -> Self {
+    /// A step, in words.
+    pub fn new(code: ReasonCode, message: impl Into<String>) -> Self {
         Self {
             code,
             message: message.into(),

@@ -220,3 +220,92 @@ fn resource_versions_compare_as_numbers() {
     assert!(!is_newer("9", "9"));
     assert!(!is_newer("x", "9"));
 }
+
+/// Makes the honest call at a manager that knows the run and what `fill` adds, and an API server that has claim
+/// `build-cache` for one pod, bound in zone `b`. Answers the requests that it got, and what came of the call.
+async fn honest(fill: impl FnOnce(&Cache)) -> (Vec<String>, Result<Ensured, Error>) {
+    let (service, mut server) = mock::pair::<Request<Body>, Response<Body>>();
+    let cache = Cache::default();
+    cache.apply(stored());
+    fill(&cache);
+    let objects = Objects::new(Client::new(service, "ci"));
+    let served = tokio::spawn(async move {
+        let mut requests = Vec::new();
+        while let Some((request, respond)) = server.next_request().await {
+            let path = request.uri().path();
+            let kind = path.rsplit('/').next().unwrap_or_default();
+            requests.push(format!("{} {kind}", request.method()));
+            let answer = match kind {
+                "persistentvolumeclaims" => json!({"metadata": {}, "items": [claim("b")]}),
+                "persistentvolumes" => json!({"metadata": {}, "items": [volume("b")]}),
+                _ => {
+                    let set = request.into_body().collect_bytes().await.unwrap();
+                    serde_json::from_slice(&set).unwrap()
+                }
+            };
+            let body = Body::from(serde_json::to_vec(&answer).unwrap());
+            respond.send_response(Response::new(body));
+        }
+        requests
+    });
+    let outcome = ensure(&cache, &objects, &identity(), &[planned(&stored())]).await;
+    drop(objects);
+    (served.await.unwrap(), outcome)
+}
+
+/// The brought claim, bound to a volume of this zone.
+fn claim(zone: &str) -> serde_json::Value {
+    json!({
+        "metadata": {"namespace": "ci", "name": "build-cache"},
+        "spec": {"accessModes": ["ReadWriteOncePod"], "volumeName": format!("pv-{zone}")},
+    })
+}
+
+fn volume(zone: &str) -> serde_json::Value {
+    json!({
+        "metadata": {"name": format!("pv-{zone}")},
+        "spec": {"nodeAffinity": {"required": {"nodeSelectorTerms": [
+            {"matchExpressions": [{"key": "zone", "operator": "In", "values": [zone]}]},
+        ]}}},
+    })
+}
+
+fn know(cache: &Cache, zone: &str) {
+    cache.apply_claim(serde_json::from_value(claim(zone)).unwrap());
+    let volume = serde_json::from_value(volume(zone)).unwrap();
+    cache.apply_volume(format!("pv-{zone}"), volume);
+}
+
+#[tokio::test]
+async fn v8_only_a_brought_claim_that_is_not_known_is_looked_up() {
+    let (requests, outcome) = honest(|_| ()).await;
+    assert_eq!(outcome.unwrap(), Ensured::Created);
+    let expected = [
+        "GET persistentvolumeclaims",
+        "GET persistentvolumes",
+        "POST statefulsets",
+    ];
+    assert_eq!(requests, expected);
+    let (requests, outcome) = honest(|cache| know(cache, "a")).await;
+    assert_eq!(outcome.unwrap(), Ensured::Created);
+    assert_eq!(requests, ["POST statefulsets"]);
+}
+
+#[tokio::test]
+async fn v7_a_placeholder_that_no_node_could_take_is_not_made() {
+    let made = planned(&stored()).claims().next().unwrap();
+    let (requests, outcome) = honest(|cache| {
+        know(cache, "a");
+        let mut elsewhere = claim("b");
+        elsewhere["metadata"]["name"] = made.clone().into();
+        cache.apply_claim(serde_json::from_value(elsewhere).unwrap());
+        cache.apply_volume(
+            "pv-b".to_owned(),
+            serde_json::from_value(volume("b")).unwrap(),
+        );
+    })
+    .await;
+    let error = outcome.unwrap_err();
+    assert!(error.is_transient() && matches!(error, Error::OutOfReach { .. }));
+    assert_eq!(requests, [""; 0]);
+}

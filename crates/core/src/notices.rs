@@ -1,0 +1,103 @@
+//! What the author of a run is told: what was decided otherwise than they may expect, each once and as an Event, and why
+//! the run waits, for as long as it does and as an annotation.
+
+use std::collections::BTreeSet;
+
+use serde_json::json;
+
+use crate::annotations::BLOCKED;
+use crate::names::hash;
+use crate::pipeline_run::PipelineRun;
+use crate::plan::{PlaceholderSpec, Reason, ReasonCode, for_one_pod, plan};
+use crate::violation::Violation;
+use crate::volumes::{SeenClaim, Volumes, volumes};
+
+/// What the author of a run is told.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Notices {
+    /// Once each.
+    pub events: Vec<Reason>,
+    /// Why the run waits, while it does.
+    pub blocked: Option<Reason>,
+}
+
+/// What the author of `run` is told, from what is seen of the claims it names: `claim` answers with the claim of that name
+/// in the run's namespace. A run that cannot be planned for waits until it can.
+pub fn notices(run: &PipelineRun, claim: impl Fn(&str) -> Option<SeenClaim>) -> Notices {
+    let mut notices = Notices::default();
+    match plan(run) {
+        Ok(plan) => {
+            let told = plan.reasons.iter().filter(|reason| reason.is_told());
+            notices.events = told.cloned().collect();
+            for spec in plan.action.placeholders() {
+                let seen: Vec<_> = spec.claims().filter_map(|name| claim(&name)).collect();
+                let volumes = volumes(spec, &seen);
+                notices.events.extend(of_volumes(spec, &volumes));
+                if notices.blocked.is_none() {
+                    notices.blocked = out_of_reach(spec, &volumes);
+                }
+            }
+        }
+        Err(violations) => notices.blocked = Some(invalid(&violations)),
+    }
+    notices.events.extend(notices.blocked.clone());
+    notices
+}
+
+fn invalid(violations: &[Violation]) -> Reason {
+    let violations: Vec<_> = violations.iter().map(ToString::to_string).collect();
+    Reason::new(ReasonCode::PipelineRunInvalid, violations.join("; "))
+}
+
+/// The claims that somebody brought and that only one pod may use: a plan does not know them (V8).
+fn of_volumes(spec: &PlaceholderSpec, volumes: &Volumes) -> Vec<Reason> {
+    let named: BTreeSet<&String> = spec.claim_names.iter().collect();
+    let unmounted = volumes.unmounted.iter().filter(|name| named.contains(name));
+    unmounted
+        .map(|name| {
+            Reason::new(
+                ReasonCode::ClaimNotMounted,
+                for_one_pod(&format!("claim {name:?}")),
+            )
+        })
+        .collect()
+}
+
+/// Why a placeholder is not made: no node could take it (V7).
+pub fn out_of_reach(spec: &PlaceholderSpec, volumes: &Volumes) -> Option<Reason> {
+    let conflict = volumes.conflict.as_ref()?;
+    let message = format!(
+        "{conflict}; placeholder {} is made once a node can",
+        spec.name
+    );
+    Some(Reason::new(ReasonCode::VolumeNodeAffinityConflict, message))
+}
+
+impl Reason {
+    /// Whether the run's author is told.
+    pub fn is_told(&self) -> bool {
+        self.code.told().is_some()
+    }
+
+    /// The name of the Event that tells the author of `run`: the same for the same reason, whoever tells it and however
+    /// often, so that the API server keeps it once.
+    pub fn event_name(&self, run: &PipelineRun) -> String {
+        let code = self.code.as_str();
+        let told = format!("{}/{code}/{}", run.uid, self.message);
+        format!("{}.{}", run.name, hash(&told))
+    }
+
+    /// The value of annotation [`BLOCKED`].
+    pub fn to_annotation(&self) -> String {
+        json!({"reason": self.code.as_str(), "message": self.message}).to_string()
+    }
+}
+
+/// What annotation [`BLOCKED`] of `run` has to become; `None` where it is as it should be.
+pub fn blocked_annotation(run: &PipelineRun, blocked: Option<&Reason>) -> Option<Option<String>> {
+    let wanted = blocked.map(Reason::to_annotation);
+    (run.annotations.get(BLOCKED) != wanted.as_ref()).then_some(wanted)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,123 @@
+//! Events that tell the author of a PipelineRun what was decided (Kubernetes API reference, `events.k8s.io/v1`).
+//!
+//! They are not written through `kube::runtime::events::Recorder`: that one takes two Events of one reason for one that
+//! happened twice, whatever they say, and names each after the time, so that two replicas would say the same thing twice.
+
+use coscheduler_core::pipeline_run::PipelineRun;
+use coscheduler_core::plan::{Reason, Severity};
+use k8s_openapi::api::core::v1::ObjectReference;
+use k8s_openapi::api::events::v1::Event;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
+use k8s_openapi::jiff::Timestamp;
+
+/// `action` of all Events of this product.
+pub const ACTION: &str = "Coschedule";
+
+/// The longest note that the API server takes, in bytes.
+/// Source: Kubernetes `pkg/apis/core/validation/events.go`, `NoteLengthLimit`.
+const NOTE_LENGTH: usize = 1024;
+
+/// The Event that tells the author of `run` about `reason`, written at `now` by `service`; `None` where the author need
+/// not be told.
+pub fn of_run(run: &PipelineRun, reason: &Reason, service: &str, now: Timestamp) -> Option<Event> {
+    let type_ = match reason.code.told()? {
+        Severity::Normal => "Normal",
+        Severity::Warning => "Warning",
+    };
+    let controller = format!("coscheduler.dev/{service}");
+    Some(Event {
+        metadata: ObjectMeta {
+            name: Some(reason.event_name(run)),
+            namespace: Some(run.namespace.clone()),
+            ..ObjectMeta::default()
+        },
+        action: Some(ACTION.to_owned()),
+        event_time: Some(MicroTime(now)),
+        note: Some(shortened(&reason.message)),
+        reason: Some(reason.code.as_str().to_owned()),
+        regarding: Some(ObjectReference {
+            api_version: Some("tekton.dev/v1".to_owned()),
+            kind: Some("PipelineRun".to_owned()),
+            namespace: Some(run.namespace.clone()),
+            name: Some(run.name.clone()),
+            uid: Some(run.uid.clone()),
+            ..ObjectReference::default()
+        }),
+        reporting_controller: Some(controller.clone()),
+        // Which replica it was is of no meaning: all of them would say the same.
+        reporting_instance: Some(controller),
+        type_: Some(type_.to_owned()),
+        ..Event::default()
+    })
+}
+
+fn shortened(message: &str) -> String {
+    const MARK: &str = "…";
+    if message.len() <= NOTE_LENGTH {
+        return message.to_owned();
+    }
+    let end = message.floor_char_boundary(NOTE_LENGTH - MARK.len());
+    format!("{}{MARK}", &message[..end])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use coscheduler_core::plan::ReasonCode;
+    use serde_json::json;
+
+    fn run() -> PipelineRun {
+        PipelineRun {
+            namespace: "ci".to_owned(),
+            name: "build".to_owned(),
+            uid: "u".to_owned(),
+            resource_version: "7".to_owned(),
+            ..PipelineRun::default()
+        }
+    }
+
+    fn event(code: ReasonCode, message: &str) -> Option<Event> {
+        let now = "2026-01-02T03:04:05Z".parse().unwrap();
+        let reason = Reason::new(code, message);
+        of_run(&run(), &reason, "placeholder-manager", now)
+    }
+
+    #[test]
+    fn the_event_is_exactly_this() {
+        let mut event =
+            serde_json::to_value(event(ReasonCode::ClaimNameVariable, "left out").unwrap())
+                .unwrap();
+        let name = event["metadata"]["name"].take();
+        assert!(name.as_str().unwrap().starts_with("build."));
+        assert_eq!(
+            event,
+            json!({
+                "apiVersion": "events.k8s.io/v1", "kind": "Event",
+                "metadata": {"name": null, "namespace": "ci"},
+                "action": "Coschedule",
+                "eventTime": "2026-01-02T03:04:05.000000Z",
+                "note": "left out",
+                "reason": "ClaimNameVariable",
+                "regarding": {
+                    "apiVersion": "tekton.dev/v1", "kind": "PipelineRun", "namespace": "ci", "name": "build", "uid": "u",
+                },
+                "reportingController": "coscheduler.dev/placeholder-manager",
+                "reportingInstance": "coscheduler.dev/placeholder-manager",
+                "type": "Warning",
+            })
+        );
+    }
+
+    #[test]
+    fn severity_follows_the_code_and_a_long_note_is_cut() {
+        let normal = event(ReasonCode::ClaimNotMounted, "m").unwrap();
+        assert_eq!(normal.type_.as_deref(), Some("Normal"));
+        assert_eq!(event(ReasonCode::CoschedulePipelineRun, "m"), None);
+        let note = |length: usize| {
+            let event = event(ReasonCode::ClaimNameEmpty, &"é".repeat(length)).unwrap();
+            event.note.unwrap()
+        };
+        assert_eq!(note(512), "é".repeat(512));
+        assert!(note(513).len() <= NOTE_LENGTH && note(513).ends_with('…'));
+    }
+}

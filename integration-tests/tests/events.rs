@@ -1,0 +1,264 @@
+//! What the author of a run is told: Events, each once, on a control plane on which each run chooses its mode.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use coscheduler_kubernetes::pipeline_run::PipelineRun;
+use integration_tests::audit::Mark;
+use integration_tests::runs::run;
+use integration_tests::stack::Stack;
+use integration_tests::{Scene, shared_on};
+use k8s_openapi::api::apps::v1::StatefulSet;
+use k8s_openapi::api::core::v1::ResourceQuota;
+use k8s_openapi::api::events::v1::Event;
+use kube::ResourceExt as _;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use serde_json::{Value, json};
+use testbed::Config;
+use testbed::services::Service;
+
+type Outcome = anyhow::Result<()>;
+
+const BLOCKED: &str = "coscheduler.dev/blocked";
+const OVERRIDE: &str = "coscheduler.dev/coschedule";
+
+fn shared(test: impl AsyncFnOnce(Scene<'static>) -> Outcome) -> Outcome {
+    let boot = async || {
+        let config = Config {
+            audit_log: true,
+            ..Config::default()
+        };
+        let stack = Stack::boot(config, |_| {}).await?;
+        stack.allow_overrides().await?;
+        Ok(stack)
+    };
+    shared_on(boot, test)
+}
+
+async fn patch(scene: &Scene<'_>, name: &str, patch: Value) -> anyhow::Result<PipelineRun> {
+    let runs = scene.api::<PipelineRun>();
+    let patch = Patch::Merge(patch);
+    Ok(runs.patch(name, &PatchParams::default(), &patch).await?)
+}
+
+/// What the manager wrote in the test's namespace, Events and PipelineRuns.
+fn tellings(scene: &Scene<'_>, mark: Mark) -> anyhow::Result<Vec<String>> {
+    let requests = scene.requests_since(mark)?;
+    let tellings = requests.iter().filter(|request| {
+        request.is_by(Service::PlaceholderManager)
+            && request.is_write()
+            && request.object.namespace == scene.namespace
+            && ["events", "pipelineruns"].contains(&request.object.resource.as_str())
+    });
+    Ok(tellings
+        .map(|request| format!("{} {}", request.verb, request.object.resource))
+        .collect())
+}
+
+#[test]
+fn p3_each_part_of_a_security_context_that_is_dropped_is_told_once() -> Outcome {
+    shared(async |scene| {
+        let mark = scene.mark()?;
+        let context = json!({
+            "runAsUser": 0,
+            "runAsNonRoot": false,
+            "fsGroup": 1000,
+        });
+        let rooted = run("rooted").task("one", &[], &[]).lasting("one", 4).spec(
+            "taskRunTemplate",
+            json!({"podTemplate": {"securityContext": context}}),
+        );
+        scene.submit(rooted).await?;
+        scene.told("rooted", "SecurityContextReduced").await?;
+        // Each change of the run makes the manager look again.
+        for index in 0..5 {
+            let label = json!({"metadata": {"labels": {"round": index.to_string()}}});
+            patch(&scene, "rooted", label).await?;
+        }
+        scene.succeeds("rooted").await?;
+        let told = scene.told_so_far("rooted").await?;
+        let mut fields: Vec<&str> = Vec::new();
+        for (code, message) in &told {
+            assert_eq!(code, "SecurityContextReduced");
+            for field in ["runAsUser", "runAsNonRoot", "fsGroup"] {
+                if message.contains(&format!("without {field}:")) {
+                    fields.push(field);
+                }
+            }
+        }
+        fields.sort_unstable();
+        assert_eq!(fields, ["runAsNonRoot", "runAsUser"], "{told:?}");
+        assert_eq!(told.len(), 2, "{told:?}");
+        assert_eq!(tellings(&scene, mark)?, ["create events"; 2]);
+
+        let events = scene.api::<Event>().list(&ListParams::default()).await?;
+        let ours = events.iter().filter(|event| {
+            event.reporting_controller.as_deref() == Some("coscheduler.dev/placeholder-manager")
+        });
+        for event in ours {
+            let about = event.regarding.as_ref().unwrap();
+            let run = scene.api::<PipelineRun>().get("rooted").await?;
+            assert_eq!(about.uid, run.uid());
+            assert_eq!(event.action.as_deref(), Some("Coschedule"));
+            assert_eq!(event.type_.as_deref(), Some("Warning"));
+        }
+        scene.nothing_left_but(&[]).await
+    })
+}
+
+#[test]
+fn m1_m3_what_goes_as_it_should_is_not_told() -> Outcome {
+    shared(async |scene| {
+        let mark = scene.mark()?;
+        for mode in [
+            "workspaces",
+            "pipelineruns",
+            "isolate-pipelinerun",
+            "disabled",
+        ] {
+            let ordinary = run(mode)
+                .in_mode(mode)
+                .template("source")
+                .task("one", &["source"], &[])
+                .task("two", &["source"], &["one"]);
+            scene.submit(ordinary).await?;
+            scene.succeeds(mode).await?;
+        }
+        scene
+            .until_all::<StatefulSet>("are gone", |sets| sets.is_empty())
+            .await?;
+        assert_eq!(tellings(&scene, mark)?, Vec::<String>::new());
+        Ok(())
+    })
+}
+
+#[test]
+fn b1_an_override_that_has_no_effect_is_told_with_the_mode_of_the_run() -> Outcome {
+    shared(async |scene| {
+        // As Tekton copies the annotations of a Pipeline that it has found by a resolver.
+        let late = |mode: &str| json!({"metadata": {"annotations": {OVERRIDE: mode}}});
+        let started = run("started").task("one", &[], &[]).lasting("one", 5);
+        scene.submit(started).await?;
+        patch(&scene, "started", late("disabled")).await?;
+        let told = scene.told("started", "OverrideIgnored").await?;
+        assert!(
+            told[0].1.contains("\"disabled\"") && told[0].1.contains("pipelineruns"),
+            "{told:?}"
+        );
+
+        let plain = run("plain")
+            .in_mode("disabled")
+            .task("one", &[], &[])
+            .lasting("one", 5);
+        scene.submit(plain).await?;
+        patch(&scene, "plain", late("pipelineruns")).await?;
+        let told = scene.told("plain", "OverrideIgnored").await?;
+        assert!(
+            told[0].1.contains("\"pipelineruns\"") && told[0].1.contains("disabled"),
+            "{told:?}"
+        );
+        for name in ["started", "plain"] {
+            scene.succeeds(name).await?;
+            assert_eq!(scene.told_so_far(name).await?.len(), 1);
+        }
+        scene.nothing_left_but(&[]).await
+    })
+}
+
+#[test]
+fn p7_a_name_that_is_taken_is_told_once_and_the_run_goes_on_when_it_is_free() -> Outcome {
+    shared(async |scene| {
+        let mark = scene.mark()?;
+        let clash = run("clash")
+            .in_mode("pipelineruns")
+            .task("one", &[], &[])
+            .spec("status", json!("PipelineRunPending"));
+        let created = scene.submit(clash).await?;
+        let name = &created.annotations()["pipeline.tekton.dev/affinity-assistant"];
+        let stranger: StatefulSet = serde_json::from_value(json!({
+            "metadata": {"name": name},
+            "spec": {
+                "replicas": 0,
+                "serviceName": "",
+                "selector": {"matchLabels": {"app": "stranger"}},
+                "template": {
+                    "metadata": {"labels": {"app": "stranger"}},
+                    "spec": {"containers": [{"name": "c", "image": "example/image"}]},
+                },
+            },
+        }))?;
+        let sets = scene.api::<StatefulSet>();
+        let stranger = sets.create(&PostParams::default(), &stranger).await?;
+        patch(&scene, "clash", json!({"spec": {"status": null}})).await?;
+        let told = scene.told("clash", "PlaceholderNameTaken").await?;
+        assert!(told[0].1.contains(name.as_str()), "{told:?}");
+        // It is reported again until it succeeds: each change brings a further try.
+        for index in 0..3 {
+            let label = json!({"metadata": {"labels": {"round": index.to_string()}}});
+            patch(&scene, "clash", label).await?;
+        }
+        let left = sets.get(name).await?;
+        assert_eq!(left.uid(), stranger.uid());
+        sets.delete(name, &DeleteParams::background()).await?;
+        scene.succeeds("clash").await?;
+        assert_eq!(scene.told_so_far("clash").await?.len(), 1);
+        assert_eq!(tellings(&scene, mark)?, ["create events"]);
+        scene.nothing_left_but(&[]).await
+    })
+}
+
+#[test]
+fn n3_a_placeholder_that_the_api_server_refuses_is_told_and_comes_when_it_may() -> Outcome {
+    shared(async |scene| {
+        let quota: ResourceQuota = serde_json::from_value(json!({
+            "metadata": {"name": "none"},
+            "spec": {"hard": {"count/statefulsets.apps": "0"}},
+        }))?;
+        let quotas = scene.api::<ResourceQuota>();
+        quotas.create(&PostParams::default(), &quota).await?;
+        scene
+            .until("none", "counts", |quota: Option<&ResourceQuota>| {
+                quota.is_some_and(|quota| {
+                    quota
+                        .status
+                        .as_ref()
+                        .is_some_and(|status| status.used.is_some())
+                })
+            })
+            .await?;
+        let poor = run("poor").in_mode("pipelineruns").task("one", &[], &[]);
+        scene.submit(poor).await?;
+        let told = scene.told("poor", "PlaceholderRefused").await?;
+        assert!(told[0].1.contains("exceeded quota"), "{told:?}");
+        quotas.delete("none", &DeleteParams::default()).await?;
+        scene.succeeds("poor").await?;
+        scene.nothing_left_but(&[]).await
+    })
+}
+
+#[test]
+fn v7_why_a_run_waits_is_for_the_manager_to_say() -> Outcome {
+    shared(async |scene| {
+        let forged = run("forged")
+            .in_mode("pipelineruns")
+            .task("one", &[], &[])
+            .lasting("one", 5)
+            .metadata(
+                "annotations",
+                json!({BLOCKED: "{}", OVERRIDE: "pipelineruns"}),
+            );
+        let created = scene.submit(forged).await?;
+        assert!(!created.annotations().contains_key(BLOCKED));
+        patch(
+            &scene,
+            "forged",
+            json!({"metadata": {"annotations": {BLOCKED: "{}"}}}),
+        )
+        .await?;
+        scene
+            .until("forged", "is not blocked", |run: Option<&PipelineRun>| {
+                run.is_some_and(|run| !run.annotations().contains_key(BLOCKED))
+            })
+            .await?;
+        scene.succeeds("forged").await?;
+        scene.nothing_left_but(&[]).await
+    })
+}

@@ -1,0 +1,570 @@
+//! Claims of every kind on a control plane with two zones: where their volumes can be reached, who may mount them, which of
+//! them are known, and which of them go with a run.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use std::collections::BTreeSet;
+use std::time::Instant;
+
+use coscheduler_kubernetes::pipeline_run::PipelineRun;
+use integration_tests::look::{is_placeholder, node, succeeded};
+use integration_tests::runs::run;
+use integration_tests::stack::Stack;
+use integration_tests::{Scene, shared_on};
+use k8s_openapi::api::apps::v1::StatefulSet;
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use kube::ResourceExt as _;
+use kube::api::{DeleteParams, PostParams};
+use serde_json::{Value, json};
+use testbed::services::Service;
+use testbed::{Config, LOCAL_STORAGE_CLASS, ZONAL_STORAGE_CLASS};
+
+type Outcome = anyhow::Result<()>;
+
+const BLOCKED: &str = "coscheduler.dev/blocked";
+const ASSISTANT: &str = "pipeline.tekton.dev/affinity-assistant";
+
+/// On a stack with two zones, on which each run chooses its mode.
+fn shared(test: impl AsyncFnOnce(Scene<'static>) -> Outcome) -> Outcome {
+    let boot = async || {
+        let config = Config {
+            zones: 2,
+            audit_log: true,
+            ..Config::default()
+        };
+        let stack = Stack::boot(config, |_| {}).await?;
+        stack.allow_overrides().await?;
+        Ok(stack)
+    };
+    shared_on(boot, test)
+}
+
+fn bound_to(claim: &str) -> Value {
+    json!({"persistentVolumeClaim": {"claimName": claim}})
+}
+
+/// Creates a claim. One of the zonal class is waited for until it is bound.
+async fn bring(scene: &Scene<'_>, name: &str, class: &str, access_mode: &str) -> Outcome {
+    let claim: PersistentVolumeClaim = serde_json::from_value(json!({
+        "metadata": {"name": name},
+        "spec": {
+            "accessModes": [access_mode],
+            "storageClassName": class,
+            "resources": {"requests": {"storage": "1Gi"}},
+        },
+    }))?;
+    scene.api().create(&PostParams::default(), &claim).await?;
+    if class == ZONAL_STORAGE_CLASS {
+        scene
+            .until(name, "is bound", |claim: Option<&PersistentVolumeClaim>| {
+                claim.and_then(|claim| claim.status.as_ref()?.phase.as_deref()) == Some("Bound")
+            })
+            .await?;
+    }
+    Ok(())
+}
+
+fn claims(pod: &Pod) -> BTreeSet<String> {
+    coscheduler_kubernetes::pods::claims(pod)
+        .into_iter()
+        .collect()
+}
+
+fn nodes(pods: &[Pod]) -> BTreeSet<&str> {
+    let nodes = pods.iter().map(|pod| node(pod).unwrap_or("no node"));
+    nodes.collect()
+}
+
+fn codes(told: &[(String, String)]) -> Vec<&str> {
+    let mut codes: Vec<_> = told.iter().map(|(code, _)| code.as_str()).collect();
+    codes.sort_unstable();
+    codes
+}
+
+#[test]
+fn v7_claims_in_two_zones_are_reported_and_the_run_goes_on_once_one_node_reaches_them() -> Outcome {
+    shared(async |scene| {
+        // Of a name that ends in a number, the number goes round the zones.
+        for name in ["data-0", "data-1"] {
+            bring(&scene, name, ZONAL_STORAGE_CLASS, "ReadWriteOnce").await?;
+        }
+        let mark = scene.mark()?;
+        let apart = run("apart")
+            .in_mode("pipelineruns")
+            .workspace("source", bound_to("data-0"))
+            .workspace("cache", bound_to("data-1"))
+            .task("one", &["source", "cache"], &[])
+            .task("two", &["source"], &["one"]);
+        let submitted = Instant::now();
+        scene.submit(apart).await?;
+        let told = scene.told("apart", "VolumeNodeAffinityConflict").await?;
+        let blocked = scene
+            .until("apart", "is blocked", |run: Option<&PipelineRun>| {
+                run.is_some_and(|run| run.annotations().contains_key(BLOCKED))
+            })
+            .await?
+            .unwrap();
+        println!("reported after {:?}", submitted.elapsed());
+        let blocked: Value = serde_json::from_str(&blocked.annotations()[BLOCKED])?;
+        assert_eq!(blocked["reason"], "VolumeNodeAffinityConflict");
+        let message = blocked["message"].as_str().unwrap();
+        for part in [
+            "\"data-0\" (topology.kubernetes.io/zone In zone-",
+            "\"data-1\" (topology.kubernetes.io/zone In zone-",
+            "zone-a",
+            "zone-b",
+        ] {
+            assert!(message.contains(part), "{message}");
+        }
+        assert_eq!(codes(&told), ["VolumeNodeAffinityConflict"]);
+        assert_eq!(told[0].1, message);
+        // Its pod waits, and nothing is bound to the nodes of a volume that has to go.
+        scene
+            .until_all::<Pod>("has a task's pod", |pods| pods.len() == 1)
+            .await?;
+        assert!(scene.objects().await?.stateful_sets.is_empty());
+
+        // One of them is replaced by one that is made where it is needed.
+        let api = scene.api::<PersistentVolumeClaim>();
+        api.delete("data-1", &DeleteParams::default()).await?;
+        scene
+            .until::<PersistentVolumeClaim>("data-1", "is gone", |claim| claim.is_none())
+            .await?;
+        bring(&scene, "data-1", LOCAL_STORAGE_CLASS, "ReadWriteOnce").await?;
+        scene
+            .until("apart", "is not blocked", |run: Option<&PipelineRun>| {
+                run.is_some_and(|run| !run.annotations().contains_key(BLOCKED))
+            })
+            .await?;
+        scene.succeeds("apart").await?;
+        assert_eq!(nodes(&scene.objects().await?.task_pods).len(), 1);
+        scene.nothing_left_but(&["data-0", "data-1"]).await?;
+
+        let requests = scene.requests_since(mark)?;
+        let on_runs = requests.iter().filter(|request| {
+            request.is_by(Service::PlaceholderManager)
+                && request.is_write()
+                && request.object.namespace == scene.namespace
+        });
+        let mut on_runs: Vec<_> = on_runs
+            .map(|request| format!("{} {}", request.verb, request.object.resource))
+            .collect();
+        on_runs.sort();
+        let expected = [
+            "create events",
+            "create statefulsets",
+            "delete statefulsets",
+            "patch pipelineruns",
+            "patch pipelineruns",
+        ];
+        assert_eq!(on_runs, expected);
+        Ok(())
+    })
+}
+
+#[test]
+fn v7_claims_that_are_used_one_by_one_may_be_in_two_zones() -> Outcome {
+    shared(async |scene| {
+        for name in ["part-0", "part-1"] {
+            bring(&scene, name, ZONAL_STORAGE_CLASS, "ReadWriteOnce").await?;
+        }
+        let apart = run("one-by-one")
+            .in_mode("workspaces")
+            .workspace("source", bound_to("part-0"))
+            .workspace("cache", bound_to("part-1"))
+            .task("one", &["source"], &[])
+            .task("two", &["cache"], &[]);
+        scene.submit(apart).await?;
+        let done = scene.succeeds("one-by-one").await?;
+        assert!(!done.annotations().contains_key(BLOCKED));
+        assert_eq!(nodes(&scene.objects().await?.task_pods).len(), 2);
+        assert_eq!(scene.told_so_far("one-by-one").await?, []);
+        scene.nothing_left_but(&["part-0", "part-1"]).await
+    })
+}
+
+#[test]
+fn v8_a_brought_claim_for_one_pod_keeps_the_placeholder_to_its_nodes_without_mounting_it() -> Outcome
+{
+    shared(async |scene| {
+        for (mode, others) in [("pipelineruns", 1), ("workspaces", 0)] {
+            let claim = format!("single-{mode}");
+            bring(&scene, &claim, ZONAL_STORAGE_CLASS, "ReadWriteOncePod").await?;
+            let mut turns = run(mode)
+                .in_mode(mode)
+                .workspace("source", bound_to(&claim))
+                .task("one", &["source"], &[])
+                .task("two", &["source"], &[])
+                .lasting("one", 3)
+                .lasting("two", 3);
+            if others == 1 {
+                turns = turns.template("cache").task("three", &["cache"], &[]);
+            }
+            scene.submit(turns).await?;
+            let (_, placeholder) = scene.placeholder().await?;
+            assert_eq!(claims(&placeholder).len(), others, "{mode}");
+            assert!(!claims(&placeholder).contains(&claim));
+            let affinity = placeholder.spec.as_ref().unwrap().affinity.as_ref();
+            let required = serde_json::to_value(&affinity.unwrap().node_affinity)?;
+            let terms =
+                &required["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"];
+            assert_eq!(
+                terms[0]["matchExpressions"][0]["key"], "topology.kubernetes.io/zone",
+                "{mode}: {required}"
+            );
+            let told = scene.told(mode, "ClaimNotMounted").await?;
+            assert_eq!(codes(&told), ["ClaimNotMounted"]);
+            assert!(told[0].1.contains(&claim), "{told:?}");
+            scene.succeeds(mode).await?;
+            let mut pods = scene.objects().await?.task_pods;
+            pods.retain(|pod| pod.labels()["tekton.dev/pipelineRun"] == mode);
+            assert_eq!(pods.len(), 2 + others);
+            assert_eq!(nodes(&pods), BTreeSet::from([node(&placeholder).unwrap()]));
+            scene
+                .until_all::<StatefulSet>("are gone", |sets| sets.is_empty())
+                .await?;
+        }
+        scene
+            .nothing_left_but(&["single-pipelineruns", "single-workspaces"])
+            .await
+    })
+}
+
+#[test]
+fn v8_claims_for_many_nodes_are_coscheduled_like_the_others() -> Outcome {
+    shared(async |scene| {
+        for (mode, access) in [
+            ("workspaces", "ReadWriteMany"),
+            ("pipelineruns", "ReadOnlyMany"),
+        ] {
+            let claim = format!("many-{mode}");
+            bring(&scene, &claim, "movable", access).await?;
+            let together = run(mode)
+                .in_mode(mode)
+                .workspace("source", bound_to(&claim))
+                .task("one", &["source"], &[])
+                .task("two", &["source"], &[])
+                .lasting("one", 3);
+            scene.submit(together).await?;
+            let (_, placeholder) = scene.placeholder().await?;
+            assert_eq!(claims(&placeholder), BTreeSet::from([claim]));
+            scene.succeeds(mode).await?;
+            let mut pods = scene.objects().await?.task_pods;
+            pods.retain(|pod| pod.labels()["tekton.dev/pipelineRun"] == mode);
+            assert_eq!(nodes(&pods), BTreeSet::from([node(&placeholder).unwrap()]));
+            scene
+                .until_all::<StatefulSet>("are gone", |sets| sets.is_empty())
+                .await?;
+        }
+        scene
+            .nothing_left_but(&["many-workspaces", "many-pipelineruns"])
+            .await
+    })
+}
+
+#[test]
+fn v4_tektons_claims_go_after_the_pods_that_use_them_where_the_author_asks_for_it() -> Outcome {
+    shared(async |scene| {
+        bring(&scene, "brought", LOCAL_STORAGE_CLASS, "ReadWriteOnce").await?;
+        let two = |name: &str| {
+            run(name)
+                .in_mode("workspaces")
+                .template("source")
+                .workspace("cache", bound_to("brought"))
+                .task("one", &["source"], &[])
+                .task("two", &["cache"], &[])
+        };
+        scene.submit(two("kept")).await?;
+        scene.succeeds("kept").await?;
+        let asked = json!({
+            "coscheduler.dev/coschedule": "workspaces",
+            "tekton.dev/auto-cleanup-pvc": "true",
+        });
+        let cleaned = two("cleaned")
+            .lasting("one", 4)
+            .metadata("annotations", asked);
+        let uid = scene.submit(cleaned).await?.uid().unwrap();
+        let made_for = |claim: &PersistentVolumeClaim| {
+            claim
+                .owner_references()
+                .iter()
+                .any(|owner| owner.uid == uid && owner.controller == Some(true))
+        };
+        let claim = scene
+            .until_all::<PersistentVolumeClaim>("are made", |claims| {
+                claims.iter().any(|claim| made_for(claim))
+            })
+            .await?
+            .into_iter()
+            .find(|claim| made_for(claim))
+            .unwrap()
+            .name_any();
+        let pods = scene
+            .until_all::<Pod>("use the claim", |pods| {
+                pods.iter()
+                    .any(|pod| claims(pod).contains(&claim) && node(pod).is_some())
+            })
+            .await?;
+        let bound = pods.iter().find(|pod| claims(pod).contains(&claim));
+        // Somebody else's pod, on the same node, that uses the claim and outlives the run.
+        let stranger: Pod = serde_json::from_value(json!({
+            "metadata": {"name": "stranger"},
+            "spec": {
+                "nodeName": node(bound.unwrap()),
+                "containers": [{"name": "c", "image": "i/i"}],
+                "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": claim}}],
+            },
+        }))?;
+        let pods = scene.api::<Pod>();
+        pods.create(&PostParams::default(), &stranger).await?;
+        scene.succeeds("cleaned").await?;
+        let deleting = scene
+            .until(
+                &claim,
+                "is being deleted",
+                |claim: Option<&PersistentVolumeClaim>| {
+                    claim.is_none_or(|claim| claim.metadata.deletion_timestamp.is_some())
+                },
+            )
+            .await?
+            .expect("the claim went although a running pod uses it");
+        assert_eq!(deleting.finalizers(), ["kubernetes.io/pvc-protection"]);
+        let objects = scene.objects().await?;
+        assert!(
+            objects.stateful_sets.is_empty() && objects.placeholders.is_empty(),
+            "the claim went first"
+        );
+        pods.delete("stranger", &DeleteParams::default().grace_period(0))
+            .await?;
+        // What was brought stays, and so does what Tekton made for the run that did not ask.
+        let left = scene
+            .until_all::<PersistentVolumeClaim>("are two", |claims| claims.len() == 2)
+            .await?;
+        assert!(left.iter().any(|claim| claim.name_any() == "brought"));
+        assert!(left.iter().all(|left| left.name_any() != claim));
+        Ok(())
+    })
+}
+
+#[test]
+fn v6_a_claim_that_is_bound_twice_is_one_claim() -> Outcome {
+    shared(async |scene| {
+        for mode in ["workspaces", "pipelineruns"] {
+            let claim = format!("twice-{mode}");
+            bring(&scene, &claim, LOCAL_STORAGE_CLASS, "ReadWriteOnce").await?;
+            let part = |sub_path: &str| {
+                let mut binding = bound_to(&claim);
+                binding["subPath"] = sub_path.into();
+                binding
+            };
+            let twice = run(mode)
+                .in_mode(mode)
+                .workspace("go", part("go"))
+                .workspace("npm", part("npm"))
+                .task("one", &["go"], &[])
+                .task("two", &["npm"], &[])
+                .task("both", &["go", "npm"], &["one", "two"])
+                .lasting("one", 4);
+            scene.submit(twice).await?;
+            let (_, placeholder) = scene.placeholder().await?;
+            let objects = scene.objects().await?;
+            assert_eq!(objects.stateful_sets.len(), 1, "{mode}");
+            let volumes = placeholder.spec.as_ref().unwrap().volumes.as_ref();
+            assert_eq!(volumes.map(Vec::len), Some(1), "{mode}");
+            assert_eq!(claims(&placeholder), BTreeSet::from([claim]));
+            scene.succeeds(mode).await?;
+            let mut pods = scene.objects().await?.task_pods;
+            pods.retain(|pod| pod.labels()["tekton.dev/pipelineRun"] == mode);
+            assert_eq!(pods.len(), 3, "{mode}");
+            assert_eq!(nodes(&pods), BTreeSet::from([node(&placeholder).unwrap()]));
+            scene
+                .until_all::<StatefulSet>("are gone", |sets| sets.is_empty())
+                .await?;
+        }
+        scene
+            .nothing_left_but(&["twice-pipelineruns", "twice-workspaces"])
+            .await
+    })
+}
+
+#[test]
+fn v5_workspaces_without_a_claim_are_left_alone() -> Outcome {
+    shared(async |scene| {
+        let kinds = [
+            ("secret", json!({"secret": {"secretName": "s"}})),
+            ("config", json!({"configMap": {"name": "c"}})),
+            ("scratch", json!({"emptyDir": {}})),
+            (
+                "projected",
+                json!({"projected": {"sources": [{"configMap": {"name": "c"}}]}}),
+            ),
+            (
+                "csi",
+                json!({"csi": {"driver": "storage.testbed.coscheduler.dev"}}),
+            ),
+        ];
+        for mode in ["workspaces", "pipelineruns"] {
+            let mut plain = run(mode).in_mode(mode);
+            for (name, source) in &kinds {
+                plain = plain.workspace(name, source.clone());
+            }
+            let used: Vec<_> = kinds.iter().map(|(name, _)| *name).collect();
+            let plain = plain.task("one", &used, &[]).lasting("one", 2);
+            let created = scene.submit(plain).await?;
+            for (index, (name, source)) in kinds.iter().enumerate() {
+                let mut expected = source.clone();
+                expected["name"] = (*name).into();
+                assert_eq!(created.spec["workspaces"][index], expected, "{mode}");
+            }
+            if mode == "pipelineruns" {
+                let (_, placeholder) = scene.placeholder().await?;
+                assert_eq!(placeholder.spec.unwrap().volumes.unwrap_or_default(), []);
+            }
+            scene.succeeds(mode).await?;
+            scene.nothing_left_but(&[]).await?;
+            // Nothing to keep together, nothing to tell.
+            assert_eq!(scene.told_so_far(mode).await?, []);
+        }
+        let pods = scene.objects().await?.task_pods;
+        let alone = pods
+            .iter()
+            .find(|pod| pod.labels()["tekton.dev/pipelineRun"] == "workspaces");
+        assert_eq!(alone.unwrap().spec.as_ref().unwrap().affinity, None);
+        Ok(())
+    })
+}
+
+#[test]
+fn v9_a_claim_named_by_a_parameter_is_known_and_one_named_by_a_result_is_left_out() -> Outcome {
+    shared(async |scene| {
+        for claim in ["by-param", "by-result"] {
+            bring(&scene, claim, LOCAL_STORAGE_CLASS, "ReadWriteOnce").await?;
+        }
+        let makes = json!({
+            "results": [{"name": "claim"}],
+            "steps": [{"name": "step", "image": "example/image", "command": ["true"]}],
+        });
+        let named = run("named")
+            .in_mode("workspaces")
+            .spec("params", json!([{"name": "cache", "value": "by-param"}]))
+            .workspace("cache", bound_to("$(params.cache)"))
+            .workspace("made", bound_to("$(tasks.make.results.claim)"))
+            .task("make", &[], &[])
+            .with("taskSpec", makes)
+            .resulting("make", "claim", "by-result")
+            .task("cached", &["cache"], &[])
+            .lasting("cached", 4)
+            .task("late", &["made"], &["make"]);
+        scene.submit(named).await?;
+        let (_, placeholder) = scene.placeholder().await?;
+        assert_eq!(
+            claims(&placeholder),
+            BTreeSet::from(["by-param".to_owned()])
+        );
+        let told = scene.told("named", "ClaimNameVariable").await?;
+        assert_eq!(codes(&told), ["ClaimNameVariable"]);
+        assert!(
+            told[0].1.contains("$(tasks.make.results.claim)"),
+            "{told:?}"
+        );
+        scene.succeeds("named").await?;
+        let pods = scene.objects().await?.task_pods;
+        let of = |task: &str| {
+            let found = pods
+                .iter()
+                .find(|pod| pod.labels()["tekton.dev/pipelineTask"] == task);
+            found.unwrap()
+        };
+        assert_eq!(node(of("cached")), node(&placeholder));
+        // It uses the claim, and nothing says where.
+        assert_eq!(claims(of("late")), BTreeSet::from(["by-result".to_owned()]));
+        assert_eq!(of("late").spec.as_ref().unwrap().affinity, None);
+        assert_eq!(
+            of("late").annotations().get(ASSISTANT).map(String::as_str),
+            Some("")
+        );
+        scene.nothing_left_but(&["by-param", "by-result"]).await
+    })
+}
+
+#[test]
+fn v9_a_run_whose_every_claim_is_named_by_a_result_is_told_so() -> Outcome {
+    shared(async |scene| {
+        bring(&scene, "only", LOCAL_STORAGE_CLASS, "ReadWriteOnce").await?;
+        let makes = json!({
+            "results": [{"name": "claim"}],
+            "steps": [{"name": "step", "image": "example/image", "command": ["true"]}],
+        });
+        for (mode, sets) in [("workspaces", 0), ("pipelineruns", 1)] {
+            let named = run(mode)
+                .in_mode(mode)
+                .workspace("made", bound_to("$(tasks.make.results.claim)"))
+                .task("make", &[], &[])
+                .with("taskSpec", makes.clone())
+                .resulting("make", "claim", "only")
+                .lasting("make", 3)
+                .task("late", &["made"], &["make"]);
+            scene.submit(named).await?;
+            let told = scene.told(mode, "ClaimNameVariable").await?;
+            assert_eq!(codes(&told), ["ClaimNameVariable"]);
+            if sets == 1 {
+                let (_, placeholder) = scene.placeholder().await?;
+                assert!(claims(&placeholder).is_empty());
+            }
+            scene.succeeds(mode).await?;
+            scene.nothing_left_but(&["only"]).await?;
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn p8_claim_templates_may_have_names_of_57_characters() -> Outcome {
+    shared(async |scene| {
+        let long = "c".repeat(57);
+        for mode in ["workspaces", "pipelineruns", "isolate-pipelinerun"] {
+            let template = json!({"volumeClaimTemplate": {
+                "metadata": {"name": long},
+                "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
+            }});
+            let named = run(mode)
+                .in_mode(mode)
+                .workspace("source", template)
+                .task("one", &["source"], &[])
+                .task("two", &["source"], &["one"])
+                .lasting("one", 2);
+            scene.submit(named).await?;
+            let bound = scene
+                .until_all::<Pod>("has a bound placeholder", |pods| {
+                    pods.iter()
+                        .any(|pod| is_placeholder(pod) && node(pod).is_some())
+                })
+                .await?;
+            let placeholder = bound.iter().find(|pod| is_placeholder(pod)).unwrap();
+            let claim = claims(placeholder).pop_first().unwrap();
+            assert!(claim.starts_with(&long[..40]), "{claim}");
+            let done = scene.done(mode).await?;
+            assert_eq!(succeeded(&done), Some("True"), "{:?}", done.status);
+            let delete = DeleteParams::foreground();
+            scene.api::<PipelineRun>().delete(mode, &delete).await?;
+            scene.nothing_left_but(&[]).await?;
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn v1_a_claim_that_is_brought_late_is_mounted_all_the_same() -> Outcome {
+    shared(async |scene| {
+        let waiting = run("waiting")
+            .in_mode("pipelineruns")
+            .workspace("source", bound_to("late"))
+            .task("one", &["source"], &[]);
+        scene.submit(waiting).await?;
+        scene
+            .until_all::<StatefulSet>("has a placeholder", |sets| sets.len() == 1)
+            .await?;
+        bring(&scene, "late", LOCAL_STORAGE_CLASS, "ReadWriteOnce").await?;
+        scene.succeeds("waiting").await?;
+        scene.nothing_left_but(&["late"]).await
+    })
+}
