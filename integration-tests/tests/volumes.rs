@@ -16,7 +16,7 @@ use kube::ResourceExt as _;
 use kube::api::{DeleteParams, PostParams};
 use serde_json::{Value, json};
 use testbed::services::Service;
-use testbed::{Config, LOCAL_STORAGE_CLASS, ZONAL_STORAGE_CLASS};
+use testbed::{Config, LOCAL_STORAGE_CLASS, MOVABLE_STORAGE_CLASS, ZONAL_STORAGE_CLASS};
 
 type Outcome = anyhow::Result<()>;
 
@@ -237,7 +237,7 @@ fn v8_claims_for_many_nodes_are_coscheduled_like_the_others() -> Outcome {
             ("pipelineruns", "ReadOnlyMany"),
         ] {
             let claim = format!("many-{mode}");
-            bring(&scene, &claim, "movable", access).await?;
+            bring(&scene, &claim, MOVABLE_STORAGE_CLASS, access).await?;
             let together = run(mode)
                 .in_mode(mode)
                 .workspace("source", bound_to(&claim))
@@ -489,7 +489,8 @@ fn v9_a_claim_named_by_a_parameter_is_known_and_one_named_by_a_result_is_left_ou
 #[test]
 fn v9_a_run_whose_every_claim_is_named_by_a_result_is_told_so() -> Outcome {
     shared(async |scene| {
-        bring(&scene, "only", LOCAL_STORAGE_CLASS, "ReadWriteOnce").await?;
+        // Where a placeholder cannot know the claim, only a volume that can be reached from everywhere is safe.
+        bring(&scene, "only", MOVABLE_STORAGE_CLASS, "ReadWriteOnce").await?;
         let makes = json!({
             "results": [{"name": "claim"}],
             "steps": [{"name": "step", "image": "example/image", "command": ["true"]}],
