@@ -333,8 +333,8 @@ async fn unprotect_claims(
         if let Some(claim) = run.claims.get(&version.name) {
             let claim: &PersistentVolumeClaim = claim;
             match objects.unprotect(&key.namespace, claim, version).await? {
-                Some(left) => cache.refresh(left),
-                None => drop(cache.delete(claim)),
+                Some(left) => cache.refresh_claim(left),
+                None => drop(cache.delete_claim(claim)),
             }
         }
     }
