@@ -94,9 +94,7 @@ impl Scene<'_> {
     ///
     /// Where the bed has no audit log.
     pub fn mark(&self) -> anyhow::Result<Mark> {
-        let log = self.stack.bed.audit_log().context("no audit log is kept")?;
-        let metadata = std::fs::metadata(&log).context("failed to look at the audit log")?;
-        Ok(Mark(metadata.len()))
+        end(&self.stack.bed)
     }
 
     /// Every request that was entered into the audit log since `mark`. One that was answered a moment before may be among
@@ -108,6 +106,17 @@ impl Scene<'_> {
     pub fn requests_since(&self, mark: Mark) -> anyhow::Result<Vec<Request>> {
         requests(&self.stack.bed, mark)
     }
+}
+
+/// The end of a bed's audit log as it is now.
+///
+/// # Errors
+///
+/// Where the bed has no audit log.
+pub fn end(bed: &TestBed) -> anyhow::Result<Mark> {
+    let log = bed.audit_log().context("no audit log is kept")?;
+    let metadata = std::fs::metadata(&log).context("failed to look at the audit log")?;
+    Ok(Mark(metadata.len()))
 }
 
 /// Every request to a bed that was answered since `mark`.

@@ -4,9 +4,11 @@
 //! Tests that only create runs share one stack a test binary ([`shared`]) and run in parallel; a test that changes the
 //! configuration or stops services boots its own ([`alone`]). Everything ends with the test binary, however it ends.
 
+pub mod asking;
 pub mod audit;
 pub mod collector;
 pub mod configuration;
+pub mod history;
 pub mod installation;
 pub mod leases;
 pub mod look;
@@ -16,4 +18,4 @@ pub mod runs;
 pub mod send;
 pub mod stack;
 
-pub use stack::{Scene, alone, alone_with, on_bed, shared, shared_on};
+pub use stack::{Scene, alone, alone_with, on_bed, shared, shared_on, shared_with};

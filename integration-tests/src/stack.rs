@@ -15,6 +15,7 @@ use testbed::{Config, TestBed};
 use tokio::runtime::Runtime;
 use tokio::sync::OnceCell;
 
+use crate::history::History;
 use crate::runs::run;
 
 /// All tests of a binary run on one runtime: the shared stack's tasks must outlive the test that was first.
@@ -32,6 +33,8 @@ pub struct Stack {
     pub bed: TestBed,
     /// The five services.
     pub services: Services,
+    /// Where pods were, from the beginning.
+    pub history: History,
 }
 
 /// What a test sees.
@@ -62,7 +65,17 @@ impl Stack {
         let services = Services::start(services)
             .await
             .context("failed to start the services")?;
-        Ok(Self { bed, services })
+        Ok(Self::new(bed, services))
+    }
+
+    /// Services that run beside a control plane.
+    pub fn new(bed: TestBed, services: Services) -> Self {
+        let history = History::follow(bed.client());
+        Self {
+            bed,
+            services,
+            history,
+        }
     }
 
     /// Lets every run choose its mode, and waits until that is so.
@@ -101,7 +114,7 @@ impl Stack {
     ///
     /// Where it cannot be created.
     pub async fn scene(&self) -> anyhow::Result<Scene<'_>> {
-        let namespace = format!("test-{}", NAMESPACES.fetch_add(1, Ordering::Relaxed));
+        let namespace = format!("test-{:03}", NAMESPACES.fetch_add(1, Ordering::Relaxed));
         self.bed.create_namespace(&namespace, &[]).await?;
         Ok(Scene {
             stack: self,
@@ -117,16 +130,27 @@ impl Stack {
 ///
 /// What the test answers, and what could not be booted.
 pub fn shared(test: impl AsyncFnOnce(Scene<'static>) -> anyhow::Result<()>) -> anyhow::Result<()> {
-    shared_on(
-        async || {
-            let config = Config {
-                audit_log: true,
-                ..Config::default()
-            };
-            Stack::boot(config, |_| {}).await
-        },
-        test,
-    )
+    shared_with(Config::default(), |_| {}, test)
+}
+
+/// As [`shared`], on a stack like that. All tests of a binary have to ask for the same: the first one boots it.
+///
+/// # Errors
+///
+/// As [`shared`].
+pub fn shared_with(
+    config: Config,
+    change: impl FnOnce(&mut ServicesConfig),
+    test: impl AsyncFnOnce(Scene<'static>) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    let boot = async || {
+        let config = Config {
+            audit_log: true,
+            ..config
+        };
+        Stack::boot(config, change).await
+    };
+    shared_on(boot, test)
 }
 
 /// As [`shared`], on a stack that the first test of the binary boots with `boot`.
@@ -140,7 +164,11 @@ pub fn shared_on(
 ) -> anyhow::Result<()> {
     RUNTIME.block_on(async {
         let stack = SHARED.get_or_try_init(|| boot()).await?;
-        test(stack.scene().await?).await?;
+        let scene = stack.scene().await?;
+        let namespaces = scene.namespace.clone();
+        test(scene).await?;
+        // With those that the test has derived from it.
+        stack.history.verdict(&namespaces).await?;
         stack.bed.check()?;
         stack.services.check()
     })
@@ -170,8 +198,12 @@ pub fn alone_with(
 ) -> anyhow::Result<()> {
     RUNTIME.block_on(async {
         let stack = Stack::boot(config, change).await?;
-        let outcome = test(&stack.scene().await?).await;
-        let Stack { bed, services } = stack;
+        let outcome = async {
+            test(&stack.scene().await?).await?;
+            stack.history.verdict("").await
+        };
+        let outcome = outcome.await;
+        let Stack { bed, services, .. } = stack;
         let stopped = services.stop().await;
         outcome?;
         stopped?;
@@ -192,6 +224,8 @@ pub fn on_bed(
         let bed = TestBed::start(config)
             .await
             .context("failed to boot the test bed")?;
-        test(bed).await
+        let history = History::follow(bed.client());
+        test(bed).await?;
+        history.verdict_so_far("")
     })
 }

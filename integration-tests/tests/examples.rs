@@ -217,7 +217,7 @@ fn m1_m3_m4_m5_v1_v2_v3_v5_v6_v8_v9_the_examples_do_what_their_comments_promise(
             .create(&PostParams::default(), &flags)
             .await?;
         let services = Services::start(ServicesConfig::new(bed.kubeconfig())?).await?;
-        let stack = Stack { bed, services };
+        let stack = Stack::new(bed, services);
         let kept = join_all(PROMISES.iter().map(|promise| keep(&stack, promise))).await;
         let broken: Vec<String> = PROMISES
             .iter()
@@ -225,7 +225,7 @@ fn m1_m3_m4_m5_v1_v2_v3_v5_v6_v8_v9_the_examples_do_what_their_comments_promise(
             .filter_map(|(promise, kept)| Some(format!("{}: {:#}", promise.file, kept.err()?)))
             .collect();
         ensure!(broken.is_empty(), "{}", broken.join("\n"));
-        let Stack { bed, services } = stack;
+        let Stack { bed, services, .. } = stack;
         services.stop().await?;
         bed.stop().await
     })

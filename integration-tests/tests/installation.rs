@@ -89,15 +89,15 @@ fn an_installation_works_with_exactly_its_rights_and_stands_in_nobodys_way_when_
 
         lead_here(&client, &services).await?;
         probes_are_answered(&client, &services).await?;
-        let stack = Stack { bed, services };
+        let stack = Stack::new(bed, services);
         use_every_right(&stack.scene().await?).await?;
-        let Stack { bed, services } = stack;
+        let Stack { bed, services, .. } = stack;
         services.stop().await?;
         every_right_is_used_and_none_is_missing(&bed, &client).await?;
 
         let services = serve(&bed).await?;
         lead_here(&client, &services).await?;
-        let stack = Stack { bed, services };
+        let stack = Stack::new(bed, services);
         deletion_leaves_runs_alone(stack).await
     })
 }
@@ -682,7 +682,7 @@ fn a_burst_of_runs_during_rotations_loses_none() -> Outcome {
             ..ServicesConfig::new(bed.kubeconfig())?
         })
         .await?;
-        let stack = Stack { bed, services };
+        let stack = Stack::new(bed, services);
         let scene = stack.scene().await?;
         tokio::select! {
             burst = burst(&scene) => burst?,
@@ -694,7 +694,7 @@ fn a_burst_of_runs_during_rotations_loses_none() -> Outcome {
         }
         scene.nothing_left_but(&[]).await?;
         drop(scene);
-        let Stack { bed, services } = stack;
+        let Stack { bed, services, .. } = stack;
         services.stop().await?;
         bed.stop().await
     })

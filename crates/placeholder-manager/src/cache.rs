@@ -21,7 +21,7 @@ use coscheduler_kubernetes::pods;
 use claims::Claims;
 pub(crate) use claims::KnownClaim;
 use identities::Identities;
-pub(crate) use kind::Kind;
+pub(crate) use kind::{Kind, is_newer};
 use parts::Parts;
 pub(crate) use view::{Phase, Placeholder};
 
@@ -90,12 +90,19 @@ impl Default for Cache {
 }
 
 impl Cache {
-    /// Takes in an object that was created or changed. Answers the run it belongs to: the one with the placeholders.
+    /// Takes in an object that was created or changed. Answers the run it belongs to: the one with the placeholders. The
+    /// watch may be behind the answer to a write, which stays then: a step that was taken is not taken again.
     pub(crate) fn apply<K: Kind>(&self, object: K) -> Option<RunKey> {
         let key = object.run_key()?;
         let name = object.name().to_owned();
         Some(self.update(&key, |run| {
-            K::slot(run).insert(name, Arc::new(object));
+            let slot = K::slot(run);
+            if !slot
+                .get(&name)
+                .is_some_and(|known| is_older(&object, known))
+            {
+                slot.insert(name, Arc::new(object));
+            }
         }))
     }
 
@@ -256,6 +263,12 @@ impl Cache {
     fn write(&self) -> RwLockWriteGuard<'_, Index> {
         self.index.write().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Whether `left` is an earlier version of the object `right`.
+fn is_older<K: Kind>(left: &K, right: &K) -> bool {
+    let ((uid, version), (known_uid, known_version)) = (left.version(), right.version());
+    uid == known_uid && is_newer(known_version, version)
 }
 
 impl Run {

@@ -15,7 +15,7 @@ use coscheduler_core::plan::{Action, PlaceholderSpec, plan};
 use coscheduler_kubernetes::stateful_set::{self, Owner};
 use coscheduler_proto::convert::Identity;
 
-use crate::cache::{Cache, Kind as _, Run, RunKey};
+use crate::cache::{Cache, Kind as _, Run, RunKey, is_newer};
 use crate::error::Error;
 use crate::identity::{known, mismatch};
 use crate::objects::Objects;
@@ -274,15 +274,6 @@ fn check_owner(set: &StatefulSet, run: &PipelineRun) -> Result<(), Error> {
         return Err(Error::Terminating { name: name() });
     }
     Ok(())
-}
-
-/// Whether `left` is a later version than `right`. Resource versions of one resource compare as numbers (Kubernetes
-/// 1.35, "Resource versions"); ones that are not numbers are never later.
-fn is_newer(left: &str, right: &str) -> bool {
-    match (left.parse::<u128>(), right.parse::<u128>()) {
-        (Ok(left), Ok(right)) => left > right,
-        (Ok(_) | Err(_), Ok(_) | Err(_)) => false,
-    }
 }
 
 #[cfg(test)]

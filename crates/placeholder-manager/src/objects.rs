@@ -223,13 +223,14 @@ impl Objects {
             .map_err(|error| failed(format!("list the pods of namespace {namespace}"), error))
     }
 
-    /// Removes `kubernetes.io/pvc-protection` from exactly this version of a claim.
+    /// Removes `kubernetes.io/pvc-protection` from exactly this version of a claim. Answers the claim as it is without,
+    /// `None` where it is gone.
     pub(crate) async fn unprotect(
         &self,
         namespace: &str,
         claim: &PersistentVolumeClaim,
         version: &ObjectRef,
-    ) -> Result<(), Error> {
+    ) -> Result<Option<PersistentVolumeClaim>, Error> {
         let api: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), namespace);
         let patch = Patch::Merge(json!({"metadata": {
             "uid": version.uid,
@@ -241,8 +242,8 @@ impl Objects {
             .patch(&version.name, &PatchParams::default(), &patch)
             .await
         {
-            Ok(_) => Ok(()),
-            Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+            Ok(left) => Ok(Some(left)),
+            Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
             Err(error) => Err(failed(
                 format!(
                     "remove pvc-protection of claim {namespace}/{}",

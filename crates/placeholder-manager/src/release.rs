@@ -170,7 +170,7 @@ async fn release(cache: &Cache, objects: &Objects, key: &RunKey) -> Result<Relea
                 }
             }
             Step::ClearClaims { delete, unprotect } if delete.is_empty() => {
-                let freed = unprotect_claims(objects, key, &run, &unprotect).await?;
+                let freed = unprotect_claims(cache, objects, key, &run, &unprotect).await?;
                 return Ok(if freed == unprotect.len() {
                     Released::InProgress
                 } else {
@@ -316,6 +316,7 @@ async fn delete_claim(
 
 /// Removes the protection of those claims whose every pod has ended (V4). Answers how many.
 async fn unprotect_claims(
+    cache: &Cache,
     objects: &Objects,
     key: &RunKey,
     run: &Run,
@@ -331,7 +332,10 @@ async fn unprotect_claims(
     for version in &free {
         if let Some(claim) = run.claims.get(&version.name) {
             let claim: &PersistentVolumeClaim = claim;
-            objects.unprotect(&key.namespace, claim, version).await?;
+            match objects.unprotect(&key.namespace, claim, version).await? {
+                Some(left) => cache.refresh_claim(left),
+                None => drop(cache.delete_claim(claim)),
+            }
         }
     }
     Ok(free.len())

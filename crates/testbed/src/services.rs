@@ -110,6 +110,7 @@ impl Services {
             replicas,
             bin_dir,
             mode,
+            flags,
             log_level,
             environment,
             ready_timeout,
@@ -117,7 +118,7 @@ impl Services {
         let client = kube_client(&kubeconfig).await?;
         if !installed {
             registration::refuse_foreign(&client).await?;
-            settings::ensure(&client, mode.as_deref()).await?;
+            settings::ensure(&client, mode.as_deref(), flags).await?;
             registration::apply_rights(&client).await?;
         }
 

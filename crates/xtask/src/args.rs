@@ -37,8 +37,11 @@ pub(crate) enum Command {
     Bench(BenchArgs),
     /// Run everything continuous integration runs: fmt, clippy, tidy, doc, deny, test
     Ci,
-    /// Check what compilers do not: dependency table, layout, file sizes, machine paths, links, proto and shell style
+    /// Check what compilers do not: dependency table, layout, file sizes, machine paths, links, test table, proto and shell
+    /// style
     Tidy,
+    /// Write docs/tests.md, the table of which tests show which requirement, from the names of the tests
+    TestTable,
     /// Boot a test bed that stays up, or take it down
     Testbed {
         #[command(subcommand)]

@@ -15,6 +15,7 @@ mod interrupt;
 mod progress;
 mod services;
 mod test;
+mod test_table;
 mod tidy;
 mod workspace;
 
@@ -58,6 +59,7 @@ async fn run(args: Args) -> anyhow::Result<()> {
         Command::Test(args) => interrupt.or(test::run(&workspace, &args.arguments)).await,
         Command::Bench(args) => bench::run(&workspace, args, &mut interrupt).await,
         Command::Ci => interrupt.or(ci::run(&workspace)).await,
+        Command::TestTable => test_table::write(&workspace).await,
         Command::Tidy => interrupt.or(tidy::run(&workspace)).await,
         Command::Testbed { command } => match command {
             TestbedCommand::Up(args) => bed::up(args, &mut interrupt).await,

@@ -6,10 +6,13 @@ mod layout;
 mod links;
 mod machine_paths;
 mod outside;
+mod tests_table;
 
 use anyhow::bail;
 
 use crate::workspace::Workspace;
+
+pub(crate) use layout::tracked_files;
 
 /// A broken rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,6 +63,10 @@ pub(crate) async fn run(workspace: &Workspace) -> anyhow::Result<()> {
             machine_paths::check(workspace, &tracked)?.into(),
         ),
         ("links", links::check(workspace, &tracked)?.into()),
+        (
+            "test table",
+            tests_table::check(workspace, &tracked)?.into(),
+        ),
         ("proto style", outside::buf_lint(workspace).await?),
         ("shell style", outside::shellcheck(workspace).await?),
         ("image style", outside::hadolint(workspace).await?),

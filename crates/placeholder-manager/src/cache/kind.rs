@@ -20,6 +20,9 @@ pub(crate) trait Kind: Sized {
     /// The run it belongs to. `None` for what is not this product's business.
     fn run_key(&self) -> Option<RunKey>;
 
+    /// Its uid and its version.
+    fn version(&self) -> (&str, &str);
+
     /// Where a run keeps objects of this kind.
     fn slot(run: &mut Run) -> &mut BTreeMap<String, Arc<Self>>;
 }
@@ -36,6 +39,10 @@ impl Kind for PipelineRun {
         })
     }
 
+    fn version(&self) -> (&str, &str) {
+        (&self.uid, &self.resource_version)
+    }
+
     fn slot(run: &mut Run) -> &mut BTreeMap<String, Arc<Self>> {
         &mut run.pipeline_run
     }
@@ -50,6 +57,10 @@ impl Kind for StatefulSet {
         owned_by(&self.metadata)
     }
 
+    fn version(&self) -> (&str, &str) {
+        version(&self.metadata)
+    }
+
     fn slot(run: &mut Run) -> &mut BTreeMap<String, Arc<Self>> {
         &mut run.stateful_sets
     }
@@ -62,6 +73,10 @@ impl Kind for PersistentVolumeClaim {
 
     fn run_key(&self) -> Option<RunKey> {
         owned_by(&self.metadata)
+    }
+
+    fn version(&self) -> (&str, &str) {
+        version(&self.metadata)
     }
 
     fn slot(run: &mut Run) -> &mut BTreeMap<String, Arc<Self>> {
@@ -86,6 +101,10 @@ impl Kind for Pod {
         })
     }
 
+    fn version(&self) -> (&str, &str) {
+        version(&self.metadata)
+    }
+
     fn slot(run: &mut Run) -> &mut BTreeMap<String, Arc<Self>> {
         &mut run.pods
     }
@@ -93,6 +112,21 @@ impl Kind for Pod {
 
 fn name(metadata: &ObjectMeta) -> &str {
     metadata.name.as_deref().unwrap_or_default()
+}
+
+fn version(metadata: &ObjectMeta) -> (&str, &str) {
+    let uid = metadata.uid.as_deref().unwrap_or_default();
+    let version = metadata.resource_version.as_deref().unwrap_or_default();
+    (uid, version)
+}
+
+/// Whether `left` is a later version than `right`. Resource versions of one resource compare as numbers (Kubernetes
+/// 1.35, "Resource versions"); ones that are not numbers are never later.
+pub(crate) fn is_newer(left: &str, right: &str) -> bool {
+    match (left.parse::<u128>(), right.parse::<u128>()) {
+        (Ok(left), Ok(right)) => left > right,
+        (Ok(_) | Err(_), Ok(_) | Err(_)) => false,
+    }
 }
 
 /// StatefulSets and claims are owned by their run; a label could be anybody's.

@@ -120,6 +120,45 @@ async fn p6_a_pod_that_its_stateful_set_left_behind_is_deleted_by_its_uid() {
     assert!(server.next_request().await.is_none());
 }
 
+fn deleted_claim(version: &str) -> PersistentVolumeClaim {
+    let mut metadata = owned("pvc-0123456789-affinity-assistant-0123456789-0");
+    metadata["resourceVersion"] = json!(version);
+    metadata["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+    metadata["finalizers"] = json!(["kubernetes.io/pvc-protection"]);
+    serde_json::from_value(json!({"metadata": metadata})).unwrap()
+}
+
+#[tokio::test]
+async fn v4_a_claim_is_let_go_of_once_however_late_the_watch_is() {
+    let cache = Arc::new(Cache::default());
+    cache.apply(run(RunState::Done));
+    cache.apply(deleted_claim("7"));
+    let (service, mut server) = mock::pair::<Request<Body>, Response<Body>>();
+    let clean_up = CleanUp::new(cache.clone(), Objects::new(Client::new(service, "ci")));
+    let served = async {
+        let (request, respond) = server.next_request().await.unwrap();
+        assert_eq!(request.uri().path(), "/api/v1/namespaces/ci/pods");
+        let pods = json!({"apiVersion": "v1", "kind": "PodList", "metadata": {}, "items": []});
+        respond.send_response(Response::new(Body::from(pods.to_string().into_bytes())));
+        let (request, respond) = server.next_request().await.unwrap();
+        assert_eq!(request.method(), Method::PATCH);
+        let mut left = deleted_claim("8");
+        left.metadata.finalizers = None;
+        let left = serde_json::to_vec(&left).unwrap();
+        respond.send_response(Response::new(Body::from(left)));
+    };
+    let key = key();
+    let (released, ()) = tokio::join!(clean_up.release(&key), served);
+    assert_eq!(released.unwrap(), Released::InProgress);
+    // What the watch had on the way is older than the answer.
+    cache.apply(deleted_claim("7"));
+    assert_eq!(clean_up.release(&key).await.unwrap(), Released::InProgress);
+    cache.delete(&deleted_claim("9"));
+    assert_eq!(clean_up.release(&key).await.unwrap(), Released::Done);
+    drop(clean_up);
+    assert!(server.next_request().await.is_none());
+}
+
 #[tokio::test]
 async fn one_caller_at_a_time_and_no_lock_is_kept() {
     let locks = Locks::default();

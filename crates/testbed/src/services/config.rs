@@ -1,5 +1,6 @@
 //! What a set of services is started with: which cluster, which ports, which binaries.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -22,6 +23,8 @@ pub struct ServicesConfig {
     pub bin_dir: PathBuf,
     /// Value of `coschedule` in the ConfigMap if that is absent; `None` writes no ConfigMap.
     pub mode: Option<String>,
+    /// Further keys of that ConfigMap.
+    pub flags: BTreeMap<String, String>,
     /// `--log-level` of every service.
     pub log_level: String,
     /// Environment variables of every service, beside those of this process.
@@ -43,6 +46,7 @@ impl ServicesConfig {
             replicas: 1,
             bin_dir: bin_dir()?,
             mode: Some("pipelineruns".to_owned()),
+            flags: BTreeMap::new(),
             log_level: "info".to_owned(),
             environment: Vec::new(),
             ready_timeout: Duration::from_secs(60),

@@ -18,8 +18,12 @@ pub const CONFIG_MAP: &str = "coscheduler-config";
 const TEKTON_NAMESPACE: &str = "tekton-pipelines";
 const TEKTON_FLAGS: &str = "feature-flags";
 
-/// Creates the namespace and, with `mode`, a ConfigMap that asks for it.
-pub(super) async fn ensure(client: &Client, mode: Option<&str>) -> anyhow::Result<()> {
+/// Creates the namespace and, with `mode`, a ConfigMap that asks for it and has `flags` beside it.
+pub(super) async fn ensure(
+    client: &Client,
+    mode: Option<&str>,
+    flags: BTreeMap<String, String>,
+) -> anyhow::Result<()> {
     let mut namespaces = deploy::namespace()?.into_iter();
     let namespace = namespaces.next().unwrap_or_default();
     let namespace: Namespace =
@@ -30,13 +34,15 @@ pub(super) async fn ensure(client: &Client, mode: Option<&str>) -> anyhow::Resul
     unless_present(created).with_context(|| format!("failed to create namespace {NAMESPACE}"))?;
 
     let Some(mode) = mode else { return Ok(()) };
+    let mut data = flags;
+    data.insert("coschedule".to_owned(), mode.to_owned());
     let config_map = ConfigMap {
         metadata: ObjectMeta {
             name: Some(CONFIG_MAP.to_owned()),
             namespace: Some(NAMESPACE.to_owned()),
             ..ObjectMeta::default()
         },
-        data: Some(BTreeMap::from([("coschedule".to_owned(), mode.to_owned())])),
+        data: Some(data),
         ..ConfigMap::default()
     };
     let created = Api::namespaced(client.clone(), NAMESPACE)

@@ -47,7 +47,7 @@ const SERVICE_FILES: [&str; 4] = ["Cargo.toml", "src/main.rs", "src/lib.rs", "sr
 const CONTRACTS: [&str; 3] = ["config", "planner", "placeholder"];
 
 /// All files git knows or would add, relative to the root.
-pub(super) async fn tracked_files(workspace: &Workspace) -> anyhow::Result<BTreeSet<String>> {
+pub(crate) async fn tracked_files(workspace: &Workspace) -> anyhow::Result<BTreeSet<String>> {
     let output = workspace
         .command("git")
         .args([

@@ -1,0 +1,50 @@
+//! Asking the planner about a run, as the watcher and a person with grpcurl do.
+
+use anyhow::Context as _;
+use coscheduler_kubernetes::pipeline_run::{PipelineRun, to_json};
+use coscheduler_proto::json::{object_to_struct, to_struct};
+use coscheduler_proto::planner::planner_service_client::PlannerServiceClient;
+use coscheduler_proto::planner::{
+    Plan, PlanRequest, ReportPipelineRunRequest, ReportPipelineRunResponse,
+};
+use testbed::services::Service;
+
+use tonic::transport::Channel;
+
+use crate::Scene;
+use crate::runs::Run;
+
+impl Scene<'_> {
+    /// Reports a run as the watcher does.
+    ///
+    /// # Errors
+    ///
+    /// The planner's refusal, as a [`tonic::Status`].
+    pub async fn report(&self, run: &PipelineRun) -> anyhow::Result<ReportPipelineRunResponse> {
+        let request = ReportPipelineRunRequest {
+            pipeline_run: Some(to_struct(&to_json(run))),
+        };
+        let answer = self.planner().await?.report_pipeline_run(request).await;
+        Ok(answer?.into_inner())
+    }
+
+    /// What would be planned for a run that were created now.
+    ///
+    /// # Errors
+    ///
+    /// The planner's refusal, as a [`tonic::Status`].
+    pub async fn plan(&self, run: Run) -> anyhow::Result<Plan> {
+        let request = PlanRequest {
+            pipeline_run: Some(object_to_struct(&run.into_json())),
+            ..PlanRequest::default()
+        };
+        let answer = self.planner().await?.plan(request).await;
+        let answer = answer?.into_inner();
+        answer.plan.context("no plan was answered")
+    }
+
+    async fn planner(&self) -> anyhow::Result<PlannerServiceClient<Channel>> {
+        let address = self.stack.services.grpc_address(Service::AffinityPlanner);
+        Ok(PlannerServiceClient::connect(address).await?)
+    }
+}

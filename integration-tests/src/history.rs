@@ -1,0 +1,344 @@
+//! Where pods were, and from when to when: told by a watch of the cluster's pods for as long as the control plane lives,
+//! since what is there now says nothing about a moment ago. Every test is held against it: no volume for one node may
+//! ever be in use on two ([`History::verdict`]), which a real cluster reports as a Multi-Attach error.
+//!
+//! Times are resource versions: a watch delivers what happened in the order in which it happened.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fmt;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use coscheduler_core::teardown::PodPhase;
+use coscheduler_kubernetes::pods;
+use futures::{Stream, StreamExt as _};
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use kube::api::ListParams;
+use kube::runtime::watcher::Event;
+use kube::runtime::{WatchStreamExt as _, watcher};
+use kube::{Api, Client, ResourceExt as _};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+/// How long the watch may be behind on a busy machine.
+const BEHIND: Duration = Duration::from_secs(60);
+
+/// A pod on its node.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Stay {
+    /// The pod's namespace.
+    pub namespace: String,
+    /// The pod's name.
+    pub pod: String,
+    /// The run it belongs to; empty where it belongs to none.
+    pub run: String,
+    /// Whether it is a placeholder.
+    pub placeholder: bool,
+    /// The node it is bound to.
+    pub node: String,
+    /// The claims among its volumes.
+    pub claims: Vec<String>,
+    /// When it was bound.
+    pub from: u64,
+    /// When it had ended or was gone; `None` while it has not.
+    pub until: Option<u64>,
+}
+
+impl Stay {
+    /// Whether there was a moment in which both were on their nodes.
+    pub fn overlaps(&self, other: &Self) -> bool {
+        let before = |from: u64, until: Option<u64>| until.is_none_or(|until| from < until);
+        before(self.from, other.until) && before(other.from, self.until)
+    }
+}
+
+/// The watch.
+pub struct History {
+    client: Client,
+    log: Arc<Mutex<Log>>,
+    version: watch::Receiver<u64>,
+    tasks: [JoinHandle<()>; 2],
+}
+
+#[derive(Default)]
+struct Log {
+    /// By uid.
+    stays: HashMap<String, Stay>,
+    /// The newest version of each pod that is there, by uid.
+    pods: HashMap<String, (String, u64)>,
+    /// Access modes by namespace and name, of claims that are gone too.
+    claims: HashMap<(String, String), Vec<String>>,
+    listed: HashSet<String>,
+}
+
+impl History {
+    /// Begins now.
+    pub fn follow(client: Client) -> Self {
+        let log = Arc::new(Mutex::new(Log::default()));
+        let (news, version) = watch::channel(0);
+        let config = watcher::Config::default;
+        let of_pods = watcher(Api::<Pod>::all(client.clone()), config()).default_backoff();
+        let of_claims =
+            watcher(Api::<PersistentVolumeClaim>::all(client.clone()), config()).default_backoff();
+        let tasks = [
+            tokio::spawn(take_in(of_pods, log.clone(), news, Log::pod)),
+            tokio::spawn(take_in(
+                of_claims,
+                log.clone(),
+                watch::Sender::new(0),
+                Log::claim,
+            )),
+        ];
+        Self {
+            client,
+            log,
+            version,
+            tasks,
+        }
+    }
+
+    /// Every pod that was on a node in namespaces whose names begin so, up to now.
+    ///
+    /// # Errors
+    ///
+    /// Where the watch does not catch up.
+    pub async fn stays(&self, namespaces: &str) -> anyhow::Result<Vec<Stay>> {
+        let pods: Api<Pod> = Api::all(self.client.clone());
+        let list = pods.list(&ListParams::default()).await?;
+        let now = number(list.metadata.resource_version.as_deref());
+        let there: BTreeMap<_, _> = list
+            .items
+            .iter()
+            .filter(|pod| pod.namespace().unwrap_or_default().starts_with(namespaces))
+            .map(|pod| (pod.uid().unwrap_or_default(), version(pod)))
+            .collect();
+        let mut news = self.version.clone();
+        let caught_up = news.wait_for(|_| {
+            let log = self.log();
+            let seen = |(uid, version): (&String, &u64)| {
+                log.pods.get(uid).is_some_and(|(_, known)| known >= version)
+            };
+            there.iter().all(seen)
+                && log.pods.iter().all(|(uid, (namespace, known))| {
+                    *known > now || there.contains_key(uid) || !namespace.starts_with(namespaces)
+                })
+        });
+        let caught_up = tokio::time::timeout(BEHIND, caught_up).await;
+        drop(caught_up.context("the watch of pods is behind")??);
+        Ok(self.seen(namespaces))
+    }
+
+    /// Asks that no claim for one node was in use on two at a time, in namespaces whose names begin so, up to now.
+    ///
+    /// # Errors
+    ///
+    /// The claims and who used them where.
+    pub async fn verdict(&self, namespaces: &str) -> anyhow::Result<()> {
+        self.stays(namespaces).await?;
+        self.verdict_so_far(namespaces)
+    }
+
+    /// As [`History::verdict`], as far as the watch is, for a control plane that may be gone.
+    ///
+    /// # Errors
+    ///
+    /// As [`History::verdict`].
+    pub fn verdict_so_far(&self, namespaces: &str) -> anyhow::Result<()> {
+        let stays = self.seen(namespaces);
+        let mut users: BTreeMap<(&str, &str), Vec<&Stay>> = BTreeMap::new();
+        for stay in &stays {
+            for claim in &stay.claims {
+                let users = users.entry((&stay.namespace, claim)).or_default();
+                users.push(stay);
+            }
+        }
+        let mut conflicts = Vec::new();
+        for ((namespace, claim), users) in users {
+            if self.log().is_for_many_nodes(namespace, claim) {
+                continue;
+            }
+            for (index, one) in users.iter().enumerate() {
+                for other in &users[index + 1..] {
+                    if one.node != other.node && one.overlaps(other) {
+                        conflicts.push(format!(
+                            "claim {namespace}/{claim} was in use by {} on {} and by {} on {} at a time",
+                            one.pod, one.node, other.pod, other.node
+                        ));
+                    }
+                }
+            }
+        }
+        ensure!(conflicts.is_empty(), "{}", conflicts.join("\n"));
+        Ok(())
+    }
+
+    fn seen(&self, namespaces: &str) -> Vec<Stay> {
+        let log = self.log();
+        let stays = log.stays.values();
+        stays
+            .filter(|stay| stay.namespace.starts_with(namespaces))
+            .cloned()
+            .collect()
+    }
+
+    fn log(&self) -> std::sync::MutexGuard<'_, Log> {
+        self.log.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for History {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("History").finish_non_exhaustive()
+    }
+}
+
+impl Drop for History {
+    fn drop(&mut self) {
+        for task in &self.tasks {
+            task.abort();
+        }
+    }
+}
+
+/// Hands what a watch delivers to `reduce`, and counts it.
+async fn take_in<K>(
+    events: impl Stream<Item = Result<Event<K>, watcher::Error>>,
+    log: Arc<Mutex<Log>>,
+    news: watch::Sender<u64>,
+    reduce: fn(&mut Log, Event<K>),
+) {
+    let mut events = pin!(events);
+    while let Some(event) = events.next().await {
+        // Errors are tried again with backoff.
+        if let Ok(event) = event {
+            reduce(
+                &mut log.lock().unwrap_or_else(PoisonError::into_inner),
+                event,
+            );
+            news.send_modify(|count| *count += 1);
+        }
+    }
+}
+
+impl Log {
+    fn pod(&mut self, event: Event<Pod>) {
+        match event {
+            Event::Init => self.listed.clear(),
+            Event::InitApply(pod) => {
+                self.listed.insert(pod.uid().unwrap_or_default());
+                self.applied(&pod);
+            }
+            Event::InitDone => {
+                let newest = self.pods.values().map(|(_, version)| *version).max();
+                let known = self.pods.keys();
+                let gone: Vec<_> = known
+                    .filter(|uid| !self.listed.contains(*uid))
+                    .cloned()
+                    .collect();
+                for uid in gone {
+                    self.gone(&uid, newest.unwrap_or_default());
+                }
+            }
+            Event::Apply(pod) => self.applied(&pod),
+            Event::Delete(pod) => self.gone(&pod.uid().unwrap_or_default(), version(&pod)),
+        }
+    }
+
+    fn claim(&mut self, event: Event<PersistentVolumeClaim>) {
+        let (Event::InitApply(claim) | Event::Apply(claim)) = event else {
+            return;
+        };
+        let key = (claim.namespace().unwrap_or_default(), claim.name_any());
+        let spec = claim.spec.unwrap_or_default();
+        self.claims
+            .insert(key, spec.access_modes.unwrap_or_default());
+    }
+
+    fn applied(&mut self, pod: &Pod) {
+        let uid = pod.uid().unwrap_or_default();
+        let namespace = pod.namespace().unwrap_or_default();
+        self.pods
+            .insert(uid.clone(), (namespace.clone(), version(pod)));
+        let Some(node) = pods::node(pod) else { return };
+        let stay = self.stays.entry(uid).or_insert_with(|| Stay {
+            namespace,
+            pod: pod.name_any(),
+            run: pods::label(pod, "tekton.dev/pipelineRun")
+                .unwrap_or_default()
+                .to_owned(),
+            placeholder: pods::is_placeholder(pod),
+            node: node.to_owned(),
+            claims: pods::claims(pod),
+            from: version(pod),
+            until: None,
+        });
+        match pods::phase(pod) {
+            PodPhase::Pending | PodPhase::Running | PodPhase::Unknown => {}
+            PodPhase::Succeeded | PodPhase::Failed => {
+                stay.until.get_or_insert(version(pod));
+            }
+        }
+    }
+
+    fn gone(&mut self, uid: &str, version: u64) {
+        self.pods.remove(uid);
+        if let Some(stay) = self.stays.get_mut(uid) {
+            stay.until.get_or_insert(version);
+        }
+    }
+
+    fn is_for_many_nodes(&self, namespace: &str, claim: &str) -> bool {
+        let modes = self.claims.get(&(namespace.to_owned(), claim.to_owned()));
+        modes.is_some_and(|modes| {
+            let many = |mode: &String| mode == "ReadWriteMany" || mode == "ReadOnlyMany";
+            modes.iter().any(many)
+        })
+    }
+}
+
+fn version(pod: &Pod) -> u64 {
+    number(pod.metadata.resource_version.as_deref())
+}
+
+fn number(version: Option<&str>) -> u64 {
+    version
+        .and_then(|version| version.parse().ok())
+        .unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stay(from: u64, until: Option<u64>) -> Stay {
+        Stay {
+            namespace: "n".to_owned(),
+            pod: "p".to_owned(),
+            run: "r".to_owned(),
+            placeholder: false,
+            node: "node-1".to_owned(),
+            claims: Vec::new(),
+            from,
+            until,
+        }
+    }
+
+    #[test]
+    fn who_comes_when_another_is_gone_does_not_overlap() {
+        let first = stay(1, Some(5));
+        for (from, until, overlaps) in [
+            (5, None, false),
+            (4, None, true),
+            (0, Some(1), false),
+            (0, Some(2), true),
+            (2, Some(3), true),
+        ] {
+            let other = stay(from, until);
+            assert_eq!(first.overlaps(&other), overlaps, "{other:?}");
+            assert_eq!(other.overlaps(&first), overlaps, "{other:?}");
+        }
+        assert!(stay(1, None).overlaps(&stay(9, None)));
+    }
+}

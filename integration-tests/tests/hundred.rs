@@ -1,0 +1,235 @@
+//! A hundred runs at once, in each mode, and with the mode changed half way: all succeed, each where its mode wants it, and
+//! nothing is left. Where pods were, and when, is told by a watch over the whole time.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::ensure;
+use coscheduler_kubernetes::pods::claims;
+use futures::future::try_join_all;
+use integration_tests::look::{is_placeholder, node};
+use integration_tests::runs::{Run, run};
+use integration_tests::{Scene, alone_with};
+use k8s_openapi::api::apps::v1::StatefulSet;
+use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod};
+use kube::api::{Patch, PatchParams};
+use kube::{Api, ResourceExt as _};
+use serde_json::json;
+use testbed::Config;
+use testbed::services::{CONFIG_MAP, NAMESPACE, ServicesConfig};
+
+type Outcome = anyhow::Result<()>;
+
+const RUNS: usize = 100;
+
+/// Held by the test that keeps the machine busy.
+static TURN: Mutex<()> = Mutex::new(());
+
+/// A hundred runs on nodes that could take them all, so that nothing but the modes keeps runs apart.
+fn in_mode(mode: &str, nodes: usize, test: impl AsyncFnOnce(&Scene<'_>) -> Outcome) -> Outcome {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let config = Config {
+        nodes,
+        node_cpu: "64".to_owned(),
+        node_memory: "256Gi".to_owned(),
+        pods_per_node: 500,
+        task_duration: Duration::from_millis(500),
+        ..Config::default()
+    };
+    let change = |services: &mut ServicesConfig| services.mode = Some(mode.to_owned());
+    alone_with(config, change, test)
+}
+
+/// Two tasks that share a claim.
+fn two(name: &str) -> Run {
+    run(name)
+        .template("source")
+        .task("one", &["source"], &[])
+        .task("two", &["source"], &["one"])
+}
+
+fn names(range: std::ops::Range<usize>) -> Vec<String> {
+    range.map(|index| format!("run-{index}")).collect()
+}
+
+async fn submit(scene: &Scene<'_>, names: &[String]) -> Outcome {
+    try_join_all(names.iter().map(|name| scene.submit(two(name)))).await?;
+    Ok(())
+}
+
+/// Waits until each has succeeded.
+async fn succeed(scene: &Scene<'_>, names: &[String]) -> Outcome {
+    // One after the other: a watch for each of them at once would be the load that is measured.
+    for name in names {
+        scene.succeeds(name).await?;
+    }
+    Ok(())
+}
+
+fn run_of(pod: &Pod) -> &str {
+    &pod.labels()["tekton.dev/pipelineRun"]
+}
+
+/// The task pods of each run, two for each: nothing had to be tried twice.
+async fn task_pods(
+    scene: &Scene<'_>,
+    names: &[String],
+) -> anyhow::Result<BTreeMap<String, Vec<Pod>>> {
+    let mut of_runs: BTreeMap<String, Vec<Pod>> = BTreeMap::new();
+    for pod in scene.objects().await?.task_pods {
+        of_runs
+            .entry(run_of(&pod).to_owned())
+            .or_default()
+            .push(pod);
+    }
+    for name in names {
+        let pods = of_runs.get(name).map_or(0, Vec::len);
+        ensure!(pods == 2, "{name} has {pods} pods of its two tasks");
+    }
+    Ok(of_runs)
+}
+
+/// Whether these pods were coscheduled: on one node, each with an affinity to a placeholder.
+fn assert_together(name: &str, pods: &[Pod]) {
+    let nodes: BTreeSet<_> = pods.iter().map(|pod| node(pod).unwrap()).collect();
+    assert_eq!(nodes.len(), 1, "{name} was on {nodes:?}");
+    for pod in pods {
+        let affinity = pod.spec.as_ref().unwrap().affinity.as_ref();
+        let required = affinity.and_then(|affinity| affinity.pod_affinity.as_ref());
+        assert!(
+            required.is_some(),
+            "{name}: {} requires no placeholder",
+            pod.name_any()
+        );
+    }
+}
+
+/// Waits until no placeholder is left, and no claim but Tekton's, as many as `tektons`.
+async fn nothing_left_but_tektons(scene: &Scene<'_>, tektons: usize) -> Outcome {
+    scene
+        .until_all::<StatefulSet>("are gone", |sets| sets.is_empty())
+        .await?;
+    scene
+        .until_all::<Pod>("have no placeholder", |pods| {
+            !pods.iter().any(|pod| is_placeholder(pod))
+        })
+        .await?;
+    scene
+        .until_all::<PersistentVolumeClaim>("are those that Tekton made", |claims| {
+            claims.len() == tektons
+        })
+        .await?;
+    Ok(())
+}
+
+#[test]
+fn m3_v2_a_hundred_runs_at_once_in_pipelineruns() -> Outcome {
+    in_mode("pipelineruns", 4, async |scene| {
+        let names = names(0..RUNS);
+        submit(scene, &names).await?;
+        succeed(scene, &names).await?;
+        for (name, pods) in &task_pods(scene, &names).await? {
+            assert_together(name, pods);
+        }
+        nothing_left_but_tektons(scene, 0).await
+    })
+}
+
+#[test]
+fn m1_v3_a_hundred_runs_at_once_in_workspaces() -> Outcome {
+    in_mode("workspaces", 4, async |scene| {
+        let names = names(0..RUNS);
+        submit(scene, &names).await?;
+        succeed(scene, &names).await?;
+        for (name, pods) in &task_pods(scene, &names).await? {
+            assert_together(name, pods);
+            assert_eq!(claims(&pods[0]), claims(&pods[1]), "{name}");
+        }
+        nothing_left_but_tektons(scene, RUNS).await
+    })
+}
+
+#[test]
+fn m5_a_hundred_runs_at_once_with_nothing_in_force() -> Outcome {
+    in_mode("disabled", 4, async |scene| {
+        let names = names(0..RUNS);
+        submit(scene, &names).await?;
+        succeed(scene, &names).await?;
+        for pod in task_pods(scene, &names).await?.values().flatten() {
+            assert_eq!(
+                pod.spec.as_ref().unwrap().affinity,
+                None,
+                "{}",
+                pod.name_any()
+            );
+        }
+        let stays = scene.stack.history.stays(&scene.namespace).await?;
+        assert_eq!(stays.iter().filter(|stay| stay.placeholder).count(), 0);
+        nothing_left_but_tektons(scene, RUNS).await
+    })
+}
+
+#[test]
+fn m4_a_hundred_isolated_runs_at_once_on_twenty_nodes() -> Outcome {
+    in_mode("isolate-pipelinerun", 20, async |scene| {
+        let names = names(0..RUNS);
+        submit(scene, &names).await?;
+        succeed(scene, &names).await?;
+        for (name, pods) in &task_pods(scene, &names).await? {
+            assert_together(name, pods);
+        }
+        nothing_left_but_tektons(scene, 0).await?;
+
+        let stays = scene.stack.history.stays(&scene.namespace).await?;
+        let of_tasks = stays.iter().filter(|stay| !stay.placeholder).count();
+        assert_eq!(of_tasks, 2 * RUNS, "the watch saw each pod");
+        let mut shared = Vec::new();
+        for (index, one) in stays.iter().enumerate() {
+            for other in &stays[index + 1..] {
+                if one.run != other.run && one.node == other.node && one.overlaps(other) {
+                    shared.push(format!("{one:?} and {other:?}"));
+                }
+            }
+        }
+        assert!(shared.is_empty(), "{shared:#?}");
+        Ok(())
+    })
+}
+
+#[test]
+fn m8_a_hundred_runs_at_once_with_the_mode_changed_half_way() -> Outcome {
+    in_mode("pipelineruns", 4, async |scene| {
+        let (before, after) = (names(0..RUNS / 2), names(RUNS / 2..RUNS));
+        submit(scene, &before).await?;
+        let flags = json!({"data": {"coschedule": "workspaces"}});
+        Api::<ConfigMap>::namespaced(scene.client.clone(), NAMESPACE)
+            .patch(CONFIG_MAP, &PatchParams::default(), &Patch::Merge(flags))
+            .await?;
+        let in_force = async {
+            while scene
+                .plan(two("dry"))
+                .await?
+                .placeholders
+                .iter()
+                .any(|spec| !spec.claim_templates.is_empty())
+            {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            anyhow::Ok(())
+        };
+        tokio::time::timeout(Duration::from_secs(60), in_force).await??;
+        submit(scene, &after).await?;
+        succeed(scene, &before).await?;
+        succeed(scene, &after).await?;
+        let all = names(0..RUNS);
+        for (name, pods) in &task_pods(scene, &all).await? {
+            assert_together(name, pods);
+            // Its claim is the StatefulSet's or Tekton's, as it was when the run was created.
+            let made_for_placeholder = claims(&pods[0])[0].ends_with("-0");
+            assert_eq!(made_for_placeholder, before.contains(name), "{name}");
+        }
+        nothing_left_but_tektons(scene, RUNS / 2).await
+    })
+}

@@ -1,0 +1,74 @@
+//! The invariant that every test is held against fails a test that breaks it, and no other.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use integration_tests::{Scene, alone};
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use kube::api::{DeleteParams, PostParams};
+use serde_json::json;
+use testbed::{Config, MOVABLE_STORAGE_CLASS};
+
+type Outcome = anyhow::Result<()>;
+
+async fn claim(scene: &Scene<'_>, name: &str, access_mode: &str) -> Outcome {
+    let claim: PersistentVolumeClaim = serde_json::from_value(json!({
+        "metadata": {"name": name},
+        "spec": {
+            "accessModes": [access_mode],
+            "storageClassName": MOVABLE_STORAGE_CLASS,
+            "resources": {"requests": {"storage": "1Gi"}},
+        },
+    }))?;
+    scene.api().create(&PostParams::default(), &claim).await?;
+    Ok(())
+}
+
+/// A pod that uses a claim, put on a node past the scheduler.
+async fn pod(scene: &Scene<'_>, name: &str, node: &str, claim: &str) -> Outcome {
+    let pod: Pod = serde_json::from_value(json!({
+        "metadata": {"name": name},
+        "spec": {
+            "nodeName": node,
+            "containers": [{"name": "c", "image": "i/i"}],
+            "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": claim}}],
+        },
+    }))?;
+    scene.api().create(&PostParams::default(), &pod).await?;
+    Ok(())
+}
+
+/// How the test that did `broken` would end.
+fn outcome(broken: impl AsyncFnOnce(&Scene<'_>) -> Outcome) -> Outcome {
+    alone(Config::default(), broken)
+}
+
+#[test]
+fn v1_a_volume_for_one_node_in_use_on_two_fails_a_test() -> Outcome {
+    let refused = outcome(async |scene| {
+        claim(scene, "one-node", "ReadWriteOnce").await?;
+        pod(scene, "first", "node-1", "one-node").await?;
+        pod(scene, "second", "node-2", "one-node").await
+    });
+    let refused = refused.unwrap_err().to_string();
+    for word in ["one-node", "first on node-1", "second on node-2"].iter() {
+        assert!(refused.contains(word), "{refused}");
+    }
+    Ok(())
+}
+
+#[test]
+fn v1_v8_what_many_nodes_may_use_and_who_comes_later_fail_none() -> Outcome {
+    outcome(async |scene| {
+        claim(scene, "many-nodes", "ReadWriteMany").await?;
+        pod(scene, "third", "node-1", "many-nodes").await?;
+        pod(scene, "fourth", "node-2", "many-nodes").await?;
+        // One that has gone makes room on another node.
+        claim(scene, "one-node", "ReadWriteOnce").await?;
+        pod(scene, "first", "node-1", "one-node").await?;
+        let params = DeleteParams::default().grace_period(0);
+        scene.api::<Pod>().delete("first", &params).await?;
+        scene
+            .until("first", "is gone", |pod: Option<&Pod>| pod.is_none())
+            .await?;
+        pod(scene, "second", "node-2", "one-node").await
+    })
+}

@@ -1,0 +1,127 @@
+//! Whose node it is in `isolate-pipelinerun`, and for how long: on a single node, so that whoever may not be there waits.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use integration_tests::history::Stay;
+use integration_tests::look::{is_placeholder, node};
+use integration_tests::runs::{Run, run};
+use integration_tests::{Scene, alone_with};
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt as _;
+use kube::api::{DeleteParams, PostParams};
+use serde_json::json;
+use testbed::Config;
+use testbed::services::ServicesConfig;
+
+type Outcome = anyhow::Result<()>;
+
+/// One node for isolated runs.
+fn on_one_node(scope: &str, test: impl AsyncFnOnce(&Scene<'_>) -> Outcome) -> Outcome {
+    let config = Config {
+        nodes: 1,
+        ..Config::default()
+    };
+    let change = |services: &mut ServicesConfig| {
+        services.mode = Some("isolate-pipelinerun".to_owned());
+        services.flags = [("isolation-scope".to_owned(), scope.to_owned())].into();
+    };
+    alone_with(config, change, test)
+}
+
+fn one(name: &str) -> Run {
+    run(name)
+        .template("source")
+        .task("one", &["source"], &[])
+        .lasting("one", 3)
+}
+
+/// Waits until the namespace has a placeholder that waits for a node.
+async fn waits(scene: &Scene<'_>, run: &str) -> Outcome {
+    scene
+        .until_all::<Pod>("have a placeholder without a node", |pods| {
+            pods.iter().any(|pod| {
+                let conditions = pod
+                    .status
+                    .as_ref()
+                    .and_then(|status| status.conditions.as_ref());
+                let refused = conditions.into_iter().flatten().any(|condition| {
+                    condition.type_ == "PodScheduled" && condition.status == "False"
+                });
+                is_placeholder(pod) && pod.labels()["tekton.dev/pipelineRun"] == run && refused
+            })
+        })
+        .await?;
+    Ok(())
+}
+
+async fn stays(scene: &Scene<'_>, run: &str) -> anyhow::Result<Vec<Stay>> {
+    let stays = scene.stack.history.stays(&scene.namespace).await?;
+    Ok(stays.into_iter().filter(|stay| stay.run == run).collect())
+}
+
+/// When a run came to a node and when it had left it.
+fn span(stays: &[Stay]) -> (u64, u64) {
+    let from = stays.iter().map(|stay| stay.from).min().unwrap();
+    let until = stays.iter().map(|stay| stay.until.unwrap()).max().unwrap();
+    (from, until)
+}
+
+#[test]
+fn m4_an_isolated_runs_node_is_free_once_its_last_pod_has_ended_across_namespaces() -> Outcome {
+    on_one_node("cluster", async |scene| {
+        let elsewhere = scene.stack.scene().await?;
+        let first = scene.submit(one("first")).await?;
+        let (_, placeholder) = scene.placeholder().await?;
+        // A pod of the run that goes on when Tekton has called the run done, as on a node that answers late.
+        let late: Pod = serde_json::from_value(json!({
+            "metadata": {"name": "late", "labels": {
+                "tekton.dev/pipelineRun": "first",
+                "tekton.dev/pipelineRunUID": first.uid().unwrap(),
+                "tekton.dev/taskRun": "first-late",
+            }},
+            "spec": {"nodeName": node(&placeholder), "containers": [{"name": "c", "image": "i/i"}]},
+        }))?;
+        let pods = scene.api::<Pod>();
+        pods.create(&PostParams::default(), &late).await?;
+        elsewhere.submit(one("second")).await?;
+        waits(&elsewhere, "second").await?;
+        scene.succeeds("first").await?;
+        // The scheduler looks again as the first run's own pod ends.
+        waits(&elsewhere, "second").await?;
+        pods.delete("late", &DeleteParams::default().grace_period(0))
+            .await?;
+        elsewhere.succeeds("second").await?;
+        scene.nothing_left_but(&[]).await?;
+        elsewhere.nothing_left_but(&[]).await?;
+
+        let (_, first_left) = span(&stays(scene, "first").await?);
+        let (second_came, _) = span(&stays(&elsewhere, "second").await?);
+        assert!(first_left <= second_came, "{first_left} {second_came}");
+        Ok(())
+    })
+}
+
+#[test]
+fn m4_with_scope_namespace_runs_of_other_namespaces_may_share_the_node() -> Outcome {
+    on_one_node("namespace", async |scene| {
+        let elsewhere = scene.stack.scene().await?;
+        scene.submit(one("first").lasting("one", 6)).await?;
+        scene.placeholder().await?;
+        scene.submit(one("second")).await?;
+        waits(scene, "second").await?;
+        elsewhere.submit(one("third")).await?;
+        for (scene, name) in [(&elsewhere, "third"), (scene, "first"), (scene, "second")] {
+            scene.succeeds(name).await?;
+        }
+        scene.nothing_left_but(&[]).await?;
+        elsewhere.nothing_left_but(&[]).await?;
+        let first = span(&stays(scene, "first").await?);
+        let second = span(&stays(scene, "second").await?);
+        let third = span(&stays(&elsewhere, "third").await?);
+        assert!(
+            first.1 <= second.0,
+            "one after the other: {first:?} {second:?}"
+        );
+        assert!(third.0 < first.1, "side by side: {first:?} {third:?}");
+        Ok(())
+    })
+}

@@ -1,0 +1,257 @@
+//! Manifests applied again and runs started again from stored ones (V2a), with kubectl and Tekton's own webhook: the
+//! rewriting of a run's bindings is nobody's business.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use coscheduler_kubernetes::pipeline_run::PipelineRun;
+use integration_tests::installation::kubectl;
+use integration_tests::runs::{Run, run};
+use integration_tests::{Scene, shared_with};
+use k8s_openapi::api::apps::v1::StatefulSet;
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use kube::ResourceExt as _;
+use serde_json::{Value, json};
+use testbed::Config;
+use testbed::services::ServicesConfig;
+
+type Outcome = anyhow::Result<()>;
+
+fn everything(test: impl AsyncFnOnce(Scene<'static>) -> Outcome) -> Outcome {
+    let change = |services: &mut ServicesConfig| {
+        let overrides = "workspaces, isolate-pipelinerun".to_owned();
+        services.flags = [("allowed-overrides".to_owned(), overrides)].into();
+    };
+    shared_with(Config::default(), change, test)
+}
+
+fn two(name: &str, mode: &str) -> Run {
+    run(name)
+        .template("source")
+        .task("one", &["source"], &[])
+        .task("two", &["source"], &["one"])
+        .lasting("one", 4)
+        .metadata("annotations", json!({"coscheduler.dev/coschedule": mode}))
+}
+
+/// Calls kubectl with an object in a file, in the test's namespace.
+async fn with_file(
+    scene: &Scene<'_>,
+    arguments: &[&str],
+    object: &Value,
+) -> anyhow::Result<String> {
+    let name = object["metadata"]["name"].as_str().unwrap();
+    let file = format!("{}-{name}.json", scene.namespace);
+    let path = scene.stack.bed.dir().join(file);
+    std::fs::write(&path, object.to_string())?;
+    let path = path.to_string_lossy();
+    let mut all = vec!["--namespace", &scene.namespace];
+    all.extend(arguments);
+    all.extend(["--filename", &*path]);
+    kubectl(&scene.stack.bed, &all).await
+}
+
+/// What the author and admission have settled.
+fn settled(run: &PipelineRun) -> (Option<String>, Option<i64>, Value, BTreeMap<String, String>) {
+    let mut annotations = run.annotations().clone();
+    annotations.retain(|key, _| {
+        key.starts_with("coscheduler.dev/") || key == "pipeline.tekton.dev/affinity-assistant"
+    });
+    (
+        run.uid(),
+        run.metadata.generation,
+        serde_json::to_value(&run.spec).unwrap(),
+        annotations,
+    )
+}
+
+/// Applies a manifest, and again while the run is under way and when it is done.
+fn applied_again(version: &str, how: &[&str]) -> Outcome {
+    everything(async |scene| {
+        let mut apply = vec!["apply"];
+        apply.extend(how);
+        for mode in ["workspaces", "pipelineruns"] {
+            let name = format!("applied-{mode}");
+            let mut manifest = two(&name, mode).into_json();
+            manifest["apiVersion"] = json!(format!("tekton.dev/{version}"));
+            if version == "v1beta1" {
+                // As it is, Tekton refuses it by itself once the run has started, whether it is coscheduled or not.
+                let spec = manifest["spec"]["pipelineSpec"].take();
+                let pipeline = json!({
+                    "apiVersion": "tekton.dev/v1",
+                    "kind": "Pipeline",
+                    "metadata": {"name": format!("of-{mode}")},
+                    "spec": spec,
+                });
+                with_file(&scene, &["create"], &pipeline).await?;
+                manifest["spec"] = json!({
+                    "pipelineRef": {"name": format!("of-{mode}")},
+                    "workspaces": manifest["spec"]["workspaces"],
+                });
+            }
+            let runs = scene.api::<PipelineRun>();
+            with_file(&scene, &apply, &manifest).await?;
+            let created = runs.get(&name).await?;
+            scene
+                .until_all::<Pod>("are there", |pods| !pods.is_empty())
+                .await?;
+            with_file(&scene, &apply, &manifest).await?;
+            let again = runs.get(&name).await?;
+            assert_eq!(settled(&again), settled(&created), "{mode}");
+            scene.succeeds(&name).await?;
+            with_file(&scene, &apply, &manifest).await?;
+            let done = runs.get(&name).await?;
+            assert_eq!(settled(&done), settled(&created), "{mode}");
+            scene
+                .until_all::<StatefulSet>("are gone", |sets| sets.is_empty())
+                .await?;
+            runs.delete(&name, &Default::default()).await?;
+            scene.nothing_left_but(&[]).await?;
+            scene
+                .until_all::<Pod>("are gone", |pods| pods.is_empty())
+                .await?;
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn v2a_a_manifest_applied_again_by_the_client_changes_nothing() -> Outcome {
+    applied_again("v1", &[])
+}
+
+#[test]
+fn v2a_a_manifest_applied_again_by_the_server_changes_nothing() -> Outcome {
+    applied_again("v1", &["--server-side"])
+}
+
+#[test]
+fn v2a_a_v1beta1_manifest_applied_again_by_the_client_changes_nothing() -> Outcome {
+    applied_again("v1beta1", &[])
+}
+
+#[test]
+fn v2a_a_v1beta1_manifest_applied_again_by_the_server_changes_nothing() -> Outcome {
+    applied_again("v1beta1", &["--server-side"])
+}
+
+/// The stored run as kubectl shows it in this version of the API, under another name, without what only a stored object has.
+async fn copy(scene: &Scene<'_>, version: &str, name: &str, copy: &str) -> anyhow::Result<Value> {
+    let kind = format!("pipelineruns.{version}.tekton.dev");
+    let arguments = [
+        "--namespace",
+        &scene.namespace,
+        "get",
+        &kind,
+        name,
+        "--output",
+        "json",
+    ];
+    let mut object: Value = serde_json::from_str(&kubectl(&scene.stack.bed, &arguments).await?)?;
+    let metadata = object["metadata"].as_object_mut().unwrap();
+    for field in [
+        "uid",
+        "resourceVersion",
+        "creationTimestamp",
+        "generation",
+        "ownerReferences",
+        "managedFields",
+    ] {
+        metadata.remove(field);
+    }
+    metadata["name"] = json!(copy);
+    Ok(object)
+}
+
+fn bound_claims(run: &PipelineRun) -> BTreeSet<String> {
+    let bindings = run.spec["workspaces"].as_array().into_iter().flatten();
+    bindings
+        .filter_map(|binding| binding["persistentVolumeClaim"]["claimName"].as_str())
+        .map(str::to_owned)
+        .collect()
+}
+
+#[test]
+fn v2a_a_run_started_again_with_its_annotations_has_a_group_and_claims_of_its_own() -> Outcome {
+    everything(async |scene| {
+        let runs = scene.api::<PipelineRun>();
+        for mode in ["workspaces", "pipelineruns", "isolate-pipelinerun"] {
+            let first = format!("first-{mode}");
+            scene.submit(two(&first, mode)).await?;
+            let original = runs.get(&first).await?;
+            // While the first one is under way, and when nothing is left of it.
+            let mut names = vec![first.clone()];
+            for (when, version) in [("during", "v1"), ("after", "v1"), ("old", "v1beta1")] {
+                if when == "after" {
+                    scene.succeeds(&first).await?;
+                }
+                let name = format!("{when}-{mode}");
+                let again = copy(&scene, version, &first, &name).await?;
+                with_file(&scene, &["create"], &again).await?;
+                let created = runs.get(&name).await?;
+                let group = |run: &PipelineRun| run.annotations()["coscheduler.dev/group"].clone();
+                assert_eq!(created.annotations()["coscheduler.dev/mode"], mode);
+                assert_ne!(group(&created), group(&original), "{name}");
+                assert!(
+                    bound_claims(&created).is_disjoint(&bound_claims(&original)),
+                    "{name}"
+                );
+                names.push(name);
+            }
+            for name in &names {
+                scene.succeeds(name).await?;
+            }
+            // Four runs, a claim for each.
+            let pods = scene.objects().await?.task_pods;
+            let claims: BTreeSet<_> = pods
+                .iter()
+                .flat_map(coscheduler_kubernetes::pods::claims)
+                .collect();
+            assert_eq!((pods.len(), claims.len()), (8, 4), "{mode}");
+            for name in &names {
+                runs.delete(name, &Default::default()).await?;
+            }
+            scene.nothing_left_but(&[]).await?;
+            scene
+                .until_all::<Pod>("are gone", |pods| pods.is_empty())
+                .await?;
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn v2a_a_run_started_again_without_its_annotations_has_its_own_claims_or_is_told_what_to_bind()
+-> Outcome {
+    everything(async |scene| {
+        for mode in ["workspaces", "pipelineruns"] {
+            let first = format!("first-{mode}");
+            scene.submit(two(&first, mode)).await?;
+            let name = format!("again-{mode}");
+            let mut again = copy(&scene, "v1", &first, &name).await?;
+            again["metadata"]["annotations"] = json!({"coscheduler.dev/coschedule": mode});
+            again.as_object_mut().unwrap().remove("status");
+            let outcome = with_file(&scene, &["create"], &again).await;
+            if mode == "workspaces" {
+                outcome?;
+                scene.succeeds(&name).await?;
+            } else {
+                let refusal = outcome.unwrap_err().to_string();
+                let claim = again["spec"]["workspaces"][0]["persistentVolumeClaim"]["claimName"]
+                    .as_str()
+                    .unwrap();
+                for word in [claim, "volumeClaimTemplate", "workspace", "source"] {
+                    assert!(refusal.contains(word), "{word}: {refusal}");
+                }
+            }
+            scene.succeeds(&first).await?;
+        }
+        let tektons = scene
+            .until_all::<PersistentVolumeClaim>("are Tekton's two", |claims| claims.len() == 2)
+            .await?;
+        let names: Vec<_> = tektons.iter().map(|claim| claim.name_any()).collect();
+        scene
+            .nothing_left_but(&names.iter().map(String::as_str).collect::<Vec<_>>())
+            .await
+    })
+}
