@@ -41,7 +41,8 @@ pub(crate) enum Ensured {
 ///
 /// # Errors
 ///
-/// Where the call disagrees with the run, the run was not seen yet, a name is taken, or the API server refuses.
+/// Where the call disagrees with the run, the run was not seen yet, a name is taken, or the API server refuses: the first
+/// of what went wrong, once every placeholder was tried.
 pub(crate) async fn ensure(
     cache: &Cache,
     objects: &Objects,
@@ -57,17 +58,20 @@ pub(crate) async fn ensure(
     }
     verify(&run, placeholders)?;
     let mut outcome = Ensured::Unchanged;
+    let mut failed = None;
     for spec in placeholders {
-        match objects_of_run.stateful_sets.get(spec.name.as_str()) {
-            Some(set) => check_owner(set, &run)?,
-            None => {
-                if create(cache, objects, &run, spec).await? {
-                    outcome = Ensured::Created;
-                }
-            }
+        let created = match objects_of_run.stateful_sets.get(spec.name.as_str()) {
+            Some(set) => check_owner(set, &run).map(|()| false),
+            None => create(cache, objects, &run, spec).await,
+        };
+        match created {
+            Ok(true) => outcome = Ensured::Created,
+            Ok(false) => {}
+            // It keeps no other one waiting.
+            Err(error) => failed = failed.or(Some(error)),
         }
     }
-    Ok(outcome)
+    failed.map_or(Ok(outcome), Err)
 }
 
 /// The run as of `identity.resource_version` or later, once the watch has delivered it. What disagrees with a run that

@@ -17,21 +17,28 @@ type Silent = mock::Handle<Request<Body>, Response<Body>>;
 
 /// A run as it is stored, with one template, one claim, a podTemplate and a service account.
 fn stored() -> PipelineRun {
+    stored_in(
+        Mode::PipelineRuns,
+        &json!([
+            {"name": "source", "volumeClaimTemplate": {"spec": {"accessModes": ["ReadWriteOnce"]}}},
+            {"name": "cache", "persistentVolumeClaim": {"claimName": "build-cache"}},
+        ]),
+    )
+}
+
+fn stored_in(mode: Mode, workspaces: &serde_json::Value) -> PipelineRun {
     let run = PipelineRun::parse(&json!({
         "metadata": {
             "namespace": "ci", "name": "build", "uid": "u", "resourceVersion": "10", "labels": {"team": "a"},
         },
         "spec": {
             "taskRunTemplate": {"serviceAccountName": "builder", "podTemplate": {"nodeSelector": {"disk": "ssd"}}},
-            "workspaces": [
-                {"name": "source", "volumeClaimTemplate": {"spec": {"accessModes": ["ReadWriteOnce"]}}},
-                {"name": "cache", "persistentVolumeClaim": {"claimName": "build-cache"}},
-            ],
+            "workspaces": workspaces,
         },
     }))
     .unwrap();
     let configuration = Configuration {
-        mode: Mode::PipelineRuns,
+        mode,
         ..Configuration::default()
     };
     let question = Question {
@@ -308,4 +315,47 @@ async fn v7_a_placeholder_that_no_node_could_take_is_not_made() {
     let error = outcome.unwrap_err();
     assert!(error.is_transient() && matches!(error, Error::OutOfReach { .. }));
     assert_eq!(requests, [""; 0]);
+}
+
+#[tokio::test]
+async fn p7_a_name_that_is_taken_keeps_no_other_placeholder_waiting() {
+    let bound = |name| json!({"name": name, "persistentVolumeClaim": {"claimName": name}});
+    let run = stored_in(Mode::Workspaces, &json!([bound("one"), bound("two")]));
+    let Action::Ensure(placeholders) = plan(&run).unwrap().action else {
+        panic!("nothing is planned");
+    };
+    let cache = Cache::default();
+    cache.apply(run);
+    for name in ["one", "two"] {
+        let mut brought = claim("a");
+        brought["metadata"]["name"] = name.into();
+        brought["spec"] = json!({});
+        cache.apply_claim(serde_json::from_value(brought).unwrap());
+    }
+    let taken: StatefulSet = serde_json::from_value(json!({"metadata": {
+        "namespace": "ci", "name": placeholders[0].name.as_str(), "uid": "s",
+        "ownerReferences": [
+            {"apiVersion": "v1", "kind": "Deployment", "name": "theirs", "uid": "d", "controller": true},
+            {"apiVersion": "tekton.dev/v1", "kind": "PipelineRun", "name": "build", "uid": "u"},
+        ],
+    }}))
+    .unwrap();
+    cache.apply(taken);
+    let (service, mut server) = mock::pair::<Request<Body>, Response<Body>>();
+    let objects = Objects::new(Client::new(service, "ci"));
+    let created = async {
+        let (request, respond) = server.next_request().await.unwrap();
+        let body = request.into_body().collect_bytes().await.unwrap();
+        let set: StatefulSet = serde_json::from_slice(&body).unwrap();
+        respond.send_response(Response::new(Body::from(body.to_vec())));
+        set.metadata.name
+    };
+    let identity = identity();
+    let ensured = ensure(&cache, &objects, &identity, &placeholders);
+    let (outcome, created) = tokio::join!(ensured, created);
+    assert!(
+        matches!(outcome, Err(Error::NameTaken { .. })),
+        "{outcome:?}"
+    );
+    assert_eq!(created.as_deref(), Some(placeholders[1].name.as_str()));
 }
