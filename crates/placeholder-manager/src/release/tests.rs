@@ -1,5 +1,7 @@
 //! What is asked of the API server after a run, with the caches filled by hand.
 
+use std::time::Duration;
+
 use super::*;
 use coscheduler_core::pipeline_run::PipelineRun;
 use coscheduler_kubernetes::labels::{MANAGED_BY, PIPELINE_RUN_UID, TEKTON_COSCHEDULER};
@@ -122,13 +124,15 @@ async fn p6_a_pod_that_its_stateful_set_left_behind_is_deleted_by_its_uid() {
 
 fn deleted_claim(version: &str) -> PersistentVolumeClaim {
     let mut metadata = owned("pvc-0123456789-affinity-assistant-0123456789-0");
+    // Tekton's own claims have their run as controller, ours do not.
+    metadata["ownerReferences"][0]["controller"] = json!(null);
     metadata["resourceVersion"] = json!(version);
     metadata["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
     metadata["finalizers"] = json!(["kubernetes.io/pvc-protection"]);
     serde_json::from_value(json!({"metadata": metadata})).unwrap()
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn v4_a_claim_is_let_go_of_once_however_late_the_watch_is() {
     let cache = Arc::new(Cache::default());
     cache.apply(run(RunState::Done));
@@ -148,7 +152,10 @@ async fn v4_a_claim_is_let_go_of_once_however_late_the_watch_is() {
         respond.send_response(Response::new(Body::from(left)));
     };
     let key = key();
-    let (released, ()) = tokio::join!(clean_up.release(&key), served);
+    let both = async { tokio::join!(clean_up.release(&key), served) };
+    let (released, ()) = tokio::time::timeout(Duration::from_secs(60), both)
+        .await
+        .unwrap();
     assert_eq!(released.unwrap(), Released::InProgress);
     // What the watch had on the way is older than the answer.
     cache.apply(deleted_claim("7"));
