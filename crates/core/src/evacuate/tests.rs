@@ -1,0 +1,147 @@
+use super::*;
+use proptest::prelude::*;
+
+fn taint(key: &str, value: &str, effect: &str) -> Taint {
+    Taint {
+        key: key.to_owned(),
+        value: value.to_owned(),
+        effect: effect.to_owned(),
+    }
+}
+
+fn node(taints: &[Taint]) -> Node {
+    Node {
+        name: "node-1".to_owned(),
+        unschedulable: false,
+        taints: taints.to_vec(),
+    }
+}
+
+fn placeholder(tolerations: &[Toleration]) -> BoundPod {
+    BoundPod {
+        role: Role::Placeholder,
+        tolerations: tolerations.to_vec(),
+    }
+}
+
+/// What Kubernetes adds to every pod (admission plugin `DefaultTolerationSeconds`).
+fn defaults() -> Vec<Toleration> {
+    [
+        "node.kubernetes.io/not-ready",
+        "node.kubernetes.io/unreachable",
+    ]
+    .map(|key| Toleration {
+        key: key.to_owned(),
+        exists: true,
+        effect: NO_EXECUTE.to_owned(),
+        for_a_while: true,
+        ..Toleration::default()
+    })
+    .to_vec()
+}
+
+#[track_caller]
+fn check(node: Option<&Node>, expect: Option<(&str, bool)>) {
+    let eviction = evict(&placeholder(&defaults()), node);
+    let said = eviction.map(|eviction| (eviction.cause.to_string(), eviction.at_once));
+    let expect = expect.map(|(cause, at_once)| (cause.to_owned(), at_once));
+    assert_eq!(said, expect);
+}
+
+#[test]
+fn n1_a_placeholder_leaves_a_node_that_turns_pods_away() {
+    check(Some(&node(&[])), None);
+    check(None, Some(("the node is gone", true)));
+    let cordoned = Node {
+        unschedulable: true,
+        ..node(&[])
+    };
+    check(Some(&cordoned), Some(("the node is cordoned", false)));
+    check(
+        Some(&node(&[taint("spot", "yes", "NoSchedule")])),
+        Some(("the node has taint spot=yes:NoSchedule", false)),
+    );
+    check(
+        Some(&node(&[taint("spot", "", "NoExecute")])),
+        Some(("the node has taint spot:NoExecute", false)),
+    );
+    check(Some(&node(&[taint("spot", "", "PreferNoSchedule")])), None);
+    let not_ready = "node.kubernetes.io/not-ready";
+    check(
+        Some(&node(&[taint(not_ready, "", "NoExecute")])),
+        Some((
+            "the node has taint node.kubernetes.io/not-ready:NoExecute",
+            true,
+        )),
+    );
+}
+
+#[test]
+fn n1_a_pod_that_has_started_is_left_to_finish_and_one_that_never_has_is_dropped() {
+    let bad = node(&[taint("spot", "", "NoExecute")]);
+    let of = |role| BoundPod {
+        role,
+        tolerations: Vec::new(),
+    };
+    assert_eq!(evict(&of(Role::Started), Some(&bad)), None);
+    assert_eq!(evict(&of(Role::Started), None), None);
+    assert!(evict(&of(Role::NeverStarted), Some(&bad)).unwrap().at_once);
+    assert_eq!(evict(&of(Role::NeverStarted), Some(&node(&[]))), None);
+}
+
+#[test]
+fn a_toleration_matches_by_effect_key_and_value() {
+    #[track_caller]
+    fn bears(key: &str, exists: bool, value: &str, effect: &str, expect: bool) {
+        let toleration = Toleration {
+            key: key.to_owned(),
+            exists,
+            value: value.to_owned(),
+            effect: effect.to_owned(),
+            for_a_while: false,
+        };
+        assert_eq!(
+            toleration.bears(&taint("spot", "yes", "NoSchedule")),
+            expect,
+            "{toleration:?}"
+        );
+    }
+    bears("spot", false, "yes", "NoSchedule", true);
+    bears("spot", false, "yes", "", true);
+    bears("spot", true, "", "NoSchedule", true);
+    bears("", true, "", "", true);
+    bears("spot", false, "no", "NoSchedule", false);
+    bears("spot", false, "yes", "NoExecute", false);
+    bears("other", true, "", "", false);
+    bears("", false, "yes", "", false);
+}
+
+fn any_taint() -> impl Strategy<Value = Taint> {
+    let words = prop::sample::select(vec!["a", "b", "node.kubernetes.io/not-ready"]);
+    let effects = prop::sample::select(vec!["NoSchedule", "PreferNoSchedule", "NoExecute"]);
+    (words, prop::sample::select(vec!["", "x"]), effects)
+        .prop_map(|(key, value, effect)| taint(key, value, effect))
+}
+
+proptest! {
+    /// So that nobody is moved in a loop.
+    #[test]
+    fn n1_a_pod_that_tolerates_everything_only_leaves_a_node_that_is_gone(
+        taints in prop::collection::vec(any_taint(), 0..4), unschedulable: bool,
+    ) {
+        let everything = Toleration { exists: true, ..Toleration::default() };
+        let node = Node { unschedulable, ..node(&taints) };
+        prop_assert_eq!(evict(&placeholder(&[everything.clone()]), Some(&node)), None);
+        prop_assert!(evict(&placeholder(&[everything]), None).is_some());
+    }
+
+    /// Held against the rule in the words of the requirement.
+    #[test]
+    fn n1_a_placeholder_without_tolerations_stays_exactly_where_nothing_keeps_pods_away(
+        taints in prop::collection::vec(any_taint(), 0..4), unschedulable: bool,
+    ) {
+        let keeps_away = unschedulable || taints.iter().any(|taint| taint.effect != "PreferNoSchedule");
+        let node = Node { unschedulable, ..node(&taints) };
+        prop_assert_eq!(evict(&placeholder(&[]), Some(&node)).is_some(), keeps_away);
+    }
+}
