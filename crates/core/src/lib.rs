@@ -25,8 +25,8 @@ pub mod run_claims;
 
 pub mod admit;
 pub mod admit_run;
-pub mod notices;
 pub mod evacuate;
+pub mod notices;
 pub mod plan;
 pub mod restore;
 pub mod teardown;

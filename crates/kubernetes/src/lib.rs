@@ -12,6 +12,7 @@ pub mod claims;
 pub mod events;
 pub mod labels;
 pub mod pipeline;
+pub mod nodes;
 pub mod pipeline_run;
 pub mod pods;
 pub mod scheduling;

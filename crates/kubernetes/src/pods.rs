@@ -1,8 +1,9 @@
 //! What is read of a pod: whose it is, where it stands, and which claims it uses.
 
+use coscheduler_core::evacuate::{BoundPod, Role, Toleration};
 use coscheduler_core::labels::{AFFINITY_ASSISTANT, COMPONENT, INSTANCE};
 use coscheduler_core::teardown::{ObjectRef, PlaceholderPod, PodPhase, PodUse};
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 
 use crate::labels::{MANAGED_BY, TEKTON_COSCHEDULER};
 
@@ -48,6 +49,45 @@ pub fn node(pod: &Pod) -> Option<&str> {
     pod.spec.as_ref()?.node_name.as_deref()
 }
 
+/// The pod as something that is bound to a node, with that node's name; `None` before it is bound, and once it has ended.
+pub fn bound(pod: &Pod) -> Option<(&str, BoundPod)> {
+    let node = node(pod)?;
+    let role = match phase(pod) {
+        PodPhase::Succeeded | PodPhase::Failed => return None,
+        _ if is_placeholder(pod) => Role::Placeholder,
+        PodPhase::Pending if !any_container_started(pod) => Role::NeverStarted,
+        PodPhase::Pending | PodPhase::Running | PodPhase::Unknown => Role::Started,
+    };
+    let spec = pod.spec.as_ref()?;
+    let tolerations = spec.tolerations.iter().flatten();
+    let tolerations = tolerations.map(|toleration| Toleration {
+        key: toleration.key.clone().unwrap_or_default(),
+        exists: toleration.operator.as_deref() == Some("Exists"),
+        value: toleration.value.clone().unwrap_or_default(),
+        effect: toleration.effect.clone().unwrap_or_default(),
+        for_a_while: toleration.toleration_seconds.is_some(),
+    });
+    Some((
+        node,
+        BoundPod {
+            role,
+            tolerations: tolerations.collect(),
+        },
+    ))
+}
+
+fn any_container_started(pod: &Pod) -> bool {
+    pod.status.iter().any(|status| {
+        let containers = [&status.init_container_statuses, &status.container_statuses];
+        let mut states = containers
+            .into_iter()
+            .flatten()
+            .flatten()
+            .filter_map(|container| container.state.as_ref());
+        states.any(|state| state.running.is_some() || state.terminated.is_some())
+    })
+}
+
 /// The names of the claims among the pod's volumes; a generic ephemeral volume's claim is named after pod and volume.
 pub fn claims(pod: &Pod) -> Vec<String> {
     let volumes = pod.spec.as_ref().and_then(|spec| spec.volumes.as_ref());
@@ -90,18 +130,33 @@ pub fn trim(pod: &mut Pod) {
     if let Some(spec) = &mut pod.spec {
         let node_name = spec.node_name.take();
         let volumes = spec.volumes.take();
+        let tolerations = spec.tolerations.take();
         *spec = k8s_openapi::api::core::v1::PodSpec {
             node_name,
             volumes,
+            tolerations,
             ..Default::default()
         };
     }
     if let Some(status) = &mut pod.status {
         let phase = status.phase.take();
+        let states = |containers: Option<Vec<ContainerStatus>>| {
+            containers.map(|containers| containers.into_iter().map(state_alone).collect())
+        };
         *status = k8s_openapi::api::core::v1::PodStatus {
             phase,
+            container_statuses: states(status.container_statuses.take()),
+            init_container_statuses: states(status.init_container_statuses.take()),
             ..Default::default()
         };
+    }
+}
+
+fn state_alone(container: ContainerStatus) -> ContainerStatus {
+    ContainerStatus {
+        name: container.name,
+        state: container.state,
+        ..ContainerStatus::default()
     }
 }
 
@@ -162,6 +217,40 @@ mod tests {
         check(|pod| pod["name"] = "build".into(), false);
         check(|pod| pod["labels"][MANAGED_BY] = "tekton".into(), false);
         check(|pod| pod["labels"][INSTANCE] = "other".into(), false);
+    }
+
+    #[test]
+    fn a_pod_has_started_with_its_first_container() {
+        #[track_caller]
+        fn check(status: serde_json::Value, expect: Option<Role>) {
+            let mut pod = pod(json!({
+                "metadata": {"name": "p"},
+                "spec": {"nodeName": "n", "containers": [], "tolerations": [
+                    {"key": "spot", "operator": "Exists", "tolerationSeconds": 300}]},
+                "status": status,
+            }));
+            let before = bound(&pod).map(|(node, pod)| (node.to_owned(), pod));
+            assert_eq!(before.as_ref().map(|(_, pod)| pod.role), expect);
+            trim(&mut pod);
+            assert_eq!(
+                bound(&pod).map(|(node, pod)| (node.to_owned(), pod)),
+                before
+            );
+        }
+        let waiting = json!([{"name": "c", "image": "i", "imageID": "", "ready": false, "restartCount": 0,
+            "state": {"waiting": {"reason": "PodInitializing"}}}]);
+        let ended = json!([{"name": "c", "image": "i", "imageID": "", "ready": false, "restartCount": 0,
+            "state": {"terminated": {"exitCode": 0}}}]);
+        check(json!({}), Some(Role::Started));
+        check(json!({"phase": "Pending"}), Some(Role::NeverStarted));
+        check(
+            json!({"phase": "Pending", "containerStatuses": waiting}),
+            Some(Role::NeverStarted),
+        );
+        let initialising = json!({"phase": "Pending", "containerStatuses": waiting, "initContainerStatuses": ended});
+        check(initialising, Some(Role::Started));
+        check(json!({"phase": "Running"}), Some(Role::Started));
+        check(json!({"phase": "Succeeded"}), None);
     }
 
     #[test]
