@@ -1,7 +1,7 @@
 //! What is read of a node: whether it turns pods away.
 
 use coscheduler_core::evacuate::{self, Taint};
-use k8s_openapi::api::core::v1::{Node, NodeSpec, NodeStatus};
+use k8s_openapi::api::core::v1::Node;
 
 /// The node as `core` sees it.
 pub fn view(node: &Node) -> evacuate::Node {
@@ -22,38 +22,28 @@ pub fn view(node: &Node) -> evacuate::Node {
     }
 }
 
-/// Drops what nobody here reads, before a node goes into a cache: a node reports its state every few seconds.
-pub fn trim(node: &mut Node) {
-    let spec = node.spec.take().unwrap_or_default();
-    node.spec = Some(NodeSpec {
-        unschedulable: spec.unschedulable,
-        taints: spec.taints,
-        ..NodeSpec::default()
-    });
-    node.status = None::<NodeStatus>;
-    node.metadata.managed_fields = None;
-    node.metadata.annotations = None;
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use serde_json::json;
 
     #[test]
-    fn trimming_keeps_what_is_read() {
-        let mut node: Node = serde_json::from_value(json!({
-            "metadata": {"name": "n", "annotations": {"a": "b"}},
-            "spec": {"unschedulable": true, "podCIDR": "10.0.0.0/24",
-                "taints": [{"key": "spot", "effect": "NoExecute"}]},
-            "status": {"images": [{"names": ["i"]}]},
+    fn what_turns_pods_away_is_read() {
+        let node: Node = serde_json::from_value(json!({
+            "metadata": {"name": "n"},
+            "spec": {"unschedulable": true, "taints": [{"key": "spot", "effect": "NoExecute"}]},
         }))
         .unwrap();
-        let before = view(&node);
-        trim(&mut node);
-        assert_eq!(view(&node), before);
-        assert!(before.unschedulable);
-        assert_eq!(before.taints[0].key, "spot");
-        assert!(node.status.is_none() && node.metadata.annotations.is_none());
+        let taint = Taint {
+            key: "spot".to_owned(),
+            value: String::new(),
+            effect: "NoExecute".to_owned(),
+        };
+        let expect = evacuate::Node {
+            name: "n".to_owned(),
+            unschedulable: true,
+            taints: vec![taint],
+        };
+        assert_eq!(view(&node), expect);
     }
 }

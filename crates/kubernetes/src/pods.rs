@@ -3,7 +3,7 @@
 use coscheduler_core::evacuate::{BoundPod, Role, Toleration};
 use coscheduler_core::labels::{AFFINITY_ASSISTANT, COMPONENT, INSTANCE};
 use coscheduler_core::teardown::{ObjectRef, PlaceholderPod, PodPhase, PodUse};
-use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
+use k8s_openapi::api::core::v1::{Affinity, ContainerStatus, Pod};
 
 use crate::labels::{MANAGED_BY, TEKTON_COSCHEDULER};
 
@@ -76,6 +76,25 @@ pub fn bound(pod: &Pod) -> Option<(&str, BoundPod)> {
     ))
 }
 
+/// The placeholders whose node the pod has to share, by the affinity that Tekton's pod builder has given it.
+pub fn follows(pod: &Pod) -> Vec<&str> {
+    let affinity = pod.spec.as_ref().and_then(|spec| spec.affinity.as_ref());
+    let terms = affinity
+        .and_then(|affinity| affinity.pod_affinity.as_ref())
+        .and_then(|pods| {
+            pods.required_during_scheduling_ignored_during_execution
+                .as_ref()
+        });
+    let selectors = terms
+        .into_iter()
+        .flatten()
+        .filter_map(|term| term.label_selector.as_ref()?.match_labels.as_ref());
+    selectors
+        .filter(|labels| labels.get(COMPONENT).map(String::as_str) == Some(AFFINITY_ASSISTANT))
+        .filter_map(|labels| labels.get(INSTANCE).map(String::as_str))
+        .collect()
+}
+
 fn any_container_started(pod: &Pod) -> bool {
     pod.status.iter().any(|status| {
         let containers = [&status.init_container_statuses, &status.container_statuses];
@@ -131,10 +150,15 @@ pub fn trim(pod: &mut Pod) {
         let node_name = spec.node_name.take();
         let volumes = spec.volumes.take();
         let tolerations = spec.tolerations.take();
+        let affinity = spec.affinity.take().map(|affinity| Affinity {
+            pod_affinity: affinity.pod_affinity,
+            ..Affinity::default()
+        });
         *spec = k8s_openapi::api::core::v1::PodSpec {
             node_name,
             volumes,
             tolerations,
+            affinity,
             ..Default::default()
         };
     }
@@ -217,6 +241,23 @@ mod tests {
         check(|pod| pod["name"] = "build".into(), false);
         check(|pod| pod["labels"][MANAGED_BY] = "tekton".into(), false);
         check(|pod| pod["labels"][INSTANCE] = "other".into(), false);
+    }
+
+    #[test]
+    fn a_pod_follows_the_placeholders_of_its_required_affinity() {
+        let term = |labels: serde_json::Value| json!({"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": labels}});
+        let mut pod = pod(json!({
+            "metadata": {"name": "p"},
+            "spec": {"containers": [], "affinity": {
+                "podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [
+                    term(json!({COMPONENT: AFFINITY_ASSISTANT, INSTANCE: "affinity-assistant-1"})),
+                    term(json!({COMPONENT: "database", INSTANCE: "postgres"})),
+                ]},
+                "nodeAffinity": {},
+            }},
+        }));
+        trim(&mut pod);
+        assert_eq!(follows(&pod), ["affinity-assistant-1"]);
     }
 
     #[test]

@@ -4,6 +4,7 @@
 mod claims;
 mod identities;
 mod kind;
+mod nodes;
 mod parts;
 mod view;
 
@@ -15,6 +16,7 @@ use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use tokio::sync::{broadcast, watch};
 
+use coscheduler_core::evacuate::Node;
 use coscheduler_core::pipeline_run::PipelineRun;
 use coscheduler_kubernetes::pods;
 
@@ -70,13 +72,14 @@ pub(crate) struct Cache {
     changes: broadcast::Sender<Change>,
 }
 
-/// The runs with what belongs to them, who they are, and every claim.
+/// The runs with what belongs to them, who they are, and every claim and node.
 #[derive(Debug, Default)]
 struct Index {
     runs: HashMap<RunKey, Run>,
     parts: Parts,
     identities: Identities,
     claims: Claims,
+    nodes: HashMap<String, Node>,
 }
 
 impl Default for Cache {

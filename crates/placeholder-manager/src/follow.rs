@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use futures::StreamExt as _;
 use k8s_openapi::api::apps::v1::StatefulSet;
-use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client, Resource, ResourceExt as _};
@@ -17,10 +17,11 @@ use serde::de::DeserializeOwned;
 use tracing::warn;
 
 use coscheduler_core::annotations;
+use coscheduler_core::evacuate;
 use coscheduler_core::pipeline_run::PipelineRun as View;
 use coscheduler_kubernetes::labels::{MANAGED_BY, PIPELINE_RUN_UID, TEKTON_COSCHEDULER};
 use coscheduler_kubernetes::pipeline_run::{self, PipelineRun};
-use coscheduler_kubernetes::{claims, pods, volumes};
+use coscheduler_kubernetes::{claims, nodes, pods, volumes};
 use coscheduler_runtime::lease::Leadership;
 use coscheduler_runtime::queue::Queue;
 use coscheduler_runtime::{Condition, Process};
@@ -32,6 +33,8 @@ use crate::cache::{Cache, Kind, ObjectKey, RunKey};
 pub(crate) struct Queues {
     /// For [`CleanUp`](crate::release::CleanUp).
     pub clean_up: Queue<RunKey>,
+    /// For [`Evacuation`](crate::evacuate::Evacuation).
+    pub evacuation: Queue<RunKey>,
     /// For [`Notices`](crate::notices::Notices).
     pub notices: Queue<RunKey>,
 }
@@ -39,6 +42,7 @@ pub(crate) struct Queues {
 impl Queues {
     fn push(&self, run: RunKey) {
         self.clean_up.push(run.clone());
+        self.evacuation.push(run.clone());
         self.notices.push(run);
     }
 }
@@ -100,6 +104,14 @@ pub(crate) fn spawn(
                 volumes::trim(&mut volume);
                 Seen::Is(Volume(volume))
             },
+        ),
+    );
+    process.spawn(
+        "watch nodes",
+        follower("Node").follow(
+            Api::<Node>::all(client.clone()),
+            watcher::Config::default(),
+            |node| Seen::Is(nodes::view(&node)),
         ),
     );
     process.spawn(
@@ -220,6 +232,27 @@ impl Fed for Volume {
 
     fn retain(listed: &HashSet<Self::Id>, cache: &Cache) -> Vec<RunKey> {
         cache.retain_volumes(listed)
+    }
+}
+
+/// A node, as far as it may turn pods away.
+impl Fed for evacuate::Node {
+    type Id = String;
+
+    fn id(&self) -> Option<Self::Id> {
+        Some(self.name.clone())
+    }
+
+    fn apply(self, cache: &Cache) -> Vec<RunKey> {
+        cache.apply_node(self)
+    }
+
+    fn delete(&self, cache: &Cache) -> Vec<RunKey> {
+        cache.delete_node(&self.name)
+    }
+
+    fn retain(listed: &HashSet<Self::Id>, cache: &Cache) -> Vec<RunKey> {
+        cache.retain_nodes(listed)
     }
 }
 

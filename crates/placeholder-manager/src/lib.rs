@@ -13,6 +13,7 @@ mod args;
 mod cache;
 mod ensure;
 mod error;
+mod evacuate;
 mod follow;
 mod grpc;
 mod identity;
@@ -32,6 +33,7 @@ use coscheduler_runtime::{GrpcServices, MAX_MESSAGE_BYTES, Process, Service};
 
 pub use args::Args;
 use cache::Cache;
+use evacuate::Evacuation;
 use follow::Queues;
 use notices::Notices;
 use objects::Objects;
@@ -57,8 +59,11 @@ pub async fn start(Args { kubernetes, lease }: Args, process: Process) -> anyhow
     let objects = Objects::new(client.clone());
     let (clean_up_queue, cleaner) = queue::queue("clean-up", Options::default(), process.metrics());
     let (notices_queue, teller) = queue::queue("notices", Options::default(), process.metrics());
+    let (evacuation_queue, evacuator) =
+        queue::queue("evacuation", Options::default(), process.metrics());
     let queues = Queues {
         clean_up: clean_up_queue,
+        evacuation: evacuation_queue,
         notices: notices_queue,
     };
 
@@ -68,6 +73,7 @@ pub async fn start(Args { kubernetes, lease }: Args, process: Process) -> anyhow
 
     let clean_up = Arc::new(CleanUp::new(cache.clone(), objects.clone()));
     let notices = Arc::new(Notices::new(cache.clone(), objects.clone()));
+    let evacuation = Evacuation::new(cache.clone(), objects.clone());
     let service = grpc::Placeholders::new(
         cache.clone(),
         objects,
@@ -93,11 +99,12 @@ pub async fn start(Args { kubernetes, lease }: Args, process: Process) -> anyhow
                 () = shutdown.cancelled() => return,
             }
             tokio::select! {
-                // Both finish what they have begun.
-                ((), ()) = async {
+                // They finish what they have begun.
+                ((), (), ()) = async {
                     tokio::join!(
                         cleaner.run(shutdown.clone(), |key| clean_up.work(key)),
                         teller.run(shutdown.clone(), |key| notices.work(key)),
+                        evacuator.run(shutdown.clone(), |key| evacuation.work(key)),
                     )
                 } => {}
                 () = sweep::sweep(&cache, &queues) => {}

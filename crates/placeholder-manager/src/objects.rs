@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use backon::{ExponentialBuilder, Retryable};
 use k8s_openapi::api::apps::v1::StatefulSet;
-use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::events::v1::Event;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::{Api, Client};
@@ -193,6 +193,41 @@ impl Objects {
                 error,
             )),
         }
+    }
+
+    /// Deletes exactly this version of a pod, with its own grace period or, `at_once`, with none. False where it has changed
+    /// since or is gone: it has to be looked at again.
+    pub(crate) async fn evict(
+        &self,
+        namespace: &str,
+        pod: &Pod,
+        at_once: bool,
+    ) -> Result<bool, Error> {
+        let api: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
+        let name = pod.metadata.name.clone().unwrap_or_default();
+        let params = DeleteParams {
+            grace_period_seconds: at_once.then_some(0),
+            preconditions: Some(Preconditions {
+                uid: pod.metadata.uid.clone(),
+                resource_version: pod.metadata.resource_version.clone(),
+            }),
+            ..DeleteParams::background()
+        };
+        match api.delete(&name, &params).await {
+            Ok(_) => Ok(true),
+            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(false),
+            Err(error) => Err(failed(format!("delete pod {namespace}/{name}"), error)),
+        }
+    }
+
+    /// Whether there is a node of that name.
+    pub(crate) async fn node_exists(&self, name: &str) -> Result<bool, Error> {
+        let api: Api<Node> = Api::all(self.client.clone());
+        let params = ListParams::default().fields(&format!("metadata.name={name}"));
+        retried(|| api.list_metadata(&params))
+            .await
+            .map(|list| !list.items.is_empty())
+            .map_err(|error| failed(format!("look for node {name}"), error))
     }
 
     /// Deletes a claim. Answers the claim as it is while its finalizers hold it, `None` where it is gone.

@@ -11,7 +11,7 @@ use crate::follow::Queues;
 
 const PERIOD: Duration = Duration::from_secs(60);
 
-/// Pushes every run that may have leftovers, and every run whose author may have to be told something, into the queues,
+/// Pushes every run that may have leftovers or pods on a bad node, and every run whose author may have to be told something, into the queues,
 /// again and again.
 pub(crate) async fn sweep(cache: &Cache, queues: &Queues) {
     let mut rounds = tokio::time::interval(PERIOD);
@@ -19,7 +19,8 @@ pub(crate) async fn sweep(cache: &Cache, queues: &Queues) {
     loop {
         rounds.tick().await;
         for run in cache.with_objects() {
-            queues.clean_up.push(run);
+            queues.clean_up.push(run.clone());
+            queues.evacuation.push(run);
         }
         for run in cache.runs() {
             queues.notices.push(run);

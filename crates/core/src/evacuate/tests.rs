@@ -131,7 +131,7 @@ proptest! {
     ) {
         let everything = Toleration { exists: true, ..Toleration::default() };
         let node = Node { unschedulable, ..node(&taints) };
-        prop_assert_eq!(evict(&placeholder(&[everything.clone()]), Some(&node)), None);
+        prop_assert_eq!(evict(&placeholder(std::slice::from_ref(&everything)), Some(&node)), None);
         prop_assert!(evict(&placeholder(&[everything]), None).is_some());
     }
 

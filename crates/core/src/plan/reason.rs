@@ -51,6 +51,8 @@ pub enum ReasonCode {
     PlaceholderNameTaken,
     /// The API server refused a placeholder or a claim of it (N3).
     PlaceholderRefused,
+    /// A pod has left a node that turns pods away (N1).
+    PodEvacuated,
 }
 
 /// How an author is told.
@@ -75,7 +77,7 @@ impl ReasonCode {
             | Self::IsolatePipelineRun
             | Self::CoscheduleWorkspace
             | Self::NoClaims => None,
-            Self::ClaimNotMounted => Some(Severity::Normal),
+            Self::ClaimNotMounted | Self::PodEvacuated => Some(Severity::Normal),
             Self::OverrideIgnored
             | Self::ClaimNameVariable
             | Self::ClaimNameEmpty
@@ -110,6 +112,7 @@ impl ReasonCode {
             Self::VolumeNodeAffinityConflict => "VolumeNodeAffinityConflict",
             Self::PlaceholderNameTaken => "PlaceholderNameTaken",
             Self::PlaceholderRefused => "PlaceholderRefused",
+            Self::PodEvacuated => "PodEvacuated",
         }
     }
 }
