@@ -13,6 +13,7 @@ pub mod installation;
 pub mod leases;
 pub mod look;
 pub mod metrics;
+pub mod nodes;
 pub mod rights;
 pub mod runs;
 pub mod send;

@@ -6,7 +6,7 @@
 //! and go do not make it dance.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
@@ -109,27 +109,35 @@ impl Evacuation {
                 outcome = Outcome::Retry;
                 continue;
             }
-            if bound.role == Role::Placeholder && !self.may_move(key, &pod.name_any()) {
+            let name = pod.name_any();
+            if bound.role == Role::Placeholder && !self.may_move(key, &name) {
                 outcome = Outcome::Retry;
                 continue;
             }
-            self.move_away(itself, pod, node, &eviction).await?;
+            if !self
+                .objects
+                .evict(&itself.namespace, pod, eviction.at_once)
+                .await?
+            {
+                // It has changed since: the watch will say how.
+                continue;
+            }
+            if bound.role == Role::Placeholder {
+                self.moved(key, &name);
+            }
+            self.tell(itself, &name, node, &eviction).await?;
         }
         Ok(outcome)
     }
 
-    async fn move_away(
+    async fn tell(
         &self,
         run: &PipelineRun,
-        pod: &Pod,
+        name: &str,
         node: &str,
         eviction: &Eviction,
     ) -> Result<(), Error> {
         let Eviction { cause, at_once } = eviction;
-        let name = pod.name_any();
-        if !self.objects.evict(&run.namespace, pod, *at_once).await? {
-            return Ok(());
-        }
         info!(
             namespace = run.namespace,
             pipeline_run = run.name,
@@ -147,23 +155,31 @@ impl Evacuation {
         Ok(())
     }
 
-    /// Whether a placeholder may be moved now; if so, that counts as a move.
+    /// Whether a placeholder may be moved now.
     fn may_move(&self, key: &RunKey, placeholder: &str) -> bool {
-        let mut moves = self.moves.lock().unwrap_or_else(PoisonError::into_inner);
+        let moves = self.moves();
+        let before = moves.get(key).and_then(|of_run| of_run.get(placeholder));
+        before.is_none_or(|before| Instant::now() >= before.last + pause(before.made))
+    }
+
+    /// Counts a move.
+    fn moved(&self, key: &RunKey, placeholder: &str) {
+        let mut moves = self.moves();
         let of_run = moves.entry(key.clone()).or_default();
-        let now = Instant::now();
-        let made = match of_run.get(placeholder) {
-            Some(before) if now < before.last + pause(before.made) => return false,
-            Some(before) => before.made.saturating_add(1),
-            None => 1,
+        let made = of_run.get(placeholder).map_or(0, |before| before.made);
+        let moves = Moves {
+            made: made.saturating_add(1),
+            last: Instant::now(),
         };
-        of_run.insert(placeholder.to_owned(), Moves { made, last: now });
-        true
+        of_run.insert(placeholder.to_owned(), moves);
     }
 
     fn forget(&self, key: &RunKey) {
-        let mut moves = self.moves.lock().unwrap_or_else(PoisonError::into_inner);
-        moves.remove(key);
+        self.moves().remove(key);
+    }
+
+    fn moves(&self) -> MutexGuard<'_, HashMap<RunKey, HashMap<String, Moves>>> {
+        self.moves.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

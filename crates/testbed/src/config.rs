@@ -66,3 +66,10 @@ pub const MOVABLE_STORAGE_CLASS: &str = "movable";
 
 /// A storage class whose volumes are made at once, in a zone chosen by the claim's name. Exists with zones only.
 pub const ZONAL_STORAGE_CLASS: &str = "zonal";
+
+/// Annotation that, with [`CUSTOM_STATUS`] for a value, keeps everybody's hands off the status of a node or pod but the
+/// test's: a node that is not ready stays so, a pod that has not started never does.
+pub const STATUS_ANNOTATION: &str = "kwok.x-k8s.io/status";
+
+/// The value of [`STATUS_ANNOTATION`].
+pub const CUSTOM_STATUS: &str = "custom";

@@ -36,8 +36,8 @@ pub use balancer::Balancer;
 pub use bed::{Detached, TestBed};
 pub use binaries::{Binaries, Lines, Progress, build, default_folder};
 pub use config::{
-    Config, DURATION_ANNOTATION, EXIT_CODE_ANNOTATION, LOCAL_STORAGE_CLASS, MESSAGE_ANNOTATION,
-    MOVABLE_STORAGE_CLASS, ZONAL_STORAGE_CLASS,
+    CUSTOM_STATUS, Config, DURATION_ANNOTATION, EXIT_CODE_ANNOTATION, LOCAL_STORAGE_CLASS,
+    MESSAGE_ANNOTATION, MOVABLE_STORAGE_CLASS, STATUS_ANNOTATION, ZONAL_STORAGE_CLASS,
 };
 pub use ports::free_ports;
 pub use process::ProcessGroup;

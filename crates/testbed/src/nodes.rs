@@ -12,7 +12,7 @@ use kube::{Api, Client};
 use serde_json::{Value, json};
 
 use crate::Config;
-use crate::config::ZONAL_STORAGE_CLASS;
+use crate::config::{CUSTOM_STATUS, STATUS_ANNOTATION, ZONAL_STORAGE_CLASS};
 use crate::control_plane::{Site, flag};
 use crate::credentials::Identity;
 use crate::manifests;
@@ -38,6 +38,7 @@ pub(crate) fn start_kwok(site: &Site, config: &Config) -> Result<()> {
         "kind": "KwokConfiguration",
         "options": {
             "manageAllNodes": true,
+            "disregardStatusWithAnnotationSelector": format!("{STATUS_ANNOTATION}={CUSTOM_STATUS}"),
             "cidr": "10.244.0.0/16",
             "nodeLeaseDurationSeconds": 40,
             "nodeLeaseParallelism": 4,

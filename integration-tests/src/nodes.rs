@@ -1,0 +1,207 @@
+//! Nodes of a test's own, and what happens to nodes: pods come to them only by the node selector of their run.
+
+use std::fmt;
+
+use anyhow::Context as _;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::runtime::wait::await_condition;
+use kube::{Api, ResourceExt as _};
+use serde_json::{Value, json};
+use testbed::{CUSTOM_STATUS, STATUS_ANNOTATION};
+
+use crate::Scene;
+use crate::look::{LIMIT, is_placeholder, node};
+use crate::runs::Run;
+
+/// The label that tells pools apart; the value is the test's namespace.
+const POOL: &str = "example.dev/pool";
+
+/// Something that makes a node turn pods away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum NodeEvent {
+    /// `kubectl cordon`.
+    Cordon,
+    /// A taint `NoSchedule`.
+    NoSchedule,
+    /// A taint `NoExecute`.
+    NoExecute,
+    /// Its kubelet says that it is not ready.
+    NotReady,
+    /// The node object is deleted.
+    Deletion,
+}
+
+impl NodeEvent {
+    /// All of them.
+    pub const ALL: [Self; 5] = [
+        Self::Cordon,
+        Self::NoSchedule,
+        Self::NoExecute,
+        Self::NotReady,
+        Self::Deletion,
+    ];
+}
+
+impl fmt::Display for NodeEvent {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::Cordon => "cordon",
+            Self::NoSchedule => "no-schedule",
+            Self::NoExecute => "no-execute",
+            Self::NotReady => "not-ready",
+            Self::Deletion => "deletion",
+        })
+    }
+}
+
+impl Run {
+    /// Keeps the run's pods to the nodes of the scene's pool.
+    pub fn in_pool_of(self, scene: &Scene<'_>) -> Self {
+        self.in_pool_with(scene, json!({}))
+    }
+
+    /// As [`Run::in_pool_of`], with more in the pod template.
+    pub fn in_pool_with(self, scene: &Scene<'_>, mut pod_template: Value) -> Self {
+        pod_template["nodeSelector"] = json!({POOL: scene.namespace});
+        self.spec("taskRunTemplate", json!({"podTemplate": pod_template}))
+    }
+}
+
+impl Scene<'_> {
+    /// Creates nodes for this scene alone, and waits until pods can be bound to them.
+    ///
+    /// # Errors
+    ///
+    /// Where they cannot be created, or do not become ready.
+    pub async fn pool(&self, nodes: usize) -> anyhow::Result<()> {
+        let api = self.nodes();
+        let names: Vec<_> = (1..=nodes)
+            .map(|number| format!("{}-node-{number}", self.namespace))
+            .collect();
+        for name in &names {
+            let size = json!({"cpu": "8", "memory": "16Gi", "pods": "110"});
+            let node: Node = serde_json::from_value(json!({
+                "metadata": {"name": name, "labels": {
+                    "kubernetes.io/hostname": name,
+                    "kubernetes.io/os": "linux",
+                    "kubernetes.io/arch": "amd64",
+                    POOL: self.namespace,
+                }},
+                "status": {"allocatable": size, "capacity": size},
+            }))?;
+            api.create(&PostParams::default(), &node).await?;
+        }
+        for name in &names {
+            let ready = await_condition(api.clone(), name, |node: Option<&Node>| {
+                node.is_some_and(takes_pods)
+            });
+            tokio::time::timeout(LIMIT, ready)
+                .await
+                .with_context(|| format!("node {name} does not become ready"))??;
+        }
+        Ok(())
+    }
+
+    /// Lets an event happen to a node.
+    ///
+    /// # Errors
+    ///
+    /// Where the API server refuses it.
+    pub async fn strike(&self, node: &str, event: NodeEvent) -> anyhow::Result<()> {
+        match event {
+            NodeEvent::Cordon => self.cordon(node, true).await,
+            NodeEvent::NoSchedule => self.taint(node, "NoSchedule").await,
+            NodeEvent::NoExecute => self.taint(node, "NoExecute").await,
+            NodeEvent::NotReady => self.unready(node).await,
+            NodeEvent::Deletion => {
+                let params = DeleteParams::default();
+                self.nodes().delete(node, &params).await?;
+                Ok(())
+            }
+        }
+    }
+
+    /// Cordons or uncordons a node.
+    ///
+    /// # Errors
+    ///
+    /// Where the API server refuses it.
+    pub async fn cordon(&self, node: &str, cordoned: bool) -> anyhow::Result<()> {
+        self.patch_node(node, json!({"spec": {"unschedulable": cordoned}}))
+            .await
+    }
+
+    /// Gives a node a taint with this effect.
+    ///
+    /// # Errors
+    ///
+    /// Where the API server refuses it.
+    pub async fn taint(&self, node: &str, effect: &str) -> anyhow::Result<()> {
+        let taints = json!([{"key": "example.dev/maintenance", "effect": effect}]);
+        self.patch_node(node, json!({"spec": {"taints": taints}}))
+            .await
+    }
+
+    /// Waits until the scene's placeholder is bound to another node than this, and answers it.
+    ///
+    /// # Errors
+    ///
+    /// A description of the namespace where it is not.
+    pub async fn moved_from(&self, from: &str) -> anyhow::Result<Pod> {
+        let elsewhere = |pod: &Pod| {
+            let alive = pod.metadata.deletion_timestamp.is_none();
+            is_placeholder(pod) && alive && node(pod).is_some_and(|node| node != from)
+        };
+        let what = format!("have a placeholder bound to another node than {from}");
+        let pods = self
+            .until_all::<Pod>(&what, |pods| pods.iter().any(|pod| elsewhere(pod)))
+            .await?;
+        let moved = pods.iter().find(|pod| elsewhere(pod));
+        Ok(moved.context("there is none")?.as_ref().clone())
+    }
+
+    async fn unready(&self, node: &str) -> anyhow::Result<()> {
+        // From here on nobody repairs it.
+        let custom = json!({"metadata": {"annotations": {STATUS_ANNOTATION: CUSTOM_STATUS}}});
+        self.patch_node(node, custom).await?;
+        let now = Timestamp::now().strftime("%FT%TZ").to_string();
+        let conditions = json!([{
+            "type": "Ready", "status": "False", "reason": "KubeletNotReady", "message": "of the test's making",
+            "lastHeartbeatTime": now, "lastTransitionTime": now,
+        }]);
+        let patch = Patch::Strategic(json!({"status": {"conditions": conditions}}));
+        self.nodes()
+            .patch_status(node, &PatchParams::default(), &patch)
+            .await?;
+        Ok(())
+    }
+
+    async fn patch_node(&self, node: &str, patch: Value) -> anyhow::Result<()> {
+        let params = PatchParams::default();
+        let patched = self
+            .nodes()
+            .patch(node, &params, &Patch::Merge(patch))
+            .await?;
+        anyhow::ensure!(patched.name_any() == node);
+        Ok(())
+    }
+
+    fn nodes(&self) -> Api<Node> {
+        Api::all(self.client.clone())
+    }
+}
+
+fn takes_pods(node: &Node) -> bool {
+    let tainted = node.spec.as_ref().and_then(|spec| spec.taints.as_ref());
+    let conditions = node
+        .status
+        .as_ref()
+        .and_then(|status| status.conditions.as_ref());
+    let ready = conditions.into_iter().flatten();
+    tainted.is_none_or(Vec::is_empty)
+        && ready
+            .into_iter()
+            .any(|condition| condition.type_ == "Ready" && condition.status == "True")
+}
