@@ -25,6 +25,7 @@ use testbed::{
 
 type Outcome = anyhow::Result<()>;
 
+const BLOCKED: &str = "coscheduler.dev/blocked";
 const MODES: [&str; 3] = ["workspaces", "pipelineruns", "isolate-pipelinerun"];
 /// Cases under way at the same time.
 const AT_ONCE: usize = 5;
@@ -197,6 +198,8 @@ async fn between(scene: &Scene<'_>, event: NodeEvent, mode: &str) -> Outcome {
         told.iter().any(|(_, message)| message.contains(&old)),
         "{event}, {mode}: {told:?}"
     );
+    // No task ran meanwhile, so nobody held the claim in two places.
+    scene.stack.history.verdict(&scene.namespace).await?;
     scene.nothing_left_but(&[]).await
 }
 
@@ -392,7 +395,19 @@ fn n1_a_run_whose_claim_cannot_follow_goes_on_once_its_node_is_back() -> Outcome
                         .any(|pod| !is_placeholder(pod) && is_unschedulable(pod))
                 })
                 .await?;
+            let told = scene.told("three", "ClaimsNotMovable").await?;
+            assert!(
+                told.iter().any(|(_, message)| message.contains(&old)),
+                "{told:?}"
+            );
+            let is_blocked = |run: Option<&PipelineRun>| {
+                run.is_some_and(|run| run.annotations().contains_key(BLOCKED))
+            };
+            scene.until("three", "is blocked", is_blocked).await?;
             scene.cordon(&old, false).await?;
+            scene
+                .until("three", "is not blocked", |run| !is_blocked(run))
+                .await?;
             scene.succeeds("three").await?;
             let nodes = nodes_by_task(scene).await?;
             for task in ["one", "two", "three"] {

@@ -4,7 +4,11 @@
 //! Kubernetes, "Taints and Tolerations": a taint is tolerated by a toleration that matches its effect, its key and, unless it
 //! says `Exists`, its value.
 
+use std::collections::BTreeMap;
 use std::fmt;
+
+use crate::plan::{Reason, ReasonCode};
+use crate::volumes::{SeenClaim, reaches};
 
 /// A node, as far as it may turn pods away.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -15,6 +19,8 @@ pub struct Node {
     pub unschedulable: bool,
     /// `spec.taints`.
     pub taints: Vec<Taint>,
+    /// `metadata.labels`: by these it reaches a volume or does not.
+    pub labels: BTreeMap<String, String>,
 }
 
 /// A taint of a node.
@@ -127,6 +133,50 @@ pub fn evict(pod: &BoundPod, node: Option<&Node>) -> Option<Eviction> {
         }),
         Role::Started => None,
     }
+}
+
+/// Why a placeholder without a node gets none, where that is because its claims cannot follow it: every one of `nodes` that
+/// reaches the volumes of `seen`, its claims, turns it away.
+pub fn stranded(tolerations: &[Toleration], seen: &[SeenClaim], nodes: &[Node]) -> Option<Reason> {
+    let held = |claim: &&SeenClaim| claim.volume.as_ref().is_some_and(|on| !on.terms.is_empty());
+    let claims: Vec<_> = seen
+        .iter()
+        .filter(held)
+        .map(|it| it.name.as_str())
+        .collect();
+    if claims.is_empty() {
+        return None;
+    }
+    let reaching = nodes
+        .iter()
+        .filter(|node| reaches(&node.name, &node.labels, seen));
+    let causes: Option<Vec<_>> = reaching
+        .map(|node| {
+            Some(format!(
+                "{}: {}",
+                node.name,
+                misplaced(tolerations, Some(node))?
+            ))
+        })
+        .collect();
+    let causes = causes?;
+    let claims = claims.join(", ");
+    let message = match causes.split_first() {
+        None => format!(
+            "no node that is there reaches the volumes of claims {claims}; the run goes on once one does"
+        ),
+        Some((first, others)) => {
+            let more = match others.len() {
+                0 => String::new(),
+                more => format!(", and {more} more"),
+            };
+            format!(
+                "the volumes of claims {claims} are reached from nodes only that turn pods away ({first}{more}); the run goes \
+                 on once one of them takes pods again: uncordon it, or remove its taint"
+            )
+        }
+    };
+    Some(Reason::new(ReasonCode::ClaimsNotMovable, message))
 }
 
 fn misplaced(tolerations: &[Toleration], node: Option<&Node>) -> Option<Misplaced> {

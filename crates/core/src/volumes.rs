@@ -6,7 +6,7 @@
 
 mod topology;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use crate::plan::PlaceholderSpec;
@@ -14,7 +14,7 @@ use crate::plan::PlaceholderSpec;
 pub use topology::{NodeRequirement, NodeTerm, Operator};
 
 /// A claim as it is seen.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SeenClaim {
     /// `metadata.name`.
     pub name: String,
@@ -25,7 +25,7 @@ pub struct SeenClaim {
 }
 
 /// A PersistentVolume as it is seen.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SeenVolume {
     /// `spec.nodeAffinity.required.nodeSelectorTerms`: a node that meets one of them reaches the volume. Empty: every
     /// node does.
@@ -103,6 +103,16 @@ pub fn conflict(seen: &[SeenClaim]) -> Option<Conflict> {
             .map(|(name, terms)| (name.to_owned(), topology::describe(terms)))
             .collect(),
     })
+}
+
+/// Whether the node with this name and these labels reaches the volumes of all claims.
+pub fn reaches(node: &str, labels: &BTreeMap<String, String>, seen: &[SeenClaim]) -> bool {
+    let volumes = seen.iter().filter_map(|claim| claim.volume.as_ref());
+    let lists: Vec<_> = volumes
+        .map(|volume| volume.terms.as_slice())
+        .filter(|terms| !terms.is_empty())
+        .collect();
+    topology::node_meets(node, labels, &lists)
 }
 
 #[cfg(test)]

@@ -19,6 +19,7 @@ pub fn view(node: &Node) -> evacuate::Node {
                 effect: taint.effect.clone(),
             })
             .collect(),
+        labels: node.metadata.labels.clone().unwrap_or_default(),
     }
 }
 
@@ -30,7 +31,7 @@ mod tests {
     #[test]
     fn what_turns_pods_away_is_read() {
         let node: Node = serde_json::from_value(json!({
-            "metadata": {"name": "n"},
+            "metadata": {"name": "n", "labels": {"zone": "a"}},
             "spec": {"unschedulable": true, "taints": [{"key": "spot", "effect": "NoExecute"}]},
         }))
         .unwrap();
@@ -43,6 +44,7 @@ mod tests {
             name: "n".to_owned(),
             unschedulable: true,
             taints: vec![taint],
+            labels: [("zone".to_owned(), "a".to_owned())].into(),
         };
         assert_eq!(view(&node), expect);
     }

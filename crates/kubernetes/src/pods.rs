@@ -58,22 +58,23 @@ pub fn bound(pod: &Pod) -> Option<(&str, BoundPod)> {
         PodPhase::Pending if !any_container_started(pod) => Role::NeverStarted,
         PodPhase::Pending | PodPhase::Running | PodPhase::Unknown => Role::Started,
     };
-    let spec = pod.spec.as_ref()?;
-    let tolerations = spec.tolerations.iter().flatten();
-    let tolerations = tolerations.map(|toleration| Toleration {
-        key: toleration.key.clone().unwrap_or_default(),
-        exists: toleration.operator.as_deref() == Some("Exists"),
-        value: toleration.value.clone().unwrap_or_default(),
-        effect: toleration.effect.clone().unwrap_or_default(),
-        for_a_while: toleration.toleration_seconds.is_some(),
-    });
-    Some((
-        node,
-        BoundPod {
-            role,
-            tolerations: tolerations.collect(),
-        },
-    ))
+    let tolerations = tolerations(pod);
+    Some((node, BoundPod { role, tolerations }))
+}
+
+/// The taints that the pod bears.
+pub fn tolerations(pod: &Pod) -> Vec<Toleration> {
+    let spec = pod.spec.iter();
+    let tolerations = spec.flat_map(|spec| spec.tolerations.iter().flatten());
+    tolerations
+        .map(|toleration| Toleration {
+            key: toleration.key.clone().unwrap_or_default(),
+            exists: toleration.operator.as_deref() == Some("Exists"),
+            value: toleration.value.clone().unwrap_or_default(),
+            effect: toleration.effect.clone().unwrap_or_default(),
+            for_a_while: toleration.toleration_seconds.is_some(),
+        })
+        .collect()
 }
 
 /// The placeholders whose node the pod has to share, by the affinity that Tekton's pod builder has given it.

@@ -190,7 +190,7 @@ fn pause(moves: u32) -> Duration {
 }
 
 /// Whether a pod with the run's label is the run's indeed, and this product's business: a label is anybody's to write.
-fn belongs(run: &Run, pod: &Pod, role: Role) -> bool {
+pub(crate) fn belongs(run: &Run, pod: &Pod, role: Role) -> bool {
     let owners = pod.metadata.owner_references.iter().flatten();
     let mut controllers = owners.filter(|owner| owner.controller == Some(true));
     let sets = || run.stateful_sets.values();

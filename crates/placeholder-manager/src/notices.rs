@@ -10,16 +10,18 @@ use k8s_openapi::jiff::Timestamp;
 use tracing::{info, warn};
 
 use coscheduler_core::annotations::BLOCKED;
+use coscheduler_core::evacuate::{Role, stranded};
 use coscheduler_core::notices::{blocked_annotation, notices};
-use coscheduler_core::pipeline_run::PipelineRun;
+use coscheduler_core::pipeline_run::{PipelineRun, RunState};
 use coscheduler_core::plan::Reason;
-use coscheduler_kubernetes::events;
+use coscheduler_kubernetes::{events, pods};
 use coscheduler_proto::convert::Identity;
 use coscheduler_runtime::queue::Outcome;
 
 use crate::SERVICE;
-use crate::cache::{Cache, RunKey};
+use crate::cache::{Cache, Run, RunKey};
 use crate::error::Error;
+use crate::evacuate::belongs;
 use crate::objects::Objects;
 
 /// What authors are told.
@@ -42,10 +44,13 @@ impl Notices {
 
     /// Tells a run's author what there is to tell now, as work from the queue.
     pub(crate) async fn work(&self, key: RunKey) -> Outcome {
-        let Some(run) = self.cache.get(&key).and_then(|run| run.itself()) else {
+        let Some(known) = self.cache.get(&key) else {
             return Outcome::Done;
         };
-        match self.tell(&run).await {
+        let Some(run) = known.itself() else {
+            return Outcome::Done;
+        };
+        match self.tell(&run, &known).await {
             Ok(()) => Outcome::Done,
             Err(error) => {
                 let retry = error.is_transient();
@@ -61,11 +66,15 @@ impl Notices {
         }
     }
 
-    async fn tell(&self, run: &PipelineRun) -> Result<(), Error> {
+    async fn tell(&self, run: &PipelineRun, known: &Run) -> Result<(), Error> {
         if run.deletion {
             return Ok(());
         }
-        let notices = notices(run, |claim| self.cache.claim(&run.namespace, claim).seen());
+        let mut notices = notices(run, |claim| self.cache.claim(&run.namespace, claim).seen());
+        if notices.blocked.is_none() && run.state == RunState::Active {
+            notices.blocked = self.stranded(run, known);
+            notices.events.extend(notices.blocked.clone());
+        }
         for reason in &notices.events {
             self.say(run, reason).await?;
         }
@@ -77,6 +86,24 @@ impl Notices {
             }
             None => Ok(()),
         }
+    }
+
+    /// Why a placeholder of the run that has lost its node gets no other one (N1).
+    fn stranded(&self, run: &PipelineRun, known: &Run) -> Option<Reason> {
+        let pods = known.pods.values();
+        let mut unbound = pods.filter(|pod| {
+            pods::is_placeholder(pod)
+                && pods::node(pod).is_none()
+                && belongs(known, pod, Role::Placeholder)
+        });
+        unbound.find_map(|pod| {
+            let claims = pods::claims(pod);
+            let seen: Vec<_> = claims
+                .iter()
+                .filter_map(|name| self.cache.claim(&run.namespace, name).seen())
+                .collect();
+            stranded(&pods::tolerations(pod), &seen, &self.cache.nodes())
+        })
     }
 
     /// Tells the author of the run with this identity why a call about it failed, where that is for the author to know.

@@ -53,6 +53,8 @@ pub enum ReasonCode {
     PlaceholderRefused,
     /// A pod has left a node that turns pods away (N1).
     PodEvacuated,
+    /// The nodes that reach a placeholder's claims turn it away (N1).
+    ClaimsNotMovable,
 }
 
 /// How an author is told.
@@ -86,7 +88,8 @@ impl ReasonCode {
             | Self::PipelineRunInvalid
             | Self::VolumeNodeAffinityConflict
             | Self::PlaceholderNameTaken
-            | Self::PlaceholderRefused => Some(Severity::Warning),
+            | Self::PlaceholderRefused
+            | Self::ClaimsNotMovable => Some(Severity::Warning),
         }
     }
 
@@ -113,6 +116,7 @@ impl ReasonCode {
             Self::PlaceholderNameTaken => "PlaceholderNameTaken",
             Self::PlaceholderRefused => "PlaceholderRefused",
             Self::PodEvacuated => "PodEvacuated",
+            Self::ClaimsNotMovable => "ClaimsNotMovable",
         }
     }
 }

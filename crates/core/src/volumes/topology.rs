@@ -107,6 +107,35 @@ pub(super) fn some_node_meets(lists: &[&[NodeTerm]]) -> bool {
     search(&lists, &Node::default(), &mut 0)
 }
 
+/// Whether the node with this name and these labels meets one term of each list.
+pub(super) fn node_meets(
+    name: &str,
+    labels: &BTreeMap<String, String>,
+    lists: &[&[NodeTerm]],
+) -> bool {
+    let terms = lists.iter().copied().flatten();
+    let keys: BTreeSet<&String> = terms
+        .flat_map(|term| &term.expressions)
+        .map(|requirement| &requirement.key)
+        .collect();
+    // What it is, said as a term of its own.
+    let is = |key: &str, value: Option<&str>| NodeRequirement {
+        key: key.to_owned(),
+        operator: value.map_or(Operator::DoesNotExist, |_| Operator::In),
+        values: value.map(str::to_owned).into_iter().collect(),
+    };
+    let itself = NodeTerm {
+        expressions: keys
+            .into_iter()
+            .map(|key| is(key, labels.get(key).map(String::as_str)))
+            .collect(),
+        fields: vec![is("metadata.name", Some(name))],
+    };
+    let itself = std::slice::from_ref(&itself);
+    let lists: Vec<_> = lists.iter().copied().chain([itself]).collect();
+    some_node_meets(&lists)
+}
+
 fn search(lists: &[&[NodeTerm]], node: &Node<'_>, looked_at: &mut usize) -> bool {
     let Some((terms, rest)) = lists.split_first() else {
         return true;

@@ -43,6 +43,13 @@ impl Cache {
     pub(crate) fn node(&self, name: &str) -> Option<Node> {
         self.read().nodes.get(name).cloned()
     }
+
+    /// Every node, by name.
+    pub(crate) fn nodes(&self) -> Vec<Node> {
+        let mut nodes: Vec<_> = self.read().nodes.values().cloned().collect();
+        nodes.sort_by(|one, other| one.name.cmp(&other.name));
+        nodes
+    }
 }
 
 impl Index {
