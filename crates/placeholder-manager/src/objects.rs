@@ -3,6 +3,7 @@
 //! caller waits.
 
 use std::future::Future;
+use std::sync::Arc;
 use std::time::Duration;
 
 use backon::{ExponentialBuilder, Retryable};
@@ -12,28 +13,40 @@ use k8s_openapi::api::events::v1::Event;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::{Api, Client};
 use serde_json::json;
+use tokio::sync::Semaphore;
 
 use coscheduler_core::pipeline_run::PipelineRun as View;
-use coscheduler_core::teardown::ObjectRef;
-use coscheduler_kubernetes::claims;
+use coscheduler_core::teardown::{ObjectRef, PodUse};
 use coscheduler_kubernetes::pipeline_run::PipelineRun;
 use coscheduler_kubernetes::transient::is_transient;
+use coscheduler_kubernetes::{claims, pods};
 
 use crate::error::Error;
 
 /// How long a single request may take. Watches hold the client's own limit far above this.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// Lists of pods that are read at a time.
+const LISTINGS: usize = 4;
+/// Pods that are read in one request.
+const PAGE: u32 = 500;
+/// Pods that may still use their claims (Kubernetes, "Field Selectors").
+const NOT_ENDED: &str = "status.phase!=Succeeded,status.phase!=Failed";
+
 /// The API server, as far as the manager writes to it.
 #[derive(Clone)]
 pub(crate) struct Objects {
     client: Client,
+    listings: Arc<Semaphore>,
 }
 
 impl Objects {
     /// Writes through `client`.
     pub(crate) fn new(client: Client) -> Self {
-        Self { client }
+        Self {
+            client,
+            listings: Arc::new(Semaphore::new(LISTINGS)),
+        }
     }
 
     /// Creates a StatefulSet. `None` where one of that name exists.
@@ -213,14 +226,24 @@ impl Objects {
         }
     }
 
-    /// Every pod of a namespace, read from the API server's storage rather than from a cache.
-    pub(crate) async fn live_pods(&self, namespace: &str) -> Result<Vec<Pod>, Error> {
+    /// What the pods of a namespace use that have not ended, read from the API server's storage rather than from a cache.
+    /// Namespaces of CI are full of pods that have: those are not sent. A few are read at a time, page by page, as runs
+    /// that end together would else hold many copies of all of them in memory.
+    pub(crate) async fn live_pods(&self, namespace: &str) -> Result<Vec<PodUse>, Error> {
+        let _turn = self.listings.acquire().await.ok();
         let api: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
-        let params = ListParams::default();
-        retried(|| api.list(&params))
-            .await
-            .map(|list| list.items)
-            .map_err(|error| failed(format!("list the pods of namespace {namespace}"), error))
+        let mut params = ListParams::default().fields(NOT_ENDED).limit(PAGE);
+        let mut used = Vec::new();
+        loop {
+            let page = retried(|| api.list(&params)).await.map_err(|error| {
+                failed(format!("list the pods of namespace {namespace}"), error)
+            })?;
+            used.extend(page.items.iter().map(pods::claim_use));
+            match page.metadata.continue_ {
+                Some(next) if !next.is_empty() => params = params.continue_token(&next),
+                Some(_) | None => return Ok(used),
+            }
+        }
     }
 
     /// Removes `kubernetes.io/pvc-protection` from exactly this version of a claim. Answers the claim as it is without,
