@@ -68,6 +68,8 @@ struct Log {
     stays: HashMap<String, Stay>,
     /// The newest version of each pod that is there, by uid.
     pods: HashMap<String, (String, u64)>,
+    /// Pods that are gone, by uid: one that was listed may be by the time the watch is looked at.
+    gone: HashSet<String>,
     /// Access modes by namespace and name, of claims that are gone too.
     claims: HashMap<(String, String), Vec<String>>,
     listed: HashSet<String>,
@@ -118,7 +120,8 @@ impl History {
         let caught_up = news.wait_for(|_| {
             let log = self.log();
             let seen = |(uid, version): (&String, &u64)| {
-                log.pods.get(uid).is_some_and(|(_, known)| known >= version)
+                log.gone.contains(uid)
+                    || log.pods.get(uid).is_some_and(|(_, known)| known >= version)
             };
             there.iter().all(seen)
                 && log.pods.iter().all(|(uid, (namespace, known))| {
@@ -284,6 +287,7 @@ impl Log {
 
     fn gone(&mut self, uid: &str, version: u64) {
         self.pods.remove(uid);
+        self.gone.insert(uid.to_owned());
         if let Some(stay) = self.stays.get_mut(uid) {
             stay.until.get_or_insert(version);
         }

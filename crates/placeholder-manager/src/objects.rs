@@ -120,13 +120,14 @@ impl Objects {
         }
     }
 
-    /// Sets an annotation of the PipelineRun with that uid, or removes it. A run that is gone or replaced is left alone.
+    /// Sets an annotation of the PipelineRun with that uid, or removes it. Answers the run's new version; `None` where it is
+    /// gone or replaced, and was left alone.
     pub(crate) async fn annotate(
         &self,
         run: &View,
         key: &str,
         value: Option<String>,
-    ) -> Result<(), Error> {
+    ) -> Result<Option<String>, Error> {
         let api: Api<PipelineRun> = Api::namespaced(self.client.clone(), &run.namespace);
         let patch = Patch::Merge(json!({"metadata": {
             "uid": run.uid,
@@ -135,8 +136,8 @@ impl Objects {
         let params = PatchParams::default();
         // A conflict means that another run has taken the name.
         match api.patch_metadata(&run.name, &params, &patch).await {
-            Ok(_) => Ok(()),
-            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()),
+            Ok(patched) => Ok(patched.metadata.resource_version),
+            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(None),
             Err(error) => Err(failed(
                 format!("annotate PipelineRun {}/{}", run.namespace, run.name),
                 error,
