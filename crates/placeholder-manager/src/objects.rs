@@ -11,7 +11,7 @@ use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::events::v1::Event;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
-use kube::{Api, Client};
+use kube::{Api, Client, Resource as _};
 use serde_json::json;
 use tokio::sync::Semaphore;
 
@@ -232,17 +232,22 @@ impl Objects {
     /// that end together would else hold many copies of all of them in memory.
     pub(crate) async fn live_pods(&self, namespace: &str) -> Result<Vec<PodUse>, Error> {
         let _turn = self.listings.acquire().await.ok();
-        let api: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
+        let pods = kube::core::Request::new(Pod::url_path(&(), Some(namespace)));
+        let failed = |error| failed(format!("list the pods of namespace {namespace}"), error);
         let mut params = ListParams::default().fields(NOT_ENDED).limit(PAGE);
         let mut used = Vec::new();
         loop {
-            let page = retried(|| api.list(&params)).await.map_err(|error| {
-                failed(format!("list the pods of namespace {namespace}"), error)
-            })?;
-            used.extend(page.items.iter().map(pods::claim_use));
-            match page.metadata.continue_ {
-                Some(next) if !next.is_empty() => params = params.continue_token(&next),
-                Some(_) | None => return Ok(used),
+            let request = pods
+                .list(&params)
+                .map_err(|error| failed(kube::Error::BuildRequest(error)))?;
+            let page: pods::Page = retried(|| self.client.request(request.clone()))
+                .await
+                .map_err(failed)?;
+            let next = page.next().map(str::to_owned);
+            used.extend(page.claim_uses());
+            match next {
+                Some(next) => params = params.continue_token(&next),
+                None => return Ok(used),
             }
         }
     }
@@ -331,86 +336,4 @@ fn failed(act: String, error: kube::Error) -> Error {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use http::{Request, Response};
-    use kube::client::Body;
-    use tower_test::mock;
-
-    /// What the scripted API server answers, one after the other.
-    #[derive(Clone, Copy, Debug)]
-    enum Answer {
-        Conflict,
-        AlreadyExists,
-        TooManyRequests,
-        Failure,
-        Forbidden,
-        Success,
-    }
-
-    impl Answer {
-        fn into_response(self) -> Response<Body> {
-            let (code, reason) = match self {
-                Self::Conflict => (409, "Conflict"),
-                Self::AlreadyExists => (409, "AlreadyExists"),
-                Self::TooManyRequests => (429, "TooManyRequests"),
-                Self::Failure => (500, "InternalError"),
-                Self::Forbidden => (403, "Forbidden"),
-                Self::Success => (201, ""),
-            };
-            let body = if code == 201 {
-                json!({"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": "s"}})
-            } else {
-                json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
-                    "message": reason, "reason": reason, "code": code})
-            };
-            let body = Body::from(serde_json::to_vec(&body).unwrap());
-            Response::builder().status(code).body(body).unwrap()
-        }
-    }
-
-    /// Creates a StatefulSet at an API server that answers as scripted, and says how often it was asked.
-    async fn create(script: &[Answer]) -> (Result<Option<StatefulSet>, Error>, usize) {
-        let (service, mut server) = mock::pair::<Request<Body>, Response<Body>>();
-        let objects = Objects::new(Client::new(service, "ci"));
-        let script = script.to_vec();
-        let server = tokio::spawn(async move {
-            let mut asked = 0;
-            while let Some((request, respond)) = server.next_request().await {
-                assert_eq!(request.method(), "POST");
-                let answer = script[asked.min(script.len() - 1)];
-                asked += 1;
-                respond.send_response(answer.into_response());
-            }
-            asked
-        });
-        let outcome = objects.create("ci", &StatefulSet::default()).await;
-        drop(objects);
-        (outcome, server.await.unwrap())
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_server_that_cannot_take_a_write_is_asked_again_until_it_can() {
-        use Answer::{Conflict, Failure, Success, TooManyRequests};
-        let (outcome, asked) = create(&[Conflict, TooManyRequests, Failure, Success]).await;
-        assert!(outcome.unwrap().is_some());
-        assert_eq!(asked, 4);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn asking_again_is_bounded_and_the_caller_may_try_later() {
-        let (outcome, asked) = create(&[Answer::Failure]).await;
-        assert!(outcome.unwrap_err().is_transient());
-        assert_eq!(asked, 6);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn what_exists_is_no_error_and_what_is_forbidden_is_final() {
-        let (outcome, asked) = create(&[Answer::AlreadyExists]).await;
-        assert!(outcome.unwrap().is_none());
-        assert_eq!(asked, 1);
-        let (outcome, asked) = create(&[Answer::Forbidden]).await;
-        assert!(!outcome.unwrap_err().is_transient());
-        assert_eq!(asked, 1);
-    }
-}
+mod tests;
