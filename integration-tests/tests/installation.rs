@@ -629,7 +629,11 @@ async fn deletion_leaves_runs_alone(stack: Stack) -> Outcome {
         .lasting("one", 10);
     scene.submit(half_way).await?;
     scene.placeholder().await?;
+    let before = audit::end(&stack.bed)?;
     kubectl(&stack.bed, &["delete", "-k", BASE, "--timeout=120s"]).await?;
+    // So that no new run counts on services that go.
+    let deleted = deleted_by_kubectl(&stack.bed, before)?;
+    assert_eq!(deleted[0], "mutatingwebhookconfigurations", "{deleted:?}");
     let configurations: Api<MutatingWebhookConfiguration> = Api::all(scene.client.clone());
     assert!(configurations.get_opt(CONFIGURATION_NAME).await?.is_none());
     let checks: Api<ValidatingWebhookConfiguration> = Api::all(scene.client.clone());
@@ -665,6 +669,18 @@ async fn deletion_leaves_runs_alone(stack: Stack) -> Outcome {
         .delete("half-way", &DeleteParams::background())
         .await?;
     scene.nothing_left_but(&[]).await
+}
+
+/// The kinds of what kubectl has deleted since `before`, in the order in which it asked.
+fn deleted_by_kubectl(bed: &TestBed, before: Mark) -> anyhow::Result<Vec<String>> {
+    let mut requests = audit::requests(bed, before)?;
+    requests
+        .retain(|request| request.verb == "delete" && request.user_agent.starts_with("kubectl/"));
+    requests.sort_by(|one, other| one.received.cmp(&other.received));
+    Ok(requests
+        .into_iter()
+        .map(|request| request.object.resource)
+        .collect())
 }
 
 #[test]

@@ -485,7 +485,10 @@ fn b1_the_annotation_of_a_remote_pipeline_does_not_count_and_the_plan_says_so() 
                     .send("GET", requests, &Value::Null)
                     .await?
                     .accepted()?;
-                if let Some(name) = list.object["items"][0]["metadata"]["name"].as_str() {
+                let request = &list.object["items"][0];
+                // Tekton writes a request's first conditions over whatever it finds, an answer too.
+                let begun = !request["status"]["conditions"].is_null();
+                if let (true, Some(name)) = (begun, request["metadata"]["name"].as_str()) {
                     return anyhow::Ok(name.to_owned());
                 }
                 tokio::time::sleep(Duration::from_millis(100)).await;

@@ -34,7 +34,6 @@ pub(crate) struct CertificateArgs {
         env = "CERTIFICATE_NAMES",
         value_name = "NAME,…",
         value_delimiter = ',',
-        required = true,
         default_value = "admission-webhook.coscheduler-system.svc"
     )]
     certificate_names: Vec<String>,

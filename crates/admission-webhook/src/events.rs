@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use coscheduler_core::pipeline_run::OwnerReference;
+use coscheduler_kubernetes::events::ACTION;
 use coscheduler_runtime::Process;
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Client;
@@ -12,7 +13,6 @@ use tokio::sync::mpsc;
 use tracing::warn;
 
 const CONTROLLER: &str = "coscheduler.dev/admission-webhook";
-const ACTION: &str = "Coschedule";
 /// What the API server allows, in bytes.
 const LONGEST_NOTE: usize = 1024;
 /// Events that may wait for being written; beyond that they are dropped, and the log says so.

@@ -2,6 +2,7 @@
 
 use kube::core::DynamicObject;
 use kube::core::admission::{AdmissionRequest, AdmissionResponse, Operation};
+use kube::core::response::{StatusCause, StatusDetails};
 use prost_types::Struct;
 use serde_json::Value;
 
@@ -165,18 +166,35 @@ pub(crate) fn refused(
     request: &AdmissionRequest<DynamicObject>,
     violations: &[Violation],
 ) -> AdmissionResponse {
-    let reasons: Vec<_> = violations
+    let causes: Vec<_> = violations
         .iter()
-        .map(|violation| {
-            let field = violation.field.trim_start_matches("pipeline_run.");
-            format!("{field}: {}", violation.description)
+        .map(|violation| StatusCause {
+            reason: "FieldValueInvalid".to_owned(),
+            message: violation.description.clone(),
+            field: violation
+                .field
+                .trim_start_matches("pipeline_run.")
+                .to_owned(),
         })
+        .collect();
+    let reasons: Vec<_> = causes
+        .iter()
+        .map(|cause| format!("{}: {}", cause.field, cause.message))
         .collect();
     let mut response = AdmissionResponse::from(request).deny(format!(
         "tekton-coscheduler refuses this {}: {}",
         request.kind.kind,
         reasons.join("; ")
     ));
+    // What `kubectl edit` shows.
+    response.result.details = Some(StatusDetails {
+        name: request.name.clone(),
+        group: request.kind.group.clone(),
+        kind: request.kind.kind.clone(),
+        uid: String::new(),
+        causes,
+        retry_after_seconds: 0,
+    });
     response.result.code = UNPROCESSABLE;
     response.result.reason = "Invalid".to_owned();
     response

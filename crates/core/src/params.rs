@@ -2,8 +2,7 @@
 //!
 //! Tekton replaces variables in a PipelineRun's bindings by the run's own parameters, and what is left by those of each
 //! TaskRun (v1.12.0, `ApplyParametersToWorkspaceBindings` in `pkg/reconciler/{pipelinerun,taskrun}/resources/apply.go`). A
-//! default of an embedded Pipeline reaches a claim name only by way of a task that hands it on under the same name; it is
-//! taken here for what it most likely becomes.
+//! Pipeline's defaults are not among them, so that they do not count here either.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +17,11 @@ impl Params {
     /// to Tekton to refuse.
     pub fn read(params: &Value) -> Self {
         let mut read = Self::default();
-        read.add(params, "value");
+        for param in params.as_array().into_iter().flatten() {
+            if let (Some(name), Some(value)) = (param["name"].as_str(), param.get("value")) {
+                read.insert(name, value);
+            }
+        }
         read
     }
 
@@ -30,19 +33,6 @@ impl Params {
     /// The values, each under what stands between `$(params.` and `)`.
     pub fn flattened(&self) -> &BTreeMap<String, String> {
         &self.0
-    }
-
-    /// Takes the defaults of `params` of a Pipeline for parameters that have no value yet.
-    pub(crate) fn add_defaults(&mut self, params: &Value) {
-        self.add(params, "default");
-    }
-
-    fn add(&mut self, params: &Value, field: &str) {
-        for param in params.as_array().into_iter().flatten() {
-            if let (Some(name), Some(value)) = (param["name"].as_str(), param.get(field)) {
-                self.insert(name, value);
-            }
-        }
     }
 
     fn insert(&mut self, name: &str, value: &Value) {
@@ -122,7 +112,7 @@ mod tests {
     use serde_json::json;
 
     fn params() -> Params {
-        let mut params = Params::read(&json!([
+        Params::read(&json!([
             {"name": "cache", "value": "build-cache"},
             {"name": "dotted.name", "value": "dotted"},
             {"name": "list", "value": ["zero", "one"]},
@@ -131,13 +121,7 @@ mod tests {
             {"name": "number", "value": 7},
             {"value": "nameless"},
             "malformed",
-        ]));
-        params.add_defaults(&json!([
-            {"name": "cache", "default": "never"},
-            {"name": "models", "type": "string", "default": "models-v1"},
-            {"name": "required"},
-        ]));
-        params
+        ]))
     }
 
     #[test]
@@ -151,7 +135,6 @@ mod tests {
             ("$(params.list[1])", "one"),
             ("$(params['list'][0])", "zero"),
             ("$(params.object.claim)", "of-object"),
-            ("$(params.models)", "models-v1"),
             (
                 "a-$(params.cache)-$(params.list[0])-b",
                 "a-build-cache-zero-b",

@@ -198,7 +198,7 @@ impl PipelineRun {
             state: state(spec_status.as_deref(), &status, faults),
             spec_status,
             workspaces: workspaces(&spec, faults),
-            params: params(&spec),
+            params: spec.get("params").map(Params::read).unwrap_or_default(),
             pipeline_name: owned(spec.object("pipelineRef", faults).text("name", faults)),
             pipeline_tasks: spec
                 .get("pipelineSpec")
@@ -214,15 +214,6 @@ impl PipelineRun {
             Err(std::mem::take(faults))
         }
     }
-}
-
-fn params(spec: &Object<'_>) -> Params {
-    let mut params = spec.get("params").map(Params::read).unwrap_or_default();
-    let of_pipeline = spec.get("pipelineSpec").and_then(|spec| spec.get("params"));
-    if let Some(of_pipeline) = of_pipeline {
-        params.add_defaults(of_pipeline);
-    }
-    params
 }
 
 fn owned(text: Option<&str>) -> Option<String> {

@@ -12,6 +12,7 @@
 //! | any other | neither | neither |
 
 mod restricted;
+mod scheduling;
 
 use serde_json::{Map, Value};
 
@@ -126,9 +127,24 @@ pub(crate) fn faults(value: &Value, path: &str) -> Vec<Violation> {
     for (key, value) in value.as_object().into_iter().flatten() {
         match key.as_str() {
             _ if value.is_null() => {}
-            "affinity" => drop(object.object(key, &mut faults)),
-            "imagePullSecrets" | "tolerations" => drop(object.objects(key, &mut faults)),
-            "nodeSelector" => drop(object.texts(key, &mut faults)),
+            "affinity" => {
+                drop(object.object(key, &mut faults));
+                faults.extend(scheduling::affinity_faults(&object.path(key), value));
+            }
+            "imagePullSecrets" => drop(object.objects(key, &mut faults)),
+            "tolerations" => {
+                let tolerations = object.objects(key, &mut faults);
+                for (toleration, value) in tolerations
+                    .iter()
+                    .zip(value.as_array().into_iter().flatten())
+                {
+                    faults.extend(scheduling::toleration_faults(toleration, value));
+                }
+            }
+            "nodeSelector" => {
+                drop(object.texts(key, &mut faults));
+                faults.extend(scheduling::node_selector_faults(&object.path(key), value));
+            }
             "priorityClassName" | "runtimeClassName" | "schedulerName" | SERVICE_ACCOUNT_NAME => {
                 let _ = object.text(key, &mut faults);
             }
@@ -288,6 +304,38 @@ mod tests {
             ("nodeSelector: {disk: 1}", "nodeSelector[disk]: is a number"),
             ("tolerations: {}", "tolerations: is an object"),
             ("priorityClassName: 7", "priorityClassName: is a number"),
+            (
+                "tolerations: [{key: a, operator: Nope}]",
+                "tolerations[0].operator: is \"Nope\"",
+            ),
+            (
+                "tolerations: [{key: a, opertor: Exists}]",
+                "tolerations[0].opertor: is not known",
+            ),
+            (
+                "tolerations: [{key: a, effect: Never}]",
+                "tolerations[0].effect: is \"Never\"",
+            ),
+            (
+                "tolerations: [{key: a b}]",
+                "tolerations[0].key: is \"a b\"",
+            ),
+            ("nodeSelector: {a b: c}", "nodeSelector[a b]: is \"a b\""),
+            ("nodeSelector: {a: b c}", "nodeSelector[a]: is \"b c\""),
+            ("nodeSelector: {A.b/c: d}", "nodeSelector[A.b/c]: is"),
+            (
+                "affinity: {nodeAfinity: {}}",
+                "affinity.nodeAfinity: is not known",
+            ),
+            (
+                "affinity: {nodeAffinity: {required: {}}}",
+                "affinity.nodeAffinity.required: is not known",
+            ),
+            (
+                "affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: \
+                 [{matchExpressions: [{key: a, operator: Inn}]}]}}}",
+                "matchExpressions[0].operator: is \"Inn\"",
+            ),
             (
                 "securityContext: {runAsUser: 0}",
                 "securityContext.runAsUser: is 0",

@@ -75,12 +75,11 @@ mod tests {
     fn claims() -> RunClaims {
         let run = PipelineRun::parse(&json!({"spec": {
             "params": [{"name": "cache", "value": "build-cache"}],
-            "pipelineSpec": {"params": [{"name": "models", "default": "models-v1"}]},
             "workspaces": [
                 {"name": "source", "volumeClaimTemplate": {"metadata": {"name": "src"}, "spec": {}}},
                 {"name": "scratch", "volumeClaimTemplate": {"spec": {}}},
                 {"name": "cache", "persistentVolumeClaim": {"claimName": "$(params.cache)"}},
-                {"name": "models", "persistentVolumeClaim": {"claimName": "$(params.models)-ro"}},
+                {"name": "models", "persistentVolumeClaim": {"claimName": "$(params.cache)-ro"}},
                 {"name": "result", "persistentVolumeClaim": {"claimName": "$(tasks.make.results.claim)"}},
                 {"name": "nameless", "persistentVolumeClaim": {}},
                 {"name": "token", "secret": {"secretName": "t"}},
@@ -97,7 +96,7 @@ mod tests {
             claim("source", RunClaim::Template("src".to_owned())),
             claim("scratch", RunClaim::Template(String::new())),
             claim("cache", RunClaim::Name("build-cache".to_owned())),
-            claim("models", RunClaim::Name("models-v1-ro".to_owned())),
+            claim("models", RunClaim::Name("build-cache-ro".to_owned())),
         ];
         assert_eq!(claims(), expect.into());
     }
@@ -117,7 +116,7 @@ mod tests {
         let text = serde_json::to_string(&claims()).unwrap();
         assert_eq!(
             text,
-            r#"{"cache":{"name":"build-cache"},"models":{"name":"models-v1-ro"},"scratch":{"template":""},"source":{"template":"src"}}"#
+            r#"{"cache":{"name":"build-cache"},"models":{"name":"build-cache-ro"},"scratch":{"template":""},"source":{"template":"src"}}"#
         );
         assert_eq!(serde_json::from_str::<RunClaims>(&text).unwrap(), claims());
     }

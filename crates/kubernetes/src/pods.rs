@@ -1,10 +1,13 @@
-//! What is read of a pod: whose it is, where it stands, and which claims it uses.
+//! What is read of a pod: whose it is, and where it stands. Which claims it uses is read in pages of many pods.
+
+mod page;
 
 use coscheduler_core::evacuate::{BoundPod, Role, Toleration};
 use coscheduler_core::labels::{AFFINITY_ASSISTANT, COMPONENT, INSTANCE};
-use coscheduler_core::teardown::{ObjectRef, PlaceholderPod, PodPhase, PodUse};
+use coscheduler_core::teardown::{ObjectRef, PlaceholderPod, PodPhase};
 use k8s_openapi::api::core::v1::{Affinity, ContainerStatus, Pod};
 
+pub use self::page::Page;
 use crate::labels::{MANAGED_BY, TEKTON_COSCHEDULER};
 
 /// Whether the pod is a placeholder rather than a TaskRun's pod. The label alone does not say: Tekton copies the labels
@@ -108,32 +111,6 @@ fn any_container_started(pod: &Pod) -> bool {
     })
 }
 
-/// The names of the claims among the pod's volumes; a generic ephemeral volume's claim is named after pod and volume.
-pub fn claims(pod: &Pod) -> Vec<String> {
-    let volumes = pod.spec.as_ref().and_then(|spec| spec.volumes.as_ref());
-    volumes
-        .into_iter()
-        .flatten()
-        .filter_map(|volume| match &volume.persistent_volume_claim {
-            Some(source) => Some(source.claim_name.clone()),
-            None if volume.ephemeral.is_some() => pod
-                .metadata
-                .name
-                .as_ref()
-                .map(|name| format!("{name}-{}", volume.name)),
-            None => None,
-        })
-        .collect()
-}
-
-/// The pod as a user of claims.
-pub fn claim_use(pod: &Pod) -> PodUse {
-    PodUse {
-        phase: phase(pod),
-        claims: claims(pod),
-    }
-}
-
 /// The value of one label.
 pub fn label<'a>(pod: &'a Pod, key: &str) -> Option<&'a str> {
     pod.metadata
@@ -149,7 +126,6 @@ pub fn trim(pod: &mut Pod) {
     pod.metadata.annotations = None;
     if let Some(spec) = &mut pod.spec {
         let node_name = spec.node_name.take();
-        let volumes = spec.volumes.take();
         let tolerations = spec.tolerations.take();
         let affinity = spec.affinity.take().map(|affinity| Affinity {
             pod_affinity: affinity.pod_affinity,
@@ -157,7 +133,6 @@ pub fn trim(pod: &mut Pod) {
         });
         *spec = k8s_openapi::api::core::v1::PodSpec {
             node_name,
-            volumes,
             tolerations,
             affinity,
             ..Default::default()
@@ -192,19 +167,6 @@ mod tests {
 
     fn pod(value: serde_json::Value) -> Pod {
         serde_json::from_value(value).unwrap()
-    }
-
-    #[test]
-    fn claims_are_named_by_volumes_and_ephemeral_volumes() {
-        let pod = pod(json!({
-            "metadata": {"name": "p"},
-            "spec": {"containers": [], "volumes": [
-                {"name": "a", "persistentVolumeClaim": {"claimName": "one"}},
-                {"name": "b", "ephemeral": {}},
-                {"name": "c", "emptyDir": {}},
-            ]},
-        }));
-        assert_eq!(claims(&pod), ["one", "p-b"]);
     }
 
     #[test]
@@ -299,14 +261,12 @@ mod tests {
     fn trimming_keeps_what_is_read() {
         let mut full = pod(json!({
             "metadata": {"name": "p", "annotations": {"a": "b"}},
-            "spec": {"nodeName": "n", "containers": [{"name": "c"}],
-                "volumes": [{"name": "a", "persistentVolumeClaim": {"claimName": "one"}}]},
+            "spec": {"nodeName": "n", "containers": [{"name": "c"}]},
             "status": {"phase": "Succeeded", "podIP": "10.0.0.1"},
         }));
         trim(&mut full);
         assert_eq!(node(&full), Some("n"));
         assert_eq!(phase(&full), PodPhase::Succeeded);
-        assert_eq!(claims(&full), ["one"]);
         assert!(full.metadata.annotations.is_none());
     }
 }

@@ -120,16 +120,23 @@ impl Cache {
         });
     }
 
-    /// Takes in that an annotation of this version of a run was set or removed, until the watch says so: nobody should
-    /// send the request again.
-    pub(crate) fn annotated(&self, run: &PipelineRun, key: &str, value: Option<String>) {
+    /// Takes in that an annotation of a run was set or removed, which made this version of it: until the watch says so, nobody
+    /// should send the request again.
+    pub(crate) fn annotated(
+        &self,
+        run: &PipelineRun,
+        key: &str,
+        value: Option<String>,
+        version: String,
+    ) {
         let Some(of) = run.run_key() else { return };
         self.update(&of, |known| {
             let Some(known) = known.pipeline_run.get_mut(&run.name) else {
                 return;
             };
-            if known.resource_version == run.resource_version {
-                let mut annotated = run.clone();
+            if is_newer(&version, &known.resource_version) {
+                let mut annotated = (**known).clone();
+                annotated.resource_version = version;
                 match value {
                     Some(value) => annotated.annotations.insert(key.to_owned(), value),
                     None => annotated.annotations.remove(key),

@@ -80,8 +80,10 @@ impl Notices {
         }
         match blocked_annotation(run, notices.blocked.as_ref()) {
             Some(value) => {
-                self.objects.annotate(run, BLOCKED, value.clone()).await?;
-                self.cache.annotated(run, BLOCKED, value);
+                let annotated = self.objects.annotate(run, BLOCKED, value.clone()).await?;
+                if let Some(version) = annotated {
+                    self.cache.annotated(run, BLOCKED, value, version);
+                }
                 Ok(())
             }
             None => Ok(()),

@@ -3,6 +3,7 @@
 //! caller waits.
 
 use std::future::Future;
+use std::sync::Arc;
 use std::time::Duration;
 
 use backon::{ExponentialBuilder, Retryable};
@@ -10,30 +11,42 @@ use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::events::v1::Event;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
-use kube::{Api, Client};
+use kube::{Api, Client, Resource as _};
 use serde_json::json;
+use tokio::sync::Semaphore;
 
 use coscheduler_core::pipeline_run::PipelineRun as View;
-use coscheduler_core::teardown::ObjectRef;
-use coscheduler_kubernetes::claims;
+use coscheduler_core::teardown::{ObjectRef, PodUse};
 use coscheduler_kubernetes::pipeline_run::PipelineRun;
 use coscheduler_kubernetes::transient::is_transient;
+use coscheduler_kubernetes::{claims, pods};
 
 use crate::error::Error;
 
 /// How long a single request may take. Watches hold the client's own limit far above this.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// Lists of pods that are read at a time.
+const LISTINGS: usize = 4;
+/// Pods that are read in one request.
+const PAGE: u32 = 500;
+/// Pods that may still use their claims (Kubernetes, "Field Selectors").
+const NOT_ENDED: &str = "status.phase!=Succeeded,status.phase!=Failed";
+
 /// The API server, as far as the manager writes to it.
 #[derive(Clone)]
 pub(crate) struct Objects {
     client: Client,
+    listings: Arc<Semaphore>,
 }
 
 impl Objects {
     /// Writes through `client`.
     pub(crate) fn new(client: Client) -> Self {
-        Self { client }
+        Self {
+            client,
+            listings: Arc::new(Semaphore::new(LISTINGS)),
+        }
     }
 
     /// Creates a StatefulSet. `None` where one of that name exists.
@@ -107,13 +120,14 @@ impl Objects {
         }
     }
 
-    /// Sets an annotation of the PipelineRun with that uid, or removes it. A run that is gone or replaced is left alone.
+    /// Sets an annotation of the PipelineRun with that uid, or removes it. Answers the run's new version; `None` where it is
+    /// gone or replaced, and was left alone.
     pub(crate) async fn annotate(
         &self,
         run: &View,
         key: &str,
         value: Option<String>,
-    ) -> Result<(), Error> {
+    ) -> Result<Option<String>, Error> {
         let api: Api<PipelineRun> = Api::namespaced(self.client.clone(), &run.namespace);
         let patch = Patch::Merge(json!({"metadata": {
             "uid": run.uid,
@@ -122,8 +136,8 @@ impl Objects {
         let params = PatchParams::default();
         // A conflict means that another run has taken the name.
         match api.patch_metadata(&run.name, &params, &patch).await {
-            Ok(_) => Ok(()),
-            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()),
+            Ok(patched) => Ok(patched.metadata.resource_version),
+            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(None),
             Err(error) => Err(failed(
                 format!("annotate PipelineRun {}/{}", run.namespace, run.name),
                 error,
@@ -248,14 +262,29 @@ impl Objects {
         }
     }
 
-    /// Every pod of a namespace, read from the API server's storage rather than from a cache.
-    pub(crate) async fn live_pods(&self, namespace: &str) -> Result<Vec<Pod>, Error> {
-        let api: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
-        let params = ListParams::default();
-        retried(|| api.list(&params))
-            .await
-            .map(|list| list.items)
-            .map_err(|error| failed(format!("list the pods of namespace {namespace}"), error))
+    /// What the pods of a namespace use that have not ended, read from the API server's storage rather than from a cache.
+    /// Namespaces of CI are full of pods that have: those are not sent. A few are read at a time, page by page, as runs
+    /// that end together would else hold many copies of all of them in memory.
+    pub(crate) async fn live_pods(&self, namespace: &str) -> Result<Vec<PodUse>, Error> {
+        let _turn = self.listings.acquire().await.ok();
+        let pods = kube::core::Request::new(Pod::url_path(&(), Some(namespace)));
+        let failed = |error| failed(format!("list the pods of namespace {namespace}"), error);
+        let mut params = ListParams::default().fields(NOT_ENDED).limit(PAGE);
+        let mut used = Vec::new();
+        loop {
+            let request = pods
+                .list(&params)
+                .map_err(|error| failed(kube::Error::BuildRequest(error)))?;
+            let page: pods::Page = retried(|| self.client.request(request.clone()))
+                .await
+                .map_err(failed)?;
+            let next = page.next().map(str::to_owned);
+            used.extend(page.claim_uses());
+            match next {
+                Some(next) => params = params.continue_token(&next),
+                None => return Ok(used),
+            }
+        }
     }
 
     /// Removes `kubernetes.io/pvc-protection` from exactly this version of a claim. Answers the claim as it is without,
@@ -342,86 +371,4 @@ fn failed(act: String, error: kube::Error) -> Error {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use http::{Request, Response};
-    use kube::client::Body;
-    use tower_test::mock;
-
-    /// What the scripted API server answers, one after the other.
-    #[derive(Clone, Copy, Debug)]
-    enum Answer {
-        Conflict,
-        AlreadyExists,
-        TooManyRequests,
-        Failure,
-        Forbidden,
-        Success,
-    }
-
-    impl Answer {
-        fn into_response(self) -> Response<Body> {
-            let (code, reason) = match self {
-                Self::Conflict => (409, "Conflict"),
-                Self::AlreadyExists => (409, "AlreadyExists"),
-                Self::TooManyRequests => (429, "TooManyRequests"),
-                Self::Failure => (500, "InternalError"),
-                Self::Forbidden => (403, "Forbidden"),
-                Self::Success => (201, ""),
-            };
-            let body = if code == 201 {
-                json!({"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": "s"}})
-            } else {
-                json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
-                    "message": reason, "reason": reason, "code": code})
-            };
-            let body = Body::from(serde_json::to_vec(&body).unwrap());
-            Response::builder().status(code).body(body).unwrap()
-        }
-    }
-
-    /// Creates a StatefulSet at an API server that answers as scripted, and says how often it was asked.
-    async fn create(script: &[Answer]) -> (Result<Option<StatefulSet>, Error>, usize) {
-        let (service, mut server) = mock::pair::<Request<Body>, Response<Body>>();
-        let objects = Objects::new(Client::new(service, "ci"));
-        let script = script.to_vec();
-        let server = tokio::spawn(async move {
-            let mut asked = 0;
-            while let Some((request, respond)) = server.next_request().await {
-                assert_eq!(request.method(), "POST");
-                let answer = script[asked.min(script.len() - 1)];
-                asked += 1;
-                respond.send_response(answer.into_response());
-            }
-            asked
-        });
-        let outcome = objects.create("ci", &StatefulSet::default()).await;
-        drop(objects);
-        (outcome, server.await.unwrap())
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_server_that_cannot_take_a_write_is_asked_again_until_it_can() {
-        use Answer::{Conflict, Failure, Success, TooManyRequests};
-        let (outcome, asked) = create(&[Conflict, TooManyRequests, Failure, Success]).await;
-        assert!(outcome.unwrap().is_some());
-        assert_eq!(asked, 4);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn asking_again_is_bounded_and_the_caller_may_try_later() {
-        let (outcome, asked) = create(&[Answer::Failure]).await;
-        assert!(outcome.unwrap_err().is_transient());
-        assert_eq!(asked, 6);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn what_exists_is_no_error_and_what_is_forbidden_is_final() {
-        let (outcome, asked) = create(&[Answer::AlreadyExists]).await;
-        assert!(outcome.unwrap().is_none());
-        assert_eq!(asked, 1);
-        let (outcome, asked) = create(&[Answer::Forbidden]).await;
-        assert!(!outcome.unwrap_err().is_transient());
-        assert_eq!(asked, 1);
-    }
-}
+mod tests;

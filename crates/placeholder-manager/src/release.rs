@@ -322,12 +322,7 @@ async fn unprotect_claims(
     run: &Run,
     candidates: &[Claim],
 ) -> Result<usize, Error> {
-    let pods: Vec<_> = objects
-        .live_pods(&key.namespace)
-        .await?
-        .iter()
-        .map(pods::claim_use)
-        .collect();
+    let pods = objects.live_pods(&key.namespace).await?;
     let free = unprotectable(candidates, &pods);
     for version in &free {
         if let Some(claim) = run.claims.get(&version.name) {

@@ -87,7 +87,7 @@ fn a_whole_run_is_read() {
             other("bare"),
         ],
         params: Params::from_flattened(
-            [("cache", "build-cache"), ("models", "models-v1")]
+            [("cache", "build-cache")]
                 .map(|(name, value)| (name.to_owned(), value.to_owned()))
                 .into(),
         ),

@@ -129,6 +129,7 @@ impl Cache {
         let Some(key) = claim_key(&claim) else {
             return Vec::new();
         };
+        let claim = self.as_made(claim);
         let mut concerned = {
             let mut index = self.write();
             let known = Arc::new(claim.clone());
@@ -147,6 +148,7 @@ impl Cache {
 
     /// Takes in the answer to a write, unless the watch has said meanwhile that the claim is gone.
     pub(crate) fn refresh_claim(&self, claim: PersistentVolumeClaim) {
+        let claim = self.as_made(claim);
         if let Some(key) = claim_key(&claim)
             && let Some(known) = self.write().claims.claims.get_mut(&key)
         {
@@ -160,13 +162,14 @@ impl Cache {
         let Some(key) = claim_key(claim) else {
             return Vec::new();
         };
+        let claim = self.as_made(claim.clone());
         let mut concerned = {
             let mut index = self.write();
             index.claims.claims.remove(&key);
             index.claims.concerned(&key)
         };
-        if super::Kind::run_key(claim).is_some_and(|run| self.knows(&run)) {
-            concerned.extend(self.delete(claim));
+        if super::Kind::run_key(&claim).is_some_and(|run| self.knows(&run)) {
+            concerned.extend(self.delete(&claim));
         }
         concerned
     }
@@ -213,6 +216,18 @@ impl Cache {
         };
         let concerned = stale.iter().flat_map(|name| self.delete_volume(name));
         concerned.collect()
+    }
+
+    /// A claim that was made for a run stays that run's: deleting the run with `--cascade=orphan` takes its owner away.
+    fn as_made(&self, mut claim: PersistentVolumeClaim) -> PersistentVolumeClaim {
+        if super::Kind::run_key(&claim).is_none()
+            && let Some(key) = claim_key(&claim)
+            && let Some(known) = self.read().claims.claims.get(&key)
+            && known.metadata.uid == claim.metadata.uid
+        {
+            claim.metadata.owner_references = known.metadata.owner_references.clone();
+        }
+        claim
     }
 
     fn knows(&self, run: &RunKey) -> bool {

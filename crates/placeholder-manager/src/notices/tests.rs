@@ -85,7 +85,7 @@ async fn answered(server: &mut Server, code: u16, reason: &str) -> (Method, Stri
     let (parts, body) = request.into_parts();
     let body = body.collect_bytes().await.unwrap();
     let answer = if code < 300 {
-        json!({"metadata": {"name": "x"}})
+        json!({"metadata": {"name": "x", "resourceVersion": "2"}})
     } else {
         json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
             "message": reason, "reason": reason, "code": code})
@@ -188,6 +188,8 @@ async fn v7_claims_of_the_runs_own_namespace_block_it_and_no_others() {
     );
 
     // What was written is known before the watch says so, and left alone; once the claims fit, it goes.
+    assert_eq!(teller.work(key()).await, Outcome::Done);
+    cache.apply(blocked.clone());
     assert_eq!(teller.work(key()).await, Outcome::Done);
     let mut annotated = blocked;
     annotated.annotations.insert(BLOCKED.to_owned(), annotation);

@@ -127,6 +127,8 @@ async fn run_one(binary: TestBinary, bin_dir: &Path) -> anyhow::Result<Ended> {
         .arg(executable)
         .env("COSCHEDULER_BIN_DIR", bin_dir)
         .env("CARGO_MANIFEST_DIR", &folder)
+        // A failure's message says what was waited for; frames of the async runtime would bury it.
+        .env("RUST_BACKTRACE", "0")
         .current_dir(folder)
         .stdin(Stdio::null())
         .stdout(Stdio::piped());

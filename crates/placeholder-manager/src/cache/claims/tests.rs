@@ -119,3 +119,27 @@ fn a_volume_is_forgotten_with_its_list() {
     cache.retain_volumes(&HashSet::new());
     assert!(cache.volume("pv").is_none());
 }
+
+#[test]
+fn p6_a_claim_that_lost_its_owner_is_still_the_runs_it_was_made_for() {
+    let ours = |uid: &str, owned: bool| {
+        let mut claim = claim("pvc-0123456789-affinity-assistant-0123456789-0", false);
+        claim.metadata.uid = Some(uid.to_owned());
+        claim.metadata.labels =
+            Some([(MANAGED_BY.to_owned(), TEKTON_COSCHEDULER.to_owned())].into());
+        if !owned {
+            claim.metadata.owner_references = None;
+        }
+        claim
+    };
+    let cache = Cache::default();
+    cache.apply_claim(ours("c", true));
+    // As `--cascade=orphan` has it.
+    assert_eq!(cache.apply_claim(ours("c", false)), [key()]);
+    assert_eq!(names(&cache).len(), 1);
+    assert_eq!(cache.delete_claim(&ours("c", false)), [key()]);
+    assert!(names(&cache).is_empty());
+    // Another claim of that name is nobody's.
+    cache.apply_claim(ours("d", false));
+    assert!(names(&cache).is_empty());
+}
