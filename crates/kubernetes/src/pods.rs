@@ -80,6 +80,15 @@ pub fn tolerations(pod: &Pod) -> Vec<Toleration> {
         .collect()
 }
 
+/// The names of the claims that a placeholder mounts. A cache has them for placeholders alone.
+pub fn claims(pod: &Pod) -> Vec<String> {
+    let spec = pod.spec.iter();
+    spec.flat_map(|spec| spec.volumes.iter().flatten())
+        .filter_map(|volume| volume.persistent_volume_claim.as_ref())
+        .map(|source| source.claim_name.clone())
+        .collect()
+}
+
 /// The placeholders whose node the pod has to share, by the affinity that Tekton's pod builder has given it.
 pub fn follows(pod: &Pod) -> Vec<&str> {
     let affinity = pod.spec.as_ref().and_then(|spec| spec.affinity.as_ref());
@@ -122,10 +131,12 @@ pub fn label<'a>(pod: &'a Pod, key: &str) -> Option<&'a str> {
 
 /// Drops what nobody here reads, before a pod goes into a cache.
 pub fn trim(pod: &mut Pod) {
+    let mounts_claims = is_placeholder(pod);
     pod.metadata.managed_fields = None;
     pod.metadata.annotations = None;
     if let Some(spec) = &mut pod.spec {
         let node_name = spec.node_name.take();
+        let volumes = spec.volumes.take().filter(|_| mounts_claims);
         let tolerations = spec.tolerations.take();
         let affinity = spec.affinity.take().map(|affinity| Affinity {
             pod_affinity: affinity.pod_affinity,
@@ -133,6 +144,7 @@ pub fn trim(pod: &mut Pod) {
         });
         *spec = k8s_openapi::api::core::v1::PodSpec {
             node_name,
+            volumes,
             tolerations,
             affinity,
             ..Default::default()
@@ -255,6 +267,23 @@ mod tests {
         check(initialising, Some(Role::Started));
         check(json!({"phase": "Running"}), Some(Role::Started));
         check(json!({"phase": "Succeeded"}), None);
+    }
+
+    #[test]
+    fn n1_the_claims_of_a_placeholder_are_kept_and_no_other_pods() {
+        let with = |component: &str| {
+            let mut pod = pod(json!({
+                "metadata": {"name": "p", "labels": {COMPONENT: component}},
+                "spec": {"containers": [], "volumes": [
+                    {"name": "one", "persistentVolumeClaim": {"claimName": "source"}},
+                    {"name": "two", "emptyDir": {}},
+                ]},
+            }));
+            trim(&mut pod);
+            claims(&pod)
+        };
+        assert_eq!(with(AFFINITY_ASSISTANT), ["source"]);
+        assert!(with("database").is_empty());
     }
 
     #[test]
