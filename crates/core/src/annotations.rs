@@ -55,10 +55,14 @@ pub const PINNED: [&str; 9] = [
     TRACEPARENT,
 ];
 
-/// Why a run waits for something that somebody has to put right (V7), as a JSON object with `reason`, a
+/// Why a run waits for something that somebody has to put right (V7, N1, N3), as a JSON object with `reason`, a
 /// [`ReasonCode`](crate::plan::ReasonCode), and `message`. It is there while that is so, and written for people: nothing is
 /// decided by it.
 pub const BLOCKED: &str = "coscheduler.dev/blocked";
+
+/// On a placeholder's StatefulSet: the version of it whose pod was missing when its controller was made to try again (N3).
+/// Nothing is decided by it.
+pub const RETRIED: &str = "coscheduler.dev/retried";
 
 /// Every annotation that an author may not give a new object: [`PINNED`], and [`BLOCKED`], which changes later.
 pub(crate) const RESERVED: [&str; 10] = [

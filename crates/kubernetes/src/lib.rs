@@ -9,6 +9,7 @@
 pub mod admission;
 pub mod child_run;
 pub mod claims;
+pub mod complaints;
 pub mod events;
 pub mod labels;
 pub mod nodes;

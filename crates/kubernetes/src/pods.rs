@@ -5,7 +5,7 @@ mod page;
 use coscheduler_core::evacuate::{BoundPod, Role, Toleration};
 use coscheduler_core::labels::{AFFINITY_ASSISTANT, COMPONENT, INSTANCE};
 use coscheduler_core::teardown::{ObjectRef, PlaceholderPod, PodPhase};
-use k8s_openapi::api::core::v1::{Affinity, ContainerStatus, Pod};
+use k8s_openapi::api::core::v1::{Affinity, ContainerStatus, Pod, PodCondition};
 
 pub use self::page::Page;
 use crate::labels::{MANAGED_BY, TEKTON_COSCHEDULER};
@@ -63,6 +63,22 @@ pub fn bound(pod: &Pod) -> Option<(&str, BoundPod)> {
     };
     let tolerations = tolerations(pod);
     Some((node, BoundPod { role, tolerations }))
+}
+
+/// What the scheduler says of the pod, while it has found no node for it (Kubernetes API reference, `PodCondition`).
+pub fn unschedulable(pod: &Pod) -> Option<&str> {
+    if node(pod).is_some() {
+        return None;
+    }
+    let conditions = pod.status.as_ref()?.conditions.as_ref()?;
+    let condition = conditions
+        .iter()
+        .find(|condition| is_unscheduled(condition));
+    condition?.message.as_deref()
+}
+
+fn is_unscheduled(condition: &PodCondition) -> bool {
+    condition.type_ == "PodScheduled" && condition.status == "False"
 }
 
 /// The taints that the pod bears.
@@ -152,11 +168,17 @@ pub fn trim(pod: &mut Pod) {
     }
     if let Some(status) = &mut pod.status {
         let phase = status.phase.take();
+        let conditions = status.conditions.take();
+        let unscheduled = conditions.map(|mut conditions| {
+            conditions.retain(is_unscheduled);
+            conditions
+        });
         let states = |containers: Option<Vec<ContainerStatus>>| {
             containers.map(|containers| containers.into_iter().map(state_alone).collect())
         };
         *status = k8s_openapi::api::core::v1::PodStatus {
             phase,
+            conditions: unscheduled.filter(|conditions| !conditions.is_empty()),
             container_statuses: states(status.container_statuses.take()),
             init_container_statuses: states(status.init_container_statuses.take()),
             ..Default::default()
@@ -267,6 +289,27 @@ mod tests {
         check(initialising, Some(Role::Started));
         check(json!({"phase": "Running"}), Some(Role::Started));
         check(json!({"phase": "Succeeded"}), None);
+    }
+
+    #[test]
+    fn n3_what_the_scheduler_says_is_read_while_it_has_found_no_node() {
+        let condition = |type_: &str, status: &str| json!({"type": type_, "status": status, "message": "none fits"});
+        let with = |node: Option<&str>, conditions: serde_json::Value| {
+            let mut pod = pod(json!({
+                "metadata": {"name": "p"},
+                "spec": {"nodeName": node, "containers": []},
+                "status": {"phase": "Pending", "conditions": conditions},
+            }));
+            trim(&mut pod);
+            unschedulable(&pod).map(str::to_owned)
+        };
+        let ready = condition("Ready", "False");
+        let unscheduled = condition("PodScheduled", "False");
+        let said = Some("none fits".to_owned());
+        assert_eq!(with(None, json!([ready, unscheduled])), said);
+        assert_eq!(with(Some("n"), json!([unscheduled])), None);
+        assert_eq!(with(None, json!([condition("PodScheduled", "True")])), None);
+        assert_eq!(with(None, json!([])), None);
     }
 
     #[test]

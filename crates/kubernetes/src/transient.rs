@@ -1,5 +1,8 @@
 //! Which errors of the API server are worth another try.
 
+use coscheduler_core::plan::ReasonCode;
+use coscheduler_core::refusals::refused;
+
 /// Whether the same request may succeed a moment later: the API server was not reached, had a conflict (409), asked to
 /// slow down (429) or failed (5xx). `AlreadyExists` is a 409 that another try cannot mend.
 pub fn is_transient(error: &kube::Error) -> bool {
@@ -9,6 +12,15 @@ pub fn is_transient(error: &kube::Error) -> bool {
         kube::Error::HyperError(_) | kube::Error::Service(_) => true,
         _ => false,
     }
+}
+
+/// Whether the API server could not ask an admission webhook that it has to ask.
+pub fn is_webhook_down(error: &kube::Error) -> bool {
+    let kube::Error::Api(status) = error else {
+        return false;
+    };
+    let reason = refused("", &status.message);
+    reason.code == ReasonCode::AdmissionWebhookFailed
 }
 
 #[cfg(test)]
@@ -28,6 +40,21 @@ mod tests {
         check(429, "TooManyRequests", true);
         check(500, "InternalError", true);
         check(503, "ServiceUnavailable", true);
+    }
+
+    #[test]
+    fn n3_a_webhook_that_cannot_be_called_is_told_from_other_failures() {
+        let failure = |message: &str| {
+            let status = Status::failure(message, "InternalError").with_code(500);
+            kube::Error::Api(Box::new(status))
+        };
+        let down = "Internal error occurred: failed calling webhook \"a.example.dev\": failed to call webhook: Post \
+                    \"https://a\": EOF";
+        assert!(is_webhook_down(&failure(down)));
+        assert!(is_transient(&failure(down)));
+        assert!(!is_webhook_down(&failure(
+            "Internal error occurred: etcdserver: no leader"
+        )));
     }
 
     #[test]

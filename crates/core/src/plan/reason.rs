@@ -49,7 +49,24 @@ pub enum ReasonCode {
     VolumeNodeAffinityConflict,
     /// The name of a placeholder belongs to somebody else's object (P7).
     PlaceholderNameTaken,
-    /// The API server refused a placeholder or a claim of it (N3).
+    /// A ResourceQuota does not let a placeholder or a claim of it be created (N3).
+    QuotaExceeded,
+    /// A LimitRange does not let a placeholder or a claim of it be created (N3).
+    LimitRangeViolated,
+    /// Pod Security does not let a placeholder be created (N3).
+    PodSecurityViolated,
+    /// A policy or an admission webhook has denied a placeholder or a claim of it (N3).
+    AdmissionDenied,
+    /// An admission webhook that has to be asked about a placeholder or a claim of it cannot be called (N3).
+    AdmissionWebhookFailed,
+    /// A placeholder refers to something that does not exist: a service account, a PriorityClass, a RuntimeClass, a claim
+    /// (N3).
+    ReferenceMissing,
+    /// A claim of a placeholder gets no volume, as when its StorageClass does not exist (N3).
+    ClaimNotProvisioned,
+    /// No node takes a placeholder (N3).
+    PlaceholderUnschedulable,
+    /// A placeholder or a claim of it was refused for another reason than these (N3).
     PlaceholderRefused,
     /// A pod has left a node that turns pods away (N1).
     PodEvacuated,
@@ -88,6 +105,14 @@ impl ReasonCode {
             | Self::PipelineRunInvalid
             | Self::VolumeNodeAffinityConflict
             | Self::PlaceholderNameTaken
+            | Self::QuotaExceeded
+            | Self::LimitRangeViolated
+            | Self::PodSecurityViolated
+            | Self::AdmissionDenied
+            | Self::AdmissionWebhookFailed
+            | Self::ReferenceMissing
+            | Self::ClaimNotProvisioned
+            | Self::PlaceholderUnschedulable
             | Self::PlaceholderRefused
             | Self::ClaimsNotMovable => Some(Severity::Warning),
         }
@@ -114,6 +139,14 @@ impl ReasonCode {
             Self::PipelineRunInvalid => "PipelineRunInvalid",
             Self::VolumeNodeAffinityConflict => "VolumeNodeAffinityConflict",
             Self::PlaceholderNameTaken => "PlaceholderNameTaken",
+            Self::QuotaExceeded => "QuotaExceeded",
+            Self::LimitRangeViolated => "LimitRangeViolated",
+            Self::PodSecurityViolated => "PodSecurityViolated",
+            Self::AdmissionDenied => "AdmissionDenied",
+            Self::AdmissionWebhookFailed => "AdmissionWebhookFailed",
+            Self::ReferenceMissing => "ReferenceMissing",
+            Self::ClaimNotProvisioned => "ClaimNotProvisioned",
+            Self::PlaceholderUnschedulable => "PlaceholderUnschedulable",
             Self::PlaceholderRefused => "PlaceholderRefused",
             Self::PodEvacuated => "PodEvacuated",
             Self::ClaimsNotMovable => "ClaimsNotMovable",

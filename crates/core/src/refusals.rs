@@ -1,0 +1,291 @@
+//! Why a placeholder is not there: what the control plane says when it cannot create a placeholder, give one of its claims a
+//! volume or find it a node, read into one of eight causes, with what helps (N3).
+//!
+//! These texts are written for people and are no contract. One that is not recognised becomes
+//! [`ReasonCode::PlaceholderRefused`], as it stands. What differs from one try to the next (how much of a quota is used, how
+//! many nodes there are) is left out, so that one cause is one [`Reason`] however often it is met.
+
+use std::collections::BTreeSet;
+
+use serde::Deserialize;
+
+use crate::annotations::BLOCKED;
+use crate::names::AssistantName;
+use crate::pipeline_run::PipelineRun;
+use crate::plan::{PlaceholderSpec, Reason, ReasonCode, plan};
+
+/// Everything that keeps a placeholder from being created or scheduled; the last stands for what is not recognised.
+pub const REFUSALS: [ReasonCode; 9] = [
+    ReasonCode::QuotaExceeded,
+    ReasonCode::LimitRangeViolated,
+    ReasonCode::PodSecurityViolated,
+    ReasonCode::AdmissionDenied,
+    ReasonCode::AdmissionWebhookFailed,
+    ReasonCode::ReferenceMissing,
+    ReasonCode::ClaimNotProvisioned,
+    ReasonCode::PlaceholderUnschedulable,
+    ReasonCode::PlaceholderRefused,
+];
+
+/// Bytes of foreign text in a message, so that the remedy behind it fits into an Event.
+const DETAIL_LENGTH: usize = 600;
+
+/// What client-go writes before a message that stands for several (`tools/record/events_cache.go`).
+const COMBINED: &str = "(combined from similar events): ";
+
+/// A placeholder whose StatefulSet exists, as far as it is seen waiting.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SeenPlaceholder {
+    /// Why its pod could not be created the last time, by [`failed_create`]; `None` once the pod is there.
+    pub refused: Option<Reason>,
+    /// Why a claim of it has no volume, by [`not_provisioned`]: of those that have none, in the order of the plan.
+    pub not_provisioned: Vec<Reason>,
+    /// What the scheduler said last of its pod, while that has no node.
+    pub unschedulable: Option<String>,
+}
+
+impl SeenPlaceholder {
+    /// What the placeholder waits for, the first cause first; `None` where nobody has complained.
+    fn waits_for(&self, name: &AssistantName) -> Option<Reason> {
+        let refused = self.refused.clone();
+        let not_provisioned = || self.not_provisioned.first().cloned();
+        let said = self.unschedulable.as_deref();
+        refused
+            .or_else(not_provisioned)
+            .or_else(|| unschedulable(name, said?))
+    }
+}
+
+/// What is seen of the placeholders of a run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Waits {
+    /// Why one of them is not there.
+    pub reason: Option<Reason>,
+    /// Whether each of them has its StatefulSet.
+    pub every_one_exists: bool,
+}
+
+/// What the placeholders of `run` wait for. `seen` answers `None` for one that has no StatefulSet.
+pub fn waits(
+    run: &PipelineRun,
+    seen: impl Fn(&PlaceholderSpec) -> Option<SeenPlaceholder>,
+) -> Waits {
+    let mut waits = Waits {
+        reason: None,
+        every_one_exists: true,
+    };
+    // One that cannot be planned for is told elsewhere.
+    let Ok(plan) = plan(run) else { return waits };
+    for spec in plan.action.placeholders() {
+        match seen(spec) {
+            Some(seen) => waits.reason = waits.reason.or_else(|| seen.waits_for(&spec.name)),
+            None => waits.every_one_exists = false,
+        }
+    }
+    waits
+}
+
+/// Why the API server refused to `act` ("create claim ci/source"), from its answer.
+pub fn refused(act: &str, answer: &str) -> Reason {
+    let (code, detail, remedy) = read_answer(answer);
+    told(code, format!("failed to {act}"), &detail, remedy)
+}
+
+/// Why a StatefulSet's pod could not be created, from the note of an Event `FailedCreate`. `None` for a note about a claim:
+/// another one about the pod says the same (Kubernetes 1.35, `pkg/controller/statefulset/stateful_pod_control.go`).
+pub fn failed_create(note: &str) -> Option<Reason> {
+    let note = note.strip_prefix(COMBINED).unwrap_or(note);
+    // Which of the two it is depends on the release.
+    let about_pod = ["Create Pod ", "create Pod "]
+        .iter()
+        .find_map(|verb| note.strip_prefix(verb))?;
+    let (about, answer) = about_pod.split_once(" failed error: ")?;
+    let pod = about.split(' ').next().unwrap_or_default();
+    Some(match first_claim(answer) {
+        Some((claim, answer)) => refused(&format!("create claim {claim}"), answer),
+        None => refused(&format!("create pod {pod}"), answer),
+    })
+}
+
+/// Why a claim has no volume, from the note of an Event `ProvisioningFailed` or `FailedBinding`.
+pub fn not_provisioned(claim: &str, note: &str) -> Reason {
+    let detail = note.strip_prefix(COMBINED).unwrap_or(note);
+    let class_missing = detail.starts_with("storageclass.storage.k8s.io ")
+        && detail.ends_with(" not found")
+        || detail.ends_with("no storage class is set");
+    let remedy = if class_missing {
+        "create that StorageClass, or a default one where none is named, or create the run again with one that exists"
+    } else {
+        "who provisions it tries again by itself, and its log may say more"
+    };
+    let what = format!("claim {claim} has no volume");
+    told(ReasonCode::ClaimNotProvisioned, what, detail, remedy)
+}
+
+/// Why a placeholder's pod has no node, from what the scheduler says of it. `None` while it waits for volumes that are on
+/// their way: should they not come, there is a complaint about the claim.
+fn unschedulable(name: &AssistantName, said: &str) -> Option<Reason> {
+    let detail = without_counts(said);
+    if detail.contains("pod has unbound immediate PersistentVolumeClaims") {
+        return None;
+    }
+    let what = format!("no node takes placeholder {name}");
+    let missing = detail.starts_with("persistentvolumeclaim ") && detail.ends_with(" not found");
+    Some(if missing {
+        told(ReasonCode::ReferenceMissing, what, &detail, CREATE_IT)
+    } else {
+        let remedy =
+            "add a node that meets the run's podTemplate and has room, or make room on one";
+        told(ReasonCode::PlaceholderUnschedulable, what, &detail, remedy)
+    })
+}
+
+/// Whether annotation [`BLOCKED`] of a run is to stay although nothing else is known to block it: a placeholder is not there,
+/// and whoever was refused it last has said so.
+pub fn still_refused(run: &PipelineRun, waits: &Waits) -> bool {
+    !waits.every_one_exists && said_on(run).is_some()
+}
+
+/// Which refusal annotation [`BLOCKED`] of a run tells of.
+pub fn said_on(run: &PipelineRun) -> Option<ReasonCode> {
+    #[derive(Deserialize)]
+    struct Blocked {
+        reason: String,
+    }
+    let blocked: Blocked = serde_json::from_str(run.annotations.get(BLOCKED)?).ok()?;
+    let mut codes = REFUSALS.into_iter();
+    codes.find(|code| code.as_str() == blocked.reason)
+}
+
+const CREATE_IT: &str = "create it, or create the run again with one that exists";
+
+/// What the API server's answer means, as code, text and remedy.
+fn read_answer(answer: &str) -> (ReasonCode, String, &'static str) {
+    // Those first: what others answer with is theirs, whatever it reads like.
+    if answer.starts_with("admission webhook ") {
+        return denied(answer);
+    }
+    if let Some(webhook) = failed_webhook(answer) {
+        let remedy = "bring that webhook back, or have it leave placeholders alone";
+        return (ReasonCode::AdmissionWebhookFailed, webhook, remedy);
+    }
+    let detail = match answer.split_once("\" is forbidden: ") {
+        Some((_, detail)) => detail,
+        None => answer,
+    };
+    let is = |prefix: &str, suffix: &str| detail.starts_with(prefix) && detail.ends_with(suffix);
+    let is_missing = is("error looking up service account ", " not found")
+        || is("no PriorityClass with name ", " was found")
+        || is("pod rejected: RuntimeClass ", " not found");
+    let is_policy = ["ValidatingAdmissionPolicy ", "policy "]
+        .iter()
+        .any(|prefix| detail.starts_with(prefix))
+        && detail.contains(" denied request: ");
+    if let Some(quota) = quota(detail) {
+        let remedy = "raise the quota, or let others in the namespace end";
+        return (ReasonCode::QuotaExceeded, quota, remedy);
+    }
+    let (code, remedy) = if is_missing {
+        (ReasonCode::ReferenceMissing, CREATE_IT)
+    } else if is_policy {
+        return denied(detail);
+    } else if is_limit(detail) {
+        let remedy = "change the LimitRange, or, for new runs, what placeholders (keys placeholder-cpu and \
+                      placeholder-memory) and claims ask for";
+        (ReasonCode::LimitRangeViolated, remedy)
+    } else if detail.starts_with("violates PodSecurity ") {
+        let remedy = "let the namespace enforce a lower level or a later version, or create the run again without this in \
+                      its podTemplate";
+        (ReasonCode::PodSecurityViolated, remedy)
+    } else {
+        let remedy = "the run goes on once the API server accepts it";
+        return (ReasonCode::PlaceholderRefused, answer.to_owned(), remedy);
+    };
+    (code, detail.to_owned(), remedy)
+}
+
+fn denied(detail: &str) -> (ReasonCode, String, &'static str) {
+    let remedy = "have that policy let placeholders pass (label app.kubernetes.io/managed-by: tekton-coscheduler)";
+    (ReasonCode::AdmissionDenied, detail.to_owned(), remedy)
+}
+
+/// Which webhook could not be called, and the end of the story: addresses and ports differ from call to call.
+fn failed_webhook(answer: &str) -> Option<String> {
+    let answer = answer
+        .strip_prefix("Internal error occurred: ")
+        .unwrap_or(answer);
+    let rest = answer.strip_prefix("failed calling webhook \"")?;
+    let (name, story) = rest.split_once('"')?;
+    let end = story.rsplit(": ").next().unwrap_or_default();
+    Some(format!("webhook \"{name}\" cannot be called: {end}"))
+}
+
+/// What a quota says, without how much of it is used at the moment
+/// (`k8s.io/apiserver/pkg/admission/plugin/resourcequota/controller.go`).
+fn quota(detail: &str) -> Option<String> {
+    let prefixes = [
+        "exceeded quota: ",
+        "failed quota: ",
+        "insufficient quota to ",
+        "status unknown for quota: ",
+    ];
+    if !prefixes.iter().any(|prefix| detail.starts_with(prefix)) {
+        return None;
+    }
+    let unused = detail.split_once(", used: ").and_then(|(before, after)| {
+        let (_, limited) = after.split_once(", limited: ")?;
+        Some(format!("{before}, limited: {limited}"))
+    });
+    Some(unused.unwrap_or_else(|| detail.to_owned()))
+}
+
+/// Whether a LimitRange says so; several of its sentences come in brackets
+/// (`plugin/pkg/admission/limitranger/admission.go`).
+fn is_limit(detail: &str) -> bool {
+    let detail = detail.strip_prefix('[').unwrap_or(detail);
+    let bound = detail.starts_with("minimum ") || detail.starts_with("maximum ");
+    bound && detail.contains(" usage per ") || detail.contains(" max limit to request ratio per ")
+}
+
+/// The claim that a pod could not be created for, and the answer about it: of several the first by name, as they come in any
+/// order.
+fn first_claim(answer: &str) -> Option<(&str, &str)> {
+    const MARK: &str = "failed to create PVC ";
+    let list = answer
+        .strip_prefix('[')
+        .and_then(|rest| rest.strip_suffix(']'));
+    let claims = list.unwrap_or(answer).strip_prefix(MARK)?;
+    let between = format!(", {MARK}");
+    let claims = claims.split(between.as_str());
+    claims.filter_map(|claim| claim.split_once(": ")).min()
+}
+
+/// What keeps the nodes from taking a pod, without how many of them each, and without what preemption and others could do
+/// about it, which come in a sentence of their own (`pkg/scheduler/framework/types.go`, `FitError`).
+fn without_counts(said: &str) -> String {
+    let said = match said.split_once(" nodes are available: ") {
+        Some((number, said)) if number.starts_with("0/") => said.split(". ").next().unwrap_or(said),
+        _ => said,
+    };
+    let reasons: BTreeSet<&str> = said
+        .trim_end_matches('.')
+        .split(", ")
+        .map(|reason| match reason.split_once(' ') {
+            Some((number, reason)) if number.bytes().all(|byte| byte.is_ascii_digit()) => reason,
+            _ => reason,
+        })
+        .collect();
+    reasons.into_iter().collect::<Vec<_>>().join(", ")
+}
+
+fn told(code: ReasonCode, what: String, detail: &str, remedy: &str) -> Reason {
+    let detail = if detail.len() <= DETAIL_LENGTH {
+        detail.to_owned()
+    } else {
+        format!("{}…", &detail[..detail.floor_char_boundary(DETAIL_LENGTH)])
+    };
+    Reason::new(code, format!("{what}: {detail}; {remedy}"))
+}
+
+#[cfg(test)]
+mod tests;

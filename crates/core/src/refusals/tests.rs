@@ -1,0 +1,283 @@
+//! Each text as the control plane of Kubernetes 1.35 wrote it, and what is read of it.
+
+use super::*;
+
+const POD: &str = "affinity-assistant-0123456789-0";
+const SET: &str = "affinity-assistant-0123456789";
+
+fn name() -> AssistantName {
+    SET.parse().unwrap()
+}
+
+/// The note of an Event `FailedCreate` with this error.
+fn note(error: &str) -> String {
+    format!("Create Pod {POD} in StatefulSet {SET} failed error: {error}")
+}
+
+/// The API server's answer about the pod, as a StatefulSet's Event has it.
+#[track_caller]
+fn pod(answer: &str, code: ReasonCode, detail: &str) {
+    let reason = failed_create(&note(answer)).unwrap();
+    assert_eq!(reason.code, code);
+    let begins = format!("failed to create pod {POD}: {detail}; ");
+    assert!(
+        reason.message.starts_with(&begins) && reason.message.len() > begins.len(),
+        "{}",
+        reason.message
+    );
+}
+
+#[test]
+fn n3_a_refused_pod_is_read_into_its_cause() {
+    let forbidden = |why: &str| format!("pods \"{POD}\" is forbidden: {why}");
+    let as_it_stands = |why: &str, code| pod(&forbidden(why), code, why);
+
+    pod(
+        &forbidden("exceeded quota: none, requested: pods=1, used: pods=7, limited: pods=0"),
+        ReasonCode::QuotaExceeded,
+        "exceeded quota: none, requested: pods=1, limited: pods=0",
+    );
+    as_it_stands(
+        "failed quota: compute: must specify limits.cpu for: affinity-assistant",
+        ReasonCode::QuotaExceeded,
+    );
+    as_it_stands(
+        "status unknown for quota: none, resources: pods",
+        ReasonCode::QuotaExceeded,
+    );
+    for limit in [
+        "maximum cpu usage per Container is 10m, but limit is 50m",
+        "[maximum cpu usage per Container is 10m, but limit is 50m, minimum memory usage per Pod is 1Gi, but request is 100Mi]",
+        "cpu max limit to request ratio per Container is 2, but provided ratio is 4.000000",
+    ] {
+        as_it_stands(limit, ReasonCode::LimitRangeViolated);
+    }
+    as_it_stands(
+        "violates PodSecurity \"baseline:v1.28\": forbidden sysctls (net.ipv4.tcp_keepalive_time)",
+        ReasonCode::PodSecurityViolated,
+    );
+    as_it_stands(
+        "ValidatingAdmissionPolicy 'no-placeholders' with binding 'in-ci' denied request: not here",
+        ReasonCode::AdmissionDenied,
+    );
+    for missing in [
+        "error looking up service account ci/builder: serviceaccount \"builder\" not found",
+        "no PriorityClass with name urgent was found",
+        "pod rejected: RuntimeClass \"gvisor\" not found",
+    ] {
+        as_it_stands(missing, ReasonCode::ReferenceMissing);
+    }
+    let webhook = "admission webhook \"policy.example.dev\" denied the request: pods \"x\" is forbidden: exceeded quota: \
+                   none, requested: pods=1, used: pods=0, limited: pods=0";
+    pod(webhook, ReasonCode::AdmissionDenied, webhook);
+    pod(
+        "Internal error occurred: failed calling webhook \"down.example.dev\": failed to call webhook: Post \
+         \"https://127.0.0.1:1/validate?timeout=1s\": dial tcp 127.0.0.1:1: connect: connection refused",
+        ReasonCode::AdmissionWebhookFailed,
+        "webhook \"down.example.dev\" cannot be called: connection refused",
+    );
+    let other =
+        forbidden("pod node label selector conflicts with its namespace node label selector");
+    pod(&other, ReasonCode::PlaceholderRefused, &other);
+}
+
+#[test]
+fn n3_what_one_cause_is_said_in_is_one_reason() {
+    let quota = |used: &str| {
+        let error = format!(
+            "pods \"{POD}\" is forbidden: exceeded quota: none, requested: pods=1, used: pods={used}, limited: pods=9"
+        );
+        note(&error)
+    };
+    let once = failed_create(&quota("9"));
+    assert!(once.is_some());
+    assert_eq!(failed_create(&quota("10")), once);
+    let combined = format!("(combined from similar events): {}", quota("11"));
+    assert_eq!(failed_create(&combined), once);
+    let earlier = quota("9").replace("Create Pod", "create Pod");
+    assert_eq!(failed_create(&earlier), once);
+}
+
+#[test]
+fn n3_a_refused_claim_is_told_once_whichever_event_says_so() {
+    let refusal = |claim: &str| {
+        format!(
+            "persistentvolumeclaims \"{claim}-{POD}\" is forbidden: exceeded quota: none, requested: requests.storage=1Gi, \
+             used: requests.storage=0, limited: requests.storage=0"
+        )
+    };
+    let failed = |claim: &str| format!("failed to create PVC {claim}-{POD}: {}", refusal(claim));
+    let one = failed_create(&note(&failed("pvc-a"))).unwrap();
+    assert_eq!(one.code, ReasonCode::QuotaExceeded);
+    assert!(
+        one.message.starts_with(&format!(
+            "failed to create claim pvc-a-{POD}: exceeded quota: none, requested: requests.storage=1Gi, limited: "
+        )),
+        "{}",
+        one.message
+    );
+    for (first, second) in [("pvc-a", "pvc-b"), ("pvc-b", "pvc-a")] {
+        let both = format!("[{}, {}]", failed(first), failed(second));
+        assert_eq!(failed_create(&note(&both)), Some(one.clone()));
+    }
+    let about_claim = format!(
+        "Create Claim pvc-a-{POD} for Pod {POD} in StatefulSet {SET} failed error: {}",
+        refusal("pvc-a")
+    );
+    assert_eq!(failed_create(&about_claim), None);
+}
+
+#[test]
+fn n3_a_write_of_ours_that_is_refused_is_read_alike() {
+    let answer = format!(
+        "statefulsets.apps \"{SET}\" is forbidden: exceeded quota: none, requested: count/statefulsets.apps=1, used: \
+         count/statefulsets.apps=1, limited: count/statefulsets.apps=0"
+    );
+    let reason = refused(&format!("create StatefulSet ci/{SET}"), &answer);
+    assert_eq!(reason.code, ReasonCode::QuotaExceeded);
+    assert_eq!(
+        reason.message,
+        format!(
+            "failed to create StatefulSet ci/{SET}: exceeded quota: none, requested: count/statefulsets.apps=1, limited: \
+             count/statefulsets.apps=0; raise the quota, or let others in the namespace end"
+        )
+    );
+    let long = refused("create claim ci/source", &"é".repeat(1000));
+    assert!(long.message.len() < 1024, "{}", long.message.len());
+}
+
+#[test]
+fn n3_a_claim_without_a_volume_says_what_helps() {
+    #[track_caller]
+    fn check(note: &str, remedy: &str) {
+        let reason = not_provisioned("source", note);
+        assert_eq!(reason.code, ReasonCode::ClaimNotProvisioned);
+        let begins = format!("claim source has no volume: {note}; ");
+        let told = reason.message.strip_prefix(&begins);
+        assert!(
+            told.is_some_and(|told| told.contains(remedy)),
+            "{}",
+            reason.message
+        );
+    }
+    let missing = "storageclass.storage.k8s.io \"fast\" not found";
+    check(missing, "create that StorageClass");
+    check(
+        "no persistent volumes available for this claim and no storage class is set",
+        "a default one",
+    );
+    let failed = "failed to provision volume with StorageClass \"fast\": rpc error: code = ResourceExhausted desc = full";
+    check(failed, "tries again by itself");
+    let combined = format!("(combined from similar events): {missing}");
+    assert_eq!(
+        not_provisioned("source", &combined),
+        not_provisioned("source", missing)
+    );
+}
+
+fn pending(said: &str) -> Option<Reason> {
+    let seen = SeenPlaceholder {
+        unschedulable: Some(said.to_owned()),
+        ..SeenPlaceholder::default()
+    };
+    seen.waits_for(&name())
+}
+
+#[test]
+fn n3_a_placeholder_without_a_node_is_told_without_the_numbers_of_the_moment() {
+    let said = |nodes, tainted, other| {
+        pending(&format!(
+            "0/{nodes} nodes are available: {tainted} node(s) had untolerated taint(s), {other} node(s) didn't match Pod's node \
+             affinity/selector. no new claims to deallocate, preemption: 0/{nodes} nodes are available: {nodes} Preemption is \
+             not helpful for scheduling."
+        ))
+        .unwrap()
+    };
+    let reason = said(5, 1, 4);
+    assert_eq!(reason.code, ReasonCode::PlaceholderUnschedulable);
+    assert!(
+        reason.message.starts_with(&format!(
+            "no node takes placeholder {SET}: node(s) didn't match Pod's node affinity/selector, node(s) had untolerated \
+             taint(s); "
+        )),
+        "{}",
+        reason.message
+    );
+    assert_eq!(said(300, 12, 288), reason);
+    let gated = pending("Scheduling is blocked due to non-empty scheduling gates").unwrap();
+    assert_eq!(gated.code, ReasonCode::PlaceholderUnschedulable);
+    assert!(gated.message.contains("scheduling gates"));
+}
+
+#[test]
+fn n3_a_claim_that_does_not_exist_is_told_and_a_volume_on_its_way_is_not() {
+    let missing =
+        pending("0/5 nodes are available: persistentvolumeclaim \"data\" not found. not found")
+            .unwrap();
+    assert_eq!(missing.code, ReasonCode::ReferenceMissing);
+    assert!(
+        missing
+            .message
+            .contains(": persistentvolumeclaim \"data\" not found; ")
+    );
+    let unbound =
+        "0/5 nodes are available: pod has unbound immediate PersistentVolumeClaims. not found";
+    assert_eq!(pending(unbound), None);
+}
+
+#[test]
+fn n3_the_first_cause_is_told_first() {
+    let missing = not_provisioned("source", "storageclass.storage.k8s.io \"fast\" not found");
+    let mut seen = SeenPlaceholder {
+        refused: failed_create(&note(
+            "pods \"x\" is forbidden: no PriorityClass with name urgent was found",
+        )),
+        not_provisioned: vec![missing],
+        unschedulable: Some(
+            "0/0 nodes are available: pod has unbound immediate PersistentVolumeClaims. not found"
+                .to_owned(),
+        ),
+    };
+    let code = |seen: &SeenPlaceholder| seen.waits_for(&name()).map(|reason| reason.code);
+    assert_eq!(code(&seen), Some(ReasonCode::ReferenceMissing));
+    seen.refused = None;
+    assert_eq!(code(&seen), Some(ReasonCode::ClaimNotProvisioned));
+    seen.not_provisioned.clear();
+    assert_eq!(code(&seen), None);
+}
+
+#[test]
+fn n3_a_refusal_stays_on_the_run_until_its_placeholders_exist() {
+    #[track_caller]
+    fn check(annotation: Option<&str>, exist: bool, expect: bool) {
+        let mut run = PipelineRun::default();
+        if let Some(annotation) = annotation {
+            run.annotations
+                .insert(BLOCKED.to_owned(), annotation.to_owned());
+        }
+        let waits = Waits {
+            reason: None,
+            every_one_exists: exist,
+        };
+        assert_eq!(still_refused(&run, &waits), expect, "{annotation:?}");
+    }
+    let refused = refused("create StatefulSet ci/x", "no").to_annotation();
+    check(Some(&refused), false, true);
+    check(Some(&refused), true, false);
+    check(None, false, false);
+    check(Some("{}"), false, false);
+    check(
+        Some(r#"{"reason": "VolumeNodeAffinityConflict", "message": ""}"#),
+        false,
+        false,
+    );
+}
+
+#[test]
+fn n3_every_cause_has_a_code_of_its_own_and_is_a_warning() {
+    let codes: BTreeSet<_> = REFUSALS.iter().map(|code| code.as_str()).collect();
+    assert_eq!(codes.len(), REFUSALS.len());
+    for code in REFUSALS {
+        assert_eq!(code.told(), Some(crate::plan::Severity::Warning));
+    }
+}

@@ -1,0 +1,127 @@
+//! What controllers complain about in Events on a placeholder's StatefulSet and on claims (N3), as `core` reads it.
+
+use coscheduler_core::names::AssistantName;
+use coscheduler_core::plan::Reason;
+use coscheduler_core::refusals::{failed_create, not_provisioned};
+use k8s_openapi::api::events::v1::Event;
+
+/// The Events in which they do, by reason and as a field selector: one watch each, as selectors know no "or".
+pub const WATCHES: [(&str, &str); 3] = [
+    (
+        "FailedCreate",
+        "regarding.kind=StatefulSet,reason=FailedCreate",
+    ),
+    (
+        "ProvisioningFailed",
+        "regarding.kind=PersistentVolumeClaim,reason=ProvisioningFailed",
+    ),
+    (
+        "FailedBinding",
+        "regarding.kind=PersistentVolumeClaim,reason=FailedBinding",
+    ),
+];
+
+/// A complaint about an object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Complaint {
+    /// What kind of object it is about.
+    pub about: About,
+    /// The namespace of object and Event.
+    pub namespace: String,
+    /// The object's name.
+    pub name: String,
+    /// The object's uid.
+    pub uid: String,
+    /// What is wrong with it.
+    pub reason: Reason,
+    /// The Event's name.
+    pub event: String,
+    /// The Event's version.
+    pub version: String,
+}
+
+/// What a complaint is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum About {
+    /// A StatefulSet that could not create its pod.
+    StatefulSet,
+    /// A claim that has no volume.
+    Claim,
+}
+
+/// Reads an Event. `None` for one about something that cannot be a placeholder's, and for one that says what another one
+/// says.
+pub fn read(event: Event) -> Option<Complaint> {
+    let regarding = event.regarding?;
+    let name = regarding.name?;
+    let note = event.note?;
+    let (about, reason) = match regarding.kind.as_deref()? {
+        "StatefulSet" => {
+            name.parse::<AssistantName>().ok()?;
+            (About::StatefulSet, failed_create(&note)?)
+        }
+        "PersistentVolumeClaim" => (About::Claim, not_provisioned(&name, &note)),
+        _ => return None,
+    };
+    Some(Complaint {
+        about,
+        namespace: event.metadata.namespace?,
+        name,
+        uid: regarding.uid?,
+        reason,
+        event: event.metadata.name?,
+        version: event.metadata.resource_version?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use coscheduler_core::plan::ReasonCode;
+    use serde_json::json;
+
+    fn event(kind: &str, name: &str, note: &str) -> Event {
+        serde_json::from_value(json!({
+            "metadata": {"namespace": "ci", "name": format!("{name}.18a2"), "resourceVersion": "7"},
+            "regarding": {"kind": kind, "namespace": "ci", "name": name, "uid": "u"},
+            "eventTime": null, "note": note,
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn n3_an_event_about_a_placeholder_or_a_claim_is_a_complaint() {
+        let set = "affinity-assistant-0123456789";
+        let note = format!("Create Pod {set}-0 in StatefulSet {set} failed error: no");
+        let complaint = read(event("StatefulSet", set, &note)).unwrap();
+        assert_eq!(complaint.reason.code, ReasonCode::PlaceholderRefused);
+        assert_eq!(
+            Complaint {
+                reason: Reason::new(complaint.reason.code, ""),
+                ..complaint
+            },
+            Complaint {
+                about: About::StatefulSet,
+                namespace: "ci".to_owned(),
+                name: set.to_owned(),
+                uid: "u".to_owned(),
+                reason: Reason::new(ReasonCode::PlaceholderRefused, ""),
+                event: format!("{set}.18a2"),
+                version: "7".to_owned(),
+            }
+        );
+        let claim = read(event("PersistentVolumeClaim", "source", "no")).unwrap();
+        assert_eq!(claim.about, About::Claim);
+        assert_eq!(claim.reason.code, ReasonCode::ClaimNotProvisioned);
+    }
+
+    #[test]
+    fn an_event_about_anything_else_is_none() {
+        let note = "Create Pod web-0 in StatefulSet web failed error: no";
+        assert_eq!(read(event("StatefulSet", "web", note)), None);
+        assert_eq!(
+            read(event("Pod", "affinity-assistant-0123456789", note)),
+            None
+        );
+    }
+}
