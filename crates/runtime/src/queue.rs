@@ -36,6 +36,8 @@ pub enum Outcome {
     Done,
     /// Try again after a backoff.
     Retry,
+    /// Nothing has failed, and the key is to be worked on again after this time, or earlier where it is pushed.
+    Later(Duration),
 }
 
 /// How work is spread and retried.
@@ -116,7 +118,7 @@ impl QueueMetrics {
         QueueMetrics {
             reconciles: metrics.register(
                 "reconciles",
-                "Keys worked on, by what became of it: done, or retry after a backoff",
+                "Keys worked on, by what became of it: done, retry after a backoff, or look again later",
                 Family::default(),
             ),
             seconds: metrics.register(
@@ -126,7 +128,7 @@ impl QueueMetrics {
             ),
             keys: metrics.register(
                 "queue_keys",
-                "Keys in a work queue: ready to be worked on, being worked on, or waiting for a retry",
+                "Keys in a work queue: ready to be worked on, being worked on, or waiting for their time",
                 Family::default(),
             ),
         }
@@ -136,6 +138,7 @@ impl QueueMetrics {
         let outcome = match outcome {
             Outcome::Done => "done",
             Outcome::Retry => "retry",
+            Outcome::Later(_) => "later",
         };
         let labels = ReconcileLabels { queue, outcome };
         self.reconciles.get_or_create(&labels).inc();
@@ -285,13 +288,17 @@ impl<K: Clone + Eq + Hash> Schedule<K> {
         };
         let again = matches!(state.stage, Stage::Working { again: true });
         match outcome {
-            Outcome::Done if again => {
+            Outcome::Done | Outcome::Later(_) if again => {
                 state.backoff = None;
                 state.stage = Stage::Ready;
                 self.ready.push_back(key);
             }
             Outcome::Done => {
                 self.keys.remove(&key);
+            }
+            Outcome::Later(delay) => {
+                state.backoff = None;
+                state.stage = Stage::Waiting(self.retries.insert(key, delay));
             }
             Outcome::Retry => {
                 let delay = state
@@ -315,86 +322,4 @@ fn backoff(options: Options) -> ExponentialBackoff {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::sync::Arc;
-    use std::sync::atomic::{AtomicUsize, Ordering};
-    use tokio::sync::{Notify, Semaphore};
-
-    const QUICK: Options = Options {
-        concurrency: 4,
-        first_retry: Duration::from_millis(1),
-        longest_retry: Duration::from_millis(2),
-    };
-
-    #[tokio::test]
-    async fn a_key_pushed_during_its_work_is_worked_on_once_more() {
-        let metrics = Metrics::new(crate::Service::EXAMPLE);
-        let (queue, worker) = queue("test", QUICK, &metrics);
-        let shutdown = CancellationToken::new();
-        let runs = Arc::new(AtomicUsize::new(0));
-        let gate = Arc::new(Semaphore::new(0));
-        let started = Arc::new(Notify::new());
-        queue.push("run");
-        let task = tokio::spawn({
-            let (shutdown, runs) = (shutdown.clone(), runs.clone());
-            let (gate, started) = (gate.clone(), started.clone());
-            worker.run(shutdown, move |_| {
-                let (runs, gate, started) = (runs.clone(), gate.clone(), started.clone());
-                async move {
-                    started.notify_one();
-                    gate.acquire().await.unwrap().forget();
-                    runs.fetch_add(1, Ordering::SeqCst);
-                    Outcome::Done
-                }
-            })
-        });
-        started.notified().await;
-        queue.push("run");
-        queue.push("run");
-        // The worker takes both in before the work under way may end; else the second could start a third run.
-        tokio::task::yield_now().await;
-        gate.add_permits(1);
-        started.notified().await;
-        gate.add_permits(1);
-        drop(queue);
-        task.await.unwrap();
-        assert_eq!(runs.load(Ordering::SeqCst), 2);
-    }
-
-    #[tokio::test]
-    async fn failed_work_is_retried_until_it_succeeds() {
-        let metrics = Metrics::new(crate::Service::EXAMPLE);
-        let (queue, worker) = queue("test", QUICK, &metrics);
-        let shutdown = CancellationToken::new();
-        let runs = Arc::new(AtomicUsize::new(0));
-        let done = Arc::new(Notify::new());
-        queue.push(7);
-        let task = tokio::spawn({
-            let (shutdown, runs, done) = (shutdown.clone(), runs.clone(), done.clone());
-            worker.run(shutdown, move |_| {
-                let (runs, done) = (runs.clone(), done.clone());
-                async move {
-                    if runs.fetch_add(1, Ordering::SeqCst) < 4 {
-                        return Outcome::Retry;
-                    }
-                    done.notify_one();
-                    Outcome::Done
-                }
-            })
-        });
-        done.notified().await;
-        shutdown.cancel();
-        task.await.unwrap();
-        assert_eq!(runs.load(Ordering::SeqCst), 5);
-        let encoded = metrics.encode().unwrap();
-        for line in [
-            r#"coscheduler_reconciles_total{queue="test",outcome="done"} 1"#,
-            r#"coscheduler_reconciles_total{queue="test",outcome="retry"} 4"#,
-            r#"coscheduler_reconcile_seconds_count{queue="test"} 5"#,
-            r#"coscheduler_queue_keys{queue="test",stage="retrying"} 0"#,
-        ] {
-            assert!(encoded.lines().any(|found| found == line), "{encoded}");
-        }
-    }
-}
+mod tests;
