@@ -7,7 +7,6 @@ use integration_tests::runs::run;
 use integration_tests::stack::Stack;
 use integration_tests::{Scene, shared_on};
 use k8s_openapi::api::apps::v1::StatefulSet;
-use k8s_openapi::api::core::v1::ResourceQuota;
 use k8s_openapi::api::events::v1::Event;
 use kube::ResourceExt as _;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
@@ -201,35 +200,6 @@ fn p7_a_name_that_is_taken_is_told_once_and_the_run_goes_on_when_it_is_free() ->
         scene.succeeds("clash").await?;
         assert_eq!(scene.told_so_far("clash").await?.len(), 1);
         assert_eq!(tellings(&scene, mark)?, ["create events"]);
-        scene.nothing_left_but(&[]).await
-    })
-}
-
-#[test]
-fn n3_a_placeholder_that_the_api_server_refuses_is_told_and_comes_when_it_may() -> Outcome {
-    shared(async |scene| {
-        let quota: ResourceQuota = serde_json::from_value(json!({
-            "metadata": {"name": "none"},
-            "spec": {"hard": {"count/statefulsets.apps": "0"}},
-        }))?;
-        let quotas = scene.api::<ResourceQuota>();
-        quotas.create(&PostParams::default(), &quota).await?;
-        scene
-            .until("none", "counts", |quota: Option<&ResourceQuota>| {
-                quota.is_some_and(|quota| {
-                    quota
-                        .status
-                        .as_ref()
-                        .is_some_and(|status| status.used.is_some())
-                })
-            })
-            .await?;
-        let poor = run("poor").in_mode("pipelineruns").task("one", &[], &[]);
-        scene.submit(poor).await?;
-        let told = scene.told("poor", "PlaceholderRefused").await?;
-        assert!(told[0].1.contains("exceeded quota"), "{told:?}");
-        quotas.delete("none", &DeleteParams::default()).await?;
-        scene.succeeds("poor").await?;
         scene.nothing_left_but(&[]).await
     })
 }

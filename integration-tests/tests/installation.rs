@@ -20,7 +20,9 @@ use k8s_openapi::api::admissionregistration::v1::{
 use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
 use k8s_openapi::api::authorization::v1::{SelfSubjectRulesReview, SubjectRulesReviewStatus};
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::{ConfigMap, Namespace, PersistentVolumeClaim, Pod, Secret};
+use k8s_openapi::api::core::v1::{
+    ConfigMap, Namespace, PersistentVolumeClaim, Pod, ResourceQuota, Secret,
+};
 use k8s_openapi::api::networking::v1::{NetworkPolicy, NetworkPolicyPeer, NetworkPolicyPort};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
@@ -455,6 +457,37 @@ async fn use_every_right(scene: &Scene<'_>) -> Outcome {
     .await?;
     sets.delete(name, &DeleteParams::background()).await?;
     scene.succeeds("clash").await?;
+    scene.nothing_left_but(&[]).await?;
+
+    // A placeholder's pod that a quota does not let be created.
+    let none: ResourceQuota = serde_json::from_value(json!({
+        "metadata": {"name": "none"}, "spec": {"hard": {"pods": "0"}},
+    }))?;
+    let quotas = scene.api::<ResourceQuota>();
+    quotas.create(&PostParams::default(), &none).await?;
+    scene
+        .until("none", "counts", |quota: Option<&ResourceQuota>| {
+            let status = quota.and_then(|quota| quota.status.as_ref());
+            status.is_some_and(|status| status.used.is_some())
+        })
+        .await?;
+    let mark = scene.mark()?;
+    // Tekton waits a minute when a task's pod exceeds a quota: this one has none.
+    let poor = run("poor").task("gate", &[], &[]).with(
+        "taskSpec",
+        json!({"apiVersion": "example.dev/v1", "kind": "Wait", "spec": {}}),
+    );
+    scene.submit(poor).await?;
+    seen(scene, mark, |right| {
+        right.verb == "patch" && right.resource == "statefulsets"
+    })
+    .await?;
+    quotas.delete("none", &DeleteParams::default()).await?;
+    scene.placeholder().await?;
+    scene
+        .api::<PipelineRun>()
+        .delete("poor", &DeleteParams::background())
+        .await?;
     scene.nothing_left_but(&[]).await?;
 
     // A run that is marked as one that waits, and does not.

@@ -2,6 +2,7 @@
 //! watches. Reducers only (`apply`, `delete`, `retain`): no I/O, no decisions.
 
 mod claims;
+mod complaints;
 mod identities;
 mod kind;
 mod nodes;
@@ -17,11 +18,15 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use tokio::sync::{broadcast, watch};
 
 use coscheduler_core::evacuate::Node;
+use coscheduler_core::labels::INSTANCE;
 use coscheduler_core::pipeline_run::PipelineRun;
+use coscheduler_kubernetes::complaints::About;
 use coscheduler_kubernetes::pods;
 
 use claims::Claims;
 pub(crate) use claims::KnownClaim;
+use complaints::Complaints;
+pub(crate) use complaints::Watch;
 use identities::Identities;
 pub(crate) use kind::{Kind, is_newer};
 use parts::Parts;
@@ -72,13 +77,14 @@ pub(crate) struct Cache {
     changes: broadcast::Sender<Change>,
 }
 
-/// The runs with what belongs to them, who they are, and every claim and node.
+/// The runs with what belongs to them, who they are, every claim and node, and what is wrong with them.
 #[derive(Debug, Default)]
 struct Index {
     runs: HashMap<RunKey, Run>,
     parts: Parts,
     identities: Identities,
     claims: Claims,
+    complaints: Complaints,
     nodes: HashMap<String, Node>,
 }
 
@@ -256,8 +262,15 @@ impl Cache {
         }
         index.claims.used(key, was.as_ref(), is.as_ref());
         index.identities.replace(was, is);
+        if let Some(run) = index.runs.get(key) {
+            index.complaints.settle(&key.namespace, run);
+        }
         // Sent under the lock, so that changes leave in the order in which they happened.
         for change in view::changes(before, after) {
+            if change.deleted {
+                let set = (key.namespace.clone(), change.placeholder.name.clone());
+                index.complaints.forget(About::StatefulSet, set);
+            }
             // A send fails only while nobody listens.
             drop(self.changes.send(change));
         }
@@ -285,6 +298,12 @@ impl Run {
     /// The run itself, where it is known.
     pub(crate) fn itself(&self) -> Option<Arc<PipelineRun>> {
         self.pipeline_run.values().next().cloned()
+    }
+
+    /// The pod of the placeholder with this name.
+    pub(crate) fn placeholder_pod(&self, name: &str) -> Option<&Arc<Pod>> {
+        let mut pods = self.pods.values();
+        pods.find(|pod| pods::is_placeholder(pod) && pods::label(pod, INSTANCE) == Some(name))
     }
 
     fn has_objects(&self) -> bool {

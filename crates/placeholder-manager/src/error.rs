@@ -1,7 +1,9 @@
 //! Why a call could not be carried out, and the one place where that becomes a gRPC status.
 
 use coscheduler_core::plan::{Reason, ReasonCode};
+use coscheduler_core::refusals::refused;
 use coscheduler_core::violation::Violation;
+use coscheduler_kubernetes::transient::is_webhook_down;
 use coscheduler_proto::error::{bad_request, with_reason};
 use tonic::{Code, Status};
 
@@ -82,22 +84,29 @@ impl Error {
 
     /// What the run's author is told about it; `None` for what passes by itself, or is none of the author's making.
     pub(crate) fn to_reason(&self) -> Option<Reason> {
-        let code = match self {
-            Self::NameTaken { .. } => ReasonCode::PlaceholderNameTaken,
+        let reason = match self {
+            Self::NameTaken { .. } => Reason::new(ReasonCode::PlaceholderNameTaken, self.message()),
             Self::Kubernetes {
-                transient: false, ..
-            } => ReasonCode::PlaceholderRefused,
+                act,
+                source,
+                transient,
+            } => {
+                let kube::Error::Api(status) = source.as_ref() else {
+                    return None;
+                };
+                if *transient && !is_webhook_down(source) {
+                    return None;
+                }
+                refused(act, &status.message)
+            }
             Self::BadRequest(_)
             | Self::Mismatch { .. }
             | Self::NotSeen { .. }
             | Self::Terminating { .. }
             | Self::OutOfReach { .. }
-            | Self::NotReady { .. }
-            | Self::Kubernetes {
-                transient: true, ..
-            } => return None,
+            | Self::NotReady { .. } => return None,
         };
-        Some(Reason::new(code, self.message()))
+        Some(reason)
     }
 
     /// The error with what the API server said.

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use futures::StreamExt as _;
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::events::v1::Event as ObjectEvent;
 use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client, Resource, ResourceExt as _};
@@ -19,6 +20,7 @@ use tracing::warn;
 use coscheduler_core::annotations;
 use coscheduler_core::evacuate;
 use coscheduler_core::pipeline_run::PipelineRun as View;
+use coscheduler_kubernetes::complaints::{self, Complaint, WATCHES};
 use coscheduler_kubernetes::labels::{MANAGED_BY, PIPELINE_RUN_UID, TEKTON_COSCHEDULER};
 use coscheduler_kubernetes::pipeline_run::{self, PipelineRun};
 use coscheduler_kubernetes::{claims, nodes, pods, volumes};
@@ -26,7 +28,7 @@ use coscheduler_runtime::lease::Leadership;
 use coscheduler_runtime::queue::Queue;
 use coscheduler_runtime::{Condition, Process};
 
-use crate::cache::{Cache, Kind, ObjectKey, RunKey};
+use crate::cache::{Cache, Kind, ObjectKey, RunKey, Watch};
 
 /// The work that a change of a run's objects may bring.
 #[derive(Clone, Debug)]
@@ -37,13 +39,16 @@ pub(crate) struct Queues {
     pub evacuation: Queue<RunKey>,
     /// For [`Notices`](crate::notices::Notices).
     pub notices: Queue<RunKey>,
+    /// For [`Retries`](crate::retries::Retries).
+    pub retries: Queue<RunKey>,
 }
 
 impl Queues {
     fn push(&self, run: RunKey) {
         self.clean_up.push(run.clone());
         self.evacuation.push(run.clone());
-        self.notices.push(run);
+        self.notices.push(run.clone());
+        self.retries.push(run);
     }
 }
 
@@ -114,6 +119,9 @@ pub(crate) fn spawn(
             |node| Seen::Is(nodes::view(&node)),
         ),
     );
+    listen::<0>(process, client, &follower);
+    listen::<1>(process, client, &follower);
+    listen::<2>(process, client, &follower);
     process.spawn(
         "watch pods",
         follower("Pod").follow(Api::<Pod>::all(client.clone()), of_runs, |mut pod| {
@@ -123,13 +131,32 @@ pub(crate) fn spawn(
     );
 }
 
+/// Follows the Events of one of [`WATCHES`].
+fn listen<const WATCH: Watch>(
+    process: &Process,
+    client: &Client,
+    follower: &impl Fn(&'static str) -> Follower,
+) {
+    let (reason, selector) = WATCHES[WATCH];
+    process.spawn(
+        format!("watch Events {reason}"),
+        follower(reason).follow(
+            Api::<ObjectEvent>::all(client.clone()),
+            watcher::Config::default().fields(selector),
+            |event| {
+                complaints::read(event).map_or(Seen::Unreadable, |it| Seen::Is(Heard::<WATCH>(it)))
+            },
+        ),
+    );
+}
+
 /// What an object turns out to be, once read.
 enum Seen<K> {
     /// One that the cache keeps.
     Is(K),
     /// One that it does not keep (any more).
     IsNot(K),
-    /// One that cannot be read.
+    /// One that cannot be read, or says nothing.
     Unreadable,
 }
 
@@ -253,6 +280,29 @@ impl Fed for evacuate::Node {
 
     fn retain(listed: &HashSet<Self::Id>, cache: &Cache) -> Vec<RunKey> {
         cache.retain_nodes(listed)
+    }
+}
+
+/// A complaint that one of [`WATCHES`] has brought.
+struct Heard<const WATCH: Watch>(Complaint);
+
+impl<const WATCH: Watch> Fed for Heard<WATCH> {
+    type Id = ObjectKey;
+
+    fn id(&self) -> Option<Self::Id> {
+        Some((self.0.namespace.clone(), self.0.event.clone()))
+    }
+
+    fn apply(self, cache: &Cache) -> Vec<RunKey> {
+        cache.apply_complaint(WATCH, self.0)
+    }
+
+    fn delete(&self, cache: &Cache) -> Vec<RunKey> {
+        cache.delete_complaint(&self.0)
+    }
+
+    fn retain(listed: &HashSet<Self::Id>, cache: &Cache) -> Vec<RunKey> {
+        cache.retain_complaints(WATCH, listed)
     }
 }
 

@@ -14,12 +14,15 @@ mod cache;
 mod ensure;
 mod error;
 mod evacuate;
+#[cfg(test)]
+mod fixtures;
 mod follow;
 mod grpc;
 mod identity;
 mod notices;
 mod objects;
 mod release;
+mod retries;
 mod sweep;
 mod volumes;
 
@@ -38,6 +41,7 @@ use follow::Queues;
 use notices::Notices;
 use objects::Objects;
 use release::CleanUp;
+use retries::Retries;
 
 /// Who this service is.
 pub const SERVICE: Service = Service {
@@ -61,10 +65,12 @@ pub async fn start(Args { kubernetes, lease }: Args, process: Process) -> anyhow
     let (notices_queue, teller) = queue::queue("notices", Options::default(), process.metrics());
     let (evacuation_queue, evacuator) =
         queue::queue("evacuation", Options::default(), process.metrics());
+    let (retries_queue, retrier) = queue::queue("retries", Options::default(), process.metrics());
     let queues = Queues {
         clean_up: clean_up_queue,
         evacuation: evacuation_queue,
         notices: notices_queue,
+        retries: retries_queue,
     };
 
     let leadership = lease.campaign(&process, client.clone(), SERVICE.name)?;
@@ -74,6 +80,7 @@ pub async fn start(Args { kubernetes, lease }: Args, process: Process) -> anyhow
     let clean_up = Arc::new(CleanUp::new(cache.clone(), objects.clone()));
     let notices = Arc::new(Notices::new(cache.clone(), objects.clone()));
     let evacuation = Evacuation::new(cache.clone(), objects.clone());
+    let retries = Retries::new(cache.clone(), objects.clone());
     let service = grpc::Placeholders::new(
         cache.clone(),
         objects,
@@ -100,11 +107,12 @@ pub async fn start(Args { kubernetes, lease }: Args, process: Process) -> anyhow
             }
             tokio::select! {
                 // They finish what they have begun.
-                ((), (), ()) = async {
+                ((), (), (), ()) = async {
                     tokio::join!(
                         cleaner.run(shutdown.clone(), |key| clean_up.work(key)),
                         teller.run(shutdown.clone(), |key| notices.work(key)),
                         evacuator.run(shutdown.clone(), |key| evacuation.work(key)),
+                        retrier.run(shutdown.clone(), |key| retries.work(key)),
                     )
                 } => {}
                 () = sweep::sweep(&cache, &queues) => {}

@@ -15,10 +15,11 @@ use kube::{Api, Client, Resource as _};
 use serde_json::json;
 use tokio::sync::Semaphore;
 
+use coscheduler_core::annotations::RETRIED;
 use coscheduler_core::pipeline_run::PipelineRun as View;
 use coscheduler_core::teardown::{ObjectRef, PodUse};
 use coscheduler_kubernetes::pipeline_run::PipelineRun;
-use coscheduler_kubernetes::transient::is_transient;
+use coscheduler_kubernetes::transient::{is_transient, is_webhook_down};
 use coscheduler_kubernetes::{claims, pods};
 
 use crate::error::Error;
@@ -140,6 +141,29 @@ impl Objects {
             Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(None),
             Err(error) => Err(failed(
                 format!("annotate PipelineRun {}/{}", run.namespace, run.name),
+                error,
+            )),
+        }
+    }
+
+    /// Makes the controller of this StatefulSet try again now what it has failed to do, by an annotation that says which
+    /// version of it that was. One that is gone or replaced already is left alone.
+    pub(crate) async fn nudge(&self, namespace: &str, set: &StatefulSet) -> Result<(), Error> {
+        let api: Api<StatefulSet> = Api::namespaced(self.client.clone(), namespace);
+        let name = set.metadata.name.clone().unwrap_or_default();
+        let patch = Patch::Merge(json!({"metadata": {
+            "uid": set.metadata.uid,
+            "annotations": {RETRIED: set.metadata.resource_version},
+        }}));
+        // A conflict means that another one has taken the name.
+        match api
+            .patch_metadata(&name, &PatchParams::default(), &patch)
+            .await
+        {
+            Ok(_) => Ok(()),
+            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()),
+            Err(error) => Err(failed(
+                format!("annotate StatefulSet {namespace}/{name}"),
                 error,
             )),
         }
@@ -319,7 +343,8 @@ impl Objects {
     }
 }
 
-/// Sends a request again while the API server could not take it: five times at most, over about three seconds.
+/// Sends a request again while the API server could not take it: five times at most, over about three seconds. A webhook that
+/// cannot be called is for the run's author to know at once (N3).
 async fn retried<T, F, Fut>(mut request: F) -> Result<T, kube::Error>
 where
     F: FnMut() -> Fut,
@@ -340,7 +365,7 @@ where
     };
     bounded
         .retry(backoff)
-        .when(|error| is_transient(error) && !is_gone(error))
+        .when(|error| is_transient(error) && !is_gone(error) && !is_webhook_down(error))
         .await
 }
 

@@ -10,6 +10,7 @@ use coscheduler_core::pipeline_run::PipelineRun;
 use coscheduler_core::plan::plan;
 use coscheduler_core::teardown::auto_cleaned;
 use coscheduler_core::volumes::SeenClaim;
+use coscheduler_kubernetes::complaints::About;
 use coscheduler_kubernetes::{claims, volumes};
 
 use super::{Cache, ObjectKey, Run, RunKey};
@@ -95,12 +96,12 @@ impl Claims {
     }
 
     /// The runs that are to look again once this claim has changed.
-    fn concerned(&self, key: &ObjectKey) -> Vec<RunKey> {
+    pub(super) fn concerned(&self, key: &ObjectKey) -> Vec<RunKey> {
         let users = self.users.get(key).into_iter().flatten();
         users.cloned().collect()
     }
 
-    fn known(&self, key: &ObjectKey) -> KnownClaim {
+    pub(super) fn known(&self, key: &ObjectKey) -> KnownClaim {
         let claim = self.claims.get(key).cloned();
         let volume = claim.as_deref().and_then(volumes::volume_name);
         KnownClaim {
@@ -134,6 +135,9 @@ impl Cache {
             let mut index = self.write();
             let known = Arc::new(claim.clone());
             index.claims.claims.insert(key.clone(), known);
+            if volumes::volume_name(&claim).is_some() {
+                index.complaints.forget(About::Claim, key.clone());
+            }
             index.claims.concerned(&key)
         };
         let run = super::Kind::run_key(&claim);
@@ -166,6 +170,7 @@ impl Cache {
         let mut concerned = {
             let mut index = self.write();
             index.claims.claims.remove(&key);
+            index.complaints.forget(About::Claim, key.clone());
             index.claims.concerned(&key)
         };
         if super::Kind::run_key(&claim).is_some_and(|run| self.knows(&run)) {

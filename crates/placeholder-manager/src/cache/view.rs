@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::apps::v1::StatefulSet;
 
-use coscheduler_core::labels::INSTANCE;
 use coscheduler_kubernetes::pods;
 
 use super::{Change, Run, RunKey};
@@ -70,10 +69,8 @@ pub(super) fn changes(before: Vec<Placeholder>, after: Vec<Placeholder>) -> Vec<
 
 fn placeholder(key: &RunKey, run: &Run, name: &str, set: &StatefulSet) -> Placeholder {
     let node = run
-        .pods
-        .values()
-        .filter(|pod| pods::is_placeholder(pod) && pods::label(pod, INSTANCE) == Some(name))
-        .find_map(|pod| pods::node(pod))
+        .placeholder_pod(name)
+        .and_then(|pod| pods::node(pod))
         .unwrap_or_default();
     let phase = if set.metadata.deletion_timestamp.is_some() {
         Phase::Terminating

@@ -1,10 +1,11 @@
 //! What is asked of the API server to tell a run's author, with the cache filled by hand.
 
 use super::*;
-use coscheduler_core::admit::{Question, TEKTON_CONTROLLER, admit};
-use coscheduler_core::config::Configuration;
-use coscheduler_core::mode::Mode;
+use crate::fixtures::{placeholder, run, set};
+use coscheduler_core::plan::ReasonCode;
+use coscheduler_kubernetes::complaints::Complaint;
 use http::{Method, Request, Response};
+use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::Client;
 use kube::client::Body;
@@ -18,30 +19,6 @@ fn key() -> RunKey {
         namespace: "ci".to_owned(),
         uid: "u".to_owned(),
     }
-}
-
-/// A run that is bound to these claims.
-fn run(claims: &[&str]) -> PipelineRun {
-    let bound = |name: &&str| json!({"name": name.trim_matches(['$', '(', ')', '.']), "persistentVolumeClaim": {"claimName": name}});
-    let run = PipelineRun::parse(&json!({
-        "metadata": {"namespace": "ci", "name": "build", "uid": "u", "resourceVersion": "1"},
-        "spec": {"workspaces": claims.iter().map(bound).collect::<Vec<_>>()},
-    }))
-    .unwrap();
-    let configuration = Configuration {
-        mode: Mode::PipelineRuns,
-        ..Configuration::default()
-    };
-    let question = Question {
-        run: &run,
-        request_uid: "request",
-        created_by: "alice",
-        pipeline_override: None,
-        namespace_override: None,
-        owner_group: None,
-    };
-    let admission = admit(Ok(&configuration), TEKTON_CONTROLLER, &question);
-    admission.unwrap().apply(&run)
 }
 
 /// A claim in a namespace, and its volume, which one zone reaches.
@@ -229,6 +206,192 @@ async fn p7_an_author_is_told_of_a_name_that_is_taken() {
     for error in [&taken, &passing] {
         teller.tell_of(&identity, error).await;
     }
+    drop(teller);
+    assert!(server.next_request().await.is_none());
+}
+
+/// Goes on to when an author is to be told, and answers those requests.
+async fn later(
+    teller: &Notices,
+    server: &mut Server,
+    requests: usize,
+) -> Vec<(Method, String, Value)> {
+    let outcome = teller.work(key()).await;
+    let Outcome::Later(left) = outcome else {
+        panic!("{outcome:?}")
+    };
+    assert!(left <= MOMENT);
+    tokio::time::advance(left).await;
+    let served = async {
+        let mut asked = Vec::new();
+        for _ in 0..requests {
+            asked.push(answered(server, 200, "").await);
+        }
+        asked
+    };
+    let (outcome, asked) = tokio::join!(teller.work(key()), served);
+    assert_eq!(outcome, Outcome::Done);
+    asked
+}
+
+fn quota_on(set: &StatefulSet) -> Complaint {
+    let metadata = set.metadata.clone();
+    Complaint {
+        about: About::StatefulSet,
+        namespace: "ci".to_owned(),
+        name: metadata.name.unwrap(),
+        uid: metadata.uid.unwrap(),
+        reason: Reason::new(ReasonCode::QuotaExceeded, "no pods here"),
+        event: "e".to_owned(),
+        version: "9".to_owned(),
+    }
+}
+
+fn annotation(patch: &Value) -> Value {
+    let annotation = patch["metadata"]["annotations"][BLOCKED].as_str();
+    annotation.map_or(Value::Null, |text| serde_json::from_str(text).unwrap())
+}
+
+#[tokio::test(start_paused = true)]
+async fn n3_what_a_placeholder_waits_for_is_told_after_a_moment_and_withdrawn_when_it_is_gone() {
+    let cache = Arc::new(Cache::default());
+    let run = run(&[]);
+    cache.apply(run.clone());
+    cache.apply(set(&run));
+    let (teller, mut server) = teller(&cache);
+    assert_eq!(teller.work(key()).await, Outcome::Done);
+
+    cache.apply_complaint(0, quota_on(&set(&run)));
+    let asked = later(&teller, &mut server, 2).await;
+    assert_eq!(
+        (asked[0].1.as_str(), &asked[0].2["reason"]),
+        (EVENTS, &json!("QuotaExceeded"))
+    );
+    let told = json!({"reason": "QuotaExceeded", "message": "no pods here"});
+    assert_eq!(annotation(&asked[1].2), told);
+    assert_eq!(teller.work(key()).await, Outcome::Done);
+
+    // Another cause: what was said before stays until this one has lasted.
+    let said = "0/4 nodes are available: 4 Insufficient cpu.";
+    let unscheduled = json!({"phase": "Pending", "conditions": [
+        {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": said}]});
+    cache.apply(placeholder(&run, None, unscheduled));
+    let asked = later(&teller, &mut server, 2).await;
+    assert_eq!(asked[0].2["reason"], "PlaceholderUnschedulable");
+    assert_eq!(
+        annotation(&asked[1].2)["reason"],
+        "PlaceholderUnschedulable"
+    );
+
+    cache.apply(placeholder(
+        &run,
+        Some("node-1"),
+        json!({"phase": "Running"}),
+    ));
+    let (_, (_, _, patch)) = tokio::join!(teller.work(key()), answered(&mut server, 200, ""));
+    assert_eq!(patch["metadata"]["annotations"], json!({BLOCKED: null}));
+    drop(teller);
+    assert!(server.next_request().await.is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn n3_what_passes_within_a_moment_is_not_told() {
+    let cache = Arc::new(Cache::default());
+    let run = run(&[]);
+    cache.apply(run.clone());
+    cache.apply(set(&run));
+    let (teller, mut server) = teller(&cache);
+    let mut complaint = quota_on(&set(&run));
+    cache.apply_complaint(0, complaint.clone());
+    assert_eq!(teller.work(key()).await, Outcome::Later(MOMENT));
+    tokio::time::advance(MOMENT / 2).await;
+    // Each cause has a moment of its own.
+    complaint.reason = Reason::new(ReasonCode::LimitRangeViolated, "too large");
+    complaint.version = "10".to_owned();
+    cache.apply_complaint(0, complaint);
+    assert_eq!(teller.work(key()).await, Outcome::Later(MOMENT));
+    tokio::time::advance(MOMENT / 2).await;
+    assert_eq!(teller.work(key()).await, Outcome::Later(MOMENT / 2));
+    cache.apply(placeholder(
+        &run,
+        Some("node-1"),
+        json!({"phase": "Running"}),
+    ));
+    tokio::time::advance(MOMENT).await;
+    assert_eq!(teller.work(key()).await, Outcome::Done);
+    drop(teller);
+    assert!(server.next_request().await.is_none());
+}
+
+#[tokio::test]
+async fn n3_a_refusal_of_our_own_write_stays_on_the_run_until_the_placeholder_exists() {
+    let cache = Arc::new(Cache::default());
+    let run = run(&[]);
+    cache.apply(run.clone());
+    let (teller, mut server) = teller(&cache);
+    let identity = Identity {
+        namespace: "ci".to_owned(),
+        name: "build".to_owned(),
+        uid: "u".to_owned(),
+        resource_version: "1".to_owned(),
+    };
+    let answer = |message: &str, code| {
+        let status = kube::core::Status::failure(message, "").with_code(code);
+        Error::Kubernetes {
+            act: "create StatefulSet ci/x".to_owned(),
+            source: Box::new(kube::Error::Api(Box::new(status))),
+            transient: code >= 500,
+        }
+    };
+    // The API server itself is in trouble: nothing that the author could do.
+    let busy = answer("etcdserver: no leader", 500);
+    teller.tell_of(&identity, &busy).await;
+    let down = "Internal error occurred: failed calling webhook \"a\": failed to call webhook: Post \"https://a\": EOF";
+    let refusals = [
+        (answer(down, 500), "AdmissionWebhookFailed"),
+        (
+            answer(
+                "statefulsets.apps \"x\" is forbidden: exceeded quota: none",
+                403,
+            ),
+            "QuotaExceeded",
+        ),
+    ];
+    let mut version = 2;
+    for (refusal, code) in &refusals {
+        let served = async {
+            let event = answered(&mut server, 201, "").await;
+            (event, answered(&mut server, 200, "").await)
+        };
+        let ((), ((_, _, event), (_, _, patch))) =
+            tokio::join!(teller.tell_of(&identity, refusal), served);
+        assert_eq!(event["reason"], **code);
+        assert_eq!(annotation(&patch)["reason"], **code);
+        // As the watch brings it.
+        let mut annotated = run.clone();
+        let value = patch["metadata"]["annotations"][BLOCKED].as_str();
+        annotated
+            .annotations
+            .insert(BLOCKED.to_owned(), value.unwrap().to_owned());
+        annotated.resource_version = version.to_string();
+        version += 1;
+        cache.apply(annotated);
+        // Once more, and looked at by the one who leads and was not called.
+        teller.tell_of(&identity, refusal).await;
+        if *code == "QuotaExceeded" {
+            let words = answer(
+                "statefulsets.apps \"x\" is forbidden: exceeded quota: all",
+                403,
+            );
+            let once_more = teller.tell_of(&identity, &words);
+            let (_, (method, ..)) = tokio::join!(once_more, answered(&mut server, 201, ""));
+            assert_eq!(method, Method::POST);
+        }
+        assert_eq!(teller.work(key()).await, Outcome::Done);
+    }
+    cache.apply(set(&run));
+    let (_, (_, _, patch)) = tokio::join!(teller.work(key()), answered(&mut server, 200, ""));
+    assert_eq!(patch["metadata"]["annotations"], json!({BLOCKED: null}));
     drop(teller);
     assert!(server.next_request().await.is_none());
 }

@@ -1,0 +1,476 @@
+//! Placeholders that cannot be created or scheduled (N3): each cause in a namespace of its own, all of them side by side. A task
+//! without a pod keeps each run waiting until the cause is gone, as Tekton fails a TaskRun whose own pod is refused.
+#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)]
+
+use std::collections::BTreeSet;
+use std::fmt::Debug;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use coscheduler_kubernetes::pipeline_run::PipelineRun;
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+use integration_tests::runs::{Run, run};
+use integration_tests::{Scene, shared};
+use k8s_openapi::api::admissionregistration::v1::{
+    ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding, ValidatingWebhookConfiguration,
+};
+use k8s_openapi::api::apps::v1::StatefulSet;
+use k8s_openapi::api::core::v1::{
+    LimitRange, Namespace, PersistentVolumeClaim, Pod, ResourceQuota, ServiceAccount,
+};
+use k8s_openapi::api::scheduling::v1::PriorityClass;
+use k8s_openapi::api::storage::v1::StorageClass;
+use kube::api::{
+    ApiResource, DeleteParams, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams,
+};
+use kube::runtime::wait::await_condition;
+use kube::{Api, Resource, ResourceExt as _};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use testbed::MOVABLE_STORAGE_CLASS;
+
+type Outcome = anyhow::Result<()>;
+
+const BLOCKED: &str = "coscheduler.dev/blocked";
+const RETRIED: &str = "coscheduler.dev/retried";
+const RUN: &str = "waiting";
+/// How long a condition that nobody announces may take.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// What is wrong in the namespace of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cause {
+    QuotaOfPods,
+    QuotaOfStorage,
+    QuotaOfStatefulSets,
+    LimitRange,
+    PodSecurity,
+    Policy,
+    WebhookOnPods,
+    WebhookOnStatefulSets,
+    ServiceAccount,
+    PriorityClass,
+    Claim,
+    StorageClass,
+    NoNode,
+}
+
+const ALL: [Cause; 13] = [
+    Cause::QuotaOfPods,
+    Cause::QuotaOfStorage,
+    Cause::QuotaOfStatefulSets,
+    Cause::LimitRange,
+    Cause::PodSecurity,
+    Cause::Policy,
+    Cause::WebhookOnPods,
+    Cause::WebhookOnStatefulSets,
+    Cause::ServiceAccount,
+    Cause::PriorityClass,
+    Cause::Claim,
+    Cause::StorageClass,
+    Cause::NoNode,
+];
+
+impl Cause {
+    /// The code that the author is to be told, and a part of the message.
+    fn told(self) -> (&'static str, &'static str) {
+        match self {
+            Self::QuotaOfPods => ("QuotaExceeded", "requested: pods=1, limited: pods=0; "),
+            Self::QuotaOfStorage => ("QuotaExceeded", "claim pvc-"),
+            Self::QuotaOfStatefulSets => ("QuotaExceeded", "count/statefulsets.apps=0; "),
+            Self::LimitRange => (
+                "LimitRangeViolated",
+                "maximum cpu usage per Container is 10m",
+            ),
+            Self::PodSecurity => ("PodSecurityViolated", "net.ipv4.tcp_keepalive_time"),
+            Self::Policy => ("AdmissionDenied", "denied request: not here; "),
+            Self::WebhookOnPods | Self::WebhookOnStatefulSets => (
+                "AdmissionWebhookFailed",
+                "\"down.example.dev\" cannot be called: connection refused; ",
+            ),
+            Self::ServiceAccount => (
+                "ReferenceMissing",
+                "serviceaccount \"builder\" not found; create it",
+            ),
+            Self::PriorityClass => ("ReferenceMissing", "no PriorityClass with name test-"),
+            Self::Claim => (
+                "ReferenceMissing",
+                "persistentvolumeclaim \"data\" not found; create it",
+            ),
+            Self::StorageClass => (
+                "ClaimNotProvisioned",
+                "storageclass.storage.k8s.io \"movable\" not found; create",
+            ),
+            Self::NoNode => (
+                "PlaceholderUnschedulable",
+                "didn't match Pod's node affinity/selector; ",
+            ),
+        }
+    }
+
+    /// A run that the cause keeps waiting, and that nothing else does.
+    fn run(self, scene: &Scene<'_>) -> Run {
+        let run = run(RUN);
+        let with_template = |template: Value| json!({"podTemplate": template});
+        let run = match self {
+            Self::QuotaOfStorage => run.template("source"),
+            Self::StorageClass => run.workspace(
+                "source",
+                json!({"volumeClaimTemplate": {"spec": {
+                    "accessModes": ["ReadWriteOnce"],
+                    "storageClassName": MOVABLE_STORAGE_CLASS,
+                    "resources": {"requests": {"storage": "1Gi"}},
+                }}}),
+            ),
+            Self::Claim => run.workspace(
+                "source",
+                json!({"persistentVolumeClaim": {"claimName": "data"}}),
+            ),
+            Self::PodSecurity => run.spec("taskRunTemplate", with_template(sysctls())),
+            Self::ServiceAccount => {
+                run.spec("taskRunTemplate", json!({"serviceAccountName": "builder"}))
+            }
+            Self::PriorityClass => run.spec(
+                "taskRunTemplate",
+                with_template(json!({"priorityClassName": scene.namespace})),
+            ),
+            Self::NoNode => run.in_pool_of(scene),
+            Self::QuotaOfPods
+            | Self::QuotaOfStatefulSets
+            | Self::LimitRange
+            | Self::Policy
+            | Self::WebhookOnPods
+            | Self::WebhookOnStatefulSets => run,
+        };
+        let workspaces: &[&str] = match self {
+            Self::QuotaOfStorage | Self::StorageClass | Self::Claim => &["source"],
+            _ => &[],
+        };
+        let wait = json!({"apiVersion": "example.dev/v1", "kind": "Wait", "spec": {}});
+        run.task("gate", &[], &[])
+            .with("taskSpec", wait)
+            .task("one", workspaces, &["gate"])
+    }
+
+    /// Brings the cause about, and waits until the API server knows of it.
+    async fn bring(self, scene: &Scene<'_>) -> Outcome {
+        let namespace = &scene.namespace;
+        let in_namespace = json!({"matchLabels": {"kubernetes.io/metadata.name": namespace}});
+        match self {
+            Self::QuotaOfPods => quota(scene, json!({"pods": "0"})).await,
+            Self::QuotaOfStorage => quota(scene, json!({"requests.storage": "0"})).await,
+            Self::QuotaOfStatefulSets => {
+                quota(scene, json!({"count/statefulsets.apps": "0"})).await
+            }
+            Self::LimitRange => {
+                let low = json!({"metadata": {"name": "low"}, "spec": {"limits": [
+                    {"type": "Container", "max": {"cpu": "10m"}}]}});
+                create(&scene.api::<LimitRange>(), low).await?;
+                refused(scene, json!({}), "maximum cpu").await
+            }
+            Self::PodSecurity => {
+                enforce(scene, Some("baseline")).await?;
+                refused(scene, sysctls(), "violates PodSecurity").await
+            }
+            Self::Policy => {
+                let policy = json!({"metadata": {"name": namespace}, "spec": {
+                    "matchConstraints": {"resourceRules": [rule("", "pods")]},
+                    "validations": [{"expression": "false", "message": "not here"}],
+                }});
+                create(&all::<ValidatingAdmissionPolicy>(scene), policy).await?;
+                let binding = json!({"metadata": {"name": namespace}, "spec": {
+                    "policyName": namespace,
+                    "validationActions": ["Deny"],
+                    "matchResources": {"namespaceSelector": in_namespace},
+                }});
+                create(&all::<ValidatingAdmissionPolicyBinding>(scene), binding).await?;
+                refused(scene, json!({}), "not here").await
+            }
+            Self::WebhookOnPods => {
+                webhook(scene, rule("", "pods")).await?;
+                refused(scene, json!({}), "failed calling webhook").await
+            }
+            Self::WebhookOnStatefulSets => {
+                // The probe is a pod: one of both kinds shows that it is known.
+                let mut rules = rule("", "pods");
+                rules["apiGroups"] = json!(["", "apps"]);
+                rules["resources"] = json!(["pods", "statefulsets"]);
+                webhook(scene, rules).await?;
+                refused(scene, json!({}), "failed calling webhook").await
+            }
+            // It is absent to begin with.
+            Self::ServiceAccount
+            | Self::PriorityClass
+            | Self::Claim
+            | Self::StorageClass
+            | Self::NoNode => Ok(()),
+        }
+    }
+
+    /// Takes the cause away.
+    async fn end(self, scene: &Scene<'_>) -> Outcome {
+        let namespace = &scene.namespace;
+        match self {
+            Self::QuotaOfPods | Self::QuotaOfStorage | Self::QuotaOfStatefulSets => {
+                delete(&scene.api::<ResourceQuota>(), "none").await
+            }
+            Self::LimitRange => {
+                delete(&scene.api::<LimitRange>(), "low").await?;
+                accepted(scene).await
+            }
+            Self::PodSecurity => enforce(scene, None).await,
+            Self::Policy => {
+                delete(&all::<ValidatingAdmissionPolicyBinding>(scene), namespace).await?;
+                delete(&all::<ValidatingAdmissionPolicy>(scene), namespace).await
+            }
+            Self::WebhookOnPods | Self::WebhookOnStatefulSets => {
+                delete(&all::<ValidatingWebhookConfiguration>(scene), namespace).await
+            }
+            Self::ServiceAccount => {
+                let account = json!({"metadata": {"name": "builder"}});
+                create(&scene.api::<ServiceAccount>(), account).await
+            }
+            Self::PriorityClass => {
+                let class = json!({"metadata": {"name": namespace}, "value": 1});
+                create(&all::<PriorityClass>(scene), class).await
+            }
+            Self::Claim => {
+                let claim = json!({"metadata": {"name": "data"}, "spec": {
+                    "accessModes": ["ReadWriteOnce"],
+                    "resources": {"requests": {"storage": "1Gi"}},
+                }});
+                create(&scene.api::<PersistentVolumeClaim>(), claim).await
+            }
+            Self::StorageClass => {
+                let class = json!({
+                    "metadata": {"name": MOVABLE_STORAGE_CLASS},
+                    "provisioner": "storage.testbed.coscheduler.dev",
+                    "volumeBindingMode": "WaitForFirstConsumer",
+                });
+                create(&all::<StorageClass>(scene), class).await
+            }
+            Self::NoNode => scene.pool(1).await,
+        }
+    }
+}
+
+fn all<K: Resource<DynamicType = ()>>(scene: &Scene<'_>) -> Api<K> {
+    Api::all(scene.client.clone())
+}
+
+async fn create<K>(api: &Api<K>, object: Value) -> Outcome
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Serialize,
+{
+    let object: K = serde_json::from_value(object)?;
+    api.create(&PostParams::default(), &object).await?;
+    Ok(())
+}
+
+async fn delete<K>(api: &Api<K>, name: &str) -> Outcome
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
+{
+    api.delete(name, &DeleteParams::default()).await?;
+    Ok(())
+}
+
+async fn quota(scene: &Scene<'_>, hard: Value) -> Outcome {
+    let none = json!({"metadata": {"name": "none"}, "spec": {"hard": hard}});
+    create(&scene.api::<ResourceQuota>(), none).await?;
+    let counts = |quota: Option<&ResourceQuota>| {
+        let status = quota.and_then(|quota| quota.status.as_ref());
+        status.is_some_and(|status| status.used.is_some())
+    };
+    scene.until("none", "counts", counts).await?;
+    Ok(())
+}
+
+/// A setting that Pod Security allows from Kubernetes 1.29 on, in a pod template.
+fn sysctls() -> Value {
+    json!({"securityContext": {"sysctls": [
+        {"name": "net.ipv4.tcp_keepalive_time", "value": "600"}]}})
+}
+
+async fn enforce(scene: &Scene<'_>, level: Option<&str>) -> Outcome {
+    let labels = json!({
+        "pod-security.kubernetes.io/enforce": level,
+        "pod-security.kubernetes.io/enforce-version": level.map(|_| "v1.28"),
+    });
+    let patch = Patch::Merge(json!({"metadata": {"labels": labels}}));
+    let namespaces = all::<Namespace>(scene);
+    namespaces
+        .patch(&scene.namespace, &PatchParams::default(), &patch)
+        .await?;
+    Ok(())
+}
+
+fn rule(group: &str, resource: &str) -> Value {
+    json!({"apiGroups": [group], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": [resource]})
+}
+
+/// A webhook that nobody serves.
+async fn webhook(scene: &Scene<'_>, rule: Value) -> Outcome {
+    let configuration = json!({"metadata": {"name": scene.namespace}, "webhooks": [{
+        "name": "down.example.dev",
+        "admissionReviewVersions": ["v1"],
+        "sideEffects": "None",
+        "failurePolicy": "Fail",
+        "clientConfig": {"url": "https://127.0.0.1:1/validate"},
+        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": scene.namespace}},
+        "rules": [rule],
+    }]});
+    create(&all::<ValidatingWebhookConfiguration>(scene), configuration).await
+}
+
+/// Waits until the API server refuses pods with this in their spec, as the cause would have it.
+async fn refused(scene: &Scene<'_>, spec: Value, why: &str) -> Outcome {
+    tried_out(scene, spec, |answer| match answer {
+        Err(kube::Error::Api(status)) => status.message.contains(why),
+        Ok(_) | Err(_) => false,
+    })
+    .await
+    .with_context(|| format!("no pod is refused: {why}"))
+}
+
+/// Waits until the API server accepts pods again: it remembers a LimitRange for up to half a minute
+/// (`plugin/pkg/admission/limitranger/admission.go`).
+async fn accepted(scene: &Scene<'_>) -> Outcome {
+    tried_out(scene, json!({}), |answer| answer.is_ok())
+        .await
+        .context("every pod is refused")
+}
+
+/// Tries to create a pod with this in its spec, without creating it, until the API server's answer is such.
+async fn tried_out(
+    scene: &Scene<'_>,
+    mut spec: Value,
+    is_such: impl Fn(&kube::Result<Pod>) -> bool,
+) -> Outcome {
+    let size = json!({"cpu": "50m"});
+    spec["containers"] = json!([{"name": "c", "image": "example/image",
+        "resources": {"limits": size, "requests": size}}]);
+    let probe: Pod = serde_json::from_value(json!({"metadata": {"name": "probe"}, "spec": spec}))?;
+    let dry_run = PostParams {
+        dry_run: true,
+        ..PostParams::default()
+    };
+    let pods = scene.api::<Pod>();
+    let answered = async {
+        while !is_such(&pods.create(&dry_run, &probe).await) {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    Ok(tokio::time::timeout(LIMIT, answered).await?)
+}
+
+/// Ends the task that has no pod.
+async fn open(scene: &Scene<'_>) -> Outcome {
+    let kind = ApiResource::from_gvk(&GroupVersionKind::gvk("tekton.dev", "v1beta1", "CustomRun"));
+    let api = Api::<DynamicObject>::namespaced_with(scene.client.clone(), &scene.namespace, &kind);
+    let name = format!("{RUN}-gate");
+    let there = await_condition(api, &name, |gate: Option<&DynamicObject>| gate.is_some());
+    let there = tokio::time::timeout(LIMIT, there).await;
+    there.context("the run does not come to its gate")??;
+    let succeeded = json!({"status": {"conditions": [{
+        "type": "Succeeded", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z",
+    }]}});
+    let path = format!("tekton.dev/v1beta1/customruns/{name}/status");
+    scene.send("PATCH", &path, &succeeded).await?.accepted()?;
+    Ok(())
+}
+
+fn blocked(run: Option<&PipelineRun>) -> Option<Value> {
+    let annotation = run?.annotations().get(BLOCKED)?;
+    serde_json::from_str(annotation).ok()
+}
+
+async fn told_and_healed(scene: &Scene<'_>, cause: Cause) -> Outcome {
+    cause.bring(scene).await?;
+    let since = Instant::now();
+    scene.submit(cause.run(scene)).await?;
+    let (code, part) = cause.told();
+    let told = scene.told(RUN, code).await?;
+    let reported = since.elapsed();
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert!(told[0].1.contains(part), "{told:?}");
+    let run = scene
+        .until(RUN, "is blocked", |run| blocked(run).is_some())
+        .await?;
+    let expected = json!({"reason": code, "message": told[0].1});
+    assert_eq!(blocked(run.as_ref()), Some(expected));
+
+    cause.end(scene).await?;
+    let since = Instant::now();
+    scene.placeholder().await?;
+    let healed = since.elapsed();
+    println!(
+        "{cause:?}: {code} reported after {reported:.1?}, its placeholder bound {healed:.1?} after it was gone"
+    );
+    scene
+        .until(RUN, "is not blocked", |run: Option<&PipelineRun>| {
+            run.is_some_and(|run| !run.annotations().contains_key(BLOCKED))
+        })
+        .await?;
+    open(scene).await?;
+    scene.succeeds(RUN).await?;
+    let brought: &[&str] = match cause {
+        Cause::Claim => &["data"],
+        _ => &[],
+    };
+    scene.nothing_left_but(brought).await?;
+    let told = scene.told_so_far(RUN).await?;
+    assert_eq!(told.len(), 1, "{told:?}");
+    Ok(())
+}
+
+#[test]
+fn n3_each_cause_is_told_with_its_code_and_the_run_goes_on_once_it_is_gone() -> Outcome {
+    shared(async |scene| {
+        delete(&all::<StorageClass>(&scene), MOVABLE_STORAGE_CLASS).await?;
+        stream::iter(ALL)
+            .map(async |cause| {
+                let scene = scene.stack.scene().await?;
+                told_and_healed(&scene, cause)
+                    .await
+                    .with_context(|| format!("{cause:?} in {}", scene.namespace))
+            })
+            .buffer_unordered(ALL.len())
+            .try_collect()
+            .await
+    })
+}
+
+#[test]
+fn n3_a_placeholder_that_stays_refused_is_tried_again_and_nothing_else_of_it_changes() -> Outcome {
+    shared(async |scene| {
+        Cause::QuotaOfPods.bring(&scene).await?;
+        let since = Instant::now();
+        scene.submit(Cause::QuotaOfPods.run(&scene)).await?;
+        let mut tries = BTreeSet::new();
+        while tries.len() < 3 {
+            let sets = scene
+                .until_all::<StatefulSet>("are tried again", |sets| {
+                    let mut sets = sets.iter();
+                    sets.any(|set| tried(set).is_some_and(|it| !tries.contains(it)))
+                })
+                .await?;
+            println!("tried again after {:.1?}", since.elapsed());
+            tries.extend(sets.iter().filter_map(|set| tried(set).map(str::to_owned)));
+        }
+        let (set, _) = {
+            Cause::QuotaOfPods.end(&scene).await?;
+            scene.placeholder().await?
+        };
+        assert_eq!(set.metadata.generation, Some(1));
+        open(&scene).await?;
+        scene.succeeds(RUN).await?;
+        scene.nothing_left_but(&[]).await
+    })
+}
+
+/// Which version of a StatefulSet was tried again last.
+fn tried(set: &StatefulSet) -> Option<&str> {
+    set.annotations().get(RETRIED).map(String::as_str)
+}
