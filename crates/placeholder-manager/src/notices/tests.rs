@@ -357,8 +357,7 @@ async fn n3_a_refusal_of_our_own_write_stays_on_the_run_until_the_placeholder_ex
             "QuotaExceeded",
         ),
     ];
-    let mut version = 2;
-    for (refusal, code) in &refusals {
+    for (version, (refusal, code)) in (2..).zip(&refusals) {
         let served = async {
             let event = answered(&mut server, 201, "").await;
             (event, answered(&mut server, 200, "").await)
@@ -374,7 +373,6 @@ async fn n3_a_refusal_of_our_own_write_stays_on_the_run_until_the_placeholder_ex
             .annotations
             .insert(BLOCKED.to_owned(), value.unwrap().to_owned());
         annotated.resource_version = version.to_string();
-        version += 1;
         cache.apply(annotated);
         // Once more, and looked at by the one who leads and was not called.
         teller.tell_of(&identity, refusal).await;
