@@ -10,12 +10,13 @@ use futures::StreamExt as _;
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use k8s_openapi::api::events::v1::Event;
-use kube::api::{ListParams, PostParams};
+use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use kube::runtime::watcher;
 use kube::runtime::{WatchStreamExt as _, reflector};
 use kube::{Api, Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
-use serde_json::Value;
+use serde_json::{Value, json};
+use testbed::DURATION_ANNOTATION;
 
 use crate::Scene;
 use crate::runs::Run;
@@ -81,6 +82,31 @@ impl Scene<'_> {
             run.status.get("conditions")
         );
         Ok(run)
+    }
+
+    /// Lets the pod of a task end that was [held](Run::held).
+    ///
+    /// # Errors
+    ///
+    /// A description of the namespace where the task gets no pod.
+    pub async fn end(&self, run: &str, task: &str) -> anyhow::Result<()> {
+        let of_task = |pod: &Pod| {
+            let label = |key: &str| pod.labels().get(key).map(String::as_str);
+            label("tekton.dev/pipelineRun") == Some(run)
+                && label("tekton.dev/pipelineTask") == Some(task)
+        };
+        let pods = self
+            .until_all::<Pod>(&format!("are some of run {run} and task {task}"), |pods| {
+                pods.iter().any(|pod| of_task(pod))
+            })
+            .await?;
+        let now = Patch::Merge(json!({"metadata": {"annotations": {DURATION_ANNOTATION: "0s"}}}));
+        for pod in pods.iter().filter(|pod| of_task(pod)) {
+            let api = self.api::<Pod>();
+            api.patch(&pod.name_any(), &PatchParams::default(), &now)
+                .await?;
+        }
+        Ok(())
     }
 
     /// Waits until an object of that name is as `condition` says, and answers it; `None` where it is absent.
@@ -325,6 +351,16 @@ pub fn condition(run: &PipelineRun) -> Option<&Value> {
     conditions
         .iter()
         .find(|condition| condition["type"] == "Succeeded")
+}
+
+/// The names of the claims among the pod's volumes.
+pub fn claims(pod: &Pod) -> Vec<String> {
+    let volumes = pod.spec.as_ref().and_then(|spec| spec.volumes.as_ref());
+    let sources = volumes
+        .into_iter()
+        .flatten()
+        .filter_map(|volume| volume.persistent_volume_claim.as_ref());
+    sources.map(|source| source.claim_name.clone()).collect()
 }
 
 /// Whether a pod is a placeholder.
