@@ -285,7 +285,8 @@ async fn placeholder(
     let pod = seen.iter().find(|pod| bound(pod)).context("none")?;
     let home = node(pod).context("not bound")?.to_owned();
     ensure!(seen.iter().filter(|pod| is_placeholder(pod)).count() == 1);
-    same(&integration_tests::look::claims(pod), claims).context("the placeholder mounts other claims")?;
+    same(&integration_tests::look::claims(pod), claims)
+        .context("the placeholder mounts other claims")?;
     if mode == Some("isolate-pipelinerun") {
         let everywhere = Api::<Pod>::all(scene.client.clone())
             .list(&ListParams::default())
