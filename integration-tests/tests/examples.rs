@@ -288,6 +288,18 @@ async fn placeholder(
     same(&integration_tests::look::claims(pod), claims)
         .context("the placeholder mounts other claims")?;
     if mode == Some("isolate-pipelinerun") {
+        let affinity = pod.spec.as_ref().and_then(|spec| spec.affinity.as_ref());
+        let apart = affinity
+            .and_then(|affinity| affinity.pod_anti_affinity.as_ref())
+            .and_then(|apart| {
+                apart
+                    .required_during_scheduling_ignored_during_execution
+                    .as_ref()
+            });
+        ensure!(
+            apart.is_some_and(|terms| !terms.is_empty()),
+            "nothing keeps others away: {affinity:?}"
+        );
         let everywhere = Api::<Pod>::all(scene.client.clone())
             .list(&ListParams::default())
             .await?;

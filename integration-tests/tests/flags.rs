@@ -265,7 +265,22 @@ fn m7_bad_flags_are_refused_when_they_are_written() -> Outcome {
             for part in [&format!("{key}: "), value, allowed] {
                 assert!(message.contains(part), "{key}: {message}");
             }
+            assert_eq!(answer.blamed(), [key]);
         }
+        // So is what is wrong deep in the pod template.
+        let template = r#"{"tolerations": [{"key": "ci", "operator": "Is"}]}"#;
+        let deep = json!({"data": {"default-affinity-assistant-pod-template": template}});
+        let answer = scene.send_to("PATCH", &uri, &deep).await?;
+        assert_eq!(
+            answer.blamed(),
+            ["default-affinity-assistant-pod-template"],
+            "{answer:?}"
+        );
+        let message = answer.refusal().unwrap_or_default();
+        assert!(
+            message.contains("tolerations[0].operator: is \"Is\"; allowed: Equal, Exists"),
+            "{message}"
+        );
         // Both of a bad combination's keys are named, and what it would take.
         let combination = json!({"data": {"migration-phase": "during"}});
         let answer = scene.send_to("PATCH", &uri, &combination).await?;

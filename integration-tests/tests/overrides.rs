@@ -204,7 +204,12 @@ fn b1_what_is_not_allowed_is_refused_with_who_allows_what() -> Outcome {
             let object = pending(name, &json!({"name": name}), &choice(of_run));
             let answer = scene.send("POST", PIPELINE_RUNS, &object).await?;
             ensure!(answer.code == 422, "{answer:?}");
-            Ok(message(&answer))
+            let message = message(&answer);
+            ensure!(
+                answer.blamed().len() == 1 && message.contains(answer.blamed()[0]),
+                "{answer:?}"
+            );
+            Ok(message)
         };
         let allowed = "\"isolate-pipelinerun\" may not be chosen here; the operator allows it with key allowed-overrides of \
              ConfigMap coscheduler-config; allowed: pipelineruns, as the cluster's coschedule says, and workspaces, disabled \
