@@ -18,6 +18,7 @@ mod grpc;
 mod identity;
 mod notices;
 mod objects;
+mod one_list;
 mod release;
 mod sweep;
 mod volumes;
