@@ -84,16 +84,18 @@ impl Scene<'_> {
         Ok(run)
     }
 
-    /// Lets the pod of a task end that was [held](Run::held).
+    /// Lets the pods of a task end that was [held](Run::held).
     ///
     /// # Errors
     ///
-    /// A description of the namespace where the task gets no pod.
+    /// Where there is no such run; a description of the namespace where the task gets no pod.
     pub async fn end(&self, run: &str, task: &str) -> anyhow::Result<()> {
+        // By its uid: the pods of a run that had the name before may still be about to go.
+        let uid = self.api::<PipelineRun>().get(run).await?.uid();
         let of_task = |pod: &Pod| {
-            let label = |key: &str| pod.labels().get(key).map(String::as_str);
-            label("tekton.dev/pipelineRun") == Some(run)
-                && label("tekton.dev/pipelineTask") == Some(task)
+            let label = |key: &str| pod.labels().get(key);
+            label("tekton.dev/pipelineRunUID") == uid.as_ref()
+                && label("tekton.dev/pipelineTask").is_some_and(|found| found == task)
         };
         let pods = self
             .until_all::<Pod>(&format!("are some of run {run} and task {task}"), |pods| {
