@@ -5,7 +5,9 @@ use std::pin::pin;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
+use coscheduler_core::teardown::PodPhase;
 use coscheduler_kubernetes::pipeline_run::PipelineRun;
+use coscheduler_kubernetes::pods;
 use futures::StreamExt as _;
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
@@ -84,11 +86,11 @@ impl Scene<'_> {
         Ok(run)
     }
 
-    /// Lets the pods of a task end that was [held](Run::held).
+    /// Lets the pods of a task end that was [held](Run::held), and waits until they have.
     ///
     /// # Errors
     ///
-    /// Where there is no such run; a description of the namespace where the task gets no pod.
+    /// Where there is no such run; a description of the namespace where the task's pods do not end.
     pub async fn end(&self, run: &str, task: &str) -> anyhow::Result<()> {
         // By its uid: the pods of a run that had the name before may still be about to go.
         let uid = self.api::<PipelineRun>().get(run).await?.uid();
@@ -97,18 +99,39 @@ impl Scene<'_> {
             label("tekton.dev/pipelineRunUID") == uid.as_ref()
                 && label("tekton.dev/pipelineTask").is_some_and(|found| found == task)
         };
-        let pods = self
-            .until_all::<Pod>(&format!("are some of run {run} and task {task}"), |pods| {
-                pods.iter().any(|pod| of_task(pod))
-            })
-            .await?;
-        let now = Patch::Merge(json!({"metadata": {"annotations": {DURATION_ANNOTATION: "0s"}}}));
-        for pod in pods.iter().filter(|pod| of_task(pod)) {
+        let has_ended =
+            |pod: &Pod| matches!(pods::phase(pod), PodPhase::Succeeded | PodPhase::Failed);
+        // KWOK may take a version of a pod for the last one that is not, and wait on: so it is told until it has understood.
+        let told = async {
             let api = self.api::<Pod>();
-            api.patch(&pod.name_any(), &PatchParams::default(), &now)
-                .await?;
+            for round in 1.. {
+                let duration = format!("{round}ms");
+                let now = Patch::Merge(
+                    json!({"metadata": {"annotations": {DURATION_ANNOTATION: duration}}}),
+                );
+                let pods = api.list(&ListParams::default()).await?.items;
+                for pod in pods.iter().filter(|pod| of_task(pod) && !has_ended(pod)) {
+                    match api
+                        .patch(&pod.name_any(), &PatchParams::default(), &now)
+                        .await
+                    {
+                        Err(kube::Error::Api(status)) if status.code == 404 => {}
+                        patched => drop(patched?),
+                    }
+                }
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+            unreachable!("the rounds do not end")
+        };
+        let what = format!("of run {run} and task {task} have ended");
+        let ended = self.until_all::<Pod>(&what, |pods| {
+            let mut of_task = pods.iter().filter(|pod| of_task(pod)).peekable();
+            of_task.peek().is_some() && of_task.all(|pod| has_ended(pod))
+        });
+        tokio::select! {
+            ended = ended => ended.map(drop),
+            told = told => told,
         }
-        Ok(())
     }
 
     /// Waits until an object of that name is as `condition` says, and answers it; `None` where it is absent.
