@@ -5,20 +5,17 @@ use std::pin::pin;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
-use coscheduler_core::teardown::PodPhase;
 use coscheduler_kubernetes::pipeline_run::PipelineRun;
-use coscheduler_kubernetes::pods;
 use futures::StreamExt as _;
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use k8s_openapi::api::events::v1::Event;
-use kube::api::{ListParams, Patch, PatchParams, PostParams};
+use kube::api::{ListParams, PostParams};
 use kube::runtime::watcher;
 use kube::runtime::{WatchStreamExt as _, reflector};
 use kube::{Api, Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
-use serde_json::{Value, json};
-use testbed::DURATION_ANNOTATION;
+use serde_json::Value;
 
 use crate::Scene;
 use crate::runs::Run;
@@ -84,54 +81,6 @@ impl Scene<'_> {
             run.status.get("conditions")
         );
         Ok(run)
-    }
-
-    /// Lets the pods of a task end that was [held](Run::held), and waits until they have.
-    ///
-    /// # Errors
-    ///
-    /// Where there is no such run; a description of the namespace where the task's pods do not end.
-    pub async fn end(&self, run: &str, task: &str) -> anyhow::Result<()> {
-        // By its uid: the pods of a run that had the name before may still be about to go.
-        let uid = self.api::<PipelineRun>().get(run).await?.uid();
-        let of_task = |pod: &Pod| {
-            let label = |key: &str| pod.labels().get(key);
-            label("tekton.dev/pipelineRunUID") == uid.as_ref()
-                && label("tekton.dev/pipelineTask").is_some_and(|found| found == task)
-        };
-        let has_ended =
-            |pod: &Pod| matches!(pods::phase(pod), PodPhase::Succeeded | PodPhase::Failed);
-        // KWOK may take a version of a pod for the last one that is not, and wait on: so it is told until it has understood.
-        let told = async {
-            let api = self.api::<Pod>();
-            for round in 1.. {
-                let duration = format!("{round}ms");
-                let now = Patch::Merge(
-                    json!({"metadata": {"annotations": {DURATION_ANNOTATION: duration}}}),
-                );
-                let pods = api.list(&ListParams::default()).await?.items;
-                for pod in pods.iter().filter(|pod| of_task(pod) && !has_ended(pod)) {
-                    match api
-                        .patch(&pod.name_any(), &PatchParams::default(), &now)
-                        .await
-                    {
-                        Err(kube::Error::Api(status)) if status.code == 404 => {}
-                        patched => drop(patched?),
-                    }
-                }
-                tokio::time::sleep(Duration::from_secs(1)).await;
-            }
-            unreachable!("the rounds do not end")
-        };
-        let what = format!("of run {run} and task {task} have ended");
-        let ended = self.until_all::<Pod>(&what, |pods| {
-            let mut of_task = pods.iter().filter(|pod| of_task(pod)).peekable();
-            of_task.peek().is_some() && of_task.all(|pod| has_ended(pod))
-        });
-        tokio::select! {
-            ended = ended => ended.map(drop),
-            told = told => told,
-        }
     }
 
     /// Waits until an object of that name is as `condition` says, and answers it; `None` where it is absent.
@@ -378,14 +327,19 @@ pub fn condition(run: &PipelineRun) -> Option<&Value> {
         .find(|condition| condition["type"] == "Succeeded")
 }
 
-/// The names of the claims among the pod's volumes.
+/// The names of the claims among the pod's volumes; a generic ephemeral volume's claim is named after pod and volume.
 pub fn claims(pod: &Pod) -> Vec<String> {
     let volumes = pod.spec.as_ref().and_then(|spec| spec.volumes.as_ref());
-    let sources = volumes
+    volumes
         .into_iter()
         .flatten()
-        .filter_map(|volume| volume.persistent_volume_claim.as_ref());
-    sources.map(|source| source.claim_name.clone()).collect()
+        .filter_map(|volume| match &volume.persistent_volume_claim {
+            Some(source) => Some(source.claim_name.clone()),
+            None => {
+                (volume.ephemeral.is_some()).then(|| format!("{}-{}", pod.name_any(), volume.name))
+            }
+        })
+        .collect()
 }
 
 /// Whether a pod is a placeholder.
