@@ -22,6 +22,8 @@ use kube::{Api, Client, ResourceExt as _};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
+use crate::look;
+
 /// How long the watch may be behind on a busy machine.
 const BEHIND: Duration = Duration::from_secs(60);
 
@@ -273,7 +275,7 @@ impl Log {
                 .to_owned(),
             placeholder: pods::is_placeholder(pod),
             node: node.to_owned(),
-            claims: pods::claims(pod),
+            claims: look::claims(pod),
             from: version(pod),
             until: None,
         });

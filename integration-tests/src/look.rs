@@ -327,6 +327,21 @@ pub fn condition(run: &PipelineRun) -> Option<&Value> {
         .find(|condition| condition["type"] == "Succeeded")
 }
 
+/// The names of the claims among the pod's volumes; a generic ephemeral volume's claim is named after pod and volume.
+pub fn claims(pod: &Pod) -> Vec<String> {
+    let volumes = pod.spec.as_ref().and_then(|spec| spec.volumes.as_ref());
+    volumes
+        .into_iter()
+        .flatten()
+        .filter_map(|volume| match &volume.persistent_volume_claim {
+            Some(source) => Some(source.claim_name.clone()),
+            None => {
+                (volume.ephemeral.is_some()).then(|| format!("{}-{}", pod.name_any(), volume.name))
+            }
+        })
+        .collect()
+}
+
 /// Whether a pod is a placeholder.
 pub fn is_placeholder(pod: &Pod) -> bool {
     coscheduler_kubernetes::pods::is_placeholder(pod)

@@ -100,6 +100,11 @@ impl Run {
         self.task_annotation(task, DURATION_ANNOTATION, &format!("{seconds}s"))
     }
 
+    /// Makes a task's pod run until [`Scene::end`](crate::Scene::end): what a test looks at meanwhile does not go before it has.
+    pub fn held(self, task: &str) -> Self {
+        self.lasting(task, 3600)
+    }
+
     /// Makes a task fail.
     pub fn failing(self, task: &str) -> Self {
         self.task_annotation(task, EXIT_CODE_ANNOTATION, "1")

@@ -33,6 +33,13 @@ impl Answer {
         (self.code >= 400).then(|| self.object["message"].as_str().unwrap_or_default())
     }
 
+    /// The fields that a refusal blames one by one, as `kubectl edit` shows them.
+    pub fn blamed(&self) -> Vec<&str> {
+        let causes = self.object["details"]["causes"].as_array();
+        let causes = causes.into_iter().flatten();
+        causes.filter_map(|cause| cause["field"].as_str()).collect()
+    }
+
     /// An annotation of the object.
     pub fn annotation(&self, key: &str) -> Option<&str> {
         self.object["metadata"]["annotations"][key].as_str()

@@ -71,7 +71,7 @@ fn m8_a_run_keeps_what_was_in_force_when_it_was_created_and_m5_disabled_changes_
                 .task("one", &["source"], &[])
                 .task("two", &["source"], &["one"])
         };
-        scene.submit(two("before").lasting("one", 8)).await?;
+        scene.submit(two("before").held("one")).await?;
         let (before, _) = scene.placeholder().await?;
 
         // M5: from now on nothing is created or changed.
@@ -82,7 +82,7 @@ fn m8_a_run_keeps_what_was_in_force_when_it_was_created_and_m5_disabled_changes_
         .await?;
         assert!(first.generation < second.generation);
         scene.planned_in(Mode::Disabled).await?;
-        let created = scene.submit(two("after").lasting("one", 2)).await?;
+        let created = scene.submit(two("after")).await?;
         assert!(
             created.annotations().is_empty(),
             "{:?}",
@@ -95,6 +95,7 @@ fn m8_a_run_keeps_what_was_in_force_when_it_was_created_and_m5_disabled_changes_
         let objects = scene.objects().await?;
         assert_eq!(objects.stateful_sets.len(), 1);
         assert_eq!(objects.stateful_sets[0].uid(), before.uid());
+        scene.end("before", "one").await?;
         scene.succeeds("before").await?;
         let affine = |pod: &Pod| pod.spec.as_ref().unwrap().affinity.is_some();
         for pod in &scene.objects().await?.task_pods {
@@ -119,10 +120,11 @@ fn m8_a_run_keeps_what_was_in_force_when_it_was_created_and_m5_disabled_changes_
         })
         .await?;
         scene.planned_in(Mode::Pipelineruns).await?;
-        scene.submit(two("sized").lasting("one", 2)).await?;
+        scene.submit(two("sized").held("one")).await?;
         let (_, pod) = scene.placeholder().await?;
         let resources = pod.spec.unwrap().containers[0].resources.clone().unwrap();
         assert_eq!(resources.requests.unwrap()["cpu"].0, "75m");
+        scene.end("sized", "one").await?;
         scene.succeeds("sized").await?;
         anyhow::Ok(())
     })

@@ -225,7 +225,7 @@ fn placeholders_can_be_listed_shown_and_watched() -> anyhow::Result<()> {
                     run(name)
                         .template("source")
                         .task("t", &["source"], &[])
-                        .lasting("t", 6),
+                        .held("t"),
                 )
                 .await?;
         }
@@ -290,6 +290,7 @@ fn placeholders_can_be_listed_shown_and_watched() -> anyhow::Result<()> {
             (Code::NotFound, Some("PLACEHOLDER_NOT_FOUND"))
         );
         for name in ["one", "two"] {
+            scene.end(name, "t").await?;
             scene.succeeds(name).await?;
         }
         scene.nothing_left_but(&[]).await?;
@@ -314,7 +315,7 @@ fn p7_a_call_that_disagrees_with_the_run_is_refused_and_writes_nothing() -> anyh
                 run("forged")
                     .template("source")
                     .task("t", &["source"], &[])
-                    .lasting("t", 6),
+                    .held("t"),
             )
             .await?;
         let (set, _) = scene.placeholder().await?;
@@ -399,6 +400,7 @@ fn p7_a_call_that_disagrees_with_the_run_is_refused_and_writes_nothing() -> anyh
                 .collect::<Vec<_>>(),
             [set.name_any()]
         );
+        scene.end("forged", "t").await?;
         scene.succeeds("forged").await?;
         scene.nothing_left_but(&[]).await
     })

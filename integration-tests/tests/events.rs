@@ -61,7 +61,7 @@ fn p3_each_part_of_a_security_context_that_is_dropped_is_told_once() -> Outcome 
             "runAsNonRoot": false,
             "fsGroup": 1000,
         });
-        let rooted = run("rooted").task("one", &[], &[]).lasting("one", 4).spec(
+        let rooted = run("rooted").task("one", &[], &[]).held("one").spec(
             "taskRunTemplate",
             json!({"podTemplate": {"securityContext": context}}),
         );
@@ -72,6 +72,7 @@ fn p3_each_part_of_a_security_context_that_is_dropped_is_told_once() -> Outcome 
             let label = json!({"metadata": {"labels": {"round": index.to_string()}}});
             patch(&scene, "rooted", label).await?;
         }
+        scene.end("rooted", "one").await?;
         scene.succeeds("rooted").await?;
         let told = scene.told_so_far("rooted").await?;
         let mut fields: Vec<&str> = Vec::new();
@@ -134,7 +135,7 @@ fn b1_an_override_that_has_no_effect_is_told_with_the_mode_of_the_run() -> Outco
     shared(async |scene| {
         // As Tekton copies the annotations of a Pipeline that it has found by a resolver.
         let late = |mode: &str| json!({"metadata": {"annotations": {OVERRIDE: mode}}});
-        let started = run("started").task("one", &[], &[]).lasting("one", 5);
+        let started = run("started").task("one", &[], &[]).held("one");
         scene.submit(started).await?;
         patch(&scene, "started", late("disabled")).await?;
         let told = scene.told("started", "OverrideIgnored").await?;
@@ -146,7 +147,7 @@ fn b1_an_override_that_has_no_effect_is_told_with_the_mode_of_the_run() -> Outco
         let plain = run("plain")
             .in_mode("disabled")
             .task("one", &[], &[])
-            .lasting("one", 5);
+            .held("one");
         scene.submit(plain).await?;
         patch(&scene, "plain", late("pipelineruns")).await?;
         let told = scene.told("plain", "OverrideIgnored").await?;
@@ -155,6 +156,7 @@ fn b1_an_override_that_has_no_effect_is_told_with_the_mode_of_the_run() -> Outco
             "{told:?}"
         );
         for name in ["started", "plain"] {
+            scene.end(name, "one").await?;
             scene.succeeds(name).await?;
             assert_eq!(scene.told_so_far(name).await?.len(), 1);
         }

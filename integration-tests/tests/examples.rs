@@ -6,7 +6,6 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail, ensure};
-use coscheduler_kubernetes::pods;
 use futures::future::join_all;
 use integration_tests::look::{is_placeholder, node};
 use integration_tests::stack::Stack;
@@ -286,8 +285,21 @@ async fn placeholder(
     let pod = seen.iter().find(|pod| bound(pod)).context("none")?;
     let home = node(pod).context("not bound")?.to_owned();
     ensure!(seen.iter().filter(|pod| is_placeholder(pod)).count() == 1);
-    same(&pods::claims(pod), claims).context("the placeholder mounts other claims")?;
+    same(&integration_tests::look::claims(pod), claims)
+        .context("the placeholder mounts other claims")?;
     if mode == Some("isolate-pipelinerun") {
+        let affinity = pod.spec.as_ref().and_then(|spec| spec.affinity.as_ref());
+        let apart = affinity
+            .and_then(|affinity| affinity.pod_anti_affinity.as_ref())
+            .and_then(|apart| {
+                apart
+                    .required_during_scheduling_ignored_during_execution
+                    .as_ref()
+            });
+        ensure!(
+            apart.is_some_and(|terms| !terms.is_empty()),
+            "nothing keeps others away: {affinity:?}"
+        );
         let everywhere = Api::<Pod>::all(scene.client.clone())
             .list(&ListParams::default())
             .await?;

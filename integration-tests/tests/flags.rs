@@ -81,7 +81,7 @@ fn two_claims(name: &str) -> Run {
         .task("clone", &["source"], &[])
         .task("warm", &["cache"], &[])
         .task("bare", &[], &[])
-        .lasting("clone", 4)
+        .held("clone")
 }
 
 /// What shows the mode of a run: its StatefulSets while it is under way, and, for each of its pods by task, the placeholder
@@ -120,6 +120,7 @@ async fn shows(scene: &Scene<'_>, name: &str, mode: Mode) -> Outcome {
 }
 
 async fn showed(scene: &Scene<'_>, name: &str, mode: Mode) -> Outcome {
+    scene.end(name, "clone").await?;
     scene.succeeds(name).await?;
     let pods = scene.objects().await?.task_pods;
     let assistants: Vec<String> = ["clone", "warm", "bare"]
@@ -264,7 +265,22 @@ fn m7_bad_flags_are_refused_when_they_are_written() -> Outcome {
             for part in [&format!("{key}: "), value, allowed] {
                 assert!(message.contains(part), "{key}: {message}");
             }
+            assert_eq!(answer.blamed(), [key]);
         }
+        // So is what is wrong deep in the pod template.
+        let template = r#"{"tolerations": [{"key": "ci", "operator": "Is"}]}"#;
+        let deep = json!({"data": {"default-affinity-assistant-pod-template": template}});
+        let answer = scene.send_to("PATCH", &uri, &deep).await?;
+        assert_eq!(
+            answer.blamed(),
+            ["default-affinity-assistant-pod-template"],
+            "{answer:?}"
+        );
+        let message = answer.refusal().unwrap_or_default();
+        assert!(
+            message.contains("tolerations[0].operator: is \"Is\"; allowed: Equal, Exists"),
+            "{message}"
+        );
         // Both of a bad combination's keys are named, and what it would take.
         let combination = json!({"data": {"migration-phase": "during"}});
         let answer = scene.send_to("PATCH", &uri, &combination).await?;
@@ -598,7 +614,7 @@ fn m8_a_pending_run_starts_with_what_was_in_force_when_it_was_created() -> Outco
             run(name)
                 .template("source")
                 .task("one", &["source"], &[])
-                .lasting("one", 6)
+                .held("one")
                 .spec("status", json!("PipelineRunPending"))
         };
         scene
@@ -686,6 +702,7 @@ fn m8_a_pending_run_starts_with_what_was_in_force_when_it_was_created() -> Outco
                 .unwrap();
             let everywhere = terms.iter().any(|term| term.namespace_selector.is_some());
             assert_eq!(everywhere, scope == "cluster", "{name}: {terms:?}");
+            scene.end(name, "one").await?;
             scene.succeeds(name).await?;
             scene.nothing_left_but(&[]).await?;
         }

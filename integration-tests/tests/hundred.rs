@@ -7,8 +7,8 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::ensure;
-use coscheduler_kubernetes::pods::claims;
 use futures::future::try_join_all;
+use integration_tests::look::claims;
 use integration_tests::look::{is_placeholder, node};
 use integration_tests::runs::{Run, run};
 use integration_tests::{Scene, alone_with};

@@ -663,7 +663,8 @@ async fn deletion_leaves_runs_alone(stack: Stack) -> Outcome {
     scene.submit(half_way).await?;
     scene.placeholder().await?;
     let before = audit::end(&stack.bed)?;
-    kubectl(&stack.bed, &["delete", "-k", BASE, "--timeout=120s"]).await?;
+    let delete = ["delete", "-k", BASE, "--ignore-not-found", "--timeout=120s"];
+    kubectl(&stack.bed, &delete).await?;
     // So that no new run counts on services that go.
     let deleted = deleted_by_kubectl(&stack.bed, before)?;
     assert_eq!(deleted[0], "mutatingwebhookconfigurations", "{deleted:?}");

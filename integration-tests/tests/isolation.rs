@@ -69,7 +69,7 @@ fn span(stays: &[Stay]) -> (u64, u64) {
 fn m4_an_isolated_runs_node_is_free_once_its_last_pod_has_ended_across_namespaces() -> Outcome {
     on_one_node("cluster", async |scene| {
         let elsewhere = scene.stack.scene().await?;
-        let first = scene.submit(one("first")).await?;
+        let first = scene.submit(one("first").held("one")).await?;
         let (_, placeholder) = scene.placeholder().await?;
         // A pod of the run that goes on when Tekton has called the run done, as on a node that answers late.
         let late: Pod = serde_json::from_value(json!({
@@ -84,6 +84,7 @@ fn m4_an_isolated_runs_node_is_free_once_its_last_pod_has_ended_across_namespace
         pods.create(&PostParams::default(), &late).await?;
         elsewhere.submit(one("second")).await?;
         waits(&elsewhere, "second").await?;
+        scene.end("first", "one").await?;
         scene.succeeds("first").await?;
         // The scheduler looks again as the first run's own pod ends.
         waits(&elsewhere, "second").await?;
@@ -104,12 +105,14 @@ fn m4_an_isolated_runs_node_is_free_once_its_last_pod_has_ended_across_namespace
 fn m4_with_scope_namespace_runs_of_other_namespaces_may_share_the_node() -> Outcome {
     on_one_node("namespace", async |scene| {
         let elsewhere = scene.stack.scene().await?;
-        scene.submit(one("first").lasting("one", 6)).await?;
+        scene.submit(one("first").held("one")).await?;
         scene.placeholder().await?;
         scene.submit(one("second")).await?;
         waits(scene, "second").await?;
         elsewhere.submit(one("third")).await?;
-        for (scene, name) in [(&elsewhere, "third"), (scene, "first"), (scene, "second")] {
+        elsewhere.succeeds("third").await?;
+        scene.end("first", "one").await?;
+        for name in ["first", "second"] {
             scene.succeeds(name).await?;
         }
         scene.nothing_left_but(&[]).await?;

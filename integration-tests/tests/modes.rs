@@ -22,9 +22,7 @@ fn in_mode(mode: &str, test: impl AsyncFnOnce(&Scene<'_>) -> Outcome) -> Outcome
 
 /// The claims among a pod's volumes.
 fn claims(pod: &Pod) -> BTreeSet<String> {
-    coscheduler_kubernetes::pods::claims(pod)
-        .into_iter()
-        .collect()
+    integration_tests::look::claims(pod).into_iter().collect()
 }
 
 fn task<'a>(pods: &'a [Pod], name: &str) -> &'a Pod {
@@ -46,8 +44,8 @@ fn m1_m2_v3_pods_that_use_a_claim_share_its_placeholders_node() -> Outcome {
             .task("build", &["source"], &["clone", "warm"])
             .task("bare", &[], &[])
             .finally("report", &["cache"])
-            .lasting("clone", 4)
-            .lasting("warm", 4);
+            .held("clone")
+            .held("warm");
         scene.submit(two_claims).await?;
         let bound = scene
             .until_all::<Pod>("have two bound placeholders", |pods| {
@@ -68,6 +66,9 @@ fn m1_m2_v3_pods_that_use_a_claim_share_its_placeholders_node() -> Outcome {
             })
             .collect();
         assert_eq!(placeholders.len(), 2, "{placeholders:?}");
+        for task in ["clone", "warm"] {
+            scene.end("two-claims", task).await?;
+        }
         scene.succeeds("two-claims").await?;
         let objects = scene.objects().await?;
         for (name, used) in [
@@ -129,7 +130,7 @@ fn m4_no_other_placeholder_is_on_an_isolated_runs_node() -> Outcome {
                 .template("source")
                 .task("a", &["source"], &[])
                 .task("b", &["source"], &["a"])
-                .lasting("a", 5);
+                .held("a");
             scene.submit(isolated).await?;
         }
         let mut nodes = BTreeMap::new();
@@ -156,6 +157,7 @@ fn m4_no_other_placeholder_is_on_an_isolated_runs_node() -> Outcome {
             "{nodes:?}"
         );
         for (scene, name) in [(scene, "one"), (scene, "two"), (&elsewhere, "three")] {
+            scene.end(name, "a").await?;
             scene.succeeds(name).await?;
             let pods = scene.objects().await?.task_pods;
             let of_run = pods.iter().filter(|pod| {

@@ -204,7 +204,12 @@ fn b1_what_is_not_allowed_is_refused_with_who_allows_what() -> Outcome {
             let object = pending(name, &json!({"name": name}), &choice(of_run));
             let answer = scene.send("POST", PIPELINE_RUNS, &object).await?;
             ensure!(answer.code == 422, "{answer:?}");
-            Ok(message(&answer))
+            let message = message(&answer);
+            ensure!(
+                answer.blamed().len() == 1 && message.contains(answer.blamed()[0]),
+                "{answer:?}"
+            );
+            Ok(message)
         };
         let allowed = "\"isolate-pipelinerun\" may not be chosen here; the operator allows it with key allowed-overrides of \
              ConfigMap coscheduler-config; allowed: pipelineruns, as the cluster's coschedule says, and workspaces, disabled \
@@ -246,16 +251,18 @@ fn b1_what_is_not_allowed_is_refused_with_who_allows_what() -> Outcome {
             told.contains(&format!("of Namespace {:?}", scene.namespace)) && told.contains(allowed),
             "{told}"
         );
-        // The run's own choice comes first, so that it is not refused for the Namespace's.
+        // The run's own choice comes first, so that it is not refused for the Namespace's; a typing error is none.
         let object = pending(
             "own-choice",
             &json!({"name": "own"}),
-            &choice(Some("disabled")),
+            &json!({"coscheduler.dev/coschedule": "disabled", "coscheduler.dev/coshedule": "workspaces"}),
         );
-        scene
+        let created = scene
             .send("POST", PIPELINE_RUNS, &object)
             .await?
             .accepted()?;
+        assert_eq!(created.warnings.len(), 1, "{:?}", created.warnings);
+        assert!(created.warnings[0].contains("coscheduler.dev/coshedule has no effect"));
         Ok(())
     })
 }

@@ -49,9 +49,10 @@ fn m3_all_pods_of_a_run_are_on_its_placeholders_node() -> Outcome {
             .with("retries", json!(1))
             .failing("flaky")
             .finally("notify", &[])
-            .lasting("clone", 3);
+            .held("clone");
         scene.submit(run).await?;
         let (_, placeholder) = scene.placeholder().await?;
+        scene.end("all-pods", "clone").await?;
         scene.done("all-pods").await?;
         let pods = scene.objects().await?.task_pods;
         // clone, warm, build, bare, three of the matrix, flaky and its retry, notify.
@@ -123,7 +124,7 @@ fn p1_the_placeholder_is_a_stateful_set_owned_by_the_run() -> Outcome {
         let run = run("shape")
             .template("source")
             .task("one", &["source"], &[])
-            .lasting("one", 5)
+            .held("one")
             .metadata(
                 "labels",
                 json!({
@@ -160,6 +161,7 @@ fn p1_the_placeholder_is_a_stateful_set_owned_by_the_run() -> Outcome {
             .api::<PipelineRun>()
             .patch("shape", &PatchParams::default(), &patch)
             .await?;
+        scene.end("shape", "one").await?;
         scene.succeeds("shape").await?;
         scene.nothing_left_but(&[]).await
     })
@@ -169,9 +171,10 @@ fn p1_the_placeholder_is_a_stateful_set_owned_by_the_run() -> Outcome {
 fn p2_task_run_pods_require_the_placeholders_node() -> Outcome {
     shared(async |scene| {
         scene
-            .submit(run("affinity").task("one", &[], &[]).lasting("one", 3))
+            .submit(run("affinity").task("one", &[], &[]).held("one"))
             .await?;
         let (set, _) = scene.placeholder().await?;
+        scene.end("affinity", "one").await?;
         scene.succeeds("affinity").await?;
         let pods = scene.objects().await?.task_pods;
         let affinity = pods[0].spec.as_ref().unwrap().affinity.as_ref().unwrap();
@@ -354,7 +357,7 @@ fn v1_every_claim_of_the_run_is_mounted_on_the_placeholder() -> Outcome {
             )
             .workspace("scratch", json!({"emptyDir": {}}))
             .task("one", &["source", "cache", "scratch"], &[])
-            .lasting("one", 3);
+            .held("one");
         scene.submit(run).await?;
         let (set, pod) = scene.placeholder().await?;
         let spec = pod.spec.as_ref().unwrap();
@@ -384,6 +387,7 @@ fn v1_every_claim_of_the_run_is_mounted_on_the_placeholder() -> Outcome {
         assert!(claims.remove("brought"));
         let made = claims.pop_first().unwrap();
         assert!(claims.is_empty() && made.ends_with(&format!("-{}-0", set.name_any())));
+        scene.end("mounts", "one").await?;
         scene.succeeds("mounts").await?;
         // V4: a claim that the user brought is never deleted.
         scene.nothing_left_but(&["brought"]).await
@@ -401,7 +405,7 @@ fn v2_templates_become_claims_of_the_stateful_set() -> Outcome {
             .template("source")
             .workspace("cache", named)
             .task("one", &["source", "cache"], &[])
-            .lasting("one", 3);
+            .held("one");
         let created = scene.submit(run).await?;
         let (set, _) = scene.placeholder().await?;
         let suffix = format!("-{}-0", set.name_any());
@@ -443,9 +447,10 @@ fn v2_templates_become_claims_of_the_stateful_set() -> Outcome {
         }
         assert_eq!(claims.get(&bound[1]).await?.labels()["tier"], "fast");
 
+        scene.end("templates", "one").await?;
         scene.succeeds("templates").await?;
         let pods = scene.objects().await?.task_pods;
-        let used: BTreeSet<String> = coscheduler_kubernetes::pods::claims(&pods[0])
+        let used: BTreeSet<String> = integration_tests::look::claims(&pods[0])
             .into_iter()
             .collect();
         assert_eq!(used, bound.into_iter().collect());
@@ -461,7 +466,7 @@ fn v4_claims_go_after_the_placeholder_and_only_when_no_pod_uses_them() -> Outcom
                 run("clean")
                     .template("source")
                     .task("one", &["source"], &[])
-                    .lasting("one", 5),
+                    .held("one"),
             )
             .await?;
         let claim = created.spec["workspaces"][0]["persistentVolumeClaim"]["claimName"]
@@ -480,6 +485,7 @@ fn v4_claims_go_after_the_placeholder_and_only_when_no_pod_uses_them() -> Outcom
         }))?;
         let pods = scene.api::<Pod>();
         pods.create(&PostParams::default(), &stranger).await?;
+        scene.end("clean", "one").await?;
         scene.succeeds("clean").await?;
         let deleting = scene
             .until(
@@ -515,7 +521,7 @@ fn m8_a_finished_run_reported_again_late_or_twice_changes_nothing() -> Outcome {
                 run("repeat")
                     .template("source")
                     .task("one", &["source"], &[])
-                    .lasting("one", 3),
+                    .held("one"),
             )
             .await?;
         scene.placeholder().await?;
@@ -541,6 +547,7 @@ fn m8_a_finished_run_reported_again_late_or_twice_changes_nothing() -> Outcome {
             EnsureOutcome::Unchanged | EnsureOutcome::Superseded
         ));
 
+        scene.end("repeat", "one").await?;
         let done = scene.succeeds("repeat").await?;
         scene.nothing_left_but(&[]).await?;
         // The late report of a version in which the run was still active.
@@ -629,7 +636,7 @@ fn m8_what_was_pinned_is_restored_when_a_run_is_edited() -> Outcome {
                 run("edited")
                     .template("source")
                     .task("one", &["source"], &[])
-                    .lasting("one", 4),
+                    .held("one"),
             )
             .await?;
         let runs = scene.api::<PipelineRun>();
@@ -666,6 +673,7 @@ fn m8_what_was_pinned_is_restored_when_a_run_is_edited() -> Outcome {
             again.metadata.generation, created.metadata.generation,
             "the spec is what it was"
         );
+        scene.end("edited", "one").await?;
         scene.succeeds("edited").await?;
         scene.nothing_left_but(&[]).await
     })
@@ -702,11 +710,12 @@ fn p3_a_run_that_may_run_on_one_node_only_has_its_placeholder_there() -> Outcome
         let run = run("choosy")
             .template("source")
             .task("one", &["source"], &[])
-            .lasting("one", 3)
+            .held("one")
             .spec("taskRunTemplate", template);
         scene.submit(run).await?;
         let (_, placeholder) = scene.placeholder().await?;
         assert_eq!(node(&placeholder), Some("node-3"));
+        scene.end("choosy", "one").await?;
         scene.succeeds("choosy").await?;
         assert_eq!(
             nodes(&scene.objects().await?.task_pods),

@@ -205,7 +205,7 @@ fn v2a_a_run_started_again_with_its_annotations_has_a_group_and_claims_of_its_ow
             let pods = scene.objects().await?.task_pods;
             let claims: BTreeSet<_> = pods
                 .iter()
-                .flat_map(coscheduler_kubernetes::pods::claims)
+                .flat_map(integration_tests::look::claims)
                 .collect();
             assert_eq!((pods.len(), claims.len()), (8, 4), "{mode}");
             for name in &names {

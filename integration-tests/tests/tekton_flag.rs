@@ -133,7 +133,7 @@ fn three(name: &str, mode: &str) -> Run {
         .task("two", &["brought"], &["one"])
         .task("three", &["source"], &["two"])
         .task("bare", &[], &["two"])
-        .lasting("one", 10)
+        .held("one")
 }
 
 async fn bring(scene: &Scene<'_>, name: &str) -> Outcome {
@@ -193,6 +193,9 @@ fn flipped_to(flag: &'static str) -> Outcome {
                 status.tekton_coschedule == flag
             })
             .await?;
+        for mode in MODES {
+            scene.end(mode, "one").await?;
+        }
         // Every task of every run has its pod by now, and no run is done.
         let mut seen = before.clone();
         for task in ["two", "three"] {
@@ -285,7 +288,7 @@ fn m9_a_task_with_two_claims_fails_at_once_when_tektons_flag_becomes_workspaces(
             .task("one", &["source"], &[])
             .task("two", &["source", "cache"], &["one"])
             .finally("last", &["source"])
-            .lasting("one", 6);
+            .held("one");
         scene.submit(both).await?;
         scene.placeholder().await?;
         scene
@@ -295,6 +298,12 @@ fn m9_a_task_with_two_claims_fails_at_once_when_tektons_flag_becomes_workspaces(
             })
             .await?;
         scene.set_tekton_flag("workspaces").await?;
+        scene
+            .config_until("told of Tekton's flag", |status| {
+                status.tekton_coschedule == "workspaces"
+            })
+            .await?;
+        scene.end("both", "one").await?;
         let done = scene.done("both").await?;
         assert_eq!(succeeded(&done), Some("False"));
         let text = serde_json::to_string(&done.status)?;

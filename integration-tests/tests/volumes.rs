@@ -64,9 +64,7 @@ async fn bring(scene: &Scene<'_>, name: &str, class: &str, access_mode: &str) ->
 }
 
 fn claims(pod: &Pod) -> BTreeSet<String> {
-    coscheduler_kubernetes::pods::claims(pod)
-        .into_iter()
-        .collect()
+    integration_tests::look::claims(pod).into_iter().collect()
 }
 
 fn nodes(pods: &[Pod]) -> BTreeSet<&str> {
@@ -194,8 +192,8 @@ fn v8_a_brought_claim_for_one_pod_keeps_the_placeholder_to_its_nodes_without_mou
                 .workspace("source", bound_to(&claim))
                 .task("one", &["source"], &[])
                 .task("two", &["source"], &[])
-                .lasting("one", 3)
-                .lasting("two", 3);
+                .held("one")
+                .held("two");
             if others == 1 {
                 turns = turns.template("cache").task("three", &["cache"], &[]);
             }
@@ -214,6 +212,8 @@ fn v8_a_brought_claim_for_one_pod_keeps_the_placeholder_to_its_nodes_without_mou
             let told = scene.told(mode, "ClaimNotMounted").await?;
             assert_eq!(codes(&told), ["ClaimNotMounted"]);
             assert!(told[0].1.contains(&claim), "{told:?}");
+            // Whichever has the first turn.
+            tokio::try_join!(scene.end(mode, "one"), scene.end(mode, "two"))?;
             scene.succeeds(mode).await?;
             let mut pods = scene.objects().await?.task_pods;
             pods.retain(|pod| pod.labels()["tekton.dev/pipelineRun"] == mode);
@@ -243,10 +243,11 @@ fn v8_claims_for_many_nodes_are_coscheduled_like_the_others() -> Outcome {
                 .workspace("source", bound_to(&claim))
                 .task("one", &["source"], &[])
                 .task("two", &["source"], &[])
-                .lasting("one", 3);
+                .held("one");
             scene.submit(together).await?;
             let (_, placeholder) = scene.placeholder().await?;
             assert_eq!(claims(&placeholder), BTreeSet::from([claim]));
+            scene.end(mode, "one").await?;
             scene.succeeds(mode).await?;
             let mut pods = scene.objects().await?.task_pods;
             pods.retain(|pod| pod.labels()["tekton.dev/pipelineRun"] == mode);
@@ -279,9 +280,7 @@ fn v4_tektons_claims_go_after_the_pods_that_use_them_where_the_author_asks_for_i
             "coscheduler.dev/coschedule": "workspaces",
             "tekton.dev/auto-cleanup-pvc": "true",
         });
-        let cleaned = two("cleaned")
-            .lasting("one", 4)
-            .metadata("annotations", asked);
+        let cleaned = two("cleaned").held("one").metadata("annotations", asked);
         let uid = scene.submit(cleaned).await?.uid().unwrap();
         let made_for = |claim: &PersistentVolumeClaim| {
             claim
@@ -316,6 +315,7 @@ fn v4_tektons_claims_go_after_the_pods_that_use_them_where_the_author_asks_for_i
         }))?;
         let pods = scene.api::<Pod>();
         pods.create(&PostParams::default(), &stranger).await?;
+        scene.end("cleaned", "one").await?;
         scene.succeeds("cleaned").await?;
         let deleting = scene
             .until(
@@ -363,7 +363,7 @@ fn v6_a_claim_that_is_bound_twice_is_one_claim() -> Outcome {
                 .task("one", &["go"], &[])
                 .task("two", &["npm"], &[])
                 .task("both", &["go", "npm"], &["one", "two"])
-                .lasting("one", 4);
+                .held("one");
             scene.submit(twice).await?;
             let (_, placeholder) = scene.placeholder().await?;
             let objects = scene.objects().await?;
@@ -371,6 +371,7 @@ fn v6_a_claim_that_is_bound_twice_is_one_claim() -> Outcome {
             let volumes = placeholder.spec.as_ref().unwrap().volumes.as_ref();
             assert_eq!(volumes.map(Vec::len), Some(1), "{mode}");
             assert_eq!(claims(&placeholder), BTreeSet::from([claim]));
+            scene.end(mode, "one").await?;
             scene.succeeds(mode).await?;
             let mut pods = scene.objects().await?.task_pods;
             pods.retain(|pod| pod.labels()["tekton.dev/pipelineRun"] == mode);
@@ -408,7 +409,7 @@ fn v5_workspaces_without_a_claim_are_left_alone() -> Outcome {
                 plain = plain.workspace(name, source.clone());
             }
             let used: Vec<_> = kinds.iter().map(|(name, _)| *name).collect();
-            let plain = plain.task("one", &used, &[]).lasting("one", 2);
+            let plain = plain.task("one", &used, &[]).held("one");
             let created = scene.submit(plain).await?;
             for (index, (name, source)) in kinds.iter().enumerate() {
                 let mut expected = source.clone();
@@ -419,6 +420,7 @@ fn v5_workspaces_without_a_claim_are_left_alone() -> Outcome {
                 let (_, placeholder) = scene.placeholder().await?;
                 assert_eq!(placeholder.spec.unwrap().volumes.unwrap_or_default(), []);
             }
+            scene.end(mode, "one").await?;
             scene.succeeds(mode).await?;
             scene.nothing_left_but(&[]).await?;
             // Nothing to keep together, nothing to tell.
@@ -452,7 +454,7 @@ fn v9_a_claim_named_by_a_parameter_is_known_and_one_named_by_a_result_is_left_ou
             .with("taskSpec", makes)
             .resulting("make", "claim", "by-result")
             .task("cached", &["cache"], &[])
-            .lasting("cached", 4)
+            .held("cached")
             .task("late", &["made"], &["make"]);
         scene.submit(named).await?;
         let (_, placeholder) = scene.placeholder().await?;
@@ -466,6 +468,7 @@ fn v9_a_claim_named_by_a_parameter_is_known_and_one_named_by_a_result_is_left_ou
             told[0].1.contains("$(tasks.make.results.claim)"),
             "{told:?}"
         );
+        scene.end("named", "cached").await?;
         scene.succeeds("named").await?;
         let pods = scene.objects().await?.task_pods;
         let of = |task: &str| {
@@ -502,7 +505,7 @@ fn v9_a_run_whose_every_claim_is_named_by_a_result_is_told_so() -> Outcome {
                 .task("make", &[], &[])
                 .with("taskSpec", makes.clone())
                 .resulting("make", "claim", "only")
-                .lasting("make", 3)
+                .held("make")
                 .task("late", &["made"], &["make"]);
             scene.submit(named).await?;
             let told = scene.told(mode, "ClaimNameVariable").await?;
@@ -511,6 +514,7 @@ fn v9_a_run_whose_every_claim_is_named_by_a_result_is_told_so() -> Outcome {
                 let (_, placeholder) = scene.placeholder().await?;
                 assert!(claims(&placeholder).is_empty());
             }
+            scene.end(mode, "make").await?;
             scene.succeeds(mode).await?;
             scene.nothing_left_but(&["only"]).await?;
         }
@@ -532,7 +536,7 @@ fn p8_claim_templates_may_have_names_of_57_characters() -> Outcome {
                 .workspace("source", template)
                 .task("one", &["source"], &[])
                 .task("two", &["source"], &["one"])
-                .lasting("one", 2);
+                .held("one");
             scene.submit(named).await?;
             let bound = scene
                 .until_all::<Pod>("has a bound placeholder", |pods| {
@@ -543,6 +547,7 @@ fn p8_claim_templates_may_have_names_of_57_characters() -> Outcome {
             let placeholder = bound.iter().find(|pod| is_placeholder(pod)).unwrap();
             let claim = claims(placeholder).pop_first().unwrap();
             assert!(claim.starts_with(&long[..40]), "{claim}");
+            scene.end(mode, "one").await?;
             let done = scene.done(mode).await?;
             assert_eq!(succeeded(&done), Some("True"), "{:?}", done.status);
             let delete = DeleteParams::foreground();

@@ -1,6 +1,9 @@
 //! The annotation keys on PipelineRuns, TaskRuns and CustomRuns. What admission writes is written and read in
 //! [`pinned`](crate::pinned) and [`admit`](crate::admit) only.
 
+/// What our keys begin with.
+pub const PREFIX: &str = "coscheduler.dev/";
+
 /// The author's wish (B1), on a PipelineRun, the Pipeline it refers to, or its Namespace: a mode. The only key here that
 /// people write.
 pub const OVERRIDE: &str = "coscheduler.dev/coschedule";

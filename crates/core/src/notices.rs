@@ -63,11 +63,11 @@ fn of_volumes(spec: &PlaceholderSpec, volumes: &Volumes) -> Vec<Reason> {
         .collect()
 }
 
-/// Why a placeholder is not made: no node could take it (V7).
+/// Why a placeholder waits: no node could take it (V7).
 pub fn out_of_reach(spec: &PlaceholderSpec, volumes: &Volumes) -> Option<Reason> {
     let conflict = volumes.conflict.as_ref()?;
     let message = format!(
-        "{conflict}; placeholder {} is made once a node can",
+        "{conflict}; placeholder {} waits until a node can",
         spec.name
     );
     Some(Reason::new(ReasonCode::VolumeNodeAffinityConflict, message))

@@ -21,6 +21,7 @@ mod grpc;
 mod identity;
 mod notices;
 mod objects;
+mod one_list;
 mod release;
 mod retries;
 mod sweep;

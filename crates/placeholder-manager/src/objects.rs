@@ -23,14 +23,15 @@ use coscheduler_kubernetes::transient::{is_transient, is_webhook_down};
 use coscheduler_kubernetes::{claims, pods};
 
 use crate::error::Error;
+use crate::one_list::OneList;
 
 /// How long a single request may take. Watches hold the client's own limit far above this.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Lists of pods that are read at a time.
+/// Namespaces whose pods are read at a time.
 const LISTINGS: usize = 4;
-/// Pods that are read in one request.
-const PAGE: u32 = 500;
+/// Pods that are read in one request: a pod may have 100 KB and more.
+const PAGE: u32 = 100;
 /// Pods that may still use their claims (Kubernetes, "Field Selectors").
 const NOT_ENDED: &str = "status.phase!=Succeeded,status.phase!=Failed";
 
@@ -39,6 +40,7 @@ const NOT_ENDED: &str = "status.phase!=Succeeded,status.phase!=Failed";
 pub(crate) struct Objects {
     client: Client,
     listings: Arc<Semaphore>,
+    pods: OneList<Vec<PodUse>>,
 }
 
 impl Objects {
@@ -47,6 +49,7 @@ impl Objects {
         Self {
             client,
             listings: Arc::new(Semaphore::new(LISTINGS)),
+            pods: OneList::default(),
         }
     }
 
@@ -287,9 +290,13 @@ impl Objects {
     }
 
     /// What the pods of a namespace use that have not ended, read from the API server's storage rather than from a cache.
-    /// Namespaces of CI are full of pods that have: those are not sent. A few are read at a time, page by page, as runs
-    /// that end together would else hold many copies of all of them in memory.
-    pub(crate) async fn live_pods(&self, namespace: &str) -> Result<Vec<PodUse>, Error> {
+    /// Namespaces of CI are full of pods that have: those are not sent. Runs that end together share what is read, and it
+    /// is read page by page, so that it does not matter to the manager's memory how many they are.
+    pub(crate) async fn live_pods(&self, namespace: &str) -> Result<Arc<Vec<PodUse>>, Error> {
+        self.pods.get(namespace, self.list_pods(namespace)).await
+    }
+
+    async fn list_pods(&self, namespace: &str) -> Result<Vec<PodUse>, Error> {
         let _turn = self.listings.acquire().await.ok();
         let pods = kube::core::Request::new(Pod::url_path(&(), Some(namespace)));
         let failed = |error| failed(format!("list the pods of namespace {namespace}"), error);

@@ -3,13 +3,14 @@
 
 use std::collections::BTreeMap;
 
-use crate::annotations::RESERVED;
+use crate::annotations::{OVERRIDE, PREFIX, RESERVED};
 use crate::pipeline_run::PipelineRun;
 
 use super::TaskAnnotation;
 use super::copied::Copied;
 
-/// A warning about pinned annotations the author wrote, copies of another run excepted.
+/// Warnings about pinned annotations the author wrote, copies of another run excepted, and about keys of ours that there
+/// are none of: a typing error would choose nothing.
 pub(super) fn forged(run: &PipelineRun, copied: &Copied) -> Vec<String> {
     let mut warnings = forged_in_tasks(run);
     let keys = present(&run.annotations, |_| true);
@@ -19,6 +20,12 @@ pub(super) fn forged(run: &PipelineRun, copied: &Copied) -> Vec<String> {
             keys.join(", ")
         ));
     }
+    let unknown = run.annotations.keys().filter(|key| {
+        key.starts_with(PREFIX) && *key != OVERRIDE && !RESERVED.contains(&key.as_str())
+    });
+    warnings.extend(unknown.map(|key| {
+        format!("annotation {key} has no effect; of {PREFIX}* authors write {OVERRIDE} alone")
+    }));
     warnings
 }
 

@@ -157,6 +157,32 @@ fn m5_a_run_of_another_controller_is_left_alone() {
 }
 
 #[test]
+fn b1_a_key_that_does_not_exist_is_warned_of_whatever_is_in_force() {
+    let run = PipelineRun {
+        annotations: [
+            ("coscheduler.dev/coshedule", "disabled"),
+            ("coscheduler.dev/coschedule", "pipelineruns"),
+            ("example.com/coscheduler.dev", "x"),
+        ]
+        .map(|(key, value)| (key.to_owned(), value.to_owned()))
+        .into(),
+        ..PipelineRun::default()
+    };
+    for mode in [Mode::Disabled, Mode::PipelineRuns] {
+        let mut configuration = configuration(mode);
+        configuration.allowed_overrides = [Mode::PipelineRuns].into();
+        let admission = admit(&configuration, &run, UID);
+        assert_eq!(
+            admission.warnings,
+            [
+                "annotation coscheduler.dev/coshedule has no effect; of coscheduler.dev/* authors write \
+                 coscheduler.dev/coschedule alone"
+            ]
+        );
+    }
+}
+
+#[test]
 fn m5_m8_forged_annotations_never_survive() {
     let mut forged = run();
     forge(&mut forged);

@@ -81,7 +81,7 @@ async fn what_exists_is_no_error_and_what_is_forbidden_is_final() {
 }
 
 /// The pods of namespace `ci`, of an API server that serves them page by page.
-async fn live_pods(pages: Vec<serde_json::Value>) -> (Vec<PodUse>, Vec<String>) {
+async fn live_pods(pages: Vec<serde_json::Value>) -> (Arc<Vec<PodUse>>, Vec<String>) {
     let (service, mut server) = mock::pair::<Request<Body>, Response<Body>>();
     let objects = Objects::new(Client::new(service, "ci"));
     let server = tokio::spawn(async move {
@@ -120,7 +120,7 @@ async fn the_pods_that_have_not_ended_are_read_page_by_page() {
     for asked in [first, second] {
         assert!(asked.starts_with("/api/v1/namespaces/ci/pods?"), "{asked}");
         assert!(
-            asked.contains(not_ended) && asked.contains("limit=500"),
+            asked.contains(not_ended) && asked.contains("limit=100"),
             "{asked}"
         );
     }

@@ -1,4 +1,4 @@
-//! Whether this process has gone on without a break. One that stood still (SIGSTOP, a frozen machine) wakes up with old
+//! Whether this process has gone on without a break. One that stood still (SIGSTOP, a frozen cgroup) wakes up with old
 //! caches and with calls in its sockets that were given up long ago, and nothing tells it when it has caught up. So it
 //! writes nothing any more, and ends; the next process starts by listing.
 
