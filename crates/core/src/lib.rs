@@ -28,6 +28,7 @@ pub mod admit_run;
 pub mod evacuate;
 pub mod notices;
 pub mod plan;
+pub mod rescue;
 pub mod restore;
 pub mod teardown;
 pub mod volumes;
