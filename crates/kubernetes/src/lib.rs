@@ -11,6 +11,8 @@ pub mod child_run;
 pub mod claims;
 pub mod events;
 pub mod labels;
+pub mod moves;
+pub mod needs;
 pub mod nodes;
 pub mod pipeline;
 pub mod pipeline_run;

@@ -5,10 +5,13 @@ mod page;
 use coscheduler_core::evacuate::{BoundPod, Role, Toleration};
 use coscheduler_core::labels::{AFFINITY_ASSISTANT, COMPONENT, INSTANCE};
 use coscheduler_core::teardown::{ObjectRef, PlaceholderPod, PodPhase};
-use k8s_openapi::api::core::v1::{Affinity, ContainerStatus, Pod};
+use k8s_openapi::api::core::v1::{
+    Affinity, ContainerStatus, PersistentVolumeClaimVolumeSource, Pod, Volume,
+};
 
 pub use self::page::Page;
 use crate::labels::{MANAGED_BY, TEKTON_COSCHEDULER};
+use crate::needs;
 
 /// Whether the pod is a placeholder rather than a TaskRun's pod. The label alone does not say: Tekton copies the labels
 /// that an author gives a run to the pods of its TaskRuns.
@@ -111,6 +114,39 @@ fn any_container_started(pod: &Pod) -> bool {
     })
 }
 
+/// Whether the scheduler has said that it finds no node for the pod, and it has none yet.
+pub fn is_unschedulable(pod: &Pod) -> bool {
+    let status = pod.status.as_ref();
+    let mut conditions = status
+        .and_then(|status| status.conditions.as_ref())
+        .into_iter()
+        .flatten();
+    node(pod).is_none()
+        && conditions.any(|condition| {
+            condition.type_ == "PodScheduled"
+                && condition.status == "False"
+                && condition.reason.as_deref() == Some("Unschedulable")
+        })
+}
+
+/// The claims among the pod's volumes; a generic ephemeral volume's is named after pod and volume.
+pub fn claims(pod: &Pod) -> Vec<String> {
+    let name = pod.metadata.name.as_deref().unwrap_or_default();
+    let volumes = pod
+        .spec
+        .iter()
+        .flat_map(|spec| spec.volumes.iter().flatten());
+    volumes
+        .filter_map(|volume| match &volume.persistent_volume_claim {
+            Some(source) => Some(source.claim_name.clone()),
+            None => volume
+                .ephemeral
+                .as_ref()
+                .map(|_| format!("{name}-{}", volume.name)),
+        })
+        .collect()
+}
+
 /// The value of one label.
 pub fn label<'a>(pod: &'a Pod, key: &str) -> Option<&'a str> {
     pod.metadata
@@ -120,22 +156,27 @@ pub fn label<'a>(pod: &'a Pod, key: &str) -> Option<&'a str> {
         .map(std::string::String::as_str)
 }
 
-/// Drops what nobody here reads, before a pod goes into a cache.
+/// Drops what nobody here reads, before a pod goes into a cache. What a pod asks for is kept until it has a node: from then on
+/// it is counted there.
 pub fn trim(pod: &mut Pod) {
     pod.metadata.managed_fields = None;
     pod.metadata.annotations = None;
+    let waits = node(pod).is_none();
     if let Some(spec) = &mut pod.spec {
-        let node_name = spec.node_name.take();
-        let tolerations = spec.tolerations.take();
-        let affinity = spec.affinity.take().map(|affinity| Affinity {
-            pod_affinity: affinity.pod_affinity,
-            ..Affinity::default()
-        });
+        let mut asking = needs::trim(spec);
+        if !waits {
+            asking = k8s_openapi::api::core::v1::PodSpec::default();
+        }
         *spec = k8s_openapi::api::core::v1::PodSpec {
-            node_name,
-            tolerations,
-            affinity,
-            ..Default::default()
+            node_name: spec.node_name.take(),
+            node_selector: spec.node_selector.take(),
+            tolerations: spec.tolerations.take(),
+            affinity: spec.affinity.take().map(|affinity| Affinity {
+                pod_anti_affinity: None,
+                ..affinity
+            }),
+            volumes: spec.volumes.take().map(with_claims_alone),
+            ..asking
         };
     }
     if let Some(status) = &mut pod.status {
@@ -143,13 +184,37 @@ pub fn trim(pod: &mut Pod) {
         let states = |containers: Option<Vec<ContainerStatus>>| {
             containers.map(|containers| containers.into_iter().map(state_alone).collect())
         };
+        let conditions = status.conditions.take().map(|mut conditions| {
+            conditions.retain(|condition| condition.type_ == "PodScheduled");
+            conditions
+        });
         *status = k8s_openapi::api::core::v1::PodStatus {
             phase,
+            conditions,
             container_statuses: states(status.container_statuses.take()),
             init_container_statuses: states(status.init_container_statuses.take()),
             ..Default::default()
         };
     }
+}
+
+fn with_claims_alone(volumes: Vec<Volume>) -> Vec<Volume> {
+    let named = volumes
+        .into_iter()
+        .filter(|volume| volume.persistent_volume_claim.is_some() || volume.ephemeral.is_some());
+    named
+        .map(|volume| Volume {
+            name: volume.name,
+            persistent_volume_claim: volume.persistent_volume_claim.map(|source| {
+                PersistentVolumeClaimVolumeSource {
+                    claim_name: source.claim_name,
+                    read_only: None,
+                }
+            }),
+            ephemeral: volume.ephemeral.map(|_| Default::default()),
+            ..Volume::default()
+        })
+        .collect()
 }
 
 fn state_alone(container: ContainerStatus) -> ContainerStatus {
@@ -255,6 +320,28 @@ mod tests {
         check(initialising, Some(Role::Started));
         check(json!({"phase": "Running"}), Some(Role::Started));
         check(json!({"phase": "Succeeded"}), None);
+    }
+
+    #[test]
+    fn n2_a_pod_that_waits_is_known_by_its_condition_and_its_claims_by_its_volumes() {
+        let waiting = |reason: &str, node: Option<&str>| {
+            let mut pod = pod(json!({
+                "metadata": {"name": "p"},
+                "spec": {"nodeName": node, "containers": [], "volumes": [
+                    {"name": "a", "persistentVolumeClaim": {"claimName": "one"}},
+                    {"name": "b", "ephemeral": {"volumeClaimTemplate": {"spec": {}}}},
+                    {"name": "c", "emptyDir": {}},
+                ]},
+                "status": {"phase": "Pending", "conditions": [
+                    {"type": "PodScheduled", "status": "False", "reason": reason, "message": "0/1 nodes"}]},
+            }));
+            trim(&mut pod);
+            assert_eq!(claims(&pod), ["one", "p-b"]);
+            is_unschedulable(&pod)
+        };
+        assert!(waiting("Unschedulable", None));
+        assert!(!waiting("SchedulingGated", None));
+        assert!(!waiting("Unschedulable", Some("n")));
     }
 
     #[test]

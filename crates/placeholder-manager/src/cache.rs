@@ -6,6 +6,7 @@ mod identities;
 mod kind;
 mod nodes;
 mod parts;
+mod rooms;
 mod view;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -25,6 +26,8 @@ pub(crate) use claims::KnownClaim;
 use identities::Identities;
 pub(crate) use kind::{Kind, is_newer};
 use parts::Parts;
+pub(crate) use rooms::OnNode;
+use rooms::Rooms;
 pub(crate) use view::{Phase, Placeholder};
 
 /// Changes that a slow reader of [`Cache::subscribe`] may be behind before it is told to start over.
@@ -80,6 +83,7 @@ struct Index {
     identities: Identities,
     claims: Claims,
     nodes: HashMap<String, Node>,
+    rooms: Rooms,
 }
 
 impl Default for Cache {

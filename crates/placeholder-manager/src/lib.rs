@@ -20,6 +20,7 @@ mod identity;
 mod notices;
 mod objects;
 mod release;
+mod rescue;
 mod sweep;
 mod volumes;
 
@@ -38,6 +39,7 @@ use follow::Queues;
 use notices::Notices;
 use objects::Objects;
 use release::CleanUp;
+use rescue::{Causes, Rescue};
 
 /// Who this service is.
 pub const SERVICE: Service = Service {
@@ -53,7 +55,12 @@ pub const SERVICE: Service = Service {
 /// # Errors
 ///
 /// Where no Kubernetes client can be made or the gRPC address cannot be bound.
-pub async fn start(Args { kubernetes, lease }: Args, process: Process) -> anyhow::Result<()> {
+pub async fn start(args: Args, process: Process) -> anyhow::Result<()> {
+    let Args {
+        kubernetes,
+        lease,
+        scale_up_hold,
+    } = args;
     let client = kubernetes.client(&process).await?;
     let cache = Arc::new(Cache::default());
     let objects = Objects::new(client.clone());
@@ -61,9 +68,11 @@ pub async fn start(Args { kubernetes, lease }: Args, process: Process) -> anyhow
     let (notices_queue, teller) = queue::queue("notices", Options::default(), process.metrics());
     let (evacuation_queue, evacuator) =
         queue::queue("evacuation", Options::default(), process.metrics());
+    let (rescue_queue, rescuer) = queue::queue("rescue", Options::default(), process.metrics());
     let queues = Queues {
         clean_up: clean_up_queue,
         evacuation: evacuation_queue,
+        rescue: rescue_queue,
         notices: notices_queue,
     };
 
@@ -71,9 +80,18 @@ pub async fn start(Args { kubernetes, lease }: Args, process: Process) -> anyhow
 
     follow::spawn(&process, &client, &cache, &queues, &leadership);
 
+    let causes = Causes::default();
     let clean_up = Arc::new(CleanUp::new(cache.clone(), objects.clone()));
-    let notices = Arc::new(Notices::new(cache.clone(), objects.clone()));
+    let notices = Arc::new(Notices::new(cache.clone(), objects.clone(), causes.clone()));
     let evacuation = Evacuation::new(cache.clone(), objects.clone());
+    let notices_of = queues.notices.clone();
+    let rescue = Rescue::new(
+        cache.clone(),
+        objects.clone(),
+        scale_up_hold,
+        causes,
+        move |run| notices_of.push(run),
+    );
     let service = grpc::Placeholders::new(
         cache.clone(),
         objects,
@@ -100,11 +118,12 @@ pub async fn start(Args { kubernetes, lease }: Args, process: Process) -> anyhow
             }
             tokio::select! {
                 // They finish what they have begun.
-                ((), (), ()) = async {
+                ((), (), (), ()) = async {
                     tokio::join!(
                         cleaner.run(shutdown.clone(), |key| clean_up.work(key)),
                         teller.run(shutdown.clone(), |key| notices.work(key)),
                         evacuator.run(shutdown.clone(), |key| evacuation.work(key)),
+                        rescuer.run(shutdown.clone(), |key| rescue.work(key)),
                     )
                 } => {}
                 () = sweep::sweep(&cache, &queues) => {}

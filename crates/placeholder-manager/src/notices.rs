@@ -19,25 +19,29 @@ use coscheduler_proto::convert::Identity;
 use coscheduler_runtime::queue::Outcome;
 
 use crate::SERVICE;
-use crate::cache::{Cache, Run, RunKey};
+use crate::cache::{Cache, Kind as _, Run, RunKey};
 use crate::error::Error;
 use crate::evacuate::belongs;
 use crate::objects::Objects;
+use crate::rescue::Causes;
 
 /// What authors are told.
 pub(crate) struct Notices {
     cache: Arc<Cache>,
     objects: Objects,
+    /// Why runs wait for room.
+    causes: Causes,
     /// The names of the Events that this process has written, by the run's uid.
     said: Mutex<HashMap<String, HashSet<String>>>,
 }
 
 impl Notices {
     /// Tells of what `cache` knows, through `objects`.
-    pub(crate) fn new(cache: Arc<Cache>, objects: Objects) -> Self {
+    pub(crate) fn new(cache: Arc<Cache>, objects: Objects, causes: Causes) -> Self {
         Self {
             cache,
             objects,
+            causes,
             said: Mutex::default(),
         }
     }
@@ -72,7 +76,7 @@ impl Notices {
         }
         let mut notices = notices(run, |claim| self.cache.claim(&run.namespace, claim).seen());
         if notices.blocked.is_none() && run.state == RunState::Active {
-            notices.blocked = self.stranded(run, known);
+            notices.blocked = self.stranded(run, known).or_else(|| self.without_room(run));
             notices.events.extend(notices.blocked.clone());
         }
         for reason in &notices.events {
@@ -88,6 +92,12 @@ impl Notices {
             }
             None => Ok(()),
         }
+    }
+
+    /// Why a pod of the run waits, although its placeholder is on a node (N2).
+    fn without_room(&self, run: &PipelineRun) -> Option<Reason> {
+        let causes = self.causes.lock().unwrap_or_else(PoisonError::into_inner);
+        causes.get(&run.run_key()?).cloned()
     }
 
     /// Why a placeholder of the run that has lost its node gets no other one (N1).

@@ -118,18 +118,34 @@ fn pod(contention: &Contention<'_>) -> String {
     }
 }
 
-/// The obstacles of the nodes, the first few by name; `None` where one has none.
+/// The obstacles of the nodes, the first few by name, those first that are the least in the way; `None` where one has none.
 fn every_node(rooms: &[Room], obstacle: impl Fn(&Room) -> Option<Obstacle>) -> Option<String> {
     let obstacles = rooms.iter();
     let obstacles: Option<Vec<_>> = obstacles
-        .map(|room| Some(format!("{}: {}", room.node.name, obstacle(room)?)))
+        .map(|room| {
+            let obstacle = obstacle(room)?;
+            let text = format!("{}: {obstacle}", room.node.name);
+            Some((distance(&obstacle), text))
+        })
         .collect();
     let mut obstacles = obstacles?;
     obstacles.sort();
     if obstacles.is_empty() {
         return Some("there is no node".to_owned());
     }
-    Some(listed(&obstacles))
+    let texts: Vec<_> = obstacles.into_iter().map(|(_, text)| text).collect();
+    Some(listed(&texts))
+}
+
+/// How far a node is from taking a pod.
+fn distance(obstacle: &Obstacle) -> u8 {
+    match obstacle {
+        Obstacle::Refused | Obstacle::Isolated => 0,
+        Obstacle::Lacks(_) => 1,
+        Obstacle::OutOfReach(_) => 2,
+        Obstacle::Misplaced(_) => 3,
+        Obstacle::NotSelected => 4,
+    }
 }
 
 fn listed(items: &[String]) -> String {

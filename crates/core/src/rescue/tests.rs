@@ -491,9 +491,20 @@ fn n2_selectors_taints_and_affinity_are_honoured_for_both() {
         let case = case(&rooms, change);
         check(&case, &to(&["node-3"]), ReasonCode::PlaceholderMoved, "");
     }
+    // The nearest are named.
+    let mut far: Vec<_> = (1..9)
+        .map(|number| room(&format!("node-{number}"), 9000, 50))
+        .collect();
+    far[7] = room("node-8", 1000, 50);
+    far[7].node.labels.insert("size".to_owned(), "s".to_owned());
+    let far = case(&far, |case| {
+        case.pod.needs.selector = [("size".to_owned(), "s".to_owned())].into();
+    });
+    let code = ReasonCode::PodFitsNoNode;
+    let nearest = "(cpu 2): node-8: the node has cpu 1, and 2 is asked for; node-1: the pod does not select the node;";
+    check(&far, &Action::Report, code, nearest);
     // An affinity without terms is met nowhere.
     let nowhere = case(&rooms, |case| case.pod.needs.terms = Some(Vec::new()));
-    let code = ReasonCode::PodFitsNoNode;
     check(&nowhere, &Action::Report, code, "does not select");
 }
 
