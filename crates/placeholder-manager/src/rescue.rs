@@ -180,7 +180,9 @@ impl Rescue {
             Some(_) if moves::is_observed(set) => {
                 self.objects.evict(namespace, pod, false).await?;
             }
-            None if pods::is_unschedulable(pod) => {
+            None if pods::is_unschedulable(pod)
+                && state.is_lost(&pod.uid().unwrap_or_default()) =>
+            {
                 state.refused_placeholder(&set.name_any(), &moving.nodes);
                 if self.patch(look, set, moves::end(set)).await? {
                     self.objects.evict(namespace, pod, true).await?;

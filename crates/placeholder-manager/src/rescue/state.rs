@@ -14,8 +14,10 @@ use crate::evacuate::pause;
 const SETTLED: Duration = Duration::from_secs(1);
 /// How long the scheduler may leave room that is there by what is counted.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// How long a moved placeholder may find no node: the scheduler, too, learns of nodes a moment later.
+const ARRIVAL: Duration = Duration::from_secs(10);
 /// How long a node counts as refused.
-const REFUSED: Duration = Duration::from_secs(300);
+const REFUSED: Duration = Duration::from_secs(120);
 /// How often a pod is let go, where Tekton makes it with its affinity again.
 const TRIES: u32 = 5;
 
@@ -24,6 +26,8 @@ const TRIES: u32 = 5;
 pub(super) struct State {
     moves: u32,
     last_move: Option<Instant>,
+    /// Since when a moved placeholder finds no node, by its pod's uid.
+    lost: Option<(String, Instant)>,
     refused: HashMap<String, Refused>,
     pods: HashMap<String, OfPod>,
 }
@@ -45,7 +49,7 @@ struct OfPod {
 
 impl State {
     pub(super) fn is_empty(&self) -> bool {
-        self.moves == 0 && self.refused.is_empty() && self.pods.is_empty()
+        self.moves == 0 && self.lost.is_none() && self.refused.is_empty() && self.pods.is_empty()
     }
 
     /// Forgets the pods that do not wait any more, except how often they were let go.
@@ -63,6 +67,18 @@ impl State {
     pub(super) fn moved(&mut self) {
         self.moves += 1;
         self.last_move = Some(Instant::now());
+    }
+
+    /// Whether this pod of a moved placeholder has found no node for long enough.
+    pub(super) fn is_lost(&mut self, uid: &str) -> bool {
+        let now = Instant::now();
+        match &self.lost {
+            Some((known, since)) if known == uid => now >= *since + ARRIVAL,
+            Some(_) | None => {
+                self.lost = Some((uid.to_owned(), now));
+                false
+            }
+        }
     }
 
     /// Takes in that the scheduler takes none of these nodes for a placeholder.
@@ -212,6 +228,18 @@ mod tests {
         assert!(state.refused_by_pod("other").is_empty());
         later(REFUSED).await;
         assert!(state.refused_by_pod("pod").is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn n2_a_moved_placeholder_has_a_while_to_find_its_node() {
+        let mut state = State::default();
+        assert!(!state.is_lost("one"));
+        later(ARRIVAL / 2).await;
+        assert!(!state.is_lost("two"));
+        later(ARRIVAL / 2).await;
+        assert!(!state.is_lost("two"));
+        later(ARRIVAL / 2).await;
+        assert!(state.is_lost("two"));
     }
 
     #[tokio::test(start_paused = true)]

@@ -122,6 +122,14 @@ type Asked = Vec<(Method, String, Value)>;
 /// Works on the run three times, the first two far enough apart that what is wanted has settled. Every write succeeds;
 /// `scaled_up` says whether the autoscaler adds a node for the pod.
 async fn worked(cache: &Arc<Cache>, scaled_up: bool) -> (Outcome, Asked, Causes) {
+    worked_over(cache, scaled_up, Duration::from_secs(2)).await
+}
+
+async fn worked_over(
+    cache: &Arc<Cache>,
+    scaled_up: bool,
+    time: Duration,
+) -> (Outcome, Asked, Causes) {
     let (service, mut server) = mock::pair::<Request<Body>, Response<Body>>();
     let server = tokio::spawn(async move {
         let mut asked = Vec::new();
@@ -162,7 +170,7 @@ async fn worked(cache: &Arc<Cache>, scaled_up: bool) -> (Outcome, Asked, Causes)
         |_| (),
     );
     rescue.work(key()).await;
-    tokio::time::advance(Duration::from_secs(2)).await;
+    tokio::time::advance(time).await;
     rescue.work(key()).await;
     // What was written is known by now.
     let outcome = rescue.work(key()).await;
@@ -253,6 +261,29 @@ async fn n2_a_move_ends_where_the_placeholder_has_arrived() {
         body["metadata"]["annotations"],
         json!({"coscheduler.dev/move": null})
     );
+}
+
+/// The scheduler has the last word.
+#[tokio::test(start_paused = true)]
+async fn n2_a_placeholder_that_no_node_takes_may_go_anywhere_again() {
+    let cache = cache("pipelineruns", "data");
+    let bound = cache.get(&key()).unwrap().pods[&format!("{SET}-0")].clone();
+    let mut lost = serde_json::to_value(&*bound).unwrap();
+    lost["spec"]["nodeName"] = Value::Null;
+    lost["status"] = json!({"phase": "Pending", "conditions": [
+        {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]});
+    cache.refresh::<Pod>(object(lost));
+    let moving = json!({"nodes": ["node-2"], "before": null}).to_string();
+    cache.refresh(set(moving.into()));
+    let (outcome, asked, _) = worked(&cache, false).await;
+    assert_eq!(
+        (outcome, &asked[..]),
+        (Outcome::Retry, &[][..]),
+        "not at once"
+    );
+    let (_, asked, _) = worked_over(&cache, false, Duration::from_secs(11)).await;
+    let methods: Vec<_> = asked.iter().map(|(method, ..)| method.clone()).collect();
+    assert_eq!(methods, [Method::PATCH, Method::DELETE]);
 }
 
 #[tokio::test(start_paused = true)]
