@@ -47,11 +47,14 @@ pub async fn kubectl(bed: &TestBed, arguments: &[&str]) -> anyhow::Result<String
 ///
 /// Where a service does not start.
 pub async fn serve(bed: &TestBed) -> anyhow::Result<Services> {
-    Services::launch(ServicesConfig {
+    let mut config = ServicesConfig {
         installed: true,
         ..ServicesConfig::new(bed.kubeconfig())?
-    })
-    .await
+    };
+    // Nodes are added here without an autoscaler.
+    let hold = ("SCALE_UP_HOLD".to_owned(), "100ms".to_owned());
+    config.environment.push(hold);
+    Services::launch(config).await
 }
 
 /// Leads the installed Service and webhook configurations to a process on this machine, and waits until the API server

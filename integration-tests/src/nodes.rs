@@ -76,25 +76,23 @@ impl Scene<'_> {
     ///
     /// Where they cannot be created, or do not become ready.
     pub async fn pool(&self, nodes: usize) -> anyhow::Result<()> {
+        self.pool_of(&vec![("8", 110); nodes]).await
+    }
+
+    /// As [`Scene::pool`], with nodes of so many CPUs that take so many pods. Names begin with the namespace and count from 1:
+    /// [`Scene::pool_node`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Scene::pool`].
+    pub async fn pool_of(&self, sizes: &[(&str, u32)]) -> anyhow::Result<()> {
         let api = self.nodes();
-        let names: Vec<_> = (1..=nodes)
-            .map(|number| format!("{}-node-{number}", self.namespace))
-            .collect();
-        for name in &names {
-            let size = json!({"cpu": "8", "memory": "16Gi", "pods": "110"});
-            let node: Node = serde_json::from_value(json!({
-                "metadata": {"name": name, "labels": {
-                    "kubernetes.io/hostname": name,
-                    "kubernetes.io/os": "linux",
-                    "kubernetes.io/arch": "amd64",
-                    POOL: self.namespace,
-                }},
-                "status": {"allocatable": size, "capacity": size},
-            }))?;
-            api.create(&PostParams::default(), &node).await?;
+        for (index, (cpu, pods)) in sizes.iter().enumerate() {
+            self.add_node(index + 1, cpu, *pods).await?;
         }
-        for name in &names {
-            let ready = await_condition(api.clone(), name, |node: Option<&Node>| {
+        for number in 1..=sizes.len() {
+            let name = self.pool_node(number);
+            let ready = await_condition(api.clone(), &name, |node: Option<&Node>| {
                 node.is_some_and(takes_pods)
             });
             tokio::time::timeout(LIMIT, ready)
@@ -102,6 +100,32 @@ impl Scene<'_> {
                 .with_context(|| format!("node {name} does not become ready"))??;
         }
         Ok(())
+    }
+
+    /// Adds a node to the scene's pool.
+    ///
+    /// # Errors
+    ///
+    /// The API server's refusal.
+    pub async fn add_node(&self, number: usize, cpu: &str, pods: u32) -> anyhow::Result<()> {
+        let name = self.pool_node(number);
+        let size = json!({"cpu": cpu, "memory": "16Gi", "pods": pods.to_string()});
+        let node: Node = serde_json::from_value(json!({
+            "metadata": {"name": name, "labels": {
+                "kubernetes.io/hostname": name,
+                "kubernetes.io/os": "linux",
+                "kubernetes.io/arch": "amd64",
+                POOL: self.namespace,
+            }},
+            "status": {"allocatable": size, "capacity": size},
+        }))?;
+        self.nodes().create(&PostParams::default(), &node).await?;
+        Ok(())
+    }
+
+    /// The name of a node of the scene's pool.
+    pub fn pool_node(&self, number: usize) -> String {
+        format!("{}-node-{number}", self.namespace)
     }
 
     /// Lets an event happen to a node.

@@ -95,6 +95,18 @@ impl Run {
         self
     }
 
+    /// Makes the task added last ask for this much CPU.
+    pub fn asking(mut self, cpu: &str) -> Self {
+        if let Some(task) = self.object["spec"]["pipelineSpec"]["tasks"]
+            .as_array_mut()
+            .and_then(|tasks| tasks.last_mut())
+        {
+            let asks = json!({"requests": {"cpu": cpu}});
+            task["taskSpec"]["steps"][0]["computeResources"] = asks;
+        }
+        self
+    }
+
     /// Makes a task's pod run this long.
     pub fn lasting(self, task: &str, seconds: u32) -> Self {
         self.task_annotation(task, DURATION_ANNOTATION, &format!("{seconds}s"))

@@ -34,7 +34,7 @@ use serde_json::json;
 use testbed::services::{
     CONFIG_MAP, CONFIGURATION_NAME, NAMESPACE, Service, Services, ServicesConfig,
 };
-use testbed::{Config, TestBed};
+use testbed::{Config, LOCAL_STORAGE_CLASS, MOVABLE_STORAGE_CLASS, TestBed};
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
@@ -507,6 +507,9 @@ async fn use_every_right(scene: &Scene<'_>) -> Outcome {
     scene.succeeds("unblocked").await?;
     scene.nothing_left_but(&[]).await?;
 
+    // Pods that find no room beside their placeholder: one has it moved, one is let go.
+    no_room(scene).await?;
+
     // A run deleted while the manager is away: what is left has to be looked after without it.
     scene
         .submit(run("deleted").task("one", &[], &[]).lasting("one", 600))
@@ -573,6 +576,35 @@ async fn use_every_right(scene: &Scene<'_>) -> Outcome {
             lease.is_some()
         })
         .await;
+    }
+    Ok(())
+}
+
+/// A placeholder begins on a small node; the large one takes pods once it is there.
+async fn no_room(scene: &Scene<'_>) -> Outcome {
+    scene.pool_of(&[("2", 110), ("8", 110)]).await?;
+    for (name, class, workspaces) in [
+        ("moved", MOVABLE_STORAGE_CLASS, &["source"][..]),
+        ("let-go", LOCAL_STORAGE_CLASS, &[]),
+    ] {
+        let claim = json!({"volumeClaimTemplate": {"spec": {
+            "accessModes": ["ReadWriteOnce"],
+            "storageClassName": class,
+            "resources": {"requests": {"storage": "1Gi"}},
+        }}});
+        let run = run(name)
+            .in_pool_of(scene)
+            .workspace("source", claim)
+            .task("one", &["source"], &[])
+            .lasting("one", 5)
+            .task("two", workspaces, &["one"])
+            .asking("4");
+        scene.cordon(&scene.pool_node(2), true).await?;
+        scene.submit(run).await?;
+        scene.placeholder().await?;
+        scene.cordon(&scene.pool_node(2), false).await?;
+        scene.succeeds(name).await?;
+        scene.nothing_left_but(&[]).await?;
     }
     Ok(())
 }

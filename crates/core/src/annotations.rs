@@ -67,8 +67,12 @@ pub const BLOCKED: &str = "coscheduler.dev/blocked";
 /// Nothing is decided by it.
 pub const RETRIED: &str = "coscheduler.dev/retried";
 
-/// Every annotation that an author may not give a new object: [`PINNED`], and [`BLOCKED`], which changes later.
-pub(crate) const RESERVED: [&str; 10] = [
+/// On a TaskRun whose pod was let go (N2): the placeholder that it would have followed. It is written for people: nothing is
+/// decided by it.
+pub const LET_GO: &str = "coscheduler.dev/let-go";
+
+/// Every annotation that an author may not give a new object: [`PINNED`], and those that are written later.
+pub(crate) const RESERVED: [&str; 11] = [
     MODE,
     ISOLATION_SCOPE,
     GROUP,
@@ -79,6 +83,7 @@ pub(crate) const RESERVED: [&str; 10] = [
     TEKTON_AFFINITY_ASSISTANT,
     TRACEPARENT,
     BLOCKED,
+    LET_GO,
 ];
 
 /// The field path of an annotation, as violations name it.

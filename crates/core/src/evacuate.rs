@@ -179,7 +179,9 @@ pub fn stranded(tolerations: &[Toleration], seen: &[SeenClaim], nodes: &[Node]) 
     Some(Reason::new(ReasonCode::ClaimsNotMovable, message))
 }
 
-fn misplaced(tolerations: &[Toleration], node: Option<&Node>) -> Option<Misplaced> {
+/// Why a pod with these tolerations does not belong on a node; `None` where it does. `node` is `None` where there is no node of
+/// that name.
+pub fn misplaced(tolerations: &[Toleration], node: Option<&Node>) -> Option<Misplaced> {
     let Some(node) = node else {
         return Some(Misplaced::Gone);
     };

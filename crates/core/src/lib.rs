@@ -29,6 +29,7 @@ pub mod evacuate;
 pub mod notices;
 pub mod plan;
 pub mod refusals;
+pub mod rescue;
 pub mod restore;
 pub mod teardown;
 pub mod volumes;

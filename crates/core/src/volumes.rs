@@ -105,6 +105,11 @@ pub fn conflict(seen: &[SeenClaim]) -> Option<Conflict> {
     })
 }
 
+/// Whether the node with this name and these labels meets one of the terms of a node selector.
+pub fn meets(node: &str, labels: &BTreeMap<String, String>, terms: &[NodeTerm]) -> bool {
+    topology::node_meets(node, labels, &[terms])
+}
+
 /// Whether the node with this name and these labels reaches the volumes of all claims.
 pub fn reaches(node: &str, labels: &BTreeMap<String, String>, seen: &[SeenClaim]) -> bool {
     let volumes = seen.iter().filter_map(|claim| claim.volume.as_ref());

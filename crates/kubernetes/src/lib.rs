@@ -12,6 +12,8 @@ pub mod claims;
 pub mod complaints;
 pub mod events;
 pub mod labels;
+pub mod moves;
+pub mod needs;
 pub mod nodes;
 pub mod pipeline;
 pub mod pipeline_run;

@@ -5,10 +5,13 @@ mod page;
 use coscheduler_core::evacuate::{BoundPod, Role, Toleration};
 use coscheduler_core::labels::{AFFINITY_ASSISTANT, COMPONENT, INSTANCE};
 use coscheduler_core::teardown::{ObjectRef, PlaceholderPod, PodPhase};
-use k8s_openapi::api::core::v1::{Affinity, ContainerStatus, Pod, PodCondition};
+use k8s_openapi::api::core::v1::{
+    Affinity, ContainerStatus, PersistentVolumeClaimVolumeSource, Pod, PodCondition, Volume,
+};
 
 pub use self::page::Page;
 use crate::labels::{MANAGED_BY, TEKTON_COSCHEDULER};
+use crate::needs;
 
 /// Whether the pod is a placeholder rather than a TaskRun's pod. The label alone does not say: Tekton copies the labels
 /// that an author gives a run to the pods of its TaskRuns.
@@ -67,14 +70,22 @@ pub fn bound(pod: &Pod) -> Option<(&str, BoundPod)> {
 
 /// What the scheduler says of the pod, while it has found no node for it (Kubernetes API reference, `PodCondition`).
 pub fn unschedulable(pod: &Pod) -> Option<&str> {
+    unscheduled(pod)?.message.as_deref()
+}
+
+/// Whether the scheduler has said that it finds no node for the pod, and it has none yet.
+pub fn is_unschedulable(pod: &Pod) -> bool {
+    unscheduled(pod).is_some_and(|condition| condition.reason.as_deref() == Some("Unschedulable"))
+}
+
+fn unscheduled(pod: &Pod) -> Option<&PodCondition> {
     if node(pod).is_some() {
         return None;
     }
     let conditions = pod.status.as_ref()?.conditions.as_ref()?;
-    let condition = conditions
+    conditions
         .iter()
-        .find(|condition| is_unscheduled(condition));
-    condition?.message.as_deref()
+        .find(|condition| is_unscheduled(condition))
 }
 
 fn is_unscheduled(condition: &PodCondition) -> bool {
@@ -93,15 +104,6 @@ pub fn tolerations(pod: &Pod) -> Vec<Toleration> {
             effect: toleration.effect.clone().unwrap_or_default(),
             for_a_while: toleration.toleration_seconds.is_some(),
         })
-        .collect()
-}
-
-/// The names of the claims that a placeholder mounts. A cache has them for placeholders alone.
-pub fn claims(pod: &Pod) -> Vec<String> {
-    let spec = pod.spec.iter();
-    spec.flat_map(|spec| spec.volumes.iter().flatten())
-        .filter_map(|volume| volume.persistent_volume_claim.as_ref())
-        .map(|source| source.claim_name.clone())
         .collect()
 }
 
@@ -136,6 +138,24 @@ fn any_container_started(pod: &Pod) -> bool {
     })
 }
 
+/// The claims among the pod's volumes; a generic ephemeral volume's is named after pod and volume.
+pub fn claims(pod: &Pod) -> Vec<String> {
+    let name = pod.metadata.name.as_deref().unwrap_or_default();
+    let volumes = pod
+        .spec
+        .iter()
+        .flat_map(|spec| spec.volumes.iter().flatten());
+    volumes
+        .filter_map(|volume| match &volume.persistent_volume_claim {
+            Some(source) => Some(source.claim_name.clone()),
+            None => volume
+                .ephemeral
+                .as_ref()
+                .map(|_| format!("{name}-{}", volume.name)),
+        })
+        .collect()
+}
+
 /// The value of one label.
 pub fn label<'a>(pod: &'a Pod, key: &str) -> Option<&'a str> {
     pod.metadata
@@ -145,45 +165,65 @@ pub fn label<'a>(pod: &'a Pod, key: &str) -> Option<&'a str> {
         .map(std::string::String::as_str)
 }
 
-/// Drops what nobody here reads, before a pod goes into a cache.
+/// Drops what nobody here reads, before a pod goes into a cache. What a pod asks for is kept until it has a node: from then on
+/// it is counted there.
 pub fn trim(pod: &mut Pod) {
-    let mounts_claims = is_placeholder(pod);
     pod.metadata.managed_fields = None;
     pod.metadata.annotations = None;
+    let waits = node(pod).is_none();
     if let Some(spec) = &mut pod.spec {
-        let node_name = spec.node_name.take();
-        let volumes = spec.volumes.take().filter(|_| mounts_claims);
-        let tolerations = spec.tolerations.take();
-        let affinity = spec.affinity.take().map(|affinity| Affinity {
-            pod_affinity: affinity.pod_affinity,
-            ..Affinity::default()
-        });
+        let mut asking = needs::trim(spec);
+        if !waits {
+            asking = k8s_openapi::api::core::v1::PodSpec::default();
+        }
         *spec = k8s_openapi::api::core::v1::PodSpec {
-            node_name,
-            volumes,
-            tolerations,
-            affinity,
-            ..Default::default()
+            node_name: spec.node_name.take(),
+            node_selector: spec.node_selector.take(),
+            tolerations: spec.tolerations.take(),
+            affinity: spec.affinity.take().map(|affinity| Affinity {
+                pod_anti_affinity: None,
+                ..affinity
+            }),
+            volumes: spec.volumes.take().map(with_claims_alone),
+            ..asking
         };
     }
     if let Some(status) = &mut pod.status {
         let phase = status.phase.take();
-        let conditions = status.conditions.take();
-        let unscheduled = conditions.map(|mut conditions| {
-            conditions.retain(is_unscheduled);
-            conditions
-        });
         let states = |containers: Option<Vec<ContainerStatus>>| {
             containers.map(|containers| containers.into_iter().map(state_alone).collect())
         };
+        let conditions = status.conditions.take().map(|mut conditions| {
+            conditions.retain(is_unscheduled);
+            conditions
+        });
         *status = k8s_openapi::api::core::v1::PodStatus {
             phase,
-            conditions: unscheduled.filter(|conditions| !conditions.is_empty()),
+            conditions,
             container_statuses: states(status.container_statuses.take()),
             init_container_statuses: states(status.init_container_statuses.take()),
             ..Default::default()
         };
     }
+}
+
+fn with_claims_alone(volumes: Vec<Volume>) -> Vec<Volume> {
+    let named = volumes
+        .into_iter()
+        .filter(|volume| volume.persistent_volume_claim.is_some() || volume.ephemeral.is_some());
+    named
+        .map(|volume| Volume {
+            name: volume.name,
+            persistent_volume_claim: volume.persistent_volume_claim.map(|source| {
+                PersistentVolumeClaimVolumeSource {
+                    claim_name: source.claim_name,
+                    read_only: None,
+                }
+            }),
+            ephemeral: volume.ephemeral.map(|_| Default::default()),
+            ..Volume::default()
+        })
+        .collect()
 }
 
 fn state_alone(container: ContainerStatus) -> ContainerStatus {
@@ -313,20 +353,25 @@ mod tests {
     }
 
     #[test]
-    fn n1_the_claims_of_a_placeholder_are_kept_and_no_other_pods() {
-        let with = |component: &str| {
+    fn n2_a_pod_that_waits_is_known_by_its_condition_and_its_claims_by_its_volumes() {
+        let waiting = |reason: &str, node: Option<&str>| {
             let mut pod = pod(json!({
-                "metadata": {"name": "p", "labels": {COMPONENT: component}},
-                "spec": {"containers": [], "volumes": [
-                    {"name": "one", "persistentVolumeClaim": {"claimName": "source"}},
-                    {"name": "two", "emptyDir": {}},
+                "metadata": {"name": "p"},
+                "spec": {"nodeName": node, "containers": [], "volumes": [
+                    {"name": "a", "persistentVolumeClaim": {"claimName": "one"}},
+                    {"name": "b", "ephemeral": {"volumeClaimTemplate": {"spec": {}}}},
+                    {"name": "c", "emptyDir": {}},
                 ]},
+                "status": {"phase": "Pending", "conditions": [
+                    {"type": "PodScheduled", "status": "False", "reason": reason, "message": "0/1 nodes"}]},
             }));
             trim(&mut pod);
-            claims(&pod)
+            assert_eq!(claims(&pod), ["one", "p-b"]);
+            is_unschedulable(&pod)
         };
-        assert_eq!(with(AFFINITY_ASSISTANT), ["source"]);
-        assert!(with("database").is_empty());
+        assert!(waiting("Unschedulable", None));
+        assert!(!waiting("SchedulingGated", None));
+        assert!(!waiting("Unschedulable", Some("n")));
     }
 
     #[test]

@@ -74,7 +74,7 @@ fn other_placeholders(namespace_selector: Option<LabelSelector>) -> PodAffinityT
 
 /// Terms that are met where one of each side is: of the terms of a list one must be met, of the requirements of a term
 /// all. No terms at all are met everywhere.
-fn both(left: &[NodeSelectorTerm], right: &[NodeTerm]) -> Vec<NodeSelectorTerm> {
+pub(crate) fn both(left: &[NodeSelectorTerm], right: &[NodeTerm]) -> Vec<NodeSelectorTerm> {
     let right: Vec<_> = right.iter().map(selector_term).collect();
     if left.is_empty() {
         return right;

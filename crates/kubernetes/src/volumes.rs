@@ -62,7 +62,7 @@ fn terms(volume: &PersistentVolume) -> Vec<NodeTerm> {
         .unwrap_or_default()
 }
 
-fn term(term: &NodeSelectorTerm) -> NodeTerm {
+pub(crate) fn term(term: &NodeSelectorTerm) -> NodeTerm {
     NodeTerm {
         expressions: requirements(term.match_expressions.as_deref()),
         fields: requirements(term.match_fields.as_deref()),

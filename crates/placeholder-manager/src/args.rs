@@ -1,7 +1,9 @@
 //! The flags of the placeholder-manager.
 
+use std::time::Duration;
+
 use coscheduler_runtime::KubernetesArgs;
-use coscheduler_runtime::lease::LeaseArgs;
+use coscheduler_runtime::lease::{LeaseArgs, parse_duration};
 
 /// The placeholder-manager's own flags.
 #[derive(Clone, Debug, clap::Args)]
@@ -11,4 +13,10 @@ pub struct Args {
 
     #[command(flatten)]
     pub(crate) lease: LeaseArgs,
+
+    /// How long a node that the cluster autoscaler is about to add, or has just added, holds back what would make room for a
+    /// pod otherwise: moving its placeholder, or letting it go
+    #[arg(long, env = "SCALE_UP_HOLD", value_name = "DURATION", default_value = "60s",
+        value_parser = parse_duration)]
+    pub(crate) scale_up_hold: Duration,
 }

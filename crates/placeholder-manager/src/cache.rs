@@ -7,6 +7,7 @@ mod identities;
 mod kind;
 mod nodes;
 mod parts;
+mod rooms;
 mod view;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -30,6 +31,8 @@ pub(crate) use complaints::Watch;
 use identities::Identities;
 pub(crate) use kind::{Kind, is_newer};
 use parts::Parts;
+pub(crate) use rooms::OnNode;
+use rooms::Rooms;
 pub(crate) use view::{Phase, Placeholder};
 
 /// Changes that a slow reader of [`Cache::subscribe`] may be behind before it is told to start over.
@@ -86,6 +89,7 @@ struct Index {
     claims: Claims,
     complaints: Complaints,
     nodes: HashMap<String, Node>,
+    rooms: Rooms,
 }
 
 impl Default for Cache {

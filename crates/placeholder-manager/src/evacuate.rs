@@ -184,7 +184,7 @@ impl Evacuation {
 }
 
 /// How long a placeholder stays after that many moves, at least.
-fn pause(moves: u32) -> Duration {
+pub(crate) fn pause(moves: u32) -> Duration {
     let doubled = 2_u32.saturating_pow(moves.saturating_sub(1));
     FIRST_PAUSE.saturating_mul(doubled).min(LONGEST_PAUSE)
 }

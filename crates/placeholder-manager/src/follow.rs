@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use futures::StreamExt as _;
 use k8s_openapi::api::apps::v1::StatefulSet;
-use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::{self, PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::events::v1::Event as ObjectEvent;
 use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::{self, Event, watcher};
@@ -20,15 +20,16 @@ use tracing::warn;
 use coscheduler_core::annotations;
 use coscheduler_core::evacuate;
 use coscheduler_core::pipeline_run::PipelineRun as View;
+use coscheduler_core::rescue::requests::Amounts;
 use coscheduler_kubernetes::complaints::{self, Complaint, WATCHES};
 use coscheduler_kubernetes::labels::{MANAGED_BY, PIPELINE_RUN_UID, TEKTON_COSCHEDULER};
 use coscheduler_kubernetes::pipeline_run::{self, PipelineRun};
-use coscheduler_kubernetes::{claims, nodes, pods, volumes};
+use coscheduler_kubernetes::{claims, needs, nodes, pods, volumes};
 use coscheduler_runtime::lease::Leadership;
 use coscheduler_runtime::queue::Queue;
 use coscheduler_runtime::{Condition, Process};
 
-use crate::cache::{Cache, Kind, ObjectKey, RunKey, Watch};
+use crate::cache::{Cache, Kind, ObjectKey, OnNode, RunKey, Watch};
 
 /// The work that a change of a run's objects may bring.
 #[derive(Clone, Debug)]
@@ -37,6 +38,8 @@ pub(crate) struct Queues {
     pub clean_up: Queue<RunKey>,
     /// For [`Evacuation`](crate::evacuate::Evacuation).
     pub evacuation: Queue<RunKey>,
+    /// For [`Rescue`](crate::rescue::Rescue).
+    pub rescue: Queue<RunKey>,
     /// For [`Notices`](crate::notices::Notices).
     pub notices: Queue<RunKey>,
     /// For [`Retries`](crate::retries::Retries).
@@ -47,6 +50,7 @@ impl Queues {
     fn push(&self, run: RunKey) {
         self.clean_up.push(run.clone());
         self.evacuation.push(run.clone());
+        self.rescue.push(run.clone());
         self.notices.push(run.clone());
         self.retries.push(run);
     }
@@ -114,9 +118,22 @@ pub(crate) fn spawn(
     process.spawn(
         "watch nodes",
         follower("Node").follow(
-            Api::<Node>::all(client.clone()),
+            Api::<v1::Node>::all(client.clone()),
             watcher::Config::default(),
-            |node| Seen::Is(nodes::view(&node)),
+            |node| {
+                Seen::Is(Node {
+                    view: nodes::view(&node),
+                    allocatable: needs::allocatable(&node),
+                })
+            },
+        ),
+    );
+    process.spawn(
+        "watch what is on nodes",
+        follower("Pod on a node").follow(
+            Api::<Pod>::all(client.clone()),
+            watcher::Config::default().fields(ON_NODES),
+            |pod| Seen::Is(on_node(&pod)),
         ),
     );
     listen::<0>(process, client, &follower);
@@ -262,20 +279,25 @@ impl Fed for Volume {
     }
 }
 
-/// A node, as far as it may turn pods away.
-impl Fed for evacuate::Node {
+/// A node, as far as it may turn pods away, and what it has for those that it takes.
+struct Node {
+    view: evacuate::Node,
+    allocatable: (Amounts, i128),
+}
+
+impl Fed for Node {
     type Id = String;
 
     fn id(&self) -> Option<Self::Id> {
-        Some(self.name.clone())
+        Some(self.view.name.clone())
     }
 
     fn apply(self, cache: &Cache) -> Vec<RunKey> {
-        cache.apply_node(self)
+        cache.apply_node(self.view, self.allocatable)
     }
 
     fn delete(&self, cache: &Cache) -> Vec<RunKey> {
-        cache.delete_node(&self.name)
+        cache.delete_node(&self.view.name)
     }
 
     fn retain(listed: &HashSet<Self::Id>, cache: &Cache) -> Vec<RunKey> {
@@ -303,6 +325,41 @@ impl<const WATCH: Watch> Fed for Heard<WATCH> {
 
     fn retain(listed: &HashSet<Self::Id>, cache: &Cache) -> Vec<RunKey> {
         cache.retain_complaints(WATCH, listed)
+    }
+}
+
+/// Pods that take something of a node (Kubernetes, "Field Selectors").
+const ON_NODES: &str = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed";
+
+fn on_node(pod: &Pod) -> OnNode {
+    OnNode {
+        key: (pod.namespace().unwrap_or_default(), pod.name_any()),
+        node: pods::node(pod).unwrap_or_default().to_owned(),
+        requests: needs::requests(pod),
+    }
+}
+
+/// What pods come and go is no news: who waits for room looks again and again.
+impl Fed for OnNode {
+    type Id = ObjectKey;
+
+    fn id(&self) -> Option<Self::Id> {
+        Some(self.key.clone())
+    }
+
+    fn apply(self, cache: &Cache) -> Vec<RunKey> {
+        cache.put_on_node(self);
+        Vec::new()
+    }
+
+    fn delete(&self, cache: &Cache) -> Vec<RunKey> {
+        cache.take_from_node(&self.key);
+        Vec::new()
+    }
+
+    fn retain(listed: &HashSet<Self::Id>, cache: &Cache) -> Vec<RunKey> {
+        cache.retain_on_nodes(listed);
+        Vec::new()
     }
 }
 

@@ -23,6 +23,7 @@ mod notices;
 mod objects;
 mod one_list;
 mod release;
+mod rescue;
 mod retries;
 mod sweep;
 mod volumes;
@@ -42,6 +43,7 @@ use follow::Queues;
 use notices::Notices;
 use objects::Objects;
 use release::CleanUp;
+use rescue::{Causes, Rescue};
 use retries::Retries;
 
 /// Who this service is.
@@ -58,7 +60,12 @@ pub const SERVICE: Service = Service {
 /// # Errors
 ///
 /// Where no Kubernetes client can be made or the gRPC address cannot be bound.
-pub async fn start(Args { kubernetes, lease }: Args, process: Process) -> anyhow::Result<()> {
+pub async fn start(args: Args, process: Process) -> anyhow::Result<()> {
+    let Args {
+        kubernetes,
+        lease,
+        scale_up_hold,
+    } = args;
     let client = kubernetes.client(&process).await?;
     let cache = Arc::new(Cache::default());
     let objects = Objects::new(client.clone());
@@ -67,9 +74,11 @@ pub async fn start(Args { kubernetes, lease }: Args, process: Process) -> anyhow
     let (evacuation_queue, evacuator) =
         queue::queue("evacuation", Options::default(), process.metrics());
     let (retries_queue, retrier) = queue::queue("retries", Options::default(), process.metrics());
+    let (rescue_queue, rescuer) = queue::queue("rescue", Options::default(), process.metrics());
     let queues = Queues {
         clean_up: clean_up_queue,
         evacuation: evacuation_queue,
+        rescue: rescue_queue,
         notices: notices_queue,
         retries: retries_queue,
     };
@@ -78,10 +87,19 @@ pub async fn start(Args { kubernetes, lease }: Args, process: Process) -> anyhow
 
     follow::spawn(&process, &client, &cache, &queues, &leadership);
 
+    let causes = Causes::default();
     let clean_up = Arc::new(CleanUp::new(cache.clone(), objects.clone()));
-    let notices = Arc::new(Notices::new(cache.clone(), objects.clone()));
+    let notices = Arc::new(Notices::new(cache.clone(), objects.clone(), causes.clone()));
     let evacuation = Evacuation::new(cache.clone(), objects.clone());
     let retries = Retries::new(cache.clone(), objects.clone());
+    let notices_of = queues.notices.clone();
+    let rescue = Rescue::new(
+        cache.clone(),
+        objects.clone(),
+        scale_up_hold,
+        causes,
+        move |run| notices_of.push(run),
+    );
     let service = grpc::Placeholders::new(
         cache.clone(),
         objects,
@@ -108,12 +126,13 @@ pub async fn start(Args { kubernetes, lease }: Args, process: Process) -> anyhow
             }
             tokio::select! {
                 // They finish what they have begun.
-                ((), (), (), ()) = async {
+                ((), (), (), (), ()) = async {
                     tokio::join!(
                         cleaner.run(shutdown.clone(), |key| clean_up.work(key)),
                         teller.run(shutdown.clone(), |key| notices.work(key)),
                         evacuator.run(shutdown.clone(), |key| evacuation.work(key)),
                         retrier.run(shutdown.clone(), |key| retries.work(key)),
+                        rescuer.run(shutdown.clone(), |key| rescue.work(key)),
                     )
                 } => {}
                 () = sweep::sweep(&cache, &queues) => {}

@@ -29,15 +29,18 @@ use coscheduler_proto::convert::Identity;
 use coscheduler_runtime::queue::Outcome;
 
 use crate::SERVICE;
-use crate::cache::{Cache, Run, RunKey};
+use crate::cache::{Cache, Kind as _, Run, RunKey};
 use crate::error::Error;
 use crate::evacuate::belongs;
 use crate::objects::Objects;
+use crate::rescue::Causes;
 
 /// What authors are told.
 pub(crate) struct Notices {
     cache: Arc<Cache>,
     objects: Objects,
+    /// Why runs wait for room.
+    causes: Causes,
     /// The names of the Events that this process has written, by the run's uid.
     said: Mutex<HashMap<String, HashSet<String>>>,
     /// The names of those that it will write unless things change, and since when it would, by the run's uid.
@@ -49,10 +52,11 @@ const MOMENT: Duration = Duration::from_secs(2);
 
 impl Notices {
     /// Tells of what `cache` knows, through `objects`.
-    pub(crate) fn new(cache: Arc<Cache>, objects: Objects) -> Self {
+    pub(crate) fn new(cache: Arc<Cache>, objects: Objects, causes: Causes) -> Self {
         Self {
             cache,
             objects,
+            causes,
             said: Mutex::default(),
             impending: Mutex::default(),
         }
@@ -88,7 +92,9 @@ impl Notices {
         let mut notices = notices(run, |claim| self.cache.claim(&run.namespace, claim).seen());
         let mut waits = None;
         if notices.blocked.is_none() && run.state == RunState::Active {
-            notices.blocked = self.stranded(run, known);
+            notices.blocked = self
+                .stranded(run, known)
+                .or_else(|| self.without_room(run));
             if notices.blocked.is_none() {
                 waits = Some(waits_of(run, |spec| self.seen(run, known, spec)));
             }
@@ -181,6 +187,12 @@ impl Notices {
             *since = Instant::now();
         }
         MOMENT.saturating_sub(since.elapsed())
+    }
+
+    /// Why a pod of the run waits, although its placeholder is on a node (N2).
+    fn without_room(&self, run: &PipelineRun) -> Option<Reason> {
+        let causes = self.causes.lock().unwrap_or_else(PoisonError::into_inner);
+        causes.get(&run.run_key()?).cloned()
     }
 
     /// Why a placeholder of the run that has lost its node gets no other one (N1).

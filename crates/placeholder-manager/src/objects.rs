@@ -2,6 +2,8 @@
 //! Requests it could not take (409, 429, 5xx, no answer) are sent again with backoff and jitter, within the time a
 //! caller waits.
 
+mod making_room;
+
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;

@@ -20,7 +20,8 @@ pub(crate) async fn sweep(cache: &Cache, queues: &Queues) {
         rounds.tick().await;
         for run in cache.with_objects() {
             queues.clean_up.push(run.clone());
-            queues.evacuation.push(run);
+            queues.evacuation.push(run.clone());
+            queues.rescue.push(run);
         }
         for run in cache.runs() {
             queues.notices.push(run);

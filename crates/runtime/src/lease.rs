@@ -199,7 +199,12 @@ impl Leadership {
     }
 }
 
-fn parse_duration(text: &str) -> Result<Duration, String> {
+/// Reads a duration above zero, like `15s`.
+///
+/// # Errors
+///
+/// What is expected instead.
+pub fn parse_duration(text: &str) -> Result<Duration, String> {
     let duration: jiff::SignedDuration = text
         .parse()
         .map_err(|error| format!("expected a duration like 15s: {error}"))?;

@@ -72,6 +72,26 @@ pub enum ReasonCode {
     PodEvacuated,
     /// The nodes that reach a placeholder's claims turn it away (N1).
     ClaimsNotMovable,
+    /// The node of a placeholder has room for a pod that waits: the scheduler is about to see it (N2).
+    RoomOnNode,
+    /// The run's own pods hold the room that another one waits for, or run where the placeholder has to stay for them (N2).
+    RunHoldsRoom,
+    /// Nothing is moved while a node is about to be added (N4).
+    ScaleUpInFlight,
+    /// A pod waits for a placeholder that is on its way to another node (N1).
+    PlaceholderLeaves,
+    /// A placeholder was moved to a node that has room for a pod that waited (N2).
+    PlaceholderMoved,
+    /// A pod that fits no node the rest of its run fits runs elsewhere (N2).
+    PodLetGo,
+    /// A pod fits no node, or none beside its placeholder, even if that is empty (N2).
+    PodFitsNoNode,
+    /// The nodes that a pod and its placeholder fit are full with pods of others (N2).
+    NodesFull,
+    /// The scheduler does not take the nodes that a pod would fit (N2).
+    PodUnschedulable,
+    /// A placeholder was moved as often as one may be, and a pod still waits (N2).
+    MovesExhausted,
 }
 
 /// How an author is told.
@@ -95,8 +115,14 @@ impl ReasonCode {
             | Self::CoschedulePipelineRun
             | Self::IsolatePipelineRun
             | Self::CoscheduleWorkspace
-            | Self::NoClaims => None,
-            Self::ClaimNotMounted | Self::PodEvacuated => Some(Severity::Normal),
+            | Self::NoClaims
+            | Self::RoomOnNode
+            | Self::RunHoldsRoom
+            | Self::ScaleUpInFlight
+            | Self::PlaceholderLeaves => None,
+            Self::ClaimNotMounted | Self::PodEvacuated | Self::PlaceholderMoved => {
+                Some(Severity::Normal)
+            }
             Self::OverrideIgnored
             | Self::ClaimNameVariable
             | Self::ClaimNameEmpty
@@ -114,7 +140,12 @@ impl ReasonCode {
             | Self::ClaimNotProvisioned
             | Self::PlaceholderUnschedulable
             | Self::PlaceholderRefused
-            | Self::ClaimsNotMovable => Some(Severity::Warning),
+            | Self::ClaimsNotMovable
+            | Self::PodLetGo
+            | Self::PodFitsNoNode
+            | Self::NodesFull
+            | Self::PodUnschedulable
+            | Self::MovesExhausted => Some(Severity::Warning),
         }
     }
 
@@ -150,6 +181,16 @@ impl ReasonCode {
             Self::PlaceholderRefused => "PlaceholderRefused",
             Self::PodEvacuated => "PodEvacuated",
             Self::ClaimsNotMovable => "ClaimsNotMovable",
+            Self::RoomOnNode => "RoomOnNode",
+            Self::RunHoldsRoom => "RunHoldsRoom",
+            Self::ScaleUpInFlight => "ScaleUpInFlight",
+            Self::PlaceholderLeaves => "PlaceholderLeaves",
+            Self::PlaceholderMoved => "PlaceholderMoved",
+            Self::PodLetGo => "PodLetGo",
+            Self::PodFitsNoNode => "PodFitsNoNode",
+            Self::NodesFull => "NodesFull",
+            Self::PodUnschedulable => "PodUnschedulable",
+            Self::MovesExhausted => "MovesExhausted",
         }
     }
 }

@@ -3,15 +3,18 @@
 use std::collections::HashSet;
 
 use coscheduler_core::evacuate::Node;
+use coscheduler_core::rescue::requests::Amounts;
 use coscheduler_kubernetes::pods;
 
 use super::{Cache, Index, RunKey};
 
 impl Cache {
-    /// Takes in a node that was created or changed. Answers the runs that have pods bound to it, where something is new.
-    pub(crate) fn apply_node(&self, node: Node) -> Vec<RunKey> {
+    /// Takes in a node that was created or changed, and what it has for pods: amounts, and how many. Answers the runs that have
+    /// pods bound to it, where something is new about whom it turns away.
+    pub(crate) fn apply_node(&self, node: Node, allocatable: (Amounts, i128)) -> Vec<RunKey> {
         let mut index = self.write();
         let name = node.name.clone();
+        index.rooms.has(&name, allocatable);
         if index.nodes.get(&name) == Some(&node) {
             return Vec::new();
         }
@@ -23,17 +26,20 @@ impl Cache {
     pub(crate) fn delete_node(&self, name: &str) -> Vec<RunKey> {
         let mut index = self.write();
         index.nodes.remove(name);
+        index.rooms.forget(name);
         index.bound_to(name)
     }
 
     /// Forgets every node that a fresh list did not have. Answers the runs that have pods bound to them.
     pub(crate) fn retain_nodes(&self, listed: &HashSet<String>) -> Vec<RunKey> {
         let mut index = self.write();
+        index.rooms.have_listed();
         let gone = index.nodes.keys().filter(|name| !listed.contains(*name));
         let gone: Vec<String> = gone.cloned().collect();
         gone.iter()
             .flat_map(|name| {
                 index.nodes.remove(name);
+                index.rooms.forget(name);
                 index.bound_to(name)
             })
             .collect()
@@ -90,9 +96,13 @@ mod tests {
             namespace: "ci".to_owned(),
             uid: "one".to_owned(),
         }];
-        assert_eq!(cache.apply_node(node(false)), one);
-        assert!(cache.apply_node(node(false)).is_empty());
-        assert_eq!(cache.apply_node(node(true)), one);
+        assert_eq!(cache.apply_node(node(false), (Amounts::default(), 0)), one);
+        assert!(
+            cache
+                .apply_node(node(false), (Amounts::default(), 0))
+                .is_empty()
+        );
+        assert_eq!(cache.apply_node(node(true), (Amounts::default(), 0)), one);
         assert_eq!(cache.node("node-1"), Some(node(true)));
         assert!(
             cache
@@ -101,7 +111,7 @@ mod tests {
         );
         assert_eq!(cache.retain_nodes(&HashSet::new()), one);
         assert_eq!(cache.node("node-1"), None);
-        cache.apply_node(node(true));
+        cache.apply_node(node(true), (Amounts::default(), 0));
         assert_eq!(cache.delete_node("node-1"), one);
     }
 }

@@ -139,7 +139,7 @@ struct Evacuee {
 impl Evacuee {
     fn on(node: Option<Node>, cache: Arc<Cache>) -> Self {
         if let Some(node) = node {
-            cache.apply_node(node);
+            cache.apply_node(node, Default::default());
         }
         Self {
             cache,

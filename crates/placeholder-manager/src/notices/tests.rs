@@ -53,7 +53,10 @@ fn bound_claim(
 fn teller(cache: &Arc<Cache>) -> (Notices, Server) {
     let (service, server) = mock::pair();
     let objects = Objects::new(Client::new(service, "ci"));
-    (Notices::new(cache.clone(), objects), server)
+    (
+        Notices::new(cache.clone(), objects, Causes::default()),
+        server,
+    )
 }
 
 /// Answers one request, and says what it was.

@@ -1,0 +1,213 @@
+use super::*;
+use proptest::prelude::*;
+
+fn list(entries: &[(&str, &str)]) -> ResourceList {
+    let entries = entries.iter();
+    entries
+        .map(|(name, quantity)| ((*name).to_owned(), quantity.parse().unwrap()))
+        .collect()
+}
+
+fn init(requests: ResourceList, sidecar: bool) -> InitContainer {
+    InitContainer { requests, sidecar }
+}
+
+#[track_caller]
+fn check(pod: &PodResources, expect: &str) {
+    assert_eq!(requests(pod).to_string(), expect);
+}
+
+/// The examples of Kubernetes: `computePodResourceRequest` in `noderesources/fit.go`, and KEP-753.
+#[test]
+fn n2_containers_add_up_and_init_containers_take_turns() {
+    let pod = PodResources {
+        init_containers: vec![
+            init(list(&[("cpu", "2"), ("memory", "1G")]), false),
+            init(list(&[("cpu", "2"), ("memory", "3G")]), false),
+        ],
+        containers: vec![
+            list(&[("cpu", "2"), ("memory", "1G")]),
+            list(&[("cpu", "1"), ("memory", "1G")]),
+        ],
+        ..PodResources::default()
+    };
+    check(&pod, "cpu 3, memory 3000000000");
+    check(&PodResources::default(), "");
+}
+
+#[test]
+fn n2_a_sidecar_counts_beside_everything_after_it_and_nothing_before() {
+    let cpu = |cpu: &str, sidecar| init(list(&[("cpu", cpu)]), sidecar);
+    let with = |init_containers| PodResources {
+        init_containers,
+        containers: vec![list(&[("cpu", "1")])],
+        ..PodResources::default()
+    };
+    check(&with(vec![cpu("2", true), cpu("5", false)]), "cpu 7");
+    check(&with(vec![cpu("5", false), cpu("2", true)]), "cpu 5");
+    check(&with(vec![cpu("5", true), cpu("2", false)]), "cpu 7");
+    check(&with(vec![cpu("5", true), cpu("2", true)]), "cpu 8");
+}
+
+#[test]
+fn n2_what_is_asked_for_the_whole_pod_takes_the_sums_place_and_overhead_comes_on_top() {
+    let pod = PodResources {
+        containers: vec![list(&[
+            ("cpu", "2"),
+            ("example.dev/gpu", "1"),
+            ("memory", "1Gi"),
+        ])],
+        pod: list(&[("cpu", "500m"), ("example.dev/gpu", "7")]),
+        overhead: list(&[("cpu", "250m"), ("memory", "120Mi")]),
+        ..PodResources::default()
+    };
+    check(&pod, "cpu 750m, memory 1144Mi, example.dev/gpu 1");
+}
+
+#[test]
+fn n2_a_sum_is_rounded_up_once_and_only_what_the_scheduler_counts_is_counted() {
+    let tiny = list(&[
+        ("cpu", "100n"),
+        ("memory", "500m"),
+        ("ephemeral-storage", "1"),
+        ("storage", "1Gi"),
+        ("requests.example.dev/a", "1"),
+        ("hugepages-2Mi", "4Mi"),
+        ("attachable-volumes-csi-x", "3"),
+        ("example.dev/zero", "0"),
+    ]);
+    let pod = PodResources {
+        containers: vec![tiny.clone(), tiny],
+        ..PodResources::default()
+    };
+    check(
+        &pod,
+        "cpu 1m, memory 1, ephemeral-storage 2, attachable-volumes-csi-x 6, hugepages-2Mi 8Mi",
+    );
+}
+
+#[test]
+fn n2_a_resize_counts_with_the_most_that_may_be_in_force() {
+    let (asked, actual, allocated) = (
+        list(&[("cpu", "1")]),
+        list(&[("cpu", "2"), ("memory", "1Gi")]),
+        list(&[("cpu", "3")]),
+    );
+    let effective = |asked: &ResourceList, infeasible| {
+        requests(&PodResources {
+            containers: vec![in_force(asked, &actual, &allocated, infeasible)],
+            ..PodResources::default()
+        })
+        .to_string()
+    };
+    assert_eq!(effective(&asked, false), "cpu 3, memory 1Gi");
+    let more = list(&[("cpu", "9")]);
+    assert_eq!(effective(&more, false), "cpu 9, memory 1Gi");
+    assert_eq!(effective(&more, true), "cpu 3, memory 1Gi");
+}
+
+#[test]
+fn n2_a_node_has_amounts_and_a_number_of_pods() {
+    let (amounts, pods) = allocatable(&list(&[
+        ("cpu", "3920m"),
+        ("memory", "1Gi"),
+        ("pods", "110"),
+        ("example.dev/gpu", "2"),
+    ]));
+    assert_eq!(
+        amounts.to_string(),
+        "cpu 3920m, memory 1Gi, example.dev/gpu 2"
+    );
+    assert_eq!(pods, 110);
+    assert_eq!(allocatable(&ResourceList::new()).1, 0);
+}
+
+fn any_list() -> impl Strategy<Value = ResourceList> {
+    let name = prop::sample::select(vec!["cpu", "memory", "example.dev/gpu", "hugepages-2Mi"]);
+    let quantity = (0_u32..3000, prop::sample::select(vec!["", "m", "u", "Ki"]));
+    prop::collection::btree_map(name, quantity, 0..4).prop_map(|map| {
+        map.into_iter()
+            .map(|(name, (number, suffix))| {
+                (
+                    name.to_owned(),
+                    format!("{number}{suffix}").parse().unwrap(),
+                )
+            })
+            .collect()
+    })
+}
+
+fn any_pod() -> impl Strategy<Value = PodResources> {
+    let init = (any_list(), any::<bool>()).prop_map(|(requests, sidecar)| init(requests, sidecar));
+    (
+        prop::collection::vec(init, 0..5),
+        prop::collection::vec(any_list(), 0..4),
+        any_list(),
+        any_list(),
+    )
+        .prop_map(
+            |(init_containers, containers, pod, overhead)| PodResources {
+                init_containers,
+                containers,
+                pod,
+                overhead,
+            },
+        )
+}
+
+/// One resource at every moment of a pod's life, one after the other: who runs then, and what they ask for together.
+fn by_living(pod: &PodResources, resource: &str) -> i128 {
+    let of = |list: &ResourceList| list.get(resource).map_or(0, Quantity::nano);
+    let mut moments = Vec::new();
+    for (now, starting) in pod.init_containers.iter().enumerate() {
+        let before = &pod.init_containers[..now];
+        let beside = before.iter().filter(|container| container.sidecar);
+        let together = beside.chain([starting]);
+        moments.push(
+            together
+                .map(|container| of(&container.requests))
+                .sum::<i128>(),
+        );
+    }
+    let sidecars = pod
+        .init_containers
+        .iter()
+        .filter(|container| container.sidecar);
+    let running = sidecars
+        .map(|container| &container.requests)
+        .chain(&pod.containers);
+    moments.push(running.map(of).sum());
+    let most = moments.into_iter().max().unwrap();
+    let for_the_pod = match pod.pod.get(resource) {
+        Some(quantity) if !resource.contains('/') => quantity.nano(),
+        _ => most,
+    };
+    for_the_pod + of(&pod.overhead)
+}
+
+proptest! {
+    #[test]
+    fn n2_a_pod_asks_for_the_most_that_it_needs_at_any_time(pod in any_pod()) {
+        let asked = requests(&pod);
+        for (resource, unit) in [
+            ("cpu", NANO_PER_MILLI), ("memory", NANO), ("example.dev/gpu", NANO), ("hugepages-2Mi", NANO),
+        ] {
+            let nano = by_living(&pod, resource);
+            // The least whole number that is enough.
+            prop_assert!(asked.of(resource) * unit >= nano, "{resource}");
+            prop_assert!((asked.of(resource) - 1) * unit < nano || nano == 0, "{resource}");
+        }
+    }
+
+    #[test]
+    fn n2_what_is_added_can_be_taken_away(one in any_pod(), other in any_pod()) {
+        let (one, other) = (requests(&one), requests(&other));
+        let mut sum = one.clone();
+        sum.add(&other);
+        for (resource, amount) in sum.resources() {
+            prop_assert_eq!(amount, one.of(resource) + other.of(resource));
+        }
+        sum.subtract(&other);
+        prop_assert_eq!(sum, one);
+    }
+}

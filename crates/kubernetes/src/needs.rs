@@ -1,0 +1,217 @@
+//! What is read of a pod to know which nodes take it (N2), and what of a node says how much it has for pods.
+
+use coscheduler_core::rescue::requests::{
+    self, Amounts, InitContainer, PodResources, ResourceList,
+};
+use coscheduler_core::rescue::room::Needs;
+use coscheduler_core::volumes::NodeTerm;
+use k8s_openapi::api::core::v1::{
+    Container, ContainerStatus, Node, NodeSelector, Pod, PodSpec, PodStatus, ResourceRequirements,
+};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use std::collections::BTreeMap;
+
+use crate::pods;
+use crate::volumes::term;
+
+/// What the pod asks for, as the scheduler counts it.
+pub fn requests(pod: &Pod) -> Amounts {
+    let Some(spec) = &pod.spec else {
+        return Amounts::default();
+    };
+    let status = pod.status.as_ref();
+    let infeasible = status.is_some_and(is_resized_in_vain);
+    let statuses = |status: &PodStatus| {
+        let lists = [
+            status.container_statuses.clone(),
+            status.init_container_statuses.clone(),
+        ];
+        lists.into_iter().flatten().flatten().collect::<Vec<_>>()
+    };
+    let statuses = status.map(statuses).unwrap_or_default();
+    let in_force = |container: &Container| {
+        let asked = asked(container.resources.as_ref());
+        let status = statuses.iter().find(|status| status.name == container.name);
+        status
+            .and_then(|status| resized(&asked, status, infeasible))
+            .unwrap_or(asked)
+    };
+    let init_containers = spec.init_containers.iter().flatten().map(|container| {
+        let sidecar = container.restart_policy.as_deref() == Some("Always");
+        // Only what goes on can be resized.
+        let requests = if sidecar {
+            in_force(container)
+        } else {
+            asked(container.resources.as_ref())
+        };
+        InitContainer { requests, sidecar }
+    });
+    requests::requests(&PodResources {
+        init_containers: init_containers.collect(),
+        containers: spec.containers.iter().map(in_force).collect(),
+        pod: asked(spec.resources.as_ref()),
+        overhead: list(spec.overhead.as_ref()),
+    })
+}
+
+/// What the pod needs of a node; which claims it uses and what the scheduler has refused is not read here.
+pub fn needs(pod: &Pod) -> Needs {
+    let spec = pod.spec.as_ref();
+    let affinity = spec.and_then(|spec| spec.affinity.as_ref()?.node_affinity.as_ref());
+    let required = affinity.and_then(|affinity| {
+        affinity
+            .required_during_scheduling_ignored_during_execution
+            .as_ref()
+    });
+    Needs {
+        requests: requests(pod),
+        selector: spec
+            .and_then(|spec| spec.node_selector.clone())
+            .unwrap_or_default(),
+        terms: required.map(terms),
+        tolerations: pods::tolerations(pod),
+        ..Needs::default()
+    }
+}
+
+/// What the node has for pods: amounts, and how many of them.
+pub fn allocatable(node: &Node) -> (Amounts, i128) {
+    let status = node.status.as_ref();
+    requests::allocatable(&list(status.and_then(|status| status.allocatable.as_ref())))
+}
+
+/// Drops of a pod's spec what says nothing about what it asks for.
+pub(crate) fn trim(spec: &mut PodSpec) -> PodSpec {
+    let containers = |containers: Vec<Container>| {
+        containers
+            .into_iter()
+            .map(|container| Container {
+                name: container.name,
+                resources: container.resources.map(|resources| ResourceRequirements {
+                    requests: resources.requests,
+                    ..ResourceRequirements::default()
+                }),
+                restart_policy: container.restart_policy,
+                ..Container::default()
+            })
+            .collect()
+    };
+    PodSpec {
+        containers: containers(std::mem::take(&mut spec.containers)),
+        init_containers: spec.init_containers.take().map(containers),
+        resources: spec.resources.take(),
+        overhead: spec.overhead.take(),
+        ..PodSpec::default()
+    }
+}
+
+fn asked(resources: Option<&ResourceRequirements>) -> ResourceList {
+    list(resources.and_then(|resources| resources.requests.as_ref()))
+}
+
+fn resized(
+    asked: &ResourceList,
+    status: &ContainerStatus,
+    infeasible: bool,
+) -> Option<ResourceList> {
+    let actual = status.resources.as_ref()?;
+    let allocated = list(status.allocated_resources.as_ref());
+    Some(requests::in_force(
+        asked,
+        &list(actual.requests.as_ref()),
+        &allocated,
+        infeasible,
+    ))
+}
+
+fn is_resized_in_vain(status: &PodStatus) -> bool {
+    let mut conditions = status.conditions.iter().flatten();
+    conditions.any(|condition| {
+        condition.type_ == "PodResizePending" && condition.reason.as_deref() == Some("Infeasible")
+    })
+}
+
+/// The API server has checked every quantity: one that cannot be read is of another version, and left to the scheduler.
+fn list(list: Option<&BTreeMap<String, Quantity>>) -> ResourceList {
+    let entries = list.into_iter().flatten();
+    entries
+        .filter_map(|(name, quantity)| Some((name.clone(), quantity.0.parse().ok()?)))
+        .collect()
+}
+
+fn terms(selector: &NodeSelector) -> Vec<NodeTerm> {
+    selector.node_selector_terms.iter().map(term).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn pod(value: serde_json::Value) -> Pod {
+        serde_json::from_value(value).unwrap()
+    }
+
+    #[test]
+    fn n2_everything_that_a_pod_asks_for_is_read() {
+        let full = pod(json!({
+            "metadata": {"name": "p"},
+            "spec": {
+                "initContainers": [
+                    {"name": "sidecar", "restartPolicy": "Always", "resources": {"requests": {"cpu": "1"}}},
+                    {"name": "init", "resources": {"requests": {"cpu": "3", "memory": "1Gi"}}},
+                ],
+                "containers": [{"name": "step", "resources": {
+                    "requests": {"cpu": "500m", "example.dev/gpu": "1"}, "limits": {"cpu": "9"}}}],
+                "overhead": {"cpu": "100m"},
+                "nodeSelector": {"arch": "arm64"},
+                "tolerations": [{"key": "ci", "operator": "Exists"}],
+                "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
+                    {"matchExpressions": [{"key": "disk", "operator": "In", "values": ["ssd"]}]},
+                ]}}},
+            },
+            "status": {"phase": "Pending"},
+        }));
+        let needs = needs(&full);
+        assert_eq!(
+            needs.requests.to_string(),
+            "cpu 4100m, memory 1Gi, example.dev/gpu 1"
+        );
+        assert_eq!(needs.selector["arch"], "arm64");
+        assert_eq!(needs.tolerations[0].key, "ci");
+        assert_eq!(needs.terms.as_ref().unwrap()[0].expressions[0].key, "disk");
+        let mut trimmed = full;
+        pods::trim(&mut trimmed);
+        assert_eq!(super::needs(&trimmed), needs);
+    }
+
+    #[test]
+    fn n2_a_container_that_is_resized_counts_with_the_most_of_what_is_in_force() {
+        let resized = |reason: &str| {
+            let pod = pod(json!({
+                "metadata": {"name": "p"},
+                "spec": {"nodeName": "n", "containers": [{"name": "c", "resources": {"requests": {"cpu": "3"}}}]},
+                "status": {
+                    "conditions": [{"type": "PodResizePending", "status": "True", "reason": reason}],
+                    "containerStatuses": [{
+                        "name": "c", "image": "i", "imageID": "", "ready": true, "restartCount": 0,
+                        "allocatedResources": {"cpu": "2"}, "resources": {"requests": {"cpu": "1"}}}],
+                },
+            }));
+            requests(&pod).to_string()
+        };
+        assert_eq!(resized("Deferred"), "cpu 3");
+        assert_eq!(resized("Infeasible"), "cpu 2");
+    }
+
+    #[test]
+    fn n2_what_a_node_has_is_read() {
+        let node: Node = serde_json::from_value(json!({
+            "metadata": {"name": "n"},
+            "status": {"allocatable": {"cpu": "3920m", "pods": "110"}, "capacity": {"cpu": "4"}},
+        }))
+        .unwrap();
+        let (amounts, pods) = allocatable(&node);
+        assert_eq!((amounts.to_string().as_str(), pods), ("cpu 3920m", 110));
+    }
+}

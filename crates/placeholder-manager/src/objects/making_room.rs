@@ -1,0 +1,73 @@
+//! The requests that make room for pods (N2, N4).
+
+use k8s_openapi::api::apps::v1::StatefulSet;
+use k8s_openapi::api::events::v1::Event;
+use kube::Api;
+use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams};
+use serde_json::{Value, json};
+
+use coscheduler_core::annotations::{LET_GO, TEKTON_AFFINITY_ASSISTANT};
+
+use super::{Objects, failed, retried};
+use crate::error::Error;
+
+/// What the cluster autoscaler says about a pod that it adds a node for (cluster-autoscaler, "FAQ": "What events are emitted by
+/// CA?").
+const TRIGGERED: &str = "TriggeredScaleUp";
+
+impl Objects {
+    /// Patches the version of a StatefulSet that the patch names. `None` where it has changed since or is gone.
+    pub(crate) async fn patch_stateful_set(
+        &self,
+        namespace: &str,
+        name: &str,
+        patch: &Value,
+    ) -> Result<Option<StatefulSet>, Error> {
+        let api: Api<StatefulSet> = Api::namespaced(self.client.clone(), namespace);
+        let params = PatchParams::default();
+        match api.patch(name, &params, &Patch::Merge(patch)).await {
+            Ok(patched) => Ok(Some(patched)),
+            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(None),
+            Err(error) => Err(failed(
+                format!("move placeholder {namespace}/{name}"),
+                error,
+            )),
+        }
+    }
+
+    /// Takes the placeholder from the TaskRun with this uid, and writes down which it was. Empty rather than absent: a Task's own
+    /// annotation would take the place. False where the TaskRun is gone or replaced.
+    pub(crate) async fn let_go(
+        &self,
+        namespace: &str,
+        name: &str,
+        uid: &str,
+        placeholder: &str,
+    ) -> Result<bool, Error> {
+        let kind = ApiResource::from_gvk(&GroupVersionKind::gvk("tekton.dev", "v1", "TaskRun"));
+        let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), namespace, &kind);
+        let patch = Patch::Merge(json!({"metadata": {
+            "uid": uid,
+            "annotations": {TEKTON_AFFINITY_ASSISTANT: "", LET_GO: placeholder},
+        }}));
+        match api
+            .patch_metadata(name, &PatchParams::default(), &patch)
+            .await
+        {
+            Ok(_) => Ok(true),
+            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(false),
+            Err(error) => Err(failed(format!("let go TaskRun {namespace}/{name}"), error)),
+        }
+    }
+
+    /// Whether the cluster autoscaler has said that it adds a node for the pod with this uid.
+    pub(crate) async fn is_scaled_up_for(&self, namespace: &str, uid: &str) -> Result<bool, Error> {
+        let api: Api<Event> = Api::namespaced(self.client.clone(), namespace);
+        let params = ListParams::default()
+            .fields(&format!("reason={TRIGGERED},regarding.uid={uid}"))
+            .limit(1);
+        let list = retried(|| api.list_metadata(&params)).await;
+        list.map(|list| !list.items.is_empty())
+            .map_err(|error| failed(format!("look for Events of pods in {namespace}"), error))
+    }
+}

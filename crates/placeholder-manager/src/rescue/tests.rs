@@ -1,0 +1,307 @@
+//! What is asked of the API server to make room, with the caches filled by hand.
+
+use super::*;
+use coscheduler_core::annotations::{
+    CLAIMS, GROUP, ISOLATION_SCOPE, MODE, PLACEHOLDER, VOLUME_CLAIM_TEMPLATES,
+};
+use coscheduler_core::evacuate::Node;
+use coscheduler_core::rescue::requests::Amounts;
+use http::{Method, Request, Response};
+use kube::Client;
+use kube::client::Body;
+use serde_json::{Value, json};
+use tower_test::mock;
+
+use crate::cache::OnNode;
+
+const SET: &str = "affinity-assistant-0123456789";
+
+fn key() -> RunKey {
+    RunKey {
+        namespace: "ci".to_owned(),
+        uid: "u".to_owned(),
+    }
+}
+
+fn cpu(milli_cpu: i128) -> Amounts {
+    Amounts {
+        milli_cpu,
+        ..Amounts::default()
+    }
+}
+
+fn object<K: serde::de::DeserializeOwned>(value: Value) -> K {
+    serde_json::from_value(value).unwrap()
+}
+
+/// A placeholder on node-1, which has 1 CPU, and a pod that waits for it and asks for 2. Node-2 has 4.
+fn cache(mode: &str, claim_of_pod: &str) -> Arc<Cache> {
+    let cache = Arc::new(Cache::default());
+    let annotations = [
+        (MODE, mode),
+        (GROUP, "0123456789"),
+        (ISOLATION_SCOPE, "cluster"),
+        (
+            PLACEHOLDER,
+            r#"{"cpu": "50m", "memory": "100Mi", "image": "pause"}"#,
+        ),
+        (VOLUME_CLAIM_TEMPLATES, "{}"),
+        (CLAIMS, r#"{"source": "data"}"#),
+    ];
+    cache.apply(PipelineRun {
+        namespace: "ci".to_owned(),
+        name: "run".to_owned(),
+        uid: "u".to_owned(),
+        annotations: annotations
+            .map(|(key, value)| (key.to_owned(), value.to_owned()))
+            .into(),
+        ..PipelineRun::default()
+    });
+    cache.apply(set(Value::Null));
+    cache.apply::<Pod>(object(json!({
+        "metadata": {
+            "namespace": "ci", "name": format!("{SET}-0"), "uid": "p", "resourceVersion": "7",
+            "labels": {
+                "tekton.dev/pipelineRunUID": "u", "app.kubernetes.io/component": "affinity-assistant",
+                "app.kubernetes.io/instance": SET,
+            },
+            "ownerReferences": [{"apiVersion": "apps/v1", "kind": "StatefulSet", "name": SET, "uid": "s", "controller": true}],
+        },
+        "spec": {"nodeName": "node-1", "containers": [], "volumes": [
+            {"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]},
+        "status": {"phase": "Running"},
+    })));
+    cache.apply::<Pod>(object(json!({
+        "metadata": {
+            "namespace": "ci", "name": "waits", "uid": "w", "resourceVersion": "8",
+            "labels": {"tekton.dev/pipelineRunUID": "u"},
+            "ownerReferences": [{"apiVersion": "tekton.dev/v1", "kind": "TaskRun", "name": "task", "uid": "t", "controller": true}],
+        },
+        "spec": {
+            "containers": [{"name": "c", "resources": {"requests": {"cpu": "2"}}}],
+            "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": claim_of_pod}}],
+            "affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{
+                "topologyKey": "kubernetes.io/hostname",
+                "labelSelector": {"matchLabels": {
+                    "app.kubernetes.io/component": "affinity-assistant", "app.kubernetes.io/instance": SET}},
+            }]}},
+        },
+        "status": {"phase": "Pending", "conditions": [
+            {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]},
+    })));
+    for (name, milli_cpu) in [("node-1", 1000), ("node-2", 4000)] {
+        let node = Node {
+            name: name.to_owned(),
+            ..Node::default()
+        };
+        cache.apply_node(node, (cpu(milli_cpu), 110));
+    }
+    cache.put_on_node(OnNode {
+        key: ("ci".to_owned(), format!("{SET}-0")),
+        node: "node-1".to_owned(),
+        requests: cpu(50),
+    });
+    cache
+}
+
+fn set(annotation: Value) -> StatefulSet {
+    object(json!({
+        "metadata": {
+            "namespace": "ci", "name": SET, "uid": "s", "resourceVersion": "5",
+            "annotations": annotation.as_str().map(|text| json!({"coscheduler.dev/move": text})),
+            "ownerReferences": [{
+                "apiVersion": "tekton.dev/v1", "kind": "PipelineRun", "name": "run", "uid": "u", "controller": true}],
+        },
+        "spec": {"selector": {}, "template": {"spec": {"containers": []}}},
+    }))
+}
+
+/// What was asked for, Events of ours aside: method, path and body.
+type Asked = Vec<(Method, String, Value)>;
+
+/// Works on the run three times, the first two far enough apart that what is wanted has settled. Every write succeeds;
+/// `scaled_up` says whether the autoscaler adds a node for the pod.
+async fn worked(cache: &Arc<Cache>, scaled_up: bool) -> (Outcome, Asked, Causes) {
+    worked_over(cache, scaled_up, Duration::from_secs(2)).await
+}
+
+async fn worked_over(
+    cache: &Arc<Cache>,
+    scaled_up: bool,
+    time: Duration,
+) -> (Outcome, Asked, Causes) {
+    let (service, mut server) = mock::pair::<Request<Body>, Response<Body>>();
+    let server = tokio::spawn(async move {
+        let mut asked = Vec::new();
+        while let Some((request, respond)) = server.next_request().await {
+            let (parts, body) = request.into_parts();
+            let body: Value =
+                serde_json::from_slice(&body.collect_bytes().await.unwrap()).unwrap_or_default();
+            let path = parts.uri.path().to_owned();
+            let events = path.ends_with("/events");
+            let answer = if events && parts.method == Method::GET {
+                let items = if scaled_up {
+                    vec![json!({"metadata": {"name": "e"}})]
+                } else {
+                    vec![]
+                };
+                json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadataList", "metadata": {}, "items": items})
+            } else if path.contains("/statefulsets/") {
+                json!(set(
+                    body["metadata"]["annotations"]["coscheduler.dev/move"].clone()
+                ))
+            } else {
+                json!({"kind": "Status", "apiVersion": "v1", "metadata": {"name": "n"}, "status": "Success"})
+            };
+            if !events {
+                asked.push((parts.method, path, body));
+            }
+            let answer = Body::from(serde_json::to_vec(&answer).unwrap());
+            respond.send_response(Response::new(answer));
+        }
+        asked
+    });
+    let causes = Causes::default();
+    let rescue = Rescue::new(
+        cache.clone(),
+        Objects::new(Client::new(service, "ci")),
+        Duration::from_secs(60),
+        causes.clone(),
+        |_| (),
+    );
+    rescue.work(key()).await;
+    tokio::time::advance(time).await;
+    rescue.work(key()).await;
+    // What was written is known by now.
+    let outcome = rescue.work(key()).await;
+    drop(rescue);
+    (outcome, server.await.unwrap(), causes)
+}
+
+#[tokio::test(start_paused = true)]
+async fn n2_a_placeholder_is_sent_on_and_exactly_the_version_that_was_looked_at_leaves() {
+    let (outcome, asked, _) = worked(&cache("pipelineruns", "data"), false).await;
+    assert_eq!(outcome, Outcome::Retry);
+    let [(patch, set, body), (delete, pod, options)] = &asked[..] else {
+        panic!("{asked:?}");
+    };
+    assert_eq!((patch, delete), (&Method::PATCH, &Method::DELETE));
+    assert!(set.ends_with(&format!("/statefulsets/{SET}")));
+    assert_eq!(body["metadata"]["resourceVersion"], "5");
+    let affinity = &body["spec"]["template"]["spec"]["affinity"]["nodeAffinity"];
+    assert!(affinity.to_string().contains("node-2"), "{affinity}");
+    assert!(pod.ends_with(&format!("/pods/{SET}-0")));
+    assert_eq!(
+        options["preconditions"],
+        json!({"uid": "p", "resourceVersion": "7"})
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn n2_a_pod_is_let_go_by_its_task_run_and_only_where_it_may() {
+    let pinned = |cache: Arc<Cache>| {
+        let volume = object(json!({
+            "metadata": {"name": "pv"},
+            "spec": {
+                "claimRef": {"namespace": "ci", "name": "data"},
+                "nodeAffinity": {"required": {"nodeSelectorTerms": [
+                    {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["node-1"]}]}]}},
+            },
+        }));
+        cache.apply_volume("pv".to_owned(), volume);
+        cache.apply_claim(object(json!({
+            "metadata": {"namespace": "ci", "name": "data"}, "spec": {"volumeName": "pv"}})));
+        cache
+    };
+    let (_, asked, _) = worked(&pinned(cache("pipelineruns", "own")), false).await;
+    let [(patch, task_run, body), (delete, pod, options)] = &asked[..] else {
+        panic!("{asked:?}");
+    };
+    assert_eq!((patch, delete), (&Method::PATCH, &Method::DELETE));
+    assert!(task_run.ends_with("/taskruns/task") && pod.ends_with("/pods/waits"));
+    assert_eq!(
+        body["metadata"],
+        json!({"uid": "t", "annotations": {
+            "pipeline.tekton.dev/affinity-assistant": "", "coscheduler.dev/let-go": SET}})
+    );
+    assert_eq!(options["preconditions"]["resourceVersion"], "8");
+    for (mode, claim) in [("pipelineruns", "data"), ("isolate-pipelinerun", "own")] {
+        let (outcome, asked, causes) = worked(&pinned(cache(mode, claim)), false).await;
+        assert_eq!(
+            (outcome, asked),
+            (Outcome::Retry, vec![]),
+            "{mode}, {claim}"
+        );
+        let causes = causes.lock().unwrap();
+        assert!(causes.contains_key(&key()), "{mode}, {claim}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn n4_nothing_is_moved_for_a_pod_that_the_autoscaler_adds_a_node_for() {
+    let (outcome, asked, _) = worked(&cache("pipelineruns", "data"), true).await;
+    assert_eq!((outcome, asked), (Outcome::Retry, vec![]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn n2_a_move_ends_where_the_placeholder_has_arrived() {
+    let moving = |nodes: Value| json!({"nodes": nodes, "before": null}).to_string();
+    let cache = cache("pipelineruns", "data");
+    // The pod that waits has been taken meanwhile.
+    let gone = cache.get(&key()).unwrap().pods["waits"].clone();
+    cache.delete(&*gone);
+    cache.refresh(set(moving(json!(["node-1"])).into()));
+    let (outcome, asked, _) = worked(&cache, false).await;
+    assert_eq!(outcome, Outcome::Done);
+    let [(Method::PATCH, path, body)] = &asked[..] else {
+        panic!("{asked:?}");
+    };
+    assert!(path.ends_with(SET));
+    assert_eq!(
+        body["metadata"]["annotations"],
+        json!({"coscheduler.dev/move": null})
+    );
+}
+
+/// The scheduler has the last word.
+#[tokio::test(start_paused = true)]
+async fn n2_a_placeholder_that_no_node_takes_may_go_anywhere_again() {
+    let cache = cache("pipelineruns", "data");
+    let bound = cache.get(&key()).unwrap().pods[&format!("{SET}-0")].clone();
+    let mut lost = serde_json::to_value(&*bound).unwrap();
+    lost["spec"]["nodeName"] = Value::Null;
+    lost["status"] = json!({"phase": "Pending", "conditions": [
+        {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]});
+    cache.refresh::<Pod>(object(lost));
+    let moving = json!({"nodes": ["node-2"], "before": null}).to_string();
+    cache.refresh(set(moving.into()));
+    let (outcome, asked, _) = worked(&cache, false).await;
+    assert_eq!(
+        (outcome, &asked[..]),
+        (Outcome::Retry, &[][..]),
+        "not at once"
+    );
+    let (_, asked, _) = worked_over(&cache, false, Duration::from_secs(11)).await;
+    let methods: Vec<_> = asked.iter().map(|(method, ..)| method.clone()).collect();
+    assert_eq!(methods, [Method::PATCH, Method::DELETE]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn n2_a_run_that_is_done_or_has_room_is_left_alone() {
+    let done = cache("pipelineruns", "data");
+    let itself = done.get(&key()).unwrap().itself().unwrap();
+    done.apply(PipelineRun {
+        state: RunState::Done,
+        ..(*itself).clone()
+    });
+    let (outcome, asked, _) = worked(&done, false).await;
+    assert_eq!((outcome, asked), (Outcome::Done, vec![]));
+    let roomy = cache("pipelineruns", "data");
+    let node = Node {
+        name: "node-1".to_owned(),
+        ..Node::default()
+    };
+    roomy.apply_node(node, (cpu(8000), 110));
+    let (outcome, asked, _) = worked(&roomy, false).await;
+    assert_eq!((outcome, asked), (Outcome::Retry, vec![]));
+}

@@ -1,0 +1,416 @@
+//! Pods that find no room beside their placeholder (N2, N4). Each case has nodes of its own, which its pods come to by node
+//! selector; those that the placeholder is not to begin on are cordoned until it is bound.
+#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)]
+
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use coscheduler_kubernetes::pipeline_run::PipelineRun;
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+use integration_tests::audit::Request;
+use integration_tests::look::{is_placeholder, node};
+use integration_tests::metrics;
+use integration_tests::runs::{Run, run};
+use integration_tests::stack::Stack;
+use integration_tests::{Scene, alone_with, shared_on};
+use k8s_openapi::api::apps::v1::StatefulSet;
+use k8s_openapi::api::core::v1::{Event, Pod};
+use kube::ResourceExt as _;
+use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams, PostParams};
+use kube::runtime::wait::await_condition;
+use serde_json::json;
+use testbed::services::Service;
+use testbed::{Config, LOCAL_STORAGE_CLASS, MOVABLE_STORAGE_CLASS};
+
+type Outcome = anyhow::Result<()>;
+
+const BLOCKED: &str = "coscheduler.dev/blocked";
+const LET_GO: &str = "coscheduler.dev/let-go";
+const MODES: [&str; 3] = ["workspaces", "pipelineruns", "isolate-pipelinerun"];
+const HOLD: &str = "SCALE_UP_HOLD";
+/// Nobody waits longer.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// On a stack on which each run chooses its mode and a node that was added holds nothing back for long.
+fn shared(test: impl AsyncFnOnce(Scene<'static>) -> Outcome) -> Outcome {
+    let boot = async || {
+        let config = Config {
+            nodes: 1,
+            audit_log: true,
+            ..Config::default()
+        };
+        let hold = (HOLD.to_owned(), "100ms".to_owned());
+        let stack = Stack::boot(config, |services| services.environment.push(hold)).await?;
+        stack.allow_overrides().await?;
+        Ok(stack)
+    };
+    shared_on(boot, test)
+}
+
+/// A run with task one on a claim of this storage class, and a task without a pod behind it, which ends with [`open`].
+fn gated(scene: &Scene<'_>, mode: &str, class: &str) -> Run {
+    let wait = json!({"apiVersion": "example.dev/v1", "kind": "Wait", "spec": {}});
+    let annotations = json!({
+        "coscheduler.dev/coschedule": mode,
+        "tekton.dev/auto-cleanup-pvc": "true",
+    });
+    run("run")
+        .metadata("annotations", annotations)
+        .in_pool_of(scene)
+        .workspace(
+            "source",
+            json!({"volumeClaimTemplate": {"spec": {
+                "accessModes": ["ReadWriteOnce"],
+                "storageClassName": class,
+                "resources": {"requests": {"storage": "1Gi"}},
+            }}}),
+        )
+        .task("one", &["source"], &[])
+        .task("gate", &[], &["one"])
+        .with("taskSpec", wait)
+}
+
+/// Waits until a run is at its gate: task one has ended, and no other has begun.
+async fn at_gate(scene: &Scene<'_>) -> Outcome {
+    let kind = ApiResource::from_gvk(&GroupVersionKind::gvk("tekton.dev", "v1beta1", "CustomRun"));
+    let api =
+        kube::Api::<DynamicObject>::namespaced_with(scene.client.clone(), &scene.namespace, &kind);
+    let there = await_condition(api, "run-gate", |gate: Option<&DynamicObject>| {
+        gate.is_some()
+    });
+    let there = tokio::time::timeout(Duration::from_secs(120), there).await;
+    there.context("the run does not come to its gate")??;
+    Ok(())
+}
+
+async fn open(scene: &Scene<'_>) -> Outcome {
+    let succeeded = json!({"status": {"conditions": [{
+        "type": "Succeeded", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z",
+    }]}});
+    let path = "tekton.dev/v1beta1/customruns/run-gate/status";
+    scene.send("PATCH", path, &succeeded).await?.accepted()?;
+    Ok(())
+}
+
+/// Submits a run with a first node of so many CPUs and pods and a second one that takes pods once the placeholder is on the
+/// first; comes back when it is at its gate.
+async fn submit(scene: &Scene<'_>, sizes: [(&str, u32); 2], run: Run) -> Outcome {
+    scene.pool_of(&sizes).await?;
+    scene.cordon(&scene.pool_node(2), true).await?;
+    scene.submit(run).await?;
+    at_gate(scene).await?;
+    let (_, placeholder) = scene.placeholder().await?;
+    ensure!(node(&placeholder) == Some(scene.pool_node(1).as_str()));
+    scene.cordon(&scene.pool_node(2), false).await
+}
+
+/// The node of a task's pod.
+async fn node_of(scene: &Scene<'_>, task: &str) -> anyhow::Result<String> {
+    let pods = scene.objects().await?.task_pods;
+    let mut pods = pods.iter().filter(|pod| {
+        let of = pod.labels().get("tekton.dev/pipelineTask");
+        of.is_some_and(|of| of == task)
+    });
+    let pod = pods.next().with_context(|| format!("{task} has no pod"))?;
+    Ok(node(pod).unwrap_or("no node").to_owned())
+}
+
+fn is_unschedulable(pod: &Pod) -> bool {
+    coscheduler_kubernetes::pods::is_unschedulable(pod)
+}
+
+/// Waits until a task's pod waits, and answers it.
+async fn waits(scene: &Scene<'_>) -> anyhow::Result<Pod> {
+    let waits = |pod: &Pod| !is_placeholder(pod) && is_unschedulable(pod);
+    let pods = scene
+        .until_all::<Pod>("have a task that waits", |pods| {
+            pods.iter().any(|pod| waits(pod))
+        })
+        .await?;
+    let pod = pods.iter().find(|pod| waits(pod));
+    Ok(pod.context("it has gone")?.as_ref().clone())
+}
+
+async fn each(
+    stack: &Stack,
+    modes: &[&'static str],
+    check: impl AsyncFn(&Scene<'_>, &'static str) -> Outcome,
+) -> Outcome {
+    stream::iter(modes)
+        .map(async |mode| {
+            let scene = stack.scene().await?;
+            check(&scene, mode)
+                .await
+                .with_context(|| (*mode).to_owned())
+        })
+        .buffer_unordered(modes.len())
+        .try_collect()
+        .await
+}
+
+#[test]
+fn n2_a_node_too_small_for_the_second_task_is_left() -> Outcome {
+    shared(async |scene| {
+        each(scene.stack, &MODES, async |scene, mode| {
+            let run = gated(scene, mode, MOVABLE_STORAGE_CLASS)
+                .task("two", &["source"], &["gate"])
+                .asking("4")
+                .task("three", &["source"], &["two"]);
+            submit(scene, [("2", 110), ("8", 110)], run).await?;
+            open(scene).await?;
+            scene.succeeds("run").await?;
+            assert_eq!(node_of(scene, "two").await?, scene.pool_node(2), "{mode}");
+            assert_eq!(node_of(scene, "three").await?, scene.pool_node(2), "{mode}");
+            let told = scene.told("run", "PlaceholderMoved").await?;
+            assert_eq!(told.len(), 1, "{told:?}");
+            scene.nothing_left_but(&[]).await?;
+            scene.stack.history.verdict(&scene.namespace).await
+        })
+        .await
+    })
+}
+
+#[test]
+fn n2_a_moved_placeholder_may_go_anywhere_again() -> Outcome {
+    shared(async |scene| {
+        let run = gated(&scene, "pipelineruns", MOVABLE_STORAGE_CLASS)
+            .task("two", &["source"], &["gate"])
+            .asking("4")
+            .task("three", &["source"], &["two"])
+            .lasting("two", 5);
+        submit(&scene, [("2", 110), ("8", 110)], run).await?;
+        let (before, _) = scene.placeholder().await?;
+        let template = |set: &StatefulSet| set.spec.as_ref().map(|spec| spec.template.clone());
+        open(&scene).await?;
+        scene.moved_from(&scene.pool_node(1)).await?;
+        scene
+            .until(
+                &before.name_any(),
+                "is as it was",
+                |set: Option<&StatefulSet>| {
+                    set.is_some_and(|set| template(set) == template(&before))
+                },
+            )
+            .await?;
+        scene.succeeds("run").await?;
+        scene.nothing_left_but(&[]).await
+    })
+}
+
+#[test]
+fn n2_a_node_at_its_pod_limit_is_left() -> Outcome {
+    shared(async |scene| {
+        each(scene.stack, &MODES, async |scene, mode| {
+            let run = gated(scene, mode, MOVABLE_STORAGE_CLASS).task("two", &["source"], &["gate"]);
+            submit(scene, [("8", 2), ("8", 2)], run).await?;
+            let stranger: Pod = serde_json::from_value(json!({
+                "metadata": {"name": "stranger"},
+                "spec": {
+                    "nodeName": scene.pool_node(1),
+                    "containers": [{"name": "c", "image": "example/image"}],
+                },
+            }))?;
+            let pods = scene.api::<Pod>();
+            pods.create(&PostParams::default(), &stranger).await?;
+            open(scene).await?;
+            scene.succeeds("run").await?;
+            assert_eq!(node_of(scene, "two").await?, scene.pool_node(2), "{mode}");
+            scene.nothing_left_but(&[]).await
+        })
+        .await
+    })
+}
+
+#[test]
+fn n2_the_runs_own_pods_are_waited_for() -> Outcome {
+    shared(async |scene| {
+        each(scene.stack, &MODES, async |scene, mode| {
+            let run = gated(scene, mode, MOVABLE_STORAGE_CLASS)
+                .task("two", &["source"], &["gate"])
+                .asking("1500m")
+                .task("three", &["source"], &["gate"])
+                .asking("1500m")
+                .lasting("two", 5)
+                .lasting("three", 5);
+            submit(scene, [("2", 110), ("8", 110)], run).await?;
+            open(scene).await?;
+            waits(scene).await?;
+            scene.succeeds("run").await?;
+            for task in ["two", "three"] {
+                assert_eq!(node_of(scene, task).await?, scene.pool_node(1), "{mode}");
+            }
+            assert_eq!(scene.told_so_far("run").await?, [], "{mode}");
+            Ok(())
+        })
+        .await
+    })
+}
+
+#[test]
+fn n2_a_task_without_volumes_that_fits_no_node_the_rest_fits_is_let_go() -> Outcome {
+    shared(async |scene| {
+        let run = gated(&scene, "pipelineruns", LOCAL_STORAGE_CLASS)
+            .task("two", &[], &["gate"])
+            .asking("4")
+            .task("three", &["source"], &["two"]);
+        submit(&scene, [("2", 110), ("8", 110)], run).await?;
+        open(&scene).await?;
+        scene.succeeds("run").await?;
+        assert_eq!(node_of(&scene, "two").await?, scene.pool_node(2));
+        assert_eq!(node_of(&scene, "three").await?, scene.pool_node(1));
+        let told = scene.told("run", "PodLetGo").await?;
+        assert_eq!(told.len(), 1, "{told:?}");
+        let kind = ApiResource::from_gvk(&GroupVersionKind::gvk("tekton.dev", "v1", "TaskRun"));
+        let task_runs = kube::Api::<DynamicObject>::namespaced_with(
+            scene.client.clone(),
+            &scene.namespace,
+            &kind,
+        );
+        let let_go = task_runs.list(&ListParams::default()).await?;
+        let let_go = let_go.iter();
+        let let_go: Vec<_> = let_go
+            .filter(|task_run| task_run.annotations().contains_key(LET_GO))
+            .map(kube::ResourceExt::name_any)
+            .collect();
+        assert_eq!(let_go, ["run-two"]);
+        scene.nothing_left_but(&[]).await
+    })
+}
+
+#[test]
+fn n2_a_task_that_fits_no_node_is_reported_and_goes_on_once_there_is_one() -> Outcome {
+    shared(async |scene| {
+        each(scene.stack, &MODES, async |scene, mode| {
+            let run = gated(scene, mode, MOVABLE_STORAGE_CLASS)
+                .task("two", &["source"], &["gate"])
+                .asking("64");
+            submit(scene, [("2", 110), ("8", 110)], run).await?;
+            open(scene).await?;
+            let told = scene.told("run", "PodFitsNoNode").await?;
+            let (_, message) = &told[0];
+            assert!(
+                message.contains("cpu 64") && message.contains("cpu 8"),
+                "{message}"
+            );
+            let is_blocked = |run: Option<&PipelineRun>| {
+                run.is_some_and(|run| run.annotations().contains_key(BLOCKED))
+            };
+            scene.until("run", "is blocked", is_blocked).await?;
+            scene.add_node(3, "80", 110).await?;
+            scene.succeeds("run").await?;
+            assert_eq!(node_of(scene, "two").await?, scene.pool_node(3), "{mode}");
+            scene.nothing_left_but(&[]).await?;
+            scene
+                .until("run", "is not blocked", |run| !is_blocked(run))
+                .await?;
+            Ok(())
+        })
+        .await
+    })
+}
+
+#[test]
+fn n2_an_isolated_task_is_not_let_go() -> Outcome {
+    shared(async |scene| {
+        let run = gated(&scene, "isolate-pipelinerun", LOCAL_STORAGE_CLASS)
+            .task("two", &[], &["gate"])
+            .asking("4");
+        submit(&scene, [("2", 110), ("8", 110)], run).await?;
+        open(&scene).await?;
+        let told = scene.told("run", "ClaimsNotMovable").await?;
+        assert!(!told.iter().any(|(code, _)| code == "PodLetGo"), "{told:?}");
+        let waiting = waits(&scene).await?;
+        assert!(!coscheduler_kubernetes::pods::follows(&waiting).is_empty());
+        Ok(())
+    })
+}
+
+/// Waits until that holds.
+async fn until(holds: impl AsyncFn() -> anyhow::Result<bool>) -> Outcome {
+    let wait = async {
+        while !holds().await? {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        anyhow::Ok(())
+    };
+    tokio::time::timeout(PATIENCE, wait).await?
+}
+
+/// The manager's own memory of nodes that were added ends with its process.
+async fn restart(scene: &Scene<'_>) -> Outcome {
+    let services = &scene.stack.services;
+    services.kill(Service::PlaceholderManager)?;
+    services.start_service(Service::PlaceholderManager)?;
+    services.wait_ready().await?;
+    Ok(())
+}
+
+#[test]
+fn n4_a_scale_up_in_flight_holds_moves_back() -> Outcome {
+    let config = Config {
+        nodes: 1,
+        audit_log: true,
+        ..Config::default()
+    };
+    let hold = (HOLD.to_owned(), "1h".to_owned());
+    alone_with(
+        config,
+        |services| services.environment.push(hold),
+        async |scene| {
+            let run = gated(scene, "pipelineruns", MOVABLE_STORAGE_CLASS)
+                .metadata("annotations", json!({}))
+                .task("two", &["source"], &["gate"])
+                .asking("4");
+            // The nodes of the pool were added just now, as far as the manager knows.
+            submit(scene, [("2", 110), ("8", 110)], run).await?;
+            open(scene).await?;
+            let pod = waits(scene).await?;
+            let event: Event = serde_json::from_value(json!({
+                "metadata": {"name": "scale-up"},
+                "type": "Normal",
+                "reason": "TriggeredScaleUp",
+                "message": "pod triggered scale-up: [{pool 1->2 (max: 3)}]",
+                "source": {"component": "cluster-autoscaler"},
+                "involvedObject": {
+                    "apiVersion": "v1", "kind": "Pod", "namespace": scene.namespace, "name": pod.name_any(), "uid": pod.uid(),
+                },
+            }))?;
+            let events = scene.api::<Event>();
+            events.create(&PostParams::default(), &event).await?;
+            let mark = scene.mark()?;
+            restart(scene).await?;
+            let asks = |request: &Request| {
+                let lists = request.verb == "list" && request.object.resource == "events";
+                lists && request.is_by(Service::PlaceholderManager)
+            };
+            until(async || Ok(scene.requests_since(mark)?.iter().any(asks))).await?;
+            // It has looked again, and again, and not acted.
+            let manager = scene
+                .stack
+                .services
+                .http_address(Service::PlaceholderManager);
+            let looks = async || {
+                let metrics = metrics::scrape(&manager).await?;
+                let labels = [("queue", "rescue"), ("outcome", "retry")];
+                anyhow::Ok(metrics::sum(
+                    &metrics,
+                    "coscheduler_reconciles_total",
+                    &labels,
+                ))
+            };
+            let before = looks().await?;
+            until(async || Ok(looks().await? > before + 1.0)).await?;
+            let (_, placeholder) = scene.placeholder().await?;
+            assert_eq!(node(&placeholder), Some(scene.pool_node(1).as_str()));
+            assert_eq!(placeholder.metadata.deletion_timestamp, None);
+            // Who has never heard of it moves at once.
+            events
+                .delete("scale-up", &kube::api::DeleteParams::default())
+                .await?;
+            restart(scene).await?;
+            scene.succeeds("run").await?;
+            assert_eq!(node_of(scene, "two").await?, scene.pool_node(2));
+            Ok(())
+        },
+    )
+}
