@@ -92,9 +92,7 @@ impl Notices {
         let mut notices = notices(run, |claim| self.cache.claim(&run.namespace, claim).seen());
         let mut waits = None;
         if notices.blocked.is_none() && run.state == RunState::Active {
-            notices.blocked = self
-                .stranded(run, known)
-                .or_else(|| self.without_room(run));
+            notices.blocked = self.stranded(run, known).or_else(|| self.without_room(run));
             if notices.blocked.is_none() {
                 waits = Some(waits_of(run, |spec| self.seen(run, known, spec)));
             }
