@@ -29,6 +29,7 @@ pub async fn kubectl(bed: &TestBed, arguments: &[&str]) -> anyhow::Result<String
         .arg(bed.kubeconfig())
         .args(arguments)
         .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(".."))
+        .kill_on_drop(true)
         .output()
         .await
         .context("failed to start kubectl")?;

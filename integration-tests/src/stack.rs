@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use coscheduler_kubernetes::pipeline_run::PipelineRun;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{Patch, PatchParams, PostParams};
@@ -17,6 +17,10 @@ use tokio::sync::OnceCell;
 
 use crate::history::History;
 use crate::runs::run;
+
+/// Several times what the longest test takes on two cores. What waits for ever without a limit of its own fails then, by its
+/// name.
+const TEST_LIMIT: Duration = Duration::from_secs(15 * 60);
 
 /// All tests of a binary run on one runtime: the shared stack's tasks must outlive the test that was first.
 static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
@@ -166,7 +170,7 @@ pub fn shared_on(
         let stack = SHARED.get_or_try_init(|| boot()).await?;
         let scene = stack.scene().await?;
         let namespaces = scene.namespace.clone();
-        test(scene).await?;
+        in_time(test(scene)).await?;
         // With those that the test has derived from it.
         stack.history.verdict(&namespaces).await?;
         stack.bed.check()?;
@@ -199,7 +203,7 @@ pub fn alone_with(
     RUNTIME.block_on(async {
         let stack = Stack::boot(config, change).await?;
         let outcome = async {
-            test(&stack.scene().await?).await?;
+            in_time(test(&stack.scene().await?)).await?;
             stack.history.verdict("").await
         };
         let outcome = outcome.await;
@@ -225,7 +229,12 @@ pub fn on_bed(
             .await
             .context("failed to boot the test bed")?;
         let history = History::follow(bed.client());
-        test(bed).await?;
+        in_time(test(bed)).await?;
         history.verdict_so_far("")
     })
+}
+
+async fn in_time(test: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
+    let ended = tokio::time::timeout(TEST_LIMIT, test).await;
+    ended.unwrap_or_else(|_| bail!("the test did not end within {TEST_LIMIT:?}"))
 }

@@ -181,9 +181,12 @@ pub(crate) fn start_controllers(site: &Site) -> Result<()> {
 pub(crate) async fn client(kubeconfig: &Path) -> Result<Client> {
     let read = Kubeconfig::read_from(kubeconfig)
         .with_context(|| format!("failed to read {}", kubeconfig.display()))?;
-    let config = kube::Config::from_custom_kubeconfig(read, &KubeConfigOptions::default())
+    let mut config = kube::Config::from_custom_kubeconfig(read, &KubeConfigOptions::default())
         .await
         .with_context(|| format!("failed to understand {}", kubeconfig.display()))?;
+    // An answer that never comes is an error. Longer than the longest watch.
+    config.read_timeout = Some(Duration::from_secs(300));
+    config.reset_reader_on_write = true;
     Client::try_from(config)
         .with_context(|| format!("failed to make a client of {}", kubeconfig.display()))
 }

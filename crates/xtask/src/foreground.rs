@@ -36,20 +36,24 @@ impl Foreground {
         self.child.stderr.take().context("its stderr is not piped")
     }
 
-    /// What it writes to stdout, which has to be piped, to its end.
-    pub(crate) async fn output(mut self) -> anyhow::Result<(ExitStatus, String)> {
+    /// What it writes to stdout, which has to be piped, to its end. `output` has what it has written until then, also
+    /// where nobody waits to the end.
+    pub(crate) async fn output(mut self, output: &mut Vec<u8>) -> anyhow::Result<ExitStatus> {
         let mut stdout = self
             .child
             .stdout
             .take()
             .context("its stdout is not piped")?;
-        let mut output = Vec::new();
-        stdout
-            .read_to_end(&mut output)
-            .await
-            .context("failed to read what a program writes")?;
-        let status = self.wait().await?;
-        Ok((status, String::from_utf8_lossy(&output).into_owned()))
+        loop {
+            let read = stdout
+                .read_buf(output)
+                .await
+                .context("failed to read what a program writes")?;
+            if read == 0 {
+                break;
+            }
+        }
+        self.wait().await
     }
 
     /// Waits until it ends by itself.

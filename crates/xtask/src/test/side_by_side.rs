@@ -1,6 +1,7 @@
 //! Several test binaries at a time. Most of the time a test on the control plane takes is waiting, which `cargo test`, one
 //! binary after the other, would do without a use for the processors.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -12,6 +13,10 @@ use tokio::process::Command;
 
 use crate::foreground::Foreground;
 use crate::progress::seconds;
+
+/// How long a binary may take: several times what the slowest takes on two cores. What hangs is told by what it has
+/// written until then.
+const LIMIT: Duration = Duration::from_secs(30 * 60);
 
 /// What is read of a line that cargo writes about what it builds.
 #[derive(Debug, Deserialize)]
@@ -43,11 +48,61 @@ struct TestBinary {
     folder: PathBuf,
 }
 
-struct Ended {
+/// A binary that runs, with what it has written so far. One that nobody waits for any more, since the whole was
+/// interrupted, says how far it got.
+struct Running {
     name: String,
-    passed: bool,
-    output: String,
-    took: Duration,
+    began: Instant,
+    output: Vec<u8>,
+    verdict: Option<Verdict>,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Verdict {
+    Passed,
+    Failed,
+    /// It did not end within this time.
+    TookTooLong(Duration),
+}
+
+impl Running {
+    fn verdict(&self) -> String {
+        match self.verdict {
+            Some(Verdict::Passed) => "passed".to_owned(),
+            Some(Verdict::Failed) => "FAILED".to_owned(),
+            Some(Verdict::TookTooLong(limit)) => format!(
+                "FAILED: it was ended, as it did not end by itself within {}",
+                seconds(limit)
+            ),
+            None => "interrupted".to_owned(),
+        }
+    }
+}
+
+impl fmt::Display for Running {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            name,
+            began,
+            output,
+            ..
+        } = self;
+        let (verdict, took) = (self.verdict(), seconds(began.elapsed()));
+        let output = String::from_utf8_lossy(output);
+        write!(
+            formatter,
+            "\n-- {name}: {verdict} ({took})\n{}",
+            output.trim()
+        )
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if self.verdict.is_none() {
+            println!("{self}");
+        }
+    }
 }
 
 /// Builds all test binaries with `cargo_test`, runs them, and answers the names of those that failed. What one writes is
@@ -60,37 +115,35 @@ pub(super) async fn run(
     let at_a_time = std::thread::available_parallelism().map_or(1, usize::from) + 1;
     println!("{} test binaries, {at_a_time} at a time", binaries.len());
     let mut running = futures::stream::iter(binaries)
-        .map(|binary| run_one(binary, bin_dir))
+        .map(|binary| run_one(binary, bin_dir, LIMIT))
         .buffer_unordered(at_a_time);
     let mut failed = Vec::new();
     while let Some(ended) = running.next().await {
-        let Ended {
-            name,
-            passed,
-            output,
-            took,
-        } = ended?;
-        let verdict = if passed { "passed" } else { "FAILED" };
-        println!(
-            "\n-- {name}: {verdict} ({})\n{}",
-            seconds(took),
-            output.trim()
-        );
-        if !passed {
-            failed.push(name);
+        let ended = ended?;
+        println!("{ended}");
+        if ended.verdict != Some(Verdict::Passed) {
+            failed.push(ended);
         }
     }
-    Ok(failed)
+    // Once more, at the end, where they are found.
+    for ended in &failed {
+        println!("{ended}");
+    }
+    Ok(failed.iter().map(|ended| ended.name.clone()).collect())
 }
 
 async fn build(mut cargo_test: Command) -> anyhow::Result<Vec<TestBinary>> {
     cargo_test
         .args(["--no-run", "--message-format=json-render-diagnostics"])
         .stdout(Stdio::piped());
-    let (status, messages) = Foreground::start(&mut cargo_test)?.output().await?;
+    let mut messages = Vec::new();
+    let status = Foreground::start(&mut cargo_test)?
+        .output(&mut messages)
+        .await?;
     if !status.success() {
         bail!("the tests do not build ({status})");
     }
+    let messages = String::from_utf8_lossy(&messages);
     let mut binaries = Vec::new();
     for line in messages.lines() {
         let message = serde_json::from_str(line)
@@ -113,13 +166,12 @@ fn test_binary(message: Message) -> Option<TestBinary> {
     })
 }
 
-async fn run_one(binary: TestBinary, bin_dir: &Path) -> anyhow::Result<Ended> {
+async fn run_one(binary: TestBinary, bin_dir: &Path, limit: Duration) -> anyhow::Result<Running> {
     let TestBinary {
         name,
         executable,
         folder,
     } = binary;
-    let began = Instant::now();
     // Both streams into one, in the order in which they are written.
     let mut command = Command::new("sh");
     command
@@ -132,13 +184,23 @@ async fn run_one(binary: TestBinary, bin_dir: &Path) -> anyhow::Result<Ended> {
         .current_dir(folder)
         .stdin(Stdio::null())
         .stdout(Stdio::piped());
-    let (status, output) = Foreground::start(&mut command)?.output().await?;
-    Ok(Ended {
+    let started = Foreground::start(&mut command)?;
+    let mut running = Running {
         name,
-        passed: status.success(),
-        output,
-        took: began.elapsed(),
-    })
+        began: Instant::now(),
+        output: Vec::new(),
+        verdict: None,
+    };
+    // Where time is up the wait is dropped, and whatever the binary started ends with it.
+    let ended = tokio::time::timeout(limit, started.output(&mut running.output)).await;
+    running.verdict = Some(match ended {
+        Ok(status) => match status?.success() {
+            true => Verdict::Passed,
+            false => Verdict::Failed,
+        },
+        Err(_) => Verdict::TookTooLong(limit),
+    });
+    Ok(running)
 }
 
 #[cfg(test)]
@@ -166,5 +228,23 @@ mod tests {
         assert_eq!(read(&artifact(false, "\"/t/volumes\"")), None);
         assert_eq!(read(&artifact(true, "null")), None);
         assert_eq!(read(r#"{"reason":"build-finished","success":true}"#), None);
+    }
+
+    #[tokio::test]
+    async fn a_binary_that_hangs_is_ended_and_says_how_far_it_got() {
+        let folder = tempfile::tempdir().unwrap();
+        let executable = folder.path().join("hangs");
+        std::fs::write(&executable, "#!/bin/sh\necho one test ... ok\nsleep 600\n").unwrap();
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(&executable, mode).unwrap();
+        let binary = TestBinary {
+            name: "core hangs".to_owned(),
+            executable,
+            folder: folder.path().to_owned(),
+        };
+        let ended = run_one(binary, folder.path(), Duration::from_secs(5)).await;
+        let told = ended.unwrap().to_string();
+        assert!(told.contains("core hangs: FAILED: it was ended"), "{told}");
+        assert!(told.ends_with("one test ... ok"), "{told}");
     }
 }
