@@ -18,6 +18,7 @@ use kube::ResourceExt as _;
 use tracing::{info, warn};
 
 use coscheduler_core::evacuate::Role;
+use coscheduler_core::pinned::Pinned;
 use coscheduler_core::pipeline_run::{PipelineRun, RunState};
 use coscheduler_core::plan::{Reason, ReasonCode};
 use coscheduler_core::rescue::{Action, Decision, rescue};
@@ -80,7 +81,9 @@ impl Rescue {
         let active = self.cache.get(&key).and_then(|run| {
             let itself = run.itself()?;
             let active = !itself.deletion && itself.state == RunState::Active;
-            active.then_some((itself, run))
+            // Where what was pinned cannot be read, nobody knows what it may do.
+            let readable = matches!(Pinned::read(&itself.annotations), Ok(Some(_)));
+            (active && readable).then_some((itself, run))
         });
         let Some((itself, run)) = active else {
             self.states().remove(&key);

@@ -46,7 +46,7 @@ fn cache(mode: &str, claim_of_pod: &str) -> Arc<Cache> {
             r#"{"cpu": "50m", "memory": "100Mi", "image": "pause"}"#,
         ),
         (VOLUME_CLAIM_TEMPLATES, "{}"),
-        (CLAIMS, r#"{"source": "data"}"#),
+        (CLAIMS, r#"{"source": {"name": "data"}}"#),
     ];
     cache.apply(PipelineRun {
         namespace: "ci".to_owned(),
@@ -295,6 +295,14 @@ async fn n2_a_run_that_is_done_or_has_room_is_left_alone() {
         ..(*itself).clone()
     });
     let (outcome, asked, _) = worked(&done, false).await;
+    assert_eq!((outcome, asked), (Outcome::Done, vec![]));
+    let unreadable = cache("pipelineruns", "data");
+    let mut changed = (*itself).clone();
+    changed
+        .annotations
+        .insert(MODE.to_owned(), "sideways".to_owned());
+    unreadable.apply(changed);
+    let (outcome, asked, _) = worked(&unreadable, false).await;
     assert_eq!((outcome, asked), (Outcome::Done, vec![]));
     let roomy = cache("pipelineruns", "data");
     let node = Node {
