@@ -1,9 +1,10 @@
 //! The watches: what Kubernetes says goes into the cache, and the run it belongs to into the queue of the replica that
 //! leads.
 
+mod fed;
+
 use std::collections::HashSet;
 use std::fmt::Debug;
-use std::hash::Hash;
 use std::pin::pin;
 use std::sync::Arc;
 
@@ -18,10 +19,8 @@ use serde::de::DeserializeOwned;
 use tracing::warn;
 
 use coscheduler_core::annotations;
-use coscheduler_core::evacuate;
 use coscheduler_core::pipeline_run::PipelineRun as View;
-use coscheduler_core::rescue::requests::Amounts;
-use coscheduler_kubernetes::complaints::{self, Complaint, WATCHES};
+use coscheduler_kubernetes::complaints::{self, WATCHES};
 use coscheduler_kubernetes::labels::{MANAGED_BY, PIPELINE_RUN_UID, TEKTON_COSCHEDULER};
 use coscheduler_kubernetes::pipeline_run::{self, PipelineRun};
 use coscheduler_kubernetes::{claims, needs, nodes, pods, volumes};
@@ -29,7 +28,8 @@ use coscheduler_runtime::lease::Leadership;
 use coscheduler_runtime::queue::Queue;
 use coscheduler_runtime::{Condition, Process};
 
-use crate::cache::{Cache, Kind, ObjectKey, OnNode, RunKey, Watch};
+use crate::cache::{Cache, RunKey, Watch};
+use fed::{Claim, Fed, Heard, Node, ON_NODES, Volume, on_node};
 
 /// The work that a change of a run's objects may bring.
 #[derive(Clone, Debug)]
@@ -199,167 +199,6 @@ fn coscheduled(mut run: PipelineRun) -> Seen<View> {
             );
             Seen::Unreadable
         }
-    }
-}
-
-/// What the watch of one kind feeds into the cache. Each step answers the runs that are to be looked at again.
-trait Fed: Sized {
-    /// Tells the objects of the kind apart.
-    type Id: Eq + Hash;
-
-    fn id(&self) -> Option<Self::Id>;
-    fn apply(self, cache: &Cache) -> Vec<RunKey>;
-    fn delete(&self, cache: &Cache) -> Vec<RunKey>;
-    fn retain(listed: &HashSet<Self::Id>, cache: &Cache) -> Vec<RunKey>;
-}
-
-impl<K: Kind> Fed for K {
-    type Id = (RunKey, String);
-
-    fn id(&self) -> Option<Self::Id> {
-        Some((self.run_key()?, self.name().to_owned()))
-    }
-
-    fn apply(self, cache: &Cache) -> Vec<RunKey> {
-        cache.apply(self).into_iter().collect()
-    }
-
-    fn delete(&self, cache: &Cache) -> Vec<RunKey> {
-        cache.delete(self).into_iter().collect()
-    }
-
-    fn retain(listed: &HashSet<Self::Id>, cache: &Cache) -> Vec<RunKey> {
-        cache.retain::<K>(listed)
-    }
-}
-
-/// A claim, whosever it is.
-struct Claim(PersistentVolumeClaim);
-
-impl Fed for Claim {
-    type Id = ObjectKey;
-
-    fn id(&self) -> Option<Self::Id> {
-        Some((self.0.namespace()?, self.0.name_any()))
-    }
-
-    fn apply(self, cache: &Cache) -> Vec<RunKey> {
-        cache.apply_claim(self.0)
-    }
-
-    fn delete(&self, cache: &Cache) -> Vec<RunKey> {
-        cache.delete_claim(&self.0)
-    }
-
-    fn retain(listed: &HashSet<Self::Id>, cache: &Cache) -> Vec<RunKey> {
-        cache.retain_claims(listed)
-    }
-}
-
-/// A volume.
-struct Volume(PersistentVolume);
-
-impl Fed for Volume {
-    type Id = String;
-
-    fn id(&self) -> Option<Self::Id> {
-        Some(self.0.name_any())
-    }
-
-    fn apply(self, cache: &Cache) -> Vec<RunKey> {
-        cache.apply_volume(self.0.name_any(), self.0)
-    }
-
-    fn delete(&self, cache: &Cache) -> Vec<RunKey> {
-        cache.delete_volume(&self.0.name_any())
-    }
-
-    fn retain(listed: &HashSet<Self::Id>, cache: &Cache) -> Vec<RunKey> {
-        cache.retain_volumes(listed)
-    }
-}
-
-/// A node, as far as it may turn pods away, and what it has for those that it takes.
-struct Node {
-    view: evacuate::Node,
-    allocatable: (Amounts, i128),
-}
-
-impl Fed for Node {
-    type Id = String;
-
-    fn id(&self) -> Option<Self::Id> {
-        Some(self.view.name.clone())
-    }
-
-    fn apply(self, cache: &Cache) -> Vec<RunKey> {
-        cache.apply_node(self.view, self.allocatable)
-    }
-
-    fn delete(&self, cache: &Cache) -> Vec<RunKey> {
-        cache.delete_node(&self.view.name)
-    }
-
-    fn retain(listed: &HashSet<Self::Id>, cache: &Cache) -> Vec<RunKey> {
-        cache.retain_nodes(listed)
-    }
-}
-
-/// A complaint that one of [`WATCHES`] has brought.
-struct Heard<const WATCH: Watch>(Complaint);
-
-impl<const WATCH: Watch> Fed for Heard<WATCH> {
-    type Id = ObjectKey;
-
-    fn id(&self) -> Option<Self::Id> {
-        Some((self.0.namespace.clone(), self.0.event.clone()))
-    }
-
-    fn apply(self, cache: &Cache) -> Vec<RunKey> {
-        cache.apply_complaint(WATCH, self.0)
-    }
-
-    fn delete(&self, cache: &Cache) -> Vec<RunKey> {
-        cache.delete_complaint(&self.0)
-    }
-
-    fn retain(listed: &HashSet<Self::Id>, cache: &Cache) -> Vec<RunKey> {
-        cache.retain_complaints(WATCH, listed)
-    }
-}
-
-/// Pods that take something of a node (Kubernetes, "Field Selectors").
-const ON_NODES: &str = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed";
-
-fn on_node(pod: &Pod) -> OnNode {
-    OnNode {
-        key: (pod.namespace().unwrap_or_default(), pod.name_any()),
-        node: pods::node(pod).unwrap_or_default().to_owned(),
-        requests: needs::requests(pod),
-    }
-}
-
-/// What pods come and go is no news: who waits for room looks again and again.
-impl Fed for OnNode {
-    type Id = ObjectKey;
-
-    fn id(&self) -> Option<Self::Id> {
-        Some(self.key.clone())
-    }
-
-    fn apply(self, cache: &Cache) -> Vec<RunKey> {
-        cache.put_on_node(self);
-        Vec::new()
-    }
-
-    fn delete(&self, cache: &Cache) -> Vec<RunKey> {
-        cache.take_from_node(&self.key);
-        Vec::new()
-    }
-
-    fn retain(listed: &HashSet<Self::Id>, cache: &Cache) -> Vec<RunKey> {
-        cache.retain_on_nodes(listed);
-        Vec::new()
     }
 }
 

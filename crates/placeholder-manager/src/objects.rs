@@ -3,6 +3,7 @@
 //! caller waits.
 
 mod making_room;
+mod stateful_sets;
 
 use std::future::Future;
 use std::sync::Arc;
@@ -17,7 +18,6 @@ use kube::{Api, Client, Resource as _};
 use serde_json::json;
 use tokio::sync::Semaphore;
 
-use coscheduler_core::annotations::RETRIED;
 use coscheduler_core::pipeline_run::PipelineRun as View;
 use coscheduler_core::teardown::{ObjectRef, PodUse};
 use coscheduler_kubernetes::pipeline_run::PipelineRun;
@@ -151,41 +151,6 @@ impl Objects {
         }
     }
 
-    /// Makes the controller of this StatefulSet try again now what it has failed to do, by an annotation that says which
-    /// version of it that was. One that is gone or replaced already is left alone.
-    pub(crate) async fn nudge(&self, namespace: &str, set: &StatefulSet) -> Result<(), Error> {
-        let api: Api<StatefulSet> = Api::namespaced(self.client.clone(), namespace);
-        let name = set.metadata.name.clone().unwrap_or_default();
-        let patch = Patch::Merge(json!({"metadata": {
-            "uid": set.metadata.uid,
-            "annotations": {RETRIED: set.metadata.resource_version},
-        }}));
-        // A conflict means that another one has taken the name.
-        match api
-            .patch_metadata(&name, &PatchParams::default(), &patch)
-            .await
-        {
-            Ok(_) => Ok(()),
-            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()),
-            Err(error) => Err(failed(
-                format!("annotate StatefulSet {namespace}/{name}"),
-                error,
-            )),
-        }
-    }
-
-    /// Reads a StatefulSet. `None` where there is none.
-    pub(crate) async fn stateful_set(
-        &self,
-        namespace: &str,
-        name: &str,
-    ) -> Result<Option<StatefulSet>, Error> {
-        let api: Api<StatefulSet> = Api::namespaced(self.client.clone(), namespace);
-        retried(|| api.get_opt(name))
-            .await
-            .map_err(|error| failed(format!("read StatefulSet {namespace}/{name}"), error))
-    }
-
     /// Whether the PipelineRun of that name has that uid and is not being deleted.
     pub(crate) async fn run_exists(
         &self,
@@ -200,24 +165,6 @@ impl Objects {
         Ok(run.is_some_and(|run| {
             run.metadata.uid.as_deref() == Some(uid) && run.metadata.deletion_timestamp.is_none()
         }))
-    }
-
-    /// Deletes a StatefulSet, its pod with it. One that is gone or replaced already is left alone.
-    pub(crate) async fn delete_stateful_set(
-        &self,
-        namespace: &str,
-        set: &ObjectRef,
-    ) -> Result<(), Error> {
-        let api: Api<StatefulSet> = Api::namespaced(self.client.clone(), namespace);
-        let params = DeleteParams::background().preconditions(this_one(set));
-        match retried(|| api.delete(&set.name, &params)).await {
-            Ok(_) => Ok(()),
-            Err(error) if is_gone(&error) => Ok(()),
-            Err(error) => Err(failed(
-                format!("delete StatefulSet {namespace}/{}", set.name),
-                error,
-            )),
-        }
     }
 
     /// Deletes a pod. Answers the pod as it is while it ends, `None` where it is gone.

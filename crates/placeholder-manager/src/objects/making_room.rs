@@ -1,10 +1,9 @@
 //! The requests that make room for pods (N2, N4).
 
-use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::events::v1::Event;
 use kube::Api;
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use coscheduler_core::annotations::{LET_GO, TEKTON_AFFINITY_ASSISTANT};
 
@@ -16,25 +15,6 @@ use crate::error::Error;
 const TRIGGERED: &str = "TriggeredScaleUp";
 
 impl Objects {
-    /// Patches the version of a StatefulSet that the patch names. `None` where it has changed since or is gone.
-    pub(crate) async fn patch_stateful_set(
-        &self,
-        namespace: &str,
-        name: &str,
-        patch: &Value,
-    ) -> Result<Option<StatefulSet>, Error> {
-        let api: Api<StatefulSet> = Api::namespaced(self.client.clone(), namespace);
-        let params = PatchParams::default();
-        match api.patch(name, &params, &Patch::Merge(patch)).await {
-            Ok(patched) => Ok(Some(patched)),
-            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(None),
-            Err(error) => Err(failed(
-                format!("move placeholder {namespace}/{name}"),
-                error,
-            )),
-        }
-    }
-
     /// Takes the placeholder from the TaskRun with this uid, and writes down which it was. Empty rather than absent: a Task's own
     /// annotation would take the place. False where the TaskRun is gone or replaced.
     pub(crate) async fn let_go(
