@@ -5,7 +5,7 @@
 //! to. The first move is made at once; the next ones of the same placeholder wait longer and longer, so that nodes that come
 //! and go do not make it dance.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -35,8 +35,17 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 pub(crate) struct Evacuation {
     cache: Arc<Cache>,
     objects: Objects,
-    /// The moves of the placeholders of runs that are under way, by the placeholder's name.
-    moves: Mutex<HashMap<RunKey, HashMap<String, Moves>>>,
+    /// Of runs that are under way.
+    remembered: Mutex<HashMap<RunKey, Remembered>>,
+}
+
+/// What is remembered of a run.
+#[derive(Debug, Default)]
+struct Remembered {
+    /// By the placeholder's name.
+    moves: HashMap<String, Moves>,
+    /// The uids of the pods whose leaving its author was told of.
+    told: HashSet<String>,
 }
 
 /// How often a placeholder was moved, and when last.
@@ -52,7 +61,7 @@ impl Evacuation {
         Self {
             cache,
             objects,
-            moves: Mutex::default(),
+            remembered: Mutex::default(),
         }
     }
 
@@ -100,8 +109,10 @@ impl Evacuation {
             let Some(eviction) = evict(&bound, known.as_ref()) else {
                 continue;
             };
-            // Somebody else has told it to end, and it does.
+            let name = pod.name_any();
+            // It ends: it was told so a moment ago, or by Kubernetes itself, which was faster.
             if pod.metadata.deletion_timestamp.is_some() && !eviction.at_once {
+                self.tell(key, itself, pod, node, &eviction).await?;
                 continue;
             }
             // The watch of nodes may be behind that of pods.
@@ -109,7 +120,6 @@ impl Evacuation {
                 outcome = Outcome::Retry;
                 continue;
             }
-            let name = pod.name_any();
             if bound.role == Role::Placeholder && !self.may_move(key, &name) {
                 outcome = Outcome::Retry;
                 continue;
@@ -125,19 +135,27 @@ impl Evacuation {
             if bound.role == Role::Placeholder {
                 self.moved(key, &name);
             }
-            self.tell(itself, &name, node, &eviction).await?;
+            self.tell(key, itself, pod, node, &eviction).await?;
         }
         Ok(outcome)
     }
 
+    /// Tells the run's author that a pod leaves its node, once.
     async fn tell(
         &self,
+        key: &RunKey,
         run: &PipelineRun,
-        name: &str,
+        pod: &Pod,
         node: &str,
         eviction: &Eviction,
     ) -> Result<(), Error> {
+        let uid = pod.uid().unwrap_or_default();
+        let is_told = |known: &Remembered| known.told.contains(&uid);
+        if self.remembered().get(key).is_some_and(is_told) {
+            return Ok(());
+        }
         let Eviction { cause, at_once } = eviction;
+        let name = pod.name_any();
         info!(
             namespace = run.namespace,
             pipeline_run = run.name,
@@ -145,27 +163,34 @@ impl Evacuation {
             node,
             %cause,
             at_once,
-            "evacuated a pod"
+            "a pod is evacuated"
         );
         let message = format!("pod {name} has left node {node}: {cause}");
         let reason = Reason::new(ReasonCode::PodEvacuated, message);
         if let Some(event) = events::of_run(run, &reason, SERVICE.name, Timestamp::now()) {
             self.objects.create_event(&run.namespace, &event).await?;
         }
+        self.remembered()
+            .entry(key.clone())
+            .or_default()
+            .told
+            .insert(uid);
         Ok(())
     }
 
     /// Whether a placeholder may be moved now.
     fn may_move(&self, key: &RunKey, placeholder: &str) -> bool {
-        let moves = self.moves();
-        let before = moves.get(key).and_then(|of_run| of_run.get(placeholder));
+        let remembered = self.remembered();
+        let before = remembered
+            .get(key)
+            .and_then(|of_run| of_run.moves.get(placeholder));
         before.is_none_or(|before| Instant::now() >= before.last + pause(before.made))
     }
 
     /// Counts a move.
     fn moved(&self, key: &RunKey, placeholder: &str) {
-        let mut moves = self.moves();
-        let of_run = moves.entry(key.clone()).or_default();
+        let mut remembered = self.remembered();
+        let of_run = &mut remembered.entry(key.clone()).or_default().moves;
         let made = of_run.get(placeholder).map_or(0, |before| before.made);
         let moves = Moves {
             made: made.saturating_add(1),
@@ -175,11 +200,13 @@ impl Evacuation {
     }
 
     fn forget(&self, key: &RunKey) {
-        self.moves().remove(key);
+        self.remembered().remove(key);
     }
 
-    fn moves(&self) -> MutexGuard<'_, HashMap<RunKey, HashMap<String, Moves>>> {
-        self.moves.lock().unwrap_or_else(PoisonError::into_inner)
+    fn remembered(&self) -> MutexGuard<'_, HashMap<RunKey, Remembered>> {
+        self.remembered
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -124,7 +124,7 @@ async fn asked(evacuated: &Evacuee) -> (Outcome, Vec<(Method, String, Value)>) {
     let evacuation = Evacuation {
         objects,
         cache: evacuated.cache.clone(),
-        moves: Mutex::default(),
+        remembered: Mutex::default(),
     };
     let outcome = evacuation.work(key()).await;
     drop(evacuation);
@@ -236,6 +236,35 @@ async fn n1_a_placeholder_that_ends_already_is_only_told_again_where_nobody_hear
     assert_eq!(names(&asked(&gone).await.1).len(), 1);
 }
 
+/// Kubernetes deletes pods of a node with a NoExecute taint itself, and may be faster.
+#[tokio::test(start_paused = true)]
+async fn n1_an_author_is_told_once_whoever_told_the_placeholder_to_end() {
+    let mut ending = placeholder("s");
+    ending.metadata.deletion_timestamp =
+        serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
+    let cache = cache(RunState::Active, vec![ending]);
+    cache.apply_node(node(true), Default::default());
+    let (service, mut server) = mock::pair::<Request<Body>, Response<Body>>();
+    let evacuation = Evacuation::new(cache, Objects::new(Client::new(service, "ci")));
+    let server = tokio::spawn(async move {
+        let mut told = Vec::new();
+        while let Some((request, respond)) = server.next_request().await {
+            let (parts, body) = request.into_parts();
+            let body = body.collect_bytes().await.unwrap();
+            let event: Value = serde_json::from_slice(&body).unwrap();
+            told.push((parts.method, event["reason"].clone()));
+            let answer = json!({"metadata": {"name": "told"}}).to_string();
+            respond.send_response(Response::new(Body::from(answer.into_bytes())));
+        }
+        told
+    });
+    assert_eq!(evacuation.work(key()).await, Outcome::Done);
+    assert_eq!(evacuation.work(key()).await, Outcome::Done);
+    drop(evacuation);
+    let told = server.await.unwrap();
+    assert_eq!(told, [(Method::POST, json!("PodEvacuated"))]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn n1_the_first_move_is_made_at_once_and_later_ones_wait_longer_and_longer() {
     let (service, _server) = mock::pair::<Request<Body>, Response<Body>>();
@@ -258,5 +287,5 @@ async fn n1_the_first_move_is_made_at_once_and_later_ones_wait_longer_and_longer
         ..PipelineRun::default()
     });
     assert_eq!(evacuation.work(key()).await, Outcome::Done);
-    assert!(evacuation.moves.lock().unwrap().is_empty());
+    assert!(evacuation.remembered.lock().unwrap().is_empty());
 }
