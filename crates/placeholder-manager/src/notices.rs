@@ -24,7 +24,7 @@ use coscheduler_core::refusals::{
     REFUSALS, SeenPlaceholder, said_on, still_refused, waits as waits_of,
 };
 use coscheduler_kubernetes::complaints::About;
-use coscheduler_kubernetes::{events, pods};
+use coscheduler_kubernetes::{events, moves, pods};
 use coscheduler_proto::convert::Identity;
 use coscheduler_runtime::queue::Outcome;
 
@@ -140,7 +140,8 @@ impl Notices {
         spec: &PlaceholderSpec,
     ) -> Option<SeenPlaceholder> {
         let name = spec.name.as_str();
-        let set = &known.stateful_sets.get(name)?.metadata;
+        let stateful_set = known.stateful_sets.get(name)?;
+        let set = &stateful_set.metadata;
         let Some(pod) = known.placeholder_pod(name) else {
             let (namespace, uid) = (&run.namespace, set.uid.as_ref());
             return Some(SeenPlaceholder {
@@ -162,7 +163,10 @@ impl Notices {
         Some(SeenPlaceholder {
             refused: None,
             not_provisioned: spec.claims().filter_map(of_claim).collect(),
-            unschedulable: pods::unschedulable(pod).map(str::to_owned),
+            // Where one that is sent elsewhere finds no node, it is sent back (N2).
+            unschedulable: pods::unschedulable(pod)
+                .filter(|_| moves::under_way(stateful_set).is_none())
+                .map(str::to_owned),
         })
     }
 

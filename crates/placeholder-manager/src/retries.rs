@@ -14,7 +14,6 @@ use k8s_openapi::api::apps::v1::StatefulSet;
 use tokio::time::Instant;
 use tracing::{debug, warn};
 
-use coscheduler_core::pipeline_run::RunState;
 use coscheduler_core::plan::plan;
 use coscheduler_runtime::queue::Outcome;
 
@@ -131,10 +130,8 @@ impl Retries {
 
 /// The StatefulSets of an active run's placeholders that have no pod.
 fn without_pod(run: Run) -> Vec<Arc<StatefulSet>> {
-    let active = run
-        .itself()
-        .filter(|itself| !itself.deletion && itself.state == RunState::Active);
-    let plan = active.and_then(|itself| plan(&itself).ok());
+    let itself = run.itself().filter(|itself| !itself.deletion);
+    let plan = itself.and_then(|itself| plan(&itself).ok());
     let specs = plan.iter().flat_map(|plan| plan.action.placeholders());
     specs
         .filter(|spec| run.placeholder_pod(spec.name.as_str()).is_none())

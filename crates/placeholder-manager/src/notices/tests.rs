@@ -298,6 +298,23 @@ async fn n3_what_a_placeholder_waits_for_is_told_after_a_moment_and_withdrawn_wh
 }
 
 #[tokio::test(start_paused = true)]
+async fn n3_a_placeholder_that_is_being_moved_is_not_told_to_fit_nowhere() {
+    let cache = Arc::new(Cache::default());
+    let run = run(&[]);
+    cache.apply(run.clone());
+    let mut moving = set(&run);
+    let annotation = json!({"nodes": ["node-2"], "before": null}).to_string();
+    let annotations = [("coscheduler.dev/move".to_owned(), annotation)];
+    moving.metadata.annotations = Some(annotations.into());
+    cache.apply(moving);
+    let unscheduled = json!({"phase": "Pending", "conditions": [
+        {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "none"}]});
+    cache.apply(placeholder(&run, None, unscheduled));
+    let (teller, _server) = teller(&cache);
+    assert_eq!(teller.work(key()).await, Outcome::Done);
+}
+
+#[tokio::test(start_paused = true)]
 async fn n3_what_passes_within_a_moment_is_not_told() {
     let cache = Arc::new(Cache::default());
     let run = run(&[]);

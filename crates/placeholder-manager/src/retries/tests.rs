@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::fixtures::{placeholder, run, set, set_name};
-use coscheduler_core::pipeline_run::PipelineRun;
+use coscheduler_core::pipeline_run::{PipelineRun, RunState};
 use http::{Method, Request, Response};
 use kube::Client;
 use kube::client::Body;
