@@ -61,7 +61,8 @@ fn teller(cache: &Arc<Cache>) -> (Notices, Server) {
 
 /// Answers one request, and says what it was.
 async fn answered(server: &mut Server, code: u16, reason: &str) -> (Method, String, Value) {
-    let (request, respond) = server.next_request().await.unwrap();
+    let asked = tokio::time::timeout(Duration::from_secs(60), server.next_request()).await;
+    let (request, respond) = asked.expect("nothing is asked for").unwrap();
     let (parts, body) = request.into_parts();
     let body = body.collect_bytes().await.unwrap();
     let answer = if code < 300 {

@@ -43,7 +43,8 @@ fn pause(outcome: Outcome) -> Duration {
 
 /// Answers one request with this status, and says what it was.
 async fn answered(server: &mut Server, code: u16) -> (Method, String, Value) {
-    let (request, respond) = server.next_request().await.unwrap();
+    let asked = tokio::time::timeout(Duration::from_secs(60), server.next_request()).await;
+    let (request, respond) = asked.expect("nothing is asked for").unwrap();
     let (parts, body) = request.into_parts();
     let body = body.collect_bytes().await.unwrap();
     let answer = json!({"metadata": {"name": "x"}, "kind": "Status", "status": "Failure", "code": code,
