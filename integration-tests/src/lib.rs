@@ -8,6 +8,7 @@ pub mod asking;
 pub mod audit;
 pub mod collector;
 pub mod configuration;
+pub mod faults;
 mod held;
 pub mod history;
 pub mod installation;

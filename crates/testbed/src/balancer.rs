@@ -1,26 +1,33 @@
 //! A balancer of TCP connections on loopback that stands for a Kubernetes Service, so that replicas can be tried without a
 //! cluster network. It does what kube-proxy does and nothing more: a new connection goes to one of the endpoints, a
 //! connection stays where it is, and one that finds nobody is refused. It asks nobody whether he is well; who is an
-//! endpoint is for its owner to say.
+//! endpoint is for its owner to say. Its owner may also cut it, as a network does that loses every packet: nobody is told,
+//! and what was sent meanwhile arrives once it is healed.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use tokio::io::copy_bidirectional;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::tcp::{ReadHalf, WriteHalf};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tracing::warn;
 
 /// Before the next connection is accepted where the system could not hand one over (no file descriptor left).
 const PAUSE: Duration = Duration::from_millis(50);
 
+/// Bytes that are carried at a time.
+const LOAD: usize = 16 * 1024;
+
 /// A balancer that accepts connections until it is dropped; those it carries end with it.
 #[derive(Debug)]
 pub struct Balancer {
     address: SocketAddr,
     endpoints: Arc<Mutex<Endpoints>>,
+    cut: watch::Sender<bool>,
     /// One task; a set, because that ends its tasks when it is dropped.
     _accepting: JoinSet<()>,
 }
@@ -44,11 +51,13 @@ impl Balancer {
             .local_addr()
             .context("failed to tell the address of a balancer")?;
         let endpoints = Arc::<Mutex<Endpoints>>::default();
+        let cut = watch::Sender::new(false);
         let mut accepting = JoinSet::new();
-        accepting.spawn(accept(listener, Arc::clone(&endpoints)));
+        accepting.spawn(accept(listener, Arc::clone(&endpoints), cut.subscribe()));
         Ok(Self {
             address,
             endpoints,
+            cut,
             _accepting: accepting,
         })
     }
@@ -62,6 +71,17 @@ impl Balancer {
     pub fn set_endpoints(&self, addresses: Vec<SocketAddr>) {
         lock(&self.endpoints).addresses = addresses;
     }
+
+    /// From now on nothing gets through, the end of a connection included, and neither end is told. A new connection is
+    /// accepted, and carried no further.
+    pub fn cut(&self) {
+        self.cut.send_replace(true);
+    }
+
+    /// Ends [`Balancer::cut`]: what was sent meanwhile arrives, on connections that nobody has given up.
+    pub fn heal(&self) {
+        self.cut.send_replace(false);
+    }
 }
 
 impl Endpoints {
@@ -72,14 +92,18 @@ impl Endpoints {
     }
 }
 
-async fn accept(listener: TcpListener, endpoints: Arc<Mutex<Endpoints>>) {
+async fn accept(
+    listener: TcpListener,
+    endpoints: Arc<Mutex<Endpoints>>,
+    cut: watch::Receiver<bool>,
+) {
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
             accepted = listener.accept() => match accepted {
                 Ok((client, _)) => {
                     let endpoint = lock(&endpoints).next();
-                    connections.spawn(carry(client, endpoint));
+                    connections.spawn(carry(client, endpoint, cut.clone()));
                 }
                 Err(error) => {
                     warn!(%error, "failed to accept a connection, will try again");
@@ -92,7 +116,12 @@ async fn accept(listener: TcpListener, endpoints: Arc<Mutex<Endpoints>>) {
 }
 
 /// Carries one connection to its endpoint and back until either end breaks it.
-async fn carry(mut client: TcpStream, endpoint: Option<SocketAddr>) {
+async fn carry(
+    mut client: TcpStream,
+    endpoint: Option<SocketAddr>,
+    mut cut: watch::Receiver<bool>,
+) {
+    healed(&mut cut).await;
     let connected = match endpoint {
         Some(endpoint) => TcpStream::connect(endpoint).await.ok(),
         None => None,
@@ -103,8 +132,35 @@ async fn carry(mut client: TcpStream, endpoint: Option<SocketAddr>) {
         return;
     };
     let _ = (client.set_nodelay(true), server.set_nodelay(true));
+    let (from_client, to_client) = client.split();
+    let (from_server, to_server) = server.split();
     // An error is the end of the connection, which both ends see by themselves.
-    let _ = copy_bidirectional(&mut client, &mut server).await;
+    let _ = tokio::try_join!(
+        forward(from_client, to_server, cut.clone()),
+        forward(from_server, to_client, cut),
+    );
+}
+
+/// Carries what is sent one way, up to its end.
+async fn forward(
+    mut from: ReadHalf<'_>,
+    mut to: WriteHalf<'_>,
+    mut cut: watch::Receiver<bool>,
+) -> std::io::Result<()> {
+    let mut load = vec![0; LOAD];
+    loop {
+        let read = from.read(&mut load).await;
+        healed(&mut cut).await;
+        match load.get(..read?) {
+            None | Some([]) => return to.shutdown().await,
+            Some(read) => to.write_all(read).await?,
+        }
+    }
+}
+
+async fn healed(cut: &mut watch::Receiver<bool>) {
+    // An error means that the balancer was dropped, and this task is about to end.
+    let _ = cut.wait_for(|cut| !cut).await;
 }
 
 fn lock(endpoints: &Mutex<Endpoints>) -> std::sync::MutexGuard<'_, Endpoints> {
@@ -116,8 +172,6 @@ fn lock(endpoints: &Mutex<Endpoints>) -> std::sync::MutexGuard<'_, Endpoints> {
 mod tests {
     use std::collections::BTreeMap;
     use std::net::Ipv4Addr;
-
-    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
     use super::*;
 
@@ -222,6 +276,38 @@ mod tests {
         servers.shutdown().await;
         let error = connect(&balancer(&[gone]).await).await.unwrap_err();
         assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+    }
+
+    #[tokio::test]
+    async fn what_is_sent_into_a_cut_arrives_once_it_is_healed() {
+        let mut servers = JoinSet::new();
+        let one = echo(&mut servers).await;
+        let balancer = balancer(&[one]).await;
+        let (mut before, _) = connect(&balancer).await.unwrap();
+        balancer.cut();
+        let mut during = TcpStream::connect(balancer.address()).await.unwrap();
+        before.write_u8(7).await.unwrap();
+        for silent in [&mut before, &mut during] {
+            let heard = tokio::time::timeout(Duration::from_millis(200), silent.read_u8()).await;
+            heard.unwrap_err();
+        }
+        balancer.heal();
+        assert_eq!(before.read_u8().await.unwrap(), 7);
+        assert_eq!(during.read_u16().await.unwrap(), one.port());
+    }
+
+    #[tokio::test]
+    async fn nobody_hears_of_an_end_beyond_a_cut_before_it_is_healed() {
+        let mut servers = JoinSet::new();
+        let one = echo(&mut servers).await;
+        let balancer = balancer(&[one]).await;
+        let (mut stream, _) = connect(&balancer).await.unwrap();
+        balancer.cut();
+        servers.shutdown().await;
+        let heard = tokio::time::timeout(Duration::from_millis(200), stream.read(&mut [0])).await;
+        heard.unwrap_err();
+        balancer.heal();
+        assert!(has_ended(&mut stream).await);
     }
 
     #[tokio::test]

@@ -207,6 +207,16 @@ impl TestBed {
         Ok(path)
     }
 
+    /// Starts the API server again after somebody has killed it, where it was and with the files it had, and waits until
+    /// it is ready.
+    ///
+    /// # Errors
+    /// When it runs, or does not become ready.
+    pub async fn start_api_server(&self) -> Result<()> {
+        self.site.processes.start_again(control_plane::API_SERVER)?;
+        control_plane::wait_for_api_server(&self.site, &self.client).await
+    }
+
     /// Whether all components run.
     ///
     /// # Errors

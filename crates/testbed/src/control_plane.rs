@@ -17,6 +17,9 @@ use crate::ports::free_ports;
 use crate::process::ProcessGroup;
 use crate::waiting::until;
 
+/// The name of the API server's process.
+pub(crate) const API_SERVER: &str = "kube-apiserver";
+
 const AUDIT_POLICY: &str = include_str!("../manifests/audit-policy.yaml");
 
 /// How long the API server may take until it answers that it is ready.
@@ -108,10 +111,16 @@ pub(crate) async fn start_api_server(site: &Site, audit: bool) -> Result<(u16, C
         arguments.push(flag("audit-policy-file", policy.display()));
         arguments.push(flag("audit-log-path", audit_log(&site.folder).display()));
     }
-    site.start("kube-apiserver", &arguments)?;
+    site.start(API_SERVER, &arguments)?;
 
     credentials.write_kubeconfigs(port)?;
     let client = client(&credentials.kubeconfig(Identity::Administrator)).await?;
+    wait_for_api_server(site, &client).await?;
+    Ok((port, client))
+}
+
+/// Waits until the API server says that it is ready.
+pub(crate) async fn wait_for_api_server(site: &Site, client: &Client) -> Result<()> {
     until(
         &site.processes,
         "the API server to be ready",
@@ -124,8 +133,7 @@ pub(crate) async fn start_api_server(site: &Site, audit: bool) -> Result<(u16, C
                 .is_ok_and(|answer| answer == "ok"))
         },
     )
-    .await?;
-    Ok((port, client))
+    .await
 }
 
 /// Starts controller manager and scheduler. They are of use from then on; nobody has to wait for them.

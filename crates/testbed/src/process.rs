@@ -5,17 +5,21 @@
 //! by an idle process (the anchor) that reads from the guardian, so that the group's number stays taken while the
 //! guardian lives. Nothing here knows what the members are.
 
+mod member;
+
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::Write as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+
+use member::{Member, pid, tail};
 
 /// What the guardian does. `$1` is the members' process group, `$2` the folder to remove at the end. A line `stay` on
 /// the pipe means that the end of the pipe is not the end of the group: then a file `down` in the folder is.
@@ -23,9 +27,6 @@ const GUARDIAN: &str = include_str!("guardian.sh");
 
 /// How long the guardian may take to end the group before the owner does it itself.
 const GUARDIAN_PATIENCE: Duration = Duration::from_secs(10);
-
-/// How many lines of a member's log an error carries.
-const LOG_TAIL: usize = 12;
 
 /// A group of processes that ends with its owner, however the owner ends.
 ///
@@ -43,13 +44,6 @@ struct Inner {
     guardian: Child,
     anchor: Child,
     members: BTreeMap<String, Member>,
-}
-
-#[derive(Debug)]
-struct Member {
-    child: Child,
-    ended: Option<ExitStatus>,
-    asked_to_end: bool,
 }
 
 impl ProcessGroup {
@@ -124,23 +118,22 @@ impl ProcessGroup {
         let err = out
             .try_clone()
             .with_context(|| format!("failed to open log file {}", log.display()))?;
-        let child = command
+        command
             .stdin(Stdio::null())
             .stdout(out)
             .stderr(err)
-            .process_group(self.group.as_raw_nonzero().get())
-            .spawn()
-            .with_context(|| {
-                let program = command.get_program().to_string_lossy();
-                format!("failed to start {name} ({program})")
-            })?;
-        let member = Member {
-            child,
-            ended: None,
-            asked_to_end: false,
-        };
+            .process_group(self.group.as_raw_nonzero().get());
+        let member = Member::start(name, command)?;
         inner.members.insert(name.to_owned(), member);
         Ok(())
+    }
+
+    /// Starts a member that has ended once more, by the command that it was started with.
+    ///
+    /// # Errors
+    /// When there is no such member, it is running, or its program cannot be started.
+    pub fn start_again(&self, name: &str) -> Result<()> {
+        self.lock().member(name)?.start_again(name)
     }
 
     /// Whether every member that nobody asked to end still runs.
@@ -172,19 +165,7 @@ impl ProcessGroup {
     /// # Errors
     /// When there is no such member.
     pub fn kill(&self, name: &str) -> Result<()> {
-        let mut inner = self.lock();
-        let member = inner.member(name)?;
-        member.asked_to_end = true;
-        member
-            .child
-            .kill()
-            .with_context(|| format!("failed to kill {name}"))?;
-        let status = member
-            .child
-            .wait()
-            .with_context(|| format!("failed to wait for {name}"))?;
-        member.ended = Some(status);
-        Ok(())
+        self.lock().member(name)?.kill(name)
     }
 
     /// Kills all members at once: for those that have nothing to lose.
@@ -317,18 +298,6 @@ impl Inner {
     }
 }
 
-impl Member {
-    fn poll(&mut self, name: &str) -> Result<Option<ExitStatus>> {
-        if self.ended.is_none() {
-            self.ended = self
-                .child
-                .try_wait()
-                .with_context(|| format!("failed to look after {name}"))?;
-        }
-        Ok(self.ended)
-    }
-}
-
 impl Drop for ProcessGroup {
     fn drop(&mut self) {
         let inner = self.inner.get_mut().unwrap_or_else(PoisonError::into_inner);
@@ -359,32 +328,5 @@ impl Drop for ProcessGroup {
             let _ = member.child.kill();
             let _ = member.child.wait();
         }
-    }
-}
-
-fn pid(child: &Child) -> Result<Pid> {
-    i32::try_from(child.id())
-        .ok()
-        .and_then(Pid::from_raw)
-        .with_context(|| format!("process id {} is out of range", child.id()))
-}
-
-/// The last lines of a log file, indented.
-fn tail(log: &Path) -> String {
-    let text = fs::read(log).unwrap_or_default();
-    let text = String::from_utf8_lossy(&text);
-    let lines: Vec<&str> = text.lines().collect();
-    let from = lines.len().saturating_sub(LOG_TAIL);
-    let mut out = String::new();
-    for line in &lines[from..] {
-        let line: String = line.chars().take(400).collect();
-        out.push_str("  ");
-        out.push_str(&line);
-        out.push('\n');
-    }
-    if out.is_empty() {
-        "  (empty)\n".to_owned()
-    } else {
-        out
     }
 }

@@ -8,6 +8,7 @@ mod balancing;
 mod catalog;
 mod config;
 mod deploy;
+mod links;
 mod ports;
 mod readiness;
 mod registration;
@@ -28,6 +29,7 @@ use crate::ProcessGroup;
 pub use catalog::Service;
 pub use config::{ServicesConfig, bin_dir, kube_client};
 pub use deploy::MANAGED_BY;
+pub use links::{Link, Peer};
 pub use ports::{DEFAULT_BASE, HIGHEST_BASE, Ports};
 pub use registration::CONFIGURATION_NAME;
 pub use replicas::Replica;
@@ -108,6 +110,7 @@ impl Services {
             installed,
             port_base,
             replicas,
+            links,
             bin_dir,
             mode,
             flags,
@@ -133,6 +136,11 @@ impl Services {
             1 => None,
             _ => Some(balancing::Balancing::start(ports).await?),
         };
+        let links = if links {
+            links::Links::start(ports, &kubeconfig).await?
+        } else {
+            links::Links::default()
+        };
         let folder = tempfile::Builder::new()
             .prefix("coscheduler-services-")
             .tempdir()
@@ -140,13 +148,14 @@ impl Services {
         let group = ProcessGroup::start(folder.path())?;
         // From here on the group removes the folder, however this process ends.
         let folder = folder.keep();
-        let accounts = accounts::Accounts::write(&client, &kubeconfig, &folder).await?;
+        let accounts = accounts::Accounts::write(&client, &kubeconfig, &folder, &links).await?;
         let name = folder.file_name().unwrap_or_default().to_string_lossy();
         let services = Self {
             launcher: (!installed).then(|| name.into_owned()),
             launch: catalog::Launch {
                 kubeconfigs: folder,
                 ports,
+                links,
                 bin_dir,
                 log_level,
                 environment,
@@ -176,7 +185,8 @@ impl Services {
     /// registration may be there: [`Services::stop`] ends both.
     pub async fn register(&self) -> anyhow::Result<()> {
         if let Some(launcher) = &self.launcher {
-            registration::apply_webhooks(&self.client, self.launch.ports, launcher).await?;
+            let port = self.launch.admission_port();
+            registration::apply_webhooks(&self.client, port, launcher).await?;
         }
         self.wait_ready().await?;
         tokio::time::timeout(self.ready_timeout, registration::reached(&self.client))

@@ -85,6 +85,26 @@ fn dropping_a_group_ends_its_members_and_removes_its_folder() {
 }
 
 #[test]
+fn a_member_that_has_ended_starts_again_as_it_was_started_and_into_the_same_log() {
+    let folder = tempfile::tempdir().unwrap();
+    let group = ProcessGroup::start(folder.path()).unwrap();
+    let mut command = shell("echo \"$WORD\"; exec sleep 600");
+    command.env("WORD", "ready");
+    group.spawn("member", command).unwrap();
+    group.start_again("member").unwrap_err();
+    for times in 1..=3 {
+        wait_until("another word", || {
+            fs::read_to_string(group.log("member")).is_ok_and(|log| log == "ready\n".repeat(times))
+        });
+        group.kill("member").unwrap();
+        assert!(!group.is_running("member").unwrap());
+        group.start_again("member").unwrap();
+        assert!(group.is_running("member").unwrap());
+        group.check().unwrap();
+    }
+}
+
+#[test]
 fn a_panic_of_the_owner_ends_the_group() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().to_owned();

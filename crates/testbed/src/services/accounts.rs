@@ -16,6 +16,7 @@ use kube::{Api, Client};
 use tokio::task::JoinSet;
 use tracing::warn;
 
+use super::links::{Links, Peer};
 use super::{NAMESPACE, Service};
 
 /// How long a token is asked to be good for.
@@ -31,17 +32,21 @@ pub(super) struct Accounts {
 
 impl Accounts {
     /// Writes a kubeconfig for each service that talks to Kubernetes into `folder`, for the cluster that `administrator`
-    /// reaches.
+    /// reaches, by way of the `links`.
     pub(super) async fn write(
         client: &Client,
         administrator: &Path,
         folder: &Path,
+        links: &Links,
     ) -> anyhow::Result<Self> {
         let administrator = Kubeconfig::read_from(administrator)
             .with_context(|| format!("failed to read kubeconfig {}", administrator.display()))?;
         for service in with_account() {
             refresh(client, folder, service).await?;
-            let kubeconfig = act_as(&administrator, folder, service)?;
+            let mut kubeconfig = act_as(&administrator, folder, service)?;
+            if let Some(port) = links.port(service, Peer::ApiServer) {
+                lead_to(&mut kubeconfig, port);
+            }
             let text = serde_json::to_string(&kubeconfig)
                 .with_context(|| format!("failed to describe a kubeconfig for {service}"))?;
             write(&kubeconfig_of(folder, service), &text)?;
@@ -148,6 +153,15 @@ fn act_as(
     })
 }
 
+/// Has the API server asked at a loopback port.
+fn lead_to(kubeconfig: &mut Kubeconfig, port: u16) {
+    for cluster in &mut kubeconfig.clusters {
+        if let Some(cluster) = &mut cluster.cluster {
+            cluster.server = Some(format!("https://127.0.0.1:{port}"));
+        }
+    }
+}
+
 /// Writes a file that nobody else may read.
 fn write(path: &Path, text: &str) -> anyhow::Result<()> {
     OpenOptions::new()
@@ -181,6 +195,11 @@ mod tests {
         ";
         let administrator = Kubeconfig::from_yaml(yaml).unwrap();
         let made = act_as(&administrator, Path::new("/f"), Service::Watcher).unwrap();
+        let linked = {
+            let mut made = made.clone();
+            lead_to(&mut made, 1234);
+            serde_json::to_value(made).unwrap()
+        };
         let made = serde_json::to_value(made).unwrap();
         assert_eq!(made["current-context"], "watcher");
         assert_eq!(made["clusters"].as_array().unwrap().len(), 1);
@@ -190,5 +209,8 @@ mod tests {
         assert_eq!(made["users"][0]["user"]["tokenFile"], "/f/watcher.token");
         assert_eq!(made["contexts"][0]["context"]["cluster"], "b-cluster");
         assert!(!made.to_string().contains("secret"), "{made}");
+        let mut expected = made;
+        expected["clusters"][0]["cluster"]["server"] = "https://127.0.0.1:1234".into();
+        assert_eq!(linked, expected);
     }
 }

@@ -8,6 +8,7 @@ use std::process::Command;
 
 use anyhow::bail;
 
+use super::links::{Links, Peer};
 use super::{NAMESPACE, Ports, Replica, accounts};
 
 /// One of the five services, in the order of their ports.
@@ -57,6 +58,15 @@ impl Service {
         }
     }
 
+    /// The services that it calls.
+    pub(super) fn asks(self) -> &'static [Self] {
+        match self {
+            Self::ConfigService | Self::PlaceholderManager => &[],
+            Self::AffinityPlanner => &[Self::ConfigService, Self::PlaceholderManager],
+            Self::Watcher | Self::AdmissionWebhook => &[Self::AffinityPlanner],
+        }
+    }
+
     /// Distance of its gRPC port from the port base.
     pub(super) fn port_offset(self) -> u16 {
         match self {
@@ -76,11 +86,12 @@ impl fmt::Display for Service {
 }
 
 /// Everything the command lines are made of.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct Launch {
     /// Where the kubeconfigs are, see [`accounts`].
     pub(super) kubeconfigs: PathBuf,
     pub(super) ports: Ports,
+    pub(super) links: Links,
     pub(super) bin_dir: PathBuf,
     pub(super) log_level: String,
     pub(super) environment: Vec<(String, String)>,
@@ -111,6 +122,12 @@ impl Launch {
         Ok(command)
     }
 
+    /// Where the API server is told to ask.
+    pub(super) fn admission_port(&self) -> u16 {
+        let port = self.links.port(Peer::ApiServer, Service::AdmissionWebhook);
+        port.unwrap_or(self.ports.admission())
+    }
+
     fn arguments(&self, replica: Replica) -> Vec<OsString> {
         let service = replica.service();
         let mut arguments = Vec::new();
@@ -119,10 +136,6 @@ impl Launch {
             arguments.push(value);
         };
         let loopback = |port: u16| OsString::from(format!("127.0.0.1:{port}"));
-        let peer = |service: Service| {
-            OsString::from(format!("http://127.0.0.1:{}", self.ports.grpc(service)))
-        };
-
         flag("--grpc-address", loopback(self.ports.grpc_of(replica)));
         flag("--http-address", loopback(self.ports.http(replica)));
         flag("--log-format", "text".into());
@@ -131,28 +144,22 @@ impl Launch {
             let kubeconfig = accounts::kubeconfig_of(&self.kubeconfigs, service);
             flag("--kubeconfig", kubeconfig.into());
         }
-        match service {
-            Service::ConfigService | Service::PlaceholderManager => {}
-            Service::AffinityPlanner => {
-                flag("--config-service-address", peer(Service::ConfigService));
-                flag(
-                    "--placeholder-manager-address",
-                    peer(Service::PlaceholderManager),
-                );
-            }
-            Service::Watcher => {
-                flag("--affinity-planner-address", peer(Service::AffinityPlanner));
-            }
-            Service::AdmissionWebhook => {
-                flag("--affinity-planner-address", peer(Service::AffinityPlanner));
-                flag(
-                    "--webhook-address",
-                    loopback(self.ports.admission_of(replica)),
-                );
-                // By its loopback address, and as the installed Service.
-                let names = format!("127.0.0.1,{}.{NAMESPACE}.svc", service.name());
-                flag("--certificate-names", names.into());
-            }
+        for peer in service.asks() {
+            let port = self.links.port(service, *peer);
+            let port = port.unwrap_or(self.ports.grpc(*peer));
+            flag(
+                &format!("--{peer}-address"),
+                format!("http://127.0.0.1:{port}").into(),
+            );
+        }
+        if service == Service::AdmissionWebhook {
+            flag(
+                "--webhook-address",
+                loopback(self.ports.admission_of(replica)),
+            );
+            // By its loopback address, and as the installed Service.
+            let names = format!("127.0.0.1,{}.{NAMESPACE}.svc", service.name());
+            flag("--certificate-names", names.into());
         }
         arguments
     }
@@ -166,6 +173,7 @@ mod tests {
         let launch = Launch {
             kubeconfigs: "k".into(),
             ports: Ports::at(9100).for_replicas(replicas).unwrap(),
+            links: Links::default(),
             bin_dir: "bin".into(),
             log_level: "info".into(),
             environment: Vec::new(),
@@ -239,6 +247,7 @@ mod tests {
         let launch = Launch {
             kubeconfigs: "k".into(),
             ports: Ports::at(9100),
+            links: Links::default(),
             bin_dir: "nowhere".into(),
             log_level: "info".into(),
             environment: Vec::new(),

@@ -19,6 +19,8 @@ pub struct ServicesConfig {
     pub port_base: Option<u16>,
     /// Processes of each service, 1 to 8, with a balancer before them where there are several.
     pub replicas: u16,
+    /// Whether every connection of a service goes through a link that [`Services::cut`](super::Services::cut) cuts.
+    pub links: bool,
     /// Where the five binaries are, see [`bin_dir`].
     pub bin_dir: PathBuf,
     /// Value of `coschedule` in the ConfigMap if that is absent; `None` writes no ConfigMap.
@@ -44,6 +46,7 @@ impl ServicesConfig {
             installed: false,
             port_base: None,
             replicas: 1,
+            links: false,
             bin_dir: bin_dir()?,
             mode: Some("pipelineruns".to_owned()),
             flags: BTreeMap::new(),
@@ -79,10 +82,18 @@ pub fn bin_dir() -> anyhow::Result<PathBuf> {
 /// # Errors
 /// If the file cannot be read or does not describe a cluster.
 pub async fn kube_client(kubeconfig: &Path) -> anyhow::Result<kube::Client> {
-    let act = || format!("failed to use kubeconfig {}", kubeconfig.display());
+    let config = kube_config(kubeconfig).await?;
+    kube::Client::try_from(config).with_context(|| kubeconfig_error(kubeconfig))
+}
+
+pub(super) async fn kube_config(kubeconfig: &Path) -> anyhow::Result<kube::Config> {
+    let act = || kubeconfig_error(kubeconfig);
     let file = Kubeconfig::read_from(kubeconfig).with_context(act)?;
-    let config = kube::Config::from_custom_kubeconfig(file, &KubeConfigOptions::default())
+    kube::Config::from_custom_kubeconfig(file, &KubeConfigOptions::default())
         .await
-        .with_context(act)?;
-    kube::Client::try_from(config).with_context(act)
+        .with_context(act)
+}
+
+pub(super) fn kubeconfig_error(kubeconfig: &Path) -> String {
+    format!("failed to use kubeconfig {}", kubeconfig.display())
 }

@@ -5,7 +5,7 @@
 use anyhow::Context as _;
 use serde_json::{Value, json};
 
-use super::{CONFIGURATION_NAME, Ports};
+use super::CONFIGURATION_NAME;
 use crate::manifests;
 
 /// Value of `app.kubernetes.io/managed-by` on everything made by a launcher; also its field manager.
@@ -49,9 +49,9 @@ pub(super) fn rights() -> anyhow::Result<Vec<Value>> {
     Ok(objects)
 }
 
-/// The webhook configurations, mutating and validating, leading to the admission-webhook on `ports` of the launcher called
-/// `launcher`.
-pub(super) fn webhook_configurations(ports: Ports, launcher: &str) -> anyhow::Result<Vec<Value>> {
+/// The webhook configurations, mutating and validating, leading to the admission-webhook at a loopback `port` of the launcher
+/// called `launcher`.
+pub(super) fn webhook_configurations(port: u16, launcher: &str) -> anyhow::Result<Vec<Value>> {
     let mut configurations = read(&WEBHOOKS)?;
     for configuration in &mut configurations {
         label(configuration);
@@ -63,7 +63,7 @@ pub(super) fn webhook_configurations(ports: Ports, launcher: &str) -> anyhow::Re
             let path = webhook["clientConfig"]["service"]["path"]
                 .as_str()
                 .with_context(|| format!("a webhook of {CONFIGURATION_NAME} has no path"))?;
-            let url = format!("https://127.0.0.1:{}{path}", ports.admission());
+            let url = format!("https://127.0.0.1:{port}{path}");
             webhook["clientConfig"] = json!({ "url": url });
         }
     }
@@ -108,7 +108,7 @@ mod tests {
     #[test]
     fn webhooks_are_those_of_the_installation_at_a_loopback_address() {
         let installed = read(&WEBHOOKS).unwrap();
-        let local = webhook_configurations(Ports::at(9100), "me").unwrap();
+        let local = webhook_configurations(9443, "me").unwrap();
         assert_eq!(installed.len(), 2);
         let mut paths = Vec::new();
         for (installed, local) in installed.iter().zip(&local) {

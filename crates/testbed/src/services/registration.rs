@@ -16,19 +16,21 @@ use kube::{Api, Client, ResourceExt as _};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use super::Ports;
 use super::deploy::{self, LAUNCHER, MANAGED_BY, MANAGED_BY_LABEL};
 use crate::manifests;
 
 /// Name of the MutatingWebhookConfiguration.
 pub const CONFIGURATION_NAME: &str = "coscheduler.dev";
 
+/// Where nothing but the names of the configurations matters.
+const NO_PORT: u16 = 0;
+
 /// Between two questions whether the webhooks are reached.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// An error if something of ours exists that no launcher made: an installation in the cluster, most likely.
 pub(super) async fn refuse_foreign(client: &Client) -> anyhow::Result<()> {
-    let mut objects = deploy::webhook_configurations(Ports::at(0), "")?;
+    let mut objects = deploy::webhook_configurations(NO_PORT, "")?;
     objects.extend(deploy::rights()?);
     let existing = manifests::existing(client, &objects).await?;
     match existing
@@ -52,13 +54,13 @@ pub(super) async fn apply_rights(client: &Client) -> anyhow::Result<()> {
     manifests::apply(client, &deploy::rights()?, MANAGED_BY).await
 }
 
-/// Registers the webhooks of the services on `ports`, taking over what an earlier launcher registered.
+/// Registers the webhooks at that loopback port, taking over what an earlier launcher registered.
 pub(super) async fn apply_webhooks(
     client: &Client,
-    ports: Ports,
+    port: u16,
     launcher: &str,
 ) -> anyhow::Result<()> {
-    let configurations = deploy::webhook_configurations(ports, launcher)?;
+    let configurations = deploy::webhook_configurations(port, launcher)?;
     manifests::apply(client, &configurations, MANAGED_BY).await
 }
 
@@ -109,7 +111,7 @@ pub(super) async fn remove_own_webhooks(client: &Client, launcher: &str) -> anyh
         match api(client).delete(CONFIGURATION_NAME, &unchanged).await {
             Ok(_) => {
                 // What is left is not in anybody's way for a moment: without an answer, a ConfigMap is let in.
-                let configurations = deploy::webhook_configurations(Ports::at(0), launcher)?;
+                let configurations = deploy::webhook_configurations(NO_PORT, launcher)?;
                 let own = |metadata: &ObjectMeta| launched_by(metadata, launcher);
                 manifests::delete(client, &configurations, own).await?;
                 return Ok(true);
@@ -142,7 +144,7 @@ pub(super) async fn lost(client: &Client, launcher: &str) {
 /// Removes everything that any launcher made, the webhook configuration first; one sentence for each, and for what was
 /// left alone.
 pub(super) async fn remove_all(client: &Client) -> anyhow::Result<Vec<String>> {
-    let webhooks = deploy::webhook_configurations(Ports::at(0), "")?;
+    let webhooks = deploy::webhook_configurations(NO_PORT, "")?;
     let mut done = remove(client, &webhooks).await?;
     done.extend(remove_rights(client).await?);
     if get(client).await?.is_some() {

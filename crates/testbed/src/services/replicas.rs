@@ -149,6 +149,14 @@ impl Services {
         Ok(code)
     }
 
+    /// Whether a process runs.
+    ///
+    /// # Errors
+    /// If it was never started.
+    pub fn is_running(&self, replica: impl Into<Replica>) -> anyhow::Result<bool> {
+        self.group.is_running(&replica.into().to_string())
+    }
+
     /// Every process of a service, whether it runs or not.
     pub fn replicas(&self, service: Service) -> impl Iterator<Item = Replica> + Clone {
         (1..=self.launch.ports.replicas()).map(move |number| service.replica(number))

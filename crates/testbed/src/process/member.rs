@@ -1,0 +1,100 @@
+//! One process of a group, and what is known of its end.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus};
+
+use anyhow::{Context as _, Result, bail};
+use rustix::process::Pid;
+
+/// How many lines of a member's log an error carries.
+const LOG_TAIL: usize = 12;
+
+#[derive(Debug)]
+pub(super) struct Member {
+    /// What started it, to start it again.
+    command: Command,
+    pub(super) child: Child,
+    ended: Option<ExitStatus>,
+    pub(super) asked_to_end: bool,
+}
+
+impl Member {
+    pub(super) fn start(name: &str, mut command: Command) -> Result<Self> {
+        Ok(Self {
+            child: spawn(name, &mut command)?,
+            command,
+            ended: None,
+            asked_to_end: false,
+        })
+    }
+
+    pub(super) fn start_again(&mut self, name: &str) -> Result<()> {
+        if self.poll(name)?.is_none() {
+            bail!("failed to start {name} again: it is running");
+        }
+        self.child = spawn(name, &mut self.command)?;
+        self.ended = None;
+        self.asked_to_end = false;
+        Ok(())
+    }
+
+    /// How it ended, if it has.
+    pub(super) fn poll(&mut self, name: &str) -> Result<Option<ExitStatus>> {
+        if self.ended.is_none() {
+            self.ended = self
+                .child
+                .try_wait()
+                .with_context(|| format!("failed to look after {name}"))?;
+        }
+        Ok(self.ended)
+    }
+
+    /// Kills it, and waits for its end.
+    pub(super) fn kill(&mut self, name: &str) -> Result<()> {
+        self.asked_to_end = true;
+        self.child
+            .kill()
+            .with_context(|| format!("failed to kill {name}"))?;
+        let status = self
+            .child
+            .wait()
+            .with_context(|| format!("failed to wait for {name}"))?;
+        self.ended = Some(status);
+        Ok(())
+    }
+}
+
+fn spawn(name: &str, command: &mut Command) -> Result<Child> {
+    command.spawn().with_context(|| {
+        let program = command.get_program().to_string_lossy();
+        format!("failed to start {name} ({program})")
+    })
+}
+
+pub(super) fn pid(child: &Child) -> Result<Pid> {
+    i32::try_from(child.id())
+        .ok()
+        .and_then(Pid::from_raw)
+        .with_context(|| format!("process id {} is out of range", child.id()))
+}
+
+/// The last lines of a log file, indented.
+pub(super) fn tail(log: &Path) -> String {
+    let text = fs::read(log).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
+    let lines: Vec<&str> = text.lines().collect();
+    let from = lines.len().saturating_sub(LOG_TAIL);
+    let mut out = String::new();
+    for line in &lines[from..] {
+        let line: String = line.chars().take(400).collect();
+        out.push_str("  ");
+        out.push_str(&line);
+        out.push('\n');
+    }
+    if out.is_empty() {
+        "  (empty)\n".to_owned()
+    } else {
+        out
+    }
+}

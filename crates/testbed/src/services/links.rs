@@ -1,0 +1,158 @@
+//! The connections of the services, to each other and from and to the API server: each through a balancer of its own, so
+//! that a test can cut one and leave the others.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
+
+use anyhow::Context as _;
+
+use super::config::{kube_config, kubeconfig_error};
+use super::{Ports, Service, Services};
+use crate::Balancer;
+
+/// Who is at an end of a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Peer {
+    /// All processes of a service.
+    Service(Service),
+    /// The API server.
+    ApiServer,
+}
+
+/// The connections that `from` opens to `to`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Link {
+    /// Who asks.
+    pub from: Peer,
+    /// Who is asked.
+    pub to: Peer,
+}
+
+impl From<Service> for Peer {
+    fn from(service: Service) -> Self {
+        Self::Service(service)
+    }
+}
+
+impl fmt::Display for Peer {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Service(service) => service.fmt(formatter),
+            Self::ApiServer => formatter.write_str("the API server"),
+        }
+    }
+}
+
+impl fmt::Display for Link {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "from {} to {}", self.from, self.to)
+    }
+}
+
+impl Link {
+    /// The link between these two.
+    pub fn new(from: impl Into<Peer>, to: impl Into<Peer>) -> Self {
+        Self {
+            from: from.into(),
+            to: to.into(),
+        }
+    }
+
+    /// All there are.
+    pub fn all() -> impl Iterator<Item = Self> {
+        let of = |from: Service| {
+            let asked = from.asks().iter().map(|service| Peer::from(*service));
+            let reads = from.talks_to_kubernetes().then_some(Peer::ApiServer);
+            asked.chain(reads).map(move |to| Self::new(from, to))
+        };
+        let asked = Self::new(Peer::ApiServer, Service::AdmissionWebhook);
+        Service::ALL.into_iter().flat_map(of).chain([asked])
+    }
+}
+
+/// The balancers; none where connections are direct.
+#[derive(Debug, Default)]
+pub(super) struct Links(BTreeMap<Link, Balancer>);
+
+impl Links {
+    /// A balancer for each link, on ports of their own.
+    ///
+    /// # Errors
+    /// If the API server of the kubeconfig is known by a name: its certificate would not fit a balancer's address.
+    pub(super) async fn start(ports: Ports, kubeconfig: &Path) -> anyhow::Result<Self> {
+        let url = kube_config(kubeconfig).await?.cluster_url;
+        let api_server: SocketAddr = url
+            .authority()
+            .and_then(|authority| authority.as_str().parse().ok())
+            .context("expected an API server at an IP address")
+            .with_context(|| kubeconfig_error(kubeconfig))?;
+        let loopback = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        let mut balancers = BTreeMap::new();
+        for link in Link::all() {
+            let to = match (link.from, link.to) {
+                (_, Peer::ApiServer) => api_server,
+                (Peer::ApiServer, Peer::Service(_)) => loopback(ports.admission()),
+                (Peer::Service(_), Peer::Service(to)) => loopback(ports.grpc(to)),
+            };
+            let balancer = Balancer::start(loopback(0)).await?;
+            balancer.set_endpoints(vec![to]);
+            balancers.insert(link, balancer);
+        }
+        Ok(Self(balancers))
+    }
+
+    /// The loopback port of a link; `None` where connections are direct.
+    pub(super) fn port(&self, from: impl Into<Peer>, to: impl Into<Peer>) -> Option<u16> {
+        let balancer = self.0.get(&Link::new(from, to))?;
+        Some(balancer.address().port())
+    }
+}
+
+impl Services {
+    /// Cuts a link: nothing gets through and nobody is told, until [`Services::heal`].
+    ///
+    /// # Errors
+    /// If connections are direct ([`ServicesConfig::links`](super::ServicesConfig::links)).
+    pub fn cut(&self, link: Link) -> anyhow::Result<()> {
+        self.link(link).map(Balancer::cut)
+    }
+
+    /// Heals a link that was cut: what was sent meanwhile arrives.
+    ///
+    /// # Errors
+    /// As [`Services::cut`].
+    pub fn heal(&self, link: Link) -> anyhow::Result<()> {
+        self.link(link).map(Balancer::heal)
+    }
+
+    fn link(&self, link: Link) -> anyhow::Result<&Balancer> {
+        let found = self.launch.links.0.get(&link);
+        found.with_context(|| format!("there is no link {link}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_is_a_link_from_everybody_to_everybody_asked() {
+        let links: Vec<_> = Link::all().map(|link| link.to_string()).collect();
+        assert_eq!(
+            links,
+            [
+                "from config-service to the API server",
+                "from affinity-planner to config-service",
+                "from affinity-planner to placeholder-manager",
+                "from placeholder-manager to the API server",
+                "from watcher to affinity-planner",
+                "from watcher to the API server",
+                "from admission-webhook to affinity-planner",
+                "from admission-webhook to the API server",
+                "from the API server to admission-webhook",
+            ]
+        );
+    }
+}

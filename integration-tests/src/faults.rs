@@ -1,0 +1,191 @@
+//! Faults that befall a stack as a whole or one of its services, and the kubelet that starts again what ends of them.
+
+use std::collections::BTreeSet;
+use std::convert::Infallible;
+use std::fmt;
+use std::time::Duration;
+
+use anyhow::ensure;
+use testbed::TestBed;
+use testbed::services::{Link, Peer, Service, Services};
+use tokio::sync::watch;
+use tokio::time::sleep;
+
+use crate::stack::Stack;
+
+const API_SERVER: &str = "kube-apiserver";
+const ETCD: &str = "etcd";
+
+/// Of an etcd that is slow: how long it stands still, and then goes on, by turns.
+const STILL: Duration = Duration::from_millis(500);
+const GOING: Duration = Duration::from_millis(100);
+
+/// Between two looks of the kubelet.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// What may happen to a stack at any time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// A service is killed with SIGKILL, and started again after a while.
+    Killed(Service),
+    /// A service stands still (SIGSTOP) for longer than its Lease, and goes on.
+    Paused(Service),
+    /// A connection loses all it carries for longer than a Lease, a keepalive and an admission take, and heals.
+    Cut(Link),
+    /// The API server is killed, and started again after a while.
+    ApiServerRestarted,
+    /// etcd stands still for half a second, again and again.
+    EtcdSlow,
+}
+
+impl Fault {
+    /// Begins it.
+    ///
+    /// # Errors
+    ///
+    /// Where there is nothing that it could befall.
+    pub fn strike(self, stack: &Stack) -> anyhow::Result<()> {
+        match self {
+            Self::Killed(service) => stack.services.kill(service),
+            Self::Paused(service) => stack.services.pause(service),
+            Self::Cut(link) => stack.services.cut(link),
+            Self::ApiServerRestarted => stack.bed.processes().kill(API_SERVER),
+            Self::EtcdSlow => Ok(()),
+        }
+    }
+
+    /// Does what is done while it lasts.
+    ///
+    /// # Errors
+    ///
+    /// As `meanwhile`.
+    pub async fn last<T>(
+        self,
+        stack: &Stack,
+        meanwhile: impl Future<Output = anyhow::Result<T>>,
+    ) -> anyhow::Result<T> {
+        match self {
+            Self::EtcdSlow => tokio::select! {
+                done = meanwhile => done,
+                never = slow_down(&stack.bed) => match never? {},
+            },
+            Self::Killed(_) | Self::Paused(_) | Self::Cut(_) | Self::ApiServerRestarted => {
+                meanwhile.await
+            }
+        }
+    }
+
+    /// Ends it.
+    ///
+    /// # Errors
+    ///
+    /// Where what it befell does not come back.
+    pub async fn heal(self, stack: &Stack) -> anyhow::Result<()> {
+        match self {
+            Self::Killed(service) => stack.services.start_service(service),
+            Self::Paused(service) => stack.services.resume(service),
+            Self::Cut(link) => stack.services.heal(link),
+            Self::ApiServerRestarted => stack.bed.start_api_server().await,
+            Self::EtcdSlow => stack.bed.processes().resume(ETCD),
+        }
+    }
+
+    /// How long it lasts at least.
+    pub fn duration(self) -> Duration {
+        match self {
+            Self::Killed(_) | Self::ApiServerRestarted => Duration::from_secs(3),
+            // More than the ten seconds that a holder counts on its Lease and that a process may stand still, the seven
+            // after which a silent connection is replaced, and the nine that the webhook gives the planner.
+            Self::Paused(_) | Self::Cut(_) => Duration::from_secs(11),
+            Self::EtcdSlow => Duration::ZERO,
+        }
+    }
+
+    /// Whether new runs are refused while it lasts: the API server, the webhook and the planner take part in an admission,
+    /// and nobody else does.
+    pub fn refuses_runs(self) -> bool {
+        match self {
+            Self::Killed(service) | Self::Paused(service) => match service {
+                Service::AffinityPlanner | Service::AdmissionWebhook => true,
+                Service::ConfigService | Service::PlaceholderManager | Service::Watcher => false,
+            },
+            Self::Cut(link) => {
+                let admission = [
+                    Link::new(Peer::ApiServer, Service::AdmissionWebhook),
+                    Link::new(Service::AdmissionWebhook, Service::AffinityPlanner),
+                ];
+                admission.contains(&link)
+            }
+            Self::ApiServerRestarted => true,
+            Self::EtcdSlow => false,
+        }
+    }
+
+    /// The services that end by themselves because of it: who stood still knows too little to go on, unless it keeps nothing
+    /// of the cluster, and who cannot renew its Lease has lost it. `None` where that depends on how long others take.
+    pub fn ends(self) -> Option<BTreeSet<Service>> {
+        match self {
+            Self::Paused(Service::AffinityPlanner) | Self::Killed(_) => Some(BTreeSet::new()),
+            Self::Paused(service) => Some(BTreeSet::from([service])),
+            Self::Cut(link) => match (link.from, link.to) {
+                (
+                    Peer::Service(led @ (Service::PlaceholderManager | Service::Watcher)),
+                    Peer::ApiServer,
+                ) => Some(BTreeSet::from([led])),
+                _ => Some(BTreeSet::new()),
+            },
+            // A Lease is renewed in good time all the same.
+            Self::EtcdSlow => Some(BTreeSet::new()),
+            Self::ApiServerRestarted => None,
+        }
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Killed(service) => write!(formatter, "{service} killed"),
+            Self::Paused(service) => write!(formatter, "{service} paused"),
+            Self::Cut(link) => write!(formatter, "nothing gets through {link}"),
+            Self::ApiServerRestarted => formatter.write_str("the API server restarted"),
+            Self::EtcdSlow => formatter.write_str("etcd slow"),
+        }
+    }
+}
+
+/// A single etcd that stands still answers nobody, and loses nothing.
+async fn slow_down(bed: &TestBed) -> anyhow::Result<Infallible> {
+    loop {
+        bed.processes().pause(ETCD)?;
+        sleep(STILL).await;
+        bed.processes().resume(ETCD)?;
+        sleep(GOING).await;
+    }
+}
+
+/// Starts a service again that has ended with exit code 1, as a kubelet would, and tells `restarted`. One that a signal has
+/// ended is left to whoever sent it.
+///
+/// # Errors
+///
+/// Where a service has ended in another way or cannot be started.
+pub async fn kubelet(
+    services: &Services,
+    restarted: &watch::Sender<BTreeSet<Service>>,
+) -> anyhow::Result<Infallible> {
+    loop {
+        for service in Service::ALL {
+            if services.is_running(service)? {
+                continue;
+            }
+            if let Some(code) = services.ended(service).await? {
+                ensure!(code == 1, "{service} ended with exit code {code}");
+                services.start_service(service)?;
+                restarted.send_modify(|restarted| {
+                    restarted.insert(service);
+                });
+            }
+        }
+        sleep(LOOK).await;
+    }
+}

@@ -1,0 +1,268 @@
+//! The matrix of faults, each in the midst of runs of every mode and while more are created: every run succeeds where its
+//! mode wants it, each task once, and nothing is left (N5).
+//!
+//! The faults of a kind take turns on a stack of their own. `outages.rs` has longer ones, `replicas.rs` two of each service.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use coscheduler_core::annotations::MODE;
+use coscheduler_kubernetes::pipeline_run::PipelineRun;
+use futures::future::{join_all, try_join_all};
+use integration_tests::faults::{Fault, kubelet};
+use integration_tests::look::node;
+use integration_tests::runs::{Run, run};
+use integration_tests::{Scene, alone_with};
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt as _;
+use serde_json::json;
+use testbed::Config;
+use testbed::services::{Link, Peer, Service, ServicesConfig};
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
+
+type Outcome = anyhow::Result<()>;
+
+const MODES: [&str; 3] = ["workspaces", "pipelineruns", "isolate-pipelinerun"];
+
+/// How long anything may take that is tried again and again.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Between two tries of somebody whose run was refused.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// What has become of the creation of a run.
+#[derive(Clone, Copy, Debug, Default)]
+struct Creation {
+    refusals: usize,
+    is_done: bool,
+}
+
+type Creations = watch::Sender<BTreeMap<&'static str, Creation>>;
+
+/// Two tasks that share a claim, which goes with the run in every mode.
+fn two_tasks(when: &str, mode: &str) -> Run {
+    let annotations = json!({"tekton.dev/auto-cleanup-pvc": "true"});
+    run(&format!("{when}-{mode}"))
+        .metadata("annotations", annotations)
+        .in_mode(mode)
+        .template("source")
+        .task("one", &["source"], &[])
+        .task("two", &["source"], &["one"])
+}
+
+fn tasks_of<'a>(pods: impl Iterator<Item = &'a Pod>, run: &str) -> Vec<&'a Pod> {
+    let label = |pod: &'a Pod, key: &str| pod.labels().get(key).map(String::as_str);
+    pods.filter(|pod| label(pod, "tekton.dev/pipelineRun") == Some(run))
+        .filter(|pod| label(pod, "tekton.dev/taskRun").is_some())
+        .collect()
+}
+
+fn is_running(pod: &Pod) -> bool {
+    let status = pod.status.as_ref();
+    status.and_then(|status| status.phase.as_deref()) == Some("Running")
+}
+
+/// The faults of a table, one after the other.
+fn matrix(faults: impl Iterator<Item = Fault>) -> Outcome {
+    let config = Config {
+        nodes: 8,
+        task_duration: Duration::from_millis(200),
+        ..Config::default()
+    };
+    let change = |services: &mut ServicesConfig| services.links = true;
+    alone_with(config, change, async |scene| {
+        scene.stack.allow_overrides().await?;
+        for fault in faults {
+            let scene = scene.stack.scene().await?;
+            let (restarted, seen) = watch::channel(BTreeSet::new());
+            let services = &scene.stack.services;
+            let outcome = tokio::select! {
+                outcome = befall(&scene, fault, seen) => outcome,
+                never = kubelet(services, &restarted) => match never? {},
+            };
+            outcome.with_context(|| fault.to_string())?;
+        }
+        anyhow::Ok(())
+    })
+}
+
+/// Strikes when the first task of a run in each mode runs. While the fault lasts those tasks end, so that the second ones
+/// are created, and a new run of each mode is submitted; all of them are then seen through.
+async fn befall(
+    scene: &Scene<'_>,
+    fault: Fault,
+    mut restarted: watch::Receiver<BTreeSet<Service>>,
+) -> Outcome {
+    let stack = scene.stack;
+    for mode in MODES {
+        scene.submit(two_tasks("midst", mode).held("one")).await?;
+    }
+    scene
+        .until_all::<Pod>("have a running task of each run", |pods| {
+            MODES.iter().all(|mode| {
+                let pods = pods.iter().map(AsRef::as_ref);
+                tasks_of(pods, &format!("midst-{mode}"))
+                    .iter()
+                    .any(|pod| is_running(pod))
+            })
+        })
+        .await?;
+
+    fault.strike(stack)?;
+    let creations = Creations::default();
+    let created = try_join_all(
+        MODES
+            .iter()
+            .map(|mode| create(scene, fault, mode, &creations)),
+    );
+    let ended = try_join_all(MODES.iter().map(|mode| end(scene, mode)));
+    let lasted = async {
+        let meanwhile = async {
+            let creations = tried(&creations, fault);
+            let (_, creations) = tokio::join!(sleep(fault.duration()), creations);
+            creations?;
+            if fault == Fault::EtcdSlow {
+                see_through(scene).await?;
+            }
+            anyhow::Ok(())
+        };
+        fault.last(stack, meanwhile).await?;
+        fault.heal(stack).await
+    };
+    tokio::try_join!(created, ended, lasted)?;
+
+    see_through(scene).await?;
+    if let Some(expected) = fault.ends() {
+        let settled = restarted.wait_for(|ended| ended.is_superset(&expected));
+        let in_time = timeout(PATIENCE, settled).await.is_ok();
+        let ended = restarted.borrow().clone();
+        ensure!(
+            in_time && ended == expected,
+            "{ended:?} have ended by themselves, not {expected:?}"
+        );
+    }
+    stack.services.wait_ready().await?;
+    stack.bed.check()
+}
+
+/// Creates a run as a person would who tries again where it is refused.
+async fn create(
+    scene: &Scene<'_>,
+    fault: Fault,
+    mode: &'static str,
+    creations: &Creations,
+) -> Outcome {
+    let tell = |change: fn(&mut Creation)| {
+        creations.send_modify(|creations| change(creations.entry(mode).or_default()));
+    };
+    let mut refusal = None;
+    let tries = async {
+        while let Err(error) = scene.submit(two_tasks("new", mode)).await {
+            // Created by a try whose answer was lost.
+            let text = format!("{error:#}");
+            if text.contains("already exists") {
+                break;
+            }
+            let is_documented = text.contains("failed calling webhook");
+            ensure!(
+                is_documented || fault == Fault::ApiServerRestarted,
+                "{text}"
+            );
+            refusal = Some(error);
+            tell(|creation| creation.refusals += 1);
+            sleep(PAUSE).await;
+        }
+        Ok(())
+    };
+    let tried = timeout(PATIENCE, tries).await;
+    tried.with_context(|| format!("the run in {mode} was refused: {refusal:?}"))??;
+    tell(|creation| creation.is_done = true);
+    Ok(())
+}
+
+/// Waits until every new run was refused where the fault refuses them, and has been created where it does not.
+async fn tried(creations: &Creations, fault: Fault) -> Outcome {
+    let mut creations = creations.subscribe();
+    let all = creations.wait_for(|creations| {
+        let met = |creation: &Creation| {
+            if fault.refuses_runs() {
+                creation.refusals > 0
+            } else {
+                creation.is_done
+            }
+        };
+        creations.len() == MODES.len() && creations.values().all(met)
+    });
+    let creations = timeout(PATIENCE, all).await;
+    let creations = creations.context("new runs are neither created nor refused")??;
+    let refused = creations.values().any(|creation| creation.refusals > 0);
+    let created = creations.values().any(|creation| creation.is_done);
+    ensure!(refused != created, "not as it is documented: {creations:?}");
+    Ok(())
+}
+
+/// Ends the first task of a run, again and again while the API server cannot be told.
+async fn end(scene: &Scene<'_>, mode: &str) -> Outcome {
+    let run = format!("midst-{mode}");
+    let tries = async {
+        while scene.end(&run, "one").await.is_err() {
+            sleep(PAUSE).await;
+        }
+    };
+    timeout(PATIENCE, tries)
+        .await
+        .with_context(|| format!("task one of {run} does not end"))
+}
+
+/// Waits until all runs have succeeded, looks where, and waits until nothing is left.
+async fn see_through(scene: &Scene<'_>) -> Outcome {
+    let names = ["midst", "new"].map(|when| MODES.map(|mode| (mode, format!("{when}-{mode}"))));
+    let names = names.as_flattened();
+    for done in join_all(names.iter().map(|(_, name)| scene.succeeds(name))).await {
+        done?;
+    }
+    let pods = scene.objects().await?.task_pods;
+    for (mode, name) in names {
+        let run = scene.api::<PipelineRun>().get(name).await?;
+        let pinned = run.annotations().get(MODE).map(String::as_str);
+        assert_eq!(pinned, Some(*mode), "{name}");
+        let nodes: Vec<_> = tasks_of(pods.iter(), name)
+            .into_iter()
+            .map(|pod| node(pod).unwrap())
+            .collect();
+        // Two tasks, two pods: nothing had to be tried twice.
+        assert_eq!(nodes.len(), 2, "{name}");
+        assert_eq!(BTreeSet::from_iter(nodes).len(), 1, "{name}");
+    }
+    scene.nothing_left_but(&[]).await
+}
+
+#[test]
+fn n5_runs_of_every_mode_outlive_each_service_killed() -> Outcome {
+    matrix(Service::ALL.into_iter().map(Fault::Killed))
+}
+
+#[test]
+fn n5_runs_of_every_mode_outlive_each_service_paused() -> Outcome {
+    matrix(Service::ALL.into_iter().map(Fault::Paused))
+}
+
+#[test]
+fn n5_runs_of_every_mode_outlive_each_service_cut_off_from_its_neighbours() -> Outcome {
+    let between = |link: &Link| link.from != Peer::ApiServer && link.to != Peer::ApiServer;
+    matrix(Link::all().filter(between).map(Fault::Cut))
+}
+
+#[test]
+fn n5_runs_of_every_mode_outlive_each_service_cut_off_from_the_api_server() -> Outcome {
+    let with_api_server = |link: &Link| [link.from, link.to].contains(&Peer::ApiServer);
+    matrix(Link::all().filter(with_api_server).map(Fault::Cut))
+}
+
+#[test]
+fn n5_runs_of_every_mode_outlive_the_api_server_restarted_and_a_slow_etcd() -> Outcome {
+    matrix([Fault::ApiServerRestarted, Fault::EtcdSlow].into_iter())
+}
