@@ -3,8 +3,6 @@
 use coscheduler_core::teardown::Claim;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, PersistentVolumeClaimSpec};
 
-use crate::labels::{MANAGED_BY, TEKTON_COSCHEDULER};
-
 /// The finalizer that keeps a claim while a pod refers to it.
 /// Source: Kubernetes `pkg/volume/util/finalizer.go`, `PVCProtectionFinalizer`.
 pub const PROTECTION: &str = "kubernetes.io/pvc-protection";
@@ -37,15 +35,6 @@ pub fn is_made_by_tekton(claim: &PersistentVolumeClaim, uid: &str) -> bool {
     let owners = claim.metadata.owner_references.iter().flatten();
     let mut controllers = owners.filter(|owner| owner.controller == Some(true));
     controllers.any(|owner| owner.kind == "PipelineRun" && owner.uid == uid)
-}
-
-/// Whether this product made the claim, by its label: the StatefulSet's template has it too.
-pub fn is_ours(claim: &PersistentVolumeClaim) -> bool {
-    let labels = claim.metadata.labels.as_ref();
-    labels
-        .and_then(|labels| labels.get(MANAGED_BY))
-        .map(String::as_str)
-        == Some(TEKTON_COSCHEDULER)
 }
 
 /// The claim's finalizers without [`PROTECTION`].

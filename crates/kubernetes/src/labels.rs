@@ -1,5 +1,7 @@
 //! Labels that Kubernetes objects are found by, beside those of [`coscheduler_core::labels`].
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
 /// The run's uid. Tekton puts it on TaskRuns and so on their pods (`pkg/apis/pipeline/register.go`); this product puts
 /// it on what it creates.
 pub const PIPELINE_RUN_UID: &str = "tekton.dev/pipelineRunUID";
@@ -7,3 +9,42 @@ pub const PIPELINE_RUN_UID: &str = "tekton.dev/pipelineRunUID";
 pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 /// The value of [`MANAGED_BY`] on everything this product creates; Tekton's own assistants lack it.
 pub const TEKTON_COSCHEDULER: &str = "tekton-coscheduler";
+
+/// Whether this product made an object that a PipelineRun owns. One without [`MANAGED_BY`], as another version may write it,
+/// carries the uid of its owner: Tekton's own assistants and claims have the run's name alone.
+pub fn is_ours(metadata: &ObjectMeta) -> bool {
+    let label = |key: &str| metadata.labels.as_ref()?.get(key).map(String::as_str);
+    let owners = metadata.owner_references.iter().flatten();
+    let mut runs = owners.filter(|owner| owner.kind == "PipelineRun");
+    label(MANAGED_BY) == Some(TEKTON_COSCHEDULER)
+        || label(PIPELINE_RUN_UID).is_some_and(|uid| runs.any(|owner| owner.uid == uid))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    #[track_caller]
+    fn check(labels: Value, owner: &str, expect: bool) {
+        let owners =
+            json!([{"apiVersion": "tekton.dev/v1", "kind": owner, "name": "run", "uid": "u"}]);
+        let metadata = json!({"labels": labels, "ownerReferences": owners});
+        let metadata = serde_json::from_value(metadata).unwrap();
+        assert_eq!(is_ours(&metadata), expect, "{labels}");
+    }
+
+    #[test]
+    fn n6_what_is_ours_says_so_or_carries_the_uid_of_the_run_that_owns_it() {
+        check(json!({MANAGED_BY: TEKTON_COSCHEDULER}), "PipelineRun", true);
+        check(json!({PIPELINE_RUN_UID: "u"}), "PipelineRun", true);
+        check(json!({PIPELINE_RUN_UID: "other"}), "PipelineRun", false);
+        check(json!({PIPELINE_RUN_UID: "u"}), "TaskRun", false);
+        check(
+            json!({"tekton.dev/pipelineRun": "run"}),
+            "PipelineRun",
+            false,
+        );
+        check(json!({}), "PipelineRun", false);
+    }
+}

@@ -194,6 +194,15 @@ pub fn to_json(run: &PipelineRun) -> Map<String, Value> {
     object
 }
 
+/// Whether the run is done, by its condition alone: it may be asked of a run that cannot be read otherwise.
+pub fn is_done(run: &PipelineRun) -> bool {
+    let conditions = run.status.get("conditions").and_then(Value::as_array);
+    conditions.into_iter().flatten().any(|condition| {
+        let decided = matches!(condition["status"].as_str(), Some("True" | "False"));
+        condition["type"] == "Succeeded" && decided
+    })
+}
+
 /// The object as `core` sees it.
 ///
 /// # Errors

@@ -304,10 +304,10 @@ impl Run {
         self.pipeline_run.values().next().cloned()
     }
 
-    /// The pod of the placeholder with this name.
+    /// The pod of the placeholder with this name, which its StatefulSet names: labels are anybody's to write.
     pub(crate) fn placeholder_pod(&self, name: &str) -> Option<&Arc<Pod>> {
-        let mut pods = self.pods.values();
-        pods.find(|pod| pods::is_placeholder(pod) && pods::label(pod, INSTANCE) == Some(name))
+        let pod = self.pods.get(&format!("{name}-0"))?;
+        (pods::is_placeholder(pod) && pods::label(pod, INSTANCE) == Some(name)).then_some(pod)
     }
 
     fn has_objects(&self) -> bool {

@@ -19,9 +19,10 @@ use serde::de::DeserializeOwned;
 use tracing::warn;
 
 use coscheduler_core::annotations;
+use coscheduler_core::labels::{AFFINITY_ASSISTANT, COMPONENT};
 use coscheduler_core::pipeline_run::PipelineRun as View;
 use coscheduler_kubernetes::complaints::{self, WATCHES};
-use coscheduler_kubernetes::labels::{MANAGED_BY, PIPELINE_RUN_UID, TEKTON_COSCHEDULER};
+use coscheduler_kubernetes::labels::{PIPELINE_RUN_UID, is_ours};
 use coscheduler_kubernetes::pipeline_run::{self, PipelineRun};
 use coscheduler_kubernetes::{claims, needs, nodes, pods, volumes};
 use coscheduler_runtime::lease::Leadership;
@@ -71,7 +72,8 @@ pub(crate) fn spawn(
         leadership: leadership.clone(),
         synced: process.health().condition(format!("{kind} cache")),
     };
-    let ours = || watcher::Config::default().labels(&format!("{MANAGED_BY}={TEKTON_COSCHEDULER}"));
+    let assistants =
+        watcher::Config::default().labels(&format!("{COMPONENT}={AFFINITY_ASSISTANT}"));
     let of_runs = watcher::Config::default().labels(PIPELINE_RUN_UID);
 
     process.spawn(
@@ -86,10 +88,15 @@ pub(crate) fn spawn(
         "watch StatefulSets",
         follower("StatefulSet").follow(
             Api::<StatefulSet>::all(client.clone()),
-            ours(),
+            assistants,
             |mut set| {
                 set.metadata.managed_fields = None;
-                Seen::Is(set)
+                // Tekton's own assistants are called the same.
+                if is_ours(&set.metadata) {
+                    Seen::Is(set)
+                } else {
+                    Seen::IsNot(set)
+                }
             },
         ),
     );

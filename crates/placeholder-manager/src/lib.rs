@@ -135,7 +135,7 @@ pub async fn start(args: Args, process: Process) -> anyhow::Result<()> {
                         rescuer.run(shutdown.clone(), |key| rescue.work(key)),
                     )
                 } => {}
-                () = sweep::sweep(&cache, &queues) => {}
+                () = sweep::sweep(&cache, &queues, clean_up.findings()) => {}
             }
         };
         leadership.lead(lead).await?;

@@ -19,8 +19,8 @@ use serde_json::json;
 use tokio::sync::Semaphore;
 
 use coscheduler_core::pipeline_run::PipelineRun as View;
-use coscheduler_core::teardown::{ObjectRef, PodUse};
-use coscheduler_kubernetes::pipeline_run::PipelineRun;
+use coscheduler_core::teardown::{ObjectRef, PodUse, RunPresence};
+use coscheduler_kubernetes::pipeline_run::{PipelineRun, is_done};
 use coscheduler_kubernetes::transient::{is_transient, is_webhook_down};
 use coscheduler_kubernetes::{claims, pods};
 
@@ -151,20 +151,24 @@ impl Objects {
         }
     }
 
-    /// Whether the PipelineRun of that name has that uid and is not being deleted.
-    pub(crate) async fn run_exists(
+    /// Whether the PipelineRun of that name and uid still needs its objects, whatever else is to be read of it.
+    pub(crate) async fn run_presence(
         &self,
         namespace: &str,
         name: &str,
         uid: &str,
-    ) -> Result<bool, Error> {
+    ) -> Result<RunPresence, Error> {
         let api: Api<PipelineRun> = Api::namespaced(self.client.clone(), namespace);
-        let run = retried(|| api.get_metadata_opt(name))
+        let run = retried(|| api.get_opt(name))
             .await
             .map_err(|error| failed(format!("read PipelineRun {namespace}/{name}"), error))?;
-        Ok(run.is_some_and(|run| {
-            run.metadata.uid.as_deref() == Some(uid) && run.metadata.deletion_timestamp.is_none()
-        }))
+        Ok(match run {
+            Some(run) if run.metadata.uid.as_deref() != Some(uid) => RunPresence::Gone,
+            Some(run) if run.metadata.deletion_timestamp.is_some() => RunPresence::Gone,
+            Some(run) if is_done(&run) => RunPresence::Done,
+            Some(_) => RunPresence::Active,
+            None => RunPresence::Gone,
+        })
     }
 
     /// Deletes a pod. Answers the pod as it is while it ends, `None` where it is gone.

@@ -20,6 +20,7 @@ use coscheduler_runtime::trace;
 use crate::cache::{Cache, Kind as _, Run, RunKey};
 use crate::error::Error;
 use crate::objects::Objects;
+use crate::sweep::Findings;
 
 /// How far a clean-up is.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -41,6 +42,7 @@ pub(crate) struct CleanUp {
     cache: Arc<Cache>,
     objects: Objects,
     busy: Locks,
+    findings: Findings,
 }
 
 impl CleanUp {
@@ -50,7 +52,13 @@ impl CleanUp {
             cache,
             objects,
             busy: Mutex::default(),
+            findings: Findings::default(),
         }
+    }
+
+    /// What the sweep has found, to be told once it is gone.
+    pub(crate) fn findings(&self) -> &Findings {
+        &self.findings
     }
 
     /// Takes the next steps after a run, as work from the queue: what fails is logged and tried again. Once the run is
@@ -77,8 +85,7 @@ impl CleanUp {
     }
 
     async fn take_steps(&self, key: RunKey) -> Outcome {
-        let _turn = Turn::take(&self.busy, &key).await;
-        match release(&self.cache, &self.objects, &key).await {
+        match self.release(&key).await {
             Ok(Released::ClaimInUse) => Outcome::Retry,
             Ok(
                 Released::Done
@@ -105,7 +112,138 @@ impl CleanUp {
     /// Where the API server refuses.
     pub(crate) async fn release(&self, key: &RunKey) -> Result<Released, Error> {
         let _turn = Turn::take(&self.busy, key).await;
-        release(&self.cache, &self.objects, key).await
+        let released = self.every_step(key).await?;
+        match released {
+            Released::Done | Released::RunActive => self.findings.settle(key),
+            Released::InProgress | Released::WaitingForPods | Released::ClaimInUse => {}
+        }
+        Ok(released)
+    }
+
+    /// Takes every step that can be taken now.
+    async fn every_step(&self, key: &RunKey) -> Result<Released, Error> {
+        loop {
+            let Some(run) = self.cache.get(key) else {
+                return Ok(Released::Done);
+            };
+            let leftovers = leftovers(&self.objects, key, &run).await?;
+            match next_step(&leftovers) {
+                Step::Keep => return Ok(Released::RunActive),
+                Step::WaitForPods { .. } => return Ok(Released::WaitingForPods),
+                Step::WaitForPlaceholder | Step::WaitForClaims => return Ok(Released::InProgress),
+                Step::Done => return Ok(Released::Done),
+                Step::DeleteStatefulSet(set) => {
+                    self.delete_stateful_set(key, &run, &set).await?;
+                }
+                Step::DeleteOrphans(orphans) => {
+                    for pod in &orphans {
+                        self.delete_orphan(key, &run, pod).await?;
+                    }
+                }
+                Step::ClearClaims { delete, unprotect } if delete.is_empty() => {
+                    let freed = self.unprotect_claims(key, &run, &unprotect).await?;
+                    return Ok(if freed == unprotect.len() {
+                        Released::InProgress
+                    } else {
+                        Released::ClaimInUse
+                    });
+                }
+                Step::ClearClaims { delete, .. } => {
+                    for claim in &delete {
+                        self.delete_claim(key, &run, claim).await?;
+                    }
+                }
+            }
+        }
+    }
+
+    async fn delete_stateful_set(
+        &self,
+        key: &RunKey,
+        run: &Run,
+        set: &ObjectRef,
+    ) -> Result<(), Error> {
+        self.objects
+            .delete_stateful_set(&key.namespace, set)
+            .await?;
+        info!(
+            namespace = key.namespace,
+            placeholder = set.name,
+            "deleted placeholder"
+        );
+        self.findings.deleted(key, "StatefulSet", &set.name);
+        // Until the watch says so too, nobody should send the request again.
+        if let Some(deleted) = run.stateful_sets.get(&set.name) {
+            self.cache.delete(&**deleted);
+        }
+        Ok(())
+    }
+
+    async fn delete_orphan(&self, key: &RunKey, run: &Run, pod: &ObjectRef) -> Result<(), Error> {
+        let left = self.objects.delete_pod(&key.namespace, pod).await?;
+        info!(
+            namespace = key.namespace,
+            pod = pod.name,
+            "deleted a placeholder's pod that its StatefulSet had left behind"
+        );
+        self.findings.deleted(key, "Pod", &pod.name);
+        match left {
+            Some(mut left) => {
+                pods::trim(&mut left);
+                self.cache.refresh(left);
+            }
+            None => {
+                if let Some(deleted) = run.pods.get(&pod.name) {
+                    self.cache.delete(&**deleted);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn delete_claim(&self, key: &RunKey, run: &Run, claim: &ObjectRef) -> Result<(), Error> {
+        let left = self.objects.delete_claim(&key.namespace, claim).await?;
+        info!(
+            namespace = key.namespace,
+            claim = claim.name,
+            "deleted claim"
+        );
+        self.findings
+            .deleted(key, "PersistentVolumeClaim", &claim.name);
+        match left {
+            Some(left) => self.cache.refresh_claim(left),
+            None => {
+                if let Some(deleted) = run.claims.get(&claim.name) {
+                    self.cache.delete_claim(deleted);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes the protection of those claims whose every pod has ended (V4). Answers how many.
+    async fn unprotect_claims(
+        &self,
+        key: &RunKey,
+        run: &Run,
+        candidates: &[Claim],
+    ) -> Result<usize, Error> {
+        let pods = self.objects.live_pods(&key.namespace).await?;
+        let free = unprotectable(candidates, &pods);
+        for version in &free {
+            if let Some(claim) = run.claims.get(&version.name) {
+                let claim: &PersistentVolumeClaim = claim;
+                match self
+                    .objects
+                    .unprotect(&key.namespace, claim, version)
+                    .await?
+                {
+                    Some(left) => self.cache.refresh_claim(left),
+                    None => drop(self.cache.delete_claim(claim)),
+                }
+            }
+        }
+        Ok(free.len())
     }
 }
 
@@ -149,43 +287,6 @@ impl Drop for Turn<'_> {
     }
 }
 
-/// Takes every step that can be taken now.
-async fn release(cache: &Cache, objects: &Objects, key: &RunKey) -> Result<Released, Error> {
-    loop {
-        let Some(run) = cache.get(key) else {
-            return Ok(Released::Done);
-        };
-        let leftovers = leftovers(objects, key, &run).await?;
-        match next_step(&leftovers) {
-            Step::Keep => return Ok(Released::RunActive),
-            Step::WaitForPods { .. } => return Ok(Released::WaitingForPods),
-            Step::WaitForPlaceholder | Step::WaitForClaims => return Ok(Released::InProgress),
-            Step::Done => return Ok(Released::Done),
-            Step::DeleteStatefulSet(set) => {
-                delete_stateful_set(cache, objects, key, &run, &set).await?;
-            }
-            Step::DeleteOrphans(orphans) => {
-                for pod in &orphans {
-                    delete_orphan(cache, objects, key, &run, pod).await?;
-                }
-            }
-            Step::ClearClaims { delete, unprotect } if delete.is_empty() => {
-                let freed = unprotect_claims(cache, objects, key, &run, &unprotect).await?;
-                return Ok(if freed == unprotect.len() {
-                    Released::InProgress
-                } else {
-                    Released::ClaimInUse
-                });
-            }
-            Step::ClearClaims { delete, .. } => {
-                for claim in &delete {
-                    delete_claim(cache, objects, key, &run, claim).await?;
-                }
-            }
-        }
-    }
-}
-
 /// What is left of the run, as `core` wants to know it.
 async fn leftovers(objects: &Objects, key: &RunKey, run: &Run) -> Result<Leftovers, Error> {
     let (placeholders, task_pods): (Vec<_>, Vec<_>) =
@@ -222,8 +323,8 @@ async fn leftovers(objects: &Objects, key: &RunKey, run: &Run) -> Result<Leftove
     })
 }
 
-/// Whether the run still needs its objects. One that the watch does not know, although objects of it are left, is
-/// looked up: the watch may only be late.
+/// Whether the run still needs its objects. One that the cache does not know, although objects of it are left, is looked up:
+/// the watch may only be late, or nothing is pinned on the run (any more), or it cannot be read.
 async fn presence(objects: &Objects, key: &RunKey, run: &Run) -> Result<RunPresence, Error> {
     if let Some(known) = run.itself() {
         return Ok(match known.state {
@@ -233,107 +334,13 @@ async fn presence(objects: &Objects, key: &RunKey, run: &Run) -> Result<RunPrese
         });
     }
     for owner in run.owners(&key.uid) {
-        if objects
-            .run_exists(&key.namespace, &owner.name, &key.uid)
-            .await?
-        {
-            return Ok(RunPresence::Active);
+        let found = objects.run_presence(&key.namespace, &owner.name, &key.uid);
+        match found.await? {
+            RunPresence::Gone => {}
+            there => return Ok(there),
         }
     }
     Ok(RunPresence::Gone)
-}
-
-async fn delete_stateful_set(
-    cache: &Cache,
-    objects: &Objects,
-    key: &RunKey,
-    run: &Run,
-    set: &ObjectRef,
-) -> Result<(), Error> {
-    objects.delete_stateful_set(&key.namespace, set).await?;
-    info!(
-        namespace = key.namespace,
-        placeholder = set.name,
-        "deleted placeholder"
-    );
-    // Until the watch says so too, nobody should send the request again.
-    if let Some(deleted) = run.stateful_sets.get(&set.name) {
-        cache.delete(&**deleted);
-    }
-    Ok(())
-}
-
-async fn delete_orphan(
-    cache: &Cache,
-    objects: &Objects,
-    key: &RunKey,
-    run: &Run,
-    pod: &ObjectRef,
-) -> Result<(), Error> {
-    let left = objects.delete_pod(&key.namespace, pod).await?;
-    info!(
-        namespace = key.namespace,
-        pod = pod.name,
-        "deleted a placeholder's pod that its StatefulSet had left behind"
-    );
-    match left {
-        Some(mut left) => {
-            pods::trim(&mut left);
-            cache.refresh(left);
-        }
-        None => {
-            if let Some(deleted) = run.pods.get(&pod.name) {
-                cache.delete(&**deleted);
-            }
-        }
-    }
-    Ok(())
-}
-
-async fn delete_claim(
-    cache: &Cache,
-    objects: &Objects,
-    key: &RunKey,
-    run: &Run,
-    claim: &ObjectRef,
-) -> Result<(), Error> {
-    let left = objects.delete_claim(&key.namespace, claim).await?;
-    info!(
-        namespace = key.namespace,
-        claim = claim.name,
-        "deleted claim"
-    );
-    match left {
-        Some(left) => cache.refresh_claim(left),
-        None => {
-            if let Some(deleted) = run.claims.get(&claim.name) {
-                cache.delete_claim(deleted);
-            }
-        }
-    }
-    Ok(())
-}
-
-/// Removes the protection of those claims whose every pod has ended (V4). Answers how many.
-async fn unprotect_claims(
-    cache: &Cache,
-    objects: &Objects,
-    key: &RunKey,
-    run: &Run,
-    candidates: &[Claim],
-) -> Result<usize, Error> {
-    let pods = objects.live_pods(&key.namespace).await?;
-    let free = unprotectable(candidates, &pods);
-    for version in &free {
-        if let Some(claim) = run.claims.get(&version.name) {
-            let claim: &PersistentVolumeClaim = claim;
-            match objects.unprotect(&key.namespace, claim, version).await? {
-                Some(left) => cache.refresh_claim(left),
-                None => drop(cache.delete_claim(claim)),
-            }
-        }
-    }
-    Ok(free.len())
 }
 
 #[cfg(test)]

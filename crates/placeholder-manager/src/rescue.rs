@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 use tracing::{info, warn};
@@ -22,6 +23,7 @@ use coscheduler_core::pinned::Pinned;
 use coscheduler_core::pipeline_run::{PipelineRun, RunState};
 use coscheduler_core::plan::{Reason, ReasonCode};
 use coscheduler_core::rescue::{Action, Decision, rescue};
+use coscheduler_kubernetes::labels::PIPELINE_RUN_UID;
 use coscheduler_kubernetes::{events, moves, pods};
 use coscheduler_runtime::queue::Outcome;
 
@@ -148,7 +150,9 @@ impl Rescue {
                     }
                     Action::LetGo => self.let_go(look, state, name, waiting, &reason).await?,
                     Action::Report => {
-                        if state.is_settled(&waiting.name_any()) {
+                        if state.is_settled(&waiting.name_any())
+                            && self.is_own(look, state, waiting).await?
+                        {
                             cause = cause.or(Some(reason));
                         }
                     }
@@ -230,7 +234,7 @@ impl Rescue {
             );
         }
         if acts(&decision) {
-            if !state.may_act(&name) {
+            if !state.may_act(&name) || !self.is_own(look, state, waiting).await? {
                 return Ok(None);
             }
             let uid = waiting.metadata.uid.as_deref().unwrap_or_default();
@@ -244,6 +248,34 @@ impl Rescue {
             }
         }
         Ok(Some(decision))
+    }
+
+    /// Whether a pod that waits is of a task of the run. Labels and affinity are anybody's to write: by `taskRunSpecs` a run can
+    /// give its pods those of another one. Who owns the pod's TaskRun is not, and is asked before anything is done or said.
+    async fn is_own(&self, look: &Look<'_>, state: &mut State, pod: &Pod) -> Result<bool, Error> {
+        let (name, uid) = (pod.name_any(), pod.uid().unwrap_or_default());
+        if let Some(known) = state.is_own(&name, &uid) {
+            return Ok(known);
+        }
+        // Of a part of the run it is the part's.
+        let run = pods::label(pod, PIPELINE_RUN_UID).unwrap_or_default();
+        let own = match task_run(pod) {
+            Some(task) => {
+                let namespace = &look.key.namespace;
+                self.objects.is_task_of(namespace, task, run).await?
+            }
+            None => false,
+        };
+        if !own {
+            warn!(
+                namespace = look.key.namespace,
+                pipeline_run = look.itself.name,
+                pod = name,
+                "left a pod alone that says it is of a run whose it is not"
+            );
+        }
+        state.own(&name, &uid, own);
+        Ok(own)
     }
 
     /// Sends a placeholder to one of these nodes.
@@ -273,9 +305,7 @@ impl Rescue {
         pod: &Pod,
         reason: &Reason,
     ) -> Result<(), Error> {
-        let owners = pod.metadata.owner_references.iter().flatten();
-        let mut controllers = owners.filter(|owner| owner.controller == Some(true));
-        let Some(owner) = controllers.find(|owner| owner.kind == "TaskRun") else {
+        let Some(owner) = task_run(pod) else {
             return Ok(());
         };
         let namespace = &look.key.namespace;
@@ -344,6 +374,13 @@ impl Rescue {
     fn states(&self) -> MutexGuard<'_, HashMap<RunKey, State>> {
         self.states.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The TaskRun that a pod is of.
+fn task_run(pod: &Pod) -> Option<&OwnerReference> {
+    let owners = pod.metadata.owner_references.iter().flatten();
+    let mut controllers = owners.filter(|owner| owner.controller == Some(true));
+    controllers.find(|owner| owner.kind == "TaskRun")
 }
 
 /// Whether a placeholder is on a node and nobody has told it to leave.

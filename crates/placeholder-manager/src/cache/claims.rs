@@ -11,6 +11,7 @@ use coscheduler_core::plan::plan;
 use coscheduler_core::teardown::auto_cleaned;
 use coscheduler_core::volumes::SeenClaim;
 use coscheduler_kubernetes::complaints::About;
+use coscheduler_kubernetes::labels::is_ours;
 use coscheduler_kubernetes::{claims, volumes};
 
 use super::{Cache, ObjectKey, Run, RunKey};
@@ -141,7 +142,7 @@ impl Cache {
             index.claims.concerned(&key)
         };
         let run = super::Kind::run_key(&claim);
-        if claims::is_ours(&claim) {
+        if is_ours(&claim.metadata) {
             concerned.extend(self.apply(claim));
         } else if let Some(run) = run.filter(|run| self.knows(run)) {
             self.refresh(claim);

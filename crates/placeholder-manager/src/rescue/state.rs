@@ -45,6 +45,8 @@ struct OfPod {
     let_go: u32,
     last_let_go: Option<Instant>,
     decided: Option<ReasonCode>,
+    /// Whether the pod with this uid is the run's indeed.
+    own: Option<(String, bool)>,
 }
 
 impl State {
@@ -120,6 +122,18 @@ impl State {
     pub(super) fn is_news(&mut self, pod: &str, code: ReasonCode) -> bool {
         let pod = self.pods.entry(pod.to_owned()).or_default();
         pod.decided.replace(code) != Some(code)
+    }
+
+    /// Whether the pod of that name and uid is the run's, where that was asked already.
+    pub(super) fn is_own(&self, pod: &str, uid: &str) -> Option<bool> {
+        let (known, own) = self.pods.get(pod)?.own.as_ref()?;
+        (known == uid).then_some(*own)
+    }
+
+    /// Takes in whether it is.
+    pub(super) fn own(&mut self, pod: &str, uid: &str, own: bool) {
+        let pod = self.pods.entry(pod.to_owned()).or_default();
+        pod.own = Some((uid.to_owned(), own));
     }
 
     /// Whether something has been wanted for a pod for a while.

@@ -116,7 +116,7 @@ fn set(annotation: Value) -> StatefulSet {
     }))
 }
 
-/// What was asked for, Events of ours aside: method, path and body.
+/// What was asked for, Events of ours and whose the TaskRun is aside: method, path and body.
 type Asked = Vec<(Method, String, Value)>;
 
 /// Works on the run three times, the first two far enough apart that what is wanted has settled. Every write succeeds;
@@ -139,6 +139,7 @@ async fn worked_over(
                 serde_json::from_slice(&body.collect_bytes().await.unwrap()).unwrap_or_default();
             let path = parts.uri.path().to_owned();
             let events = path.ends_with("/events");
+            let task = parts.method == Method::GET && path.contains("/taskruns/");
             let answer = if events && parts.method == Method::GET {
                 let items = if scaled_up {
                     vec![json!({"metadata": {"name": "e"}})]
@@ -146,6 +147,17 @@ async fn worked_over(
                     vec![]
                 };
                 json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadataList", "metadata": {}, "items": items})
+            } else if task {
+                let run = if path.ends_with("/task") {
+                    "u"
+                } else {
+                    "other"
+                };
+                json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": {
+                    "name": "task", "uid": "t",
+                    "ownerReferences": [{
+                        "apiVersion": "tekton.dev/v1", "kind": "PipelineRun", "name": "run", "uid": run, "controller": true}],
+                }})
             } else if path.contains("/statefulsets/") {
                 json!(set(
                     body["metadata"]["annotations"]["coscheduler.dev/move"].clone()
@@ -153,7 +165,7 @@ async fn worked_over(
             } else {
                 json!({"kind": "Status", "apiVersion": "v1", "metadata": {"name": "n"}, "status": "Success"})
             };
-            if !events {
+            if !events && !task {
                 asked.push((parts.method, path, body));
             }
             let answer = Body::from(serde_json::to_vec(&answer).unwrap());
@@ -235,6 +247,25 @@ async fn n2_a_pod_is_let_go_by_its_task_run_and_only_where_it_may() {
         let causes = causes.lock().unwrap();
         assert!(causes.contains_key(&key()), "{mode}, {claim}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn n2_p7_nothing_is_done_or_said_for_a_pod_whose_task_run_is_another_runs() {
+    let of_another_run = |cache: Arc<Cache>| {
+        let pod = cache.get(&key()).unwrap().pods["waits"].clone();
+        let mut pod = (*pod).clone();
+        let owners = pod.metadata.owner_references.as_mut().unwrap();
+        owners[0].name = "stranger".to_owned();
+        cache.refresh(pod);
+        cache
+    };
+    let (outcome, asked, _) = worked(&of_another_run(cache("pipelineruns", "data")), false).await;
+    assert_eq!((outcome, asked), (Outcome::Retry, vec![]));
+    let hopeless = of_another_run(cache("pipelineruns", "data"));
+    hopeless.delete_node("node-2");
+    let (outcome, asked, causes) = worked(&hopeless, false).await;
+    assert_eq!((outcome, asked), (Outcome::Retry, vec![]));
+    assert!(causes.lock().unwrap().is_empty());
 }
 
 #[tokio::test(start_paused = true)]

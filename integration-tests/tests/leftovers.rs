@@ -1,0 +1,240 @@
+//! What is left of runs that are over, whoever made it: another version, which labelled less, or another mode (N6, P6). It is
+//! swept by its owner, and said; what only looks like it stays (P7, V4).
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use coscheduler_kubernetes::pipeline_run::PipelineRun;
+use integration_tests::runs::run;
+use integration_tests::{Scene, alone_with};
+use k8s_openapi::api::apps::v1::StatefulSet;
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use kube::ResourceExt as _;
+use kube::api::PostParams;
+use serde_json::{Value, json};
+use testbed::Config;
+use testbed::services::Service;
+
+type Outcome = anyhow::Result<()>;
+
+const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
+const RUN_UID: &str = "tekton.dev/pipelineRunUID";
+/// Nobody waits longer.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A StatefulSet that looks like a placeholder's, with these labels beside. It makes no pods.
+async fn set(
+    scene: &Scene<'_>,
+    digits: &str,
+    owner: Option<&PipelineRun>,
+    labels: Value,
+) -> Outcome {
+    let name = format!("affinity-assistant-{digits}");
+    let chosen = json!({
+        "app.kubernetes.io/component": "affinity-assistant",
+        "app.kubernetes.io/instance": name,
+    });
+    let mut all = chosen.clone();
+    for (key, value) in labels.as_object().unwrap() {
+        all[key] = value.clone();
+    }
+    let object: StatefulSet = serde_json::from_value(json!({
+        "metadata": {"name": name, "labels": all, "ownerReferences": owners(owner, true)},
+        "spec": {
+            "replicas": 0,
+            "selector": {"matchLabels": chosen},
+            "serviceName": "",
+            "template": {
+                "metadata": {"labels": all},
+                "spec": {"containers": [{"name": "affinity-assistant", "image": "example/image"}]},
+            },
+        },
+    }))?;
+    scene.api().create(&PostParams::default(), &object).await?;
+    Ok(())
+}
+
+async fn claim(
+    scene: &Scene<'_>,
+    name: &str,
+    owner: Option<&PipelineRun>,
+    labels: Value,
+) -> Outcome {
+    let object: PersistentVolumeClaim = serde_json::from_value(json!({
+        "metadata": {"name": name, "labels": labels, "ownerReferences": owners(owner, false)},
+        "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
+    }))?;
+    scene.api().create(&PostParams::default(), &object).await?;
+    Ok(())
+}
+
+fn owners(run: Option<&PipelineRun>, controller: bool) -> Value {
+    let reference = run.map(|run| {
+        json!({
+            "apiVersion": "tekton.dev/v1", "kind": "PipelineRun",
+            "name": run.name_any(), "uid": run.uid(), "controller": controller,
+        })
+    });
+    reference.into_iter().collect()
+}
+
+/// What the manager says it has swept: of which run, and what.
+fn said(scene: &Scene<'_>) -> anyhow::Result<Vec<(String, String)>> {
+    let log = scene.stack.services.log(Service::PlaceholderManager);
+    let log = std::fs::read_to_string(log).context("failed to read the manager's log")?;
+    let swept = log
+        .lines()
+        .filter(|line| line.contains("swept what a run that is over had left"));
+    let run = |line: &str| {
+        Some(
+            line.split_once("pipeline_run=\"")?
+                .1
+                .split_once('"')?
+                .0
+                .to_owned(),
+        )
+    };
+    let what = |line: &str| Some(line.split_once("kind=")?.1.to_owned());
+    let mut said: Vec<_> = swept
+        .filter_map(|line| Some((run(line)?, what(line)?)))
+        .collect();
+    said.sort();
+    Ok(said)
+}
+
+#[test]
+fn n6_p6_what_another_version_and_another_mode_left_is_swept_and_said() -> Outcome {
+    let change = |services: &mut testbed::services::ServicesConfig| {
+        services.mode = Some("pipelineruns".to_owned());
+    };
+    alone_with(
+        Config {
+            audit_log: true,
+            ..Config::default()
+        },
+        change,
+        async |scene| {
+            scene.stack.allow_overrides().await?;
+            let services = &scene.stack.services;
+            let one = |name: &str| run(name).task("one", &[], &[]);
+            scene.submit(one("done")).await?;
+            // Nothing is pinned on it, so that the manager does not know it.
+            scene
+                .submit(one("left-alone").in_mode("disabled").metadata(
+                    "annotations",
+                    json!({"coscheduler.dev/coschedule": "disabled"}),
+                ))
+                .await?;
+            scene.submit(one("active").held("one")).await?;
+            let done = scene.succeeds("done").await?;
+            let left_alone = scene.succeeds("left-alone").await?;
+            let active = scene.api::<PipelineRun>().get("active").await?;
+            let (mine, _) = scene.placeholder().await?;
+            scene
+                .until_all::<StatefulSet>("are the active run's alone", |sets| {
+                    sets.iter().all(|set| set.name_any() == mine.name_any())
+                })
+                .await?;
+            services.kill(Service::PlaceholderManager)?;
+
+            let uid = |run: &PipelineRun| json!({RUN_UID: run.uid()});
+            let ours = json!({MANAGED_BY: "tekton-coscheduler"});
+            // Of another version, with a name that today's would not give: labelled with the run's uid alone.
+            set(scene, "0000000001", Some(&done), uid(&done)).await?;
+            claim(scene, "of-another-version", Some(&done), uid(&done)).await?;
+            // Of another mode: a placeholder for a claim, where the run has one for all of it.
+            set(scene, "0000000002", Some(&done), ours.clone()).await?;
+            // Of a run that nothing is pinned on any more.
+            set(scene, "0000000003", Some(&left_alone), ours.clone()).await?;
+
+            // Tekton's own assistant, and those of nobody or of a run that is active: a label is anybody's to write.
+            set(
+                scene,
+                "0000000004",
+                Some(&done),
+                json!({"tekton.dev/pipelineRun": "done"}),
+            )
+            .await?;
+            set(scene, "0000000005", None, uid(&done)).await?;
+            set(scene, "0000000006", None, ours.clone()).await?;
+            set(scene, "0000000007", Some(&active), uid(&done)).await?;
+            claim(scene, "brought", None, ours.clone()).await?;
+            claim(scene, "of-the-active-run", Some(&active), ours.clone()).await?;
+
+            services.start_service(Service::PlaceholderManager)?;
+            let stay = [
+                "0000000004".to_owned(),
+                "0000000005".to_owned(),
+                "0000000006".to_owned(),
+                "0000000007".to_owned(),
+                mine.name_any().replace("affinity-assistant-", ""),
+            ];
+            let is_to_stay =
+                |set: &StatefulSet| stay.iter().any(|digits| set.name_any().ends_with(digits));
+            let left = scene
+                .until_all::<StatefulSet>("are those that are to stay", |sets| {
+                    sets.iter().all(|set| is_to_stay(set))
+                })
+                .await?;
+            assert_eq!(left.len(), stay.len(), "{left:#?}");
+            let of_another = "of-another-version";
+            let left = scene
+                .until_all::<PersistentVolumeClaim>("are those that are to stay", |claims| {
+                    claims.iter().all(|claim| claim.name_any() != of_another)
+                })
+                .await?;
+            assert_eq!(left.len(), 2, "{left:#?}");
+
+            let name = |digits: &str| format!("affinity-assistant-{digits}");
+            let sets = |names: &[String]| {
+                let count = names.len();
+                format!(
+                    "\"StatefulSet\" names=\"{}\" count={count}",
+                    names.join(", ")
+                )
+            };
+            let expected = [
+                (
+                    "done".to_owned(),
+                    format!("\"PersistentVolumeClaim\" names=\"{of_another}\" count=1"),
+                ),
+                (
+                    "done".to_owned(),
+                    sets(&[name("0000000001"), name("0000000002")]),
+                ),
+                ("left-alone".to_owned(), sets(&[name("0000000003")])),
+            ];
+            let told = async {
+                loop {
+                    let mut said = said(scene)?;
+                    said.sort();
+                    if said.len() >= expected.len() {
+                        return anyhow::Ok(said);
+                    }
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+            };
+            let told = tokio::time::timeout(PATIENCE, told).await;
+            assert_eq!(told.context("it was not said")??, expected);
+
+            // All of that was looked at by the sweep that found the others.
+            for request in scene.requests_since(integration_tests::audit::Mark::default())? {
+                let deletes =
+                    request.verb == "delete" && request.is_by(Service::PlaceholderManager);
+                let name = &request.object.name;
+                let stays = stay.iter().any(|digits| name.ends_with(digits));
+                let stays = stays || ["brought", "of-the-active-run"].contains(&name.as_str());
+                ensure!(!(deletes && stays), "{request:?}");
+            }
+            scene.end("active", "one").await?;
+            scene.succeeds("active").await?;
+            scene
+                .until_all::<PersistentVolumeClaim>("are the one that was brought", |claims| {
+                    claims.len() == 1 && claims[0].name_any() == "brought"
+                })
+                .await?;
+            Ok(())
+        },
+    )
+}
