@@ -2,7 +2,8 @@
 //! selector; those that the placeholder is not to begin on are cordoned until it is bound.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)]
 
-use std::time::Duration;
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 use coscheduler_kubernetes::pipeline_run::PipelineRun;
@@ -12,11 +13,13 @@ use integration_tests::look::{is_placeholder, node};
 use integration_tests::metrics;
 use integration_tests::runs::{Run, run};
 use integration_tests::stack::Stack;
-use integration_tests::{Scene, alone_with, shared_on};
+use integration_tests::{Scene, alone, alone_with, shared_on};
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{Event, Pod};
 use kube::ResourceExt as _;
-use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams, PostParams};
+use kube::api::{
+    ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, PostParams,
+};
 use kube::runtime::wait::await_condition;
 use serde_json::json;
 use testbed::services::Service;
@@ -197,21 +200,27 @@ fn n2_a_moved_placeholder_may_go_anywhere_again() -> Outcome {
     })
 }
 
+/// Puts a pod of nobody's on the first node.
+async fn stranger(scene: &Scene<'_>) -> Outcome {
+    let stranger: Pod = serde_json::from_value(json!({
+        "metadata": {"name": "stranger"},
+        "spec": {
+            "nodeName": scene.pool_node(1),
+            "containers": [{"name": "c", "image": "example/image"}],
+        },
+    }))?;
+    let pods = scene.api::<Pod>();
+    pods.create(&PostParams::default(), &stranger).await?;
+    Ok(())
+}
+
 #[test]
 fn n2_a_node_at_its_pod_limit_is_left() -> Outcome {
     shared(async |scene| {
         each(scene.stack, &MODES, async |scene, mode| {
             let run = gated(scene, mode, MOVABLE_STORAGE_CLASS).task("two", &["source"], &["gate"]);
             submit(scene, [("8", 2), ("8", 2)], run).await?;
-            let stranger: Pod = serde_json::from_value(json!({
-                "metadata": {"name": "stranger"},
-                "spec": {
-                    "nodeName": scene.pool_node(1),
-                    "containers": [{"name": "c", "image": "example/image"}],
-                },
-            }))?;
-            let pods = scene.api::<Pod>();
-            pods.create(&PostParams::default(), &stranger).await?;
+            stranger(scene).await?;
             open(scene).await?;
             scene.succeeds("run").await?;
             assert_eq!(node_of(scene, "two").await?, scene.pool_node(2), "{mode}");
@@ -325,6 +334,165 @@ fn n2_an_isolated_task_is_not_let_go() -> Outcome {
     })
 }
 
+/// The cases of contention that are also shown to Tekton's built-in assistant.
+#[derive(Clone, Copy, Debug)]
+enum Contended {
+    TooSmall,
+    PodLimit,
+    WithoutVolumes,
+}
+
+impl Contended {
+    const ALL: [Self; 3] = [Self::TooSmall, Self::PodLimit, Self::WithoutVolumes];
+
+    /// Submits the run, and comes back when its second task is about to find no room.
+    async fn begin(self, scene: &Scene<'_>, annotated: bool) -> Outcome {
+        let run = |class| {
+            let run = gated(scene, "pipelineruns", class);
+            if annotated {
+                run
+            } else {
+                run.metadata("annotations", json!({}))
+            }
+        };
+        match self {
+            Self::TooSmall => {
+                let run = run(MOVABLE_STORAGE_CLASS)
+                    .task("two", &["source"], &["gate"])
+                    .asking("4");
+                submit(scene, [("2", 110), ("8", 110)], run).await
+            }
+            Self::PodLimit => {
+                let run = run(MOVABLE_STORAGE_CLASS).task("two", &["source"], &["gate"]);
+                submit(scene, [("8", 2), ("8", 2)], run).await?;
+                stranger(scene).await
+            }
+            Self::WithoutVolumes => {
+                let run = run(LOCAL_STORAGE_CLASS)
+                    .task("two", &[], &["gate"])
+                    .asking("4");
+                submit(scene, [("2", 110), ("8", 110)], run).await
+            }
+        }
+    }
+}
+
+/// Holds `check` against each case, in a namespace of its own.
+async fn each_case(
+    stack: &Stack,
+    annotated: bool,
+    check: impl AsyncFn(&Scene<'_>, Contended) -> Outcome,
+) -> Outcome {
+    stream::iter(Contended::ALL)
+        .map(async |case| {
+            let scene = stack.scene().await?;
+            case.begin(&scene, annotated).await?;
+            open(&scene).await?;
+            check(&scene, case).await.context(format!("{case:?}"))
+        })
+        .buffer_unordered(Contended::ALL.len())
+        .try_collect()
+        .await
+}
+
+#[test]
+fn n2_the_same_three_with_tektons_built_in_assistant() -> Outcome {
+    shared(async |scene| {
+        each_case(scene.stack, true, async |scene, case| {
+            let since = Instant::now();
+            scene.succeeds("run").await?;
+            println!("{case:?}, ours: succeeded after {:.1?}", since.elapsed());
+            Ok(())
+        })
+        .await
+    })?;
+    let config = Config {
+        nodes: 1,
+        tekton_coschedule: "pipelineruns".to_owned(),
+        ..Config::default()
+    };
+    alone(config, async |scene| {
+        each_case(scene.stack, false, async |scene, case| {
+            let (_, before) = scene.placeholder().await?;
+            let pod = waits(scene).await?;
+            // Nobody can see that something never happens; a minute is several times what ours take.
+            let done = tokio::time::timeout(PATIENCE, scene.done("run")).await;
+            ensure!(done.is_err(), "{done:?}");
+            let (_, after) = scene.placeholder().await?;
+            assert_eq!(before.metadata.uid, after.metadata.uid);
+            assert_eq!(node(&after), Some(scene.pool_node(1).as_str()));
+            let still = waits(scene).await?;
+            assert_eq!(still.metadata.uid, pod.metadata.uid);
+            let status = still.status.unwrap_or_default();
+            let conditions = status.conditions.unwrap_or_default();
+            println!(
+                "{case:?}, Tekton's: pod {} waits after {PATIENCE:?}: {:?}",
+                pod.name_any(),
+                conditions[0].message
+            );
+            Ok(())
+        })
+        .await
+    })
+}
+
+/// How many pods a node takes.
+async fn allow_pods(scene: &Scene<'_>, node: &str, pods: usize) -> Outcome {
+    let pods = json!({"pods": pods.to_string()});
+    let size = json!({"status": {"allocatable": pods, "capacity": pods}});
+    let path = format!("/api/v1/nodes/{node}/status");
+    scene.send_to("PATCH", &path, &size).await?.accepted()?;
+    Ok(())
+}
+
+#[test]
+fn n2_runs_whose_placeholders_alone_fill_every_node_go_on_once_one_ends() -> Outcome {
+    shared(async |scene| {
+        scene.pool(2).await?;
+        let mut on = BTreeMap::<_, Vec<_>>::new();
+        for _ in 0..4 {
+            let of = scene.stack.scene().await?;
+            let run = gated(&scene, "pipelineruns", MOVABLE_STORAGE_CLASS).task(
+                "two",
+                &["source"],
+                &["gate"],
+            );
+            of.submit(run).await?;
+            at_gate(&of).await?;
+            let placeholder = of.placeholder().await?.1;
+            let node = node(&placeholder).context("not bound")?.to_owned();
+            on.entry(node).or_default().push((of, placeholder));
+        }
+        // No pod is left room for, only because of the placeholders.
+        for number in 1..=2 {
+            let node = scene.pool_node(number);
+            allow_pods(&scene, &node, on.get(&node).map_or(0, Vec::len)).await?;
+        }
+        for (of, _) in on.values().flatten() {
+            open(of).await?;
+        }
+        for (of, placeholder) in on.values().flatten() {
+            of.told("run", "NodesFull").await?;
+            // Nobody has given way.
+            let now = of.placeholder().await?.1;
+            assert_eq!(now.metadata.uid, placeholder.metadata.uid);
+        }
+        let mut nodes: Vec<_> = on.into_values().collect();
+        nodes.sort_by_key(Vec::len);
+        let (ends, _) = nodes
+            .last_mut()
+            .and_then(Vec::pop)
+            .context("nobody is there")?;
+        let runs = ends.api::<PipelineRun>();
+        runs.delete("run", &DeleteParams::background()).await?;
+        for (of, _) in nodes.iter().flatten() {
+            of.succeeds("run").await?;
+            of.nothing_left_but(&[]).await?;
+        }
+        ends.nothing_left_but(&[]).await
+    })
+}
+
 /// Waits until that holds.
 async fn until(holds: impl AsyncFn() -> anyhow::Result<bool>) -> Outcome {
     let wait = async {
@@ -404,9 +572,7 @@ fn n4_a_scale_up_in_flight_holds_moves_back() -> Outcome {
             assert_eq!(node(&placeholder), Some(scene.pool_node(1).as_str()));
             assert_eq!(placeholder.metadata.deletion_timestamp, None);
             // Who has never heard of it moves at once.
-            events
-                .delete("scale-up", &kube::api::DeleteParams::default())
-                .await?;
+            events.delete("scale-up", &DeleteParams::default()).await?;
             restart(scene).await?;
             scene.succeeds("run").await?;
             assert_eq!(node_of(scene, "two").await?, scene.pool_node(2));

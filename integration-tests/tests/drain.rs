@@ -1,0 +1,313 @@
+//! A node that is drained while many runs are on it (N1): all go on elsewhere and end well, and the API server is asked for a
+//! few things a run, however many runs leave at once.
+//!
+//! The drain is `kubectl drain`, which cordons the node and then evicts everything on it, placeholders and tasks alike. So the
+//! placeholders are sent away twice, by the drain and by the manager, at the same moment. A task that is killed has `retries`,
+//! since without any Tekton fails it whatever becomes of its placeholder.
+#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stderr)]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::ensure;
+use coscheduler_core::teardown::PodPhase;
+use coscheduler_kubernetes::pipeline_run::PipelineRun;
+use coscheduler_kubernetes::pods;
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+use integration_tests::audit::Request;
+use integration_tests::installation::kubectl;
+use integration_tests::look::{is_placeholder, node, succeeded};
+use integration_tests::runs::{Run, run};
+use integration_tests::stack::Stack;
+use integration_tests::{Scene, shared_on};
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt as _;
+use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams};
+use serde_json::json;
+use testbed::services::Service;
+use testbed::{Config, DURATION_ANNOTATION, MOVABLE_STORAGE_CLASS};
+
+type Outcome = anyhow::Result<()>;
+
+const RUNS: usize = 50;
+/// Requests of the test's own that are under way at the same time.
+const AT_ONCE: usize = 10;
+const OLD: &str = "node-1";
+const NEW: &str = "node-2";
+
+/// What our services may ask for until everything is gone, for each run. Its end takes three deletions (StatefulSet and claim,
+/// and in a moment's confusion the placeholder), the claim's protection and a list of pods; the drain a deletion and an Event.
+/// The rest is for a slow machine, where a placeholder that is not back after a second is asked for again.
+const BOUNDS: [(&str, f64); 4] = [
+    ("create", 1.2),
+    ("delete", 3.2),
+    ("list", 1.2),
+    ("patch", 2.0),
+];
+
+/// On two nodes that each take all the runs.
+fn on_two_nodes(test: impl AsyncFnOnce(Scene<'static>) -> Outcome) -> Outcome {
+    let boot = async || {
+        let config = Config {
+            nodes: 2,
+            node_cpu: "64".to_owned(),
+            node_memory: "256Gi".to_owned(),
+            pods_per_node: 500,
+            audit_log: true,
+            ..Config::default()
+        };
+        let stack = Stack::boot(config, |_| {}).await?;
+        stack.allow_overrides().await?;
+        Ok(stack)
+    };
+    shared_on(boot, test)
+}
+
+/// Two tasks that share a claim, which can follow. Every other run is between them when it is drained, held by a task without
+/// a pod; the others are in the midst of the first one.
+fn two(number: usize) -> Run {
+    let mode = ["pipelineruns", "workspaces"][number / 2 % 2];
+    let first = run(&format!("run-{number}"))
+        .metadata(
+            "annotations",
+            json!({"tekton.dev/auto-cleanup-pvc": "true"}),
+        )
+        .in_mode(mode)
+        .workspace(
+            "source",
+            json!({"volumeClaimTemplate": {"spec": {
+                "accessModes": ["ReadWriteOnce"],
+                "storageClassName": MOVABLE_STORAGE_CLASS,
+                "resources": {"requests": {"storage": "1Gi"}},
+            }}}),
+        )
+        .task("one", &["source"], &[])
+        .with("retries", 1.into());
+    if is_between_tasks(number) {
+        let wait = json!({"apiVersion": "example.dev/v1", "kind": "Wait", "spec": {}});
+        first
+            .task("gate", &[], &["one"])
+            .with("taskSpec", wait)
+            .task("two", &["source"], &["gate"])
+    } else {
+        first.held("one").task("two", &["source"], &["one"])
+    }
+}
+
+fn is_between_tasks(number: usize) -> bool {
+    number % 2 == 0
+}
+
+fn label<'a>(pod: &'a Pod, key: &str) -> &'a str {
+    pod.labels().get(key).map_or("", String::as_str)
+}
+
+fn is_of_task(pod: &Pod, task: &str) -> bool {
+    label(pod, "tekton.dev/pipelineTask") == task
+}
+
+fn has_ended(pod: &Pod) -> bool {
+    matches!(pods::phase(pod), PodPhase::Succeeded | PodPhase::Failed)
+}
+
+/// Waits until every run is where the drain is to meet it.
+async fn all_under_way(scene: &Scene<'_>) -> Outcome {
+    let between = (0..RUNS).filter(|number| is_between_tasks(*number)).count();
+    scene
+        .until_all::<Pod>("are all under way", |pods| {
+            let of_one = pods.iter().filter(|pod| is_of_task(pod, "one"));
+            let running = of_one.filter(|pod| pods::phase(pod) == PodPhase::Running);
+            let held = running.filter(|pod| pod.metadata.deletion_timestamp.is_none());
+            held.count() == RUNS - between
+        })
+        .await?;
+    let gates = custom_runs(scene);
+    while gates.list(&ListParams::default()).await?.items.len() < between {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    Ok(())
+}
+
+fn custom_runs(scene: &Scene<'_>) -> kube::Api<DynamicObject> {
+    let kind = ApiResource::from_gvk(&GroupVersionKind::gvk("tekton.dev", "v1beta1", "CustomRun"));
+    kube::Api::namespaced_with(scene.client.clone(), &scene.namespace, &kind)
+}
+
+/// Opens every gate.
+async fn open(scene: &Scene<'_>) -> Outcome {
+    let succeeded = json!({"status": {"conditions": [{
+        "type": "Succeeded", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z",
+    }]}});
+    let gates = custom_runs(scene).list(&ListParams::default()).await?;
+    stream::iter(gates.items)
+        .map(async |gate| {
+            let path = format!("tekton.dev/v1beta1/customruns/{}/status", gate.name_any());
+            scene.send("PATCH", &path, &succeeded).await?.accepted()
+        })
+        .buffer_unordered(AT_ONCE)
+        .try_for_each(async |_| Ok(()))
+        .await
+}
+
+/// Lets the held tasks end, as often as it takes: those that the drain killed are tried again, and held again.
+async fn end_held(scene: &Scene<'_>) -> Outcome {
+    for round in 1.. {
+        let duration = format!("{round}ms");
+        let now = json!({"metadata": {"annotations": {DURATION_ANNOTATION: duration}}});
+        let now = Patch::Merge(now);
+        let pods = scene.api::<Pod>();
+        let held = pods.list(&ListParams::default()).await?.items.into_iter();
+        let held = held.filter(|pod| is_of_task(pod, "one") && !has_ended(pod));
+        stream::iter(held)
+            .map(async |pod| {
+                let name = pod.name_any();
+                match pods.patch(&name, &PatchParams::default(), &now).await {
+                    Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+                    patched => patched.map(drop),
+                }
+            })
+            .buffer_unordered(AT_ONCE)
+            .try_for_each(async |()| Ok(()))
+            .await?;
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    Ok(())
+}
+
+/// Waits until each run has succeeded. How long they take all together depends on the machine; that some more are done every
+/// two minutes does not.
+async fn all_succeed(scene: &Scene<'_>) -> Outcome {
+    let with = |runs: &[Arc<PipelineRun>], wanted: &[&str]| {
+        let is = |run: &&Arc<PipelineRun>| {
+            succeeded(run).is_some_and(|succeeded| wanted.contains(&succeeded))
+        };
+        runs.iter().filter(is).count()
+    };
+    let mut expected = 0;
+    while expected < RUNS {
+        expected = (expected + 5).min(RUNS);
+        let what = format!("are done, {expected} of {RUNS}");
+        let runs = scene
+            .until_all::<PipelineRun>(&what, |runs| with(runs, &["True", "False"]) >= expected)
+            .await?;
+        for run in runs.iter().filter(|run| succeeded(run) == Some("False")) {
+            let conditions = run.status.get("conditions");
+            anyhow::bail!("run {} did not succeed: {conditions:?}", run.name_any());
+        }
+        expected = with(&runs, &["True"]);
+    }
+    Ok(())
+}
+
+/// Asks that every task that was not over before the drain succeeded on the other node. The drain took the pods of the rest.
+async fn assert_elsewhere(scene: &Scene<'_>) -> Outcome {
+    let mut tasks = BTreeSet::new();
+    for pod in scene.objects().await?.task_pods {
+        let of = |key: &str| label(&pod, key).to_owned();
+        let task = (of("tekton.dev/pipelineRun"), of("tekton.dev/pipelineTask"));
+        ensure!(node(&pod) == Some(NEW), "{task:?} on {:?}", node(&pod));
+        if pods::phase(&pod) == PodPhase::Succeeded {
+            tasks.insert(task);
+        }
+    }
+    for number in 0..RUNS {
+        let later = if is_between_tasks(number) {
+            &["two"][..]
+        } else {
+            &["one", "two"]
+        };
+        for task in later {
+            let task = (format!("run-{number}"), (*task).to_owned());
+            ensure!(tasks.contains(&task), "{task:?} did not succeed on {NEW}");
+        }
+    }
+    Ok(())
+}
+
+/// Requests of our services by verb and what they were about, watches and Leases aside, which come and go by the clock.
+fn asked(requests: &[Request]) -> BTreeMap<(String, String), usize> {
+    let mut table = BTreeMap::new();
+    for request in requests {
+        let ours = Service::ALL.into_iter().any(|of| request.is_by(of));
+        if !ours || request.verb == "watch" || request.object.resource == "leases" {
+            continue;
+        }
+        let key = (request.verb.clone(), request.object.resource.clone());
+        *table.entry(key).or_default() += 1;
+    }
+    table
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a few thousand at most")]
+fn a_run(requests: usize) -> f64 {
+    requests as f64 / RUNS as f64
+}
+
+fn print(title: &str, table: &BTreeMap<(String, String), usize>) {
+    eprintln!("{title}: {:.2} a run", a_run(table.values().sum()));
+    for ((verb, object), count) in table {
+        eprintln!("  {:5.2} {verb} {object}", a_run(*count));
+    }
+}
+
+#[test]
+fn n1_a_node_drained_with_fifty_runs_on_it_costs_a_few_requests_a_run() -> Outcome {
+    on_two_nodes(async |scene| {
+        // The drain lets go of volumes a moment before or after the placeholder has them: whose they are meanwhile is for
+        // the kubelets, which are simulated here. So these runs are in a namespace on which the history gives no verdict.
+        let scene = scene.stack.scene().await?;
+        scene.cordon(NEW, true).await?;
+        stream::iter(0..RUNS)
+            .map(async |number| scene.submit(two(number)).await)
+            .buffer_unordered(AT_ONCE)
+            .try_for_each(async |_| Ok(()))
+            .await?;
+        all_under_way(&scene).await?;
+        scene.cordon(NEW, false).await?;
+
+        let mark = scene.mark()?;
+        let since = Instant::now();
+        let drain = [
+            "drain",
+            OLD,
+            "--ignore-daemonsets",
+            "--delete-emptydir-data",
+        ];
+        let drain = [&drain[..], &["--force", "--timeout=5m"]].concat();
+        kubectl(&scene.stack.bed, &drain).await?;
+        eprintln!("drained after {:?}", since.elapsed());
+        scene
+            .until_all::<Pod>("have their placeholders elsewhere", |pods| {
+                let elsewhere = |pod: &&Arc<Pod>| {
+                    let alive = pod.metadata.deletion_timestamp.is_none();
+                    is_placeholder(pod) && alive && node(pod) == Some(NEW)
+                };
+                pods.iter().filter(elsewhere).count() == RUNS
+            })
+            .await?;
+        eprintln!("all placeholders elsewhere after {:?}", since.elapsed());
+        print("to leave the node", &asked(&scene.requests_since(mark)?));
+
+        open(&scene).await?;
+        tokio::select! {
+            ended = all_succeed(&scene) => ended?,
+            told = end_held(&scene) => told?,
+        }
+        assert_elsewhere(&scene).await?;
+        scene.nothing_left_but(&[]).await?;
+        let all = asked(&scene.requests_since(mark)?);
+        print("until all were gone", &all);
+        let mut by_verb = BTreeMap::<&str, usize>::new();
+        for ((verb, _), count) in &all {
+            *by_verb.entry(verb).or_default() += count;
+        }
+        for (verb, count) in by_verb {
+            let bound = BOUNDS.iter().find(|(of, _)| *of == verb);
+            let bound = bound.map_or(0.0, |(_, bound)| *bound);
+            let count = a_run(count);
+            ensure!(count <= bound, "{verb}: {count:.2} a run, bound {bound}");
+        }
+        Ok(())
+    })
+}
