@@ -122,21 +122,21 @@ impl Fault {
     }
 
     /// The services that end by themselves because of it: who stood still knows too little to go on, unless it keeps nothing
-    /// of the cluster, and who cannot renew its Lease has lost it. `None` where that depends on how long others take.
-    pub fn ends(self) -> Option<BTreeSet<Service>> {
+    /// of the cluster, and who cannot renew its Lease has lost it.
+    pub fn ends(self) -> BTreeSet<Service> {
         match self {
-            Self::Paused(Service::AffinityPlanner) | Self::Killed(_) => Some(BTreeSet::new()),
-            Self::Paused(service) => Some(BTreeSet::from([service])),
+            Self::Paused(Service::AffinityPlanner)
+            | Self::Killed(_)
+            | Self::ApiServerRestarted
+            | Self::EtcdSlow => BTreeSet::new(),
+            Self::Paused(service) => BTreeSet::from([service]),
             Self::Cut(link) => match (link.from, link.to) {
                 (
                     Peer::Service(led @ (Service::PlaceholderManager | Service::Watcher)),
                     Peer::ApiServer,
-                ) => Some(BTreeSet::from([led])),
-                _ => Some(BTreeSet::new()),
+                ) => BTreeSet::from([led]),
+                _ => BTreeSet::new(),
             },
-            // A Lease is renewed in good time all the same.
-            Self::EtcdSlow => Some(BTreeSet::new()),
-            Self::ApiServerRestarted => None,
         }
     }
 }

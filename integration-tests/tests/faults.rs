@@ -135,15 +135,11 @@ async fn befall(
     tokio::try_join!(created, ended, lasted)?;
 
     see_through(scene).await?;
-    if let Some(expected) = fault.ends() {
-        let settled = restarted.wait_for(|ended| ended.is_superset(&expected));
-        let in_time = timeout(PATIENCE, settled).await.is_ok();
-        let ended = restarted.borrow().clone();
-        ensure!(
-            in_time && ended == expected,
-            "{ended:?} have ended by themselves, not {expected:?}"
-        );
-    }
+    // On a machine that is busy enough others lose their Leases as well, and are started again.
+    let expected = fault.ends();
+    let ended = restarted.wait_for(|ended| ended.is_superset(&expected));
+    let ended = timeout(PATIENCE, ended).await;
+    drop(ended.with_context(|| format!("{expected:?} should have ended by itself"))??);
     stack.services.wait_ready().await?;
     stack.bed.check()
 }
