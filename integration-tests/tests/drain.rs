@@ -96,7 +96,7 @@ fn two(number: usize) -> Run {
 }
 
 fn is_between_tasks(number: usize) -> bool {
-    number % 2 == 0
+    number.is_multiple_of(2)
 }
 
 fn label<'a>(pod: &'a Pod, key: &str) -> &'a str {
@@ -191,7 +191,8 @@ async fn all_succeed(scene: &Scene<'_>) -> Outcome {
         let runs = scene
             .until_all::<PipelineRun>(&what, |runs| with(runs, &["True", "False"]) >= expected)
             .await?;
-        for run in runs.iter().filter(|run| succeeded(run) == Some("False")) {
+        let mut failed = runs.iter().filter(|run| succeeded(run) == Some("False"));
+        if let Some(run) = failed.next() {
             let conditions = run.status.get("conditions");
             anyhow::bail!("run {} did not succeed: {conditions:?}", run.name_any());
         }

@@ -2,22 +2,23 @@
 //! by node selector, so that it takes nobody else's from under them.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, bail, ensure};
 use coscheduler_kubernetes::pipeline_run::PipelineRun;
+use futures::future::try_join_all;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use integration_tests::look::{is_placeholder, node};
 use integration_tests::nodes::NodeEvent;
 use integration_tests::runs::{Run, run};
 use integration_tests::stack::Stack;
 use integration_tests::{Scene, alone, shared_on};
-use k8s_openapi::api::core::v1::Pod;
-use kube::ResourceExt as _;
+use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use kube::api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, Patch, PatchParams};
 use kube::runtime::wait::await_condition;
-use serde_json::json;
+use kube::{Api, ResourceExt as _};
+use serde_json::{Value, json};
 use testbed::services::Service;
 use testbed::{
     CUSTOM_STATUS, Config, LOCAL_STORAGE_CLASS, MOVABLE_STORAGE_CLASS, STATUS_ANNOTATION,
@@ -92,9 +93,16 @@ async fn at_gate(scene: &Scene<'_>) -> Outcome {
     let there = await_condition(api, "three-gate", |gate: Option<&DynamicObject>| {
         gate.is_some()
     });
-    let there = tokio::time::timeout(Duration::from_secs(120), there).await;
-    there.context("the run does not come to its gate")??;
-    Ok(())
+    match tokio::time::timeout(Duration::from_secs(120), there).await {
+        Ok(there) => {
+            there?;
+            Ok(())
+        }
+        Err(_) => bail!(
+            "the run does not come to its gate\n{:#?}",
+            scene.objects().await
+        ),
+    }
 }
 
 async fn open(scene: &Scene<'_>) -> Outcome {
@@ -149,7 +157,13 @@ async fn each<C: Copy>(
         .map(async |case| {
             let scene = stack.scene().await?;
             scene.pool(2).await?;
-            check(&scene, case).await
+            check(&scene, case).await?;
+            // Of the nodes that are not ready, Kubernetes evicts from one every ten seconds: nobody is to wait for these.
+            for number in 1..=2 {
+                let path = format!("/api/v1/nodes/{}", scene.pool_node(number));
+                scene.send_to("DELETE", &path, &json!({})).await?;
+            }
+            Ok(())
         })
         .buffer_unordered(AT_ONCE)
         .try_collect()
@@ -235,33 +249,64 @@ async fn during(scene: &Scene<'_>, event: NodeEvent, mode: &str) -> Outcome {
     scene.nothing_left_but(&[]).await
 }
 
+/// What kills the tasks on a node sooner or later.
+const KILLING: [NodeEvent; 3] = [
+    NodeEvent::NoExecute,
+    NodeEvent::NotReady,
+    NodeEvent::Deletion,
+];
+
 #[test]
 fn n1_a_task_that_its_node_kills_is_tried_again_elsewhere() -> Outcome {
     shared(async |scene| {
-        each(scene.stack, MODES, async |scene, mode| {
-            killed(scene, mode).await.with_context(|| mode.to_owned())
+        let cases = with_every_mode(&KILLING);
+        each(scene.stack, cases, async |scene, (event, mode)| {
+            killed(scene, event, mode)
+                .await
+                .with_context(|| format!("{event} in mode {mode}"))
         })
         .await
     })
 }
 
-async fn killed(scene: &Scene<'_>, mode: &str) -> Outcome {
-    let run = three(scene, mode, MOVABLE_STORAGE_CLASS).lasting("one", 5);
+async fn killed(scene: &Scene<'_>, event: NodeEvent, mode: &str) -> Outcome {
+    // Kubernetes gives pods five minutes on a node that is not ready unless they say otherwise.
+    let shortly = json!({"tolerations": [{
+        "key": "node.kubernetes.io/not-ready",
+        "operator": "Exists",
+        "effect": "NoExecute",
+        "tolerationSeconds": 1,
+    }]});
+    let run = three(scene, mode, MOVABLE_STORAGE_CLASS)
+        .in_pool_with(scene, shortly)
+        .held("one");
     let mut run = run.into_json();
     run["spec"]["pipelineSpec"]["tasks"][0]["retries"] = 1.into();
     scene
         .send("POST", "tekton.dev/v1/pipelineruns", &run)
         .await?
         .accepted()?;
-    let one = running(scene, "one").await?;
-    let old = node_of(&one);
-    // Kubernetes itself deletes what runs there.
-    scene.strike(&old, NodeEvent::NoExecute).await?;
+    let first = running(scene, "one").await?;
+    let old = node_of(&first);
+    // Kubernetes itself deletes what runs there: after a NoExecute taint at once, after a deletion within a minute.
+    scene.strike(&old, event).await?;
     let after = scene.moved_from(&old).await?;
+    scene
+        .until_all::<Pod>("have task one tried again", |pods| {
+            let again = |pod: &Pod| {
+                let task = pod.labels().get("tekton.dev/pipelineTask");
+                task.is_some_and(|task| task == "one")
+                    && pod.uid() != first.uid()
+                    && pod.metadata.deletion_timestamp.is_none()
+            };
+            pods.iter().any(|pod| again(pod))
+        })
+        .await?;
+    scene.end("three", "one").await?;
     scene.succeeds("three").await?;
     let nodes = nodes_by_task(scene).await?;
     for task in ["one", "two", "three"] {
-        assert_eq!(nodes[task], [node_of(&after)], "{mode}: {task}");
+        assert_eq!(nodes[task], [node_of(&after)], "{event}, {mode}: {task}");
     }
     scene.nothing_left_but(&[]).await
 }
@@ -334,29 +379,11 @@ fn n1_a_pod_that_never_started_follows() -> Outcome {
                 .send("POST", "tekton.dev/v1/pipelineruns", &run)
                 .await?
                 .accepted()?;
-            let is_one = |pod: &Pod| {
-                let task = pod.labels().get("tekton.dev/pipelineTask");
-                task.is_some_and(|task| task == "one")
-            };
-            let bound = |other_than: &str| {
-                let other_than = other_than.to_owned();
-                move |pod: &Pod| is_one(pod) && node(pod).is_some_and(|node| node != other_than)
-            };
-            let first = bound("");
-            let pods = scene
-                .until_all::<Pod>("bind task one", |pods| pods.iter().any(|pod| first(pod)))
-                .await?;
-            let old = node_of(pods.iter().find(|pod| first(pod)).unwrap());
+            let old = node_of(&bound(scene, "one", "").await?);
             scene.cordon(&old, true).await?;
-            let again = bound(&old);
-            let pods = scene
-                .until_all::<Pod>("bind task one elsewhere", |pods| {
-                    pods.iter().any(|pod| again(pod))
-                })
-                .await?;
-            let one = pods.iter().find(|pod| again(pod)).unwrap();
+            let one = bound(scene, "one", &old).await?;
             let after = scene.moved_from(&old).await?;
-            assert_eq!(node(one), node(&after), "{mode}");
+            assert_eq!(node(&one), node(&after), "{mode}");
             let starts = json!({"metadata": {"annotations": {STATUS_ANNOTATION: null}}});
             let params = PatchParams::default();
             scene
@@ -479,70 +506,260 @@ fn n1_a_node_that_turned_bad_while_nobody_looked_is_evacuated() -> Outcome {
     })
 }
 
-/// Seconds from the node event until a placeholder is bound to another node, of a run at its gate; `None` where none is.
-async fn seconds(scene: &Scene<'_>, event: NodeEvent) -> anyhow::Result<Option<f64>> {
-    scene.pool(2).await?;
-    let mut run = gated(scene, "pipelineruns", MOVABLE_STORAGE_CLASS).into_json();
-    run["metadata"]["annotations"] = json!({});
-    scene
-        .send("POST", "tekton.dev/v1/pipelineruns", &run)
-        .await?
-        .accepted()?;
-    at_gate(scene).await?;
-    let old = node_of(&scene.placeholder().await?.1);
-    let since = Instant::now();
-    scene.strike(&old, event).await?;
-    let moved = tokio::time::timeout(PATIENCE, scene.moved_from(&old)).await;
-    let seconds = match moved {
-        Ok(moved) => {
-            moved?;
-            Some(since.elapsed().as_secs_f64())
+/// Lets nobody hear of a node any more: its Lease is somebody else's, who never renews it.
+async fn silence(scene: &Scene<'_>, node: &str) -> Outcome {
+    let custom = json!({"metadata": {"annotations": {STATUS_ANNOTATION: CUSTOM_STATUS}}});
+    let path = format!("/api/v1/nodes/{node}");
+    scene.send_to("PATCH", &path, &custom).await?.accepted()?;
+    let path = format!("/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/{node}");
+    let taken = json!({"spec": {"holderIdentity": "nobody", "leaseDurationSeconds": 3600}});
+    scene.send_to("PATCH", &path, &taken).await?.accepted()?;
+    Ok(())
+}
+
+#[test]
+fn n1_a_node_that_falls_silent_is_left_once_kubernetes_says_so() -> Outcome {
+    shared(async |scene| {
+        each(scene.stack, MODES, async |scene, mode| {
+            let run = gated(scene, mode, MOVABLE_STORAGE_CLASS);
+            scene.submit(run).await?;
+            at_gate(scene).await?;
+            let old = node_of(&scene.placeholder().await?.1);
+            let since = Instant::now();
+            silence(scene, &old).await?;
+            let after = scene.moved_from(&old).await?;
+            println!("{mode}: bound elsewhere after {:?}", since.elapsed());
+            open(scene).await?;
+            scene.succeeds("three").await?;
+            let nodes = nodes_by_task(scene).await?;
+            for task in ["two", "three"] {
+                assert_eq!(nodes[task], [node_of(&after)], "{mode}: {task}");
+            }
+            let told = scene.told("three", "PodEvacuated").await?;
+            let unreachable = |(_, message): &(String, String)| message.contains("unreachable");
+            ensure!(told.iter().any(unreachable), "{mode}: {told:?}");
+            scene.nothing_left_but(&[]).await
+        })
+        .await
+    })
+}
+
+/// Lets pipelines be in pipelines, and waits until that is so.
+async fn allow_nesting(scene: &Scene<'_>, nested: &Value) -> Outcome {
+    let flags: Api<ConfigMap> = Api::namespaced(scene.client.clone(), "tekton-pipelines");
+    let alpha = Patch::Merge(json!({"data": {"enable-api-fields": "alpha"}}));
+    flags
+        .patch("feature-flags", &PatchParams::default(), &alpha)
+        .await?;
+    let dry_run = "tekton.dev/v1/pipelineruns?dryRun=All";
+    let taken = async {
+        while scene.send("POST", dry_run, nested).await?.code >= 300 {
+            tokio::time::sleep(Duration::from_millis(100)).await;
         }
-        Err(_) => None,
+        anyhow::Ok(())
     };
-    let runs = scene.api::<PipelineRun>();
-    runs.delete("three", &DeleteParams::background()).await?;
-    Ok(seconds)
+    tokio::time::timeout(PATIENCE, taken).await?
+}
+
+#[test]
+fn n1_pods_of_a_pipeline_in_a_pipeline_follow() -> Outcome {
+    let config = Config {
+        nodes: 1,
+        ..Config::default()
+    };
+    alone(config, async |scene| {
+        scene.pool(2).await?;
+        let mut run = first(scene, "pipelineruns", MOVABLE_STORAGE_CLASS).into_json();
+        run["metadata"]["annotations"] = json!({});
+        let task = |name: &str, annotations: &Value, after: &[&str]| {
+            json!({"name": name, "runAfter": after, "taskSpec": {
+                "metadata": {"annotations": annotations},
+                "steps": [{"name": "step", "image": "example/image", "command": ["true"]}],
+            }})
+        };
+        let never = json!({STATUS_ANNOTATION: CUSTOM_STATUS});
+        let tasks = [
+            task("early", &never, &[]),
+            task("late", &json!({}), &["early"]),
+        ];
+        run["spec"]["pipelineSpec"]["tasks"]
+            .as_array_mut()
+            .unwrap()
+            .push(json!({"name": "inner", "runAfter": ["one"], "pipelineSpec": {"tasks": tasks}}));
+        allow_nesting(scene, &run).await?;
+        scene
+            .send("POST", "tekton.dev/v1/pipelineruns", &run)
+            .await?
+            .accepted()?;
+        let old = node_of(&bound(scene, "early", "").await?);
+        scene.cordon(&old, true).await?;
+        let early = bound(scene, "early", &old).await?;
+        let new = node_of(&scene.moved_from(&old).await?);
+        assert_eq!(node_of(&early), new);
+        let starts = json!({"metadata": {"annotations": {STATUS_ANNOTATION: null}}});
+        let pods = scene.api::<Pod>();
+        pods.patch(
+            &early.name_any(),
+            &PatchParams::default(),
+            &Patch::Merge(starts),
+        )
+        .await?;
+        scene.succeeds("three").await?;
+        let nodes = nodes_by_task(scene).await?;
+        for task in ["early", "late"] {
+            assert_eq!(nodes[task], std::slice::from_ref(&new), "{task}");
+        }
+        let told = scene.told("three", "PodEvacuated").await?;
+        let of_early = |(_, message): &(String, String)| message.contains("early");
+        ensure!(told.iter().any(of_early), "{told:?}");
+        scene.nothing_left_but(&[]).await
+    })
+}
+
+/// Waits until a task's pod is bound to another node than that, and answers it.
+async fn bound(scene: &Scene<'_>, task: &str, other_than: &str) -> anyhow::Result<Pod> {
+    let is_bound = |pod: &Pod| {
+        let of = pod.labels().get("tekton.dev/pipelineTask");
+        of.is_some_and(|of| of == task) && node(pod).is_some_and(|node| node != other_than)
+    };
+    let what = format!("have task {task} bound to another node than {other_than:?}");
+    let pods = scene
+        .until_all::<Pod>(&what, |pods| pods.iter().any(|pod| is_bound(pod)))
+        .await?;
+    let pod = pods.iter().find(|pod| is_bound(pod));
+    Ok(pod.context("it has gone")?.as_ref().clone())
+}
+
+/// How often each case is measured. `TIMES=20` takes a quarter of an hour.
+fn times() -> anyhow::Result<usize> {
+    match std::env::var("TIMES") {
+        Ok(times) => times.parse().context("TIMES is no number"),
+        Err(_) => Ok(2),
+    }
+}
+
+/// Runs at their gates, as often as each case is measured in each of `modes`; in the one of Tekton's own flag where they do
+/// not choose one.
+async fn measured<'a>(
+    stack: &'a Stack,
+    event: NodeEvent,
+    modes: &[&'static str],
+    chosen: bool,
+) -> anyhow::Result<Vec<(&'static str, Measured<'a>)>> {
+    let times = times()?;
+    let cases = modes.iter().flat_map(|mode| vec![*mode; times]);
+    stream::iter(cases)
+        .map(async |mode| {
+            let scene = stack.scene().await?;
+            scene.pool(2).await?;
+            let mut run = gated(&scene, mode, MOVABLE_STORAGE_CLASS).into_json();
+            if !chosen {
+                run["metadata"]["annotations"] = json!({});
+            }
+            scene
+                .send("POST", "tekton.dev/v1/pipelineruns", &run)
+                .await?
+                .accepted()?;
+            at_gate(&scene).await?;
+            let old = node_of(&scene.placeholder().await?.1);
+            Ok((mode, Measured { scene, event, old }))
+        })
+        .buffer_unordered(AT_ONCE)
+        .try_collect()
+        .await
+}
+
+/// A run at its gate, the node of its placeholder, and what is to happen to that.
+struct Measured<'a> {
+    scene: Scene<'a>,
+    event: NodeEvent,
+    old: String,
+}
+
+impl Measured<'_> {
+    /// Seconds from the node event until a placeholder is bound to another node; infinitely many where none is.
+    async fn seconds(&self) -> anyhow::Result<f64> {
+        let Self { scene, event, old } = self;
+        let since = Instant::now();
+        scene.strike(old, *event).await?;
+        let moved = tokio::time::timeout(PATIENCE, scene.moved_from(old)).await;
+        let seconds = since.elapsed().as_secs_f64();
+        let runs = scene.api::<PipelineRun>();
+        runs.delete("three", &DeleteParams::background()).await?;
+        match moved {
+            Ok(moved) => moved.map(|_| seconds),
+            Err(_) => Ok(f64::INFINITY),
+        }
+    }
+}
+
+fn print(event: NodeEvent, mode: &str, mut seconds: Vec<f64>) {
+    seconds.sort_by(f64::total_cmp);
+    let (p50, worst) = (seconds[seconds.len() / 2], seconds[seconds.len() - 1]);
+    let count = seconds.len();
+    let stayed = seconds
+        .iter()
+        .filter(|seconds| seconds.is_infinite())
+        .count();
+    println!(
+        "{event}, {mode}: p50 {p50:.2} s, worst {worst:.2} s of {count}, {stayed} not within {PATIENCE:?}"
+    );
 }
 
 #[test]
 fn n1_seconds_until_a_placeholder_is_bound_elsewhere() -> Outcome {
-    shared(async |scene| {
-        let mut all = Vec::new();
+    let config = Config {
+        nodes: 1,
+        ..Config::default()
+    };
+    // On a stack of its own, so that no other test is in the way.
+    alone(config, async |scene| {
+        scene.stack.allow_overrides().await?;
         for event in NodeEvent::ALL {
-            let mut of_event = Vec::new();
-            for _ in 0..4 {
-                let scene = scene.stack.scene().await?;
-                let seconds = seconds(&scene, event).await?;
-                of_event.push(seconds.with_context(|| format!("{event}: not moved"))?);
+            let mut of_modes = BTreeMap::<_, Vec<_>>::new();
+            for (mode, case) in measured(scene.stack, event, &MODES, true).await? {
+                let seconds = case.seconds().await?;
+                ensure!(seconds.is_finite(), "{event}, {mode}: not moved");
+                of_modes.entry(mode).or_default().push(seconds);
             }
-            println!("{event}: {of_event:.2?} s");
-            all.extend(of_event);
+            for (mode, seconds) in of_modes {
+                print(event, mode, seconds);
+            }
         }
-        all.sort_by(f64::total_cmp);
-        let (p50, worst) = (all[all.len() / 2], all[all.len() - 1]);
-        println!("of {}: p50 {p50:.2} s, worst {worst:.2} s", all.len());
         Ok(())
     })
 }
 
 #[test]
 fn n1_the_same_with_tektons_built_in_assistant() -> Outcome {
-    let config = Config {
-        nodes: 1,
-        tekton_coschedule: "pipelineruns".to_owned(),
-        ..Config::default()
+    // Each of them takes minutes.
+    let modes = match std::env::var("TIMES") {
+        Ok(_) => &MODES[..],
+        Err(_) => &["pipelineruns"],
     };
-    alone(config, async |scene| {
-        stream::iter(NodeEvent::ALL)
-            .map(async |event| {
-                let scene = scene.stack.scene().await?;
-                let seconds = seconds(&scene, event).await?;
-                println!("{event}: {seconds:.2?} s");
-                anyhow::Ok(())
-            })
-            .buffer_unordered(AT_ONCE)
-            .try_collect()
-            .await
-    })
+    for mode in modes {
+        let config = Config {
+            nodes: 1,
+            tekton_coschedule: (*mode).to_owned(),
+            ..Config::default()
+        };
+        alone(config, async |scene| {
+            let mut cases = Vec::new();
+            for event in NodeEvent::ALL {
+                cases.extend(measured(scene.stack, event, &[mode], false).await?);
+            }
+            // Most of them wait for nothing.
+            let seconds = cases.iter().map(async |(_, case)| case.seconds().await);
+            let seconds = try_join_all(seconds).await?;
+            let mut of_events = HashMap::<_, Vec<_>>::new();
+            for ((_, case), seconds) in cases.iter().zip(seconds) {
+                of_events.entry(case.event).or_default().push(seconds);
+            }
+            for (event, seconds) in of_events {
+                print(event, &format!("Tekton's {mode}"), seconds);
+            }
+            Ok(())
+        })?;
+    }
+    Ok(())
 }
