@@ -124,17 +124,14 @@ impl Evacuation {
                 outcome = Outcome::Retry;
                 continue;
             }
-            if !self
+            let evicted = self
                 .objects
                 .evict(&itself.namespace, pod, eviction.at_once)
-                .await?
-            {
-                // It has changed since: the watch will say how.
-                continue;
-            }
-            if bound.role == Role::Placeholder {
+                .await?;
+            if evicted && bound.role == Role::Placeholder {
                 self.moved(key, &name);
             }
+            // If it has changed since, Kubernetes has deleted it, or it is evicted at the next look: it leaves all the same.
             self.tell(key, itself, pod, node, &eviction).await?;
         }
         Ok(outcome)

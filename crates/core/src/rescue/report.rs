@@ -1,12 +1,15 @@
 //! What is in the way of a pod that nothing can be done for, in words that stay the same while the cause does: an Event is
-//! written once for each text.
+//! written once for each text. So they neither name nodes nor count them: others come and go.
 
-use super::room::{Obstacle, Room};
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::room::{Lack, Obstacle, Room};
 use super::{Action, Contention, Decision, MOVES, isolated, ranked};
+use crate::evacuate::Node;
 use crate::plan::{Reason, ReasonCode};
 
-/// Nodes that a message names.
-const NAMED: usize = 3;
+/// Obstacles that a message tells of.
+const TOLD: usize = 3;
 
 /// Says what is in the way: first what would be even if every node were empty.
 pub(super) fn report(contention: &Contention<'_>) -> Decision {
@@ -89,15 +92,10 @@ fn refused(contention: &Contention<'_>) -> Option<Reason> {
 }
 
 fn full(contention: &Contention<'_>) -> Reason {
-    let together = |room: &&Room| counted(contention, &room.emptied()).is_none();
-    let fitting = contention.rooms.iter().filter(together);
-    let mut fitting: Vec<_> = fitting.map(|room| room.node.name.clone()).collect();
-    fitting.sort();
     let message = format!(
-        "the nodes that take {} and placeholder {} are full, or kept by isolated runs: {}; the run goes on once one has room",
+        "every node that takes {} and placeholder {} is full, or kept by an isolated run; the run goes on once one has room",
         pod(contention),
-        contention.placeholder.name,
-        listed(&fitting)
+        contention.placeholder.name
     );
     Reason::new(ReasonCode::NodesFull, message)
 }
@@ -118,41 +116,62 @@ fn pod(contention: &Contention<'_>) -> String {
     }
 }
 
-/// The obstacles of the nodes, the first few by name, those first that are the least in the way; `None` where one has none.
+/// What is in the way of a pod on every node, those first that are the least; `None` where one takes it.
 fn every_node(rooms: &[Room], obstacle: impl Fn(&Room) -> Option<Obstacle>) -> Option<String> {
-    let obstacles = rooms.iter();
-    let obstacles: Option<Vec<_>> = obstacles
-        .map(|room| {
-            let obstacle = obstacle(room)?;
-            let text = format!("{}: {obstacle}", room.node.name);
-            Some((distance(&obstacle), text))
-        })
-        .collect();
-    let mut obstacles = obstacles?;
-    obstacles.sort();
+    let foremost = |room: &Room| match obstacle(room)? {
+        // What would be in the way of a node that turns nobody away says more.
+        Obstacle::Misplaced(cause) => {
+            let hidden = obstacle(&welcoming(room));
+            hidden.or(Some(Obstacle::Misplaced(cause)))
+        }
+        obstacle => Some(obstacle),
+    };
+    let obstacles: Option<Vec<_>> = rooms.iter().map(foremost).collect();
+    let obstacles = obstacles?;
     if obstacles.is_empty() {
         return Some("there is no node".to_owned());
     }
-    let texts: Vec<_> = obstacles.into_iter().map(|(_, text)| text).collect();
-    Some(listed(&texts))
+    let mut told = BTreeSet::new();
+    // Of the nodes that have too little of something, the one that has the most.
+    let mut lacks: BTreeMap<String, Lack> = BTreeMap::new();
+    for obstacle in obstacles {
+        match obstacle {
+            Obstacle::Lacks(lack) => {
+                let most = lacks
+                    .entry(lack.resource.clone())
+                    .or_insert_with(|| lack.clone());
+                most.allocatable = most.allocatable.max(lack.allocatable);
+            }
+            obstacle => {
+                told.insert((distance(&obstacle), obstacle.to_string()));
+            }
+        }
+    }
+    for lack in lacks.into_values().map(Obstacle::Lacks) {
+        told.insert((distance(&lack), lack.to_string()));
+    }
+    let told: Vec<_> = told.into_iter().map(|(_, text)| text).take(TOLD).collect();
+    Some(told.join("; "))
 }
 
 /// How far a node is from taking a pod.
 fn distance(obstacle: &Obstacle) -> u8 {
     match obstacle {
-        Obstacle::Refused | Obstacle::Isolated => 0,
+        Obstacle::Refused | Obstacle::Isolated | Obstacle::Misplaced(_) => 0,
         Obstacle::Lacks(_) => 1,
         Obstacle::OutOfReach(_) => 2,
-        Obstacle::Misplaced(_) => 3,
-        Obstacle::NotSelected => 4,
+        Obstacle::NotSelected => 3,
     }
 }
 
-fn listed(items: &[String]) -> String {
-    let named = &items[..items.len().min(NAMED)];
-    let named = named.join("; ");
-    match items.len().saturating_sub(NAMED) {
-        0 => named,
-        more => format!("{named}; and {more} more"),
+/// The node as if it turned nobody away.
+fn welcoming(room: &Room) -> Room {
+    Room {
+        node: Node {
+            unschedulable: false,
+            taints: Vec::new(),
+            ..room.node.clone()
+        },
+        ..room.clone()
     }
 }

@@ -197,7 +197,7 @@ fn n2_a_full_node_is_left_for_one_that_takes_placeholder_and_pod() {
         }])
     };
     check(&pods(3), &to(&["node-2"]), moved, "");
-    check(&pods(2), &Action::Report, ReasonCode::NodesFull, "node-2");
+    check(&pods(2), &Action::Report, ReasonCode::NodesFull, "full");
     let cordoned = Room {
         node: Node {
             unschedulable: true,
@@ -206,7 +206,22 @@ fn n2_a_full_node_is_left_for_one_that_takes_placeholder_and_pod() {
         ..enough.clone()
     };
     let fits_none = ReasonCode::PodFitsNoNode;
-    check(&of(&[cordoned]), &Action::Report, fits_none, "cordoned");
+    check(
+        &of(std::slice::from_ref(&cordoned)),
+        &Action::Report,
+        fits_none,
+        "cordoned",
+    );
+    // Nodes that would not help are not told of, whatever becomes of them.
+    let told = |rooms: &[Room]| rescue(&of(rooms).contention()).reason.message;
+    let other = Room {
+        node: Node {
+            name: "node-3".to_owned(),
+            ..cordoned.node.clone()
+        },
+        ..room("node-3", 500, 0)
+    };
+    assert_eq!(told(&[cordoned.clone(), other]), told(&[cordoned]));
 }
 
 #[test]
@@ -312,8 +327,7 @@ fn n2_a_pod_is_let_go_only_without_shared_claims_and_outside_isolation() {
         &too_large,
         &Action::Report,
         none,
-        "no node takes pod build-pod (cpu 64): node-1: the node has cpu 1, and 64 is asked for; node-2: the node has cpu 4, \
-         and 64 is asked for",
+        "no node takes pod build-pod (cpu 64): the node has cpu 4, and 64 is asked for",
     );
 }
 
@@ -491,7 +505,7 @@ fn n2_selectors_taints_and_affinity_are_honoured_for_both() {
         let case = case(&rooms, change);
         check(&case, &to(&["node-3"]), ReasonCode::PlaceholderMoved, "");
     }
-    // The nearest are named.
+    // The least obstacle comes first.
     let mut far: Vec<_> = (1..9)
         .map(|number| room(&format!("node-{number}"), 9000, 50))
         .collect();
@@ -501,7 +515,8 @@ fn n2_selectors_taints_and_affinity_are_honoured_for_both() {
         case.pod.needs.selector = [("size".to_owned(), "s".to_owned())].into();
     });
     let code = ReasonCode::PodFitsNoNode;
-    let nearest = "(cpu 2): node-8: the node has cpu 1, and 2 is asked for; node-1: the pod does not select the node;";
+    let nearest =
+        "(cpu 2): the node has cpu 1, and 2 is asked for; the pod does not select the node";
     check(&far, &Action::Report, code, nearest);
     // An affinity without terms is met nowhere.
     let nowhere = case(&rooms, |case| case.pod.needs.terms = Some(Vec::new()));

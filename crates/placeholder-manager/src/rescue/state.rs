@@ -163,19 +163,23 @@ impl State {
         pod.wanted_since = None;
     }
 
-    /// Takes in that the autoscaler adds a node for a pod. The first such news counts: what goes on and on is no reason to wait
-    /// for ever.
+    /// Takes in that the autoscaler adds a node for a pod. The first news of either kind counts: what goes on and on is no
+    /// reason to wait for ever.
     pub(super) fn scale_up_triggered(&mut self, pod: &str) {
         let pod = self.pods.entry(pod.to_owned()).or_default();
-        pod.triggered.get_or_insert_with(Instant::now);
+        if pod.node_added.is_none() {
+            pod.triggered.get_or_insert_with(Instant::now);
+        }
     }
 
-    /// Takes in when a node was added last; as above.
+    /// Takes in when a node was added last, as above.
     pub(super) fn scale_up(&mut self, pod: &str, added: Option<Instant>, hold: Duration) {
         let recent = added.filter(|added| added.elapsed() < hold);
         if recent.is_some() {
             let pod = self.pods.entry(pod.to_owned()).or_default();
-            pod.node_added = pod.node_added.or(recent);
+            if pod.triggered.is_none() {
+                pod.node_added = pod.node_added.or(recent);
+            }
         }
     }
 
@@ -264,8 +268,13 @@ mod tests {
             state.scale_up("pod", Some(Instant::now()), hold);
             later(hold / 4).await;
         }
+        state.scale_up_triggered("pod");
         let scaling = state.scaling("pod", hold);
         assert_eq!(scaling.node_added, Some(5 * hold / 4));
+        assert_eq!(scaling.triggered, None, "one hold, not one after the other");
+        state.scale_up_triggered("another");
+        state.scale_up("another", Some(Instant::now()), hold);
+        assert_eq!(state.scaling("another", hold).node_added, None);
         let long_ago = Instant::now();
         later(hold).await;
         state.scale_up("other", Some(long_ago), hold);
