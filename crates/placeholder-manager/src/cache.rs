@@ -106,12 +106,15 @@ impl Cache {
         }))
     }
 
-    /// Takes in the answer to a write, unless the watch has said meanwhile that the object is gone.
+    /// Takes in the answer to a write, unless the watch has been faster: with a later version, or with the news that the
+    /// object is gone.
     pub(crate) fn refresh<K: Kind>(&self, object: K) {
         let Some(key) = object.run_key() else { return };
         let name = object.name().to_owned();
         self.update(&key, |run| {
-            if let Some(known) = K::slot(run).get_mut(&name) {
+            if let Some(known) = K::slot(run).get_mut(&name)
+                && !is_newer(known.version().1, object.version().1)
+            {
                 *known = Arc::new(object);
             }
         });

@@ -12,7 +12,7 @@ use coscheduler_core::teardown::auto_cleaned;
 use coscheduler_core::volumes::SeenClaim;
 use coscheduler_kubernetes::{claims, volumes};
 
-use super::{Cache, ObjectKey, Run, RunKey};
+use super::{Cache, Kind as _, ObjectKey, Run, RunKey, is_newer};
 
 /// The claims and volumes of the cluster, and the active runs that use each claim.
 #[derive(Debug, Default)]
@@ -136,7 +136,7 @@ impl Cache {
             index.claims.claims.insert(key.clone(), known);
             index.claims.concerned(&key)
         };
-        let run = super::Kind::run_key(&claim);
+        let run = claim.run_key();
         if claims::is_ours(&claim) {
             concerned.extend(self.apply(claim));
         } else if let Some(run) = run.filter(|run| self.knows(run)) {
@@ -151,6 +151,7 @@ impl Cache {
         let claim = self.as_made(claim);
         if let Some(key) = claim_key(&claim)
             && let Some(known) = self.write().claims.claims.get_mut(&key)
+            && !is_newer(known.version().1, claim.version().1)
         {
             *known = Arc::new(claim.clone());
         }
@@ -168,7 +169,7 @@ impl Cache {
             index.claims.claims.remove(&key);
             index.claims.concerned(&key)
         };
-        if super::Kind::run_key(&claim).is_some_and(|run| self.knows(&run)) {
+        if claim.run_key().is_some_and(|run| self.knows(&run)) {
             concerned.extend(self.delete(&claim));
         }
         concerned
@@ -220,7 +221,7 @@ impl Cache {
 
     /// A claim that was made for a run stays that run's: deleting the run with `--cascade=orphan` takes its owner away.
     fn as_made(&self, mut claim: PersistentVolumeClaim) -> PersistentVolumeClaim {
-        if super::Kind::run_key(&claim).is_none()
+        if claim.run_key().is_none()
             && let Some(key) = claim_key(&claim)
             && let Some(known) = self.read().claims.claims.get(&key)
             && known.metadata.uid == claim.metadata.uid

@@ -117,6 +117,38 @@ fn the_answer_to_a_write_does_not_bring_back_what_is_gone() {
     assert_eq!(cache.get(&key("u")).unwrap().stateful_sets.len(), 1);
 }
 
+/// The watch may be faster than the answer.
+#[test]
+fn the_answer_to_a_write_does_not_take_the_place_of_a_later_version() {
+    let version = |version: &str| {
+        let mut set = set("u");
+        set.metadata.resource_version = Some(version.to_owned());
+        set
+    };
+    let cache = Cache::default();
+    cache.apply(version("9"));
+    let known = || {
+        let run = cache.get(&key("u")).unwrap();
+        let set = run.stateful_sets.values().next().unwrap().clone();
+        set.metadata.resource_version.clone().unwrap()
+    };
+    for (answer, expect) in [("10", "10"), ("9", "10"), ("11", "11")] {
+        cache.refresh(version(answer));
+        assert_eq!(known(), expect);
+    }
+    let claim = |version: &str| -> PersistentVolumeClaim {
+        serde_json::from_value(json!({"metadata": {
+            "namespace": "ci", "name": "c", "uid": "c", "resourceVersion": version}}))
+        .unwrap()
+    };
+    cache.apply_claim(claim("9"));
+    for (answer, expect) in [("10", "10"), ("9", "10")] {
+        cache.refresh_claim(claim(answer));
+        let known = cache.claim("ci", "c").claim.unwrap();
+        assert_eq!(known.metadata.resource_version.as_deref(), Some(expect));
+    }
+}
+
 #[test]
 fn p6_pods_of_a_part_are_the_parents_even_once_the_part_itself_is_gone() {
     let part = |name: &str, uid: &str, parent: &str| {
