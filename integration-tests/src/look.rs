@@ -62,7 +62,7 @@ impl Scene<'_> {
     /// A description of the namespace where it does not end.
     pub async fn done(&self, name: &str) -> anyhow::Result<PipelineRun> {
         self.until(name, "is done", |run: Option<&PipelineRun>| {
-            run.is_some_and(|run| matches!(succeeded(run), Some("True" | "False")))
+            run.is_some_and(is_done)
         })
         .await?
         .context("the run is gone")
@@ -75,11 +75,7 @@ impl Scene<'_> {
     /// The run's condition where it failed.
     pub async fn succeeds(&self, name: &str) -> anyhow::Result<PipelineRun> {
         let run = self.done(name).await?;
-        ensure!(
-            succeeded(&run) == Some("True"),
-            "run {name} did not succeed: {:?}",
-            run.status.get("conditions")
-        );
+        assert_succeeded(&run)?;
         Ok(run)
     }
 
@@ -317,6 +313,26 @@ fn of_ours(event: &Event, run: &str) -> Option<(String, String)> {
 /// Status of the run's condition `Succeeded`.
 pub fn succeeded(run: &PipelineRun) -> Option<&str> {
     condition(run)?.get("status")?.as_str()
+}
+
+/// Whether the run is done, however it ended.
+pub fn is_done(run: &PipelineRun) -> bool {
+    matches!(succeeded(run), Some("True" | "False"))
+}
+
+/// Asks that a run that is done has succeeded.
+///
+/// # Errors
+///
+/// The run's conditions where it has not.
+pub fn assert_succeeded(run: &PipelineRun) -> anyhow::Result<()> {
+    ensure!(
+        succeeded(run) == Some("True"),
+        "run {} did not succeed: {:?}",
+        run.name_any(),
+        run.status.get("conditions")
+    );
+    Ok(())
 }
 
 /// The run's condition `Succeeded`.

@@ -9,12 +9,12 @@ use std::time::Duration;
 use anyhow::ensure;
 use coscheduler_kubernetes::pipeline_run::PipelineRun;
 use futures::future::try_join_all;
-use integration_tests::look::{claims, is_placeholder, node, succeeded};
+use integration_tests::look::{assert_succeeded, claims, is_done, is_placeholder, node};
 use integration_tests::runs::{Run, run};
 use integration_tests::{Scene, alone_with};
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod};
-use kube::api::{ListParams, Patch, PatchParams};
+use kube::api::{Patch, PatchParams};
 use kube::{Api, ResourceExt as _};
 use serde_json::json;
 use testbed::Config;
@@ -62,34 +62,20 @@ async fn submit(scene: &Scene<'_>, names: &[String]) -> Outcome {
 /// Waits until each has succeeded. How long they take all together depends on the machine; that some more are done every
 /// two minutes does not.
 async fn succeed(scene: &Scene<'_>, names: &[String]) -> Outcome {
-    let done = |runs: &[Arc<PipelineRun>]| {
-        let is_done = |run: &&Arc<PipelineRun>| {
-            names.contains(&run.name_any()) && matches!(succeeded(run), Some("True" | "False"))
-        };
-        runs.iter().filter(is_done).count()
+    let done = |runs: &[Arc<PipelineRun>]| -> Vec<Arc<PipelineRun>> {
+        let ours = runs.iter().filter(|run| names.contains(&run.name_any()));
+        ours.filter(|run| is_done(run)).cloned().collect()
     };
-    let mut expected = 0;
-    while expected < names.len() {
-        expected = (expected + 10).min(names.len());
+    let mut seen = Vec::new();
+    while seen.len() < names.len() {
+        let expected = (seen.len() + 10).min(names.len());
         let what = format!("are done, {expected} of {}", names.len());
         let runs = scene
-            .until_all::<PipelineRun>(&what, |runs| done(runs) >= expected)
+            .until_all(&what, |runs| done(runs).len() >= expected)
             .await?;
-        expected = done(&runs);
+        seen = done(&runs);
     }
-    for run in scene
-        .api::<PipelineRun>()
-        .list(&ListParams::default())
-        .await?
-    {
-        let name = run.name_any();
-        ensure!(
-            !names.contains(&name) || succeeded(&run) == Some("True"),
-            "run {name} did not succeed: {:?}",
-            run.status.get("conditions")
-        );
-    }
-    Ok(())
+    seen.iter().try_for_each(|run| assert_succeeded(run))
 }
 
 fn run_of(pod: &Pod) -> &str {

@@ -14,8 +14,7 @@ use coscheduler_kubernetes::complaints::About;
 use coscheduler_kubernetes::labels::is_ours;
 use coscheduler_kubernetes::{claims, volumes};
 
-use super::kind::is_newer;
-use super::{Cache, Kind as _, ObjectKey, Run, RunKey};
+use super::{Cache, Kind as _, ObjectKey, Run, RunKey, is_newer};
 
 /// The claims and volumes of the cluster, and the active runs that use each claim.
 #[derive(Debug, Default)]

@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context as _;
-use kube::config::{KubeConfigOptions, Kubeconfig};
 
 /// What to start, and against which cluster.
 #[derive(Clone, Debug)]
@@ -82,18 +81,7 @@ pub fn bin_dir() -> anyhow::Result<PathBuf> {
 /// # Errors
 /// If the file cannot be read or does not describe a cluster.
 pub async fn kube_client(kubeconfig: &Path) -> anyhow::Result<kube::Client> {
-    let config = kube_config(kubeconfig).await?;
-    kube::Client::try_from(config).with_context(|| kubeconfig_error(kubeconfig))
-}
-
-pub(super) async fn kube_config(kubeconfig: &Path) -> anyhow::Result<kube::Config> {
-    let act = || kubeconfig_error(kubeconfig);
-    let file = Kubeconfig::read_from(kubeconfig).with_context(act)?;
-    kube::Config::from_custom_kubeconfig(file, &KubeConfigOptions::default())
+    crate::control_plane::client(kubeconfig)
         .await
-        .with_context(act)
-}
-
-pub(super) fn kubeconfig_error(kubeconfig: &Path) -> String {
-    format!("failed to use kubeconfig {}", kubeconfig.display())
+        .with_context(|| format!("failed to use kubeconfig {}", kubeconfig.display()))
 }

@@ -8,9 +8,9 @@ use std::path::Path;
 
 use anyhow::Context as _;
 
-use super::config::{kube_config, kubeconfig_error};
 use super::{Ports, Service, Services};
 use crate::Balancer;
+use crate::control_plane::config;
 
 /// Who is at an end of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -82,12 +82,12 @@ impl Links {
     /// # Errors
     /// If the API server of the kubeconfig is known by a name: its certificate would not fit a balancer's address.
     pub(super) async fn start(ports: Ports, kubeconfig: &Path) -> anyhow::Result<Self> {
-        let url = kube_config(kubeconfig).await?.cluster_url;
+        let url = config(kubeconfig).await?.cluster_url;
         let api_server: SocketAddr = url
             .authority()
             .and_then(|authority| authority.as_str().parse().ok())
             .context("expected an API server at an IP address")
-            .with_context(|| kubeconfig_error(kubeconfig))?;
+            .with_context(|| format!("failed to use kubeconfig {}", kubeconfig.display()))?;
         let loopback = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         let mut balancers = BTreeMap::new();
         for link in Link::all() {

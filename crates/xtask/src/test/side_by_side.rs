@@ -54,41 +54,29 @@ struct Running {
     name: String,
     began: Instant,
     output: Vec<u8>,
-    verdict: Option<Verdict>,
+    /// What came of it, and how long it took.
+    ended: Option<(Verdict, Duration)>,
 }
 
 #[derive(Clone, Copy, PartialEq)]
 enum Verdict {
     Passed,
     Failed,
-    /// It did not end within this time.
-    TookTooLong(Duration),
-}
-
-impl Running {
-    fn verdict(&self) -> String {
-        match self.verdict {
-            Some(Verdict::Passed) => "passed".to_owned(),
-            Some(Verdict::Failed) => "FAILED".to_owned(),
-            Some(Verdict::TookTooLong(limit)) => format!(
-                "FAILED: it was ended, as it did not end by itself within {}",
-                seconds(limit)
-            ),
-            None => "interrupted".to_owned(),
-        }
-    }
+    TookTooLong,
 }
 
 impl fmt::Display for Running {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            name,
-            began,
-            output,
-            ..
-        } = self;
-        let (verdict, took) = (self.verdict(), seconds(began.elapsed()));
-        let output = String::from_utf8_lossy(output);
+        let (verdict, took) = match self.ended {
+            Some((Verdict::Passed, took)) => ("passed", took),
+            Some((Verdict::Failed, took)) => ("FAILED", took),
+            Some((Verdict::TookTooLong, took)) => {
+                ("FAILED: it was ended, as it did not end by itself", took)
+            }
+            None => ("interrupted", self.began.elapsed()),
+        };
+        let (name, took) = (&self.name, seconds(took));
+        let output = String::from_utf8_lossy(&self.output);
         write!(
             formatter,
             "\n-- {name}: {verdict} ({took})\n{}",
@@ -99,7 +87,7 @@ impl fmt::Display for Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        if self.verdict.is_none() {
+        if self.ended.is_none() {
             println!("{self}");
         }
     }
@@ -119,17 +107,17 @@ pub(super) async fn run(
         .buffer_unordered(at_a_time);
     let mut failed = Vec::new();
     while let Some(ended) = running.next().await {
-        let ended = ended?;
-        println!("{ended}");
-        if ended.verdict != Some(Verdict::Passed) {
-            failed.push(ended);
+        let binary = ended?;
+        println!("{binary}");
+        if !matches!(binary.ended, Some((Verdict::Passed, _))) {
+            failed.push(binary);
         }
     }
     // Once more, at the end, where they are found.
-    for ended in &failed {
-        println!("{ended}");
+    for binary in &failed {
+        println!("{binary}");
     }
-    Ok(failed.iter().map(|ended| ended.name.clone()).collect())
+    Ok(failed.iter().map(|binary| binary.name.clone()).collect())
 }
 
 async fn build(mut cargo_test: Command) -> anyhow::Result<Vec<TestBinary>> {
@@ -189,17 +177,16 @@ async fn run_one(binary: TestBinary, bin_dir: &Path, limit: Duration) -> anyhow:
         name,
         began: Instant::now(),
         output: Vec::new(),
-        verdict: None,
+        ended: None,
     };
     // Where time is up the wait is dropped, and whatever the binary started ends with it.
     let ended = tokio::time::timeout(limit, started.output(&mut running.output)).await;
-    running.verdict = Some(match ended {
-        Ok(status) => match status?.success() {
-            true => Verdict::Passed,
-            false => Verdict::Failed,
-        },
-        Err(_) => Verdict::TookTooLong(limit),
-    });
+    let verdict = match ended.ok().transpose()? {
+        Some(status) if status.success() => Verdict::Passed,
+        Some(_) => Verdict::Failed,
+        None => Verdict::TookTooLong,
+    };
+    running.ended = Some((verdict, running.began.elapsed()));
     Ok(running)
 }
 
