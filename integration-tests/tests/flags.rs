@@ -20,7 +20,7 @@ use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
 use testbed::services::{CONFIG_MAP, NAMESPACE, Service, ServicesConfig, bin_dir};
-use testbed::{Balancer, Config, ProcessGroup, free_ports};
+use testbed::{Balancer, Config, FreePorts, ProcessGroup};
 
 type Outcome = anyhow::Result<()>;
 
@@ -543,7 +543,8 @@ fn m8_a_planner_never_goes_back_to_what_a_replica_that_is_behind_sends() -> Outc
         let folder = scene.stack.bed.dir().join("replicas");
         std::fs::create_dir(&folder)?;
         let processes = ProcessGroup::start(&folder)?;
-        let [grpc, http, planner_grpc, planner_http] = free_ports()?;
+        let free = FreePorts::find()?;
+        let [grpc, http, planner_grpc, planner_http] = free.ports;
         let mut planner = Command::new(bin_dir()?.join("affinity-planner"));
         planner
             .args(["--grpc-address", &local(planner_grpc)])

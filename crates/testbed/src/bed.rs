@@ -19,6 +19,7 @@ use crate::Config;
 use crate::binaries::{self, Binaries, Lines};
 use crate::control_plane::{self, Site};
 use crate::credentials::{Credentials, Identity};
+use crate::ports::FreePorts;
 use crate::process::ProcessGroup;
 use crate::waiting::until;
 use crate::{manifests, nodes, tekton};
@@ -85,6 +86,7 @@ impl TestBed {
             folder,
             binaries: binaries.clone(),
             processes,
+            ports: FreePorts::find()?,
         };
 
         let (port, client) = control_plane::start_api_server(&site, config.audit_log).await?;

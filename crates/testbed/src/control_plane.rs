@@ -13,7 +13,7 @@ use serde_json::json;
 
 use crate::binaries::Binaries;
 use crate::credentials::{Credentials, Identity};
-use crate::ports::free_ports;
+use crate::ports::FreePorts;
 use crate::process::ProcessGroup;
 use crate::waiting::until;
 
@@ -33,6 +33,8 @@ pub(crate) struct Site {
     pub(crate) binaries: Binaries,
     pub(crate) credentials: Credentials,
     pub(crate) processes: ProcessGroup,
+    /// Of etcd, for its peers, of the API server and of Tekton's webhook.
+    pub(crate) ports: FreePorts<4>,
 }
 
 impl Site {
@@ -63,7 +65,7 @@ pub(crate) fn audit_log(folder: &Path) -> PathBuf {
 
 /// Starts etcd and the API server; returns the API server's port and a client once it is ready.
 pub(crate) async fn start_api_server(site: &Site, audit: bool) -> Result<(u16, Client)> {
-    let [etcd_port, peer_port, port] = free_ports()?;
+    let [etcd_port, peer_port, port, _] = site.ports.ports;
     let etcd = format!("http://127.0.0.1:{etcd_port}");
     let peer = format!("http://127.0.0.1:{peer_port}");
     site.start(

@@ -39,5 +39,5 @@ pub use config::{
     CUSTOM_STATUS, Config, DURATION_ANNOTATION, EXIT_CODE_ANNOTATION, LOCAL_STORAGE_CLASS,
     MESSAGE_ANNOTATION, MOVABLE_STORAGE_CLASS, STATUS_ANNOTATION, ZONAL_STORAGE_CLASS,
 };
-pub use ports::free_ports;
+pub use ports::FreePorts;
 pub use process::ProcessGroup;

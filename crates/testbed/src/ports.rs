@@ -1,25 +1,91 @@
-//! Free ports on loopback. A port is found by binding and letting go, so somebody else may take it before the process
-//! it is meant for does: who uses these must be ready to try again.
+//! Free ports on loopback, from below those that Linux gives to outgoing connections: a program may take a minute until
+//! it listens, and Tekton's webhook, for one, lives on without a word when its port is taken by then.
 
 use std::net::{Ipv4Addr, TcpListener};
+use std::ops::Range;
 
 use anyhow::{Context as _, Result};
 
-/// `N` different free ports of 127.0.0.1.
-///
-/// # Errors
-/// When the system has no free port.
-pub fn free_ports<const N: usize>() -> Result<[u16; N]> {
-    let mut held = Vec::with_capacity(N);
-    let mut ports = [0; N];
-    for port in &mut ports {
-        let listener =
-            TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("failed to find a free port")?;
-        *port = listener
-            .local_addr()
-            .context("failed to find a free port")?
-            .port();
-        held.push(listener);
+/// The services of a launcher have theirs below, see [`Ports`](crate::services::Ports).
+const CANDIDATES: Range<u16> = 31_000..32_700;
+/// One port is for the reservation, the others can be had.
+const STRIDE: u16 = 10;
+
+/// `N` (at most 9) ports of 127.0.0.1 that were free, and that nobody else is given here as long as this lives.
+#[derive(Debug)]
+pub struct FreePorts<const N: usize> {
+    /// The ports.
+    pub ports: [u16; N],
+    _reservation: TcpListener,
+}
+
+impl<const N: usize> FreePorts<N> {
+    const FIT: () = assert!(N < STRIDE as usize, "more ports than a reservation is for");
+
+    /// Chooses the ports.
+    ///
+    /// # Errors
+    /// When none are free.
+    pub fn find() -> Result<Self> {
+        let () = Self::FIT;
+        places(CANDIDATES, STRIDE)
+            .find_map(|place| {
+                let reservation = listen(place)?;
+                let mut following = place + 1..;
+                let ports = [(); N].map(|()| following.next().unwrap_or(place));
+                let free = ports.iter().all(|port| listen(*port).is_some());
+                free.then_some(Self {
+                    ports,
+                    _reservation: reservation,
+                })
+            })
+            .with_context(|| format!("no {N} free ports on 127.0.0.1 in {CANDIDATES:?}"))
     }
-    Ok(ports)
+}
+
+/// Each `stride`th port of a range, once. Processes that ask together begin at different places, and so seldom try the
+/// same at the same time.
+pub(crate) fn places(range: Range<u16>, stride: u16) -> impl Iterator<Item = u16> {
+    let places = usize::from((range.end - range.start) / stride);
+    let first = usize::try_from(std::process::id()).unwrap_or_default() % places;
+    range
+        .step_by(usize::from(stride))
+        .take(places)
+        .cycle()
+        .skip(first)
+        .take(places)
+}
+
+/// `None` if somebody listens there.
+pub(crate) fn listen(port: u16) -> Option<TcpListener> {
+    TcpListener::bind((Ipv4Addr::LOCALHOST, port)).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn nobody_is_given_a_port_that_another_was_given_or_listens_on() {
+        let first = FreePorts::<4>::find().unwrap();
+        let second = FreePorts::<4>::find().unwrap();
+        let [taken, ..] = second.ports;
+        let _listener = listen(taken).unwrap();
+        drop(second); // the reservation alone, as after the end of a launcher whose bed stays
+        let third = FreePorts::<4>::find().unwrap();
+
+        let given: BTreeSet<u16> = first.ports.into_iter().chain(third.ports).collect();
+        assert_eq!(given.len(), 8, "{given:?}");
+        assert!(!given.contains(&taken), "{taken} in {given:?}");
+    }
+
+    #[test]
+    fn each_place_is_tried_once_wherever_the_first_is() {
+        let tried: Vec<u16> = places(100..200, 10).collect();
+        let different: BTreeSet<u16> = tried.iter().copied().collect();
+        assert_eq!(tried.len(), 10);
+        assert_eq!(different, (100..200).step_by(10).collect());
+    }
 }

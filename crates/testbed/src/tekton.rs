@@ -21,7 +21,6 @@ use crate::Config;
 use crate::control_plane::{Site, flag};
 use crate::credentials::Identity;
 use crate::manifests;
-use crate::ports::free_ports;
 use crate::waiting::until;
 
 const NAMESPACE: &str = "tekton-pipelines";
@@ -32,7 +31,7 @@ const TEKTON_PATIENCE: Duration = Duration::from_secs(90);
 
 /// Applies Tekton's manifests and starts its processes.
 pub(crate) async fn start(site: &Site, client: &Client, config: &Config) -> Result<()> {
-    let [webhook_port] = free_ports()?;
+    let [.., webhook_port] = site.ports.ports;
     let mut objects = site.binaries.tekton_manifests()?;
     if config.tekton_webhook {
         objects.push(webhook_service(webhook_port));

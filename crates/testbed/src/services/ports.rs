@@ -1,12 +1,13 @@
 //! The loopback ports of one set of services: all are distances from one number, so that a set is moved as a whole.
 
-use std::net::{Ipv4Addr, TcpListener};
+use std::net::TcpListener;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
 use tokio::time::{Instant, sleep};
 
 use super::{Replica, Service};
+use crate::ports::{listen, places};
 
 /// The ports of one set: gRPC from base + 1, HTTP from base + 101, admission at base + 343.
 ///
@@ -30,7 +31,7 @@ const NEXT_REPLICA: u16 = 10;
 const MOST_REPLICAS: u16 = 8;
 /// Nobody serves here: a launcher that chose its ports by itself holds it, so that others choose differently.
 const RESERVATION: u16 = 344;
-/// Below the ports that Linux hands out to outgoing connections.
+/// Below the ports that Linux hands out to outgoing connections, and those of test beds.
 const CANDIDATES: std::ops::Range<u16> = 10_100..31_000;
 /// The services' ports of one base fit between it and the next candidate.
 const STRIDE: u16 = 400;
@@ -118,8 +119,7 @@ impl Ports {
     }
 
     fn taken(self) -> Option<(String, u16)> {
-        self.all()
-            .find(|(_, port)| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_err())
+        self.all().find(|(_, port)| listen(*port).is_none())
     }
 
     /// Waits until nobody listens on any of the ports: the services of a launcher that was killed a moment ago need
@@ -141,19 +141,11 @@ impl Ports {
 
 /// Free ports, and the listener that keeps other launchers away from them as long as it is held.
 pub(super) fn reserve(replicas: u16) -> anyhow::Result<(Ports, Option<TcpListener>)> {
-    // Launchers that start together begin at different places and so seldom try the same base at the same time.
-    let places = usize::from((CANDIDATES.end - CANDIDATES.start) / STRIDE);
-    let first = usize::try_from(std::process::id()).unwrap_or_default() % places;
     Ports::at(CANDIDATES.start).for_replicas(replicas)?;
-    CANDIDATES
-        .step_by(usize::from(STRIDE))
-        .take(places)
-        .cycle()
-        .skip(first)
-        .take(places)
+    places(CANDIDATES, STRIDE)
         .find_map(|base| {
             let ports = Ports::at(base).for_replicas(replicas).ok()?;
-            let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, base + RESERVATION)).ok()?;
+            let listener = listen(base + RESERVATION)?;
             ports.taken().is_none().then_some((ports, Some(listener)))
         })
         .context("no free ports on 127.0.0.1 for the services")
@@ -204,8 +196,7 @@ mod tests {
     #[tokio::test]
     async fn a_taken_port_is_named_with_its_use() {
         let (ports, _held) = reserve(1).unwrap();
-        let _taken =
-            TcpListener::bind((Ipv4Addr::LOCALHOST, ports.http(Service::Watcher))).unwrap();
+        let _taken = listen(ports.http(Service::Watcher)).unwrap();
         let error = ports
             .wait_free(Duration::ZERO)
             .await
