@@ -9,7 +9,7 @@ use anyhow::{Context as _, ensure};
 use coscheduler_kubernetes::pipeline_run::PipelineRun;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use integration_tests::audit::Request;
-use integration_tests::look::{is_placeholder, node};
+use integration_tests::look::{LIMIT, is_placeholder, node};
 use integration_tests::metrics;
 use integration_tests::runs::{Run, run};
 use integration_tests::stack::Stack;
@@ -81,7 +81,7 @@ async fn at_gate(scene: &Scene<'_>) -> Outcome {
     let there = await_condition(api, "run-gate", |gate: Option<&DynamicObject>| {
         gate.is_some()
     });
-    let there = tokio::time::timeout(Duration::from_secs(120), there).await;
+    let there = tokio::time::timeout(LIMIT, there).await;
     there.context("the run does not come to its gate")??;
     Ok(())
 }

@@ -9,7 +9,7 @@ use anyhow::{Context as _, bail, ensure};
 use coscheduler_kubernetes::pipeline_run::PipelineRun;
 use futures::future::try_join_all;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
-use integration_tests::look::{is_placeholder, node};
+use integration_tests::look::{LIMIT, is_placeholder, node};
 use integration_tests::nodes::NodeEvent;
 use integration_tests::runs::{Run, run};
 use integration_tests::stack::Stack;
@@ -93,7 +93,7 @@ async fn at_gate(scene: &Scene<'_>) -> Outcome {
     let there = await_condition(api, "three-gate", |gate: Option<&DynamicObject>| {
         gate.is_some()
     });
-    match tokio::time::timeout(Duration::from_secs(120), there).await {
+    match tokio::time::timeout(LIMIT, there).await {
         Ok(there) => {
             there?;
             Ok(())

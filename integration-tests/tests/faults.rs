@@ -12,7 +12,7 @@ use coscheduler_core::annotations::MODE;
 use coscheduler_kubernetes::pipeline_run::PipelineRun;
 use futures::future::{join_all, try_join_all};
 use integration_tests::faults::{Fault, kubelet};
-use integration_tests::look::node;
+use integration_tests::look::{LIMIT, node};
 use integration_tests::runs::{Run, run};
 use integration_tests::{Scene, alone_with};
 use k8s_openapi::api::core::v1::Pod;
@@ -26,9 +26,6 @@ use tokio::time::{sleep, timeout};
 type Outcome = anyhow::Result<()>;
 
 const MODES: [&str; 3] = ["workspaces", "pipelineruns", "isolate-pipelinerun"];
-
-/// How long anything may take that is tried again and again.
-const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Between two tries of somebody whose run was refused.
 const PAUSE: Duration = Duration::from_millis(200);
@@ -138,7 +135,7 @@ async fn befall(
     // On a machine that is busy enough others lose their Leases as well, and are started again.
     let expected = fault.ends();
     let ended = restarted.wait_for(|ended| ended.is_superset(&expected));
-    let ended = timeout(PATIENCE, ended).await;
+    let ended = timeout(LIMIT, ended).await;
     drop(ended.with_context(|| format!("{expected:?} should have ended by itself"))??);
     stack.services.wait_ready().await?;
     stack.bed.check()
@@ -173,7 +170,7 @@ async fn create(
         }
         Ok(())
     };
-    let tried = timeout(PATIENCE, tries).await;
+    let tried = timeout(LIMIT, tries).await;
     tried.with_context(|| format!("the run in {mode} was refused: {refusal:?}"))??;
     tell(|creation| creation.is_done = true);
     Ok(())
@@ -192,7 +189,7 @@ async fn tried(creations: &Creations, fault: Fault) -> Outcome {
         };
         creations.len() == MODES.len() && creations.values().all(met)
     });
-    let creations = timeout(PATIENCE, all).await;
+    let creations = timeout(LIMIT, all).await;
     let creations = creations.context("new runs are neither created nor refused")??;
     let refused = creations.values().any(|creation| creation.refusals > 0);
     let created = creations.values().any(|creation| creation.is_done);
@@ -208,7 +205,7 @@ async fn end(scene: &Scene<'_>, mode: &str) -> Outcome {
             sleep(PAUSE).await;
         }
     };
-    timeout(PATIENCE, tries)
+    timeout(LIMIT, tries)
         .await
         .with_context(|| format!("task one of {run} does not end"))
 }

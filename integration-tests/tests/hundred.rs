@@ -7,7 +7,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::ensure;
+use coscheduler_core::teardown::PodPhase;
 use coscheduler_kubernetes::pipeline_run::PipelineRun;
+use coscheduler_kubernetes::pods::phase;
 use futures::future::try_join_all;
 use integration_tests::look::{assert_succeeded, claims, is_done, is_placeholder, node};
 use integration_tests::runs::{Run, run};
@@ -59,23 +61,32 @@ async fn submit(scene: &Scene<'_>, names: &[String]) -> Outcome {
     Ok(())
 }
 
-/// Waits until each has succeeded. How long they take all together depends on the machine; that some more are done every
-/// two minutes does not.
+/// Waits until each has succeeded. How long they take all together depends on the machine; that some more of their pods end
+/// every few minutes does not.
 async fn succeed(scene: &Scene<'_>, names: &[String]) -> Outcome {
+    let ended = |pods: &[Arc<Pod>]| {
+        let ours = pods.iter().filter(|pod| !is_placeholder(pod));
+        let ours = ours.filter(|pod| names.iter().any(|name| name == run_of(pod)));
+        ours.filter(|pod| phase(pod) == PodPhase::Succeeded).count()
+    };
+    let all = 2 * names.len();
+    let mut seen = 0;
+    while seen < all {
+        let expected = (seen + 10).min(all);
+        let what = format!("have succeeded, {expected} of {all}");
+        let pods = scene
+            .until_all(&what, |pods| ended(pods) >= expected)
+            .await?;
+        seen = ended(&pods);
+    }
     let done = |runs: &[Arc<PipelineRun>]| -> Vec<Arc<PipelineRun>> {
         let ours = runs.iter().filter(|run| names.contains(&run.name_any()));
         ours.filter(|run| is_done(run)).cloned().collect()
     };
-    let mut seen = Vec::new();
-    while seen.len() < names.len() {
-        let expected = (seen.len() + 10).min(names.len());
-        let what = format!("are done, {expected} of {}", names.len());
-        let runs = scene
-            .until_all(&what, |runs| done(runs).len() >= expected)
-            .await?;
-        seen = done(&runs);
-    }
-    seen.iter().try_for_each(|run| assert_succeeded(run))
+    let runs = scene
+        .until_all("are done", |runs| done(runs).len() == names.len())
+        .await?;
+    done(&runs).iter().try_for_each(|run| assert_succeeded(run))
 }
 
 fn run_of(pod: &Pod) -> &str {

@@ -21,6 +21,7 @@ use coscheduler_kubernetes::pods;
 use coscheduler_kubernetes::transient::is_transient;
 use fastrand::Rng;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
+use integration_tests::faults::kubelet;
 use integration_tests::look::{is_placeholder, node, succeeded};
 use integration_tests::runs::{Run, run};
 use integration_tests::{Scene, alone_with};
@@ -35,6 +36,7 @@ use serde_json::json;
 use testbed::Config;
 use testbed::services::{CONFIG_MAP, NAMESPACE, Service};
 use tokio::sync::watch;
+use tokio::time::sleep;
 
 type Outcome = anyhow::Result<()>;
 
@@ -531,7 +533,10 @@ impl Stage<'_> {
                 let _turn = self.turn.lock().await;
                 services.kill(service)?;
                 services.start_service(service)?;
-                services.wait_ready().await?;
+                // A leader that the API server does not answer in time ends, and is started again by the kubelet.
+                while services.wait_ready().await.is_err() {
+                    sleep(Duration::from_millis(100)).await;
+                }
             }
             Deed::Flip(mode) => {
                 let api = Api::<ConfigMap>::namespaced(self.scene.client.clone(), NAMESPACE);
@@ -564,7 +569,7 @@ async fn insist<T>(request: impl AsyncFn() -> Result<T, kube::Error>) -> anyhow:
             match request().await {
                 Ok(answer) => return Ok(Some(answer)),
                 Err(error) if is_transient(&error) => {
-                    tokio::time::sleep(Duration::from_millis(100)).await;
+                    sleep(Duration::from_millis(100)).await;
                 }
                 Err(kube::Error::Api(status))
                     if status.code == 404
@@ -710,6 +715,7 @@ fn n5_p6_v4_of_two_hundred_runs_ended_and_disturbed_at_random_nothing_is_left() 
                 let played = stage.play(case).await;
                 played.with_context(|| format!("{case:?}"))
             };
+            let (restarted, leaders) = watch::channel(BTreeSet::new());
             let plays = stream::iter(&cases).map(play).buffer_unordered(AT_ONCE);
             tokio::select! {
                 played = plays.try_for_each(async |()| Ok(())) => played?,
@@ -717,7 +723,11 @@ fn n5_p6_v4_of_two_hundred_runs_ended_and_disturbed_at_random_nothing_is_left() 
                 ended = follow(scene.api(), &stage.world.pods, &news, |pod: &Pod| {
                     pod.labels().get(PIPELINE_RUN_UID).cloned()
                 }) => ended?,
+                never = kubelet(&scene.stack.services, &restarted) => match never? {},
             }
+            let led = [Service::PlaceholderManager, Service::Watcher].into();
+            let leaders = leaders.borrow().clone();
+            ensure!(leaders.is_subset(&led), "{leaders:?} ended by themselves");
             let over = Instant::now();
             println!("{RUNS} runs are over after {:.1?}", over - began);
             let met = stage

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use coscheduler_kubernetes::pipeline_run::PipelineRun;
 use integration_tests::audit::{Request, requests};
-use integration_tests::look::{is_placeholder, node, succeeded};
+use integration_tests::look::{LIMIT, is_placeholder, node, succeeded};
 use integration_tests::metrics;
 use integration_tests::runs::{Run, run};
 use integration_tests::{Scene, alone_with, on_bed};
@@ -230,7 +230,7 @@ fn tektons(flag: &str, run: Run) -> anyhow::Result<BTreeMap<(String, String), us
         let done = await_condition(runs, "measured", |run: Option<&PipelineRun>| {
             run.is_some_and(|run| succeeded(run) == Some("True"))
         });
-        tokio::time::timeout(Duration::from_secs(120), done).await??;
+        tokio::time::timeout(LIMIT, done).await??;
         let sets: Api<StatefulSet> = Api::namespaced(bed.client(), "measured");
         let gone = async {
             while !sets.list(&ListParams::default()).await?.items.is_empty() {
@@ -238,7 +238,7 @@ fn tektons(flag: &str, run: Run) -> anyhow::Result<BTreeMap<(String, String), us
             }
             anyhow::Ok(())
         };
-        tokio::time::timeout(Duration::from_secs(120), gone).await??;
+        tokio::time::timeout(LIMIT, gone).await??;
         asked = requests(&bed, mark)?;
         let controller = "system:serviceaccount:tekton-pipelines:tekton-pipelines-controller";
         asked.retain(|request| request.user.username == controller);

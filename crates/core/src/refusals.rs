@@ -42,6 +42,8 @@ pub struct SeenPlaceholder {
     pub not_provisioned: Vec<Reason>,
     /// What the scheduler said last of its pod, while that has no node.
     pub unschedulable: Option<String>,
+    /// The claims of it that exist.
+    pub claims: BTreeSet<String>,
 }
 
 impl SeenPlaceholder {
@@ -52,7 +54,7 @@ impl SeenPlaceholder {
         let said = self.unschedulable.as_deref();
         refused
             .or_else(not_provisioned)
-            .or_else(|| unschedulable(name, said?))
+            .or_else(|| unschedulable(name, said?, &self.claims))
     }
 }
 
@@ -123,15 +125,21 @@ pub fn not_provisioned(claim: &str, note: &str) -> Reason {
 }
 
 /// Why a placeholder's pod has no node, from what the scheduler says of it. `None` while it waits for volumes that are on
-/// their way: should they not come, there is a complaint about the claim.
-fn unschedulable(name: &AssistantName, said: &str) -> Option<Reason> {
+/// their way: should they not come, there is a complaint about the claim. `None`, too, where the scheduler has yet to hear of
+/// a claim that exists.
+fn unschedulable(name: &AssistantName, said: &str, existing: &BTreeSet<String>) -> Option<Reason> {
     let detail = without_counts(said);
     if detail.contains("pod has unbound immediate PersistentVolumeClaims") {
         return None;
     }
     let what = format!("no node takes placeholder {name}");
-    let missing = detail.starts_with("persistentvolumeclaim ") && detail.ends_with(" not found");
-    Some(if missing {
+    let missing = detail
+        .strip_prefix("persistentvolumeclaim \"")
+        .and_then(|rest| rest.strip_suffix("\" not found"));
+    if missing.is_some_and(|claim| existing.contains(claim)) {
+        return None;
+    }
+    Some(if missing.is_some() {
         told(ReasonCode::ReferenceMissing, what, &detail, CREATE_IT)
     } else {
         let remedy =

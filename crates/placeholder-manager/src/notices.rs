@@ -154,15 +154,19 @@ impl Notices {
         if pods::node(pod).is_some() {
             return Some(SeenPlaceholder::default());
         }
-        let of_claim = |name: String| {
+        let existing = spec.claims().filter_map(|name| {
             let claim = self.cache.claim(&run.namespace, &name).claim?;
-            let uid = claim.metadata.uid.as_ref();
+            Some((name, claim.metadata.uid.clone()))
+        });
+        let existing: Vec<_> = existing.collect();
+        let of_claim = |(name, uid): &(String, Option<String>)| {
             self.cache
-                .complaint(About::Claim, &run.namespace, &name, uid)
+                .complaint(About::Claim, &run.namespace, name, uid.as_ref())
         };
         Some(SeenPlaceholder {
             refused: None,
-            not_provisioned: spec.claims().filter_map(of_claim).collect(),
+            not_provisioned: existing.iter().filter_map(of_claim).collect(),
+            claims: existing.into_iter().map(|(name, _)| name).collect(),
             // Where one that is sent elsewhere finds no node, it is sent back (N2).
             unschedulable: pods::unschedulable(pod)
                 .filter(|_| moves::under_way(stateful_set).is_none())

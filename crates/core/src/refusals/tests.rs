@@ -220,6 +220,15 @@ fn n3_a_claim_that_does_not_exist_is_told_and_a_volume_on_its_way_is_not() {
             .message
             .contains(": persistentvolumeclaim \"data\" not found; ")
     );
+    let not_heard_of_yet = SeenPlaceholder {
+        unschedulable: Some(
+            "0/5 nodes are available: persistentvolumeclaim \"data\" not found. not found"
+                .to_owned(),
+        ),
+        claims: ["data".to_owned()].into(),
+        ..SeenPlaceholder::default()
+    };
+    assert_eq!(not_heard_of_yet.waits_for(&name()), None);
     let unbound =
         "0/5 nodes are available: pod has unbound immediate PersistentVolumeClaims. not found";
     assert_eq!(pending(unbound), None);
@@ -237,6 +246,7 @@ fn n3_the_first_cause_is_told_first() {
             "0/0 nodes are available: pod has unbound immediate PersistentVolumeClaims. not found"
                 .to_owned(),
         ),
+        ..SeenPlaceholder::default()
     };
     let code = |seen: &SeenPlaceholder| seen.waits_for(&name()).map(|reason| reason.code);
     assert_eq!(code(&seen), Some(ReasonCode::ReferenceMissing));

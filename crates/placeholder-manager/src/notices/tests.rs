@@ -316,6 +316,27 @@ async fn n3_a_placeholder_that_is_being_moved_is_not_told_to_fit_nowhere() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn n3_a_claim_that_the_scheduler_has_yet_to_hear_of_is_not_told_to_be_missing() {
+    let cache = Arc::new(Cache::default());
+    let run = run(&["source"]);
+    cache.apply(run.clone());
+    cache.apply(set(&run));
+    let said = "0/4 nodes are available: persistentvolumeclaim \"source\" not found. not found";
+    let unscheduled = json!({"phase": "Pending", "conditions": [
+        {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": said}]});
+    cache.apply(placeholder(&run, None, unscheduled));
+    let (teller, mut server) = teller(&cache);
+    assert_eq!(teller.work(key()).await, Outcome::Later(MOMENT));
+    bound_claim(&cache, "ci", "source", "a");
+    assert_eq!(teller.work(key()).await, Outcome::Done);
+
+    let claim = cache.claim("ci", "source").claim.unwrap();
+    cache.delete_claim(&claim);
+    let asked = later(&teller, &mut server, 2).await;
+    assert_eq!(asked[0].2["reason"], "ReferenceMissing");
+}
+
+#[tokio::test(start_paused = true)]
 async fn n3_what_passes_within_a_moment_is_not_told() {
     let cache = Arc::new(Cache::default());
     let run = run(&[]);

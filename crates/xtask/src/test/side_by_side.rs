@@ -100,7 +100,7 @@ pub(super) async fn run(
     bin_dir: &Path,
 ) -> anyhow::Result<Vec<String>> {
     let binaries = build(cargo_test()).await?;
-    let at_a_time = std::thread::available_parallelism().map_or(1, usize::from) + 1;
+    let at_a_time = std::thread::available_parallelism().map_or(1, usize::from);
     println!("{} test binaries, {at_a_time} at a time", binaries.len());
     let mut running = futures::stream::iter(binaries)
         .map(|binary| run_one(binary, bin_dir, LIMIT))
