@@ -6,7 +6,7 @@ use coscheduler_core::rescue::requests::{
 use coscheduler_core::rescue::room::Needs;
 use coscheduler_core::volumes::NodeTerm;
 use k8s_openapi::api::core::v1::{
-    Container, ContainerStatus, Node, NodeSelector, Pod, PodSpec, PodStatus, ResourceRequirements,
+    Container, ContainerStatus, Node, NodeSelector, Pod, PodStatus, ResourceRequirements,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use std::collections::BTreeMap;
@@ -78,31 +78,6 @@ pub fn needs(pod: &Pod) -> Needs {
 pub fn allocatable(node: &Node) -> (Amounts, i128) {
     let status = node.status.as_ref();
     requests::allocatable(&list(status.and_then(|status| status.allocatable.as_ref())))
-}
-
-/// Drops of a pod's spec what says nothing about what it asks for.
-pub(crate) fn trim(spec: &mut PodSpec) -> PodSpec {
-    let containers = |containers: Vec<Container>| {
-        containers
-            .into_iter()
-            .map(|container| Container {
-                name: container.name,
-                resources: container.resources.map(|resources| ResourceRequirements {
-                    requests: resources.requests,
-                    ..ResourceRequirements::default()
-                }),
-                restart_policy: container.restart_policy,
-                ..Container::default()
-            })
-            .collect()
-    };
-    PodSpec {
-        containers: containers(std::mem::take(&mut spec.containers)),
-        init_containers: spec.init_containers.take().map(containers),
-        resources: spec.resources.take(),
-        overhead: spec.overhead.take(),
-        ..PodSpec::default()
-    }
 }
 
 fn asked(resources: Option<&ResourceRequirements>) -> ResourceList {

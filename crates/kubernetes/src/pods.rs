@@ -1,17 +1,16 @@
 //! What is read of a pod: whose it is, and where it stands. Which claims it uses is read in pages of many pods.
 
 mod page;
+mod trim;
 
 use coscheduler_core::evacuate::{BoundPod, Role, Toleration};
 use coscheduler_core::labels::{AFFINITY_ASSISTANT, COMPONENT, INSTANCE};
 use coscheduler_core::teardown::{ObjectRef, PlaceholderPod, PodPhase};
-use k8s_openapi::api::core::v1::{
-    Affinity, ContainerStatus, PersistentVolumeClaimVolumeSource, Pod, PodCondition, Volume,
-};
+use k8s_openapi::api::core::v1::{Pod, PodCondition};
 
 pub use self::page::Page;
+pub use self::trim::trim;
 use crate::labels::{MANAGED_BY, TEKTON_COSCHEDULER};
-use crate::needs;
 
 /// Whether the pod is a placeholder rather than a TaskRun's pod. The label alone does not say: Tekton copies the labels
 /// that an author gives a run to the pods of its TaskRuns.
@@ -165,75 +164,6 @@ pub fn label<'a>(pod: &'a Pod, key: &str) -> Option<&'a str> {
         .map(std::string::String::as_str)
 }
 
-/// Drops what nobody here reads, before a pod goes into a cache. What a pod asks for is kept until it has a node: from then on
-/// it is counted there.
-pub fn trim(pod: &mut Pod) {
-    pod.metadata.managed_fields = None;
-    pod.metadata.annotations = None;
-    let waits = node(pod).is_none();
-    if let Some(spec) = &mut pod.spec {
-        let mut asking = needs::trim(spec);
-        if !waits {
-            asking = k8s_openapi::api::core::v1::PodSpec::default();
-        }
-        *spec = k8s_openapi::api::core::v1::PodSpec {
-            node_name: spec.node_name.take(),
-            node_selector: spec.node_selector.take(),
-            tolerations: spec.tolerations.take(),
-            affinity: spec.affinity.take().map(|affinity| Affinity {
-                pod_anti_affinity: None,
-                ..affinity
-            }),
-            volumes: spec.volumes.take().map(with_claims_alone),
-            ..asking
-        };
-    }
-    if let Some(status) = &mut pod.status {
-        let phase = status.phase.take();
-        let states = |containers: Option<Vec<ContainerStatus>>| {
-            containers.map(|containers| containers.into_iter().map(state_alone).collect())
-        };
-        let conditions = status.conditions.take().map(|mut conditions| {
-            conditions.retain(is_unscheduled);
-            conditions
-        });
-        *status = k8s_openapi::api::core::v1::PodStatus {
-            phase,
-            conditions,
-            container_statuses: states(status.container_statuses.take()),
-            init_container_statuses: states(status.init_container_statuses.take()),
-            ..Default::default()
-        };
-    }
-}
-
-fn with_claims_alone(volumes: Vec<Volume>) -> Vec<Volume> {
-    let named = volumes
-        .into_iter()
-        .filter(|volume| volume.persistent_volume_claim.is_some() || volume.ephemeral.is_some());
-    named
-        .map(|volume| Volume {
-            name: volume.name,
-            persistent_volume_claim: volume.persistent_volume_claim.map(|source| {
-                PersistentVolumeClaimVolumeSource {
-                    claim_name: source.claim_name,
-                    read_only: None,
-                }
-            }),
-            ephemeral: volume.ephemeral.map(|_| Default::default()),
-            ..Volume::default()
-        })
-        .collect()
-}
-
-fn state_alone(container: ContainerStatus) -> ContainerStatus {
-    ContainerStatus {
-        name: container.name,
-        state: container.state,
-        ..ContainerStatus::default()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -372,18 +302,5 @@ mod tests {
         assert!(waiting("Unschedulable", None));
         assert!(!waiting("SchedulingGated", None));
         assert!(!waiting("Unschedulable", Some("n")));
-    }
-
-    #[test]
-    fn trimming_keeps_what_is_read() {
-        let mut full = pod(json!({
-            "metadata": {"name": "p", "annotations": {"a": "b"}},
-            "spec": {"nodeName": "n", "containers": [{"name": "c"}]},
-            "status": {"phase": "Succeeded", "podIP": "10.0.0.1"},
-        }));
-        trim(&mut full);
-        assert_eq!(node(&full), Some("n"));
-        assert_eq!(phase(&full), PodPhase::Succeeded);
-        assert!(full.metadata.annotations.is_none());
     }
 }
