@@ -17,8 +17,8 @@ use crate::follow::Queues;
 
 const PERIOD: Duration = Duration::from_secs(60);
 
-/// Pushes every run that may have leftovers or pods on a bad node, and every run whose author may have to be told something, into the queues,
-/// again and again.
+/// Pushes every run that may have leftovers or pods on a bad node, and every run whose author may have to be told something,
+/// into the queues, again and again.
 pub(crate) async fn sweep(cache: &Cache, queues: &Queues, findings: &Findings) {
     let mut rounds = tokio::time::interval(PERIOD);
     rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
