@@ -275,6 +275,9 @@ mod tests {
         state.scale_up_triggered("another");
         state.scale_up("another", Some(Instant::now()), hold);
         assert_eq!(state.scaling("another", hold).node_added, None);
+        later(hold / 4).await;
+        state.scale_up_triggered("another");
+        assert_eq!(state.scaling("another", hold).triggered, Some(hold / 4));
         let long_ago = Instant::now();
         later(hold).await;
         state.scale_up("other", Some(long_ago), hold);

@@ -10,7 +10,8 @@ use http::{Method, Request, Response};
 use kube::Client;
 use kube::client::Body;
 use serde_json::{Value, json};
-use tower_test::mock;
+use tokio::task::JoinHandle;
+use tower_test::mock::{self, Handle};
 
 use crate::cache::OnNode;
 
@@ -119,80 +120,130 @@ fn set(annotation: Value) -> StatefulSet {
 /// What was asked for, Events of ours and whose the TaskRun is aside: method, path and body.
 type Asked = Vec<(Method, String, Value)>;
 
-/// Works on the run three times, the first two far enough apart that what is wanted has settled. Every write succeeds;
-/// `scaled_up` says whether the autoscaler adds a node for the pod.
-async fn worked(cache: &Arc<Cache>, scaled_up: bool) -> (Outcome, Asked, Causes) {
-    worked_over(cache, scaled_up, Duration::from_secs(2)).await
+/// What the API server answers that is not as usual.
+#[derive(Clone, Copy, Default)]
+struct Answers {
+    /// The autoscaler adds a node for the pod.
+    scaled_up: bool,
+    /// The TaskRun is another one by now.
+    replaced: bool,
 }
 
-async fn worked_over(
-    cache: &Arc<Cache>,
-    scaled_up: bool,
-    time: Duration,
-) -> (Outcome, Asked, Causes) {
-    let (service, mut server) = mock::pair::<Request<Body>, Response<Body>>();
-    let server = tokio::spawn(async move {
-        let mut asked = Vec::new();
-        while let Some((request, respond)) = server.next_request().await {
-            let (parts, body) = request.into_parts();
-            let body: Value =
-                serde_json::from_slice(&body.collect_bytes().await.unwrap()).unwrap_or_default();
-            let path = parts.uri.path().to_owned();
-            let events = path.ends_with("/events");
-            let task = parts.method == Method::GET && path.contains("/taskruns/");
-            let answer = if events && parts.method == Method::GET {
-                let items = if scaled_up {
-                    vec![json!({"metadata": {"name": "e"}})]
-                } else {
-                    vec![]
-                };
-                json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadataList", "metadata": {}, "items": items})
-            } else if task {
-                let run = if path.ends_with("/task") {
-                    "u"
-                } else {
-                    "other"
-                };
+/// A run that is looked at, and an API server.
+struct Looked {
+    rescue: Rescue,
+    causes: Causes,
+    server: JoinHandle<Asked>,
+}
+
+impl Looked {
+    fn new(cache: &Arc<Cache>, answers: Answers) -> Self {
+        let (service, server) = mock::pair();
+        let causes = Causes::default();
+        let rescue = Rescue::new(
+            cache.clone(),
+            Objects::new(Client::new(service, "ci")),
+            Duration::from_secs(60),
+            causes.clone(),
+            |_| (),
+        );
+        Self {
+            rescue,
+            causes,
+            server: tokio::spawn(serve(server, answers)),
+        }
+    }
+
+    /// Works on the run three times, the first two `time` apart.
+    async fn work(&self, time: Duration) -> Outcome {
+        self.rescue.work(key()).await;
+        tokio::time::advance(time).await;
+        self.rescue.work(key()).await;
+        // What was written is known by now.
+        self.rescue.work(key()).await
+    }
+
+    async fn asked(self) -> Asked {
+        drop(self.rescue);
+        self.server.await.unwrap()
+    }
+}
+
+/// Answers until nobody asks any more.
+async fn serve(mut server: Handle<Request<Body>, Response<Body>>, answers: Answers) -> Asked {
+    let mut asked = Vec::new();
+    while let Some((request, respond)) = server.next_request().await {
+        let (parts, body) = request.into_parts();
+        let body: Value =
+            serde_json::from_slice(&body.collect_bytes().await.unwrap()).unwrap_or_default();
+        let path = parts.uri.path().to_owned();
+        let events = path.ends_with("/events");
+        let task = path.contains("/taskruns/");
+        let (code, answer) = if events && parts.method == Method::GET {
+            let items = answers
+                .scaled_up
+                .then(|| json!({"metadata": {"name": "e"}}));
+            let items: Vec<_> = items.into_iter().collect();
+            (
+                200,
+                json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadataList", "metadata": {}, "items": items}),
+            )
+        } else if task && parts.method == Method::GET {
+            let run = if path.ends_with("/task") {
+                "u"
+            } else {
+                "other"
+            };
+            (
+                200,
                 json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": {
                     "name": "task", "uid": "t",
                     "ownerReferences": [{
                         "apiVersion": "tekton.dev/v1", "kind": "PipelineRun", "name": "run", "uid": run, "controller": true}],
-                }})
-            } else if path.contains("/statefulsets/") {
+                }}),
+            )
+        } else if task && answers.replaced {
+            (
+                409,
+                json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "reason": "Conflict", "code": 409}),
+            )
+        } else if path.contains("/statefulsets/") {
+            (
+                200,
                 json!(set(
                     body["metadata"]["annotations"]["coscheduler.dev/move"].clone()
-                ))
-            } else {
-                json!({"kind": "Status", "apiVersion": "v1", "metadata": {"name": "n"}, "status": "Success"})
-            };
-            if !events && !task {
-                asked.push((parts.method, path, body));
-            }
-            let answer = Body::from(serde_json::to_vec(&answer).unwrap());
-            respond.send_response(Response::new(answer));
+                )),
+            )
+        } else {
+            (
+                200,
+                json!({"kind": "Status", "apiVersion": "v1", "metadata": {"name": "n"}, "status": "Success"}),
+            )
+        };
+        if !events && (!task || parts.method != Method::GET) {
+            asked.push((parts.method, path, body));
         }
-        asked
-    });
-    let causes = Causes::default();
-    let rescue = Rescue::new(
-        cache.clone(),
-        Objects::new(Client::new(service, "ci")),
-        Duration::from_secs(60),
-        causes.clone(),
-        |_| (),
-    );
-    rescue.work(key()).await;
-    tokio::time::advance(time).await;
-    rescue.work(key()).await;
-    // What was written is known by now.
-    let outcome = rescue.work(key()).await;
-    drop(rescue);
-    (outcome, server.await.unwrap(), causes)
+        let answer = Body::from(serde_json::to_vec(&answer).unwrap());
+        respond.send_response(Response::builder().status(code).body(answer).unwrap());
+    }
+    asked
+}
+
+/// Looks at the run far enough apart that what is wanted has settled. Every write succeeds.
+async fn worked(cache: &Arc<Cache>) -> (Outcome, Asked, Causes) {
+    worked_with(cache, Answers::default()).await
+}
+
+async fn worked_with(cache: &Arc<Cache>, answers: Answers) -> (Outcome, Asked, Causes) {
+    let looked = Looked::new(cache, answers);
+    let outcome = looked.work(Duration::from_secs(2)).await;
+    let causes = looked.causes.clone();
+    (outcome, looked.asked().await, causes)
 }
 
 #[tokio::test(start_paused = true)]
 async fn n2_a_placeholder_is_sent_on_and_exactly_the_version_that_was_looked_at_leaves() {
-    let (outcome, asked, _) = worked(&cache("pipelineruns", "data"), false).await;
+    let (outcome, asked, _) = worked(&cache("pipelineruns", "data")).await;
     assert_eq!(outcome, Outcome::Retry);
     let [(patch, set, body), (delete, pod, options)] = &asked[..] else {
         panic!("{asked:?}");
@@ -225,7 +276,7 @@ async fn n2_a_pod_is_let_go_by_its_task_run_and_only_where_it_may() {
             "metadata": {"namespace": "ci", "name": "data"}, "spec": {"volumeName": "pv"}})));
         cache
     };
-    let (_, asked, _) = worked(&pinned(cache("pipelineruns", "own")), false).await;
+    let (_, asked, _) = worked(&pinned(cache("pipelineruns", "own"))).await;
     let [(patch, task_run, body), (delete, pod, options)] = &asked[..] else {
         panic!("{asked:?}");
     };
@@ -237,8 +288,15 @@ async fn n2_a_pod_is_let_go_by_its_task_run_and_only_where_it_may() {
             "pipeline.tekton.dev/affinity-assistant": "", "coscheduler.dev/let-go": SET}})
     );
     assert_eq!(options["preconditions"]["resourceVersion"], "8");
+    let replaced = Answers {
+        replaced: true,
+        ..Answers::default()
+    };
+    let (_, asked, _) = worked_with(&pinned(cache("pipelineruns", "own")), replaced).await;
+    let patches = asked.iter().all(|(method, ..)| method == Method::PATCH);
+    assert!(patches && !asked.is_empty(), "{asked:?}");
     for (mode, claim) in [("pipelineruns", "data"), ("isolate-pipelinerun", "own")] {
-        let (outcome, asked, causes) = worked(&pinned(cache(mode, claim)), false).await;
+        let (outcome, asked, causes) = worked(&pinned(cache(mode, claim))).await;
         assert_eq!(
             (outcome, asked),
             (Outcome::Retry, vec![]),
@@ -259,30 +317,35 @@ async fn n2_p7_nothing_is_done_or_said_for_a_pod_whose_task_run_is_another_runs(
         cache.refresh(pod);
         cache
     };
-    let (outcome, asked, _) = worked(&of_another_run(cache("pipelineruns", "data")), false).await;
+    let (outcome, asked, _) = worked(&of_another_run(cache("pipelineruns", "data"))).await;
     assert_eq!((outcome, asked), (Outcome::Retry, vec![]));
     let hopeless = of_another_run(cache("pipelineruns", "data"));
     hopeless.delete_node("node-2");
-    let (outcome, asked, causes) = worked(&hopeless, false).await;
+    let (outcome, asked, causes) = worked(&hopeless).await;
     assert_eq!((outcome, asked), (Outcome::Retry, vec![]));
     assert!(causes.lock().unwrap().is_empty());
 }
 
 #[tokio::test(start_paused = true)]
 async fn n4_nothing_is_moved_for_a_pod_that_the_autoscaler_adds_a_node_for() {
-    let (outcome, asked, _) = worked(&cache("pipelineruns", "data"), true).await;
+    let (outcome, asked, _) = {
+        let answers = Answers {
+            scaled_up: true,
+            ..Answers::default()
+        };
+        worked_with(&cache("pipelineruns", "data"), answers).await
+    };
     assert_eq!((outcome, asked), (Outcome::Retry, vec![]));
 }
 
 #[tokio::test(start_paused = true)]
 async fn n2_a_move_ends_where_the_placeholder_has_arrived() {
-    let moving = |nodes: Value| json!({"nodes": nodes, "before": null}).to_string();
     let cache = cache("pipelineruns", "data");
     // The pod that waits has been taken meanwhile.
     let gone = cache.get(&key()).unwrap().pods["waits"].clone();
     cache.delete(&*gone);
-    cache.refresh(set(moving(json!(["node-1"])).into()));
-    let (outcome, asked, _) = worked(&cache, false).await;
+    cache.refresh(set(is_sent("node-1")));
+    let (outcome, asked, _) = worked(&cache).await;
     assert_eq!(outcome, Outcome::Done);
     let [(Method::PATCH, path, body)] = &asked[..] else {
         panic!("{asked:?}");
@@ -294,9 +357,29 @@ async fn n2_a_move_ends_where_the_placeholder_has_arrived() {
     );
 }
 
+fn is_sent(to: &str) -> Value {
+    json!({"nodes": [to], "before": null}).to_string().into()
+}
+
+#[tokio::test(start_paused = true)]
+async fn n2_a_placeholder_leaves_once_its_controller_knows_where_it_goes() {
+    for (known, expect) in [(1, &[][..]), (2, &[Method::DELETE][..])] {
+        let cache = cache("pipelineruns", "data");
+        let mut sent = set(is_sent("node-2"));
+        sent.metadata.generation = Some(2);
+        sent.status = Some(object(json!({"replicas": 1, "observedGeneration": known})));
+        cache.refresh(sent);
+        let (outcome, asked, _) = worked(&cache).await;
+        assert_eq!(outcome, Outcome::Retry);
+        let mut methods: Vec<_> = asked.iter().map(|(method, ..)| method.clone()).collect();
+        methods.dedup();
+        assert_eq!(methods, expect, "generation {known} is known");
+    }
+}
+
 /// The scheduler has the last word.
 #[tokio::test(start_paused = true)]
-async fn n2_a_placeholder_that_no_node_takes_may_go_anywhere_again() {
+async fn n2_a_placeholder_that_no_node_takes_may_go_anywhere_again_and_is_not_sent_there_again() {
     let cache = cache("pipelineruns", "data");
     let bound = cache.get(&key()).unwrap().pods[&format!("{SET}-0")].clone();
     let mut lost = serde_json::to_value(&*bound).unwrap();
@@ -304,17 +387,22 @@ async fn n2_a_placeholder_that_no_node_takes_may_go_anywhere_again() {
     lost["status"] = json!({"phase": "Pending", "conditions": [
         {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]});
     cache.refresh::<Pod>(object(lost));
-    let moving = json!({"nodes": ["node-2"], "before": null}).to_string();
-    cache.refresh(set(moving.into()));
-    let (outcome, asked, _) = worked(&cache, false).await;
+    cache.refresh(set(is_sent("node-2")));
+    let (outcome, asked, _) = worked(&cache).await;
     assert_eq!(
         (outcome, &asked[..]),
         (Outcome::Retry, &[][..]),
         "not at once"
     );
-    let (_, asked, _) = worked_over(&cache, false, Duration::from_secs(11)).await;
+    let looked = Looked::new(&cache, Answers::default());
+    looked.work(Duration::from_secs(11)).await;
+    // Back where it was.
+    cache.refresh::<Pod>((*bound).clone());
+    cache.refresh(set(Value::Null));
+    looked.work(Duration::from_secs(5)).await;
+    let asked = looked.asked().await;
     let methods: Vec<_> = asked.iter().map(|(method, ..)| method.clone()).collect();
-    assert_eq!(methods, [Method::PATCH, Method::DELETE]);
+    assert_eq!(methods, [Method::PATCH, Method::DELETE], "{asked:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -325,7 +413,7 @@ async fn n2_a_run_that_is_done_or_has_room_is_left_alone() {
         state: RunState::Done,
         ..(*itself).clone()
     });
-    let (outcome, asked, _) = worked(&done, false).await;
+    let (outcome, asked, _) = worked(&done).await;
     assert_eq!((outcome, asked), (Outcome::Done, vec![]));
     let unreadable = cache("pipelineruns", "data");
     let mut changed = (*itself).clone();
@@ -333,7 +421,7 @@ async fn n2_a_run_that_is_done_or_has_room_is_left_alone() {
         .annotations
         .insert(MODE.to_owned(), "sideways".to_owned());
     unreadable.apply(changed);
-    let (outcome, asked, _) = worked(&unreadable, false).await;
+    let (outcome, asked, _) = worked(&unreadable).await;
     assert_eq!((outcome, asked), (Outcome::Done, vec![]));
     let roomy = cache("pipelineruns", "data");
     let node = Node {
@@ -341,6 +429,6 @@ async fn n2_a_run_that_is_done_or_has_room_is_left_alone() {
         ..Node::default()
     };
     roomy.apply_node(node, (cpu(8000), 110));
-    let (outcome, asked, _) = worked(&roomy, false).await;
+    let (outcome, asked, _) = worked(&roomy).await;
     assert_eq!((outcome, asked), (Outcome::Retry, vec![]));
 }
