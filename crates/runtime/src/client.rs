@@ -42,8 +42,8 @@ pub struct AddressError {
 /// A call made with [`request`] is tried again while that may help, at once at first and then at growing, random
 /// intervals, and never beyond its deadline; a server that says when to come back (`RetryInfo`) is heeded. All further
 /// tries of a channel together are at most 50 a second (50 more after a quiet second), and one for every five calls: where
-/// more are wanted, they wait for their turn. So a service that comes back is not run down by those who waited for it. Any other call, and so every
-/// stream, is made once.
+/// more are wanted, they wait for their turn. So a service that comes back is not run down by those who waited for it. Any
+/// other call, and so every stream, is made once.
 #[derive(Clone)]
 pub struct Channel(BoxCloneSyncService<HttpRequest<Body>, HttpResponse<Body>, Status>);
 
