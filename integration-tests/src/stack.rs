@@ -20,7 +20,7 @@ use crate::runs::run;
 
 /// Several times what the longest test takes on two cores. What waits for ever without a limit of its own fails then, by its
 /// name.
-const TEST_LIMIT: Duration = Duration::from_secs(25 * 60);
+const TEST_LIMIT: Duration = Duration::from_secs(15 * 60);
 
 /// All tests of a binary run on one runtime: the shared stack's tasks must outlive the test that was first.
 static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {

@@ -176,7 +176,7 @@ async fn end_held(scene: &Scene<'_>) -> Outcome {
 }
 
 /// Waits until each run has succeeded. How long they take all together depends on the machine; that some more are done every
-/// two minutes does not.
+/// few minutes does not.
 async fn all_succeed(scene: &Scene<'_>) -> Outcome {
     let with = |runs: &[Arc<PipelineRun>], wanted: &[&str]| {
         let is = |run: &&Arc<PipelineRun>| {

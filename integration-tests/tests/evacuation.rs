@@ -630,7 +630,7 @@ async fn bound(scene: &Scene<'_>, task: &str, other_than: &str) -> anyhow::Resul
     Ok(pod.context("it has gone")?.as_ref().clone())
 }
 
-/// How often each case is measured. `TIMES=20` takes a quarter of an hour.
+/// How often each case is measured. `TIMES=20` takes seven minutes.
 fn times() -> anyhow::Result<usize> {
     match std::env::var("TIMES") {
         Ok(times) => times.parse().context("TIMES is no number"),
