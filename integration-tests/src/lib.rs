@@ -9,6 +9,7 @@ pub mod audit;
 pub mod collector;
 pub mod configuration;
 pub mod faults;
+mod gate;
 mod held;
 pub mod history;
 pub mod installation;

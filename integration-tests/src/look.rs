@@ -257,7 +257,7 @@ impl Scene<'_> {
         })
     }
 
-    async fn describe(&self) -> String {
+    pub(crate) async fn describe(&self) -> String {
         let Ok(objects) = self.objects().await else {
             return "the namespace cannot be listed".to_owned();
         };

@@ -55,6 +55,19 @@ impl Run {
         )
     }
 
+    /// Binds a workspace to a claim of its own of this storage class, which goes with the run in every mode.
+    pub fn template_of_class(mut self, workspace: &str, class: &str) -> Self {
+        self.object["metadata"]["annotations"]["tekton.dev/auto-cleanup-pvc"] = "true".into();
+        self.workspace(
+            workspace,
+            json!({"volumeClaimTemplate": {"spec": {
+                "accessModes": ["ReadWriteOnce"],
+                "storageClassName": class,
+                "resources": {"requests": {"storage": "1Gi"}},
+            }}}),
+        )
+    }
+
     /// Binds a workspace to whatever `source` says.
     pub fn workspace(mut self, workspace: &str, source: Value) -> Self {
         let mut binding = source;

@@ -9,7 +9,7 @@ use anyhow::{Context as _, ensure};
 use coscheduler_kubernetes::pipeline_run::PipelineRun;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use integration_tests::audit::Request;
-use integration_tests::look::{LIMIT, is_placeholder, node};
+use integration_tests::look::{is_placeholder, node};
 use integration_tests::metrics;
 use integration_tests::runs::{Run, run};
 use integration_tests::stack::Stack;
@@ -20,7 +20,6 @@ use kube::ResourceExt as _;
 use kube::api::{
     ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, PostParams,
 };
-use kube::runtime::wait::await_condition;
 use serde_json::json;
 use testbed::services::Service;
 use testbed::{Config, LOCAL_STORAGE_CLASS, MOVABLE_STORAGE_CLASS};
@@ -50,49 +49,14 @@ fn shared(test: impl AsyncFnOnce(Scene<'static>) -> Outcome) -> Outcome {
     shared_on(boot, test)
 }
 
-/// A run with task one on a claim of this storage class, and a task without a pod behind it, which ends with [`open`].
+/// A run with task one on a claim of this storage class, and a task without a pod behind it, at which it waits.
 fn gated(scene: &Scene<'_>, mode: &str, class: &str) -> Run {
-    let wait = json!({"apiVersion": "example.dev/v1", "kind": "Wait", "spec": {}});
-    let annotations = json!({
-        "coscheduler.dev/coschedule": mode,
-        "tekton.dev/auto-cleanup-pvc": "true",
-    });
     run("run")
-        .metadata("annotations", annotations)
+        .in_mode(mode)
         .in_pool_of(scene)
-        .workspace(
-            "source",
-            json!({"volumeClaimTemplate": {"spec": {
-                "accessModes": ["ReadWriteOnce"],
-                "storageClassName": class,
-                "resources": {"requests": {"storage": "1Gi"}},
-            }}}),
-        )
+        .template_of_class("source", class)
         .task("one", &["source"], &[])
-        .task("gate", &[], &["one"])
-        .with("taskSpec", wait)
-}
-
-/// Waits until a run is at its gate: task one has ended, and no other has begun.
-async fn at_gate(scene: &Scene<'_>) -> Outcome {
-    let kind = ApiResource::from_gvk(&GroupVersionKind::gvk("tekton.dev", "v1beta1", "CustomRun"));
-    let api =
-        kube::Api::<DynamicObject>::namespaced_with(scene.client.clone(), &scene.namespace, &kind);
-    let there = await_condition(api, "run-gate", |gate: Option<&DynamicObject>| {
-        gate.is_some()
-    });
-    let there = tokio::time::timeout(LIMIT, there).await;
-    there.context("the run does not come to its gate")??;
-    Ok(())
-}
-
-async fn open(scene: &Scene<'_>) -> Outcome {
-    let succeeded = json!({"status": {"conditions": [{
-        "type": "Succeeded", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z",
-    }]}});
-    let path = "tekton.dev/v1beta1/customruns/run-gate/status";
-    scene.send("PATCH", path, &succeeded).await?.accepted()?;
-    Ok(())
+        .gate(&["one"])
 }
 
 /// Submits a run with a first node of so many CPUs and pods and a second one that takes pods once the placeholder is on the
@@ -101,7 +65,7 @@ async fn submit(scene: &Scene<'_>, sizes: [(&str, u32); 2], run: Run) -> Outcome
     scene.pool_of(&sizes).await?;
     scene.cordon(&scene.pool_node(2), true).await?;
     scene.submit(run).await?;
-    at_gate(scene).await?;
+    scene.at_gate("run").await?;
     let (_, placeholder) = scene.placeholder().await?;
     ensure!(node(&placeholder) == Some(scene.pool_node(1).as_str()));
     scene.cordon(&scene.pool_node(2), false).await
@@ -160,7 +124,7 @@ fn n2_a_node_too_small_for_the_second_task_is_left() -> Outcome {
                 .asking("4")
                 .task("three", &["source"], &["two"]);
             submit(scene, [("2", 110), ("8", 110)], run).await?;
-            open(scene).await?;
+            scene.open_gate("run").await?;
             scene.succeeds("run").await?;
             assert_eq!(node_of(scene, "two").await?, scene.pool_node(2), "{mode}");
             assert_eq!(node_of(scene, "three").await?, scene.pool_node(2), "{mode}");
@@ -184,7 +148,7 @@ fn n2_a_moved_placeholder_may_go_anywhere_again() -> Outcome {
         submit(&scene, [("2", 110), ("8", 110)], run).await?;
         let (before, _) = scene.placeholder().await?;
         let template = |set: &StatefulSet| set.spec.as_ref().map(|spec| spec.template.clone());
-        open(&scene).await?;
+        scene.open_gate("run").await?;
         scene.moved_from(&scene.pool_node(1)).await?;
         scene
             .until(
@@ -221,7 +185,7 @@ fn n2_a_node_at_its_pod_limit_is_left() -> Outcome {
             let run = gated(scene, mode, MOVABLE_STORAGE_CLASS).task("two", &["source"], &["gate"]);
             submit(scene, [("8", 2), ("8", 2)], run).await?;
             stranger(scene).await?;
-            open(scene).await?;
+            scene.open_gate("run").await?;
             scene.succeeds("run").await?;
             assert_eq!(node_of(scene, "two").await?, scene.pool_node(2), "{mode}");
             scene.nothing_left_but(&[]).await
@@ -242,7 +206,7 @@ fn n2_the_runs_own_pods_are_waited_for() -> Outcome {
                 .lasting("two", 5)
                 .lasting("three", 5);
             submit(scene, [("2", 110), ("8", 110)], run).await?;
-            open(scene).await?;
+            scene.open_gate("run").await?;
             waits(scene).await?;
             scene.succeeds("run").await?;
             for task in ["two", "three"] {
@@ -263,7 +227,7 @@ fn n2_a_task_without_volumes_that_fits_no_node_the_rest_fits_is_let_go() -> Outc
             .asking("4")
             .task("three", &["source"], &["two"]);
         submit(&scene, [("2", 110), ("8", 110)], run).await?;
-        open(&scene).await?;
+        scene.open_gate("run").await?;
         scene.succeeds("run").await?;
         assert_eq!(node_of(&scene, "two").await?, scene.pool_node(2));
         assert_eq!(node_of(&scene, "three").await?, scene.pool_node(1));
@@ -294,7 +258,7 @@ fn n2_a_task_that_fits_no_node_is_reported_and_goes_on_once_there_is_one() -> Ou
                 .task("two", &["source"], &["gate"])
                 .asking("64");
             submit(scene, [("2", 110), ("8", 110)], run).await?;
-            open(scene).await?;
+            scene.open_gate("run").await?;
             let told = scene.told("run", "PodFitsNoNode").await?;
             let (_, message) = &told[0];
             assert!(
@@ -325,7 +289,7 @@ fn n2_an_isolated_task_is_not_let_go() -> Outcome {
             .task("two", &[], &["gate"])
             .asking("4");
         submit(&scene, [("2", 110), ("8", 110)], run).await?;
-        open(&scene).await?;
+        scene.open_gate("run").await?;
         let told = scene.told("run", "ClaimsNotMovable").await?;
         assert!(!told.iter().any(|(code, _)| code == "PodLetGo"), "{told:?}");
         let waiting = waits(&scene).await?;
@@ -387,7 +351,7 @@ async fn each_case(
         .map(async |case| {
             let scene = stack.scene().await?;
             case.begin(&scene, annotated).await?;
-            open(&scene).await?;
+            scene.open_gate("run").await?;
             check(&scene, case).await.context(format!("{case:?}"))
         })
         .buffer_unordered(Contended::ALL.len())
@@ -458,7 +422,7 @@ fn n2_runs_whose_placeholders_alone_fill_every_node_go_on_once_one_ends() -> Out
                 &["gate"],
             );
             of.submit(run).await?;
-            at_gate(&of).await?;
+            of.at_gate("run").await?;
             let placeholder = of.placeholder().await?.1;
             let node = node(&placeholder).context("not bound")?.to_owned();
             on.entry(node).or_default().push((of, placeholder));
@@ -469,7 +433,7 @@ fn n2_runs_whose_placeholders_alone_fill_every_node_go_on_once_one_ends() -> Out
             allow_pods(&scene, &node, on.get(&node).map_or(0, Vec::len)).await?;
         }
         for (of, _) in on.values().flatten() {
-            open(of).await?;
+            of.open_gate("run").await?;
         }
         for (of, placeholder) in on.values().flatten() {
             of.told("run", "NodesFull").await?;
@@ -531,7 +495,7 @@ fn n4_a_scale_up_in_flight_holds_moves_back() -> Outcome {
                 .asking("4");
             // The nodes of the pool were added just now, as far as the manager knows.
             submit(scene, [("2", 110), ("8", 110)], run).await?;
-            open(scene).await?;
+            scene.open_gate("run").await?;
             let pod = waits(scene).await?;
             let event: Event = serde_json::from_value(json!({
                 "metadata": {"name": "scale-up"},

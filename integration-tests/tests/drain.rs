@@ -23,7 +23,7 @@ use integration_tests::stack::Stack;
 use integration_tests::{Scene, shared_on};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
-use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams};
+use kube::api::{ListParams, Patch, PatchParams};
 use serde_json::json;
 use testbed::services::Service;
 use testbed::{Config, DURATION_ANNOTATION, MOVABLE_STORAGE_CLASS};
@@ -69,27 +69,12 @@ fn on_two_nodes(test: impl AsyncFnOnce(Scene<'static>) -> Outcome) -> Outcome {
 fn two(number: usize) -> Run {
     let mode = ["pipelineruns", "workspaces"][number / 2 % 2];
     let first = run(&format!("run-{number}"))
-        .metadata(
-            "annotations",
-            json!({"tekton.dev/auto-cleanup-pvc": "true"}),
-        )
         .in_mode(mode)
-        .workspace(
-            "source",
-            json!({"volumeClaimTemplate": {"spec": {
-                "accessModes": ["ReadWriteOnce"],
-                "storageClassName": MOVABLE_STORAGE_CLASS,
-                "resources": {"requests": {"storage": "1Gi"}},
-            }}}),
-        )
+        .template_of_class("source", MOVABLE_STORAGE_CLASS)
         .task("one", &["source"], &[])
         .with("retries", 1.into());
     if is_between_tasks(number) {
-        let wait = json!({"apiVersion": "example.dev/v1", "kind": "Wait", "spec": {}});
-        first
-            .task("gate", &[], &["one"])
-            .with("taskSpec", wait)
-            .task("two", &["source"], &["gate"])
+        first.gate(&["one"]).task("two", &["source"], &["gate"])
     } else {
         first.held("one").task("two", &["source"], &["one"])
     }
@@ -122,31 +107,20 @@ async fn all_under_way(scene: &Scene<'_>) -> Outcome {
             held.count() == RUNS - between
         })
         .await?;
-    let gates = custom_runs(scene);
+    let gates = scene.gates();
     while gates.list(&ListParams::default()).await?.items.len() < between {
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
     Ok(())
 }
 
-fn custom_runs(scene: &Scene<'_>) -> kube::Api<DynamicObject> {
-    let kind = ApiResource::from_gvk(&GroupVersionKind::gvk("tekton.dev", "v1beta1", "CustomRun"));
-    kube::Api::namespaced_with(scene.client.clone(), &scene.namespace, &kind)
-}
-
 /// Opens every gate.
 async fn open(scene: &Scene<'_>) -> Outcome {
-    let succeeded = json!({"status": {"conditions": [{
-        "type": "Succeeded", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z",
-    }]}});
-    let gates = custom_runs(scene).list(&ListParams::default()).await?;
-    stream::iter(gates.items)
-        .map(async |gate| {
-            let path = format!("tekton.dev/v1beta1/customruns/{}/status", gate.name_any());
-            scene.send("PATCH", &path, &succeeded).await?.accepted()
-        })
+    let waiting = (0..RUNS).filter(|number| is_between_tasks(*number));
+    stream::iter(waiting)
+        .map(async |number| scene.open_gate(&format!("run-{number}")).await)
         .buffer_unordered(AT_ONCE)
-        .try_for_each(async |_| Ok(()))
+        .try_for_each(async |()| Ok(()))
         .await
 }
 

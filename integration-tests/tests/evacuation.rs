@@ -5,18 +5,17 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, ensure};
 use coscheduler_kubernetes::pipeline_run::PipelineRun;
 use futures::future::try_join_all;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
-use integration_tests::look::{LIMIT, is_placeholder, node};
+use integration_tests::look::{is_placeholder, node};
 use integration_tests::nodes::NodeEvent;
 use integration_tests::runs::{Run, run};
 use integration_tests::stack::Stack;
 use integration_tests::{Scene, alone, shared_on};
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
-use kube::api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, Patch, PatchParams};
-use kube::runtime::wait::await_condition;
+use kube::api::{DeleteParams, Patch, PatchParams};
 use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
 use testbed::services::Service;
@@ -55,63 +54,20 @@ fn three(scene: &Scene<'_>, mode: &str, class: &str) -> Run {
         .task("three", &["source"], &["two"])
 }
 
-/// As [`three`], with a task without a pod behind task one, which ends with [`open`].
+/// As [`three`], with a task without a pod behind task one, at which it waits.
 fn gated(scene: &Scene<'_>, mode: &str, class: &str) -> Run {
-    let wait = json!({"apiVersion": "example.dev/v1", "kind": "Wait", "spec": {}});
     first(scene, mode, class)
-        .task("gate", &[], &["one"])
-        .with("taskSpec", wait)
+        .gate(&["one"])
         .task("two", &["source"], &["gate"])
         .task("three", &["source"], &["two"])
 }
 
 fn first(scene: &Scene<'_>, mode: &str, class: &str) -> Run {
-    // In `workspaces`, too, the claim is to go with the run.
-    let annotations = json!({
-        "coscheduler.dev/coschedule": mode,
-        "tekton.dev/auto-cleanup-pvc": "true",
-    });
     run("three")
-        .metadata("annotations", annotations)
+        .in_mode(mode)
         .in_pool_of(scene)
-        .workspace(
-            "source",
-            json!({"volumeClaimTemplate": {"spec": {
-                "accessModes": ["ReadWriteOnce"],
-                "storageClassName": class,
-                "resources": {"requests": {"storage": "1Gi"}},
-            }}}),
-        )
+        .template_of_class("source", class)
         .task("one", &["source"], &[])
-}
-
-/// Waits until a run is at its gate: task one has ended, and no other has begun.
-async fn at_gate(scene: &Scene<'_>) -> Outcome {
-    let kind = ApiResource::from_gvk(&GroupVersionKind::gvk("tekton.dev", "v1beta1", "CustomRun"));
-    let api =
-        kube::Api::<DynamicObject>::namespaced_with(scene.client.clone(), &scene.namespace, &kind);
-    let there = await_condition(api, "three-gate", |gate: Option<&DynamicObject>| {
-        gate.is_some()
-    });
-    match tokio::time::timeout(LIMIT, there).await {
-        Ok(there) => {
-            there?;
-            Ok(())
-        }
-        Err(_) => bail!(
-            "the run does not come to its gate\n{:#?}",
-            scene.objects().await
-        ),
-    }
-}
-
-async fn open(scene: &Scene<'_>) -> Outcome {
-    let succeeded = json!({"status": {"conditions": [{
-        "type": "Succeeded", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z",
-    }]}});
-    let path = "tekton.dev/v1beta1/customruns/three-gate/status";
-    scene.send("PATCH", path, &succeeded).await?.accepted()?;
-    Ok(())
 }
 
 /// The run's pods that there are, by task: several of a task that was tried again.
@@ -191,7 +147,7 @@ fn n1_whatever_happens_to_the_node_between_two_tasks_the_run_goes_on_elsewhere()
 async fn between(scene: &Scene<'_>, event: NodeEvent, mode: &str) -> Outcome {
     let run = gated(scene, mode, MOVABLE_STORAGE_CLASS);
     scene.submit(run).await?;
-    at_gate(scene).await?;
+    scene.at_gate("three").await?;
     let (_, before) = scene.placeholder().await?;
     let old = node_of(&before);
     let since = Instant::now();
@@ -201,7 +157,7 @@ async fn between(scene: &Scene<'_>, event: NodeEvent, mode: &str) -> Outcome {
         "{event}, {mode}: bound elsewhere after {:?}",
         since.elapsed()
     );
-    open(scene).await?;
+    scene.open_gate("three").await?;
     scene.succeeds("three").await?;
     let nodes = nodes_by_task(scene).await?;
     for task in ["two", "three"] {
@@ -332,7 +288,7 @@ fn n1_who_bears_it_stays_and_nobody_moves_back() -> Outcome {
             scene.submit(submitted).await?;
         }
         for scene in [&preferring, &bearing, &moving] {
-            at_gate(scene).await?;
+            scene.at_gate("three").await?;
             nodes.push(scene.placeholder().await?.1);
         }
         let [prefers, bears, moves] = nodes.try_into().unwrap();
@@ -350,7 +306,7 @@ fn n1_who_bears_it_stays_and_nobody_moves_back() -> Outcome {
             (&bearing, &bears),
             (&moving, &moved),
         ] {
-            open(scene).await?;
+            scene.open_gate("three").await?;
             running(scene, "three").await?;
             let (_, placeholder) = scene.placeholder().await?;
             assert_eq!(placeholder.metadata.uid, stays.metadata.uid);
@@ -405,7 +361,7 @@ fn n1_a_run_whose_claim_cannot_follow_goes_on_once_its_node_is_back() -> Outcome
         each(scene.stack, MODES, async |scene, mode| {
             let run = gated(scene, mode, LOCAL_STORAGE_CLASS);
             scene.submit(run).await?;
-            at_gate(scene).await?;
+            scene.at_gate("three").await?;
             let (_, before) = scene.placeholder().await?;
             let old = node_of(&before);
             scene.cordon(&old, true).await?;
@@ -415,7 +371,7 @@ fn n1_a_run_whose_claim_cannot_follow_goes_on_once_its_node_is_back() -> Outcome
                         .any(|pod| is_placeholder(pod) && is_unschedulable(pod))
                 })
                 .await?;
-            open(scene).await?;
+            scene.open_gate("three").await?;
             scene
                 .until_all::<Pod>("have a task that waits", |pods| {
                     pods.iter()
@@ -462,7 +418,7 @@ fn n1_nodes_that_come_and_go_move_a_placeholder_more_and_more_seldom() -> Outcom
         scene.pool(2).await?;
         let run = gated(&scene, "pipelineruns", MOVABLE_STORAGE_CLASS);
         scene.submit(run).await?;
-        at_gate(&scene).await?;
+        scene.at_gate("three").await?;
         let mut old = node_of(&scene.placeholder().await?.1);
         let since = Instant::now();
         for _ in 0..3 {
@@ -474,7 +430,7 @@ fn n1_nodes_that_come_and_go_move_a_placeholder_more_and_more_seldom() -> Outcom
         }
         // One second after the first move, two after the second.
         assert!(since.elapsed() >= Duration::from_secs(3));
-        open(&scene).await?;
+        scene.open_gate("three").await?;
         scene.succeeds("three").await?;
         assert_eq!(nodes_by_task(&scene).await?["three"], [old]);
         scene.nothing_left_but(&[]).await
@@ -491,7 +447,7 @@ fn n1_a_node_that_turned_bad_while_nobody_looked_is_evacuated() -> Outcome {
             .send("POST", "tekton.dev/v1/pipelineruns", &run)
             .await?
             .accepted()?;
-        at_gate(scene).await?;
+        scene.at_gate("three").await?;
         let old = node_of(&scene.placeholder().await?.1);
         let services = &scene.stack.services;
         services.kill(Service::PlaceholderManager)?;
@@ -499,7 +455,7 @@ fn n1_a_node_that_turned_bad_while_nobody_looked_is_evacuated() -> Outcome {
         services.start_service(Service::PlaceholderManager)?;
         services.wait_ready().await?;
         let new = node_of(&scene.moved_from(&old).await?);
-        open(scene).await?;
+        scene.open_gate("three").await?;
         scene.succeeds("three").await?;
         assert_eq!(nodes_by_task(scene).await?["three"], [new]);
         scene.nothing_left_but(&[]).await
@@ -523,13 +479,13 @@ fn n1_a_node_that_falls_silent_is_left_once_kubernetes_says_so() -> Outcome {
         each(scene.stack, MODES, async |scene, mode| {
             let run = gated(scene, mode, MOVABLE_STORAGE_CLASS);
             scene.submit(run).await?;
-            at_gate(scene).await?;
+            scene.at_gate("three").await?;
             let old = node_of(&scene.placeholder().await?.1);
             let since = Instant::now();
             silence(scene, &old).await?;
             let after = scene.moved_from(&old).await?;
             println!("{mode}: bound elsewhere after {:?}", since.elapsed());
-            open(scene).await?;
+            scene.open_gate("three").await?;
             scene.succeeds("three").await?;
             let nodes = nodes_by_task(scene).await?;
             for task in ["two", "three"] {
@@ -660,7 +616,7 @@ async fn measured<'a>(
                 .send("POST", "tekton.dev/v1/pipelineruns", &run)
                 .await?
                 .accepted()?;
-            at_gate(&scene).await?;
+            scene.at_gate("three").await?;
             let old = node_of(&scene.placeholder().await?.1);
             Ok((mode, Measured { scene, event, old }))
         })

@@ -20,10 +20,7 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use k8s_openapi::api::storage::v1::StorageClass;
-use kube::api::{
-    ApiResource, DeleteParams, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams,
-};
-use kube::runtime::wait::await_condition;
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, Resource, ResourceExt as _};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -147,10 +144,7 @@ impl Cause {
             Self::QuotaOfStorage | Self::StorageClass | Self::Claim => &["source"],
             _ => &[],
         };
-        let wait = json!({"apiVersion": "example.dev/v1", "kind": "Wait", "spec": {}});
-        run.task("gate", &[], &[])
-            .with("taskSpec", wait)
-            .task("one", workspaces, &["gate"])
+        run.gate(&[]).task("one", workspaces, &["gate"])
     }
 
     /// Brings the cause about, and waits until the API server knows of it.
@@ -365,22 +359,6 @@ async fn tried_out(
     Ok(tokio::time::timeout(LIMIT, answered).await?)
 }
 
-/// Ends the task that has no pod.
-async fn open(scene: &Scene<'_>) -> Outcome {
-    let kind = ApiResource::from_gvk(&GroupVersionKind::gvk("tekton.dev", "v1beta1", "CustomRun"));
-    let api = Api::<DynamicObject>::namespaced_with(scene.client.clone(), &scene.namespace, &kind);
-    let name = format!("{RUN}-gate");
-    let there = await_condition(api, &name, |gate: Option<&DynamicObject>| gate.is_some());
-    let there = tokio::time::timeout(LIMIT, there).await;
-    there.context("the run does not come to its gate")??;
-    let succeeded = json!({"status": {"conditions": [{
-        "type": "Succeeded", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z",
-    }]}});
-    let path = format!("tekton.dev/v1beta1/customruns/{name}/status");
-    scene.send("PATCH", &path, &succeeded).await?.accepted()?;
-    Ok(())
-}
-
 fn blocked(run: Option<&PipelineRun>) -> Option<Value> {
     let annotation = run?.annotations().get(BLOCKED)?;
     serde_json::from_str(annotation).ok()
@@ -413,7 +391,8 @@ async fn told_and_healed(scene: &Scene<'_>, cause: Cause) -> Outcome {
             run.is_some_and(|run| !run.annotations().contains_key(BLOCKED))
         })
         .await?;
-    open(scene).await?;
+    scene.at_gate(RUN).await?;
+    scene.open_gate(RUN).await?;
     scene.succeeds(RUN).await?;
     let brought: &[&str] = match cause {
         Cause::Claim => &["data"],
@@ -464,7 +443,8 @@ fn n3_a_placeholder_that_stays_refused_is_tried_again_and_nothing_else_of_it_cha
             scene.placeholder().await?
         };
         assert_eq!(set.metadata.generation, Some(1));
-        open(&scene).await?;
+        scene.at_gate(RUN).await?;
+        scene.open_gate(RUN).await?;
         scene.succeeds(RUN).await?;
         scene.nothing_left_but(&[]).await
     })

@@ -318,7 +318,6 @@ fn n2_p7_a_task_that_says_that_it_is_another_runs_does_not_have_its_placeholder_
         // The neighbour's placeholder is alone on a node too small for the stranger, and could follow it to the other one.
         scene.pool_of(&[("2", 110), ("8", 110)]).await?;
         scene.cordon(&scene.pool_node(2), true).await?;
-        let wait = json!({"apiVersion": "example.dev/v1", "kind": "Wait", "spec": {}});
         let movable = json!({"volumeClaimTemplate": {"spec": {
             "accessModes": ["ReadWriteOnce"],
             "storageClassName": MOVABLE_STORAGE_CLASS,
@@ -328,8 +327,7 @@ fn n2_p7_a_task_that_says_that_it_is_another_runs_does_not_have_its_placeholder_
             .in_pool_of(scene)
             .workspace("source", movable)
             .task("one", &["source"], &[])
-            .task("gate", &[], &["one"])
-            .with("taskSpec", wait);
+            .gate(&["one"]);
         let neighbour = Victim::new(scene, neighbour).await?;
         scene
             .until_all::<Pod>("are a placeholder and a task that has ended", |pods| {
