@@ -119,7 +119,6 @@ fn n6_p6_what_another_version_and_another_mode_left_is_swept_and_said() -> Outco
             let services = &scene.stack.services;
             let one = |name: &str| run(name).task("one", &[], &[]);
             scene.submit(one("done")).await?;
-            // Nothing is pinned on it, so that the manager does not know it.
             scene
                 .submit(one("left-alone").in_mode("disabled").metadata(
                     "annotations",
@@ -137,6 +136,14 @@ fn n6_p6_what_another_version_and_another_mode_left_is_swept_and_said() -> Outco
                 })
                 .await?;
             services.kill(Service::PlaceholderManager)?;
+            // Nothing is written on it any more, so that the next manager does not know it, and has to ask.
+            let unmarked =
+                json!({"metadata": {"annotations": {"coscheduler.dev/coschedule": null}}});
+            let unmarked = scene
+                .send("PATCH", "tekton.dev/v1/pipelineruns/left-alone", &unmarked)
+                .await?
+                .accepted()?;
+            assert_eq!(unmarked.annotation("coscheduler.dev/coschedule"), None);
 
             let uid = |run: &PipelineRun| json!({RUN_UID: run.uid()});
             let ours = json!({MANAGED_BY: "tekton-coscheduler"});
