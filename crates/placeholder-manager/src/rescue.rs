@@ -13,7 +13,6 @@ use std::time::Duration;
 
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::Pod;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 use tracing::{info, warn};
@@ -32,8 +31,13 @@ use crate::cache::{Cache, Run, RunKey};
 use crate::error::Error;
 use crate::evacuate::belongs;
 use crate::objects::Objects;
-use seen::{see, waiting};
+use seen::{see, stays, task_run, waiting};
 use state::State;
+
+/// How soon a run is looked at again whose placeholder is being moved, should nothing be heard of it.
+const STEP: Duration = Duration::from_secs(1);
+/// How soon at the latest while it is known when something will be due.
+const LOOK: Duration = Duration::from_secs(5);
 
 /// Why runs wait, for their authors.
 pub(crate) type Causes = Arc<Mutex<HashMap<RunKey, Reason>>>;
@@ -117,7 +121,9 @@ impl Rescue {
     }
 
     async fn look(&self, look: &Look<'_>, state: &mut State) -> Result<Outcome, Error> {
-        let mut outcome = Outcome::Done;
+        let mut looks_again = false;
+        let mut due: Option<Duration> = None;
+        let mut sooner = |left: Option<Duration>| due = left.into_iter().chain(due).min();
         let mut cause = None;
         let mut waiting_anywhere = BTreeSet::new();
         for (name, set) in &look.run.stateful_sets {
@@ -129,14 +135,14 @@ impl Rescue {
             let pod = look.run.pods.get(&format!("{name}-0"));
             let pod = pod.filter(|pod| belongs(look.run, pod, Role::Placeholder));
             if self.arrives(look, state, set, pod).await? {
-                outcome = Outcome::Retry;
+                sooner(Some(STEP));
                 continue;
             }
             let Some(pod) = pod.filter(|pod| stays(pod) && !waiting.is_empty()) else {
                 continue;
             };
             // Nobody tells when there is room.
-            outcome = Outcome::Retry;
+            looks_again = true;
             for waiting in &waiting {
                 let decision = self.decide(look, state, (set, pod), waiting).await?;
                 let Some(Decision { action, reason }) = decision else {
@@ -150,7 +156,8 @@ impl Rescue {
                     }
                     Action::LetGo => self.let_go(look, state, name, waiting, &reason).await?,
                     Action::Report => {
-                        if state.is_settled(&waiting.name_any())
+                        let settled = state.settles_in(&waiting.name_any());
+                        if settled.is_some_and(|left| left.is_zero())
                             && self.is_own(look, state, waiting).await?
                         {
                             cause = cause.or(Some(reason));
@@ -159,9 +166,16 @@ impl Rescue {
                 }
             }
         }
+        for name in &waiting_anywhere {
+            sooner(state.due_in(name, self.hold).map(|left| left.min(LOOK)));
+        }
         state.keep(&waiting_anywhere);
         self.say(look.key, cause);
-        Ok(outcome)
+        Ok(match due {
+            Some(due) => Outcome::Later(due),
+            None if looks_again => Outcome::Retry,
+            None => Outcome::Done,
+        })
     }
 
     /// Takes the next step of a move. True while one is under way.
@@ -234,7 +248,8 @@ impl Rescue {
             );
         }
         if acts(&decision) {
-            if !state.may_act(&name) || !self.is_own(look, state, waiting).await? {
+            let may_act = state.may_act_in(&name).is_some_and(|left| left.is_zero());
+            if !may_act || !self.is_own(look, state, waiting).await? {
                 return Ok(None);
             }
             let uid = waiting.metadata.uid.as_deref().unwrap_or_default();
@@ -374,18 +389,6 @@ impl Rescue {
     fn states(&self) -> MutexGuard<'_, HashMap<RunKey, State>> {
         self.states.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// The TaskRun that a pod is of.
-fn task_run(pod: &Pod) -> Option<&OwnerReference> {
-    let owners = pod.metadata.owner_references.iter().flatten();
-    let mut controllers = owners.filter(|owner| owner.controller == Some(true));
-    controllers.find(|owner| owner.kind == "TaskRun")
-}
-
-/// Whether a placeholder is on a node and nobody has told it to leave.
-fn stays(pod: &Pod) -> bool {
-    pods::node(pod).is_some() && pod.metadata.deletion_timestamp.is_none()
 }
 
 #[cfg(test)]

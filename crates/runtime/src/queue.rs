@@ -1,8 +1,8 @@
 //! A work queue of keys: what a service that follows Kubernetes objects puts between the watch and the work.
 //!
 //! A key is worked on by one worker at a time, so the work for one object stays in order. A key pushed again while it
-//! waits is worked on once; pushed while it is being worked on, once more afterwards. Failed work is retried with
-//! exponential backoff and jitter until it succeeds or nothing is left to do.
+//! waits is worked on once; pushed while it is being worked on, once more right afterwards, whatever came of it. Failed work
+//! is retried with exponential backoff and jitter until it succeeds or nothing is left to do.
 
 use std::collections::{HashMap, VecDeque};
 use std::future::Future;
@@ -288,16 +288,19 @@ impl<K: Clone + Eq + Hash> Schedule<K> {
         };
         let again = matches!(state.stage, Stage::Working { again: true });
         match outcome {
-            Outcome::Done | Outcome::Later(_) if again => {
-                state.backoff = None;
-                state.stage = Stage::Ready;
-                self.ready.push_back(key);
-            }
+            Outcome::Done | Outcome::Later(_) => state.backoff = None,
+            Outcome::Retry => {}
+        }
+        if again {
+            state.stage = Stage::Ready;
+            self.ready.push_back(key);
+            return;
+        }
+        match outcome {
             Outcome::Done => {
                 self.keys.remove(&key);
             }
             Outcome::Later(delay) => {
-                state.backoff = None;
                 state.stage = Stage::Waiting(self.retries.insert(key, delay));
             }
             Outcome::Retry => {

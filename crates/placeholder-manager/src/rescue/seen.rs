@@ -9,6 +9,7 @@ use coscheduler_core::volumes::SeenClaim;
 use coscheduler_kubernetes::{needs, pods};
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::ResourceExt as _;
 
 use super::state::State;
@@ -122,4 +123,16 @@ fn of_template(set: &StatefulSet) -> Pod {
         spec,
         ..Pod::default()
     }
+}
+
+/// The TaskRun that a pod is of.
+pub(super) fn task_run(pod: &Pod) -> Option<&OwnerReference> {
+    let owners = pod.metadata.owner_references.iter().flatten();
+    let mut controllers = owners.filter(|owner| owner.controller == Some(true));
+    controllers.find(|owner| owner.kind == "TaskRun")
+}
+
+/// Whether a placeholder is on a node and nobody has told it to leave.
+pub(super) fn stays(pod: &Pod) -> bool {
+    pods::node(pod).is_some() && pod.metadata.deletion_timestamp.is_none()
 }

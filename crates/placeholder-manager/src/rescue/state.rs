@@ -136,24 +136,33 @@ impl State {
         pod.own = Some((uid.to_owned(), own));
     }
 
-    /// Whether something has been wanted for a pod for a while.
-    pub(super) fn is_settled(&self, pod: &str) -> bool {
-        let since = self.pods.get(pod).and_then(|pod| pod.wanted_since);
-        since.is_some_and(|since| Instant::now() >= since + SETTLED)
+    /// How long it is until something has been wanted for a pod for a while; `None` where nothing is wanted.
+    pub(super) fn settles_in(&self, pod: &str) -> Option<Duration> {
+        let since = self.pods.get(pod)?.wanted_since?;
+        Some(SETTLED.saturating_sub(since.elapsed()))
     }
 
-    /// Whether what is wanted for a pod may be done now.
-    pub(super) fn may_act(&self, pod: &str) -> bool {
-        let now = Instant::now();
-        let rested =
-            |last: Option<Instant>, times: u32| last.is_none_or(|last| now >= last + pause(times));
-        let Some(of_pod) = self.pods.get(pod) else {
-            return false;
+    /// How long it is until what is wanted for a pod may be done; `None` where it may not be done again.
+    pub(super) fn may_act_in(&self, pod: &str) -> Option<Duration> {
+        let rest = |last: Option<Instant>, times: u32| {
+            last.map_or(Duration::ZERO, |last| {
+                pause(times).saturating_sub(last.elapsed())
+            })
         };
-        self.is_settled(pod)
-            && rested(self.last_move, self.moves)
-            && rested(of_pod.last_let_go, of_pod.let_go)
-            && of_pod.let_go < TRIES
+        let of_pod = self.pods.get(pod).filter(|pod| pod.let_go < TRIES)?;
+        let settles = self.settles_in(pod)?;
+        let moved = rest(self.last_move, self.moves);
+        let let_go = rest(of_pod.last_let_go, of_pod.let_go);
+        Some(settles.max(moved).max(let_go))
+    }
+
+    /// How long it is until something is due about a pod that waits, but for what nobody foresees.
+    pub(super) fn due_in(&self, pod: &str, hold: Duration) -> Option<Duration> {
+        let of_pod = self.pods.get(pod)?;
+        let held = of_pod.triggered.or(of_pod.node_added);
+        let released = held.map(|since| hold.saturating_sub(since.elapsed()));
+        let due = [self.may_act_in(pod), released].into_iter().flatten();
+        due.filter(|due| !due.is_zero()).min()
     }
 
     pub(super) fn let_go(&mut self, pod: &str) {
@@ -214,18 +223,18 @@ mod tests {
         let mut state = State::default();
         let second = Duration::from_secs(1);
         state.seen("pod", None, true);
-        assert!(!state.may_act("pod"));
+        assert_eq!(state.may_act_in("pod"), Some(SETTLED));
         later(SETTLED).await;
         state.seen("pod", None, true);
-        assert!(state.may_act("pod"));
+        assert_eq!(state.may_act_in("pod"), Some(Duration::ZERO));
         state.moved();
         state.moved();
-        assert!(!state.may_act("pod"), "two seconds after two moves");
+        assert_eq!(state.may_act_in("pod"), Some(2 * second), "after two moves");
         later(2 * second).await;
-        assert!(state.may_act("pod"));
+        assert_eq!(state.may_act_in("pod"), Some(Duration::ZERO));
         state.seen("pod", None, false);
         state.seen("pod", None, true);
-        assert!(!state.may_act("pod"), "wanted anew");
+        assert_eq!(state.may_act_in("pod"), Some(SETTLED), "wanted anew");
     }
 
     #[tokio::test(start_paused = true)]
@@ -278,6 +287,11 @@ mod tests {
         later(hold / 4).await;
         state.scale_up_triggered("another");
         assert_eq!(state.scaling("another", hold).triggered, Some(hold / 4));
+        assert_eq!(state.due_in("another", hold), Some(hold * 3 / 4));
+        state.seen("another", None, true);
+        assert_eq!(state.due_in("another", hold), Some(SETTLED));
+        later(hold).await;
+        assert_eq!(state.due_in("another", hold), None, "nothing is foreseen");
         let long_ago = Instant::now();
         later(hold).await;
         state.scale_up("other", Some(long_ago), hold);
@@ -290,12 +304,12 @@ mod tests {
         for _ in 0..TRIES {
             state.seen("pod", None, true);
             later(REFUSED).await;
-            assert!(state.may_act("pod"));
+            assert_eq!(state.may_act_in("pod"), Some(Duration::ZERO));
             state.let_go("pod");
             state.keep(&BTreeSet::new());
         }
         state.seen("pod", None, true);
         later(REFUSED).await;
-        assert!(!state.may_act("pod"));
+        assert_eq!(state.may_act_in("pod"), None);
     }
 }

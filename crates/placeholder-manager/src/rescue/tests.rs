@@ -244,7 +244,7 @@ async fn worked_with(cache: &Arc<Cache>, answers: Answers) -> (Outcome, Asked, C
 #[tokio::test(start_paused = true)]
 async fn n2_a_placeholder_is_sent_on_and_exactly_the_version_that_was_looked_at_leaves() {
     let (outcome, asked, _) = worked(&cache("pipelineruns", "data")).await;
-    assert_eq!(outcome, Outcome::Retry);
+    assert_eq!(outcome, Outcome::Later(STEP));
     let [(patch, set, body), (delete, pod, options)] = &asked[..] else {
         panic!("{asked:?}");
     };
@@ -258,6 +258,22 @@ async fn n2_a_placeholder_is_sent_on_and_exactly_the_version_that_was_looked_at_
         options["preconditions"],
         json!({"uid": "p", "resourceVersion": "7"})
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn n2_what_is_wanted_is_looked_at_again_when_it_is_due_and_what_nobody_foresees_now_and_then()
+{
+    let looked = Looked::new(&cache("pipelineruns", "data"), Answers::default());
+    let settles = Duration::from_secs(1);
+    assert_eq!(looked.rescue.work(key()).await, Outcome::Later(settles));
+    tokio::time::advance(settles / 4).await;
+    let left = settles * 3 / 4;
+    assert_eq!(looked.rescue.work(key()).await, Outcome::Later(left));
+    assert_eq!(looked.asked().await, vec![]);
+    let hopeless = cache("pipelineruns", "data");
+    hopeless.delete_node("node-2");
+    let (outcome, ..) = worked(&hopeless).await;
+    assert_eq!(outcome, Outcome::Retry);
 }
 
 #[tokio::test(start_paused = true)]
@@ -335,7 +351,7 @@ async fn n4_nothing_is_moved_for_a_pod_that_the_autoscaler_adds_a_node_for() {
         };
         worked_with(&cache("pipelineruns", "data"), answers).await
     };
-    assert_eq!((outcome, asked), (Outcome::Retry, vec![]));
+    assert_eq!((outcome, asked), (Outcome::Later(LOOK), vec![]));
 }
 
 #[tokio::test(start_paused = true)]
@@ -370,7 +386,7 @@ async fn n2_a_placeholder_leaves_once_its_controller_knows_where_it_goes() {
         sent.status = Some(object(json!({"replicas": 1, "observedGeneration": known})));
         cache.refresh(sent);
         let (outcome, asked, _) = worked(&cache).await;
-        assert_eq!(outcome, Outcome::Retry);
+        assert_eq!(outcome, Outcome::Later(STEP));
         let mut methods: Vec<_> = asked.iter().map(|(method, ..)| method.clone()).collect();
         methods.dedup();
         assert_eq!(methods, expect, "generation {known} is known");
@@ -391,7 +407,7 @@ async fn n2_a_placeholder_that_no_node_takes_may_go_anywhere_again_and_is_not_se
     let (outcome, asked, _) = worked(&cache).await;
     assert_eq!(
         (outcome, &asked[..]),
-        (Outcome::Retry, &[][..]),
+        (Outcome::Later(STEP), &[][..]),
         "not at once"
     );
     let looked = Looked::new(&cache, Answers::default());

@@ -78,6 +78,45 @@ async fn work_for_later_is_done_at_its_time_or_when_it_is_pushed() {
     assert!(encoded.lines().any(|found| found == line), "{encoded}");
 }
 
+/// What it was pushed for came too late for the work that failed.
+#[tokio::test(start_paused = true)]
+async fn a_key_pushed_during_work_that_fails_does_not_wait_for_the_backoff() {
+    let options = Options {
+        first_retry: Duration::from_secs(3600),
+        longest_retry: Duration::from_secs(3600),
+        ..QUICK
+    };
+    let metrics = Metrics::new(crate::Service::EXAMPLE);
+    let (queue, worker) = queue("test", options, &metrics);
+    let shutdown = CancellationToken::new();
+    let (worked, mut seen) = mpsc::unbounded_channel();
+    let began = tokio::time::Instant::now();
+    queue.push(7);
+    let task = tokio::spawn({
+        let (shutdown, queue) = (shutdown.clone(), queue.clone());
+        let pushes = Arc::new(AtomicUsize::new(2));
+        worker.run(shutdown, move |key| {
+            let (queue, worked, pushes) = (queue.clone(), worked.clone(), pushes.clone());
+            async move {
+                if pushes.load(Ordering::SeqCst) > 0 {
+                    pushes.fetch_sub(1, Ordering::SeqCst);
+                    queue.push(key);
+                    tokio::task::yield_now().await;
+                }
+                worked.send(began.elapsed()).unwrap();
+                Outcome::Retry
+            }
+        })
+    });
+    let mut next = async || seen.recv().await.unwrap();
+    for _ in 0..3 {
+        assert_eq!(next().await, Duration::ZERO);
+    }
+    assert!(next().await >= options.first_retry);
+    shutdown.cancel();
+    task.await.unwrap();
+}
+
 #[tokio::test]
 async fn failed_work_is_retried_until_it_succeeds() {
     let metrics = Metrics::new(crate::Service::EXAMPLE);
