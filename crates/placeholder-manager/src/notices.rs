@@ -98,6 +98,9 @@ impl Notices {
             }
             notices.events.extend(notices.blocked.clone());
         }
+        if run.state == RunState::Done {
+            notices.events.extend(self.refused(run, known));
+        }
         for reason in &notices.events {
             self.say(run, reason).await?;
         }
@@ -171,6 +174,17 @@ impl Notices {
             unschedulable: pods::unschedulable(pod)
                 .filter(|_| moves::under_way(stateful_set).is_none())
                 .map(str::to_owned),
+        })
+    }
+
+    /// What keeps a placeholder of a run that is over from its pod: Tekton may have failed the run for the same, before that had
+    /// lasted for a moment.
+    fn refused(&self, run: &PipelineRun, known: &Run) -> Option<Reason> {
+        let mut sets = known.stateful_sets.iter();
+        sets.find_map(|(name, set)| {
+            let uid = set.metadata.uid.as_ref();
+            self.cache
+                .complaint(About::StatefulSet, &run.namespace, name, uid)
         })
     }
 

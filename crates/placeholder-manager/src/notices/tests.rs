@@ -299,6 +299,37 @@ async fn n3_what_a_placeholder_waits_for_is_told_after_a_moment_and_withdrawn_wh
 }
 
 #[tokio::test(start_paused = true)]
+async fn n3_what_a_placeholder_was_refused_is_told_at_once_when_the_run_ends_and_what_may_pass_is_not()
+ {
+    let cache = Arc::new(Cache::default());
+    let run = run(&[]);
+    cache.apply(run.clone());
+    cache.apply(set(&run));
+    cache.apply_complaint(0, quota_on(&set(&run)));
+    let (teller, mut server) = teller(&cache);
+    assert_eq!(teller.work(key()).await, Outcome::Later(MOMENT));
+    cache.apply(PipelineRun {
+        state: RunState::Done,
+        resource_version: "2".to_owned(),
+        ..run.clone()
+    });
+    let (outcome, (_, path, event)) =
+        tokio::join!(teller.work(key()), answered(&mut server, 201, ""));
+    assert_eq!(outcome, Outcome::Done);
+    assert_eq!(
+        (path.as_str(), &event["reason"]),
+        (EVENTS, &json!("QuotaExceeded"))
+    );
+    assert_eq!(teller.work(key()).await, Outcome::Done);
+    let unscheduled = json!({"phase": "Pending", "conditions": [
+        {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "none"}]});
+    cache.apply(placeholder(&run, None, unscheduled));
+    assert_eq!(teller.work(key()).await, Outcome::Done);
+    drop(teller);
+    assert!(server.next_request().await.is_none());
+}
+
+#[tokio::test(start_paused = true)]
 async fn n3_a_placeholder_that_is_being_moved_is_not_told_to_fit_nowhere() {
     let cache = Arc::new(Cache::default());
     let run = run(&[]);
