@@ -120,22 +120,23 @@ impl Plan {
 }
 
 fn not_pinned(run: &PipelineRun) -> Plan {
-    let message = "nothing was pinned on the run when it was created: coscheduling was disabled, \
+    let message = "nothing was pinned on the run when it was created: coscheduling was disabled, nobody could be asked, \
                    or another controller than Tekton's manages the run";
     let reason = Reason::new(ReasonCode::NotPinned, message);
     let mut plan = Plan::of(Mode::Disabled, Action::Nothing, reason);
-    plan.reasons.extend(override_ignored(run, Mode::Disabled));
+    let why = "nothing was pinned on the run when it was created, as the annotation was not there yet or nobody could be asked";
+    plan.reasons
+        .extend(override_ignored(run, Mode::Disabled, why));
     plan
 }
 
 /// A chosen mode that is not the run's cannot have been there, or not have counted, when the run was created: else it
 /// would be the run's, or the run would have been refused (B1).
-fn override_ignored(run: &PipelineRun, mode: Mode) -> Option<Reason> {
+fn override_ignored(run: &PipelineRun, mode: Mode, why: &str) -> Option<Reason> {
     let chosen = run.annotations.get(OVERRIDE)?;
     (chosen != mode.as_str()).then(|| {
         let message = format!(
-            "{OVERRIDE} {chosen:?} has no effect: the run's mode was settled as {mode} when it was created; a Pipeline \
-             found by a resolver is not read before that"
+            "{OVERRIDE} {chosen:?} has no effect: {why}; a Pipeline found by a resolver is not read before that"
         );
         Reason::new(ReasonCode::OverrideIgnored, message)
     })
@@ -175,7 +176,11 @@ fn ensure(run: &PipelineRun, pinned: &Pinned) -> Result<Plan, Vec<Violation>> {
     }
     decided.append(&mut reasons);
     decided.extend(placeholder::dropped(run, pinned));
-    decided.extend(override_ignored(run, pinned.mode));
+    let settled = format!(
+        "the run's mode was settled as {} when it was created",
+        pinned.mode
+    );
+    decided.extend(override_ignored(run, pinned.mode, &settled));
     placeholders.sort_by(|left, right| left.name.cmp(&right.name));
     Ok(Plan {
         mode: pinned.mode,
