@@ -523,11 +523,11 @@ fn n4_a_scale_up_in_flight_holds_moves_back() -> Outcome {
                 .http_address(Service::PlaceholderManager);
             let looks = async || {
                 let metrics = metrics::scrape(&manager).await?;
-                let labels = [("queue", "rescue"), ("outcome", "retry")];
+                let of_rescue = [("queue", "rescue")];
                 anyhow::Ok(metrics::sum(
                     &metrics,
                     "coscheduler_reconciles_total",
-                    &labels,
+                    &of_rescue,
                 ))
             };
             let before = looks().await?;
