@@ -124,7 +124,7 @@ fn not_pinned(run: &PipelineRun) -> Plan {
                    or another controller than Tekton's manages the run";
     let reason = Reason::new(ReasonCode::NotPinned, message);
     let mut plan = Plan::of(Mode::Disabled, Action::Nothing, reason);
-    let why = "nothing was pinned on the run when it was created, as the annotation was not there yet or nobody could be asked";
+    let why = "nothing was pinned on the run when it was created: coscheduling was disabled then, or nobody could be asked";
     plan.reasons
         .extend(override_ignored(run, Mode::Disabled, why));
     plan
