@@ -66,12 +66,15 @@ fn print(title: &str, table: &BTreeMap<(String, String), usize>) {
     }
 }
 
-/// Whether one of our services asked, Leases and watches aside, which come and go by the clock.
+/// Whether one of our services asked, Leases and watches aside, which come and go by the clock. With watches go the lists of all
+/// namespaces that caches begin with, and once more where the API server has lost a watch's place, as when a kind is changed.
 fn is_ours(request: &Request) -> bool {
+    let of_caches = request.verb == "list" && request.object.namespace.is_empty();
     Service::ALL
         .into_iter()
         .any(|service| request.is_by(service))
         && request.verb != "watch"
+        && !of_caches
         && request.object.resource != "leases"
 }
 
