@@ -18,12 +18,17 @@ pub(crate) fn run(claims: &[&str]) -> PipelineRun {
         "spec": {"workspaces": claims.iter().map(bound).collect::<Vec<_>>()},
     }))
     .unwrap();
+    admitted(&run, Mode::PipelineRuns)
+}
+
+/// The run as admission stores it in this mode.
+pub(crate) fn admitted(run: &PipelineRun, mode: Mode) -> PipelineRun {
     let configuration = Configuration {
-        mode: Mode::PipelineRuns,
+        mode,
         ..Configuration::default()
     };
     let question = Question {
-        run: &run,
+        run,
         request_uid: "request",
         created_by: "alice",
         pipeline_override: None,
@@ -31,7 +36,7 @@ pub(crate) fn run(claims: &[&str]) -> PipelineRun {
         owner_group: None,
     };
     let admission = admit(Ok(&configuration), TEKTON_CONTROLLER, &question);
-    admission.unwrap().apply(&run)
+    admission.unwrap().apply(run)
 }
 
 /// The StatefulSet of the placeholder of `run`.

@@ -1,8 +1,7 @@
 //! One honest call; each test changes one thing about it.
 
 use super::*;
-use coscheduler_core::admit::{Question, TEKTON_CONTROLLER, admit};
-use coscheduler_core::config::Configuration;
+use crate::fixtures::admitted;
 use coscheduler_core::mode::{IsolationScope, Mode};
 use coscheduler_core::plan::Separation;
 use http::{Request, Response};
@@ -37,21 +36,7 @@ fn stored_in(mode: Mode, workspaces: &serde_json::Value) -> PipelineRun {
         },
     }))
     .unwrap();
-    let configuration = Configuration {
-        mode,
-        ..Configuration::default()
-    };
-    let question = Question {
-        run: &run,
-        request_uid: "request",
-        created_by: "alice",
-        pipeline_override: None,
-        namespace_override: None,
-        owner_group: None,
-    };
-    admit(Ok(&configuration), TEKTON_CONTROLLER, &question)
-        .unwrap()
-        .apply(&run)
+    admitted(&run, mode)
 }
 
 fn identity() -> Identity {
