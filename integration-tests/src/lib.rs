@@ -22,4 +22,6 @@ pub mod runs;
 pub mod send;
 pub mod stack;
 
-pub use stack::{Scene, alone, alone_with, on_bed, shared, shared_on, shared_with};
+pub use stack::{
+    Scene, alone, alone_with, on_bed, shared, shared_on, shared_with, shared_with_overrides,
+};

@@ -157,6 +157,24 @@ pub fn shared_with(
     shared_on(boot, test)
 }
 
+/// As [`shared`], on a stack of that kind on which each run chooses its mode.
+///
+/// # Errors
+///
+/// As [`shared`].
+pub fn shared_with_overrides(
+    config: Config,
+    change: impl FnOnce(&mut ServicesConfig),
+    test: impl AsyncFnOnce(Scene<'static>) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    let boot = async || {
+        let stack = Stack::boot(config, change).await?;
+        stack.allow_overrides().await?;
+        Ok(stack)
+    };
+    shared_on(boot, test)
+}
+
 /// As [`shared`], on a stack that the first test of the binary boots with `boot`.
 ///
 /// # Errors

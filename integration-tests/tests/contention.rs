@@ -13,7 +13,7 @@ use integration_tests::look::{is_placeholder, node};
 use integration_tests::metrics;
 use integration_tests::runs::{Run, run};
 use integration_tests::stack::Stack;
-use integration_tests::{Scene, alone, alone_with, shared_on};
+use integration_tests::{Scene, alone, alone_with, shared_with_overrides};
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{Event, Pod};
 use kube::ResourceExt as _;
@@ -35,18 +35,13 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// On a stack on which each run chooses its mode and a node that was added holds nothing back for long.
 fn shared(test: impl AsyncFnOnce(Scene<'static>) -> Outcome) -> Outcome {
-    let boot = async || {
-        let config = Config {
-            nodes: 1,
-            audit_log: true,
-            ..Config::default()
-        };
-        let hold = (HOLD.to_owned(), "100ms".to_owned());
-        let stack = Stack::boot(config, |services| services.environment.push(hold)).await?;
-        stack.allow_overrides().await?;
-        Ok(stack)
+    let config = Config {
+        nodes: 1,
+        audit_log: true,
+        ..Config::default()
     };
-    shared_on(boot, test)
+    let hold = (HOLD.to_owned(), "100ms".to_owned());
+    shared_with_overrides(config, |services| services.environment.push(hold), test)
 }
 
 /// A run with task one on a claim of this storage class, and a task without a pod behind it, at which it waits.

@@ -19,8 +19,7 @@ use integration_tests::audit::Request;
 use integration_tests::installation::kubectl;
 use integration_tests::look::{is_placeholder, node, succeeded};
 use integration_tests::runs::{Run, run};
-use integration_tests::stack::Stack;
-use integration_tests::{Scene, shared_on};
+use integration_tests::{Scene, shared_with_overrides};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
 use kube::api::{ListParams, Patch, PatchParams};
@@ -48,20 +47,15 @@ const BOUNDS: [(&str, f64); 4] = [
 
 /// On two nodes that each take all the runs.
 fn on_two_nodes(test: impl AsyncFnOnce(Scene<'static>) -> Outcome) -> Outcome {
-    let boot = async || {
-        let config = Config {
-            nodes: 2,
-            node_cpu: "64".to_owned(),
-            node_memory: "256Gi".to_owned(),
-            pods_per_node: 500,
-            audit_log: true,
-            ..Config::default()
-        };
-        let stack = Stack::boot(config, |_| {}).await?;
-        stack.allow_overrides().await?;
-        Ok(stack)
+    let config = Config {
+        nodes: 2,
+        node_cpu: "64".to_owned(),
+        node_memory: "256Gi".to_owned(),
+        pods_per_node: 500,
+        audit_log: true,
+        ..Config::default()
     };
-    shared_on(boot, test)
+    shared_with_overrides(config, |_| {}, test)
 }
 
 /// Two tasks that share a claim, which can follow. Every other run is between them when it is drained, held by a task without

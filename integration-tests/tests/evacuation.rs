@@ -13,7 +13,7 @@ use integration_tests::look::{is_placeholder, node};
 use integration_tests::nodes::NodeEvent;
 use integration_tests::runs::{Run, run};
 use integration_tests::stack::Stack;
-use integration_tests::{Scene, alone, shared_on};
+use integration_tests::{Scene, alone, shared_with_overrides};
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use kube::api::{DeleteParams, Patch, PatchParams};
 use kube::{Api, ResourceExt as _};
@@ -34,17 +34,12 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// On a stack on which each run chooses its mode, with few nodes that are nobody's.
 fn shared(test: impl AsyncFnOnce(Scene<'static>) -> Outcome) -> Outcome {
-    let boot = async || {
-        let config = Config {
-            nodes: 1,
-            audit_log: true,
-            ..Config::default()
-        };
-        let stack = Stack::boot(config, |_| {}).await?;
-        stack.allow_overrides().await?;
-        Ok(stack)
+    let config = Config {
+        nodes: 1,
+        audit_log: true,
+        ..Config::default()
     };
-    shared_on(boot, test)
+    shared_with_overrides(config, |_| {}, test)
 }
 
 /// Tasks one, two and three on one claim of this storage class.

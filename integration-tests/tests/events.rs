@@ -4,8 +4,7 @@
 use coscheduler_kubernetes::pipeline_run::PipelineRun;
 use integration_tests::audit::Mark;
 use integration_tests::runs::run;
-use integration_tests::stack::Stack;
-use integration_tests::{Scene, shared_on};
+use integration_tests::{Scene, shared_with_overrides};
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::events::v1::Event;
 use kube::ResourceExt as _;
@@ -20,16 +19,11 @@ const BLOCKED: &str = "coscheduler.dev/blocked";
 const OVERRIDE: &str = "coscheduler.dev/coschedule";
 
 fn shared(test: impl AsyncFnOnce(Scene<'static>) -> Outcome) -> Outcome {
-    let boot = async || {
-        let config = Config {
-            audit_log: true,
-            ..Config::default()
-        };
-        let stack = Stack::boot(config, |_| {}).await?;
-        stack.allow_overrides().await?;
-        Ok(stack)
+    let config = Config {
+        audit_log: true,
+        ..Config::default()
     };
-    shared_on(boot, test)
+    shared_with_overrides(config, |_| {}, test)
 }
 
 async fn patch(scene: &Scene<'_>, name: &str, patch: Value) -> anyhow::Result<PipelineRun> {

@@ -8,8 +8,7 @@ use std::time::Instant;
 use coscheduler_kubernetes::pipeline_run::PipelineRun;
 use integration_tests::look::{is_placeholder, node, succeeded};
 use integration_tests::runs::run;
-use integration_tests::stack::Stack;
-use integration_tests::{Scene, shared_on};
+use integration_tests::{Scene, shared_with_overrides};
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use kube::ResourceExt as _;
@@ -25,17 +24,12 @@ const ASSISTANT: &str = "pipeline.tekton.dev/affinity-assistant";
 
 /// On a stack with two zones, on which each run chooses its mode.
 fn shared(test: impl AsyncFnOnce(Scene<'static>) -> Outcome) -> Outcome {
-    let boot = async || {
-        let config = Config {
-            zones: 2,
-            audit_log: true,
-            ..Config::default()
-        };
-        let stack = Stack::boot(config, |_| {}).await?;
-        stack.allow_overrides().await?;
-        Ok(stack)
+    let config = Config {
+        zones: 2,
+        audit_log: true,
+        ..Config::default()
     };
-    shared_on(boot, test)
+    shared_with_overrides(config, |_| {}, test)
 }
 
 fn bound_to(claim: &str) -> Value {
