@@ -189,6 +189,19 @@ fn a_malformed_request_is_answered_with_every_violation_at_once() -> anyhow::Res
             .await
             .unwrap_err();
         assert_eq!(fields(&status).len(), 4, "{status:?}");
+        let of_no_version = PipelineRunRef {
+            namespace: scene.namespace.clone(),
+            name: "run".to_owned(),
+            uid: "0".to_owned(),
+            resource_version: "newest".to_owned(),
+        };
+        let status = manager
+            .release(ReleaseRequest {
+                pipeline_run: Some(of_no_version),
+            })
+            .await
+            .unwrap_err();
+        assert_eq!(fields(&status), ["pipeline_run.resource_version"]);
         let status = manager
             .list_placeholders(ListPlaceholdersRequest {
                 page_size: -1,

@@ -255,7 +255,9 @@ async fn killed(scene: &Scene<'_>, event: NodeEvent, mode: &str) -> Outcome {
         .await?;
     scene.end("three", "one").await?;
     scene.succeeds("three").await?;
-    let nodes = nodes_by_task(scene).await?;
+    let mut nodes = nodes_by_task(scene).await?;
+    // Tekton may have made two pods for the one that was killed, see docs/limits.md.
+    nodes.entry("one".to_owned()).or_default().dedup();
     for task in ["one", "two", "three"] {
         assert_eq!(nodes[task], [node_of(&after)], "{event}, {mode}: {task}");
     }

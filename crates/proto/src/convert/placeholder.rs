@@ -27,7 +27,7 @@ pub struct Identity {
 ///
 /// # Errors
 ///
-/// Every field that is empty.
+/// Every field that is empty, and a version that is no number (Kubernetes 1.35, "Resource versions").
 pub fn identity(message: Option<wire::PipelineRunRef>) -> Result<Identity, Vec<Violation>> {
     let message = message.unwrap_or_default();
     let mut violations = Vec::new();
@@ -43,6 +43,12 @@ pub fn identity(message: Option<wire::PipelineRunRef>) -> Result<Identity, Vec<V
         &message.resource_version,
         &mut violations,
     );
+    let version = &message.resource_version;
+    if !version.is_empty() && version.parse::<u128>().is_err() {
+        let description =
+            format!("is {version:?}; allowed: the digits of `metadata.resourceVersion`");
+        violations.push(Violation::new("pipeline_run.resource_version", description));
+    }
     let identity = Identity {
         namespace: message.namespace,
         name: message.name,
@@ -313,5 +319,27 @@ mod tests {
             "placeholders"
         );
         assert_eq!(identity(None).unwrap_err().len(), 4);
+    }
+
+    #[test]
+    fn a_version_that_is_no_number_is_refused() {
+        let of_version = |version: &str| {
+            identity(Some(wire::PipelineRunRef {
+                namespace: "ci".to_owned(),
+                name: "mine".to_owned(),
+                uid: "u-mine".to_owned(),
+                resource_version: version.to_owned(),
+            }))
+        };
+        assert_eq!(of_version("4711").unwrap().resource_version, "4711");
+        for version in ["newest", "-1", "4711 ", "0x1f"] {
+            let violations = of_version(version).unwrap_err();
+            assert_eq!(violations.len(), 1);
+            assert_eq!(violations[0].field, "pipeline_run.resource_version");
+            assert!(
+                violations[0].description.contains(version),
+                "{violations:?}"
+            );
+        }
     }
 }
