@@ -182,12 +182,13 @@ fn n1_a_running_task_is_left_alone_and_the_next_ones_go_elsewhere() -> Outcome {
 }
 
 async fn during(scene: &Scene<'_>, event: NodeEvent, mode: &str) -> Outcome {
-    let run = three(scene, mode, MOVABLE_STORAGE_CLASS).lasting("one", 8);
+    let run = three(scene, mode, MOVABLE_STORAGE_CLASS).held("one");
     scene.submit(run).await?;
     let one = running(scene, "one").await?;
     let old = node_of(&one);
     scene.strike(&old, event).await?;
     let after = scene.moved_from(&old).await?;
+    scene.end("three", "one").await?;
     scene.succeeds("three").await?;
     let left = scene.api::<Pod>().get(&one.name_any()).await?;
     assert_eq!(left.metadata.uid, one.metadata.uid, "{event}, {mode}");

@@ -206,7 +206,7 @@ fn v7_why_a_run_waits_is_for_the_manager_to_say() -> Outcome {
         let forged = run("forged")
             .in_mode("pipelineruns")
             .task("one", &[], &[])
-            .lasting("one", 5)
+            .held("one")
             .metadata(
                 "annotations",
                 json!({BLOCKED: "{}", OVERRIDE: "pipelineruns"}),
@@ -224,6 +224,7 @@ fn v7_why_a_run_waits_is_for_the_manager_to_say() -> Outcome {
                 run.is_some_and(|run| !run.annotations().contains_key(BLOCKED))
             })
             .await?;
+        scene.end("forged", "one").await?;
         scene.succeeds("forged").await?;
         scene.nothing_left_but(&[]).await
     })

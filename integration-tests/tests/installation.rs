@@ -491,7 +491,7 @@ async fn use_every_right(scene: &Scene<'_>) -> Outcome {
     scene.nothing_left_but(&[]).await?;
 
     // A run that is marked as one that waits, and does not.
-    let unblocked = run("unblocked").task("one", &[], &[]).lasting("one", 5);
+    let unblocked = run("unblocked").task("one", &[], &[]).held("one");
     scene.submit(unblocked).await?;
     let mark = scene.mark()?;
     let blocked =
@@ -504,6 +504,7 @@ async fn use_every_right(scene: &Scene<'_>) -> Outcome {
         right.verb == "patch" && right.resource == "pipelineruns"
     })
     .await?;
+    scene.end("unblocked", "one").await?;
     scene.succeeds("unblocked").await?;
     scene.nothing_left_but(&[]).await?;
 
@@ -529,10 +530,11 @@ async fn use_every_right(scene: &Scene<'_>) -> Outcome {
     // A placeholder that has lost its StatefulSet while the manager was away.
     let services = &scene.stack.services;
     scene
-        .submit(run("orphan").task("one", &[], &[]).lasting("one", 5))
+        .submit(run("orphan").task("one", &[], &[]).held("one"))
         .await?;
     let (set, pod) = scene.placeholder().await?;
     services.kill(Service::PlaceholderManager)?;
+    scene.end("orphan", "one").await?;
     scene.succeeds("orphan").await?;
     sets.delete(&set.name_any(), &DeleteParams::orphan())
         .await?;
@@ -650,10 +652,7 @@ async fn every_right_is_used_and_none_is_missing(bed: &TestBed, client: &Client)
         }
         anyhow::Ok(())
     };
-    if tokio::time::timeout(Duration::from_secs(20), all_are_used)
-        .await
-        .is_err()
-    {
+    if tokio::time::timeout(LIMIT, all_are_used).await.is_err() {
         panic!("nobody uses these rights:\n{}", unused()?.join("\n"));
     }
 
@@ -691,7 +690,7 @@ async fn deletion_leaves_runs_alone(stack: Stack) -> Outcome {
         .template("source")
         .task("one", &["source"], &[])
         .task("two", &["source"], &["one"])
-        .lasting("one", 10);
+        .held("one");
     scene.submit(half_way).await?;
     scene.placeholder().await?;
     let before = audit::end(&stack.bed)?;
@@ -710,6 +709,7 @@ async fn deletion_leaves_runs_alone(stack: Stack) -> Outcome {
         stack.services.kill(service)?;
     }
 
+    scene.end("half-way", "one").await?;
     scene.succeeds("half-way").await?;
     let pods = scene.objects().await?.task_pods;
     let nodes: BTreeSet<_> = pods

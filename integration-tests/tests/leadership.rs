@@ -94,7 +94,7 @@ fn n6_what_is_left_over_while_the_manager_is_down_is_swept() -> Outcome {
             run(name)
                 .template("source")
                 .task("one", &["source"], &[])
-                .lasting("one", 5)
+                .held("one")
         };
         scene.submit(one("without-its-stateful-set")).await?;
         let (set, pod) = scene.placeholder().await?;
@@ -109,8 +109,10 @@ fn n6_what_is_left_over_while_the_manager_is_down_is_swept() -> Outcome {
             .api::<StatefulSet>()
             .delete(&set.name_any(), &DeleteParams::orphan())
             .await?;
-        scene.succeeds("without-its-stateful-set").await?;
-        scene.succeeds("whole").await?;
+        for name in ["without-its-stateful-set", "whole"] {
+            scene.end(name, "one").await?;
+            scene.succeeds(name).await?;
+        }
         let left = scene.objects().await?;
         assert_eq!(left.stateful_sets.len(), 1);
         let orphans: Vec<_> = left

@@ -14,7 +14,7 @@ use integration_tests::runs::{Run, run};
 use integration_tests::{Scene, alone, shared_with};
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod};
-use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, PropagationPolicy};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
 use testbed::Config;
@@ -574,14 +574,17 @@ fn endings(mode: &str) -> Outcome {
         ] {
             submit(two(name).lasting("one", 600).finally("last", &["source"])).await?;
         }
-        for name in ["stopped", "deleted-orphan"] {
-            submit(two(name).lasting("one", 6).finally("last", &["source"])).await?;
-        }
+        submit(two("stopped").held("one").finally("last", &["source"])).await?;
         submit(two("deleted-at-once")).await?;
         runs.delete("deleted-at-once", &DeleteParams::default())
             .await?;
 
-        // Each of them in its midst.
+        // Each of them in its midst. The tasks of the orphan end by themselves.
+        let orphan = two("deleted-orphan").lasting("one", 6);
+        submit(orphan.finally("last", &["source"])).await?;
+        under_way(&scene, "deleted-orphan").await?;
+        let orphan = DeleteParams::orphan();
+        runs.delete("deleted-orphan", &orphan).await?;
         for (name, status) in [
             ("cancelled", "Cancelled"),
             ("cancelled-finally", "CancelledRunFinally"),
@@ -590,17 +593,13 @@ fn endings(mode: &str) -> Outcome {
             under_way(&scene, name).await?;
             patch(&scene, name, json!({"spec": {"status": status}})).await?;
         }
-        for (name, propagation) in [
-            ("deleted-orphan", PropagationPolicy::Orphan),
-            ("deleted", PropagationPolicy::Background),
-            ("deleted-foreground", PropagationPolicy::Foreground),
+        scene.end("stopped", "one").await?;
+        for (name, how) in [
+            ("deleted", DeleteParams::background()),
+            ("deleted-foreground", DeleteParams::foreground()),
         ] {
             under_way(&scene, name).await?;
-            let params = DeleteParams {
-                propagation_policy: Some(propagation),
-                ..DeleteParams::default()
-            };
-            runs.delete(name, &params).await?;
+            runs.delete(name, &how).await?;
         }
         sets_of(&scene, "unschedulable", 1).await?;
         cancel(&scene, "unschedulable").await?;
