@@ -122,7 +122,6 @@ impl Services {
         if !installed {
             registration::refuse_foreign(&client).await?;
             settings::ensure(&client, mode.as_deref(), flags).await?;
-            registration::apply_rights(&client).await?;
         }
 
         let (ports, reservation) = match port_base {
@@ -148,10 +147,14 @@ impl Services {
         let group = ProcessGroup::start(folder.path())?;
         // From here on the group removes the folder, however this process ends.
         let folder = folder.keep();
-        let accounts = accounts::Accounts::write(&client, &kubeconfig, &folder, &links).await?;
         let name = folder.file_name().unwrap_or_default().to_string_lossy();
+        let launcher = (!installed).then(|| name.into_owned());
+        if let Some(launcher) = &launcher {
+            registration::apply_rights(&client, launcher).await?;
+        }
+        let accounts = accounts::Accounts::write(&client, &kubeconfig, &folder, &links).await?;
         let services = Self {
-            launcher: (!installed).then(|| name.into_owned()),
+            launcher,
             launch: catalog::Launch {
                 kubeconfigs: folder,
                 ports,

@@ -141,6 +141,16 @@ async fn the_launcher_never_blocks_the_cluster() {
         ["nothing of local services was there"]
     );
 
+    // One that ends while the next has begun, and not registered yet, leaves it what it needs.
+    let first = Services::start(config(&bed)).await.unwrap();
+    let next = Services::launch(config(&bed)).await.unwrap();
+    first.stop().await.unwrap();
+    assert_eq!(registered(&client).await, None);
+    assert!(has_accounts(&client).await);
+    next.register().await.unwrap();
+    next.stop().await.unwrap();
+    assert!(!has_accounts(&client).await);
+
     // An operator's ConfigMap and an installation in the cluster are left alone.
     bed.apply(&format!(
         "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {CONFIG_MAP}, namespace: {NAMESPACE}}}\ndata: {{coschedule: disabled}}\n---\n\

@@ -11,7 +11,7 @@ use crate::manifests;
 /// Value of `app.kubernetes.io/managed-by` on everything made by a launcher; also its field manager.
 pub const MANAGED_BY: &str = "coscheduler-local-services";
 pub(super) const MANAGED_BY_LABEL: &str = "app.kubernetes.io/managed-by";
-/// Annotation of the webhook configuration that tells launchers apart.
+/// Annotation of all of it that tells launchers apart: the last one that made it or took it over.
 pub(super) const LAUNCHER: &str = "coscheduler.dev/launcher";
 
 macro_rules! base {
@@ -42,10 +42,13 @@ pub(super) fn namespace() -> anyhow::Result<Vec<Value>> {
     read(&NAMESPACE)
 }
 
-/// The services' accounts and rights, their Leases, and the Secret that the webhook keeps its certificates in.
-pub(super) fn rights() -> anyhow::Result<Vec<Value>> {
+/// The services' accounts and rights, their Leases, and the Secret that the webhook keeps its certificates in, of the launcher
+/// called `launcher`.
+pub(super) fn rights(launcher: &str) -> anyhow::Result<Vec<Value>> {
     let mut objects = read(&RIGHTS)?;
-    objects.iter_mut().for_each(label);
+    for object in &mut objects {
+        mark(object, launcher);
+    }
     Ok(objects)
 }
 
@@ -54,8 +57,7 @@ pub(super) fn rights() -> anyhow::Result<Vec<Value>> {
 pub(super) fn webhook_configurations(port: u16, launcher: &str) -> anyhow::Result<Vec<Value>> {
     let mut configurations = read(&WEBHOOKS)?;
     for configuration in &mut configurations {
-        label(configuration);
-        configuration["metadata"]["annotations"] = json!({ LAUNCHER: launcher });
+        mark(configuration, launcher);
         let webhooks = configuration["webhooks"]
             .as_array_mut()
             .with_context(|| format!("{CONFIGURATION_NAME} has no webhooks"))?;
@@ -79,8 +81,10 @@ fn read(files: &[(&str, &str)]) -> anyhow::Result<Vec<Value>> {
     Ok(objects)
 }
 
-fn label(object: &mut Value) {
-    object["metadata"]["labels"][MANAGED_BY_LABEL] = json!(MANAGED_BY);
+fn mark(object: &mut Value, launcher: &str) {
+    let metadata = &mut object["metadata"];
+    metadata["labels"][MANAGED_BY_LABEL] = json!(MANAGED_BY);
+    metadata["annotations"][LAUNCHER] = json!(launcher);
 }
 
 #[cfg(test)]
@@ -89,10 +93,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_object_is_labelled_and_every_service_has_an_account() {
-        let objects = rights().unwrap();
+    fn every_object_is_marked_and_every_service_has_an_account() {
+        let objects = rights("me").unwrap();
         for object in &objects {
-            assert_eq!(object["metadata"]["labels"][MANAGED_BY_LABEL], MANAGED_BY);
+            let metadata = &object["metadata"];
+            assert_eq!(metadata["labels"][MANAGED_BY_LABEL], MANAGED_BY);
+            assert_eq!(metadata["annotations"][LAUNCHER], "me");
         }
         for service in Service::ALL {
             assert!(

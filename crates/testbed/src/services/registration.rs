@@ -31,7 +31,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// An error if something of ours exists that no launcher made: an installation in the cluster, most likely.
 pub(super) async fn refuse_foreign(client: &Client) -> anyhow::Result<()> {
     let mut objects = deploy::webhook_configurations(NO_PORT, "")?;
-    objects.extend(deploy::rights()?);
+    objects.extend(deploy::rights("")?);
     let existing = manifests::existing(client, &objects).await?;
     match existing
         .iter()
@@ -49,9 +49,9 @@ fn foreign(what: &str) -> String {
     )
 }
 
-/// Makes the services' accounts and rights, and the webhook's Secret.
-pub(super) async fn apply_rights(client: &Client) -> anyhow::Result<()> {
-    manifests::apply(client, &deploy::rights()?, MANAGED_BY).await
+/// Makes the services' accounts and rights, and the webhook's Secret, taking over what an earlier launcher made.
+pub(super) async fn apply_rights(client: &Client, launcher: &str) -> anyhow::Result<()> {
+    manifests::apply(client, &deploy::rights(launcher)?, MANAGED_BY).await
 }
 
 /// Registers the webhooks at that loopback port, taking over what an earlier launcher registered.
@@ -94,15 +94,15 @@ pub(super) async fn reached(client: &Client) -> anyhow::Result<()> {
     }
 }
 
-/// Removes the webhook configuration, unless another launcher has taken it over meanwhile; whether it is gone now.
-pub(super) async fn remove_own_webhooks(client: &Client, launcher: &str) -> anyhow::Result<bool> {
+/// Removes the webhook configuration, unless another launcher has taken it over meanwhile.
+pub(super) async fn remove_own_webhooks(client: &Client, launcher: &str) -> anyhow::Result<()> {
     // A conflict means that the object changed between the two calls: look again whose it is.
     for _ in 0..5 {
         let Some(existing) = get(client).await? else {
-            return Ok(true);
+            return Ok(());
         };
         if !launched_by(&existing.metadata, launcher) {
-            return Ok(false);
+            return Ok(());
         }
         let unchanged = DeleteParams::default().preconditions(Preconditions {
             uid: existing.uid(),
@@ -114,7 +114,7 @@ pub(super) async fn remove_own_webhooks(client: &Client, launcher: &str) -> anyh
                 let configurations = deploy::webhook_configurations(NO_PORT, launcher)?;
                 let own = |metadata: &ObjectMeta| launched_by(metadata, launcher);
                 manifests::delete(client, &configurations, own).await?;
-                return Ok(true);
+                return Ok(());
             }
             Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => {}
             Err(error) => return Err(error).context("the API server refused"),
@@ -123,10 +123,11 @@ pub(super) async fn remove_own_webhooks(client: &Client, launcher: &str) -> anyh
     bail!("it keeps changing")
 }
 
-/// Removes the accounts and rights that launchers made, and the webhook's Secret; one sentence for each.
-pub(super) async fn remove_rights(client: &Client) -> anyhow::Result<Vec<String>> {
-    let rights = deploy::rights()?;
-    remove(client, &rights).await
+/// Removes the accounts and rights, and the webhook's Secret, unless another launcher has taken them over meanwhile.
+pub(super) async fn remove_own_rights(client: &Client, launcher: &str) -> anyhow::Result<()> {
+    let own = |metadata: &ObjectMeta| launched_by(metadata, launcher);
+    manifests::delete(client, &deploy::rights(launcher)?, own).await?;
+    Ok(())
 }
 
 /// Waits until the webhook configuration is gone or no longer ours.
@@ -146,7 +147,7 @@ pub(super) async fn lost(client: &Client, launcher: &str) {
 pub(super) async fn remove_all(client: &Client) -> anyhow::Result<Vec<String>> {
     let webhooks = deploy::webhook_configurations(NO_PORT, "")?;
     let mut done = remove(client, &webhooks).await?;
-    done.extend(remove_rights(client).await?);
+    done.extend(remove(client, &deploy::rights("")?).await?);
     if get(client).await?.is_some() {
         done.push(format!(
             "left MutatingWebhookConfiguration {CONFIGURATION_NAME} alone: local services did not make it"

@@ -14,7 +14,7 @@ const UNREGISTER_PATIENCE: Duration = Duration::from_secs(20);
 
 impl Services {
     /// Removes the webhook registration first, then ends the services and their folder, then removes their accounts and
-    /// rights, unless another launcher has taken over. Every step is tried even if one before it failed. Namespace and
+    /// rights, each unless another launcher has taken it over. Every step is tried even if one before it failed. Namespace and
     /// ConfigMap stay: they are the operator's.
     ///
     /// # Errors
@@ -22,7 +22,7 @@ impl Services {
     pub async fn stop(self) -> anyhow::Result<()> {
         let unregistered = self.unregister().await;
         let checked = self.group.check();
-        let client = self.client.clone();
+        let (client, launcher) = (self.client.clone(), self.launcher.clone());
         let running = self.with_running(std::mem::take);
         let ended = join_all(running.iter().map(|replica| self.terminate(*replica))).await;
         let stopped = if checked.is_ok() {
@@ -33,11 +33,11 @@ impl Services {
             Ok(())
         };
         let ended = if checked.is_ok() { ended } else { Vec::new() };
-        let removed = match unregistered {
-            Ok(true) => registration::remove_rights(&client).await.map(drop),
-            Ok(false) | Err(_) => Ok(()),
+        let removed = match (&unregistered, launcher) {
+            (Ok(()), Some(launcher)) => registration::remove_own_rights(&client, &launcher).await,
+            (Ok(()) | Err(_), _) => Ok(()),
         };
-        let failures: Vec<String> = [unregistered.map(drop), checked]
+        let failures: Vec<String> = [unregistered, checked]
             .into_iter()
             .chain(ended)
             .chain([stopped, removed])
@@ -51,10 +51,10 @@ impl Services {
         }
     }
 
-    /// Removes the webhook registration; whether what else launchers make may be removed too.
-    async fn unregister(&self) -> anyhow::Result<bool> {
+    /// Removes the webhook registration, where it is this launcher's.
+    async fn unregister(&self) -> anyhow::Result<()> {
         let Some(launcher) = &self.launcher else {
-            return Ok(false);
+            return Ok(());
         };
         let remove = registration::remove_own_webhooks(&self.client, launcher);
         tokio::time::timeout(UNREGISTER_PATIENCE, remove)
