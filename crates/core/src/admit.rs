@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use crate::annotations::{BLOCKED, PART_OF, TEKTON_AFFINITY_ASSISTANT, TRACEPARENT};
+use crate::annotations::{BLOCKED, HANDED_ON, PART_OF, TEKTON_AFFINITY_ASSISTANT, TRACEPARENT};
 use crate::config::Configuration;
 use crate::mode::Mode;
 use crate::names::{ClaimTemplateName, Group, claim_name};
@@ -217,7 +217,7 @@ fn join(run: &PipelineRun, parents_group: Option<&str>) -> Admission {
     ]);
     Admission {
         remove_annotations: present(&run.annotations, |key| {
-            !set_annotations.contains_key(key) && !crate::admit_run::HANDED_ON.contains(&key)
+            !set_annotations.contains_key(key) && !HANDED_ON.contains(&key)
         }),
         set_annotations,
         remove_task_annotations: of_tasks(run),

@@ -6,16 +6,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::admit::joins_owner;
 use crate::admit::pinned_by_others::present;
-use crate::annotations::{CLAIMS, GROUP, MODE, TEKTON_AFFINITY_ASSISTANT};
+use crate::annotations::TEKTON_AFFINITY_ASSISTANT;
 use crate::mode::Mode;
 use crate::names::{AssistantName, Group, claim_before_tekton_renamed_it};
 use crate::params::{Params, has_variable};
 use crate::pinned::{handed_on, whole_run};
 use crate::pipeline_run::OwnerReference;
 use crate::run_claims::{self, RunClaims};
-
-/// What a PipelineRun hands on to what Tekton makes of it, beside [`TEKTON_AFFINITY_ASSISTANT`].
-pub(crate) const HANDED_ON: [&str; 3] = [MODE, GROUP, CLAIMS];
 
 /// What kind of run it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,7 +53,7 @@ pub struct ChildRun {
     pub annotations: BTreeMap<String, String>,
     /// The one of `metadata.ownerReferences` that is the controller.
     pub controller: Option<OwnerReference>,
-    /// Annotation [`GROUP`] of that controller as it is stored, where it is a PipelineRun.
+    /// Annotation [`GROUP`](crate::annotations::GROUP) of that controller as it is stored, where it is a PipelineRun.
     pub owner_group: Option<String>,
     /// The username that creates it.
     pub created_by: String,

@@ -86,6 +86,9 @@ pub(crate) const RESERVED: [&str; 11] = [
     LET_GO,
 ];
 
+/// What a PipelineRun hands on to what Tekton makes of it, beside [`TEKTON_AFFINITY_ASSISTANT`].
+pub(crate) const HANDED_ON: [&str; 3] = [MODE, GROUP, CLAIMS];
+
 /// The field path of an annotation, as violations name it.
 pub(crate) fn field(key: &str) -> String {
     format!("metadata.annotations[{key}]")

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::admit::{Question, TEKTON_CONTROLLER, admit};
-use crate::annotations::{OVERRIDE, PINNED};
+use crate::annotations::{GROUP, HANDED_ON, OVERRIDE, PINNED};
 use crate::config::Configuration;
 use crate::names::tekton_claim_name;
 use crate::pipeline_run::PipelineRun;
