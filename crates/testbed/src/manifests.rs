@@ -75,7 +75,7 @@ pub(crate) async fn existing<'a>(
     Ok(found.into_iter().flatten().collect())
 }
 
-/// Deletes those of `objects` that exist and of which `mine` holds, and answers which those were.
+/// Deletes those of `objects` that exist and of which `mine` holds at that moment, and answers which those were.
 pub(crate) async fn delete<'a>(
     client: &Client,
     objects: &'a [Value],
@@ -84,20 +84,30 @@ pub(crate) async fn delete<'a>(
     let kinds = kinds_of(client, &objects.iter().collect::<Vec<_>>()).await?;
     let mut deleted = Vec::new();
     for (object, found) in existing(client, objects).await? {
-        if !mine(&found.metadata) {
-            continue;
-        }
-        let this_one = DeleteParams::background().preconditions(Preconditions {
-            uid: found.metadata.uid,
-            resource_version: None,
-        });
         let (api, name) = api(client, &kinds, object)?;
-        match api.delete(name, &this_one).await {
-            Ok(_) => deleted.push(object),
-            Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => {}
-            Err(error) => {
-                return Err(error).with_context(|| format!("failed to remove {}", what(object)));
-            }
+        let mut found = Some(found.metadata);
+        while let Some(this_one) = found.filter(|metadata| mine(metadata)) {
+            let unchanged = DeleteParams::background().preconditions(Preconditions {
+                uid: this_one.uid,
+                resource_version: this_one.resource_version,
+            });
+            found = match api.delete(name, &unchanged).await {
+                Ok(_) => {
+                    deleted.push(object);
+                    None
+                }
+                Err(kube::Error::Api(status)) if status.is_not_found() => None,
+                // It has changed since: perhaps somebody else has taken it over.
+                Err(kube::Error::Api(status)) if status.is_conflict() => {
+                    let now = api.get_metadata_opt(name).await;
+                    let now = now.with_context(|| format!("failed to read {}", what(object)))?;
+                    now.map(|now| now.metadata)
+                }
+                Err(error) => {
+                    return Err(error)
+                        .with_context(|| format!("failed to remove {}", what(object)));
+                }
+            };
         }
     }
     Ok(deleted)

@@ -52,8 +52,8 @@ pub(crate) enum Command {
     /// Creates namespace coscheduler-system and ConfigMap coscheduler-config (coschedule: pipelineruns) if absent, makes
     /// the service accounts, rights and webhooks of deploy/base, the latter with loopback URLs, starts each service as its
     /// own account, and prints `ready` on a line of its own. The API server must therefore run on this machine. SIGTERM
-    /// or Ctrl-C removes all that again and ends the services. After a SIGKILL the next start takes it over; --remove only
-    /// removes it.
+    /// or Ctrl-C removes all that again and ends the services. After a SIGKILL, or before `ready`, it stays: the next start takes
+    /// it over; --remove only removes it.
     Services(ServicesArgs),
 }
 

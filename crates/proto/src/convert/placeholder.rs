@@ -44,7 +44,9 @@ pub fn identity(message: Option<wire::PipelineRunRef>) -> Result<Identity, Vec<V
         &mut violations,
     );
     let version = &message.resource_version;
-    if !version.is_empty() && version.parse::<u128>().is_err() {
+    let is_number =
+        version.bytes().all(|byte| byte.is_ascii_digit()) && version.parse::<u128>().is_ok();
+    if !version.is_empty() && !is_number {
         let description =
             format!("is {version:?}; allowed: the digits of `metadata.resourceVersion`");
         violations.push(Violation::new("pipeline_run.resource_version", description));
@@ -332,7 +334,7 @@ mod tests {
             }))
         };
         assert_eq!(of_version("4711").unwrap().resource_version, "4711");
-        for version in ["newest", "-1", "4711 ", "0x1f"] {
+        for version in ["newest", "-1", "+4711", "4711 ", "0x1f"] {
             let violations = of_version(version).unwrap_err();
             assert_eq!(violations.len(), 1);
             assert_eq!(violations[0].field, "pipeline_run.resource_version");
