@@ -8,11 +8,11 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use futures::StreamExt as _;
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
-use kube::api::{DeleteParams, DynamicObject, ObjectMeta, PostParams, Preconditions};
+use kube::api::{DynamicObject, ObjectMeta, PostParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::watch_object;
-use kube::{Api, Client, ResourceExt as _};
+use kube::{Api, Client};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
@@ -94,39 +94,25 @@ pub(super) async fn reached(client: &Client) -> anyhow::Result<()> {
     }
 }
 
-/// Removes the webhook configuration, unless another launcher has taken it over meanwhile.
+/// Removes the webhook configurations, unless another launcher has taken them over meanwhile: the mutating one first. The other
+/// is in nobody's way for a moment: without an answer, a ConfigMap is let in.
 pub(super) async fn remove_own_webhooks(client: &Client, launcher: &str) -> anyhow::Result<()> {
-    // A conflict means that the object changed between the two calls: look again whose it is.
-    for _ in 0..5 {
-        let Some(existing) = get(client).await? else {
-            return Ok(());
-        };
-        if !launched_by(&existing.metadata, launcher) {
-            return Ok(());
-        }
-        let unchanged = DeleteParams::default().preconditions(Preconditions {
-            uid: existing.uid(),
-            resource_version: existing.resource_version(),
-        });
-        match api(client).delete(CONFIGURATION_NAME, &unchanged).await {
-            Ok(_) => {
-                // What is left is not in anybody's way for a moment: without an answer, a ConfigMap is let in.
-                let configurations = deploy::webhook_configurations(NO_PORT, launcher)?;
-                let own = |metadata: &ObjectMeta| launched_by(metadata, launcher);
-                manifests::delete(client, &configurations, own).await?;
-                return Ok(());
-            }
-            Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => {}
-            Err(error) => return Err(error).context("the API server refused"),
-        }
-    }
-    bail!("it keeps changing")
+    remove_own(
+        client,
+        launcher,
+        &deploy::webhook_configurations(NO_PORT, launcher)?,
+    )
+    .await
 }
 
 /// Removes the accounts and rights, and the webhook's Secret, unless another launcher has taken them over meanwhile.
 pub(super) async fn remove_own_rights(client: &Client, launcher: &str) -> anyhow::Result<()> {
+    remove_own(client, launcher, &deploy::rights(launcher)?).await
+}
+
+async fn remove_own(client: &Client, launcher: &str, objects: &[Value]) -> anyhow::Result<()> {
     let own = |metadata: &ObjectMeta| launched_by(metadata, launcher);
-    manifests::delete(client, &deploy::rights(launcher)?, own).await?;
+    manifests::delete(client, objects, own).await?;
     Ok(())
 }
 
