@@ -8,7 +8,8 @@ use serde_json::json;
 use crate::annotations::BLOCKED;
 use crate::names::hash;
 use crate::pipeline_run::PipelineRun;
-use crate::plan::{PlaceholderSpec, Reason, ReasonCode, for_one_pod, plan};
+use crate::observed::Planned;
+use crate::plan::{PlaceholderSpec, Reason, ReasonCode, for_one_pod};
 use crate::violation::Violation;
 use crate::volumes::{SeenClaim, Volumes, volumes};
 
@@ -21,11 +22,11 @@ pub struct Notices {
     pub blocked: Option<Reason>,
 }
 
-/// What the author of `run` is told, from what is seen of the claims it names: `claim` answers with the claim of that name
-/// in the run's namespace. A run that cannot be planned for waits until it can.
-pub fn notices(run: &PipelineRun, claim: impl Fn(&str) -> Option<SeenClaim>) -> Notices {
+/// What there is to say to the author of a run, from its plan and from what is seen of the claims it names: `claim` answers with
+/// the claim of that name in the run's namespace. A run that cannot be planned for waits until it can.
+pub fn notices(planned: &Planned, claim: impl Fn(&str) -> Option<SeenClaim>) -> Notices {
     let mut notices = Notices::default();
-    match plan(run) {
+    match planned {
         Ok(plan) => {
             let told = plan.reasons.iter().filter(|reason| reason.is_told());
             notices.events = told.cloned().collect();
@@ -38,7 +39,7 @@ pub fn notices(run: &PipelineRun, claim: impl Fn(&str) -> Option<SeenClaim>) -> 
                 }
             }
         }
-        Err(violations) => notices.blocked = Some(invalid(&violations)),
+        Err(violations) => notices.blocked = Some(invalid(violations)),
     }
     notices.events.extend(notices.blocked.clone());
     notices

@@ -12,7 +12,8 @@ use serde::Deserialize;
 use crate::annotations::BLOCKED;
 use crate::names::AssistantName;
 use crate::pipeline_run::PipelineRun;
-use crate::plan::{PlaceholderSpec, Reason, ReasonCode, plan};
+use crate::observed::Planned;
+use crate::plan::{PlaceholderSpec, Reason, ReasonCode};
 
 /// Everything that keeps a placeholder from being created or scheduled; the last stands for what is not recognised.
 pub const REFUSALS: [ReasonCode; 9] = [
@@ -33,7 +34,7 @@ const DETAIL_LENGTH: usize = 600;
 /// What client-go writes before a message that stands for several (`tools/record/events_cache.go`).
 const COMBINED: &str = "(combined from similar events): ";
 
-/// A placeholder whose StatefulSet exists, as far as it is seen waiting.
+/// A placeholder that exists, as far as it is seen waiting.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SeenPlaceholder {
     /// Why its pod could not be created the last time, by [`failed_create`]; `None` once the pod is there.
@@ -63,13 +64,13 @@ impl SeenPlaceholder {
 pub struct Waits {
     /// Why one of them is not there.
     pub reason: Option<Reason>,
-    /// Whether each of them has its StatefulSet.
+    /// Whether each of them exists.
     pub every_one_exists: bool,
 }
 
-/// What the placeholders of `run` wait for. `seen` answers `None` for one that has no StatefulSet.
+/// What the placeholders of a run wait for. `seen` answers `None` for one that does not exist.
 pub fn waits(
-    run: &PipelineRun,
+    planned: &Planned,
     seen: impl Fn(&PlaceholderSpec) -> Option<SeenPlaceholder>,
 ) -> Waits {
     let mut waits = Waits {
@@ -77,7 +78,7 @@ pub fn waits(
         every_one_exists: true,
     };
     // One that cannot be planned for is told elsewhere.
-    let Ok(plan) = plan(run) else { return waits };
+    let Ok(plan) = planned else { return waits };
     for spec in plan.action.placeholders() {
         match seen(spec) {
             Some(seen) => waits.reason = waits.reason.or_else(|| seen.waits_for(&spec.name)),
@@ -93,7 +94,7 @@ pub fn refused(act: &str, answer: &str) -> Reason {
     told(code, format!("failed to {act}"), &detail, remedy)
 }
 
-/// Why a StatefulSet's pod could not be created, from the note of an Event `FailedCreate`. `None` for a note about a claim:
+/// Why a placeholder's pod could not be created, from the note of an Event `FailedCreate`. `None` for a note about a claim:
 /// another one about the pod says the same (Kubernetes 1.35, `pkg/controller/statefulset/stateful_pod_control.go`).
 pub fn failed_create(note: &str) -> Option<Reason> {
     let note = note.strip_prefix(COMBINED).unwrap_or(note);

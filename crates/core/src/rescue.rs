@@ -11,7 +11,8 @@ pub mod requests;
 pub mod room;
 
 use std::cmp::Reverse;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::plan::{Reason, ReasonCode, Separation};
@@ -25,6 +26,9 @@ pub const MOVES: u32 = 5;
 /// Of how many nodes a moved placeholder may take one: the best ones.
 const NODES: usize = 10;
 
+/// Nodes by name.
+pub type Rooms = BTreeMap<String, Arc<Room>>;
+
 /// A pod that the scheduler finds no node for, while the placeholder that it follows is bound to one.
 #[derive(Debug, Clone, Copy)]
 pub struct Contention<'a> {
@@ -33,11 +37,11 @@ pub struct Contention<'a> {
     /// The placeholder that it follows.
     pub placeholder: &'a Placeholder,
     /// What the other pods need that wait for the same placeholder.
-    pub also_waiting: &'a [Needs],
+    pub also_waiting: &'a [&'a Needs],
     /// The pods on the placeholder's node that matter, the placeholder itself aside.
     pub residents: &'a [Resident],
-    /// Every node.
-    pub rooms: &'a [Room],
+    /// Every node, by name.
+    pub rooms: &'a Rooms,
     /// Whether a node is about to be added.
     pub scale_up: ScaleUp,
     /// How often placeholders of the run were moved.
@@ -127,7 +131,7 @@ pub fn rescue(contention: &Contention<'_>) -> Decision {
         rooms,
         ..
     } = *contention;
-    let here = rooms.iter().find(|room| room.node.name == placeholder.node);
+    let here = rooms.get(&placeholder.node);
     let Some(here) = here.filter(|room| stays(placeholder, room)) else {
         let message = format!(
             "pod {} waits until placeholder {} has left node {}",
@@ -251,7 +255,7 @@ fn ranked(contention: &Contention<'_>) -> Vec<String> {
     } = *contention;
     // Its own node is none of them: it does not even take the pod alone.
     let taking = rooms
-        .iter()
+        .values()
         .filter(|room| obstacle_to_both(contention, room).is_none());
     let mut ranks: Vec<_> = taking
         .map(|room| {
@@ -308,7 +312,7 @@ fn let_go(contention: &Contention<'_>) -> Option<Decision> {
         Separation::Isolate(_) => return None,
         Separation::Spread => {}
     }
-    let mut free = rooms.iter().map(|room| pod.needs.obstacle(room));
+    let mut free = rooms.values().map(|room| pod.needs.obstacle(room));
     if shares_a_claim(contention) || !free.any(|obstacle| obstacle.is_none()) {
         return None;
     }
