@@ -8,7 +8,6 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::evacuate::{Node, Role, Toleration};
-use crate::mode::Mode;
 use crate::pipeline_run::{OwnerReference, PipelineRun};
 use crate::plan::{Plan, Reason, Separation};
 use crate::rescue::room::{Needs, Room};
@@ -67,14 +66,14 @@ pub struct Placeholder {
     pub controller: Option<OwnerReference>,
     /// The uid of the PipelineRun that owns it.
     pub run_uid: String,
-    /// The mode of its run.
-    pub mode: Option<Mode>,
     /// When it was created.
     pub created: Option<Timestamp>,
     /// The claims that it mounts.
     pub claims: Vec<String>,
     /// Its next pod's needs of a node.
     pub needs: Needs,
+    /// Its node affinity, as Kubernetes JSON.
+    pub node_affinity: serde_json::Value,
     /// The move under way.
     pub moving: Option<Move>,
     /// Whether its controller makes the next pod from the object as it is now.
@@ -259,6 +258,50 @@ impl Pod {
         self.placeholder.is_some() && controller.is_some_and(|it| it.uid == placeholder.object.uid)
     }
 }
+
+/// A claim, whoever made it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KnownClaim {
+    /// The claim.
+    pub object: ObjectRef,
+    /// Its namespace.
+    pub namespace: String,
+    /// `metadata.finalizers`.
+    pub finalizers: Vec<String>,
+    /// The PipelineRun that owns it.
+    pub owner: Option<OwnerReference>,
+    /// Whether a PipelineRun is its controller: Tekton made it.
+    pub by_tekton: bool,
+    /// Whether this product made it.
+    pub by_us: bool,
+    /// Whether only one pod may use it at a time (`ReadWriteOncePod`).
+    pub single_pod: bool,
+    /// The name of the volume that it is bound to.
+    pub volume: Option<String>,
+}
+
+impl KnownClaim {
+    /// As the clean-up sees it.
+    pub fn to_teardown(&self) -> Claim {
+        Claim {
+            name: self.object.name.clone(),
+            uid: self.object.uid.clone(),
+            resource_version: self.object.resource_version.clone(),
+            deleting: self.object.deleting,
+            protected: self.finalizers.iter().any(|finalizer| finalizer == PROTECTION),
+        }
+    }
+
+    /// Its finalizers but [`PROTECTION`].
+    pub fn without_protection(&self) -> Vec<&str> {
+        let finalizers = self.finalizers.iter().map(String::as_str);
+        finalizers.filter(|finalizer| *finalizer != PROTECTION).collect()
+    }
+}
+
+/// The finalizer that keeps a claim while a pod refers to it.
+/// Source: Kubernetes `pkg/volume/util/finalizer.go`, `PVCProtectionFinalizer`.
+pub const PROTECTION: &str = "kubernetes.io/pvc-protection";
 
 /// Something that has to last before anything is done about it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -37,7 +37,7 @@ pub enum RunPresence {
 }
 
 /// An object as it was seen, for a write with preconditions.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ObjectRef {
     /// `metadata.name`.
     pub name: String,
