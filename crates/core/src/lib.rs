@@ -30,6 +30,7 @@ pub mod evacuate;
 pub mod notices;
 pub mod observed;
 pub mod plan;
+pub mod reasons;
 pub mod reconcile;
 pub mod refusals;
 pub mod rescue;

@@ -19,7 +19,7 @@ use crate::volumes::SeenClaim;
 pub type Planned = Result<Plan, Vec<Violation>>;
 
 /// A run and what belongs to it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Observed {
     /// When it was seen.
     pub now: Timestamp,

@@ -26,13 +26,14 @@ pub struct Leftovers {
 }
 
 /// Whether a run still needs its objects.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum RunPresence {
     /// Not done yet.
     Active,
     /// Completed, failed, cancelled, stopped or timed out.
     Done,
     /// Deleted, or being deleted.
+    #[default]
     Gone,
 }
 

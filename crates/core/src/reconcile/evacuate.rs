@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::{Decision, Step, Update, pause};
 use crate::evacuate::{Role, evict};
 use crate::observed::{Done, Observed, Pod, Record};
-use crate::plan::{Reason, ReasonCode};
+use crate::reasons;
 
 /// Between the first two moves of a placeholder; between any later two it is twice as long.
 pub(super) const FIRST_PAUSE: Duration = Duration::from_secs(1);
@@ -31,8 +31,7 @@ fn leave(observed: &Observed, pod: &Pod, decision: &mut Decision) {
     let Some(eviction) = evict(role, pod.tolerations(), known) else {
         return;
     };
-    let message = format!("pod {} has left node {node}: {}", pod.object.name, eviction.cause);
-    let reason = Reason::new(ReasonCode::PodEvacuated, message);
+    let reason = reasons::pod_evacuated(&pod.object.name, node, &eviction.cause);
     // It ends by now: an earlier look or Kubernetes itself deleted it.
     if pod.object.deleting && !eviction.at_once {
         decision.events.push(reason);

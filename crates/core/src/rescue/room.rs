@@ -39,8 +39,6 @@ pub struct Room {
 pub struct Keeping {
     /// Its namespace.
     pub namespace: String,
-    /// Its name.
-    pub name: String,
     /// How it keeps away.
     pub separation: Separation,
 }
