@@ -73,8 +73,11 @@ pub const MOVE: &str = "coscheduler.dev/move";
 /// decided by it.
 pub const LET_GO: &str = "coscheduler.dev/let-go";
 
+/// On such a TaskRun: how often that was done, as Tekton may make the pod with its affinity again.
+pub const LET_GO_TIMES: &str = "coscheduler.dev/let-go-times";
+
 /// Every annotation that an author may not give a new object: [`PINNED`], and those that are written later.
-pub(crate) const RESERVED: [&str; 11] = [
+pub(crate) const RESERVED: [&str; 12] = [
     MODE,
     ISOLATION_SCOPE,
     GROUP,
@@ -86,6 +89,7 @@ pub(crate) const RESERVED: [&str; 11] = [
     TRACEPARENT,
     BLOCKED,
     LET_GO,
+    LET_GO_TIMES,
 ];
 
 /// What a PipelineRun hands on to what Tekton makes of it, beside [`TEKTON_AFFINITY_ASSISTANT`].

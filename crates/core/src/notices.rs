@@ -3,13 +3,14 @@
 
 use std::collections::BTreeSet;
 
+use serde::Deserialize;
 use serde_json::json;
 
 use crate::annotations::BLOCKED;
 use crate::names::hash;
 use crate::pipeline_run::PipelineRun;
 use crate::observed::Planned;
-use crate::plan::{PlaceholderSpec, Reason};
+use crate::plan::{PlaceholderSpec, Reason, ReasonCode};
 use crate::reasons;
 use crate::volumes::{SeenClaim, Volumes, volumes};
 
@@ -78,6 +79,19 @@ impl Reason {
     pub fn to_annotation(&self) -> String {
         json!({"reason": self.code.as_str(), "message": self.message}).to_string()
     }
+}
+
+/// The reason in the value of annotation [`BLOCKED`].
+pub fn blocked_reason(value: &str) -> Option<Reason> {
+    #[derive(Deserialize)]
+    struct Blocked {
+        reason: String,
+        message: String,
+    }
+    let Blocked { reason, message } = serde_json::from_str(value).ok()?;
+    let mut codes = ReasonCode::ALL.iter();
+    let code = codes.find(|code| code.as_str() == reason)?;
+    Some(Reason::new(*code, message))
 }
 
 /// What annotation [`BLOCKED`] of `run` has to become; `None` where it is as it should be.

@@ -83,6 +83,8 @@ pub enum Step {
         unless_exists: Option<String>,
         /// The placeholder to write the move on, where the pod is a placeholder's.
         update: Option<Update>,
+        /// For the run's author once it is done.
+        reason: Reason,
     },
     /// Send a placeholder to one of these nodes.
     Send {

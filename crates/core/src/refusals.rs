@@ -7,10 +7,9 @@
 
 use std::collections::BTreeSet;
 
-use serde::Deserialize;
-
 use crate::annotations::BLOCKED;
 use crate::names::AssistantName;
+use crate::notices::blocked_reason;
 use crate::pipeline_run::PipelineRun;
 use crate::observed::Planned;
 use crate::plan::{PlaceholderSpec, Reason, ReasonCode};
@@ -149,15 +148,10 @@ pub fn still_refused(run: &PipelineRun, waits: &Waits) -> bool {
     !waits.every_one_exists && said_on(run).is_some()
 }
 
-/// Which refusal annotation [`BLOCKED`] of a run tells of.
+/// The refusal in annotation [`BLOCKED`] of a run.
 pub fn said_on(run: &PipelineRun) -> Option<ReasonCode> {
-    #[derive(Deserialize)]
-    struct Blocked {
-        reason: String,
-    }
-    let blocked: Blocked = serde_json::from_str(run.annotations.get(BLOCKED)?).ok()?;
-    let mut codes = REFUSALS.into_iter();
-    codes.find(|code| code.as_str() == blocked.reason)
+    let reason = blocked_reason(run.annotations.get(BLOCKED)?)?;
+    REFUSALS.contains(&reason.code).then_some(reason.code)
 }
 
 /// What the API server's answer means: a reason, and the part of the answer that stays the same from try to try.

@@ -16,7 +16,9 @@ pub fn view(claim: PersistentVolumeClaim) -> KnownClaim {
         owner: objects::pipeline_run(&metadata),
         by_tekton: controller.is_some_and(|owner| owner.kind == "PipelineRun"),
         by_us: is_ours(&metadata),
-        single_pod: spec.access_modes.is_some_and(|modes| modes.iter().any(|mode| mode == "ReadWriteOncePod")),
+        single_pod: spec
+            .access_modes
+            .is_some_and(|modes| modes.iter().any(|mode| mode == "ReadWriteOncePod")),
         volume: spec.volume_name.filter(|name| !name.is_empty()),
         finalizers: metadata.finalizers.clone().unwrap_or_default(),
         namespace: metadata.namespace.clone().unwrap_or_default(),
@@ -48,7 +50,9 @@ mod tests {
         assert_eq!(claim.owner.unwrap().uid, "run");
         assert_eq!(claim.volume.as_deref(), Some("pv"));
         assert!(claim.single_pod && !claim.by_us);
-        let unbound = read(json!({"metadata": {}, "spec": {"accessModes": ["ReadWriteOnce"], "volumeName": ""}}));
+        let unbound = read(
+            json!({"metadata": {}, "spec": {"accessModes": ["ReadWriteOnce"], "volumeName": ""}}),
+        );
         assert_eq!((unbound.single_pod, unbound.volume), (false, None));
     }
 

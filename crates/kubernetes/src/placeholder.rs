@@ -20,7 +20,10 @@ pub fn view(set: StatefulSet) -> Option<Placeholder> {
     if !is_ours(&metadata) {
         return None;
     }
-    let record = metadata.annotations.as_ref().and_then(|all| all.get(RECORD));
+    let record = metadata
+        .annotations
+        .as_ref()
+        .and_then(|all| all.get(RECORD));
     let observed = set.status.and_then(|status| status.observed_generation);
     let spec = set.spec.unwrap_or_default();
     let templates = spec.volume_claim_templates.into_iter().flatten();

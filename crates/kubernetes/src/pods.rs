@@ -52,7 +52,11 @@ fn placeholder(pod: &Pod) -> Option<PlaceholderLabels> {
     let named = pod.metadata.name.as_deref() == Some(&format!("{instance}-0"));
     let made_by_us = label(pod, MANAGED_BY) == Some(TEKTON_COSCHEDULER);
     Some(PlaceholderLabels {
-        name: if named { instance.to_owned() } else { String::new() },
+        name: if named {
+            instance.to_owned()
+        } else {
+            String::new()
+        },
         orphaned: named && made_by_us && controller.is_none(),
     })
 }
@@ -100,7 +104,10 @@ fn follows(pod: &Pod) -> Vec<String> {
         pods.required_during_scheduling_ignored_during_execution
             .as_ref()
     });
-    let terms = terms.into_iter().flatten().filter(|term| selects_placeholders(term));
+    let terms = terms
+        .into_iter()
+        .flatten()
+        .filter(|term| selects_placeholders(term));
     terms
         .filter_map(|term| selector(term, INSTANCE).map(str::to_owned))
         .collect()

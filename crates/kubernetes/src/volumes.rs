@@ -8,7 +8,9 @@ pub fn view(volume: PersistentVolume) -> (SeenVolume, Option<(String, String)>) 
     let spec = volume.spec.unwrap_or_default();
     let required = spec.node_affinity.and_then(|affinity| affinity.required);
     let terms = required.map(|required| required.node_selector_terms.iter().map(term).collect());
-    let claim = spec.claim_ref.and_then(|claim| claim.namespace.zip(claim.name));
+    let claim = spec
+        .claim_ref
+        .and_then(|claim| claim.namespace.zip(claim.name));
     let terms = terms.unwrap_or_default();
     (SeenVolume { terms }, claim)
 }

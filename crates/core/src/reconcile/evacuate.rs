@@ -60,6 +60,6 @@ fn leave(observed: &Observed, pod: &Pod, decision: &mut Decision) {
         at_once: eviction.at_once,
         unless_exists: known.is_none().then(|| node.clone()),
         update,
+        reason,
     });
-    decision.events.push(reason);
 }

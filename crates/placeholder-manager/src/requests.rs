@@ -1,16 +1,15 @@
-//! The requests, one function each: what is sent to the API server, with which preconditions, and what its refusals mean.
+//! The requests to the API server but those about placeholders, one function each, with their preconditions and the meaning
+//! of refusals.
 //! Requests it could not take (409, 429, 5xx, no answer) are sent again with backoff and jitter, within the time a
 //! caller waits.
 
-mod making_room;
-mod stateful_sets;
+mod waiting_pods;
 
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
 use backon::{ExponentialBuilder, Retryable};
-use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::events::v1::Event;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
@@ -18,17 +17,19 @@ use kube::{Api, Client, Resource as _};
 use serde_json::json;
 use tokio::sync::Semaphore;
 
+use coscheduler_core::observed::KnownClaim;
 use coscheduler_core::pipeline_run::PipelineRun as View;
 use coscheduler_core::teardown::{ObjectRef, PodUse, RunPresence};
+use coscheduler_core::volumes::SeenVolume;
 use coscheduler_kubernetes::pipeline_run::{PipelineRun, is_done};
 use coscheduler_kubernetes::transient::{is_transient, is_webhook_down};
-use coscheduler_kubernetes::{claims, pods};
+use coscheduler_kubernetes::{claims, pods, volumes};
 
 use crate::error::Error;
 use crate::one_list::OneList;
 
 /// How long a single request may take. Watches hold the client's own limit far above this.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Namespaces whose pods are read at a time.
 const LISTINGS: usize = 4;
@@ -39,38 +40,19 @@ const NOT_ENDED: &str = "status.phase!=Succeeded,status.phase!=Failed";
 
 /// The API server, as far as the manager writes to it.
 #[derive(Clone)]
-pub(crate) struct Objects {
-    client: Client,
+pub(crate) struct Requests {
+    pub(crate) client: Client,
     listings: Arc<Semaphore>,
     pods: OneList<Vec<PodUse>>,
 }
 
-impl Objects {
+impl Requests {
     /// Writes through `client`.
     pub(crate) fn new(client: Client) -> Self {
         Self {
             client,
             listings: Arc::new(Semaphore::new(LISTINGS)),
             pods: OneList::default(),
-        }
-    }
-
-    /// Creates a StatefulSet. `None` where one of that name exists.
-    pub(crate) async fn create(
-        &self,
-        namespace: &str,
-        set: &StatefulSet,
-    ) -> Result<Option<StatefulSet>, Error> {
-        let api: Api<StatefulSet> = Api::namespaced(self.client.clone(), namespace);
-        let name = set.metadata.name.clone().unwrap_or_default();
-        let params = PostParams::default();
-        match retried(|| api.create(&params, set)).await {
-            Ok(created) => Ok(Some(created)),
-            Err(kube::Error::Api(status)) if status.reason == "AlreadyExists" => Ok(None),
-            Err(error) => Err(failed(
-                format!("create StatefulSet {namespace}/{name}"),
-                error,
-            )),
         }
     }
 
@@ -95,22 +77,22 @@ impl Objects {
         &self,
         namespace: &str,
         name: &str,
-    ) -> Result<Option<PersistentVolumeClaim>, Error> {
+    ) -> Result<Option<KnownClaim>, Error> {
         let api: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), namespace);
         let params = ListParams::default().fields(&format!("metadata.name={name}"));
         retried(|| api.list(&params))
             .await
-            .map(|list| list.items.into_iter().next())
+            .map(|list| list.items.into_iter().next().map(claims::view))
             .map_err(|error| failed(format!("read claim {namespace}/{name}"), error))
     }
 
     /// Looks for a volume. `None` where there is none.
-    pub(crate) async fn volume(&self, name: &str) -> Result<Option<PersistentVolume>, Error> {
+    pub(crate) async fn volume(&self, name: &str) -> Result<Option<SeenVolume>, Error> {
         let api: Api<PersistentVolume> = Api::all(self.client.clone());
         let params = ListParams::default().fields(&format!("metadata.name={name}"));
         retried(|| api.list(&params))
             .await
-            .map(|list| list.items.into_iter().next())
+            .map(|list| list.items.into_iter().next().map(|it| volumes::view(it).0))
             .map_err(|error| failed(format!("read volume {name}"), error))
     }
 
@@ -194,20 +176,20 @@ impl Objects {
     pub(crate) async fn evict(
         &self,
         namespace: &str,
-        pod: &Pod,
+        pod: &ObjectRef,
         at_once: bool,
     ) -> Result<bool, Error> {
         let api: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
-        let name = pod.metadata.name.clone().unwrap_or_default();
+        let name = &pod.name;
         let params = DeleteParams {
             grace_period_seconds: at_once.then_some(0),
             preconditions: Some(Preconditions {
-                uid: pod.metadata.uid.clone(),
-                resource_version: pod.metadata.resource_version.clone(),
+                uid: Some(pod.uid.clone()),
+                resource_version: Some(pod.resource_version.clone()),
             }),
             ..DeleteParams::background()
         };
-        match api.delete(&name, &params).await {
+        match api.delete(name, &params).await {
             Ok(_) => Ok(true),
             Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(false),
             Err(error) => Err(failed(format!("delete pod {namespace}/{name}"), error)),
@@ -229,11 +211,11 @@ impl Objects {
         &self,
         namespace: &str,
         claim: &ObjectRef,
-    ) -> Result<Option<PersistentVolumeClaim>, Error> {
+    ) -> Result<Option<KnownClaim>, Error> {
         let api: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), namespace);
         let params = DeleteParams::background().preconditions(this_one(claim));
         match retried(|| api.delete(&claim.name, &params)).await {
-            Ok(answer) => Ok(answer.left()),
+            Ok(answer) => Ok(answer.left().map(claims::view)),
             Err(error) if is_gone(&error) => Ok(None),
             Err(error) => Err(failed(
                 format!("delete claim {namespace}/{}", claim.name),
@@ -273,30 +255,20 @@ impl Objects {
 
     /// Removes `kubernetes.io/pvc-protection` from exactly this version of a claim. Answers the claim as it is without,
     /// `None` where it is gone.
-    pub(crate) async fn unprotect(
-        &self,
-        namespace: &str,
-        claim: &PersistentVolumeClaim,
-        version: &ObjectRef,
-    ) -> Result<Option<PersistentVolumeClaim>, Error> {
+    pub(crate) async fn unprotect(&self, claim: &KnownClaim) -> Result<Option<KnownClaim>, Error> {
+        let (namespace, name) = (&claim.namespace, &claim.object.name);
         let api: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), namespace);
         let patch = Patch::Merge(json!({"metadata": {
-            "uid": version.uid,
-            "resourceVersion": version.resource_version,
-            "finalizers": claims::finalizers_without_protection(claim),
+            "uid": claim.object.uid,
+            "resourceVersion": claim.object.resource_version,
+            "finalizers": claim.without_protection(),
         }}));
         // A conflict means that the claim has changed since: it has to be looked at again, not patched again.
-        match api
-            .patch(&version.name, &PatchParams::default(), &patch)
-            .await
-        {
-            Ok(left) => Ok(Some(left)),
+        match api.patch(name, &PatchParams::default(), &patch).await {
+            Ok(left) => Ok(Some(claims::view(left))),
             Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
             Err(error) => Err(failed(
-                format!(
-                    "remove pvc-protection of claim {namespace}/{}",
-                    version.name
-                ),
+                format!("remove pvc-protection of claim {namespace}/{name}"),
                 error,
             )),
         }
@@ -305,7 +277,7 @@ impl Objects {
 
 /// Sends a request again while the API server could not take it: five times at most, over about three seconds. A webhook that
 /// cannot be called is for the run's author to know at once (N3).
-async fn retried<T, F, Fut>(mut request: F) -> Result<T, kube::Error>
+pub(crate) async fn retried<T, F, Fut>(mut request: F) -> Result<T, kube::Error>
 where
     F: FnMut() -> Fut,
     Fut: Future<Output = Result<T, kube::Error>>,
@@ -316,7 +288,7 @@ where
         .with_max_times(5)
         .with_jitter();
     let bounded = || {
-        let answer = tokio::time::timeout(PATIENCE, request());
+        let answer = tokio::time::timeout(TIMEOUT, request());
         async {
             answer
                 .await
@@ -330,7 +302,7 @@ where
 }
 
 /// Another object has taken the name, or none has it: a uid precondition that fails is answered with 409.
-fn is_gone(error: &kube::Error) -> bool {
+pub(crate) fn is_gone(error: &kube::Error) -> bool {
     match error {
         kube::Error::Api(status) => {
             status.code == 404
@@ -340,14 +312,14 @@ fn is_gone(error: &kube::Error) -> bool {
     }
 }
 
-fn this_one(object: &ObjectRef) -> Preconditions {
+pub(crate) fn this_one(object: &ObjectRef) -> Preconditions {
     Preconditions {
         uid: Some(object.uid.clone()),
         resource_version: None,
     }
 }
 
-fn failed(act: String, error: kube::Error) -> Error {
+pub(crate) fn failed(act: String, error: kube::Error) -> Error {
     Error::Kubernetes {
         act,
         transient: is_transient(&error),

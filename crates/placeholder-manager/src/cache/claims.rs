@@ -1,0 +1,128 @@
+//! Claims and volumes, whoever made them, and complaints about claims and placeholders.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use coscheduler_core::observed::KnownClaim;
+use coscheduler_core::volumes::{SeenClaim, SeenVolume};
+use coscheduler_kubernetes::complaints::{About, Complaint};
+use coscheduler_runtime::kubernetes::watch::ObjectKey;
+
+use super::store::Object as _;
+use super::{Cache, RunKey};
+
+impl Cache {
+    pub(crate) fn apply_claim(&self, mut claim: KnownClaim) -> Vec<RunKey> {
+        let mut index = self.write();
+        let key = claim.key();
+        if index.claims.is_behind(&claim) {
+            return Vec::new();
+        }
+        // A claim that was made for a run stays that run's: deleting the run with `--cascade=orphan` takes its owner away.
+        if let Some(known) = index.claims.get(&key)
+            && claim.owner.is_none()
+            && known.object.uid == claim.object.uid
+        {
+            claim.owner = known.owner.clone();
+            (claim.by_us, claim.by_tekton) = (known.by_us, known.by_tekton);
+        }
+        if claim.volume.is_some() {
+            index.complaints.forget(About::Claim, &key);
+        }
+        index.claims.insert(claim);
+        index.concerned(&key)
+    }
+
+    pub(crate) fn delete_claim(&self, key: &ObjectKey) -> Vec<RunKey> {
+        let mut index = self.write();
+        let concerned = index.concerned(key);
+        index.claims.remove(key);
+        index.complaints.forget(About::Claim, key);
+        concerned
+    }
+
+    pub(crate) fn retain_claims(&self, listed: &HashSet<ObjectKey>) -> Vec<RunKey> {
+        let stale = self.read().claims.stale(listed);
+        stale
+            .iter()
+            .flat_map(|key| self.delete_claim(key))
+            .collect()
+    }
+
+    pub(crate) fn apply_volume(
+        &self,
+        name: String,
+        volume: (SeenVolume, Option<ObjectKey>),
+    ) -> Vec<RunKey> {
+        let mut index = self.write();
+        let claim = volume.1.clone();
+        index.volumes.insert(name, volume);
+        claim
+            .map(|claim| index.concerned(&claim))
+            .unwrap_or_default()
+    }
+
+    pub(crate) fn delete_volume(&self, name: &str) -> Vec<RunKey> {
+        let mut index = self.write();
+        let claim = index.volumes.remove(name).and_then(|(_, claim)| claim);
+        claim
+            .map(|claim| index.concerned(&claim))
+            .unwrap_or_default()
+    }
+
+    pub(crate) fn retain_volumes(&self, listed: &HashSet<ObjectKey>) -> Vec<RunKey> {
+        let stale: Vec<String> = {
+            let index = self.read();
+            let names = index.volumes.keys();
+            let stale = names.filter(|name| !listed.contains(&(String::new(), (*name).clone())));
+            stale.cloned().collect()
+        };
+        stale
+            .iter()
+            .flat_map(|name| self.delete_volume(name))
+            .collect()
+    }
+
+    /// A claim, and whether its volume is known where it is bound to one.
+    pub(crate) fn claim(&self, key: &ObjectKey) -> Option<(Arc<KnownClaim>, SeenClaim)> {
+        let index = self.read();
+        Some((index.claims.get(key)?.clone(), index.seen(key)?))
+    }
+
+    /// A volume.
+    pub(crate) fn volume(&self, name: &str) -> Option<SeenVolume> {
+        let index = self.read();
+        index.volumes.get(name).map(|(volume, _)| volume.clone())
+    }
+
+    pub(crate) fn apply_complaint(&self, watch: &'static str, complaint: Complaint) -> Vec<RunKey> {
+        let mut index = self.write();
+        let (about, object) = (complaint.about, complaint.object.clone());
+        // Events are written late.
+        let settled = match about {
+            About::Placeholder => index.pod_of_placeholder(&object).is_some(),
+            About::Claim => index
+                .claims
+                .get(&object)
+                .is_some_and(|claim| claim.volume.is_some()),
+        };
+        if settled || !index.complaints.insert(watch, complaint) {
+            return Vec::new();
+        }
+        index.complained(about, &object)
+    }
+
+    /// Forgets what the Events said that are not `listed`.
+    pub(crate) fn retain_complaints(
+        &self,
+        watch: &'static str,
+        listed: impl Fn(&ObjectKey) -> bool,
+    ) -> Vec<RunKey> {
+        let mut index = self.write();
+        let stale = index.complaints.retain(watch, listed);
+        let news = stale
+            .iter()
+            .flat_map(|(about, object)| index.complained(*about, object));
+        news.collect()
+    }
+}

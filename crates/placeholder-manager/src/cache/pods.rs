@@ -1,0 +1,134 @@
+//! Placeholders, pods, and the nodes that these are on.
+
+use std::collections::HashSet;
+
+use coscheduler_core::observed::{Placeholder, Pod};
+use coscheduler_core::rescue::requests::Amounts;
+use coscheduler_core::rescue::room::Room;
+use coscheduler_kubernetes::complaints::About;
+use coscheduler_runtime::kubernetes::watch::ObjectKey;
+
+use super::store::Object as _;
+use super::{Cache, RunKey};
+
+/// Placeholders and pods.
+impl Cache {
+    pub(crate) fn apply_placeholder(&self, own: Placeholder) -> Vec<RunKey> {
+        self.change(|index, before| {
+            if index.placeholders.is_behind(&own) {
+                return Vec::new();
+            }
+            let run = RunKey::new(&own.namespace, &own.run_uid);
+            before.of(index, &run);
+            index.placeholders.insert(own);
+            vec![run]
+        })
+    }
+
+    pub(crate) fn delete_placeholder(&self, key: &ObjectKey) -> Vec<RunKey> {
+        self.change(|index, before| {
+            let Some(run) = index.placeholders.get(key).and_then(|own| own.run()) else {
+                return Vec::new();
+            };
+            before.of(index, &run);
+            index.placeholders.remove(key);
+            index.complaints.forget(About::Placeholder, key);
+            vec![run]
+        })
+    }
+
+    pub(crate) fn retain_placeholders(&self, listed: &HashSet<ObjectKey>) -> Vec<RunKey> {
+        let stale = self.read().placeholders.stale(listed);
+        let news = stale.iter().flat_map(|key| self.delete_placeholder(key));
+        news.collect()
+    }
+
+    /// Takes in a pod. TaskRun pods that have ended are forgotten: nothing depends on them any more.
+    pub(crate) fn apply_pod(&self, pod: Pod) -> Vec<RunKey> {
+        if pod.placeholder.is_none() && pod.role().is_none() {
+            return self.delete_pod(&pod.key());
+        }
+        self.change(|index, before| {
+            if index.pods.is_behind(&pod) {
+                return Vec::new();
+            }
+            let (key, run) = (pod.key(), RunKey::new(&pod.namespace, &pod.run_uid));
+            before.of(index, &run);
+            let mut news = index.forget_pod(&key);
+            if let Some(node) = &pod.node {
+                let there = index.pods_by_node.entry(node.clone()).or_default();
+                there.insert(key.clone());
+            }
+            for claim in &pod.claims {
+                let claim = (pod.namespace.clone(), claim.clone());
+                let using = index.pods_by_claim.entry(claim).or_default();
+                using.insert(key.clone());
+            }
+            index.nodes.placeholder(&pod, true);
+            if let Some(labels) = &pod.placeholder {
+                let own = (pod.namespace.clone(), labels.name.clone());
+                index.complaints.forget(About::Placeholder, &own);
+            }
+            index.pods.insert(pod);
+            news.retain(|other| *other != run);
+            news.push(run);
+            news
+        })
+    }
+
+    pub(crate) fn delete_pod(&self, key: &ObjectKey) -> Vec<RunKey> {
+        self.change(|index, before| {
+            if let Some(run) = index.pods.get(key).and_then(|pod| pod.run()) {
+                before.of(index, &run);
+            }
+            index.forget_pod(key)
+        })
+    }
+
+    pub(crate) fn retain_pods(&self, listed: &HashSet<ObjectKey>) -> Vec<RunKey> {
+        let stale = self.read().pods.stale(listed);
+        stale.iter().flat_map(|key| self.delete_pod(key)).collect()
+    }
+
+    /// Takes in a pod that is bound to a node, or with `None` that one has ended or is gone. It triggers no look: runs that wait
+    /// for room look again by themselves.
+    pub(crate) fn on_node(&self, key: ObjectKey, bound: Option<(String, Amounts)>) {
+        let nodes = &mut self.write().nodes;
+        match bound {
+            Some((node, requests)) => nodes.put(key, node, requests),
+            None => nodes.take_away(&key),
+        }
+    }
+
+    pub(crate) fn retain_on_nodes(&self, listed: &HashSet<ObjectKey>) {
+        self.write().nodes.retain_pods(listed);
+    }
+}
+
+/// Nodes.
+impl Cache {
+    pub(crate) fn apply_node(&self, node: Room) -> Vec<RunKey> {
+        let mut index = self.write();
+        let name = node.node.name.clone();
+        let news = index.nodes.insert(node);
+        if news {
+            index.bound_to(&name)
+        } else {
+            Vec::new()
+        }
+    }
+
+    pub(crate) fn delete_node(&self, name: &str) -> Vec<RunKey> {
+        let mut index = self.write();
+        index.nodes.remove(name);
+        index.bound_to(name)
+    }
+
+    pub(crate) fn retain_nodes(&self, listed: &HashSet<ObjectKey>) -> Vec<RunKey> {
+        let stale = self.read().nodes.stale(listed);
+        stale
+            .iter()
+            .flat_map(|name| self.delete_node(name))
+            .collect()
+    }
+}
