@@ -1,4 +1,4 @@
-//! Client and server together on a simulated network that loses what it is told to lose. Time is simulated too.
+//! Client and server together on a simulated network with faults, in simulated time.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -20,8 +20,8 @@ use crate::client::{self, Channel};
 use crate::{GrpcServices, Health, Metrics, Service};
 
 const PORT: u16 = 9100;
-/// What an admission has.
-const PATIENCE: Duration = Duration::from_secs(9);
+/// The time of an admission.
+const TIMEOUT: Duration = Duration::from_secs(9);
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
 
@@ -58,7 +58,7 @@ fn channel(hosts: &'static [&'static str]) -> HealthClient<Channel> {
     });
     let endpoint = client::endpoint("http://service:9100", Service::EXAMPLE).unwrap();
     let transport = endpoint.connect_with_connector_lazy(connect);
-    HealthClient::new(Channel::new(transport, &Metrics::new(Service::EXAMPLE)))
+    HealthClient::new(client::observed(transport, &Metrics::new(Service::EXAMPLE)))
 }
 
 async fn call(client: &mut HealthClient<Channel>, timeout: Duration) -> Result<(), Status> {
@@ -72,7 +72,7 @@ fn a_call_made_during_a_partition_is_answered_once_it_heals() -> Outcome {
     network.host("server", serve);
     network.client("client", async {
         let mut client = channel(&["server"]);
-        call(&mut client, PATIENCE).await?;
+        call(&mut client, TIMEOUT).await?;
 
         // Nothing is told that anything is wrong: what is sent is lost.
         turmoil::partition("client", "server");
@@ -80,23 +80,23 @@ fn a_call_made_during_a_partition_is_answered_once_it_heals() -> Outcome {
             tokio::time::sleep(Duration::from_secs(3)).await;
             turmoil::repair("client", "server");
         };
-        let (answer, ()) = futures::join!(call(&mut client, PATIENCE), healing);
+        let (answer, ()) = futures::join!(call(&mut client, TIMEOUT), healing);
         answer?;
 
         // A long one: calls end at their deadlines, and the channel is as good as new afterwards.
         turmoil::partition("client", "server");
         for _ in 0..3 {
             let began = tokio::time::Instant::now();
-            let status = call(&mut client, PATIENCE).await.unwrap_err();
+            let status = call(&mut client, TIMEOUT).await.unwrap_err();
             assert!(client::is_retryable(&status), "{status:?}");
             assert!(
-                began.elapsed() <= PATIENCE + Duration::from_millis(10),
+                began.elapsed() <= TIMEOUT + Duration::from_millis(10),
                 "{:?}",
                 began.elapsed()
             );
         }
         turmoil::repair("client", "server");
-        call(&mut client, PATIENCE).await?;
+        call(&mut client, TIMEOUT).await?;
         Ok(())
     });
     network.run()
@@ -135,7 +135,7 @@ fn no_call_fails_when_one_of_two_replicas_dies() -> Outcome {
         ];
         for _ in 0..200 {
             for client in &mut clients {
-                call(client, PATIENCE).await?;
+                call(client, TIMEOUT).await?;
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
@@ -170,9 +170,9 @@ fn a_server_that_is_never_there_is_given_up_at_the_deadline() -> Outcome {
     network.host("server", std::future::pending::<Outcome>);
     network.client("client", async {
         let began = tokio::time::Instant::now();
-        let status = call(&mut channel(&["server"]), PATIENCE).await.unwrap_err();
+        let status = call(&mut channel(&["server"]), TIMEOUT).await.unwrap_err();
         assert_eq!(status.code(), Code::Unavailable, "{status:?}");
-        assert!(began.elapsed() <= PATIENCE);
+        assert!(began.elapsed() <= TIMEOUT);
         Ok(())
     });
     network.run()

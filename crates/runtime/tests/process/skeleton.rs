@@ -1,5 +1,5 @@
-//! The smallest service: the skeleton that every service shares, with a task that can be told to misbehave. It is
-//! shipped nowhere; the tests of exit codes run it.
+//! The smallest service: the skeleton of every service, and a task that misbehaves on request. The tests of exit codes
+//! run it; it is not shipped.
 
 use std::process::ExitCode;
 
@@ -17,7 +17,7 @@ const SERVICE: Service = Service {
 
 #[derive(clap::Args)]
 struct Args {
-    /// What the only task of this service does.
+    /// Behaviour of the only task of this service.
     #[arg(long, env = "TASK", value_enum, default_value_t = Task::Goes)]
     task: Task,
 }
@@ -36,9 +36,7 @@ async fn start(Args { task }: Args, process: Process) -> anyhow::Result<()> {
     process.serve_grpc(GrpcServices::new()).await?;
     match task {
         Task::Goes => process.spawn("example task", std::future::pending()),
-        Task::Fails => process.spawn("example task", async {
-            bail!("the example was told to fail")
-        }),
+        Task::Fails => process.spawn("example task", async { bail!("--task is fails") }),
         Task::Hangs => process.spawn_graceful("example task", |_shutdown| std::future::pending()),
     }
     Ok(())
