@@ -129,11 +129,7 @@ pub fn evict(role: Role, tolerations: &[Toleration], node: Option<&Node>) -> Opt
 
 /// Why a placeholder without a node gets none, where that is because its claims cannot follow it: every one of `nodes` that
 /// reaches the volumes of `seen`, its claims, turns it away.
-pub fn stranded(
-    tolerations: &[Toleration],
-    seen: &[SeenClaim],
-    nodes: &[&Node],
-) -> Option<Reason> {
+pub fn stranded(tolerations: &[Toleration], seen: &[SeenClaim], nodes: &[&Node]) -> Option<Reason> {
     let held = |claim: &&SeenClaim| claim.volume.as_ref().is_some_and(|on| !on.terms.is_empty());
     let claims: Vec<_> = seen
         .iter()

@@ -8,8 +8,8 @@ use serde_json::json;
 
 use crate::annotations::BLOCKED;
 use crate::names::hash;
-use crate::pipeline_run::PipelineRun;
 use crate::observed::Planned;
+use crate::pipeline_run::PipelineRun;
 use crate::plan::{PlaceholderSpec, Reason, ReasonCode};
 use crate::reasons;
 use crate::volumes::{SeenClaim, Volumes, volumes};

@@ -288,14 +288,19 @@ impl KnownClaim {
             uid: self.object.uid.clone(),
             resource_version: self.object.resource_version.clone(),
             deleting: self.object.deleting,
-            protected: self.finalizers.iter().any(|finalizer| finalizer == PROTECTION),
+            protected: self
+                .finalizers
+                .iter()
+                .any(|finalizer| finalizer == PROTECTION),
         }
     }
 
     /// Its finalizers but [`PROTECTION`].
     pub fn without_protection(&self) -> Vec<&str> {
         let finalizers = self.finalizers.iter().map(String::as_str);
-        finalizers.filter(|finalizer| *finalizer != PROTECTION).collect()
+        finalizers
+            .filter(|finalizer| *finalizer != PROTECTION)
+            .collect()
     }
 }
 

@@ -10,8 +10,8 @@ use std::collections::BTreeSet;
 use crate::annotations::BLOCKED;
 use crate::names::AssistantName;
 use crate::notices::blocked_reason;
-use crate::pipeline_run::PipelineRun;
 use crate::observed::Planned;
+use crate::pipeline_run::PipelineRun;
 use crate::plan::{PlaceholderSpec, Reason, ReasonCode};
 use crate::reasons;
 

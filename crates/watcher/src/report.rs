@@ -23,8 +23,8 @@ const TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Reports the last state of a run, as part of the trace that it was admitted in. A deleted run needs no report.
 pub(crate) async fn report(
-    runs: &Runs,
-    planner: &PlannerServiceClient<Channel>,
+    runs: Runs,
+    planner: PlannerServiceClient<Channel>,
     key: ObjectKey,
 ) -> Outcome {
     let Some(run) = runs.get(&key) else {
@@ -42,7 +42,7 @@ pub(crate) async fn report(
 
 async fn send(
     run: &PipelineRun,
-    planner: &PlannerServiceClient<Channel>,
+    mut planner: PlannerServiceClient<Channel>,
     namespace: &str,
     pipeline_run: &str,
 ) -> Outcome {
@@ -50,7 +50,7 @@ async fn send(
         pipeline_run: Some(json::to_struct(&pipeline_run::to_json(run))),
     };
     let request = client::request(request, TIMEOUT);
-    match planner.clone().report_pipeline_run(request).await {
+    match planner.report_pipeline_run(request).await {
         Ok(answer) => {
             debug!(namespace, pipeline_run, answer = ?answer.into_inner(), "reported a PipelineRun");
             Outcome::Done
@@ -60,6 +60,15 @@ async fn send(
             error!(
                 namespace,
                 pipeline_run, reason, "skipped a PipelineRun that cannot be read, until it changes"
+            );
+            Outcome::Done
+        }
+        // The manager retries by itself, and the next report comes within a minute.
+        Err(status) if status.code() == Code::FailedPrecondition => {
+            let reason = status.message();
+            warn!(
+                namespace,
+                pipeline_run, reason, "a report met a lasting fault"
             );
             Outcome::Done
         }

@@ -18,7 +18,11 @@ pub(super) fn create(observed: &Observed, decision: &mut Decision) {
     for spec in observed.planned() {
         let own = observed.placeholders.get(spec.name.as_str());
         // An object of the right name with another controller is never adopted (P7): creating it says so.
-        match own.filter(|own| own.controller.as_ref().is_some_and(|it| it.uid == own.run_uid)) {
+        match own.filter(|own| {
+            own.controller
+                .as_ref()
+                .is_some_and(|it| it.uid == own.run_uid)
+        }) {
             None => missing(observed, spec, decision),
             Some(placeholder) if observed.leads => retry(observed, placeholder, decision),
             Some(_) => {}

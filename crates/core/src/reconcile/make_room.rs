@@ -252,7 +252,11 @@ impl<'a> Contended<'a> {
         let answer = self.observed.answers.get(&pod.object.uid);
         let triggered = answer.and_then(|answer| answer.scale_up);
         let first = triggered.into_iter().chain(added).min();
-        let ago = |at| (first == at).then(|| at.map(|at| elapsed(at, now))).flatten();
+        let ago = |at| {
+            (first == at)
+                .then(|| at.map(|at| elapsed(at, now)))
+                .flatten()
+        };
         ScaleUp {
             triggered: ago(triggered),
             node_added: ago(added),
@@ -281,7 +285,12 @@ impl<'a> Contended<'a> {
     }
 
     /// The API server's answer about a pod, not older than `fresh`; asks where there is none.
-    fn answer(&self, pod: &Pod, fresh: Option<Duration>, decision: &mut Decision) -> Option<Answer> {
+    fn answer(
+        &self,
+        pod: &Pod,
+        fresh: Option<Duration>,
+        decision: &mut Decision,
+    ) -> Option<Answer> {
         let answer = self.observed.answers.get(&pod.object.uid).copied();
         let answer = answer.filter(|answer| {
             fresh.is_none_or(|fresh| elapsed(answer.at, self.observed.now) < fresh)
@@ -357,12 +366,7 @@ fn held(observed: &Observed, own: &Placeholder, pod: &Pod) -> Vec<String> {
 
 /// The pods on a node that matter for whether the placeholder may leave it: the run's own, and those of others that use a claim it
 /// holds.
-fn residents(
-    observed: &Observed,
-    own: &Placeholder,
-    node: &str,
-    held: &[String],
-) -> Vec<Resident> {
+fn residents(observed: &Observed, own: &Placeholder, node: &str, held: &[String]) -> Vec<Resident> {
     let there = |pod: &&std::sync::Arc<Pod>| {
         pod.node.as_deref() == Some(node) && pod.role().is_some() && pod.placeholder.is_none()
     };

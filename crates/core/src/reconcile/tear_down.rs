@@ -39,7 +39,9 @@ pub(super) fn tear_down(observed: &Observed, decision: &mut Decision) {
             decision.again = Again::Backoff;
         }
         teardown::Step::ClearClaims { delete, .. } => {
-            decision.steps.extend(delete.into_iter().map(Step::DeleteClaim));
+            decision
+                .steps
+                .extend(delete.into_iter().map(Step::DeleteClaim));
         }
     }
     decision.released = Some(released);

@@ -61,9 +61,8 @@ fn is_annotated(run: &PipelineRun, reason: &Reason) -> bool {
 /// Why a placeholder of the run that has lost its node gets no other one (N1).
 fn no_node_reaches(observed: &Observed) -> Option<Reason> {
     let pods = observed.pods.values();
-    let mut unbound = pods.filter(|pod| {
-        pod.node.is_none() && pod.placeholder.is_some() && observed.owns(pod)
-    });
+    let mut unbound =
+        pods.filter(|pod| pod.node.is_none() && pod.placeholder.is_some() && observed.owns(pod));
     unbound.find_map(|pod| {
         let claims = pod.claims.iter();
         let seen: Vec<SeenClaim> = claims
@@ -91,9 +90,13 @@ fn placeholder(observed: &Observed, spec: &PlaceholderSpec) -> Option<SeenPlaceh
     if pod.node.is_some() {
         return Some(SeenPlaceholder::default());
     }
-    let existing = spec.claims().filter(|name| observed.volumes.contains_key(name));
+    let existing = spec
+        .claims()
+        .filter(|name| observed.volumes.contains_key(name));
     let existing: Vec<String> = existing.collect();
-    let complaints = existing.iter().filter_map(|name| observed.not_provisioned.get(name));
+    let complaints = existing
+        .iter()
+        .filter_map(|name| observed.not_provisioned.get(name));
     Some(SeenPlaceholder {
         refused: None,
         not_provisioned: complaints.cloned().collect(),
