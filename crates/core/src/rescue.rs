@@ -38,7 +38,7 @@ pub struct Contention<'a> {
     /// The placeholder that it follows.
     pub placeholder: &'a Placeholder,
     /// What the other pods need that wait for the same placeholder.
-    pub also_waiting: &'a [&'a Needs],
+    pub also_waiting: &'a [Needs],
     /// The pods on the placeholder's node that matter, the placeholder itself aside.
     pub residents: &'a [Resident],
     /// Every node, by name.
@@ -334,7 +334,5 @@ fn wait(reason: Reason) -> Decision {
     }
 }
 
-#[cfg(test)]
-mod oracle;
 #[cfg(test)]
 mod tests;

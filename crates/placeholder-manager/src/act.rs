@@ -210,11 +210,10 @@ impl Reconciler {
         if let Some(reason) = out_of_reach(spec, &volumes) {
             return Err(Error::OutOfReach { reason });
         }
-        let (own, created) = self
+        let created = self
             .requests
             .create_placeholder(run, spec, &volumes)
             .await?;
-        self.refresh(own);
         if created {
             info!(
                 namespace = run.namespace,
@@ -280,7 +279,7 @@ impl Reconciler {
         );
         self.findings.deleted(key, "Pod", &pod.name);
         match left.and_then(pods::view) {
-            Some(left) => drop(self.cache.apply_pod(left)),
+            Some(left) => self.cache.refresh_pod(left),
             None => drop(
                 self.cache
                     .delete_pod(&(key.namespace.clone(), pod.name.clone())),
@@ -299,7 +298,7 @@ impl Reconciler {
         self.findings
             .deleted(key, "PersistentVolumeClaim", &claim.name);
         match left {
-            Some(left) => drop(self.cache.apply_claim(left)),
+            Some(left) => self.cache.refresh_claim(left),
             None => drop(
                 self.cache
                     .delete_claim(&(key.namespace.clone(), claim.name.clone())),
@@ -317,7 +316,7 @@ impl Reconciler {
             let seen = known.filter(|claim| claim.object.resource_version == free.resource_version);
             let Some(claim) = seen else { continue };
             match self.requests.unprotect(&claim).await? {
-                Some(left) => drop(self.cache.apply_claim(left)),
+                Some(left) => self.cache.refresh_claim(left),
                 None => drop(self.cache.delete_claim(&name)),
             }
         }
@@ -326,7 +325,7 @@ impl Reconciler {
 
     fn refresh(&self, own: Option<Placeholder>) {
         if let Some(own) = own {
-            self.cache.apply_placeholder(own);
+            self.cache.refresh_placeholder(own);
         }
     }
 }

@@ -34,7 +34,7 @@ pub(crate) fn watched(
 }
 
 impl Requests {
-    /// Creates a placeholder of a run. False with the placeholder of that name that exists.
+    /// Creates a placeholder of a run. False where the run has it already.
     ///
     /// # Errors
     ///
@@ -44,7 +44,7 @@ impl Requests {
         run: &PipelineRun,
         spec: &PlaceholderSpec,
         volumes: &Volumes,
-    ) -> Result<(Option<Placeholder>, bool), Error> {
+    ) -> Result<bool, Error> {
         let owner = Owner {
             namespace: &run.namespace,
             name: &run.name,
@@ -58,7 +58,7 @@ impl Requests {
         let (api, name) = (self.placeholders(&run.namespace), spec.name.as_str());
         let params = PostParams::default();
         let created = match retried(|| api.create(&params, &set)).await {
-            Ok(created) => return Ok((view(created), true)),
+            Ok(_) => return Ok(true),
             Err(kube::Error::Api(status)) if status.reason == "AlreadyExists" => {
                 retried(|| api.get_opt(name)).await
             }
@@ -74,7 +74,7 @@ impl Requests {
             return Err(Error::Terminating { name });
         };
         check_owner(&found, run, name)?;
-        Ok((view(found), false))
+        Ok(false)
     }
 
     /// Writes a record on a placeholder, which also makes its controller try again at once what it failed to do. `None` where

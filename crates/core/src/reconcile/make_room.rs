@@ -218,7 +218,7 @@ impl<'a> Contended<'a> {
     fn ask_rescue(&self, pod: &Waiting, index: usize, scale_up: ScaleUp) -> rescue::Decision {
         let others = self.waiting.iter().enumerate();
         let others = others.filter(|(other, _)| *other != index);
-        let also_waiting: Vec<_> = others.map(|(_, (_, needs))| needs).collect();
+        let also_waiting: Vec<_> = others.map(|(_, (_, needs))| needs.clone()).collect();
         rescue(&Contention {
             pod,
             placeholder: &self.placeholder,

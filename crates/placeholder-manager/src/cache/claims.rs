@@ -9,28 +9,19 @@ use coscheduler_kubernetes::complaints::{About, Complaint};
 use coscheduler_runtime::kubernetes::watch::ObjectKey;
 
 use super::store::Object as _;
-use super::{Cache, RunKey};
+use super::{Cache, Index, RunKey};
 
 impl Cache {
-    pub(crate) fn apply_claim(&self, mut claim: KnownClaim) -> Vec<RunKey> {
+    pub(crate) fn apply_claim(&self, claim: KnownClaim) -> Vec<RunKey> {
+        self.write().put_claim(claim)
+    }
+
+    /// Takes in the answer to a write, unless the watch has said meanwhile that the claim is gone.
+    pub(crate) fn refresh_claim(&self, claim: KnownClaim) {
         let mut index = self.write();
-        let key = claim.key();
-        if index.claims.is_behind(&claim) {
-            return Vec::new();
+        if index.claims.knows(&claim) {
+            index.put_claim(claim);
         }
-        // A claim that was made for a run stays that run's: deleting the run with `--cascade=orphan` takes its owner away.
-        if let Some(known) = index.claims.get(&key)
-            && claim.owner.is_none()
-            && known.object.uid == claim.object.uid
-        {
-            claim.owner = known.owner.clone();
-            (claim.by_us, claim.by_tekton) = (known.by_us, known.by_tekton);
-        }
-        if claim.volume.is_some() {
-            index.complaints.forget(About::Claim, &key);
-        }
-        index.claims.insert(claim);
-        index.concerned(&key)
     }
 
     pub(crate) fn delete_claim(&self, key: &ObjectKey) -> Vec<RunKey> {
@@ -124,5 +115,27 @@ impl Cache {
             .iter()
             .flat_map(|(about, object)| index.complained(*about, object));
         news.collect()
+    }
+}
+
+impl Index {
+    fn put_claim(&mut self, mut claim: KnownClaim) -> Vec<RunKey> {
+        let key = claim.key();
+        if self.claims.is_behind(&claim) {
+            return Vec::new();
+        }
+        // A claim that was made for a run stays that run's: deleting the run with `--cascade=orphan` takes its owner away.
+        if let Some(known) = self.claims.get(&key)
+            && claim.owner.is_none()
+            && known.object.uid == claim.object.uid
+        {
+            claim.owner = known.owner.clone();
+            (claim.by_us, claim.by_tekton) = (known.by_us, known.by_tekton);
+        }
+        if claim.volume.is_some() {
+            self.complaints.forget(About::Claim, &key);
+        }
+        self.claims.insert(claim);
+        self.concerned(&key)
     }
 }

@@ -9,20 +9,23 @@ use coscheduler_kubernetes::complaints::About;
 use coscheduler_runtime::kubernetes::watch::ObjectKey;
 
 use super::store::Object as _;
-use super::{Cache, RunKey};
+use super::{Before, Cache, Index, RunKey};
 
 /// Placeholders and pods.
 impl Cache {
     pub(crate) fn apply_placeholder(&self, own: Placeholder) -> Vec<RunKey> {
+        self.change(|index, before| index.put_placeholder(own, before))
+    }
+
+    /// Takes in the answer to a write, unless the watch has said meanwhile that the object is gone.
+    pub(crate) fn refresh_placeholder(&self, own: Placeholder) {
         self.change(|index, before| {
-            if index.placeholders.is_behind(&own) {
-                return Vec::new();
+            if index.placeholders.knows(&own) {
+                index.put_placeholder(own, before)
+            } else {
+                Vec::new()
             }
-            let run = RunKey::new(&own.namespace, &own.run_uid);
-            before.of(index, &run);
-            index.placeholders.insert(own);
-            vec![run]
-        })
+        });
     }
 
     pub(crate) fn delete_placeholder(&self, key: &ObjectKey) -> Vec<RunKey> {
@@ -48,32 +51,18 @@ impl Cache {
         if pod.placeholder.is_none() && pod.role().is_none() {
             return self.delete_pod(&pod.key());
         }
+        self.change(|index, before| index.put_pod(pod, before))
+    }
+
+    /// Takes in the answer to a write, as [`Self::refresh_placeholder`] does.
+    pub(crate) fn refresh_pod(&self, pod: Pod) {
         self.change(|index, before| {
-            if index.pods.is_behind(&pod) {
-                return Vec::new();
+            if index.pods.knows(&pod) {
+                index.put_pod(pod, before)
+            } else {
+                Vec::new()
             }
-            let (key, run) = (pod.key(), RunKey::new(&pod.namespace, &pod.run_uid));
-            before.of(index, &run);
-            let mut news = index.forget_pod(&key);
-            if let Some(node) = &pod.node {
-                let there = index.pods_by_node.entry(node.clone()).or_default();
-                there.insert(key.clone());
-            }
-            for claim in &pod.claims {
-                let claim = (pod.namespace.clone(), claim.clone());
-                let using = index.pods_by_claim.entry(claim).or_default();
-                using.insert(key.clone());
-            }
-            index.nodes.placeholder(&pod, true);
-            if let Some(labels) = &pod.placeholder {
-                let own = (pod.namespace.clone(), labels.name.clone());
-                index.complaints.forget(About::Placeholder, &own);
-            }
-            index.pods.insert(pod);
-            news.retain(|other| *other != run);
-            news.push(run);
-            news
-        })
+        });
     }
 
     pub(crate) fn delete_pod(&self, key: &ObjectKey) -> Vec<RunKey> {
@@ -130,5 +119,44 @@ impl Cache {
             .iter()
             .flat_map(|name| self.delete_node(name))
             .collect()
+    }
+}
+
+impl Index {
+    fn put_placeholder(&mut self, own: Placeholder, before: &mut Before) -> Vec<RunKey> {
+        if self.placeholders.is_behind(&own) {
+            return Vec::new();
+        }
+        let run = RunKey::new(&own.namespace, &own.run_uid);
+        before.of(self, &run);
+        self.placeholders.insert(own);
+        vec![run]
+    }
+
+    fn put_pod(&mut self, pod: Pod, before: &mut Before) -> Vec<RunKey> {
+        if self.pods.is_behind(&pod) {
+            return Vec::new();
+        }
+        let (key, run) = (pod.key(), RunKey::new(&pod.namespace, &pod.run_uid));
+        before.of(self, &run);
+        let mut news = self.forget_pod(&key);
+        if let Some(node) = &pod.node {
+            let there = self.pods_by_node.entry(node.clone()).or_default();
+            there.insert(key.clone());
+        }
+        for claim in &pod.claims {
+            let claim = (pod.namespace.clone(), claim.clone());
+            let using = self.pods_by_claim.entry(claim).or_default();
+            using.insert(key.clone());
+        }
+        self.nodes.placeholder(&pod, true);
+        if let Some(labels) = &pod.placeholder {
+            let own = (pod.namespace.clone(), labels.name.clone());
+            self.complaints.forget(About::Placeholder, &own);
+        }
+        self.pods.insert(pod);
+        news.retain(|other| *other != run);
+        news.push(run);
+        news
     }
 }

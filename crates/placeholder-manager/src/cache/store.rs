@@ -68,6 +68,12 @@ impl<T: Object> Store<T> {
         })
     }
 
+    /// Whether an object of this name and uid is stored.
+    pub(super) fn knows(&self, object: &T) -> bool {
+        let known = self.objects.get(&object.key());
+        known.is_some_and(|known| known.version().0 == object.version().0)
+    }
+
     /// Takes the place of whatever has the object's name. Answers that.
     pub(super) fn insert(&mut self, object: T) -> Option<Arc<T>> {
         let (key, run) = (object.key(), object.run());

@@ -1,9 +1,9 @@
 //! The decision once more, by trying: pods are put onto nodes one after the other as the scheduler would, in every combination,
 //! and what works is read off. It shares types with what it judges, and no code.
 
-use super::requests::Amounts;
-use super::room::{Needs, Room};
-use super::{Contention, Waiting};
+use super::super::requests::Amounts;
+use super::super::room::{Needs, Room};
+use super::super::{Contention, MOVES, Waiting};
 use crate::mode::IsolationScope;
 use crate::plan::Separation;
 use crate::volumes::{NodeRequirement, NodeTerm, Operator, SeenClaim};
@@ -37,7 +37,7 @@ pub(super) fn tried(contention: &Contention<'_>) -> Tried {
         moves,
         ..
     } = *contention;
-    let Some(here) = rooms.iter().find(|room| room.node.name == placeholder.node) else {
+    let Some(here) = rooms.get(&placeholder.node) else {
         return Tried::Leaves;
     };
     if turned_away(&placeholder.needs, here) {
@@ -64,7 +64,7 @@ pub(super) fn tried(contention: &Contention<'_>) -> Tried {
         if chosen.iter().any(|resident| !resident.own) {
             continue;
         }
-        let mut left = here.clone();
+        let mut left = Room::clone(here);
         left.pods -= chosen.len() as i128;
         for resident in chosen {
             let asked = &resident.requests;
@@ -83,7 +83,7 @@ pub(super) fn tried(contention: &Contention<'_>) -> Tried {
         return Tried::Held;
     }
     let mut nodes = Vec::new();
-    for room in rooms {
+    for room in rooms.values() {
         let there = room.node.name != placeholder.node
             && takes(room, &[], &placeholder.needs)
             && takes(room, &[&placeholder.needs.requests], &pod.needs)
@@ -92,7 +92,7 @@ pub(super) fn tried(contention: &Contention<'_>) -> Tried {
             nodes.push(room.node.name.clone());
         }
     }
-    if !nodes.is_empty() && moves < super::MOVES {
+    if !nodes.is_empty() && moves < MOVES {
         nodes.sort();
         return Tried::Move(nodes);
     }
@@ -101,7 +101,7 @@ pub(super) fn tried(contention: &Contention<'_>) -> Tried {
         let held = &placeholder.needs.claims;
         held.iter().any(|other| other.name == claim.name)
     });
-    if !isolated && !shared && rooms.iter().any(|room| takes(room, &[], &pod.needs)) {
+    if !isolated && !shared && rooms.values().any(|room| takes(room, &[], &pod.needs)) {
         return Tried::LetGo;
     }
     Tried::Nothing
