@@ -37,6 +37,11 @@ pub fn view(pod: Pod) -> Option<observed::Pod> {
     })
 }
 
+/// Whether the pod is a placeholder's.
+pub fn is_placeholder(pod: &Pod) -> bool {
+    placeholder(pod).is_some()
+}
+
 /// A placeholder rather than a TaskRun's pod. The label alone does not say: Tekton copies the labels that an author gives a
 /// run to the pods of its TaskRuns. An orphan is what this product made, by labels and name, and what has no controller any
 /// more.
@@ -172,7 +177,8 @@ pub fn claims(pod: &Pod) -> Vec<String> {
     names.collect()
 }
 
-fn label<'a>(pod: &'a Pod, key: &str) -> Option<&'a str> {
+/// The value of one label.
+pub fn label<'a>(pod: &'a Pod, key: &str) -> Option<&'a str> {
     pod.metadata.labels.as_ref()?.get(key).map(String::as_str)
 }
 
