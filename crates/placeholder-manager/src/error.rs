@@ -137,7 +137,7 @@ impl Error {
 impl From<Error> for Status {
     fn from(error: Error) -> Self {
         let reason = match &error {
-            Error::BadRequest(violations) => return bad_request("", violations),
+            Error::BadRequest(violations) => return bad_request(violations),
             Error::Invalid { .. } => ErrorReason::PipelineRunInvalid,
             Error::Mismatch { .. } => ErrorReason::PipelineRunMismatch,
             Error::NotSeen { .. } => ErrorReason::PipelineRunNotSeen,
