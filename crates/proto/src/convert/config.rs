@@ -20,13 +20,8 @@ pub fn mode_to_wire(mode: Mode) -> wire::Mode {
 }
 
 fn mode(value: i32) -> Option<Mode> {
-    match wire::Mode::try_from(value).ok()? {
-        wire::Mode::Workspaces => Some(Mode::Workspaces),
-        wire::Mode::Pipelineruns => Some(Mode::PipelineRuns),
-        wire::Mode::IsolatePipelinerun => Some(Mode::IsolatePipelineRun),
-        wire::Mode::Disabled => Some(Mode::Disabled),
-        wire::Mode::Unspecified => None,
-    }
+    let mut modes = Mode::ALL.into_iter();
+    modes.find(|mode| mode_to_wire(*mode) as i32 == value)
 }
 
 fn isolation_scope_to_wire(scope: IsolationScope) -> wire::IsolationScope {
@@ -37,11 +32,8 @@ fn isolation_scope_to_wire(scope: IsolationScope) -> wire::IsolationScope {
 }
 
 fn isolation_scope(value: i32) -> Option<IsolationScope> {
-    match wire::IsolationScope::try_from(value).ok()? {
-        wire::IsolationScope::Cluster => Some(IsolationScope::Cluster),
-        wire::IsolationScope::Namespace => Some(IsolationScope::Namespace),
-        wire::IsolationScope::Unspecified => None,
-    }
+    let mut scopes = IsolationScope::ALL.into_iter();
+    scopes.find(|scope| isolation_scope_to_wire(*scope) as i32 == value)
 }
 
 /// A configuration for the wire, without Tekton's own flag, which is a field of its own there.
