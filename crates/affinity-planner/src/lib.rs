@@ -18,7 +18,6 @@ use coscheduler_proto::config::config_service_client::ConfigServiceClient;
 use coscheduler_proto::placeholder::placeholder_service_client::PlaceholderServiceClient;
 use coscheduler_proto::planner::planner_service_server::PlannerServiceServer;
 use coscheduler_runtime::{GrpcServices, MAX_MESSAGE_BYTES, Process, Service, client};
-
 use tokio::sync::watch;
 
 use configuration::Known;
