@@ -513,8 +513,9 @@ fn v4_claims_go_after_the_placeholder_and_only_when_no_pod_uses_them() -> Outcom
 fn m8_a_finished_run_reported_again_late_or_twice_changes_nothing() -> Outcome {
     shared(async |scene| {
         use coscheduler_proto::placeholder::{EnsureOutcome, ReleaseOutcome};
+        use coscheduler_proto::planner::ReportPipelineRunRequest;
         use coscheduler_proto::planner::planner_service_client::PlannerServiceClient;
-        use coscheduler_proto::planner::{Action, ReportPipelineRunRequest};
+        use coscheduler_proto::planner::report_pipeline_run_response::Outcome as Reported;
 
         scene
             .submit(
@@ -540,31 +541,29 @@ fn m8_a_finished_run_reported_again_late_or_twice_changes_nothing() -> Outcome {
             };
             anyhow::Ok(planner.report_pipeline_run(request).await?.into_inner())
         };
-        let answer = report(&running).await?;
-        assert_eq!(answer.action(), Action::Ensure);
-        assert!(matches!(
-            answer.ensure_outcome(),
-            EnsureOutcome::Unchanged | EnsureOutcome::Superseded
-        ));
+        let ensured = |outcome: EnsureOutcome| Some(Reported::Ensured(outcome.into()));
+        let answer = report(&running).await?.outcome;
+        assert!(
+            [EnsureOutcome::Unchanged, EnsureOutcome::Superseded]
+                .map(ensured)
+                .contains(&answer),
+            "{answer:?}"
+        );
 
         scene.end("repeat", "one").await?;
         let done = scene.succeeds("repeat").await?;
         scene.nothing_left_but(&[]).await?;
         // The late report of a version in which the run was still active.
-        assert_eq!(
-            report(&running).await?.ensure_outcome(),
-            EnsureOutcome::RunDone
-        );
+        let run_done = ensured(EnsureOutcome::RunDone);
+        assert_eq!(report(&running).await?.outcome, run_done);
         // The manager's own watch may be a moment behind this test's.
-        let released = async {
-            while report(&done).await?.release_outcome() != ReleaseOutcome::Released {}
+        let released = Some(Reported::Released(ReleaseOutcome::Released.into()));
+        let until_released = async {
+            while report(&done).await?.outcome != released {}
             anyhow::Ok(())
         };
-        tokio::time::timeout(std::time::Duration::from_secs(60), released).await??;
-        assert_eq!(
-            report(&done).await?.release_outcome(),
-            ReleaseOutcome::Released
-        );
+        tokio::time::timeout(std::time::Duration::from_secs(60), until_released).await??;
+        assert_eq!(report(&done).await?.outcome, released);
         let sets = scene
             .api::<StatefulSet>()
             .list(&ListParams::default())

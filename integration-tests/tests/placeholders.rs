@@ -8,7 +8,8 @@ use std::sync::Arc;
 use coscheduler_kubernetes::pipeline_run::PipelineRun;
 use coscheduler_proto::error::reason;
 use coscheduler_proto::placeholder::EnsureOutcome;
-use coscheduler_proto::planner::Action;
+use coscheduler_proto::planner::NothingToDo;
+use coscheduler_proto::planner::report_pipeline_run_response::Outcome as Reported;
 use integration_tests::look::{is_placeholder, node, succeeded};
 use integration_tests::runs::{Run, run};
 use integration_tests::{Scene, alone, shared_with};
@@ -22,6 +23,9 @@ use testbed::services::{CONFIG_MAP, NAMESPACE, Service, ServicesConfig};
 use tonic::{Code, Status};
 
 type Outcome = anyhow::Result<()>;
+
+/// The answer to a report about a run for which nothing is to be done.
+const NOTHING: Option<Reported> = Some(Reported::Nothing(NothingToDo {}));
 
 /// The modes that coschedule.
 const MODES: [&str; 3] = ["workspaces", "pipelineruns", "isolate-pipelinerun"];
@@ -182,8 +186,8 @@ fn p1_p3_m8_neither_labels_nor_defaults_that_come_later_move_a_placeholder() -> 
         let now = scene.api::<PipelineRun>().get("kept").await?;
         assert_eq!(now.labels()["late"], "yes");
         let answer = scene.report(&now).await?;
-        assert_eq!(answer.action(), Action::Ensure);
-        assert_eq!(answer.ensure_outcome(), EnsureOutcome::Unchanged);
+        let unchanged = Reported::Ensured(EnsureOutcome::Unchanged.into());
+        assert_eq!(answer.outcome, Some(unchanged));
 
         scene.submit(two("new").held("one")).await?;
         let new = sets_of(scene, "new", 1).await?;
@@ -846,7 +850,7 @@ fn p9_a_pending_run_gets_nothing_until_it_starts() -> Outcome {
                 let created = scene.submit(pending(name)).await?;
                 // The manager has been asked nothing, by the watcher or by us.
                 let answer = scene.report(&created).await?;
-                assert_eq!(answer.action(), Action::None, "{mode}");
+                assert_eq!(answer.outcome, NOTHING, "{mode}");
             }
             let runs = scene.api::<PipelineRun>();
             // Tekton has seen it and waits.
@@ -903,7 +907,7 @@ fn m5_what_is_disabled_or_managed_by_somebody_else_is_left_as_it_was() -> Outcom
                 "{name}"
             );
             let answer = scene.report(&created).await?;
-            assert_eq!(answer.action(), Action::None, "{name}");
+            assert_eq!(answer.outcome, NOTHING, "{name}");
         }
         scene.succeeds("disabled").await?;
         for pod in scene.objects().await?.task_pods {

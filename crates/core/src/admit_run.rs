@@ -10,7 +10,7 @@ use crate::annotations::TEKTON_AFFINITY_ASSISTANT;
 use crate::mode::Mode;
 use crate::names::{AssistantName, Group, claim_before_tekton_renamed_it};
 use crate::params::{Params, has_variable};
-use crate::pinned::{handed_on, whole_run};
+use crate::pinned::{handed_on, unknown_schema, whole_run};
 use crate::pipeline_run::OwnerReference;
 use crate::reasons::task_run_refused;
 use crate::run_claims::{self, RunClaims};
@@ -111,7 +111,9 @@ pub fn admit_run(run: &ChildRun, tekton_controller: &str) -> ChildAdmission {
     }
     let Some((mode, group, claims)) = handed_on(&run.annotations, run.owner_group.as_deref())
     else {
-        let coscheduled = run.owner_group.is_some();
+        // Another version pinned the run: its pods wait for the placeholder that Tekton copied the name of.
+        let unknown = unknown_schema(&run.annotations).is_some();
+        let coscheduled = run.owner_group.is_some() && !unknown;
         return without(run, |key| coscheduled || key != TEKTON_AFFINITY_ASSISTANT);
     };
     let (assistant, cancel, bindings) = match mode {

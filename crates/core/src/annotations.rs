@@ -8,6 +8,9 @@ pub const PREFIX: &str = "coscheduler.dev/";
 /// people write.
 pub const OVERRIDE: &str = "coscheduler.dev/coschedule";
 
+/// The version of the other pinned annotations (M8). A run without it was pinned before there were versions.
+pub const SCHEMA_VERSION: &str = "coscheduler.dev/schema-version";
+
 /// The mode that was in force when the run was created (M8). A run without it is left alone (M5).
 pub const MODE: &str = "coscheduler.dev/mode";
 
@@ -46,7 +49,8 @@ pub const TEKTON_AFFINITY_ASSISTANT: &str = "pipeline.tekton.dev/affinity-assist
 pub const TEKTON_AUTO_CLEANUP_PVC: &str = "tekton.dev/auto-cleanup-pvc";
 
 /// Every annotation that admission alone may write: an author's own value is stripped.
-pub const PINNED: [&str; 9] = [
+pub const PINNED: [&str; 10] = [
+    SCHEMA_VERSION,
     MODE,
     ISOLATION_SCOPE,
     GROUP,
@@ -77,7 +81,8 @@ pub const LET_GO: &str = "coscheduler.dev/let-go";
 pub const LET_GO_TIMES: &str = "coscheduler.dev/let-go-times";
 
 /// Every annotation that an author may not give a new object: [`PINNED`], and those that are written later.
-pub(crate) const RESERVED: [&str; 12] = [
+pub(crate) const RESERVED: [&str; 13] = [
+    SCHEMA_VERSION,
     MODE,
     ISOLATION_SCOPE,
     GROUP,
@@ -93,7 +98,7 @@ pub(crate) const RESERVED: [&str; 12] = [
 ];
 
 /// What a PipelineRun hands on to what Tekton makes of it, beside [`TEKTON_AFFINITY_ASSISTANT`].
-pub(crate) const HANDED_ON: [&str; 3] = [MODE, GROUP, CLAIMS];
+pub(crate) const HANDED_ON: [&str; 4] = [SCHEMA_VERSION, MODE, GROUP, CLAIMS];
 
 /// The field path of an annotation, as violations name it.
 pub(crate) fn field(key: &str) -> String {

@@ -9,7 +9,7 @@ use crate::admit::{Admission, InForce, Question, admit};
 use crate::annotations::{MODE, OVERRIDE, PART_OF};
 use crate::mode::Mode;
 use crate::names::AssistantName;
-use crate::pinned::{Pinned, whole_run};
+use crate::pinned::{Pinned, unknown_schema, whole_run};
 use crate::pipeline_run::{PipelineRun, RunState};
 use crate::reasons;
 use crate::violation::Violation;
@@ -95,10 +95,16 @@ pub fn plan(run: &PipelineRun) -> Result<Plan, Vec<Violation>> {
             let reason = reasons::pipeline_run_pending();
             Ok(Plan::of(mode, Action::Nothing, reason))
         }
-        RunState::Active => match Pinned::read(&run.annotations)? {
-            Some(pinned) => ensure(run, &pinned),
-            None => Ok(not_pinned(run)),
-        },
+        RunState::Active => {
+            if let Some(version) = unknown_schema(&run.annotations) {
+                let reason = reasons::schema_version_unknown(version);
+                return Ok(Plan::of(mode, Action::Nothing, reason));
+            }
+            match Pinned::read(&run.annotations)? {
+                Some(pinned) => ensure(run, &pinned),
+                None => Ok(not_pinned(run)),
+            }
+        }
     }
 }
 

@@ -78,6 +78,8 @@ macro_rules! reason_codes {
 reason_codes! {
     /// Nothing is pinned on the run (M5).
     NotPinned: None,
+    /// A version of tekton-coscheduler pinned the run whose annotations this version cannot read (M8).
+    SchemaVersionUnknown: Some(Warning),
     /// The run has not started (P9).
     PipelineRunPending: None,
     /// The run is done (P6).

@@ -1,6 +1,6 @@
 //! Texts about what a run gets.
 
-use crate::annotations::OVERRIDE;
+use crate::annotations::{OVERRIDE, SCHEMA_VERSION};
 use crate::mode::Mode;
 use crate::names::AssistantName;
 use crate::violation::Violation;
@@ -12,6 +12,15 @@ pub fn not_pinned() -> Reason {
     let message = "The run is not coscheduled: when it was created, coscheduling was disabled, admission could not \
                    decide, or another controller than Tekton's managed the run.";
     Reason::new(ReasonCode::NotPinned, message)
+}
+
+/// This version of tekton-coscheduler cannot read the annotations pinned on the run (M8).
+pub fn schema_version_unknown(version: &str) -> Reason {
+    let message = format!(
+        "Annotation {SCHEMA_VERSION}: {version} is not known to this version of tekton-coscheduler, so the run gets no \
+         placeholder. Install the version that admitted the run, or create the run again."
+    );
+    Reason::new(ReasonCode::SchemaVersionUnknown, message)
 }
 
 /// The run has not started (P9).
