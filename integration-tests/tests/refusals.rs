@@ -1,12 +1,12 @@
 //! Placeholders that cannot be created or scheduled (N3): each cause in a namespace of its own, all of them side by side. A task
-//! without a pod keeps each run waiting until the cause is gone, as Tekton fails a TaskRun whose own pod is refused.
-#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)]
+//! without a pod keeps each run waiting until the cause is gone, because Tekton fails a TaskRun whose own pod is refused.
+#![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::time::{Duration, Instant};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 use coscheduler_kubernetes::pipeline_run::PipelineRun;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use integration_tests::runs::{Run, run};
@@ -32,8 +32,12 @@ type Outcome = anyhow::Result<()>;
 const BLOCKED: &str = "coscheduler.dev/blocked";
 const RETRIED: &str = "coscheduler.dev/retried";
 const RUN: &str = "waiting";
-/// How long a condition that nobody announces may take.
+/// How long the API server may take to enforce a change.
 const LIMIT: Duration = Duration::from_secs(60);
+/// Three times the five seconds within which an author hears of a cause.
+const REPORTED: Duration = Duration::from_secs(15);
+/// Twice the longest pause between two tries, 30 seconds.
+const RETRIED_WITHIN: Duration = Duration::from_secs(60);
 
 /// What is wrong in the namespace of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -371,6 +375,7 @@ async fn told_and_healed(scene: &Scene<'_>, cause: Cause) -> Outcome {
     let (code, part) = cause.told();
     let told = scene.told(RUN, code).await?;
     let reported = since.elapsed();
+    ensure!(reported < REPORTED, "reported after {reported:.1?}");
     assert_eq!(told.len(), 1, "{told:?}");
     assert!(told[0].1.contains(part), "{told:?}");
     let run = scene
@@ -383,9 +388,11 @@ async fn told_and_healed(scene: &Scene<'_>, cause: Cause) -> Outcome {
     let since = Instant::now();
     scene.placeholder().await?;
     let healed = since.elapsed();
-    println!(
-        "{cause:?}: {code} reported after {reported:.1?}, its placeholder bound {healed:.1?} after it was gone"
+    ensure!(
+        healed < RETRIED_WITHIN,
+        "bound only {healed:.1?} after it was gone"
     );
+    eprintln!("FIGURE {cause:?} {reported:.1?} {healed:.1?}");
     scene
         .until(RUN, "is not blocked", |run: Option<&PipelineRun>| {
             run.is_some_and(|run| !run.annotations().contains_key(BLOCKED))
@@ -425,17 +432,19 @@ fn n3_each_cause_is_told_with_its_code_and_the_run_goes_on_once_it_is_gone() -> 
 fn n3_a_placeholder_that_stays_refused_is_tried_again_and_nothing_else_of_it_changes() -> Outcome {
     shared(async |scene| {
         Cause::QuotaOfPods.bring(&scene).await?;
-        let since = Instant::now();
         scene.submit(Cause::QuotaOfPods.run(&scene)).await?;
         let mut tries = BTreeSet::new();
         while tries.len() < 3 {
+            let since = Instant::now();
             let sets = scene
                 .until_all::<StatefulSet>("are tried again", |sets| {
                     let mut sets = sets.iter();
                     sets.any(|set| tried(set).is_some_and(|it| !tries.contains(it)))
                 })
                 .await?;
-            println!("tried again after {:.1?}", since.elapsed());
+            let pause = since.elapsed();
+            ensure!(pause < RETRIED_WITHIN, "tried again after {pause:.1?}");
+            eprintln!("FIGURE retried {pause:.1?}");
             tries.extend(sets.iter().filter_map(|set| tried(set).map(str::to_owned)));
         }
         let (set, _) = {

@@ -4,14 +4,14 @@
 use std::collections::BTreeSet;
 
 use integration_tests::configuration::TEKTON_FLAGS;
-use integration_tests::look::{node, succeeded};
+use integration_tests::look::{condition, node, succeeded};
 use integration_tests::runs::{Run, run};
 use integration_tests::{Scene, alone, alone_with};
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod};
 use kube::api::DeleteParams;
 use kube::{Api, ResourceExt as _};
-use serde_json::json;
+use serde_json::{Value, json};
 use testbed::Config;
 use testbed::services::{Service, ServicesConfig};
 
@@ -306,8 +306,13 @@ fn m9_a_task_with_two_claims_fails_at_once_when_tektons_flag_becomes_workspaces(
         scene.end("both", "one").await?;
         let done = scene.done("both").await?;
         assert_eq!(succeeded(&done), Some("False"));
-        let text = serde_json::to_string(&done.status)?;
-        assert!(text.contains("Failed"), "{text}");
+        assert_eq!(condition(&done).unwrap()["reason"], "Failed");
+        let refused = scene
+            .send("GET", "tekton.dev/v1/taskruns/both-two", &Value::Null)
+            .await?
+            .accepted()?;
+        let refused = &refused.object["status"]["conditions"][0];
+        assert_eq!(refused["reason"], "TaskRunValidationFailed", "{refused}");
         let pods = pods_of(scene, "both").await?;
         let tasks: BTreeSet<_> = pods
             .iter()

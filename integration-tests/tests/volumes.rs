@@ -3,22 +3,25 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::collections::BTreeSet;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use anyhow::Context as _;
 use coscheduler_kubernetes::pipeline_run::PipelineRun;
 use integration_tests::look::{is_placeholder, node, succeeded};
 use integration_tests::runs::run;
 use integration_tests::{Scene, shared_with_overrides};
 use k8s_openapi::api::apps::v1::StatefulSet;
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
-use kube::ResourceExt as _;
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use kube::api::{DeleteParams, PostParams};
+use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
 use testbed::services::Service;
 use testbed::{Config, LOCAL_STORAGE_CLASS, MOVABLE_STORAGE_CLASS, ZONAL_STORAGE_CLASS};
 
 type Outcome = anyhow::Result<()>;
 
+/// Three times the five seconds within which an author hears of a conflict.
+const REPORTED: Duration = Duration::from_secs(15);
 const BLOCKED: &str = "coscheduler.dev/blocked";
 const ASSISTANT: &str = "pipeline.tekton.dev/affinity-assistant";
 
@@ -95,7 +98,8 @@ fn v7_claims_in_two_zones_are_reported_and_the_run_goes_on_once_one_node_reaches
             })
             .await?
             .unwrap();
-        println!("reported after {:?}", submitted.elapsed());
+        let took = submitted.elapsed();
+        assert!(took < REPORTED, "reported after {took:?}");
         let blocked: Value = serde_json::from_str(&blocked.annotations()[BLOCKED])?;
         assert_eq!(blocked["reason"], "VolumeNodeAffinityConflict");
         let message = blocked["message"].as_str().unwrap();
@@ -558,13 +562,107 @@ fn v1_a_claim_that_is_brought_late_is_mounted_all_the_same() -> Outcome {
         let waiting = run("waiting")
             .in_mode("pipelineruns")
             .workspace("source", bound_to("late"))
-            .task("one", &["source"], &[]);
+            .task("one", &["source"], &[])
+            .held("one");
         scene.submit(waiting).await?;
         scene
             .until_all::<StatefulSet>("has a placeholder", |sets| sets.len() == 1)
             .await?;
         bring(&scene, "late", LOCAL_STORAGE_CLASS, "ReadWriteOnce").await?;
+        let (_, placeholder) = scene.placeholder().await?;
+        assert_eq!(mounted(&placeholder), BTreeSet::from(["late".to_owned()]));
+        scene.end("waiting", "one").await?;
         scene.succeeds("waiting").await?;
         scene.nothing_left_but(&["late"]).await
+    })
+}
+
+/// The claims that a pod's first container mounts.
+fn mounted(pod: &Pod) -> BTreeSet<String> {
+    let spec = pod.spec.as_ref().unwrap();
+    let mounts = spec.containers[0].volume_mounts.iter().flatten();
+    let names: BTreeSet<_> = mounts.map(|mount| mount.name.as_str()).collect();
+    let volumes = spec.volumes.iter().flatten();
+    volumes
+        .filter(|volume| names.contains(volume.name.as_str()))
+        .filter_map(|volume| Some(volume.persistent_volume_claim.as_ref()?.claim_name.clone()))
+        .collect()
+}
+
+/// A provisioner that chooses the zone by the claim's name puts the claims of one StatefulSet's pod, whose names end in the
+/// same number, into one zone (`ChooseZoneForVolume` of `k8s.io/cloud-provider`). So these names must have that shape.
+#[test]
+fn v2_templates_whose_volumes_are_made_at_once_are_in_one_zone() -> Outcome {
+    shared(async |scene| {
+        // Enough of them that chance would put two of them apart.
+        let workspaces = ["a", "b", "c", "d"];
+        for mode in ["pipelineruns", "isolate-pipelinerun"] {
+            let mut zonal = run(mode).in_mode(mode);
+            for workspace in workspaces {
+                zonal = zonal.template_of_class(workspace, ZONAL_STORAGE_CLASS);
+            }
+            let zonal = zonal.task("one", &workspaces, &[]).held("one");
+            scene.submit(zonal).await?;
+            let (_, placeholder) = scene.placeholder().await?;
+            let claims = claims(&placeholder);
+            assert_eq!(claims.len(), workspaces.len(), "{mode}");
+            let mut zones = BTreeSet::new();
+            for claim in &claims {
+                zones.insert(zone(&scene, claim).await?);
+            }
+            assert_eq!(zones.len(), 1, "{mode}: {claims:?} in {zones:?}");
+            scene.end(mode, "one").await?;
+            scene.succeeds(mode).await?;
+            scene.nothing_left_but(&[]).await?;
+        }
+        Ok(())
+    })
+}
+
+/// The zone of a bound claim's volume.
+async fn zone(scene: &Scene<'_>, claim: &str) -> anyhow::Result<String> {
+    let claim = scene.api::<PersistentVolumeClaim>().get(claim).await?;
+    let volume = claim.spec.and_then(|spec| spec.volume_name);
+    let volumes: Api<PersistentVolume> = Api::all(scene.client.clone());
+    let volume = volumes.get(&volume.context("not bound")?).await?;
+    let affinity = serde_json::to_value(volume.spec.unwrap().node_affinity)?;
+    let term = &affinity["required"]["nodeSelectorTerms"][0]["matchExpressions"][0];
+    assert_eq!(term["key"], "topology.kubernetes.io/zone", "{affinity}");
+    let zone = term["values"][0].as_str();
+    Ok(zone.context("no zone")?.to_owned())
+}
+
+#[test]
+fn v7_a_claim_made_anew_in_another_zone_is_reported_while_the_placeholder_waits() -> Outcome {
+    shared(async |scene| {
+        for name in ["anew-0", "anew-1"] {
+            bring(&scene, name, ZONAL_STORAGE_CLASS, "ReadWriteOnce").await?;
+        }
+        let conflict = |run: Option<&PipelineRun>| {
+            let blocked = run.and_then(|run| run.annotations().get(BLOCKED));
+            blocked.is_some_and(|blocked| blocked.contains("VolumeNodeAffinityConflict"))
+        };
+        let apart = run("anew")
+            .in_mode("pipelineruns")
+            .workspace("source", bound_to("anew-0"))
+            .workspace("cache", bound_to("anew-1"))
+            .task("one", &["source", "cache"], &[]);
+        scene.submit(apart).await?;
+        scene.until("anew", "is blocked", conflict).await?;
+        // Without the claim nothing is in conflict, and the placeholder is created and waits.
+        let api = scene.api::<PersistentVolumeClaim>();
+        api.delete("anew-1", &DeleteParams::default()).await?;
+        scene
+            .until_all::<StatefulSet>("has a placeholder", |sets| sets.len() == 1)
+            .await?;
+        scene
+            .until("anew", "is not blocked by it", |run| !conflict(run))
+            .await?;
+        bring(&scene, "anew-1", ZONAL_STORAGE_CLASS, "ReadWriteOnce").await?;
+        let since = Instant::now();
+        scene.until("anew", "is blocked again", conflict).await?;
+        let took = since.elapsed();
+        assert!(took < REPORTED, "reported after {took:?}");
+        Ok(())
     })
 }
