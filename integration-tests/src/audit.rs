@@ -75,13 +75,13 @@ pub struct Answer {
 }
 
 impl Request {
-    /// Whether a service of ours asked.
+    /// Says whether this service asked.
     pub fn is_by(&self, service: Service) -> bool {
         let (program, _) = self.user_agent.split_once('/').unwrap_or_default();
         program == service.name()
     }
 
-    /// Whether it would change something.
+    /// Says whether it would change an object.
     pub fn is_write(&self) -> bool {
         !matches!(self.verb.as_str(), "get" | "list" | "watch")
     }

@@ -72,7 +72,7 @@ impl Collector {
         Ok(())
     }
 
-    /// What tells a service to export here, and to do so soon.
+    /// The environment variables that make a service export here, and soon.
     pub fn environment(&self) -> Vec<(String, String)> {
         [
             ("OTEL_EXPORTER_OTLP_ENDPOINT", self.endpoint.as_str()),
@@ -86,7 +86,7 @@ impl Collector {
     ///
     /// # Errors
     ///
-    /// What was received where they do not get there.
+    /// The spans received, where they are never as `condition` says.
     pub async fn trace(
         &self,
         trace: &str,

@@ -81,7 +81,7 @@ impl Scene<'_> {
         Ok(ConfigServiceClient::connect(address).await?)
     }
 
-    /// What `GetConfig` answers.
+    /// The answer of `GetConfig`.
     ///
     /// # Errors
     ///
@@ -96,7 +96,7 @@ impl Scene<'_> {
     ///
     /// # Errors
     ///
-    /// What it answered last where it does not get there.
+    /// The last answer, where none is as `condition` says.
     pub async fn config_until(
         &self,
         what: &str,

@@ -1,4 +1,4 @@
-//! Faults that befall a stack as a whole or one of its services, and the kubelet that starts again what ends of them.
+//! Faults of a whole stack or of one of its services, and a kubelet that restarts the services that end.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -16,14 +16,14 @@ use crate::stack::Stack;
 const API_SERVER: &str = "kube-apiserver";
 const ETCD: &str = "etcd";
 
-/// Of an etcd that is slow: how long it stands still, and then goes on, by turns.
+/// How long a slow etcd stands still, and then goes on, by turns.
 const STILL: Duration = Duration::from_millis(500);
 const GOING: Duration = Duration::from_millis(100);
 
-/// Between two looks of the kubelet.
+/// The time between two looks of the kubelet.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// What may happen to a stack at any time.
+/// A fault of a stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// A service is killed with SIGKILL, and started again after a while.
@@ -101,8 +101,8 @@ impl Fault {
         }
     }
 
-    /// Whether new runs are refused while it lasts: the API server, the webhook and the planner take part in an admission,
-    /// and nobody else does.
+    /// Says whether new runs are refused while it lasts. Only the API server, the webhook and the planner take part in an
+    /// admission.
     pub fn refuses_runs(self) -> bool {
         match self {
             Self::Killed(service) | Self::Paused(service) => match service {

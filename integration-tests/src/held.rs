@@ -29,7 +29,7 @@ impl Scene<'_> {
         };
         let has_ended =
             |pod: &Pod| matches!(pods::phase(pod), PodPhase::Succeeded | PodPhase::Failed);
-        // KWOK may take a version of a pod for the last one that is not, and wait on: so it is told until it has understood.
+        // KWOK may act on an old version of a pod and wait on, so the patch is repeated until the pod ends.
         let told = async {
             let api = self.api::<Pod>();
             let mut round = 0;

@@ -36,7 +36,7 @@ pub struct Stay {
     pub pod: String,
     /// The run it belongs to; empty where it belongs to none.
     pub run: String,
-    /// Whether it is a placeholder.
+    /// True for a placeholder.
     pub placeholder: bool,
     /// The node it is bound to.
     pub node: String,
@@ -49,7 +49,7 @@ pub struct Stay {
 }
 
 impl Stay {
-    /// Whether there was a moment in which both were on their nodes.
+    /// Says whether there was a moment in which both were on their nodes.
     pub fn overlaps(&self, other: &Self) -> bool {
         let before = |from: u64, until: Option<u64>| until.is_none_or(|until| from < until);
         before(self.from, other.until) && before(other.from, self.until)

@@ -1,5 +1,5 @@
-//! Who leads, seen from outside: the Leases as they change, by the times in them (all processes of a test bed share one
-//! clock, so that it does not matter how late a change is seen), and what the replicas say about themselves on `/metrics`.
+//! Leaders, seen from outside: the Leases as they change, by the times in them, and the replicas' own `/metrics`. All
+//! processes of a test bed share one clock, so it does not matter how late a change is seen.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
@@ -118,7 +118,7 @@ impl Scene<'_> {
     }
 }
 
-/// Whether a replica says that it leads.
+/// Says whether a replica reports that it leads.
 pub async fn leads(services: &Services, replica: Replica) -> bool {
     says_it_leads(&services.http_address(replica), replica).await
 }
@@ -244,8 +244,8 @@ mod tests {
         check(&[(0, "a"), (1, "b"), (2, "a")], 2);
     }
 
-    /// Asks two watchers who leads, until they have been asked 20 times; how often they led at once. `leads` is told which
-    /// watcher is asked, and how many questions there were before.
+    /// Asks two watchers 20 times whether they lead, and counts how often both did at once. `leads` gets the watcher and the
+    /// number of earlier questions.
     async fn compared(leads: fn(u16, usize) -> bool) -> (usize, usize) {
         let seen = Arc::<Mutex<Seen>>::default();
         let questions = Arc::<AtomicUsize>::default();

@@ -1,4 +1,4 @@
-//! Looking at the cluster and waiting for what should be: watches with a generous limit, never a sleep.
+//! Waits for states of the cluster: by watches with a generous limit, never by a sleep.
 
 use std::fmt::Debug;
 use std::pin::pin;
@@ -178,8 +178,8 @@ impl Scene<'_> {
         set.zip(pod).context("the placeholder has gone")
     }
 
-    /// Waits until our services have told the author of a run this, and answers all they have told: code and message of
-    /// each Event.
+    /// Waits until our services have written an Event with this code about a run, and returns code and message of each of
+    /// their Events about it.
     ///
     /// # Errors
     ///
@@ -199,7 +199,7 @@ impl Scene<'_> {
             .collect())
     }
 
-    /// What our services have told the author of a run until now.
+    /// Code and message of each Event of our services about a run until now.
     ///
     /// # Errors
     ///
@@ -237,11 +237,11 @@ impl Scene<'_> {
         Ok(())
     }
 
-    /// What there is now.
+    /// The objects of the namespace now.
     ///
     /// # Errors
     ///
-    /// What cannot be listed.
+    /// Where a list fails.
     pub async fn objects(&self) -> anyhow::Result<Objects> {
         let all = ListParams::default();
         let pods = self.api::<Pod>().list(&all).await?.items;
@@ -315,7 +315,7 @@ pub fn succeeded(run: &PipelineRun) -> Option<&str> {
     condition(run)?.get("status")?.as_str()
 }
 
-/// Whether the run is done, however it ended.
+/// Says whether the run is done, well or badly.
 pub fn is_done(run: &PipelineRun) -> bool {
     matches!(succeeded(run), Some("True" | "False"))
 }
@@ -358,7 +358,7 @@ pub fn claims(pod: &Pod) -> Vec<String> {
         .collect()
 }
 
-/// Whether a pod is a placeholder.
+/// Says whether a pod is a placeholder.
 pub fn is_placeholder(pod: &Pod) -> bool {
     coscheduler_kubernetes::pods::is_placeholder(pod)
 }

@@ -1,5 +1,5 @@
-//! The ConfigMap, live: what a change does to runs created before and after it. On a stack of its own, since the flags
-//! are the cluster's.
+//! Changes of the ConfigMap, and their effect on runs created before and after. On a stack of its own, since the flags are the
+//! cluster's.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use anyhow::Context as _;

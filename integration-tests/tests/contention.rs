@@ -267,7 +267,7 @@ fn n2_runs_whose_placeholders_alone_fill_every_node_go_on_once_one_ends() -> Out
             let node = node(&placeholder).context("not bound")?.to_owned();
             on.entry(node).or_default().push((of, placeholder));
         }
-        // No pod is left room for, only because of the placeholders.
+        // The placeholders alone leave no room for a pod.
         for number in 1..=2 {
             let node = scene.pool_node(number);
             allow_pods(&scene, &node, on.get(&node).map_or(0, Vec::len)).await?;
@@ -277,7 +277,7 @@ fn n2_runs_whose_placeholders_alone_fill_every_node_go_on_once_one_ends() -> Out
         }
         for (of, placeholder) in on.values().flatten() {
             of.told("run", "NodesFull").await?;
-            // Nobody has given way.
+            // No placeholder has moved.
             let now = of.placeholder().await?.1;
             assert_eq!(now.metadata.uid, placeholder.metadata.uid);
         }
@@ -356,7 +356,7 @@ fn n4_a_scale_up_in_flight_holds_moves_back() -> Outcome {
                 lists && request.is_by(Service::PlaceholderManager)
             };
             until(async || Ok(scene.requests_since(mark)?.iter().any(asks))).await?;
-            // It has looked again, and again, and not acted.
+            // It has looked twice more, and not acted.
             let manager = scene
                 .stack
                 .services
@@ -375,7 +375,7 @@ fn n4_a_scale_up_in_flight_holds_moves_back() -> Outcome {
             let (_, placeholder) = scene.placeholder().await?;
             assert_eq!(node(&placeholder), Some(scene.pool_node(1).as_str()));
             assert_eq!(placeholder.metadata.deletion_timestamp, None);
-            // Who has never heard of it moves at once.
+            // A manager that has never seen the Event moves the placeholder at once.
             events.delete("scale-up", &DeleteParams::default()).await?;
             restart(scene).await?;
             scene.succeeds("run").await?;

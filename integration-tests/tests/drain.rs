@@ -35,8 +35,8 @@ const AT_ONCE: usize = 10;
 const OLD: &str = "node-1";
 const NEW: &str = "node-2";
 
-/// What our services may ask for until everything is gone, for each run. Its end takes three deletions (StatefulSet and claim,
-/// and in a moment's confusion the placeholder), the claim's protection and a list of pods; the drain a deletion and an Event.
+/// The requests that our services may send for each run until everything is gone. Its end takes three deletions (StatefulSet and claim,
+/// and in a race the placeholder), the claim's protection and a list of pods; the drain a deletion and an Event.
 /// The rest is for a slow machine, where a placeholder that is not back after a second is asked for again.
 const BOUNDS: [(&str, f64); 4] = [
     ("create", 1.2),
@@ -143,8 +143,7 @@ async fn end_held(scene: &Scene<'_>) -> Outcome {
     Ok(())
 }
 
-/// Waits until each run has succeeded. How long they take all together depends on the machine; that some more are done every
-/// few minutes does not.
+/// Waits until each run has succeeded. The total time depends on the machine, but a few more must be done every few minutes.
 async fn all_succeed(scene: &Scene<'_>) -> Outcome {
     let with = |runs: &[Arc<PipelineRun>], wanted: &[&str]| {
         let is = |run: &&Arc<PipelineRun>| {

@@ -38,7 +38,7 @@ const FAILED: Duration = Duration::from_secs(30);
 /// How long Tekton may take to learn of a changed flag.
 const LEARNS: Duration = Duration::from_secs(60);
 
-/// On a stack on which each run chooses its mode, with few nodes that are nobody's.
+/// On a stack on which each run chooses its mode, with one node outside the pools.
 fn shared(test: impl AsyncFnOnce(Scene<'static>) -> Outcome) -> Outcome {
     let config = Config {
         nodes: 1,
@@ -324,7 +324,7 @@ fn n1_tolerant_placeholders_stay_and_none_moves_back() -> Outcome {
             .await?;
         bearing.taint(&node_of(&bears), "NoExecute").await?;
         bearing.cordon(&node_of(&bears), true).await?;
-        // What happened before is known by the time that this one has moved.
+        // Once this one has moved, the manager has seen the earlier events too.
         moving.cordon(&node_of(&moves), true).await?;
         let moved = moving.moved_from(&node_of(&moves)).await?;
         moving.cordon(&node_of(&moves), false).await?;

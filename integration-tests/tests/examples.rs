@@ -1,5 +1,5 @@
-//! Every file of `examples/`, run as it stands on one control plane, and held against what its comments promise. All of them
-//! run at once, so that the isolated one has others to keep away.
+//! Runs every file of `examples/` as it stands on one control plane, and checks the promises of its comments. All of them run
+//! at once, so that the isolated one has others to keep away.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::collections::BTreeSet;
@@ -21,7 +21,7 @@ use testbed::services::{CONFIG_MAP, NAMESPACE, Services, ServicesConfig};
 
 type Outcome = anyhow::Result<()>;
 
-/// What the comments of an example promise. Claims are named by the beginnings of their names.
+/// The promises in an example's comments. Claims are given by the beginnings of their names.
 struct Promise {
     file: &'static str,
     /// The mode pinned on the run; `None` where it is left alone.
@@ -376,7 +376,7 @@ async fn left(scene: &Scene<'_>, stay: &[&str]) -> Outcome {
     same(&names, stay).context("other claims are left")
 }
 
-/// Whether each name begins as promised.
+/// Says whether each name begins as promised.
 fn same(names: &[String], promised: &[&str]) -> Outcome {
     let mut names = names.to_vec();
     names.sort();

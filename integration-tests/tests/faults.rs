@@ -27,10 +27,10 @@ type Outcome = anyhow::Result<()>;
 
 const MODES: [&str; 3] = ["workspaces", "pipelineruns", "isolate-pipelinerun"];
 
-/// Between two tries of somebody whose run was refused.
+/// The pause of an author between two tries to create a refused run.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// What has become of the creation of a run.
+/// The outcome of creating a run.
 #[derive(Clone, Copy, Debug, Default)]
 struct Creation {
     refusals: usize,

@@ -1,5 +1,5 @@
-//! The flags of ConfigMap `coscheduler-config`: what each combination does to real runs, what is refused when it is written,
-//! what becomes of what slips past, and which of several states of the configuration counts. Each on a stack of its own.
+//! The flags of ConfigMap `coscheduler-config`: the effect of each combination on real runs, refusals when it is written,
+//! invalid flags that slip past, and the state of the configuration that counts. Each test has a stack of its own.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::collections::BTreeSet;
@@ -84,8 +84,8 @@ fn two_claims(name: &str) -> Run {
         .held("clone")
 }
 
-/// What shows the mode of a run: its StatefulSets while it is under way, and, for each of its pods by task, the placeholder
-/// it has to be with.
+/// The signs of a run's mode: its StatefulSets while it is under way and, for each of its pods by task, the placeholder that
+/// the pod follows.
 async fn shows(scene: &Scene<'_>, name: &str, mode: Mode) -> Outcome {
     let expected = match mode {
         Mode::Disabled | Mode::Unspecified => 0,
@@ -472,8 +472,8 @@ fn m7_what_is_bad_and_slips_past_changes_nothing_and_is_said_everywhere() -> Out
                 "{note}"
             );
 
-            // A config service that has restarted beside it knows nothing good, and says so by no second Event; who was told
-            // before goes by that. Who has restarted too was never told: off.
+            // A config service that restarts now has seen no good configuration, and writes no second Event. Services that saw
+            // the good one keep it. Those that restart too have seen none: coscheduling is off there.
             for number in [1, 2] {
                 let replica = Service::ConfigService.replica(number);
                 services.kill(replica)?;
@@ -561,7 +561,7 @@ fn m8_a_planner_never_goes_back_to_what_a_replica_that_is_behind_sends() -> Outc
         let planner = format!("http://{}", local(planner_grpc));
         planned_in(&planner, Mode::Disabled).await?;
 
-        // From now on it is told by the replica that is behind.
+        // From now on it asks the replica that is behind.
         let mut late = Command::new(bin_dir()?.join("config-service"));
         late.args(["--grpc-address", &local(grpc)])
             .args(["--http-address", &local(http)])
@@ -597,7 +597,7 @@ fn m8_a_planner_never_goes_back_to_what_a_replica_that_is_behind_sends() -> Outc
     })
 }
 
-/// What was in force at a run's creation stays the run's, whatever comes between its creation and its start.
+/// A run keeps the configuration of its creation, whatever changes before it starts.
 #[test]
 fn m8_a_pending_run_starts_with_what_was_in_force_when_it_was_created() -> Outcome {
     alone(Config::default(), async |scene| {

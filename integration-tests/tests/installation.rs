@@ -166,7 +166,7 @@ async fn pods_run_under_pod_security_restricted(client: &Client) -> Outcome {
     Ok(())
 }
 
-/// What the kubelet will ask for is what the services answer to.
+/// The services answer the requests that the kubelet will make.
 async fn probes_are_answered(client: &Client, services: &Services) -> Outcome {
     let deployments: Api<Deployment> = Api::namespaced(client.clone(), NAMESPACE);
     for service in Service::ALL {
@@ -378,7 +378,7 @@ async fn use_every_right(scene: &Scene<'_>) -> Outcome {
     scene.succeeds("alone").await?;
     scene.nothing_left_but(&[]).await?;
 
-    // A TaskRun that may not run, which the author of its run is told by an Event.
+    // A refused TaskRun, about which the webhook writes an Event.
     let flags: Api<ConfigMap> = Api::namespaced(scene.client.clone(), NAMESPACE);
     let allow = Patch::Merge(json!({"data": {"allowed-overrides": "workspaces"}}));
     flags
@@ -717,7 +717,7 @@ async fn deletion_leaves_runs_alone(stack: Stack) -> Outcome {
         .map(|pod| pod.spec.as_ref().unwrap().node_name.clone())
         .collect();
     assert_eq!((pods.len(), nodes.len()), (2, 1));
-    // A new run is nobody's business any more.
+    // No service of ours works on a new run any more.
     let created = scene
         .submit(run("afterwards").task("one", &[], &[]))
         .await?;
@@ -727,7 +727,7 @@ async fn deletion_leaves_runs_alone(stack: Stack) -> Outcome {
         created.annotations()
     );
     scene.succeeds("afterwards").await?;
-    // What is left goes with the run.
+    // The rest goes with the run.
     let pods = scene.api::<Pod>().list(&ListParams::default()).await?;
     assert_eq!(pods.iter().filter(|pod| is_placeholder(pod)).count(), 1);
     scene

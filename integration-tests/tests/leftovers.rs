@@ -1,5 +1,5 @@
-//! What is left of runs that are over, whoever made it: another version, which labelled less, or another mode (N6, P6). It is
-//! swept by its owner, and said; what only looks like it stays (P7, V4).
+//! Objects that finished runs have left, also those of another version, which labelled less, or of another mode (N6, P6). The
+//! manager finds them by their owner, deletes them and writes an Event. Objects that only look like them stay (P7, V4).
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::time::Duration;
@@ -79,7 +79,7 @@ fn owners(run: Option<&PipelineRun>, controller: bool) -> Value {
     reference.into_iter().collect()
 }
 
-/// What the manager says it has swept: of which run, and what.
+/// The Events by which the manager reports leftovers that it deleted: their run and their text.
 fn said(scene: &Scene<'_>) -> anyhow::Result<Vec<(String, String)>> {
     let log = scene.stack.services.log(Service::PlaceholderManager);
     let log = std::fs::read_to_string(log).context("failed to read the manager's log")?;

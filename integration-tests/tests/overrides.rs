@@ -1,6 +1,6 @@
-//! Who chooses a run's mode, and who does not: annotation `coscheduler.dev/coschedule` on PipelineRun, Pipeline and
-//! Namespace within what the operator allows, against everything else that a Pipeline or a Task may carry. And what becomes
-//! of a TaskRun that its run's mode cannot serve.
+//! The choice of a run's mode: by annotation `coscheduler.dev/coschedule` on PipelineRun, Pipeline and Namespace, within the
+//! operator's `allowed-overrides`, and by nothing else that a Pipeline or a Task may carry. Also TaskRuns that are refused in
+//! their run's mode.
 //!
 //! All tests share one stack in mode `pipelineruns` whose operator allows `disabled` and `workspaces`.
 #![allow(clippy::unwrap_used, clippy::panic)]
@@ -64,7 +64,7 @@ fn overridable(test: impl AsyncFnOnce(Scene<'static>) -> Outcome) -> Outcome {
     })
 }
 
-/// What the planner says about a run, as it is.
+/// The planner's answer about a run, as it is.
 async fn plan(scene: &Scene<'_>, object: &Value) -> anyhow::Result<Result<PlanResponse, Status>> {
     let address = scene.stack.services.grpc_address(Service::AffinityPlanner);
     let request = PlanRequest {
@@ -118,7 +118,7 @@ fn started(name: &str, pipeline: &str, annotations: &Value) -> Value {
     object
 }
 
-/// What a Pipeline or PipelineRun is given to choose this mode, or none.
+/// The annotations by which a Pipeline or PipelineRun chooses this mode, or none.
 fn choice(mode: Option<&str>) -> Value {
     mode.map_or_else(|| json!({}), |mode| json!({OVERRIDE: mode}))
 }
@@ -295,7 +295,7 @@ fn b1_a_pipeline_that_chooses_disabled_leaves_its_runs_to_tekton() -> Outcome {
         );
         assert!(objects.stateful_sets.is_empty());
 
-        // What the Pipeline says later is for later runs: this one keeps what it was created with (M8).
+        // A later change of the Pipeline is for later runs: this one keeps its mode (M8).
         let object = pipeline("changes", &choice(Some("workspaces")));
         scene.send("POST", PIPELINES, &object).await?.accepted()?;
         let object = pending("before", &json!({"name": "changes"}), &json!({}));
@@ -552,7 +552,7 @@ fn base64(bytes: &[u8]) -> String {
     text.as_str().unwrap().to_owned()
 }
 
-/// What admission alone may write, all of it readable, as some other run has it.
+/// Valid annotations of another run, all of which admission alone may write.
 fn forged() -> Value {
     let mut annotations: serde_json::Map<_, _> = PINNED
         .into_iter()
@@ -826,7 +826,7 @@ fn m2_a_task_run_with_two_claims_fails_its_run_at_once_and_the_author_is_told() 
         }
         assert_eq!(both.object["spec"]["status"], "TaskRunCancelled");
 
-        // What is only tried leaves no trace. Events are written in order, so that the second one comes after.
+        // A dry run leaves no Event. Events are written in order, so the second one would come after it.
         let tekton = scene
             .stack
             .bed

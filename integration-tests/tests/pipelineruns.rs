@@ -309,7 +309,7 @@ fn p6_the_placeholder_stays_while_a_pod_of_the_run_is_running() -> Outcome {
                     .task("one", &["source"], &[]),
             )
             .await?;
-        // A pod of the run that goes on when Tekton has called the run done, as on a node that answers late.
+        // A pod of the run that still runs when the PipelineRun is done, as on a node that answers late.
         let late: Pod = serde_json::from_value(json!({
             "metadata": {"name": "late", "labels": {
                 "tekton.dev/pipelineRun": "lingers",

@@ -71,7 +71,7 @@ struct Case {
     /// The run's own choice; `None` for the cluster's mode.
     mode: Option<&'static str>,
     volumes: Volumes,
-    /// Whether the second task uses the first one's claim too.
+    /// True where the second task uses the first one's claim too.
     shared: bool,
     auto_cleanup: bool,
     finally: bool,
@@ -225,7 +225,7 @@ impl Case {
         }
     }
 
-    /// Whether the run may fail, or go, because of what was done to it. A task with `retries` survives the loss of its pod.
+    /// Says whether the run may fail, or go, because of its deed. A task with `retries` survives the loss of its pod.
     fn may_end_badly(&self) -> bool {
         match self.deed {
             Deed::Delete(_) | Deed::Cancel(_) => true,
@@ -277,7 +277,7 @@ impl Case {
         }
     }
 
-    /// Whether a run in this mode has a task that may not run (M2).
+    /// Says whether a run in this mode has a task that is refused (M2).
     fn is_refused_in(&self, mode: &str) -> bool {
         let two = matches!(
             self.volumes,
@@ -342,25 +342,25 @@ where
     bail!("a watch ended")
 }
 
-/// Everything that the two hundred share.
+/// The state that the two hundred runs share.
 struct Stage<'a> {
     scene: &'a Scene<'a>,
     world: World,
     news: watch::Receiver<()>,
-    /// Held by whoever has killed a service.
+    /// Held by the case that has killed a service.
     turn: tokio::sync::Mutex<()>,
     /// How many runs were to meet each deed, and how many of them did so at its point.
     met: Mutex<BTreeMap<&'static str, (usize, usize)>>,
 }
 
-/// Where a run stands.
+/// The state of a run.
 struct Seen {
     run: Option<PipelineRun>,
     pods: Vec<Pod>,
 }
 
 impl Seen {
-    /// Whether the run is done or gone.
+    /// Says whether the run is done or gone.
     fn is_over(&self) -> bool {
         let run = self.run.as_ref();
         run.is_none_or(|run| matches!(succeeded(run), Some("True" | "False")))

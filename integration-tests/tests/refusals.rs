@@ -39,7 +39,7 @@ const REPORTED: Duration = Duration::from_secs(15);
 /// Twice the longest pause between two tries, 30 seconds.
 const RETRIED_WITHIN: Duration = Duration::from_secs(60);
 
-/// What is wrong in the namespace of a run.
+/// A reason why a placeholder cannot be created or scheduled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cause {
     QuotaOfPods,
@@ -74,7 +74,7 @@ const ALL: [Cause; 13] = [
 ];
 
 impl Cause {
-    /// The code that the author is to be told, and a part of the message.
+    /// The code of the Event that reports it, and a part of its message.
     fn told(self) -> (&'static str, &'static str) {
         match self {
             Self::QuotaOfPods => ("QuotaExceeded", "requested: pods=1, limited: pods=0; "),
@@ -110,7 +110,7 @@ impl Cause {
         }
     }
 
-    /// A run that the cause keeps waiting, and that nothing else does.
+    /// A run that waits because of the cause alone.
     fn run(self, scene: &Scene<'_>) -> Run {
         let run = run(RUN);
         let with_template = |template: Value| json!({"podTemplate": template});
@@ -151,7 +151,7 @@ impl Cause {
         run.gate(&[]).task("one", workspaces, &["gate"])
     }
 
-    /// Brings the cause about, and waits until the API server knows of it.
+    /// Creates the cause, and waits until the API server enforces it.
     async fn bring(self, scene: &Scene<'_>) -> Outcome {
         let namespace = &scene.namespace;
         let in_namespace = json!({"matchLabels": {"kubernetes.io/metadata.name": namespace}});
@@ -190,14 +190,14 @@ impl Cause {
                 refused(scene, json!({}), "failed calling webhook").await
             }
             Self::WebhookOnStatefulSets => {
-                // The probe is a pod: one of both kinds shows that it is known.
+                // `refused` tries a pod, so the webhook is for both kinds.
                 let mut rules = rule("", "pods");
                 rules["apiGroups"] = json!(["", "apps"]);
                 rules["resources"] = json!(["pods", "statefulsets"]);
                 webhook(scene, rules).await?;
                 refused(scene, json!({}), "failed calling webhook").await
             }
-            // It is absent to begin with.
+            // These causes are objects that do not exist yet.
             Self::ServiceAccount
             | Self::PriorityClass
             | Self::Claim
@@ -206,7 +206,7 @@ impl Cause {
         }
     }
 
-    /// Takes the cause away.
+    /// Removes the cause.
     async fn end(self, scene: &Scene<'_>) -> Outcome {
         let namespace = &scene.namespace;
         match self {
@@ -308,7 +308,7 @@ fn rule(group: &str, resource: &str) -> Value {
     json!({"apiGroups": [group], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": [resource]})
 }
 
-/// A webhook that nobody serves.
+/// A webhook without a server.
 async fn webhook(scene: &Scene<'_>, rule: Value) -> Outcome {
     let configuration = json!({"metadata": {"name": scene.namespace}, "webhooks": [{
         "name": "down.example.dev",
@@ -322,7 +322,7 @@ async fn webhook(scene: &Scene<'_>, rule: Value) -> Outcome {
     create(&all::<ValidatingWebhookConfiguration>(scene), configuration).await
 }
 
-/// Waits until the API server refuses pods with this in their spec, as the cause would have it.
+/// Waits until the API server refuses pods with this in their spec, because of the cause.
 async fn refused(scene: &Scene<'_>, spec: Value, why: &str) -> Outcome {
     tried_out(scene, spec, |answer| match answer {
         Err(kube::Error::Api(status)) => status.message.contains(why),
@@ -459,7 +459,7 @@ fn n3_a_placeholder_that_stays_refused_is_tried_again_and_nothing_else_of_it_cha
     })
 }
 
-/// Which version of a StatefulSet was tried again last.
+/// The version of a StatefulSet that was last tried again.
 fn tried(set: &StatefulSet) -> Option<&str> {
     set.annotations().get(RETRIED).map(String::as_str)
 }

@@ -87,7 +87,7 @@ fn m9_a_run_is_left_to_tekton_while_tektons_own_flag_is_on() -> Outcome {
             .await?;
         assert_eq!(gone.tekton_coschedule, "");
 
-        // Who has never seen it takes Tekton's default, and says so.
+        // Services that have never seen it take Tekton's default, and say so.
         for service in [Service::ConfigService, Service::AffinityPlanner] {
             scene.stack.services.kill(service)?;
             scene.stack.services.start_service(service)?;
@@ -277,8 +277,8 @@ fn m9_runs_keep_their_group_when_tektons_flag_becomes_isolate_pipelinerun() -> O
     flipped_to("isolate-pipelinerun")
 }
 
-/// What an unmodified Tekton makes impossible: under its `workspaces` it fails a TaskRun with two claims, whoever admitted it.
-/// The run ends at once, and is cleaned up after.
+/// A limit of an unmodified Tekton: in its `workspaces` it fails a TaskRun with two claims, whichever mode the run has. The run
+/// ends at once, and is cleaned up.
 #[test]
 fn m9_a_task_with_two_claims_fails_at_once_when_tektons_flag_becomes_workspaces() -> Outcome {
     alone(Config::default(), async |scene| {

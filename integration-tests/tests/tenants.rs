@@ -1,5 +1,5 @@
-//! Runs that carry what is another run's: names, annotations, labels, claims. None of it makes a service of ours write in
-//! another namespace or to another run's objects; every write is in the audit log (P6, P7, N1, N2).
+//! Runs that carry names, annotations, labels or claims of another run. None of these makes a service of ours write in another
+//! namespace or to another run's objects; every write is in the audit log (P6, P7, N1, N2).
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::collections::BTreeSet;
@@ -161,7 +161,7 @@ async fn forge(scene: &Scene<'_>, name: &str, annotations: Value) -> Outcome {
     services.wait_ready().await
 }
 
-/// A pod that says that it is a run's, put on a node or left to the scheduler.
+/// A pod with the labels of a run, put on a node or left to the scheduler.
 async fn pretend(scene: &Scene<'_>, name: &str, node: Option<&str>, labels: Value) -> Outcome {
     let pod: Pod = serde_json::from_value(json!({
         "metadata": {"name": name, "labels": labels},

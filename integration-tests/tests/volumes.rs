@@ -1,5 +1,5 @@
-//! Claims of every kind on a control plane with two zones: where their volumes can be reached, who may mount them, which of
-//! them are known, and which of them go with a run.
+//! Claims of every kind on a control plane with two zones: the topology of their volumes, their access modes, names with
+//! variables, and their deletion with a run.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::collections::BTreeSet;
@@ -333,7 +333,7 @@ fn v4_tektons_claims_go_after_the_pods_that_use_them_where_the_author_asks_for_i
         );
         pods.delete("stranger", &DeleteParams::default().grace_period(0))
             .await?;
-        // What was brought stays, and so does what Tekton made for the run that did not ask.
+        // The existing claim stays, and so does Tekton's claim for the run that did not ask.
         let left = scene
             .until_all::<PersistentVolumeClaim>("are two", |claims| claims.len() == 2)
             .await?;
