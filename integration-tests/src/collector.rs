@@ -1,4 +1,4 @@
-//! A collector of traces: receives what the services export by OTLP, and keeps it to be looked at.
+//! A collector of traces: receives the spans that the services export by OTLP, and keeps them for tests.
 
 use std::collections::HashMap;
 use std::net::TcpListener;
@@ -35,7 +35,7 @@ pub struct Span {
     pub parent: String,
 }
 
-/// The collector; clones share what was received.
+/// The collector; clones share the spans.
 #[derive(Clone, Debug)]
 pub struct Collector {
     spans: watch::Sender<Vec<Span>>,

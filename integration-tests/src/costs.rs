@@ -70,7 +70,7 @@ pub fn ours(mode: &str, run: Run, tektons: usize) -> anyhow::Result<Vec<Request>
                 claims.len() == tektons
             })
             .await?;
-        // The last of them may be answered a moment after it was seen to be done.
+        // The last request may be answered a moment after its effect was seen.
         reported_once_more(scene).await?;
         asked = of_services(scene.requests_since(mark)?);
         anyhow::Ok(())

@@ -68,7 +68,7 @@ impl Scene<'_> {
         .context("the run is gone")
     }
 
-    /// Waits until a run is done, and asks that it succeeded.
+    /// Waits until a run is done, and checks that it succeeded.
     ///
     /// # Errors
     ///
@@ -217,7 +217,7 @@ impl Scene<'_> {
     /// # Errors
     ///
     /// A description of the namespace where something is left.
-    pub async fn nothing_left_but(&self, brought: &[&str]) -> anyhow::Result<()> {
+    pub async fn nothing_left_but(&self, existing: &[&str]) -> anyhow::Result<()> {
         self.until_all::<StatefulSet>("are gone", |sets| sets.is_empty())
             .await?;
         self.until_all::<Pod>("have no placeholder", |pods| {
@@ -225,11 +225,11 @@ impl Scene<'_> {
         })
         .await?;
         let left = self
-            .until_all::<PersistentVolumeClaim>("are gone", |claims| claims.len() == brought.len())
+            .until_all::<PersistentVolumeClaim>("are gone", |claims| claims.len() == existing.len())
             .await?;
         for claim in left {
             ensure!(
-                brought.contains(&claim.name_any().as_str()),
+                existing.contains(&claim.name_any().as_str()),
                 "claim {} is left",
                 claim.name_any()
             );
@@ -320,7 +320,7 @@ pub fn is_done(run: &PipelineRun) -> bool {
     matches!(succeeded(run), Some("True" | "False"))
 }
 
-/// Asks that a run that is done has succeeded.
+/// Checks that a run that is done has succeeded.
 ///
 /// # Errors
 ///

@@ -33,7 +33,7 @@ const HOLD: &str = "SCALE_UP_HOLD";
 /// How long a condition that is polled for may take.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// On a stack on which each run chooses its mode and a node that was added holds nothing back for long.
+/// On a stack on which each run chooses its mode, and on which new nodes do not hold moves back for long.
 fn shared(test: impl AsyncFnOnce(Scene<'static>) -> Outcome) -> Outcome {
     let config = Config {
         nodes: 1,
@@ -240,7 +240,7 @@ fn n2_an_isolated_task_is_not_let_go() -> Outcome {
     })
 }
 
-/// How many pods a node takes.
+/// Sets the number of pods that a node takes.
 async fn allow_pods(scene: &Scene<'_>, node: &str, pods: usize) -> Outcome {
     let pods = json!({"pods": pods.to_string()});
     let size = json!({"status": {"allocatable": pods, "capacity": pods}});
@@ -308,7 +308,7 @@ async fn until(holds: impl AsyncFn() -> anyhow::Result<bool>) -> Outcome {
     tokio::time::timeout(PATIENCE, wait).await?
 }
 
-/// The manager's own memory of nodes that were added ends with its process.
+/// Restarts the manager, which forgets the nodes that were added.
 async fn restart(scene: &Scene<'_>) -> Outcome {
     let services = &scene.stack.services;
     services.kill(Service::PlaceholderManager)?;

@@ -146,7 +146,7 @@ fn documents(file: &str) -> anyhow::Result<Vec<Value>> {
     serde_saphyr::from_multiple(&text).with_context(|| format!("failed to parse {file}"))
 }
 
-/// A file that is added has to say here what it promises, or another test has to run it.
+/// A new file needs its promise here, or another test that runs it.
 #[test]
 fn every_example_is_run_by_a_test_and_says_how_to_create_it() {
     let here = Path::new(file!()).file_name().unwrap();
@@ -230,7 +230,7 @@ fn m1_m3_m4_m5_v1_v2_v3_v5_v6_v8_v9_the_examples_do_what_their_comments_promise(
     })
 }
 
-/// Creates the objects of an example in a namespace of its own, and holds what becomes of them against its promise.
+/// Creates the objects of an example in a namespace of its own, and checks its promise.
 async fn keep(stack: &Stack, promise: &Promise) -> Outcome {
     let scene = &stack.scene().await?;
     let mut created = Vec::new();

@@ -211,7 +211,7 @@ fn config_map(data: &Value) -> Value {
     json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": CONFIG_MAP}, "data": data})
 }
 
-/// Where ConfigMaps of a namespace are, tried out alone.
+/// The path of a namespace's ConfigMaps, as a dry run.
 fn tried(namespace: &str, name: &str) -> String {
     format!("/api/v1/namespaces/{namespace}/configmaps{name}?dryRun=All")
 }
@@ -267,7 +267,7 @@ fn m7_bad_flags_are_refused_when_they_are_written() -> Outcome {
             }
             assert_eq!(answer.blamed(), [key]);
         }
-        // So is what is wrong deep in the pod template.
+        // An error deep in the pod template is refused too.
         let template = r#"{"tolerations": [{"key": "ci", "operator": "Is"}]}"#;
         let deep = json!({"data": {"default-affinity-assistant-pod-template": template}});
         let answer = scene.send_to("PATCH", &uri, &deep).await?;
@@ -303,7 +303,7 @@ fn m7_bad_flags_are_refused_when_they_are_written() -> Outcome {
         };
         assert!(deprecated.contains("deprecated") && unknown.contains("placeholder_cpu"));
 
-        // Nobody else's ConfigMap is any of our business, whatever is in it.
+        // Other ConfigMaps are not checked.
         let bad = config_map(&json!({"coschedule": "sideways"}));
         let elsewhere = scene
             .send_to("POST", &tried(&scene.namespace, ""), &bad)
@@ -323,7 +323,7 @@ fn m7_bad_flags_are_refused_when_they_are_written() -> Outcome {
     })
 }
 
-/// Writes flags while nobody is there to check them.
+/// Writes flags while the webhook is down.
 async fn slip_past(scene: &Scene<'_>, flags: &[(&str, &str)]) -> Outcome {
     let services = &scene.stack.services;
     for number in [1, 2] {
@@ -367,7 +367,7 @@ async fn gauge(scene: &Scene<'_>, name: &str) -> anyhow::Result<Vec<f64>> {
     Ok(values)
 }
 
-/// Submits a run, though the webhook's connections may just have been broken, and answers what its author was told.
+/// Submits a run, though the webhook's connections may just have been broken, and returns its warnings.
 async fn told(scene: &Scene<'_>, name: &str) -> anyhow::Result<(Vec<String>, String)> {
     let submit = async {
         loop {
@@ -397,7 +397,7 @@ fn m7_what_is_bad_and_slips_past_changes_nothing_and_is_said_everywhere() -> Out
         two_replicas_without_a_config_map,
         async |scene| {
             let services = &scene.stack.services;
-            // Nothing good was ever seen: off, which stops nobody.
+            // No good configuration was ever seen: coscheduling is off, and runs are admitted.
             let status = scene.config().await?;
             assert_eq!((status.configuration, status.generation), (None, 0));
             let (warnings, mode) = told(scene, "never").await?;
@@ -584,7 +584,7 @@ fn m8_a_planner_never_goes_back_to_what_a_replica_that_is_behind_sends() -> Outc
             .context("the planner was not sent anything older")??;
         assert_eq!(planned_mode(&planner).await?, Mode::Disabled);
 
-        // Once it has caught up it is listened to.
+        // Once it has caught up, its answers count.
         let patch = Patch::Merge(json!({"data": {"coschedule": "pipelineruns"}}));
         let patched = behind
             .patch(CONFIG_MAP, &PatchParams::default(), &patch)

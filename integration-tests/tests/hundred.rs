@@ -26,7 +26,7 @@ type Outcome = anyhow::Result<()>;
 
 const RUNS: usize = 100;
 
-/// Held by the test that keeps the machine busy.
+/// Makes the tests take turns, since each keeps the machine busy.
 static TURN: Mutex<()> = Mutex::new(());
 
 /// A hundred runs on nodes that could take them all, so that nothing but the modes keeps runs apart.

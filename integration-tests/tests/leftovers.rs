@@ -166,7 +166,7 @@ fn n6_p6_what_another_version_and_another_mode_left_is_swept_and_said() -> Outco
             set(scene, "0000000005", None, uid(&done)).await?;
             set(scene, "0000000006", None, ours.clone()).await?;
             set(scene, "0000000007", Some(&active), uid(&done)).await?;
-            claim(scene, "brought", None, ours.clone()).await?;
+            claim(scene, "existing", None, ours.clone()).await?;
             claim(scene, "of-the-active-run", Some(&active), ours.clone()).await?;
 
             services.start_service(Service::PlaceholderManager)?;
@@ -231,14 +231,14 @@ fn n6_p6_what_another_version_and_another_mode_left_is_swept_and_said() -> Outco
                     request.verb == "delete" && request.is_by(Service::PlaceholderManager);
                 let name = &request.object.name;
                 let stays = stay.iter().any(|digits| name.ends_with(digits));
-                let stays = stays || ["brought", "of-the-active-run"].contains(&name.as_str());
+                let stays = stays || ["existing", "of-the-active-run"].contains(&name.as_str());
                 ensure!(!(deletes && stays), "{request:?}");
             }
             scene.end("active", "one").await?;
             scene.succeeds("active").await?;
             scene
-                .until_all::<PersistentVolumeClaim>("are the one that was brought", |claims| {
-                    claims.len() == 1 && claims[0].name_any() == "brought"
+                .until_all::<PersistentVolumeClaim>("are the existing one", |claims| {
+                    claims.len() == 1 && claims[0].name_any() == "existing"
                 })
                 .await?;
             Ok(())

@@ -362,16 +362,19 @@ fn p6_the_placeholder_stays_while_a_pod_of_the_run_is_running() -> Outcome {
 #[test]
 fn v1_every_claim_of_the_run_is_mounted_on_the_placeholder() -> Outcome {
     shared(async |scene| {
-        let brought: PersistentVolumeClaim = serde_json::from_value(json!({
-            "metadata": {"name": "brought"},
+        let existing: PersistentVolumeClaim = serde_json::from_value(json!({
+            "metadata": {"name": "existing"},
             "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
         }))?;
-        scene.api().create(&PostParams::default(), &brought).await?;
+        scene
+            .api()
+            .create(&PostParams::default(), &existing)
+            .await?;
         let run = run("mounts")
             .template("source")
             .workspace(
                 "cache",
-                json!({"persistentVolumeClaim": {"claimName": "brought"}}),
+                json!({"persistentVolumeClaim": {"claimName": "existing"}}),
             )
             .workspace("scratch", json!({"emptyDir": {}}))
             .task("one", &["source", "cache", "scratch"], &[])
@@ -402,13 +405,13 @@ fn v1_every_claim_of_the_run_is_mounted_on_the_placeholder() -> Outcome {
                     .clone(),
             );
         }
-        assert!(claims.remove("brought"));
+        assert!(claims.remove("existing"));
         let made = claims.pop_first().unwrap();
         assert!(claims.is_empty() && made.ends_with(&format!("-{}-0", set.name_any())));
         scene.end("mounts", "one").await?;
         scene.succeeds("mounts").await?;
-        // V4: a claim that the user brought is never deleted.
-        scene.nothing_left_but(&["brought"]).await
+        // V4: a claim that existed before the run is never deleted.
+        scene.nothing_left_but(&["existing"]).await
     })
 }
 
@@ -759,7 +762,7 @@ fn a_deeply_nested_custom_task_does_not_keep_a_run_from_being_created() -> Outco
             .api::<PipelineRun>()
             .delete("deep", &DeleteParams::default())
             .await?;
-        // Where the depth is in what is read, the refusal says so.
+        // In a field that we read, such depth is refused.
         let template = json!({"volumeClaimTemplate": {"spec": nested(60)}});
         let refused = scene
             .submit(

@@ -172,7 +172,7 @@ fn p1_p3_m8_neither_labels_nor_defaults_that_come_later_move_a_placeholder() -> 
         let labelled =
             json!({"metadata": {"labels": {"late": "yes", "tekton.dev/pipeline": "other"}}});
         patch(scene, "kept", labelled).await?;
-        // Whoever starts anew knows nothing but what is written on the run.
+        // A restarted service knows only what is on the run's object.
         scene.stack.services.kill(Service::PlaceholderManager)?;
         scene
             .stack
@@ -412,7 +412,7 @@ fn p3_each_field_of_the_runs_pod_template_wins_over_the_clusters_default() -> Ou
         }]);
         assert_eq!(serde_json::to_value(&pod.spec)?["affinity"], combined);
 
-        // A scheduler that is not there leaves the placeholder to it.
+        // The pod waits for a scheduler that does not exist.
         let other = json!({"podTemplate": {"schedulerName": "other"}});
         let other = run("other")
             .task("one", &[], &[])
@@ -438,7 +438,7 @@ fn p4_placeholders_take_nodes_without_one_before_nodes_with_more_room() -> Outco
         ..Config::default()
     };
     alone(config, async |scene| {
-        // All room is on node-1: nothing but the wish to be apart leads anywhere else.
+        // All of them fit on node-1: only the anti-affinity leads elsewhere.
         let filled: Vec<Pod> = ["node-2", "node-3"]
             .iter()
             .map(|node| {

@@ -88,8 +88,8 @@ enum Volumes {
     None,
     Template,
     TwoTemplates,
-    Brought,
-    BroughtAndTemplate,
+    Existing,
+    ExistingAndTemplate,
 }
 
 /// The point of a run's life at which it is disturbed. A run that does not reach it is disturbed at its end.
@@ -159,8 +159,8 @@ fn case(rng: &mut Rng, index: usize) -> Case {
                 Volumes::Template,
                 Volumes::Template,
                 Volumes::TwoTemplates,
-                Volumes::Brought,
-                Volumes::BroughtAndTemplate,
+                Volumes::Existing,
+                Volumes::ExistingAndTemplate,
             ],
         ),
         shared: rng.u8(0..8) == 0,
@@ -182,7 +182,7 @@ fn case(rng: &mut Rng, index: usize) -> Case {
     }
 }
 
-/// In a hundred: services are killed seldom, as it takes a quarter of a minute until somebody leads again.
+/// In a hundred. Services are killed seldom, since a new leader takes a quarter of a minute.
 fn deed(rng: &mut Rng) -> Deed {
     match rng.u8(0..100) {
         0..12 => Deed::Nothing,
@@ -215,11 +215,11 @@ fn pick<T: Copy>(rng: &mut Rng, from: &[T]) -> T {
 }
 
 impl Case {
-    /// The claim that the run's author brings.
-    fn brought(&self) -> Option<String> {
+    /// The claim that exists before the run.
+    fn existing(&self) -> Option<String> {
         match self.volumes {
-            Volumes::Brought | Volumes::BroughtAndTemplate => {
-                Some(format!("{}-brought", self.name))
+            Volumes::Existing | Volumes::ExistingAndTemplate => {
+                Some(format!("{}-existing", self.name))
             }
             Volumes::None | Volumes::Template | Volumes::TwoTemplates => None,
         }
@@ -240,16 +240,16 @@ impl Case {
 
     fn run(&self) -> Run {
         let mut built = run(&self.name);
-        if let Some(claim) = self.brought() {
+        if let Some(claim) = self.existing() {
             let source = json!({"persistentVolumeClaim": {"claimName": claim}});
-            built = built.workspace("brought", source);
+            built = built.workspace("existing", source);
         }
         let (built, used): (_, &[&str]) = match self.volumes {
             Volumes::None => (built, &[]),
-            Volumes::Brought => (built, &["brought"]),
+            Volumes::Existing => (built, &["existing"]),
             Volumes::Template => (built.template("a"), &["a"]),
             Volumes::TwoTemplates => (built.template("a").template("b"), &["a", "b"]),
-            Volumes::BroughtAndTemplate => (built.template("a"), &["brought", "a"]),
+            Volumes::ExistingAndTemplate => (built.template("a"), &["existing", "a"]),
         };
         let first = &used[..used.len().min(1)];
         let second = match self.shared {
@@ -281,7 +281,7 @@ impl Case {
     fn is_refused_in(&self, mode: &str) -> bool {
         let two = matches!(
             self.volumes,
-            Volumes::TwoTemplates | Volumes::BroughtAndTemplate
+            Volumes::TwoTemplates | Volumes::ExistingAndTemplate
         );
         self.shared && two && mode == "workspaces"
     }
@@ -436,8 +436,8 @@ impl Stage<'_> {
 
     /// Plays one run to its end.
     async fn play(&self, case: &Case) -> Outcome {
-        if let Some(claim) = case.brought() {
-            self.bring(&claim).await?;
+        if let Some(claim) = case.existing() {
+            self.create_claim(&claim).await?;
         }
         let object: PipelineRun = serde_json::from_value(case.run().into_json())?;
         let api = self.scene.api::<PipelineRun>();
@@ -478,7 +478,7 @@ impl Stage<'_> {
         Ok(())
     }
 
-    async fn bring(&self, name: &str) -> Outcome {
+    async fn create_claim(&self, name: &str) -> Outcome {
         let claim: PersistentVolumeClaim = serde_json::from_value(json!({
             "metadata": {"name": name},
             "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
@@ -605,10 +605,10 @@ fn seed() -> anyhow::Result<u64> {
     }
 }
 
-/// Waits until no StatefulSet and no placeholder is left, and no claim but those that the runs' authors brought and those that
+/// Waits until no StatefulSet and no placeholder is left, and no claim but those that existed before the runs and those that
 /// Tekton made for runs that are still there and want them.
 async fn nothing_left_but_what_may_stay(scene: &Scene<'_>, cases: &[Case]) -> Outcome {
-    let brought: BTreeSet<String> = cases.iter().filter_map(Case::brought).collect();
+    let existing: BTreeSet<String> = cases.iter().filter_map(Case::existing).collect();
     let auto_cleanup: BTreeSet<_> = cases
         .iter()
         .filter(|case| case.auto_cleanup)
@@ -631,7 +631,7 @@ async fn nothing_left_but_what_may_stay(scene: &Scene<'_>, cases: &[Case]) -> Ou
             Some("workspaces") => !auto_cleanup.contains(run.name_any().as_str()),
             Some(_) => false,
         });
-        !made_by_us && (of_tekton || brought.contains(&claim.name_any()))
+        !made_by_us && (of_tekton || existing.contains(&claim.name_any()))
     };
     scene
         .until_all::<StatefulSet>("are gone", |sets| sets.is_empty())
@@ -650,11 +650,11 @@ async fn nothing_left_but_what_may_stay(scene: &Scene<'_>, cases: &[Case]) -> Ou
         .await?;
     let left: BTreeSet<String> = left.iter().map(|claim| claim.name_any()).collect();
     ensure!(
-        brought.is_subset(&left),
-        "brought claims are gone: {:?}",
-        brought.difference(&left)
+        existing.is_subset(&left),
+        "existing claims are gone: {:?}",
+        existing.difference(&left)
     );
-    // Tekton's own are where nobody wanted them gone.
+    // Tekton's own claims are there where neither mode nor annotation wants them deleted.
     let claims = scene.api::<PersistentVolumeClaim>().list(&all).await?;
     for case in cases {
         let run = runs.values().find(|run| run.name_any() == case.name);

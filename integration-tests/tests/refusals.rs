@@ -152,7 +152,7 @@ impl Cause {
     }
 
     /// Creates the cause, and waits until the API server enforces it.
-    async fn bring(self, scene: &Scene<'_>) -> Outcome {
+    async fn begin(self, scene: &Scene<'_>) -> Outcome {
         let namespace = &scene.namespace;
         let in_namespace = json!({"matchLabels": {"kubernetes.io/metadata.name": namespace}});
         match self {
@@ -369,7 +369,7 @@ fn blocked(run: Option<&PipelineRun>) -> Option<Value> {
 }
 
 async fn told_and_healed(scene: &Scene<'_>, cause: Cause) -> Outcome {
-    cause.bring(scene).await?;
+    cause.begin(scene).await?;
     let since = Instant::now();
     scene.submit(cause.run(scene)).await?;
     let (code, part) = cause.told();
@@ -401,11 +401,11 @@ async fn told_and_healed(scene: &Scene<'_>, cause: Cause) -> Outcome {
     scene.at_gate(RUN).await?;
     scene.open_gate(RUN).await?;
     scene.succeeds(RUN).await?;
-    let brought: &[&str] = match cause {
+    let existing: &[&str] = match cause {
         Cause::Claim => &["data"],
         _ => &[],
     };
-    scene.nothing_left_but(brought).await?;
+    scene.nothing_left_but(existing).await?;
     let told = scene.told_so_far(RUN).await?;
     assert_eq!(told.len(), 1, "{told:?}");
     Ok(())
@@ -431,7 +431,7 @@ fn n3_each_cause_is_told_with_its_code_and_the_run_goes_on_once_it_is_gone() -> 
 #[test]
 fn n3_a_placeholder_that_stays_refused_is_tried_again_and_nothing_else_of_it_changes() -> Outcome {
     shared(async |scene| {
-        Cause::QuotaOfPods.bring(&scene).await?;
+        Cause::QuotaOfPods.begin(&scene).await?;
         scene.submit(Cause::QuotaOfPods.run(&scene)).await?;
         let mut tries = BTreeSet::new();
         while tries.len() < 3 {

@@ -23,7 +23,7 @@ fn p6_v2_v4_a_run_with_two_templates_costs_at_most_eight_writes_and_one_read() -
         let reads: Vec<_> = asked.iter().filter(|request| !request.is_write()).collect();
         assert!(writes(&asked) <= 8, "{mode}: {:#?}", table(&asked));
         assert!(reads.len() <= 1, "{mode}: {reads:#?}");
-        // The placeholder comes and goes, and each claim is deleted and let go of: less cannot do it.
+        // The placeholder is created and deleted, and each claim is deleted and loses its finalizer: fewer cannot do it.
         assert!(writes(&asked) >= 6, "{mode}: {:#?}", table(&asked));
         assert_eq!(
             reads
@@ -66,7 +66,7 @@ fn n6_a_change_of_a_run_that_is_nobodys_business_costs_no_request() -> Outcome {
                     })
                 })
                 .await?;
-            // Tekton's own last word on it.
+            // Tekton's last write to it for now.
             scene
                 .until("measured", "is running", |run: Option<&PipelineRun>| {
                     let condition = run.and_then(integration_tests::look::condition);

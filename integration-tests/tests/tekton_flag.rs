@@ -126,19 +126,19 @@ fn three(name: &str, mode: &str) -> Run {
         .metadata("annotations", json!({"coscheduler.dev/coschedule": mode}))
         .template("source")
         .workspace(
-            "brought",
-            json!({"persistentVolumeClaim": {"claimName": format!("brought-{name}")}}),
+            "existing",
+            json!({"persistentVolumeClaim": {"claimName": format!("existing-{name}")}}),
         )
         .task("one", &["source"], &[])
-        .task("two", &["brought"], &["one"])
+        .task("two", &["existing"], &["one"])
         .task("three", &["source"], &["two"])
         .task("bare", &[], &["two"])
         .held("one")
 }
 
-async fn bring(scene: &Scene<'_>, name: &str) -> Outcome {
+async fn create_claim(scene: &Scene<'_>, name: &str) -> Outcome {
     let claim: PersistentVolumeClaim = serde_json::from_value(json!({
-        "metadata": {"name": format!("brought-{name}")},
+        "metadata": {"name": format!("existing-{name}")},
         "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
     }))?;
     scene.api().create(&Default::default(), &claim).await?;
@@ -149,8 +149,7 @@ fn overridable(services: &mut ServicesConfig) {
     services.mode = Some("pipelineruns".to_owned());
 }
 
-/// The StatefulSets that the namespace has ever had, as long as this is looked at often enough: they stay until their run
-/// has ended.
+/// The StatefulSets of the namespace. They stay until their run has ended, so that no look misses one.
 async fn sets(scene: &Scene<'_>) -> anyhow::Result<BTreeSet<String>> {
     let sets = scene.objects().await?.stateful_sets;
     Ok(sets.iter().map(StatefulSet::name_any).collect())
@@ -172,7 +171,7 @@ fn flipped_to(flag: &'static str) -> Outcome {
             .await?;
         scene.planned_in(Mode::Disabled).await?;
         for mode in MODES {
-            bring(scene, mode).await?;
+            create_claim(scene, mode).await?;
             scene.submit(three(mode, mode)).await?;
         }
         scene

@@ -28,7 +28,7 @@ type Outcome = anyhow::Result<()>;
 const RUN_UID: &str = "tekton.dev/pipelineRunUID";
 const COMPONENT: &str = "app.kubernetes.io/component";
 const INSTANCE: &str = "app.kubernetes.io/instance";
-/// Nobody waits longer.
+/// How long a condition that is polled for may take.
 const PATIENCE: Duration = Duration::from_secs(90);
 
 fn stack(nodes: usize, test: impl AsyncFnOnce(&Scene<'_>) -> Outcome) -> Outcome {
@@ -39,7 +39,7 @@ fn stack(nodes: usize, test: impl AsyncFnOnce(&Scene<'_>) -> Outcome) -> Outcome
     };
     let change = |services: &mut ServicesConfig| {
         services.mode = Some("pipelineruns".to_owned());
-        // Whoever waits for room is moved or let go at once.
+        // New nodes do not hold moves back.
         let hold = ("SCALE_UP_HOLD".to_owned(), "100ms".to_owned());
         services.environment.push(hold);
     };
@@ -49,14 +49,14 @@ fn stack(nodes: usize, test: impl AsyncFnOnce(&Scene<'_>) -> Outcome) -> Outcome
     })
 }
 
-/// A run that somebody else wants left alone, under way: its placeholder, and everything that is its own.
+/// Another tenant's run, under way: its placeholder and its other objects.
 struct Victim {
     namespace: String,
     run: PipelineRun,
     set: StatefulSet,
     node: String,
     claim: String,
-    /// The names of what it has.
+    /// The names of its objects.
     has: BTreeSet<String>,
 }
 
@@ -95,7 +95,7 @@ impl Victim {
         })
     }
 
-    /// No service of ours has written to what is the run's, nor told its author anything, since `mark`.
+    /// Checks that since `mark` no service of ours wrote to the run's objects or an Event about it.
     async fn is_left_alone(&self, scene: &Scene<'_>, mark: Mark) -> Outcome {
         for request in scene.requests_since(mark)? {
             let ours = Service::ALL
@@ -182,7 +182,7 @@ fn held(name: &str) -> Run {
         .held("one")
 }
 
-/// Ends the run's one task, and asks that the run is no worse for all that happened.
+/// Ends the run's one task, and checks that the run succeeds.
 async fn ends_well(scene: &Scene<'_>, victim: &Victim) -> Outcome {
     let name = victim.run.name_any();
     scene.end(&name, "one").await?;

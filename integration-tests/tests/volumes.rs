@@ -39,8 +39,8 @@ fn bound_to(claim: &str) -> Value {
     json!({"persistentVolumeClaim": {"claimName": claim}})
 }
 
-/// Creates a claim. One of the zonal class is waited for until it is bound.
-async fn bring(scene: &Scene<'_>, name: &str, class: &str, access_mode: &str) -> Outcome {
+/// Creates a claim, and waits until it is bound where it is of the zonal class.
+async fn create_claim(scene: &Scene<'_>, name: &str, class: &str, access_mode: &str) -> Outcome {
     let claim: PersistentVolumeClaim = serde_json::from_value(json!({
         "metadata": {"name": name},
         "spec": {
@@ -78,9 +78,9 @@ fn codes(told: &[(String, String)]) -> Vec<&str> {
 #[test]
 fn v7_claims_in_two_zones_are_reported_and_the_run_goes_on_once_one_node_reaches_them() -> Outcome {
     shared(async |scene| {
-        // Of a name that ends in a number, the number goes round the zones.
+        // The provisioner chooses the zone by the number at the end of a name.
         for name in ["data-0", "data-1"] {
-            bring(&scene, name, ZONAL_STORAGE_CLASS, "ReadWriteOnce").await?;
+            create_claim(&scene, name, ZONAL_STORAGE_CLASS, "ReadWriteOnce").await?;
         }
         let mark = scene.mark()?;
         let apart = run("apart")
@@ -113,19 +113,19 @@ fn v7_claims_in_two_zones_are_reported_and_the_run_goes_on_once_one_node_reaches
         }
         assert_eq!(codes(&told), ["VolumeNodeAffinityConflict"]);
         assert_eq!(told[0].1, message);
-        // Its pod waits, and nothing is bound to the nodes of a volume that has to go.
+        // Its pod waits, and no placeholder binds more volumes to the nodes of a volume that must be replaced.
         scene
             .until_all::<Pod>("has a task's pod", |pods| pods.len() == 1)
             .await?;
         assert!(scene.objects().await?.stateful_sets.is_empty());
 
-        // One of them is replaced by one that is made where it is needed.
+        // A claim that binds where its pod is replaces one of them.
         let api = scene.api::<PersistentVolumeClaim>();
         api.delete("data-1", &DeleteParams::default()).await?;
         scene
             .until::<PersistentVolumeClaim>("data-1", "is gone", |claim| claim.is_none())
             .await?;
-        bring(&scene, "data-1", LOCAL_STORAGE_CLASS, "ReadWriteOnce").await?;
+        create_claim(&scene, "data-1", LOCAL_STORAGE_CLASS, "ReadWriteOnce").await?;
         scene
             .until("apart", "is not blocked", |run: Option<&PipelineRun>| {
                 run.is_some_and(|run| !run.annotations().contains_key(BLOCKED))
@@ -161,7 +161,7 @@ fn v7_claims_in_two_zones_are_reported_and_the_run_goes_on_once_one_node_reaches
 fn v7_claims_that_are_used_one_by_one_may_be_in_two_zones() -> Outcome {
     shared(async |scene| {
         for name in ["part-0", "part-1"] {
-            bring(&scene, name, ZONAL_STORAGE_CLASS, "ReadWriteOnce").await?;
+            create_claim(&scene, name, ZONAL_STORAGE_CLASS, "ReadWriteOnce").await?;
         }
         let apart = run("one-by-one")
             .in_mode("workspaces")
@@ -179,12 +179,12 @@ fn v7_claims_that_are_used_one_by_one_may_be_in_two_zones() -> Outcome {
 }
 
 #[test]
-fn v8_a_brought_claim_for_one_pod_keeps_the_placeholder_to_its_nodes_without_mounting_it() -> Outcome
-{
+fn v8_an_existing_claim_for_one_pod_keeps_the_placeholder_to_its_nodes_without_mounting_it()
+-> Outcome {
     shared(async |scene| {
         for (mode, others) in [("pipelineruns", 1), ("workspaces", 0)] {
             let claim = format!("single-{mode}");
-            bring(&scene, &claim, ZONAL_STORAGE_CLASS, "ReadWriteOncePod").await?;
+            create_claim(&scene, &claim, ZONAL_STORAGE_CLASS, "ReadWriteOncePod").await?;
             let mut turns = run(mode)
                 .in_mode(mode)
                 .workspace("source", bound_to(&claim))
@@ -210,7 +210,7 @@ fn v8_a_brought_claim_for_one_pod_keeps_the_placeholder_to_its_nodes_without_mou
             let told = scene.told(mode, "ClaimNotMounted").await?;
             assert_eq!(codes(&told), ["ClaimNotMounted"]);
             assert!(told[0].1.contains(&claim), "{told:?}");
-            // Whichever has the first turn.
+            // Either may be first.
             tokio::try_join!(scene.end(mode, "one"), scene.end(mode, "two"))?;
             scene.succeeds(mode).await?;
             let mut pods = scene.objects().await?.task_pods;
@@ -235,7 +235,7 @@ fn v8_claims_for_many_nodes_are_coscheduled_like_the_others() -> Outcome {
             ("pipelineruns", "ReadOnlyMany"),
         ] {
             let claim = format!("many-{mode}");
-            bring(&scene, &claim, MOVABLE_STORAGE_CLASS, access).await?;
+            create_claim(&scene, &claim, MOVABLE_STORAGE_CLASS, access).await?;
             let together = run(mode)
                 .in_mode(mode)
                 .workspace("source", bound_to(&claim))
@@ -263,12 +263,12 @@ fn v8_claims_for_many_nodes_are_coscheduled_like_the_others() -> Outcome {
 #[test]
 fn v4_tektons_claims_go_after_the_pods_that_use_them_where_the_author_asks_for_it() -> Outcome {
     shared(async |scene| {
-        bring(&scene, "brought", LOCAL_STORAGE_CLASS, "ReadWriteOnce").await?;
+        create_claim(&scene, "existing", LOCAL_STORAGE_CLASS, "ReadWriteOnce").await?;
         let two = |name: &str| {
             run(name)
                 .in_mode("workspaces")
                 .template("source")
-                .workspace("cache", bound_to("brought"))
+                .workspace("cache", bound_to("existing"))
                 .task("one", &["source"], &[])
                 .task("two", &["cache"], &[])
         };
@@ -337,7 +337,7 @@ fn v4_tektons_claims_go_after_the_pods_that_use_them_where_the_author_asks_for_i
         let left = scene
             .until_all::<PersistentVolumeClaim>("are two", |claims| claims.len() == 2)
             .await?;
-        assert!(left.iter().any(|claim| claim.name_any() == "brought"));
+        assert!(left.iter().any(|claim| claim.name_any() == "existing"));
         assert!(left.iter().all(|left| left.name_any() != claim));
         Ok(())
     })
@@ -348,7 +348,7 @@ fn v6_a_claim_that_is_bound_twice_is_one_claim() -> Outcome {
     shared(async |scene| {
         for mode in ["workspaces", "pipelineruns"] {
             let claim = format!("twice-{mode}");
-            bring(&scene, &claim, LOCAL_STORAGE_CLASS, "ReadWriteOnce").await?;
+            create_claim(&scene, &claim, LOCAL_STORAGE_CLASS, "ReadWriteOnce").await?;
             let part = |sub_path: &str| {
                 let mut binding = bound_to(&claim);
                 binding["subPath"] = sub_path.into();
@@ -437,7 +437,7 @@ fn v5_workspaces_without_a_claim_are_left_alone() -> Outcome {
 fn v9_a_claim_named_by_a_parameter_is_known_and_one_named_by_a_result_is_left_out() -> Outcome {
     shared(async |scene| {
         for claim in ["by-param", "by-result"] {
-            bring(&scene, claim, LOCAL_STORAGE_CLASS, "ReadWriteOnce").await?;
+            create_claim(&scene, claim, LOCAL_STORAGE_CLASS, "ReadWriteOnce").await?;
         }
         let makes = json!({
             "results": [{"name": "claim"}],
@@ -491,7 +491,7 @@ fn v9_a_claim_named_by_a_parameter_is_known_and_one_named_by_a_result_is_left_ou
 fn v9_a_run_whose_every_claim_is_named_by_a_result_is_told_so() -> Outcome {
     shared(async |scene| {
         // Where a placeholder cannot know the claim, only a volume that can be reached from everywhere is safe.
-        bring(&scene, "only", MOVABLE_STORAGE_CLASS, "ReadWriteOnce").await?;
+        create_claim(&scene, "only", MOVABLE_STORAGE_CLASS, "ReadWriteOnce").await?;
         let makes = json!({
             "results": [{"name": "claim"}],
             "steps": [{"name": "step", "image": "example/image", "command": ["true"]}],
@@ -557,7 +557,7 @@ fn p8_claim_templates_may_have_names_of_57_characters() -> Outcome {
 }
 
 #[test]
-fn v1_a_claim_that_is_brought_late_is_mounted_all_the_same() -> Outcome {
+fn v1_a_claim_that_is_created_late_is_mounted_all_the_same() -> Outcome {
     shared(async |scene| {
         let waiting = run("waiting")
             .in_mode("pipelineruns")
@@ -568,7 +568,7 @@ fn v1_a_claim_that_is_brought_late_is_mounted_all_the_same() -> Outcome {
         scene
             .until_all::<StatefulSet>("has a placeholder", |sets| sets.len() == 1)
             .await?;
-        bring(&scene, "late", LOCAL_STORAGE_CLASS, "ReadWriteOnce").await?;
+        create_claim(&scene, "late", LOCAL_STORAGE_CLASS, "ReadWriteOnce").await?;
         let (_, placeholder) = scene.placeholder().await?;
         assert_eq!(mounted(&placeholder), BTreeSet::from(["late".to_owned()]));
         scene.end("waiting", "one").await?;
@@ -636,7 +636,7 @@ async fn zone(scene: &Scene<'_>, claim: &str) -> anyhow::Result<String> {
 fn v7_a_claim_made_anew_in_another_zone_is_reported_while_the_placeholder_waits() -> Outcome {
     shared(async |scene| {
         for name in ["anew-0", "anew-1"] {
-            bring(&scene, name, ZONAL_STORAGE_CLASS, "ReadWriteOnce").await?;
+            create_claim(&scene, name, ZONAL_STORAGE_CLASS, "ReadWriteOnce").await?;
         }
         let conflict = |run: Option<&PipelineRun>| {
             let blocked = run.and_then(|run| run.annotations().get(BLOCKED));
@@ -658,7 +658,7 @@ fn v7_a_claim_made_anew_in_another_zone_is_reported_while_the_placeholder_waits(
         scene
             .until("anew", "is not blocked by it", |run| !conflict(run))
             .await?;
-        bring(&scene, "anew-1", ZONAL_STORAGE_CLASS, "ReadWriteOnce").await?;
+        create_claim(&scene, "anew-1", ZONAL_STORAGE_CLASS, "ReadWriteOnce").await?;
         let since = Instant::now();
         scene.until("anew", "is blocked again", conflict).await?;
         let took = since.elapsed();
