@@ -6,7 +6,9 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
+use coscheduler_core::teardown::PodPhase;
 use coscheduler_kubernetes::pipeline_run::PipelineRun;
+use coscheduler_kubernetes::pods;
 use futures::future::try_join_all;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use integration_tests::look::{LIMIT, condition, is_placeholder, node};
@@ -272,13 +274,19 @@ async fn fails(scene: &Scene<'_>, event: NodeEvent) -> Outcome {
     scene.submit(run).await?;
     let one = running(scene, "one").await?;
     let old = node_of(&one);
+    // Tekton must see that the pod has failed before it is gone: else it may make the pod anew, see docs/limits.md.
+    let finalizers = async |finalizers: Value| {
+        let patch = Patch::Merge(json!({"metadata": {"finalizers": finalizers}}));
+        let pods = scene.api::<Pod>();
+        pods.patch(&one.name_any(), &PatchParams::default(), &patch)
+            .await
+    };
+    finalizers(json!(["example.dev/seen"])).await?;
     scene.strike(&old, event).await?;
     // In Kubernetes' own time.
     scene
-        .until(&one.name_any(), "is being deleted", |pod: Option<&Pod>| {
-            pod.is_none_or(|pod| {
-                pod.metadata.deletion_timestamp.is_some() || pod.uid() != one.uid()
-            })
+        .until(&one.name_any(), "has failed", |pod: Option<&Pod>| {
+            pod.is_some_and(|pod| pods::phase(pod) == PodPhase::Failed)
         })
         .await?;
     let since = Instant::now();
@@ -287,9 +295,10 @@ async fn fails(scene: &Scene<'_>, event: NodeEvent) -> Outcome {
     ensure!(took < FAILED, "it took {took:?}");
     let end = condition(&ended).context("it has no condition")?;
     ensure!(end["reason"] == "Failed", "{end}");
+    finalizers(Value::Null).await?;
     let nodes = nodes_by_task(scene).await?;
-    let after: Vec<_> = nodes.keys().filter(|task| *task != "one").collect();
-    assert_eq!(after, ["last"], "{event}");
+    let later: Vec<_> = nodes.keys().filter(|task| *task != "one").collect();
+    assert_eq!(later, ["last"], "{event}");
     ensure!(!nodes["last"].contains(&old), "{event}: {nodes:?}");
     scene.nothing_left_but(&[]).await
 }
