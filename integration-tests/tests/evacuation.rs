@@ -644,7 +644,6 @@ fn n1_a_placeholder_is_bound_elsewhere_within_seconds_of_the_node_event() -> Out
             let waiting = try_join_all(at_gate).await?;
             for (mode, waiting) in MODES.iter().zip(waiting) {
                 let took = waiting.moves(event, LIMIT).await?;
-                eprintln!("FIGURE {event} {mode} {took:?}");
                 ensure!(
                     took.is_some_and(|took| took < MOVED),
                     "{event}, {mode}: it took {took:?}"

@@ -743,10 +743,8 @@ fn n5_p6_v4_of_two_hundred_runs_ended_and_disturbed_at_random_nothing_is_left() 
             let over = Instant::now();
             nothing_left_but_what_may_stay(scene, &cases).await?;
             let took = over.elapsed();
-            println!("FIGURE cleaned up {took:?}");
             ensure!(took < CLEANED_UP, "it took {took:?} until nothing was left");
             let met = stage.met.lock().unwrap_or_else(PoisonError::into_inner);
-            println!("FIGURE {met:?}");
             for (deed, (all, in_time)) in met.iter() {
                 ensure!(
                     4 * in_time >= *all,

@@ -392,7 +392,6 @@ async fn told_and_healed(scene: &Scene<'_>, cause: Cause) -> Outcome {
         healed < RETRIED_WITHIN,
         "bound only {healed:.1?} after it was gone"
     );
-    eprintln!("FIGURE {cause:?} {reported:.1?} {healed:.1?}");
     scene
         .until(RUN, "is not blocked", |run: Option<&PipelineRun>| {
             run.is_some_and(|run| !run.annotations().contains_key(BLOCKED))
@@ -444,7 +443,6 @@ fn n3_a_placeholder_that_stays_refused_is_tried_again_and_nothing_else_of_it_cha
                 .await?;
             let pause = since.elapsed();
             ensure!(pause < RETRIED_WITHIN, "tried again after {pause:.1?}");
-            eprintln!("FIGURE retried {pause:.1?}");
             tries.extend(sets.iter().filter_map(|set| tried(set).map(str::to_owned)));
         }
         let (set, _) = {
