@@ -46,9 +46,9 @@ const AT_ONCE: usize = 24;
 const NODES: usize = 48;
 /// How long a run may take on a busy machine, with every killed leader waited out.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// How long it may take until nothing is left once all runs are over: less than the period of the sweep, which must not be
-/// needed.
-const CLEANED_UP: Duration = Duration::from_secs(60);
+/// How long it may take until nothing is left once all runs are over: long enough to replace a killed leader, and half the
+/// period of the sweep, which must not be needed.
+const CLEANED_UP: Duration = Duration::from_secs(30);
 /// The environment variable with the seed to play again.
 const SEED: &str = "COSCHEDULER_SEED";
 const MODES: [&str; 4] = [
@@ -128,6 +128,26 @@ enum Cascade {
 }
 
 impl Deed {
+    /// The points at which there is something to do it to.
+    fn points(self) -> &'static [Point] {
+        use Point::{Admitted, Done, FirstTaskRunning, PlaceholderBound, SecondTaskCreated};
+        match self {
+            Self::KillPlaceholder | Self::DeleteStatefulSets { .. } => {
+                &[PlaceholderBound, FirstTaskRunning, SecondTaskCreated]
+            }
+            Self::KillTask { .. } => &[FirstTaskRunning, SecondTaskCreated, Done],
+            Self::Nothing | Self::Delete(_) | Self::Cancel(_) | Self::Crash(_) | Self::Flip(_) => {
+                &[
+                    Admitted,
+                    PlaceholderBound,
+                    FirstTaskRunning,
+                    SecondTaskCreated,
+                    Done,
+                ]
+            }
+        }
+    }
+
     fn name(self) -> &'static str {
         match self {
             Self::Nothing => "nothing",
@@ -149,6 +169,7 @@ fn cases(seed: u64) -> Vec<Case> {
 }
 
 fn case(rng: &mut Rng, index: usize) -> Case {
+    let deed = deed(rng);
     Case {
         name: format!("run-{index:03}"),
         mode: rng.bool().then(|| pick(rng, &MODES)),
@@ -168,17 +189,8 @@ fn case(rng: &mut Rng, index: usize) -> Case {
         finally: rng.bool(),
         retries: u32::from(rng.u8(0..4) == 0),
         seconds: [rng.u32(1..4), rng.u32(1..3)],
-        point: pick(
-            rng,
-            &[
-                Point::Admitted,
-                Point::PlaceholderBound,
-                Point::FirstTaskRunning,
-                Point::SecondTaskCreated,
-                Point::Done,
-            ],
-        ),
-        deed: deed(rng),
+        point: pick(rng, deed.points()),
+        deed,
     }
 }
 
@@ -745,12 +757,11 @@ fn n5_p6_v4_of_two_hundred_runs_ended_and_disturbed_at_random_nothing_is_left() 
             let took = over.elapsed();
             ensure!(took < CLEANED_UP, "it took {took:?} until nothing was left");
             let met = stage.met.lock().unwrap_or_else(PoisonError::into_inner);
-            for (deed, (all, in_time)) in met.iter() {
-                ensure!(
-                    4 * in_time >= *all,
-                    "{deed}: only {in_time} of {all} runs met it at its point"
-                );
+            for (deed, (_, in_time)) in met.iter() {
+                ensure!(*in_time > 0, "{deed}: no run met it at its point: {met:?}");
             }
+            let in_time: usize = met.values().map(|(_, in_time)| in_time).sum();
+            ensure!(2 * in_time > RUNS, "most runs met nothing: {met:?}");
             Ok(())
         },
     );

@@ -20,8 +20,8 @@ use testbed::{Config, LOCAL_STORAGE_CLASS, MOVABLE_STORAGE_CLASS, ZONAL_STORAGE_
 
 type Outcome = anyhow::Result<()>;
 
-/// Three times the five seconds within which an author hears of a conflict.
-const REPORTED: Duration = Duration::from_secs(15);
+/// Five times the five seconds within which an author hears of a conflict.
+const REPORTED: Duration = Duration::from_secs(25);
 const BLOCKED: &str = "coscheduler.dev/blocked";
 const ASSISTANT: &str = "pipeline.tekton.dev/affinity-assistant";
 
