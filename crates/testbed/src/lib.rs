@@ -24,6 +24,7 @@ mod bundled;
 mod config;
 mod control_plane;
 mod credentials;
+mod go;
 mod manifests;
 mod nodes;
 mod ports;
@@ -34,7 +35,7 @@ mod waiting;
 
 pub use balancer::Balancer;
 pub use bed::{Detached, TestBed};
-pub use binaries::{Binaries, Lines, Progress, build, default_folder};
+pub use binaries::{Binaries, Lines, Progress, build, build_kubectl, default_folder};
 pub use config::{
     CUSTOM_STATUS, Config, DURATION_ANNOTATION, EXIT_CODE_ANNOTATION, LOCAL_STORAGE_CLASS,
     MESSAGE_ANNOTATION, MOVABLE_STORAGE_CLASS, STATUS_ANNOTATION, ZONAL_STORAGE_CLASS,

@@ -14,9 +14,11 @@ mod foreground;
 mod interrupt;
 mod progress;
 mod services;
+mod source;
 mod test;
 mod test_table;
 mod tidy;
+mod tools;
 mod workspace;
 
 use std::process::ExitCode;
@@ -60,7 +62,15 @@ async fn run(args: Args) -> anyhow::Result<()> {
         Command::Bench(args) => bench::run(&workspace, args, &mut interrupt).await,
         Command::Ci => interrupt.or(ci::run(&workspace)).await,
         Command::TestTable => test_table::write(&workspace).await,
-        Command::Tidy => interrupt.or(tidy::run(&workspace)).await,
+        Command::Tidy => {
+            // Each check that was skipped is on stderr with its reason.
+            let skipped = interrupt.or(tidy::run(&workspace)).await?;
+            match skipped.len() {
+                0 => println!("tidy: every rule holds"),
+                count => println!("tidy: SKIPPED {count} checks; every other rule holds"),
+            }
+            Ok(())
+        }
         Command::Testbed { command } => match command {
             TestbedCommand::Up(args) => bed::up(args, &mut interrupt).await,
             TestbedCommand::Down(args) => bed::down(&args).await,
