@@ -151,7 +151,10 @@ pub fn build(folder: &Path, progress: &dyn Progress) -> Result<Binaries> {
         let _lock = build.lock()?;
         build.programs(&PROGRAMS, progress)?;
         let put = |name: &str, text: &str| build.put(name, text);
-        put(TEKTON_MANIFESTS, &bundled::tekton_manifests(&build.sources)?)?;
+        put(
+            TEKTON_MANIFESTS,
+            &bundled::tekton_manifests(&build.sources)?,
+        )?;
         put(KWOK_STAGES, &bundled::kwok_stages(&build.sources)?)?;
     }
     Ok(build.binaries)

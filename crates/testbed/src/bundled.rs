@@ -68,7 +68,9 @@ fn files(path: PathBuf) -> Result<Vec<PathBuf>> {
     }
     let act = || format!("failed to read {}", path.display());
     let entries = fs::read_dir(&path).with_context(act)?;
-    let files: Result<Vec<_>, _> = entries.map(|entry| entry.map(|entry| entry.path())).collect();
+    let files: Result<Vec<_>, _> = entries
+        .map(|entry| entry.map(|entry| entry.path()))
+        .collect();
     let mut files = files.with_context(act)?;
     files.sort();
     Ok(files)

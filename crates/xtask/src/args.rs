@@ -24,10 +24,11 @@ pub(crate) enum Command {
     /// claims and TaskRun pods are. Exits 0 only if the run succeeded on one node and nothing was left behind. Takes
     /// everything down again, on success, failure and Ctrl-C.
     Demo(DemoArgs),
-    /// Run every test of the workspace
+    /// Run the tests of the workspace, all of them or a selection
     ///
-    /// Builds the test bed and the services first, then runs what `cargo test --workspace --locked` would, several test
-    /// binaries at a time. With arguments it calls just that, with them: `cargo xtask test two_volumes -- --nocapture`.
+    /// Builds the test bed, the services and the tests, then runs several test binaries at a time. Prints the output of each
+    /// when it has ended, or at once where there is only one, and ends a binary that takes longer than half an hour.
+    /// `cargo xtask test two_volumes -- --nocapture` runs the tests with two_volumes in their names.
     Test(TestArgs),
     /// Measure how long decisions take, and what an admission adds to creating a PipelineRun
     ///
@@ -87,14 +88,19 @@ pub(crate) struct PortArgs {
     pub(crate) port_base: u16,
 }
 
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Default, clap::Args)]
 pub(crate) struct TestArgs {
-    /// Passed on to `cargo test`
-    #[arg(
-        trailing_var_arg = true,
-        allow_hyphen_values = true,
-        value_name = "ARGUMENTS"
-    )]
+    /// Only tests with one of these texts in their names
+    #[arg(value_name = "NAME")]
+    pub(crate) names: Vec<String>,
+    /// Only tests of this package; may be repeated
+    #[arg(short, long, value_name = "PACKAGE")]
+    pub(crate) package: Vec<String>,
+    /// Only the tests in this file of a `tests` folder; may be repeated
+    #[arg(long, value_name = "FILE")]
+    pub(crate) test: Vec<String>,
+    /// Arguments of the test binaries, such as --nocapture
+    #[arg(last = true, value_name = "ARGUMENTS")]
     pub(crate) arguments: Vec<String>,
 }
 
@@ -202,22 +208,13 @@ mod tests {
     }
 
     #[test]
-    fn test_passes_everything_on() {
-        let args = Args::parse_from([
-            "xtask",
-            "test",
-            "two_volumes",
-            "-p",
-            "x",
-            "--",
-            "--nocapture",
-        ]);
-        let Command::Test(test) = args.command else {
-            panic!("{args:?}")
+    fn a_selection_of_tests_ends_where_arguments_for_them_begin() {
+        let line = "xtask test two_volumes -p x one -- --nocapture";
+        let Command::Test(test) = Args::parse_from(line.split(' ')).command else {
+            panic!("{line}")
         };
-        assert_eq!(
-            test.arguments,
-            ["two_volumes", "-p", "x", "--", "--nocapture"]
-        );
+        assert_eq!(test.names, ["two_volumes", "one"]);
+        assert_eq!(test.package, ["x"]);
+        assert_eq!(test.arguments, ["--nocapture"]);
     }
 }

@@ -1,4 +1,4 @@
-//! Builds what other commands start: the five services and the control plane of the test bed.
+//! Builds the programs that other commands start: the five services and the control plane of the test bed.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -11,13 +11,13 @@ use crate::foreground::Foreground;
 use crate::progress::{BedBuild, Step};
 use crate::workspace::Workspace;
 
-/// Builds the services; the folder they are in. Quiet unless it fails.
+/// Builds the services and answers the folder that they are in. Prints cargo's output only if that fails.
 pub(crate) async fn services(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     build_services(workspace, &[]).await?;
     Ok(workspace.target.join("debug"))
 }
 
-/// As [`services`], as their images have them.
+/// As [`services`], but optimised as in their images.
 pub(crate) async fn optimised_services(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     build_services(workspace, &["--release"]).await?;
     Ok(workspace.target.join("release"))

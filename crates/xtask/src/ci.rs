@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::bail;
 use tokio::process::Command;
 
+use crate::args::TestArgs;
 use crate::progress::seconds;
 use crate::tools::CARGO_DENY;
 use crate::workspace::Workspace;
@@ -142,7 +143,7 @@ async fn run_step(workspace: &Workspace, step: Step) -> anyhow::Result<Outcome> 
                 .args(["bans", "licenses", "sources"]);
             succeed(&mut deny).await
         }
-        Step::Test => test::run(workspace, &[]).await,
+        Step::Test => test::run(workspace, &TestArgs::default()).await,
     }?;
     Ok(Outcome::Passed)
 }

@@ -58,7 +58,7 @@ async fn run(args: Args) -> anyhow::Result<()> {
     match args.command {
         Command::Demo(args) => demo::run(&workspace, args, &mut interrupt).await,
         Command::Services(args) => services::run(&workspace, args, &mut interrupt).await,
-        Command::Test(args) => interrupt.or(test::run(&workspace, &args.arguments)).await,
+        Command::Test(args) => interrupt.or(test::run(&workspace, &args)).await,
         Command::Bench(args) => bench::run(&workspace, args, &mut interrupt).await,
         Command::Ci => interrupt.or(ci::run(&workspace)).await,
         Command::TestTable => test_table::write(&workspace).await,

@@ -35,7 +35,9 @@ pub(crate) fn tests(text: &str) -> anyhow::Result<Vec<String>> {
 fn tokens(text: &str) -> anyhow::Result<TokenStream> {
     let parsed: Result<TokenStream, _> = text.parse();
     // Its errors borrow from the thread that parsed.
-    parsed.map_err(|error| anyhow::anyhow!("{error}")).context("failed to parse Rust")
+    parsed
+        .map_err(|error| anyhow::anyhow!("{error}"))
+        .context("failed to parse Rust")
 }
 
 fn collect_tests(stream: TokenStream, names: &mut Vec<String>) {

@@ -89,7 +89,9 @@ pub(crate) async fn run(workspace: &Workspace) -> anyhow::Result<Vec<String>> {
                     count => eprintln!("tidy: {name}: {count} broken"),
                 }
                 for alike in findings.chunk_by(|one, next| one.mend == next.mend) {
-                    alike.iter().for_each(|finding| eprintln!("  {}", finding.what));
+                    alike
+                        .iter()
+                        .for_each(|finding| eprintln!("  {}", finding.what));
                     eprintln!("    mend: {}", alike[0].mend);
                 }
                 broken += findings.len();

@@ -65,12 +65,14 @@ fn missing(tracked: &Files) -> Vec<Finding> {
             .map(move |file| format!("crates/{service}/{file}"))
     });
     let files = REQUIRED.iter().map(|&file| file.to_owned()).chain(services);
-    let files = files.filter(|file| !tracked.contains_key(file)).map(|file| {
-        Finding::new(
-            format!("{file} is missing"),
-            format!("write {file}, or git add it if it is ignored"),
-        )
-    });
+    let files = files
+        .filter(|file| !tracked.contains_key(file))
+        .map(|file| {
+            Finding::new(
+                format!("{file} is missing"),
+                format!("write {file}, or git add it if it is ignored"),
+            )
+        });
     let contracts = CONTRACTS
         .into_iter()
         .map(|name| format!("proto/coscheduler/{name}/v1/"))

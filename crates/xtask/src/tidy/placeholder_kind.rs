@@ -39,10 +39,12 @@ fn is_product(file: &str) -> bool {
 }
 
 fn is_allowed(file: &str) -> bool {
-    ALLOWED.iter().any(|allowed| match allowed.strip_suffix('/') {
-        Some(_) => file.starts_with(allowed),
-        None => file == *allowed,
-    })
+    ALLOWED
+        .iter()
+        .any(|allowed| match allowed.strip_suffix('/') {
+            Some(_) => file.starts_with(allowed),
+            None => file == *allowed,
+        })
 }
 
 fn check_code(file: &str, code: &str) -> Option<Finding> {
@@ -93,7 +95,10 @@ mod tests {
             ("crates/watcher/src/a.rs", in_test),
             ("crates/watcher/src/a/tests.rs", in_code),
             ("crates/placeholder-manager/src/placeholder.rs", in_code),
-            ("crates/placeholder-manager/src/placeholder/read.rs", in_code),
+            (
+                "crates/placeholder-manager/src/placeholder/read.rs",
+                in_code,
+            ),
             ("integration-tests/src/runs.rs", in_code),
         ] {
             assert_eq!(found(file, text), Vec::<String>::new(), "{file}");
