@@ -1,12 +1,12 @@
-//! What the demo proved: whether the run succeeded, on one node, and left nothing behind. Made from the board alone.
+//! The result of the demo: whether the run succeeded, on one node, and left nothing behind.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::time::Duration;
 
 use anyhow::bail;
+use run_table::{Board, RunResult};
 
-use super::board::{Board, RunResult};
 use crate::progress::seconds;
 
 /// The end of a demo.
