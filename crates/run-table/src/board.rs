@@ -26,7 +26,7 @@ pub enum RunResult {
 }
 
 impl RunResult {
-    /// Whether it has ended.
+    /// True if it has ended.
     pub fn is_over(&self) -> bool {
         match self {
             Self::Running(_) => false,
@@ -171,7 +171,7 @@ impl Board {
             .collect()
     }
 
-    /// Whether every kind has been listed since its watch last broke. Until then an object that is not seen may exist.
+    /// True once every kind has been listed since its watch last broke. Until then an object that is not seen may exist.
     pub fn is_complete(&self) -> bool {
         self.run.complete && self.sets.complete && self.claims.complete && self.pods.complete
     }

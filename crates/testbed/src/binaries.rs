@@ -20,7 +20,7 @@ const TEKTON_MANIFESTS: &str = "tekton.json";
 /// KWOK's stages, beside the programs.
 const KWOK_STAGES: &str = "kwok-stages.yaml";
 
-/// One program: its name here, the Go module (a folder of `integration-tests/testbed`) and the package it is built from.
+/// One program: its name, its Go module (a folder of `integration-tests/testbed`) and its package.
 struct Program {
     name: &'static str,
     module: &'static str,
@@ -99,7 +99,7 @@ impl Progress for Lines {
     }
 }
 
-/// The programs of the control plane and the manifests that belong to them, all there.
+/// The programs of the control plane, and the manifests that belong to them.
 #[derive(Clone, Debug)]
 pub struct Binaries {
     folder: PathBuf,
@@ -115,20 +115,20 @@ impl Binaries {
         self.folder.join(name)
     }
 
-    /// Tekton's manifests, all objects of them.
+    /// All objects of Tekton's manifests.
     pub(crate) fn tekton_manifests(&self) -> Result<Vec<Value>> {
         let path = self.folder.join(TEKTON_MANIFESTS);
         let text = fs::read(&path).with_context(|| format!("failed to read {}", path.display()))?;
         serde_json::from_slice(&text).with_context(|| format!("failed to parse {}", path.display()))
     }
 
-    /// The stages of KWOK's own that a bed uses as they are: YAML documents.
+    /// KWOK's own stages, as YAML documents.
     pub(crate) fn kwok_stages(&self) -> Result<String> {
         go::read(&self.folder.join(KWOK_STAGES))
     }
 }
 
-/// `testbed` in Cargo's target folder of this workspace.
+/// The folder `testbed` in Cargo's target folder of this workspace.
 ///
 /// # Errors
 /// When the workspace this was compiled from is gone.
@@ -174,7 +174,7 @@ pub fn build_kubectl(folder: &Path, progress: &dyn Progress) -> Result<PathBuf> 
     Ok(kubectl)
 }
 
-/// A build, and all that decides what it makes.
+/// A build and its inputs.
 struct Build {
     folder: PathBuf,
     sources: PathBuf,
@@ -206,7 +206,7 @@ impl Build {
             .all(|name| self.binaries.folder.join(name).exists())
     }
 
-    /// Waits until no other process builds. Others wait until the answer is dropped.
+    /// Waits until no other process builds; others wait until the returned file is dropped.
     fn lock(&self) -> Result<File> {
         let out = &self.binaries.folder;
         fs::create_dir_all(out).with_context(|| format!("failed to create {}", out.display()))?;
@@ -288,7 +288,7 @@ fn workspace() -> Result<PathBuf> {
         .with_context(|| format!("failed to find the workspace at {}", folder.display()))
 }
 
-/// Digest of everything that decides what the build makes.
+/// Digest of everything that the build depends on.
 fn key(sources: &Path, stamp: &str) -> Result<String> {
     let mut parts = vec![stamp.as_bytes().to_vec()];
     for module in MODULES {
@@ -301,7 +301,7 @@ fn key(sources: &Path, stamp: &str) -> Result<String> {
     Ok(hex_digest(&parts, 12))
 }
 
-/// The linker flags. The Kubernetes programs have to be told their version, or Tekton refuses the server.
+/// The linker flags. They set the version of the Kubernetes programs; without one Tekton refuses the server.
 fn version_stamp(sources: &Path) -> Result<String> {
     let go_mod = go::read(&sources.join("kubernetes").join("go.mod"))?;
     let version = go_mod

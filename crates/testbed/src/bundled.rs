@@ -61,7 +61,7 @@ pub(crate) fn tekton_manifests(sources: &Path) -> Result<String> {
     Ok(Value::Array(objects).to_string())
 }
 
-/// The files in a folder, in order; a file is its own only one.
+/// The files of a folder in order, or the one file that `path` is.
 fn files(path: PathBuf) -> Result<Vec<PathBuf>> {
     if !path.is_dir() {
         return Ok(vec![path]);

@@ -21,9 +21,9 @@ use crate::interrupt::Interrupt;
 use crate::workspace::Workspace;
 use crate::{bed, binaries, services};
 
-/// How long placeholder and claims may stay after the run has ended.
+/// How long placeholder and claims may exist after the run has ended.
 const CLEAN_UP: Duration = Duration::from_secs(30);
-/// How long a task of the test bed takes: long enough to watch.
+/// How long a task of the test bed takes, so that it can be watched.
 const TASK: Duration = Duration::from_secs(3);
 
 /// All that was started and must be ended, in the order in which it was started.
@@ -51,7 +51,7 @@ pub(crate) async fn run(
             error = failed(&stage) => format!("{error:#}"),
         };
         eprintln!("{signal}: taking everything down");
-        // With --keep the run is the user's from here on.
+        // With --keep the run stays.
         stage.submitted = None;
     }
     let ended = end(stage).await;
@@ -126,7 +126,7 @@ async fn play(
     verdict.judge()
 }
 
-/// Shows the run until it has ended and its leftovers are gone, or the time is up.
+/// Shows the run until it has ended and its objects are gone, or until `limit`.
 async fn watch(run: &Run, limit: Duration) -> anyhow::Result<Verdict> {
     let began = Instant::now();
     let mut board = Board::new(&run.name);
@@ -183,7 +183,7 @@ fn name(submitted: &Submitted) -> String {
     format!("{}/{}", submitted.run.namespace, submitted.run.name)
 }
 
-/// Waits until something that --keep keeps has ended by itself.
+/// Waits until a part that --keep keeps up fails.
 async fn failed(stage: &Stage) -> anyhow::Error {
     match &stage.services {
         Some(services) => services.failed().await,
@@ -191,7 +191,7 @@ async fn failed(stage: &Stage) -> anyhow::Error {
     }
 }
 
-/// Ends what was started, last things first; every step is tried.
+/// Ends all that was started, the last first. Each step is tried.
 async fn end(stage: Stage) -> anyhow::Result<()> {
     let Stage {
         bed,

@@ -1,7 +1,7 @@
-//! The one task runner of tekton-coscheduler: `cargo xtask --help` says what it does. Everything a developer, a demo or
-//! continuous integration runs is a subcommand here, so that all of them run the same thing.
+//! The one task runner of tekton-coscheduler; see `cargo xtask --help`. Developers and continuous integration run the same
+//! subcommands.
 
-// Talking to the terminal is this program's work.
+// This program writes to the terminal.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod args;
@@ -41,7 +41,7 @@ fn main() -> ExitCode {
         }
     };
     let result = runtime.block_on(run(args));
-    // A build that was interrupted may still sit in a blocking thread; nobody waits for its result any more.
+    // A build that was interrupted may still run in a blocking thread.
     runtime.shutdown_background();
     match result {
         Ok(()) => ExitCode::SUCCESS,

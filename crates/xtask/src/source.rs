@@ -67,7 +67,7 @@ fn collect_tests(stream: TokenStream, names: &mut Vec<String>) {
     }
 }
 
-/// Whether an attribute with these tokens marks a test.
+/// True for the tokens of an attribute that marks a test.
 fn is_test(attribute: &str) -> bool {
     let attribute = attribute.replace(' ', "");
     attribute == "test" || attribute == "tokio::test" || attribute.starts_with("tokio::test(")
@@ -85,7 +85,7 @@ fn blank_strings(stream: TokenStream, text: &mut [u8]) {
         match token {
             TokenTree::Group(group) => blank_strings(group.stream(), text),
             TokenTree::Literal(literal) => {
-                // The token of a comment such as this function's has the place of the comment itself.
+                // A doc comment is a token too, with the place of the comment.
                 if let Some(bytes) = text.get_mut(literal.span().byte_range())
                     && bytes.contains(&b'"')
                     && !bytes.starts_with(b"/")

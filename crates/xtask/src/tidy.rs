@@ -16,7 +16,7 @@ use crate::workspace::Workspace;
 /// A broken rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Finding {
-    /// What is wrong, and where.
+    /// The problem and its place.
     what: String,
     /// The command or edit that mends it.
     mend: String,

@@ -27,14 +27,14 @@ pub(crate) struct Workspace {
 pub(crate) struct Package {
     /// Its name.
     pub(crate) name: String,
-    /// What its manifest asks for, of any kind.
+    /// The dependencies in its manifest, of any kind.
     pub(crate) dependencies: Vec<Dependency>,
 }
 
-/// A line of a manifest.
+/// A dependency in a manifest.
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct Dependency {
-    /// Name of the package, not the name it may be given in the manifest.
+    /// The name of the package, which may have another name in the manifest.
     pub(crate) name: String,
 }
 

@@ -16,7 +16,7 @@ const AFFINITY_ASSISTANT: &str = "pipeline.tekton.dev/affinity-assistant";
 #[derive(Clone, Debug)]
 pub(super) struct Submitted {
     pub(super) run: Run,
-    /// Whether the webhook gave it a placeholder.
+    /// True if the webhook gave it a placeholder.
     pub(super) coscheduled: bool,
 }
 

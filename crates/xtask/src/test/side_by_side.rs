@@ -30,7 +30,7 @@ struct Running {
     began: Instant,
     output: Vec<u8>,
     ended: Option<(Verdict, Duration)>,
-    /// Whether the output was printed as it came.
+    /// True if the output is printed as it comes.
     is_live: bool,
 }
 
@@ -241,9 +241,9 @@ mod tests {
     async fn a_binary_that_hangs_is_ended_and_says_how_far_it_got() {
         let hangs = shell("echo one test ... ok >&2; sleep 600");
         let ended = run_one(hangs, Duration::from_secs(5), false).await;
-        let told = ended.unwrap().to_string();
-        assert!(told.contains("core x: FAILED: it did not end"), "{told}");
-        assert!(told.ends_with("one test ... ok"), "{told}");
+        let shown = ended.unwrap().to_string();
+        assert!(shown.contains("core x: FAILED: it did not end"), "{shown}");
+        assert!(shown.ends_with("one test ... ok"), "{shown}");
     }
 
     #[test]

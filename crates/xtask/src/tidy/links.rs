@@ -1,4 +1,4 @@
-//! Links between the Markdown files of the repository lead to files, folders and headings that are there.
+//! Links in Markdown files lead to files, folders and headings of the repository that exist.
 
 use super::Finding;
 use crate::workspace::Files;
@@ -89,7 +89,7 @@ fn exists(target: &str, files: &Files) -> bool {
 mod tests {
     use super::*;
 
-    /// Whether a link in `docs/guide.md` leads somewhere.
+    /// True if a link in `docs/guide.md` leads somewhere.
     fn leads(link: &str) -> bool {
         let files = Files::from([
             (

@@ -1,9 +1,9 @@
-//! No file names a place that exists on one machine only, such as somebody's home folder.
+//! No file names a folder that exists on one machine only, such as a home folder.
 
 use super::Finding;
 use crate::workspace::Files;
 
-/// Folders at the root of a file system that are somebody's own.
+/// Folders at the root of a file system that differ from machine to machine.
 const OWN: [&str; 4] = ["root", "work", "home", "Users"];
 
 pub(super) fn check(files: &Files) -> Vec<Finding> {
@@ -18,13 +18,13 @@ fn check_text(file: &str, text: &str) -> Vec<Finding> {
             let folder = OWN.into_iter().find(|folder| names(line, folder))?;
             Some(Finding::new(
                 format!("{file}:{} names a path under /{folder}", index + 1),
-                "say it relative to the repository, or as a variable such as $HOME",
+                "write it relative to the repository, or with a variable such as $HOME",
             ))
         })
         .collect()
 }
 
-/// Whether `line` has an absolute path into `folder`; `a/root/b` and `$X/home/` are none.
+/// True if `line` has an absolute path into `folder`; `a/root/b` and `$X/home/` are none.
 fn names(line: &str, folder: &str) -> bool {
     let path = format!("/{folder}/");
     line.match_indices(&path).any(|(at, _)| {
