@@ -17,7 +17,20 @@ use crate::workspace::Workspace;
 
 /// The test binaries that take the longest, longest first. They start first, so that none of them runs alone at the end;
 /// the closing table of a run shows where this is out of date.
-const LONGEST: [&str; 0] = [];
+const LONGEST: [&str; 12] = [
+    "integration-tests random",
+    "integration-tests evacuation",
+    "integration-tests crowd",
+    "integration-tests hundred",
+    "integration-tests overrides",
+    "integration-tests leftovers",
+    "integration-tests tenants",
+    "integration-tests installation",
+    "integration-tests contention",
+    "integration-tests placeholders",
+    "integration-tests flags",
+    "integration-tests replicas",
+];
 
 /// A line that cargo writes about what it builds.
 #[derive(Debug, Deserialize)]
@@ -50,8 +63,12 @@ struct TestBinary {
 }
 
 pub(crate) async fn run(workspace: &Workspace, args: &TestArgs) -> anyhow::Result<()> {
-    binaries::control_plane().await?;
-    let bin_dir = binaries::services(workspace).await?;
+    let bin_dir = if args.package.is_empty() || args.package.iter().any(|name| boots(name)) {
+        binaries::control_plane().await?;
+        binaries::services(workspace).await?
+    } else {
+        workspace.target.join("debug")
+    };
     let mut binaries = build(selection(workspace, args)).await?;
     binaries.sort_by_key(|binary| place(&binary.name));
     let jobs = binaries
@@ -59,6 +76,11 @@ pub(crate) async fn run(workspace: &Workspace, args: &TestArgs) -> anyhow::Resul
         .map(|binary| job(binary, args, &bin_dir));
     let examples = is_everything(args).then(|| examples(workspace, &bin_dir));
     side_by_side::run(jobs.chain(examples).collect()).await
+}
+
+/// True for the packages with tests that boot a control plane.
+fn boots(package: &str) -> bool {
+    ["integration-tests", "testbed"].contains(&package)
 }
 
 /// Cargo, asked for the tests that are selected.

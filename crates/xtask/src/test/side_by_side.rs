@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::bail;
 use futures::StreamExt as _;
+use futures::stream::FuturesUnordered;
 use tokio::process::Command;
 
 use crate::foreground::Foreground;
@@ -15,6 +16,9 @@ use crate::progress::seconds;
 
 /// How long a program may take: several times what the slowest takes on two cores.
 const TIMEOUT: Duration = Duration::from_secs(30 * 60);
+
+/// How often the processors are looked at.
+const PERIOD: Duration = Duration::from_secs(5);
 
 /// A program with tests.
 #[derive(Debug)]
@@ -83,26 +87,45 @@ impl Drop for Running {
     }
 }
 
-/// Runs all of `jobs`, which start in this order. Prints the output of each when it has ended, that of failed ones once
-/// more at the end, and a table of how long each took.
+/// Runs all of `jobs`, which start in this order: one for each processor, and another one whenever the processors are
+/// partly idle. Prints the output of each when it has ended, that of failed ones once more at the end, and a table of how long
+/// each took.
 ///
 /// # Errors
 /// If one failed, naming each that did, or no test ran.
 pub(super) async fn run(jobs: Vec<Job>) -> anyhow::Result<()> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let is_live = jobs.len() == 1;
-    println!("{} test binaries, {cores} at a time", jobs.len());
+    println!("test binaries to run: {}", jobs.len());
     let began = Instant::now();
-    let mut running = futures::stream::iter(jobs)
-        .map(|job| run_one(job, TIMEOUT, is_live))
-        .buffer_unordered(cores);
+    let mut waiting = jobs.into_iter();
+    let mut running = FuturesUnordered::new();
+    let mut processors = Processors::default();
     let mut ended = Vec::new();
-    while let Some(binary) = running.next().await {
-        let binary = binary?;
-        if tests_run(&binary.output) != (0, 0) || binary.verdict() != Verdict::Passed {
-            println!("{binary}");
+    let start = |job| run_one(job, TIMEOUT, is_live);
+    loop {
+        running.extend(
+            waiting
+                .by_ref()
+                .take(cores.saturating_sub(running.len()))
+                .map(start),
+        );
+        tokio::select! {
+            binary = running.next() => match binary.transpose()? {
+                Some(binary) => {
+                    if !binary.had_no_test() {
+                        println!("{binary}");
+                    }
+                    ended.push(binary);
+                }
+                None => break,
+            },
+            () = tokio::time::sleep(PERIOD) => {
+                if processors.are_partly_idle() && running.len() < 2 * cores {
+                    running.extend(waiting.next().map(start));
+                }
+            }
         }
-        ended.push(binary);
     }
 
     println!("\n{}", table(&ended, began.elapsed()));
@@ -121,7 +144,7 @@ pub(super) async fn run(jobs: Vec<Job>) -> anyhow::Result<()> {
     if !names.is_empty() {
         bail!("tests failed: {}", names.join(", "));
     }
-    if passed == 0 {
+    if ended.iter().all(Running::had_no_test) {
         bail!("no test was run: none has that name");
     }
     Ok(())
@@ -130,6 +153,13 @@ pub(super) async fn run(jobs: Vec<Job>) -> anyhow::Result<()> {
 impl Running {
     fn verdict(&self) -> Verdict {
         self.ended.map_or(Verdict::TimedOut, |(verdict, _)| verdict)
+    }
+
+    /// True if it passed because no test in it is selected.
+    fn had_no_test(&self) -> bool {
+        let output = String::from_utf8_lossy(&self.output);
+        let passed = self.verdict() == Verdict::Passed;
+        passed && output.contains("running 0 tests") && tests_run(&self.output) == (0, 0)
     }
 }
 
@@ -181,6 +211,40 @@ fn with_both_streams_in_one(command: &Command) -> Command {
         shell.current_dir(folder);
     }
     shell
+}
+
+/// The processors' time so far, in the kernel's units.
+#[derive(Debug, Default)]
+struct Processors {
+    idle: u64,
+    total: u64,
+}
+
+impl Processors {
+    /// True if they were idle for more than a quarter of the time since the last call.
+    fn are_partly_idle(&mut self) -> bool {
+        // Without this file no further program starts, and the tests take longer.
+        let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
+        let now = Self::read(&stat);
+        let Self { idle, total } = std::mem::replace(self, now);
+        let (idle, total) = (
+            self.idle.saturating_sub(idle),
+            self.total.saturating_sub(total),
+        );
+        total > 0 && idle * 4 > total
+    }
+
+    /// Reads the first line of `/proc/stat`: user, nice, system, idle and waiting for input and output, and others.
+    fn read(stat: &str) -> Self {
+        let line = stat.lines().next().unwrap_or_default();
+        let times = line.split_whitespace().skip(1);
+        let times: Vec<u64> = times.filter_map(|time| time.parse().ok()).collect();
+        Self {
+            idle: times.iter().skip(3).take(2).sum(),
+            // The last two, of guests, are part of the first two.
+            total: times.iter().take(8).sum(),
+        }
+    }
 }
 
 /// How many tests passed and failed, as the closing lines in `output` say.
@@ -247,6 +311,12 @@ mod tests {
     }
 
     #[test]
+    fn idle_time_is_what_no_program_used() {
+        let Processors { idle, total } = Processors::read("cpu  10 1 5 70 4 2 3 1 8 0\ncpu0 1 1\n");
+        assert_eq!((idle, total), (74, 96));
+    }
+
+    #[test]
     fn closing_lines_are_added_up() {
         let output = "running 3 tests\n\
                       test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.01s\n\
@@ -259,7 +329,8 @@ mod tests {
     async fn a_selection_that_is_empty_and_one_that_fails_are_no_success() {
         let closing = "echo 'test result: ok. 1 passed; 0 failed; 0 ignored'";
         run(vec![shell(closing)]).await.unwrap();
-        let error = run(vec![shell("true")]).await.unwrap_err();
+        let empty = shell("echo running 0 tests");
+        let error = run(vec![empty]).await.unwrap_err();
         assert_eq!(error.to_string(), "no test was run: none has that name");
         let failed = vec![shell(closing), shell("exit 3")];
         let error = run(failed).await.unwrap_err();
