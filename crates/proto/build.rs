@@ -6,10 +6,11 @@ use anyhow::Context as _;
 use prost::Message as _;
 use protox::Compiler;
 
-const FILES: [&str; 3] = [
+const FILES: [&str; 4] = [
     "coscheduler/config/v1/config.proto",
     "coscheduler/placeholder/v1/placeholder.proto",
     "coscheduler/planner/v1/planner.proto",
+    "coscheduler/reason/v1/reason.proto",
 ];
 
 fn main() -> anyhow::Result<()> {

@@ -2,7 +2,8 @@
 
 use coscheduler_core::violation::Violation;
 use coscheduler_proto::error::{bad_request, with_reason};
-use tonic::{Code, Status};
+use coscheduler_proto::reason::ErrorReason;
+use tonic::Status;
 
 /// Why a question could not be answered.
 #[derive(Debug, thiserror::Error)]
@@ -22,9 +23,7 @@ impl From<Error> for Status {
     fn from(error: Error) -> Self {
         match error {
             Error::BadRequest(violations) => bad_request("", &violations),
-            Error::ConfigNotRead => {
-                with_reason(Code::Unavailable, "CONFIG_NOT_READ", error.to_string())
-            }
+            Error::ConfigNotRead => with_reason(ErrorReason::ConfigNotRead, error.to_string()),
             Error::Manager(status) => Status::with_details(
                 status.code(),
                 format!("placeholder-manager: {}", status.message()),

@@ -1,4 +1,4 @@
-//! From a report to what came of it: plans for the run, and has the placeholder-manager make the plan true.
+//! Carries out a report: plans for the run, then calls `Ensure` or `Release` of the placeholder-manager.
 
 use std::time::Duration;
 
@@ -8,12 +8,13 @@ use coscheduler_core::violation::Violation;
 use coscheduler_proto::convert::{self, Identity};
 use coscheduler_proto::placeholder::placeholder_service_client::PlaceholderServiceClient;
 use coscheduler_proto::placeholder::{EnsureRequest, ReleaseRequest};
-use coscheduler_proto::planner::{Action as WireAction, ReportPipelineRunResponse};
+use coscheduler_proto::planner::report_pipeline_run_response::Outcome;
+use coscheduler_proto::planner::{NothingToDo, ReportPipelineRunResponse};
 use coscheduler_runtime::client::{self, Channel};
 
 use crate::error::{Error, of_run};
 
-/// Plans for `run` and carries the plan out, within `patience`.
+/// Plans for `run`, then calls the placeholder-manager with what is left of the call's time.
 ///
 /// # Errors
 ///
@@ -21,36 +22,26 @@ use crate::error::{Error, of_run};
 pub(crate) async fn report(
     run: &PipelineRun,
     manager: &PlaceholderServiceClient<Channel>,
-    patience: Duration,
+    remaining: Duration,
 ) -> Result<ReportPipelineRunResponse, Error> {
-    let identity = identity(run)?;
-    let plan = plan(run).map_err(of_run)?;
+    let pipeline_run = Some(convert::identity_to_wire(identity(run)?));
     let mut manager = manager.clone();
-    let mut response = ReportPipelineRunResponse::default();
-    match plan.action {
-        Action::Nothing => response.set_action(WireAction::None),
-        Action::Ensure(placeholders) => {
-            let request = EnsureRequest {
-                pipeline_run: Some(convert::identity_to_wire(identity)),
-                placeholders: placeholders
-                    .iter()
-                    .map(convert::placeholder_spec_to_wire)
-                    .collect(),
-            };
-            let answer = manager.ensure(client::request(request, patience)).await;
-            response.set_action(WireAction::Ensure);
-            response.set_ensure_outcome(answer.map_err(manager_error)?.into_inner().outcome());
+    let outcome = match plan(run).map_err(of_run)?.action {
+        Action::Nothing => Outcome::Nothing(NothingToDo {}),
+        Action::Ensure(_) => {
+            let request = client::request(EnsureRequest { pipeline_run }, remaining);
+            let answer = manager.ensure(request).await.map_err(manager_error)?;
+            Outcome::Ensured(answer.into_inner().outcome)
         }
         Action::Release { .. } => {
-            let request = ReleaseRequest {
-                pipeline_run: Some(convert::identity_to_wire(identity)),
-            };
-            let answer = manager.release(client::request(request, patience)).await;
-            response.set_action(WireAction::Release);
-            response.set_release_outcome(answer.map_err(manager_error)?.into_inner().outcome());
+            let request = client::request(ReleaseRequest { pipeline_run }, remaining);
+            let answer = manager.release(request).await.map_err(manager_error)?;
+            Outcome::Released(answer.into_inner().outcome)
         }
-    }
-    Ok(response)
+    };
+    Ok(ReportPipelineRunResponse {
+        outcome: Some(outcome),
+    })
 }
 
 fn manager_error(status: tonic::Status) -> Error {

@@ -63,9 +63,11 @@ pub const PINNED: [&str; 9] = [
 /// decided by it.
 pub const BLOCKED: &str = "coscheduler.dev/blocked";
 
-/// On a placeholder's StatefulSet: the version of it whose pod was missing when its controller was made to try again (N3).
-/// Nothing is decided by it.
-pub const RETRIED: &str = "coscheduler.dev/retried";
+/// On a placeholder: what was done with it and when, as JSON of [`Record`](crate::observed::Record).
+pub const RECORD: &str = "coscheduler.dev/record";
+
+/// On a placeholder that is being moved: the nodes that may take it, as JSON of [`Move`](crate::observed::Move).
+pub const MOVE: &str = "coscheduler.dev/move";
 
 /// On a TaskRun whose pod was let go (N2): the placeholder that it would have followed. It is written for people: nothing is
 /// decided by it.

@@ -1,7 +1,4 @@
-//! Carries out `Ensure`: holds the call against the manager's own view of the run, then creates what is missing.
-//!
-//! Nothing here decides what a placeholder looks like. The view of the run is planned afresh by `core`, and a call that
-//! asks for anything else is refused, whoever sends it.
+//! Carries out `Ensure`: plans for the manager's own view of the run, then creates what is missing.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +14,7 @@ use coscheduler_proto::convert::Identity;
 
 use crate::cache::{Cache, Kind as _, Run, RunKey, is_newer};
 use crate::error::Error;
-use crate::identity::{known, mismatch};
+use crate::identity::known;
 use crate::objects::Objects;
 use crate::volumes;
 
@@ -35,6 +32,8 @@ pub(crate) enum Ensured {
     Superseded,
     /// The run is done.
     RunDone,
+    /// The run needs no placeholder of its own, or not yet.
+    NotNeeded,
 }
 
 /// Creates the placeholders of a run where they do not exist yet.
@@ -47,7 +46,6 @@ pub(crate) async fn ensure(
     cache: &Cache,
     objects: &Objects,
     identity: &Identity,
-    placeholders: &[PlaceholderSpec],
 ) -> Result<Ensured, Error> {
     let (run, objects_of_run) = seen(cache, identity).await?;
     if run.deletion || run.state == RunState::Done {
@@ -56,10 +54,13 @@ pub(crate) async fn ensure(
     if is_newer(&run.resource_version, &identity.resource_version) {
         return Ok(Ensured::Superseded);
     }
-    verify(&run, placeholders)?;
+    let placeholders = planned(&run)?;
+    if placeholders.is_empty() {
+        return Ok(Ensured::NotNeeded);
+    }
     let mut outcome = Ensured::Unchanged;
     let mut failed = None;
-    for spec in placeholders {
+    for spec in &placeholders {
         let created = match objects_of_run.stateful_sets.get(spec.name.as_str()) {
             Some(set) => check_owner(set, &run).map(|()| false),
             None => create(cache, objects, &run, spec).await,
@@ -104,108 +105,20 @@ async fn seen(cache: &Cache, identity: &Identity) -> Result<(Arc<PipelineRun>, R
         .unwrap_or_else(|_| Err(not_seen()))
 }
 
-/// Refuses placeholders other than those that the run's own pinned annotations call for.
-fn verify(run: &PipelineRun, placeholders: &[PlaceholderSpec]) -> Result<(), Error> {
-    let plan = plan(run).map_err(Error::BadRequest)?;
-    let expected = match plan.action {
-        Action::Ensure(expected) => expected,
+/// The placeholders that the run's own pinned annotations call for.
+fn planned(run: &PipelineRun) -> Result<Vec<PlaceholderSpec>, Error> {
+    let plan = plan(run).map_err(|violations| Error::Invalid {
+        run: format!("{}/{}", run.namespace, run.name),
+        detail: violations
+            .iter()
+            .map(ToString::to_string)
+            .collect::<Vec<_>>()
+            .join("; "),
+    })?;
+    Ok(match plan.action {
+        Action::Ensure(placeholders) => placeholders,
         Action::Nothing | Action::Release { .. } => Vec::new(),
-    };
-    if placeholders.len() != expected.len() {
-        return Err(mismatch(
-            run,
-            "placeholders",
-            format!(
-                "{} asked for, {} planned",
-                placeholders.len(),
-                expected.len()
-            ),
-        ));
-    }
-    for (index, (asked, planned)) in placeholders.iter().zip(&expected).enumerate() {
-        if let Some((field, detail)) = difference(asked, planned) {
-            return Err(mismatch(
-                run,
-                &format!("placeholders[{index}].{field}"),
-                detail,
-            ));
-        }
-    }
-    Ok(())
-}
-
-/// The first field in which two placeholders differ. Destructured, so that a new field cannot be forgotten.
-fn difference(
-    asked: &PlaceholderSpec,
-    planned: &PlaceholderSpec,
-) -> Option<(&'static str, String)> {
-    let PlaceholderSpec {
-        name,
-        labels,
-        claim_templates,
-        single_pod_claims,
-        claim_names,
-        unmounted_claim_names,
-        separation,
-        cpu,
-        memory,
-        image,
-        pod_template,
-        service_account_name,
-    } = planned;
-    if asked.name != *name {
-        return Some(("name", format!("{} asked for, {name} planned", asked.name)));
-    }
-    if asked.labels != *labels {
-        return Some(("labels", "they differ from the run's".to_owned()));
-    }
-    if asked.claim_templates != *claim_templates {
-        return Some((
-            "claim_templates",
-            "they differ from the templates pinned on the run".to_owned(),
-        ));
-    }
-    if asked.single_pod_claims != *single_pod_claims {
-        return Some((
-            "single_pod_claims",
-            "they differ from the templates pinned on the run".to_owned(),
-        ));
-    }
-    if asked.unmounted_claim_names != *unmounted_claim_names {
-        return Some((
-            "unmounted_claim_names",
-            "they differ from the claims the run's workspaces are bound to".to_owned(),
-        ));
-    }
-    if asked.separation != *separation {
-        return Some(("separation", "it differs from the run's mode".to_owned()));
-    }
-    if asked.claim_names != *claim_names {
-        return Some((
-            "claim_names",
-            "they differ from the claims the run's workspaces are bound to".to_owned(),
-        ));
-    }
-    if asked.pod_template != *pod_template {
-        return Some((
-            "pod_template",
-            "it differs from the run's podTemplate".to_owned(),
-        ));
-    }
-    let texts = [
-        (
-            "service_account_name",
-            &asked.service_account_name,
-            service_account_name,
-        ),
-        ("cpu", &asked.cpu, cpu),
-        ("memory", &asked.memory, memory),
-        ("image", &asked.image, image),
-    ];
-    texts
-        .into_iter()
-        .find(|(_, asked, planned)| asked != planned)
-        .map(|(field, asked, planned)| (field, format!("{asked:?} asked for, {planned:?} planned")))
+    })
 }
 
 /// Creates one placeholder. False where somebody else was quicker.

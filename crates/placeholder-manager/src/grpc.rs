@@ -5,18 +5,21 @@ use std::sync::Arc;
 
 use futures::Stream;
 use tokio::sync::broadcast::error::RecvError;
-use tonic::{Code, Request, Response, Status};
+use tonic::{Request, Response, Status};
 
 use coscheduler_core::violation::Violation;
+use coscheduler_proto::Timestamp;
 use coscheduler_proto::convert;
 use coscheduler_proto::error::{bad_request, with_reason};
 use coscheduler_proto::placeholder::placeholder_service_server::PlaceholderService;
+use coscheduler_proto::placeholder::watch_placeholders_response::Event;
 use coscheduler_proto::placeholder::{
     EnsureOutcome, EnsureRequest, EnsureResponse, GetPlaceholderRequest, GetPlaceholderResponse,
     ListPlaceholdersRequest, ListPlaceholdersResponse, PipelineRunRef, Placeholder,
-    PlaceholderPhase, ReleaseOutcome, ReleaseRequest, ReleaseResponse, WatchPlaceholdersRequest,
-    WatchPlaceholdersResponse,
+    PlaceholderPhase, ReleaseOutcome, ReleaseRequest, ReleaseResponse, SnapshotComplete,
+    WatchPlaceholdersRequest, WatchPlaceholdersResponse,
 };
+use coscheduler_proto::reason::{ErrorReason, Reason};
 use coscheduler_runtime::Health;
 
 use crate::cache::{self, Cache, ObjectKey, Phase};
@@ -74,15 +77,10 @@ type Answer<T> = Result<Response<T>, Status>;
 #[tonic::async_trait]
 impl PlaceholderService for Placeholders {
     async fn ensure(&self, request: Request<EnsureRequest>) -> Answer<EnsureResponse> {
-        let EnsureRequest {
-            pipeline_run,
-            placeholders,
-        } = request.into_inner();
-        let identity = convert::identity(pipeline_run);
-        let placeholders = convert::placeholder_specs(placeholders);
-        let (identity, placeholders) = both(identity, placeholders)?;
+        let identity =
+            convert::identity(request.into_inner().pipeline_run).map_err(Error::BadRequest)?;
         self.ready()?;
-        let ensured = ensure(&self.cache, &self.objects, &identity, &placeholders).await;
+        let ensured = ensure(&self.cache, &self.objects, &identity).await;
         if let Err(error) = &ensured {
             self.notices.tell_of(&identity, error).await;
         }
@@ -91,6 +89,7 @@ impl PlaceholderService for Placeholders {
             Ensured::Unchanged => EnsureOutcome::Unchanged,
             Ensured::Superseded => EnsureOutcome::Superseded,
             Ensured::RunDone => EnsureOutcome::RunDone,
+            Ensured::NotNeeded => EnsureOutcome::NotNeeded,
         };
         Ok(Response::new(EnsureResponse {
             outcome: outcome.into(),
@@ -126,7 +125,7 @@ impl PlaceholderService for Placeholders {
             .cache
             .placeholders()
             .into_iter()
-            .filter(|(key, _)| request.namespace.is_empty() || key.0 == request.namespace)
+            .filter(|(_, item)| is_wanted(item, &request.namespace, &request.pipeline_run))
             .skip_while(|(key, _)| after.as_ref().is_some_and(|after| key <= after))
             .take(size + 1)
             .collect();
@@ -162,8 +161,7 @@ impl PlaceholderService for Placeholders {
                 placeholder: Some(to_wire(found)),
             })),
             None => Err(with_reason(
-                Code::NotFound,
-                "PLACEHOLDER_NOT_FOUND",
+                ErrorReason::PlaceholderNotFound,
                 format!("there is no placeholder {}/{}", key.0, key.1),
             )),
         }
@@ -177,9 +175,11 @@ impl PlaceholderService for Placeholders {
         request: Request<WatchPlaceholdersRequest>,
     ) -> Answer<Self::WatchPlaceholdersStream> {
         self.ready()?;
-        let namespace = request.into_inner().namespace;
-        let wanted =
-            move |item: &cache::Placeholder| namespace.is_empty() || item.namespace == namespace;
+        let WatchPlaceholdersRequest {
+            namespace,
+            pipeline_run,
+        } = request.into_inner();
+        let wanted = move |item: &cache::Placeholder| is_wanted(item, &namespace, &pipeline_run);
         // Subscribed before the snapshot is taken: a change in between is sent twice rather than not at all.
         let changes = self.cache.subscribe();
         let first: Vec<_> = self
@@ -187,18 +187,24 @@ impl PlaceholderService for Placeholders {
             .placeholders()
             .into_values()
             .filter(&wanted)
-            .map(|item| Ok(watched(item, false)))
+            .map(|item| Event::Changed(to_wire(item)))
+            .chain([Event::SnapshotComplete(SnapshotComplete {})])
+            .map(|event| Ok(watched(event)))
             .collect();
         let later = futures::stream::unfold((changes, wanted), |(mut changes, wanted)| async {
             loop {
                 let item = match changes.recv().await {
                     Ok(change) if wanted(&change.placeholder) => {
-                        Ok(watched(change.placeholder, change.deleted))
+                        let placeholder = to_wire(change.placeholder);
+                        Ok(watched(if change.deleted {
+                            Event::Deleted(placeholder)
+                        } else {
+                            Event::Changed(placeholder)
+                        }))
                     }
                     Ok(_) => continue,
                     Err(RecvError::Lagged(missed)) => Err(with_reason(
-                        Code::ResourceExhausted,
-                        "WATCH_TOO_SLOW",
+                        ErrorReason::WatchTooSlow,
                         format!("{missed} changes were missed; watch again"),
                     )),
                     Err(RecvError::Closed) => return None,
@@ -257,11 +263,14 @@ fn page_token(token: &str) -> Result<Option<ObjectKey>, Vec<Violation>> {
     }
 }
 
-fn watched(placeholder: cache::Placeholder, deleted: bool) -> WatchPlaceholdersResponse {
-    WatchPlaceholdersResponse {
-        placeholder: Some(to_wire(placeholder)),
-        deleted,
-    }
+/// Whether a placeholder is of this namespace and of a run of this name; empty: of any.
+fn is_wanted(item: &cache::Placeholder, namespace: &str, pipeline_run: &str) -> bool {
+    (namespace.is_empty() || item.namespace == namespace)
+        && (pipeline_run.is_empty() || item.run_name == pipeline_run)
+}
+
+fn watched(event: Event) -> WatchPlaceholdersResponse {
+    WatchPlaceholdersResponse { event: Some(event) }
 }
 
 fn to_wire(placeholder: cache::Placeholder) -> Placeholder {
@@ -282,5 +291,22 @@ fn to_wire(placeholder: cache::Placeholder) -> Placeholder {
         phase: phase.into(),
         node: placeholder.node,
         claim_names: placeholder.claim_names,
+        mode: placeholder
+            .mode
+            .map_or(0, |mode| convert::mode_to_wire(mode).into()),
+        create_time: placeholder.created.map(|time| Timestamp {
+            seconds: time.as_second(),
+            nanos: 0,
+        }),
+        waiting: placeholder.waiting.as_deref().and_then(waiting),
     }
+}
+
+/// Reads annotation [`BLOCKED`](coscheduler_core::annotations::BLOCKED).
+fn waiting(annotation: &str) -> Option<Reason> {
+    let annotation: serde_json::Value = serde_json::from_str(annotation).ok()?;
+    Some(Reason {
+        code: annotation["reason"].as_str()?.to_owned(),
+        message: annotation["message"].as_str()?.to_owned(),
+    })
 }

@@ -9,12 +9,11 @@ pub use config::{
     answer_to_wire, configuration, configuration_to_wire, isolation_scope, isolation_scope_to_wire,
     mode, mode_to_wire, violations_to_wire,
 };
-pub use placeholder::{
-    Identity, identity, identity_to_wire, placeholder_spec_to_wire, placeholder_specs,
-};
+pub use placeholder::{Identity, identity, identity_to_wire};
 pub use planner::{
     admission, admission_to_wire, child_admission, child_admission_to_wire, child_run,
     child_run_to_wire, pipeline_run, pipeline_run_at, plan_to_wire, preview_to_wire,
+    reason_to_wire,
 };
 
 use coscheduler_core::violation::Violation;

@@ -7,6 +7,8 @@ use coscheduler_core::violation::Violation;
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, FieldViolation, StatusExt as _};
 
+use crate::reason::ErrorReason;
+
 /// The `ErrorInfo.domain` of every reason.
 pub const DOMAIN: &str = "coscheduler.dev";
 
@@ -33,13 +35,34 @@ pub fn bad_request(prefix: &str, violations: &[Violation]) -> Status {
     )
 }
 
-/// `code` with an `ErrorInfo` whose reason a program can act on.
-pub fn with_reason(code: Code, reason: &str, message: impl Into<String>) -> Status {
+/// A status with `reason` as its `ErrorInfo.reason`, and with the code that belongs to the reason.
+pub fn with_reason(reason: ErrorReason, message: impl Into<String>) -> Status {
+    let name = reason.as_str_name();
+    let name = name.strip_prefix("ERROR_REASON_").unwrap_or(name);
     Status::with_error_details(
-        code,
+        code(reason),
         message,
-        ErrorDetails::with_error_info(reason, DOMAIN, HashMap::new()),
+        ErrorDetails::with_error_info(name, DOMAIN, HashMap::new()),
     )
+}
+
+/// Clients send a call again after `UNAVAILABLE`, so only what passes by itself is that.
+fn code(reason: ErrorReason) -> Code {
+    match reason {
+        ErrorReason::Unspecified => Code::Unknown,
+        ErrorReason::ConfigNotRead
+        | ErrorReason::NotReady
+        | ErrorReason::PipelineRunNotSeen
+        | ErrorReason::PlaceholderTerminating
+        | ErrorReason::KubernetesUnavailable => Code::Unavailable,
+        ErrorReason::PipelineRunMismatch
+        | ErrorReason::PipelineRunInvalid
+        | ErrorReason::PlaceholderNameTaken
+        | ErrorReason::VolumeNodeAffinityConflict
+        | ErrorReason::KubernetesRefused => Code::FailedPrecondition,
+        ErrorReason::PlaceholderNotFound => Code::NotFound,
+        ErrorReason::WatchTooSlow => Code::ResourceExhausted,
+    }
 }
 
 /// The field violations of an `INVALID_ARGUMENT`, empty for any other status.
@@ -93,11 +116,8 @@ mod tests {
 
     #[test]
     fn a_reason_survives_the_wire() {
-        let status = with_reason(
-            Code::Unavailable,
-            "CONFIG_NOT_READ",
-            "no configuration was read yet",
-        );
+        let status = with_reason(ErrorReason::ConfigNotRead, "no configuration was read yet");
+        assert_eq!(status.code(), Code::Unavailable);
         assert_eq!(reason(&status).as_deref(), Some("CONFIG_NOT_READ"));
         assert!(violations(&status).is_empty());
     }

@@ -20,6 +20,10 @@ pub use generated::coscheduler::config::v1 as config;
 pub use generated::coscheduler::placeholder::v1 as placeholder;
 /// The contract of the affinity-planner.
 pub use generated::coscheduler::planner::v1 as planner;
+/// The reasons for decisions and for errors.
+pub use generated::coscheduler::reason::v1 as reason;
+
+pub use prost_types::Timestamp;
 
 /// The encoded `FileDescriptorSet` of all contracts, comments included, for gRPC reflection.
 pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/coscheduler.bin"));

@@ -3,7 +3,10 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::apps::v1::StatefulSet;
+use k8s_openapi::jiff::Timestamp;
 
+use coscheduler_core::annotations::{BLOCKED, MODE};
+use coscheduler_core::mode::Mode;
 use coscheduler_kubernetes::pods;
 
 use super::{Change, Run, RunKey};
@@ -36,6 +39,12 @@ pub(crate) struct Placeholder {
     pub run_uid: String,
     /// The claims it holds.
     pub claim_names: Vec<String>,
+    /// The mode of its run, where the run is known.
+    pub mode: Option<Mode>,
+    /// When it was created.
+    pub created: Option<Timestamp>,
+    /// Why it, or a pod that needs it, waits: annotation [`BLOCKED`] of its run.
+    pub waiting: Option<String>,
 }
 
 /// The placeholders of a run.
@@ -79,6 +88,8 @@ fn placeholder(key: &RunKey, run: &Run, name: &str, set: &StatefulSet) -> Placeh
     } else {
         Phase::Bound
     };
+    let owner = run.itself();
+    let owner = owner.as_ref();
     Placeholder {
         namespace: key.namespace.clone(),
         name: name.to_owned(),
@@ -87,6 +98,9 @@ fn placeholder(key: &RunKey, run: &Run, name: &str, set: &StatefulSet) -> Placeh
         run_name: owner_name(set),
         run_uid: key.uid.clone(),
         claim_names: claim_names(name, set),
+        mode: owner.and_then(|owner| owner.annotations.get(MODE)?.parse().ok()),
+        created: set.metadata.creation_timestamp.as_ref().map(|time| time.0),
+        waiting: owner.and_then(|owner| owner.annotations.get(BLOCKED).cloned()),
     }
 }
 

@@ -1,9 +1,8 @@
-//! One honest call; each test changes one thing about it.
+//! One call about one run; each test changes one thing about it.
 
 use super::*;
 use crate::fixtures::admitted;
-use coscheduler_core::mode::{IsolationScope, Mode};
-use coscheduler_core::plan::Separation;
+use coscheduler_core::mode::Mode;
 use http::{Request, Response};
 use kube::Client;
 use kube::client::Body;
@@ -48,118 +47,13 @@ fn identity() -> Identity {
     }
 }
 
-fn planned(run: &PipelineRun) -> PlaceholderSpec {
-    match plan(run).unwrap().action {
-        Action::Ensure(mut placeholders) => placeholders.remove(0),
-        other => panic!("{other:?}"),
-    }
-}
-
 /// Makes a call at a manager that knows the run and an API server that answers nothing.
-async fn call(
-    identity: &Identity,
-    placeholders: &[PlaceholderSpec],
-) -> (Result<Ensured, Error>, Silent) {
+async fn call(identity: &Identity) -> (Result<Ensured, Error>, Silent) {
     let (service, server) = mock::pair();
     let cache = Cache::default();
     cache.apply(stored());
     let objects = Objects::new(Client::new(service, "ci"));
-    (
-        ensure(&cache, &objects, identity, placeholders).await,
-        server,
-    )
-}
-
-/// A call that asks for anything but what is planned is refused, and nothing is asked of the API server.
-async fn refused(field: &str, change: impl FnOnce(&mut PlaceholderSpec)) {
-    let mut spec = planned(&stored());
-    change(&mut spec);
-    let (outcome, mut server) = call(&identity(), &[spec]).await;
-    match outcome {
-        Err(Error::Mismatch { field: named, .. }) => {
-            assert_eq!(named, format!("placeholders[0].{field}"));
-        }
-        other => panic!("{field}: {other:?}"),
-    }
-    assert!(server.next_request().await.is_none(), "{field}");
-}
-
-#[tokio::test]
-async fn each_field_of_a_placeholder_that_is_not_the_runs_is_refused() {
-    refused("name", |spec| {
-        spec.name = "affinity-assistant-ffffffffff".parse().unwrap()
-    })
-    .await;
-    refused("labels", |spec| {
-        spec.labels.insert("team".to_owned(), "b".to_owned());
-    })
-    .await;
-    refused("labels", |spec| spec.labels.clear()).await;
-    refused("claim_templates", |spec| spec.claim_templates.clear()).await;
-    refused("claim_templates", |spec| {
-        spec.claim_templates[0].name = "pvc-ffffffffff".parse().unwrap();
-    })
-    .await;
-    refused("claim_templates", |spec| {
-        spec.claim_templates[0].workspace = "cache".to_owned()
-    })
-    .await;
-    refused("claim_templates", |spec| {
-        spec.claim_templates[0].spec = json!({"volumeName": "theirs"});
-    })
-    .await;
-    refused("claim_templates", |spec| {
-        spec.claim_templates[0].labels.clear()
-    })
-    .await;
-    refused("claim_templates", |spec| {
-        spec.claim_templates[0]
-            .annotations
-            .insert("a".to_owned(), "b".to_owned());
-    })
-    .await;
-    refused("claim_names", |spec| {
-        spec.claim_names = vec!["theirs".to_owned()]
-    })
-    .await;
-    refused("claim_names", |spec| {
-        spec.claim_names.push("theirs".to_owned())
-    })
-    .await;
-    refused("single_pod_claims", |spec| {
-        spec.single_pod_claims = spec.claim_templates.clone();
-    })
-    .await;
-    refused("unmounted_claim_names", |spec| {
-        spec.unmounted_claim_names.push("theirs".to_owned())
-    })
-    .await;
-    refused("separation", |spec| {
-        spec.separation = Separation::Isolate(IsolationScope::Cluster)
-    })
-    .await;
-    refused("cpu", |spec| spec.cpu = "64".to_owned()).await;
-    refused("memory", |spec| spec.memory = "1Ti".to_owned()).await;
-    refused("image", |spec| spec.image = "evil".to_owned()).await;
-    refused("pod_template", |spec| {
-        spec.pod_template
-            .insert("priorityClassName".to_owned(), "high".into());
-    })
-    .await;
-    refused("service_account_name", |spec| {
-        spec.service_account_name = "admin".to_owned()
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn more_or_fewer_placeholders_than_planned_are_refused() {
-    let spec = planned(&stored());
-    for asked in [vec![], vec![spec.clone(), spec]] {
-        let (outcome, mut server) = call(&identity(), &asked).await;
-        assert!(matches!(outcome, Err(Error::Mismatch { field, .. }) if field == "placeholders"));
-        assert!(server.next_request().await.is_none());
-    }
+    (ensure(&cache, &objects, identity).await, server)
 }
 
 #[tokio::test(start_paused = true)]
@@ -169,7 +63,7 @@ async fn another_run_is_refused_at_once_and_one_not_seen_after_a_moment() {
         namespace: "prod".to_owned(),
         ..identity()
     };
-    let (outcome, mut server) = call(&elsewhere, &[planned(&stored())]).await;
+    let (outcome, mut server) = call(&elsewhere).await;
     assert!(
         matches!(outcome, Err(Error::Mismatch { field, .. }) if field == "pipeline_run.namespace")
     );
@@ -187,7 +81,7 @@ async fn another_run_is_refused_at_once_and_one_not_seen_after_a_moment() {
     };
     for identity in [unknown, newer] {
         let start = Instant::now();
-        let (outcome, mut server) = call(&identity, &[planned(&stored())]).await;
+        let (outcome, mut server) = call(&identity).await;
         assert!(matches!(outcome, Err(Error::NotSeen { .. })), "{outcome:?}");
         assert!(server.next_request().await.is_none());
         assert_eq!(start.elapsed(), CATCH_UP);
@@ -200,7 +94,7 @@ async fn a_late_call_creates_nothing() {
         resource_version: "9".to_owned(),
         ..identity()
     };
-    let (outcome, mut server) = call(&late, &[planned(&stored())]).await;
+    let (outcome, mut server) = call(&late).await;
     assert_eq!(outcome.unwrap(), Ensured::Superseded);
     assert!(server.next_request().await.is_none());
 }
@@ -240,7 +134,7 @@ async fn honest(fill: impl FnOnce(&Cache)) -> (Vec<String>, Result<Ensured, Erro
         }
         requests
     });
-    let outcome = ensure(&cache, &objects, &identity(), &[planned(&stored())]).await;
+    let outcome = ensure(&cache, &objects, &identity()).await;
     drop(objects);
     (served.await.unwrap(), outcome)
 }
@@ -285,7 +179,7 @@ async fn v8_only_a_brought_claim_that_is_not_known_is_looked_up() {
 
 #[tokio::test]
 async fn v7_a_placeholder_that_no_node_could_take_is_not_made() {
-    let made = planned(&stored()).claims().next().unwrap();
+    let made = planned(&stored()).unwrap()[0].claims().next().unwrap();
     let (requests, outcome) = honest(|cache| {
         know(cache, "a");
         let mut elsewhere = claim("b");
@@ -336,7 +230,7 @@ async fn p7_a_name_that_is_taken_keeps_no_other_placeholder_waiting() {
         set.metadata.name
     };
     let identity = identity();
-    let ensured = ensure(&cache, &objects, &identity, &placeholders);
+    let ensured = ensure(&cache, &objects, &identity);
     let (outcome, created) = tokio::join!(ensured, created);
     assert!(
         matches!(outcome, Err(Error::NameTaken { .. })),

@@ -5,14 +5,18 @@ use serde_json::Value;
 
 use coscheduler_core::admit::{Admission, RewrittenBinding, RewrittenSource, TaskAnnotation};
 use coscheduler_core::admit_run::{BoundClaim, ChildAdmission, ChildKind, ChildRun};
+use coscheduler_core::mode::IsolationScope;
 use coscheduler_core::params::Params;
 use coscheduler_core::pipeline_run::{OwnerReference, PipelineRun};
-use coscheduler_core::plan::{Action, Plan, Preview};
+use coscheduler_core::plan::{
+    Action, ClaimTemplateSpec, PlaceholderSpec, Plan, Preview, Reason, Separation,
+};
 use coscheduler_core::violation::Violation;
 
-use super::{checked, mode_to_wire, placeholder_spec_to_wire, required};
+use super::{checked, mode_to_wire, required};
 use crate::json;
 use crate::planner as wire;
+use crate::planner::binding::Source;
 
 /// A PipelineRun from the wire.
 ///
@@ -178,14 +182,16 @@ pub fn admission(message: wire::AdmitPipelineRunResponse) -> Admission {
         bindings: message
             .bindings
             .into_iter()
-            .map(|binding| RewrittenBinding {
-                workspace: binding.workspace,
-                source: match binding.volume_claim_template {
-                    Some(template) => {
-                        RewrittenSource::Template(Value::Object(json::from_struct(template)))
-                    }
-                    None => RewrittenSource::Claim(binding.claim_name),
-                },
+            .filter_map(|binding| {
+                Some(RewrittenBinding {
+                    workspace: binding.workspace,
+                    source: match binding.source? {
+                        Source::ClaimName(name) => RewrittenSource::Claim(name),
+                        Source::VolumeClaimTemplate(template) => {
+                            RewrittenSource::Template(Value::Object(json::from_struct(template)))
+                        }
+                    },
+                })
             })
             .collect(),
         remove_task_annotations: message
@@ -218,14 +224,7 @@ pub fn plan_to_wire(plan: &Plan) -> wire::Plan {
         placeholders,
         bindings: Vec::new(),
         annotations: std::collections::BTreeMap::new(),
-        reasons: plan
-            .reasons
-            .iter()
-            .map(|reason| wire::Reason {
-                code: reason.code.as_str().to_owned(),
-                message: reason.message.clone(),
-            })
-            .collect(),
+        reasons: plan.reasons.iter().map(reason_to_wire).collect(),
     }
 }
 
@@ -238,23 +237,61 @@ pub fn preview_to_wire(preview: Preview) -> wire::Plan {
     }
 }
 
+/// A reason for the wire.
+pub fn reason_to_wire(reason: &Reason) -> crate::reason::Reason {
+    crate::reason::Reason {
+        code: reason.code.as_str().to_owned(),
+        message: reason.message.clone(),
+    }
+}
+
 fn bindings_to_wire(bindings: Vec<RewrittenBinding>) -> Vec<wire::Binding> {
     bindings
         .into_iter()
-        .map(|binding| {
-            let (claim_name, volume_claim_template) = match binding.source {
-                RewrittenSource::Claim(claim_name) => (claim_name, None),
+        .map(|binding| wire::Binding {
+            workspace: binding.workspace,
+            source: Some(match binding.source {
+                RewrittenSource::Claim(name) => Source::ClaimName(name),
                 RewrittenSource::Template(template) => {
-                    (String::new(), Some(json::object_to_struct(&template)))
+                    Source::VolumeClaimTemplate(json::object_to_struct(&template))
                 }
-            };
-            wire::Binding {
-                workspace: binding.workspace,
-                claim_name,
-                volume_claim_template,
-            }
+            }),
         })
         .collect()
+}
+
+fn placeholder_spec_to_wire(spec: &PlaceholderSpec) -> wire::PlaceholderSpec {
+    let templates = |templates: &[ClaimTemplateSpec]| {
+        templates
+            .iter()
+            .map(|template| wire::ClaimTemplate {
+                name: template.name.to_string(),
+                workspace: template.workspace.clone(),
+                spec: Some(json::object_to_struct(&template.spec)),
+                labels: template.labels.clone(),
+                annotations: template.annotations.clone(),
+            })
+            .collect()
+    };
+    let separation = match spec.separation {
+        Separation::Spread => wire::Separation::Spread,
+        Separation::Isolate(IsolationScope::Cluster) => wire::Separation::IsolateCluster,
+        Separation::Isolate(IsolationScope::Namespace) => wire::Separation::IsolateNamespace,
+    };
+    wire::PlaceholderSpec {
+        name: spec.name.to_string(),
+        labels: spec.labels.clone(),
+        claim_templates: templates(&spec.claim_templates),
+        claim_names: spec.claim_names.clone(),
+        cpu: spec.cpu.clone(),
+        memory: spec.memory.clone(),
+        image: spec.image.clone(),
+        pod_template: (!spec.pod_template.is_empty()).then(|| json::to_struct(&spec.pod_template)),
+        service_account_name: spec.service_account_name.clone(),
+        single_pod_claims: templates(&spec.single_pod_claims),
+        unmounted_claim_names: spec.unmounted_claim_names.clone(),
+        separation: separation.into(),
+    }
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The placeholder's StatefulSet, built from a plan. Everything that could be wrong was refused before: building
+//! Builds the StatefulSet of a plan's placeholder. Everything that could be wrong was refused before: building
 //! cannot fail.
 //!
 //! Shape and labels: TEP-0135, "Placeholder pod + inter-pod affinity" and "Co-locating volumes" (P1, P3, P5, V1, V2, V8).

@@ -1,40 +1,33 @@
-//! How a placeholder is sent to other nodes (N2). Its StatefulSet's template is given a required node affinity to them, its pod is
+//! Patches of a placeholder's object, each with the record of what was done (N1, N2, N3).
+//!
+//! A placeholder is sent to other nodes so: its StatefulSet's template is given a required node affinity to them, its pod is
 //! deleted, and the StatefulSet makes it anew; once that is bound, the template becomes what it was. As pods are updated only
 //! `OnDelete`, no other pod is touched, and the scheduler decides between the nodes.
 
+use coscheduler_core::annotations::{MOVE, RECORD};
+use coscheduler_core::observed::{Move, Placeholder, Record};
 use coscheduler_core::volumes::{NodeRequirement, NodeTerm, Operator};
-use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{NodeAffinity, NodeSelector};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::{Value, json};
 
 use crate::scheduling::both;
 
-/// Annotation of a StatefulSet whose placeholder is being moved: to which nodes, and the node affinity that its template had.
-const MOVE: &str = "coscheduler.dev/move";
-
-/// Nodes that a placeholder is being moved to.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Move {
-    /// By name; at least one.
-    pub nodes: Vec<String>,
-    before: Value,
+/// The move under way.
+pub(super) fn under_way(metadata: &ObjectMeta) -> Option<Move> {
+    serde_json::from_str(metadata.annotations.as_ref()?.get(MOVE)?).ok()
 }
 
-/// The move that is under way; `None` where none is.
-pub fn under_way(set: &StatefulSet) -> Option<Move> {
-    let text = set.metadata.annotations.as_ref()?.get(MOVE)?;
-    let value: Value = serde_json::from_str(text).ok()?;
-    Some(Move {
-        nodes: serde_json::from_value(value.get("nodes")?.clone()).ok()?,
-        before: value.get("before")?.clone(),
-    })
+/// The merge patch that writes this record.
+pub fn record(own: &Placeholder, record: &Record) -> Value {
+    json!({"metadata": {"uid": own.object.uid, "annotations": {RECORD: text(record)}}})
 }
 
-/// The merge patch that sends the placeholder to these nodes, for exactly this version of its StatefulSet.
-pub fn begin(set: &StatefulSet, nodes: &[String]) -> Value {
-    let before = match under_way(set) {
-        Some(again) => again.before,
-        None => serde_json::to_value(affinity(set)).unwrap_or_default(),
+/// The merge patch that sends the placeholder to these nodes, for exactly this version of it.
+pub fn send(own: &Placeholder, record: &Record, nodes: &[String]) -> Value {
+    let before = match &own.moving {
+        Some(again) => again.before.clone(),
+        None => own.node_affinity.clone(),
     };
     // One term a node: a field is compared with one value.
     let terms: Vec<_> = nodes.iter().map(|node| term(node)).collect();
@@ -46,28 +39,15 @@ pub fn begin(set: &StatefulSet, nodes: &[String]) -> Value {
     affinity.required_during_scheduling_ignored_during_execution = Some(NodeSelector {
         node_selector_terms: both(&required.unwrap_or_default(), &terms),
     });
-    let annotation = json!({"nodes": nodes, "before": before}).to_string();
-    patch(set, Value::String(annotation), json!(affinity))
+    let nodes = nodes.to_vec();
+    let moving = serde_json::to_string(&Move { nodes, before }).unwrap_or_default();
+    patch(own, record, Value::String(moving), json!(affinity))
 }
 
-/// The merge patch that ends a move, wherever the placeholder is.
-pub fn end(set: &StatefulSet) -> Option<Value> {
-    let Move { before, .. } = under_way(set)?;
-    Some(patch(set, Value::Null, before))
-}
-
-/// Whether the StatefulSet's controller has seen it as it is: the next pod is made from the template of now.
-pub fn is_observed(set: &StatefulSet) -> bool {
-    let observed = set
-        .status
-        .as_ref()
-        .and_then(|status| status.observed_generation);
-    observed >= set.metadata.generation
-}
-
-fn affinity(set: &StatefulSet) -> Option<NodeAffinity> {
-    let pod = set.spec.as_ref()?.template.spec.as_ref()?;
-    pod.affinity.as_ref()?.node_affinity.clone()
+/// The merge patch that ends a move, wherever the placeholder is, for exactly this version of it.
+pub fn end(own: &Placeholder, record: &Record) -> Option<Value> {
+    let Move { before, .. } = own.moving.clone()?;
+    Some(patch(own, record, Value::Null, before))
 }
 
 fn term(node: &str) -> NodeTerm {
@@ -81,15 +61,19 @@ fn term(node: &str) -> NodeTerm {
     }
 }
 
-fn patch(set: &StatefulSet, annotation: Value, affinity: Value) -> Value {
+fn patch(own: &Placeholder, record: &Record, moving: Value, affinity: Value) -> Value {
     json!({
         "metadata": {
-            "uid": set.metadata.uid,
-            "resourceVersion": set.metadata.resource_version,
-            "annotations": {MOVE: annotation},
+            "uid": own.object.uid,
+            "resourceVersion": own.object.resource_version,
+            "annotations": {MOVE: moving, RECORD: text(record)},
         },
         "spec": {"template": {"spec": {"affinity": {"nodeAffinity": affinity}}}},
     })
+}
+
+fn text(record: &Record) -> String {
+    serde_json::to_string(record).unwrap_or_default()
 }
 
 #[cfg(test)]
