@@ -4,6 +4,7 @@
 
 mod pulse;
 mod requests;
+pub mod watch;
 
 use std::path::PathBuf;
 use std::time::Duration;
