@@ -7,7 +7,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use crate::plan::{Reason, ReasonCode};
+use crate::plan::Reason;
+use crate::reasons;
 use crate::volumes::{SeenClaim, reaches};
 
 /// A node, as far as it may turn pods away.
@@ -160,23 +161,10 @@ pub fn stranded(tolerations: &[Toleration], seen: &[SeenClaim], nodes: &[Node]) 
         })
         .collect();
     let causes = causes?;
-    let claims = claims.join(", ");
-    let message = match causes.split_first() {
-        None => format!(
-            "no node that is there reaches the volumes of claims {claims}; the run goes on once one does"
-        ),
-        Some((first, others)) => {
-            let more = match others.len() {
-                0 => String::new(),
-                more => format!(", and {more} more"),
-            };
-            format!(
-                "the volumes of claims {claims} are reached from nodes only that turn pods away ({first}{more}); the run goes \
-                 on once one of them takes pods again: uncordon it, or remove its taint"
-            )
-        }
-    };
-    Some(Reason::new(ReasonCode::ClaimsNotMovable, message))
+    Some(match causes.split_first() {
+        None => reasons::claims_out_of_reach(&claims),
+        Some((first, others)) => reasons::claims_not_movable(&claims, first, others.len()),
+    })
 }
 
 /// Why a pod with these tolerations does not belong on a node; `None` where it does. `node` is `None` where there is no node of

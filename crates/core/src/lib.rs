@@ -28,6 +28,7 @@ pub mod admit_run;
 pub mod evacuate;
 pub mod notices;
 pub mod plan;
+pub mod reasons;
 pub mod refusals;
 pub mod rescue;
 pub mod restore;

@@ -8,8 +8,8 @@ use serde_json::json;
 use crate::annotations::BLOCKED;
 use crate::names::hash;
 use crate::pipeline_run::PipelineRun;
-use crate::plan::{PlaceholderSpec, Reason, ReasonCode, for_one_pod, plan};
-use crate::violation::Violation;
+use crate::plan::{PlaceholderSpec, Reason, plan};
+use crate::reasons;
 use crate::volumes::{SeenClaim, Volumes, volumes};
 
 /// What the author of a run is told.
@@ -38,15 +38,10 @@ pub fn notices(run: &PipelineRun, claim: impl Fn(&str) -> Option<SeenClaim>) -> 
                 }
             }
         }
-        Err(violations) => notices.blocked = Some(invalid(&violations)),
+        Err(violations) => notices.blocked = Some(reasons::pipeline_run_invalid(&violations)),
     }
     notices.events.extend(notices.blocked.clone());
     notices
-}
-
-fn invalid(violations: &[Violation]) -> Reason {
-    let violations: Vec<_> = violations.iter().map(ToString::to_string).collect();
-    Reason::new(ReasonCode::PipelineRunInvalid, violations.join("; "))
 }
 
 /// The claims that somebody brought and that only one pod may use: a plan does not know them (V8).
@@ -54,23 +49,14 @@ fn of_volumes(spec: &PlaceholderSpec, volumes: &Volumes) -> Vec<Reason> {
     let named: BTreeSet<&String> = spec.claim_names.iter().collect();
     let unmounted = volumes.unmounted.iter().filter(|name| named.contains(name));
     unmounted
-        .map(|name| {
-            Reason::new(
-                ReasonCode::ClaimNotMounted,
-                for_one_pod(&format!("claim {name:?}")),
-            )
-        })
+        .map(|name| reasons::claim_not_mounted(name, None))
         .collect()
 }
 
 /// Why a placeholder waits: no node could take it (V7).
 pub fn out_of_reach(spec: &PlaceholderSpec, volumes: &Volumes) -> Option<Reason> {
     let conflict = volumes.conflict.as_ref()?;
-    let message = format!(
-        "{conflict}; placeholder {} waits until a node can",
-        spec.name
-    );
-    Some(Reason::new(ReasonCode::VolumeNodeAffinityConflict, message))
+    Some(reasons::volume_node_affinity_conflict(conflict, &spec.name))
 }
 
 impl Reason {

@@ -228,7 +228,7 @@ fn m2_a_task_run_with_more_than_one_claim_is_let_in_as_cancelled() {
         format!(
             "TaskRun build-compile uses 2 persistent volume claims (workspace \"source\": claim {source:?}, workspace \
              \"cache\": claim \"build-cache\", workspace \"modules\": claim \"build-cache\"), and coschedule mode workspaces \
-             allows a TaskRun one, so that it has one node to run on; use subPaths of one claim, or mode pipelineruns"
+             allows one. Use subPaths of one claim, or mode pipelineruns."
         )
     );
     assert_eq!(admission.set_annotations[TEKTON_AFFINITY_ASSISTANT], "");

@@ -183,13 +183,13 @@ fn n1_a_claim_that_cannot_follow_is_reported_while_its_nodes_turn_pods_away() {
     let cordoned = "(node-a: the node is cordoned)";
     check(&in_a, &[zone("a", true), zone("b", false)], Some(cordoned));
     check(&in_a, &[zone("a", false), zone("b", true)], None);
-    check(&in_a, &[zone("b", false)], Some("no node that is there"));
-    check(&in_a, &[Node::default()], Some("no node that is there"));
+    check(&in_a, &[zone("b", false)], Some("No node reaches"));
+    check(&in_a, &[Node::default()], Some("No node reaches"));
     let two = [zone("a", true), zone("a", false)];
     check(&in_a, &two, None);
     let not_b = claim(Operator::NotIn, &["b"]);
     check(&not_b, &[Node::default()], None);
-    check(&not_b, &[zone("b", false)], Some("no node that is there"));
+    check(&not_b, &[zone("b", false)], Some("No node reaches"));
     let movable = SeenClaim {
         name: "data".to_owned(),
         volume: Some(SeenVolume::default()),

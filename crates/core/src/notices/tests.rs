@@ -6,6 +6,7 @@ use crate::annotations::GROUP;
 use crate::config::Configuration;
 use crate::mode::Mode;
 use crate::pipeline_run::RunState;
+use crate::plan::ReasonCode;
 use crate::volumes::{NodeRequirement, NodeTerm, Operator, SeenVolume};
 use serde_json::{Value, json};
 

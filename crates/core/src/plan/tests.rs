@@ -257,7 +257,8 @@ fn v9_claims_whose_names_are_not_known_are_left_out_and_said() {
     );
     assert_eq!(
         reasons[1].message,
-        "workspace \"cache\" is bound to claim \"$(params.cache)\", whose name was not known when the run was created; it is left out"
+        "Workspace \"cache\" is bound to claim \"$(params.cache)\". Its name was not known when the run was created, so no \
+         placeholder mounts the claim."
     );
 }
 

@@ -6,7 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::room::{Lack, Obstacle, Room};
 use super::{Action, Contention, Decision, MOVES, isolated, ranked};
 use crate::evacuate::Node;
-use crate::plan::{Reason, ReasonCode};
+use crate::plan::Reason;
+use crate::reasons;
 
 /// Obstacles that a message tells of.
 const TOLD: usize = 3;
@@ -28,8 +29,7 @@ pub(super) fn report(contention: &Contention<'_>) -> Decision {
 fn no_node(contention: &Contention<'_>) -> Option<Reason> {
     let alone = |room: &Room| contention.pod.needs.counted_obstacle(&room.emptied());
     let obstacles = every_node(contention.rooms, alone)?;
-    let message = format!("no node takes {}: {obstacles}", pod(contention));
-    Some(Reason::new(ReasonCode::PodFitsNoNode, message))
+    Some(reasons::pod_fits_no_node(&pod(contention), &obstacles))
 }
 
 /// No node that takes the pod takes its placeholder as well, even if it is empty.
@@ -42,29 +42,20 @@ fn not_together(contention: &Contention<'_>) -> Option<Reason> {
     let together = |room: &Room| counted(contention, &room.emptied());
     let obstacles = every_node(&large, together)?;
     let by_claims = |room: &Room| matches!(together(room), Some(Obstacle::OutOfReach(_)));
-    let code = if large.iter().any(by_claims) {
-        ReasonCode::ClaimsNotMovable
+    let reason = if large.iter().any(by_claims) {
+        reasons::claims_tie_to_other_nodes
     } else {
-        ReasonCode::PodFitsNoNode
+        reasons::pod_fits_no_node_beside
     };
-    let message = format!(
-        "no node that takes {} takes placeholder {}, which it has to run beside: {obstacles}",
-        pod(contention),
-        contention.placeholder.name
-    );
-    Some(Reason::new(code, message))
+    let placeholder = &contention.placeholder.name;
+    Some(reason(&pod(contention), placeholder, &obstacles))
 }
 
 fn exhausted(contention: &Contention<'_>) -> Option<Reason> {
     let exhausted = contention.moves >= MOVES && !ranked(contention).is_empty();
     exhausted.then(|| {
-        let message = format!(
-            "node {} has no room for {}, and the placeholders of the run were moved {} times already",
-            contention.placeholder.node,
-            pod(contention),
-            contention.moves
-        );
-        Reason::new(ReasonCode::MovesExhausted, message)
+        let node = &contention.placeholder.node;
+        reasons::moves_exhausted(&pod(contention), node, contention.moves)
     })
 }
 
@@ -79,25 +70,11 @@ fn refused(contention: &Contention<'_>) -> Option<Reason> {
             isolated(placeholder, room).is_none() && counted(contention, room).is_none()
         }
     });
-    refused.then(|| {
-        let message = format!(
-            "the scheduler takes neither node {} for {} nor another one for it and placeholder {}, for reasons of its own: see \
-             the conditions of both pods",
-            placeholder.node,
-            pod(contention),
-            placeholder.name
-        );
-        Reason::new(ReasonCode::PodUnschedulable, message)
-    })
+    refused.then(|| reasons::pod_unschedulable(&pod(contention), &placeholder.name))
 }
 
 fn full(contention: &Contention<'_>) -> Reason {
-    let message = format!(
-        "every node that takes {} and placeholder {} is full, or kept by an isolated run; the run goes on once one has room",
-        pod(contention),
-        contention.placeholder.name
-    );
-    Reason::new(ReasonCode::NodesFull, message)
+    reasons::nodes_full(&pod(contention), &contention.placeholder.name)
 }
 
 /// Why a node does not take the placeholder and, beside it, the pod, whatever the scheduler has said.

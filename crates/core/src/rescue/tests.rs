@@ -3,6 +3,7 @@ use super::room::Keeping;
 use super::*;
 use crate::evacuate::{Node, Taint, Toleration};
 use crate::mode::IsolationScope;
+use crate::plan::ReasonCode;
 use crate::volumes::{NodeRequirement, NodeTerm, Operator, SeenClaim, SeenVolume};
 use proptest::prelude::*;
 
@@ -134,7 +135,12 @@ fn n2_a_pod_that_has_room_waits_for_the_scheduler_which_has_the_last_word() {
         case.pod.needs.refused = ["node-1".to_owned(), "node-2".to_owned()].into();
     });
     let code = ReasonCode::PodUnschedulable;
-    check(&everywhere, &Action::Report, code, "reasons of its own");
+    check(
+        &everywhere,
+        &Action::Report,
+        code,
+        "rejected every candidate node",
+    );
     let not_the_placeholder = case(&rooms, |case| {
         case.rooms[0] = room("node-1", 1000, 50);
         case.placeholder.needs.refused = ["node-2".to_owned()].into();
@@ -157,11 +163,11 @@ fn n2_the_runs_own_pods_are_waited_for_and_those_of_others_are_not() {
     let (wait, holds) = (Action::Wait, ReasonCode::RunHoldsRoom);
     let away = to(&["node-2"]);
     let moved = ReasonCode::PlaceholderMoved;
-    check(&resident(true, true, 1000), &wait, holds, "hold the room");
-    check(&resident(true, false, 1000), &wait, holds, "hold the room");
+    check(&resident(true, true, 1000), &wait, holds, "use the room");
+    check(&resident(true, false, 1000), &wait, holds, "use the room");
     // Their end would not help, but they are not left behind, nor are claims that are in use.
-    check(&resident(true, true, 900), &wait, holds, "stays for them");
-    check(&resident(false, true, 1000), &wait, holds, "stays for them");
+    check(&resident(true, true, 900), &wait, holds, "stays there");
+    check(&resident(false, true, 1000), &wait, holds, "stays there");
     check(&resident(true, false, 900), &away, moved, "");
     check(&resident(false, false, 1000), &away, moved, "");
 }
@@ -253,7 +259,7 @@ fn n2_the_number_of_pods_counts_where_nothing_is_asked_for() {
         ..Resident::default()
     }];
     let holds = ReasonCode::RunHoldsRoom;
-    check(&own, &Action::Wait, holds, "hold the room");
+    check(&own, &Action::Wait, holds, "use the room");
     // Overcommitted, and asked for nothing.
     let rooms = [full("node-1", 2)];
     check(
@@ -327,7 +333,8 @@ fn n2_a_pod_is_let_go_only_without_shared_claims_and_outside_isolation() {
         &too_large,
         &Action::Report,
         none,
-        "no node takes pod build-pod (cpu 64): the node has cpu 4, and 64 is asked for",
+        "No node takes pod build-pod (cpu 64): the node has cpu 4, and 64 is asked for. Change the task's requests or its \
+         podTemplate, or add a node that takes the pod.",
     );
 }
 
@@ -814,7 +821,7 @@ proptest! {
         prop_assert_eq!(told, decision.action != Action::Wait);
         if decision.action == Action::Report {
             let fits = fits_an_empty_node(&case.pod, &case.rooms);
-            let no_node = decision.reason.message.starts_with("no node takes");
+            let no_node = decision.reason.message.starts_with("No node takes");
             prop_assert_eq!(!fits, no_node, "{}", decision.reason.message);
         }
     }
