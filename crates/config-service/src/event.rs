@@ -1,12 +1,13 @@
-//! The Event on a ConfigMap that is not valid (M7): one for each version of it. Its name is made of that version, so that
-//! whichever replica is first writes it, and nobody does so twice.
+//! The Event on a ConfigMap that is not valid (M7), one for each version of it. The Event's name has that version, so that the
+//! first replica writes it and the others find it there.
 
 use std::time::Duration;
 
+use coscheduler_core::reasons::Severity;
+use coscheduler_kubernetes::events::{self, written};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::api::events::v1::Event;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use kube::Api;
 use kube::api::PostParams;
 use tokio::sync::watch;
@@ -17,11 +18,7 @@ use crate::state::{Ours, State};
 
 /// `reason` of the Event.
 const REASON: &str = "ConfigurationInvalid";
-/// `action` of the Event, like that of all of ours.
-const ACTION: &str = "Coschedule";
-/// The longest `note` that the API server takes, in bytes.
-const LONGEST_NOTE: usize = 1024;
-/// When to try again what failed.
+/// Delay after a failure.
 const RETRY: Duration = Duration::from_secs(5);
 
 /// Writes the Events about ConfigMap `namespace/name` for the life of the process.
@@ -34,16 +31,15 @@ pub(crate) async fn follow(
     loop {
         let event = {
             let state = states.borrow_and_update();
-            state
-                .read()
-                .and_then(|(ours, _)| event(&namespace, &name, ours, Timestamp::now()))
+            let read = state.read();
+            read.and_then(|(ours, _)| event(&namespace, &name, ours, Timestamp::now()))
         };
-        let failed = match event {
-            Some(event) => failed(events.create(&PostParams::default(), &event).await),
-            None => None,
+        let outcome = match event {
+            Some(event) => written(events.create(&PostParams::default(), &event).await),
+            None => Ok(()),
         };
-        if let Some(error) = failed {
-            warn!(%error, "failed to write an Event about the ConfigMap, will be tried again");
+        if let Err(error) = outcome {
+            warn!(%error, "failed to create an Event about the ConfigMap, will be tried again");
             tokio::time::sleep(RETRY).await;
         } else if states.changed().await.is_err() {
             return Ok(());
@@ -51,44 +47,27 @@ pub(crate) async fn follow(
     }
 }
 
-/// The Event is there where this replica, another one, or this one before its restart has made it.
-fn failed(created: kube::Result<Event>) -> Option<kube::Error> {
-    match created {
-        Ok(_) => None,
-        Err(kube::Error::Api(status)) if status.is_already_exists() => None,
-        Err(error) => Some(error),
-    }
-}
-
-/// What to say about the ConfigMap as it is now; `None` where nothing is wrong with it, or there is none to say it on.
+/// The Event about the ConfigMap as it is now; `None` where it is valid or absent.
 fn event(namespace: &str, name: &str, ours: &Ours, now: Timestamp) -> Option<Event> {
     let version = ours.now.as_ref().filter(|_| !ours.violations.is_empty())?;
-    let mut note = format!("{}: {}", verdict(ours), violations(ours));
-    note.truncate(note.floor_char_boundary(LONGEST_NOTE));
-    Some(Event {
-        metadata: ObjectMeta {
-            name: Some(format!("{name}.{}", version.resource_version)),
-            namespace: Some(namespace.to_owned()),
-            ..ObjectMeta::default()
-        },
-        action: Some(ACTION.to_owned()),
-        event_time: Some(MicroTime(now)),
-        note: Some(note),
-        reason: Some(REASON.to_owned()),
-        regarding: Some(ObjectReference {
-            api_version: Some("v1".to_owned()),
-            kind: Some("ConfigMap".to_owned()),
-            name: Some(name.to_owned()),
-            namespace: Some(namespace.to_owned()),
-            resource_version: Some(version.resource_version.clone()),
-            uid: Some(version.uid.clone()),
-            ..ObjectReference::default()
-        }),
-        reporting_controller: Some(format!("coscheduler.dev/{}", crate::SERVICE.name)),
-        reporting_instance: Some(crate::SERVICE.name.to_owned()),
-        type_: Some("Warning".to_owned()),
-        ..Event::default()
-    })
+    let regarding = ObjectReference {
+        api_version: Some("v1".to_owned()),
+        kind: Some("ConfigMap".to_owned()),
+        name: Some(name.to_owned()),
+        namespace: Some(namespace.to_owned()),
+        resource_version: Some(version.resource_version.clone()),
+        uid: Some(version.uid.clone()),
+        ..ObjectReference::default()
+    };
+    Some(events::event(
+        format!("{name}.{}", version.resource_version),
+        regarding,
+        Severity::Warning,
+        REASON,
+        &format!("{}: {}", verdict(ours), violations(ours)),
+        crate::SERVICE.name,
+        now,
+    ))
 }
 
 #[cfg(test)]
@@ -124,12 +103,6 @@ mod tests {
         );
         assert_eq!(made.regarding.unwrap().uid.as_deref(), Some("u"));
         assert_eq!(bad("8", "disabled"), None);
-    }
-
-    #[test]
-    fn m7_a_note_is_never_longer_than_the_api_server_takes() {
-        let note = bad("7", &"ä".repeat(4000)).unwrap().note.unwrap();
-        assert!(note.len() <= LONGEST_NOTE, "{}", note.len());
     }
 
     #[test]

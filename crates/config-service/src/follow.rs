@@ -5,14 +5,13 @@ use std::pin::pin;
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::runtime::WatchStreamExt as _;
-use kube::runtime::watcher::{self, Event, watcher};
+use kube::runtime::watcher::watch_object;
 use kube::{Api, Client};
 use tracing::warn;
 
 use crate::state::{Read, Version};
 
-/// Feeds every state of ConfigMap `namespace/name` into `apply`, `None` where there is none, the first one as soon as it is
-/// known.
+/// Hands every state of ConfigMap `namespace/name` to `apply`, `None` where there is none.
 pub(crate) async fn follow(
     client: Client,
     namespace: String,
@@ -20,16 +19,10 @@ pub(crate) async fn follow(
     apply: impl Fn(Option<Read>) + Send,
 ) -> anyhow::Result<()> {
     let api: Api<ConfigMap> = Api::namespaced(client, &namespace);
-    let config = watcher::Config::default().fields(&format!("metadata.name={name}"));
-    let mut listed = None;
-    let mut events = pin!(watcher(api, config).default_backoff());
-    while let Some(event) = events.next().await {
-        match event {
-            Ok(Event::Init) => listed = None,
-            Ok(Event::InitApply(map)) => listed = Some(map),
-            Ok(Event::InitDone) => apply(listed.take().map(read)),
-            Ok(Event::Apply(map)) => apply(Some(read(map))),
-            Ok(Event::Delete(_)) => apply(None),
+    let mut states = pin!(watch_object(api, &name).default_backoff());
+    while let Some(state) = states.next().await {
+        match state {
+            Ok(map) => apply(map.map(read)),
             Err(error) => {
                 warn!(namespace, config_map = name, %error, "watch failed, will be resumed");
             }

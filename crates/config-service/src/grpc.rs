@@ -1,4 +1,4 @@
-//! The wire side of the config service: requests in, answers out, nothing in between.
+//! The wire side of the config-service.
 
 use std::pin::Pin;
 
@@ -24,7 +24,7 @@ pub(crate) struct Config {
 }
 
 impl Config {
-    /// Serves the latest of `states`.
+    /// Serves the latest of these states.
     pub(crate) fn new(states: watch::Receiver<State>) -> Self {
         Self { states }
     }
@@ -68,11 +68,11 @@ fn not_read() -> Status {
     with_reason(
         Code::Unavailable,
         "CONFIG_NOT_READ",
-        "the ConfigMaps were not read yet",
+        "the config-service has not read the ConfigMaps yet",
     )
 }
 
-/// `None` until both ConfigMaps were read.
+/// `None` before both ConfigMaps were read.
 fn to_wire(state: &State) -> Option<ConfigStatus> {
     let (ours, tekton) = state.read()?;
     Some(ConfigStatus {

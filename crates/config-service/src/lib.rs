@@ -1,6 +1,6 @@
-//! The config service: turns one ConfigMap, and Tekton's own flag in another, into one validated, numbered configuration,
-//! and streams it to whoever watches. What the flags mean, `core` says; here is only which of the ConfigMaps' states is in
-//! force.
+//! The config-service: turns one ConfigMap, and Tekton's own flag in another, into one validated, numbered configuration,
+//! and streams it to its clients. `core` knows what the flags mean; this service decides which state of the ConfigMaps is
+//! in force.
 //!
 //! It reads exactly these two ConfigMaps and writes nothing but Events. A ConfigMap that is not valid changes nothing: the
 //! last valid configuration stays in force, and every answer, an Event, a metric and the log say what is wrong.
@@ -37,11 +37,11 @@ pub const SERVICE: Service = Service {
 /// Tekton's ConfigMap with its own flags.
 const TEKTON_CONFIG_MAP: &str = "feature-flags";
 
-/// Starts following the ConfigMaps and serving.
+/// Starts to follow the ConfigMaps and to serve.
 ///
 /// # Errors
 ///
-/// Where no Kubernetes client can be made or the gRPC address cannot be bound.
+/// No Kubernetes client can be made, or the gRPC address cannot be bound.
 pub async fn start(args: Args, process: Process) -> anyhow::Result<()> {
     let Args {
         namespace,
@@ -101,7 +101,7 @@ pub async fn start(args: Args, process: Process) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Changes what is known, and says so; who watches is told of real changes only.
+/// Changes the state and reports it. Watchers get real changes only.
 fn change(states: &watch::Sender<State>, report: &Report, change: impl FnOnce(&mut State)) {
     states.send_if_modified(|state| {
         let before = state.clone();

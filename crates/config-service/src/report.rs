@@ -1,4 +1,4 @@
-//! Says what has become of the configuration, in the log and in metrics.
+//! Reports changes of the configuration in the log and in metrics.
 
 use prometheus_client::metrics::gauge::Gauge;
 use tracing::{info, warn};
@@ -32,7 +32,7 @@ impl Report {
         }
     }
 
-    /// Says what is new in `now`. Nothing is known before both ConfigMaps were read.
+    /// Reports the differences between two states. There is nothing to report before both ConfigMaps were read.
     pub(crate) fn changed(&self, before: &State, now: &State) {
         let Some((ours, tekton)) = now.read() else {
             return;
@@ -49,7 +49,7 @@ impl Report {
                 resource_version = ours.resource_version,
                 configuration = ?ours.configuration,
                 tekton_coschedule = tekton.coschedule,
-                "this is in force"
+                "the configuration has changed"
             );
         }
         if before.warnings() != now.warnings() {
@@ -65,16 +65,16 @@ impl Report {
     }
 }
 
-/// What it means that our ConfigMap is not valid.
+/// The consequence of a ConfigMap that is not valid.
 pub(crate) fn verdict(ours: &Ours) -> String {
     let consequence = match ours.configuration {
-        Some(_) => "what was in force stays in force",
+        Some(_) => "the last valid configuration stays in force",
         None => "coscheduling is off",
     };
     format!("the ConfigMap is not valid; {consequence}")
 }
 
-/// What is wrong with our ConfigMap, in one line.
+/// The violations in our ConfigMap, in one line.
 pub(crate) fn violations(ours: &Ours) -> String {
     let violations: Vec<_> = ours.violations.iter().map(Violation::to_string).collect();
     violations.join("; ")

@@ -23,41 +23,41 @@ pub(crate) struct Version {
     pub resource_version: String,
 }
 
-/// The configuration in force, and what is wrong with the ConfigMaps as they are now.
+/// The configuration in force, and the problems of the ConfigMaps as they are now.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub(crate) struct State {
-    /// Ours; `None` until it, or its absence, was read.
+    /// Ours; `None` before it was read or found absent.
     ours: Option<Ours>,
-    /// Tekton's; `None` until it, or its absence, was read.
+    /// Tekton's; `None` before it was read or found absent.
     tekton: Option<Tekton>,
 }
 
-/// What comes of our ConfigMap.
+/// Our ConfigMap, evaluated.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Ours {
     /// The last valid configuration, without Tekton's flag.
     pub configuration: Option<Configuration>,
     /// The version that `configuration` was read from.
     pub resource_version: String,
-    /// The version that is there now; `None` where there is none.
+    /// The ConfigMap's version now; `None` where there is no ConfigMap.
     pub now: Option<Version>,
-    /// What is wrong with the ConfigMap now.
+    /// The violations in the ConfigMap now.
     pub violations: Vec<Violation>,
     warnings: Vec<String>,
 }
 
-/// What comes of Tekton's ConfigMap.
+/// Tekton's ConfigMap, evaluated.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Tekton {
     /// Its flag `coschedule` where that is not `disabled`.
     pub coschedule: Option<String>,
-    /// The version it was read from; empty where there was none yet.
+    /// The version that it was read from; empty where there never was one.
     pub resource_version: String,
     warnings: Vec<String>,
 }
 
 impl State {
-    /// Takes in our ConfigMap as it is now; `None` where there is none.
+    /// Takes over the state of our ConfigMap; `None` where there is none.
     pub(crate) fn apply(&mut self, name: &str, read: Option<Read>) {
         let ours = self.ours.get_or_insert_default();
         let checked = match &read {
@@ -80,9 +80,9 @@ impl State {
         }
     }
 
-    /// Takes in Tekton's ConfigMap as it is now; `None` where there is none. What it said last stays in force then, as it
-    /// does for Tekton itself. Where nothing was seen yet it is taken for Tekton's default: better to leave runs alone, and
-    /// say so, than to place pods that Tekton places too.
+    /// Takes over the state of Tekton's ConfigMap; `None` where there is none. Its last flag stays in force then, as it does
+    /// in Tekton. Before any was seen, Tekton's default counts: it is better to leave runs alone, and say so, than to place
+    /// pods that Tekton places too.
     pub(crate) fn apply_tekton(&mut self, name: &str, read: Option<Read>) {
         let tekton = self.tekton.get_or_insert_default();
         let mut warnings = Vec::new();
@@ -94,29 +94,29 @@ impl State {
             None if tekton.resource_version.is_empty() => {
                 tekton.coschedule = config::tekton_coschedule(&BTreeMap::new());
                 warnings.push(format!(
-                    "there is no ConfigMap {name}, so Tekton's default counts; where Tekton runs in another namespace, \
-                     --tekton-namespace has to name it"
+                    "there is no ConfigMap {name}, so Tekton's default counts; if Tekton runs in another namespace, name it \
+                     in --tekton-namespace"
                 ));
             }
             None => warnings.push(format!(
-                "ConfigMap {name} has gone; what it said last counts, as it does for Tekton"
+                "ConfigMap {name} has gone; its last flag still counts, as it does in Tekton"
             )),
         }
         if let Some(flag) = &tekton.coschedule {
             warnings.push(format!(
-                "new runs are left to Tekton, whose own flag coschedule is {flag:?}; set it to \"disabled\" in ConfigMap \
-                 {name}"
+                "new runs are left to Tekton, because its own flag coschedule is {flag:?}; set it to \"disabled\" in \
+                 ConfigMap {name}"
             ));
         }
         tekton.warnings = warnings;
     }
 
-    /// What comes of both; `None` until both were read.
+    /// Both, evaluated; `None` before both were read.
     pub(crate) fn read(&self) -> Option<(&Ours, &Tekton)> {
         self.ours.as_ref().zip(self.tekton.as_ref())
     }
 
-    /// When the configuration became what it is, the same in every replica; 0 where there is none.
+    /// Grows with every change of the configuration, and is the same in every replica; 0 where there is none.
     pub(crate) fn generation(&self) -> i64 {
         let Some((ours, tekton)) = self.read() else {
             return 0;
@@ -126,7 +126,7 @@ impl State {
         ours.configuration.as_ref().map_or(0, |_| latest)
     }
 
-    /// What is allowed but probably not meant.
+    /// Settings that are allowed, but probably not meant.
     pub(crate) fn warnings(&self) -> Vec<String> {
         let ours = self.ours.iter().flat_map(|ours| &ours.warnings);
         let tekton = self.tekton.iter().flat_map(|tekton| &tekton.warnings);
