@@ -6,7 +6,6 @@ use std::time::Duration;
 use coscheduler_core::reasons::Severity;
 use coscheduler_kubernetes::events::{self, written};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::api::events::v1::Event;
 use kube::Api;
 use kube::api::PostParams;
@@ -21,18 +20,16 @@ const REASON: &str = "ConfigurationInvalid";
 /// Delay after a failure.
 const RETRY: Duration = Duration::from_secs(5);
 
-/// Writes the Events about ConfigMap `namespace/name` for the life of the process.
+/// Writes the Events about our ConfigMap for the life of the process.
 pub(crate) async fn follow(
     events: Api<Event>,
-    namespace: String,
-    name: String,
     mut states: watch::Receiver<State>,
 ) -> anyhow::Result<()> {
     loop {
         let event = {
             let state = states.borrow_and_update();
             let read = state.read();
-            read.and_then(|(ours, _)| event(&namespace, &name, ours, Timestamp::now()))
+            read.and_then(|(ours, _)| event(ours, Timestamp::now()))
         };
         let outcome = match event {
             Some(event) => written(events.create(&PostParams::default(), &event).await),
@@ -48,19 +45,14 @@ pub(crate) async fn follow(
 }
 
 /// The Event about the ConfigMap as it is now; `None` where it is valid or absent.
-fn event(namespace: &str, name: &str, ours: &Ours, now: Timestamp) -> Option<Event> {
-    let version = ours.now.as_ref().filter(|_| !ours.violations.is_empty())?;
-    let regarding = ObjectReference {
-        api_version: Some("v1".to_owned()),
-        kind: Some("ConfigMap".to_owned()),
-        name: Some(name.to_owned()),
-        namespace: Some(namespace.to_owned()),
-        resource_version: Some(version.resource_version.clone()),
-        uid: Some(version.uid.clone()),
-        ..ObjectReference::default()
-    };
+fn event(ours: &Ours, now: Timestamp) -> Option<Event> {
+    let regarding = ours.now.clone().filter(|_| !ours.violations.is_empty())?;
+    let (name, version) = (
+        regarding.name.as_deref()?,
+        regarding.resource_version.as_deref()?,
+    );
     Some(events::event(
-        format!("{name}.{}", version.resource_version),
+        format!("{name}.{version}"),
         regarding,
         Severity::Warning,
         REASON,
@@ -73,22 +65,25 @@ fn event(namespace: &str, name: &str, ours: &Ours, now: Timestamp) -> Option<Eve
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::state::{Read, Version};
+    use k8s_openapi::api::core::v1::ConfigMap;
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
     fn bad(resource_version: &str, value: &str) -> Option<Event> {
         let mut state = State::default();
         state.apply_tekton("t", None);
-        state.apply(
-            "c",
-            Some(Read {
-                data: [("coschedule".to_owned(), value.to_owned())].into(),
-                version: Version {
-                    uid: "u".to_owned(),
-                    resource_version: resource_version.to_owned(),
-                },
-            }),
-        );
-        event("ns", "c", state.read().unwrap().0, Timestamp::UNIX_EPOCH)
+        let map = ConfigMap {
+            metadata: ObjectMeta {
+                namespace: Some("ns".to_owned()),
+                name: Some("c".to_owned()),
+                uid: Some("u".to_owned()),
+                resource_version: Some(resource_version.to_owned()),
+                ..ObjectMeta::default()
+            },
+            data: Some([("coschedule".to_owned(), value.to_owned())].into()),
+            ..ConfigMap::default()
+        };
+        state.apply("c", Some(map));
+        event(state.read().unwrap().0, Timestamp::UNIX_EPOCH)
     }
 
     #[test]
@@ -101,7 +96,10 @@ mod tests {
             note.contains("coscheduling is off") && note.contains("sideways"),
             "{note}"
         );
-        assert_eq!(made.regarding.unwrap().uid.as_deref(), Some("u"));
+        let regarding = made.regarding.unwrap();
+        assert_eq!(regarding.kind.as_deref(), Some("ConfigMap"));
+        assert_eq!(regarding.namespace.as_deref(), Some("ns"));
+        assert_eq!(regarding.uid.as_deref(), Some("u"));
         assert_eq!(bad("8", "disabled"), None);
     }
 
@@ -111,6 +109,6 @@ mod tests {
         state.apply_tekton("t", None);
         state.apply("c", None);
         let (ours, _) = state.read().unwrap();
-        assert_eq!(event("ns", "c", ours, Timestamp::UNIX_EPOCH), None);
+        assert_eq!(event(ours, Timestamp::UNIX_EPOCH), None);
     }
 }

@@ -4,27 +4,11 @@ use std::collections::BTreeMap;
 
 use coscheduler_core::config::{self, Configuration, version_number};
 use coscheduler_core::violation::Violation;
-
-/// A ConfigMap as it was read.
-#[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub(crate) struct Read {
-    /// `data`.
-    pub data: BTreeMap<String, String>,
-    /// Which ConfigMap, and which version of it.
-    pub version: Version,
-}
-
-/// A version of a ConfigMap.
-#[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub(crate) struct Version {
-    /// `metadata.uid`.
-    pub uid: String,
-    /// `metadata.resourceVersion`.
-    pub resource_version: String,
-}
+use k8s_openapi::api::core::v1::{ConfigMap, ObjectReference};
+use kube::{Resource as _, ResourceExt as _};
 
 /// The configuration in force, and the problems of the ConfigMaps as they are now.
-#[derive(Clone, Debug, Default, Eq, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct State {
     /// Ours; `None` before it was read or found absent.
     ours: Option<Ours>,
@@ -33,21 +17,21 @@ pub(crate) struct State {
 }
 
 /// Our ConfigMap, evaluated.
-#[derive(Clone, Debug, Default, Eq, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Ours {
     /// The last valid configuration, without Tekton's flag.
     pub configuration: Option<Configuration>,
     /// The version that `configuration` was read from.
     pub resource_version: String,
-    /// The ConfigMap's version now; `None` where there is no ConfigMap.
-    pub now: Option<Version>,
+    /// The ConfigMap and its version now; `None` where there is none.
+    pub now: Option<ObjectReference>,
     /// The violations in the ConfigMap now.
     pub violations: Vec<Violation>,
     warnings: Vec<String>,
 }
 
 /// Tekton's ConfigMap, evaluated.
-#[derive(Clone, Debug, Default, Eq, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Tekton {
     /// Its flag `coschedule` where that is not `disabled`.
     pub coschedule: Option<String>,
@@ -58,18 +42,21 @@ pub(crate) struct Tekton {
 
 impl State {
     /// Takes over the state of our ConfigMap; `None` where there is none.
-    pub(crate) fn apply(&mut self, name: &str, read: Option<Read>) {
+    pub(crate) fn apply(&mut self, name: &str, map: Option<ConfigMap>) {
         let ours = self.ours.get_or_insert_default();
-        let checked = match &read {
-            Some(read) => config::check(&read.data),
+        let version = map.as_ref().and_then(|map| map.resource_version());
+        ours.now = map.as_ref().map(|map| ObjectReference {
+            resource_version: version.clone(),
+            ..map.object_ref(&())
+        });
+        let checked = match map {
+            Some(map) => config::check(&map.data.unwrap_or_default()),
             None => Err(vec![Violation::new(name, "there is no such ConfigMap")]),
         };
-        ours.now = read.map(|read| read.version);
         match checked {
             Ok(checked) => {
                 ours.configuration = Some(checked.configuration);
-                let now = ours.now.clone().unwrap_or_default();
-                ours.resource_version = now.resource_version;
+                ours.resource_version = version.unwrap_or_default();
                 ours.violations = Vec::new();
                 ours.warnings = checked.warnings;
             }
@@ -83,13 +70,13 @@ impl State {
     /// Takes over the state of Tekton's ConfigMap; `None` where there is none. Its last flag stays in force then, as it does
     /// in Tekton. Before any was seen, Tekton's default counts: it is better to leave runs alone, and say so, than to place
     /// pods that Tekton places too.
-    pub(crate) fn apply_tekton(&mut self, name: &str, read: Option<Read>) {
+    pub(crate) fn apply_tekton(&mut self, name: &str, map: Option<ConfigMap>) {
         let tekton = self.tekton.get_or_insert_default();
         let mut warnings = Vec::new();
-        match read {
-            Some(read) => {
-                tekton.coschedule = config::tekton_coschedule(&read.data);
-                tekton.resource_version = read.version.resource_version;
+        match map {
+            Some(map) => {
+                tekton.resource_version = map.resource_version().unwrap_or_default();
+                tekton.coschedule = config::tekton_coschedule(&map.data.unwrap_or_default());
             }
             None if tekton.resource_version.is_empty() => {
                 tekton.coschedule = config::tekton_coschedule(&BTreeMap::new());
@@ -141,14 +128,13 @@ mod tests {
 
     const TEKTON: &str = "tekton-pipelines/feature-flags";
 
-    fn read(mode: &str, resource_version: &str) -> Option<Read> {
-        Some(Read {
-            data: [("coschedule".to_owned(), mode.to_owned())].into(),
-            version: Version {
-                uid: "u".to_owned(),
-                resource_version: resource_version.to_owned(),
-            },
-        })
+    fn read(mode: &str, resource_version: &str) -> Option<ConfigMap> {
+        let mut map = ConfigMap {
+            data: Some([("coschedule".to_owned(), mode.to_owned())].into()),
+            ..ConfigMap::default()
+        };
+        map.metadata.resource_version = Some(resource_version.to_owned());
+        Some(map)
     }
 
     fn ours(state: &State) -> &Ours {
@@ -173,7 +159,8 @@ mod tests {
             Mode::PipelineRuns
         );
         assert_eq!(ours(&state).violations[0].field, "coschedule");
-        assert_eq!(ours(&state).now.as_ref().unwrap().resource_version, "3");
+        let now = ours(&state).now.as_ref().unwrap();
+        assert_eq!(now.resource_version.as_deref(), Some("3"));
         state.apply("c", read("disabled", "4"));
         assert_eq!(
             (state.generation(), ours(&state).resource_version.as_str()),
