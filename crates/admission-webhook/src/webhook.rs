@@ -1,5 +1,6 @@
 //! The wire side of the webhook: an admission review in, a question to the planner, an admission review out.
 
+use std::fmt::Display;
 use std::time::{Duration, Instant};
 
 use axum::extract::{Query, State};
@@ -12,11 +13,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::core::DynamicObject;
 use kube::core::admission::{AdmissionRequest, AdmissionResponse, AdmissionReview, Operation};
 use serde::Deserialize;
-use serde_json::Value;
 use tonic::{Code, Status};
 use tracing::{Span, error, info};
 
-use coscheduler_kubernetes::admission::Mutation;
 use coscheduler_proto::convert;
 use coscheduler_proto::error::violations;
 use coscheduler_proto::planner::planner_service_client::PlannerServiceClient;
@@ -25,7 +24,7 @@ use coscheduler_runtime::trace;
 
 use crate::events::Events;
 use crate::observe::{Answered, Outcome, Reviews, observe};
-use crate::surroundings::{Surroundings, Unknown};
+use crate::surroundings::Surroundings;
 use crate::{config_map, review};
 
 /// The API server's default timeout for a webhook.
@@ -131,12 +130,12 @@ impl Webhook {
             .await;
         let admission = match answer {
             Ok(answer) => convert::admission(answer.into_inner()),
-            Err(status) => return unplanned(request, &status),
+            Err(status) => return not_admitted(request, &status),
         };
         let traceparent = trace::traceparent(&Span::current());
         let mutation = review::pipeline_run_mutation(request, &admission, traceparent);
         let warnings = admission.warnings.into_iter().chain(warning).collect();
-        admitted(request, &object, &mutation, warnings)
+        review::admitted(request, &object, &mutation, warnings).map_err(unavailable)
     }
 
     async fn run(&self, request: &Request, until: Instant) -> Result<AdmissionResponse, Failure> {
@@ -154,13 +153,14 @@ impl Webhook {
         let mut planner = self.planner.clone();
         let admission = match planner.admit_run(call(question, left(until))).await {
             Ok(answer) => convert::child_admission(answer.into_inner()),
-            Err(status) => return unplanned(request, &status),
+            Err(status) => return not_admitted(request, &status),
         };
         if let Some(notice) = review::notice(request, controller, &admission) {
             self.events.send(notice);
         }
         let (object, mutation) = (review::object(request), review::run_mutation(&admission));
-        admitted(request, &object, &mutation, admission.warnings)
+        let admitted = review::admitted(request, &object, &mutation, admission.warnings);
+        admitted.map_err(unavailable)
     }
 }
 
@@ -187,30 +187,19 @@ fn left(until: Instant) -> Duration {
     until.saturating_duration_since(Instant::now())
 }
 
-fn unavailable(unknown: Unknown) -> Failure {
-    (StatusCode::SERVICE_UNAVAILABLE, unknown.to_string())
+fn unavailable(error: impl Display) -> Failure {
+    (StatusCode::SERVICE_UNAVAILABLE, error.to_string())
 }
 
-/// The answer where the planner has no admission: it refuses the object, or it failed.
-fn unplanned(request: &Request, status: &Status) -> Result<AdmissionResponse, Failure> {
+/// The answer where the planner did not admit the object: it refused it, or it failed.
+fn not_admitted(request: &Request, status: &Status) -> Result<AdmissionResponse, Failure> {
     if status.code() == Code::InvalidArgument {
         return Ok(review::refused(request, &violations(status)));
     }
     let (code, message) = (status.code(), status.message());
-    let message = format!("the affinity-planner answered {code:?}: {message}");
-    Err((StatusCode::SERVICE_UNAVAILABLE, message))
-}
-
-fn admitted(
-    request: &Request,
-    object: &Value,
-    mutation: &Mutation,
-    warnings: Vec<String>,
-) -> Result<AdmissionResponse, Failure> {
-    review::admitted(request, object, mutation, warnings).map_err(|error| {
-        let message = format!("failed to write the patch: {error}");
-        (StatusCode::SERVICE_UNAVAILABLE, message)
-    })
+    Err(unavailable(format_args!(
+        "the affinity-planner answered {code:?}: {message}"
+    )))
 }
 
 /// The response on the wire, with its outcome in the log and for [`observe`].

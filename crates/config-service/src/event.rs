@@ -12,7 +12,7 @@ use kube::api::PostParams;
 use tokio::sync::watch;
 use tracing::warn;
 
-use crate::report::{verdict, violations};
+use crate::report::problem;
 use crate::state::{Ours, State};
 
 /// `reason` of the Event.
@@ -46,7 +46,7 @@ pub(crate) async fn follow(
 
 /// The Event about the ConfigMap as it is now; `None` where it is valid or absent.
 fn event(ours: &Ours, now: Timestamp) -> Option<Event> {
-    let regarding = ours.now.clone().filter(|_| !ours.violations.is_empty())?;
+    let (regarding, note) = (ours.now.clone()?, problem(ours)?);
     let (name, version) = (
         regarding.name.as_deref()?,
         regarding.resource_version.as_deref()?,
@@ -56,7 +56,7 @@ fn event(ours: &Ours, now: Timestamp) -> Option<Event> {
         regarding,
         Severity::Warning,
         REASON,
-        &format!("{}: {}", verdict(ours), violations(ours)),
+        &note,
         crate::SERVICE.name,
         now,
     ))

@@ -57,25 +57,22 @@ impl Report {
                 warn!("{warning}");
             }
         }
-        if ours_before.map(|ours| &ours.violations) != Some(&ours.violations)
-            && !ours.violations.is_empty()
-        {
-            warn!(violations = violations(ours), "{}", verdict(ours));
+        let known = ours_before.and_then(problem);
+        if let Some(problem) = problem(ours).filter(|problem| known.as_ref() != Some(problem)) {
+            warn!("{problem}");
         }
     }
 }
 
-/// The consequence of a ConfigMap that is not valid.
-pub(crate) fn verdict(ours: &Ours) -> String {
+/// The violations in our ConfigMap and their consequence; `None` where it is valid.
+pub(crate) fn problem(ours: &Ours) -> Option<String> {
+    let violations: Vec<_> = ours.violations.iter().map(Violation::to_string).collect();
     let consequence = match ours.configuration {
         Some(_) => "the last valid configuration stays in force",
         None => "coscheduling is off",
     };
-    format!("the ConfigMap is not valid; {consequence}")
-}
-
-/// The violations in our ConfigMap, in one line.
-pub(crate) fn violations(ours: &Ours) -> String {
-    let violations: Vec<_> = ours.violations.iter().map(Violation::to_string).collect();
-    violations.join("; ")
+    let violations = (!violations.is_empty()).then(|| violations.join("; "))?;
+    Some(format!(
+        "the ConfigMap is not valid; {consequence}: {violations}"
+    ))
 }
