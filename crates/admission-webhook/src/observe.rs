@@ -124,15 +124,12 @@ pub(crate) async fn observe(
     let unread = Answered::new("", Outcome::Failed);
     let Answered { kind, outcome } = response.extensions().get().cloned().unwrap_or(unread);
 
-    let outcome_label = outcome.label();
-    span.record("kind", kind).record("outcome", outcome_label);
     if outcome == Outcome::Failed {
         span.record("otel.status_code", "ERROR");
     }
-    let labels = OutcomeLabels {
-        kind,
-        outcome: outcome_label,
-    };
+    let outcome = outcome.label();
+    span.record("kind", kind).record("outcome", outcome);
+    let labels = OutcomeLabels { kind, outcome };
     reviews.reviews.get_or_create(&labels).inc();
     let seconds = reviews.seconds.get_or_create(&KindLabels { kind });
     seconds.observe(began.elapsed().as_secs_f64());

@@ -95,10 +95,10 @@ pub(crate) fn notice(
 /// one, so that later spans about the run can join it.
 pub(crate) fn pipeline_run_mutation(
     request: &AdmissionRequest<DynamicObject>,
-    admission: &Admission,
+    admission: Admission,
     traceparent: Option<String>,
 ) -> Mutation {
-    let mut set_annotations = admission.set_annotations.clone();
+    let mut set_annotations = admission.set_annotations;
     let coscheduled = set_annotations.contains_key(annotations::MODE);
     if let Some(traceparent) = traceparent
         && coscheduled
@@ -108,34 +108,25 @@ pub(crate) fn pipeline_run_mutation(
     }
     Mutation {
         set_annotations,
-        remove_annotations: admission.remove_annotations.clone(),
-        remove_task_annotations: admission
-            .remove_task_annotations
-            .iter()
-            .map(|annotation| (annotation.index, annotation.key.clone()))
+        remove_annotations: admission.remove_annotations,
+        remove_task_annotations: (admission.remove_task_annotations.into_iter())
+            .map(|annotation| (annotation.index, annotation.key))
             .collect(),
-        bindings: admission
-            .bindings
-            .iter()
-            .map(|binding| (binding.workspace.clone(), binding.source.clone()))
+        bindings: (admission.bindings.into_iter())
+            .map(|binding| (binding.workspace, binding.source))
             .collect(),
         cancel: None,
     }
 }
 
 /// The planner's changes of a TaskRun or CustomRun.
-pub(crate) fn run_mutation(admission: &ChildAdmission) -> Mutation {
+pub(crate) fn run_mutation(admission: ChildAdmission) -> Mutation {
     Mutation {
-        set_annotations: admission.set_annotations.clone(),
-        remove_annotations: admission.remove_annotations.clone(),
-        cancel: admission.cancel.clone(),
-        bindings: admission
-            .bindings
-            .iter()
-            .map(|bound| {
-                let source = RewrittenSource::Claim(bound.claim_name.clone());
-                (bound.workspace.clone(), source)
-            })
+        set_annotations: admission.set_annotations,
+        remove_annotations: admission.remove_annotations,
+        cancel: admission.cancel,
+        bindings: (admission.bindings.into_iter())
+            .map(|bound| (bound.workspace, RewrittenSource::Claim(bound.claim_name)))
             .collect(),
         ..Mutation::default()
     }

@@ -1,6 +1,7 @@
 //! The wire side of the webhook: an admission review in, a question to the planner, an admission review out.
 
 use std::fmt::Display;
+use std::mem::take;
 use std::time::{Duration, Instant};
 
 use axum::extract::{Query, State};
@@ -128,13 +129,14 @@ impl Webhook {
         let answer = planner
             .admit_pipeline_run(call(question, left(until)))
             .await;
-        let admission = match answer {
+        let mut admission = match answer {
             Ok(answer) => convert::admission(answer.into_inner()),
             Err(status) => return not_admitted(request, &status),
         };
+        let mut warnings = take(&mut admission.warnings);
+        warnings.extend(warning);
         let traceparent = trace::traceparent(&Span::current());
-        let mutation = review::pipeline_run_mutation(request, &admission, traceparent);
-        let warnings = admission.warnings.into_iter().chain(warning).collect();
+        let mutation = review::pipeline_run_mutation(request, admission, traceparent);
         review::admitted(request, &object, &mutation, warnings).map_err(unavailable)
     }
 
@@ -151,16 +153,16 @@ impl Webhook {
         run.owner_group = owner_group.await.map_err(unavailable)?;
         let question = convert::child_run_to_wire(run);
         let mut planner = self.planner.clone();
-        let admission = match planner.admit_run(call(question, left(until))).await {
+        let mut admission = match planner.admit_run(call(question, left(until))).await {
             Ok(answer) => convert::child_admission(answer.into_inner()),
             Err(status) => return not_admitted(request, &status),
         };
         if let Some(notice) = review::notice(request, controller, &admission) {
             self.events.send(notice);
         }
-        let (object, mutation) = (review::object(request), review::run_mutation(&admission));
-        let admitted = review::admitted(request, &object, &mutation, admission.warnings);
-        admitted.map_err(unavailable)
+        let (object, warnings) = (review::object(request), take(&mut admission.warnings));
+        let mutation = review::run_mutation(admission);
+        review::admitted(request, &object, &mutation, warnings).map_err(unavailable)
     }
 }
 

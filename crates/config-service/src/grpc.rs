@@ -68,7 +68,7 @@ fn not_read() -> Status {
     with_reason(
         Code::Unavailable,
         "CONFIG_NOT_READ",
-        "the config-service has not read the ConfigMaps yet",
+        "the ConfigMaps were not read yet",
     )
 }
 
