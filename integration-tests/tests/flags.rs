@@ -452,7 +452,7 @@ fn m7_what_is_bad_and_slips_past_changes_nothing_and_is_said_everywhere() -> Out
             );
             let log = std::fs::read_to_string(services.log(Service::ConfigService.replica(2)))?;
             assert!(
-                log.contains("is not valid; what was in force stays in force")
+                log.contains("is not valid; the last valid configuration stays in force")
                     && log.contains("sideways")
             );
             let [event] = events(scene, 1).await?.try_into().unwrap();

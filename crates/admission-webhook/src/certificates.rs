@@ -2,11 +2,12 @@
 //! share, writes them into the `caBundle` of the webhook configurations, and replaces them in time. It needs no certificate
 //! manager, and never reads or writes another Secret or configuration. `docs/decisions/webhook-certificates.md` says why.
 //!
-//! `state` decides, `issue` makes certificates, `keeper` carries it out, `serving` answers handshakes.
+//! `state` decides, `issue` makes certificates, `keeper` carries it out by patches of `object`s, `serving` answers handshakes.
 
 mod issue;
 mod keeper;
 mod material;
+mod object;
 mod serving;
 mod state;
 #[cfg(test)]
@@ -26,6 +27,7 @@ use rustls::ServerConfig;
 use tokio::sync::watch;
 
 use keeper::{Keeper, Objects};
+use object::Object;
 use state::Wanted;
 
 /// The flags about certificates.
@@ -114,14 +116,15 @@ pub(crate) fn start(
     check(&wanted)?;
     let (sender, receiver) = watch::channel(None);
     let tls = serving::config(receiver)?;
-    let mutating = ApiResource::erase::<MutatingWebhookConfiguration>(&());
-    let validating = ApiResource::erase::<ValidatingWebhookConfiguration>(&());
+    let secrets = Api::namespaced(client.clone(), &certificate_secret_namespace);
+    let configuration = |kind| {
+        let api = Api::all_with(client.clone(), &kind);
+        Object::new(api, &webhook_configuration)
+    };
     let objects = Objects {
-        secrets: Api::namespaced(client.clone(), &certificate_secret_namespace),
-        secret: certificate_secret,
-        mutating: Api::all_with(client.clone(), &mutating),
-        validating: Api::all_with(client, &validating),
-        configuration: webhook_configuration,
+        secret: Object::new(secrets, &certificate_secret),
+        mutating: configuration(ApiResource::erase::<MutatingWebhookConfiguration>(&())),
+        validating: configuration(ApiResource::erase::<ValidatingWebhookConfiguration>(&())),
     };
     let keeper = Keeper::new(objects, wanted, sender, process);
     process.spawn("look after the certificates", keeper.run());

@@ -1,63 +1,48 @@
-//! Carries out the decisions of [`super::state`]: watches the Secret and the webhook configurations, patches them, and hands
-//! the certificate to the TLS side. Any number of replicas may do so at once: a patch names the `resourceVersion` that the
-//! replica has seen, so the API server takes the first of two.
+//! Carries out the decisions of [`super::state`]: follows the Secret and the webhook configurations, patches them, and hands
+//! the certificate to the TLS side. Any number of replicas may do so at once: of two patches of one version, the API server
+//! takes the first.
 
-use std::fmt::Debug;
-use std::future::ready;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
 use coscheduler_runtime::{Condition, Process};
 use futures::StreamExt as _;
-use futures::stream::{BoxStream, select_all};
+use futures::stream::select_all;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
-use kube::api::{Patch, PatchParams};
+use kube::ResourceExt as _;
+use kube::api::Patch;
 use kube::core::DynamicObject;
-use kube::runtime::WatchStreamExt as _;
-use kube::runtime::watcher::watch_object;
-use kube::{Api, Resource, ResourceExt};
 use prometheus_client::metrics::gauge::Gauge;
 use rustls::sign::CertifiedKey;
-use serde::de::DeserializeOwned;
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::sync::watch;
-use tracing::{debug, info, warn};
+use tracing::{info, warn};
 
 use super::material::{Certificate, Material};
-use super::state::{self, Change, Serve, Served, Trust, Wanted};
+use super::object::Object;
+use super::state::{self, Change, Next, Serve, Served, Trust, Wanted};
 use super::{issue, serving};
 
-const FIELD_MANAGER: &str = "admission-webhook";
-/// For one write.
-const TIMEOUT: Duration = Duration::from_secs(10);
 /// Delay after a failure.
 const RETRY: Duration = Duration::from_secs(2);
 /// The longest delay, since somebody may set the clock forward.
 const LATEST: Duration = Duration::from_secs(600);
 
-/// The three objects that the keeper reads and patches.
+/// The objects that the keeper follows and patches.
 pub(super) struct Objects {
-    pub(super) secrets: Api<Secret>,
-    pub(super) secret: String,
-    /// MutatingWebhookConfigurations.
-    pub(super) mutating: Api<DynamicObject>,
-    /// ValidatingWebhookConfigurations. The one of ours checks the ConfigMap. It gets the same `caBundle`, but nothing waits
-    /// for it: without it the API server admits the ConfigMap unchecked.
-    pub(super) validating: Api<DynamicObject>,
-    /// The name of both webhook configurations.
-    pub(super) configuration: String,
+    pub(super) secret: Object<Secret>,
+    pub(super) mutating: Object<DynamicObject>,
+    /// Checks the ConfigMap. It gets the same `caBundle`, but nothing waits for it: without it the API server admits the
+    /// ConfigMap unchecked.
+    pub(super) validating: Object<DynamicObject>,
 }
 
 /// Looks after the certificates.
 pub(super) struct Keeper {
     objects: Objects,
     wanted: Wanted,
-    /// `None` before the first look, `Some(None)` where there is no such object.
-    secret: Option<Option<Secret>>,
-    mutating: Option<Option<DynamicObject>>,
-    validating: Option<DynamicObject>,
     trust: Trust,
     served: Option<Served>,
     tls: watch::Sender<Option<Arc<CertifiedKey>>>,
@@ -65,7 +50,7 @@ pub(super) struct Keeper {
     expiry: Gauge,
 }
 
-/// A state of one of the objects; `None` where there is no such object.
+/// A new state of one of the objects.
 enum Seen {
     Secret(Option<Secret>),
     Mutating(Option<DynamicObject>),
@@ -83,9 +68,6 @@ impl Keeper {
         Self {
             objects,
             wanted,
-            secret: None,
-            mutating: None,
-            validating: None,
             trust: Trust::default(),
             served: None,
             tls,
@@ -103,34 +85,20 @@ impl Keeper {
     /// # Errors
     /// A certificate cannot be made, which another try would not mend.
     pub(super) async fn run(mut self) -> anyhow::Result<()> {
-        let Objects {
-            secrets,
-            secret,
-            mutating,
-            validating,
-            configuration,
-        } = &self.objects;
         let mut changes = select_all([
-            follow("Secret", secrets, secret, Seen::Secret),
-            follow(
-                "MutatingWebhookConfiguration",
-                mutating,
-                configuration,
-                Seen::Mutating,
-            ),
-            follow(
-                "ValidatingWebhookConfiguration",
-                validating,
-                configuration,
-                Seen::Validating,
-            ),
+            self.objects.secret.follow(Seen::Secret),
+            self.objects.mutating.follow(Seen::Mutating),
+            self.objects.validating.follow(Seen::Validating),
         ]);
         let mut wait = LATEST;
         loop {
             match tokio::time::timeout(wait, changes.next()).await {
-                Ok(Some(Seen::Secret(secret))) => self.secret = Some(secret),
-                Ok(Some(Seen::Mutating(seen))) => self.observe(seen),
-                Ok(Some(Seen::Validating(seen))) => self.validating = seen,
+                Ok(Some(Seen::Secret(seen))) => self.objects.secret.seen = Some(seen),
+                Ok(Some(Seen::Mutating(seen))) => {
+                    self.objects.mutating.seen = Some(seen);
+                    self.observe();
+                }
+                Ok(Some(Seen::Validating(seen))) => self.objects.validating.seen = Some(seen),
                 Ok(None) => return Ok(()),
                 Err(_) => {}
             }
@@ -138,78 +106,64 @@ impl Keeper {
         }
     }
 
-    fn observe(&mut self, mutating: Option<DynamicObject>) {
-        let generation = mutating.as_ref().map(|mutating| {
-            let generation = mutating.metadata.generation;
-            generation.unwrap_or_default()
-        });
-        let bundles = mutating.iter().flat_map(webhooks).map(|(_, bundle)| {
+    fn observe(&mut self) {
+        let mutating = &self.objects.mutating;
+        let configuration = mutating.seen.iter().flatten().next();
+        let generation = configuration.map(|seen| seen.metadata.generation.unwrap_or_default());
+        let bundles = mutating.bundles().map(|(_, bundle)| {
             let pem = serde_json::from_value(bundle.clone());
             pem.map(|pem| Certificate::from_pem(&pem))
                 .unwrap_or_default()
         });
         let bundles = bundles.collect();
         self.trust.observe(generation, bundles, Timestamp::now());
-        self.mutating = Some(mutating);
     }
 
     /// Takes the steps that are due; the time until the next one.
     async fn act(&mut self) -> anyhow::Result<Duration> {
-        // Each round follows a write of this replica.
+        // Each round follows a patch of this replica.
         loop {
-            let (Some(secret), Some(mutating)) = (&self.secret, &self.mutating) else {
+            let Objects {
+                secret,
+                mutating,
+                validating,
+            } = &mut self.objects;
+            let (Some(stored), Some(_)) = (&secret.seen, &mutating.seen) else {
                 return Ok(LATEST);
             };
-            let Some(secret) = secret else {
-                let name = &self.objects.secret;
-                warn!(
-                    secret = name,
-                    "the Secret is gone: apply the installation again"
-                );
+            let Some(stored) = stored else {
+                warn!("the Secret of the certificates is gone: apply the installation again");
                 return Ok(LATEST);
             };
-            let stored = read(secret);
-            let (now, wanted) = (Timestamp::now(), &self.wanted);
-            let served = self.served.as_ref();
-            let next = state::next(now, stored.as_ref(), served, &self.trust, wanted);
-            if let Some(change) = next.change {
+            let stored = read(stored);
+            let (now, served, wanted) = (Timestamp::now(), self.served.as_ref(), &self.wanted);
+            let Next { change, look_again } =
+                state::next(now, stored.as_ref(), served, &self.trust, wanted);
+            if let Some(change) = change {
                 let after =
                     issue::apply(&change, now, wanted).context("failed to make a certificate")?;
-                let written = self.store(&after, secret).await;
-                let Some(secret) = written else {
+                let data = json!({"data": after.data()});
+                if !secret.patch(Patch::Merge, data).await {
                     return Ok(RETRY);
-                };
+                }
                 log(&change, &after);
-                self.secret = Some(Some(secret));
                 continue;
             }
             let Some(stored) = &stored else {
                 return Ok(RETRY);
             };
-            let mut wait = next.look_again.map_or(LATEST, |at| until(at, now));
+            let mut wait = look_again.map_or(LATEST, |at| until(at, now));
             let bundle = json!(stored.bundle());
-            let Objects {
-                mutating: api,
-                validating: checks,
-                ..
-            } = &self.objects;
-            if let Some(seen) = mutating.as_ref().filter(|seen| !trusts(seen, &bundle)) {
-                if let Some(seen) = trust(api, seen, &bundle).await {
+            if mutating.lacks(&bundle) {
+                if mutating.trust(&bundle).await {
                     info!("wrote the caBundle of the MutatingWebhookConfiguration");
-                    self.observe(Some(seen));
+                    self.observe();
                     continue;
                 }
                 wait = wait.min(RETRY);
             }
-            if let Some(seen) = self
-                .validating
-                .as_ref()
-                .filter(|seen| !trusts(seen, &bundle))
-            {
-                match trust(checks, seen, &bundle).await {
-                    Some(seen) => self.validating = Some(seen),
-                    None => wait = wait.min(RETRY),
-                }
+            if validating.lacks(&bundle) && !validating.trust(&bundle).await {
+                wait = wait.min(RETRY);
             }
             return Ok(wait.min(self.serve(stored, now)?));
         }
@@ -240,82 +194,6 @@ impl Keeper {
         self.trusted.set(accepted);
         Ok(wait)
     }
-
-    async fn store(&self, material: &Material, seen: &Secret) -> Option<Secret> {
-        let patch = Patch::Merge(json!({
-            "metadata": {"resourceVersion": seen.resource_version()},
-            "data": material.data(),
-        }));
-        patched(&self.objects.secrets, seen, &patch).await
-    }
-}
-
-fn follow<K>(
-    kind: &'static str,
-    api: &Api<K>,
-    name: &str,
-    seen: fn(Option<K>) -> Seen,
-) -> BoxStream<'static, Seen>
-where
-    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
-{
-    watch_object(api.clone(), name)
-        .default_backoff()
-        .filter_map(move |object| {
-            let failed = |error| warn!(kind, %error, "watch failed, will be resumed");
-            ready(object.map_err(failed).ok().map(seen))
-        })
-        .boxed()
-}
-
-/// The name and the `caBundle` of each webhook in a webhook configuration.
-fn webhooks(configuration: &DynamicObject) -> impl Iterator<Item = (&Value, &Value)> {
-    let webhooks = configuration.data["webhooks"].as_array();
-    let webhooks = webhooks.into_iter().flatten();
-    webhooks.map(|webhook| (&webhook["name"], &webhook["clientConfig"]["caBundle"]))
-}
-
-fn trusts(configuration: &DynamicObject, bundle: &Value) -> bool {
-    webhooks(configuration).all(|(_, written)| written == bundle)
-}
-
-/// Writes `bundle` into every webhook of the configuration. The API server merges webhooks by name, so nothing else changes.
-async fn trust(
-    api: &Api<DynamicObject>,
-    seen: &DynamicObject,
-    bundle: &Value,
-) -> Option<DynamicObject> {
-    let webhooks: Vec<_> = webhooks(seen)
-        .map(|(name, _)| json!({"name": name, "clientConfig": {"caBundle": bundle}}))
-        .collect();
-    let patch = Patch::Strategic(json!({
-        "metadata": {"resourceVersion": seen.resource_version()},
-        "webhooks": webhooks,
-    }));
-    patched(api, seen, &patch).await
-}
-
-/// The object after the patch; `None`, and why in the log, where it failed.
-async fn patched<K>(api: &Api<K>, seen: &K, patch: &Patch<Value>) -> Option<K>
-where
-    K: Resource + Clone + DeserializeOwned + Debug,
-{
-    let name = seen.name_any();
-    let params = PatchParams {
-        field_manager: Some(FIELD_MANAGER.to_owned()),
-        ..PatchParams::default()
-    };
-    let write = tokio::time::timeout(TIMEOUT, api.patch(&name, &params, patch));
-    let object = api.resource_url();
-    match write.await {
-        Ok(Ok(written)) => return Some(written),
-        Ok(Err(kube::Error::Api(status))) if status.is_conflict() => {
-            debug!(object, name, "another replica was faster");
-        }
-        Ok(Err(error)) => warn!(object, name, %error, "failed to patch, will be tried again"),
-        Err(error) => warn!(object, name, %error, "failed to patch, will be tried again"),
-    }
-    None
 }
 
 fn read(secret: &Secret) -> Option<Material> {
