@@ -22,6 +22,7 @@ pub mod pinned;
 pub mod pipeline;
 pub mod pipeline_run;
 pub mod run_claims;
+pub mod separation;
 
 pub mod admit;
 pub mod admit_run;

@@ -18,6 +18,7 @@ use crate::document::Object;
 use crate::mode::{IsolationScope, Mode};
 use crate::names::{AssistantName, Group};
 use crate::run_claims::RunClaims;
+use crate::separation::Separation;
 use crate::violation::Violation;
 
 /// What was pinned on a run when it was created (M8).
@@ -76,6 +77,14 @@ impl Pinned {
                 claims,
             })),
             _ => Err(std::mem::take(faults)),
+        }
+    }
+
+    /// How the run's placeholders stay away from others (M4, P4).
+    pub fn separation(&self) -> Separation {
+        match self.mode {
+            Mode::IsolatePipelineRun => Separation::Isolate(self.isolation_scope),
+            Mode::Workspaces | Mode::PipelineRuns | Mode::Disabled => Separation::Spread,
         }
     }
 

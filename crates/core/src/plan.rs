@@ -17,7 +17,8 @@ use crate::violation::Violation;
 use claims::Claims;
 
 pub use crate::reasons::{Reason, ReasonCode, Severity};
-pub use placeholder::{ClaimTemplateSpec, PlaceholderSpec, Separation};
+pub use crate::separation::Separation;
+pub use placeholder::{ClaimTemplateSpec, PlaceholderSpec};
 
 /// What is to be done for a run, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -7,7 +7,7 @@ use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{NodeAffinity, NodeSelector};
 use serde_json::{Value, json};
 
-use crate::scheduling::both;
+use crate::affinity::both;
 
 /// Annotation of a StatefulSet whose placeholder is being moved: to which nodes, and the node affinity that its template had.
 const MOVE: &str = "coscheduler.dev/move";

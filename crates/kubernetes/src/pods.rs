@@ -4,13 +4,14 @@ mod page;
 mod trim;
 
 use coscheduler_core::evacuate::{BoundPod, Role, Toleration};
-use coscheduler_core::labels::{AFFINITY_ASSISTANT, COMPONENT, INSTANCE};
+use coscheduler_core::labels::{
+    AFFINITY_ASSISTANT, COMPONENT, INSTANCE, MANAGED_BY, TEKTON_COSCHEDULER,
+};
 use coscheduler_core::teardown::{ObjectRef, PlaceholderPod, PodPhase};
 use k8s_openapi::api::core::v1::{Pod, PodCondition};
 
 pub use self::page::Page;
 pub use self::trim::trim;
-use crate::labels::{MANAGED_BY, TEKTON_COSCHEDULER};
 
 /// Whether the pod is a placeholder rather than a TaskRun's pod. The label alone does not say: Tekton copies the labels
 /// that an author gives a run to the pods of its TaskRuns.

@@ -19,10 +19,10 @@ use serde::de::DeserializeOwned;
 use tracing::warn;
 
 use coscheduler_core::annotations;
-use coscheduler_core::labels::{AFFINITY_ASSISTANT, COMPONENT};
+use coscheduler_core::labels::{AFFINITY_ASSISTANT, COMPONENT, PIPELINE_RUN_UID};
 use coscheduler_core::pipeline_run::PipelineRun as View;
 use coscheduler_kubernetes::complaints::{self, WATCHES};
-use coscheduler_kubernetes::labels::{PIPELINE_RUN_UID, is_ours};
+use coscheduler_kubernetes::ownership::is_ours;
 use coscheduler_kubernetes::pipeline_run::{self, PipelineRun};
 use coscheduler_kubernetes::{claims, needs, nodes, pods, volumes};
 use coscheduler_runtime::lease::Leadership;

@@ -18,11 +18,11 @@ use kube::ResourceExt as _;
 use tracing::{info, warn};
 
 use coscheduler_core::evacuate::Role;
+use coscheduler_core::labels::PIPELINE_RUN_UID;
 use coscheduler_core::pinned::Pinned;
 use coscheduler_core::pipeline_run::{PipelineRun, RunState};
 use coscheduler_core::plan::{Reason, ReasonCode};
 use coscheduler_core::rescue::{Action, Decision, rescue};
-use coscheduler_kubernetes::labels::PIPELINE_RUN_UID;
 use coscheduler_kubernetes::{events, moves, pods};
 use coscheduler_runtime::queue::Outcome;
 

@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value};
 
 use crate::labels;
-use crate::mode::{IsolationScope, Mode};
 use crate::names::{AssistantName, ClaimTemplateName, claim_name, label_value};
 use crate::pinned::Pinned;
 use crate::pipeline_run::PipelineRun;
 use crate::pod_template::{self, Dropped};
 use crate::reasons;
+use crate::separation::Separation;
 
 use super::Reason;
 use super::claims::Claims;
@@ -58,16 +58,6 @@ impl PlaceholderSpec {
     }
 }
 
-/// How a placeholder keeps away from others.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Separation {
-    /// It prefers a node without another one, so that runs spread (P4).
-    Spread,
-    /// It takes no node where another one is, and lets no other one come: the scheduler holds required anti-affinity of
-    /// pods that run against those that come, too (M4).
-    Isolate(IsolationScope),
-}
-
 /// A claim that is made for a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClaimTemplateSpec {
@@ -97,7 +87,7 @@ pub(super) fn spec(
         single_pod_claims: claims.single_pod,
         claim_names: claims.existing,
         unmounted_claim_names: claims.unmounted,
-        separation: separation(pinned),
+        separation: pinned.separation(),
         cpu: defaults.cpu.clone(),
         memory: defaults.memory.clone(),
         image: defaults.image.clone(),
@@ -118,13 +108,6 @@ pub(super) fn dropped(run: &PipelineRun, pinned: &Pinned) -> Vec<Reason> {
         .iter()
         .map(|Dropped { field, value }| reasons::security_context_reduced(field, value))
         .collect()
-}
-
-fn separation(pinned: &Pinned) -> Separation {
-    match pinned.mode {
-        Mode::IsolatePipelineRun => Separation::Isolate(pinned.isolation_scope),
-        Mode::Workspaces | Mode::PipelineRuns | Mode::Disabled => Separation::Spread,
-    }
 }
 
 fn placeholder_labels(run: &PipelineRun, name: &AssistantName) -> BTreeMap<String, String> {

@@ -11,7 +11,7 @@ use coscheduler_core::plan::plan;
 use coscheduler_core::teardown::auto_cleaned;
 use coscheduler_core::volumes::SeenClaim;
 use coscheduler_kubernetes::complaints::About;
-use coscheduler_kubernetes::labels::is_ours;
+use coscheduler_kubernetes::ownership::is_ours;
 use coscheduler_kubernetes::{claims, volumes};
 
 use super::{Cache, Kind as _, ObjectKey, Run, RunKey, is_newer};

@@ -7,8 +7,8 @@ use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
+use coscheduler_core::labels::PIPELINE_RUN_UID;
 use coscheduler_core::pipeline_run::PipelineRun;
-use coscheduler_kubernetes::labels::PIPELINE_RUN_UID;
 
 use super::{Run, RunKey};
 

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::*;
+use coscheduler_core::labels::{MANAGED_BY, PIPELINE_RUN_UID, TEKTON_COSCHEDULER};
 use coscheduler_core::pipeline_run::PipelineRun;
-use coscheduler_kubernetes::labels::{MANAGED_BY, PIPELINE_RUN_UID, TEKTON_COSCHEDULER};
 use http::{Method, Request, Response};
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::Pod;
