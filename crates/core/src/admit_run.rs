@@ -14,23 +14,15 @@ use crate::pinned::{handed_on, whole_run};
 use crate::pipeline_run::OwnerReference;
 use crate::reasons::task_run_refused;
 use crate::run_claims::{self, RunClaims};
+use crate::words::words;
 
-/// What kind of run it is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ChildKind {
-    /// A TaskRun: one pod, made by Tekton.
-    TaskRun,
-    /// A CustomRun: whatever its own controller makes of it.
-    CustomRun,
-}
-
-impl ChildKind {
-    /// The kind as Kubernetes writes it.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::TaskRun => "TaskRun",
-            Self::CustomRun => "CustomRun",
-        }
+words! {
+    /// The kind of a run that Tekton makes for a task.
+    pub enum ChildKind: "a kind of run" {
+        /// One pod, made by Tekton.
+        TaskRun = "TaskRun",
+        /// Whatever its own controller makes of it.
+        CustomRun = "CustomRun",
     }
 }
 

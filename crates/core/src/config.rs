@@ -17,7 +17,7 @@ use crate::pod_template;
 use crate::quantity::Quantity;
 use crate::violation::Violation;
 
-pub use flags::{MigrationPhase, UnknownPhase, UnknownTruth, behaviour, parse_bool};
+pub use flags::{MigrationPhase, UnknownTruth, behaviour, parse_bool};
 
 /// Key of the mode (TEP-0135, "Configuration"). Default: `workspaces`.
 pub const COSCHEDULE: &str = "coschedule";

@@ -6,6 +6,7 @@
 //! the same answer, online and offline.
 
 pub mod violation;
+pub mod words;
 
 pub mod mode;
 pub mod quantity;

@@ -199,7 +199,7 @@ fn read_group(text: &str, faults: &mut Vec<Violation>) -> Option<Group> {
 
 fn read_scope(text: &str, faults: &mut Vec<Violation>) -> Option<IsolationScope> {
     text.parse()
-        .map_err(|error: crate::mode::UnknownScope| {
+        .map_err(|error: crate::words::UnknownWord| {
             faults.push(Violation::new(field(ISOLATION_SCOPE), error.to_string()))
         })
         .ok()

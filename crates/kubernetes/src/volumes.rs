@@ -1,6 +1,6 @@
 //! What is read of a claim and its volume to know which nodes reach it.
 
-use coscheduler_core::volumes::{NodeRequirement, NodeTerm, Operator, SeenClaim, SeenVolume};
+use coscheduler_core::volumes::{NodeRequirement, NodeTerm, SeenClaim, SeenVolume};
 use k8s_openapi::api::core::v1::{
     NodeSelectorRequirement, NodeSelectorTerm, PersistentVolume, PersistentVolumeClaim,
 };
@@ -77,7 +77,7 @@ fn requirements(requirements: Option<&[NodeSelectorRequirement]>) -> Vec<NodeReq
         .filter_map(|requirement| {
             Some(NodeRequirement {
                 key: requirement.key.clone(),
-                operator: Operator::read(&requirement.operator)?,
+                operator: requirement.operator.parse().ok()?,
                 values: requirement.values.clone().unwrap_or_default(),
             })
         })
@@ -87,6 +87,7 @@ fn requirements(requirements: Option<&[NodeSelectorRequirement]>) -> Vec<NodeReq
 #[cfg(test)]
 mod tests {
     use super::*;
+    use coscheduler_core::volumes::Operator;
     use serde_json::json;
 
     fn volume() -> PersistentVolume {

@@ -3,8 +3,9 @@
 
 use crate::annotations::{OVERRIDE, field};
 use crate::config::{ALLOWED_OVERRIDES, COSCHEDULE, Configuration};
-use crate::mode::{Mode, UnknownMode};
+use crate::mode::Mode;
 use crate::violation::Violation;
+use crate::words::UnknownWord;
 
 use super::Question;
 
@@ -22,7 +23,7 @@ pub(super) fn mode(
     let mode = choice
         .text
         .parse()
-        .map_err(|error: UnknownMode| choice.violation(&error.to_string()))?;
+        .map_err(|error: UnknownWord| choice.violation(&error.to_string()))?;
     if mode == configuration.mode || configuration.allowed_overrides.contains(&mode) {
         return Ok(mode);
     }

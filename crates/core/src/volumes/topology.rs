@@ -4,6 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
+use crate::words::words;
+
 /// One of the `nodeSelectorTerms` of a node selector.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct NodeTerm {
@@ -24,47 +26,21 @@ pub struct NodeRequirement {
     pub values: Vec<String>,
 }
 
-/// What is required of a label or field.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Operator {
-    /// It has one of the values.
-    In,
-    /// It has none of the values, or does not exist.
-    NotIn,
-    /// It exists.
-    Exists,
-    /// It does not exist.
-    DoesNotExist,
-    /// It is a number greater than the one value.
-    Gt,
-    /// It is a number less than the one value.
-    Lt,
-}
-
-impl Operator {
-    /// Reads `operator`; `None` for one of another version.
-    pub fn read(text: &str) -> Option<Self> {
-        Some(match text {
-            "In" => Self::In,
-            "NotIn" => Self::NotIn,
-            "Exists" => Self::Exists,
-            "DoesNotExist" => Self::DoesNotExist,
-            "Gt" => Self::Gt,
-            "Lt" => Self::Lt,
-            _ => return None,
-        })
-    }
-
-    /// The operator as Kubernetes writes it.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::In => "In",
-            Self::NotIn => "NotIn",
-            Self::Exists => "Exists",
-            Self::DoesNotExist => "DoesNotExist",
-            Self::Gt => "Gt",
-            Self::Lt => "Lt",
-        }
+words! {
+    /// What is required of a label or field.
+    pub enum Operator: "an operator of a node selector" {
+        /// It has one of the values.
+        In = "In",
+        /// It has none of the values, or does not exist.
+        NotIn = "NotIn",
+        /// It exists.
+        Exists = "Exists",
+        /// It does not exist.
+        DoesNotExist = "DoesNotExist",
+        /// It is a number greater than the one value.
+        Gt = "Gt",
+        /// It is a number less than the one value.
+        Lt = "Lt",
     }
 }
 
