@@ -47,6 +47,17 @@ impl<'a> Object<'a> {
         &self.path
     }
 
+    /// Reports every field that is not one of `known`.
+    pub(crate) fn only(&self, known: &[&str], faults: &mut Vec<Violation>) {
+        let fields = self.fields.into_iter().flatten();
+        let unknown =
+            fields.filter(|(key, value)| !value.is_null() && !known.contains(&key.as_str()));
+        faults.extend(unknown.map(|(key, _)| {
+            let fault = format!("is not known; allowed: {}", known.join(", "));
+            Violation::new(self.path(key), fault)
+        }));
+    }
+
     /// Field `key`, whatever its type.
     pub(crate) fn get(&self, key: &str) -> Option<&'a Value> {
         self.fields?.get(key).filter(|value| !value.is_null())

@@ -7,6 +7,7 @@ use crate::annotations::{
 };
 use crate::config::PlaceholderDefaults;
 use crate::mode::IsolationScope;
+use crate::names::assistant_of;
 use crate::names::{AssistantName, tekton_claim_name};
 use crate::pipeline_run::WorkspaceBinding;
 use crate::run_claims::RunClaim;
@@ -386,7 +387,7 @@ proptest! {
         for (before, after) in run.workspaces.iter().zip(&admitted.workspaces) {
             match (&before.source, &after.source) {
                 (WorkspaceSource::ClaimTemplate(_), WorkspaceSource::Claim { claim_name }) => {
-                    prop_assert!(assistant.owns_claim(claim_name), "{claim_name}");
+                    prop_assert_eq!(assistant_of(claim_name), Some(assistant.clone()));
                 }
                 (before, after) => prop_assert_eq!(before, after),
             }

@@ -92,7 +92,7 @@ pub(super) fn spec(
         memory: defaults.memory.clone(),
         image: defaults.image.clone(),
         pod_template: pod_template::merge(run.pod_template.as_ref(), &defaults.pod_template)
-            .template,
+            .allowed,
         service_account_name: pod_template::service_account_name(
             run.service_account_name.as_deref(),
             &defaults.pod_template,
