@@ -117,7 +117,6 @@ fn v1_v5_the_authors_own_claims_and_other_volumes_stay_as_they_are() {
     let before = run();
     let after = admit(&configuration(Mode::PipelineRuns), &before, UID).apply(&before);
     assert_eq!(after.workspaces[2..], before.workspaces[2..]);
-    assert_eq!(after.workspaces[0].sub_path.as_deref(), Some("a"));
     assert_eq!(after.annotations["note"], "mine");
 }
 
@@ -371,7 +370,6 @@ proptest! {
         let run = PipelineRun {
             workspaces: workspaces.into_iter().map(|(name, template)| WorkspaceBinding {
                 name,
-                sub_path: None,
                 source: match template {
                     Some(name) => WorkspaceSource::ClaimTemplate(crate::pipeline_run::ClaimTemplate {
                         template: json!({"metadata": {"name": name}, "spec": {}}),

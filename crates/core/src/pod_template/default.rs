@@ -3,8 +3,8 @@
 
 use serde_json::{Map, Value};
 
-use super::{SECURITY_CONTEXT, SERVICE_ACCOUNT_NAME, restricted};
-use crate::document::Object;
+use super::{Dropped, SECURITY_CONTEXT, SERVICE_ACCOUNT_NAME, restricted};
+use crate::document::{Faults, Object};
 use crate::names::is_label_value;
 use crate::violation::Violation;
 
@@ -61,106 +61,103 @@ pub(crate) fn parse(text: &str) -> Result<Map<String, Value>, String> {
     Ok(template)
 }
 
-/// The faults of a default template that stands at `path`.
+/// Every fault of a default template that stands at `path`.
 pub(crate) fn faults(value: &Value, path: &str) -> Vec<Violation> {
-    let faults = &mut Vec::new();
-    let template = Object::at(path, value, faults);
-    template.only(&FIELDS, faults);
+    let faults = Faults::default();
+    check(&Object::at(path, value, &faults), &faults);
+    faults.unless_any(()).err().unwrap_or_default()
+}
+
+fn check(template: &Object<'_>, faults: &Faults) {
+    template.only(&FIELDS);
     for name in NAMES {
-        let _ = template.text(name, faults);
+        let _ = template.text(name);
     }
-    let _ = template.objects("imagePullSecrets", faults);
-    for toleration in template.objects("tolerations", faults) {
-        toleration.only(&TOLERATION, faults);
+    let _ = template.objects("imagePullSecrets");
+    for toleration in template.objects("tolerations") {
+        toleration.only(&TOLERATION);
         for (key, allowed) in [("operator", &OPERATORS[..]), ("effect", &EFFECTS[..])] {
             if let Some(value) = toleration.get(key) {
-                faults.extend(not_among(&toleration.path(key), value, allowed));
+                check_word(&toleration.path(key), value, allowed, faults);
             }
         }
-        if let Some(key) = toleration.text("key", faults).filter(|key| !key.is_empty()) {
-            faults.extend(label_key_fault(&toleration.path("key"), key));
+        if let Some(key) = toleration.text("key").filter(|key| !key.is_empty()) {
+            check_label_key(toleration.path("key"), key, faults);
         }
     }
-    for (key, value) in template.texts("nodeSelector", faults) {
+    for (key, value) in template.texts("nodeSelector") {
         let path = format!("{}[{key}]", template.path("nodeSelector"));
-        faults.extend(label_key_fault(&path, &key));
         if !is_label_value(&value) {
             let fault = format!("is {value:?}; allowed: the value of a label");
-            faults.push(Violation::new(path, fault));
+            faults.add(path.as_str(), fault);
         }
+        check_label_key(path, &key, faults);
     }
-    let affinity = template.object("affinity", faults);
-    affinity.only(&AFFINITY, faults);
-    for kind in AFFINITY {
-        let rules = affinity.object(kind, faults);
-        rules.only(&RULES, faults);
+    let affinity = template.object("affinity");
+    affinity.only(&AFFINITY);
+    for rules in AFFINITY.map(|kind| affinity.object(kind)) {
+        rules.only(&RULES);
         for rule in RULES {
             if let Some(value) = rules.get(rule) {
-                operator_faults(&rules.path(rule), value, faults);
+                check_operators(&rules.path(rule), value, faults);
             }
         }
     }
-    let context = template.object(SECURITY_CONTEXT, faults);
-    if let Some(value) = template.get(SECURITY_CONTEXT).filter(|it| it.is_object()) {
-        let dropped = restricted::reduce(value).dropped;
-        faults.extend(dropped.into_iter().map(|part| {
-            let allowed = "allowed: what Pod Security `restricted` allows";
-            Violation::new(
-                context.path(&part.field),
-                format!("is {}; {allowed}", part.value),
-            )
-        }));
+    let context = template.object(SECURITY_CONTEXT);
+    let value = template.get(SECURITY_CONTEXT);
+    if let Some(value) = value.filter(|value| value.is_object()) {
+        for Dropped { field, value } in restricted::reduce(value).dropped {
+            let fault = format!("is {value}; allowed: what Pod Security `restricted` allows");
+            faults.add(context.path(&field), fault);
+        }
     }
-    std::mem::take(faults)
 }
 
 /// Every `operator` in an affinity is one of a selector.
-fn operator_faults(path: &str, value: &Value, faults: &mut Vec<Violation>) {
+fn check_operators(path: &str, value: &Value, faults: &Faults) {
     match value {
         Value::Object(fields) => {
             for (key, value) in fields {
                 let path = format!("{path}.{key}");
                 if key == "operator" {
-                    faults.extend(not_among(&path, value, &SELECTS));
+                    check_word(&path, value, &SELECTS, faults);
                 } else if key != "matchLabels" {
-                    operator_faults(&path, value, faults);
+                    check_operators(&path, value, faults);
                 }
             }
         }
         Value::Array(items) => {
             for (index, item) in items.iter().enumerate() {
-                operator_faults(&format!("{path}[{index}]"), item, faults);
+                check_operators(&format!("{path}[{index}]"), item, faults);
             }
         }
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
     }
 }
 
-fn not_among(path: &str, value: &Value, allowed: &[&str]) -> Option<Violation> {
-    let good = |text: &str| text.is_empty() || allowed.contains(&text);
-    (!value.as_str().is_some_and(good))
-        .then(|| Violation::new(path, format!("is {value}; allowed: {}", allowed.join(", "))))
+fn check_word(path: &str, value: &Value, allowed: &[&str], faults: &Faults) {
+    let is_good = |text: &str| text.is_empty() || allowed.contains(&text);
+    if !value.as_str().is_some_and(is_good) {
+        faults.add(path, format!("is {value}; allowed: {}", allowed.join(", ")));
+    }
 }
 
-fn label_key_fault(path: &str, key: &str) -> Option<Violation> {
+fn check_label_key(path: String, key: &str, faults: &Faults) {
     let is_lower = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
     let is_dns_part = |part: &str| {
         part.starts_with(is_lower)
             && part.ends_with(is_lower)
             && part.chars().all(|c| is_lower(c) || c == '-')
     };
-    let (good_prefix, name) = match key.rsplit_once('/') {
-        Some((prefix, name)) => (
-            prefix.len() <= 253 && prefix.split('.').all(is_dns_part),
-            name,
-        ),
+    let is_prefix = |prefix: &str| prefix.len() <= 253 && prefix.split('.').all(is_dns_part);
+    let (is_good, name) = match key.rsplit_once('/') {
+        Some((prefix, name)) => (is_prefix(prefix), name),
         None => (true, key),
     };
-    let good = good_prefix && !name.is_empty() && is_label_value(name);
-    (!good).then(|| {
+    if !is_good || name.is_empty() || !is_label_value(name) {
         let allowed = "the key of a label, [prefix/]name of letters, digits, '-', '_' and '.'";
-        Violation::new(path, format!("is {key:?}; allowed: {allowed}"))
-    })
+        faults.add(path, format!("is {key:?}; allowed: {allowed}"));
+    }
 }
 
 #[cfg(test)]

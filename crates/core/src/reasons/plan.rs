@@ -82,7 +82,7 @@ pub fn override_ignored(chosen: &str, mode: Mode) -> Reason {
 }
 
 /// Placeholders may not have `field` of the run's `securityContext` (P3).
-pub fn security_context_reduced(field: &str, value: &impl std::fmt::Display) -> Reason {
+pub fn security_context_reduced(field: &str, value: &str) -> Reason {
     let message = format!(
         "Placeholders do not get {field}: {value} of the run's podTemplate.securityContext, because Pod Security level \
          restricted does not allow it."
