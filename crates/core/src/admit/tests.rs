@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::annotations::{
-    CLAIMS, GROUP, MODE, OVERRIDE, PINNED, PLACEHOLDER, VOLUME_CLAIM_TEMPLATES,
+    CLAIMS, GROUP, MODE, OVERRIDE, PINNED, PLACEHOLDER, TRACEPARENT, VOLUME_CLAIM_TEMPLATES,
 };
 use crate::config::PlaceholderDefaults;
 use crate::mode::IsolationScope;
@@ -175,8 +175,8 @@ fn b1_a_key_that_does_not_exist_is_warned_of_whatever_is_in_force() {
         assert_eq!(
             admission.warnings,
             [
-                "annotation coscheduler.dev/coshedule has no effect; of coscheduler.dev/* authors write \
-                 coscheduler.dev/coschedule alone"
+                "annotation coscheduler.dev/coshedule has no effect: of coscheduler.dev/*, authors write only \
+                 coscheduler.dev/coschedule"
             ]
         );
     }
@@ -186,10 +186,10 @@ fn b1_a_key_that_does_not_exist_is_warned_of_whatever_is_in_force() {
 fn m5_m8_forged_annotations_never_survive() {
     let mut forged = run();
     forge(&mut forged);
-    let warning = "ignored what was given for coscheduler.dev/mode, coscheduler.dev/isolation-scope, \
+    let warning = "ignored annotations coscheduler.dev/mode, coscheduler.dev/isolation-scope, \
                    coscheduler.dev/group, coscheduler.dev/placeholder, coscheduler.dev/volume-claim-templates, \
                    coscheduler.dev/claims, coscheduler.dev/part-of, pipeline.tekton.dev/affinity-assistant, \
-                   coscheduler.dev/traceparent: admission alone writes it";
+                   coscheduler.dev/traceparent: only admission writes them";
 
     let disabled = admit(&configuration(Mode::Disabled), &forged, UID);
     assert_eq!(
@@ -795,11 +795,11 @@ fn m2_an_embedded_task_with_more_than_one_claim_is_warned_about() {
         warnings,
         [
             "task \"build\" uses 2 persistent volume claims (workspace \"cache\": claim \"build-cache\", workspace \
-             \"source\": a claim from the volumeClaimTemplate of \"source\"), and coschedule mode workspaces allows a \
-             TaskRun one: it will not run",
+             \"source\": a claim from the volumeClaimTemplate of \"source\"), and coschedule mode workspaces allows \
+             one: the task will not run",
             "task \"report\" uses 2 persistent volume claims (workspace \"scratch\": a claim from the volumeClaimTemplate \
              of \"scratch\", workspace \"source\": a claim from the volumeClaimTemplate of \"source\"), and coschedule \
-             mode workspaces allows a TaskRun one: it will not run",
+             mode workspaces allows one: the task will not run",
         ]
     );
     assert!(
