@@ -174,6 +174,16 @@ fn v7_every_operator_counts() {
         ),
         (
             requirement("k", Gt, &["3"]),
+            requirement("k", NotIn, &["4", "5", "x"]),
+            true,
+        ),
+        (
+            requirement("k", Lt, &["3"]),
+            requirement("k", NotIn, &["2", "1", "0"]),
+            true,
+        ),
+        (
+            requirement("k", Gt, &["3"]),
             requirement("k", In, &["3", "x"]),
             false,
         ),
