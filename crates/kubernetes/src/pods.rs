@@ -4,15 +4,16 @@
 mod page;
 
 use coscheduler_core::evacuate::Toleration;
-use coscheduler_core::labels::{AFFINITY_ASSISTANT, COMPONENT, INSTANCE};
+use coscheduler_core::labels::{
+    AFFINITY_ASSISTANT, COMPONENT, INSTANCE, MANAGED_BY, PIPELINE_RUN_UID, TEKTON_COSCHEDULER,
+};
 use coscheduler_core::mode::IsolationScope;
 use coscheduler_core::observed::{self, PlaceholderLabels, Unscheduled};
-use coscheduler_core::plan::Separation;
+use coscheduler_core::separation::Separation;
 use coscheduler_core::teardown::PodPhase;
 use k8s_openapi::api::core::v1::{Affinity, Pod, PodAffinityTerm};
 
 pub use self::page::Page;
-use crate::labels::{MANAGED_BY, PIPELINE_RUN_UID, TEKTON_COSCHEDULER};
 use crate::{needs, objects};
 
 /// The pod, where it carries a run's label.
