@@ -78,6 +78,11 @@ pub fn node(pod: &Pod) -> Option<&str> {
     pod.spec.as_ref()?.node_name.as_deref()
 }
 
+/// Whether the scheduler has found no node for the pod, and it has none yet.
+pub fn is_unschedulable(pod: &Pod) -> bool {
+    node(pod).is_none() && unscheduled(pod).is_some_and(|unscheduled| unscheduled.no_node)
+}
+
 /// The scheduler's last word on the pod (Kubernetes API reference, `PodCondition`).
 fn unscheduled(pod: &Pod) -> Option<Unscheduled> {
     let mut conditions = pod.status.as_ref()?.conditions.iter().flatten();
@@ -104,7 +109,7 @@ pub fn tolerations(pod: &Pod) -> Vec<Toleration> {
 }
 
 /// The placeholders whose node the pod has to share, by the affinity that Tekton's pod builder has given it.
-fn follows(pod: &Pod) -> Vec<String> {
+pub fn follows(pod: &Pod) -> Vec<String> {
     let terms = affinity(pod).and_then(|affinity| affinity.pod_affinity.as_ref());
     let terms = terms.and_then(|pods| {
         pods.required_during_scheduling_ignored_during_execution
