@@ -363,11 +363,11 @@ fn n4_a_scale_up_in_flight_holds_moves_back() -> Outcome {
                 .http_address(Service::PlaceholderManager);
             let looks = async || {
                 let metrics = metrics::scrape(&manager).await?;
-                let of_rescue = [("queue", "rescue")];
+                let of_runs = [("queue", "runs")];
                 anyhow::Ok(metrics::sum(
                     &metrics,
                     "coscheduler_reconciles_total",
-                    &of_rescue,
+                    &of_runs,
                 ))
             };
             let before = looks().await?;

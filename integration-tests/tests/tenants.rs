@@ -374,7 +374,7 @@ fn n2_p7_a_task_that_says_that_it_is_another_runs_does_not_have_its_placeholder_
             .http_address(Service::PlaceholderManager);
         let looks = async || {
             let metrics = metrics::scrape(&manager).await?;
-            let labels = [("queue", "rescue"), ("outcome", "retry")];
+            let labels = [("queue", "runs"), ("outcome", "retry")];
             anyhow::Ok(metrics::sum(
                 &metrics,
                 "coscheduler_reconciles_total",

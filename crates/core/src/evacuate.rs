@@ -77,7 +77,7 @@ pub struct Eviction {
     /// Why.
     pub cause: Misplaced,
     /// Whether the pod object is dropped at once. Nobody on a node that is gone or does not answer confirms the end of a pod,
-    /// and a StatefulSet makes no other one before.
+    /// and no other one is made before.
     pub at_once: bool,
 }
 

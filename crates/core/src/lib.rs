@@ -5,7 +5,6 @@
 //! no clock, network, randomness, async or Kubernetes client in here: the same input always gives
 //! the same answer, online and offline.
 
-pub mod version;
 pub mod violation;
 pub mod words;
 

@@ -128,7 +128,7 @@ impl ClaimTemplateName {
     }
 }
 
-/// The claim that the StatefulSet controller makes from a template for replica 0: `<template>-<set>-0`.
+/// The claim that the placeholder's controller makes from a template: `<template>-<placeholder>-0`.
 ///
 /// External provisioners choose the zone of an `Immediate` claim of such a name by the set's name, so all claims of a run land
 /// in one zone.

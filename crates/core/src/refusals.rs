@@ -92,7 +92,7 @@ pub fn refused(act: &str, answer: &str) -> Reason {
 }
 
 /// Why a placeholder's pod could not be created, from the note of an Event `FailedCreate`. `None` for a note about a claim:
-/// another one about the pod says the same (Kubernetes 1.35, `pkg/controller/statefulset/stateful_pod_control.go`).
+/// another one about the pod says the same.
 pub fn failed_create(note: &str) -> Option<Reason> {
     let note = note.strip_prefix(COMBINED).unwrap_or(note);
     // Which of the two it is depends on the release.

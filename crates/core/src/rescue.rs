@@ -61,7 +61,7 @@ pub struct Waiting {
 /// The placeholder that a pod follows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Placeholder {
-    /// The name of its StatefulSet.
+    /// Its name.
     pub name: String,
     /// Its namespace.
     pub namespace: String,

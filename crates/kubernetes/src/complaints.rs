@@ -1,4 +1,4 @@
-//! What controllers complain about in Events on a placeholder's StatefulSet and on claims (N3), as `core` reads it.
+//! Complaints of controllers in Events about placeholders and claims (N3).
 
 use coscheduler_core::names::AssistantName;
 use coscheduler_core::plan::Reason;

@@ -7,8 +7,8 @@ use std::time::Duration;
 use coscheduler_core::pipeline_run::PipelineRun;
 use coscheduler_core::reconcile::Released;
 use coscheduler_core::teardown::RunPresence;
-use coscheduler_core::version::is_newer;
 use coscheduler_proto::convert::Identity;
+use coscheduler_runtime::kubernetes::version::is_newer;
 
 use crate::cache::{Cache, RunKey};
 use crate::error::Error;

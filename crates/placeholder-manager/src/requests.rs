@@ -56,7 +56,7 @@ impl Requests {
         }
     }
 
-    /// Creates a claim. One of that name that exists is left alone, as the StatefulSet controller leaves it.
+    /// Creates a claim. One of that name that exists is left alone, as the placeholder's controller leaves it.
     pub(crate) async fn create_claim(
         &self,
         namespace: &str,

@@ -3,6 +3,7 @@
 
 mod pulse;
 mod requests;
+pub mod version;
 pub mod watch;
 
 use std::path::PathBuf;

@@ -16,9 +16,9 @@ use crate::reasons;
 /// The claims of a run, or of one placeholder, in the order of the run's workspaces, each once.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Claims {
-    /// Made by the StatefulSet.
+    /// Made by the placeholder's controller.
     pub(super) templates: Vec<ClaimTemplateSpec>,
-    /// Made beside the StatefulSet (V8).
+    /// Made beside the placeholder (V8).
     pub(super) single_pod: Vec<ClaimTemplateSpec>,
     /// Made by others, and mounted.
     pub(super) existing: Vec<String>,

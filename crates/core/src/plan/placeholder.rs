@@ -19,13 +19,13 @@ use super::claims::Claims;
 /// ([`volumes`](crate::volumes)).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlaceholderSpec {
-    /// Name of the StatefulSet (P1).
+    /// Its name (P1).
     pub name: AssistantName,
-    /// Labels of the StatefulSet and its pod: the run's own except Kueue's, and ours, which win (P1).
+    /// Labels of the placeholder and its pod: the run's own except Kueue's, and ours, which win (P1).
     pub labels: BTreeMap<String, String>,
-    /// Claims that the StatefulSet makes (V2), in the order of the run's workspaces.
+    /// Claims that its controller makes (V2), in the order of the run's workspaces.
     pub claim_templates: Vec<ClaimTemplateSpec>,
-    /// Claims that are made beside the StatefulSet, under the names that it would give them. They are not mounted, because only
+    /// Claims that are made beside it, under the names that it would give them. They are not mounted, because only
     /// one pod at a time may use them (V8).
     pub single_pod_claims: Vec<ClaimTemplateSpec>,
     /// Other claims to mount: those that exist already (V1), and those that Tekton makes (V3), each once (V6), in the order of

@@ -53,7 +53,7 @@ texts! {
         "Placeholders do not get {field}: {value} of the run's podTemplate.securityContext, because Pod Security level \
          restricted does not allow it.";
 
-    /// `owner` has the StatefulSet `name` that would be the placeholder (P7).
+    /// `owner` has an object of the placeholder's name (P7).
     placeholder_name_taken(name: &str, owner: &str): PlaceholderNameTaken =
         "StatefulSet {name} exists and belongs to {owner}, so the placeholder cannot be created. Delete that StatefulSet, or \
          create the run again.";

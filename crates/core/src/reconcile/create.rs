@@ -37,8 +37,8 @@ fn missing(observed: &Observed, spec: &PlaceholderSpec, decision: &mut Decision)
     }
 }
 
-/// The controller of StatefulSets waits longer and longer between its tries, up to a quarter of an hour (Kubernetes 1.35,
-/// `pkg/controller/statefulset/stateful_set.go`, with client-go's default rate limiter). A change of the object makes it try
+/// The placeholder's controller waits longer and longer between its tries, up to a quarter of an hour (client-go's default rate
+/// limiter). A change of the object makes it try
 /// at once. The rule is about state: a placeholder without a pod is retried whether or not there is a complaint. In an
 /// ordinary run the pod is there before the first try is due.
 fn retry(observed: &Observed, placeholder: &Placeholder, decision: &mut Decision) {

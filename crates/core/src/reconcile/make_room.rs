@@ -292,8 +292,9 @@ impl<'a> Contended<'a> {
         decision: &mut Decision,
     ) -> Option<Answer> {
         let answer = self.observed.answers.get(&pod.object.uid).copied();
+        // The pod of another run stays that.
         let answer = answer.filter(|answer| {
-            fresh.is_none_or(|fresh| elapsed(answer.at, self.observed.now) < fresh)
+            !answer.own || fresh.is_none_or(|fresh| elapsed(answer.at, self.observed.now) < fresh)
         });
         if let (None, Some(task_run)) = (answer, pod.task_run()) {
             decision.steps.push(Step::Ask {

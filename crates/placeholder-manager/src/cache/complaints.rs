@@ -4,8 +4,8 @@
 use std::collections::{HashMap, HashSet};
 
 use coscheduler_core::plan::Reason;
-use coscheduler_core::version::is_newer;
 use coscheduler_kubernetes::complaints::{About, Complaint};
+use coscheduler_runtime::kubernetes::version::is_newer;
 use coscheduler_runtime::kubernetes::watch::ObjectKey;
 
 /// Complaints, by the object they are about.

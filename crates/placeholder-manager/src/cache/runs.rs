@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use coscheduler_core::pipeline_run::{PipelineRun, RunState};
 use coscheduler_core::plan::plan;
-use coscheduler_core::version::is_newer;
+use coscheduler_runtime::kubernetes::version::is_newer;
 use coscheduler_runtime::kubernetes::watch::ObjectKey;
 use tokio::sync::watch;
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use coscheduler_core::observed::{KnownClaim, Placeholder, Pod};
-use coscheduler_core::version::is_newer;
+use coscheduler_runtime::kubernetes::version::is_newer;
 use coscheduler_runtime::kubernetes::watch::ObjectKey;
 
 use super::{KnownRun, RunKey};

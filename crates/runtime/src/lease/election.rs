@@ -7,12 +7,15 @@
 //! the API server confirmed. To create a Lease takes nothing over, since the previous one may have been deleted under its
 //! holder: its creator waits like all others. No candidate compares its clock with times that others wrote.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use tokio::time::Instant;
+
+use crate::kubernetes::version::compare;
 
 use super::{LostLease, NOT_RENEWED, Timing};
 
@@ -296,8 +299,5 @@ fn holder(lease: &Lease) -> Option<&str> {
 fn is_newer(lease: &Lease, known: &Lease) -> bool {
     let version = |lease: &Lease| lease.metadata.resource_version.clone().unwrap_or_default();
     let (lease, known) = (version(lease), version(known));
-    match (lease.parse::<u128>(), known.parse::<u128>()) {
-        (Ok(lease), Ok(known)) => lease > known,
-        _ => lease != known,
-    }
+    compare(&lease, &known).map_or(lease != known, |order| order == Ordering::Greater)
 }
