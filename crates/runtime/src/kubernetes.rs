@@ -1,5 +1,5 @@
-//! The Kubernetes client, for the services that need one: the `--kubeconfig` flag, time limits on connections and writes,
-//! metrics of the requests, and no write by a process that was suspended. It also installs the TLS provider.
+//! The Kubernetes client, for the services that need one: the `--kubeconfig` flag, time limits on connections and
+//! writes, metrics of the requests, and no write by a process that was suspended. It also installs the TLS provider.
 
 mod pulse;
 mod requests;
@@ -29,8 +29,8 @@ const READ_TIMEOUT: Duration = Duration::from_secs(300);
 #[derive(Clone, Debug, Default, clap::Args)]
 #[command(next_help_heading = "Kubernetes")]
 pub struct KubernetesArgs {
-    /// Kubeconfig file, or several separated by `:`. Default: ~/.kube/config if it exists, else the service account of the
-    /// pod
+    /// Kubeconfig file, or several separated by `:`. Default: ~/.kube/config if it exists, else the service account of
+    /// the pod
     #[arg(long, env = "KUBECONFIG", value_name = "FILE",
         value_parser = OsStringValueParser::new().map(PathBuf::from))]
     pub kubeconfig: Option<PathBuf>,
@@ -38,8 +38,8 @@ pub struct KubernetesArgs {
 
 impl KubernetesArgs {
     /// A client for the configured cluster, which connects with its first request. The name and version of `process`
-    /// become the user agent, which audit logs show, and its metrics count the requests. From here on `process` ends once
-    /// it was suspended, and writes nothing after that.
+    /// become the user agent, which audit logs show, and its metrics count the requests. From here on `process` ends
+    /// once it was suspended, and writes nothing after that.
     ///
     /// # Errors
     /// There is no configuration, or it is malformed.

@@ -1,6 +1,6 @@
 //! Trace context across processes, and across the time between a run's admission and its reports. The wire format is
-//! W3C Trace Context, the header `traceparent`. Without an exporter (see `telemetry`), spans have no context: nothing is
-//! injected, and incoming context is ignored.
+//! W3C Trace Context, the header `traceparent`. Without an exporter (see `telemetry`), spans have no context: nothing
+//! is injected, and incoming context is ignored.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use opentelemetry::Context;

@@ -7,7 +7,7 @@ use tonic::Code;
 use tracing::{Instrument as _, debug, error, info_span, warn};
 
 use coscheduler_core::annotations;
-use coscheduler_kubernetes::pipeline_run::{self, PipelineRun};
+use coscheduler_kubernetes::pipeline_run;
 use coscheduler_proto::json;
 use coscheduler_proto::planner::ReportPipelineRunRequest;
 use coscheduler_proto::planner::planner_service_client::PlannerServiceClient;
@@ -27,32 +27,23 @@ pub(crate) async fn report(
     planner: &PlannerServiceClient<Channel>,
     key: ObjectKey,
 ) -> Outcome {
-    let Some(run) = runs.get(&key) else {
+    let Some(run) = runs.lock().get(&key).cloned() else {
         return Outcome::Done;
     };
-    let (namespace, name) = key;
-    let span = info_span!("report", namespace, pipeline_run = name);
+    let (namespace, pipeline_run) = key;
+    let span = info_span!("report", namespace, pipeline_run);
     if let Some(traceparent) = run.annotations().get(annotations::TRACEPARENT) {
         trace::join(&span, traceparent);
     }
-    send(&run, planner, &namespace, &name)
-        .instrument(span)
-        .await
-}
-
-async fn send(
-    run: &PipelineRun,
-    planner: &PlannerServiceClient<Channel>,
-    namespace: &str,
-    pipeline_run: &str,
-) -> Outcome {
     let request = ReportPipelineRunRequest {
-        pipeline_run: Some(json::to_struct(&pipeline_run::to_json(run))),
+        pipeline_run: Some(json::to_struct(&pipeline_run::to_json(&run))),
     };
     let request = client::request(request, TIMEOUT);
-    match planner.clone().report_pipeline_run(request).await {
+    let answer = planner.clone().report_pipeline_run(request);
+    match answer.instrument(span).await {
         Ok(answer) => {
-            debug!(namespace, pipeline_run, answer = ?answer.into_inner(), "reported a PipelineRun");
+            let answer = answer.into_inner();
+            debug!(namespace, pipeline_run, ?answer, "reported a PipelineRun");
             Outcome::Done
         }
         Err(status) if status.code() == Code::InvalidArgument => {

@@ -211,7 +211,8 @@ async fn a_stream_is_begun_once() {
     ));
 }
 
-/// A hundred callers, nine seconds, and a server that refuses all of them: without a budget each would try a dozen times.
+/// A hundred callers, nine seconds, and a server that refuses all of them: without a budget each would try a dozen
+/// times.
 #[tokio::test(start_paused = true)]
 async fn the_budget_bounds_what_all_calls_together_send() {
     let server = Scripted::new([unavailable()]);

@@ -36,8 +36,8 @@ pub fn key<O: Resource>(object: &O) -> ObjectKey {
     )
 }
 
-/// Follows `api`, hands each change to `reduce` in order, and sets `synced` after the first complete list. It lists again
-/// where a watch cannot be resumed.
+/// Follows `api`, hands each change to `reduce` in order, and sets `synced` after the first complete list. It lists
+/// again where a watch cannot be resumed.
 ///
 /// # Errors
 /// None: a watch that fails is logged and retried with backoff, for the life of the process.

@@ -189,8 +189,8 @@ pub(super) fn identity() -> String {
     format!("{}_{random:016x}", host.nodename().to_string_lossy())
 }
 
-/// Whether this process leads at the moment of the scrape, so that a process that was suspended never shows a Lease that
-/// has expired.
+/// Whether this process leads at the moment of the scrape, so that a process that was suspended never shows a Lease
+/// that has expired.
 #[derive(Clone, Debug)]
 pub(super) struct Gauge(pub(super) Leadership);
 
