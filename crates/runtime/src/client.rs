@@ -81,7 +81,7 @@ pub fn request<T>(message: T, timeout: Duration) -> Request<T> {
 #[derive(Clone, Copy, Debug)]
 struct Repeatable(Deadline);
 
-/// Whether the same call may succeed later: the server was unreachable, overloaded or too slow, or the connection
+/// True if the same call may succeed later: the server was unreachable, overloaded or too slow, or the connection
 /// broke. Every RPC of ours is safe to repeat, so this includes calls with an unknown outcome.
 pub fn is_retryable(status: &Status) -> bool {
     match status.code() {

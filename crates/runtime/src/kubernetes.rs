@@ -66,8 +66,8 @@ impl KubernetesArgs {
         let given = self.kubeconfig.as_deref();
         let Some(path) = given.filter(|path| !path.as_os_str().is_empty()) else {
             return Config::infer().await.context(
-                "failed to find a Kubernetes configuration: there is no --kubeconfig, no ~/.kube/config, \
-                 and no service account",
+                "failed to find a Kubernetes configuration: --kubeconfig is not set, and neither \
+                 ~/.kube/config nor a service account can be used",
             );
         };
         let read = async {

@@ -79,7 +79,7 @@ pub struct LostLease {
     pub reason: String,
 }
 
-/// Whether this process leads; clones share it.
+/// The leadership of this process; clones share it.
 #[derive(Clone, Debug)]
 pub struct Leadership {
     lease: &'static str,
@@ -118,7 +118,7 @@ impl LeaseArgs {
         let (campaign, leadership) =
             Campaign::new(api, name, campaign::identity(), timing, process.shutdown());
         let leader = campaign::Gauge(leadership.clone());
-        let help = "Whether this process holds the Lease: 1 or 0";
+        let help = "1 while this process holds the Lease, else 0";
         process.metrics().register("leader", help, leader);
         process.spawn_graceful(format!("Lease {name}"), |_| async {
             Ok(campaign.run().await?)
@@ -153,7 +153,7 @@ impl Timing {
 }
 
 impl Leadership {
-    /// Whether this process leads at this moment.
+    /// True while this process leads.
     pub fn is_held(&self) -> bool {
         matches!(*self.state.borrow(), State::Held { until } if Instant::now() < until)
     }

@@ -223,7 +223,7 @@ impl Drop for Rpc {
 }
 
 impl Side {
-    /// Whether a span with this status is in error. A caller's mistake is no error of the server (OpenTelemetry,
+    /// True if a span with this status is in error. A caller's mistake is no error of the server (OpenTelemetry,
     /// semantic conventions for gRPC).
     fn is_fault(&self, code: Code) -> bool {
         match self {

@@ -39,8 +39,9 @@ pub(crate) async fn report(
         pipeline_run: Some(json::to_struct(&pipeline_run::to_json(&run))),
     };
     let request = client::request(request, TIMEOUT);
-    let answer = planner.clone().report_pipeline_run(request);
-    match answer.instrument(span).await {
+    let mut planner = planner.clone();
+    let answer = planner.report_pipeline_run(request).instrument(span).await;
+    match answer {
         Ok(answer) => {
             let answer = answer.into_inner();
             debug!(namespace, pipeline_run, ?answer, "reported a PipelineRun");

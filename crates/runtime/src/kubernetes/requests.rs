@@ -179,7 +179,7 @@ mod tests {
     use tower::ServiceExt as _;
 
     use super::*;
-    use crate::Service as Who;
+    use crate::Service as Example;
 
     #[track_caller]
     fn check(method: Method, uri: &str, verb: &str, resource: &str) {
@@ -236,7 +236,7 @@ mod tests {
 
     #[tokio::test]
     async fn requests_are_counted_by_their_answer_and_watches_are_not_timed() {
-        let metrics = Metrics::new(Who::EXAMPLE);
+        let metrics = Metrics::new(Example::EXAMPLE);
         let server = tower::service_fn(|request: Request<()>| async move {
             match request.uri().path() {
                 "/api/v1/nodes" => Err("no route"),

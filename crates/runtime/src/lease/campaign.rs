@@ -139,8 +139,8 @@ impl Campaign {
                 self.api.replace(self.name, &params, &lease).await
             }
         };
-        let answer = tokio::time::timeout(self.election.write_timeout(sent), request).await;
-        let error = match answer {
+        let timeout = self.election.write_timeout(sent);
+        let error = match tokio::time::timeout(timeout, request).await {
             Ok(Ok(lease)) => {
                 self.election.wrote(lease, creates, sent, Instant::now());
                 return self.publish();
@@ -189,8 +189,8 @@ pub(super) fn identity() -> String {
     format!("{}_{random:016x}", host.nodename().to_string_lossy())
 }
 
-/// Whether this process leads at the moment of the scrape, so that a process that was suspended never shows a Lease
-/// that has expired.
+/// 1 if this process leads at the moment of the scrape, so that a process that was suspended never shows an expired
+/// Lease.
 #[derive(Clone, Debug)]
 pub(super) struct Gauge(pub(super) Leadership);
 

@@ -41,7 +41,7 @@ pub(super) struct Election {
     identity: String,
     timing: Timing,
     known: Known,
-    /// The last labels of the Lease, for whoever creates it again.
+    /// The last labels of the Lease, for its next creation.
     labels: Option<BTreeMap<String, String>>,
     /// Set while this candidate holds the Lease.
     held: Option<Held>,
@@ -293,7 +293,7 @@ fn holder(lease: &Lease) -> Option<&str> {
     Some(holder).filter(|holder| !holder.is_empty())
 }
 
-/// Whether `lease` is a later version than `known`. Resource versions compare as numbers (Kubernetes 1.35, "Resource
+/// True if `lease` is a later version than `known`. Resource versions compare as numbers (Kubernetes 1.35, "Resource
 /// versions"); where they are no numbers, any other version counts as later.
 fn is_newer(lease: &Lease, known: &Lease) -> bool {
     let version = |lease: &Lease| lease.metadata.resource_version.clone().unwrap_or_default();

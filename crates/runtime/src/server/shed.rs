@@ -31,7 +31,8 @@ const DOMAIN: &str = "coscheduler.dev";
 pub(crate) struct Limit {
     free: Arc<Semaphore>,
     in_flight: Gauge,
-    /// The services that the limit applies to, each with its rejected calls (from zero, so that Prometheus sees the first).
+    /// The services that the limit applies to, each with its rejected calls (from zero, so that Prometheus sees the
+    /// first).
     shed: Arc<[(&'static str, Counter)]>,
 }
 
