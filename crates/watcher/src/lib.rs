@@ -8,7 +8,6 @@ mod args;
 mod follow;
 mod report;
 
-use anyhow::Context as _;
 use coscheduler_proto::planner::planner_service_client::PlannerServiceClient;
 use coscheduler_runtime::queue::{self, Options};
 use coscheduler_runtime::{GrpcServices, Process, Service, client};
@@ -62,9 +61,6 @@ pub async fn start(args: Args, process: Process) -> anyhow::Result<()> {
         leadership.lead(lead).await?;
         Ok(())
     });
-    process
-        .serve_grpc(GrpcServices::new())
-        .await
-        .context("failed to serve gRPC")?;
+    process.serve_grpc(GrpcServices::new()).await?;
     Ok(())
 }
