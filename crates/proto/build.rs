@@ -1,4 +1,4 @@
-//! Compiles `proto/` with protox, so that no system protoc is needed, and keeps the comments for reflection.
+//! Compiles `proto/` with protox, so that nobody needs protoc. Keeps the comments for gRPC reflection.
 
 use std::path::PathBuf;
 
@@ -6,10 +6,11 @@ use anyhow::Context as _;
 use prost::Message as _;
 use protox::Compiler;
 
-const FILES: [&str; 3] = [
+const FILES: [&str; 4] = [
     "coscheduler/config/v1/config.proto",
     "coscheduler/placeholder/v1/placeholder.proto",
     "coscheduler/planner/v1/planner.proto",
+    "coscheduler/reason/v1/reason.proto",
 ];
 
 fn main() -> anyhow::Result<()> {

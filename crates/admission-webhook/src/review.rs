@@ -10,6 +10,7 @@ use coscheduler_core::admit::{Admission, RewrittenSource};
 use coscheduler_core::admit_run::{ChildAdmission, ChildRun};
 use coscheduler_core::annotations;
 use coscheduler_core::pipeline_run::OwnerReference;
+use coscheduler_core::reasons::ReasonCode;
 use coscheduler_core::violation::Violation;
 use coscheduler_kubernetes::admission::{Mutation, patch};
 use coscheduler_kubernetes::child_run;
@@ -23,7 +24,7 @@ use crate::events::Notice;
 const UNPROCESSABLE: u16 = 422;
 
 /// The reason of the Event about a TaskRun that may not run.
-const TASK_RUN_REFUSED: &str = "TaskRunRefused";
+const TASK_RUN_REFUSED: &str = ReasonCode::TaskRunRefused.as_str();
 
 /// The object of a review, as JSON.
 pub(crate) fn object(request: &AdmissionRequest<DynamicObject>) -> Value {

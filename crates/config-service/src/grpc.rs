@@ -5,7 +5,7 @@ use std::pin::Pin;
 use futures::{Stream, StreamExt as _};
 use tokio::sync::watch;
 use tokio_stream::wrappers::WatchStream;
-use tonic::{Code, Request, Response, Status};
+use tonic::{Request, Response, Status};
 
 use coscheduler_core::config;
 use coscheduler_proto::config::config_service_server::ConfigService;
@@ -15,6 +15,7 @@ use coscheduler_proto::config::{
 };
 use coscheduler_proto::convert;
 use coscheduler_proto::error::with_reason;
+use coscheduler_proto::reason::ErrorReason;
 
 use crate::state::State;
 
@@ -66,8 +67,7 @@ impl ConfigService for Config {
 
 fn not_read() -> Status {
     with_reason(
-        Code::Unavailable,
-        "CONFIG_NOT_READ",
+        ErrorReason::ConfigNotRead,
         "the ConfigMaps were not read yet",
     )
 }

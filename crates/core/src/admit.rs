@@ -17,7 +17,7 @@ use crate::annotations::{BLOCKED, HANDED_ON, PART_OF, TEKTON_AFFINITY_ASSISTANT,
 use crate::config::Configuration;
 use crate::mode::Mode;
 use crate::names::{ClaimTemplateName, Group, claim_name};
-use crate::pinned::{Pinned, handed_on, whole_run};
+use crate::pinned::{Pinned, handed_on, unknown_schema, whole_run};
 use crate::pipeline_run::{ClaimTemplate, OwnerReference, PipelineRun, WorkspaceSource};
 use crate::run_claims;
 use crate::violation::Violation;
@@ -199,15 +199,21 @@ impl Admission {
 /// A part of another run keeps what its own TaskRuns need of what Tekton copied from its parent. Where that is not all
 /// there, or not the parent's own, the parent is not coscheduled, and neither is its part.
 fn join(run: &PipelineRun, parents_group: Option<&str>) -> Admission {
-    let Some((mode, group, _)) = handed_on(&run.annotations, parents_group) else {
-        return Admission {
-            remove_annotations: present(&run.annotations, |_| true),
-            remove_task_annotations: of_tasks(run),
-            ..Admission::default()
-        };
+    let assistant = match handed_on(&run.annotations, parents_group) {
+        Some((mode, group, _)) => whole_run(mode, &group).map(|name| name.to_string()),
+        // Another version pinned the parent: the child keeps what Tekton copied, for that version to read.
+        None if parents_group.is_some() && unknown_schema(&run.annotations).is_some() => {
+            run.annotations.get(TEKTON_AFFINITY_ASSISTANT).cloned()
+        }
+        None => {
+            return Admission {
+                remove_annotations: present(&run.annotations, |_| true),
+                remove_task_annotations: of_tasks(run),
+                ..Admission::default()
+            };
+        }
     };
     let parent = run.controller.as_ref().map(|owner| owner.name.clone());
-    let assistant = whole_run(mode, &group).map(|name| name.to_string());
     let set_annotations = BTreeMap::from([
         (PART_OF.to_owned(), parent.unwrap_or_default()),
         (

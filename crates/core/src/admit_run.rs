@@ -10,8 +10,9 @@ use crate::annotations::TEKTON_AFFINITY_ASSISTANT;
 use crate::mode::Mode;
 use crate::names::{AssistantName, Group, claim_before_tekton_renamed_it};
 use crate::params::{Params, has_variable};
-use crate::pinned::{handed_on, whole_run};
+use crate::pinned::{handed_on, unknown_schema, whole_run};
 use crate::pipeline_run::OwnerReference;
+use crate::reasons::task_run_refused;
 use crate::run_claims::{self, RunClaims};
 
 /// What kind of run it is.
@@ -110,7 +111,9 @@ pub fn admit_run(run: &ChildRun, tekton_controller: &str) -> ChildAdmission {
     }
     let Some((mode, group, claims)) = handed_on(&run.annotations, run.owner_group.as_deref())
     else {
-        let coscheduled = run.owner_group.is_some();
+        // Another version pinned the run: its pods wait for the placeholder that Tekton copied the name of.
+        let unknown = unknown_schema(&run.annotations).is_some();
+        let coscheduled = run.owner_group.is_some() && !unknown;
         return without(run, |key| coscheduled || key != TEKTON_AFFINITY_ASSISTANT);
     };
     let (assistant, cancel, bindings) = match mode {
@@ -191,27 +194,14 @@ fn of_claim(
         .flatten();
     let Some(claim) = one else {
         let refused = distinct.len() > 1 && run.kind == ChildKind::TaskRun;
-        return (None, refused.then(|| too_many(run, &used, distinct.len())));
+        return (
+            None,
+            refused.then(|| task_run_refused(&run.name, &used, distinct.len()).message),
+        );
     };
     let run_uid = run.controller.as_ref().map_or("", |owner| &owner.uid);
     let known = run_claims::contains(claims, claim, run_uid);
     (known.then(|| AssistantName::of_claim(group, claim)), None)
-}
-
-fn too_many(run: &ChildRun, used: &[(&str, String)], distinct: usize) -> String {
-    let used: Vec<_> = used
-        .iter()
-        .map(|(workspace, claim)| format!("workspace {workspace:?}: claim {claim:?}"))
-        .collect();
-    format!(
-        "{} {} uses {distinct} persistent volume claims ({}), and coschedule mode {} allows a TaskRun one, so that it has \
-         one node to run on; use subPaths of one claim, or mode {}",
-        run.kind.as_str(),
-        run.name,
-        used.join(", "),
-        Mode::Workspaces,
-        Mode::PipelineRuns
-    )
 }
 
 #[cfg(test)]

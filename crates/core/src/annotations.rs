@@ -8,6 +8,9 @@ pub const PREFIX: &str = "coscheduler.dev/";
 /// people write.
 pub const OVERRIDE: &str = "coscheduler.dev/coschedule";
 
+/// The version of the other pinned annotations (M8). A run without it was pinned before there were versions.
+pub const SCHEMA_VERSION: &str = "coscheduler.dev/schema-version";
+
 /// The mode that was in force when the run was created (M8). A run without it is left alone (M5).
 pub const MODE: &str = "coscheduler.dev/mode";
 
@@ -46,7 +49,8 @@ pub const TEKTON_AFFINITY_ASSISTANT: &str = "pipeline.tekton.dev/affinity-assist
 pub const TEKTON_AUTO_CLEANUP_PVC: &str = "tekton.dev/auto-cleanup-pvc";
 
 /// Every annotation that admission alone may write: an author's own value is stripped.
-pub const PINNED: [&str; 9] = [
+pub const PINNED: [&str; 10] = [
+    SCHEMA_VERSION,
     MODE,
     ISOLATION_SCOPE,
     GROUP,
@@ -63,16 +67,22 @@ pub const PINNED: [&str; 9] = [
 /// decided by it.
 pub const BLOCKED: &str = "coscheduler.dev/blocked";
 
-/// On a placeholder's StatefulSet: the version of it whose pod was missing when its controller was made to try again (N3).
-/// Nothing is decided by it.
-pub const RETRIED: &str = "coscheduler.dev/retried";
+/// On a placeholder: what was done with it and when, as JSON of [`Record`](crate::observed::Record).
+pub const RECORD: &str = "coscheduler.dev/record";
+
+/// On a placeholder that is being moved: the nodes that may take it, as JSON of [`Move`](crate::observed::Move).
+pub const MOVE: &str = "coscheduler.dev/move";
 
 /// On a TaskRun whose pod was let go (N2): the placeholder that it would have followed. It is written for people: nothing is
 /// decided by it.
 pub const LET_GO: &str = "coscheduler.dev/let-go";
 
+/// On such a TaskRun: how often that was done, as Tekton may make the pod with its affinity again.
+pub const LET_GO_TIMES: &str = "coscheduler.dev/let-go-times";
+
 /// Every annotation that an author may not give a new object: [`PINNED`], and those that are written later.
-pub(crate) const RESERVED: [&str; 11] = [
+pub(crate) const RESERVED: [&str; 13] = [
+    SCHEMA_VERSION,
     MODE,
     ISOLATION_SCOPE,
     GROUP,
@@ -84,10 +94,11 @@ pub(crate) const RESERVED: [&str; 11] = [
     TRACEPARENT,
     BLOCKED,
     LET_GO,
+    LET_GO_TIMES,
 ];
 
 /// What a PipelineRun hands on to what Tekton makes of it, beside [`TEKTON_AFFINITY_ASSISTANT`].
-pub(crate) const HANDED_ON: [&str; 3] = [MODE, GROUP, CLAIMS];
+pub(crate) const HANDED_ON: [&str; 4] = [SCHEMA_VERSION, MODE, GROUP, CLAIMS];
 
 /// The field path of an annotation, as violations name it.
 pub(crate) fn field(key: &str) -> String {

@@ -7,7 +7,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use crate::plan::{Reason, ReasonCode};
+use crate::plan::Reason;
+use crate::reasons;
 use crate::volumes::{SeenClaim, reaches};
 
 /// A node, as far as it may turn pods away.
@@ -48,15 +49,6 @@ pub struct Toleration {
     /// Whether `tolerationSeconds` is set. A taint that is tolerated for a while only is a reason to leave: Kubernetes adds
     /// such tolerations of NotReady and unreachable nodes to every pod.
     pub for_a_while: bool,
-}
-
-/// A pod that is bound to a node.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct BoundPod {
-    /// What it is to the run.
-    pub role: Role,
-    /// `spec.tolerations`.
-    pub tolerations: Vec<Toleration>,
 }
 
 /// What a bound pod is to its run.
@@ -120,9 +112,9 @@ impl fmt::Display for Misplaced {
 /// A pod that has started is left to finish. One that never has is only dropped at once: a kubelet that is told to end it
 /// reports it as failed, and its TaskRun with it; one that vanishes is made again by Tekton (Tekton v1.12.0,
 /// `pkg/reconciler/taskrun`).
-pub fn evict(pod: &BoundPod, node: Option<&Node>) -> Option<Eviction> {
-    let cause = misplaced(&pod.tolerations, node)?;
-    match pod.role {
+pub fn evict(role: Role, tolerations: &[Toleration], node: Option<&Node>) -> Option<Eviction> {
+    let cause = misplaced(tolerations, node)?;
+    match role {
         Role::Placeholder => Some(Eviction {
             at_once: is_silent(node),
             cause,
@@ -137,7 +129,7 @@ pub fn evict(pod: &BoundPod, node: Option<&Node>) -> Option<Eviction> {
 
 /// Why a placeholder without a node gets none, where that is because its claims cannot follow it: every one of `nodes` that
 /// reaches the volumes of `seen`, its claims, turns it away.
-pub fn stranded(tolerations: &[Toleration], seen: &[SeenClaim], nodes: &[Node]) -> Option<Reason> {
+pub fn stranded(tolerations: &[Toleration], seen: &[SeenClaim], nodes: &[&Node]) -> Option<Reason> {
     let held = |claim: &&SeenClaim| claim.volume.as_ref().is_some_and(|on| !on.terms.is_empty());
     let claims: Vec<_> = seen
         .iter()
@@ -160,23 +152,10 @@ pub fn stranded(tolerations: &[Toleration], seen: &[SeenClaim], nodes: &[Node]) 
         })
         .collect();
     let causes = causes?;
-    let claims = claims.join(", ");
-    let message = match causes.split_first() {
-        None => format!(
-            "no node that is there reaches the volumes of claims {claims}; the run goes on once one does"
-        ),
-        Some((first, others)) => {
-            let more = match others.len() {
-                0 => String::new(),
-                more => format!(", and {more} more"),
-            };
-            format!(
-                "the volumes of claims {claims} are reached from nodes only that turn pods away ({first}{more}); the run goes \
-                 on once one of them takes pods again: uncordon it, or remove its taint"
-            )
-        }
-    };
-    Some(Reason::new(ReasonCode::ClaimsNotMovable, message))
+    Some(match causes.split_first() {
+        None => reasons::claims_out_of_reach(&claims),
+        Some((first, others)) => reasons::claims_not_movable(&claims, first, others.len()),
+    })
 }
 
 /// Why a pod with these tolerations does not belong on a node; `None` where it does. `node` is `None` where there is no node of

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value};
 
 use crate::annotations::{
-    CLAIMS, GROUP, ISOLATION_SCOPE, MODE, PLACEHOLDER, TEKTON_AFFINITY_ASSISTANT,
+    CLAIMS, GROUP, ISOLATION_SCOPE, MODE, PLACEHOLDER, SCHEMA_VERSION, TEKTON_AFFINITY_ASSISTANT,
     VOLUME_CLAIM_TEMPLATES, field,
 };
 use crate::claim_template::Parts;
@@ -19,6 +19,10 @@ use crate::mode::{IsolationScope, Mode};
 use crate::names::{AssistantName, Group};
 use crate::run_claims::RunClaims;
 use crate::violation::Violation;
+
+/// The schema version that this module reads and writes. It grows only when an older version of this module would misread
+/// the annotations.
+const SCHEMA: &str = "1";
 
 /// What was pinned on a run when it was created (M8).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,11 +48,16 @@ impl Pinned {
     /// Tekton's own annotation is not read: its value derives from the group.
     ///
     /// # Errors
-    /// Every violation at once, with fields such as `metadata.annotations[coscheduler.dev/group]`.
+    /// Every violation at once, with fields such as `metadata.annotations[coscheduler.dev/group]`. A schema version that is
+    /// not known is the only violation: the other annotations are not read.
     pub fn read(annotations: &BTreeMap<String, String>) -> Result<Option<Self>, Vec<Violation>> {
         let Some(mode) = annotations.get(MODE) else {
             return Ok(None);
         };
+        if let Some(version) = unknown_schema(annotations) {
+            let fault = format!("is {version:?}; allowed: {SCHEMA}, or not set");
+            return Err(vec![Violation::new(field(SCHEMA_VERSION), fault)]);
+        }
         let faults = &mut Vec::new();
         let mode = read_mode(mode, faults);
         let isolation_scope =
@@ -90,6 +99,7 @@ impl Pinned {
         let claims = claims_to_annotation(&self.claims);
         let assistant = whole_run(self.mode, &self.group);
         [
+            (SCHEMA_VERSION, SCHEMA.to_owned()),
             (MODE, self.mode.to_string()),
             (ISOLATION_SCOPE, self.isolation_scope.to_string()),
             (GROUP, self.group.to_string()),
@@ -104,6 +114,13 @@ impl Pinned {
         .map(|(key, value)| (key.to_owned(), value))
         .into()
     }
+}
+
+/// The schema version of annotations that this module cannot read. A run without a version was pinned before there were
+/// versions, with the annotations of version 1.
+pub(crate) fn unknown_schema(annotations: &BTreeMap<String, String>) -> Option<&str> {
+    let version = annotations.get(SCHEMA_VERSION)?;
+    (version != SCHEMA).then_some(version)
 }
 
 /// The placeholder that all pods of a run share; `None` in a mode where there is no such one.
@@ -129,7 +146,7 @@ pub(crate) fn handed_on(
     let faults = &mut Vec::new();
     let mode = read_mode(annotations.get(MODE)?, faults)?;
     let group = annotations.get(GROUP)?;
-    if Some(group.as_str()) != owners_group {
+    if Some(group.as_str()) != owners_group || unknown_schema(annotations).is_some() {
         return None;
     }
     let group = read_group(group, faults)?;

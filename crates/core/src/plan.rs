@@ -4,21 +4,20 @@
 
 mod claims;
 mod placeholder;
-mod reason;
 
 use crate::admit::{Admission, InForce, Question, admit};
 use crate::annotations::{MODE, OVERRIDE, PART_OF};
 use crate::mode::Mode;
 use crate::names::AssistantName;
-use crate::pinned::{Pinned, whole_run};
+use crate::pinned::{Pinned, unknown_schema, whole_run};
 use crate::pipeline_run::{PipelineRun, RunState};
+use crate::reasons;
 use crate::violation::Violation;
 
 use claims::Claims;
 
-pub(crate) use claims::for_one_pod;
+pub use crate::reasons::{Reason, ReasonCode, Severity};
 pub use placeholder::{ClaimTemplateSpec, PlaceholderSpec, Separation};
-pub use reason::{Reason, ReasonCode, Severity};
 
 /// What is to be done for a run, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -76,36 +75,36 @@ pub fn plan(run: &PipelineRun) -> Result<Plan, Vec<Violation>> {
     };
     let mode = mode.parse().unwrap_or(Mode::Disabled);
     if let Some(parent) = run.annotations.get(PART_OF) {
-        let message = format!(
-            "the run is a part of PipelineRun {parent:?}, whose placeholders serve its pods"
-        );
-        let reason = Reason::new(ReasonCode::PartOfPipelineRun, message);
+        let reason = reasons::part_of_pipeline_run(parent);
         return Ok(Plan::of(mode, Action::Nothing, reason));
     }
     if run.deletion {
         let action = Action::Release {
             cause: ReleaseCause::Deleted,
         };
-        let reason = Reason::new(ReasonCode::PipelineRunDeleted, "the run is being deleted");
-        return Ok(Plan::of(mode, action, reason));
+        return Ok(Plan::of(mode, action, reasons::pipeline_run_deleted()));
     }
     match run.state {
         RunState::Done => {
             let action = Action::Release {
                 cause: ReleaseCause::Done,
             };
-            let reason = Reason::new(ReasonCode::PipelineRunDone, "the run is done");
-            Ok(Plan::of(mode, action, reason))
+            Ok(Plan::of(mode, action, reasons::pipeline_run_done()))
         }
         RunState::Pending => {
-            let message = "the run is pending and gets its placeholder when it starts";
-            let reason = Reason::new(ReasonCode::PipelineRunPending, message);
+            let reason = reasons::pipeline_run_pending();
             Ok(Plan::of(mode, Action::Nothing, reason))
         }
-        RunState::Active => match Pinned::read(&run.annotations)? {
-            Some(pinned) => ensure(run, &pinned),
-            None => Ok(not_pinned(run)),
-        },
+        RunState::Active => {
+            if let Some(version) = unknown_schema(&run.annotations) {
+                let reason = reasons::schema_version_unknown(version);
+                return Ok(Plan::of(mode, Action::Nothing, reason));
+            }
+            match Pinned::read(&run.annotations)? {
+                Some(pinned) => ensure(run, &pinned),
+                None => Ok(not_pinned(run)),
+            }
+        }
     }
 }
 
@@ -120,26 +119,16 @@ impl Plan {
 }
 
 fn not_pinned(run: &PipelineRun) -> Plan {
-    let message = "nothing was pinned on the run when it was created: coscheduling was disabled, nobody could be asked, \
-                   or another controller than Tekton's manages the run";
-    let reason = Reason::new(ReasonCode::NotPinned, message);
-    let mut plan = Plan::of(Mode::Disabled, Action::Nothing, reason);
-    let why = "nothing was pinned on the run when it was created: coscheduling was disabled then, or nobody could be asked";
-    plan.reasons
-        .extend(override_ignored(run, Mode::Disabled, why));
+    let mut plan = Plan::of(Mode::Disabled, Action::Nothing, reasons::not_pinned());
+    plan.reasons.extend(override_ignored(run, Mode::Disabled));
     plan
 }
 
 /// A chosen mode that is not the run's cannot have been there, or not have counted, when the run was created: else it
 /// would be the run's, or the run would have been refused (B1).
-fn override_ignored(run: &PipelineRun, mode: Mode, why: &str) -> Option<Reason> {
+fn override_ignored(run: &PipelineRun, mode: Mode) -> Option<Reason> {
     let chosen = run.annotations.get(OVERRIDE)?;
-    (chosen != mode.as_str()).then(|| {
-        let message = format!(
-            "{OVERRIDE} {chosen:?} has no effect: {why}; a Pipeline found by a resolver is not read before that"
-        );
-        Reason::new(ReasonCode::OverrideIgnored, message)
-    })
+    (chosen != mode.as_str()).then(|| reasons::override_ignored(chosen, mode))
 }
 
 fn ensure(run: &PipelineRun, pinned: &Pinned) -> Result<Plan, Vec<Violation>> {
@@ -153,8 +142,8 @@ fn ensure(run: &PipelineRun, pinned: &Pinned) -> Result<Plan, Vec<Violation>> {
             )
         })
         .collect();
-    let mut reasons = Vec::new();
-    let claims = claims::of(run, pinned, &mut faults, &mut reasons);
+    let mut left_out = Vec::new();
+    let claims = claims::of(run, pinned, &mut faults, &mut left_out);
     if !faults.is_empty() {
         return Err(faults);
     }
@@ -171,16 +160,11 @@ fn ensure(run: &PipelineRun, pinned: &Pinned) -> Result<Plan, Vec<Violation>> {
         .map(|spec| why(pinned.mode, spec))
         .collect();
     if decided.is_empty() {
-        let message = "no workspace of the run has a claim whose name is known";
-        decided.push(Reason::new(ReasonCode::NoClaims, message));
+        decided.push(reasons::no_claims());
     }
-    decided.append(&mut reasons);
+    decided.append(&mut left_out);
     decided.extend(placeholder::dropped(run, pinned));
-    let settled = format!(
-        "the run's mode was settled as {} when it was created",
-        pinned.mode
-    );
-    decided.extend(override_ignored(run, pinned.mode, &settled));
+    decided.extend(override_ignored(run, pinned.mode));
     placeholders.sort_by(|left, right| left.name.cmp(&right.name));
     Ok(Plan {
         mode: pinned.mode,
@@ -220,22 +204,11 @@ fn why(mode: Mode, spec: &PlaceholderSpec) -> Reason {
                 .claim_names
                 .first()
                 .or(spec.unmounted_claim_names.first());
-            let claim = claim.map_or("", String::as_str);
-            let message =
-                format!("the pods that use claim {claim:?} share the node of placeholder {name}");
-            Reason::new(ReasonCode::CoscheduleWorkspace, message)
+            reasons::coschedule_workspace(claim.map_or("", String::as_str), name)
         }
-        Mode::PipelineRuns => {
-            let message = format!("all pods of the run share the node of placeholder {name}");
-            Reason::new(ReasonCode::CoschedulePipelineRun, message)
-        }
-        Mode::IsolatePipelineRun => {
-            let message = format!(
-                "all pods of the run share the node of placeholder {name}, where no other placeholder is"
-            );
-            Reason::new(ReasonCode::IsolatePipelineRun, message)
-        }
-        Mode::Disabled => Reason::new(ReasonCode::NotPinned, "nothing is pinned on the run"),
+        Mode::PipelineRuns => reasons::coschedule_pipeline_run(name),
+        Mode::IsolatePipelineRun => reasons::isolate_pipeline_run(name),
+        Mode::Disabled => reasons::not_pinned(),
     }
 }
 

@@ -7,12 +7,13 @@
 
 use std::collections::BTreeSet;
 
-use serde::Deserialize;
-
 use crate::annotations::BLOCKED;
 use crate::names::AssistantName;
+use crate::notices::blocked_reason;
+use crate::observed::Planned;
 use crate::pipeline_run::PipelineRun;
-use crate::plan::{PlaceholderSpec, Reason, ReasonCode, plan};
+use crate::plan::{PlaceholderSpec, Reason, ReasonCode};
+use crate::reasons;
 
 /// Everything that keeps a placeholder from being created or scheduled; the last stands for what is not recognised.
 pub const REFUSALS: [ReasonCode; 9] = [
@@ -27,13 +28,10 @@ pub const REFUSALS: [ReasonCode; 9] = [
     ReasonCode::PlaceholderRefused,
 ];
 
-/// Bytes of foreign text in a message, so that the remedy behind it fits into an Event.
-const DETAIL_LENGTH: usize = 600;
-
 /// What client-go writes before a message that stands for several (`tools/record/events_cache.go`).
 const COMBINED: &str = "(combined from similar events): ";
 
-/// A placeholder whose StatefulSet exists, as far as it is seen waiting.
+/// A placeholder that exists, as far as it is seen waiting.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SeenPlaceholder {
     /// Why its pod could not be created the last time, by [`failed_create`]; `None` once the pod is there.
@@ -63,13 +61,13 @@ impl SeenPlaceholder {
 pub struct Waits {
     /// Why one of them is not there.
     pub reason: Option<Reason>,
-    /// Whether each of them has its StatefulSet.
+    /// Whether each of them exists.
     pub every_one_exists: bool,
 }
 
-/// What the placeholders of `run` wait for. `seen` answers `None` for one that has no StatefulSet.
+/// What the placeholders of a run wait for. `seen` answers `None` for one that does not exist.
 pub fn waits(
-    run: &PipelineRun,
+    planned: &Planned,
     seen: impl Fn(&PlaceholderSpec) -> Option<SeenPlaceholder>,
 ) -> Waits {
     let mut waits = Waits {
@@ -77,7 +75,7 @@ pub fn waits(
         every_one_exists: true,
     };
     // One that cannot be planned for is told elsewhere.
-    let Ok(plan) = plan(run) else { return waits };
+    let Ok(plan) = planned else { return waits };
     for spec in plan.action.placeholders() {
         match seen(spec) {
             Some(seen) => waits.reason = waits.reason.or_else(|| seen.waits_for(&spec.name)),
@@ -89,11 +87,11 @@ pub fn waits(
 
 /// Why the API server refused to `act` ("create claim ci/source"), from its answer.
 pub fn refused(act: &str, answer: &str) -> Reason {
-    let (code, detail, remedy) = read_answer(answer);
-    told(code, format!("failed to {act}"), &detail, remedy)
+    let (reason, detail) = read_answer(answer);
+    reason(&format!("Failed to {act}"), &detail)
 }
 
-/// Why a StatefulSet's pod could not be created, from the note of an Event `FailedCreate`. `None` for a note about a claim:
+/// Why a placeholder's pod could not be created, from the note of an Event `FailedCreate`. `None` for a note about a claim:
 /// another one about the pod says the same (Kubernetes 1.35, `pkg/controller/statefulset/stateful_pod_control.go`).
 pub fn failed_create(note: &str) -> Option<Reason> {
     let note = note.strip_prefix(COMBINED).unwrap_or(note);
@@ -115,13 +113,11 @@ pub fn not_provisioned(claim: &str, note: &str) -> Reason {
     let class_missing = detail.starts_with("storageclass.storage.k8s.io ")
         && detail.ends_with(" not found")
         || detail.ends_with("no storage class is set");
-    let remedy = if class_missing {
-        "create that StorageClass, or a default one where none is named, or create the run again with one that exists"
+    if class_missing {
+        reasons::storage_class_missing(claim, detail)
     } else {
-        "who provisions it tries again by itself, and its log may say more"
-    };
-    let what = format!("claim {claim} has no volume");
-    told(ReasonCode::ClaimNotProvisioned, what, detail, remedy)
+        reasons::claim_not_provisioned(claim, detail)
+    }
 }
 
 /// Why a placeholder's pod has no node, from what the scheduler says of it. `None` while it waits for volumes that are on
@@ -132,7 +128,7 @@ fn unschedulable(name: &AssistantName, said: &str, existing: &BTreeSet<String>) 
     if detail.contains("pod has unbound immediate PersistentVolumeClaims") {
         return None;
     }
-    let what = format!("no node takes placeholder {name}");
+    let failed = format!("No node takes placeholder {name}");
     let missing = detail
         .strip_prefix("persistentvolumeclaim \"")
         .and_then(|rest| rest.strip_suffix("\" not found"));
@@ -140,11 +136,9 @@ fn unschedulable(name: &AssistantName, said: &str, existing: &BTreeSet<String>) 
         return None;
     }
     Some(if missing.is_some() {
-        told(ReasonCode::ReferenceMissing, what, &detail, CREATE_IT)
+        reasons::reference_missing(&failed, &detail)
     } else {
-        let remedy =
-            "add a node that meets the run's podTemplate and has room, or make room on one";
-        told(ReasonCode::PlaceholderUnschedulable, what, &detail, remedy)
+        reasons::placeholder_unschedulable(&failed, &detail)
     })
 }
 
@@ -154,28 +148,20 @@ pub fn still_refused(run: &PipelineRun, waits: &Waits) -> bool {
     !waits.every_one_exists && said_on(run).is_some()
 }
 
-/// Which refusal annotation [`BLOCKED`] of a run tells of.
+/// The refusal in annotation [`BLOCKED`] of a run.
 pub fn said_on(run: &PipelineRun) -> Option<ReasonCode> {
-    #[derive(Deserialize)]
-    struct Blocked {
-        reason: String,
-    }
-    let blocked: Blocked = serde_json::from_str(run.annotations.get(BLOCKED)?).ok()?;
-    let mut codes = REFUSALS.into_iter();
-    codes.find(|code| code.as_str() == blocked.reason)
+    let reason = blocked_reason(run.annotations.get(BLOCKED)?)?;
+    REFUSALS.contains(&reason.code).then_some(reason.code)
 }
 
-const CREATE_IT: &str = "create it, or create the run again with one that exists";
-
-/// What the API server's answer means, as code, text and remedy.
-fn read_answer(answer: &str) -> (ReasonCode, String, &'static str) {
+/// What the API server's answer means: a reason, and the part of the answer that stays the same from try to try.
+fn read_answer(answer: &str) -> (fn(&str, &str) -> Reason, String) {
     // Those first: what others answer with is theirs, whatever it reads like.
     if answer.starts_with("admission webhook ") {
-        return denied(answer);
+        return (reasons::admission_denied, answer.to_owned());
     }
     if let Some(webhook) = failed_webhook(answer) {
-        let remedy = "bring that webhook back, or have it leave placeholders alone";
-        return (ReasonCode::AdmissionWebhookFailed, webhook, remedy);
+        return (reasons::admission_webhook_failed, webhook);
     }
     let detail = match answer.split_once("\" is forbidden: ") {
         Some((_, detail)) => detail,
@@ -190,31 +176,20 @@ fn read_answer(answer: &str) -> (ReasonCode, String, &'static str) {
         .any(|prefix| detail.starts_with(prefix))
         && detail.contains(" denied request: ");
     if let Some(quota) = quota(detail) {
-        let remedy = "raise the quota, or let others in the namespace end";
-        return (ReasonCode::QuotaExceeded, quota, remedy);
+        return (reasons::quota_exceeded, quota);
     }
-    let (code, remedy) = if is_missing {
-        (ReasonCode::ReferenceMissing, CREATE_IT)
+    let reason = if is_missing {
+        reasons::reference_missing
     } else if is_policy {
-        return denied(detail);
+        reasons::admission_denied
     } else if is_limit(detail) {
-        let remedy = "change the LimitRange, or, for new runs, what placeholders (keys placeholder-cpu and \
-                      placeholder-memory) and claims ask for";
-        (ReasonCode::LimitRangeViolated, remedy)
+        reasons::limit_range_violated
     } else if detail.starts_with("violates PodSecurity ") {
-        let remedy = "let the namespace enforce a lower level or a later version, or create the run again without this in \
-                      its podTemplate";
-        (ReasonCode::PodSecurityViolated, remedy)
+        reasons::pod_security_violated
     } else {
-        let remedy = "the run goes on once the API server accepts it";
-        return (ReasonCode::PlaceholderRefused, answer.to_owned(), remedy);
+        return (reasons::placeholder_refused, answer.to_owned());
     };
-    (code, detail.to_owned(), remedy)
-}
-
-fn denied(detail: &str) -> (ReasonCode, String, &'static str) {
-    let remedy = "have that policy let placeholders pass (label app.kubernetes.io/managed-by: tekton-coscheduler)";
-    (ReasonCode::AdmissionDenied, detail.to_owned(), remedy)
+    (reason, detail.to_owned())
 }
 
 /// Which webhook could not be called, and the end of the story: addresses and ports differ from call to call.
@@ -284,15 +259,6 @@ fn without_counts(said: &str) -> String {
         })
         .collect();
     reasons.into_iter().collect::<Vec<_>>().join(", ")
-}
-
-fn told(code: ReasonCode, what: String, detail: &str, remedy: &str) -> Reason {
-    let detail = if detail.len() <= DETAIL_LENGTH {
-        detail.to_owned()
-    } else {
-        format!("{}…", &detail[..detail.floor_char_boundary(DETAIL_LENGTH)])
-    };
-    Reason::new(code, format!("{what}: {detail}; {remedy}"))
 }
 
 #[cfg(test)]

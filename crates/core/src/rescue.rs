@@ -11,10 +11,12 @@ pub mod requests;
 pub mod room;
 
 use std::cmp::Reverse;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
-use crate::plan::{Reason, ReasonCode, Separation};
+use crate::plan::{Reason, Separation};
+use crate::reasons;
 
 use requests::Amounts;
 use room::{Needs, Obstacle, Room};
@@ -24,6 +26,9 @@ pub const MOVES: u32 = 5;
 
 /// Of how many nodes a moved placeholder may take one: the best ones.
 const NODES: usize = 10;
+
+/// Nodes by name.
+pub type Rooms = BTreeMap<String, Arc<Room>>;
 
 /// A pod that the scheduler finds no node for, while the placeholder that it follows is bound to one.
 #[derive(Debug, Clone, Copy)]
@@ -36,8 +41,8 @@ pub struct Contention<'a> {
     pub also_waiting: &'a [Needs],
     /// The pods on the placeholder's node that matter, the placeholder itself aside.
     pub residents: &'a [Resident],
-    /// Every node.
-    pub rooms: &'a [Room],
+    /// Every node, by name.
+    pub rooms: &'a Rooms,
     /// Whether a node is about to be added.
     pub scale_up: ScaleUp,
     /// How often placeholders of the run were moved.
@@ -127,20 +132,20 @@ pub fn rescue(contention: &Contention<'_>) -> Decision {
         rooms,
         ..
     } = *contention;
-    let here = rooms.iter().find(|room| room.node.name == placeholder.node);
+    let here = rooms.get(&placeholder.node);
     let Some(here) = here.filter(|room| stays(placeholder, room)) else {
-        let message = format!(
-            "pod {} waits until placeholder {} has left node {}",
-            pod.name, placeholder.name, placeholder.node
-        );
-        return wait(ReasonCode::PlaceholderLeaves, message);
+        return wait(reasons::placeholder_leaves(
+            &pod.name,
+            &placeholder.name,
+            &placeholder.node,
+        ));
     };
     if pod.needs.obstacle(here).is_none() {
-        let message = format!(
-            "node {} of placeholder {} has room for pod {}: it waits for the scheduler",
-            placeholder.node, placeholder.name, pod.name
-        );
-        return wait(ReasonCode::RoomOnNode, message);
+        return wait(reasons::room_on_node(
+            &pod.name,
+            &placeholder.name,
+            &placeholder.node,
+        ));
     }
     scaling(contention)
         .or_else(|| held(contention, here))
@@ -172,15 +177,14 @@ fn scaling(contention: &Contention<'_>) -> Option<Decision> {
         hold,
     } = contention.scale_up;
     let recent = |ago: Option<Duration>| ago.is_some_and(|ago| ago < hold);
-    let cause = if recent(triggered) {
-        "the cluster autoscaler is adding a node for it"
+    let pod = &contention.pod.name;
+    if recent(triggered) {
+        Some(wait(reasons::scale_up_triggered(pod)))
     } else if recent(node_added) {
-        "a node was added a moment ago"
+        Some(wait(reasons::node_added(pod)))
     } else {
-        return None;
-    };
-    let message = format!("pod {} waits: {cause}", contention.pod.name);
-    Some(wait(ReasonCode::ScaleUpInFlight, message))
+        None
+    }
 }
 
 fn held(contention: &Contention<'_>, here: &Room) -> Option<Decision> {
@@ -192,18 +196,18 @@ fn held(contention: &Contention<'_>, here: &Room) -> Option<Decision> {
     } = *contention;
     let own = residents.iter().filter(|resident| resident.own);
     let own = own.map(|resident| &resident.requests);
-    let what = if pod.needs.obstacle(&here.without(own)).is_none() {
-        "hold the room that it needs there"
+    let reason = if pod.needs.obstacle(&here.without(own)).is_none() {
+        reasons::run_holds_room
     } else if residents.iter().any(|resident| resident.keeps) {
-        "run there, and the placeholder stays for them"
+        reasons::placeholder_stays
     } else {
         return None;
     };
-    let message = format!(
-        "pod {} waits for node {} of placeholder {}: other pods {what}",
-        pod.name, placeholder.node, placeholder.name
-    );
-    Some(wait(ReasonCode::RunHoldsRoom, message))
+    Some(wait(reason(
+        &pod.name,
+        &placeholder.name,
+        &placeholder.node,
+    )))
 }
 
 /// What a node is worth for a move: the least is the best.
@@ -230,14 +234,9 @@ fn moved(contention: &Contention<'_>) -> Option<Decision> {
     let Contention {
         pod, placeholder, ..
     } = *contention;
-    // Not which node: that is for the scheduler.
-    let message = format!(
-        "placeholder {} leaves node {} for one that has room for pod {}",
-        placeholder.name, placeholder.node, pod.name
-    );
     Some(Decision {
         action: Action::Move(nodes),
-        reason: Reason::new(ReasonCode::PlaceholderMoved, message),
+        reason: reasons::placeholder_moved(&pod.name, &placeholder.name, &placeholder.node),
     })
 }
 
@@ -251,7 +250,7 @@ fn ranked(contention: &Contention<'_>) -> Vec<String> {
     } = *contention;
     // Its own node is none of them: it does not even take the pod alone.
     let taking = rooms
-        .iter()
+        .values()
         .filter(|room| obstacle_to_both(contention, room).is_none());
     let mut ranks: Vec<_> = taking
         .map(|room| {
@@ -308,17 +307,13 @@ fn let_go(contention: &Contention<'_>) -> Option<Decision> {
         Separation::Isolate(_) => return None,
         Separation::Spread => {}
     }
-    let mut free = rooms.iter().map(|room| pod.needs.obstacle(room));
+    let mut free = rooms.values().map(|room| pod.needs.obstacle(room));
     if shares_a_claim(contention) || !free.any(|obstacle| obstacle.is_none()) {
         return None;
     }
-    let message = format!(
-        "pod {} runs without placeholder {}, which no node takes that takes the pod: it uses none of the claims there",
-        pod.name, placeholder.name
-    );
     Some(Decision {
         action: Action::LetGo,
-        reason: Reason::new(ReasonCode::PodLetGo, message),
+        reason: reasons::pod_let_go(&pod.name, &placeholder.name),
     })
 }
 
@@ -332,14 +327,12 @@ fn shares_a_claim(contention: &Contention<'_>) -> bool {
     !names(&contention.pod.needs).is_disjoint(&names(&contention.placeholder.needs))
 }
 
-fn wait(code: ReasonCode, message: String) -> Decision {
+fn wait(reason: Reason) -> Decision {
     Decision {
         action: Action::Wait,
-        reason: Reason::new(code, message),
+        reason,
     }
 }
 
-#[cfg(test)]
-mod oracle;
 #[cfg(test)]
 mod tests;

@@ -52,7 +52,6 @@ pub struct Conflict {
 
 impl fmt::Display for Conflict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("no node can reach the volumes of all these claims: ")?;
         for (index, (claim, topology)) in self.claims.iter().enumerate() {
             let separator = if index == 0 { "" } else { "; " };
             write!(f, "{separator}{claim:?} ({topology})")?;

@@ -5,7 +5,8 @@ use coscheduler_core::refusals::refused;
 use coscheduler_core::violation::Violation;
 use coscheduler_kubernetes::transient::is_webhook_down;
 use coscheduler_proto::error::{bad_request, with_reason};
-use tonic::{Code, Status};
+use coscheduler_proto::reason::ErrorReason;
+use tonic::Status;
 
 /// Why an `Ensure` or a `Release` could not be carried out.
 #[derive(Debug, thiserror::Error)]
@@ -13,6 +14,14 @@ pub enum Error {
     /// The request is malformed.
     #[error("the request is malformed")]
     BadRequest(Vec<Violation>),
+    /// The PipelineRun cannot be planned for.
+    #[error("failed to plan for PipelineRun {run}: {detail}")]
+    Invalid {
+        /// Namespace and name of the run.
+        run: String,
+        /// Every fault of the run.
+        detail: String,
+    },
     /// The request disagrees with the PipelineRun of that uid.
     #[error("{field} is not that of PipelineRun {run}: {detail}")]
     Mismatch {
@@ -32,17 +41,17 @@ pub enum Error {
         resource_version: String,
     },
     /// The placeholder's name belongs to somebody else.
-    #[error("StatefulSet {name} exists and belongs to {owner}; it is left alone")]
+    #[error("placeholder {name} cannot be created: an object of that name belongs to {owner}")]
     NameTaken {
-        /// Namespace and name of the StatefulSet.
+        /// Namespace and name of the placeholder.
         name: String,
         /// Its controller.
         owner: String,
     },
     /// A placeholder of that name and run is still being deleted.
-    #[error("StatefulSet {name} is still being deleted")]
+    #[error("placeholder {name} is still being deleted")]
     Terminating {
-        /// Namespace and name of the StatefulSet.
+        /// Namespace and name of the placeholder.
         name: String,
     },
     /// No node could take the placeholder.
@@ -73,12 +82,13 @@ impl Error {
     /// Whether the same call may succeed a moment later.
     pub fn is_transient(&self) -> bool {
         match self {
-            Self::NotSeen { .. }
-            | Self::Terminating { .. }
-            | Self::OutOfReach { .. }
-            | Self::NotReady { .. } => true,
+            Self::NotSeen { .. } | Self::Terminating { .. } | Self::NotReady { .. } => true,
             Self::Kubernetes { transient, .. } => *transient,
-            Self::BadRequest(_) | Self::Mismatch { .. } | Self::NameTaken { .. } => false,
+            Self::BadRequest(_)
+            | Self::Invalid { .. }
+            | Self::OutOfReach { .. }
+            | Self::Mismatch { .. }
+            | Self::NameTaken { .. } => false,
         }
     }
 
@@ -100,6 +110,7 @@ impl Error {
                 refused(act, &status.message)
             }
             Self::BadRequest(_)
+            | Self::Invalid { .. }
             | Self::Mismatch { .. }
             | Self::NotSeen { .. }
             | Self::Terminating { .. }
@@ -109,7 +120,13 @@ impl Error {
         Some(reason)
     }
 
-    /// The error with what the API server said.
+    /// The error with its causes, for the log.
+    pub(crate) fn with_causes(&self) -> String {
+        let causes = std::iter::successors(std::error::Error::source(self), |cause| cause.source());
+        causes.fold(self.to_string(), |text, cause| format!("{text}: {cause}"))
+    }
+
+    /// The error with the API server's words.
     fn message(&self) -> String {
         match self {
             Self::Kubernetes { source, .. } => match source.as_ref() {
@@ -123,21 +140,28 @@ impl Error {
 
 impl From<Error> for Status {
     fn from(error: Error) -> Self {
-        let (code, reason) = match &error {
-            Error::BadRequest(violations) => return bad_request("", violations),
-            Error::Mismatch { .. } => (Code::FailedPrecondition, "PIPELINE_RUN_MISMATCH"),
-            Error::NotSeen { .. } => (Code::Unavailable, "PIPELINE_RUN_NOT_SEEN"),
-            Error::NameTaken { .. } => (Code::FailedPrecondition, "PLACEHOLDER_NAME_TAKEN"),
-            Error::Terminating { .. } => (Code::Unavailable, "PLACEHOLDER_TERMINATING"),
-            Error::OutOfReach { .. } => (Code::Unavailable, "VOLUME_NODE_AFFINITY_CONFLICT"),
-            Error::NotReady { .. } => (Code::Unavailable, "NOT_READY"),
+        Self::from(&error)
+    }
+}
+
+impl From<&Error> for Status {
+    fn from(error: &Error) -> Self {
+        let reason = match error {
+            Error::BadRequest(violations) => return bad_request(violations),
+            Error::Invalid { .. } => ErrorReason::PipelineRunInvalid,
+            Error::Mismatch { .. } => ErrorReason::PipelineRunMismatch,
+            Error::NotSeen { .. } => ErrorReason::PipelineRunNotSeen,
+            Error::NameTaken { .. } => ErrorReason::PlaceholderNameTaken,
+            Error::Terminating { .. } => ErrorReason::PlaceholderTerminating,
+            Error::OutOfReach { .. } => ErrorReason::VolumeNodeAffinityConflict,
+            Error::NotReady { .. } => ErrorReason::NotReady,
             Error::Kubernetes {
                 transient: true, ..
-            } => (Code::Unavailable, "KUBERNETES_UNAVAILABLE"),
+            } => ErrorReason::KubernetesUnavailable,
             Error::Kubernetes {
                 transient: false, ..
-            } => (Code::Internal, "KUBERNETES_REFUSED"),
+            } => ErrorReason::KubernetesRefused,
         };
-        with_reason(code, reason, error.message())
+        with_reason(reason, error.message())
     }
 }

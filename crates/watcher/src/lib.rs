@@ -51,7 +51,7 @@ pub async fn start(args: Args, process: Process) -> anyhow::Result<()> {
         ),
     );
     process.spawn_graceful("report", |shutdown| async move {
-        let report = |run| report::report(&runs, &planner, run);
+        let report = |run| report::report(runs.clone(), planner.clone(), run);
         let lead = async {
             tokio::select! {
                 () = worker.run(shutdown, report) => {}

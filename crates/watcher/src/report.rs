@@ -23,8 +23,8 @@ const TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Reports the last state of a run, as part of the trace that it was admitted in. A deleted run needs no report.
 pub(crate) async fn report(
-    runs: &Runs,
-    planner: &PlannerServiceClient<Channel>,
+    runs: Runs,
+    mut planner: PlannerServiceClient<Channel>,
     key: ObjectKey,
 ) -> Outcome {
     let Some(run) = runs.lock().get(&key).cloned() else {
@@ -39,32 +39,33 @@ pub(crate) async fn report(
         pipeline_run: Some(json::to_struct(&pipeline_run::to_json(&run))),
     };
     let request = client::request(request, TIMEOUT);
-    let mut planner = planner.clone();
     let answer = planner.report_pipeline_run(request).instrument(span).await;
-    match answer {
+    let status = match answer {
         Ok(answer) => {
             let answer = answer.into_inner();
             debug!(namespace, pipeline_run, ?answer, "reported a PipelineRun");
-            Outcome::Done
+            return Outcome::Done;
         }
-        Err(status) if status.code() == Code::InvalidArgument => {
-            let reason = status.message();
-            error!(
-                namespace,
-                pipeline_run, reason, "skipped a PipelineRun that cannot be read, until it changes"
-            );
-            Outcome::Done
-        }
-        Err(status) => {
-            let (code, reason) = (status.code(), status.message());
-            warn!(
-                namespace,
-                pipeline_run,
-                ?code,
-                reason,
-                "failed to report a PipelineRun, will retry"
-            );
-            Outcome::Retry
-        }
+        Err(status) => status,
+    };
+    let (code, reason) = (status.code(), status.message());
+    if code == Code::InvalidArgument {
+        error!(
+            namespace,
+            pipeline_run, reason, "skipped a PipelineRun that cannot be read, until it changes"
+        );
+        return Outcome::Done;
+    }
+    warn!(
+        namespace,
+        pipeline_run,
+        ?code,
+        reason,
+        "failed to report a PipelineRun"
+    );
+    match code {
+        // The fault lasts: the manager retries by itself, and the next report comes within a minute.
+        Code::FailedPrecondition => Outcome::Done,
+        _ => Outcome::Retry,
     }
 }

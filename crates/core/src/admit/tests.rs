@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::annotations::{
-    CLAIMS, GROUP, MODE, OVERRIDE, PINNED, PLACEHOLDER, VOLUME_CLAIM_TEMPLATES,
+    CLAIMS, GROUP, MODE, OVERRIDE, PINNED, PLACEHOLDER, SCHEMA_VERSION, VOLUME_CLAIM_TEMPLATES,
 };
 use crate::config::PlaceholderDefaults;
 use crate::mode::IsolationScope;
@@ -186,7 +186,7 @@ fn b1_a_key_that_does_not_exist_is_warned_of_whatever_is_in_force() {
 fn m5_m8_forged_annotations_never_survive() {
     let mut forged = run();
     forge(&mut forged);
-    let warning = "ignored what was given for coscheduler.dev/mode, coscheduler.dev/isolation-scope, \
+    let warning = "ignored what was given for coscheduler.dev/schema-version, coscheduler.dev/mode, coscheduler.dev/isolation-scope, \
                    coscheduler.dev/group, coscheduler.dev/placeholder, coscheduler.dev/volume-claim-templates, \
                    coscheduler.dev/claims, coscheduler.dev/part-of, pipeline.tekton.dev/affinity-assistant, \
                    coscheduler.dev/traceparent: admission alone writes it";
@@ -678,7 +678,10 @@ fn a_part_of_a_run_has_its_parents_placeholders_and_none_of_its_own() {
             let stored = admission.apply(&part);
             assert_eq!(admission.warnings, Vec::<String>::new());
             assert_eq!(stored.annotations[PART_OF], "build");
-            for key in [MODE, GROUP, CLAIMS, TEKTON_AFFINITY_ASSISTANT, "note"] {
+            let kept = HANDED_ON
+                .into_iter()
+                .chain([TEKTON_AFFINITY_ASSISTANT, "note"]);
+            for key in kept {
                 assert_eq!(
                     stored.annotations[key], part.annotations[key],
                     "{mode}: {key}"
@@ -686,7 +689,7 @@ fn a_part_of_a_run_has_its_parents_placeholders_and_none_of_its_own() {
             }
             assert_eq!(
                 stored.annotations.len(),
-                6,
+                HANDED_ON.len() + 3,
                 "{mode}: {:?}",
                 stored.annotations
             );
@@ -706,6 +709,25 @@ fn a_part_of_a_run_has_its_parents_placeholders_and_none_of_its_own() {
             }
         }
     }
+}
+
+#[test]
+fn m8_a_part_of_a_run_of_an_unknown_schema_version_keeps_what_tekton_copied() {
+    let mut part = part(Mode::PipelineRuns);
+    part.annotations
+        .insert(SCHEMA_VERSION.to_owned(), "2".to_owned());
+    let by_tekton = Question {
+        created_by: TEKTON_CONTROLLER,
+        owner_group: part.annotations.get(GROUP).map(String::as_str),
+        ..by_alice(&part, UID)
+    };
+    let admission = ask(&configuration(Mode::PipelineRuns), &by_tekton).unwrap();
+    let stored = admission.apply(&part);
+    for key in HANDED_ON.into_iter().chain([TEKTON_AFFINITY_ASSISTANT]) {
+        assert_eq!(stored.annotations[key], part.annotations[key], "{key}");
+    }
+    let plan = crate::plan::plan(&stored).unwrap();
+    assert_eq!(plan.action, crate::plan::Action::Nothing);
 }
 
 #[test]

@@ -3,13 +3,14 @@
 
 use std::collections::BTreeSet;
 
-use super::{ClaimTemplateSpec, Reason, ReasonCode};
+use super::{ClaimTemplateSpec, Reason};
 use crate::annotations::{self, VOLUME_CLAIM_TEMPLATES};
 use crate::claim_template::Parts;
 use crate::labels;
 use crate::names::{AssistantName, ClaimTemplateName, claim_name, label_value};
 use crate::pinned::Pinned;
 use crate::pipeline_run::{PipelineRun, WorkspaceBinding, WorkspaceSource, is_single_pod};
+use crate::reasons;
 use crate::violation::Violation;
 
 /// The claims of a run, or of one placeholder, in the order of the run's workspaces, each once.
@@ -29,7 +30,7 @@ pub(super) fn of(
     run: &PipelineRun,
     pinned: &Pinned,
     faults: &mut Vec<Violation>,
-    reasons: &mut Vec<Reason>,
+    left_out: &mut Vec<Reason>,
 ) -> Claims {
     let assistant = AssistantName::of(&pinned.group);
     let mut claims = Claims::default();
@@ -37,7 +38,8 @@ pub(super) fn of(
     for template in templates(run, pinned, &assistant, faults) {
         let name = claim_name(&template.name, &assistant);
         if is_single_pod(&template.spec) {
-            reasons.push(not_mounted(&template.workspace, &name));
+            let workspace = Some(template.workspace.as_str());
+            left_out.push(reasons::claim_not_mounted(&name, workspace));
             claims.single_pod.push(template);
         } else {
             claims.templates.push(template);
@@ -47,7 +49,7 @@ pub(super) fn of(
     for binding in &run.workspaces {
         let Some(known) = pinned.claims.get(&binding.name) else {
             if !pinned.templates.contains_key(&binding.name) {
-                reasons.extend(not_known(binding));
+                left_out.extend(not_known(binding));
             }
             continue;
         };
@@ -57,7 +59,7 @@ pub(super) fn of(
         }
         match &binding.source {
             WorkspaceSource::ClaimTemplate(own) if own.is_single_pod() => {
-                reasons.push(not_mounted(&binding.name, &name));
+                left_out.push(reasons::claim_not_mounted(&name, Some(&binding.name)));
                 claims.unmounted.push(name);
             }
             WorkspaceSource::ClaimTemplate(_)
@@ -146,42 +148,17 @@ fn is_bound_to(binding: &WorkspaceBinding, derived: &str) -> bool {
     }
 }
 
-fn not_mounted(workspace: &str, claim_name: &str) -> Reason {
-    let claim = format!("claim {claim_name:?} of workspace {workspace:?}");
-    Reason::new(ReasonCode::ClaimNotMounted, for_one_pod(&claim))
-}
-
-/// That a claim excludes every pod but one (V8), in words.
-pub(crate) fn for_one_pod(claim: &str) -> String {
-    format!(
-        "{claim} is ReadWriteOncePod: it is not mounted on the placeholder, and the tasks that use it take turns"
-    )
-}
-
 /// Why the claim of a workspace is left out, if it has one: so that no placeholder waits for a literal `$(…)` (V9).
 fn not_known(binding: &WorkspaceBinding) -> Option<Reason> {
     let workspace = &binding.name;
     match &binding.source {
         WorkspaceSource::Claim { claim_name } if claim_name.is_empty() => {
-            let message = format!(
-                "workspace {workspace:?} is bound to a claim without a name; it is left out"
-            );
-            Some(Reason::new(ReasonCode::ClaimNameEmpty, message))
+            Some(reasons::claim_name_empty(workspace))
         }
         WorkspaceSource::Claim { claim_name } => {
-            let message = format!(
-                "workspace {workspace:?} is bound to claim {claim_name:?}, whose name was not known when the run was \
-                 created; it is left out"
-            );
-            Some(Reason::new(ReasonCode::ClaimNameVariable, message))
+            Some(reasons::claim_name_variable(workspace, claim_name))
         }
-        WorkspaceSource::ClaimTemplate(_) => {
-            let message = format!(
-                "workspace {workspace:?} has a volumeClaimTemplate that admission did not see; \
-                 its claim is not mounted on the placeholder"
-            );
-            Some(Reason::new(ReasonCode::ClaimTemplateNotReplaced, message))
-        }
+        WorkspaceSource::ClaimTemplate(_) => Some(reasons::claim_template_not_replaced(workspace)),
         WorkspaceSource::Other => None,
     }
 }

@@ -10,9 +10,10 @@ use crate::names::{AssistantName, ClaimTemplateName, claim_name, label_value};
 use crate::pinned::Pinned;
 use crate::pipeline_run::PipelineRun;
 use crate::pod_template::{self, Dropped};
+use crate::reasons;
 
+use super::Reason;
 use super::claims::Claims;
-use super::{Reason, ReasonCode};
 
 /// A placeholder, complete: nothing about it is left to decide, except which of the claims that somebody brought turn out
 /// to be `ReadWriteOncePod` ([`volumes`](crate::volumes)).
@@ -115,13 +116,7 @@ pub(super) fn dropped(run: &PipelineRun, pinned: &Pinned) -> Vec<Reason> {
     merged
         .dropped
         .iter()
-        .map(|Dropped { field, value }| {
-            let message = format!(
-                "placeholders go without {field}: {value} of the run's podTemplate.securityContext, which Pod Security \
-                 `restricted` does not allow"
-            );
-            Reason::new(ReasonCode::SecurityContextReduced, message)
-        })
+        .map(|Dropped { field, value }| reasons::security_context_reduced(field, value))
         .collect()
 }
 

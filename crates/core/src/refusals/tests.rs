@@ -19,7 +19,7 @@ fn note(error: &str) -> String {
 fn pod(answer: &str, code: ReasonCode, detail: &str) {
     let reason = failed_create(&note(answer)).unwrap();
     assert_eq!(reason.code, code);
-    let begins = format!("failed to create pod {POD}: {detail}; ");
+    let begins = format!("Failed to create pod {POD}: {detail}. ");
     assert!(
         reason.message.starts_with(&begins) && reason.message.len() > begins.len(),
         "{}",
@@ -111,7 +111,7 @@ fn n3_a_refused_claim_is_told_once_whichever_event_says_so() {
     assert_eq!(one.code, ReasonCode::QuotaExceeded);
     assert!(
         one.message.starts_with(&format!(
-            "failed to create claim pvc-a-{POD}: exceeded quota: none, requested: requests.storage=1Gi, limited: "
+            "Failed to create claim pvc-a-{POD}: exceeded quota: none, requested: requests.storage=1Gi, limited: "
         )),
         "{}",
         one.message
@@ -138,8 +138,8 @@ fn n3_a_write_of_ours_that_is_refused_is_read_alike() {
     assert_eq!(
         reason.message,
         format!(
-            "failed to create StatefulSet ci/{SET}: exceeded quota: none, requested: count/statefulsets.apps=1, limited: \
-             count/statefulsets.apps=0; raise the quota, or let others in the namespace end"
+            "Failed to create StatefulSet ci/{SET}: exceeded quota: none, requested: count/statefulsets.apps=1, limited: \
+             count/statefulsets.apps=0. Raise the quota, or wait until other objects in the namespace are gone."
         )
     );
     let long = refused("create claim ci/source", &"é".repeat(1000));
@@ -152,7 +152,7 @@ fn n3_a_claim_without_a_volume_says_what_helps() {
     fn check(note: &str, remedy: &str) {
         let reason = not_provisioned("source", note);
         assert_eq!(reason.code, ReasonCode::ClaimNotProvisioned);
-        let begins = format!("claim source has no volume: {note}; ");
+        let begins = format!("Claim source has no volume: {note}. ");
         let told = reason.message.strip_prefix(&begins);
         assert!(
             told.is_some_and(|told| told.contains(remedy)),
@@ -161,7 +161,7 @@ fn n3_a_claim_without_a_volume_says_what_helps() {
         );
     }
     let missing = "storageclass.storage.k8s.io \"fast\" not found";
-    check(missing, "create that StorageClass");
+    check(missing, "Create that StorageClass");
     check(
         "no persistent volumes available for this claim and no storage class is set",
         "a default one",
@@ -197,8 +197,8 @@ fn n3_a_placeholder_without_a_node_is_told_without_the_numbers_of_the_moment() {
     assert_eq!(reason.code, ReasonCode::PlaceholderUnschedulable);
     assert!(
         reason.message.starts_with(&format!(
-            "no node takes placeholder {SET}: node(s) didn't match Pod's node affinity/selector, node(s) had untolerated \
-             taint(s); "
+            "No node takes placeholder {SET}: node(s) didn't match Pod's node affinity/selector, node(s) had untolerated \
+             taint(s). "
         )),
         "{}",
         reason.message
@@ -218,7 +218,7 @@ fn n3_a_claim_that_does_not_exist_is_told_and_a_volume_on_its_way_is_not() {
     assert!(
         missing
             .message
-            .contains(": persistentvolumeclaim \"data\" not found; ")
+            .contains(": persistentvolumeclaim \"data\" not found. ")
     );
     let not_heard_of_yet = SeenPlaceholder {
         unschedulable: Some(

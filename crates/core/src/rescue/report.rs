@@ -6,7 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::room::{Lack, Obstacle, Room};
 use super::{Action, Contention, Decision, MOVES, isolated, ranked};
 use crate::evacuate::Node;
-use crate::plan::{Reason, ReasonCode};
+use crate::plan::Reason;
+use crate::reasons;
 
 /// Obstacles that a message tells of.
 const TOLD: usize = 3;
@@ -27,9 +28,8 @@ pub(super) fn report(contention: &Contention<'_>) -> Decision {
 /// No node takes the pod, even if it is empty.
 fn no_node(contention: &Contention<'_>) -> Option<Reason> {
     let alone = |room: &Room| contention.pod.needs.counted_obstacle(&room.emptied());
-    let obstacles = every_node(contention.rooms, alone)?;
-    let message = format!("no node takes {}: {obstacles}", pod(contention));
-    Some(Reason::new(ReasonCode::PodFitsNoNode, message))
+    let obstacles = every_node(contention.rooms.values().map(AsRef::as_ref), alone)?;
+    Some(reasons::pod_fits_no_node(&pod(contention), &obstacles))
 }
 
 /// No node that takes the pod takes its placeholder as well, even if it is empty.
@@ -38,40 +38,32 @@ fn not_together(contention: &Contention<'_>) -> Option<Reason> {
         let obstacle = contention.pod.needs.counted_obstacle(&room.emptied());
         obstacle.is_none()
     };
-    let large: Vec<_> = contention.rooms.iter().filter(alone).cloned().collect();
+    let rooms = contention.rooms.values().map(AsRef::as_ref);
+    let large: Vec<&Room> = rooms.filter(alone).collect();
     let together = |room: &Room| counted(contention, &room.emptied());
-    let obstacles = every_node(&large, together)?;
+    let obstacles = every_node(large.iter().copied(), together)?;
     let by_claims = |room: &Room| matches!(together(room), Some(Obstacle::OutOfReach(_)));
-    let code = if large.iter().any(by_claims) {
-        ReasonCode::ClaimsNotMovable
+    let reason = if large.into_iter().any(by_claims) {
+        reasons::claims_tie_to_other_nodes
     } else {
-        ReasonCode::PodFitsNoNode
+        reasons::pod_fits_no_node_beside
     };
-    let message = format!(
-        "no node that takes {} takes placeholder {}, which it has to run beside: {obstacles}",
-        pod(contention),
-        contention.placeholder.name
-    );
-    Some(Reason::new(code, message))
+    let placeholder = &contention.placeholder.name;
+    Some(reason(&pod(contention), placeholder, &obstacles))
 }
 
 fn exhausted(contention: &Contention<'_>) -> Option<Reason> {
     let exhausted = contention.moves >= MOVES && !ranked(contention).is_empty();
     exhausted.then(|| {
-        let message = format!(
-            "node {} has no room for {}, and the placeholders of the run were moved {} times already",
-            contention.placeholder.node,
-            pod(contention),
-            contention.moves
-        );
-        Reason::new(ReasonCode::MovesExhausted, message)
+        let node = &contention.placeholder.node;
+        reasons::moves_exhausted(&pod(contention), node, contention.moves)
     })
 }
 
 /// By what is counted there is room, here or elsewhere.
 fn refused(contention: &Contention<'_>) -> Option<Reason> {
     let placeholder = contention.placeholder;
-    let mut rooms = contention.rooms.iter();
+    let mut rooms = contention.rooms.values();
     let refused = rooms.any(|room| {
         if room.node.name == placeholder.node {
             contention.pod.needs.counted_obstacle(room).is_none()
@@ -79,25 +71,11 @@ fn refused(contention: &Contention<'_>) -> Option<Reason> {
             isolated(placeholder, room).is_none() && counted(contention, room).is_none()
         }
     });
-    refused.then(|| {
-        let message = format!(
-            "the scheduler takes neither node {} for {} nor another one for it and placeholder {}, for reasons of its own: see \
-             the conditions of both pods",
-            placeholder.node,
-            pod(contention),
-            placeholder.name
-        );
-        Reason::new(ReasonCode::PodUnschedulable, message)
-    })
+    refused.then(|| reasons::pod_unschedulable(&pod(contention), &placeholder.name))
 }
 
 fn full(contention: &Contention<'_>) -> Reason {
-    let message = format!(
-        "every node that takes {} and placeholder {} is full, or kept by an isolated run; the run goes on once one has room",
-        pod(contention),
-        contention.placeholder.name
-    );
-    Reason::new(ReasonCode::NodesFull, message)
+    reasons::nodes_full(&pod(contention), &contention.placeholder.name)
 }
 
 /// Why a node does not take the placeholder and, beside it, the pod, whatever the scheduler has said.
@@ -117,7 +95,10 @@ fn pod(contention: &Contention<'_>) -> String {
 }
 
 /// What is in the way of a pod on every node, those first that are the least; `None` where one takes it.
-fn every_node(rooms: &[Room], obstacle: impl Fn(&Room) -> Option<Obstacle>) -> Option<String> {
+fn every_node<'a>(
+    rooms: impl Iterator<Item = &'a Room>,
+    obstacle: impl Fn(&Room) -> Option<Obstacle>,
+) -> Option<String> {
     let foremost = |room: &Room| match obstacle(room)? {
         // What would be in the way of a node that turns nobody away says more.
         Obstacle::Misplaced(cause) => {
@@ -126,7 +107,7 @@ fn every_node(rooms: &[Room], obstacle: impl Fn(&Room) -> Option<Obstacle>) -> O
         }
         obstacle => Some(obstacle),
     };
-    let obstacles: Option<Vec<_>> = rooms.iter().map(foremost).collect();
+    let obstacles: Option<Vec<_>> = rooms.map(foremost).collect();
     let obstacles = obstacles?;
     if obstacles.is_empty() {
         return Some("there is no node".to_owned());

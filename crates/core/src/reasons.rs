@@ -1,0 +1,161 @@
+//! Every reason that a person may read: its code, its severity and its text.
+//!
+//! Programs match on the code. The text is for people: it says the cause and, where there is one, the remedy. A text stays
+//! the same while its cause does, because an Event is written once for each text.
+
+mod admission;
+mod claims;
+mod placement;
+mod plan;
+mod refusal;
+
+pub use admission::*;
+pub use claims::*;
+pub use placement::*;
+pub use plan::*;
+pub use refusal::*;
+
+/// Why something was decided.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reason {
+    /// The code, for programs.
+    pub code: ReasonCode,
+    /// The text, for people.
+    pub message: String,
+}
+
+impl Reason {
+    /// A reason with a text. The functions of this module hold the texts; other modules call those.
+    pub fn new(code: ReasonCode, message: impl Into<String>) -> Self {
+        Self {
+            code,
+            message: message.into(),
+        }
+    }
+}
+
+/// `type` of the Event that reports a reason.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Severity {
+    /// Good to know.
+    Normal,
+    /// In the run's way, or not what the author asked for.
+    Warning,
+}
+
+use Severity::{Normal, Warning};
+
+/// Declares the codes. Each line names a code, which is also its string, and the severity of its Event.
+macro_rules! reason_codes {
+    ($($(#[$doc:meta])* $code:ident: $told:expr,)*) => {
+        /// The code of a reason. The list is closed, so that clients can match on it.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum ReasonCode {
+            $($(#[$doc])* $code,)*
+        }
+
+        impl ReasonCode {
+            /// Every code.
+            pub const ALL: &[Self] = &[$(Self::$code,)*];
+
+            /// The code as clients, Events and logs show it.
+            pub const fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$code => stringify!($code),)*
+                }
+            }
+
+            /// The severity of the Event that reports it to the run's author; `None` where no Event does.
+            pub const fn told(self) -> Option<Severity> {
+                match self {
+                    $(Self::$code => $told,)*
+                }
+            }
+        }
+    };
+}
+
+reason_codes! {
+    /// Nothing is pinned on the run (M5).
+    NotPinned: None,
+    /// A version of tekton-coscheduler pinned the run whose annotations this version cannot read (M8).
+    SchemaVersionUnknown: Some(Warning),
+    /// The run has not started (P9).
+    PipelineRunPending: None,
+    /// The run is done (P6).
+    PipelineRunDone: None,
+    /// The run is being deleted (P6).
+    PipelineRunDeleted: None,
+    /// The run is a child of another run and uses that run's placeholders.
+    PartOfPipelineRun: None,
+    /// One placeholder serves the whole run (M3).
+    CoschedulePipelineRun: None,
+    /// One placeholder serves the whole run, and no other placeholder is on its node (M4).
+    IsolatePipelineRun: None,
+    /// A placeholder serves one claim (M1).
+    CoscheduleWorkspace: None,
+    /// No workspace of the run has a claim, so the run needs no placeholder (M1).
+    NoClaims: None,
+    /// Somebody chose another mode too late, or where it does not count (B1).
+    OverrideIgnored: Some(Warning),
+    /// Only one pod at a time may use a claim, so the placeholder does not mount it (V8).
+    ClaimNotMounted: Some(Normal),
+    /// A claim's name has a variable that is known only while the run goes on (V9).
+    ClaimNameVariable: Some(Warning),
+    /// A claim has no name.
+    ClaimNameEmpty: Some(Warning),
+    /// Admission did not see a `volumeClaimTemplate` of a pinned run, so Tekton makes the claim.
+    ClaimTemplateNotReplaced: Some(Warning),
+    /// Placeholders may not have a part of the run's `securityContext` (P3).
+    SecurityContextReduced: Some(Warning),
+    /// The annotations pinned on the run and its workspaces contradict each other.
+    PipelineRunInvalid: Some(Warning),
+    /// A TaskRun uses more claims than its mode allows, so it does not run (M2).
+    TaskRunRefused: Some(Warning),
+    /// No node can reach the volumes of all claims of a placeholder (V7).
+    VolumeNodeAffinityConflict: Some(Warning),
+    /// Another owner has an object with the placeholder's name (P7).
+    PlaceholderNameTaken: Some(Warning),
+    /// A ResourceQuota forbids a placeholder or its claim (N3).
+    QuotaExceeded: Some(Warning),
+    /// A LimitRange forbids a placeholder or its claim (N3).
+    LimitRangeViolated: Some(Warning),
+    /// Pod Security forbids a placeholder (N3).
+    PodSecurityViolated: Some(Warning),
+    /// A policy or an admission webhook denied a placeholder or its claim (N3).
+    AdmissionDenied: Some(Warning),
+    /// The API server cannot call an admission webhook for a placeholder or its claim (N3).
+    AdmissionWebhookFailed: Some(Warning),
+    /// A placeholder names a service account, PriorityClass, RuntimeClass or claim that does not exist (N3).
+    ReferenceMissing: Some(Warning),
+    /// A claim of a placeholder gets no volume, for example because its StorageClass does not exist (N3).
+    ClaimNotProvisioned: Some(Warning),
+    /// No node takes a placeholder (N3).
+    PlaceholderUnschedulable: Some(Warning),
+    /// Kubernetes refused a placeholder or its claim for another reason than these (N3).
+    PlaceholderRefused: Some(Warning),
+    /// A pod left a node that turns pods away (N1).
+    PodEvacuated: Some(Normal),
+    /// The nodes that reach a placeholder's claims turn it away (N1).
+    ClaimsNotMovable: Some(Warning),
+    /// The placeholder's node has room for a waiting pod, and the scheduler has yet to see it (N2).
+    RoomOnNode: None,
+    /// The run's own pods use the room that a pod waits for, or keep the placeholder on its node (N2).
+    RunHoldsRoom: None,
+    /// A node is being added, so nothing moves (N4).
+    ScaleUpInFlight: None,
+    /// A pod waits for a placeholder that is leaving its node (N1).
+    PlaceholderLeaves: None,
+    /// A placeholder moved to a node that has room for a waiting pod (N2).
+    PlaceholderMoved: Some(Normal),
+    /// A pod runs without its placeholder, because no node takes both (N2).
+    PodLetGo: Some(Warning),
+    /// No node takes a pod, or none takes it beside its placeholder, not even an empty one (N2).
+    PodFitsNoNode: Some(Warning),
+    /// The nodes that could take a pod and its placeholder are full with other pods (N2).
+    NodesFull: Some(Warning),
+    /// The scheduler rejects the nodes that have room for a pod (N2).
+    PodUnschedulable: Some(Warning),
+    /// The run's placeholders were moved as often as they may be, and a pod still waits (N2).
+    MovesExhausted: Some(Warning),
+}
