@@ -40,10 +40,10 @@ pub struct ProcessArgs {
     #[arg(long, env = "HTTP_ADDRESS", value_name = "IP:PORT")]
     pub http_address: SocketAddr,
 
-    /// Maximum number of RPCs in progress. The server answers more with RESOURCE_EXHAUSTED and a retry delay. Health and
-    /// reflection do not count, and a stream counts until its response begins
-    // An API server has at most 200 writes in flight by default, each of which may wait for an admission, and the watcher
-    // reports 32 runs at a time.
+    /// Maximum number of RPCs in progress. The server answers more with RESOURCE_EXHAUSTED and a retry delay. Health
+    /// and reflection do not count, and a stream counts until its response begins
+    // An API server has at most 200 writes in flight by default, each of which may wait for an admission, and the
+    // watcher reports 32 runs at a time.
     #[arg(
         long,
         env = "MAX_CONCURRENT_CALLS",

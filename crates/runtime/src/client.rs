@@ -1,5 +1,5 @@
-//! The gRPC client: a lazy channel to each service, with the keepalive that replaces dead connections; retries within the
-//! deadline of a call and the budget of its channel; and the rule for which statuses are worth a retry.
+//! The gRPC client: a lazy channel to each service, with the keepalive that replaces dead connections; retries within
+//! the deadline of a call and the budget of its channel; and the rule for which statuses are worth a retry.
 
 mod call;
 mod retry;
@@ -26,10 +26,10 @@ const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(3);
 /// A channel to another service, for a generated client: `PlannerServiceClient::new(channel)`. Clones share one
 /// connection and one retry budget.
 ///
-/// A call made with [`request`] is retried while [`is_retryable`] says so, at growing, random intervals and never beyond
-/// its deadline; a delay that the server asks for (`RetryInfo`) is respected. All retries of a channel together are at
-/// most 50 a second (50 more after a quiet second), and one for every five calls; further ones wait. So the waiting
-/// callers do not overload a service that comes back. Any other call, and so every stream, is made once.
+/// A call made with [`request`] is retried while [`is_retryable`] says so, at growing, random intervals and never
+/// beyond its deadline; a delay that the server asks for (`RetryInfo`) is respected. All retries of a channel together
+/// are at most 50 a second (50 more after a quiet second), and one for every five calls; further ones wait. So the
+/// waiting callers do not overload a service that comes back. Any other call, and so every stream, is made once.
 pub type Channel = BoxCloneSyncService<HttpRequest<Body>, HttpResponse<Body>, Status>;
 
 /// A channel to `address` (`http://host:port`) for `process`, whose name and version become the user agent, and whose
@@ -81,8 +81,8 @@ pub fn request<T>(message: T, timeout: Duration) -> Request<T> {
 #[derive(Clone, Copy, Debug)]
 struct Repeatable(Deadline);
 
-/// Whether the same call may succeed later: the server was unreachable, overloaded or too slow, or the connection broke.
-/// Every RPC of ours is safe to repeat, so this includes calls with an unknown outcome.
+/// True if the same call may succeed later: the server was unreachable, overloaded or too slow, or the connection
+/// broke. Every RPC of ours is safe to repeat, so this includes calls with an unknown outcome.
 pub fn is_retryable(status: &Status) -> bool {
     match status.code() {
         Code::Unavailable | Code::DeadlineExceeded | Code::ResourceExhausted | Code::Aborted => {

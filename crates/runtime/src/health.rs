@@ -44,7 +44,7 @@ impl Health {
         condition
     }
 
-    /// Whether every condition is met and the process is not stopping.
+    /// True while every condition is met and the process is not stopping.
     pub fn is_ready(&self) -> bool {
         self.0.borrow().is_ready()
     }

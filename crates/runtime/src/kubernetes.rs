@@ -1,5 +1,5 @@
-//! The Kubernetes client, for the services that need one: the `--kubeconfig` flag, time limits on connections and writes,
-//! metrics of the requests, and no write by a process that was suspended. It also installs the TLS provider.
+//! The Kubernetes client, for the services that need one: the `--kubeconfig` flag, time limits on connections and
+//! writes, metrics of the requests, and no write by a process that was suspended. It also installs the TLS provider.
 
 mod pulse;
 mod requests;
@@ -30,8 +30,8 @@ const READ_TIMEOUT: Duration = Duration::from_secs(300);
 #[derive(Clone, Debug, Default, clap::Args)]
 #[command(next_help_heading = "Kubernetes")]
 pub struct KubernetesArgs {
-    /// Kubeconfig file, or several separated by `:`. Default: ~/.kube/config if it exists, else the service account of the
-    /// pod
+    /// Kubeconfig file, or several separated by `:`. Default: ~/.kube/config if it exists, else the service account of
+    /// the pod
     #[arg(long, env = "KUBECONFIG", value_name = "FILE",
         value_parser = OsStringValueParser::new().map(PathBuf::from))]
     pub kubeconfig: Option<PathBuf>,
@@ -39,8 +39,8 @@ pub struct KubernetesArgs {
 
 impl KubernetesArgs {
     /// A client for the configured cluster, which connects with its first request. The name and version of `process`
-    /// become the user agent, which audit logs show, and its metrics count the requests. From here on `process` ends once
-    /// it was suspended, and writes nothing after that.
+    /// become the user agent, which audit logs show, and its metrics count the requests. From here on `process` ends
+    /// once it was suspended, and writes nothing after that.
     ///
     /// # Errors
     /// There is no configuration, or it is malformed.
@@ -67,8 +67,8 @@ impl KubernetesArgs {
         let given = self.kubeconfig.as_deref();
         let Some(path) = given.filter(|path| !path.as_os_str().is_empty()) else {
             return Config::infer().await.context(
-                "failed to find a Kubernetes configuration: there is no --kubeconfig, no ~/.kube/config, \
-                 and no service account",
+                "failed to find a Kubernetes configuration: --kubeconfig is not set, and neither \
+                 ~/.kube/config nor a service account can be used",
             );
         };
         let read = async {

@@ -1,9 +1,9 @@
 //! Leader election by Lease: of several replicas, one does the background work.
 //!
-//! A replica takes part with [`LeaseArgs::campaign`] and wraps its work in [`Leadership::lead`], which polls the work only
-//! while the Lease is held: a process that was suspended until its Lease expired finds out before it acts again. A lost
-//! Lease ends the process with exit code 1. When the process stops, the work ends first; then the process releases the
-//! Lease, so that another replica takes over at once.
+//! A replica takes part with [`LeaseArgs::campaign`] and wraps its work in [`Leadership::lead`], which polls the work
+//! only while the Lease is held: a process that was suspended until its Lease expired finds out before it acts again. A
+//! lost Lease ends the process with exit code 1. When the process stops, the work ends first; then the process releases
+//! the Lease, so that another replica takes over at once.
 //!
 //! Needs the rights to `list`, `watch` and `update` the one Lease, and to `create` Leases.
 
@@ -62,7 +62,8 @@ struct Timing {
         value_name = "DURATION", default_value = "10s", value_parser = parse_duration)]
     renew_deadline: Duration,
 
-    /// How long to wait after a failed attempt to acquire or renew the Lease, like 2s. At most half of the renew deadline
+    /// How long to wait after a failed attempt to acquire or renew the Lease, like 2s. At most half of the renew
+    /// deadline
     #[arg(long = "leader-elect-retry-period", env = "LEADER_ELECT_RETRY_PERIOD",
         value_name = "DURATION", default_value = "2s", value_parser = parse_duration)]
     retry_period: Duration,
@@ -78,7 +79,7 @@ pub struct LostLease {
     pub reason: String,
 }
 
-/// Whether this process leads; clones share it.
+/// The leadership of this process; clones share it.
 #[derive(Clone, Debug)]
 pub struct Leadership {
     lease: &'static str,
@@ -101,8 +102,8 @@ enum State {
 }
 
 impl LeaseArgs {
-    /// Takes part in the election for Lease `name` for the life of the process. Metric `coscheduler_leader{lease="<name>"}`
-    /// shows whether this process leads.
+    /// Takes part in the election for Lease `name` for the life of the process. Metric
+    /// `coscheduler_leader{lease="<name>"}` shows whether this process leads.
     ///
     /// # Errors
     /// The durations do not fit together.
@@ -117,7 +118,7 @@ impl LeaseArgs {
         let (campaign, leadership) =
             Campaign::new(api, name, campaign::identity(), timing, process.shutdown());
         let leader = campaign::Gauge(leadership.clone());
-        let help = "Whether this process holds the Lease: 1 or 0";
+        let help = "1 while this process holds the Lease, else 0";
         process.metrics().register("leader", help, leader);
         process.spawn_graceful(format!("Lease {name}"), |_| async {
             Ok(campaign.run().await?)
@@ -152,14 +153,14 @@ impl Timing {
 }
 
 impl Leadership {
-    /// Whether this process leads at this moment.
+    /// True while this process leads.
     pub fn is_held(&self) -> bool {
         matches!(*self.state.borrow(), State::Held { until } if Instant::now() < until)
     }
 
     /// Waits until this process leads, then polls `work` to its end as long as it does. Returns `None` if the process
-    /// began to stop before it led. The Lease is renewed until all such work has ended, so `work` must end by itself when
-    /// the process stops.
+    /// began to stop before it led. The Lease is renewed until all such work has ended, so `work` must end by itself
+    /// when the process stops.
     ///
     /// # Errors
     /// The Lease was lost before the work had ended. The work is not polled again then.

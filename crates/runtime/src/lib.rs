@@ -53,7 +53,7 @@ pub use args::{LogFormat, ProcessArgs, Service, command};
 pub use health::{Condition, Health};
 #[cfg(feature = "kubernetes")]
 pub use kubernetes::KubernetesArgs;
-pub use metrics::Metrics;
+pub use metrics::{Metrics, Seconds};
 pub use process::{Process, Supervisor};
 pub use run::run;
 pub use server::{Deadline, GrpcServices, MAX_MESSAGE_BYTES};

@@ -2,17 +2,27 @@
 //! dashboards use.
 
 use std::fmt;
+use std::hash::Hash;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use prometheus_client::encoding::{EncodeLabelSet, text};
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Metric, Registry};
 
 use crate::Service;
 
 /// Media type of [`Metrics::encode`].
 pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// Upper bounds in seconds, up to the longest RPC and the longest request to the API server.
+const BUCKETS: [f64; 13] = [
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 30.0,
+];
+
+/// Histograms of seconds, by labels.
+pub type Seconds<L> = Family<L, Histogram, fn() -> Histogram>;
 
 /// The registry of the process; clones share it.
 #[derive(Clone, Debug)]
@@ -58,8 +68,13 @@ impl Metrics {
         metrics
     }
 
-    /// Registers `metric` as `coscheduler_<name>` and returns it. The name ends with its base unit (`_seconds`), if any, and
-    /// without `_total`, which is added to counters; `help` is a sentence without its full stop.
+    /// New histograms of seconds, to be registered.
+    pub fn seconds<L: Clone + Hash + Eq>() -> Seconds<L> {
+        Family::new_with_constructor(|| Histogram::new(BUCKETS))
+    }
+
+    /// Registers `metric` as `coscheduler_<name>` and returns it. The name ends with its base unit (`_seconds`), if
+    /// any, and without `_total`, which is added to counters; `help` is a sentence without its full stop.
     pub fn register<M: Metric + Clone>(&self, name: &str, help: &str, metric: M) -> M {
         self.lock().own.register(name, help, metric.clone());
         metric

@@ -81,9 +81,9 @@ impl Process {
         self.0.stopping.clone()
     }
 
-    /// Spawns a loop that runs for the life of the process. If it ends earlier, well or badly, the process stops with exit
-    /// code 1 and names it. When the process stops, the loop goes on while calls drain, and is then dropped at its next
-    /// await; a task that has something to finish belongs in [`Process::spawn_graceful`].
+    /// Spawns a loop that runs for the life of the process. If it ends earlier, well or badly, the process stops with
+    /// exit code 1 and names it. When the process stops, the loop goes on while calls drain, and is then dropped at its
+    /// next await; a task that has something to finish belongs in [`Process::spawn_graceful`].
     pub fn spawn(
         &self,
         name: impl Into<String>,
@@ -99,7 +99,8 @@ impl Process {
         self.supervise(&self.0.loops, name.into(), until_drained);
     }
 
-    /// Like [`Process::spawn`], but once the given token is cancelled, the process gives the task a bounded time to end.
+    /// Like [`Process::spawn`], but once the given token is cancelled, the process gives the task a bounded time to
+    /// end.
     pub fn spawn_graceful<F>(
         &self,
         name: impl Into<String>,
@@ -200,8 +201,8 @@ impl Supervisor {
     /// Starts the service with `start`, keeps it until `stop` completes or a task ends, then stops it in order.
     ///
     /// # Errors
-    /// `start` failed, or a task ended before `stop` completed. The error is logged already, and the process has stopped
-    /// in order as well.
+    /// `start` failed, or a task ended before `stop` completed. The error is logged already, and the process has
+    /// stopped in order as well.
     pub async fn run(
         mut self,
         stop: impl Future<Output = ()>,

@@ -1,5 +1,5 @@
-//! One RPC from its beginning to its status, in a server or a client: its span, its line in the log, its metrics. An RPC
-//! that is dropped without a status counts as cancelled.
+//! One RPC from its beginning to its status, in a server or a client: its span, its line in the log, its metrics. An
+//! RPC that is dropped without a status counts as cancelled.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -12,16 +12,11 @@ use http_body::{Frame, SizeHint};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::histogram::Histogram;
 use tonic::{Code, Status};
 use tracing::{Span, debug, field, info, info_span};
 
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, Seconds};
 
-/// Upper bounds in seconds, up to the longest that an RPC may take.
-const BUCKETS: [f64; 13] = [
-    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 30.0,
-];
 /// Replaces names that no service here defines, so that callers cannot make up label values.
 const UNKNOWN: &str = "unknown";
 
@@ -30,7 +25,7 @@ const UNKNOWN: &str = "unknown";
 pub(crate) struct RpcMetrics {
     side: Side,
     handled: Family<HandledLabels, Counter>,
-    seconds: Family<MethodLabels, Histogram, fn() -> Histogram>,
+    seconds: Seconds<MethodLabels>,
 }
 
 #[derive(Clone, Debug)]
@@ -54,7 +49,7 @@ struct HandledLabels {
     grpc_code: String,
 }
 
-/// One RPC that is under way.
+/// One RPC in progress.
 #[derive(Debug)]
 pub(crate) struct Rpc {
     metrics: RpcMetrics,
@@ -84,7 +79,7 @@ impl RpcMetrics {
             seconds: metrics.register_protocol(
                 "grpc_server_handling_seconds",
                 "Seconds from the arrival of an RPC to its status",
-                Family::new_with_constructor(histogram),
+                Metrics::seconds(),
             ),
         }
     }
@@ -101,7 +96,7 @@ impl RpcMetrics {
             seconds: metrics.register_protocol(
                 "grpc_client_handling_seconds",
                 "Seconds from the beginning of an RPC made to its status, retries included",
-                Family::new_with_constructor(histogram),
+                Metrics::seconds(),
             ),
         }
     }
@@ -228,8 +223,8 @@ impl Drop for Rpc {
 }
 
 impl Side {
-    /// Whether a span with this status is in error. A caller's mistake is no error of the server (OpenTelemetry, semantic
-    /// conventions for gRPC).
+    /// True if a span with this status is in error. A caller's mistake is no error of the server (OpenTelemetry,
+    /// semantic conventions for gRPC).
     fn is_fault(&self, code: Code) -> bool {
         match self {
             Side::Server(_) => matches!(
@@ -280,10 +275,6 @@ where
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
     }
-}
-
-fn histogram() -> Histogram {
-    Histogram::new(BUCKETS)
 }
 
 /// The name of a status code as in the Go implementation, whose names existing dashboards use.

@@ -7,7 +7,7 @@ use anyhow::Context;
 use clap::error::ErrorKind;
 use clap::{Args, FromArgMatches};
 use tokio::runtime::Runtime;
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info};
 
@@ -91,39 +91,26 @@ where
     F: AsyncFnOnce(A, Process) -> anyhow::Result<()>,
 {
     runtime.block_on(async {
-        let mut signals = Signals::listen().context("failed to listen for signals")?;
+        let listen = |kind| signal(kind).context("failed to listen for signals");
+        let mut terminate = listen(SignalKind::terminate())?;
+        let mut interrupt = listen(SignalKind::interrupt())?;
+        let mut next_signal = async || {
+            tokio::select! {
+                _ = terminate.recv() => "SIGTERM",
+                _ = interrupt.recv() => "SIGINT",
+            }
+        };
         let supervisor = Supervisor::bind(service, args).await?;
         let process = supervisor.process();
         let stop = CancellationToken::new();
         let second_signal = async {
-            info!(signal = signals.next().await, "received a signal");
+            info!(signal = next_signal().await, "received a signal");
             stop.cancel();
-            signals.next().await
+            next_signal().await
         };
         tokio::select! {
             outcome = supervisor.run(stop.cancelled(), start(own, process)) => Ok(outcome),
             signal = second_signal => Err(anyhow::anyhow!("a second signal ({signal}) cut the orderly stop short")),
         }
     })
-}
-
-struct Signals {
-    terminate: Signal,
-    interrupt: Signal,
-}
-
-impl Signals {
-    fn listen() -> std::io::Result<Self> {
-        Ok(Signals {
-            terminate: signal(SignalKind::terminate())?,
-            interrupt: signal(SignalKind::interrupt())?,
-        })
-    }
-
-    async fn next(&mut self) -> &'static str {
-        tokio::select! {
-            _ = self.terminate.recv() => "SIGTERM",
-            _ = self.interrupt.recv() => "SIGINT",
-        }
-    }
 }

@@ -34,12 +34,12 @@ use crate::rpc::RpcMetrics;
 pub use deadline::Deadline;
 use shed::Limit;
 
-/// The largest message that a service accepts, in bytes: `.max_decoding_message_size(MAX_MESSAGE_BYTES)` on its server. The
-/// server answers a larger one with `OUT_OF_RANGE`. More than twice the largest object that etcd stores.
+/// The largest message that a service accepts, in bytes: `.max_decoding_message_size(MAX_MESSAGE_BYTES)` on its server.
+/// The server answers a larger one with `OUT_OF_RANGE`. More than twice the largest object that etcd stores.
 pub const MAX_MESSAGE_BYTES: usize = 4 * 1024 * 1024;
 
-/// The server asks a client to reconnect after this time, so that long-lived clients find new replicas behind a Service.
-/// Calls in flight go on, streams included.
+/// The server asks a client to reconnect after this time, so that long-lived clients find new replicas behind a
+/// Service. Calls in flight go on, streams included.
 const MAX_CONNECTION_AGE: Duration = Duration::from_secs(300);
 /// HTTP/2 pings, which detect dead peers.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(30);
@@ -102,17 +102,11 @@ impl GrpcServices {
 
     /// Adds health, reflection and the layers, which limit the calls in progress to `max_concurrent_calls`.
     pub(crate) fn prepare(
-        self,
+        mut self,
         metrics: &Metrics,
         max_concurrent_calls: usize,
     ) -> anyhow::Result<PreparedServer> {
-        let GrpcServices {
-            mut routes,
-            names,
-            descriptors,
-        } = self;
-
-        let listed = [&names[..], &[HEALTH], &REFLECTION].concat();
+        let listed = [&self.names[..], &[HEALTH], &REFLECTION].concat();
         let builtin = [
             tonic_health::pb::FILE_DESCRIPTOR_SET,
             tonic_reflection::pb::v1::FILE_DESCRIPTOR_SET,
@@ -125,28 +119,29 @@ impl GrpcServices {
             for name in &listed {
                 builder = builder.with_service_name(*name);
             }
-            for encoded in descriptors.iter().copied().chain(builtin) {
+            for encoded in self.descriptors.iter().copied().chain(builtin) {
                 builder = builder.register_encoded_file_descriptor_set(encoded);
             }
             builder
         };
         let failed = "failed to read the file descriptor sets for gRPC reflection";
-        routes.add_service(reflection().build_v1().context(failed)?);
-        routes.add_service(reflection().build_v1alpha().context(failed)?);
-
+        let (v1, v1alpha) = (reflection().build_v1(), reflection().build_v1alpha());
         let (reporter, health) = tonic_health::server::health_reporter();
-        routes.add_service(health);
+        self.routes
+            .add_service(v1.context(failed)?)
+            .add_service(v1alpha.context(failed)?)
+            .add_service(health);
 
         let draining = CancellationToken::new();
         let router = layered(
-            routes.routes().into_axum_router(),
+            self.routes.routes().into_axum_router(),
             RpcMetrics::server(metrics, listed),
-            Limit::new(metrics, max_concurrent_calls, &names),
+            Limit::new(metrics, max_concurrent_calls, &self.names),
             draining.clone(),
         );
         Ok(PreparedServer {
             routes: Routes::from(router),
-            names,
+            names: self.names,
             reporter,
             draining,
         })
@@ -168,8 +163,8 @@ fn layered(
 }
 
 impl PreparedServer {
-    /// Serves `connections` until `shutdown` is cancelled. Then it publishes NOT_SERVING, stops listening, ends streams, and
-    /// returns once every connection is closed.
+    /// Serves `connections` until `shutdown` is cancelled. Then it publishes NOT_SERVING, stops listening, ends
+    /// streams, and returns once every connection is closed.
     pub(crate) async fn serve<C>(
         self,
         connections: impl Stream<Item = std::io::Result<C>>,
@@ -179,36 +174,30 @@ impl PreparedServer {
     where
         C: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static,
     {
-        let PreparedServer {
-            routes,
-            names,
-            reporter,
-            draining,
-        } = self;
-        publish(&reporter, &names, health.is_ready()).await;
-        reporter
-            .set_service_status(LIVENESS, ServingStatus::Serving)
-            .await;
+        self.publish(health.is_ready()).await;
+        let alive = ServingStatus::Serving;
+        self.reporter.set_service_status(LIVENESS, alive).await;
 
+        let stop = self.draining.clone().cancelled_owned();
         let server = Server::builder()
             .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
             .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
             .max_connection_age(MAX_CONNECTION_AGE)
-            .add_routes(routes)
-            .serve_with_incoming_shutdown(connections, draining.clone().cancelled_owned());
+            .add_routes(self.routes.clone())
+            .serve_with_incoming_shutdown(connections, stop);
 
         let follow_readiness = async {
             let mut readiness = health.watch();
             loop {
                 let ready = readiness.borrow_and_update().is_ready();
-                publish(&reporter, &names, ready).await;
+                self.publish(ready).await;
                 tokio::select! {
                     _ = readiness.changed() => {}
                     () = shutdown.cancelled() => break,
                 }
             }
-            publish(&reporter, &names, false).await;
-            draining.cancel();
+            self.publish(false).await;
+            self.draining.cancel();
             std::future::pending().await
         };
 
@@ -217,16 +206,15 @@ impl PreparedServer {
             () = follow_readiness => Ok(()),
         }
     }
-}
 
-async fn publish(reporter: &HealthReporter, names: &[&str], ready: bool) {
-    let status = if ready {
-        ServingStatus::Serving
-    } else {
-        ServingStatus::NotServing
-    };
-    for name in names.iter().copied().chain([""]) {
-        reporter.set_service_status(name, status).await;
+    async fn publish(&self, ready: bool) {
+        let status = match ready {
+            true => ServingStatus::Serving,
+            false => ServingStatus::NotServing,
+        };
+        for name in self.names.iter().copied().chain([""]) {
+            self.reporter.set_service_status(name, status).await;
+        }
     }
 }
 

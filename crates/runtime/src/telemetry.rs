@@ -21,11 +21,9 @@ use crate::{LogFormat, ProcessArgs, Service};
 /// How long the export of the last spans may take when the process ends.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// The installed telemetry.
+/// The installed export of spans, if any.
 #[derive(Debug)]
-pub(crate) struct Telemetry {
-    spans: Option<SdkTracerProvider>,
-}
+pub(crate) struct Telemetry(Option<SdkTracerProvider>);
 
 /// The export that the `OTEL_*` variables ask for.
 #[derive(Debug, PartialEq, Eq)]
@@ -80,15 +78,13 @@ pub(crate) fn init(service: Service, args: &ProcessArgs) -> anyhow::Result<Telem
         Ok(Some(_)) => info!("spans are exported by OTLP"),
         Ok(None) => {}
     }
-    Ok(Telemetry {
-        spans: provider.unwrap_or_default(),
-    })
+    Ok(Telemetry(provider.unwrap_or_default()))
 }
 
 impl Telemetry {
     /// Exports the last spans, within a bounded time. The runtime must still exist.
     pub(crate) fn end(self) {
-        let Some(provider) = self.spans else { return };
+        let Some(provider) = self.0 else { return };
         if let Err(error) = provider.shutdown_with_timeout(FLUSH_TIMEOUT) {
             warn!(%error, "failed to export the last spans");
         }

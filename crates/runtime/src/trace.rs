@@ -1,42 +1,45 @@
 //! Trace context across processes, and across the time between a run's admission and its reports. The wire format is
-//! W3C Trace Context, the header `traceparent`. Without an exporter (see `telemetry`), spans have no context: nothing is
-//! injected, and incoming context is ignored.
+//! W3C Trace Context, the header `traceparent`. Without an exporter (see `telemetry`), spans have no context: nothing
+//! is injected, and incoming context is ignored.
+
+use std::collections::HashMap;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use opentelemetry::Context;
-use opentelemetry::propagation::{Extractor, Injector, TextMapPropagator as _};
+use opentelemetry::propagation::TextMapPropagator as _;
 use opentelemetry::trace::TraceContextExt as _;
 use opentelemetry_sdk::propagation::TraceContextPropagator;
 use tracing::Span;
 use tracing_opentelemetry::OpenTelemetrySpanExt as _;
 
 const TRACEPARENT: &str = "traceparent";
+const TRACESTATE: &str = "tracestate";
 
 /// The context of `span` as a `traceparent`, for others to join; `None` if the span is not recorded.
 pub fn traceparent(span: &Span) -> Option<String> {
-    if !span.context().span().span_context().is_sampled() {
-        return None;
-    }
-    let mut headers = HeaderMap::new();
-    inject(span, &mut headers);
-    let value = headers.get(TRACEPARENT)?.to_str().ok()?;
-    Some(value.to_owned())
+    let context = span.context();
+    let sampled = context.span().span_context().is_sampled();
+    sampled.then(|| fields(&context).remove(TRACEPARENT))?
 }
 
 /// Makes `span` part of the trace that `traceparent` names, before it is first entered. A malformed one is ignored.
 pub fn join(span: &Span, traceparent: &str) {
-    if let Ok(value) = HeaderValue::from_str(traceparent) {
-        join_caller(
-            span,
-            &HeaderMap::from_iter([(HeaderName::from_static(TRACEPARENT), value)]),
-        );
-    }
+    let fields = [(TRACEPARENT.to_owned(), traceparent.to_owned())];
+    join_fields(span, &HashMap::from(fields));
 }
 
 /// Makes `span` part of the trace in the caller's `headers`.
 pub fn join_caller(span: &Span, headers: &HeaderMap) {
-    let context =
-        TraceContextPropagator::new().extract_with_context(&Context::new(), &Received(headers));
+    let field = |name: &str| {
+        let value = headers.get(name)?.to_str().ok()?;
+        Some((name.to_owned(), value.to_owned()))
+    };
+    let fields = [TRACEPARENT, TRACESTATE].into_iter().filter_map(field);
+    join_fields(span, &fields.collect());
+}
+
+fn join_fields(span: &Span, fields: &HashMap<String, String>) {
+    let context = TraceContextPropagator::new().extract_with_context(&Context::new(), fields);
     if context.span().span_context().is_valid() {
         // This fails only where spans are not exported.
         let _ = span.set_parent(context);
@@ -45,29 +48,17 @@ pub fn join_caller(span: &Span, headers: &HeaderMap) {
 
 /// Adds the context of `span` to the `headers` of a request.
 pub(crate) fn inject(span: &Span, headers: &mut HeaderMap) {
-    TraceContextPropagator::new().inject_context(&span.context(), &mut Headers(headers));
-}
-
-struct Headers<'a>(&'a mut HeaderMap);
-
-impl Injector for Headers<'_> {
-    fn set(&mut self, key: &str, value: String) {
-        if let (Ok(name), Ok(value)) = (HeaderName::try_from(key), HeaderValue::try_from(value)) {
-            self.0.insert(name, value);
+    for (name, value) in fields(&span.context()) {
+        if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::try_from(value)) {
+            headers.insert(name, value);
         }
     }
 }
 
-struct Received<'a>(&'a HeaderMap);
-
-impl Extractor for Received<'_> {
-    fn get(&self, key: &str) -> Option<&str> {
-        self.0.get(key)?.to_str().ok()
-    }
-
-    fn keys(&self) -> Vec<&str> {
-        self.0.keys().map(HeaderName::as_str).collect()
-    }
+fn fields(context: &Context) -> HashMap<String, String> {
+    let mut fields = HashMap::new();
+    TraceContextPropagator::new().inject_context(context, &mut fields);
+    fields
 }
 
 #[cfg(test)]

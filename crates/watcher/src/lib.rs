@@ -1,14 +1,13 @@
 //! The watcher reports every change of every PipelineRun to the affinity-planner: at least once, one run's changes in
 //! order. It decides nothing, and does not know what the planner does with a report.
 //!
-//! Of several replicas, the holder of Lease `watcher` reports; the others keep their caches. The holder also reports each
-//! unfinished run twice a minute, so that foreign changes of its placeholder are mended.
+//! Of several replicas, the holder of Lease `watcher` reports; the others keep their caches. The holder also reports
+//! each unfinished run twice a minute, so that foreign changes of its placeholder are mended.
 
 mod args;
 mod follow;
 mod report;
 
-use anyhow::Context as _;
 use coscheduler_proto::planner::planner_service_client::PlannerServiceClient;
 use coscheduler_runtime::queue::{self, Options};
 use coscheduler_runtime::{GrpcServices, Process, Service, client};
@@ -62,9 +61,6 @@ pub async fn start(args: Args, process: Process) -> anyhow::Result<()> {
         leadership.lead(lead).await?;
         Ok(())
     });
-    process
-        .serve_grpc(GrpcServices::new())
-        .await
-        .context("failed to serve gRPC")?;
+    process.serve_grpc(GrpcServices::new()).await?;
     Ok(())
 }

@@ -7,7 +7,7 @@ use tonic::Code;
 use tracing::{Instrument as _, debug, error, info_span, warn};
 
 use coscheduler_core::annotations;
-use coscheduler_kubernetes::pipeline_run::{self, PipelineRun};
+use coscheduler_kubernetes::pipeline_run;
 use coscheduler_proto::json;
 use coscheduler_proto::planner::ReportPipelineRunRequest;
 use coscheduler_proto::planner::planner_service_client::PlannerServiceClient;
@@ -24,64 +24,48 @@ const TIMEOUT: Duration = Duration::from_secs(15);
 /// Reports the last state of a run, as part of the trace that it was admitted in. A deleted run needs no report.
 pub(crate) async fn report(
     runs: Runs,
-    planner: PlannerServiceClient<Channel>,
+    mut planner: PlannerServiceClient<Channel>,
     key: ObjectKey,
 ) -> Outcome {
-    let Some(run) = runs.get(&key) else {
+    let Some(run) = runs.lock().get(&key).cloned() else {
         return Outcome::Done;
     };
-    let (namespace, name) = key;
-    let span = info_span!("report", namespace, pipeline_run = name);
+    let (namespace, pipeline_run) = key;
+    let span = info_span!("report", namespace, pipeline_run);
     if let Some(traceparent) = run.annotations().get(annotations::TRACEPARENT) {
         trace::join(&span, traceparent);
     }
-    send(&run, planner, &namespace, &name)
-        .instrument(span)
-        .await
-}
-
-async fn send(
-    run: &PipelineRun,
-    mut planner: PlannerServiceClient<Channel>,
-    namespace: &str,
-    pipeline_run: &str,
-) -> Outcome {
     let request = ReportPipelineRunRequest {
-        pipeline_run: Some(json::to_struct(&pipeline_run::to_json(run))),
+        pipeline_run: Some(json::to_struct(&pipeline_run::to_json(&run))),
     };
     let request = client::request(request, TIMEOUT);
-    match planner.report_pipeline_run(request).await {
+    let answer = planner.report_pipeline_run(request).instrument(span).await;
+    let status = match answer {
         Ok(answer) => {
-            debug!(namespace, pipeline_run, answer = ?answer.into_inner(), "reported a PipelineRun");
-            Outcome::Done
+            let answer = answer.into_inner();
+            debug!(namespace, pipeline_run, ?answer, "reported a PipelineRun");
+            return Outcome::Done;
         }
-        Err(status) if status.code() == Code::InvalidArgument => {
-            let reason = status.message();
-            error!(
-                namespace,
-                pipeline_run, reason, "skipped a PipelineRun that cannot be read, until it changes"
-            );
-            Outcome::Done
-        }
-        // The manager retries by itself, and the next report comes within a minute.
-        Err(status) if status.code() == Code::FailedPrecondition => {
-            let reason = status.message();
-            warn!(
-                namespace,
-                pipeline_run, reason, "a report met a lasting fault"
-            );
-            Outcome::Done
-        }
-        Err(status) => {
-            let (code, reason) = (status.code(), status.message());
-            warn!(
-                namespace,
-                pipeline_run,
-                ?code,
-                reason,
-                "failed to report a PipelineRun, will retry"
-            );
-            Outcome::Retry
-        }
+        Err(status) => status,
+    };
+    let (code, reason) = (status.code(), status.message());
+    if code == Code::InvalidArgument {
+        error!(
+            namespace,
+            pipeline_run, reason, "skipped a PipelineRun that cannot be read, until it changes"
+        );
+        return Outcome::Done;
+    }
+    warn!(
+        namespace,
+        pipeline_run,
+        ?code,
+        reason,
+        "failed to report a PipelineRun"
+    );
+    match code {
+        // The fault lasts: the manager retries by itself, and the next report comes within a minute.
+        Code::FailedPrecondition => Outcome::Done,
+        _ => Outcome::Retry,
     }
 }

@@ -9,6 +9,8 @@ use http::{HeaderMap, Request, Response};
 use http_body_util::{BodyExt as _, Collected, Full, LengthLimitError, Limited};
 use tonic::Status;
 use tonic::body::Body;
+use tonic::codegen::StdError;
+use tower::util::BoxCloneSyncService;
 use tower::{Service, ServiceExt as _};
 use tracing::{Instrument as _, Span};
 
@@ -18,13 +20,13 @@ use crate::metrics::Metrics;
 use crate::rpc::{MethodLabels, RpcMetrics};
 use crate::{Deadline, MAX_MESSAGE_BYTES, trace};
 
-/// The length prefix of a message.
+/// The flag and the length before a message.
 const FRAMING_BYTES: usize = 5;
 
 /// Makes calls over a transport.
 #[derive(Clone, Debug)]
-pub(super) struct Caller<S> {
-    transport: S,
+pub(super) struct Caller {
+    transport: BoxCloneSyncService<Request<Body>, Response<Body>, StdError>,
     metrics: RpcMetrics,
     retries: Retries,
 }
@@ -32,22 +34,22 @@ pub(super) struct Caller<S> {
 /// The outcome of one try: a complete response, or why there is none.
 type Attempt = Result<Response<Collected<Bytes>>, Status>;
 
-impl<S> Caller<S> {
-    pub(super) fn new(transport: S, metrics: &Metrics) -> Self {
+impl Caller {
+    pub(super) fn new<S>(transport: S, metrics: &Metrics) -> Self
+    where
+        S: Service<Request<Body>, Response = Response<Body>> + Clone + Send + Sync + 'static,
+        S::Error: Into<StdError> + 'static,
+        S::Future: Send + 'static,
+    {
         Caller {
-            transport,
+            transport: BoxCloneSyncService::new(transport.map_err(Into::into)),
             metrics: metrics.shared(RpcMetrics::client),
             retries: Retries::new(metrics),
         }
     }
 }
 
-impl<S> Service<Request<Body>> for Caller<S>
-where
-    S: Service<Request<Body>, Response = Response<Body>> + Clone + Send + Sync + 'static,
-    S::Error: Into<tonic::codegen::StdError>,
-    S::Future: Send,
-{
+impl Service<Request<Body>> for Caller {
     type Response = Response<Body>;
     type Error = Status;
     type Future = BoxFuture<'static, Result<Response<Body>, Status>>;
@@ -68,19 +70,14 @@ where
                 rpc.end(&status(&answer));
                 return answer.map(|response| response.map(Body::new));
             }
-            let response = send(caller.transport, request).instrument(span).await;
+            let response = caller.send(request).instrument(span).await;
             let response = response.inspect_err(|status| rpc.end(status))?;
             Ok(rpc.observe(response, Body::new))
         })
     }
 }
 
-impl<S> Caller<S>
-where
-    S: Service<Request<Body>, Response = Response<Body>> + Clone + Send + Sync + 'static,
-    S::Error: Into<tonic::codegen::StdError>,
-    S::Future: Send,
-{
+impl Caller {
     /// Makes a call with one answer, and retries it until `deadline`.
     async fn unary(self, request: Request<Body>, deadline: Deadline) -> Attempt {
         let (parts, body) = request.into_parts();
@@ -104,7 +101,7 @@ where
         let timeout = timeout.into_parts().0.into_headers();
         request.headers_mut().extend(timeout);
         let answer = async {
-            let (parts, body) = send(self.transport.clone(), request).await?.into_parts();
+            let (parts, body) = self.send(request).await?.into_parts();
             let limited = Limited::new(body, MAX_MESSAGE_BYTES + FRAMING_BYTES);
             let body = limited.collect().await.map_err(broken)?;
             Ok(Response::from_parts(parts, body))
@@ -117,21 +114,17 @@ where
             Ok(answer) => answer,
         }
     }
-}
 
-/// Sends a request with the trace context of the current span.
-async fn send<S>(transport: S, mut request: Request<Body>) -> Result<Response<Body>, Status>
-where
-    S: Service<Request<Body>, Response = Response<Body>>,
-    S::Error: Into<tonic::codegen::StdError>,
-{
-    trace::inject(&Span::current(), request.headers_mut());
-    let sent = transport.oneshot(request).await;
-    sent.map_err(|error| Status::from_error(error.into()))
+    /// Sends a request with the trace context of the current span.
+    async fn send(&self, mut request: Request<Body>) -> Result<Response<Body>, Status> {
+        trace::inject(&Span::current(), request.headers_mut());
+        let sent = self.transport.clone().oneshot(request).await;
+        sent.map_err(Status::from_error)
+    }
 }
 
 /// The status for an answer whose body ended early.
-fn broken(error: tonic::codegen::StdError) -> Status {
+fn broken(error: StdError) -> Status {
     if error.is::<LengthLimitError>() {
         return Status::out_of_range(format!(
             "the answer is larger than {MAX_MESSAGE_BYTES} bytes"

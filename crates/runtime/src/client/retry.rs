@@ -1,5 +1,5 @@
-//! When a call is retried. Each call has its own backoff; the budget of the channel bounds the retries of all its calls. A
-//! call that finds the budget empty waits for another backoff instead of failing.
+//! When a call is retried. Each call has its own backoff; the budget of the channel bounds the retries of all its
+//! calls. A call that finds the budget empty waits for another backoff instead of failing.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -18,8 +18,8 @@ use crate::rpc::MethodLabels;
 /// The first backoff; every further one is twice as long, plus up to as much again at random.
 const FIRST_DELAY: Duration = Duration::from_millis(50);
 const LONGEST_DELAY: Duration = Duration::from_secs(1);
-/// Retries that a channel may send in a second. A service that has just started answers hundreds of calls a second, so it
-/// serves a burst of fifty waiting creations within a second or two.
+/// Retries that a channel may send in a second. A service that has just started answers hundreds of calls a second, so
+/// it serves a burst of fifty waiting creations within a second or two.
 const RETRIES_PER_SECOND: f64 = 50.0;
 /// The most that a quiet channel saves up.
 const MOST_SAVED: f64 = 50.0;
@@ -39,8 +39,8 @@ struct RetryMetrics {
     held_back: Family<MethodLabels, Counter>,
 }
 
-/// The retries that may be sent now. Time and calls refill it. (tower's own budget forgets within half of its configured
-/// time if it is asked often.)
+/// The retries that may be sent now. Time and calls refill it. (tower's own budget forgets within half of its
+/// configured time if it is asked often.)
 #[derive(Debug)]
 struct Budget {
     retries: f64,

@@ -29,11 +29,11 @@ enum Says {
     Nothing,
 }
 
-/// When it came in, and its `grpc-timeout`.
+/// The time of a call, and its `grpc-timeout`.
 type Call = (Instant, Option<String>);
 
-/// A server behind a channel: says what is on the list, the last for ever, and writes down when it was called and how
-/// long its callers said they wait.
+/// A server behind a channel. It gives the answers on its list, the last one for ever, and records the time and the
+/// `grpc-timeout` of each call.
 #[derive(Clone)]
 struct Scripted {
     says: Arc<Mutex<Vec<Says>>>,
@@ -211,7 +211,8 @@ async fn a_stream_is_begun_once() {
     ));
 }
 
-/// A hundred callers, nine seconds, and a server that refuses all of them: without a budget each would try a dozen times.
+/// A hundred callers, nine seconds, and a server that refuses all of them: without a budget each would retry a dozen
+/// times.
 #[tokio::test(start_paused = true)]
 async fn the_budget_bounds_what_all_calls_together_send() {
     let server = Scripted::new([unavailable()]);
@@ -244,13 +245,13 @@ async fn the_budget_bounds_what_all_calls_together_send() {
     }
     assert!(
         retries > 50 * 4,
-        "{retries} further tries: the budget is there to be used"
+        "{retries} retries: the budget was not used"
     );
 }
 
 /// The same hundred callers, but the server comes back after two seconds: all of them are served.
 #[tokio::test(start_paused = true)]
-async fn whoever_waits_for_the_budget_still_has_the_time() {
+async fn calls_that_wait_for_the_budget_still_succeed() {
     let server = Scripted::new([unavailable()]);
     let client = server.client();
     let calls = (0..100).map(|_| {

@@ -1,6 +1,6 @@
-//! Detects that the process was suspended (SIGSTOP, a frozen cgroup). It wakes up with old caches and with requests in its
-//! sockets that it gave up long ago, and cannot find out when it has caught up. So it writes nothing any more, and ends;
-//! the next process starts with fresh lists.
+//! Detects that the process was suspended (SIGSTOP, a frozen cgroup). It wakes up with old caches and with requests in
+//! its sockets that it gave up long ago, and cannot find out when it has caught up. So it writes nothing any more, and
+//! ends; the next process starts with fresh lists.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! The layer around every request to the API server. It counts and times them by verb and resource, in the terms of RBAC,
-//! and opens a span where the request belongs to a trace. It does not time watches, which last for minutes.
+//! The layer around every request to the API server. It counts and times them by verb and resource, in the terms of
+//! RBAC, and opens a span where the request belongs to a trace. It does not time watches, which last for minutes.
 
 use std::task::{Context, Poll};
 use std::time::Instant;
@@ -9,16 +9,11 @@ use http::{Method, Request, Response, Uri};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::histogram::Histogram;
 use tower::{Layer, Service};
 use tracing::{Instrument as _, Span, field, info_span};
 
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, Seconds};
 
-/// Upper bounds in seconds, up to the time limit of a write.
-const BUCKETS: [f64; 12] = [
-    0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 30.0,
-];
 /// The code of a request without an answer, as in client-go.
 const NO_ANSWER: &str = "<error>";
 /// Stands for the resource in paths without one, like `/version`.
@@ -28,7 +23,7 @@ const NO_RESOURCE: &str = "none";
 #[derive(Clone, Debug)]
 pub(super) struct Requests {
     requests: Family<AnswerLabels, Counter>,
-    seconds: Family<RequestLabels, Histogram, fn() -> Histogram>,
+    seconds: Seconds<RequestLabels>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -62,7 +57,7 @@ impl Requests {
             seconds: metrics.register(
                 "kubernetes_request_seconds",
                 "Seconds from a request to the Kubernetes API server to the beginning of its answer, except watches",
-                Family::new_with_constructor((|| Histogram::new(BUCKETS)) as fn() -> Histogram),
+                Metrics::seconds(),
             ),
         })
     }
@@ -184,7 +179,7 @@ mod tests {
     use tower::ServiceExt as _;
 
     use super::*;
-    use crate::Service as Who;
+    use crate::Service as Example;
 
     #[track_caller]
     fn check(method: Method, uri: &str, verb: &str, resource: &str) {
@@ -241,7 +236,7 @@ mod tests {
 
     #[tokio::test]
     async fn requests_are_counted_by_their_answer_and_watches_are_not_timed() {
-        let metrics = Metrics::new(Who::EXAMPLE);
+        let metrics = Metrics::new(Example::EXAMPLE);
         let server = tower::service_fn(|request: Request<()>| async move {
             match request.uri().path() {
                 "/api/v1/nodes" => Err("no route"),

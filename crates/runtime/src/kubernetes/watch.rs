@@ -1,4 +1,4 @@
-//! Folds a watch into a cache: the one way in which services follow Kubernetes objects.
+//! Folds a watch into a cache. All services follow Kubernetes objects with it.
 
 use std::collections::HashSet;
 use std::fmt::Debug;
@@ -36,11 +36,12 @@ pub fn key<O: Resource>(object: &O) -> ObjectKey {
     )
 }
 
-/// Follows `api`, hands each change to `reduce` in order, and sets `synced` after the first complete list. It lists again
-/// where a watch cannot be resumed.
+/// Follows `api`, hands each change to `reduce` in order, and sets `synced` after the first complete list. Each object
+/// of a list is `Applied` before the list is `Listed`. The watch never ends: it is retried with backoff, and starts
+/// with a new list where it cannot be resumed.
 ///
 /// # Errors
-/// None: a watch that fails is logged and retried with backoff, for the life of the process.
+/// None; the type is that of a task.
 pub async fn follow<O>(
     kind: &'static str,
     api: Api<O>,
@@ -66,7 +67,7 @@ async fn fold<O: Resource>(
     let mut events = pin!(events);
     while let Some(event) = events.next().await {
         match event {
-            // A list that failed half-way begins anew.
+            // After a list that failed half-way, the next one starts from nothing.
             Ok(Event::Init) => listed.clear(),
             Ok(Event::InitApply(object)) => {
                 listed.insert(key(&object));

@@ -32,39 +32,34 @@ const LONGEST_REWATCH: Duration = Duration::from_secs(5);
 /// A candidate at work.
 pub(super) struct Campaign {
     api: Api<Lease>,
-    name: &'static str,
     election: Election,
     state: watch::Sender<State>,
-    work: TaskTracker,
-    shutdown: CancellationToken,
+    leadership: Leadership,
 }
 
 type Watch = BoxStream<'static, Result<Option<Lease>, watcher::Error>>;
 
 impl Campaign {
-    /// A candidate for Lease `name`, and its view for the rest of the process.
+    /// A candidate for Lease `lease`, and its leadership for the rest of the process.
     pub(super) fn new(
         api: Api<Lease>,
-        name: &'static str,
+        lease: &'static str,
         identity: String,
         timing: Timing,
         shutdown: CancellationToken,
     ) -> (Self, Leadership) {
         let (state, receiver) = watch::channel(State::Waiting);
-        let work = TaskTracker::new();
         let leadership = Leadership {
-            lease: name,
+            lease,
             state: receiver,
-            work: work.clone(),
-            shutdown: shutdown.clone(),
+            work: TaskTracker::new(),
+            shutdown,
         };
         let campaign = Self {
             api,
-            name,
-            election: Election::new(name, identity, timing, Instant::now()),
+            election: Election::new(lease, identity, timing, Instant::now()),
             state,
-            work,
-            shutdown,
+            leadership: leadership.clone(),
         };
         (campaign, leadership)
     }
@@ -74,7 +69,12 @@ impl Campaign {
     /// # Errors
     /// The Lease was held, and is lost.
     pub(super) async fn run(mut self) -> Result<(), LostLease> {
-        let (shutdown, work) = (self.shutdown.clone(), self.work.clone());
+        let Leadership {
+            lease,
+            work,
+            shutdown,
+            state: _,
+        } = self.leadership.clone();
         let mut watch: Watch = stream::pending().boxed();
         loop {
             let until = match self.election.next(Instant::now()) {
@@ -84,8 +84,8 @@ impl Campaign {
                     watch = self.watch();
                     continue;
                 }
-                Act::Write(lease) => {
-                    self.write(*lease).await;
+                Act::Write(next) => {
+                    self.write(*next).await;
                     continue;
                 }
                 Act::Lost(lost) => {
@@ -93,22 +93,19 @@ impl Campaign {
                     return Err(lost);
                 }
                 Act::Released => {
-                    info!(lease = self.name, "released the Lease");
+                    info!(lease, "released the Lease");
                     return Ok(());
                 }
                 Act::GiveUp => {
-                    warn!(
-                        lease = self.name,
-                        "failed to release the Lease; it will expire"
-                    );
+                    warn!(lease, "failed to release the Lease; it will expire");
                     return Ok(());
                 }
             };
             tokio::select! {
                 event = watch.next() => match event {
-                    Some(Ok(lease)) => self.election.observe(lease, Instant::now()),
+                    Some(Ok(seen)) => self.election.observe(seen, Instant::now()),
                     Some(Err(error)) => {
-                        warn!(lease = self.name, %error, "watch of the Lease failed, will be resumed");
+                        warn!(lease, %error, "watch of the Lease failed, will be resumed");
                     }
                     None => watch = self.watch(),
                 },
@@ -136,11 +133,13 @@ impl Campaign {
             if creates {
                 self.api.create(&params, &lease).await
             } else {
-                self.api.replace(self.name, &params, &lease).await
+                self.api
+                    .replace(self.leadership.lease, &params, &lease)
+                    .await
             }
         };
-        let answer = tokio::time::timeout(self.election.write_timeout(sent), request).await;
-        let error = match answer {
+        let timeout = self.election.write_timeout(sent);
+        let error = match tokio::time::timeout(timeout, request).await {
             Ok(Ok(lease)) => {
                 self.election.wrote(lease, creates, sent, Instant::now());
                 return self.publish();
@@ -155,7 +154,7 @@ impl Campaign {
                 if status.code == 409 || status.code == 404 && !creates
         );
         if !conflict {
-            warn!(lease = self.name, %error, "failed to write the Lease, will retry");
+            warn!(lease = self.leadership.lease, %error, "failed to write the Lease, will retry");
         }
         self.election.failed(conflict, sent, Instant::now());
     }
@@ -166,7 +165,7 @@ impl Campaign {
         };
         let before = self.state.send_replace(State::Held { until });
         if matches!(before, State::Waiting) {
-            info!(lease = self.name, "acquired the Lease");
+            info!(lease = self.leadership.lease, "acquired the Lease");
         }
     }
 
@@ -176,7 +175,7 @@ impl Campaign {
             .with_max_delay(LONGEST_REWATCH)
             .with_jitter()
             .without_max_times();
-        watch_object(self.api.clone(), self.name)
+        watch_object(self.api.clone(), self.leadership.lease)
             .backoff(ExponentialBackoff::from(backoff))
             .boxed()
     }
@@ -189,8 +188,8 @@ pub(super) fn identity() -> String {
     format!("{}_{random:016x}", host.nodename().to_string_lossy())
 }
 
-/// Whether this process leads at the moment of the scrape, so that a process that was suspended never shows a Lease that
-/// has expired.
+/// 1 if this process leads at the moment of the scrape, so that a process that was suspended never shows an expired
+/// Lease.
 #[derive(Clone, Debug)]
 pub(super) struct Gauge(pub(super) Leadership);
 

@@ -1,11 +1,12 @@
 //! One candidate's view of an election, and its next act: a state machine without I/O and clock, so that tests can try
 //! every schedule.
 //!
-//! Two rules keep two candidates from leading at once. A candidate takes a Lease over only if it has no holder, or once it
-//! has seen the Lease unchanged for the holder's whole duration by its own clock, and only by an update that fails if the
-//! Lease has changed since. A holder counts on its Lease for less than that duration, from *before* it sent the write that
-//! the API server confirmed. To create a Lease takes nothing over, since the previous one may have been deleted under its
-//! holder: its creator waits like all others. No candidate compares its clock with times that others wrote.
+//! Two rules keep two candidates from leading at once. A candidate takes a Lease over only if it has no holder, or once
+//! it has seen the Lease unchanged for the holder's whole duration by its own clock, and only by an update that fails
+//! if the Lease has changed since. A holder counts on its Lease for less than that duration, from *before* it sent the
+//! write that the API server confirmed. To create a Lease takes nothing over, since the previous one may have been
+//! deleted under its holder: its creator waits like all others. No candidate compares its clock with times that others
+//! wrote.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -43,7 +44,7 @@ pub(super) struct Election {
     identity: String,
     timing: Timing,
     known: Known,
-    /// The last labels of the Lease, for whoever creates it again.
+    /// The last labels of the Lease, for its next creation.
     labels: Option<BTreeMap<String, String>>,
     /// Set while this candidate holds the Lease.
     held: Option<Held>,
@@ -94,7 +95,8 @@ impl Election {
         self.resigning.is_some()
     }
 
-    /// Takes in the Lease from the API server, `None` if it does not exist. Versions older than the known one are ignored.
+    /// Takes in the Lease from the API server, `None` if it does not exist. Versions older than the known one are
+    /// ignored.
     pub(super) fn observe(&mut self, lease: Option<Lease>, now: Instant) {
         match (lease, &self.known) {
             (None, Known::Absent { .. }) => {}
@@ -155,8 +157,8 @@ impl Election {
         (longest / 2).max(self.timing.retry_period).min(longest)
     }
 
-    /// Takes in that a write sent at `sent` failed, or that its outcome is unknown. After a conflict the candidate looks
-    /// at the Lease again, and a holder then writes at once.
+    /// Takes in that a write sent at `sent` failed, or that its outcome is unknown. After a conflict the candidate
+    /// looks at the Lease again, and a holder then writes at once.
     pub(super) fn failed(&mut self, conflict: bool, sent: Instant, now: Instant) {
         self.not_before = Some(sent + self.timing.retry_period);
         if conflict {
@@ -294,7 +296,7 @@ fn holder(lease: &Lease) -> Option<&str> {
     Some(holder).filter(|holder| !holder.is_empty())
 }
 
-/// Whether `lease` is a later version than `known`. Resource versions compare as numbers (Kubernetes 1.35, "Resource
+/// True if `lease` is a later version than `known`. Resource versions compare as numbers (Kubernetes 1.35, "Resource
 /// versions"); where they are no numbers, any other version counts as later.
 fn is_newer(lease: &Lease, known: &Lease) -> bool {
     let version = |lease: &Lease| lease.metadata.resource_version.clone().unwrap_or_default();

@@ -1,5 +1,5 @@
-//! Candidates under a paused clock, against a Lease that is versioned as Kubernetes does it: one scene a test, then any
-//! schedule of pauses, partitions, lost and late answers, deletions, stops and crashes.
+//! Candidates under a paused clock, with a Lease versioned like in Kubernetes: one scene a test, then random schedules
+//! of pauses, partitions, lost and late answers, deletions, stops and crashes.
 
 mod api_server;
 mod candidate;
@@ -16,7 +16,7 @@ use candidate::{Candidate, Stage, TIMING};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Waits until one candidate leads, and says how long that took.
+/// Waits until `candidate` leads, and returns how long that took.
 async fn led(candidate: &Candidate) -> Duration {
     let start = Instant::now();
     while !candidate.leadership.is_held() {

@@ -50,8 +50,8 @@ impl Deadline {
     }
 }
 
-/// The layer: `axum::middleware::from_fn(enforce)`. It passes the deadline to the handler, and answers in its place once
-/// the deadline has passed.
+/// The layer: `axum::middleware::from_fn(enforce)`. It passes the deadline to the handler, and answers in its place
+/// once the deadline has passed.
 pub(crate) async fn enforce(mut request: Request, next: Next) -> Response {
     let deadline = Deadline::from_headers(request.headers());
     request.extensions_mut().insert(deadline);

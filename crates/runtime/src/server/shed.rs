@@ -2,13 +2,13 @@
 //! instead of letting all of them wait until their callers give up. A stream counts until its response begins. Health
 //! and reflection are exempt: probes and people must reach a busy process.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::Response;
-use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -19,8 +19,8 @@ use tonic_types::{ErrorDetails, StatusExt as _};
 use crate::metrics::Metrics;
 use crate::rpc::MethodLabels;
 
-/// The delay before a rejected caller may retry. Handlers answer within milliseconds, or wait for a cache for two seconds
-/// at most.
+/// The delay before a rejected caller may retry. Handlers answer within milliseconds, or wait for a cache for two
+/// seconds at most.
 const RETRY_DELAY: Duration = Duration::from_millis(200);
 /// The `ErrorInfo` of the answer.
 const REASON: &str = "TOO_MANY_CALLS";
@@ -30,15 +30,10 @@ const DOMAIN: &str = "coscheduler.dev";
 #[derive(Clone, Debug)]
 pub(crate) struct Limit {
     free: Arc<Semaphore>,
-    /// The services that the limit applies to.
-    services: Arc<[&'static str]>,
     in_flight: Gauge,
-    shed: Family<ShedLabels, Counter>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ShedLabels {
-    grpc_service: String,
+    /// The services that the limit applies to, each with its rejected calls (from zero, so that Prometheus sees the
+    /// first).
+    shed: Arc<[(&'static str, Counter)]>,
 }
 
 /// One call in progress.
@@ -53,23 +48,17 @@ impl Limit {
         let shed = metrics.register(
             "rpcs_shed",
             "RPCs answered with RESOURCE_EXHAUSTED because --max-concurrent-calls were in progress",
-            Family::<ShedLabels, Counter>::default(),
+            Family::<[(&str, &str); 1], Counter>::default(),
         );
-        for service in services {
-            // A scrape must show zero before the first one, or Prometheus sees no increase.
-            drop(shed.get_or_create(&ShedLabels {
-                grpc_service: (*service).to_owned(),
-            }));
-        }
+        let of = |service| shed.get_or_create(&[("grpc_service", service)]).clone();
         Limit {
             free: Arc::new(Semaphore::new(calls.min(Semaphore::MAX_PERMITS))),
-            services: services.into(),
             in_flight: metrics.register(
                 "rpcs_in_flight",
                 "RPCs in progress, except streams that have begun and calls of health and reflection",
                 Gauge::default(),
             ),
-            shed,
+            shed: services.iter().map(|service| (*service, of(service))).collect(),
         }
     }
 
@@ -91,12 +80,12 @@ impl Drop for Call {
 
 /// The layer: `axum::middleware::from_fn_with_state(limit, shed)`.
 pub(crate) async fn shed(State(limit): State<Limit>, request: Request, next: Next) -> Response {
-    let MethodLabels { grpc_service, .. } = MethodLabels::of(request.uri().path());
-    if !limit.services.contains(&grpc_service.as_str()) {
+    let called = MethodLabels::of(request.uri().path()).grpc_service;
+    let Some((_, shed)) = limit.shed.iter().find(|(service, _)| *service == called) else {
         return next.run(request).await;
-    }
+    };
     let Some(call) = limit.begin() else {
-        limit.shed.get_or_create(&ShedLabels { grpc_service }).inc();
+        shed.inc();
         return overloaded().into_http();
     };
     let response = next.run(request).await;
@@ -106,10 +95,7 @@ pub(crate) async fn shed(State(limit): State<Limit>, request: Request, next: Nex
 
 fn overloaded() -> Status {
     let mut details = ErrorDetails::with_retry_info(Some(RETRY_DELAY));
-    details.set_error_info(REASON, DOMAIN, std::collections::HashMap::new());
-    Status::with_error_details(
-        Code::ResourceExhausted,
-        "the process has reached its limit of concurrent calls",
-        details,
-    )
+    details.set_error_info(REASON, DOMAIN, HashMap::new());
+    let message = "the process has reached its limit of concurrent calls";
+    Status::with_error_details(Code::ResourceExhausted, message, details)
 }

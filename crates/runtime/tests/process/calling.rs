@@ -1,4 +1,4 @@
-//! The client side: which statuses of tonic's client mean "try again", tried on the faults that make them.
+//! The client: each fault makes a status that is worth a retry, or one that is final.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -19,7 +19,7 @@ use tower::Service;
 
 use super::{Running, SERVICE, TIMEOUT, caller, channel, within};
 
-/// A service whose method `Cancelled` answers so, and whose other methods never answer; it says when it was called.
+/// A service whose method `Cancelled` answers with that status, and whose other methods never answer.
 #[derive(Clone, Default)]
 pub(crate) struct Scripted {
     called: CancellationToken,
@@ -57,7 +57,7 @@ async fn call(address: SocketAddr, method: &'static str, timeout: Duration) -> S
     grpc.ready().await.unwrap();
     let codec: tonic_prost::ProstCodec<HealthCheckRequest, HealthCheckRequest> = Default::default();
     let path = http::uri::PathAndQuery::from_static(method);
-    // Not one of ours, which would be tried again.
+    // `client::request` would be retried.
     let mut request = tonic::Request::new(HealthCheckRequest::default());
     request.set_timeout(timeout);
     grpc.unary::<_, HealthCheckRequest, _>(request, path, codec)
@@ -113,7 +113,7 @@ async fn a_connection_that_breaks_is_worth_another_try() {
     let called = scripted.called.clone();
     let running = Running::start(GrpcServices::new().add_service(scripted)).await;
 
-    // Between the two, something that breaks the connection while the call is under way.
+    // A proxy between the two breaks the connection during the call.
     let proxy = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = proxy.local_addr().unwrap();
     let upstream = running.grpc;

@@ -1,4 +1,4 @@
-//! Exit codes 0, 1 and 2, and the log that goes with them: of a real process, the binary `skeleton`.
+//! Exit codes 0, 1 and 2 with their logs, of a real process: the binary `skeleton`.
 
 use std::process::{Output, Stdio};
 

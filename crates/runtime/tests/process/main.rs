@@ -1,4 +1,4 @@
-//! A process over real sockets: what it serves, how it stops, what its exit code says.
+//! A process over real sockets: its services, its stop, its exit code.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -1,4 +1,4 @@
-//! Health, readiness, reflection and metrics, as a client sees them.
+//! Health, readiness, reflection and metrics, seen by a client.
 
 use std::collections::BTreeSet;
 
@@ -31,12 +31,12 @@ async fn health_goes_from_not_serving_to_serving_and_back_before_the_listener_st
             .await
             .unwrap()
             .into_inner();
-        // Whatever the first status is, it is the last one before the condition was added or the first after.
+        // The first status may be the last one before the condition was added, or the first after.
         synced.set(false);
         while within(statuses.message()).await.unwrap().unwrap().status()
             != ServingStatus::NotServing
         {}
-        // What a liveness probe asks for is none of this: nobody restarts a service for what it waits for.
+        // Liveness probes ignore readiness: the kubelet must not restart a service because it waits.
         let alive = within(client.check(check("liveness"))).await.unwrap();
         assert_eq!(alive.into_inner().status(), ServingStatus::Serving);
         synced.set(true);

@@ -1,4 +1,4 @@
-//! No orphan tasks: whichever ends first ends the process in order, and stopping waits for what asked to be waited for.
+//! No orphan tasks: the first task to end ends the process in order, and a stop waits for graceful tasks.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use tokio::sync::Notify;
 
 use super::{Running, within};
 
-/// How a process that runs `task` ends by itself.
+/// Checks the error of a process that ends because of `task`.
 #[track_caller]
 fn check(
     task: impl Future<Output = anyhow::Result<()>> + Send + 'static,

@@ -32,7 +32,7 @@ fn network<'a>() -> turmoil::Sim<'a> {
         .build()
 }
 
-/// A server as every service has it, on the host that this runs on.
+/// The server of every service, on the current host.
 async fn serve() -> Outcome {
     let listener = TcpListener::bind(("0.0.0.0", PORT)).await?;
     let connections = futures::stream::unfold(listener, |listener| async {
@@ -46,7 +46,7 @@ async fn serve() -> Outcome {
     Ok(())
 }
 
-/// A channel as every service has it. Each connection goes to the next of these hosts, as behind a Service.
+/// The channel of every service. Each connection goes to the next of these hosts, as behind a Service.
 fn channel(hosts: &'static [&'static str]) -> HealthClient<Channel> {
     let next = Arc::new(AtomicUsize::new(0));
     let connect = tower::service_fn(move |_: Uri| {
@@ -74,7 +74,7 @@ fn a_call_made_during_a_partition_is_answered_once_it_heals() -> Outcome {
         let mut client = channel(&["server"]);
         call(&mut client, TIMEOUT).await?;
 
-        // Nothing is told that anything is wrong: what is sent is lost.
+        // Packets are lost without any error.
         turmoil::partition("client", "server");
         let healing = async {
             tokio::time::sleep(Duration::from_secs(3)).await;
@@ -83,7 +83,7 @@ fn a_call_made_during_a_partition_is_answered_once_it_heals() -> Outcome {
         let (answer, ()) = futures::join!(call(&mut client, TIMEOUT), healing);
         answer?;
 
-        // A long one: calls end at their deadlines, and the channel is as good as new afterwards.
+        // In a long partition calls end at their deadlines, and the channel works again afterwards.
         turmoil::partition("client", "server");
         for _ in 0..3 {
             let began = tokio::time::Instant::now();

@@ -1,5 +1,5 @@
-//! An API server with one Lease in memory: versions, conflicts and watches as Kubernetes has them, and connections that
-//! lose what goes over them.
+//! An API server with one Lease in memory: versions, conflicts and watches like those of Kubernetes, over connections
+//! with faults.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -13,14 +13,14 @@ use kube::client::Body;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-/// What becomes of a write.
+/// A fault of one write.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Fault {
     /// The request never arrives.
     RequestLost,
-    /// The request is carried out, and nobody hears of it.
+    /// The server carries the request out, and its answer is lost.
     AnswerLost,
-    /// The request arrives this much later, in milliseconds, whether or not anybody still waits for it.
+    /// The request arrives this many milliseconds later, even if the client gave it up.
     Late(u64),
     /// The server answers 500 and has done nothing.
     Refused,
@@ -48,7 +48,7 @@ struct Store {
 #[derive(Clone, Default)]
 pub(super) struct Connection {
     faults: Arc<Mutex<VecDeque<Fault>>>,
-    /// Whether nothing gets through. What was under way then is lost for good, as on a connection that died.
+    /// True while nothing gets through. Requests in progress at that time are lost, as on a dead connection.
     cut: Arc<watch::Sender<bool>>,
 }
 
@@ -96,7 +96,7 @@ impl ApiServer {
         Client::new(service, "ns")
     }
 
-    /// Who holds the Lease; empty where nobody does or there is none.
+    /// The holder of the Lease; empty without a holder or a Lease.
     pub(super) fn holder(&self) -> String {
         holder(self.store.lock().unwrap().lease.as_ref())
     }
@@ -111,12 +111,12 @@ impl ApiServer {
         self.store.lock().unwrap().events.len()
     }
 
-    /// Deletes the Lease, as a person would.
+    /// Deletes the Lease, as a user.
     pub(super) fn delete(&self) {
         self.change(|_| None);
     }
 
-    /// Changes something about the Lease, as a person would.
+    /// Changes the Lease, as a user.
     pub(super) fn edit(&self, change: impl FnOnce(&mut Value)) {
         self.change(|lease| {
             let mut lease = lease?;
@@ -145,7 +145,7 @@ impl ApiServer {
         let method = request.method().clone();
         let body = request.into_body().collect_bytes().await.unwrap();
         let lease: Value = serde_json::from_slice(&body).unwrap();
-        // What Kubernetes would refuse to read is refused here.
+        // Kubernetes refuses what does not parse.
         let _: Lease = serde_json::from_value(lease.clone()).unwrap();
         let fault = connection.faults.lock().unwrap().pop_front();
         let server = self.clone();

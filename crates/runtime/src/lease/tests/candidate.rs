@@ -1,4 +1,4 @@
-//! A candidate as a process has it, campaign and leading work, that can be paused as SIGSTOP does.
+//! A candidate with its campaign and its work, which a test can pause like SIGSTOP does.
 
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,10 +20,10 @@ pub(super) const TIMING: Timing = Timing {
     retry_period: Duration::from_secs(2),
 };
 
-/// How often leading work acts.
+/// How often the work acts.
 const ACT: Duration = Duration::from_millis(200);
 
-/// What several candidates did: who acted when.
+/// The acts of several candidates, with their times.
 #[derive(Clone, Default)]
 pub(super) struct Stage {
     leaderships: Arc<Mutex<Vec<Leadership>>>,
@@ -49,7 +49,7 @@ struct Pause {
 }
 
 impl Stage {
-    /// Who acted, each once, in order.
+    /// The candidates that acted, in order, without repetitions.
     pub(super) fn actors(&self) -> Vec<String> {
         let mut actors: Vec<_> = self
             .acts
@@ -73,7 +73,7 @@ impl Stage {
         (first, of.next_back().unwrap_or(first))
     }
 
-    /// How many believe that they lead: never more than one.
+    /// How many candidates believe that they lead: never more than one.
     pub(super) fn leading(&self) -> usize {
         let leaderships = self.leaderships.lock().unwrap();
         let leading = leaderships
@@ -94,7 +94,7 @@ impl Stage {
 }
 
 impl Candidate {
-    /// Starts a candidate whose leading work acts until it is told to stop.
+    /// Starts a candidate whose work acts until its shutdown.
     pub(super) fn start(stage: &Stage, server: &ApiServer, name: &str, timing: Timing) -> Self {
         let connection = Connection::default();
         let api = Api::<Lease>::namespaced(server.client(&connection), "ns");
@@ -136,12 +136,12 @@ impl Candidate {
         }
     }
 
-    /// Whether its process would have ended by now.
+    /// True if its process would have ended by now.
     pub(super) fn has_ended(&self) -> bool {
         self.campaign.is_finished()
     }
 
-    /// Waits for its end, and says how it ended: the campaign and the work alike.
+    /// Waits for the end of the campaign and the work, and returns how they ended.
     pub(super) async fn end(self) -> Result<Option<()>, LostLease> {
         let campaign = self.campaign.await.unwrap();
         let work = self.work.unwrap().await.unwrap();
@@ -155,7 +155,7 @@ impl Candidate {
         self.work.iter().for_each(JoinHandle::abort);
     }
 
-    /// Fails if leading work met a second leader.
+    /// Fails if the work met a second leader.
     pub(super) async fn check(&mut self) {
         // A panic of the work is a failure of the test; that it was killed is not.
         if let Some(ended) = self.work.take_if(|work| work.is_finished())

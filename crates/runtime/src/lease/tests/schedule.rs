@@ -1,5 +1,4 @@
-//! Whatever happens to three candidates and their Lease, never do two lead at once; and once nothing happens any more,
-//! one does.
+//! Random events for three candidates and their Lease: two never lead at once, and after the last event one leads.
 
 use std::time::Duration;
 
@@ -9,10 +8,10 @@ use tokio::time::sleep;
 use super::api_server::{ApiServer, Fault};
 use super::candidate::{Candidate, Stage, TIMING};
 
-/// Something that happens.
+/// A random event.
 #[derive(Clone, Debug)]
 enum Happening {
-    /// Nothing, for so many milliseconds.
+    /// Nothing, for this many milliseconds.
     Time(u64),
     Pause(usize),
     Resume(usize),
@@ -21,7 +20,7 @@ enum Happening {
     Fault(usize, Fault),
     Stop(usize),
     Kill(usize),
-    /// A process that has ended is started again.
+    /// A new process replaces one that has ended.
     Restart(usize),
     DeleteLease,
     EditLease,
@@ -56,7 +55,7 @@ fn happening() -> impl Strategy<Value = Happening> {
     ]
 }
 
-/// The candidates' processes, each with a name that no other had.
+/// The candidates' processes, each with a unique name.
 struct Processes {
     stage: Stage,
     server: ApiServer,
@@ -121,7 +120,7 @@ async fn play(schedule: Vec<Happening>) {
         processes.running[which].resume();
         processes.running[which].connection.mend();
     }
-    // Those that were told to stop, or have lost, end; what comes after them leads within two durations.
+    // Candidates that were stopped or have lost end; one of their successors leads within two durations.
     processes.happen(Happening::Time(20_000)).await;
     for which in 0..CANDIDATES {
         processes.restart(which).await;
