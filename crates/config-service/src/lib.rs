@@ -26,7 +26,7 @@ use follow::Follower;
 use report::Report;
 use state::State;
 
-/// Who this service is.
+/// The identity of this service.
 pub const SERVICE: Service = Service {
     name: "config-service",
     version: env!("CARGO_PKG_VERSION"),
