@@ -69,7 +69,7 @@ pub async fn start(args: Args, process: Process) -> anyhow::Result<()> {
         event::follow(events, states.clone()),
     );
 
-    let service = ConfigServiceServer::new(grpc::Config::new(states))
+    let service = ConfigServiceServer::new(grpc::Config { states })
         .max_decoding_message_size(MAX_MESSAGE_BYTES);
     let services = GrpcServices::new()
         .add_service(service)
