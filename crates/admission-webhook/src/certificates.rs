@@ -132,15 +132,9 @@ pub(crate) fn start(
 }
 
 fn check(wanted: &Wanted) -> anyhow::Result<()> {
-    let Wanted {
-        names,
-        lifetime,
-        overlap,
-    } = wanted;
-    ensure!(
-        names.iter().all(|name| !name.is_empty()),
-        "--certificate-names has an empty name"
-    );
+    let names_are_set = wanted.names.iter().all(|name| !name.is_empty());
+    ensure!(names_are_set, "--certificate-names has an empty name");
+    let overlap = wanted.overlap;
     ensure!(
         overlap.is_positive(),
         "--certificate-overlap must be positive"
@@ -150,7 +144,7 @@ fn check(wanted: &Wanted) -> anyhow::Result<()> {
         .checked_mul(6)
         .context("--certificate-overlap is too long")?;
     ensure!(
-        *lifetime >= shortest,
+        wanted.lifetime >= shortest,
         "--certificate-lifetime must be at least six times --certificate-overlap"
     );
     Ok(())

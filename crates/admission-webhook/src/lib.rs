@@ -31,7 +31,7 @@ use observe::Reviews;
 use surroundings::Surroundings;
 use webhook::Webhook;
 
-/// Who this service is.
+/// The identity of this service.
 pub const SERVICE: Service = Service {
     name: "admission-webhook",
     version: env!("CARGO_PKG_VERSION"),

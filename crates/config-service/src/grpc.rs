@@ -19,16 +19,9 @@ use coscheduler_proto::reason::ErrorReason;
 
 use crate::state::State;
 
-/// Serves `coscheduler.config.v1.ConfigService`.
+/// Serves the latest state as `coscheduler.config.v1.ConfigService`.
 pub(crate) struct Config {
-    states: watch::Receiver<State>,
-}
-
-impl Config {
-    /// Serves the latest of these states.
-    pub(crate) fn new(states: watch::Receiver<State>) -> Self {
-        Self { states }
-    }
+    pub(crate) states: watch::Receiver<State>,
 }
 
 type Answer<T> = Result<Response<T>, Status>;

@@ -26,7 +26,7 @@ use follow::Follower;
 use report::Report;
 use state::State;
 
-/// Who this service is.
+/// The identity of this service.
 pub const SERVICE: Service = Service {
     name: "config-service",
     version: env!("CARGO_PKG_VERSION"),
@@ -69,7 +69,7 @@ pub async fn start(args: Args, process: Process) -> anyhow::Result<()> {
         event::follow(events, states.clone()),
     );
 
-    let service = ConfigServiceServer::new(grpc::Config::new(states))
+    let service = ConfigServiceServer::new(grpc::Config { states })
         .max_decoding_message_size(MAX_MESSAGE_BYTES);
     let services = GrpcServices::new()
         .add_service(service)

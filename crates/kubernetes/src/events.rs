@@ -149,4 +149,15 @@ mod tests {
         assert_eq!(note(512), "é".repeat(512));
         assert!(note(513).len() <= NOTE_LENGTH && note(513).ends_with('…'));
     }
+
+    #[test]
+    fn an_event_that_is_there_already_is_written() {
+        let refused = |code: u16, reason: &str| {
+            let status = kube::core::Status::failure("", reason).with_code(code);
+            written(Err(kube::Error::Api(Box::new(status))))
+        };
+        assert!(written(Ok(Event::default())).is_ok());
+        assert!(refused(409, "AlreadyExists").is_ok());
+        assert!(refused(403, "Forbidden").is_err());
+    }
 }

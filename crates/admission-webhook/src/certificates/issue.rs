@@ -111,7 +111,7 @@ mod tests {
         Timestamp::from_second(NOW + hours * 3600).unwrap()
     }
 
-    /// Whether a client that trusts `roots` accepts `served`, as a client of that name, so many hours later.
+    /// True where a client that trusts `roots` accepts `served` under that name, so many hours later.
     fn accepted(roots: &[&Certificate], served: &Pair, name: &'static str, hours: i64) -> bool {
         let mut store = RootCertStore::empty();
         for root in roots {

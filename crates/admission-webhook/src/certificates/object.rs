@@ -91,7 +91,7 @@ impl Object<DynamicObject> {
         webhooks.map(|webhook| (&webhook["name"], &webhook["clientConfig"]["caBundle"]))
     }
 
-    /// Whether some webhook has another `caBundle`.
+    /// True where a webhook has another `caBundle`.
     pub(super) fn lacks(&self, bundle: &Value) -> bool {
         self.bundles().any(|(_, written)| written != bundle)
     }

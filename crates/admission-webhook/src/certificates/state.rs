@@ -52,7 +52,7 @@ pub(super) enum Change<'a> {
     Retire(&'a Material),
 }
 
-/// What to do about the Secret.
+/// The decision about the Secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Next<'a> {
     /// The change that is due, if any.
@@ -61,7 +61,7 @@ pub(super) struct Next<'a> {
     pub(super) look_again: Option<Timestamp>,
 }
 
-/// What to do about the certificate that is served.
+/// The decision about the certificate to serve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Serve {
     /// Go on as before.
@@ -100,7 +100,7 @@ impl Trust {
             .collect();
     }
 
-    /// Whether API servers accept a certificate, as far as the webhook configuration goes.
+    /// True where API servers accept a certificate, as far as the webhook configuration goes.
     pub(super) fn accepts(&self, certificate: &Certificate, now: Timestamp) -> bool {
         now < certificate.expires && self.since(certificate).is_some()
     }
@@ -120,7 +120,7 @@ impl Trust {
     }
 }
 
-/// How to change the Secret, which holds `stored`.
+/// Decides how to change the Secret, which holds `stored`.
 pub(super) fn next<'a>(
     now: Timestamp,
     stored: Option<&'a Material>,
@@ -169,7 +169,7 @@ pub(super) fn next<'a>(
     }
 }
 
-/// Which certificate to serve, where the Secret holds `stored`.
+/// Decides which certificate to serve, where the Secret holds `stored`.
 pub(super) fn serve(
     now: Timestamp,
     served: Option<&Served>,

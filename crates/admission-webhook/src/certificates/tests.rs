@@ -28,7 +28,7 @@ fn wanted() -> Wanted {
     }
 }
 
-/// What happens in one second of the world.
+/// An event in one second of the world.
 #[derive(Clone, Copy, Debug)]
 enum Happening {
     Nothing,
@@ -52,7 +52,7 @@ struct Replica {
     trust: Trust,
     served: Option<Served>,
     slow_for: usize,
-    /// Whether it did something in the last second.
+    /// True if it acted in the last second.
     acted: bool,
     /// How many seconds in a row it was ready.
     ready_for: usize,
@@ -67,7 +67,7 @@ struct World {
     wiped_for: usize,
     /// All certificates that were served so far.
     served: Vec<Certificate>,
-    /// What happened, for a person to read.
+    /// The history, for a person to read.
     trace: Vec<String>,
 }
 
@@ -180,7 +180,7 @@ impl World {
 }
 
 impl Replica {
-    /// What the keeper does with the decisions, without Kubernetes.
+    /// Stands for the keeper, without Kubernetes.
     fn act(&mut self, world: &mut Stored, now: Timestamp) {
         let wanted = wanted();
         let (version, material) = &self.seen.secret;
