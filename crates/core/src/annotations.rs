@@ -67,16 +67,21 @@ pub const PINNED: [&str; 10] = [
 /// decided by it.
 pub const BLOCKED: &str = "coscheduler.dev/blocked";
 
-/// On a placeholder's StatefulSet: the version of it whose pod was missing when its controller was made to try again (N3).
-/// Nothing is decided by it.
-pub const RETRIED: &str = "coscheduler.dev/retried";
+/// On a placeholder: what was done with it and when, as JSON of [`Record`](crate::observed::Record).
+pub const RECORD: &str = "coscheduler.dev/record";
+
+/// On a placeholder that is being moved: the nodes that may take it, as JSON of [`Move`](crate::observed::Move).
+pub const MOVE: &str = "coscheduler.dev/move";
 
 /// On a TaskRun whose pod was let go (N2): the placeholder that it would have followed. It is written for people: nothing is
 /// decided by it.
 pub const LET_GO: &str = "coscheduler.dev/let-go";
 
+/// On such a TaskRun: how often that was done, as Tekton may make the pod with its affinity again.
+pub const LET_GO_TIMES: &str = "coscheduler.dev/let-go-times";
+
 /// Every annotation that an author may not give a new object: [`PINNED`], and those that are written later.
-pub(crate) const RESERVED: [&str; 12] = [
+pub(crate) const RESERVED: [&str; 13] = [
     SCHEMA_VERSION,
     MODE,
     ISOLATION_SCOPE,
@@ -89,6 +94,7 @@ pub(crate) const RESERVED: [&str; 12] = [
     TRACEPARENT,
     BLOCKED,
     LET_GO,
+    LET_GO_TIMES,
 ];
 
 /// What a PipelineRun hands on to what Tekton makes of it, beside [`TEKTON_AFFINITY_ASSISTANT`].

@@ -51,15 +51,6 @@ pub struct Toleration {
     pub for_a_while: bool,
 }
 
-/// A pod that is bound to a node.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct BoundPod {
-    /// What it is to the run.
-    pub role: Role,
-    /// `spec.tolerations`.
-    pub tolerations: Vec<Toleration>,
-}
-
 /// What a bound pod is to its run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
@@ -121,9 +112,9 @@ impl fmt::Display for Misplaced {
 /// A pod that has started is left to finish. One that never has is only dropped at once: a kubelet that is told to end it
 /// reports it as failed, and its TaskRun with it; one that vanishes is made again by Tekton (Tekton v1.12.0,
 /// `pkg/reconciler/taskrun`).
-pub fn evict(pod: &BoundPod, node: Option<&Node>) -> Option<Eviction> {
-    let cause = misplaced(&pod.tolerations, node)?;
-    match pod.role {
+pub fn evict(role: Role, tolerations: &[Toleration], node: Option<&Node>) -> Option<Eviction> {
+    let cause = misplaced(tolerations, node)?;
+    match role {
         Role::Placeholder => Some(Eviction {
             at_once: is_silent(node),
             cause,
@@ -138,7 +129,7 @@ pub fn evict(pod: &BoundPod, node: Option<&Node>) -> Option<Eviction> {
 
 /// Why a placeholder without a node gets none, where that is because its claims cannot follow it: every one of `nodes` that
 /// reaches the volumes of `seen`, its claims, turns it away.
-pub fn stranded(tolerations: &[Toleration], seen: &[SeenClaim], nodes: &[Node]) -> Option<Reason> {
+pub fn stranded(tolerations: &[Toleration], seen: &[SeenClaim], nodes: &[&Node]) -> Option<Reason> {
     let held = |claim: &&SeenClaim| claim.volume.as_ref().is_some_and(|on| !on.terms.is_empty());
     let claims: Vec<_> = seen
         .iter()

@@ -5,6 +5,7 @@
 //! no clock, network, randomness, async or Kubernetes client in here: the same input always gives
 //! the same answer, online and offline.
 
+pub mod version;
 pub mod violation;
 
 pub mod mode;
@@ -27,8 +28,10 @@ pub mod admit;
 pub mod admit_run;
 pub mod evacuate;
 pub mod notices;
+pub mod observed;
 pub mod plan;
 pub mod reasons;
+pub mod reconcile;
 pub mod refusals;
 pub mod rescue;
 pub mod restore;

@@ -3,12 +3,14 @@
 
 use std::collections::BTreeSet;
 
+use serde::Deserialize;
 use serde_json::json;
 
 use crate::annotations::BLOCKED;
 use crate::names::hash;
+use crate::observed::Planned;
 use crate::pipeline_run::PipelineRun;
-use crate::plan::{PlaceholderSpec, Reason, plan};
+use crate::plan::{PlaceholderSpec, Reason, ReasonCode};
 use crate::reasons;
 use crate::volumes::{SeenClaim, Volumes, volumes};
 
@@ -21,11 +23,11 @@ pub struct Notices {
     pub blocked: Option<Reason>,
 }
 
-/// What the author of `run` is told, from what is seen of the claims it names: `claim` answers with the claim of that name
-/// in the run's namespace. A run that cannot be planned for waits until it can.
-pub fn notices(run: &PipelineRun, claim: impl Fn(&str) -> Option<SeenClaim>) -> Notices {
+/// What there is to say to the author of a run, from its plan and from what is seen of the claims it names: `claim` answers with
+/// the claim of that name in the run's namespace. A run that cannot be planned for waits until it can.
+pub fn notices(planned: &Planned, claim: impl Fn(&str) -> Option<SeenClaim>) -> Notices {
     let mut notices = Notices::default();
-    match plan(run) {
+    match planned {
         Ok(plan) => {
             let told = plan.reasons.iter().filter(|reason| reason.is_told());
             notices.events = told.cloned().collect();
@@ -38,7 +40,7 @@ pub fn notices(run: &PipelineRun, claim: impl Fn(&str) -> Option<SeenClaim>) -> 
                 }
             }
         }
-        Err(violations) => notices.blocked = Some(reasons::pipeline_run_invalid(&violations)),
+        Err(violations) => notices.blocked = Some(reasons::pipeline_run_invalid(violations)),
     }
     notices.events.extend(notices.blocked.clone());
     notices
@@ -77,6 +79,19 @@ impl Reason {
     pub fn to_annotation(&self) -> String {
         json!({"reason": self.code.as_str(), "message": self.message}).to_string()
     }
+}
+
+/// The reason in the value of annotation [`BLOCKED`].
+pub fn blocked_reason(value: &str) -> Option<Reason> {
+    #[derive(Deserialize)]
+    struct Blocked {
+        reason: String,
+        message: String,
+    }
+    let Blocked { reason, message } = serde_json::from_str(value).ok()?;
+    let mut codes = ReasonCode::ALL.iter();
+    let code = codes.find(|code| code.as_str() == reason)?;
+    Some(Reason::new(*code, message))
 }
 
 /// What annotation [`BLOCKED`] of `run` has to become; `None` where it is as it should be.

@@ -7,12 +7,12 @@
 
 use std::collections::BTreeSet;
 
-use serde::Deserialize;
-
 use crate::annotations::BLOCKED;
 use crate::names::AssistantName;
+use crate::notices::blocked_reason;
+use crate::observed::Planned;
 use crate::pipeline_run::PipelineRun;
-use crate::plan::{PlaceholderSpec, Reason, ReasonCode, plan};
+use crate::plan::{PlaceholderSpec, Reason, ReasonCode};
 use crate::reasons;
 
 /// Everything that keeps a placeholder from being created or scheduled; the last stands for what is not recognised.
@@ -31,7 +31,7 @@ pub const REFUSALS: [ReasonCode; 9] = [
 /// What client-go writes before a message that stands for several (`tools/record/events_cache.go`).
 const COMBINED: &str = "(combined from similar events): ";
 
-/// A placeholder whose StatefulSet exists, as far as it is seen waiting.
+/// A placeholder that exists, as far as it is seen waiting.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SeenPlaceholder {
     /// Why its pod could not be created the last time, by [`failed_create`]; `None` once the pod is there.
@@ -61,13 +61,13 @@ impl SeenPlaceholder {
 pub struct Waits {
     /// Why one of them is not there.
     pub reason: Option<Reason>,
-    /// Whether each of them has its StatefulSet.
+    /// Whether each of them exists.
     pub every_one_exists: bool,
 }
 
-/// What the placeholders of `run` wait for. `seen` answers `None` for one that has no StatefulSet.
+/// What the placeholders of a run wait for. `seen` answers `None` for one that does not exist.
 pub fn waits(
-    run: &PipelineRun,
+    planned: &Planned,
     seen: impl Fn(&PlaceholderSpec) -> Option<SeenPlaceholder>,
 ) -> Waits {
     let mut waits = Waits {
@@ -75,7 +75,7 @@ pub fn waits(
         every_one_exists: true,
     };
     // One that cannot be planned for is told elsewhere.
-    let Ok(plan) = plan(run) else { return waits };
+    let Ok(plan) = planned else { return waits };
     for spec in plan.action.placeholders() {
         match seen(spec) {
             Some(seen) => waits.reason = waits.reason.or_else(|| seen.waits_for(&spec.name)),
@@ -91,7 +91,7 @@ pub fn refused(act: &str, answer: &str) -> Reason {
     reason(&format!("Failed to {act}"), &detail)
 }
 
-/// Why a StatefulSet's pod could not be created, from the note of an Event `FailedCreate`. `None` for a note about a claim:
+/// Why a placeholder's pod could not be created, from the note of an Event `FailedCreate`. `None` for a note about a claim:
 /// another one about the pod says the same (Kubernetes 1.35, `pkg/controller/statefulset/stateful_pod_control.go`).
 pub fn failed_create(note: &str) -> Option<Reason> {
     let note = note.strip_prefix(COMBINED).unwrap_or(note);
@@ -148,15 +148,10 @@ pub fn still_refused(run: &PipelineRun, waits: &Waits) -> bool {
     !waits.every_one_exists && said_on(run).is_some()
 }
 
-/// Which refusal annotation [`BLOCKED`] of a run tells of.
+/// The refusal in annotation [`BLOCKED`] of a run.
 pub fn said_on(run: &PipelineRun) -> Option<ReasonCode> {
-    #[derive(Deserialize)]
-    struct Blocked {
-        reason: String,
-    }
-    let blocked: Blocked = serde_json::from_str(run.annotations.get(BLOCKED)?).ok()?;
-    let mut codes = REFUSALS.into_iter();
-    codes.find(|code| code.as_str() == blocked.reason)
+    let reason = blocked_reason(run.annotations.get(BLOCKED)?)?;
+    REFUSALS.contains(&reason.code).then_some(reason.code)
 }
 
 /// What the API server's answer means: a reason, and the part of the answer that stays the same from try to try.

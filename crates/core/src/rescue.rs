@@ -11,7 +11,8 @@ pub mod requests;
 pub mod room;
 
 use std::cmp::Reverse;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::plan::{Reason, Separation};
@@ -26,6 +27,9 @@ pub const MOVES: u32 = 5;
 /// Of how many nodes a moved placeholder may take one: the best ones.
 const NODES: usize = 10;
 
+/// Nodes by name.
+pub type Rooms = BTreeMap<String, Arc<Room>>;
+
 /// A pod that the scheduler finds no node for, while the placeholder that it follows is bound to one.
 #[derive(Debug, Clone, Copy)]
 pub struct Contention<'a> {
@@ -37,8 +41,8 @@ pub struct Contention<'a> {
     pub also_waiting: &'a [Needs],
     /// The pods on the placeholder's node that matter, the placeholder itself aside.
     pub residents: &'a [Resident],
-    /// Every node.
-    pub rooms: &'a [Room],
+    /// Every node, by name.
+    pub rooms: &'a Rooms,
     /// Whether a node is about to be added.
     pub scale_up: ScaleUp,
     /// How often placeholders of the run were moved.
@@ -128,7 +132,7 @@ pub fn rescue(contention: &Contention<'_>) -> Decision {
         rooms,
         ..
     } = *contention;
-    let here = rooms.iter().find(|room| room.node.name == placeholder.node);
+    let here = rooms.get(&placeholder.node);
     let Some(here) = here.filter(|room| stays(placeholder, room)) else {
         return wait(reasons::placeholder_leaves(
             &pod.name,
@@ -246,7 +250,7 @@ fn ranked(contention: &Contention<'_>) -> Vec<String> {
     } = *contention;
     // Its own node is none of them: it does not even take the pod alone.
     let taking = rooms
-        .iter()
+        .values()
         .filter(|room| obstacle_to_both(contention, room).is_none());
     let mut ranks: Vec<_> = taking
         .map(|room| {
@@ -303,7 +307,7 @@ fn let_go(contention: &Contention<'_>) -> Option<Decision> {
         Separation::Isolate(_) => return None,
         Separation::Spread => {}
     }
-    let mut free = rooms.iter().map(|room| pod.needs.obstacle(room));
+    let mut free = rooms.values().map(|room| pod.needs.obstacle(room));
     if shares_a_claim(contention) || !free.any(|obstacle| obstacle.is_none()) {
         return None;
     }
@@ -330,7 +334,5 @@ fn wait(reason: Reason) -> Decision {
     }
 }
 
-#[cfg(test)]
-mod oracle;
 #[cfg(test)]
 mod tests;

@@ -1,5 +1,4 @@
-//! The order in which what a run leaves over goes away: pods first, then the StatefulSets and their
-//! placeholders, then the claims.
+//! The order in which a run's objects go away: its pods first, then placeholders and their pods, then the claims.
 //!
 //! A step is decided from what is seen now and nothing else, so it can be asked for again at any
 //! time, after any restart.
@@ -17,8 +16,8 @@ pub struct Leftovers {
     pub run: RunPresence,
     /// TaskRun pods of the run that are pending or running.
     pub active_pods: usize,
-    /// The placeholders' StatefulSets.
-    pub stateful_sets: Vec<ObjectRef>,
+    /// The placeholders.
+    pub placeholders: Vec<ObjectRef>,
     /// Placeholder pods, whatever their phase.
     pub placeholder_pods: Vec<PlaceholderPod>,
     /// Claims made for the run that go with it: the placeholders' own, and [`auto_cleaned`] ones. A claim the user brought
@@ -27,18 +26,19 @@ pub struct Leftovers {
 }
 
 /// Whether a run still needs its objects.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum RunPresence {
     /// Not done yet.
     Active,
     /// Completed, failed, cancelled, stopped or timed out.
     Done,
     /// Deleted, or being deleted.
+    #[default]
     Gone,
 }
 
 /// An object as it was seen, for a write with preconditions.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ObjectRef {
     /// `metadata.name`.
     pub name: String,
@@ -55,7 +55,7 @@ pub struct ObjectRef {
 pub struct PlaceholderPod {
     /// The pod.
     pub pod: ObjectRef,
-    /// Whether nothing owns it, so that nothing else will delete it: its StatefulSet was deleted
+    /// Whether nothing owns it, so that nothing else will delete it: the placeholder was deleted
     /// with `--cascade=orphan`.
     pub orphaned: bool,
 }
@@ -85,11 +85,11 @@ pub enum Step {
         /// How many there are.
         count: usize,
     },
-    /// Delete this StatefulSet, with uid and resourceVersion as preconditions; others may be left.
-    DeleteStatefulSet(ObjectRef),
-    /// Delete these pods, with uid as precondition: their StatefulSet went without them.
+    /// Delete this placeholder, with its uid as precondition; others may be left.
+    DeletePlaceholder(ObjectRef),
+    /// Delete these pods, with uid as precondition: their placeholder went without them.
     DeleteOrphans(Vec<ObjectRef>),
-    /// Nothing until StatefulSets and placeholders are gone.
+    /// Nothing until placeholders and their pods are gone.
     WaitForPlaceholder,
     /// Delete some claims and unprotect others, in one pass.
     ClearClaims {
@@ -145,10 +145,10 @@ impl PodPhase {
 /// The next step of tearing a run's objects down (P6, V4).
 ///
 /// Nothing goes while the run is active or one of its pods is pending or running. Then the
-/// StatefulSet goes, and only when it and its pods are gone the claims do: a claim deleted under a
+/// placeholder goes, and only when it and its pods are gone the claims do: a claim deleted under a
 /// live placeholder would be made again. The decision depends on what is seen alone, so it is the
-/// same whatever restarted in between. A pod whose StatefulSet went without it is deleted once no
-/// StatefulSet is left that could adopt it.
+/// same whatever restarted in between. A pod whose placeholder went without it is deleted once none
+/// is left that could adopt it.
 pub fn next_step(leftovers: &Leftovers) -> Step {
     match leftovers.run {
         RunPresence::Active => return Step::Keep,
@@ -159,10 +159,10 @@ pub fn next_step(leftovers: &Leftovers) -> Step {
             count: leftovers.active_pods,
         };
     }
-    if let Some(set) = leftovers.stateful_sets.iter().find(|set| !set.deleting) {
-        return Step::DeleteStatefulSet(set.clone());
+    if let Some(own) = leftovers.placeholders.iter().find(|own| !own.deleting) {
+        return Step::DeletePlaceholder(own.clone());
     }
-    if !leftovers.stateful_sets.is_empty() {
+    if !leftovers.placeholders.is_empty() {
         return Step::WaitForPlaceholder;
     }
     if leftovers.placeholder_pods.is_empty() {

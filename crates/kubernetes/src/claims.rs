@@ -1,128 +1,72 @@
-//! What is read of a claim when a run's leftovers are cleaned up.
+//! A claim, read once: from then on only the fields that a decision needs are kept.
 
-use coscheduler_core::teardown::Claim;
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, PersistentVolumeClaimSpec};
+use coscheduler_core::observed::KnownClaim;
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 
-/// The finalizer that keeps a claim while a pod refers to it.
-/// Source: Kubernetes `pkg/volume/util/finalizer.go`, `PVCProtectionFinalizer`.
-pub const PROTECTION: &str = "kubernetes.io/pvc-protection";
+use crate::labels::is_ours;
+use crate::objects;
 
-/// The claim as `core` sees it.
-pub fn view(claim: &PersistentVolumeClaim) -> Claim {
-    let metadata = &claim.metadata;
-    Claim {
-        name: metadata.name.clone().unwrap_or_default(),
-        uid: metadata.uid.clone().unwrap_or_default(),
-        resource_version: metadata.resource_version.clone().unwrap_or_default(),
-        deleting: metadata.deletion_timestamp.is_some(),
-        protected: finalizers(claim).any(|finalizer| finalizer == PROTECTION),
+/// The claim. Tekton is the controller of the claims that it makes of `volumeClaimTemplate`s (Tekton v1.12.0,
+/// `pkg/reconciler/volumeclaim/pvchandler.go`); a claim that an author made has no such owner (V4).
+pub fn view(claim: PersistentVolumeClaim) -> KnownClaim {
+    let metadata = claim.metadata;
+    let spec = claim.spec.unwrap_or_default();
+    let controller = objects::controller(&metadata);
+    KnownClaim {
+        owner: objects::pipeline_run(&metadata),
+        by_tekton: controller.is_some_and(|owner| owner.kind == "PipelineRun"),
+        by_us: is_ours(&metadata),
+        single_pod: spec
+            .access_modes
+            .is_some_and(|modes| modes.iter().any(|mode| mode == "ReadWriteOncePod")),
+        volume: spec.volume_name.filter(|name| !name.is_empty()),
+        finalizers: metadata.finalizers.clone().unwrap_or_default(),
+        namespace: metadata.namespace.clone().unwrap_or_default(),
+        object: objects::reference(metadata),
     }
-}
-
-/// Whether the claim was made for the PipelineRun with this uid: the StatefulSet's template gave it an owner reference.
-pub fn is_owned_by(claim: &PersistentVolumeClaim, uid: &str) -> bool {
-    claim
-        .metadata
-        .owner_references
-        .iter()
-        .flatten()
-        .any(|owner| owner.kind == "PipelineRun" && owner.uid == uid)
-}
-
-/// Whether Tekton made the claim for the PipelineRun with this uid: of its `volumeClaimTemplate`, as its controller
-/// (Tekton v1.12.0, `pkg/reconciler/volumeclaim/pvchandler.go`). A claim that somebody brought has no such owner (V4).
-pub fn is_made_by_tekton(claim: &PersistentVolumeClaim, uid: &str) -> bool {
-    let owners = claim.metadata.owner_references.iter().flatten();
-    let mut controllers = owners.filter(|owner| owner.controller == Some(true));
-    controllers.any(|owner| owner.kind == "PipelineRun" && owner.uid == uid)
-}
-
-/// The claim's finalizers without [`PROTECTION`].
-pub fn finalizers_without_protection(claim: &PersistentVolumeClaim) -> Vec<String> {
-    finalizers(claim)
-        .filter(|finalizer| *finalizer != PROTECTION)
-        .map(str::to_owned)
-        .collect()
-}
-
-/// Drops what nobody here reads, before a claim goes into a cache.
-pub fn trim(claim: &mut PersistentVolumeClaim) {
-    claim.metadata.managed_fields = None;
-    claim.metadata.annotations = None;
-    claim.status = None;
-    if let Some(spec) = &mut claim.spec {
-        let access_modes = spec.access_modes.take();
-        let volume_name = spec.volume_name.take();
-        *spec = PersistentVolumeClaimSpec {
-            access_modes,
-            volume_name,
-            ..PersistentVolumeClaimSpec::default()
-        };
-    }
-}
-
-fn finalizers(claim: &PersistentVolumeClaim) -> impl Iterator<Item = &str> {
-    claim
-        .metadata
-        .finalizers
-        .iter()
-        .flatten()
-        .map(String::as_str)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
+    use serde_json::{Value, json};
+
+    fn read(value: Value) -> KnownClaim {
+        view(serde_json::from_value(value).unwrap())
+    }
 
     #[test]
-    fn a_claim_is_read_with_its_protection_and_owner() {
-        let claim: PersistentVolumeClaim = serde_json::from_value(json!({
+    fn a_claim_is_read_with_its_protection_owner_and_volume() {
+        let claim = read(json!({
             "metadata": {
-                "name": "c", "uid": "u", "resourceVersion": "4",
-                "finalizers": [PROTECTION, "example.com/keep"],
+                "namespace": "ci", "name": "c", "uid": "u", "resourceVersion": "4",
+                "finalizers": ["kubernetes.io/pvc-protection", "example.com/keep"],
                 "ownerReferences": [{"apiVersion": "tekton.dev/v1", "kind": "PipelineRun", "name": "r", "uid": "run"}],
             },
-        }))
-        .unwrap();
-        assert!(view(&claim).protected);
-        assert!(!view(&claim).deleting);
-        assert!(is_owned_by(&claim, "run"));
-        assert!(!is_owned_by(&claim, "other"));
-        assert_eq!(finalizers_without_protection(&claim), ["example.com/keep"]);
+            "spec": {"accessModes": ["ReadWriteOncePod"], "volumeName": "pv"},
+        }));
+        assert!(claim.to_teardown().protected);
+        assert!(!claim.to_teardown().deleting);
+        assert_eq!(claim.owner.unwrap().uid, "run");
+        assert_eq!(claim.volume.as_deref(), Some("pv"));
+        assert!(claim.single_pod && !claim.by_us);
+        let unbound = read(
+            json!({"metadata": {}, "spec": {"accessModes": ["ReadWriteOnce"], "volumeName": ""}}),
+        );
+        assert_eq!((unbound.single_pod, unbound.volume), (false, None));
     }
 
     #[test]
     fn v4_a_claim_that_tekton_made_has_its_run_as_controller() {
-        let owned = |controller: bool, kind: &str| -> PersistentVolumeClaim {
-            serde_json::from_value(json!({"metadata": {"ownerReferences": [
+        let by_tekton = |controller: bool, kind: &str| {
+            read(json!({"metadata": {"ownerReferences": [
                 {"apiVersion": "tekton.dev/v1", "kind": kind, "name": "r", "uid": "run", "controller": controller},
             ]}}))
-            .unwrap()
+            .by_tekton
         };
-        assert!(is_made_by_tekton(&owned(true, "PipelineRun"), "run"));
-        assert!(!is_made_by_tekton(&owned(true, "PipelineRun"), "other"));
-        assert!(!is_made_by_tekton(&owned(false, "PipelineRun"), "run"));
-        assert!(!is_made_by_tekton(&owned(true, "TaskRun"), "run"));
-        assert!(!is_made_by_tekton(&PersistentVolumeClaim::default(), "run"));
-    }
-
-    #[test]
-    fn trimming_keeps_what_is_read() {
-        let mut claim: PersistentVolumeClaim = serde_json::from_value(json!({
-            "metadata": {"name": "c", "annotations": {"a": "b"}},
-            "spec": {"accessModes": ["ReadWriteOncePod"], "volumeName": "pv", "storageClassName": "fast"},
-            "status": {"phase": "Bound"},
-        }))
-        .unwrap();
-        trim(&mut claim);
-        assert_eq!(
-            serde_json::to_value(claim).unwrap(),
-            json!({
-                "apiVersion": "v1", "kind": "PersistentVolumeClaim",
-                "metadata": {"name": "c"},
-                "spec": {"accessModes": ["ReadWriteOncePod"], "volumeName": "pv"},
-            })
-        );
+        assert!(by_tekton(true, "PipelineRun"));
+        assert!(!by_tekton(false, "PipelineRun"));
+        assert!(!by_tekton(true, "TaskRun"));
+        assert!(!read(json!({"metadata": {}})).by_tekton);
     }
 }

@@ -26,10 +26,8 @@ pub const WATCHES: [(&str, &str); 3] = [
 pub struct Complaint {
     /// What kind of object it is about.
     pub about: About,
-    /// The namespace of object and Event.
-    pub namespace: String,
-    /// The object's name.
-    pub name: String,
+    /// The object's namespace, which is the Event's too, and its name.
+    pub object: (String, String),
     /// The object's uid.
     pub uid: String,
     /// What is wrong with it.
@@ -43,8 +41,8 @@ pub struct Complaint {
 /// What a complaint is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum About {
-    /// A StatefulSet that could not create its pod.
-    StatefulSet,
+    /// A placeholder whose pod could not be created.
+    Placeholder,
     /// A claim that has no volume.
     Claim,
 }
@@ -58,15 +56,14 @@ pub fn read(event: Event) -> Option<Complaint> {
     let (about, reason) = match regarding.kind.as_deref()? {
         "StatefulSet" => {
             name.parse::<AssistantName>().ok()?;
-            (About::StatefulSet, failed_create(&note)?)
+            (About::Placeholder, failed_create(&note)?)
         }
         "PersistentVolumeClaim" => (About::Claim, not_provisioned(&name, &note)),
         _ => return None,
     };
     Some(Complaint {
         about,
-        namespace: event.metadata.namespace?,
-        name,
+        object: (event.metadata.namespace?, name),
         uid: regarding.uid?,
         reason,
         event: event.metadata.name?,
@@ -101,9 +98,8 @@ mod tests {
                 ..complaint
             },
             Complaint {
-                about: About::StatefulSet,
-                namespace: "ci".to_owned(),
-                name: set.to_owned(),
+                about: About::Placeholder,
+                object: ("ci".to_owned(), set.to_owned()),
                 uid: "u".to_owned(),
                 reason: Reason::new(ReasonCode::PlaceholderRefused, ""),
                 event: format!("{set}.18a2"),

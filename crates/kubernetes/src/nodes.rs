@@ -1,10 +1,25 @@
-//! What is read of a node: whether it turns pods away.
+//! A node, read once: which pods it turns away, and how much it has for those that it takes.
 
 use coscheduler_core::evacuate::{self, Taint};
+use coscheduler_core::rescue::room::Room;
 use k8s_openapi::api::core::v1::Node;
 
-/// The node as `core` sees it.
-pub fn view(node: &Node) -> evacuate::Node {
+use crate::needs;
+
+/// The node, without what is on it.
+pub fn view(node: &Node) -> Room {
+    let (allocatable, pods_allowed) = needs::allocatable(node);
+    let created = node.metadata.creation_timestamp.as_ref();
+    Room {
+        node: taints(node),
+        created: created.map(|time| time.0),
+        allocatable,
+        pods_allowed,
+        ..Room::default()
+    }
+}
+
+fn taints(node: &Node) -> evacuate::Node {
     let spec = node.spec.as_ref();
     evacuate::Node {
         name: node.metadata.name.clone().unwrap_or_default(),
@@ -46,6 +61,6 @@ mod tests {
             taints: vec![taint],
             labels: [("zone".to_owned(), "a".to_owned())].into(),
         };
-        assert_eq!(view(&node), expect);
+        assert_eq!(view(&node).node, expect);
     }
 }

@@ -1,52 +1,70 @@
-//! What is read of a pod: whose it is, and where it stands. Which claims it uses is read in pages of many pods.
+//! A pod of a run, read once: from then on only the fields that a decision needs are kept. Which claims a pod uses is also
+//! read in pages of many pods.
 
 mod page;
-mod trim;
 
-use coscheduler_core::evacuate::{BoundPod, Role, Toleration};
+use coscheduler_core::evacuate::Toleration;
 use coscheduler_core::labels::{AFFINITY_ASSISTANT, COMPONENT, INSTANCE};
-use coscheduler_core::teardown::{ObjectRef, PlaceholderPod, PodPhase};
-use k8s_openapi::api::core::v1::{Pod, PodCondition};
+use coscheduler_core::mode::IsolationScope;
+use coscheduler_core::observed::{self, PlaceholderLabels, Unscheduled};
+use coscheduler_core::plan::Separation;
+use coscheduler_core::teardown::PodPhase;
+use k8s_openapi::api::core::v1::{Affinity, Pod, PodAffinityTerm};
 
 pub use self::page::Page;
-pub use self::trim::trim;
-use crate::labels::{MANAGED_BY, TEKTON_COSCHEDULER};
+use crate::labels::{MANAGED_BY, PIPELINE_RUN_UID, TEKTON_COSCHEDULER};
+use crate::{needs, objects};
 
-/// Whether the pod is a placeholder rather than a TaskRun's pod. The label alone does not say: Tekton copies the labels
-/// that an author gives a run to the pods of its TaskRuns.
-pub fn is_placeholder(pod: &Pod) -> bool {
-    let owners = pod.metadata.owner_references.iter().flatten();
-    let mut controllers = owners.filter(|owner| owner.controller == Some(true));
-    label(pod, COMPONENT) == Some(AFFINITY_ASSISTANT)
-        && controllers.all(|controller| controller.kind != "TaskRun")
+/// The pod, where it carries a run's label.
+pub fn view(pod: Pod) -> Option<observed::Pod> {
+    let run_uid = label(&pod, PIPELINE_RUN_UID)?.to_owned();
+    let node = node(&pod).map(str::to_owned);
+    Some(observed::Pod {
+        run_uid,
+        controller: objects::controller(&pod.metadata),
+        placeholder: placeholder(&pod),
+        follows: follows(&pod),
+        phase: phase(&pod),
+        started: any_container_started(&pod),
+        unscheduled: node.is_none().then(|| unscheduled(&pod)).flatten(),
+        node,
+        created: pod.metadata.creation_timestamp.as_ref().map(|time| time.0),
+        claims: claims(&pod),
+        needs: needs::needs(&pod),
+        separation: separation(&pod),
+        namespace: pod.metadata.namespace.clone().unwrap_or_default(),
+        object: objects::reference(pod.metadata),
+    })
 }
 
-/// The placeholder's pod as `core` sees it. An orphan is what a StatefulSet of ours has made, by its labels and name, and
-/// what has no controller any more.
-pub fn placeholder(pod: &Pod) -> PlaceholderPod {
-    let metadata = &pod.metadata;
-    let name = metadata.name.clone().unwrap_or_default();
-    let mut owners = metadata.owner_references.iter().flatten();
-    let made_by_us = label(pod, MANAGED_BY) == Some(TEKTON_COSCHEDULER)
-        && label(pod, INSTANCE).is_some_and(|assistant| name == format!("{assistant}-0"));
-    PlaceholderPod {
-        orphaned: made_by_us && !owners.any(|owner| owner.controller == Some(true)),
-        pod: ObjectRef {
-            name,
-            uid: metadata.uid.clone().unwrap_or_default(),
-            resource_version: metadata.resource_version.clone().unwrap_or_default(),
-            deleting: metadata.deletion_timestamp.is_some(),
-        },
+/// A placeholder rather than a TaskRun's pod. The label alone does not say: Tekton copies the labels that an author gives a
+/// run to the pods of its TaskRuns. An orphan is what this product made, by labels and name, and what has no controller any
+/// more.
+fn placeholder(pod: &Pod) -> Option<PlaceholderLabels> {
+    let controller = objects::controller(&pod.metadata);
+    if label(pod, COMPONENT) != Some(AFFINITY_ASSISTANT)
+        || controller.as_ref().is_some_and(|it| it.kind == "TaskRun")
+    {
+        return None;
     }
+    let instance = label(pod, INSTANCE).unwrap_or_default();
+    // Labels are anybody's to write; the name is its controller's.
+    let named = pod.metadata.name.as_deref() == Some(&format!("{instance}-0"));
+    let made_by_us = label(pod, MANAGED_BY) == Some(TEKTON_COSCHEDULER);
+    Some(PlaceholderLabels {
+        name: if named {
+            instance.to_owned()
+        } else {
+            String::new()
+        },
+        orphaned: named && made_by_us && controller.is_none(),
+    })
 }
 
 /// The pod's phase.
 pub fn phase(pod: &Pod) -> PodPhase {
-    PodPhase::read(
-        pod.status
-            .as_ref()
-            .and_then(|status| status.phase.as_deref()),
-    )
+    let status = pod.status.as_ref();
+    PodPhase::read(status.and_then(|status| status.phase.as_deref()))
 }
 
 /// The node that the pod is bound to.
@@ -54,44 +72,17 @@ pub fn node(pod: &Pod) -> Option<&str> {
     pod.spec.as_ref()?.node_name.as_deref()
 }
 
-/// The pod as something that is bound to a node, with that node's name; `None` before it is bound, and once it has ended.
-pub fn bound(pod: &Pod) -> Option<(&str, BoundPod)> {
-    let node = node(pod)?;
-    let role = match phase(pod) {
-        PodPhase::Succeeded | PodPhase::Failed => return None,
-        _ if is_placeholder(pod) => Role::Placeholder,
-        PodPhase::Pending if !any_container_started(pod) => Role::NeverStarted,
-        PodPhase::Pending | PodPhase::Running | PodPhase::Unknown => Role::Started,
-    };
-    let tolerations = tolerations(pod);
-    Some((node, BoundPod { role, tolerations }))
+/// The scheduler's last word on the pod (Kubernetes API reference, `PodCondition`).
+fn unscheduled(pod: &Pod) -> Option<Unscheduled> {
+    let mut conditions = pod.status.as_ref()?.conditions.iter().flatten();
+    let condition = conditions.find(|it| it.type_ == "PodScheduled" && it.status == "False")?;
+    Some(Unscheduled {
+        no_node: condition.reason.as_deref() == Some("Unschedulable"),
+        message: condition.message.clone(),
+    })
 }
 
-/// What the scheduler says of the pod, while it has found no node for it (Kubernetes API reference, `PodCondition`).
-pub fn unschedulable(pod: &Pod) -> Option<&str> {
-    unscheduled(pod)?.message.as_deref()
-}
-
-/// Whether the scheduler has said that it finds no node for the pod, and it has none yet.
-pub fn is_unschedulable(pod: &Pod) -> bool {
-    unscheduled(pod).is_some_and(|condition| condition.reason.as_deref() == Some("Unschedulable"))
-}
-
-fn unscheduled(pod: &Pod) -> Option<&PodCondition> {
-    if node(pod).is_some() {
-        return None;
-    }
-    let conditions = pod.status.as_ref()?.conditions.as_ref()?;
-    conditions
-        .iter()
-        .find(|condition| is_unscheduled(condition))
-}
-
-fn is_unscheduled(condition: &PodCondition) -> bool {
-    condition.type_ == "PodScheduled" && condition.status == "False"
-}
-
-/// The taints that the pod bears.
+/// The taints that the pod tolerates.
 pub fn tolerations(pod: &Pod) -> Vec<Toleration> {
     let spec = pod.spec.iter();
     let tolerations = spec.flat_map(|spec| spec.tolerations.iter().flatten());
@@ -107,22 +98,49 @@ pub fn tolerations(pod: &Pod) -> Vec<Toleration> {
 }
 
 /// The placeholders whose node the pod has to share, by the affinity that Tekton's pod builder has given it.
-pub fn follows(pod: &Pod) -> Vec<&str> {
-    let affinity = pod.spec.as_ref().and_then(|spec| spec.affinity.as_ref());
-    let terms = affinity
-        .and_then(|affinity| affinity.pod_affinity.as_ref())
-        .and_then(|pods| {
-            pods.required_during_scheduling_ignored_during_execution
-                .as_ref()
-        });
-    let selectors = terms
+fn follows(pod: &Pod) -> Vec<String> {
+    let terms = affinity(pod).and_then(|affinity| affinity.pod_affinity.as_ref());
+    let terms = terms.and_then(|pods| {
+        pods.required_during_scheduling_ignored_during_execution
+            .as_ref()
+    });
+    let terms = terms
         .into_iter()
         .flatten()
-        .filter_map(|term| term.label_selector.as_ref()?.match_labels.as_ref());
-    selectors
-        .filter(|labels| labels.get(COMPONENT).map(String::as_str) == Some(AFFINITY_ASSISTANT))
-        .filter_map(|labels| labels.get(INSTANCE).map(String::as_str))
+        .filter(|term| selects_placeholders(term));
+    terms
+        .filter_map(|term| selector(term, INSTANCE).map(str::to_owned))
         .collect()
+}
+
+/// How a placeholder's pod keeps away from others, by its required anti-affinity.
+fn separation(pod: &Pod) -> Separation {
+    let apart = affinity(pod).and_then(|affinity| affinity.pod_anti_affinity.as_ref());
+    let terms = apart.and_then(|pods| {
+        pods.required_during_scheduling_ignored_during_execution
+            .as_ref()
+    });
+    let mut terms = terms.into_iter().flatten();
+    match terms.find(|term| selects_placeholders(term)) {
+        Some(term) if term.namespace_selector.is_some() => {
+            Separation::Isolate(IsolationScope::Cluster)
+        }
+        Some(_) => Separation::Isolate(IsolationScope::Namespace),
+        None => Separation::Spread,
+    }
+}
+
+fn affinity(pod: &Pod) -> Option<&Affinity> {
+    pod.spec.as_ref()?.affinity.as_ref()
+}
+
+fn selects_placeholders(term: &PodAffinityTerm) -> bool {
+    selector(term, COMPONENT) == Some(AFFINITY_ASSISTANT)
+}
+
+fn selector<'a>(term: &'a PodAffinityTerm, key: &str) -> Option<&'a str> {
+    let labels = term.label_selector.as_ref()?.match_labels.as_ref()?;
+    labels.get(key).map(String::as_str)
 }
 
 fn any_container_started(pod: &Pod) -> bool {
@@ -144,24 +162,18 @@ pub fn claims(pod: &Pod) -> Vec<String> {
         .spec
         .iter()
         .flat_map(|spec| spec.volumes.iter().flatten());
-    volumes
-        .filter_map(|volume| match &volume.persistent_volume_claim {
-            Some(source) => Some(source.claim_name.clone()),
-            None => volume
-                .ephemeral
-                .as_ref()
-                .map(|_| format!("{name}-{}", volume.name)),
-        })
-        .collect()
+    let names = volumes.filter_map(|volume| match &volume.persistent_volume_claim {
+        Some(source) => Some(source.claim_name.clone()),
+        None => volume
+            .ephemeral
+            .as_ref()
+            .map(|_| format!("{name}-{}", volume.name)),
+    });
+    names.collect()
 }
 
-/// The value of one label.
-pub fn label<'a>(pod: &'a Pod, key: &str) -> Option<&'a str> {
-    pod.metadata
-        .labels
-        .as_ref()?
-        .get(key)
-        .map(std::string::String::as_str)
+fn label<'a>(pod: &'a Pod, key: &str) -> Option<&'a str> {
+    pod.metadata.labels.as_ref()?.get(key).map(String::as_str)
 }
 
 #[cfg(test)]

@@ -1,41 +1,34 @@
-//! What the manager knows: every coscheduled PipelineRun with its placeholders, pods and claims, kept up to date by the
-//! watches. Reducers only (`apply`, `delete`, `retain`): no I/O, no decisions.
+//! What the manager knows: every coscheduled PipelineRun with its placeholders, pods and claims, kept up to date by the watches
+//! and indexed by what it is asked for. No I/O, no decisions.
 
+mod children;
 mod claims;
 mod complaints;
-mod identities;
-mod kind;
 mod nodes;
-mod parts;
-mod rooms;
+mod pods;
+mod runs;
+mod snapshot;
+mod store;
 mod view;
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use k8s_openapi::api::apps::v1::StatefulSet;
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use coscheduler_core::observed::{KnownClaim, Placeholder, Planned, Pod};
+use coscheduler_core::pipeline_run::PipelineRun;
+use coscheduler_core::teardown::auto_cleaned;
+use coscheduler_core::volumes::{SeenClaim, SeenVolume};
+use coscheduler_kubernetes::complaints::About;
+use coscheduler_runtime::kubernetes::watch::ObjectKey;
 use tokio::sync::{broadcast, watch};
 
-use coscheduler_core::evacuate::Node;
-use coscheduler_core::labels::INSTANCE;
-use coscheduler_core::pipeline_run::PipelineRun;
-use coscheduler_kubernetes::complaints::About;
-use coscheduler_kubernetes::pods;
-
-use claims::Claims;
-pub(crate) use claims::KnownClaim;
+use children::Children;
 use complaints::Complaints;
-pub(crate) use complaints::Watch;
-use identities::Identities;
-pub(crate) use kind::{Kind, is_newer};
-use parts::Parts;
-pub(crate) use rooms::OnNode;
-use rooms::Rooms;
-pub(crate) use view::{Phase, Placeholder};
+use nodes::Nodes;
+use store::{Object as _, Store};
+pub(crate) use view::{Change, Listed, Phase};
 
-/// Changes that a slow reader of [`Cache::subscribe`] may be behind before it is told to start over.
+/// Changes that a slow reader of [`Cache::subscribe`] may be behind before it has to start over.
 const BUFFERED_CHANGES: usize = 1024;
 
 /// A PipelineRun, whatever its name was used for before.
@@ -47,32 +40,27 @@ pub(crate) struct RunKey {
     pub uid: String,
 }
 
-/// A namespace and a name.
-pub(crate) type ObjectKey = (String, String);
+impl RunKey {
+    pub(crate) fn new(namespace: &str, uid: &str) -> Self {
+        Self {
+            namespace: namespace.to_owned(),
+            uid: uid.to_owned(),
+        }
+    }
 
-/// Everything that belongs to one run, each kind by object name.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Run {
-    /// The run itself: one entry, or none where it is not known (any more).
-    pub pipeline_run: BTreeMap<String, Arc<PipelineRun>>,
-    /// Its placeholders' StatefulSets.
-    pub stateful_sets: BTreeMap<String, Arc<StatefulSet>>,
-    /// The pods of its TaskRuns and of its parts' TaskRuns, and its placeholders' pods.
-    pub pods: BTreeMap<String, Arc<Pod>>,
-    /// The claims made for it.
-    pub claims: BTreeMap<String, Arc<PersistentVolumeClaim>>,
+    pub(crate) fn of(run: &PipelineRun) -> Self {
+        Self::new(&run.namespace, &run.uid)
+    }
 }
 
-/// A placeholder that changed.
+/// A run, with its plan computed once.
 #[derive(Clone, Debug)]
-pub(crate) struct Change {
-    /// Its state now, or its last state.
-    pub placeholder: Placeholder,
-    /// Whether it is gone.
-    pub deleted: bool,
+pub(crate) struct KnownRun {
+    pub run: Arc<PipelineRun>,
+    pub planned: Arc<Planned>,
 }
 
-/// The index of runs. Cheap to share; every method takes and releases the lock.
+/// The index. Cheap to share; every method takes and releases the lock, and answers the runs to look at again.
 #[derive(Debug)]
 pub(crate) struct Cache {
     index: RwLock<Index>,
@@ -80,16 +68,26 @@ pub(crate) struct Cache {
     changes: broadcast::Sender<Change>,
 }
 
-/// The runs with what belongs to them, who they are, every claim and node, and what is wrong with them.
 #[derive(Debug, Default)]
 struct Index {
-    runs: HashMap<RunKey, Run>,
-    parts: Parts,
-    identities: Identities,
-    claims: Claims,
+    runs: Store<KnownRun>,
+    placeholders: Store<Placeholder>,
+    pods: Store<Pod>,
+    claims: Store<KnownClaim>,
+    volumes: HashMap<String, (SeenVolume, Option<ObjectKey>)>,
+    nodes: Nodes,
+    children: Children,
     complaints: Complaints,
-    nodes: HashMap<String, Node>,
-    rooms: Rooms,
+    /// Uids of runs, by the version that is known of each.
+    versions: HashMap<String, String>,
+    /// Names of runs, by uid.
+    names: HashMap<String, ObjectKey>,
+    /// Active runs, by the claims that their placeholders stand for.
+    users: HashMap<ObjectKey, HashSet<RunKey>>,
+    /// Pods of runs, by the claims that they use.
+    pods_by_claim: HashMap<ObjectKey, HashSet<ObjectKey>>,
+    /// Pods of runs, by the nodes that they are bound to.
+    pods_by_node: HashMap<String, HashSet<ObjectKey>>,
 }
 
 impl Default for Cache {
@@ -103,187 +101,25 @@ impl Default for Cache {
 }
 
 impl Cache {
-    /// Takes in an object that was created or changed. Answers the run it belongs to: the one with the placeholders. The
-    /// watch may be behind the answer to a write, which stays then: a step that was taken is not taken again.
-    pub(crate) fn apply<K: Kind>(&self, object: K) -> Option<RunKey> {
-        let key = object.run_key()?;
-        let name = object.name().to_owned();
-        Some(self.update(&key, |run| {
-            let slot = K::slot(run);
-            if !slot
-                .get(&name)
-                .is_some_and(|known| is_older(&object, known))
-            {
-                slot.insert(name, Arc::new(object));
-            }
-        }))
-    }
-
-    /// Takes in the answer to a write, unless the watch has been faster: with a later version, or with the news that the
-    /// object is gone.
-    pub(crate) fn refresh<K: Kind>(&self, object: K) {
-        let Some(key) = object.run_key() else { return };
-        let name = object.name().to_owned();
-        self.update(&key, |run| {
-            if let Some(known) = K::slot(run).get_mut(&name)
-                && !is_newer(known.version().1, object.version().1)
-            {
-                *known = Arc::new(object);
-            }
-        });
-    }
-
-    /// Takes in that an annotation of a run was set or removed, which made this version of it: until the watch says so, nobody
-    /// should send the request again.
-    pub(crate) fn annotated(
-        &self,
-        run: &PipelineRun,
-        key: &str,
-        value: Option<String>,
-        version: String,
-    ) {
-        let Some(of) = run.run_key() else { return };
-        self.update(&of, |known| {
-            let Some(known) = known.pipeline_run.get_mut(&run.name) else {
-                return;
-            };
-            if is_newer(&version, &known.resource_version) {
-                let mut annotated = (**known).clone();
-                annotated.resource_version = version;
-                match value {
-                    Some(value) => annotated.annotations.insert(key.to_owned(), value),
-                    None => annotated.annotations.remove(key),
-                };
-                *known = Arc::new(annotated);
-            }
-        });
-    }
-
-    /// Forgets an object. Answers the run it belonged to, as [`Self::apply`] does.
-    pub(crate) fn delete<K: Kind>(&self, object: &K) -> Option<RunKey> {
-        let key = object.run_key()?;
-        Some(self.update(&key, |run| {
-            K::slot(run).remove(object.name());
-        }))
-    }
-
-    /// Forgets every object of a kind that a fresh list did not have. Answers the runs they belonged to.
-    pub(crate) fn retain<K: Kind>(&self, listed: &HashSet<(RunKey, String)>) -> Vec<RunKey> {
-        let stale: Vec<Arc<K>> = {
-            let mut index = self.write();
-            let objects = index.runs.iter_mut().flat_map(|(key, run)| {
-                let of_run = K::slot(run).values().cloned();
-                of_run.map(|object| (key.clone(), object))
-            });
-            objects
-                .filter(|(key, object)| !listed.contains(&(key.clone(), object.name().to_owned())))
-                .map(|(_, object)| object)
-                .collect()
-        };
-        stale
-            .iter()
-            .filter_map(|object| self.delete(&**object))
-            .collect()
-    }
-
-    /// Everything that belongs to a run, as it is now.
-    pub(crate) fn get(&self, key: &RunKey) -> Option<Run> {
-        let index = self.read();
-        let mut run = index.runs.get(key).cloned()?;
-        for part in index.parts.of(key) {
-            let pods = index.runs.get(&part).map(|part| &part.pods);
-            run.pods.extend(
-                pods.into_iter()
-                    .flatten()
-                    .map(|(name, pod)| (name.clone(), pod.clone())),
-            );
-        }
-        Some(run)
-    }
-
-    /// Every run, done or not, that placeholders or claims exist for.
-    pub(crate) fn with_objects(&self) -> Vec<RunKey> {
-        let index = self.read();
-        let runs = index.runs.iter().filter(|(_, run)| run.has_objects());
-        runs.map(|(key, _)| key.clone()).collect()
-    }
-
-    /// The run with this uid, in whatever namespace.
-    pub(crate) fn pipeline_run(&self, uid: &str) -> Option<Arc<PipelineRun>> {
-        self.read().identities.by_uid(uid).cloned()
-    }
-
-    /// The run whose newest known version this is.
-    pub(crate) fn pipeline_run_at(&self, resource_version: &str) -> Option<Arc<PipelineRun>> {
-        self.read().identities.by_version(resource_version).cloned()
-    }
-
-    /// Every run that is known.
-    pub(crate) fn runs(&self) -> Vec<RunKey> {
-        let index = self.read();
-        let runs = index.runs.iter();
-        runs.filter(|(_, run)| !run.pipeline_run.is_empty())
-            .map(|(key, _)| key.clone())
-            .collect()
-    }
-
-    /// All placeholders, by namespace and name.
-    pub(crate) fn placeholders(&self) -> BTreeMap<ObjectKey, Placeholder> {
-        let index = self.read();
-        let runs = index.runs.iter();
-        runs.flat_map(|(key, run)| view::placeholders(key, run))
-            .map(|placeholder| {
-                let key = (placeholder.namespace.clone(), placeholder.name.clone());
-                (key, placeholder)
-            })
-            .collect()
-    }
-
-    /// Every change of a placeholder from now on.
-    pub(crate) fn subscribe(&self) -> broadcast::Receiver<Change> {
-        self.changes.subscribe()
-    }
-
-    /// A number that grows with every change; waiting for it to grow is waiting for news.
-    pub(crate) fn version(&self) -> watch::Receiver<u64> {
-        self.version.subscribe()
-    }
-
-    /// Changes what belongs to a run. Answers the run that has the placeholders.
-    fn update(&self, key: &RunKey, change: impl FnOnce(&mut Run)) -> RunKey {
-        let mut guard = self.write();
-        let index = &mut *guard;
-        let run = index.runs.entry(key.clone()).or_default();
-        let (before, was) = (view::placeholders(key, run), run.itself());
-        change(run);
-        index.claims.adopt(run, &key.uid);
-        let (after, is) = (view::placeholders(key, run), run.itself());
-        let gone = run.is_empty();
-        if let Some(itself) = &is {
-            index.parts.learn(key, itself);
-        }
-        let whole = index.parts.whole(key);
-        if gone {
-            index.runs.remove(key);
-            index.parts.forget(key);
-        }
-        index.claims.used(key, was.as_ref(), is.as_ref());
-        index.identities.replace(was, is);
-        if let Some(run) = index.runs.get(key) {
-            index.complaints.settle(&key.namespace, run);
-        }
+    /// Carries out a change of the index, and publishes how the placeholders of the runs differ that it touches.
+    fn change(&self, change: impl FnOnce(&mut Index, &mut Before) -> Vec<RunKey>) -> Vec<RunKey> {
+        let mut index = self.write();
+        let mut before = Before::default();
+        let news = change(&mut index, &mut before);
         // Sent under the lock, so that changes leave in the order in which they happened.
-        for change in view::changes(before, after) {
-            if change.deleted {
-                let set = (key.namespace.clone(), change.placeholder.name.clone());
-                index.complaints.forget(About::StatefulSet, set);
+        for (run, before) in before.0 {
+            for change in view::changes(before, index.listed(&run)) {
+                // A send fails only while nobody listens.
+                drop(self.changes.send(change));
             }
-            // A send fails only while nobody listens.
-            drop(self.changes.send(change));
         }
-        drop(guard);
-        self.version.send_modify(|version| *version += 1);
-        whole
+        let tops = news.iter().map(|run| index.children.top(run)).collect();
+        for run in &news {
+            if index.is_empty(run) {
+                index.children.forget(run);
+            }
+        }
+        tops
     }
 
     fn read(&self) -> RwLockReadGuard<'_, Index> {
@@ -295,44 +131,140 @@ impl Cache {
     }
 }
 
-/// Whether `left` is an earlier version of the object `right`.
-fn is_older<K: Kind>(left: &K, right: &K) -> bool {
-    let ((uid, version), (known_uid, known_version)) = (left.version(), right.version());
-    uid == known_uid && is_newer(known_version, version)
+/// The placeholders of runs before a change.
+#[derive(Default)]
+struct Before(Vec<(RunKey, Vec<Listed>)>);
+
+impl Before {
+    fn of(&mut self, index: &Index, run: &RunKey) {
+        self.0.push((run.clone(), index.listed(run)));
+    }
 }
 
-impl Run {
-    /// The run itself, where it is known.
-    pub(crate) fn itself(&self) -> Option<Arc<PipelineRun>> {
-        self.pipeline_run.values().next().cloned()
+impl Index {
+    fn is_empty(&self, run: &RunKey) -> bool {
+        self.runs.is_empty(run)
+            && self.placeholders.is_empty(run)
+            && self.pods.is_empty(run)
+            && self.claims.is_empty(run)
     }
 
-    /// The pod of the placeholder with this name, which its StatefulSet names: labels are anybody's to write.
-    pub(crate) fn placeholder_pod(&self, name: &str) -> Option<&Arc<Pod>> {
-        let pod = self.pods.get(&format!("{name}-0"))?;
-        (pods::is_placeholder(pod) && pods::label(pod, INSTANCE) == Some(name)).then_some(pod)
+    fn forget_run(&mut self, key: &ObjectKey) -> Vec<RunKey> {
+        let Some(known) = self.runs.remove(key) else {
+            return Vec::new();
+        };
+        let run = RunKey::of(&known.run);
+        self.versions.remove(&known.run.resource_version);
+        self.names.remove(&run.uid);
+        for claim in used(&known) {
+            forget(&mut self.users, &claim, &run);
+        }
+        vec![run]
     }
 
-    fn has_objects(&self) -> bool {
-        !self.stateful_sets.is_empty()
-            || !self.claims.is_empty()
-            || self.pods.values().any(|pod| pods::is_placeholder(pod))
+    fn forget_pod(&mut self, key: &ObjectKey) -> Vec<RunKey> {
+        let Some(pod) = self.pods.remove(key) else {
+            return Vec::new();
+        };
+        if let Some(node) = &pod.node {
+            forget(&mut self.pods_by_node, node, key);
+        }
+        for claim in &pod.claims {
+            let claim = (pod.namespace.clone(), claim.clone());
+            forget(&mut self.pods_by_claim, &claim, key);
+        }
+        self.nodes.placeholder(&pod, false);
+        pod.run().into_iter().collect()
     }
 
-    /// What its objects say about the run with this uid that owns them.
-    pub(crate) fn owners(&self, uid: &str) -> impl Iterator<Item = &OwnerReference> {
-        let sets = self.stateful_sets.values().map(|set| &set.metadata);
-        let claims = self.claims.values().map(|claim| &claim.metadata);
-        sets.chain(claims)
-            .flat_map(|metadata| metadata.owner_references.iter().flatten())
-            .filter(move |owner| owner.uid == uid)
+    fn pod_of_placeholder(&self, own: &ObjectKey) -> Option<&Arc<Pod>> {
+        let pod = self.pods.get(&(own.0.clone(), format!("{}-0", own.1)))?;
+        let labels = pod.placeholder.as_ref()?;
+        (labels.name == own.1).then_some(pod)
     }
 
-    fn is_empty(&self) -> bool {
-        self.pipeline_run.is_empty()
-            && self.stateful_sets.is_empty()
-            && self.pods.is_empty()
-            && self.claims.is_empty()
+    /// The claims that go with a run: those made by this product, and those made by Tekton that the run's author wants gone
+    /// with it (V4).
+    fn claims_of<'a>(&'a self, run: &'a RunKey) -> Vec<&'a Arc<KnownClaim>> {
+        let known = self
+            .names
+            .get(&run.uid)
+            .and_then(|name| self.runs.get(name));
+        let given_up = known
+            .map(|known| auto_cleaned(&known.run))
+            .unwrap_or_default();
+        let claims = self.claims.of(run).filter(|claim| {
+            claim.by_us || (claim.by_tekton && given_up.contains(&claim.object.name))
+        });
+        let mut claims: Vec<_> = claims.collect();
+        claims.sort_by(|one, other| one.object.name.cmp(&other.object.name));
+        claims
+    }
+
+    fn seen(&self, key: &ObjectKey) -> Option<SeenClaim> {
+        let claim = self.claims.get(key)?;
+        let volume = claim
+            .volume
+            .as_ref()
+            .and_then(|name| self.volumes.get(name));
+        Some(SeenClaim {
+            name: claim.object.name.clone(),
+            single_pod: claim.single_pod,
+            volume: volume.map(|(volume, _)| volume.clone()),
+        })
+    }
+
+    /// The runs that a claim matters to: those whose placeholders stand for it, and the one it was made for.
+    fn concerned(&self, claim: &ObjectKey) -> Vec<RunKey> {
+        let owner = self.claims.get(claim).and_then(|claim| claim.run());
+        let users = self.users.get(claim).into_iter().flatten().cloned();
+        let all: BTreeSet<_> = users
+            .chain(owner)
+            .map(|run| self.children.top(&run))
+            .collect();
+        all.into_iter().collect()
+    }
+
+    fn complained(&self, about: About, object: &ObjectKey) -> Vec<RunKey> {
+        match about {
+            About::Placeholder => {
+                let own = self.placeholders.get(object);
+                own.and_then(|own| own.run()).into_iter().collect()
+            }
+            About::Claim => self.concerned(object),
+        }
+    }
+
+    fn bound_to(&self, node: &str) -> Vec<RunKey> {
+        let pods = self.pods_by_node.get(node).into_iter().flatten();
+        let runs = pods.filter_map(|pod| self.pods.get(pod)?.run());
+        let runs: BTreeSet<_> = runs.map(|run| self.children.top(&run)).collect();
+        runs.into_iter().collect()
+    }
+}
+
+/// The claims that the placeholders of a run stand for.
+fn used(known: &KnownRun) -> Vec<ObjectKey> {
+    let Ok(plan) = known.planned.as_ref() else {
+        return Vec::new();
+    };
+    let specs = plan.action.placeholders().iter();
+    let names = specs.flat_map(|spec| spec.claims().collect::<Vec<_>>());
+    names
+        .map(|name| (known.run.namespace.clone(), name))
+        .collect()
+}
+
+fn forget<K: std::hash::Hash + Eq, V: std::hash::Hash + Eq>(
+    index: &mut HashMap<K, HashSet<V>>,
+    key: &K,
+    value: &V,
+) {
+    if let Some(values) = index.get_mut(key) {
+        values.remove(value);
+        if values.is_empty() {
+            index.remove(key);
+        }
     }
 }
 

@@ -41,17 +41,17 @@ pub enum Error {
         resource_version: String,
     },
     /// The placeholder's name belongs to somebody else.
-    #[error("StatefulSet {name} exists and belongs to {owner}; it is left alone")]
+    #[error("placeholder {name} cannot be created: an object of that name belongs to {owner}")]
     NameTaken {
-        /// Namespace and name of the StatefulSet.
+        /// Namespace and name of the placeholder.
         name: String,
         /// Its controller.
         owner: String,
     },
     /// A placeholder of that name and run is still being deleted.
-    #[error("StatefulSet {name} is still being deleted")]
+    #[error("placeholder {name} is still being deleted")]
     Terminating {
-        /// Namespace and name of the StatefulSet.
+        /// Namespace and name of the placeholder.
         name: String,
     },
     /// No node could take the placeholder.
@@ -82,13 +82,11 @@ impl Error {
     /// Whether the same call may succeed a moment later.
     pub fn is_transient(&self) -> bool {
         match self {
-            Self::NotSeen { .. }
-            | Self::Terminating { .. }
-            | Self::OutOfReach { .. }
-            | Self::NotReady { .. } => true,
+            Self::NotSeen { .. } | Self::Terminating { .. } | Self::NotReady { .. } => true,
             Self::Kubernetes { transient, .. } => *transient,
             Self::BadRequest(_)
             | Self::Invalid { .. }
+            | Self::OutOfReach { .. }
             | Self::Mismatch { .. }
             | Self::NameTaken { .. } => false,
         }
@@ -122,7 +120,13 @@ impl Error {
         Some(reason)
     }
 
-    /// The error with what the API server said.
+    /// The error with its causes, for the log.
+    pub(crate) fn with_causes(&self) -> String {
+        let causes = std::iter::successors(std::error::Error::source(self), |cause| cause.source());
+        causes.fold(self.to_string(), |text, cause| format!("{text}: {cause}"))
+    }
+
+    /// The error with the API server's words.
     fn message(&self) -> String {
         match self {
             Self::Kubernetes { source, .. } => match source.as_ref() {
@@ -136,7 +140,13 @@ impl Error {
 
 impl From<Error> for Status {
     fn from(error: Error) -> Self {
-        let reason = match &error {
+        Self::from(&error)
+    }
+}
+
+impl From<&Error> for Status {
+    fn from(error: &Error) -> Self {
+        let reason = match error {
             Error::BadRequest(violations) => return bad_request(violations),
             Error::Invalid { .. } => ErrorReason::PipelineRunInvalid,
             Error::Mismatch { .. } => ErrorReason::PipelineRunMismatch,

@@ -7,6 +7,7 @@ use futures::Stream;
 use tokio::sync::broadcast::error::RecvError;
 use tonic::{Request, Response, Status};
 
+use coscheduler_core::reconcile::Released;
 use coscheduler_core::violation::Violation;
 use coscheduler_proto::Timestamp;
 use coscheduler_proto::convert;
@@ -21,44 +22,26 @@ use coscheduler_proto::placeholder::{
 };
 use coscheduler_proto::reason::{ErrorReason, Reason};
 use coscheduler_runtime::Health;
+use coscheduler_runtime::kubernetes::watch::ObjectKey;
 
-use crate::cache::{self, Cache, ObjectKey, Phase};
-use crate::ensure::{Ensured, ensure};
+use crate::cache::{Listed, Phase};
+use crate::call::{Ensured, ensure, release};
 use crate::error::Error;
-use crate::identity::known_or_gone;
-use crate::notices::Notices;
-use crate::objects::Objects;
-use crate::release::{CleanUp, Released};
+use crate::reconciler::Reconciler;
 
 const DEFAULT_PAGE: usize = 100;
 const LARGEST_PAGE: usize = 1000;
 
 /// Serves `coscheduler.placeholder.v1.PlaceholderService`.
 pub(crate) struct Placeholders {
-    cache: Arc<Cache>,
-    objects: Objects,
-    clean_up: Arc<CleanUp>,
-    notices: Arc<Notices>,
+    reconciler: Arc<Reconciler>,
     health: Health,
 }
 
 impl Placeholders {
-    /// Serves what `cache` knows once it is filled, writes through `objects` and `clean_up`, and tells
-    /// authors through `notices`.
-    pub(crate) fn new(
-        cache: Arc<Cache>,
-        objects: Objects,
-        clean_up: Arc<CleanUp>,
-        notices: Arc<Notices>,
-        health: Health,
-    ) -> Self {
-        Self {
-            cache,
-            objects,
-            clean_up,
-            notices,
-            health,
-        }
+    /// Serves calls through `reconciler` once its cache is filled.
+    pub(crate) fn new(reconciler: Arc<Reconciler>, health: Health) -> Self {
+        Self { reconciler, health }
     }
 
     /// A cache that has not listed everything must not be taken for an empty cluster.
@@ -77,14 +60,10 @@ type Answer<T> = Result<Response<T>, Status>;
 #[tonic::async_trait]
 impl PlaceholderService for Placeholders {
     async fn ensure(&self, request: Request<EnsureRequest>) -> Answer<EnsureResponse> {
-        let identity =
-            convert::identity(request.into_inner().pipeline_run).map_err(Error::BadRequest)?;
+        let identity = identity(request.into_inner().pipeline_run)?;
         self.ready()?;
-        let ensured = ensure(&self.cache, &self.objects, &identity).await;
-        if let Err(error) = &ensured {
-            self.notices.tell_of(&identity, error).await;
-        }
-        let outcome = match ensured? {
+        let ensured = ensure(&self.reconciler, &identity).await;
+        let outcome = match ensured.map_err(|error| Status::from(&*error))? {
             Ensured::Created => EnsureOutcome::Created,
             Ensured::Unchanged => EnsureOutcome::Unchanged,
             Ensured::Superseded => EnsureOutcome::Superseded,
@@ -97,13 +76,12 @@ impl PlaceholderService for Placeholders {
     }
 
     async fn release(&self, request: Request<ReleaseRequest>) -> Answer<ReleaseResponse> {
-        let identity =
-            convert::identity(request.into_inner().pipeline_run).map_err(Error::BadRequest)?;
+        let identity = identity(request.into_inner().pipeline_run)?;
         self.ready()?;
-        let key = known_or_gone(&self.cache, &identity)?;
-        let outcome = match self.clean_up.release(&key).await? {
+        let released = release(&self.reconciler, &identity).await;
+        let outcome = match released.map_err(|error| Status::from(&*error))? {
             Released::Done => ReleaseOutcome::Released,
-            Released::InProgress | Released::ClaimInUse => ReleaseOutcome::InProgress,
+            Released::InProgress => ReleaseOutcome::InProgress,
             Released::WaitingForPods => ReleaseOutcome::WaitingForPods,
             Released::RunActive => ReleaseOutcome::RunActive,
         };
@@ -121,22 +99,16 @@ impl PlaceholderService for Placeholders {
         let after = page_token(&request.page_token);
         let (size, after) = both(size, after)?;
         self.ready()?;
-        let mut page: Vec<_> = self
-            .cache
-            .placeholders()
-            .into_iter()
-            .filter(|(_, item)| is_wanted(item, &request.namespace, &request.pipeline_run))
-            .skip_while(|(key, _)| after.as_ref().is_some_and(|after| key <= after))
-            .take(size + 1)
-            .collect();
+        let wanted = |item: &Listed| is_wanted(item, &request.namespace, &request.pipeline_run);
+        let mut page = self.reconciler.cache.list(after, size + 1, wanted);
         let more = page.len() > size;
         page.truncate(size);
         let next_page_token = match page.last() {
-            Some(((namespace, name), _)) if more => format!("{namespace}/{name}"),
+            Some(last) if more => format!("{}/{}", last.namespace, last.name),
             Some(_) | None => String::new(),
         };
         Ok(Response::new(ListPlaceholdersResponse {
-            placeholders: page.into_iter().map(|(_, item)| to_wire(item)).collect(),
+            placeholders: page.into_iter().map(to_wire).collect(),
             next_page_token,
         }))
     }
@@ -156,7 +128,7 @@ impl PlaceholderService for Placeholders {
         }
         self.ready()?;
         let key = (namespace, name);
-        match self.cache.placeholders().remove(&key) {
+        match self.reconciler.cache.placeholder(&key) {
             Some(found) => Ok(Response::new(GetPlaceholderResponse {
                 placeholder: Some(to_wire(found)),
             })),
@@ -179,14 +151,13 @@ impl PlaceholderService for Placeholders {
             namespace,
             pipeline_run,
         } = request.into_inner();
-        let wanted = move |item: &cache::Placeholder| is_wanted(item, &namespace, &pipeline_run);
+        let wanted = move |item: &Listed| is_wanted(item, &namespace, &pipeline_run);
         // Subscribed before the snapshot is taken: a change in between is sent twice rather than not at all.
-        let changes = self.cache.subscribe();
-        let first: Vec<_> = self
-            .cache
-            .placeholders()
-            .into_values()
-            .filter(&wanted)
+        let cache = &self.reconciler.cache;
+        let changes = cache.subscribe();
+        let first: Vec<_> = cache
+            .list(None, usize::MAX, &wanted)
+            .into_iter()
             .map(|item| Event::Changed(to_wire(item)))
             .chain([Event::SnapshotComplete(SnapshotComplete {})])
             .map(|event| Ok(watched(event)))
@@ -215,6 +186,10 @@ impl PlaceholderService for Placeholders {
         let stream = futures::StreamExt::chain(futures::stream::iter(first), later);
         Ok(Response::new(Box::pin(until_error(stream))))
     }
+}
+
+fn identity(of: Option<PipelineRunRef>) -> Result<convert::Identity, Error> {
+    convert::identity(of).map_err(Error::BadRequest)
 }
 
 /// Ends a stream after its first error, as gRPC does.
@@ -264,7 +239,7 @@ fn page_token(token: &str) -> Result<Option<ObjectKey>, Vec<Violation>> {
 }
 
 /// Whether a placeholder is of this namespace and of a run of this name; empty: of any.
-fn is_wanted(item: &cache::Placeholder, namespace: &str, pipeline_run: &str) -> bool {
+fn is_wanted(item: &Listed, namespace: &str, pipeline_run: &str) -> bool {
     (namespace.is_empty() || item.namespace == namespace)
         && (pipeline_run.is_empty() || item.run_name == pipeline_run)
 }
@@ -273,7 +248,7 @@ fn watched(event: Event) -> WatchPlaceholdersResponse {
     WatchPlaceholdersResponse { event: Some(event) }
 }
 
-fn to_wire(placeholder: cache::Placeholder) -> Placeholder {
+fn to_wire(placeholder: Listed) -> Placeholder {
     let phase = match placeholder.phase {
         Phase::Pending => PlaceholderPhase::Pending,
         Phase::Bound => PlaceholderPhase::Bound,
@@ -298,15 +273,9 @@ fn to_wire(placeholder: cache::Placeholder) -> Placeholder {
             seconds: time.as_second(),
             nanos: 0,
         }),
-        waiting: placeholder.waiting.as_deref().and_then(waiting),
+        waiting: placeholder.waiting.map(|reason| Reason {
+            code: reason.code.as_str().to_owned(),
+            message: reason.message,
+        }),
     }
-}
-
-/// Reads annotation [`BLOCKED`](coscheduler_core::annotations::BLOCKED).
-fn waiting(annotation: &str) -> Option<Reason> {
-    let annotation: serde_json::Value = serde_json::from_str(annotation).ok()?;
-    Some(Reason {
-        code: annotation["reason"].as_str()?.to_owned(),
-        message: annotation["message"].as_str()?.to_owned(),
-    })
 }

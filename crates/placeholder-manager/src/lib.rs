@@ -1,32 +1,35 @@
-//! The placeholder-manager: makes plans true. It creates placeholders when the planner asks for them and cleans up after
-//! runs by itself, and it is the only service that writes workloads.
+//! The placeholder-manager: creates the placeholders of PipelineRuns, keeps them on nodes where the run can go on, and cleans up
+//! after runs. It is the only service that writes workloads.
 //!
-//! It decides nothing: what a placeholder looks like and what the next step of a clean-up is, `core` says. It keeps no
-//! state but caches of what Kubernetes holds, and serves only once those have listed everything.
+//! Changes come from [`watch`] into the [`cache`], and the runs that they concern into one queue. The [`reconciler`] works on one
+//! run at a time: it observes the run, `core` decides, then it acts and announces. So there is no state but caches of Kubernetes'
+//! objects, and the service is ready once those have listed everything.
 //!
-//! Calls are served by every replica. Cleaning up and telling authors, at each change and in a sweep once a minute, is up
-//! to the holder of Lease `placeholder-manager`.
+//! Every replica serves calls, and takes the steps of creation and clean-up that a call asks for. The holder of Lease
+//! `placeholder-manager` also works on every change and moves placeholders.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod args;
+
 mod cache;
-mod ensure;
+mod watch;
+
+mod act;
+mod announce;
+mod memory;
+mod reconciler;
+
+mod one_list;
+mod placeholder;
+mod requests;
+
+mod call;
 mod error;
-mod evacuate;
 #[cfg(test)]
 mod fixtures;
-mod follow;
 mod grpc;
-mod identity;
-mod notices;
-mod objects;
-mod one_list;
-mod release;
-mod rescue;
-mod retries;
 mod sweep;
-mod volumes;
 
 use std::sync::Arc;
 
@@ -38,24 +41,19 @@ use coscheduler_runtime::{GrpcServices, MAX_MESSAGE_BYTES, Process, Service};
 
 pub use args::Args;
 use cache::Cache;
-use evacuate::Evacuation;
-use follow::Queues;
-use notices::Notices;
-use objects::Objects;
-use release::CleanUp;
-use rescue::{Causes, Rescue};
-use retries::Retries;
+use reconciler::Reconciler;
+use requests::Requests;
 
 /// Who this service is.
 pub const SERVICE: Service = Service {
     name: "placeholder-manager",
     version: env!("CARGO_PKG_VERSION"),
-    about: "Makes plans true: creates the placeholders of PipelineRuns, and cleans up after them",
+    about: "Creates the placeholders of PipelineRuns, and cleans up after them",
     grpc_address: "127.0.0.1:9103",
     http_address: "127.0.0.1:9203",
 };
 
-/// Starts following Kubernetes, serving and cleaning up.
+/// Starts following Kubernetes, working on runs and serving calls.
 ///
 /// # Errors
 ///
@@ -68,45 +66,18 @@ pub async fn start(args: Args, process: Process) -> anyhow::Result<()> {
     } = args;
     let client = kubernetes.client(&process).await?;
     let cache = Arc::new(Cache::default());
-    let objects = Objects::new(client.clone());
-    let (clean_up_queue, cleaner) = queue::queue("clean-up", Options::default(), process.metrics());
-    let (notices_queue, teller) = queue::queue("notices", Options::default(), process.metrics());
-    let (evacuation_queue, evacuator) =
-        queue::queue("evacuation", Options::default(), process.metrics());
-    let (retries_queue, retrier) = queue::queue("retries", Options::default(), process.metrics());
-    let (rescue_queue, rescuer) = queue::queue("rescue", Options::default(), process.metrics());
-    let queues = Queues {
-        clean_up: clean_up_queue,
-        evacuation: evacuation_queue,
-        rescue: rescue_queue,
-        notices: notices_queue,
-        retries: retries_queue,
-    };
-
+    let (queue, worker) = queue::queue("runs", Options::default(), process.metrics());
     let leadership = lease.campaign(&process, client.clone(), SERVICE.name)?;
+    watch::spawn(&process, &client, &cache, &queue, &leadership);
 
-    follow::spawn(&process, &client, &cache, &queues, &leadership);
-
-    let causes = Causes::default();
-    let clean_up = Arc::new(CleanUp::new(cache.clone(), objects.clone()));
-    let notices = Arc::new(Notices::new(cache.clone(), objects.clone(), causes.clone()));
-    let evacuation = Evacuation::new(cache.clone(), objects.clone());
-    let retries = Retries::new(cache.clone(), objects.clone());
-    let notices_of = queues.notices.clone();
-    let rescue = Rescue::new(
+    let reconciler = Arc::new(Reconciler::new(
         cache.clone(),
-        objects.clone(),
+        Requests::new(client),
+        leadership.clone(),
+        queue.clone(),
         scale_up_hold,
-        causes,
-        move |run| notices_of.push(run),
-    );
-    let service = grpc::Placeholders::new(
-        cache.clone(),
-        objects,
-        clean_up.clone(),
-        notices.clone(),
-        process.health().clone(),
-    );
+    ));
+    let service = grpc::Placeholders::new(reconciler.clone(), process.health().clone());
     let services = GrpcServices::new()
         .add_service(
             PlaceholderServiceServer::new(service).max_decoding_message_size(MAX_MESSAGE_BYTES),
@@ -117,28 +88,33 @@ pub async fn start(args: Args, process: Process) -> anyhow::Result<()> {
         .await
         .context("failed to serve gRPC")?;
 
+    let (health, works) = (process.health().clone(), reconciler.clone());
+    process.spawn_graceful("work on runs", |shutdown| async move {
+        tokio::select! {
+            () = health.ready() => {}
+            () = shutdown.cancelled() => return Ok(()),
+        }
+        worker
+            .run(shutdown, move |run| {
+                let reconciler = works.clone();
+                async move { reconciler.work(run).await }
+            })
+            .await;
+        Ok(())
+    });
     let health = process.health().clone();
-    process.spawn_graceful("clean-up", |shutdown| async move {
-        let lead = async {
+    process.spawn_graceful("sweep", |shutdown| async move {
+        let sweep = async {
             tokio::select! {
                 () = health.ready() => {}
                 () = shutdown.cancelled() => return,
             }
             tokio::select! {
-                // They finish what they have begun.
-                ((), (), (), (), ()) = async {
-                    tokio::join!(
-                        cleaner.run(shutdown.clone(), |key| clean_up.work(key)),
-                        teller.run(shutdown.clone(), |key| notices.work(key)),
-                        evacuator.run(shutdown.clone(), |key| evacuation.work(key)),
-                        retrier.run(shutdown.clone(), |key| retries.work(key)),
-                        rescuer.run(shutdown.clone(), |key| rescue.work(key)),
-                    )
-                } => {}
-                () = sweep::sweep(&cache, &queues, clean_up.findings()) => {}
+                () = sweep::sweep(&cache, &queue, &reconciler.findings) => {}
+                () = shutdown.cancelled() => {}
             }
         };
-        leadership.lead(lead).await?;
+        leadership.lead(sweep).await?;
         Ok(())
     });
     Ok(())

@@ -1,52 +1,46 @@
-//! The sweep: every run that placeholders or claims exist for is looked at again, at the beginning and then once a minute.
-//! What belongs to runs that are done or gone is found whoever missed what, whatever mode or version made it (N6). All of it is
-//! in the cache, so that a sweep that finds nothing asks the API server for nothing.
+//! The sweep: every run that is active or has objects is looked at again, at the beginning and then once a minute. So the
+//! leftovers of runs that are done or gone are found whoever missed what, whatever mode or version made them (N6). All of it is in
+//! the cache: a sweep that finds nothing asks the API server for nothing.
 //!
-//! What it found is said once it is gone, one line a run.
+//! What it found is logged once it is gone, one line a run.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use coscheduler_core::pipeline_run::RunState;
+use coscheduler_core::observed::Observed;
+use coscheduler_core::teardown::RunPresence;
+use coscheduler_runtime::queue::Queue;
 use tokio::time::MissedTickBehavior;
 use tracing::info;
 
-use crate::cache::{Cache, Run, RunKey};
-use crate::follow::Queues;
+use crate::cache::{Cache, RunKey};
 
 const PERIOD: Duration = Duration::from_secs(60);
 
-/// Pushes every run that may have leftovers or pods on a bad node, and every run whose author may have to be told something,
-/// into the queues, again and again.
-pub(crate) async fn sweep(cache: &Cache, queues: &Queues, findings: &Findings) {
+/// Pushes every run that may need anything into the queue, again and again.
+pub(crate) async fn sweep(cache: &Cache, queue: &Queue<RunKey>, findings: &Findings) {
     let mut rounds = tokio::time::interval(PERIOD);
     rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         rounds.tick().await;
-        for run in cache.with_objects() {
-            if let Some(known) = cache.get(&run).filter(is_left_over) {
-                findings.found(&run, &known);
+        for run in cache.runs_to_sweep() {
+            let observed = cache.observe(&run);
+            if is_left_over(&observed) {
+                findings.found(&run, cache, &observed);
             }
-            queues.clean_up.push(run.clone());
-            queues.evacuation.push(run.clone());
-            queues.rescue.push(run);
-        }
-        for run in cache.runs() {
-            queues.notices.push(run);
+            queue.push(run);
         }
     }
 }
 
 /// Whether a run is over, as far as the cache knows, and nobody has begun to clean up after it.
-fn is_left_over(run: &Run) -> bool {
-    let over = run
-        .itself()
-        .is_none_or(|itself| itself.deletion || itself.state == RunState::Done);
-    let sets = run.stateful_sets.values().map(|set| &set.metadata);
-    let claims = run.claims.values().map(|claim| &claim.metadata);
-    let mut objects = sets.chain(claims);
-    over && objects.all(|metadata| metadata.deletion_timestamp.is_none())
+fn is_left_over(observed: &Observed) -> bool {
+    let mut placeholders = observed.placeholders.values();
+    let mut claims = observed.claims.iter();
+    observed.presence != RunPresence::Active
+        && placeholders.all(|own| !own.object.deleting)
+        && claims.all(|claim| !claim.deleting)
 }
 
 /// What the sweep has found of runs that are over.
@@ -62,11 +56,11 @@ struct Swept {
 }
 
 impl Findings {
-    fn found(&self, key: &RunKey, run: &Run) {
-        let itself = run.itself().map(|itself| itself.name.clone());
-        let owner = || run.owners(&key.uid).next().map(|owner| owner.name.clone());
+    fn found(&self, key: &RunKey, cache: &Cache, observed: &Observed) {
+        let known = observed.run.as_ref().map(|(run, _)| run.name.clone());
+        let name = known.or_else(|| cache.name_of_owner(key));
         let swept = Swept {
-            pipeline_run: itself.or_else(owner).unwrap_or_default(),
+            pipeline_run: name.unwrap_or_default(),
             deleted: BTreeMap::new(),
         };
         self.lock().entry(key.clone()).or_insert(swept);

@@ -1,12 +1,12 @@
-//! The flags every service has, each with an environment variable, and the [`Service`] constant that gives them their
-//! defaults. A service declares only its own flags; these are added to its command line by [`command`].
+//! The flags of every service, each with an environment variable, and the [`Service`] constant with their defaults. A
+//! service declares only its own flags; [`command`] adds these.
 
 use std::net::SocketAddr;
 
 use clap::{Command, ValueEnum};
 use tracing_subscriber::EnvFilter;
 
-/// Who a service is: the part of its skeleton that is known before it is started.
+/// The constants of a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Service {
     /// Name of the service, its binary and its image, like `config-service`.
@@ -22,28 +22,28 @@ pub struct Service {
 }
 
 impl Service {
-    /// How the service names itself to those it calls: `config-service/0.1.0`.
+    /// The user agent of the service: `config-service/0.1.0`.
     pub fn user_agent(&self) -> String {
         format!("{}/{}", self.name, self.version)
     }
 }
 
-/// The flags every service has.
+/// The flags of every service.
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Process")]
 pub struct ProcessArgs {
-    /// Address the gRPC server listens on, as IP:PORT. Port 0 takes a free port.
+    /// Address of the gRPC server, as IP:PORT. Port 0 takes a free port
     #[arg(long, env = "GRPC_ADDRESS", value_name = "IP:PORT")]
     pub grpc_address: SocketAddr,
 
-    /// Address the HTTP server for /livez, /readyz and /metrics listens on, as IP:PORT. Port 0 takes a free port.
+    /// Address of the HTTP server for /livez, /readyz and /metrics, as IP:PORT. Port 0 takes a free port
     #[arg(long, env = "HTTP_ADDRESS", value_name = "IP:PORT")]
     pub http_address: SocketAddr,
 
-    /// How many RPCs are worked on at once; more are answered with RESOURCE_EXHAUSTED and a time to try again. Health and
-    /// reflection do not count, and a stream counts until it begins.
-    // An API server has 200 writes in flight at most by default, each of which may wait for an admission, and the watcher
-    // reports 32 runs at a time: one of each fits.
+    /// Maximum number of RPCs in progress. The server answers more with RESOURCE_EXHAUSTED and a retry delay. Health and
+    /// reflection do not count, and a stream counts until its response begins
+    // An API server has at most 200 writes in flight by default, each of which may wait for an admission, and the watcher
+    // reports 32 runs at a time.
     #[arg(
         long,
         env = "MAX_CONCURRENT_CALLS",
@@ -52,17 +52,17 @@ pub struct ProcessArgs {
     )]
     pub max_concurrent_calls: usize,
 
-    /// How log lines are written to standard error.
+    /// Format of the log on standard error
     #[arg(long, env = "LOG_FORMAT", value_enum, default_value_t = LogFormat::Json, value_name = "FORMAT")]
     pub log_format: LogFormat,
 
-    /// What is logged: a level, or directives like `info,watcher=debug`.
+    /// Level of the log, or directives like `info,watcher=debug`
     #[arg(long, env = "LOG_LEVEL", default_value = "info", value_parser = parse_log_level, value_name = "FILTER")]
     pub log_level: String,
 }
 
 impl ProcessArgs {
-    /// Free ports on loopback and the default logging: for running a service inside a test.
+    /// Free ports on loopback and text logs, for a service inside a test.
     pub fn loopback() -> Self {
         ProcessArgs {
             grpc_address: SocketAddr::from(([127, 0, 0, 1], 0)),
@@ -74,7 +74,7 @@ impl ProcessArgs {
     }
 }
 
-/// How log lines are written.
+/// The format of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
     /// One JSON object a line, for log collectors
@@ -83,7 +83,7 @@ pub enum LogFormat {
     Text,
 }
 
-/// The whole command line of `service`: its own flags `A`, then the flags every service has.
+/// The whole command line of `service`: its own flags `A`, then the flags of every service.
 pub fn command<A: clap::Args>(service: Service) -> Command {
     let command = Command::new(service.name).version(service.version);
     <ProcessArgs as clap::Args>::augment_args(A::augment_args(command))
@@ -100,7 +100,9 @@ pub fn command<A: clap::Args>(service: Service) -> Command {
 fn parse_log_level(filter: &str) -> Result<String, String> {
     match EnvFilter::try_new(filter) {
         Ok(_) => Ok(filter.to_owned()),
-        Err(error) => Err(format!("not a level or a list of target=level: {error}")),
+        Err(error) => Err(format!(
+            "expected a level or a list of target=level: {error}"
+        )),
     }
 }
 

@@ -1,5 +1,5 @@
-//! Readiness: ready means synced. A service names its conditions; it is ready while all of them hold and it is not
-//! stopping. `/readyz` and gRPC health both tell this one truth.
+//! Readiness: ready means synced. A service is ready while all of its named conditions are met and it is not stopping.
+//! `/readyz` and gRPC health both report this.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,9 +8,7 @@ use tokio::sync::watch;
 
 /// The readiness of the process; clones share it.
 #[derive(Clone, Debug)]
-pub struct Health {
-    state: Arc<watch::Sender<Readiness>>,
-}
+pub struct Health(Arc<watch::Sender<Readiness>>);
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Readiness {
@@ -24,7 +22,7 @@ impl Readiness {
     }
 }
 
-/// One named condition of readiness, unmet until [`Condition::set`] says otherwise.
+/// One named condition of readiness, unmet before the first [`Condition::set`].
 #[derive(Clone, Debug)]
 pub struct Condition {
     name: String,
@@ -33,12 +31,10 @@ pub struct Condition {
 
 impl Health {
     pub(crate) fn new() -> Self {
-        Health {
-            state: Arc::new(watch::Sender::new(Readiness::default())),
-        }
+        Health(Arc::new(watch::Sender::new(Readiness::default())))
     }
 
-    /// Adds a condition, unmet. The name is what `/readyz` shows for what is missing, like `PipelineRun cache`.
+    /// Adds a condition, unmet. `/readyz` shows its name while it is unmet, like `PipelineRun cache`.
     pub fn condition(&self, name: impl Into<String>) -> Condition {
         let condition = Condition {
             name: name.into(),
@@ -48,14 +44,14 @@ impl Health {
         condition
     }
 
-    /// Whether every condition holds and the process is not stopping.
+    /// Whether every condition is met and the process is not stopping.
     pub fn is_ready(&self) -> bool {
-        self.state.borrow().is_ready()
+        self.0.borrow().is_ready()
     }
 
-    /// What stands between the process and readiness; empty when it is ready.
+    /// The unmet conditions, and `stopping`; empty when the process is ready.
     pub fn missing(&self) -> Vec<String> {
-        let readiness = self.state.borrow();
+        let readiness = self.0.borrow();
         let unmet = readiness
             .conditions
             .iter()
@@ -66,26 +62,25 @@ impl Health {
             .collect()
     }
 
-    /// Completes once the process is ready; for tests and for loops that wait for the caches.
+    /// Waits until the process is ready.
     pub async fn ready(&self) {
-        // The sender lives in self, so that the channel cannot close.
-        let _ = self.state.subscribe().wait_for(Readiness::is_ready).await;
+        // This fails only where the sender is dropped, and self holds it.
+        let _ = self.0.subscribe().wait_for(Readiness::is_ready).await;
     }
 
     pub(crate) fn watch(&self) -> watch::Receiver<Readiness> {
-        self.state.subscribe()
+        self.0.subscribe()
     }
 
     pub(crate) fn stop(&self) {
-        self.state
-            .send_modify(|readiness| readiness.stopping = true);
+        self.0.send_modify(|readiness| readiness.stopping = true);
     }
 }
 
 impl Condition {
-    /// Says whether the condition holds now. It may go back and forth.
+    /// Sets whether the condition is met now. It may change at any time.
     pub fn set(&self, met: bool) {
-        self.health.state.send_if_modified(|readiness| {
+        self.health.0.send_if_modified(|readiness| {
             readiness.conditions.insert(self.name.clone(), met) != Some(met)
         });
     }
@@ -96,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ready_means_every_condition_holds() {
+    fn ready_means_every_condition_is_met() {
         let health = Health::new();
         assert!(health.is_ready());
 

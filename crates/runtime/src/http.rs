@@ -1,5 +1,5 @@
-//! The HTTP server for machines that look after the process: `/livez`, `/readyz` and `/metrics`. It outlives the gRPC
-//! server, so that the last metrics can be read and readiness is refused, not deaf, while connections drain.
+//! The HTTP server for probes and Prometheus: `/livez`, `/readyz` and `/metrics`. It outlives the gRPC server, so that
+//! `/readyz` answers 503 and the last metrics can be scraped while connections drain.
 
 use axum::Router;
 use axum::extract::State;
@@ -38,20 +38,16 @@ async fn readyz(State(health): State<Health>) -> Response {
     if missing.is_empty() {
         return "ok\n".into_response();
     }
-    let lines: String = missing
-        .iter()
-        .map(|name| format!("not ready: {name}\n"))
-        .collect();
-    (StatusCode::SERVICE_UNAVAILABLE, lines).into_response()
+    let lines = missing.iter().map(|name| format!("not ready: {name}\n"));
+    (StatusCode::SERVICE_UNAVAILABLE, lines.collect::<String>()).into_response()
 }
 
 async fn scrape(State(metrics): State<Metrics>) -> Response {
     match metrics.encode() {
         Ok(encoded) => ([(header::CONTENT_TYPE, CONTENT_TYPE)], encoded).into_response(),
-        Err(error) => (
-            StatusCode::INTERNAL_SERVER_ERROR,
-            format!("failed to encode the metrics: {error}\n"),
-        )
-            .into_response(),
+        Err(error) => {
+            let message = format!("failed to encode the metrics: {error}\n");
+            (StatusCode::INTERNAL_SERVER_ERROR, message).into_response()
+        }
     }
 }

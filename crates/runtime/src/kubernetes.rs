@@ -1,18 +1,19 @@
-//! Connecting to Kubernetes, for the services that do: the `--kubeconfig` flag, and a client whose connections and
-//! writes have time limits, and that writes nothing once the process has stood still. The TLS provider of the process is
-//! installed here, once.
+//! The Kubernetes client, for the services that need one: the `--kubeconfig` flag, time limits on connections and writes,
+//! metrics of the requests, and no write by a process that was suspended. It also installs the TLS provider.
 
 mod pulse;
 mod requests;
+pub mod watch;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
+use anyhow::Context as _;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use http::{HeaderValue, Request, header};
 use kube::Config;
 use kube::client::{Body, ClientBuilder};
-use kube::config::{InferConfigError, KubeConfigOptions, Kubeconfig, KubeconfigError};
+use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use tower::filter::FilterLayer;
 
 use crate::Process;
@@ -21,56 +22,28 @@ use requests::Requests;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
-/// Longer than the longest watch kube asks the API server for (290 s), so that only a dead connection runs into it.
+/// Longer than kube's longest watch (290 s), so that only dead connections reach it.
 const READ_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// The flags of a service that talks to Kubernetes, to be flattened into its own.
+/// The flags of a service with a Kubernetes client, to be flattened into its own.
 #[derive(Clone, Debug, Default, clap::Args)]
 #[command(next_help_heading = "Kubernetes")]
 pub struct KubernetesArgs {
-    /// Kubeconfig file to connect with, or several separated by `:`. Without it: ~/.kube/config if that exists, else
-    /// the service account of the pod.
+    /// Kubeconfig file, or several separated by `:`. Default: ~/.kube/config if it exists, else the service account of the
+    /// pod
     #[arg(long, env = "KUBECONFIG", value_name = "FILE",
         value_parser = OsStringValueParser::new().map(PathBuf::from))]
     pub kubeconfig: Option<PathBuf>,
 }
 
-/// No client for Kubernetes could be made.
-#[derive(Debug, thiserror::Error)]
-pub enum ConnectError {
-    /// The given kubeconfig cannot be used.
-    #[error("failed to use kubeconfig {path:?}")]
-    Kubeconfig {
-        /// As given.
-        path: PathBuf,
-        /// What is wrong with it.
-        #[source]
-        source: Box<KubeconfigError>,
-    },
-    /// No kubeconfig was given, and neither a default one nor a service account works.
-    #[error(
-        "failed to find out how to connect to Kubernetes: no --kubeconfig, no usable default, not in a cluster"
-    )]
-    Infer(#[source] Box<InferConfigError>),
-    /// The configuration cannot be turned into a client.
-    #[error("failed to make a Kubernetes client for {server}")]
-    Client {
-        /// Address of the API server.
-        server: String,
-        /// What is wrong with the configuration.
-        #[source]
-        source: Box<kube::Error>,
-    },
-}
-
 impl KubernetesArgs {
-    /// A client for the cluster that the flags or the surroundings name. Nothing is connected yet. The name and version
-    /// of `process` become the user agent, which audit logs show, and it counts the requests. From here on `process` ends
-    /// when it has stood still, and writes nothing after that.
+    /// A client for the configured cluster, which connects with its first request. The name and version of `process`
+    /// become the user agent, which audit logs show, and its metrics count the requests. From here on `process` ends once
+    /// it was suspended, and writes nothing after that.
     ///
     /// # Errors
-    /// No configuration is found, or it cannot be used.
-    pub async fn client(&self, process: &Process) -> Result<kube::Client, ConnectError> {
+    /// There is no configuration, or it is malformed.
+    pub async fn client(&self, process: &Process) -> anyhow::Result<kube::Client> {
         install_tls_provider();
         let mut config = self.config().await?;
         config.connect_timeout = Some(CONNECT_TIMEOUT);
@@ -81,43 +54,37 @@ impl KubernetesArgs {
             config.headers.push((header::USER_AGENT, user_agent));
         }
         let server = config.cluster_url.to_string();
-        let builder = ClientBuilder::try_from(config).map_err(|source| ConnectError::Client {
-            server,
-            source: Box::new(source),
-        })?;
+        let builder = ClientBuilder::try_from(config)
+            .with_context(|| format!("failed to make a Kubernetes client for {server}"))?;
         let requests = Requests::new(process.metrics());
         let pulse = Pulse::watch(process);
-        let fresh = FilterLayer::new(move |request: Request<Body>| pulse.pass(request));
-        Ok(builder.with_layer(&requests).with_layer(&fresh).build())
+        let alive = FilterLayer::new(move |request: Request<Body>| pulse.pass(request));
+        Ok(builder.with_layer(&requests).with_layer(&alive).build())
     }
 
-    async fn config(&self) -> Result<Config, ConnectError> {
-        let path = match &self.kubeconfig {
-            Some(path) if !path.as_os_str().is_empty() => path,
-            Some(_) | None => {
-                return Config::infer()
-                    .await
-                    .map_err(|error| ConnectError::Infer(Box::new(error)));
-            }
+    async fn config(&self) -> anyhow::Result<Config> {
+        let given = self.kubeconfig.as_deref();
+        let Some(path) = given.filter(|path| !path.as_os_str().is_empty()) else {
+            return Config::infer().await.context(
+                "failed to find a Kubernetes configuration: there is no --kubeconfig, no ~/.kube/config, \
+                 and no service account",
+            );
         };
-        let failed = |source| ConnectError::Kubeconfig {
-            path: path.clone(),
-            source: Box::new(source),
+        let read = async {
+            let merged = std::env::split_paths(path)
+                .filter(|file| !file.as_os_str().is_empty())
+                .map(Kubeconfig::read_from)
+                .try_fold(Kubeconfig::default(), |merged, file| merged.merge(file?))?;
+            Config::from_custom_kubeconfig(merged, &KubeConfigOptions::default()).await
         };
-        let files = std::env::split_paths(path).filter(|file| !file.as_os_str().is_empty());
-        let merged = files
-            .map(Kubeconfig::read_from)
-            .try_fold(Kubeconfig::default(), |merged, file| merged.merge(file?))
-            .map_err(failed)?;
-        Config::from_custom_kubeconfig(merged, &KubeConfigOptions::default())
-            .await
-            .map_err(failed)
+        let config: Result<_, KubeconfigError> = read.await;
+        config.with_context(|| format!("failed to use kubeconfig {path:?}"))
     }
 }
 
-/// Makes ring the TLS provider of the process, unless one is installed already. [`KubernetesArgs::client`] does this
-/// itself; a TLS server needs it too.
+/// Makes ring the TLS provider of the process, unless it has one. [`KubernetesArgs::client`] does this itself; a TLS
+/// server needs it too.
 pub fn install_tls_provider() {
-    // An error means that another thread was first, with the same provider.
+    // This fails only where another thread was first, with the same provider.
     let _ = rustls::crypto::ring::default_provider().install_default();
 }

@@ -1,11 +1,11 @@
-//! Leadership by Lease: of several replicas, one does the work that must not be done twice.
+//! Leader election by Lease: of several replicas, one does the background work.
 //!
-//! A replica takes part with [`LeaseArgs::campaign`] and wraps its leading work in [`Leadership::lead`], which polls the
-//! work only while the Lease is known to be held; a process that was paused over the end of its Lease finds out before it
-//! acts again. A lost Lease ends the process with exit code 1. When the process stops, the work ends first, and then the
-//! Lease is given up, so that another replica takes over at once.
+//! A replica takes part with [`LeaseArgs::campaign`] and wraps its work in [`Leadership::lead`], which polls the work only
+//! while the Lease is held: a process that was suspended until its Lease expired finds out before it acts again. A lost
+//! Lease ends the process with exit code 1. When the process stops, the work ends first; then the process releases the
+//! Lease, so that another replica takes over at once.
 //!
-//! It needs the rights to `list`, `watch` and `update` the one Lease, and to `create` Leases.
+//! Needs the rights to `list`, `watch` and `update` the one Lease, and to `create` Leases.
 
 mod campaign;
 mod election;
@@ -15,7 +15,7 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
-use anyhow::{Context as _, ensure};
+use anyhow::ensure;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::Api;
 use tokio::sync::watch;
@@ -25,9 +25,11 @@ use tokio_util::task::TaskTracker;
 
 use crate::Process;
 use campaign::Campaign;
-use election::Timing;
 
-/// The flags of a service of which one replica leads, to be flattened into its own. Names and defaults are
+/// How a Lease is lost whose leader cannot reach the API server.
+const NOT_RENEWED: &str = "it could not be renewed in time";
+
+/// The flags of a service with leader election, to be flattened into its own. Names and defaults are
 /// controller-runtime's.
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Leader election")]
@@ -39,26 +41,34 @@ pub struct LeaseArgs {
         value_name = "NAMESPACE",
         default_value = "coscheduler-system"
     )]
-    pub lease_namespace: String,
+    lease_namespace: String,
 
-    /// How long other replicas leave the Lease of a silent leader alone, in whole seconds like 15s
+    #[command(flatten)]
+    timing: Timing,
+}
+
+/// How long a Lease is valid, and how often it is renewed.
+#[derive(Clone, Copy, Debug, clap::Args)]
+#[command(next_help_heading = "Leader election")]
+struct Timing {
+    /// How long other replicas respect a Lease that is not renewed, in whole seconds like 15s
     #[arg(long = "leader-elect-lease-duration", env = "LEADER_ELECT_LEASE_DURATION",
         value_name = "DURATION", default_value = "15s", value_parser = parse_duration)]
-    pub lease_duration: Duration,
+    lease_duration: Duration,
 
-    /// How long a leader goes on without having renewed its Lease, like 10s; it renews twice as often. Shorter than the
+    /// How long a leader goes on without renewing its Lease, like 10s; it renews twice as often. Shorter than the lease
     /// duration
     #[arg(long = "leader-elect-renew-deadline", env = "LEADER_ELECT_RENEW_DEADLINE",
         value_name = "DURATION", default_value = "10s", value_parser = parse_duration)]
-    pub renew_deadline: Duration,
+    renew_deadline: Duration,
 
-    /// How long to wait after a failed attempt to acquire or renew the Lease, like 2s. At most half of the deadline
+    /// How long to wait after a failed attempt to acquire or renew the Lease, like 2s. At most half of the renew deadline
     #[arg(long = "leader-elect-retry-period", env = "LEADER_ELECT_RETRY_PERIOD",
         value_name = "DURATION", default_value = "2s", value_parser = parse_duration)]
-    pub retry_period: Duration,
+    retry_period: Duration,
 }
 
-/// A Lease that was held is held no longer, and nothing may be done under it.
+/// This process held the Lease and lost it. It must not act as the leader any more.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("lost Lease {lease}: {reason}")]
 pub struct LostLease {
@@ -68,31 +78,31 @@ pub struct LostLease {
     pub reason: String,
 }
 
-/// The part of this process in an election; clones share it.
+/// Whether this process leads; clones share it.
 #[derive(Clone, Debug)]
 pub struct Leadership {
     lease: &'static str,
     state: watch::Receiver<State>,
-    /// The leading work: the Lease is given up once all of it has ended.
+    /// The work of the leader; the Lease is released once all of it has ended.
     work: TaskTracker,
     shutdown: CancellationToken,
 }
 
 #[derive(Clone, Debug)]
 enum State {
-    /// Somebody else leads, or nobody.
+    /// This process has not led yet.
     Waiting,
     /// This process leads until then, unless it renews its Lease.
     Held { until: Instant },
-    /// It does not lead any more, and never will again.
+    /// It lost the Lease, and never leads again.
     Lost(LostLease),
-    /// It has given the Lease up.
+    /// It has released the Lease.
     Released,
 }
 
 impl LeaseArgs {
-    /// Takes part in the election of the holder of Lease `name` for the life of the process, and shows by
-    /// `coscheduler_leader{lease="<name>"}` whether this process leads.
+    /// Takes part in the election for Lease `name` for the life of the process. Metric `coscheduler_leader{lease="<name>"}`
+    /// shows whether this process leads.
     ///
     /// # Errors
     /// The durations do not fit together.
@@ -102,34 +112,30 @@ impl LeaseArgs {
         client: kube::Client,
         name: &'static str,
     ) -> anyhow::Result<Leadership> {
-        let timing = self.timing()?;
+        let timing = self.timing.checked()?;
         let api = Api::<Lease>::namespaced(client, &self.lease_namespace);
         let (campaign, leadership) =
-            Campaign::new(api, name, campaign::identity()?, timing, process.shutdown());
-        process.metrics().register(
-            "leader",
-            "Whether this process holds the Lease: 1 or 0",
-            campaign::Gauge {
-                lease: name,
-                leadership: leadership.clone(),
-            },
-        );
+            Campaign::new(api, name, campaign::identity(), timing, process.shutdown());
+        let leader = campaign::Gauge(leadership.clone());
+        let help = "Whether this process holds the Lease: 1 or 0";
+        process.metrics().register("leader", help, leader);
         process.spawn_graceful(format!("Lease {name}"), |_| async {
             Ok(campaign.run().await?)
         });
         Ok(leadership)
     }
+}
 
-    fn timing(&self) -> anyhow::Result<Timing> {
+impl Timing {
+    fn checked(self) -> anyhow::Result<Self> {
         let Self {
-            lease_namespace: _,
             lease_duration,
             renew_deadline,
             retry_period,
         } = self;
         ensure!(
             lease_duration.subsec_nanos() == 0,
-            "--leader-elect-lease-duration is {lease_duration:?}; a Lease holds whole seconds"
+            "--leader-elect-lease-duration is {lease_duration:?}; it must be whole seconds"
         );
         ensure!(
             renew_deadline < lease_duration,
@@ -137,35 +143,28 @@ impl LeaseArgs {
              --leader-elect-lease-duration, {lease_duration:?}"
         );
         ensure!(
-            *retry_period <= *renew_deadline / 2,
+            retry_period <= renew_deadline / 2,
             "--leader-elect-retry-period is {retry_period:?}; it must be at most half of \
              --leader-elect-renew-deadline, {renew_deadline:?}"
         );
-        Ok(Timing {
-            duration: *lease_duration,
-            renew_deadline: *renew_deadline,
-            retry_period: *retry_period,
-        })
+        Ok(self)
     }
 }
 
 impl Leadership {
     /// Whether this process leads at this moment.
     pub fn is_held(&self) -> bool {
-        match *self.state.borrow() {
-            State::Held { until } => Instant::now() < until,
-            State::Waiting | State::Lost(_) | State::Released => false,
-        }
+        matches!(*self.state.borrow(), State::Held { until } if Instant::now() < until)
     }
 
-    /// Waits until this process leads, then polls `work` to its end as long as it does. `None` where the process began to
-    /// stop before it led. The Lease is renewed until all such work has ended, so work has to end by itself when the
-    /// process stops.
+    /// Waits until this process leads, then polls `work` to its end as long as it does. Returns `None` if the process
+    /// began to stop before it led. The Lease is renewed until all such work has ended, so `work` must end by itself when
+    /// the process stops.
     ///
     /// # Errors
-    /// The Lease was lost before the work had ended. It is not polled again then.
+    /// The Lease was lost before the work had ended. The work is not polled again then.
     pub async fn lead<T>(&self, work: impl Future<Output = T>) -> Result<Option<T>, LostLease> {
-        let _held_back = self.work.token();
+        let _keeps_the_lease = self.work.token();
         let mut state = self.state.clone();
         tokio::select! {
             biased;
@@ -175,44 +174,40 @@ impl Leadership {
         let mut lost = pin!(state.wait_for(|state| !matches!(state, State::Held { .. })));
         let mut work = pin!(work);
         let outcome = poll_fn(|context| {
-            // Asked on every poll, so that nothing is done after a pause before this was asked.
+            // Each poll checks this first, since the process may have been suspended before it.
             if lost.as_mut().poll(context).is_ready() || !self.is_held() {
                 return Poll::Ready(None);
             }
             work.as_mut().poll(context).map(Some)
         })
         .await;
-        outcome.map_or_else(|| self.over(), |outcome| Ok(Some(outcome)))
-    }
-
-    /// Why no work is done any more.
-    fn over<T>(&self) -> Result<Option<T>, LostLease> {
+        if outcome.is_some() {
+            return Ok(outcome);
+        }
         match &*self.state.borrow() {
             State::Lost(lost) => Err(lost.clone()),
-            // This was noticed before the campaign itself has.
+            // The campaign is about to notice.
             State::Held { .. } => Err(LostLease {
                 lease: self.lease.to_owned(),
-                reason: "it could not be renewed in time".to_owned(),
+                reason: NOT_RENEWED.to_owned(),
             }),
             State::Waiting | State::Released => Ok(None),
         }
     }
 }
 
-/// Reads a duration above zero, like `15s`.
+/// Parses a duration above zero, like `15s`.
 ///
 /// # Errors
-///
-/// What is expected instead.
+/// `text` is not one.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
     let duration: jiff::SignedDuration = text
         .parse()
         .map_err(|error| format!("expected a duration like 15s: {error}"))?;
-    Duration::try_from(duration)
-        .ok()
-        .filter(|duration| !duration.is_zero())
-        .context("expected a duration above zero, like 15s")
-        .map_err(|error| error.to_string())
+    match Duration::try_from(duration) {
+        Ok(duration) if !duration.is_zero() => Ok(duration),
+        _ => Err("expected a duration above zero, like 15s".to_owned()),
+    }
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
-//! What every service process of tekton-coscheduler shares: flags, logs, signals, the gRPC and HTTP servers with health
-//! and metrics, and the gRPC client. It deliberately knows nothing about coscheduling, and speaks to Kubernetes only
-//! with the feature `kubernetes`, so that a service without it cannot.
+//! The skeleton of every service process of tekton-coscheduler: flags, logs, signals, the gRPC and HTTP servers with
+//! health and metrics, and the gRPC client. It knows nothing about coscheduling, and has a Kubernetes client only with
+//! the feature `kubernetes`, so that a service without the feature cannot call the API server.
 //!
 //! A service is a [`Service`] constant, a struct of its own flags, and one function that builds its caches, serves its
 //! gRPC services and spawns its loops; `main` hands the two to [`run()`]:
@@ -46,8 +46,6 @@ pub mod client;
 pub mod kubernetes;
 #[cfg(feature = "kubernetes")]
 pub mod lease;
-#[cfg(test)]
-mod network_faults;
 pub mod queue;
 pub mod trace;
 
@@ -56,6 +54,6 @@ pub use health::{Condition, Health};
 #[cfg(feature = "kubernetes")]
 pub use kubernetes::KubernetesArgs;
 pub use metrics::Metrics;
-pub use process::{Process, ServeError, StopReason, Supervisor};
+pub use process::{Process, Supervisor};
 pub use run::run;
 pub use server::{Deadline, GrpcServices, MAX_MESSAGE_BYTES};

@@ -1,5 +1,5 @@
-//! The metrics of the process. What a service registers is named `coscheduler_…`; only the gRPC metrics, whose names
-//! dashboards already know, go without the prefix.
+//! The metrics of the process. Their names begin with `coscheduler_`, except those of the gRPC metrics, which existing
+//! dashboards use.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -24,7 +24,7 @@ pub struct Metrics {
 struct Registries {
     own: Registry,
     protocol: Registry,
-    /// What was registered once and is used in several places, by its type.
+    /// Metrics that several clients or queues of the process share, by type.
     shared: http::Extensions,
 }
 
@@ -35,19 +35,18 @@ struct BuildLabels {
 }
 
 impl Metrics {
-    /// An empty registry, but for `coscheduler_build_info`.
+    /// A registry with only `coscheduler_build_info`.
     pub(crate) fn new(service: Service) -> Self {
-        let registries = Registries {
-            own: Registry::with_prefix("coscheduler"),
-            protocol: Registry::default(),
-            shared: http::Extensions::new(),
-        };
         let metrics = Metrics {
-            registries: Arc::new(Mutex::new(registries)),
+            registries: Arc::new(Mutex::new(Registries {
+                own: Registry::with_prefix("coscheduler"),
+                protocol: Registry::default(),
+                shared: http::Extensions::new(),
+            })),
         };
         let build = metrics.register(
             "build_info",
-            "Always 1; the labels say which service of which version this is",
+            "Always 1; the labels name the service and its version",
             Family::<BuildLabels, Gauge>::default(),
         );
         build
@@ -59,14 +58,14 @@ impl Metrics {
         metrics
     }
 
-    /// Registers `metric` as `coscheduler_<name>` and hands it back. Names carry their base unit (`_seconds`) but no
-    /// `_total`, which counters get by themselves; `help` is a sentence without its full stop.
+    /// Registers `metric` as `coscheduler_<name>` and returns it. The name ends with its base unit (`_seconds`), if any, and
+    /// without `_total`, which is added to counters; `help` is a sentence without its full stop.
     pub fn register<M: Metric + Clone>(&self, name: &str, help: &str, metric: M) -> M {
         self.lock().own.register(name, help, metric.clone());
         metric
     }
 
-    /// Registers `metric` under a name that is not ours to prefix.
+    /// Registers `metric` without the prefix.
     pub(crate) fn register_protocol<M: Metric + Clone>(
         &self,
         name: &str,
@@ -77,8 +76,8 @@ impl Metrics {
         metric
     }
 
-    /// The metrics of type `T`, which `register` registers where nobody has yet: several clients or queues of one process
-    /// count in the same families.
+    /// The metrics of type `T`, registered with `register` at first use: several clients or queues of one process share
+    /// them.
     pub(crate) fn shared<T: Clone + Send + Sync + 'static>(
         &self,
         register: impl FnOnce(&Metrics) -> T,
@@ -94,7 +93,7 @@ impl Metrics {
     /// Every metric in the OpenMetrics text format.
     ///
     /// # Errors
-    /// A metric cannot be written as text.
+    /// A metric cannot be encoded.
     pub fn encode(&self) -> Result<String, fmt::Error> {
         let mut encoded = String::new();
         let registries = self.lock();
@@ -118,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn own_metrics_carry_the_prefix_and_protocol_metrics_do_not() {
+    fn own_metrics_have_the_prefix_and_protocol_metrics_do_not() {
         let metrics = Metrics::new(Service::EXAMPLE);
         metrics
             .register("plans", "Plans made", Counter::<u64>::default())

@@ -1,13 +1,12 @@
-//! The life of a service process: what it spawns, and in which order it stops. The first task to end, well or badly,
-//! ends the process; stopping takes readiness away first, then lets calls and finishing tasks end within a bounded
-//! grace, then drops the loops, and closes the HTTP server last.
+//! The life of a service process: which tasks it runs, and in which order they stop. The first task to end, well or
+//! badly, ends the process. A stop first makes the process unready, then gives calls and graceful tasks a bounded time
+//! to end, then drops the loops, and closes the HTTP server last.
 
-use std::any::Any;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::anyhow;
+use anyhow::{Context as _, anyhow};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -17,16 +16,14 @@ use tracing::{error, info, warn};
 
 use crate::{Condition, GrpcServices, Health, Metrics, ProcessArgs, Service, http};
 
-/// How long calls and finishing tasks may take once the process is stopping. Below the 30 s that Kubernetes gives a pod.
+/// How long calls and graceful tasks may take once the process is stopping. Below the 30 s that Kubernetes gives a pod.
 const GRACE: Duration = Duration::from_secs(10);
-/// How long what is left may take after that: loops only have to reach their next await.
+/// How long everything else may take after that: loops only have to reach their next await.
 const LAST_GRACE: Duration = Duration::from_secs(1);
 
 /// The running process, as its service sees it; clones are handles of the same process.
 #[derive(Clone, Debug)]
-pub struct Process {
-    inner: Arc<Inner>,
-}
+pub struct Process(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
@@ -38,116 +35,71 @@ struct Inner {
     metrics: Metrics,
     /// Cancelled when the process begins to stop.
     stopping: CancellationToken,
-    /// Cancelled when calls and finishing tasks have ended, or the grace has.
+    /// Cancelled when all graceful tasks have ended, or their time is over.
     drained: CancellationToken,
-    /// What the grace is for: the gRPC server and the tasks of [`Process::spawn_graceful`].
-    finishing: TaskTracker,
+    /// The gRPC server and the tasks of [`Process::spawn_graceful`].
+    graceful: TaskTracker,
     loops: TaskTracker,
-    ended: mpsc::UnboundedSender<StopReason>,
+    /// Takes the reason for which the process ends; only the first is read.
+    ended: mpsc::UnboundedSender<anyhow::Error>,
 }
 
-/// A process that is set up but not yet supervised. [`crate::run()`] uses it; tests that run a service in process may too.
+/// A process that is set up but not yet supervised. [`crate::run()`] uses it, and so may tests that run a service in
+/// their own process.
 #[derive(Debug)]
 pub struct Supervisor {
     process: Process,
     started: Condition,
-    ended: mpsc::UnboundedReceiver<StopReason>,
+    ended: mpsc::UnboundedReceiver<anyhow::Error>,
     http_tasks: TaskTracker,
     http_stop: CancellationToken,
-}
-
-/// A server could not be set up.
-#[derive(Debug, thiserror::Error)]
-pub enum ServeError {
-    /// The address cannot be listened on.
-    #[error("failed to bind {server} address {address}")]
-    Bind {
-        /// Which server: `gRPC` or `HTTP`.
-        server: &'static str,
-        /// The address that was asked for.
-        address: SocketAddr,
-        /// What the operating system said.
-        #[source]
-        source: std::io::Error,
-    },
-    /// A file descriptor set given to [`GrpcServices::descriptors`] is malformed.
-    #[error("failed to read the file descriptor sets for gRPC reflection")]
-    Descriptors(#[from] tonic_reflection::server::Error),
-}
-
-/// Why a process that nobody asked to stop has stopped; its message includes the causes.
-#[derive(Debug, thiserror::Error)]
-pub enum StopReason {
-    /// The service could not be started.
-    #[error("failed to start {service}: {cause:#}")]
-    Start {
-        /// Name of the service.
-        service: &'static str,
-        /// What failed.
-        cause: anyhow::Error,
-    },
-    /// A task ended that should have gone on.
-    #[error("task {task:?} ended")]
-    TaskEnded {
-        /// Name of the task, as given to [`Process::spawn`].
-        task: String,
-    },
-    /// A task failed.
-    #[error("task {task:?} failed: {cause:#}")]
-    TaskFailed {
-        /// Name of the task, as given to [`Process::spawn`].
-        task: String,
-        /// What failed.
-        cause: anyhow::Error,
-    },
 }
 
 impl Process {
     /// The service this process runs.
     pub fn service(&self) -> Service {
-        self.inner.service
+        self.0.service
     }
 
-    /// The address of the HTTP server, with the port it really has.
+    /// The address of the HTTP server, with its actual port.
     pub fn http_address(&self) -> SocketAddr {
-        self.inner.http_address
+        self.0.http_address
     }
 
     /// The readiness of the process.
     pub fn health(&self) -> &Health {
-        &self.inner.health
+        &self.0.health
     }
 
     /// The metrics of the process.
     pub fn metrics(&self) -> &Metrics {
-        &self.inner.metrics
+        &self.0.metrics
     }
 
     /// Cancelled when the process begins to stop.
     pub fn shutdown(&self) -> CancellationToken {
-        self.inner.stopping.clone()
+        self.0.stopping.clone()
     }
 
-    /// Spawns a loop that is meant to go on for the life of the process. If it ends earlier, well or badly, the process
-    /// stops with exit code 1 and names it. When the process stops, the loop goes on while calls drain, and is then
-    /// dropped at its next await; one that has something to finish belongs in [`Process::spawn_graceful`].
+    /// Spawns a loop that runs for the life of the process. If it ends earlier, well or badly, the process stops with exit
+    /// code 1 and names it. When the process stops, the loop goes on while calls drain, and is then dropped at its next
+    /// await; a task that has something to finish belongs in [`Process::spawn_graceful`].
     pub fn spawn(
         &self,
         name: impl Into<String>,
         future: impl Future<Output = anyhow::Result<()>> + Send + 'static,
     ) {
-        let drained = self.inner.drained.clone();
+        let drained = self.0.drained.clone();
         let until_drained = async move {
             tokio::select! {
                 outcome = future => outcome,
                 () = drained.cancelled() => Ok(()),
             }
         };
-        self.supervise(&self.inner.loops, name.into(), until_drained);
+        self.supervise(&self.0.loops, name.into(), until_drained);
     }
 
-    /// Like [`Process::spawn`], but the process waits for the task to finish, within the grace, after the token it is
-    /// given is cancelled.
+    /// Like [`Process::spawn`], but once the given token is cancelled, the process gives the task a bounded time to end.
     pub fn spawn_graceful<F>(
         &self,
         name: impl Into<String>,
@@ -155,17 +107,17 @@ impl Process {
     ) where
         F: Future<Output = anyhow::Result<()>> + Send + 'static,
     {
-        self.supervise(&self.inner.finishing, name.into(), task(self.shutdown()));
+        self.supervise(&self.0.graceful, name.into(), task(self.shutdown()));
     }
 
     /// Listens on `--grpc-address` and serves `services` together with health and reflection until the process stops.
-    /// Returns the address with the port it really has.
+    /// Returns the address with its actual port.
     ///
     /// # Errors
-    /// The address cannot be bound, or a descriptor set is malformed. Nothing has been spawned then.
-    pub async fn serve_grpc(&self, services: GrpcServices) -> Result<SocketAddr, ServeError> {
-        let server = services.prepare(&self.inner.metrics, self.inner.max_concurrent_calls)?;
-        let (listener, address) = bind("gRPC", self.inner.grpc_address).await?;
+    /// The address cannot be bound, or a descriptor set is malformed. No task is spawned then.
+    pub async fn serve_grpc(&self, services: GrpcServices) -> anyhow::Result<SocketAddr> {
+        let server = services.prepare(&self.0.metrics, self.0.max_concurrent_calls)?;
+        let (listener, address) = bind("gRPC", self.0.grpc_address).await?;
         info!(%address, "gRPC server listens");
         let health = self.health().clone();
         let connections = TcpIncoming::from(listener).with_nodelay(Some(true));
@@ -182,58 +134,46 @@ impl Process {
         name: String,
         future: impl Future<Output = anyhow::Result<()>> + Send + 'static,
     ) {
-        let stopping = self.inner.stopping.clone();
-        let ended = self.inner.ended.clone();
+        let (stopping, ended) = (self.0.stopping.clone(), self.0.ended.clone());
         let task = tokio::spawn(future);
         tracker.spawn(async move {
-            let outcome = task
-                .await
-                .unwrap_or_else(|error| match error.try_into_panic() {
-                    Ok(panic) => Err(anyhow!("panicked: {}", panic_message(&*panic))),
-                    Err(cancelled) => Err(cancelled.into()),
-                });
-            let reason = match outcome {
-                Ok(()) => StopReason::TaskEnded { task: name },
-                Err(cause) => StopReason::TaskFailed { task: name, cause },
+            let reason = match task.await.unwrap_or_else(|error| Err(error.into())) {
+                Ok(()) if stopping.is_cancelled() => return,
+                Ok(()) => anyhow!("task {name:?} ended"),
+                Err(cause) => cause.context(format!("task {name:?} failed")),
             };
-            if !stopping.is_cancelled() {
-                // Only the first to end is read, and nobody reads after that.
+            if stopping.is_cancelled() {
+                let error = format!("{reason:#}");
+                warn!(error, "a task failed while the process was stopping");
+            } else {
                 let _ = ended.send(reason);
-            } else if let StopReason::TaskFailed { task, cause } = reason {
-                warn!(
-                    task,
-                    error = format!("{cause:#}"),
-                    "task failed while the process was stopping"
-                );
             }
         });
     }
 }
 
 impl Supervisor {
-    /// Sets the process up and listens on its HTTP address, so that it is seen to live from its first moment.
+    /// Sets the process up and listens on its HTTP address, so that liveness probes succeed from the first moment.
     ///
     /// # Errors
     /// The HTTP address cannot be bound.
-    pub async fn bind(service: Service, args: &ProcessArgs) -> Result<Self, ServeError> {
+    pub async fn bind(service: Service, args: &ProcessArgs) -> anyhow::Result<Self> {
         let (listener, http_address) = bind("HTTP", args.http_address).await?;
         info!(address = %http_address, "HTTP server listens");
         let (ended_sender, ended) = mpsc::unbounded_channel();
-        let process = Process {
-            inner: Arc::new(Inner {
-                service,
-                grpc_address: args.grpc_address,
-                http_address,
-                max_concurrent_calls: args.max_concurrent_calls,
-                health: Health::new(),
-                metrics: Metrics::new(service),
-                stopping: CancellationToken::new(),
-                drained: CancellationToken::new(),
-                finishing: TaskTracker::new(),
-                loops: TaskTracker::new(),
-                ended: ended_sender,
-            }),
-        };
+        let process = Process(Arc::new(Inner {
+            service,
+            grpc_address: args.grpc_address,
+            http_address,
+            max_concurrent_calls: args.max_concurrent_calls,
+            health: Health::new(),
+            metrics: Metrics::new(service),
+            stopping: CancellationToken::new(),
+            drained: CancellationToken::new(),
+            graceful: TaskTracker::new(),
+            loops: TaskTracker::new(),
+            ended: ended_sender,
+        }));
         let started = process.health().condition("start-up");
         let (http_tasks, http_stop) = (TaskTracker::new(), CancellationToken::new());
         let serve = http::serve(
@@ -260,27 +200,22 @@ impl Supervisor {
     /// Starts the service with `start`, keeps it until `stop` completes or a task ends, then stops it in order.
     ///
     /// # Errors
-    /// `start` failed, or a task ended before `stop` completed. By then it was logged, and the process has stopped in
-    /// order as well.
+    /// `start` failed, or a task ended before `stop` completed. The error is logged already, and the process has stopped
+    /// in order as well.
     pub async fn run(
         mut self,
         stop: impl Future<Output = ()>,
         start: impl Future<Output = anyhow::Result<()>>,
-    ) -> Result<(), StopReason> {
+    ) -> anyhow::Result<()> {
+        let Service { name, version, .. } = self.process.service();
         let started = self.started.clone();
-        let service = self.process.service();
         let start = async {
-            match start.await {
-                Ok(()) => {
-                    started.set(true);
-                    info!(service = service.name, version = service.version, "started");
-                    std::future::pending().await
-                }
-                Err(cause) => StopReason::Start {
-                    service: service.name,
-                    cause,
-                },
+            if let Err(cause) = start.await {
+                return cause.context(format!("failed to start {name}"));
             }
+            started.set(true);
+            info!(service = name, version, "started");
+            std::future::pending().await
         };
         let outcome = tokio::select! {
             () = stop => Ok(()),
@@ -288,27 +223,20 @@ impl Supervisor {
             reason = start => Err(reason),
         };
         if let Err(reason) = &outcome {
-            error!(error = %reason, "{} cannot go on", service.name);
+            error!(error = format!("{reason:#}"), "{name} cannot go on");
         }
         self.stop().await;
         outcome
     }
 
     async fn stop(self) {
-        let Inner {
-            health,
-            stopping,
-            drained,
-            finishing,
-            loops,
-            ..
-        } = &*self.process.inner;
+        let inner = &*self.process.0;
         info!("stopping");
-        health.stop();
-        stopping.cancel();
-        wait(finishing, GRACE, "calls and finishing tasks").await;
-        drained.cancel();
-        wait(loops, LAST_GRACE, "loops").await;
+        inner.health.stop();
+        inner.stopping.cancel();
+        wait(&inner.graceful, GRACE, "calls and graceful tasks").await;
+        inner.drained.cancel();
+        wait(&inner.loops, LAST_GRACE, "loops").await;
         self.http_stop.cancel();
         wait(&self.http_tasks, LAST_GRACE, "HTTP connections").await;
         info!("stopped");
@@ -318,30 +246,14 @@ impl Supervisor {
 async fn wait(tasks: &TaskTracker, grace: Duration, what: &str) {
     tasks.close();
     if tokio::time::timeout(grace, tasks.wait()).await.is_err() {
-        warn!(
-            left = tasks.len(),
-            grace_seconds = grace.as_secs(),
-            "left {what} behind that did not end in time"
-        );
+        let (left, grace_seconds) = (tasks.len(), grace.as_secs());
+        warn!(left, grace_seconds, "{what} did not end in time");
     }
 }
 
-async fn bind(
-    server: &'static str,
-    address: SocketAddr,
-) -> Result<(TcpListener, SocketAddr), ServeError> {
-    let failed = |source| ServeError::Bind {
-        server,
-        address,
-        source,
-    };
-    let listener = TcpListener::bind(address).await.map_err(failed)?;
-    let bound = listener.local_addr().map_err(failed)?;
+async fn bind(server: &str, address: SocketAddr) -> anyhow::Result<(TcpListener, SocketAddr)> {
+    let failed = || format!("failed to bind {server} address {address}");
+    let listener = TcpListener::bind(address).await.with_context(failed)?;
+    let bound = listener.local_addr().with_context(failed)?;
     Ok((listener, bound))
-}
-
-fn panic_message(panic: &(dyn Any + Send)) -> &str {
-    let text = panic.downcast_ref::<&str>().copied();
-    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str))
-        .unwrap_or("without a message")
 }

@@ -7,17 +7,18 @@
 use std::collections::{HashMap, VecDeque};
 use std::future::Future;
 use std::hash::Hash;
+use std::panic::resume_unwind;
 use std::time::{Duration, Instant};
 
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 use futures::StreamExt;
-use futures::stream::FuturesUnordered;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use tokio::sync::mpsc;
+use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 use tokio_util::time::DelayQueue;
 use tokio_util::time::delay_queue;
@@ -168,25 +169,22 @@ impl<K> Queue<K> {
     }
 }
 
-impl<K: Clone + Eq + Hash> Worker<K> {
-    /// Works keys off until `shutdown`, then lets the work under way finish.
+impl<K: Clone + Eq + Hash + Send + 'static> Worker<K> {
+    /// Works keys off until `shutdown`, each in a task of its own, then lets the work under way finish. Dropping this ends
+    /// that work; its panics go on here.
     pub async fn run<F, Fut>(mut self, shutdown: CancellationToken, work: F)
     where
         F: Fn(K) -> Fut,
-        Fut: Future<Output = Outcome>,
+        Fut: Future<Output = Outcome> + Send + 'static,
     {
-        let mut schedule = Schedule::new(self.options);
-        let mut working = FuturesUnordered::new();
+        let mut schedule = Schedule::<K>::new(self.options);
+        let mut working = JoinSet::new();
         let (name, metrics) = (self.name, self.metrics);
-        let job = |key: K| {
-            let began = Instant::now();
-            let result = work(key.clone());
-            async move { (key, result.await, began) }
-        };
         loop {
             while working.len() < self.options.concurrency {
                 let Some(key) = schedule.next() else { break };
-                working.push(job(key));
+                let (began, result) = (Instant::now(), work(key.clone()));
+                working.spawn(async move { (key, result.await, began) });
             }
             metrics.hold(
                 name,
@@ -200,7 +198,8 @@ impl<K: Clone + Eq + Hash> Worker<K> {
                     Some(key) => schedule.pushed(key),
                     None => break,
                 },
-                Some((key, outcome, began)) = working.next() => {
+                Some(ended) = working.join_next() => {
+                    let (key, outcome, began) = finished(ended);
                     metrics.worked(name, outcome, began);
                     schedule.finished(key, outcome);
                 }
@@ -209,11 +208,17 @@ impl<K: Clone + Eq + Hash> Worker<K> {
                 }
             }
         }
-        while let Some((_, outcome, began)) = working.next().await {
+        while let Some(ended) = working.join_next().await {
+            let (_, outcome, began) = finished(ended);
             metrics.worked(name, outcome, began);
         }
         metrics.hold(name, 0, 0, 0);
     }
+}
+
+fn finished<T>(ended: Result<T, JoinError>) -> T {
+    // Nobody aborts a single task, so that it has either ended or panicked.
+    ended.unwrap_or_else(|error| resume_unwind(error.into_panic()))
 }
 
 /// Which keys are ready, being worked on, or waiting for a retry.

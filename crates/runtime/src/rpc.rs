@@ -1,6 +1,5 @@
-//! One RPC from its beginning to its status, on either side of the wire: its span, its line in the log, its place in the
-//! metrics. The layers of server and client both tell it how the call ended; one that is dropped before that counts as
-//! cancelled.
+//! One RPC from its beginning to its status, in a server or a client: its span, its line in the log, its metrics. An RPC
+//! that is dropped without a status counts as cancelled.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -23,20 +22,20 @@ use crate::metrics::Metrics;
 const BUCKETS: [f64; 13] = [
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 30.0,
 ];
-/// Stands for names that nobody here defined, so that callers cannot make up label values.
+/// Replaces names that no service here defines, so that callers cannot make up label values.
 const UNKNOWN: &str = "unknown";
 
-/// How RPCs are counted and timed on one side of the wire.
+/// The metrics of the RPCs that a process serves, or of those it makes.
 #[derive(Clone, Debug)]
 pub(crate) struct RpcMetrics {
     side: Side,
     handled: Family<HandledLabels, Counter>,
-    handling: Family<MethodLabels, Histogram, fn() -> Histogram>,
+    seconds: Family<MethodLabels, Histogram, fn() -> Histogram>,
 }
 
 #[derive(Clone, Debug)]
 enum Side {
-    /// With the names of the services that may become label values.
+    /// With the services whose names may become label values.
     Server(Arc<[String]>),
     Client,
 }
@@ -50,9 +49,9 @@ pub(crate) struct MethodLabels {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct HandledLabels {
-    grpc_service: String,
-    grpc_method: String,
-    grpc_code: &'static str,
+    #[prometheus(flatten)]
+    method: MethodLabels,
+    grpc_code: String,
 }
 
 /// One RPC that is under way.
@@ -65,7 +64,7 @@ pub(crate) struct Rpc {
     ended: bool,
 }
 
-/// The body of a response: passes everything on, and reads the call's status off its trailers.
+/// The body of a response: passes everything on, and reads the status of the RPC off its trailers.
 #[derive(Debug)]
 pub(crate) struct ObservedBody<B> {
     body: B,
@@ -73,16 +72,16 @@ pub(crate) struct ObservedBody<B> {
 }
 
 impl RpcMetrics {
-    /// For the calls that come in. `services` are the names that may become label values.
+    /// For the RPCs that the process serves. Only the names in `services` may become label values.
     pub(crate) fn server(metrics: &Metrics, services: Vec<&str>) -> Self {
         RpcMetrics {
             side: Side::Server(services.into_iter().map(str::to_owned).collect()),
             handled: metrics.register_protocol(
                 "grpc_server_handled",
-                "RPCs ended on this server, by their status",
+                "RPCs served, by status",
                 Family::default(),
             ),
-            handling: metrics.register_protocol(
+            seconds: metrics.register_protocol(
                 "grpc_server_handling_seconds",
                 "Seconds from the arrival of an RPC to its status",
                 Family::new_with_constructor(histogram),
@@ -90,18 +89,18 @@ impl RpcMetrics {
         }
     }
 
-    /// For the calls that go out.
+    /// For the RPCs that the process makes.
     pub(crate) fn client(metrics: &Metrics) -> Self {
         RpcMetrics {
             side: Side::Client,
             handled: metrics.register_protocol(
                 "grpc_client_handled",
-                "RPCs ended that this process made, by their status; one that was tried again counts once",
+                "RPCs made, by status; an RPC and its retries count once",
                 Family::default(),
             ),
-            handling: metrics.register_protocol(
+            seconds: metrics.register_protocol(
                 "grpc_client_handling_seconds",
-                "Seconds from the beginning of an RPC that this process made to its status, further tries included",
+                "Seconds from the beginning of an RPC made to its status, retries included",
                 Family::new_with_constructor(histogram),
             ),
         }
@@ -133,23 +132,20 @@ impl RpcMetrics {
         }
     }
 
-    /// The labels that a method really gets.
+    /// The labels of a method, without names that callers made up.
     fn labels(&self, method: &MethodLabels, code: Code) -> MethodLabels {
+        let mut labels = method.clone();
         let known = match &self.side {
             Side::Server(services) => services.contains(&method.grpc_service),
             Side::Client => true,
         };
-        let name = |name: &String, known| {
-            if known {
-                name.clone()
-            } else {
-                UNKNOWN.to_owned()
-            }
-        };
-        MethodLabels {
-            grpc_service: name(&method.grpc_service, known),
-            grpc_method: name(&method.grpc_method, known && code != Code::Unimplemented),
+        if !known {
+            labels.grpc_service = UNKNOWN.to_owned();
         }
+        if !known || code == Code::Unimplemented {
+            labels.grpc_method = UNKNOWN.to_owned();
+        }
+        labels
     }
 }
 
@@ -173,63 +169,54 @@ impl Rpc {
         self.span.clone()
     }
 
-    /// Says how the call ended. Only the first word counts.
+    /// Ends the call with `status`. Only the first end counts.
     pub(crate) fn end(&mut self, status: &Status) {
         if self.ended {
             return;
         }
         self.ended = true;
-        let elapsed = self.began.elapsed().as_secs_f64();
-
-        let method = self.metrics.labels(&self.method, status.code());
-        self.metrics
-            .handling
-            .get_or_create(&method)
-            .observe(elapsed);
-        let MethodLabels {
-            grpc_service,
-            grpc_method,
-        } = method;
+        let (metrics, seconds) = (&self.metrics, self.began.elapsed().as_secs_f64());
+        let method = metrics.labels(&self.method, status.code());
+        metrics.seconds.get_or_create(&method).observe(seconds);
         let labels = HandledLabels {
-            grpc_service,
-            grpc_method,
+            method,
             grpc_code: code_label(status.code()),
         };
-        self.metrics.handled.get_or_create(&labels).inc();
+        metrics.handled.get_or_create(&labels).inc();
 
         self.span
             .record("rpc.grpc.status_code", i32::from(status.code()));
-        if self.metrics.side.is_fault(status.code()) {
+        if metrics.side.is_fault(status.code()) {
             self.span.record("otel.status_code", "ERROR");
         }
-        let (code, seconds) = (labels.grpc_code, elapsed);
-        self.span
-            .in_scope(|| match (&self.metrics.side, status.code()) {
-                (Side::Server(_), Code::Ok) => debug!(code, seconds, "RPC ended"),
-                (Side::Server(_), _) => {
-                    info!(code, message = status.message(), seconds, "RPC ended")
-                }
-                // Whoever made the call knows what its failure means, and logs it.
-                (Side::Client, _) => {
-                    debug!(code, message = status.message(), seconds, "RPC returned")
-                }
-            });
+        let (code, message) = (labels.grpc_code, status.message());
+        let _entered = self.span.enter();
+        match (&metrics.side, status.code()) {
+            (Side::Server(_), Code::Ok) => debug!(code, seconds, "RPC ended"),
+            (Side::Server(_), _) => info!(code, message, seconds, "RPC ended"),
+            // The caller knows how serious a failure is, and logs it.
+            (Side::Client, _) => debug!(code, message, seconds, "RPC returned"),
+        }
     }
 
     /// Ends the call with the status in `trailers`.
-    pub(crate) fn end_with(&mut self, trailers: &HeaderMap) {
+    fn end_with(&mut self, trailers: &HeaderMap) {
         let status = Status::from_header_map(trailers);
         self.end(&status.unwrap_or_else(|| Status::unknown("the response had no status")));
     }
 
-    /// Ends the call where the headers of its response carry the status already; else it goes on with the body.
-    pub(crate) fn begun_with<B>(mut self, response: &http::Response<B>) -> Option<Self> {
+    /// Ends the call with the status in the headers of `response`, or else when its body ends.
+    pub(crate) fn observe<B>(
+        mut self,
+        response: http::Response<B>,
+        wrap: impl FnOnce(ObservedBody<B>) -> B,
+    ) -> http::Response<B> {
         match Status::from_header_map(response.headers()) {
             Some(status) => {
                 self.end(&status);
-                None
+                response
             }
-            None => Some(self),
+            None => response.map(|body| wrap(ObservedBody { body, rpc: self })),
         }
     }
 }
@@ -241,8 +228,8 @@ impl Drop for Rpc {
 }
 
 impl Side {
-    /// Whether a span that ends so is in error. What the caller did wrong is no error of a server, as OpenTelemetry's
-    /// semantic conventions for gRPC have it.
+    /// Whether a span with this status is in error. A caller's mistake is no error of the server (OpenTelemetry, semantic
+    /// conventions for gRPC).
     fn is_fault(&self, code: Code) -> bool {
         match self {
             Side::Server(_) => matches!(
@@ -256,13 +243,6 @@ impl Side {
             ),
             Side::Client => code != Code::Ok,
         }
-    }
-}
-
-impl<B> ObservedBody<B> {
-    /// Ends `rpc` when `body` ends.
-    pub(crate) fn new(body: B, rpc: Rpc) -> Self {
-        ObservedBody { body, rpc }
     }
 }
 
@@ -306,25 +286,11 @@ fn histogram() -> Histogram {
     Histogram::new(BUCKETS)
 }
 
-/// The names of status codes that existing dashboards know, those of the Go implementation.
-fn code_label(code: Code) -> &'static str {
+/// The name of a status code as in the Go implementation, whose names existing dashboards use.
+fn code_label(code: Code) -> String {
     match code {
-        Code::Ok => "OK",
-        Code::Cancelled => "Canceled",
-        Code::Unknown => "Unknown",
-        Code::InvalidArgument => "InvalidArgument",
-        Code::DeadlineExceeded => "DeadlineExceeded",
-        Code::NotFound => "NotFound",
-        Code::AlreadyExists => "AlreadyExists",
-        Code::PermissionDenied => "PermissionDenied",
-        Code::ResourceExhausted => "ResourceExhausted",
-        Code::FailedPrecondition => "FailedPrecondition",
-        Code::Aborted => "Aborted",
-        Code::OutOfRange => "OutOfRange",
-        Code::Unimplemented => "Unimplemented",
-        Code::Internal => "Internal",
-        Code::Unavailable => "Unavailable",
-        Code::DataLoss => "DataLoss",
-        Code::Unauthenticated => "Unauthenticated",
+        Code::Ok => "OK".to_owned(),
+        Code::Cancelled => "Canceled".to_owned(),
+        other => format!("{other:?}"),
     }
 }

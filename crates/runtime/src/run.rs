@@ -1,43 +1,39 @@
 //! From the command line to the exit code: parse, log, start, wait for a signal, stop. Exit code 0 is a clean stop, 1 a
 //! failure at run time or a second signal, 2 a usage error.
 
-use std::ffi::OsString;
 use std::process::ExitCode;
 
 use anyhow::Context;
+use clap::error::ErrorKind;
 use clap::{Args, FromArgMatches};
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info};
 
-use crate::{Process, ProcessArgs, Service, StopReason, Supervisor, args, telemetry};
+use crate::{Process, ProcessArgs, Service, Supervisor, args, telemetry};
 
 /// Runs `service` with the command line of this process until SIGTERM, SIGINT or a failure, and returns its exit code.
 ///
-/// `start` builds the service: it may wait (a signal is heeded meanwhile), and returns once everything is spawned and
-/// served. The process is not ready before it has returned.
+/// `start` builds the service. It may wait (a signal interrupts it), and returns once it has spawned and served
+/// everything. The process becomes ready after that.
 pub fn run<A, F>(service: Service, start: F) -> ExitCode
 where
     A: Args,
     F: AsyncFnOnce(A, Process) -> anyhow::Result<()>,
 {
-    let (own, process) = match parse::<A>(service, std::env::args_os()) {
+    let (own, process) = match parse::<A>(service) {
         Ok(parsed) => parsed,
         Err(usage) => {
-            // Nothing is left to tell it to if the terminal is gone.
+            // A print fails only where the terminal is gone.
             let _ = usage.print();
-            return if usage.use_stderr() {
-                ExitCode::from(2)
-            } else {
-                ExitCode::SUCCESS
-            };
+            return ExitCode::from(if usage.use_stderr() { 2 } else { 0 });
         }
     };
-    // No log to write it to, so that it reads as a usage error does.
+    // There is no log yet, so clap prints the error as it prints usage errors.
     let failed = |what: &str, error: anyhow::Error| {
         let message = format!("failed to {what}: {error:#}\n");
-        let _ = clap::Error::raw(clap::error::ErrorKind::Io, message).print();
+        let _ = clap::Error::raw(ErrorKind::Io, message).print();
         ExitCode::FAILURE
     };
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -48,51 +44,49 @@ where
         Ok(runtime) => runtime,
         Err(error) => return failed("start the tokio runtime", error.into()),
     };
-    let telemetry = {
-        let _inside = runtime.enter();
-        match telemetry::init(service, &process) {
-            Ok(telemetry) => telemetry,
-            Err(error) => return failed("set up logging", error),
-        }
+    let inside = runtime.enter();
+    let telemetry = match telemetry::init(service, &process) {
+        Ok(telemetry) => telemetry,
+        Err(error) => return failed("set up logging", error),
     };
+    drop(inside);
     let ended = run_to_end(service, &process, own, start, &runtime);
     if ended.is_ok() {
         telemetry.end();
     }
-    // Whatever did not end in its grace does not get to hold the process up.
+    // Tasks that outlived their grace must not hold the process up.
     runtime.shutdown_background();
     match ended {
         Ok(Ok(())) => ExitCode::SUCCESS,
-        // Logged when it happened.
+        // The supervisor has logged it.
         Ok(Err(_)) => ExitCode::FAILURE,
         Err(error) => {
-            error!(
-                error = format!("{error:#}"),
-                "{} cannot go on", service.name
-            );
+            let error = format!("{error:#}");
+            error!(error, "{} cannot go on", service.name);
             ExitCode::FAILURE
         }
     }
 }
 
-fn parse<A: Args>(
-    service: Service,
-    command_line: impl Iterator<Item = OsString>,
-) -> Result<(A, ProcessArgs), clap::Error> {
-    let matches = args::command::<A>(service).try_get_matches_from(command_line)?;
+fn parse<A: Args>(service: Service) -> Result<(A, ProcessArgs), clap::Error> {
+    let matches = args::command::<A>(service).try_get_matches()?;
     Ok((
         A::from_arg_matches(&matches)?,
         ProcessArgs::from_arg_matches(&matches)?,
     ))
 }
 
+/// Runs the service until it has stopped in order, and returns how that ended.
+///
+/// # Errors
+/// The process could not be set up, or a second signal cut its stop short.
 fn run_to_end<A, F>(
     service: Service,
     args: &ProcessArgs,
     own: A,
     start: F,
     runtime: &Runtime,
-) -> anyhow::Result<Result<(), StopReason>>
+) -> anyhow::Result<anyhow::Result<()>>
 where
     F: AsyncFnOnce(A, Process) -> anyhow::Result<()>,
 {
@@ -101,14 +95,14 @@ where
         let supervisor = Supervisor::bind(service, args).await?;
         let process = supervisor.process();
         let stop = CancellationToken::new();
-        let stop_at_once = async {
+        let second_signal = async {
             info!(signal = signals.next().await, "received a signal");
             stop.cancel();
             signals.next().await
         };
         tokio::select! {
             outcome = supervisor.run(stop.cancelled(), start(own, process)) => Ok(outcome),
-            signal = stop_at_once => Err(anyhow::anyhow!("a second signal ({signal}) cut the orderly stop short")),
+            signal = second_signal => Err(anyhow::anyhow!("a second signal ({signal}) cut the orderly stop short")),
         }
     })
 }

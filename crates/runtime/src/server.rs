@@ -1,6 +1,6 @@
 //! The gRPC server of a service: its own services, standard health for each of them and for "", and reflection v1 and
-//! v1alpha over exactly what is served. What every call needs beside its handler is in the layers around them, one file
-//! each: deadline, load shedding, span, log and metrics, and the end of streams when the server stops.
+//! v1alpha over the same services. Cross-cutting work is in the layers around them, one file each: deadline, load
+//! shedding, observation (span, log, metrics), and draining.
 
 mod deadline;
 mod drain;
@@ -10,6 +10,7 @@ mod shed;
 use std::convert::Infallible;
 use std::time::Duration;
 
+use anyhow::Context as _;
 use axum::Router;
 use axum::middleware::{from_fn, from_fn_with_state};
 use axum::response::IntoResponse;
@@ -26,35 +27,33 @@ use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 use tower::Service as TowerService;
 
+use crate::Health;
 use crate::metrics::Metrics;
 use crate::rpc::RpcMetrics;
-use crate::{Health, ServeError};
 
 pub use deadline::Deadline;
-pub(crate) use deadline::GRPC_TIMEOUT;
 use shed::Limit;
 
-/// The largest message that a service takes, in bytes: `.max_decoding_message_size(MAX_MESSAGE_BYTES)` on its server. A
-/// larger one is answered with `OUT_OF_RANGE`. More than twice the largest object etcd stores.
+/// The largest message that a service accepts, in bytes: `.max_decoding_message_size(MAX_MESSAGE_BYTES)` on its server. The
+/// server answers a larger one with `OUT_OF_RANGE`. More than twice the largest object that etcd stores.
 pub const MAX_MESSAGE_BYTES: usize = 4 * 1024 * 1024;
 
-/// How long a connection is used before the client is asked to open a new one, so that clients that never reconnect
-/// find new replicas behind a Service. Calls in flight are not cut, streams included: whoever watches stays connected.
+/// The server asks a client to reconnect after this time, so that long-lived clients find new replicas behind a Service.
+/// Calls in flight go on, streams included.
 const MAX_CONNECTION_AGE: Duration = Duration::from_secs(300);
-/// HTTP/2 pings, so that dead peers are noticed.
+/// HTTP/2 pings, which detect dead peers.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(30);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 
 const HEALTH: &str = "grpc.health.v1.Health";
-/// The name whose health says only that the process answers: what a liveness probe asks for, since a service that waits
-/// for another one must not be restarted for it.
+/// A name for liveness probes, always healthy: the kubelet must not restart a service because it waits for another one.
 const LIVENESS: &str = "liveness";
 const REFLECTION: [&str; 2] = [
     "grpc.reflection.v1.ServerReflection",
     "grpc.reflection.v1alpha.ServerReflection",
 ];
 
-/// What a service serves over gRPC, besides the health and reflection that every service has.
+/// The gRPC services of a process, besides the health and reflection that every process has.
 #[derive(Debug, Default)]
 pub struct GrpcServices {
     routes: RoutesBuilder,
@@ -62,7 +61,7 @@ pub struct GrpcServices {
     descriptors: Vec<&'static [u8]>,
 }
 
-/// A server that lacks only its listener.
+/// A server without its listener.
 pub(crate) struct PreparedServer {
     routes: Routes,
     names: Vec<&'static str>,
@@ -71,7 +70,7 @@ pub(crate) struct PreparedServer {
 }
 
 impl GrpcServices {
-    /// Nothing but health and reflection.
+    /// Only health and reflection.
     pub fn new() -> Self {
         GrpcServices::default()
     }
@@ -94,54 +93,46 @@ impl GrpcServices {
         self
     }
 
-    /// Adds an encoded `FileDescriptorSet` for reflection. It may describe more than is served: only the services
-    /// that were added are listed.
+    /// Adds an encoded `FileDescriptorSet` for reflection, which lists only the services that were added.
     #[must_use]
     pub fn descriptors(mut self, encoded: &'static [u8]) -> Self {
         self.descriptors.push(encoded);
         self
     }
 
-    /// Adds health, reflection and the layers. At most `max_concurrent_calls` are worked on at once.
+    /// Adds health, reflection and the layers, which limit the calls in progress to `max_concurrent_calls`.
     pub(crate) fn prepare(
         self,
         metrics: &Metrics,
         max_concurrent_calls: usize,
-    ) -> Result<PreparedServer, ServeError> {
+    ) -> anyhow::Result<PreparedServer> {
         let GrpcServices {
             mut routes,
             names,
             descriptors,
         } = self;
 
-        let listed: Vec<&str> = names
-            .iter()
-            .copied()
-            .chain([HEALTH])
-            .chain(REFLECTION)
-            .collect();
+        let listed = [&names[..], &[HEALTH], &REFLECTION].concat();
         let builtin = [
             tonic_health::pb::FILE_DESCRIPTOR_SET,
             tonic_reflection::pb::v1::FILE_DESCRIPTOR_SET,
             tonic_reflection::pb::v1alpha::FILE_DESCRIPTOR_SET,
-            // So that tools can show the details of an error.
+            // Lets tools show the details of an error.
             tonic_types::pb::FILE_DESCRIPTOR_SET,
         ];
         let reflection = || {
-            let builder = listed.iter().fold(
-                tonic_reflection::server::Builder::configure(),
-                |builder, name| builder.with_service_name(*name),
-            );
-            descriptors
-                .iter()
-                .copied()
-                .chain(builtin)
-                .fold(builder, |builder, encoded| {
-                    builder.register_encoded_file_descriptor_set(encoded)
-                })
+            let mut builder = tonic_reflection::server::Builder::configure();
+            for name in &listed {
+                builder = builder.with_service_name(*name);
+            }
+            for encoded in descriptors.iter().copied().chain(builtin) {
+                builder = builder.register_encoded_file_descriptor_set(encoded);
+            }
+            builder
         };
-        routes.add_service(reflection().build_v1()?);
-        routes.add_service(reflection().build_v1alpha()?);
+        let failed = "failed to read the file descriptor sets for gRPC reflection";
+        routes.add_service(reflection().build_v1().context(failed)?);
+        routes.add_service(reflection().build_v1alpha().context(failed)?);
 
         let (reporter, health) = tonic_health::server::health_reporter();
         routes.add_service(health);
@@ -162,7 +153,7 @@ impl GrpcServices {
     }
 }
 
-/// The layers, the outermost last: whatever ends a call is seen by the one that counts.
+/// Adds the layers, the outermost last: the one that counts sees each end of a call.
 fn layered(
     router: Router,
     metrics: RpcMetrics,
@@ -177,8 +168,8 @@ fn layered(
 }
 
 impl PreparedServer {
-    /// Serves `connections` until `shutdown` is cancelled: says NOT_SERVING first, then stops listening, ends streams,
-    /// and returns once every connection is closed.
+    /// Serves `connections` until `shutdown` is cancelled. Then it publishes NOT_SERVING, stops listening, ends streams, and
+    /// returns once every connection is closed.
     pub(crate) async fn serve<C>(
         self,
         connections: impl Stream<Item = std::io::Result<C>>,

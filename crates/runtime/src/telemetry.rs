@@ -1,12 +1,12 @@
-//! What leaves the process besides its answers: logs to standard error, as JSON for collectors or as text for people, and,
-//! where the standard `OTEL_*` variables ask for it, spans by OTLP over gRPC. One subscriber is installed for the life of
-//! the process; further layers belong here.
+//! Logs to standard error, as JSON for collectors or as text for people, and spans by OTLP over gRPC where the standard
+//! `OTEL_*` variables ask for them. One subscriber is installed for the life of the process.
 //!
-//! Telemetry never stops a service: what cannot be exported is left out, and a warning says so.
+//! Telemetry never stops a service: where spans cannot be exported, a warning says so.
 
 use std::io::IsTerminal;
 use std::time::Duration;
 
+use opentelemetry::KeyValue;
 use opentelemetry::trace::TracerProvider as _;
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::SdkTracerProvider;
@@ -18,30 +18,29 @@ use tracing_subscriber::{EnvFilter, Layer};
 
 use crate::{LogFormat, ProcessArgs, Service};
 
-/// How long the last spans may take to leave when the process ends.
-const FLUSH_PATIENCE: Duration = Duration::from_secs(3);
+/// How long the export of the last spans may take when the process ends.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// What was installed and must be ended.
+/// The installed telemetry.
 #[derive(Debug)]
 pub(crate) struct Telemetry {
     spans: Option<SdkTracerProvider>,
 }
 
-/// What the `OTEL_*` variables ask for.
+/// The export that the `OTEL_*` variables ask for.
 #[derive(Debug, PartialEq, Eq)]
 enum Export {
-    /// Nothing, as nothing was said or nothing is wanted.
     Off,
-    /// Spans, to the endpoint that the exporter reads from the variables itself.
+    /// Of spans. The exporter reads the endpoint from the variables itself.
     Spans,
-    /// Something that cannot be done, for this reason.
-    Impossible(String),
+    /// One that is not supported, for this reason.
+    Unsupported(String),
 }
 
-/// Installs the process-wide subscriber. Called inside a tokio runtime, which the export of spans runs on.
+/// Installs the subscriber of the process. The current tokio runtime exports the spans.
 ///
 /// # Errors
-/// The filter does not parse, or a subscriber is installed already.
+/// The filter does not parse, or the process has a subscriber.
 pub(crate) fn init(service: Service, args: &ProcessArgs) -> anyhow::Result<Telemetry> {
     let filter = EnvFilter::try_new(&args.log_level)?;
     let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
@@ -58,16 +57,16 @@ pub(crate) fn init(service: Service, args: &ProcessArgs) -> anyhow::Result<Telem
     };
 
     let variable = |name: &str| std::env::var(name).ok();
-    let (provider, trouble) = match Export::of(variable) {
-        Export::Off => (None, None),
-        Export::Spans => match provider(service, variable) {
-            Ok(provider) => (Some(provider), None),
-            Err(error) => (None, Some(error.to_string())),
-        },
-        Export::Impossible(reason) => (None, Some(reason)),
+    let provider = match Export::of(variable) {
+        Export::Off => Ok(None),
+        Export::Spans => provider(service, variable)
+            .map(Some)
+            .map_err(|error| error.to_string()),
+        Export::Unsupported(reason) => Err(reason),
     };
-    // What is logged does not depend on what is traced, nor the other way round.
-    let spans = provider.as_ref().map(|provider| {
+    // The level of the log does not apply to spans.
+    let spans = provider.as_ref().ok().and_then(Option::as_ref);
+    let spans = spans.map(|provider| {
         tracing_opentelemetry::layer()
             .with_tracer(provider.tracer(service.name))
             .with_filter(LevelFilter::INFO)
@@ -76,26 +75,28 @@ pub(crate) fn init(service: Service, args: &ProcessArgs) -> anyhow::Result<Telem
         .with(lines.with_filter(filter))
         .with(spans)
         .try_init()?;
-    if let Some(reason) = trouble {
-        warn!(reason, "spans are not exported");
-    } else if provider.is_some() {
-        info!("spans are exported by OTLP");
+    match &provider {
+        Err(reason) => warn!(reason, "spans are not exported"),
+        Ok(Some(_)) => info!("spans are exported by OTLP"),
+        Ok(None) => {}
     }
-    Ok(Telemetry { spans: provider })
+    Ok(Telemetry {
+        spans: provider.unwrap_or_default(),
+    })
 }
 
 impl Telemetry {
-    /// Sends what is left, within a bounded time. The runtime must still be there.
+    /// Exports the last spans, within a bounded time. The runtime must still exist.
     pub(crate) fn end(self) {
         let Some(provider) = self.spans else { return };
-        if let Err(error) = provider.shutdown_with_timeout(FLUSH_PATIENCE) {
+        if let Err(error) = provider.shutdown_with_timeout(FLUSH_TIMEOUT) {
             warn!(%error, "failed to export the last spans");
         }
     }
 }
 
 impl Export {
-    /// As OpenTelemetry defines the variables, but off unless an exporter or an endpoint is named.
+    /// Reads the variables as OpenTelemetry defines them, except that the default is off unless an endpoint is set.
     fn of(variable: impl Fn(&str) -> Option<String>) -> Self {
         let given = |name: &str| variable(name).filter(|value| !value.is_empty());
         if given("OTEL_SDK_DISABLED").is_some_and(|value| value.eq_ignore_ascii_case("true")) {
@@ -105,20 +106,18 @@ impl Export {
             .or_else(|| given("OTEL_EXPORTER_OTLP_ENDPOINT"));
         match given("OTEL_TRACES_EXPORTER").as_deref() {
             Some("none") => return Export::Off,
-            Some("otlp") => {}
-            Some(other) => {
-                return Export::Impossible(format!(
-                    "OTEL_TRACES_EXPORTER is {other:?}; allowed: otlp, none"
-                ));
-            }
             None if endpoint.is_none() => return Export::Off,
-            None => {}
+            Some("otlp") | None => {}
+            Some(other) => {
+                let reason = format!("OTEL_TRACES_EXPORTER is {other:?}; allowed: otlp, none");
+                return Export::Unsupported(reason);
+            }
         }
         let protocol = given("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL")
             .or_else(|| given("OTEL_EXPORTER_OTLP_PROTOCOL"));
         match protocol.as_deref() {
             None | Some("grpc") => Export::Spans,
-            Some(other) => Export::Impossible(format!(
+            Some(other) => Export::Unsupported(format!(
                 "OTEL_EXPORTER_OTLP_PROTOCOL is {other:?}; allowed: grpc"
             )),
         }
@@ -132,10 +131,8 @@ fn provider(
     let exporter = opentelemetry_otlp::SpanExporter::builder()
         .with_tonic()
         .build()?;
-    let mut resource = Resource::builder().with_attribute(opentelemetry::KeyValue::new(
-        "service.version",
-        service.version,
-    ));
+    let version = KeyValue::new("service.version", service.version);
+    let mut resource = Resource::builder().with_attribute(version);
     let named = variable("OTEL_SERVICE_NAME").is_some_and(|name| !name.is_empty())
         || variable("OTEL_RESOURCE_ATTRIBUTES").is_some_and(|all| all.contains("service.name="));
     if !named {
@@ -181,13 +178,13 @@ mod tests {
         );
         check(
             &[ENDPOINT, ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")],
-            Export::Impossible(
+            Export::Unsupported(
                 "OTEL_EXPORTER_OTLP_PROTOCOL is \"http/protobuf\"; allowed: grpc".to_owned(),
             ),
         );
         check(
             &[("OTEL_TRACES_EXPORTER", "zipkin")],
-            Export::Impossible(
+            Export::Unsupported(
                 "OTEL_TRACES_EXPORTER is \"zipkin\"; allowed: otlp, none".to_owned(),
             ),
         );

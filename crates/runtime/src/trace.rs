@@ -1,8 +1,6 @@
-//! Traces: which span belongs to which, across processes and across the time between a run's admission and its reports.
-//! What is said on the wire is W3C Trace Context, the header `traceparent`.
-//!
-//! Nothing here decides whether spans are exported: see `telemetry`. Where they are not, spans have no context, nothing is
-//! injected, and what comes in is ignored.
+//! Trace context across processes, and across the time between a run's admission and its reports. The wire format is
+//! W3C Trace Context, the header `traceparent`. Without an exporter (see `telemetry`), spans have no context: nothing is
+//! injected, and incoming context is ignored.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use opentelemetry::Context;
@@ -14,19 +12,18 @@ use tracing_opentelemetry::OpenTelemetrySpanExt as _;
 
 const TRACEPARENT: &str = "traceparent";
 
-/// What others need to join the trace of `span`, as a `traceparent`; `None` where nobody records it.
+/// The context of `span` as a `traceparent`, for others to join; `None` if the span is not recorded.
 pub fn traceparent(span: &Span) -> Option<String> {
-    let context = span.context();
-    if !context.span().span_context().is_sampled() {
+    if !span.context().span().span_context().is_sampled() {
         return None;
     }
     let mut headers = HeaderMap::new();
-    TraceContextPropagator::new().inject_context(&context, &mut Headers(&mut headers));
+    inject(span, &mut headers);
     let value = headers.get(TRACEPARENT)?.to_str().ok()?;
     Some(value.to_owned())
 }
 
-/// Makes `span` part of the trace that `traceparent` names, before it is first entered. One that is malformed is ignored.
+/// Makes `span` part of the trace that `traceparent` names, before it is first entered. A malformed one is ignored.
 pub fn join(span: &Span, traceparent: &str) {
     if let Ok(value) = HeaderValue::from_str(traceparent) {
         join_caller(
@@ -36,18 +33,18 @@ pub fn join(span: &Span, traceparent: &str) {
     }
 }
 
-/// Makes `span` part of the trace of whoever sent these headers.
+/// Makes `span` part of the trace in the caller's `headers`.
 pub fn join_caller(span: &Span, headers: &HeaderMap) {
     let context =
         TraceContextPropagator::new().extract_with_context(&Context::new(), &Received(headers));
     if context.span().span_context().is_valid() {
-        // It fails where spans are not exported at all.
+        // This fails only where spans are not exported.
         let _ = span.set_parent(context);
     }
 }
 
-/// Tells whoever receives these headers which trace they are part of.
-pub(crate) fn tell(span: &Span, headers: &mut HeaderMap) {
+/// Adds the context of `span` to the `headers` of a request.
+pub(crate) fn inject(span: &Span, headers: &mut HeaderMap) {
     TraceContextPropagator::new().inject_context(&span.context(), &mut Headers(headers));
 }
 
@@ -100,7 +97,7 @@ mod tests {
             assert_ne!(passed_on[36..], GIVEN[36..], "another span");
 
             let mut headers = HeaderMap::new();
-            tell(&span, &mut headers);
+            inject(&span, &mut headers);
             assert_eq!(headers[TRACEPARENT], passed_on);
             let callee = info_span!("callee");
             join_caller(&callee, &headers);
@@ -123,11 +120,11 @@ mod tests {
     }
 
     #[test]
-    fn without_an_exporter_nothing_is_said() {
+    fn without_an_exporter_nothing_is_injected() {
         let span = info_span!("untraced");
         join(&span, GIVEN);
         let mut headers = HeaderMap::new();
-        tell(&span, &mut headers);
+        inject(&span, &mut headers);
         assert_eq!((traceparent(&span), headers.len()), (None, 0));
     }
 }

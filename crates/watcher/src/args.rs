@@ -6,7 +6,7 @@ use coscheduler_runtime::lease::LeaseArgs;
 /// The watcher's own flags.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
-    /// Where the affinity-planner is, as http://HOST:PORT
+    /// Address of the affinity-planner, as http://HOST:PORT
     #[arg(
         long,
         env = "AFFINITY_PLANNER_ADDRESS",

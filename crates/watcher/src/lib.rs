@@ -1,8 +1,8 @@
-//! The watcher: reports every change of every PipelineRun to the affinity-planner, at least once, one run's changes in
-//! order. It decides nothing and knows nothing about what comes of a report.
+//! The watcher reports every change of every PipelineRun to the affinity-planner: at least once, one run's changes in
+//! order. It decides nothing, and does not know what the planner does with a report.
 //!
-//! Of several replicas, the holder of Lease `watcher` reports; the others keep their cache. Runs that are not done are
-//! reported again twice a minute, so that whatever was done behind our back is put right.
+//! Of several replicas, the holder of Lease `watcher` reports; the others keep their caches. The holder also reports each
+//! unfinished run twice a minute, so that foreign changes of its placeholder are mended.
 
 mod args;
 mod follow;
@@ -12,11 +12,11 @@ use anyhow::Context as _;
 use coscheduler_proto::planner::planner_service_client::PlannerServiceClient;
 use coscheduler_runtime::queue::{self, Options};
 use coscheduler_runtime::{GrpcServices, Process, Service, client};
-use kube::runtime::reflector;
 
 pub use args::Args;
+use follow::Runs;
 
-/// Who this service is.
+/// The name, version and default addresses of this service.
 pub const SERVICE: Service = Service {
     name: "watcher",
     version: env!("CARGO_PKG_VERSION"),
@@ -28,8 +28,7 @@ pub const SERVICE: Service = Service {
 /// Starts following PipelineRuns and reporting.
 ///
 /// # Errors
-///
-/// Where no Kubernetes client can be made, the planner's address is no address, or the gRPC address cannot be bound.
+/// No Kubernetes client can be made, the planner's address is malformed, or the gRPC address cannot be bound.
 pub async fn start(args: Args, process: Process) -> anyhow::Result<()> {
     let Args {
         affinity_planner_address,
@@ -40,25 +39,24 @@ pub async fn start(args: Args, process: Process) -> anyhow::Result<()> {
     let leadership = lease.campaign(&process, kubernetes.clone(), SERVICE.name)?;
     let planner = PlannerServiceClient::new(client::channel(&affinity_planner_address, &process)?);
     let (queue, worker) = queue::queue("report", Options::default(), process.metrics());
-    let (store, writer) = reflector::store();
-
+    let runs = Runs::default();
     let synced = process.health().condition("PipelineRun cache");
     process.spawn(
         "watch PipelineRuns",
         follow::follow(
             kubernetes,
-            writer,
+            runs.clone(),
             queue.clone(),
             leadership.clone(),
             synced,
         ),
     );
     process.spawn_graceful("report", |shutdown| async move {
-        let report = |run| report::report(&store, &planner, run);
+        let report = |run| report::report(runs.clone(), planner.clone(), run);
         let lead = async {
             tokio::select! {
                 () = worker.run(shutdown, report) => {}
-                () = follow::repeat(&store, &queue) => {}
+                () = follow::repeat(&runs, &queue) => {}
             }
         };
         leadership.lead(lead).await?;

@@ -18,13 +18,6 @@ fn node(taints: &[Taint]) -> Node {
     }
 }
 
-fn placeholder(tolerations: &[Toleration]) -> BoundPod {
-    BoundPod {
-        role: Role::Placeholder,
-        tolerations: tolerations.to_vec(),
-    }
-}
-
 /// What Kubernetes adds to every pod (admission plugin `DefaultTolerationSeconds`).
 fn defaults() -> Vec<Toleration> {
     [
@@ -43,7 +36,7 @@ fn defaults() -> Vec<Toleration> {
 
 #[track_caller]
 fn check(node: Option<&Node>, expect: Option<(&str, bool)>) {
-    let eviction = evict(&placeholder(&defaults()), node);
+    let eviction = evict(Role::Placeholder, &defaults(), node);
     let said = eviction.map(|eviction| (eviction.cause.to_string(), eviction.at_once));
     let expect = expect.map(|(cause, at_once)| (cause.to_owned(), at_once));
     assert_eq!(said, expect);
@@ -80,14 +73,10 @@ fn n1_a_placeholder_leaves_a_node_that_turns_pods_away() {
 #[test]
 fn n1_a_pod_that_has_started_is_left_to_finish_and_one_that_never_has_is_dropped() {
     let bad = node(&[taint("spot", "", "NoExecute")]);
-    let of = |role| BoundPod {
-        role,
-        tolerations: Vec::new(),
-    };
-    assert_eq!(evict(&of(Role::Started), Some(&bad)), None);
-    assert_eq!(evict(&of(Role::Started), None), None);
-    assert!(evict(&of(Role::NeverStarted), Some(&bad)).unwrap().at_once);
-    assert_eq!(evict(&of(Role::NeverStarted), Some(&node(&[]))), None);
+    assert_eq!(evict(Role::Started, &[], Some(&bad)), None);
+    assert_eq!(evict(Role::Started, &[], None), None);
+    assert!(evict(Role::NeverStarted, &[], Some(&bad)).unwrap().at_once);
+    assert_eq!(evict(Role::NeverStarted, &[], Some(&node(&[]))), None);
 }
 
 #[test]
@@ -132,8 +121,8 @@ proptest! {
     ) {
         let everything = Toleration { exists: true, ..Toleration::default() };
         let node = Node { unschedulable, ..node(&taints) };
-        prop_assert_eq!(evict(&placeholder(std::slice::from_ref(&everything)), Some(&node)), None);
-        prop_assert!(evict(&placeholder(&[everything]), None).is_some());
+        prop_assert_eq!(evict(Role::Placeholder, std::slice::from_ref(&everything), Some(&node)), None);
+        prop_assert!(evict(Role::Placeholder, &[everything], None).is_some());
     }
 
     /// Held against the rule in the words of the requirement.

@@ -6,7 +6,7 @@ use crate::annotations::GROUP;
 use crate::config::Configuration;
 use crate::mode::Mode;
 use crate::pipeline_run::RunState;
-use crate::plan::ReasonCode;
+use crate::plan::{ReasonCode, plan};
 use crate::volumes::{NodeRequirement, NodeTerm, Operator, SeenVolume};
 use serde_json::{Value, json};
 
@@ -59,7 +59,7 @@ fn in_zone(name: &str, zone: &str, single_pod: bool) -> SeenClaim {
 }
 
 fn told(run: &PipelineRun, claims: &[SeenClaim]) -> Notices {
-    notices(run, |name| {
+    notices(&plan(run), |name| {
         claims.iter().find(|claim| claim.name == name).cloned()
     })
 }

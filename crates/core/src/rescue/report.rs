@@ -28,7 +28,7 @@ pub(super) fn report(contention: &Contention<'_>) -> Decision {
 /// No node takes the pod, even if it is empty.
 fn no_node(contention: &Contention<'_>) -> Option<Reason> {
     let alone = |room: &Room| contention.pod.needs.counted_obstacle(&room.emptied());
-    let obstacles = every_node(contention.rooms, alone)?;
+    let obstacles = every_node(contention.rooms.values().map(AsRef::as_ref), alone)?;
     Some(reasons::pod_fits_no_node(&pod(contention), &obstacles))
 }
 
@@ -38,11 +38,12 @@ fn not_together(contention: &Contention<'_>) -> Option<Reason> {
         let obstacle = contention.pod.needs.counted_obstacle(&room.emptied());
         obstacle.is_none()
     };
-    let large: Vec<_> = contention.rooms.iter().filter(alone).cloned().collect();
+    let rooms = contention.rooms.values().map(AsRef::as_ref);
+    let large: Vec<&Room> = rooms.filter(alone).collect();
     let together = |room: &Room| counted(contention, &room.emptied());
-    let obstacles = every_node(&large, together)?;
+    let obstacles = every_node(large.iter().copied(), together)?;
     let by_claims = |room: &Room| matches!(together(room), Some(Obstacle::OutOfReach(_)));
-    let reason = if large.iter().any(by_claims) {
+    let reason = if large.into_iter().any(by_claims) {
         reasons::claims_tie_to_other_nodes
     } else {
         reasons::pod_fits_no_node_beside
@@ -62,7 +63,7 @@ fn exhausted(contention: &Contention<'_>) -> Option<Reason> {
 /// By what is counted there is room, here or elsewhere.
 fn refused(contention: &Contention<'_>) -> Option<Reason> {
     let placeholder = contention.placeholder;
-    let mut rooms = contention.rooms.iter();
+    let mut rooms = contention.rooms.values();
     let refused = rooms.any(|room| {
         if room.node.name == placeholder.node {
             contention.pod.needs.counted_obstacle(room).is_none()
@@ -94,7 +95,10 @@ fn pod(contention: &Contention<'_>) -> String {
 }
 
 /// What is in the way of a pod on every node, those first that are the least; `None` where one takes it.
-fn every_node(rooms: &[Room], obstacle: impl Fn(&Room) -> Option<Obstacle>) -> Option<String> {
+fn every_node<'a>(
+    rooms: impl Iterator<Item = &'a Room>,
+    obstacle: impl Fn(&Room) -> Option<Obstacle>,
+) -> Option<String> {
     let foremost = |room: &Room| match obstacle(room)? {
         // What would be in the way of a node that turns nobody away says more.
         Obstacle::Misplaced(cause) => {
@@ -103,7 +107,7 @@ fn every_node(rooms: &[Room], obstacle: impl Fn(&Room) -> Option<Obstacle>) -> O
         }
         obstacle => Some(obstacle),
     };
-    let obstacles: Option<Vec<_>> = rooms.iter().map(foremost).collect();
+    let obstacles: Option<Vec<_>> = rooms.map(foremost).collect();
     let obstacles = obstacles?;
     if obstacles.is_empty() {
         return Some("there is no node".to_owned());

@@ -7,6 +7,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
+use jiff::Timestamp;
+
 use super::requests::{Amounts, in_words};
 use crate::evacuate::{Misplaced, Node, Toleration, misplaced};
 use crate::mode::IsolationScope;
@@ -18,6 +20,8 @@ use crate::volumes::{NodeTerm, SeenClaim, meets, reaches};
 pub struct Room {
     /// The node.
     pub node: Node,
+    /// When it was created.
+    pub created: Option<Timestamp>,
     /// `status.allocatable`, pods aside.
     pub allocatable: Amounts,
     /// `pods` of `status.allocatable`.
@@ -26,7 +30,7 @@ pub struct Room {
     pub requested: Amounts,
     /// How many pods are on it that have not ended.
     pub pods: i128,
-    /// The placeholders on it, beside the one in question.
+    /// The placeholders on it.
     pub placeholders: Vec<Keeping>,
 }
 

@@ -1,4 +1,6 @@
-use super::oracle::{Tried, fits_an_empty_node, tried};
+mod oracle;
+
+use oracle::{Tried, fits_an_empty_node, tried};
 use super::room::Keeping;
 use super::*;
 use crate::evacuate::{Node, Taint, Toleration};
@@ -26,7 +28,7 @@ fn room(name: &str, allocatable: i128, requested: i128) -> Room {
         pods_allowed: 110,
         requested: cpu(requested),
         pods: 1,
-        placeholders: Vec::new(),
+        ..Room::default()
     }
 }
 
@@ -60,13 +62,22 @@ struct Case {
 }
 
 impl Case {
-    fn contention(&self) -> Contention<'_> {
+    fn rooms(&self) -> Rooms {
+        let rooms = self.rooms.iter().cloned();
+        rooms.map(|room| (room.node.name.clone(), Arc::new(room))).collect()
+    }
+
+    fn decided(&self) -> Decision {
+        rescue(&self.contention(&self.rooms()))
+    }
+
+    fn contention<'a>(&'a self, rooms: &'a Rooms) -> Contention<'a> {
         Contention {
             pod: &self.pod,
             placeholder: &self.placeholder,
             also_waiting: &self.also_waiting,
             residents: &self.residents,
-            rooms: &self.rooms,
+            rooms,
             scale_up: self.scale_up,
             moves: self.moves,
         }
@@ -110,7 +121,7 @@ fn to(nodes: &[&str]) -> Action {
 
 #[track_caller]
 fn check(case: &Case, action: &Action, code: ReasonCode, said: &str) {
-    let decision = rescue(&case.contention());
+    let decision = case.decided();
     assert_eq!(
         (&decision.action, decision.reason.code),
         (action, code),
@@ -219,7 +230,7 @@ fn n2_a_full_node_is_left_for_one_that_takes_placeholder_and_pod() {
         "cordoned",
     );
     // Nodes that would not help are not told of, whatever becomes of them.
-    let told = |rooms: &[Room]| rescue(&of(rooms).contention()).reason.message;
+    let told = |rooms: &[Room]| of(rooms).decided().reason.message;
     let other = Room {
         node: Node {
             name: "node-3".to_owned(),
@@ -409,7 +420,7 @@ fn n2_the_best_nodes_come_first_and_are_few() {
             )
         })
         .collect();
-    let Action::Move(nodes) = rescue(&case(&many, |_| ()).contention()).action else {
+    let Action::Move(nodes) = case(&many, |_| ()).decided().action else {
         panic!("it does not move");
     };
     assert_eq!(nodes.len(), NODES);
@@ -773,7 +784,7 @@ fn any_case() -> impl Strategy<Value = Case> {
 
 impl std::fmt::Debug for Case {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.contention().fmt(f)
+        self.contention(&self.rooms()).fmt(f)
     }
 }
 
@@ -800,7 +811,8 @@ proptest! {
 
     #[test]
     fn n2_n4_what_is_decided_is_what_trying_everything_shows(case in any_case()) {
-        let contention = case.contention();
+        let rooms = case.rooms();
+        let contention = case.contention(&rooms);
         let decision = rescue(&contention);
         prop_assert_eq!(said(&decision), tried(&contention), "{}", decision.reason.message);
     }
@@ -809,14 +821,14 @@ proptest! {
     fn n2_a_pod_that_uses_a_claim_of_its_placeholder_or_is_isolated_is_never_let_go(case in any_case()) {
         let shared = case.pod.needs.claims.iter().any(|claim| case.placeholder.needs.claims.iter().any(|held| held.name == claim.name));
         if shared || case.placeholder.separation != Separation::Spread {
-            prop_assert_ne!(rescue(&case.contention()).action, Action::LetGo);
+            prop_assert_ne!(case.decided().action, Action::LetGo);
         }
     }
 
     /// What is told is told in a closed list of codes, and that no node takes a pod only if that is so.
     #[test]
     fn n2_what_is_reported_has_its_cause(case in any_case()) {
-        let decision = rescue(&case.contention());
+        let decision = case.decided();
         let told = decision.reason.code.told().is_some();
         prop_assert_eq!(told, decision.action != Action::Wait);
         if decision.action == Action::Report {
@@ -831,7 +843,7 @@ proptest! {
     fn n2_a_wrong_guess_is_not_repeated(case in any_case()) {
         let mut case = case;
         let mut tried = BTreeSet::new();
-        while let Action::Move(nodes) = rescue(&case.contention()).action {
+        while let Action::Move(nodes) = case.decided().action {
             case.moves += 1;
             prop_assert!(case.moves <= MOVES);
             prop_assert!(tried.insert(nodes[0].clone()), "{nodes:?}");

@@ -36,7 +36,7 @@ fn nothing_left() -> Leftovers {
     Leftovers {
         run: RunPresence::Done,
         active_pods: 0,
-        stateful_sets: vec![],
+        placeholders: vec![],
         placeholder_pods: vec![],
         claims: vec![],
     }
@@ -44,7 +44,7 @@ fn nothing_left() -> Leftovers {
 
 fn everything_left() -> Leftovers {
     Leftovers {
-        stateful_sets: vec![object(false)],
+        placeholders: vec![object(false)],
         placeholder_pods: vec![placeholder(false, false)],
         claims: vec![claim("a", false, true), claim("b", false, true)],
         ..nothing_left()
@@ -87,17 +87,17 @@ fn p6_nothing_goes_while_a_pod_is_pending_or_running() {
 
 #[test]
 fn p6_v4_the_stateful_set_goes_first_then_the_claims() {
-    check(everything_left(), Step::DeleteStatefulSet(object(false)));
+    check(everything_left(), Step::DeletePlaceholder(object(false)));
     check(
         Leftovers {
-            stateful_sets: vec![object(true)],
+            placeholders: vec![object(true)],
             ..everything_left()
         },
         Step::WaitForPlaceholder,
     );
     check(
         Leftovers {
-            stateful_sets: vec![object(true)],
+            placeholders: vec![object(true)],
             placeholder_pods: vec![],
             ..everything_left()
         },
@@ -105,7 +105,7 @@ fn p6_v4_the_stateful_set_goes_first_then_the_claims() {
     );
     check(
         Leftovers {
-            stateful_sets: vec![],
+            placeholders: vec![],
             ..everything_left()
         },
         Step::WaitForPlaceholder,
@@ -130,7 +130,7 @@ fn p6_n6_a_pod_whose_stateful_set_went_without_it_is_deleted_before_the_claims()
     let pods = vec![placeholder(false, false), orphan.clone()];
     check(
         Leftovers {
-            stateful_sets: vec![],
+            placeholders: vec![],
             placeholder_pods: pods.clone(),
             ..everything_left()
         },
@@ -138,7 +138,7 @@ fn p6_n6_a_pod_whose_stateful_set_went_without_it_is_deleted_before_the_claims()
     );
     check(
         Leftovers {
-            stateful_sets: vec![],
+            placeholders: vec![],
             placeholder_pods: vec![placeholder(true, true)],
             ..everything_left()
         },
@@ -150,11 +150,11 @@ fn p6_n6_a_pod_whose_stateful_set_went_without_it_is_deleted_before_the_claims()
             placeholder_pods: pods.clone(),
             ..everything_left()
         },
-        Step::DeleteStatefulSet(object(false)),
+        Step::DeletePlaceholder(object(false)),
     );
     check(
         Leftovers {
-            stateful_sets: vec![],
+            placeholders: vec![],
             active_pods: 1,
             placeholder_pods: pods,
             ..everything_left()
@@ -170,16 +170,16 @@ fn m1_p6_every_placeholder_of_a_run_goes_before_its_claims() {
         ..object(deleting)
     };
     let sets = |one, two| Leftovers {
-        stateful_sets: vec![named("one", one), named("two", two)],
+        placeholders: vec![named("one", one), named("two", two)],
         ..everything_left()
     };
     check(
         sets(false, false),
-        Step::DeleteStatefulSet(named("one", false)),
+        Step::DeletePlaceholder(named("one", false)),
     );
     check(
         sets(true, false),
-        Step::DeleteStatefulSet(named("two", false)),
+        Step::DeletePlaceholder(named("two", false)),
     );
     check(sets(true, true), Step::WaitForPlaceholder);
 }
@@ -311,8 +311,8 @@ fn carry_out(step: &Step, left: &mut Leftovers, pods: &[PodUse]) {
     match step {
         Step::Keep | Step::Done => {}
         Step::WaitForPods { .. } => left.active_pods -= 1,
-        Step::DeleteStatefulSet(deleted) => {
-            let sets = &mut left.stateful_sets;
+        Step::DeletePlaceholder(deleted) => {
+            let sets = &mut left.placeholders;
             let set = sets
                 .iter_mut()
                 .find(|set| set.name == deleted.name)
@@ -326,7 +326,7 @@ fn carry_out(step: &Step, left: &mut Leftovers, pods: &[PodUse]) {
         }
         // What a StatefulSet owns goes with it; what nothing owns goes only if it was deleted.
         Step::WaitForPlaceholder => {
-            left.stateful_sets.retain(|set| !set.deleting);
+            left.placeholders.retain(|set| !set.deleting);
             left.placeholder_pods
                 .retain(|placeholder| placeholder.orphaned && !placeholder.pod.deleting);
         }
@@ -353,7 +353,7 @@ fn any_leftovers() -> impl Strategy<Value = Leftovers> {
             |(active_pods, sets, placeholder_pods, claims, run)| Leftovers {
                 run,
                 active_pods,
-                stateful_sets: sets
+                placeholders: sets
                     .into_iter()
                     .enumerate()
                     .map(|(index, deleting)| ObjectRef {
@@ -381,7 +381,7 @@ proptest! {
         for _ in 0..20 {
             let step = next_step(&left);
             if let Step::ClearClaims { .. } = step {
-                prop_assert!(left.stateful_sets.is_empty() && left.placeholder_pods.is_empty() && left.active_pods == 0);
+                prop_assert!(left.placeholders.is_empty() && left.placeholder_pods.is_empty() && left.active_pods == 0);
             }
             if step == Step::Done {
                 break;
@@ -389,6 +389,6 @@ proptest! {
             carry_out(&step, &mut left, &pods);
         }
         prop_assert_eq!(next_step(&left), Step::Done);
-        prop_assert!(left.claims.is_empty() && left.stateful_sets.is_empty() && left.placeholder_pods.is_empty());
+        prop_assert!(left.claims.is_empty() && left.placeholders.is_empty() && left.placeholder_pods.is_empty());
     }
 }

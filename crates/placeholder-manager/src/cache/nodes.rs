@@ -1,117 +1,128 @@
-//! Every node as far as it may turn pods away. Nodes report their state all the time; what is here changes seldom.
+//! Every node, with what the pods on it take, whosever they are. Of a pod of others nothing is kept but its node and its
+//! requests.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
 
-use coscheduler_core::evacuate::Node;
+use coscheduler_core::observed::Pod;
+use coscheduler_core::rescue::Rooms;
 use coscheduler_core::rescue::requests::Amounts;
-use coscheduler_kubernetes::pods;
+use coscheduler_core::rescue::room::{Keeping, Room};
+use coscheduler_runtime::kubernetes::watch::ObjectKey;
 
-use super::{Cache, Index, RunKey};
+/// The nodes, and what is on them.
+#[derive(Debug, Default)]
+pub(super) struct Nodes {
+    /// Shared with the looks under way.
+    rooms: Arc<Rooms>,
+    taken: HashMap<String, Taken>,
+    pods: HashMap<ObjectKey, (String, Amounts)>,
+}
 
-impl Cache {
-    /// Takes in a node that was created or changed, and what it has for pods: amounts, and how many. Answers the runs that have
-    /// pods bound to it, where something is new about whom it turns away.
-    pub(crate) fn apply_node(&self, node: Node, allocatable: (Amounts, i128)) -> Vec<RunKey> {
-        let mut index = self.write();
-        let name = node.name.clone();
-        index.rooms.has(&name, allocatable);
-        if index.nodes.get(&name) == Some(&node) {
-            return Vec::new();
-        }
-        index.nodes.insert(name.clone(), node);
-        index.bound_to(&name)
-    }
+#[derive(Debug, Default)]
+struct Taken {
+    requests: Amounts,
+    pods: i128,
+    placeholders: BTreeMap<ObjectKey, Keeping>,
+}
 
-    /// Forgets a node. Answers the runs that have pods bound to it.
-    pub(crate) fn delete_node(&self, name: &str) -> Vec<RunKey> {
-        let mut index = self.write();
-        index.nodes.remove(name);
-        index.rooms.forget(name);
-        index.bound_to(name)
-    }
-
-    /// Forgets every node that a fresh list did not have. Answers the runs that have pods bound to them.
-    pub(crate) fn retain_nodes(&self, listed: &HashSet<String>) -> Vec<RunKey> {
-        let mut index = self.write();
-        index.rooms.have_listed();
-        let gone = index.nodes.keys().filter(|name| !listed.contains(*name));
-        let gone: Vec<String> = gone.cloned().collect();
-        gone.iter()
-            .flat_map(|name| {
-                index.nodes.remove(name);
-                index.rooms.forget(name);
-                index.bound_to(name)
-            })
-            .collect()
-    }
-
-    /// The node of this name.
-    pub(crate) fn node(&self, name: &str) -> Option<Node> {
-        self.read().nodes.get(name).cloned()
-    }
-
+impl Nodes {
     /// Every node, by name.
-    pub(crate) fn nodes(&self) -> Vec<Node> {
-        let mut nodes: Vec<_> = self.read().nodes.values().cloned().collect();
-        nodes.sort_by(|one, other| one.name.cmp(&other.name));
-        nodes
-    }
-}
-
-impl Index {
-    fn bound_to(&self, node: &str) -> Vec<RunKey> {
-        let runs = self.runs.iter().filter(|(_, run)| {
-            let mut pods = run.pods.values();
-            pods.any(|pod| pods::node(pod) == Some(node))
-        });
-        runs.map(|(key, _)| self.parts.whole(key)).collect()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use k8s_openapi::api::core::v1::Pod;
-    use serde_json::json;
-
-    fn pod(uid: &str, node: &str) -> Pod {
-        serde_json::from_value(json!({
-            "metadata": {"namespace": "ci", "name": format!("pod-of-{uid}"), "labels": {"tekton.dev/pipelineRunUID": uid}},
-            "spec": {"nodeName": node, "containers": []},
-        }))
-        .unwrap()
+    pub(super) fn rooms(&self) -> Arc<Rooms> {
+        self.rooms.clone()
     }
 
-    #[test]
-    fn n1_a_change_of_a_node_is_news_for_the_runs_on_it_and_a_heartbeat_is_none() {
-        let cache = Cache::default();
-        cache.apply(pod("one", "node-1"));
-        cache.apply(pod("two", "node-2"));
-        let node = |unschedulable| Node {
-            name: "node-1".to_owned(),
-            unschedulable,
-            ..Node::default()
+    /// Takes in a node without what is on it. Answers whether anything is new about the pods that it turns away. Nodes report
+    /// their state all the time; this changes seldom.
+    pub(super) fn insert(&mut self, node: Room) -> bool {
+        let name = node.node.name.clone();
+        let known = self.rooms.get(&name);
+        if known.is_some_and(|known| {
+            known.node == node.node
+                && known.allocatable == node.allocatable
+                && known.pods_allowed == node.pods_allowed
+        }) {
+            return false;
+        }
+        let news = known.is_none_or(|known| known.node != node.node);
+        Arc::make_mut(&mut self.rooms).insert(name.clone(), Arc::new(node));
+        self.recount(&name);
+        news
+    }
+
+    pub(super) fn remove(&mut self, name: &str) {
+        Arc::make_mut(&mut self.rooms).remove(name);
+    }
+
+    /// The names of the nodes that a fresh list does not have.
+    pub(super) fn stale(&self, listed: &HashSet<ObjectKey>) -> Vec<String> {
+        let names = self.rooms.keys();
+        let stale = names.filter(|name| !listed.contains(&(String::new(), (*name).clone())));
+        stale.cloned().collect()
+    }
+
+    /// Takes in a pod that is bound to a node.
+    pub(super) fn put(&mut self, key: ObjectKey, node: String, requests: Amounts) {
+        self.take_away(&key);
+        let taken = self.taken.entry(node.clone()).or_default();
+        taken.requests.add(&requests);
+        taken.pods += 1;
+        self.pods.insert(key, (node.clone(), requests));
+        self.recount(&node);
+    }
+
+    /// Forgets a pod that has ended or is gone.
+    pub(super) fn take_away(&mut self, key: &ObjectKey) {
+        let Some((node, requests)) = self.pods.remove(key) else {
+            return;
         };
-        let one = [RunKey {
-            namespace: "ci".to_owned(),
-            uid: "one".to_owned(),
-        }];
-        assert_eq!(cache.apply_node(node(false), (Amounts::default(), 0)), one);
-        assert!(
-            cache
-                .apply_node(node(false), (Amounts::default(), 0))
-                .is_empty()
-        );
-        assert_eq!(cache.apply_node(node(true), (Amounts::default(), 0)), one);
-        assert_eq!(cache.node("node-1"), Some(node(true)));
-        assert!(
-            cache
-                .retain_nodes(&HashSet::from(["node-1".to_owned()]))
-                .is_empty()
-        );
-        assert_eq!(cache.retain_nodes(&HashSet::new()), one);
-        assert_eq!(cache.node("node-1"), None);
-        cache.apply_node(node(true), (Amounts::default(), 0));
-        assert_eq!(cache.delete_node("node-1"), one);
+        if let Some(taken) = self.taken.get_mut(&node) {
+            taken.requests.subtract(&requests);
+            taken.pods -= 1;
+        }
+        self.recount(&node);
+    }
+
+    /// Forgets the pods that a fresh list does not have.
+    pub(super) fn retain_pods(&mut self, listed: &HashSet<ObjectKey>) {
+        let keys = self.pods.keys();
+        let gone: Vec<_> = keys.filter(|key| !listed.contains(*key)).cloned().collect();
+        for key in gone {
+            self.take_away(&key);
+        }
+    }
+
+    /// Takes in that a placeholder's pod has come to a node, or has left it.
+    pub(super) fn placeholder(&mut self, pod: &Pod, there: bool) {
+        let Some(node) = pod.node.as_ref().filter(|_| pod.placeholder.is_some()) else {
+            return;
+        };
+        let key = (pod.namespace.clone(), pod.object.name.clone());
+        let keeping = Keeping {
+            namespace: pod.namespace.clone(),
+            separation: pod.separation,
+        };
+        let placeholders = &mut self.taken.entry(node.clone()).or_default().placeholders;
+        if there {
+            placeholders.insert(key, keeping);
+        } else {
+            placeholders.remove(&key);
+        }
+        self.recount(node);
+    }
+
+    fn recount(&mut self, node: &str) {
+        if let Some(room) = Arc::make_mut(&mut self.rooms).get_mut(node) {
+            let room = Arc::make_mut(room);
+            let none = Taken::default();
+            let taken = self.taken.get(node).unwrap_or(&none);
+            room.requested = taken.requests.clone();
+            room.pods = taken.pods;
+            room.placeholders = taken.placeholders.values().cloned().collect();
+        }
+        let empty = |taken: &Taken| taken.pods == 0 && taken.placeholders.is_empty();
+        if self.taken.get(node).is_some_and(empty) {
+            self.taken.remove(node);
+        }
     }
 }

@@ -1,17 +1,21 @@
-//! Placeholders as people see them: one line each, put together from StatefulSet, pod and claims.
+//! Placeholders as people see them, put together from the placeholder, its pod and its run.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 
-use k8s_openapi::api::apps::v1::StatefulSet;
-use k8s_openapi::jiff::Timestamp;
-
-use coscheduler_core::annotations::{BLOCKED, MODE};
+use coscheduler_core::annotations::BLOCKED;
 use coscheduler_core::mode::Mode;
-use coscheduler_kubernetes::pods;
+use coscheduler_core::notices::blocked_reason;
+use coscheduler_core::observed::Placeholder;
+use coscheduler_core::plan::Reason;
+use coscheduler_runtime::kubernetes::watch::ObjectKey;
+use k8s_openapi::jiff::Timestamp;
+use tokio::sync::broadcast;
 
-use super::{Change, Run, RunKey};
+use super::{Cache, Index, RunKey};
+use crate::cache::store::Object as _;
 
-/// Where a placeholder stands.
+/// The phase of a placeholder.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Phase {
     /// Its pod is not bound to a node.
@@ -24,44 +28,111 @@ pub(crate) enum Phase {
 
 /// A placeholder as it is.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) struct Placeholder {
-    /// Its namespace.
+pub(crate) struct Listed {
     pub namespace: String,
-    /// The StatefulSet's name.
     pub name: String,
-    /// Where it stands.
     pub phase: Phase,
-    /// The node its pod is bound to; empty until then.
+    /// The node that its pod is bound to; empty until then.
     pub node: String,
-    /// Name of the PipelineRun that owns it.
+    /// The PipelineRun that owns it, by name.
     pub run_name: String,
-    /// Uid of the PipelineRun that owns it.
+    /// The PipelineRun that owns it, by uid.
     pub run_uid: String,
-    /// The claims it holds.
+    /// The claims that it mounts.
     pub claim_names: Vec<String>,
-    /// The mode of its run, where the run is known.
+    /// The mode of its run, while that is known.
     pub mode: Option<Mode>,
-    /// When it was created.
     pub created: Option<Timestamp>,
-    /// Why it, or a pod that needs it, waits: annotation [`BLOCKED`] of its run.
-    pub waiting: Option<String>,
+    /// Why the run waits.
+    pub waiting: Option<Reason>,
 }
 
-/// The placeholders of a run.
-pub(super) fn placeholders(key: &RunKey, run: &Run) -> Vec<Placeholder> {
-    run.stateful_sets
-        .iter()
-        .map(|(name, set)| placeholder(key, run, name, set))
-        .collect()
+/// A placeholder that changed.
+#[derive(Clone, Debug)]
+pub(crate) struct Change {
+    /// Its state now, or its last state.
+    pub placeholder: Listed,
+    /// Whether it is gone.
+    pub deleted: bool,
+}
+
+impl Cache {
+    /// At most `size` placeholders that pass `wanted`, by namespace and name, from behind `after`.
+    pub(crate) fn list(
+        &self,
+        after: Option<ObjectKey>,
+        size: usize,
+        wanted: impl Fn(&Listed) -> bool,
+    ) -> Vec<Listed> {
+        let index = self.read();
+        let after = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let placeholders = index.placeholders.all();
+        let placeholders = placeholders.range((after, Bound::Unbounded));
+        let listed = placeholders.map(|(_, own)| index.view(own));
+        listed.filter(|listed| wanted(listed)).take(size).collect()
+    }
+
+    /// The placeholder of this namespace and name.
+    pub(crate) fn placeholder(&self, key: &ObjectKey) -> Option<Listed> {
+        let index = self.read();
+        index.placeholders.get(key).map(|own| index.view(own))
+    }
+
+    /// Every change of a placeholder from now on.
+    pub(crate) fn subscribe(&self) -> broadcast::Receiver<Change> {
+        self.changes.subscribe()
+    }
+}
+
+impl Index {
+    /// The placeholders of a run.
+    pub(super) fn listed(&self, run: &RunKey) -> Vec<Listed> {
+        let placeholders = self.placeholders.of(run);
+        placeholders.map(|own| self.view(own)).collect()
+    }
+
+    fn view(&self, own: &Placeholder) -> Listed {
+        let key = own.key();
+        let node = self
+            .pod_of_placeholder(&key)
+            .and_then(|pod| pod.node.clone())
+            .unwrap_or_default();
+        let phase = match (own.object.deleting, node.is_empty()) {
+            (true, _) => Phase::Terminating,
+            (false, true) => Phase::Pending,
+            (false, false) => Phase::Bound,
+        };
+        let known = self.names.get(&own.run_uid);
+        let known = known.and_then(|name| self.runs.get(name));
+        let owner = own.controller.as_ref();
+        let blocked = known.and_then(|known| known.run.annotations.get(BLOCKED));
+        Listed {
+            namespace: key.0,
+            name: key.1,
+            phase,
+            node,
+            run_name: owner.map(|owner| owner.name.clone()).unwrap_or_default(),
+            run_uid: own.run_uid.clone(),
+            claim_names: own.claims.clone(),
+            mode: known.and_then(|known| {
+                known
+                    .run
+                    .annotations
+                    .get(coscheduler_core::annotations::MODE)?
+                    .parse()
+                    .ok()
+            }),
+            created: own.created,
+            waiting: blocked.and_then(|text| blocked_reason(text)),
+        }
+    }
 }
 
 /// What differs between two views of the same run.
-pub(super) fn changes(before: Vec<Placeholder>, after: Vec<Placeholder>) -> Vec<Change> {
-    let mut gone: BTreeMap<_, _> = before
-        .into_iter()
-        .map(|placeholder| (placeholder.name.clone(), placeholder))
-        .collect();
-    let mut changes: Vec<Change> = after
+pub(super) fn changes(before: Vec<Listed>, after: Vec<Listed>) -> Vec<Change> {
+    let before = before.into_iter();
+    let mut gone: BTreeMap<_, _> = before.map(|it| (it.name.clone(), it)).collect();
+    let mut changes: Vec<_> = after
         .into_iter()
         .filter(|now| gone.remove(&now.name).as_ref() != Some(now))
         .map(|placeholder| Change {
@@ -74,61 +145,4 @@ pub(super) fn changes(before: Vec<Placeholder>, after: Vec<Placeholder>) -> Vec<
         deleted: true,
     }));
     changes
-}
-
-fn placeholder(key: &RunKey, run: &Run, name: &str, set: &StatefulSet) -> Placeholder {
-    let node = run
-        .placeholder_pod(name)
-        .and_then(|pod| pods::node(pod))
-        .unwrap_or_default();
-    let phase = if set.metadata.deletion_timestamp.is_some() {
-        Phase::Terminating
-    } else if node.is_empty() {
-        Phase::Pending
-    } else {
-        Phase::Bound
-    };
-    let owner = run.itself();
-    let owner = owner.as_ref();
-    Placeholder {
-        namespace: key.namespace.clone(),
-        name: name.to_owned(),
-        phase,
-        node: node.to_owned(),
-        run_name: owner_name(set),
-        run_uid: key.uid.clone(),
-        claim_names: claim_names(name, set),
-        mode: owner.and_then(|owner| owner.annotations.get(MODE)?.parse().ok()),
-        created: set.metadata.creation_timestamp.as_ref().map(|time| time.0),
-        waiting: owner.and_then(|owner| owner.annotations.get(BLOCKED).cloned()),
-    }
-}
-
-fn owner_name(set: &StatefulSet) -> String {
-    let owners = set.metadata.owner_references.iter().flatten();
-    owners
-        .filter(|owner| owner.controller == Some(true))
-        .map(|owner| owner.name.clone())
-        .next()
-        .unwrap_or_default()
-}
-
-fn claim_names(name: &str, set: &StatefulSet) -> Vec<String> {
-    let Some(spec) = &set.spec else {
-        return Vec::new();
-    };
-    let made = spec
-        .volume_claim_templates
-        .iter()
-        .flatten()
-        .filter_map(|template| template.metadata.name.as_deref())
-        .map(|template| format!("{template}-{name}-0"));
-    let brought = spec
-        .template
-        .spec
-        .iter()
-        .flat_map(|pod| pod.volumes.iter().flatten())
-        .filter_map(|volume| volume.persistent_volume_claim.as_ref())
-        .map(|source| source.claim_name.clone());
-    made.chain(brought).collect()
 }

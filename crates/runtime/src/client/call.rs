@@ -1,4 +1,4 @@
-//! A call on its way out: counted, timed and traced as one, however often it is tried.
+//! An outgoing call: counted, timed and traced once, however often it is retried.
 
 use std::task::{Context, Poll};
 
@@ -15,11 +15,10 @@ use tracing::{Instrument as _, Span};
 use super::retry::Retries;
 use super::{Repeatable, is_retryable};
 use crate::metrics::Metrics;
-use crate::rpc::{MethodLabels, ObservedBody, RpcMetrics};
-use crate::server::GRPC_TIMEOUT;
+use crate::rpc::{MethodLabels, RpcMetrics};
 use crate::{Deadline, MAX_MESSAGE_BYTES, trace};
 
-/// What frames a message takes on the wire beside itself.
+/// The length prefix of a message.
 const FRAMING_BYTES: usize = 5;
 
 /// Makes calls over a transport.
@@ -30,7 +29,7 @@ pub(super) struct Caller<S> {
     retries: Retries,
 }
 
-/// One try: an answer that is complete, or none.
+/// The outcome of one try: a complete response, or why there is none.
 type Attempt = Result<Response<Collected<Bytes>>, Status>;
 
 impl<S> Caller<S> {
@@ -53,7 +52,7 @@ where
     type Error = Status;
     type Future = BoxFuture<'static, Result<Response<Body>, Status>>;
 
-    /// Each try waits for the transport by itself, within the deadline.
+    /// Always ready: each try waits for the transport, within the deadline.
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Status>> {
         Poll::Ready(Ok(()))
     }
@@ -64,28 +63,14 @@ where
         let repeatable = request.extensions().get::<Repeatable>().copied();
         Box::pin(async move {
             let span = rpc.span();
-            match repeatable {
-                Some(Repeatable(deadline)) => {
-                    let answer = caller.unary(request, deadline).instrument(span).await;
-                    rpc.end(&status(&answer));
-                    answer.map(|response| response.map(Body::new))
-                }
-                None => {
-                    let response = send(caller.transport, request).instrument(span).await;
-                    match response {
-                        Ok(response) => Ok(match rpc.begun_with(&response) {
-                            None => response,
-                            Some(rpc) => {
-                                response.map(|body| Body::new(ObservedBody::new(body, rpc)))
-                            }
-                        }),
-                        Err(status) => {
-                            rpc.end(&status);
-                            Err(status)
-                        }
-                    }
-                }
+            if let Some(Repeatable(deadline)) = repeatable {
+                let answer = caller.unary(request, deadline).instrument(span).await;
+                rpc.end(&status(&answer));
+                return answer.map(|response| response.map(Body::new));
             }
+            let response = send(caller.transport, request).instrument(span).await;
+            let response = response.inspect_err(|status| rpc.end(status))?;
+            Ok(rpc.observe(response, Body::new))
         })
     }
 }
@@ -96,7 +81,7 @@ where
     S::Error: Into<tonic::codegen::StdError>,
     S::Future: Send,
 {
-    /// A call with one answer, tried again until `deadline`.
+    /// Makes a call with one answer, and retries it until `deadline`.
     async fn unary(self, request: Request<Body>, deadline: Deadline) -> Attempt {
         let (parts, body) = request.into_parts();
         let method = MethodLabels::of(parts.uri.path());
@@ -113,9 +98,11 @@ where
 
     async fn attempt(&self, parts: &Parts, message: Bytes, deadline: Deadline) -> Attempt {
         let mut request = Request::from_parts(parts.clone(), Body::new(Full::new(message)));
-        request
-            .headers_mut()
-            .insert(GRPC_TIMEOUT, deadline.to_header());
+        // Only tonic's own requests know the format of `grpc-timeout`.
+        let mut timeout = tonic::Request::new(());
+        timeout.set_timeout(deadline.remaining());
+        let timeout = timeout.into_parts().0.into_headers();
+        request.headers_mut().extend(timeout);
         let answer = async {
             let (parts, body) = send(self.transport.clone(), request).await?.into_parts();
             let limited = Limited::new(body, MAX_MESSAGE_BYTES + FRAMING_BYTES);
@@ -123,7 +110,7 @@ where
             Ok(Response::from_parts(parts, body))
         };
         let answer = tokio::time::timeout_at(deadline.instant(), answer).await;
-        // The transport keeps the same time, and may be the first to notice.
+        // The transport has the same deadline, and may be first to report it.
         match answer {
             Err(_) => Err(too_late()),
             Ok(Err(_)) if deadline.remaining().is_zero() => Err(too_late()),
@@ -132,18 +119,18 @@ where
     }
 }
 
-/// Sends a request, and with it which trace it is part of.
+/// Sends a request with the trace context of the current span.
 async fn send<S>(transport: S, mut request: Request<Body>) -> Result<Response<Body>, Status>
 where
     S: Service<Request<Body>, Response = Response<Body>>,
     S::Error: Into<tonic::codegen::StdError>,
 {
-    trace::tell(&Span::current(), request.headers_mut());
+    trace::inject(&Span::current(), request.headers_mut());
     let sent = transport.oneshot(request).await;
     sent.map_err(|error| Status::from_error(error.into()))
 }
 
-/// Why the body of an answer ended early.
+/// The status for an answer whose body ended early.
 fn broken(error: tonic::codegen::StdError) -> Status {
     if error.is::<LengthLimitError>() {
         return Status::out_of_range(format!(
@@ -153,7 +140,7 @@ fn broken(error: tonic::codegen::StdError) -> Status {
     Status::from_error(error)
 }
 
-/// How a try ended.
+/// The status of a try.
 fn status(attempt: &Attempt) -> Status {
     let response = match attempt {
         Ok(response) => response,

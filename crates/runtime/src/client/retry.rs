@@ -1,5 +1,5 @@
-//! When a call is tried again. Each call has intervals of its own; the budget of the channel bounds what all calls together
-//! send. A call that finds the budget used up waits another interval instead of failing: its caller still has the time.
+//! When a call is retried. Each call has its own backoff; the budget of the channel bounds the retries of all its calls. A
+//! call that finds the budget empty waits for another backoff instead of failing.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -15,21 +15,21 @@ use crate::Deadline;
 use crate::metrics::Metrics;
 use crate::rpc::MethodLabels;
 
-/// The first interval; every further one is twice as long, plus up to as much again at random.
+/// The first backoff; every further one is twice as long, plus up to as much again at random.
 const FIRST_DELAY: Duration = Duration::from_millis(50);
 const LONGEST_DELAY: Duration = Duration::from_secs(1);
-/// Further tries that a channel may send in a second, whatever else it sends. A service that has just started answers
-/// hundreds of calls a second; a burst of fifty creations that waited for it is served within a second or two.
-const TRIES_PER_SECOND: f64 = 50.0;
-/// The most that are saved up while none is needed.
+/// Retries that a channel may send in a second. A service that has just started answers hundreds of calls a second, so it
+/// serves a burst of fifty waiting creations within a second or two.
+const RETRIES_PER_SECOND: f64 = 50.0;
+/// The most that a quiet channel saves up.
 const MOST_SAVED: f64 = 50.0;
-/// Further tries for each call, in addition.
-const TRIES_PER_CALL: f64 = 0.2;
+/// Retries for each call, in addition.
+const RETRIES_PER_CALL: f64 = 0.2;
 
-/// The further tries of one channel; clones share the budget.
+/// The retries of one channel; clones share the budget.
 #[derive(Clone, Debug)]
 pub(super) struct Retries {
-    budget: Arc<Budget>,
+    budget: Arc<Mutex<Budget>>,
     metrics: RetryMetrics,
 }
 
@@ -39,18 +39,15 @@ struct RetryMetrics {
     held_back: Family<MethodLabels, Counter>,
 }
 
-/// How many further tries may be sent now. Filled up by time and by calls. (tower's own budget forgets in half the time
-/// it is given, where it is asked often.)
+/// The retries that may be sent now. Time and calls refill it. (tower's own budget forgets within half of its configured
+/// time if it is asked often.)
 #[derive(Debug)]
-struct Budget(Mutex<Saved>);
-
-#[derive(Debug)]
-struct Saved {
-    tries: f64,
+struct Budget {
+    retries: f64,
     at: Instant,
 }
 
-/// The further tries of one call.
+/// The retries of one call.
 #[derive(Debug)]
 pub(super) struct Turns {
     retries: Retries,
@@ -62,26 +59,29 @@ pub(super) struct Turns {
 impl Retries {
     pub(super) fn new(metrics: &Metrics) -> Self {
         Retries {
-            budget: Arc::new(Budget::full()),
+            budget: Arc::new(Mutex::new(Budget {
+                retries: MOST_SAVED,
+                at: Instant::now(),
+            })),
             metrics: metrics.shared(|metrics| RetryMetrics {
                 retries: metrics.register(
                     "grpc_client_retries",
-                    "Further tries of RPCs that this process made",
+                    "Retries of RPCs that this process made",
                     Family::default(),
                 ),
                 held_back: metrics.register(
                     "grpc_client_retries_held_back",
-                    "Times that a further try of an RPC had to wait because the budget for them was used up",
+                    "Times that a retry of an RPC had to wait because the retry budget was empty",
                     Family::default(),
                 ),
             }),
         }
     }
 
-    /// A call begins.
+    /// Begins a call.
     pub(super) fn begin(&self, method: MethodLabels, deadline: Deadline) -> Turns {
-        self.budget.deposit();
-        // So that a scrape shows the zero that the first one is an increase of.
+        self.change_budget(|retries| *retries += RETRIES_PER_CALL);
+        // A scrape must show zero before the first one, or Prometheus sees no increase.
         drop(self.metrics.retries.get_or_create(&method));
         drop(self.metrics.held_back.get_or_create(&method));
         Turns {
@@ -96,45 +96,32 @@ impl Retries {
                 .build(),
         }
     }
-}
 
-impl Budget {
-    fn full() -> Self {
-        Budget(Mutex::new(Saved {
-            tries: MOST_SAVED,
-            at: Instant::now(),
-        }))
-    }
-
-    fn deposit(&self) {
-        self.change(|tries| *tries += TRIES_PER_CALL);
-    }
-
-    /// Takes one try, if there is one.
+    /// Takes one retry out of the budget; false where it is empty.
     fn withdraw(&self) -> bool {
-        self.change(|tries| {
-            let enough = *tries >= 1.0;
+        self.change_budget(|retries| {
+            let enough = *retries >= 1.0;
             if enough {
-                *tries -= 1.0;
+                *retries -= 1.0;
             }
             enough
         })
     }
 
-    fn change<T>(&self, change: impl FnOnce(&mut f64) -> T) -> T {
-        let mut saved = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+    fn change_budget<T>(&self, change: impl FnOnce(&mut f64) -> T) -> T {
+        let mut budget = self.budget.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
-        saved.tries += now.duration_since(saved.at).as_secs_f64() * TRIES_PER_SECOND;
-        saved.at = now;
-        let changed = change(&mut saved.tries);
-        saved.tries = saved.tries.min(MOST_SAVED);
+        budget.retries += now.duration_since(budget.at).as_secs_f64() * RETRIES_PER_SECOND;
+        budget.at = now;
+        let changed = change(&mut budget.retries);
+        budget.retries = budget.retries.min(MOST_SAVED);
         changed
     }
 }
 
 impl Turns {
-    /// Waits for the call's next turn after a try that ended with `status`; false, at once, where the deadline would pass
-    /// before it.
+    /// Waits until the call may be retried after a try that ended with `status`. Returns false at once if the deadline
+    /// would pass before that.
     pub(super) async fn next(&mut self, status: &Status) -> bool {
         let asked = status.get_details_retry_info();
         let mut asked = asked.and_then(|info| info.retry_delay).unwrap_or_default();
@@ -145,7 +132,7 @@ impl Turns {
                 return false;
             }
             tokio::time::sleep(delay).await;
-            if self.retries.budget.withdraw() {
+            if self.retries.withdraw() {
                 retries.get_or_create(&self.method).inc();
                 return true;
             }

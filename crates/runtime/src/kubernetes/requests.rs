@@ -1,6 +1,5 @@
-//! The layer around every request to the API server: it counts and times them by verb and resource, as the rules of RBAC
-//! name those, and opens a span where the request belongs to something that is traced. A watch goes on for minutes, so
-//! that its time is not measured.
+//! The layer around every request to the API server. It counts and times them by verb and resource, in the terms of RBAC,
+//! and opens a span where the request belongs to a trace. It does not time watches, which last for minutes.
 
 use std::task::{Context, Poll};
 use std::time::Instant;
@@ -20,29 +19,28 @@ use crate::metrics::Metrics;
 const BUCKETS: [f64; 12] = [
     0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 30.0,
 ];
-/// The code of a request that was not answered, as client-go writes it.
+/// The code of a request without an answer, as in client-go.
 const NO_ANSWER: &str = "<error>";
-/// The resource of a path that is no resource, like `/version`.
+/// Stands for the resource in paths without one, like `/version`.
 const NO_RESOURCE: &str = "none";
 
 /// The layer.
 #[derive(Clone, Debug)]
 pub(super) struct Requests {
-    requests: Family<RequestLabels, Counter>,
-    seconds: Family<ActLabels, Histogram, fn() -> Histogram>,
-}
-
-/// What a request does, and to what.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ActLabels {
-    verb: &'static str,
-    resource: String,
+    requests: Family<AnswerLabels, Counter>,
+    seconds: Family<RequestLabels, Histogram, fn() -> Histogram>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct RequestLabels {
     verb: &'static str,
     resource: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct AnswerLabels {
+    #[prometheus(flatten)]
+    request: RequestLabels,
     code: String,
 }
 
@@ -63,23 +61,18 @@ impl Requests {
             ),
             seconds: metrics.register(
                 "kubernetes_request_seconds",
-                "Seconds from a request to the Kubernetes API server to the beginning of its answer, watches aside",
+                "Seconds from a request to the Kubernetes API server to the beginning of its answer, except watches",
                 Family::new_with_constructor((|| Histogram::new(BUCKETS)) as fn() -> Histogram),
             ),
         })
     }
 
-    fn ended(&self, act: ActLabels, code: String, began: Instant) {
-        if act.verb != "watch" {
-            let seconds = self.seconds.get_or_create(&act);
+    fn ended(&self, request: RequestLabels, code: String, began: Instant) {
+        if request.verb != "watch" {
+            let seconds = self.seconds.get_or_create(&request);
             seconds.observe(began.elapsed().as_secs_f64());
         }
-        let ActLabels { verb, resource } = act;
-        let labels = RequestLabels {
-            verb,
-            resource,
-            code,
-        };
+        let labels = AnswerLabels { request, code };
         self.requests.get_or_create(&labels).inc();
     }
 }
@@ -110,8 +103,8 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        let act = ActLabels::of(request.method(), request.uri());
-        let span = span(&act);
+        let labels = RequestLabels::of(request.method(), request.uri());
+        let span = span(&labels);
         let requests = self.requests.clone();
         let began = Instant::now();
         let answer = span.in_scope(|| self.inner.call(request));
@@ -123,20 +116,20 @@ where
             };
             let span = Span::current();
             span.record("http.response.status_code", &code);
-            // That something exists already or is absent is an answer like others.
+            // Conflicts and absent objects are part of normal work.
             if code.starts_with('5') || code == NO_ANSWER {
                 span.record("otel.status_code", "ERROR");
             }
-            requests.ended(act, code, began);
+            requests.ended(labels, code, began);
             answer
         };
         Box::pin(observed.instrument(span))
     }
 }
 
-/// A span for a request that is part of something; none for what the caches do by themselves, which belongs to no trace.
-fn span(act: &ActLabels) -> Span {
-    let ActLabels { verb, resource } = act;
+/// A span for a request inside another span; none for the lists and watches of the caches, which belong to no trace.
+fn span(labels: &RequestLabels) -> Span {
+    let RequestLabels { verb, resource } = labels;
     if Span::current().is_none() {
         return Span::none();
     }
@@ -151,41 +144,28 @@ fn span(act: &ActLabels) -> Span {
     )
 }
 
-impl ActLabels {
+impl RequestLabels {
     fn of(method: &Method, uri: &Uri) -> Self {
-        let mut segments = uri.path().split('/').filter(|segment| !segment.is_empty());
-        // /api/VERSION or /apis/GROUP/VERSION.
-        let skipped = match segments.next() {
-            Some("api") => segments.by_ref().take(1).count() == 1,
-            Some("apis") => segments.by_ref().take(2).count() == 2,
-            Some(_) | None => false,
+        let path = uri.path().split('/').filter(|part| !part.is_empty());
+        let path: Vec<&str> = path.collect();
+        // /api/VERSION or /apis/GROUP/VERSION, then perhaps /namespaces/NAMESPACE.
+        let below_version = match path.as_slice() {
+            ["api", _, rest @ ..] | ["apis", _, _, rest @ ..] => rest,
+            _ => &[],
         };
-        let rest: Vec<&str> = if skipped {
-            segments.collect()
-        } else {
-            Vec::new()
-        };
-        let parts = match rest.as_slice() {
-            ["namespaces", _, resource, rest @ ..] => Some((*resource, rest)),
-            [resource, rest @ ..] => Some((*resource, rest)),
-            [] => None,
-        };
-        let (resource, named) = match parts {
-            Some((resource, [])) => (resource.to_owned(), false),
-            Some((resource, [_name])) => (resource.to_owned(), true),
-            Some((resource, [_name, subresource, ..])) => {
+        let (resource, named) = match below_version {
+            ["namespaces", _, resource] | [resource] => ((*resource).to_owned(), false),
+            ["namespaces", _, resource, _] | [resource, _] => ((*resource).to_owned(), true),
+            ["namespaces", _, resource, _, subresource, ..] | [resource, _, subresource, ..] => {
                 (format!("{resource}/{subresource}"), true)
             }
-            None => (NO_RESOURCE.to_owned(), true),
+            [] => (NO_RESOURCE.to_owned(), true),
         };
-        let watches = || {
-            let query = uri.query().unwrap_or_default();
-            query
-                .split('&')
-                .any(|pair| matches!(pair, "watch=true" | "watch=1"))
-        };
+        let mut query = uri.query().unwrap_or_default().split('&');
         let verb = match (method, named) {
-            (&Method::GET, _) if watches() => "watch",
+            (&Method::GET, _) if query.any(|pair| pair == "watch=true" || pair == "watch=1") => {
+                "watch"
+            }
             (&Method::GET, true) => "get",
             (&Method::GET, false) => "list",
             (&Method::POST, _) => "create",
@@ -195,7 +175,7 @@ impl ActLabels {
             (&Method::DELETE, false) => "deletecollection",
             (_, _) => "other",
         };
-        ActLabels { verb, resource }
+        RequestLabels { verb, resource }
     }
 }
 
@@ -208,12 +188,16 @@ mod tests {
 
     #[track_caller]
     fn check(method: Method, uri: &str, verb: &str, resource: &str) {
-        let act = ActLabels::of(&method, &uri.parse().unwrap());
-        assert_eq!((act.verb, act.resource.as_str()), (verb, resource), "{uri}");
+        let labels = RequestLabels::of(&method, &uri.parse().unwrap());
+        assert_eq!(
+            (labels.verb, labels.resource.as_str()),
+            (verb, resource),
+            "{uri}"
+        );
     }
 
     #[test]
-    fn requests_are_named_as_rbac_names_them() {
+    fn requests_are_labelled_in_the_terms_of_rbac() {
         let (get, post, delete) = (Method::GET, Method::POST, Method::DELETE);
         let sets = "/apis/apps/v1/namespaces/ci/statefulsets";
         check(get.clone(), "/api/v1/pods?limit=500", "list", "pods");

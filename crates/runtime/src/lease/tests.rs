@@ -59,7 +59,7 @@ async fn a_lease_that_is_absent_may_have_been_deleted_under_its_holder_so_its_du
     let leader = Candidate::start(&stage, &server, "a", TIMING);
     let waited = led(&leader).await;
     assert!(
-        waited >= TIMING.duration && waited < TIMING.duration + 3 * SECOND,
+        waited >= TIMING.lease_duration && waited < TIMING.lease_duration + 3 * SECOND,
         "{waited:?}"
     );
 }
@@ -71,10 +71,10 @@ async fn a_paused_leader_is_succeeded_after_the_duration_and_never_acts_again() 
     leader.pause();
     let waited = led(&standby).await;
     assert!(
-        waited > TIMING.duration - TIMING.renew_deadline / 2,
+        waited > TIMING.lease_duration - TIMING.renew_deadline / 2,
         "{waited:?}"
     );
-    assert!(waited < TIMING.duration + SECOND, "{waited:?}");
+    assert!(waited < TIMING.lease_duration + SECOND, "{waited:?}");
     sleep(20 * SECOND).await;
     assert!(!leader.leadership.is_held());
     leader.resume();
@@ -209,7 +209,7 @@ async fn a_deleted_lease_is_made_again_by_its_holder() {
     leader.kill();
     server.delete();
     let waited = led(&standby).await;
-    assert!(waited >= TIMING.duration, "{waited:?}");
+    assert!(waited >= TIMING.lease_duration, "{waited:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -231,7 +231,7 @@ async fn the_durations_of_the_holder_count_not_those_of_the_standby() {
     let leader = Candidate::start(&stage, &server, "a", TIMING);
     led(&leader).await;
     let hasty = Timing {
-        duration: 3 * SECOND,
+        lease_duration: 3 * SECOND,
         renew_deadline: 2 * SECOND,
         retry_period: SECOND,
     };
@@ -239,7 +239,7 @@ async fn the_durations_of_the_holder_count_not_those_of_the_standby() {
     sleep(60 * SECOND).await;
     assert!(leader.leadership.is_held() && !standby.leadership.is_held());
     leader.pause();
-    assert!(led(&standby).await > TIMING.duration - TIMING.renew_deadline / 2);
+    assert!(led(&standby).await > TIMING.lease_duration - TIMING.renew_deadline / 2);
 }
 
 #[derive(clap::Parser)]
@@ -254,7 +254,7 @@ fn timing(flags: &[&str]) -> Result<Timing, String> {
         .try_get_matches_from([&["service"], flags].concat())
         .map_err(|error| error.to_string())?;
     let args = LeaseArgs::from_arg_matches(&matches).map_err(|error| error.to_string())?;
-    args.timing().map_err(|error| error.to_string())
+    args.timing.checked().map_err(|error| error.to_string())
 }
 
 #[test]
@@ -262,11 +262,15 @@ fn durations_have_defaults_and_must_fit_together() {
     let defaults = timing(&[]).unwrap();
     assert_eq!(
         (
-            defaults.duration,
+            defaults.lease_duration,
             defaults.renew_deadline,
             defaults.retry_period
         ),
-        (TIMING.duration, TIMING.renew_deadline, TIMING.retry_period)
+        (
+            TIMING.lease_duration,
+            TIMING.renew_deadline,
+            TIMING.retry_period
+        )
     );
     #[track_caller]
     fn refused(flags: &[&str], expect: &str) {
@@ -285,7 +289,7 @@ fn durations_have_defaults_and_must_fit_together() {
 
 #[test]
 fn no_two_processes_have_one_identity() {
-    let (one, other) = (campaign::identity().unwrap(), campaign::identity().unwrap());
+    let (one, other) = (campaign::identity(), campaign::identity());
     assert_ne!(one, other);
     assert!(one.len() > 17, "{one}");
 }

@@ -1,27 +1,24 @@
-//! How long the caller of an RPC still waits. The caller says it in `grpc-timeout`; the server adds a maximum, so that
-//! no RPC waits for ever, and the handler passes on what is left of it.
+//! How long the caller of an RPC still waits. The caller sends it in `grpc-timeout`; the server caps it, so that no RPC
+//! waits for ever, and the handler hands the rest on to the RPCs that it makes.
 
 use std::time::Duration;
 
 use axum::extract::Request;
 use axum::middleware::Next;
 use axum::response::Response;
-use http::{HeaderMap, HeaderValue};
+use http::HeaderMap;
 use tokio::time::Instant;
 use tonic::Status;
-
-/// The header that says how long the caller waits.
-pub(crate) const GRPC_TIMEOUT: &str = "grpc-timeout";
 
 /// The longest an RPC may take until its response begins. Streams may go on for as long as they like after that.
 pub(crate) const MAXIMUM: Duration = Duration::from_secs(30);
 
-/// The moment after which nobody waits for the answer of an RPC any more.
+/// The moment after which the caller of an RPC stops waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Deadline(Instant);
 
 impl Deadline {
-    /// The deadline of the RPC that `request` belongs to: the caller's own, at most 30 s after it came in.
+    /// The deadline of the RPC that `request` belongs to: the caller's own, at most 30 s after its arrival.
     pub fn of<T>(request: &tonic::Request<T>) -> Self {
         request
             .extensions()
@@ -30,14 +27,14 @@ impl Deadline {
             .unwrap_or_else(|| Deadline::after(MAXIMUM))
     }
 
-    /// What is left; zero once it has passed.
+    /// The time left; zero once the deadline has passed.
     pub fn remaining(&self) -> Duration {
         self.0.saturating_duration_since(Instant::now())
     }
 
     pub(crate) fn from_headers(headers: &HeaderMap) -> Self {
         let asked = headers
-            .get(GRPC_TIMEOUT)
+            .get("grpc-timeout")
             .and_then(|value| value.to_str().ok())
             .and_then(parse);
         Deadline::after(asked.map_or(MAXIMUM, |asked| asked.min(MAXIMUM)))
@@ -51,15 +48,10 @@ impl Deadline {
     pub(crate) fn after(duration: Duration) -> Self {
         Deadline(Instant::now() + duration)
     }
-
-    /// What is left, as the value of `grpc-timeout`.
-    pub(crate) fn to_header(self) -> HeaderValue {
-        write(self.remaining())
-    }
 }
 
-/// The layer: `axum::middleware::from_fn(enforce)`. It tells the handler the deadline, and answers for it once that has
-/// passed.
+/// The layer: `axum::middleware::from_fn(enforce)`. It passes the deadline to the handler, and answers in its place once
+/// the deadline has passed.
 pub(crate) async fn enforce(mut request: Request, next: Next) -> Response {
     let deadline = Deadline::from_headers(request.headers());
     request.extensions_mut().insert(deadline);
@@ -67,21 +59,6 @@ pub(crate) async fn enforce(mut request: Request, next: Next) -> Response {
     handled.await.unwrap_or_else(|_| {
         Status::deadline_exceeded("the deadline passed before the call was answered").into_http()
     })
-}
-
-/// Writes a `grpc-timeout`, in the finest unit that leaves at most eight digits.
-fn write(duration: Duration) -> HeaderValue {
-    const MOST: u128 = 99_999_999;
-    let units = [
-        (duration.as_micros(), 'u'),
-        (duration.as_millis(), 'm'),
-        (u128::from(duration.as_secs()), 'S'),
-    ];
-    let (amount, unit) = units
-        .into_iter()
-        .find(|(amount, _)| *amount <= MOST)
-        .unwrap_or((MOST, 'S'));
-    HeaderValue::from_str(&format!("{amount}{unit}")).unwrap_or(HeaderValue::from_static("0u"))
 }
 
 /// Reads a `grpc-timeout`: at most eight digits and a unit, as the gRPC protocol over HTTP/2 defines it.
@@ -127,20 +104,6 @@ mod tests {
         for (value, expected) in cases {
             assert_eq!(parse(value), expected, "{value:?}");
         }
-    }
-
-    #[test]
-    fn what_is_written_is_what_is_read() {
-        for (duration, written) in [
-            (Duration::ZERO, "0u"),
-            (Duration::from_millis(1500), "1500000u"),
-            (Duration::from_secs(200), "200000m"),
-            (Duration::from_secs(1_000_000), "1000000S"),
-        ] {
-            assert_eq!(write(duration), written);
-            assert_eq!(parse(written), Some(duration));
-        }
-        assert_eq!(write(Duration::MAX), "99999999S");
     }
 
     #[tokio::test(start_paused = true)]

@@ -1,6 +1,5 @@
-//! The outermost layer around every RPC: it opens the call's span, as part of the
-//! caller's trace, and counts, times and logs the call when it ends, by
-//! whichever layer it was ended.
+//! The outermost layer around every RPC. It opens the call's span, as part of the caller's trace, and counts, times and
+//! logs the call when it ends, whichever layer ended it.
 
 use axum::body::Body;
 use axum::extract::{Request, State};
@@ -8,7 +7,7 @@ use axum::middleware::Next;
 use axum::response::Response;
 use tracing::Instrument;
 
-use crate::rpc::{ObservedBody, RpcMetrics};
+use crate::rpc::RpcMetrics;
 use crate::trace;
 
 /// The layer: `axum::middleware::from_fn_with_state(metrics, observe)`.
@@ -20,8 +19,5 @@ pub(crate) async fn observe(
     let rpc = metrics.begin(request.uri().path());
     trace::join_caller(&rpc.span(), request.headers());
     let response = next.run(request).instrument(rpc.span()).await;
-    match rpc.begun_with(&response) {
-        None => response,
-        Some(rpc) => response.map(|body| Body::new(ObservedBody::new(body, rpc))),
-    }
+    rpc.observe(response, Body::new)
 }

@@ -1,6 +1,6 @@
-//! The layer that answers more calls than the process can work on at once: with `RESOURCE_EXHAUSTED` and the time after
-//! which to try again, instead of letting all of them wait until their callers have gone. A stream counts until it
-//! begins. Health and reflection are never shed: a busy process is alive, and people look at it.
+//! The layer that limits the calls in progress. It answers further calls with `RESOURCE_EXHAUSTED` and a retry delay,
+//! instead of letting all of them wait until their callers give up. A stream counts until its response begins. Health
+//! and reflection are exempt: probes and people must reach a busy process.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,18 +19,18 @@ use tonic_types::{ErrorDetails, StatusExt as _};
 use crate::metrics::Metrics;
 use crate::rpc::MethodLabels;
 
-/// When a caller that was turned away may try again. Handlers answer within milliseconds, or wait for a cache for two
-/// seconds at most.
+/// The delay before a rejected caller may retry. Handlers answer within milliseconds, or wait for a cache for two seconds
+/// at most.
 const RETRY_DELAY: Duration = Duration::from_millis(200);
 /// The `ErrorInfo` of the answer.
 const REASON: &str = "TOO_MANY_CALLS";
 const DOMAIN: &str = "coscheduler.dev";
 
-/// How many calls are worked on, and how many may be.
+/// The calls in progress, and how many there may be.
 #[derive(Clone, Debug)]
 pub(crate) struct Limit {
     free: Arc<Semaphore>,
-    /// The services that may be shed; others are never.
+    /// The services that the limit applies to.
     services: Arc<[&'static str]>,
     in_flight: Gauge,
     shed: Family<ShedLabels, Counter>,
@@ -41,8 +41,8 @@ struct ShedLabels {
     grpc_service: String,
 }
 
-/// One call that is worked on.
-struct Working {
+/// One call in progress.
+struct Call {
     in_flight: Gauge,
     _permit: OwnedSemaphorePermit,
 }
@@ -52,11 +52,11 @@ impl Limit {
     pub(crate) fn new(metrics: &Metrics, calls: usize, services: &[&'static str]) -> Self {
         let shed = metrics.register(
             "rpcs_shed",
-            "RPCs answered with RESOURCE_EXHAUSTED because --max-concurrent-calls were being worked on",
+            "RPCs answered with RESOURCE_EXHAUSTED because --max-concurrent-calls were in progress",
             Family::<ShedLabels, Counter>::default(),
         );
         for service in services {
-            // So that a scrape shows the zero that the first one is an increase of.
+            // A scrape must show zero before the first one, or Prometheus sees no increase.
             drop(shed.get_or_create(&ShedLabels {
                 grpc_service: (*service).to_owned(),
             }));
@@ -66,24 +66,24 @@ impl Limit {
             services: services.into(),
             in_flight: metrics.register(
                 "rpcs_in_flight",
-                "RPCs being worked on, streams that have begun and calls of health and reflection aside",
+                "RPCs in progress, except streams that have begun and calls of health and reflection",
                 Gauge::default(),
             ),
             shed,
         }
     }
 
-    fn begin(&self) -> Option<Working> {
+    fn begin(&self) -> Option<Call> {
         let permit = self.free.clone().try_acquire_owned().ok()?;
         self.in_flight.inc();
-        Some(Working {
+        Some(Call {
             in_flight: self.in_flight.clone(),
             _permit: permit,
         })
     }
 }
 
-impl Drop for Working {
+impl Drop for Call {
     fn drop(&mut self) {
         self.in_flight.dec();
     }
@@ -95,12 +95,12 @@ pub(crate) async fn shed(State(limit): State<Limit>, request: Request, next: Nex
     if !limit.services.contains(&grpc_service.as_str()) {
         return next.run(request).await;
     }
-    let Some(working) = limit.begin() else {
+    let Some(call) = limit.begin() else {
         limit.shed.get_or_create(&ShedLabels { grpc_service }).inc();
         return overloaded().into_http();
     };
     let response = next.run(request).await;
-    drop(working);
+    drop(call);
     response
 }
 
@@ -109,7 +109,7 @@ fn overloaded() -> Status {
     details.set_error_info(REASON, DOMAIN, std::collections::HashMap::new());
     Status::with_error_details(
         Code::ResourceExhausted,
-        "as many calls as this process works on at once are under way",
+        "the process has reached its limit of concurrent calls",
         details,
     )
 }

@@ -17,7 +17,7 @@ use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
 use tower::Service;
 
-use super::{PATIENCE, Running, SERVICE, caller, channel, within};
+use super::{Running, SERVICE, TIMEOUT, caller, channel, within};
 
 /// A service whose method `Cancelled` answers so, and whose other methods never answer; it says when it was called.
 #[derive(Clone, Default)]
@@ -125,7 +125,7 @@ async fn a_connection_that_breaks_is_worth_another_try() {
             () = called.cancelled() => {}
         }
     });
-    let status = within(call(address, "/test.Scripted/Never", PATIENCE)).await;
+    let status = within(call(address, "/test.Scripted/Never", TIMEOUT)).await;
     assert!(client::is_retryable(&status), "{status:?}");
     breaking.await.unwrap();
     running.stopped().await.unwrap();
@@ -140,7 +140,7 @@ async fn a_peer_that_does_not_speak_grpc_is_worth_another_try() {
             drop(connection)
         }
     });
-    let status = within(call(address, "/test.Scripted/Never", PATIENCE)).await;
+    let status = within(call(address, "/test.Scripted/Never", TIMEOUT)).await;
     assert!(client::is_retryable(&status), "{status:?}");
     closing.abort();
 }
@@ -148,10 +148,10 @@ async fn a_peer_that_does_not_speak_grpc_is_worth_another_try() {
 #[tokio::test]
 async fn what_the_server_says_is_final_unless_it_says_try_again() {
     let running = Running::start(GrpcServices::new().add_service(Scripted::default())).await;
-    let status = within(call(running.grpc, "/test.Scripted/Cancelled", PATIENCE)).await;
+    let status = within(call(running.grpc, "/test.Scripted/Cancelled", TIMEOUT)).await;
     assert_eq!(status.code(), Code::Cancelled);
     assert!(!client::is_retryable(&status), "{status:?}");
-    let status = within(call(running.grpc, "/test.Unheard/Of", PATIENCE)).await;
+    let status = within(call(running.grpc, "/test.Unheard/Of", TIMEOUT)).await;
     assert_eq!(status.code(), Code::Unimplemented);
     assert!(!client::is_retryable(&status), "{status:?}");
     running.stopped().await.unwrap();

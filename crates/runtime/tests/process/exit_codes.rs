@@ -111,7 +111,7 @@ async fn a_task_that_fails_ends_it_with_1_and_one_error_that_names_it() {
     assert_eq!(output.status.code(), Some(1));
     assert_eq!(
         errors(&output.stderr),
-        [r#"task "example task" failed: the example was told to fail"#]
+        [r#"task "example task" failed: --task is fails"#]
     );
 }
 
@@ -188,7 +188,7 @@ async fn flags_can_be_set_by_the_environment() {
     assert_eq!(output.status.code(), Some(1));
     let log = String::from_utf8(output.stderr).unwrap();
     assert!(
-        log.contains("ERROR") && log.contains("the example was told to fail"),
+        log.contains("ERROR") && log.contains("--task is fails"),
         "{log}"
     );
 }

@@ -17,7 +17,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use coscheduler_runtime::{
-    GrpcServices, Process, ProcessArgs, Service, StopReason, Supervisor,
+    GrpcServices, Process, ProcessArgs, Service, Supervisor,
     client::{self, Channel},
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -33,15 +33,15 @@ const SERVICE: Service = Service {
     http_address: "127.0.0.1:0",
 };
 
-/// Longer than anything here takes; a test that waits this long has failed.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// A test that waits this long has failed.
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A process that serves gRPC, and the means to stop it.
 struct Running {
     process: Process,
     grpc: SocketAddr,
     stop: CancellationToken,
-    ended: JoinHandle<Result<(), StopReason>>,
+    ended: JoinHandle<anyhow::Result<()>>,
 }
 
 impl Running {
@@ -73,7 +73,7 @@ impl Running {
             .expect("the HTTP server answers")
     }
 
-    async fn stopped(self) -> Result<(), StopReason> {
+    async fn stopped(self) -> anyhow::Result<()> {
         self.stop.cancel();
         within(self.ended).await.unwrap()
     }
@@ -90,7 +90,7 @@ async fn caller() -> Process {
 }
 
 async fn within<T>(future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(PATIENCE, future)
+    tokio::time::timeout(TIMEOUT, future)
         .await
         .expect("waited in vain")
 }

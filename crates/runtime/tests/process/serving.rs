@@ -161,7 +161,7 @@ async fn reflection_lists_what_is_served_and_describes_it() {
             let mut client = ServerReflectionClient::new(running.channel());
             async move {
                 let answers = client
-                    .server_reflection_info(tokio_stream::once(request))
+                    .server_reflection_info(futures::stream::iter([request]))
                     .await
                     .unwrap();
                 answers
@@ -200,7 +200,7 @@ async fn reflection_lists_what_is_served_and_describes_it() {
             message_request: Some(MessageRequest::ListServices(String::new())),
         };
         let mut client = ServerReflectionClient::new(running.channel());
-        let answers = within(client.server_reflection_info(tokio_stream::once(request)))
+        let answers = within(client.server_reflection_info(futures::stream::iter([request])))
             .await
             .unwrap();
         let answer = within(answers.into_inner().message())
@@ -271,12 +271,12 @@ async fn an_address_in_use_is_an_error_that_names_it() {
     };
     let supervisor = Supervisor::bind(SERVICE, &args).await.unwrap();
     let process = supervisor.process();
-    let start = async { Ok(process.serve_grpc(GrpcServices::new()).await.map(drop)?) };
+    let start = async { process.serve_grpc(GrpcServices::new()).await.map(drop) };
     let error = within(supervisor.run(std::future::pending(), start))
         .await
         .unwrap_err();
     assert_eq!(
-        error.to_string(),
+        format!("{error:#}"),
         format!(
             "failed to start example: failed to bind gRPC address {address}: Address already in use (os error 98)"
         )

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use anyhow::bail;
-use coscheduler_runtime::{GrpcServices, StopReason};
+use coscheduler_runtime::GrpcServices;
 use tokio::sync::Notify;
 
 use super::{Running, within};
@@ -12,26 +12,32 @@ use super::{Running, within};
 #[track_caller]
 fn check(
     task: impl Future<Output = anyhow::Result<()>> + Send + 'static,
-    expected: &'static str,
+    starts: &'static str,
+    ends: &'static str,
 ) -> impl Future {
     async move {
         let running = Running::start(GrpcServices::new()).await;
         running.process.spawn("example loop", task);
         let reason = within(running.ended).await.unwrap().unwrap_err();
-        assert_eq!(reason.to_string(), expected);
+        let reason = format!("{reason:#}");
+        assert!(
+            reason.starts_with(starts) && reason.ends_with(ends),
+            "{reason}"
+        );
     }
 }
 
 #[tokio::test]
 async fn a_task_that_ends_ends_the_process() {
-    check(async { Ok(()) }, r#"task "example loop" ended"#).await;
+    check(async { Ok(()) }, r#"task "example loop" ended"#, "").await;
 }
 
 #[tokio::test]
 async fn a_task_that_fails_ends_the_process() {
     check(
         async { bail!("lost the watch") },
-        r#"task "example loop" failed: lost the watch"#,
+        r#"task "example loop" failed: "#,
+        ": lost the watch",
     )
     .await;
 }
@@ -40,7 +46,8 @@ async fn a_task_that_fails_ends_the_process() {
 async fn a_task_that_panics_ends_the_process() {
     check(
         async { panic!("out of luck") },
-        r#"task "example loop" failed: panicked: out of luck"#,
+        r#"task "example loop" failed: "#,
+        r#" panicked with message "out of luck""#,
     )
     .await;
 }
@@ -54,16 +61,7 @@ async fn a_failed_start_ends_the_process() {
     let reason = within(supervisor.run(std::future::pending(), async { bail!("no cluster") }))
         .await
         .unwrap_err();
-    assert!(
-        matches!(
-            reason,
-            StopReason::Start {
-                service: "example",
-                ..
-            }
-        ),
-        "{reason:?}"
-    );
+    assert_eq!(format!("{reason:#}"), "failed to start example: no cluster");
 }
 
 #[tokio::test]

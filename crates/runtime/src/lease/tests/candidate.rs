@@ -15,7 +15,7 @@ use super::api_server::{ApiServer, Connection};
 
 /// The defaults.
 pub(super) const TIMING: Timing = Timing {
-    duration: Duration::from_secs(15),
+    lease_duration: Duration::from_secs(15),
     renew_deadline: Duration::from_secs(10),
     retry_period: Duration::from_secs(2),
 };

@@ -1,0 +1,65 @@
+//! Pods on nodes that turn them away (N1): a placeholder goes, so that it comes back on another node; pods that never
+//! started follow. The first move is made at once, later ones of the same placeholder wait longer and longer, so that nodes that
+//! come and go do not make it dance.
+
+use std::time::Duration;
+
+use super::{Decision, Step, Update, pause};
+use crate::evacuate::{Role, evict};
+use crate::observed::{Done, Observed, Pod, Record};
+use crate::reasons;
+
+/// Between the first two moves of a placeholder; between any later two it is twice as long.
+pub(super) const FIRST_PAUSE: Duration = Duration::from_secs(1);
+/// The longest time between two moves.
+pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+
+/// Evicts the run's pods from nodes that turn them away.
+pub(super) fn evacuate(observed: &Observed, decision: &mut Decision) {
+    for pod in observed.pods.values() {
+        if observed.owns(pod) {
+            leave(observed, pod, decision);
+        }
+    }
+}
+
+fn leave(observed: &Observed, pod: &Pod, decision: &mut Decision) {
+    let (Some(node), Some(role)) = (&pod.node, pod.role()) else {
+        return;
+    };
+    let known = observed.node(node);
+    let Some(eviction) = evict(role, pod.tolerations(), known) else {
+        return;
+    };
+    let reason = reasons::pod_evacuated(&pod.object.name, node, &eviction.cause);
+    // It ends by now: an earlier look or Kubernetes itself deleted it.
+    if pod.object.deleting && !eviction.at_once {
+        decision.events.push(reason);
+        return;
+    }
+    let placeholder = match role {
+        Role::Placeholder => observed.placeholders.values().find(|own| pod.is_of(own)),
+        Role::NeverStarted | Role::Started => None,
+    };
+    if let Some(done) = placeholder.and_then(|own| own.record.evacuated.as_ref()) {
+        let rest = done.rests(observed.now, pause(done.times, FIRST_PAUSE, LONGEST_PAUSE));
+        if !rest.is_zero() {
+            return decision.look_in(rest);
+        }
+    }
+    let update = placeholder.map(|own| Update {
+        placeholder: own.object.name.clone(),
+        record: Record {
+            evacuated: Done::again(own.record.evacuated.as_ref(), observed.now, &reason.message),
+            ..own.record.clone()
+        },
+        reason: None,
+    });
+    decision.steps.push(Step::Evict {
+        pod: pod.object.clone(),
+        at_once: eviction.at_once,
+        unless_exists: known.is_none().then(|| node.clone()),
+        update,
+        reason,
+    });
+}

@@ -1,0 +1,386 @@
+//! Pods that wait although their placeholder is bound to a node (N2, N4): the placeholder moves, the pod is let go, or the
+//! author learns what is in the way.
+//!
+//! The scheduler has the last word. A node that has room by what is counted and is not taken counts as refused, and so do
+//! nodes that a moved placeholder does not get.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use super::evacuate::{FIRST_PAUSE, LONGEST_PAUSE};
+use super::{Again, Decision, Step, Update, pause};
+use crate::observed::{Answer, Done, Observed, Placeholder, Pod, Record, Sight, elapsed};
+use crate::plan::{Reason, ReasonCode};
+use crate::rescue::room::Needs;
+use crate::rescue::{self, Action, Contention, Resident, ScaleUp, Waiting, rescue};
+use crate::volumes::SeenClaim;
+
+/// How long a step has to be wanted before it is taken: caches are a moment behind each other.
+const SETTLED: Duration = Duration::from_secs(1);
+/// How long the scheduler may leave room that is there by what is counted.
+const ROOM_LEFT: Duration = Duration::from_secs(30);
+/// How long a moved placeholder may find no node: the scheduler, too, learns of nodes a moment later.
+const ARRIVAL: Duration = Duration::from_secs(10);
+/// How long a node counts as refused.
+const REFUSED: Duration = Duration::from_secs(120);
+/// How often a pod is let go, where Tekton makes it with its affinity again.
+const TRIES: u32 = 5;
+/// An answer of the API server that a step rests on is not older than this.
+const FRESH: Duration = Duration::from_secs(2);
+/// How soon a run is looked at again whose placeholder is being moved, should nothing be heard of it.
+const UNDER_WAY: Duration = Duration::from_secs(1);
+
+/// A placeholder with a node, and the pods that wait for room there.
+struct Contended<'a> {
+    observed: &'a Observed,
+    own: &'a Placeholder,
+    /// As `rescue` sees it.
+    placeholder: rescue::Placeholder,
+    /// With their needs, by name.
+    waiting: Vec<(&'a Pod, Needs)>,
+    residents: Vec<Resident>,
+}
+
+/// Makes room for the run's pods. Answers why one waits for which nothing helps.
+pub(super) fn make_room(observed: &Observed, decision: &mut Decision) -> Option<Reason> {
+    let mut cause = None;
+    for own in observed.placeholders.values() {
+        if own.object.deleting || observed.planned().is_empty() {
+            continue;
+        }
+        let pod = observed.pod_of(own);
+        if own.moving.is_some() {
+            arrive(observed, own, pod.map(AsRef::as_ref), decision);
+            continue;
+        }
+        let pod = pod.filter(|pod| pod.node.is_some() && !pod.object.deleting);
+        let contended = pod.and_then(|pod| Contended::see(observed, own, pod));
+        let Some(contended) = contended else { continue };
+        // Nobody tells when there is room.
+        if decision.again == Again::OnChange {
+            decision.again = Again::Backoff;
+        }
+        let reported = contended.decide(decision);
+        cause = cause.or(reported);
+    }
+    cause
+}
+
+/// Takes the next step of a move.
+fn arrive(observed: &Observed, own: &Placeholder, pod: Option<&Pod>, decision: &mut Decision) {
+    decision.look_in(UNDER_WAY);
+    let Some((moving, pod)) = own.moving.as_ref().zip(pod) else {
+        return;
+    };
+    if pod.object.deleting {
+        return;
+    }
+    let update = |record: Record| Update {
+        placeholder: own.object.name.clone(),
+        record,
+        reason: None,
+    };
+    match &pod.node {
+        Some(node) if moving.nodes.contains(node) => decision.steps.push(Step::EndMove {
+            update: update(own.record.clone()),
+            lost: None,
+        }),
+        // The pod was made before the move. Since then, another pod may have come that the placeholder cannot leave.
+        Some(node) if own.observed => {
+            let held = held(observed, own, pod);
+            let stays = residents(observed, own, node, &held);
+            decision.steps.push(if stays.iter().any(|it| it.keeps) {
+                Step::EndMove {
+                    update: update(own.record.clone()),
+                    lost: None,
+                }
+            } else {
+                Step::Leave(pod.object.clone())
+            });
+        }
+        None if pod.unscheduled.as_ref().is_some_and(|it| it.no_node) => {
+            let lost = Sight::Lost(pod.object.uid.clone());
+            if decision.lasts(observed, lost, ARRIVAL) {
+                let mut record = own.record.clone();
+                let refused = moving.nodes.iter().map(|node| (node.clone(), observed.now));
+                record.refused.extend(refused);
+                decision.steps.push(Step::EndMove {
+                    update: update(record),
+                    lost: Some(pod.object.clone()),
+                });
+            }
+        }
+        Some(_) | None => {}
+    }
+}
+
+impl<'a> Contended<'a> {
+    /// `None` where no pod waits for the placeholder.
+    fn see(observed: &'a Observed, own: &'a Placeholder, pod: &Pod) -> Option<Self> {
+        let name = &own.object.name;
+        let node = pod.node.clone()?;
+        let waiting = observed.pods.values().filter(|pod| {
+            pod.unscheduled.as_ref().is_some_and(|it| it.no_node)
+                && pod.placeholder.is_none()
+                && !pod.object.deleting
+                && pod.follows.contains(name)
+                && observed.owns(pod)
+        });
+        let waiting: Vec<_> = waiting
+            .map(|pod| {
+                let needs = Needs {
+                    claims: claims(observed, &pod.claims),
+                    ..pod.needs.clone()
+                };
+                (pod.as_ref(), needs)
+            })
+            .collect();
+        if waiting.is_empty() {
+            return None;
+        }
+        let held = held(observed, own, pod);
+        let refused = own.record.refused.iter();
+        let refused = refused.filter(|(_, at)| elapsed(**at, observed.now) < REFUSED);
+        Some(Self {
+            observed,
+            own,
+            placeholder: rescue::Placeholder {
+                name: name.clone(),
+                namespace: own.namespace.clone(),
+                needs: Needs {
+                    requests: pod.needs.requests.clone(),
+                    claims: claims(observed, &held),
+                    refused: refused.map(|(node, _)| node.clone()).collect(),
+                    // Not the pod's own: it may have been sent where it is.
+                    ..own.needs.clone()
+                },
+                separation: pod.separation,
+                node: node.clone(),
+            },
+            waiting,
+            residents: residents(observed, own, &node, &held),
+        })
+    }
+
+    /// Decides about each kind of pod that waits. Answers why one waits for which nothing helps.
+    fn decide(&self, decision: &mut Decision) -> Option<Reason> {
+        let mut cause = None;
+        let mut decided: Vec<&Needs> = Vec::new();
+        for (index, (pod, needs)) in self.waiting.iter().enumerate() {
+            // Pods with the same needs fare alike, so one of them is decided about.
+            if decided.contains(&needs) {
+                continue;
+            }
+            decided.push(needs);
+            let scale_up = self.scale_up(pod);
+            let mut waiting = Waiting {
+                name: pod.object.name.clone(),
+                needs: needs.clone(),
+            };
+            let mut decided = self.ask_rescue(&waiting, index, scale_up);
+            if decided.reason.code == ReasonCode::RoomOnNode {
+                let node = self.placeholder.node.clone();
+                let left = Sight::RoomLeft {
+                    pod: waiting.name.clone(),
+                    node: node.clone(),
+                };
+                if decision.lasts_in(self.observed, left, ROOM_LEFT).is_zero() {
+                    waiting.needs.refused.insert(node);
+                    decided = self.ask_rescue(&waiting, index, scale_up);
+                }
+            }
+            match decided.action {
+                Action::Wait => {}
+                Action::Move(nodes) => {
+                    if self.may_act(pod, decision, self.moved()) {
+                        self.send(nodes, decided.reason, decision);
+                        break;
+                    }
+                }
+                Action::LetGo => {
+                    for (other, _) in self.waiting.iter().filter(|(_, other)| other == needs) {
+                        self.let_go(other, decided.reason.clone(), decision);
+                    }
+                }
+                Action::Report => {
+                    let wanted = Sight::Wanted(waiting.name);
+                    if decision.lasts(self.observed, wanted, SETTLED)
+                        && self.answer(pod, None, decision).is_some_and(|it| it.own)
+                    {
+                        cause = cause.or(Some(decided.reason));
+                    }
+                }
+            }
+        }
+        cause
+    }
+
+    fn ask_rescue(&self, pod: &Waiting, index: usize, scale_up: ScaleUp) -> rescue::Decision {
+        let others = self.waiting.iter().enumerate();
+        let others = others.filter(|(other, _)| *other != index);
+        let also_waiting: Vec<_> = others.map(|(_, (_, needs))| needs.clone()).collect();
+        rescue(&Contention {
+            pod,
+            placeholder: &self.placeholder,
+            also_waiting: &also_waiting,
+            residents: &self.residents,
+            rooms: &self.observed.nodes,
+            scale_up,
+            moves: self.moved().map_or(0, |done| done.times),
+        })
+    }
+
+    /// Every move of a placeholder of the run counts.
+    fn moved(&self) -> Option<Done> {
+        let all = self.observed.placeholders.values();
+        let moved = all.filter_map(|own| own.record.moved.as_ref());
+        moved.cloned().reduce(|one, other| Done {
+            times: one.times + other.times,
+            last: one.last.max(other.last),
+            why: one.why,
+        })
+    }
+
+    /// The first news of a node on its way counts, and only news since the pod waits: nodes that come and go do not hold a
+    /// move back for ever.
+    fn scale_up(&self, pod: &Pod) -> ScaleUp {
+        let now = self.observed.now;
+        let rooms = self.observed.nodes.values();
+        let added = rooms.filter_map(|room| room.created);
+        let added = added.filter(|created| pod.created.is_some_and(|since| *created >= since));
+        let added = added.min();
+        let answer = self.observed.answers.get(&pod.object.uid);
+        let triggered = answer.and_then(|answer| answer.scale_up);
+        let first = triggered.into_iter().chain(added).min();
+        let ago = |at| {
+            (first == at)
+                .then(|| at.map(|at| elapsed(at, now)))
+                .flatten()
+        };
+        ScaleUp {
+            triggered: ago(triggered),
+            node_added: ago(added),
+            hold: self.observed.scale_up_hold,
+        }
+    }
+
+    /// Whether a step for the pod may be taken now: it has been wanted for a while, `last` is long enough ago, and the API
+    /// server has said that the pod is the run's. Labels and affinity are anybody's to write: by `taskRunSpecs` a run can give
+    /// its pods those of another one.
+    fn may_act(&self, pod: &Pod, decision: &mut Decision, last: Option<Done>) -> bool {
+        let now = self.observed.now;
+        let wanted = Sight::Wanted(pod.object.name.clone());
+        if !decision.lasts(self.observed, wanted, SETTLED) {
+            return false;
+        }
+        let rest = last.map_or(Duration::ZERO, |done| {
+            done.rests(now, pause(done.times, FIRST_PAUSE, LONGEST_PAUSE))
+        });
+        if !rest.is_zero() {
+            decision.look_in(rest);
+            return false;
+        }
+        self.answer(pod, Some(FRESH), decision)
+            .is_some_and(|answer| answer.own)
+    }
+
+    /// The API server's answer about a pod, not older than `fresh`; asks where there is none.
+    fn answer(
+        &self,
+        pod: &Pod,
+        fresh: Option<Duration>,
+        decision: &mut Decision,
+    ) -> Option<Answer> {
+        let answer = self.observed.answers.get(&pod.object.uid).copied();
+        let answer = answer.filter(|answer| {
+            fresh.is_none_or(|fresh| elapsed(answer.at, self.observed.now) < fresh)
+        });
+        if let (None, Some(task_run)) = (answer, pod.task_run()) {
+            decision.steps.push(Step::Ask {
+                pod: pod.object.clone(),
+                task_run: task_run.clone(),
+                run_uid: pod.run_uid.clone(),
+            });
+        }
+        answer
+    }
+
+    fn send(&self, nodes: Vec<String>, reason: Reason, decision: &mut Decision) {
+        let before = self.own.record.moved.as_ref();
+        decision.steps.push(Step::Send {
+            update: Update {
+                placeholder: self.own.object.name.clone(),
+                record: Record {
+                    moved: Done::again(before, self.observed.now, &reason.message),
+                    ..self.own.record.clone()
+                },
+                reason: Some(reason),
+            },
+            nodes,
+        });
+    }
+
+    fn let_go(&self, pod: &Pod, reason: Reason, decision: &mut Decision) {
+        let answer = self.observed.answers.get(&pod.object.uid);
+        let times = answer.map_or(0, |answer| answer.let_go);
+        // Tekton makes the pod anew each time, so that its age is the time since.
+        let last = pod.created.filter(|_| times > 0).map(|last| Done {
+            times,
+            last,
+            why: String::new(),
+        });
+        if times >= TRIES || !self.may_act(pod, decision, last) {
+            return;
+        }
+        if let Some(task_run) = pod.task_run() {
+            decision.steps.push(Step::LetGo {
+                pod: pod.object.clone(),
+                task_run: task_run.clone(),
+                placeholder: self.own.object.name.clone(),
+                times: times + 1,
+                reason,
+            });
+        }
+    }
+}
+
+fn claims(observed: &Observed, names: &[String]) -> Vec<SeenClaim> {
+    let seen = |name: &String| {
+        let seen = observed.volumes.get(name).cloned();
+        seen.unwrap_or_else(|| SeenClaim {
+            name: name.clone(),
+            ..SeenClaim::default()
+        })
+    };
+    names.iter().map(seen).collect()
+}
+
+/// The claims that a placeholder stands for, mounted or not.
+fn held(observed: &Observed, own: &Placeholder, pod: &Pod) -> Vec<String> {
+    let specs = observed.planned().iter();
+    let planned = specs.filter(|spec| spec.name.as_str() == own.object.name);
+    let planned = planned.flat_map(|spec| spec.claims().collect::<Vec<_>>());
+    let held: BTreeSet<_> = pod.claims.iter().cloned().chain(planned).collect();
+    held.into_iter().collect()
+}
+
+/// The pods on a node that matter for whether the placeholder may leave it: the run's own, and those of others that use a claim it
+/// holds.
+fn residents(observed: &Observed, own: &Placeholder, node: &str, held: &[String]) -> Vec<Resident> {
+    let there = |pod: &&std::sync::Arc<Pod>| {
+        pod.node.as_deref() == Some(node) && pod.role().is_some() && pod.placeholder.is_none()
+    };
+    let uses = |pod: &Pod| pod.claims.iter().any(|claim| held.contains(claim));
+    let of_run = observed.pods.values().filter(there).map(|pod| Resident {
+        requests: pod.needs.requests.clone(),
+        own: true,
+        keeps: pod.follows.contains(&own.object.name) || uses(pod),
+    });
+    let others = observed.sharing.iter().filter(there);
+    let others = others.filter(|pod| uses(pod)).map(|pod| Resident {
+        requests: pod.needs.requests.clone(),
+        own: false,
+        keeps: true,
+    });
+    of_run.chain(others).collect()
+}

@@ -1,0 +1,111 @@
+//! What there is to say to the run's author: Events, and why the run waits.
+
+use std::time::Duration;
+
+use super::Decision;
+use crate::evacuate::{Node, stranded};
+use crate::notices::notices;
+use crate::observed::{Observed, Sight};
+use crate::pipeline_run::{PipelineRun, RunState};
+use crate::plan::{PlaceholderSpec, Reason};
+use crate::refusals::{SeenPlaceholder, still_refused, waits};
+use crate::volumes::SeenClaim;
+
+/// How long a placeholder waits before its author is told: much passes by itself, as volumes are made and caches catch up.
+const MOMENT: Duration = Duration::from_secs(2);
+
+/// Says what there is to say. `cause` is why a pod waits although its placeholder is bound.
+pub(super) fn tell(observed: &Observed, cause: Option<Reason>, decision: &mut Decision) {
+    let Some((run, planned)) = &observed.run else {
+        return;
+    };
+    if run.deletion {
+        return;
+    }
+    if run.state == RunState::Done {
+        // Tekton may have failed the run for what keeps its placeholder from its pod, before that has lasted for a moment.
+        let refused = observed.refused.values().next().cloned();
+        decision.events.extend(refused);
+        decision.blocked = Some(None);
+        return;
+    }
+    let mut notices = notices(planned, |claim| observed.volumes.get(claim).cloned());
+    let mut seen = None;
+    if notices.blocked.is_none() && run.state == RunState::Active {
+        notices.blocked = no_node_reaches(observed).or(cause);
+        if notices.blocked.is_none() {
+            seen = Some(waits(planned, |spec| placeholder(observed, spec)));
+        }
+        notices.events.extend(notices.blocked.clone());
+    }
+    decision.events.extend(notices.events);
+    let reason = seen.as_ref().and_then(|seen| seen.reason.as_ref());
+    if let Some(reason) = reason {
+        let sight = Sight::Waits(reason.event_name(run));
+        if !is_annotated(run, reason) && !decision.lasts(observed, sight, MOMENT) {
+            // Until then the annotation stays as it is.
+            return;
+        }
+        decision.events.push(reason.clone());
+    }
+    if !seen.as_ref().is_some_and(|seen| still_refused(run, seen)) {
+        decision.blocked = Some(notices.blocked.or_else(|| reason.cloned()));
+    }
+}
+
+fn is_annotated(run: &PipelineRun, reason: &Reason) -> bool {
+    let blocked = run.annotations.get(crate::annotations::BLOCKED);
+    blocked == Some(&reason.to_annotation())
+}
+
+/// Why a placeholder of the run that has lost its node gets no other one (N1).
+fn no_node_reaches(observed: &Observed) -> Option<Reason> {
+    let pods = observed.pods.values();
+    let mut unbound =
+        pods.filter(|pod| pod.node.is_none() && pod.placeholder.is_some() && observed.owns(pod));
+    unbound.find_map(|pod| {
+        let claims = pod.claims.iter();
+        let seen: Vec<SeenClaim> = claims
+            .filter_map(|name| observed.volumes.get(name).cloned())
+            .collect();
+        let nodes: Vec<&Node> = observed.nodes.values().map(|room| &room.node).collect();
+        stranded(pod.tolerations(), &seen, &nodes)
+    })
+}
+
+/// A placeholder, as far as it is seen waiting (N3); `None` where it does not exist.
+fn placeholder(observed: &Observed, spec: &PlaceholderSpec) -> Option<SeenPlaceholder> {
+    let name = spec.name.as_str();
+    let own = observed.placeholders.get(name)?;
+    let pod = observed.pods.values().find(|pod| {
+        let labels = pod.placeholder.as_ref();
+        labels.is_some_and(|labels| labels.name == name)
+    });
+    let Some(pod) = pod else {
+        return Some(SeenPlaceholder {
+            refused: observed.refused.get(name).cloned(),
+            ..SeenPlaceholder::default()
+        });
+    };
+    if pod.node.is_some() {
+        return Some(SeenPlaceholder::default());
+    }
+    let existing = spec
+        .claims()
+        .filter(|name| observed.volumes.contains_key(name));
+    let existing: Vec<String> = existing.collect();
+    let complaints = existing
+        .iter()
+        .filter_map(|name| observed.not_provisioned.get(name));
+    Some(SeenPlaceholder {
+        refused: None,
+        not_provisioned: complaints.cloned().collect(),
+        // One that is being moved and finds no node is sent back (N2).
+        unschedulable: pod
+            .unscheduled
+            .as_ref()
+            .filter(|_| own.moving.is_none())
+            .and_then(|unscheduled| unscheduled.message.clone()),
+        claims: existing.into_iter().collect(),
+    })
+}

@@ -1,0 +1,38 @@
+//! What is read of every object: its identity and its owners.
+
+use coscheduler_core::pipeline_run::OwnerReference;
+use coscheduler_core::teardown::ObjectRef;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{self, ObjectMeta};
+
+/// The object as it was seen.
+pub fn reference(metadata: ObjectMeta) -> ObjectRef {
+    ObjectRef {
+        name: metadata.name.unwrap_or_default(),
+        uid: metadata.uid.unwrap_or_default(),
+        resource_version: metadata.resource_version.unwrap_or_default(),
+        deleting: metadata.deletion_timestamp.is_some(),
+    }
+}
+
+/// The object's controller.
+pub fn controller(metadata: &ObjectMeta) -> Option<OwnerReference> {
+    let mut owners = metadata.owner_references.iter().flatten();
+    let controller = owners.find(|owner| owner.controller == Some(true));
+    controller.map(owner)
+}
+
+/// The PipelineRun that owns the object, as its controller or not.
+pub fn pipeline_run(metadata: &ObjectMeta) -> Option<OwnerReference> {
+    let mut owners = metadata.owner_references.iter().flatten();
+    let run = owners.find(|owner| owner.kind == "PipelineRun");
+    run.map(owner)
+}
+
+fn owner(owner: &v1::OwnerReference) -> OwnerReference {
+    OwnerReference {
+        api_version: owner.api_version.clone(),
+        kind: owner.kind.clone(),
+        name: owner.name.clone(),
+        uid: owner.uid.clone(),
+    }
+}

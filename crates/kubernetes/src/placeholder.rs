@@ -1,0 +1,56 @@
+//! A placeholder is a StatefulSet with one pod. Here it is built, read and patched; nothing but the requests themselves is
+//! elsewhere.
+
+pub mod patch;
+mod stateful_set;
+
+use coscheduler_core::annotations::RECORD;
+use coscheduler_core::observed::Placeholder;
+use k8s_openapi::api::apps::v1::StatefulSet;
+use k8s_openapi::api::core::v1::Pod;
+
+pub use stateful_set::{Owner, build, selector, single_pod_claims};
+
+use crate::labels::is_ours;
+use crate::objects;
+
+/// The placeholder, where this product made it for a PipelineRun: Tekton's own assistants have names of the same kind.
+pub fn view(set: StatefulSet) -> Option<Placeholder> {
+    let metadata = set.metadata;
+    if !is_ours(&metadata) {
+        return None;
+    }
+    let record = metadata
+        .annotations
+        .as_ref()
+        .and_then(|all| all.get(RECORD));
+    let observed = set.status.and_then(|status| status.observed_generation);
+    let spec = set.spec.unwrap_or_default();
+    let templates = spec.volume_claim_templates.into_iter().flatten();
+    let name = metadata.name.clone().unwrap_or_default();
+    let made = templates
+        .filter_map(|template| template.metadata.name)
+        .map(|template| format!("{template}-{name}-0"));
+    let pod = Pod {
+        spec: spec.template.spec,
+        ..Pod::default()
+    };
+    let affinity = pod.spec.as_ref().and_then(|pod| pod.affinity.as_ref());
+    Some(Placeholder {
+        run_uid: objects::pipeline_run(&metadata)?.uid,
+        moving: patch::under_way(&metadata),
+        observed: observed >= metadata.generation,
+        created: metadata.creation_timestamp.as_ref().map(|time| time.0),
+        controller: objects::controller(&metadata),
+        // A record that cannot be read is of another version, and begins anew.
+        record: record
+            .and_then(|text| serde_json::from_str(text).ok())
+            .unwrap_or_default(),
+        claims: made.chain(crate::pods::claims(&pod)).collect(),
+        node_affinity: serde_json::to_value(affinity.and_then(|it| it.node_affinity.as_ref()))
+            .unwrap_or_default(),
+        needs: crate::needs::needs(&pod),
+        namespace: metadata.namespace.clone().unwrap_or_default(),
+        object: objects::reference(metadata),
+    })
+}

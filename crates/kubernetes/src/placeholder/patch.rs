@@ -1,0 +1,176 @@
+//! Patches of a placeholder's object, each with the record of what was done (N1, N2, N3).
+//!
+//! A placeholder is sent to other nodes so: its StatefulSet's template is given a required node affinity to them, its pod is
+//! deleted, and the StatefulSet makes it anew; once that is bound, the template becomes what it was. As pods are updated only
+//! `OnDelete`, no other pod is touched, and the scheduler decides between the nodes.
+
+use coscheduler_core::annotations::{MOVE, RECORD};
+use coscheduler_core::observed::{Move, Placeholder, Record};
+use coscheduler_core::volumes::{NodeRequirement, NodeTerm, Operator};
+use k8s_openapi::api::core::v1::{NodeAffinity, NodeSelector};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde_json::{Value, json};
+
+use crate::scheduling::both;
+
+/// The move under way.
+pub(super) fn under_way(metadata: &ObjectMeta) -> Option<Move> {
+    serde_json::from_str(metadata.annotations.as_ref()?.get(MOVE)?).ok()
+}
+
+/// The merge patch that writes this record.
+pub fn record(own: &Placeholder, record: &Record) -> Value {
+    json!({"metadata": {"uid": own.object.uid, "annotations": {RECORD: text(record)}}})
+}
+
+/// The merge patch that sends the placeholder to these nodes, for exactly this version of it.
+pub fn send(own: &Placeholder, record: &Record, nodes: &[String]) -> Value {
+    let before = match &own.moving {
+        Some(again) => again.before.clone(),
+        None => own.node_affinity.clone(),
+    };
+    // One term a node: a field is compared with one value.
+    let terms: Vec<_> = nodes.iter().map(|node| term(node)).collect();
+    let mut affinity: NodeAffinity = serde_json::from_value(before.clone()).unwrap_or_default();
+    let required = affinity
+        .required_during_scheduling_ignored_during_execution
+        .take();
+    let required = required.map(|selector| selector.node_selector_terms);
+    affinity.required_during_scheduling_ignored_during_execution = Some(NodeSelector {
+        node_selector_terms: both(&required.unwrap_or_default(), &terms),
+    });
+    let nodes = nodes.to_vec();
+    let moving = serde_json::to_string(&Move { nodes, before }).unwrap_or_default();
+    patch(own, record, Value::String(moving), json!(affinity))
+}
+
+/// The merge patch that ends a move, wherever the placeholder is, for exactly this version of it.
+pub fn end(own: &Placeholder, record: &Record) -> Option<Value> {
+    let Move { before, .. } = own.moving.clone()?;
+    Some(patch(own, record, Value::Null, before))
+}
+
+fn term(node: &str) -> NodeTerm {
+    NodeTerm {
+        expressions: Vec::new(),
+        fields: vec![NodeRequirement {
+            key: "metadata.name".to_owned(),
+            operator: Operator::In,
+            values: vec![node.to_owned()],
+        }],
+    }
+}
+
+fn patch(own: &Placeholder, record: &Record, moving: Value, affinity: Value) -> Value {
+    json!({
+        "metadata": {
+            "uid": own.object.uid,
+            "resourceVersion": own.object.resource_version,
+            "annotations": {MOVE: moving, RECORD: text(record)},
+        },
+        "spec": {"template": {"spec": {"affinity": {"nodeAffinity": affinity}}}},
+    })
+}
+
+fn text(record: &Record) -> String {
+    serde_json::to_string(record).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A merge patch as the API server applies it (RFC 7386).
+    fn apply(target: &mut Value, patch: &Value) {
+        let Some(patch) = patch.as_object() else {
+            *target = patch.clone();
+            return;
+        };
+        if !target.is_object() {
+            *target = json!({});
+        }
+        let target = target.as_object_mut().unwrap();
+        for (key, value) in patch {
+            if value.is_null() {
+                target.remove(key);
+            } else {
+                apply(target.entry(key.clone()).or_insert(Value::Null), value);
+            }
+        }
+    }
+
+    fn set(affinity: Value) -> Value {
+        json!({
+            "metadata": {"name": "s", "uid": "u", "resourceVersion": "7", "annotations": {"a": "b"}},
+            "spec": {"selector": {}, "template": {"spec": {"containers": [], "affinity": affinity}}},
+        })
+    }
+
+    fn read(set: &Value) -> StatefulSet {
+        serde_json::from_value(set.clone()).unwrap()
+    }
+
+    fn nodes(names: &[&str]) -> Vec<String> {
+        names.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn n2_a_moved_placeholder_may_take_one_of_the_nodes_where_its_author_wants_it() {
+        let disk = json!({"key": "disk", "operator": "In", "values": ["ssd"]});
+        let field =
+            |node: &str| json!([{"key": "metadata.name", "operator": "In", "values": [node]}]);
+        let required = |terms: Value| json!({"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}});
+        let terms = |object: &Value| {
+            let affinity = &object["spec"]["template"]["spec"]["affinity"];
+            let required =
+                &affinity["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"];
+            required["nodeSelectorTerms"].clone()
+        };
+        let apart = json!({"preferredDuringSchedulingIgnoredDuringExecution": []});
+        for (before, expect) in [
+            (
+                json!({"podAntiAffinity": apart}),
+                json!([{"matchFields": field("n1")}, {"matchFields": field("n2")}]),
+            ),
+            (
+                json!({"podAntiAffinity": apart, "nodeAffinity": required(json!([{"matchExpressions": [disk]}]))}),
+                json!([
+                    {"matchExpressions": [disk], "matchFields": field("n1")},
+                    {"matchExpressions": [disk], "matchFields": field("n2")},
+                ]),
+            ),
+        ] {
+            let original = set(before);
+            assert_eq!(under_way(&read(&original)), None);
+            assert_eq!(end(&read(&original)), None);
+            let mut moved = original.clone();
+            apply(&mut moved, &begin(&read(&original), &nodes(&["n1", "n2"])));
+            assert_eq!(terms(&moved), expect);
+            moved["metadata"]["generation"] = 2.into();
+            moved["status"] = json!({"replicas": 1, "observedGeneration": 1});
+            assert!(!is_observed(&read(&moved)));
+            moved["status"]["observedGeneration"] = 2.into();
+            assert!(is_observed(&read(&moved)));
+            for key in ["generation", "status"] {
+                let of = if key == "status" {
+                    &mut moved
+                } else {
+                    &mut moved["metadata"]
+                };
+                of.as_object_mut().unwrap().remove(key);
+            }
+            let moving = under_way(&read(&moved)).unwrap();
+            assert_eq!(moving.nodes, ["n1", "n2"]);
+            // Sent on before it has arrived.
+            let mut again = moved.clone();
+            apply(&mut again, &begin(&read(&moved), &nodes(&["n3"])));
+            assert_eq!(terms(&again).as_array().unwrap().len(), 1);
+            for mut ended in [moved, again] {
+                let patch = end(&read(&ended)).unwrap();
+                assert_eq!(patch["metadata"]["resourceVersion"], "7");
+                apply(&mut ended, &patch);
+                assert_eq!(ended, original);
+            }
+        }
+    }
+}

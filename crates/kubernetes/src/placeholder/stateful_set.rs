@@ -1,0 +1,263 @@
+//! Builds the StatefulSet of a plan's placeholder. Everything that could be wrong was refused before: building
+//! cannot fail.
+//!
+//! Shape and labels: TEP-0135, "Placeholder pod + inter-pod affinity" and "Co-locating volumes" (P1, P3, P5, V1, V2, V8).
+
+use std::collections::BTreeMap;
+
+use coscheduler_core::plan::{ClaimTemplateSpec, PlaceholderSpec};
+use k8s_openapi::api::apps::v1::{StatefulSet, StatefulSetSpec, StatefulSetUpdateStrategy};
+use k8s_openapi::api::core::v1::{
+    Capabilities, Container, PersistentVolumeClaim, PersistentVolumeClaimSpec,
+    PersistentVolumeClaimVolumeSource, PodSecurityContext, PodSpec, PodTemplateSpec,
+    ResourceRequirements, SeccompProfile, SecurityContext, Volume, VolumeMount,
+};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, OwnerReference};
+
+use coscheduler_core::labels::{AFFINITY_ASSISTANT, COMPONENT, INSTANCE};
+use coscheduler_core::names::claim_name;
+use coscheduler_core::volumes::Volumes;
+
+use crate::labels::{MANAGED_BY, PIPELINE_RUN_UID, TEKTON_COSCHEDULER};
+use crate::scheduling::affinity;
+
+/// Any user that is not root: the container writes nothing.
+const USER: i64 = 65_532;
+/// Seconds the placeholder gets to stop. Its process stops on SIGTERM at once; 0 would drop the pod before the kubelet
+/// has let go of its volumes, and a StatefulSet's next pod would find them still attached elsewhere.
+const GRACE_SECONDS: i64 = 1;
+
+/// The PipelineRun that owns a placeholder.
+#[derive(Clone, Copy, Debug)]
+pub struct Owner<'a> {
+    /// Namespace of the run and so of its placeholders.
+    pub namespace: &'a str,
+    /// Name of the run.
+    pub name: &'a str,
+    /// Uid of the run.
+    pub uid: &'a str,
+}
+
+/// The StatefulSet of a placeholder. `volumes` says what was found out about its claims; nothing found out is
+/// [`Volumes::default`].
+///
+/// Its owner reference is the controller's, without `blockOwnerDeletion`: where the admission plugin
+/// `OwnerReferencesPermissionEnforcement` is on, that field needs the right to update the finalizers of PipelineRuns.
+pub fn build(owner: Owner<'_>, spec: &PlaceholderSpec, volumes: &Volumes) -> StatefulSet {
+    let all_labels = with_owner(spec.labels.clone(), owner);
+    StatefulSet {
+        metadata: ObjectMeta {
+            name: Some(spec.name.to_string()),
+            namespace: Some(owner.namespace.to_owned()),
+            labels: Some(all_labels.clone()),
+            owner_references: Some(vec![OwnerReference {
+                controller: Some(true),
+                ..reference(owner)
+            }]),
+            ..ObjectMeta::default()
+        },
+        spec: Some(StatefulSetSpec {
+            replicas: Some(1),
+            selector: LabelSelector {
+                match_labels: Some(selector(&spec.name.to_string())),
+                ..LabelSelector::default()
+            },
+            template: PodTemplateSpec {
+                metadata: Some(ObjectMeta {
+                    labels: Some(all_labels),
+                    ..ObjectMeta::default()
+                }),
+                spec: Some(pod(spec, volumes)),
+            },
+            update_strategy: Some(StatefulSetUpdateStrategy {
+                type_: Some("OnDelete".to_owned()),
+                ..StatefulSetUpdateStrategy::default()
+            }),
+            volume_claim_templates: Some(
+                spec.claim_templates
+                    .iter()
+                    .map(|template| claim(owner, template))
+                    .collect(),
+            ),
+            ..StatefulSetSpec::default()
+        }),
+        status: None,
+    }
+}
+
+/// The labels that select exactly one placeholder (P2).
+pub fn selector(name: &str) -> BTreeMap<String, String> {
+    BTreeMap::from([
+        (COMPONENT.to_owned(), AFFINITY_ASSISTANT.to_owned()),
+        (INSTANCE.to_owned(), name.to_owned()),
+    ])
+}
+
+/// The labels by which the placeholder-manager finds what it made.
+fn with_owner(mut labels: BTreeMap<String, String>, owner: Owner<'_>) -> BTreeMap<String, String> {
+    labels.insert(PIPELINE_RUN_UID.to_owned(), owner.uid.to_owned());
+    labels.insert(MANAGED_BY.to_owned(), TEKTON_COSCHEDULER.to_owned());
+    labels
+}
+
+fn reference(owner: Owner<'_>) -> OwnerReference {
+    OwnerReference {
+        api_version: "tekton.dev/v1".to_owned(),
+        kind: "PipelineRun".to_owned(),
+        name: owner.name.to_owned(),
+        uid: owner.uid.to_owned(),
+        ..OwnerReference::default()
+    }
+}
+
+/// The claims that are made beside the StatefulSet and look as if it had made them (V8): its controller adds the labels
+/// that it selects by.
+pub fn single_pod_claims(owner: Owner<'_>, spec: &PlaceholderSpec) -> Vec<PersistentVolumeClaim> {
+    spec.single_pod_claims
+        .iter()
+        .map(|template| {
+            let mut claim = claim(owner, template);
+            claim.metadata.name = Some(claim_name(&template.name, &spec.name));
+            claim.metadata.namespace = Some(owner.namespace.to_owned());
+            let labels = claim.metadata.labels.get_or_insert_default();
+            labels.extend(selector(spec.name.as_str()));
+            claim
+        })
+        .collect()
+}
+
+fn pod(spec: &PlaceholderSpec, volumes: &Volumes) -> PodSpec {
+    let templates = spec.claim_templates.iter().map(|t| t.name.to_string());
+    let bound = spec
+        .claim_names
+        .iter()
+        .filter(|claim_name| !volumes.unmounted.contains(*claim_name))
+        .enumerate()
+        .map(|(index, claim_name)| (format!("claim-{index}"), claim_name));
+    PodSpec {
+        affinity: Some(affinity(
+            shared(spec, "affinity"),
+            spec.separation,
+            &volumes.node_terms,
+        )),
+        image_pull_secrets: shared(spec, "imagePullSecrets"),
+        node_selector: shared(spec, "nodeSelector"),
+        priority_class_name: shared(spec, "priorityClassName"),
+        runtime_class_name: shared(spec, "runtimeClassName"),
+        scheduler_name: shared(spec, "schedulerName"),
+        tolerations: shared(spec, "tolerations"),
+        service_account_name: Some(spec.service_account_name.clone())
+            .filter(|name| !name.is_empty()),
+        automount_service_account_token: Some(false),
+        enable_service_links: Some(false),
+        termination_grace_period_seconds: Some(GRACE_SECONDS),
+        security_context: Some(security_context(
+            shared(spec, "securityContext").unwrap_or_default(),
+        )),
+        containers: vec![container(
+            spec,
+            templates
+                .chain(bound.clone().map(|(name, _)| name))
+                .collect(),
+        )],
+        volumes: Some(
+            bound
+                .map(|(name, claim_name)| Volume {
+                    name,
+                    persistent_volume_claim: Some(PersistentVolumeClaimVolumeSource {
+                        claim_name: claim_name.clone(),
+                        read_only: None,
+                    }),
+                    ..Volume::default()
+                })
+                .collect(),
+        ),
+        ..PodSpec::default()
+    }
+}
+
+/// What the run asks for, over what every placeholder has. What Pod Security `restricted` forbids is not among it any
+/// more ([`pod_template`](coscheduler_core::pod_template)); what it demands is here (P3, P5).
+fn security_context(run: PodSecurityContext) -> PodSecurityContext {
+    PodSecurityContext {
+        run_as_non_root: Some(true),
+        run_as_user: run.run_as_user.or(Some(USER)),
+        run_as_group: run.run_as_group.or(Some(USER)),
+        seccomp_profile: run.seccomp_profile.or_else(|| {
+            Some(SeccompProfile {
+                type_: "RuntimeDefault".to_owned(),
+                ..SeccompProfile::default()
+            })
+        }),
+        ..run
+    }
+}
+
+fn container(spec: &PlaceholderSpec, volumes: Vec<String>) -> Container {
+    let resources = BTreeMap::from([
+        ("cpu".to_owned(), Quantity(spec.cpu.clone())),
+        ("memory".to_owned(), Quantity(spec.memory.clone())),
+    ]);
+    Container {
+        name: AFFINITY_ASSISTANT.to_owned(),
+        image: Some(spec.image.clone()),
+        resources: Some(ResourceRequirements {
+            requests: Some(resources.clone()),
+            limits: Some(resources),
+            ..ResourceRequirements::default()
+        }),
+        security_context: Some(SecurityContext {
+            allow_privilege_escalation: Some(false),
+            capabilities: Some(Capabilities {
+                drop: Some(vec!["ALL".to_owned()]),
+                add: None,
+            }),
+            read_only_root_filesystem: Some(true),
+            ..SecurityContext::default()
+        }),
+        volume_mounts: Some(
+            volumes
+                .into_iter()
+                .map(|name| VolumeMount {
+                    mount_path: format!("/workspace/{name}"),
+                    name,
+                    read_only: Some(true),
+                    ..VolumeMount::default()
+                })
+                .collect(),
+        ),
+        ..Container::default()
+    }
+}
+
+/// A field that the placeholder shares with the run's pods (P3). One that is not of its Kubernetes type is left out,
+/// alone: Tekton's own validation refuses such a run.
+fn shared<T: serde::de::DeserializeOwned>(spec: &PlaceholderSpec, field: &str) -> Option<T> {
+    serde_json::from_value(spec.pod_template.get(field)?.clone()).ok()
+}
+
+/// A claim template. Its owner reference has neither `controller` nor `blockOwnerDeletion`, as in TEP-0135.
+fn claim(owner: Owner<'_>, template: &ClaimTemplateSpec) -> PersistentVolumeClaim {
+    let labels = with_owner(template.labels.clone(), owner);
+    PersistentVolumeClaim {
+        metadata: ObjectMeta {
+            name: Some(template.name.to_string()),
+            labels: Some(labels),
+            annotations: Some(template.annotations.clone()).filter(|map| !map.is_empty()),
+            owner_references: Some(vec![reference(owner)]),
+            ..ObjectMeta::default()
+        },
+        spec: Some(claim_spec(template)),
+        status: None,
+    }
+}
+
+/// The author's claim spec. What does not fit the type is left to the API server to refuse: `core` has checked the
+/// fields this product reads.
+fn claim_spec(template: &ClaimTemplateSpec) -> PersistentVolumeClaimSpec {
+    serde_json::from_value(template.spec.clone()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,331 @@
+//! Carries out the steps that `core` decided, one after the other. Every step is safe to repeat. The answer to a write goes into
+//! the cache, so that no step is taken again before the watch has caught up.
+
+use std::sync::Arc;
+
+use coscheduler_core::notices::out_of_reach;
+use coscheduler_core::observed::{Observed, Placeholder};
+use coscheduler_core::pinned::Pinned;
+use coscheduler_core::pipeline_run::PipelineRun;
+use coscheduler_core::plan::{PlaceholderSpec, Reason};
+use coscheduler_core::reconcile::{Step, Update};
+use coscheduler_core::run_claims::brought;
+use coscheduler_core::teardown::{Claim, ObjectRef, unprotectable};
+use coscheduler_core::volumes::{SeenClaim, Volumes, volumes};
+use coscheduler_kubernetes::pods;
+use tracing::{debug, info, warn};
+
+use crate::cache::RunKey;
+use crate::error::Error;
+use crate::placeholder;
+use crate::reconciler::Reconciler;
+
+/// What came of the steps.
+#[derive(Debug, Default)]
+pub(crate) struct Acted {
+    /// Whether a placeholder was created.
+    pub created: bool,
+    /// Whether the run looks different now, without any news to wait for.
+    pub look_again: bool,
+    /// Whether to look again after a backoff, although nothing failed.
+    pub look_later: bool,
+    /// For the run's author.
+    pub told: Vec<Reason>,
+    /// The first error. It keeps no other step waiting.
+    pub failed: Option<Error>,
+}
+
+impl Reconciler {
+    /// Takes every step.
+    pub(crate) async fn act(&self, key: &RunKey, observed: &Observed, steps: &[Step]) -> Acted {
+        let mut acted = Acted::default();
+        for step in steps {
+            if let Err(error) = self.take(key, observed, step, &mut acted).await {
+                debug!(
+                    namespace = key.namespace,
+                    error = error.with_causes(),
+                    "a step failed"
+                );
+                acted.failed = acted.failed.or(Some(error));
+            }
+        }
+        acted
+    }
+
+    async fn take(
+        &self,
+        key: &RunKey,
+        observed: &Observed,
+        step: &Step,
+        acted: &mut Acted,
+    ) -> Result<(), Error> {
+        let namespace = &key.namespace;
+        match step {
+            Step::Create(spec) => {
+                if let Some((run, _)) = &observed.run {
+                    acted.created |= self.create(run, spec).await?;
+                }
+            }
+            Step::Delete(own) => {
+                self.requests.delete_placeholder(namespace, own).await?;
+                info!(namespace, placeholder = own.name, "deleted placeholder");
+                self.findings.deleted(key, placeholder::KIND, &own.name);
+                let name = (namespace.clone(), own.name.clone());
+                self.cache.delete_placeholder(&name);
+                acted.look_again = true;
+            }
+            Step::DeleteOrphan(pod) => {
+                self.delete_orphan(key, pod).await?;
+                acted.look_again = true;
+            }
+            Step::DeleteClaim(claim) => {
+                self.delete_claim(key, claim).await?;
+                acted.look_again = true;
+            }
+            Step::Unprotect(claims) => self.unprotect(key, claims).await?,
+            Step::Ask {
+                pod,
+                task_run,
+                run_uid,
+            } => {
+                let answer = self.requests.ask(namespace, pod, task_run, run_uid).await?;
+                if !answer.own {
+                    warn!(
+                        namespace,
+                        pod = pod.name,
+                        "left a pod alone whose TaskRun is not of the run that its label names"
+                    );
+                }
+                self.memory.answered(key, &pod.uid, answer);
+                acted.look_again = true;
+            }
+            Step::Retry(_)
+            | Step::Evict { .. }
+            | Step::Send { .. }
+            | Step::Leave(_)
+            | Step::EndMove { .. }
+            | Step::LetGo { .. } => {
+                // The Lease may have run out since the decision.
+                if self.leadership.is_held() {
+                    self.relocate(key, observed, step, acted).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes a step that only the leader takes.
+    async fn relocate(
+        &self,
+        key: &RunKey,
+        observed: &Observed,
+        step: &Step,
+        acted: &mut Acted,
+    ) -> Result<(), Error> {
+        let namespace = &key.namespace;
+        let known = |update: &Update| observed.placeholders.get(&update.placeholder).cloned();
+        match step {
+            Step::Retry(update) => {
+                if let Some(own) = known(update) {
+                    let recorded = self.requests.record(&own, &update.record).await?;
+                    self.refresh(recorded);
+                    debug!(
+                        namespace,
+                        placeholder = update.placeholder,
+                        "retried placeholder"
+                    );
+                }
+            }
+            Step::Evict {
+                pod,
+                at_once,
+                unless_exists,
+                update,
+                reason,
+            } => {
+                // The watch of nodes may be behind that of pods.
+                if let Some(node) = unless_exists
+                    && self.requests.node_exists(node).await?
+                {
+                    acted.look_later = true;
+                    return Ok(());
+                }
+                if let Some((update, own)) = update.as_ref().and_then(|it| Some((it, known(it)?))) {
+                    let recorded = self.requests.record(&own, &update.record).await?;
+                    self.refresh(recorded);
+                }
+                // If it has changed since, Kubernetes has deleted it, or the next look evicts it: it leaves all the same.
+                self.requests.evict(namespace, pod, *at_once).await?;
+                acted.told.push(reason.clone());
+            }
+            Step::Send { update, nodes } => {
+                if let Some(own) = known(update) {
+                    let sent = self.requests.send(&own, &update.record, nodes).await?;
+                    if sent.is_some() {
+                        acted.told.extend(update.reason.clone());
+                    }
+                    self.refresh(sent);
+                }
+            }
+            Step::Leave(pod) => {
+                self.requests.evict(namespace, pod, false).await?;
+            }
+            Step::EndMove { update, lost } => {
+                if let Some(own) = known(update) {
+                    let ended = self.requests.end_move(&own, &update.record).await?;
+                    if let (Some(_), Some(pod)) = (&ended, lost) {
+                        self.requests.evict(namespace, pod, true).await?;
+                    }
+                    self.refresh(ended);
+                }
+            }
+            Step::LetGo {
+                pod,
+                task_run,
+                placeholder,
+                times,
+                reason,
+            } => {
+                let let_go = self
+                    .requests
+                    .let_go(namespace, task_run, placeholder, *times);
+                // Tekton makes the pod anew, from the TaskRun as it is by then.
+                if let_go.await? && self.requests.evict(namespace, pod, true).await? {
+                    acted.told.push(reason.clone());
+                }
+            }
+            Step::Create(_)
+            | Step::Delete(_)
+            | Step::DeleteOrphan(_)
+            | Step::DeleteClaim(_)
+            | Step::Unprotect(_)
+            | Step::Ask { .. } => {}
+        }
+        Ok(())
+    }
+
+    /// Creates a placeholder. False where another replica was quicker.
+    async fn create(&self, run: &PipelineRun, spec: &PlaceholderSpec) -> Result<bool, Error> {
+        let volumes = self.volumes(run, spec).await?;
+        if let Some(reason) = out_of_reach(spec, &volumes) {
+            return Err(Error::OutOfReach { reason });
+        }
+        let created = self
+            .requests
+            .create_placeholder(run, spec, &volumes)
+            .await?;
+        if created {
+            info!(
+                namespace = run.namespace,
+                pipeline_run = run.name,
+                placeholder = %spec.name,
+                "created placeholder"
+            );
+        }
+        Ok(created)
+    }
+
+    /// What the volumes of a placeholder's claims mean for it (V7, V8): from the caches, and, for an existing claim that the
+    /// caches do not know, from one look at the API server, as its author may have made it a moment before the run.
+    async fn volumes(&self, run: &PipelineRun, spec: &PlaceholderSpec) -> Result<Volumes, Error> {
+        let pinned = Pinned::read(&run.annotations).map_err(Error::BadRequest)?;
+        let claims = pinned.map(|pinned| pinned.claims).unwrap_or_default();
+        let existing = brought(&claims);
+        let mut seen = Vec::new();
+        for name in spec.claims() {
+            // Only those: what is made for the run may be made later.
+            let look_up = existing.contains(name.as_str());
+            seen.extend(self.claim((run.namespace.clone(), name), look_up).await?);
+        }
+        Ok(volumes(spec, &seen))
+    }
+
+    async fn claim(
+        &self,
+        key: (String, String),
+        look_up: bool,
+    ) -> Result<Option<SeenClaim>, Error> {
+        let known = self.cache.claim(&key);
+        let (claim, mut seen) = match known {
+            Some(known) => known,
+            None if look_up => match self.requests.claim(&key.0, &key.1).await? {
+                Some(claim) => {
+                    let seen = SeenClaim {
+                        name: key.1,
+                        single_pod: claim.single_pod,
+                        volume: None,
+                    };
+                    (Arc::new(claim), seen)
+                }
+                None => return Ok(None),
+            },
+            None => return Ok(None),
+        };
+        if let (Some(volume), None, true) = (&claim.volume, &seen.volume, look_up) {
+            seen.volume = match self.cache.volume(volume) {
+                Some(volume) => Some(volume),
+                None => self.requests.volume(volume).await?,
+            };
+        }
+        Ok(Some(seen))
+    }
+
+    async fn delete_orphan(&self, key: &RunKey, pod: &ObjectRef) -> Result<(), Error> {
+        let left = self.requests.delete_pod(&key.namespace, pod).await?;
+        info!(
+            namespace = key.namespace,
+            pod = pod.name,
+            "deleted a placeholder's pod that was left without its placeholder"
+        );
+        self.findings.deleted(key, "Pod", &pod.name);
+        match left.and_then(pods::view) {
+            Some(left) => self.cache.refresh_pod(left),
+            None => drop(
+                self.cache
+                    .delete_pod(&(key.namespace.clone(), pod.name.clone())),
+            ),
+        }
+        Ok(())
+    }
+
+    async fn delete_claim(&self, key: &RunKey, claim: &ObjectRef) -> Result<(), Error> {
+        let left = self.requests.delete_claim(&key.namespace, claim).await?;
+        info!(
+            namespace = key.namespace,
+            claim = claim.name,
+            "deleted claim"
+        );
+        self.findings
+            .deleted(key, "PersistentVolumeClaim", &claim.name);
+        match left {
+            Some(left) => self.cache.refresh_claim(left),
+            None => drop(
+                self.cache
+                    .delete_claim(&(key.namespace.clone(), claim.name.clone())),
+            ),
+        }
+        Ok(())
+    }
+
+    /// Removes the protection of those claims whose every pod has ended (V4).
+    async fn unprotect(&self, key: &RunKey, candidates: &[Claim]) -> Result<(), Error> {
+        let pods = self.requests.live_pods(&key.namespace).await?;
+        for free in unprotectable(candidates, &pods) {
+            let name = (key.namespace.clone(), free.name);
+            let known = self.cache.claim(&name).map(|(claim, _)| claim);
+            let seen = known.filter(|claim| claim.object.resource_version == free.resource_version);
+            let Some(claim) = seen else { continue };
+            match self.requests.unprotect(&claim).await? {
+                Some(left) => self.cache.refresh_claim(left),
+                None => drop(self.cache.delete_claim(&name)),
+            }
+        }
+        Ok(())
+    }
+
+    fn refresh(&self, own: Option<Placeholder>) {
+        if let Some(own) = own {
+            self.cache.refresh_placeholder(own);
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! Placeholders, pods, and the nodes that these are on.
+
+use std::collections::HashSet;
+
+use coscheduler_core::observed::{Placeholder, Pod};
+use coscheduler_core::rescue::requests::Amounts;
+use coscheduler_core::rescue::room::Room;
+use coscheduler_kubernetes::complaints::About;
+use coscheduler_runtime::kubernetes::watch::ObjectKey;
+
+use super::store::Object as _;
+use super::{Before, Cache, Index, RunKey};
+
+/// Placeholders and pods.
+impl Cache {
+    pub(crate) fn apply_placeholder(&self, own: Placeholder) -> Vec<RunKey> {
+        self.change(|index, before| index.put_placeholder(own, before))
+    }
+
+    /// Takes in the answer to a write, unless the watch has said meanwhile that the object is gone.
+    pub(crate) fn refresh_placeholder(&self, own: Placeholder) {
+        self.change(|index, before| {
+            if index.placeholders.knows(&own) {
+                index.put_placeholder(own, before)
+            } else {
+                Vec::new()
+            }
+        });
+    }
+
+    pub(crate) fn delete_placeholder(&self, key: &ObjectKey) -> Vec<RunKey> {
+        self.change(|index, before| {
+            let Some(run) = index.placeholders.get(key).and_then(|own| own.run()) else {
+                return Vec::new();
+            };
+            before.of(index, &run);
+            index.placeholders.remove(key);
+            index.complaints.forget(About::Placeholder, key);
+            vec![run]
+        })
+    }
+
+    pub(crate) fn retain_placeholders(&self, listed: &HashSet<ObjectKey>) -> Vec<RunKey> {
+        let stale = self.read().placeholders.stale(listed);
+        let news = stale.iter().flat_map(|key| self.delete_placeholder(key));
+        news.collect()
+    }
+
+    /// Takes in a pod. TaskRun pods that have ended are forgotten: nothing depends on them any more.
+    pub(crate) fn apply_pod(&self, pod: Pod) -> Vec<RunKey> {
+        if pod.placeholder.is_none() && pod.role().is_none() {
+            return self.delete_pod(&pod.key());
+        }
+        self.change(|index, before| index.put_pod(pod, before))
+    }
+
+    /// Takes in the answer to a write, as [`Self::refresh_placeholder`] does.
+    pub(crate) fn refresh_pod(&self, pod: Pod) {
+        self.change(|index, before| {
+            if index.pods.knows(&pod) {
+                index.put_pod(pod, before)
+            } else {
+                Vec::new()
+            }
+        });
+    }
+
+    pub(crate) fn delete_pod(&self, key: &ObjectKey) -> Vec<RunKey> {
+        self.change(|index, before| {
+            if let Some(run) = index.pods.get(key).and_then(|pod| pod.run()) {
+                before.of(index, &run);
+            }
+            index.forget_pod(key)
+        })
+    }
+
+    pub(crate) fn retain_pods(&self, listed: &HashSet<ObjectKey>) -> Vec<RunKey> {
+        let stale = self.read().pods.stale(listed);
+        stale.iter().flat_map(|key| self.delete_pod(key)).collect()
+    }
+
+    /// Takes in a pod that is bound to a node, or with `None` that one has ended or is gone. It triggers no look: runs that wait
+    /// for room look again by themselves.
+    pub(crate) fn on_node(&self, key: ObjectKey, bound: Option<(String, Amounts)>) {
+        let nodes = &mut self.write().nodes;
+        match bound {
+            Some((node, requests)) => nodes.put(key, node, requests),
+            None => nodes.take_away(&key),
+        }
+    }
+
+    pub(crate) fn retain_on_nodes(&self, listed: &HashSet<ObjectKey>) {
+        self.write().nodes.retain_pods(listed);
+    }
+}
+
+/// Nodes.
+impl Cache {
+    pub(crate) fn apply_node(&self, node: Room) -> Vec<RunKey> {
+        let mut index = self.write();
+        let name = node.node.name.clone();
+        let news = index.nodes.insert(node);
+        if news {
+            index.bound_to(&name)
+        } else {
+            Vec::new()
+        }
+    }
+
+    pub(crate) fn delete_node(&self, name: &str) -> Vec<RunKey> {
+        let mut index = self.write();
+        index.nodes.remove(name);
+        index.bound_to(name)
+    }
+
+    pub(crate) fn retain_nodes(&self, listed: &HashSet<ObjectKey>) -> Vec<RunKey> {
+        let stale = self.read().nodes.stale(listed);
+        stale
+            .iter()
+            .flat_map(|name| self.delete_node(name))
+            .collect()
+    }
+}
+
+impl Index {
+    fn put_placeholder(&mut self, own: Placeholder, before: &mut Before) -> Vec<RunKey> {
+        if self.placeholders.is_behind(&own) {
+            return Vec::new();
+        }
+        let run = RunKey::new(&own.namespace, &own.run_uid);
+        before.of(self, &run);
+        self.placeholders.insert(own);
+        vec![run]
+    }
+
+    fn put_pod(&mut self, pod: Pod, before: &mut Before) -> Vec<RunKey> {
+        if self.pods.is_behind(&pod) {
+            return Vec::new();
+        }
+        let (key, run) = (pod.key(), RunKey::new(&pod.namespace, &pod.run_uid));
+        before.of(self, &run);
+        let mut news = self.forget_pod(&key);
+        if let Some(node) = &pod.node {
+            let there = self.pods_by_node.entry(node.clone()).or_default();
+            there.insert(key.clone());
+        }
+        for claim in &pod.claims {
+            let claim = (pod.namespace.clone(), claim.clone());
+            let using = self.pods_by_claim.entry(claim).or_default();
+            using.insert(key.clone());
+        }
+        self.nodes.placeholder(&pod, true);
+        if let Some(labels) = &pod.placeholder {
+            let own = (pod.namespace.clone(), labels.name.clone());
+            self.complaints.forget(About::Placeholder, &own);
+        }
+        self.pods.insert(pod);
+        news.retain(|other| *other != run);
+        news.push(run);
+        news
+    }
+}

@@ -1,0 +1,73 @@
+//! One look at everything that belongs to a run.
+
+use std::collections::BTreeSet;
+
+use coscheduler_core::observed::Observed;
+use coscheduler_core::pipeline_run::RunState;
+use coscheduler_core::teardown::RunPresence;
+use coscheduler_kubernetes::complaints::About;
+
+use super::store::Object as _;
+use super::{Cache, RunKey};
+
+impl Cache {
+    /// A run and what belongs to it, as it is now. Whoever looks at it adds the rest.
+    pub(crate) fn observe(&self, key: &RunKey) -> Observed {
+        let index = self.read();
+        let known = index
+            .names
+            .get(&key.uid)
+            .and_then(|name| index.runs.get(name));
+        let known = known.filter(|known| known.run.namespace == key.namespace);
+        let mut observed = Observed {
+            presence: match known {
+                Some(known) if known.run.deletion => RunPresence::Gone,
+                Some(known) if known.run.state == RunState::Done => RunPresence::Done,
+                Some(_) => RunPresence::Active,
+                None => RunPresence::Gone,
+            },
+            run: known.map(|known| (known.run.clone(), known.planned.clone())),
+            nodes: index.nodes.rooms(),
+            ..Observed::default()
+        };
+        for own in index.placeholders.of(key) {
+            let name = own.object.name.clone();
+            let refused = index
+                .complaints
+                .about(About::Placeholder, &own.key(), &own.object.uid);
+            observed
+                .refused
+                .extend(refused.map(|reason| (name.clone(), reason)));
+            observed.placeholders.insert(name, own.clone());
+        }
+        for run in index.children.of(key).iter().chain([key]) {
+            let pods = index.pods.of(run);
+            let pods = pods.map(|pod| (pod.object.name.clone(), pod.clone()));
+            observed.pods.extend(pods);
+        }
+        let claims = index.claims_of(key);
+        observed.claims = claims.iter().map(|claim| claim.to_teardown()).collect();
+        let planned = observed.planned().iter().flat_map(|spec| spec.claims());
+        let used = observed.pods.values().flat_map(|pod| pod.claims.clone());
+        let names: BTreeSet<String> = planned.chain(used).collect();
+        for name in names {
+            let claim = (key.namespace.clone(), name);
+            let Some(seen) = index.seen(&claim) else {
+                continue;
+            };
+            let uid = index.claims.get(&claim).map(|it| it.object.uid.as_str());
+            let reason = index
+                .complaints
+                .about(About::Claim, &claim, uid.unwrap_or_default());
+            let pods = index.pods_by_claim.get(&claim).into_iter().flatten();
+            let pods = pods.filter_map(|pod| index.pods.get(pod));
+            let others = pods.filter(|pod| !observed.pods.contains_key(&pod.object.name));
+            observed.sharing.extend(others.cloned());
+            observed
+                .not_provisioned
+                .extend(reason.map(|reason| (claim.1.clone(), reason)));
+            observed.volumes.insert(claim.1, seen);
+        }
+        observed
+    }
+}

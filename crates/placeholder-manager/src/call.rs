@@ -1,0 +1,167 @@
+//! `Ensure` and `Release`: a call names a run. A call whose namespace, name or version is that of another run than the one with
+//! its uid is refused, whoever sends it; everything else comes from the manager's own view of the run.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use coscheduler_core::pipeline_run::PipelineRun;
+use coscheduler_core::reconcile::Released;
+use coscheduler_core::teardown::RunPresence;
+use coscheduler_core::version::is_newer;
+use coscheduler_proto::convert::Identity;
+
+use crate::cache::{Cache, RunKey};
+use crate::error::Error;
+use crate::reconciler::Reconciler;
+
+/// How long a call waits for the watch to deliver the version of the run that the caller has seen already.
+const CATCH_UP: Duration = Duration::from_secs(2);
+
+/// What came of an `Ensure`.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Ensured {
+    /// At least one placeholder was created.
+    Created,
+    /// Everything was there already.
+    Unchanged,
+    /// A newer version of the run is known.
+    Superseded,
+    /// The run is done.
+    RunDone,
+    /// The run needs no placeholder.
+    NotNeeded,
+}
+
+/// Creates the placeholders of a run where they do not exist yet.
+///
+/// # Errors
+///
+/// Where the call names another run, the run was not seen yet, a name is taken, or the API server refuses.
+pub(crate) async fn ensure(
+    reconciler: &Reconciler,
+    identity: &Identity,
+) -> Result<Ensured, Arc<Error>> {
+    let run = seen(&reconciler.cache, identity).await?;
+    if is_newer(&run.resource_version, &identity.resource_version) {
+        return Ok(Ensured::Superseded);
+    }
+    let looked = reconciler.call(&RunKey::of(&run), true).await?;
+    let observed = looked.observed;
+    if observed.presence != RunPresence::Active {
+        return Ok(Ensured::RunDone);
+    }
+    match observed.run.as_ref().map(|(_, planned)| planned.as_ref()) {
+        Some(Err(violations)) => {
+            let violations: Vec<_> = violations.iter().map(ToString::to_string).collect();
+            return Err(Arc::new(Error::Invalid {
+                run: format!("{}/{}", run.namespace, run.name),
+                detail: violations.join("; "),
+            }));
+        }
+        Some(Ok(_)) | None if observed.planned().is_empty() => return Ok(Ensured::NotNeeded),
+        Some(Ok(_)) | None => {}
+    }
+    let mut planned = observed.planned().iter();
+    let deleting = planned.find_map(|spec| {
+        let own = observed.placeholders.get(spec.name.as_str())?;
+        own.object
+            .deleting
+            .then(|| format!("{}/{}", own.namespace, own.object.name))
+    });
+    match deleting {
+        Some(name) => Err(Arc::new(Error::Terminating { name })),
+        None if looked.created => Ok(Ensured::Created),
+        None => Ok(Ensured::Unchanged),
+    }
+}
+
+/// Takes the next steps of the clean-up after a run.
+///
+/// # Errors
+///
+/// Where the call names another run, or the API server refuses.
+pub(crate) async fn release(
+    reconciler: &Reconciler,
+    identity: &Identity,
+) -> Result<Released, Arc<Error>> {
+    let key = known_or_gone(&reconciler.cache, identity)?;
+    let looked = reconciler.call(&key, false).await?;
+    Ok(looked.released.unwrap_or(Released::InProgress))
+}
+
+/// The run as of `identity.resource_version` or later, once the watch has delivered it. A call that names another run is
+/// refused at once.
+async fn seen(cache: &Cache, identity: &Identity) -> Result<Arc<PipelineRun>, Error> {
+    let not_seen = || Error::NotSeen {
+        run: format!("{}/{}", identity.namespace, identity.name),
+        resource_version: identity.resource_version.clone(),
+    };
+    let mut version = cache.version();
+    let wait = async {
+        loop {
+            version.mark_unchanged();
+            if let Some(run) = known(cache, identity)?
+                && !is_newer(&identity.resource_version, &run.resource_version)
+            {
+                return Ok(run);
+            }
+            version.changed().await.map_err(|_| not_seen())?;
+        }
+    };
+    tokio::time::timeout(CATCH_UP, wait)
+        .await
+        .unwrap_or_else(|_| Err(not_seen()))
+}
+
+/// The run that a call is about, `None` where no run with its uid is known.
+fn known(cache: &Cache, identity: &Identity) -> Result<Option<Arc<PipelineRun>>, Error> {
+    if let Some(other) = cache.run_at(&identity.resource_version)
+        && other.uid != identity.uid
+    {
+        let detail = "it is a version of another run".to_owned();
+        return Err(mismatch(
+            identity,
+            "resource_version",
+            &identity.name,
+            detail,
+        ));
+    }
+    let Some(run) = cache.run(&identity.uid) else {
+        return Ok(None);
+    };
+    let expected = [
+        ("namespace", &identity.namespace, &run.namespace),
+        ("name", &identity.name, &run.name),
+    ];
+    match expected.iter().find(|(_, asked, is)| asked != is) {
+        None => Ok(Some(run)),
+        Some((field, asked, is)) => {
+            let detail = format!("the call says {asked}, the run with this uid has {is}");
+            Err(mismatch(identity, field, &run.name, detail))
+        }
+    }
+}
+
+/// As [`known`], for a run that may be gone: its objects still say what its name was.
+fn known_or_gone(cache: &Cache, identity: &Identity) -> Result<RunKey, Error> {
+    let key = RunKey::new(&identity.namespace, &identity.uid);
+    if known(cache, identity)?.is_none()
+        && let Some(name) = cache.name_of_owner(&key)
+        && name != identity.name
+    {
+        let detail = format!("the call says {}", identity.name);
+        return Err(mismatch(identity, "name", &name, detail));
+    }
+    Ok(key)
+}
+
+fn mismatch(identity: &Identity, field: &str, name: &str, detail: String) -> Error {
+    Error::Mismatch {
+        field: format!("pipeline_run.{field}"),
+        run: format!("{}/{name}", identity.namespace),
+        detail,
+    }
+}
+
+#[cfg(test)]
+mod tests;

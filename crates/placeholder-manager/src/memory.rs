@@ -1,0 +1,92 @@
+//! What a replica remembers between looks at a run and nobody else needs: since when something is seen, and the API server's
+//! answers about waiting pods. A replica that begins to lead begins anew, which costs a moment.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use coscheduler_core::observed::{Answer, Observed, Sight};
+use coscheduler_core::reconcile::Released;
+use tokio::time::Instant;
+
+use crate::cache::RunKey;
+
+/// The memory of all runs.
+#[derive(Debug, Default)]
+pub(crate) struct Memory(Mutex<HashMap<RunKey, OfRun>>);
+
+#[derive(Debug, Default)]
+struct OfRun {
+    since: BTreeMap<Sight, Instant>,
+    answers: BTreeMap<String, Answer>,
+    /// The names of the Events that were written.
+    said: HashSet<String>,
+}
+
+impl Memory {
+    /// Adds to what is observed what earlier looks have seen.
+    pub(crate) fn recall(&self, run: &RunKey, observed: &mut Observed) {
+        let runs = self.lock();
+        let Some(of_run) = runs.get(run) else { return };
+        let since = of_run.since.iter();
+        observed.since = since
+            .map(|(sight, at)| (sight.clone(), at.elapsed()))
+            .collect();
+        observed.answers.clone_from(&of_run.answers);
+    }
+
+    /// Keeps what this look has seen, and forgets what it has not.
+    pub(crate) fn keep(
+        &self,
+        run: &RunKey,
+        observed: &Observed,
+        sights: BTreeSet<Sight>,
+        released: Option<Released>,
+    ) {
+        let mut runs = self.lock();
+        let of_run = runs.entry(run.clone()).or_default();
+        let now = Instant::now();
+        let mut before = std::mem::take(&mut of_run.since);
+        let since = sights.into_iter().map(|sight| {
+            let at = before.remove(&sight).unwrap_or(now);
+            (sight, at)
+        });
+        of_run.since = since.collect();
+        let pods = observed.pods.values();
+        let waiting: HashSet<_> = pods
+            .filter(|pod| pod.unscheduled.is_some())
+            .map(|pod| &pod.object.uid)
+            .collect();
+        of_run.answers.retain(|uid, _| waiting.contains(uid));
+        let empty = of_run.since.is_empty() && of_run.answers.is_empty() && of_run.said.is_empty();
+        if empty || released == Some(Released::Done) {
+            runs.remove(run);
+        }
+    }
+
+    /// Takes in an answer about the pod with this uid.
+    pub(crate) fn answered(&self, run: &RunKey, pod: &str, answer: Answer) {
+        let mut runs = self.lock();
+        let answers = &mut runs.entry(run.clone()).or_default().answers;
+        answers.insert(pod.to_owned(), answer);
+    }
+
+    /// Whether this Event of the run was written.
+    pub(crate) fn has_said(&self, run: &RunKey, event: &str) -> bool {
+        let runs = self.lock();
+        runs.get(run)
+            .is_some_and(|of_run| of_run.said.contains(event))
+    }
+
+    /// Takes in that this Event of the run was written.
+    pub(crate) fn said(&self, run: &RunKey, event: String) {
+        self.lock()
+            .entry(run.clone())
+            .or_default()
+            .said
+            .insert(event);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<RunKey, OfRun>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,331 @@
+//! The requests to the API server but those about placeholders, one function each, with their preconditions and the meaning
+//! of refusals.
+//! Requests it could not take (409, 429, 5xx, no answer) are sent again with backoff and jitter, within the time a
+//! caller waits.
+
+mod waiting_pods;
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use backon::{ExponentialBuilder, Retryable};
+use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::events::v1::Event;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::{Api, Client, Resource as _};
+use serde_json::json;
+use tokio::sync::Semaphore;
+
+use coscheduler_core::observed::KnownClaim;
+use coscheduler_core::pipeline_run::PipelineRun as View;
+use coscheduler_core::teardown::{ObjectRef, PodUse, RunPresence};
+use coscheduler_core::volumes::SeenVolume;
+use coscheduler_kubernetes::pipeline_run::{PipelineRun, is_done};
+use coscheduler_kubernetes::transient::{is_transient, is_webhook_down};
+use coscheduler_kubernetes::{claims, pods, volumes};
+
+use crate::error::Error;
+use crate::one_list::OneList;
+
+/// How long a single request may take. Watches hold the client's own limit far above this.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Namespaces whose pods are read at a time.
+const LISTINGS: usize = 4;
+/// Pods that are read in one request: a pod may have 100 KB and more.
+const PAGE: u32 = 100;
+/// Pods that may still use their claims (Kubernetes, "Field Selectors").
+const NOT_ENDED: &str = "status.phase!=Succeeded,status.phase!=Failed";
+
+/// The API server, as far as the manager writes to it.
+#[derive(Clone)]
+pub(crate) struct Requests {
+    pub(crate) client: Client,
+    listings: Arc<Semaphore>,
+    pods: OneList<Vec<PodUse>>,
+}
+
+impl Requests {
+    /// Writes through `client`.
+    pub(crate) fn new(client: Client) -> Self {
+        Self {
+            client,
+            listings: Arc::new(Semaphore::new(LISTINGS)),
+            pods: OneList::default(),
+        }
+    }
+
+    /// Creates a claim. One of that name that exists is left alone, as the StatefulSet controller leaves it.
+    pub(crate) async fn create_claim(
+        &self,
+        namespace: &str,
+        claim: &PersistentVolumeClaim,
+    ) -> Result<(), Error> {
+        let api: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), namespace);
+        let name = claim.metadata.name.clone().unwrap_or_default();
+        let params = PostParams::default();
+        match retried(|| api.create(&params, claim)).await {
+            Ok(_) => Ok(()),
+            Err(kube::Error::Api(status)) if status.reason == "AlreadyExists" => Ok(()),
+            Err(error) => Err(failed(format!("create claim {namespace}/{name}"), error)),
+        }
+    }
+
+    /// Looks for a claim. `None` where there is none.
+    pub(crate) async fn claim(
+        &self,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Option<KnownClaim>, Error> {
+        let api: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), namespace);
+        let params = ListParams::default().fields(&format!("metadata.name={name}"));
+        retried(|| api.list(&params))
+            .await
+            .map(|list| list.items.into_iter().next().map(claims::view))
+            .map_err(|error| failed(format!("read claim {namespace}/{name}"), error))
+    }
+
+    /// Looks for a volume. `None` where there is none.
+    pub(crate) async fn volume(&self, name: &str) -> Result<Option<SeenVolume>, Error> {
+        let api: Api<PersistentVolume> = Api::all(self.client.clone());
+        let params = ListParams::default().fields(&format!("metadata.name={name}"));
+        retried(|| api.list(&params))
+            .await
+            .map(|list| list.items.into_iter().next().map(|it| volumes::view(it).0))
+            .map_err(|error| failed(format!("read volume {name}"), error))
+    }
+
+    /// Creates an Event. One of that name that exists says the same.
+    pub(crate) async fn create_event(&self, namespace: &str, event: &Event) -> Result<(), Error> {
+        let api: Api<Event> = Api::namespaced(self.client.clone(), namespace);
+        let name = event.metadata.name.clone().unwrap_or_default();
+        let params = PostParams::default();
+        match retried(|| api.create(&params, event)).await {
+            Ok(_) => Ok(()),
+            Err(kube::Error::Api(status)) if status.reason == "AlreadyExists" => Ok(()),
+            Err(error) => Err(failed(format!("create Event {namespace}/{name}"), error)),
+        }
+    }
+
+    /// Sets an annotation of the PipelineRun with that uid, or removes it. Answers the run's new version; `None` where it is
+    /// gone or replaced, and was left alone.
+    pub(crate) async fn annotate(
+        &self,
+        run: &View,
+        key: &str,
+        value: Option<String>,
+    ) -> Result<Option<String>, Error> {
+        let api: Api<PipelineRun> = Api::namespaced(self.client.clone(), &run.namespace);
+        let patch = Patch::Merge(json!({"metadata": {
+            "uid": run.uid,
+            "annotations": {key: value},
+        }}));
+        let params = PatchParams::default();
+        // A conflict means that another run has taken the name.
+        match api.patch_metadata(&run.name, &params, &patch).await {
+            Ok(patched) => Ok(patched.metadata.resource_version),
+            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(None),
+            Err(error) => Err(failed(
+                format!("annotate PipelineRun {}/{}", run.namespace, run.name),
+                error,
+            )),
+        }
+    }
+
+    /// Whether the PipelineRun of that name and uid still needs its objects, whatever else is to be read of it.
+    pub(crate) async fn run_presence(
+        &self,
+        namespace: &str,
+        name: &str,
+        uid: &str,
+    ) -> Result<RunPresence, Error> {
+        let api: Api<PipelineRun> = Api::namespaced(self.client.clone(), namespace);
+        let run = retried(|| api.get_opt(name))
+            .await
+            .map_err(|error| failed(format!("read PipelineRun {namespace}/{name}"), error))?;
+        Ok(match run {
+            Some(run) if run.metadata.uid.as_deref() != Some(uid) => RunPresence::Gone,
+            Some(run) if run.metadata.deletion_timestamp.is_some() => RunPresence::Gone,
+            Some(run) if is_done(&run) => RunPresence::Done,
+            Some(_) => RunPresence::Active,
+            None => RunPresence::Gone,
+        })
+    }
+
+    /// Deletes a pod. Answers the pod as it is while it ends, `None` where it is gone.
+    pub(crate) async fn delete_pod(
+        &self,
+        namespace: &str,
+        pod: &ObjectRef,
+    ) -> Result<Option<Pod>, Error> {
+        let api: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
+        let params = DeleteParams::background().preconditions(this_one(pod));
+        match retried(|| api.delete(&pod.name, &params)).await {
+            Ok(answer) => Ok(answer.left()),
+            Err(error) if is_gone(&error) => Ok(None),
+            Err(error) => Err(failed(
+                format!("delete pod {namespace}/{}", pod.name),
+                error,
+            )),
+        }
+    }
+
+    /// Deletes exactly this version of a pod, with its own grace period or, `at_once`, with none. False where it has changed
+    /// since or is gone: it has to be looked at again.
+    pub(crate) async fn evict(
+        &self,
+        namespace: &str,
+        pod: &ObjectRef,
+        at_once: bool,
+    ) -> Result<bool, Error> {
+        let api: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
+        let name = &pod.name;
+        let params = DeleteParams {
+            grace_period_seconds: at_once.then_some(0),
+            preconditions: Some(Preconditions {
+                uid: Some(pod.uid.clone()),
+                resource_version: Some(pod.resource_version.clone()),
+            }),
+            ..DeleteParams::background()
+        };
+        match api.delete(name, &params).await {
+            Ok(_) => Ok(true),
+            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(false),
+            Err(error) => Err(failed(format!("delete pod {namespace}/{name}"), error)),
+        }
+    }
+
+    /// Whether there is a node of that name.
+    pub(crate) async fn node_exists(&self, name: &str) -> Result<bool, Error> {
+        let api: Api<Node> = Api::all(self.client.clone());
+        let params = ListParams::default().fields(&format!("metadata.name={name}"));
+        retried(|| api.list_metadata(&params))
+            .await
+            .map(|list| !list.items.is_empty())
+            .map_err(|error| failed(format!("look for node {name}"), error))
+    }
+
+    /// Deletes a claim. Answers the claim as it is while its finalizers hold it, `None` where it is gone.
+    pub(crate) async fn delete_claim(
+        &self,
+        namespace: &str,
+        claim: &ObjectRef,
+    ) -> Result<Option<KnownClaim>, Error> {
+        let api: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), namespace);
+        let params = DeleteParams::background().preconditions(this_one(claim));
+        match retried(|| api.delete(&claim.name, &params)).await {
+            Ok(answer) => Ok(answer.left().map(claims::view)),
+            Err(error) if is_gone(&error) => Ok(None),
+            Err(error) => Err(failed(
+                format!("delete claim {namespace}/{}", claim.name),
+                error,
+            )),
+        }
+    }
+
+    /// What the pods of a namespace use that have not ended, read from the API server's storage rather than from a cache.
+    /// Namespaces of CI are full of pods that have: those are not sent. Runs that end together share what is read, and it
+    /// is read page by page, so that it does not matter to the manager's memory how many they are.
+    pub(crate) async fn live_pods(&self, namespace: &str) -> Result<Arc<Vec<PodUse>>, Error> {
+        self.pods.get(namespace, self.list_pods(namespace)).await
+    }
+
+    async fn list_pods(&self, namespace: &str) -> Result<Vec<PodUse>, Error> {
+        let _turn = self.listings.acquire().await.ok();
+        let pods = kube::core::Request::new(Pod::url_path(&(), Some(namespace)));
+        let failed = |error| failed(format!("list the pods of namespace {namespace}"), error);
+        let mut params = ListParams::default().fields(NOT_ENDED).limit(PAGE);
+        let mut used = Vec::new();
+        loop {
+            let request = pods
+                .list(&params)
+                .map_err(|error| failed(kube::Error::BuildRequest(error)))?;
+            let page: pods::Page = retried(|| self.client.request(request.clone()))
+                .await
+                .map_err(failed)?;
+            let next = page.next().map(str::to_owned);
+            used.extend(page.claim_uses());
+            match next {
+                Some(next) => params = params.continue_token(&next),
+                None => return Ok(used),
+            }
+        }
+    }
+
+    /// Removes `kubernetes.io/pvc-protection` from exactly this version of a claim. Answers the claim as it is without,
+    /// `None` where it is gone.
+    pub(crate) async fn unprotect(&self, claim: &KnownClaim) -> Result<Option<KnownClaim>, Error> {
+        let (namespace, name) = (&claim.namespace, &claim.object.name);
+        let api: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), namespace);
+        let patch = Patch::Merge(json!({"metadata": {
+            "uid": claim.object.uid,
+            "resourceVersion": claim.object.resource_version,
+            "finalizers": claim.without_protection(),
+        }}));
+        // A conflict means that the claim has changed since: it has to be looked at again, not patched again.
+        match api.patch(name, &PatchParams::default(), &patch).await {
+            Ok(left) => Ok(Some(claims::view(left))),
+            Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
+            Err(error) => Err(failed(
+                format!("remove pvc-protection of claim {namespace}/{name}"),
+                error,
+            )),
+        }
+    }
+}
+
+/// Sends a request again while the API server could not take it: five times at most, over about three seconds. A webhook that
+/// cannot be called is for the run's author to know at once (N3).
+pub(crate) async fn retried<T, F, Fut>(mut request: F) -> Result<T, kube::Error>
+where
+    F: FnMut() -> Fut,
+    Fut: Future<Output = Result<T, kube::Error>>,
+{
+    let backoff = ExponentialBuilder::default()
+        .with_min_delay(Duration::from_millis(100))
+        .with_max_delay(Duration::from_secs(2))
+        .with_max_times(5)
+        .with_jitter();
+    let bounded = || {
+        let answer = tokio::time::timeout(TIMEOUT, request());
+        async {
+            answer
+                .await
+                .unwrap_or_else(|late| Err(kube::Error::Service(late.into())))
+        }
+    };
+    bounded
+        .retry(backoff)
+        .when(|error| is_transient(error) && !is_gone(error) && !is_webhook_down(error))
+        .await
+}
+
+/// Another object has taken the name, or none has it: a uid precondition that fails is answered with 409.
+pub(crate) fn is_gone(error: &kube::Error) -> bool {
+    match error {
+        kube::Error::Api(status) => {
+            status.code == 404
+                || (status.code == 409 && status.message.contains("UID in precondition"))
+        }
+        _ => false,
+    }
+}
+
+pub(crate) fn this_one(object: &ObjectRef) -> Preconditions {
+    Preconditions {
+        uid: Some(object.uid.clone()),
+        resource_version: None,
+    }
+}
+
+pub(crate) fn failed(act: String, error: kube::Error) -> Error {
+    Error::Kubernetes {
+        act,
+        transient: is_transient(&error),
+        source: Box::new(error),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,214 @@
+//! The watches: each change of an object goes into the cache, and the runs that it concerns into the queue of the replica that
+//! leads.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use coscheduler_core::annotations;
+use coscheduler_core::pipeline_run::PipelineRun as View;
+use coscheduler_kubernetes::complaints::{self, WATCHES};
+use coscheduler_kubernetes::labels::PIPELINE_RUN_UID;
+use coscheduler_kubernetes::pipeline_run::{self, PipelineRun};
+use coscheduler_kubernetes::{claims, needs, nodes, pods, volumes};
+use coscheduler_runtime::Process;
+use coscheduler_runtime::kubernetes::watch::{Change, follow, key};
+use coscheduler_runtime::lease::Leadership;
+use coscheduler_runtime::queue::Queue;
+use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::events::v1::Event;
+use kube::runtime::watcher;
+use kube::{Api, Client, Resource, ResourceExt as _};
+use serde::de::DeserializeOwned;
+use tracing::warn;
+
+use crate::cache::{Cache, RunKey};
+use crate::placeholder;
+
+/// Pods that take something of a node (Kubernetes, "Field Selectors").
+const ON_NODES: &str = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed";
+
+/// Follows everything that the manager knows about. Each watch is a condition of readiness until it has listed.
+pub(crate) fn spawn(
+    process: &Process,
+    client: &Client,
+    cache: &Arc<Cache>,
+    queue: &Queue<RunKey>,
+    leadership: &Leadership,
+) {
+    let watches = Watches {
+        process,
+        cache,
+        queue,
+        leadership,
+    };
+    let everything = watcher::Config::default;
+
+    watches.spawn(
+        "PipelineRun",
+        Api::all(client.clone()),
+        everything(),
+        |cache, change| match change {
+            Change::Applied(run) => {
+                let key = key(&run);
+                coscheduled(run).map_or_else(|| cache.delete_run(&key), |run| cache.apply_run(run))
+            }
+            Change::Deleted(run) => cache.delete_run(&key::<PipelineRun>(&run)),
+            Change::Listed(keys) => cache.retain_runs(&keys),
+        },
+    );
+    let (placeholders, labelled, read) = placeholder::watched(client);
+    watches.spawn(
+        placeholder::KIND,
+        placeholders,
+        labelled,
+        move |cache, change| match change {
+            Change::Applied(object) => {
+                let key = key(&object);
+                read(object).map_or_else(
+                    || cache.delete_placeholder(&key),
+                    |own| cache.apply_placeholder(own),
+                )
+            }
+            Change::Deleted(object) => cache.delete_placeholder(&key(&object)),
+            Change::Listed(keys) => cache.retain_placeholders(&keys),
+        },
+    );
+    watches.spawn(
+        "PersistentVolumeClaim",
+        Api::all(client.clone()),
+        everything(),
+        |cache, change| match change {
+            Change::Applied(claim) => cache.apply_claim(claims::view(claim)),
+            Change::Deleted(claim) => cache.delete_claim(&key::<PersistentVolumeClaim>(&claim)),
+            Change::Listed(keys) => cache.retain_claims(&keys),
+        },
+    );
+    watches.spawn(
+        "PersistentVolume",
+        Api::all(client.clone()),
+        everything(),
+        |cache, change| match change {
+            Change::Applied(volume) => cache.apply_volume(key(&volume).1, volumes::view(volume)),
+            Change::Deleted(volume) => cache.delete_volume(&key::<PersistentVolume>(&volume).1),
+            Change::Listed(keys) => cache.retain_volumes(&keys),
+        },
+    );
+    watches.spawn(
+        "Node",
+        Api::all(client.clone()),
+        everything(),
+        |cache, change| match change {
+            Change::Applied(node) => cache.apply_node(nodes::view(&node)),
+            Change::Deleted(node) => cache.delete_node(&key::<Node>(&node).1),
+            Change::Listed(keys) => cache.retain_nodes(&keys),
+        },
+    );
+    let of_runs = everything().labels(PIPELINE_RUN_UID);
+    watches.spawn(
+        "Pod",
+        Api::all(client.clone()),
+        of_runs,
+        |cache, change| match change {
+            Change::Applied(pod) => {
+                let key = key(&pod);
+                pods::view(pod).map_or_else(|| cache.delete_pod(&key), |pod| cache.apply_pod(pod))
+            }
+            Change::Deleted(pod) => cache.delete_pod(&key::<Pod>(&pod)),
+            Change::Listed(keys) => cache.retain_pods(&keys),
+        },
+    );
+    let on_nodes = everything().fields(ON_NODES);
+    watches.spawn(
+        "Pod on a node",
+        Api::all(client.clone()),
+        on_nodes,
+        |cache, change| {
+            match change {
+                Change::Applied(pod) => {
+                    let bound =
+                        pods::node(&pod).map(|node| (node.to_owned(), needs::requests(&pod)));
+                    cache.on_node(key(&pod), bound);
+                }
+                Change::Deleted(pod) => cache.on_node(key::<Pod>(&pod), None),
+                Change::Listed(keys) => cache.retain_on_nodes(&keys),
+            }
+            Vec::new()
+        },
+    );
+    for (reason, selector) in WATCHES {
+        let complaints = everything().fields(selector);
+        watches.spawn(
+            reason,
+            Api::all(client.clone()),
+            complaints,
+            move |cache, change| match change {
+                Change::Applied(event) => complaints::read(event)
+                    .map(|complaint| cache.apply_complaint(reason, complaint))
+                    .unwrap_or_default(),
+                Change::Deleted(event) => {
+                    let gone = key::<Event>(&event);
+                    cache.retain_complaints(reason, |event| *event != gone)
+                }
+                Change::Listed(keys) => {
+                    cache.retain_complaints(reason, |event| keys.contains(event))
+                }
+            },
+        );
+    }
+}
+
+struct Watches<'a> {
+    process: &'a Process,
+    cache: &'a Arc<Cache>,
+    queue: &'a Queue<RunKey>,
+    leadership: &'a Leadership,
+}
+
+impl Watches<'_> {
+    /// Folds a watch into the cache by `reduce`, which answers the runs to look at.
+    fn spawn<O>(
+        &self,
+        kind: &'static str,
+        api: Api<O>,
+        config: watcher::Config,
+        reduce: impl Fn(&Cache, Change<O>) -> Vec<RunKey> + Send + 'static,
+    ) where
+        O: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
+    {
+        let synced = self.process.health().condition(format!("{kind} cache"));
+        let (cache, queue) = (self.cache.clone(), self.queue.clone());
+        let leadership = self.leadership.clone();
+        let reduce = move |change| {
+            let runs = reduce(&cache, change);
+            // The cache has the change by now, so that whoever begins to lead a moment later finds it there.
+            if leadership.is_held() {
+                runs.into_iter().for_each(|run| queue.push(run));
+            }
+        };
+        self.process.spawn(
+            format!("watch {kind}"),
+            follow(kind, api, config, synced, reduce),
+        );
+    }
+}
+
+/// A PipelineRun on which something is pinned, or whose author has to hear that nothing is.
+fn coscheduled(mut run: PipelineRun) -> Option<View> {
+    pipeline_run::trim(&mut run);
+    match pipeline_run::view(&run) {
+        Ok(view) => [annotations::MODE, annotations::OVERRIDE]
+            .iter()
+            .any(|key| view.annotations.contains_key(*key))
+            .then_some(view),
+        Err(violations) => {
+            let violations: Vec<_> = violations.iter().map(ToString::to_string).collect();
+            warn!(
+                namespace = run.namespace(),
+                pipeline_run = run.name_any(),
+                violations = violations.join("; "),
+                "left a PipelineRun alone that cannot be read"
+            );
+            None
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! Folds a watch into a cache: the one way in which services follow Kubernetes objects.
+
+use std::collections::HashSet;
+use std::fmt::Debug;
+use std::pin::pin;
+
+use futures::{Stream, StreamExt as _};
+use kube::runtime::WatchStreamExt as _;
+use kube::runtime::watcher::{self, Event, watcher};
+use kube::{Api, Resource};
+use serde::de::DeserializeOwned;
+use tracing::warn;
+
+use crate::Condition;
+
+/// Namespace (empty for cluster-scoped objects) and name.
+pub type ObjectKey = (String, String);
+
+/// One change that a watch delivers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change<O> {
+    /// The object was created or changed, or a list has it.
+    Applied(O),
+    /// The object is gone; its last state.
+    Deleted(O),
+    /// A list is complete: any object with none of these keys is gone.
+    Listed(HashSet<ObjectKey>),
+}
+
+/// The key of `object`.
+pub fn key<O: Resource>(object: &O) -> ObjectKey {
+    let metadata = object.meta();
+    (
+        metadata.namespace.clone().unwrap_or_default(),
+        metadata.name.clone().unwrap_or_default(),
+    )
+}
+
+/// Follows `api`, hands each change to `reduce` in order, and sets `synced` after the first complete list. It lists again
+/// where a watch cannot be resumed.
+///
+/// # Errors
+/// None: a watch that fails is logged and retried with backoff, for the life of the process.
+pub async fn follow<O>(
+    kind: &'static str,
+    api: Api<O>,
+    config: watcher::Config,
+    synced: Condition,
+    reduce: impl FnMut(Change<O>),
+) -> anyhow::Result<()>
+where
+    O: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
+{
+    let events = watcher(api, config).default_backoff();
+    fold(kind, events, synced, reduce).await;
+    Ok(())
+}
+
+async fn fold<O: Resource>(
+    kind: &'static str,
+    events: impl Stream<Item = watcher::Result<Event<O>>>,
+    synced: Condition,
+    mut reduce: impl FnMut(Change<O>),
+) {
+    let mut listed = HashSet::new();
+    let mut events = pin!(events);
+    while let Some(event) = events.next().await {
+        match event {
+            // A list that failed half-way begins anew.
+            Ok(Event::Init) => listed.clear(),
+            Ok(Event::InitApply(object)) => {
+                listed.insert(key(&object));
+                reduce(Change::Applied(object));
+            }
+            Ok(Event::InitDone) => {
+                reduce(Change::Listed(std::mem::take(&mut listed)));
+                synced.set(true);
+            }
+            Ok(Event::Apply(object)) => reduce(Change::Applied(object)),
+            Ok(Event::Delete(object)) => reduce(Change::Deleted(object)),
+            Err(error) => warn!(kind, %error, "watch failed, will be resumed"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
+    use kube::api::ObjectMeta;
+
+    use super::*;
+    use crate::Health;
+
+    fn map(name: &str) -> ConfigMap {
+        ConfigMap {
+            metadata: ObjectMeta {
+                namespace: Some("ci".to_owned()),
+                name: Some(name.to_owned()),
+                ..ObjectMeta::default()
+            },
+            ..ConfigMap::default()
+        }
+    }
+
+    fn keys<const N: usize>(names: [&str; N]) -> HashSet<ObjectKey> {
+        HashSet::from(names.map(|name| ("ci".to_owned(), name.to_owned())))
+    }
+
+    /// The changes that `events` make, each with whether the cache counted as synced before it.
+    async fn folded(
+        events: Vec<watcher::Result<Event<ConfigMap>>>,
+    ) -> (Vec<(Change<ConfigMap>, bool)>, Health) {
+        let health = Health::new();
+        let synced = health.condition("ConfigMap cache");
+        let mut changes = Vec::new();
+        fold(
+            "ConfigMap",
+            futures::stream::iter(events),
+            synced,
+            |change| {
+                changes.push((change, health.is_ready()));
+            },
+        )
+        .await;
+        (changes, health)
+    }
+
+    #[tokio::test]
+    async fn changes_come_in_order_and_the_first_complete_list_syncs() {
+        let (changes, _) = folded(vec![
+            Ok(Event::Init),
+            Ok(Event::InitApply(map("a"))),
+            Ok(Event::InitApply(map("b"))),
+            Ok(Event::InitDone),
+            Ok(Event::Apply(map("c"))),
+            Ok(Event::Delete(map("a"))),
+        ])
+        .await;
+        let expected = [
+            (Change::Applied(map("a")), false),
+            (Change::Applied(map("b")), false),
+            (Change::Listed(keys(["a", "b"])), false),
+            (Change::Applied(map("c")), true),
+            (Change::Deleted(map("a")), true),
+        ];
+        assert_eq!(changes, expected);
+    }
+
+    #[tokio::test]
+    async fn a_list_that_fails_half_way_never_counts_as_complete() {
+        let (changes, health) = folded(vec![
+            Ok(Event::Init),
+            Ok(Event::InitApply(map("gone"))),
+            Err(watcher::Error::NoResourceVersion),
+        ])
+        .await;
+        assert_eq!(changes, [(Change::Applied(map("gone")), false)]);
+        assert!(!health.is_ready());
+
+        let (changes, health) = folded(vec![
+            Ok(Event::Init),
+            Ok(Event::InitApply(map("gone"))),
+            Err(watcher::Error::NoResourceVersion),
+            Ok(Event::Init),
+            Ok(Event::InitApply(map("a"))),
+            Ok(Event::InitDone),
+            // Later lists name their own objects only.
+            Ok(Event::Init),
+            Ok(Event::InitDone),
+        ])
+        .await;
+        let lists: Vec<_> = changes
+            .into_iter()
+            .filter(|(change, _)| matches!(change, Change::Listed(_)))
+            .collect();
+        let expected = [
+            (Change::Listed(keys(["a"])), false),
+            (Change::Listed(HashSet::new()), true),
+        ];
+        assert_eq!(lists, expected);
+        assert!(health.is_ready());
+    }
+
+    #[test]
+    fn cluster_scoped_objects_have_an_empty_namespace() {
+        let mut namespace = Namespace::default();
+        namespace.metadata.name = Some("ci".to_owned());
+        assert_eq!(key(&namespace), (String::new(), "ci".to_owned()));
+    }
+}
