@@ -105,7 +105,15 @@ fn m1_m2_v3_pods_that_use_a_claim_share_its_placeholders_node() -> Outcome {
             .finally("report", &["source"]);
         scene.submit(refused).await?;
         let ended = scene.done("refused").await?;
-        assert_eq!(succeeded(&ended), Some("False"), "{:?}", condition(&ended));
+        let end = condition(&ended).unwrap();
+        assert_eq!(
+            (&end["status"], &end["reason"]),
+            (&"False".into(), &"Cancelled".into())
+        );
+        assert_eq!(
+            end["message"],
+            "Tasks Completed: 3 (Failed: 0, Cancelled 1), Skipped: 0"
+        );
         let task_runs = scene.objects().await?.task_pods;
         let of_run: Vec<_> = task_runs
             .iter()

@@ -4,15 +4,16 @@
 mod page;
 
 use coscheduler_core::evacuate::Toleration;
-use coscheduler_core::labels::{AFFINITY_ASSISTANT, COMPONENT, INSTANCE};
+use coscheduler_core::labels::{
+    AFFINITY_ASSISTANT, COMPONENT, INSTANCE, MANAGED_BY, PIPELINE_RUN_UID, TEKTON_COSCHEDULER,
+};
 use coscheduler_core::mode::IsolationScope;
 use coscheduler_core::observed::{self, PlaceholderLabels, Unscheduled};
-use coscheduler_core::plan::Separation;
+use coscheduler_core::separation::Separation;
 use coscheduler_core::teardown::PodPhase;
 use k8s_openapi::api::core::v1::{Affinity, Pod, PodAffinityTerm};
 
 pub use self::page::Page;
-use crate::labels::{MANAGED_BY, PIPELINE_RUN_UID, TEKTON_COSCHEDULER};
 use crate::{needs, objects};
 
 /// The pod, where it carries a run's label.
@@ -35,6 +36,11 @@ pub fn view(pod: Pod) -> Option<observed::Pod> {
         namespace: pod.metadata.namespace.clone().unwrap_or_default(),
         object: objects::reference(pod.metadata),
     })
+}
+
+/// Whether the pod is a placeholder's.
+pub fn is_placeholder(pod: &Pod) -> bool {
+    placeholder(pod).is_some()
 }
 
 /// A placeholder rather than a TaskRun's pod. The label alone does not say: Tekton copies the labels that an author gives a
@@ -172,7 +178,8 @@ pub fn claims(pod: &Pod) -> Vec<String> {
     names.collect()
 }
 
-fn label<'a>(pod: &'a Pod, key: &str) -> Option<&'a str> {
+/// The value of one label.
+pub fn label<'a>(pod: &'a Pod, key: &str) -> Option<&'a str> {
     pod.metadata.labels.as_ref()?.get(key).map(String::as_str)
 }
 

@@ -3,10 +3,12 @@
 
 use super::*;
 use crate::annotations::{
-    CLAIMS, GROUP, MODE, OVERRIDE, PINNED, PLACEHOLDER, SCHEMA_VERSION, VOLUME_CLAIM_TEMPLATES,
+    CLAIMS, GROUP, MODE, OVERRIDE, PINNED, PLACEHOLDER, SCHEMA_VERSION, TRACEPARENT,
+    VOLUME_CLAIM_TEMPLATES,
 };
 use crate::config::PlaceholderDefaults;
 use crate::mode::IsolationScope;
+use crate::names::assistant_of;
 use crate::names::{AssistantName, tekton_claim_name};
 use crate::pipeline_run::WorkspaceBinding;
 use crate::run_claims::RunClaim;
@@ -116,7 +118,6 @@ fn v1_v5_the_authors_own_claims_and_other_volumes_stay_as_they_are() {
     let before = run();
     let after = admit(&configuration(Mode::PipelineRuns), &before, UID).apply(&before);
     assert_eq!(after.workspaces[2..], before.workspaces[2..]);
-    assert_eq!(after.workspaces[0].sub_path.as_deref(), Some("a"));
     assert_eq!(after.annotations["note"], "mine");
 }
 
@@ -175,8 +176,8 @@ fn b1_a_key_that_does_not_exist_is_warned_of_whatever_is_in_force() {
         assert_eq!(
             admission.warnings,
             [
-                "annotation coscheduler.dev/coshedule has no effect; of coscheduler.dev/* authors write \
-                 coscheduler.dev/coschedule alone"
+                "annotation coscheduler.dev/coshedule has no effect: of coscheduler.dev/*, authors write only \
+                 coscheduler.dev/coschedule"
             ]
         );
     }
@@ -186,10 +187,10 @@ fn b1_a_key_that_does_not_exist_is_warned_of_whatever_is_in_force() {
 fn m5_m8_forged_annotations_never_survive() {
     let mut forged = run();
     forge(&mut forged);
-    let warning = "ignored what was given for coscheduler.dev/schema-version, coscheduler.dev/mode, coscheduler.dev/isolation-scope, \
+    let warning = "ignored annotations coscheduler.dev/schema-version, coscheduler.dev/mode, coscheduler.dev/isolation-scope, \
                    coscheduler.dev/group, coscheduler.dev/placeholder, coscheduler.dev/volume-claim-templates, \
                    coscheduler.dev/claims, coscheduler.dev/part-of, pipeline.tekton.dev/affinity-assistant, \
-                   coscheduler.dev/traceparent: admission alone writes it";
+                   coscheduler.dev/traceparent: only admission writes them";
 
     let disabled = admit(&configuration(Mode::Disabled), &forged, UID);
     assert_eq!(
@@ -370,7 +371,6 @@ proptest! {
         let run = PipelineRun {
             workspaces: workspaces.into_iter().map(|(name, template)| WorkspaceBinding {
                 name,
-                sub_path: None,
                 source: match template {
                     Some(name) => WorkspaceSource::ClaimTemplate(crate::pipeline_run::ClaimTemplate {
                         template: json!({"metadata": {"name": name}, "spec": {}}),
@@ -386,7 +386,7 @@ proptest! {
         for (before, after) in run.workspaces.iter().zip(&admitted.workspaces) {
             match (&before.source, &after.source) {
                 (WorkspaceSource::ClaimTemplate(_), WorkspaceSource::Claim { claim_name }) => {
-                    prop_assert!(assistant.owns_claim(claim_name), "{claim_name}");
+                    prop_assert_eq!(assistant_of(claim_name), Some(assistant.clone()));
                 }
                 (before, after) => prop_assert_eq!(before, after),
             }
@@ -818,11 +818,11 @@ fn m2_an_embedded_task_with_more_than_one_claim_is_warned_about() {
         warnings,
         [
             "task \"build\" uses 2 persistent volume claims (workspace \"cache\": claim \"build-cache\", workspace \
-             \"source\": a claim from the volumeClaimTemplate of \"source\"), and coschedule mode workspaces allows a \
-             TaskRun one: it will not run",
+             \"source\": a claim from the volumeClaimTemplate of \"source\"), and coschedule mode workspaces allows \
+             one: the task will not run",
             "task \"report\" uses 2 persistent volume claims (workspace \"scratch\": a claim from the volumeClaimTemplate \
              of \"scratch\", workspace \"source\": a claim from the volumeClaimTemplate of \"source\"), and coschedule \
-             mode workspaces allows a TaskRun one: it will not run",
+             mode workspaces allows one: the task will not run",
         ]
     );
     assert!(
