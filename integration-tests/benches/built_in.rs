@@ -15,12 +15,13 @@ use integration_tests::nodes::NodeEvent;
 use integration_tests::runs::Run;
 use integration_tests::stack::Stack;
 use integration_tests::struck::Waiting;
-use integration_tests::{Scene, alone, on_bed};
+use integration_tests::{Scene, alone_with, on_bed};
 use k8s_openapi::api::apps::v1::StatefulSet;
 use kube::Api;
 use kube::api::{ListParams, PostParams};
 use kube::runtime::wait::await_condition;
 use serde_json::json;
+use testbed::services::ServicesConfig;
 use testbed::{Config, LOCAL_STORAGE_CLASS, MOVABLE_STORAGE_CLASS};
 
 type Outcome = anyhow::Result<()>;
@@ -45,7 +46,10 @@ fn main() -> Outcome {
         } else {
             "our services"
         };
-        alone(config, async |scene| {
+        // The nodes of each case are added without an autoscaler.
+        let hold = ("SCALE_UP_HOLD".to_owned(), "100ms".to_owned());
+        let change = |services: &mut ServicesConfig| services.environment.push(hold);
+        alone_with(config, change, async |scene| {
             moves(scene.stack, of).await?;
             contention(scene.stack, of).await
         })?;
