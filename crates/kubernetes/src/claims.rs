@@ -1,7 +1,8 @@
-//! What is read of a claim when a run's leftovers are cleaned up.
+//! The parts of a PersistentVolumeClaim that clean-up needs.
 
 use coscheduler_core::teardown::Claim;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, PersistentVolumeClaimSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 
 /// The finalizer that keeps a claim while a pod refers to it.
 /// Source: Kubernetes `pkg/volume/util/finalizer.go`, `PVCProtectionFinalizer`.
@@ -19,21 +20,15 @@ pub fn view(claim: &PersistentVolumeClaim) -> Claim {
     }
 }
 
-/// Whether the claim was made for the PipelineRun with this uid: the StatefulSet's template gave it an owner reference.
+/// Whether a StatefulSet made the claim for the PipelineRun with this uid: its template has the owner reference.
 pub fn is_owned_by(claim: &PersistentVolumeClaim, uid: &str) -> bool {
-    claim
-        .metadata
-        .owner_references
-        .iter()
-        .flatten()
-        .any(|owner| owner.kind == "PipelineRun" && owner.uid == uid)
+    owners(claim).any(|owner| owner.kind == "PipelineRun" && owner.uid == uid)
 }
 
-/// Whether Tekton made the claim for the PipelineRun with this uid: of its `volumeClaimTemplate`, as its controller
-/// (Tekton v1.12.0, `pkg/reconciler/volumeclaim/pvchandler.go`). A claim that somebody brought has no such owner (V4).
+/// Whether Tekton made the claim from a `volumeClaimTemplate` of the PipelineRun with this uid: the run is its controller
+/// (Tekton v1.12.0, `pkg/reconciler/volumeclaim/pvchandler.go`). An author's own claim has no such owner (V4).
 pub fn is_made_by_tekton(claim: &PersistentVolumeClaim, uid: &str) -> bool {
-    let owners = claim.metadata.owner_references.iter().flatten();
-    let mut controllers = owners.filter(|owner| owner.controller == Some(true));
+    let mut controllers = owners(claim).filter(|owner| owner.controller == Some(true));
     controllers.any(|owner| owner.kind == "PipelineRun" && owner.uid == uid)
 }
 
@@ -45,29 +40,25 @@ pub fn finalizers_without_protection(claim: &PersistentVolumeClaim) -> Vec<Strin
         .collect()
 }
 
-/// Drops what nobody here reads, before a claim goes into a cache.
+/// Drops the parts that no decision depends on, before a claim goes into a cache.
 pub fn trim(claim: &mut PersistentVolumeClaim) {
     claim.metadata.managed_fields = None;
     claim.metadata.annotations = None;
     claim.status = None;
-    if let Some(spec) = &mut claim.spec {
-        let access_modes = spec.access_modes.take();
-        let volume_name = spec.volume_name.take();
-        *spec = PersistentVolumeClaimSpec {
-            access_modes,
-            volume_name,
-            ..PersistentVolumeClaimSpec::default()
-        };
-    }
+    claim.spec = claim.spec.take().map(|spec| PersistentVolumeClaimSpec {
+        access_modes: spec.access_modes,
+        volume_name: spec.volume_name,
+        ..PersistentVolumeClaimSpec::default()
+    });
+}
+
+fn owners(claim: &PersistentVolumeClaim) -> impl Iterator<Item = &OwnerReference> {
+    claim.metadata.owner_references.iter().flatten()
 }
 
 fn finalizers(claim: &PersistentVolumeClaim) -> impl Iterator<Item = &str> {
-    claim
-        .metadata
-        .finalizers
-        .iter()
-        .flatten()
-        .map(String::as_str)
+    let finalizers = claim.metadata.finalizers.iter().flatten();
+    finalizers.map(String::as_str)
 }
 
 #[cfg(test)]
