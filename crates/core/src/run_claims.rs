@@ -74,7 +74,10 @@ mod tests {
     fn claims() -> RunClaims {
         let run = PipelineRun::parse(&json!({"spec": {
             "params": [{"name": "cache", "value": "build-cache"}],
+            // Tekton does not use a Pipeline's defaults in bindings.
+            "pipelineSpec": {"params": [{"name": "models", "default": "models-v1"}]},
             "workspaces": [
+                {"name": "defaulted", "persistentVolumeClaim": {"claimName": "$(params.models)"}},
                 {"name": "source", "volumeClaimTemplate": {"metadata": {"name": "src"}, "spec": {}}},
                 {"name": "scratch", "volumeClaimTemplate": {"spec": {}}},
                 {"name": "cache", "persistentVolumeClaim": {"claimName": "$(params.cache)"}},

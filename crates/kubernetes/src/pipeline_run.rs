@@ -27,7 +27,7 @@ use Parts::{All, Each, Fields, Found};
 /// The parts of `spec` that decisions depend on at any time.
 const SPEC: [&str; 4] = ["managedBy", "status", "taskRunTemplate", "workspaces"];
 
-/// The parts of a PipelineRun that is being created or updated. What follows from the other parts of `spec` is pinned then.
+/// The parts of a PipelineRun that is being created or updated. Their consequences are pinned then, so that caches need only [`SPEC`].
 const QUESTION: Parts = Fields(&[
     ("apiVersion", All),
     ("kind", All),
@@ -124,7 +124,7 @@ pub fn to_json(run: &PipelineRun) -> Map<String, Value> {
     parts.into_iter().collect()
 }
 
-/// Whether the run is done, by its condition alone. It works for runs that cannot be read otherwise, too.
+/// Whether the run is done, by its condition alone: some runs cannot be read otherwise.
 pub fn is_done(run: &PipelineRun) -> bool {
     let conditions = run.status.get("conditions").and_then(Value::as_array);
     conditions.into_iter().flatten().any(|condition| {
@@ -189,7 +189,7 @@ mod tests {
                 "status": {},
             })
         );
-        // What is malformed is left for core to refuse by name.
+        // Malformed parts stay, so that core reports them by name.
         let malformed =
             json!({"spec": {"taskRunSpecs": 7, "params": "x", "pipelineSpec": []}, "metadata": 8});
         assert_eq!(read_parts(&malformed), malformed);

@@ -1,6 +1,6 @@
 //! Image references, checked as far as a typing error in the ConfigMap can be found.
 
-/// What is wrong with an image reference, by the grammar of `distribution/reference`. The registry's host is not checked.
+/// The fault of an image reference, if it has one, by the grammar of `distribution/reference`. The registry's host is not checked.
 pub(super) fn fault(text: &str) -> Option<String> {
     (!is_image_reference(text)).then(|| {
         format!(
