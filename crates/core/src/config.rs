@@ -1,6 +1,5 @@
-//! The flags of ConfigMap `coscheduler-config`: from text, key by key, to one checked [`Configuration`].
-//!
-//! Everything that is wrong is said at once, and nothing is put right silently (M7).
+//! The flags of ConfigMap `coscheduler-config`: read key by key into one valid [`Configuration`]. All violations are reported at
+//! once, and none is corrected silently (M7).
 
 mod flags;
 mod image;
@@ -21,17 +20,16 @@ pub use flags::{MigrationPhase, UnknownTruth, behaviour, parse_bool};
 
 /// Key of the mode (TEP-0135, "Configuration"). Default: `workspaces`.
 pub const COSCHEDULE: &str = "coschedule";
-/// Key of the deprecated flag that switches the assistant of each workspace off (M6). Default: `false`.
+/// Key of the deprecated flag that switches off the assistants of workspaces (M6). Default: `false`.
 pub const DISABLE_AFFINITY_ASSISTANT: &str = "disable-affinity-assistant";
-/// Key of the column of the table in force (M6): `during` or `after`. Default: `after`.
+/// Key of the migration phase (M6): `during` or `after`. Default: `after`.
 pub const MIGRATION_PHASE: &str = "migration-phase";
-/// Key of how far an isolated run keeps other placeholders away (M4): `cluster` or `namespace`. Default: `cluster`.
+/// Key of the scope of isolation (M4): `cluster` or `namespace`. Default: `cluster`.
 pub const ISOLATION_SCOPE: &str = "isolation-scope";
-/// Key of the modes that a run, its Pipeline or its Namespace may choose for itself (B1): modes, separated by commas or
-/// white space. Default: none.
+/// Key of the modes that a run, its Pipeline or its Namespace may choose (B1), separated by commas or white space. Default: none.
 pub const ALLOWED_OVERRIDES: &str = "allowed-overrides";
-/// Key of what placeholders take over where the run's `podTemplate` has nothing (P3): YAML or JSON. Default: nothing.
-/// Tekton has the same key in its `config-defaults`.
+/// Key of the default pod template of placeholders (P3), as YAML or JSON. Default: empty. Tekton has the same key in its
+/// `config-defaults`.
 pub const POD_TEMPLATE: &str = "default-affinity-assistant-pod-template";
 /// Key of the placeholder's CPU request and limit (P5).
 pub const PLACEHOLDER_CPU: &str = "placeholder-cpu";
@@ -39,7 +37,7 @@ pub const PLACEHOLDER_CPU: &str = "placeholder-cpu";
 pub const PLACEHOLDER_MEMORY: &str = "placeholder-memory";
 /// Key of the placeholder's image.
 pub const PLACEHOLDER_IMAGE: &str = "placeholder-image";
-/// Every key this version knows.
+/// Every key that this version knows.
 pub const KEYS: [&str; 9] = [
     COSCHEDULE,
     DISABLE_AFFINITY_ASSISTANT,
@@ -52,24 +50,23 @@ pub const KEYS: [&str; 9] = [
     PLACEHOLDER_IMAGE,
 ];
 
-/// What the operator has set for the cluster; pinned on every run that is created while it is in
-/// force (M8).
+/// The operator's settings for the cluster. They are pinned on every run that is created while they are in force (M8).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Configuration {
-    /// The mode new runs get.
+    /// The mode of new runs.
     pub mode: Mode,
-    /// How far isolated runs keep other placeholders away (M4).
+    /// The scope of isolation (M4).
     pub isolation_scope: IsolationScope,
-    /// The modes that a run, its Pipeline or its Namespace may choose for itself (B1).
+    /// The modes that a run, its Pipeline or its Namespace may choose (B1).
     pub allowed_overrides: BTreeSet<Mode>,
-    /// The placeholder new runs get.
+    /// The defaults of placeholders of new runs.
     pub placeholder: PlaceholderDefaults,
-    /// Tekton's own `coschedule` flag where it is not `disabled`: new runs are left to Tekton then (M9). It comes from
-    /// Tekton's ConfigMap ([`tekton_coschedule`]), not from ours.
+    /// Tekton's own `coschedule` flag, unless it is `disabled`: new runs are left to Tekton then (M9). It comes from Tekton's
+    /// ConfigMap ([`tekton_coschedule`]), not from ours.
     pub tekton_coschedule: Option<String>,
 }
 
-/// What a placeholder asks of its node, what it runs (P5), and what it takes over where the run has nothing (P3).
+/// Resources and image of placeholders (P5), and their default pod template (P3).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlaceholderDefaults {
     /// CPU request and limit: a Kubernetes quantity, more than zero, in whole thousandths.
@@ -95,12 +92,16 @@ impl Default for PlaceholderDefaults {
 }
 
 impl PlaceholderDefaults {
-    /// What is wrong with them. `field` names the field of a violation, given one of the [`KEYS`].
+    /// Their violations. `field` gives the field's name for one of the [`KEYS`].
     pub(crate) fn violations(&self, field: impl Fn(&str) -> String) -> Vec<Violation> {
+        let share = "more than 0, in whole thousandths of a CPU, such as 50m";
+        let bytes = "more than 0, in whole bytes, such as 100Mi";
+        let cpu = quantity_fault(&self.cpu, Quantity::is_whole_milli, share);
+        let memory = quantity_fault(&self.memory, Quantity::is_whole, bytes);
         let mut violations: Vec<_> = [
-            (PLACEHOLDER_CPU, cpu_fault(&self.cpu)),
-            (PLACEHOLDER_MEMORY, memory_fault(&self.memory)),
-            (PLACEHOLDER_IMAGE, image_fault(&self.image)),
+            (PLACEHOLDER_CPU, cpu),
+            (PLACEHOLDER_MEMORY, memory),
+            (PLACEHOLDER_IMAGE, image::fault(&self.image)),
         ]
         .into_iter()
         .filter_map(|(key, fault)| Some(Violation::new(field(key), fault?)))
@@ -114,34 +115,33 @@ impl PlaceholderDefaults {
     }
 }
 
-/// What flags do.
+/// The effect of flags.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer {
-    /// The mode with `migration-phase: during`; `None` where the flags are not valid then (M6).
+    /// The mode with `migration-phase: during`; `None` if the flags are not valid then (M6).
     pub during: Option<Mode>,
-    /// The mode with `migration-phase: after`; `None` where `coschedule` is not valid.
+    /// The mode with `migration-phase: after`; `None` if `coschedule` is not valid.
     pub after: Option<Mode>,
-    /// The configuration they make, or every violation at once: the field is the key, the description names the value
-    /// and what is allowed (M7).
+    /// The configuration, or every violation at once: the field is the key, the description names the value and the values
+    /// allowed (M7).
     pub outcome: Result<Configuration, Vec<Violation>>,
-    /// What the operator should know although it breaks no rule.
+    /// Warnings for the operator.
     pub warnings: Vec<String>,
 }
 
-/// A configuration without violations.
+/// A valid configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Checked {
     /// The configuration.
     pub configuration: Configuration,
-    /// What the operator should know although it breaks no rule.
+    /// Warnings for the operator.
     pub warnings: Vec<String>,
 }
 
 /// Checks the ConfigMap's data. Keys that are absent take their defaults.
 ///
 /// # Errors
-/// Every violation at once; the field is the key, the description names the value and what is
-/// allowed (M7).
+/// Every violation at once, as in [`Answer::outcome`] (M7).
 pub fn check(data: &BTreeMap<String, String>) -> Result<Checked, Vec<Violation>> {
     let Answer {
         outcome, warnings, ..
@@ -152,7 +152,7 @@ pub fn check(data: &BTreeMap<String, String>) -> Result<Checked, Vec<Violation>>
     })
 }
 
-/// Says what the ConfigMap's data would do, whether it is valid or not.
+/// The effect of the ConfigMap's data, valid or not.
 pub fn answer(data: &BTreeMap<String, String>) -> Answer {
     let mut violations = Vec::new();
     let coschedule: Option<Mode> = read(data, COSCHEDULE, &mut violations);
@@ -167,21 +167,19 @@ pub fn answer(data: &BTreeMap<String, String>) -> Answer {
     let mode_in = |phase| behaviour(disable.clone().ok()?, coschedule?, phase);
     let during = mode_in(MigrationPhase::During);
     let mode = match phase {
+        None => None,
+        Some(MigrationPhase::After) => coschedule,
         Some(MigrationPhase::During) => {
-            match (&disable, coschedule) {
-                (Err(error), _) => violations.push(Violation::new(
+            if let Err(error) = &disable {
+                violations.push(Violation::new(
                     DISABLE_AFFINITY_ASSISTANT,
                     error.to_string(),
-                )),
-                (Ok(_), Some(coschedule)) if during.is_none() => {
-                    violations.push(invalid_combination(coschedule));
-                }
-                (Ok(_), Some(_) | None) => {}
+                ));
+            } else if let (Some(coschedule), None) = (coschedule, during) {
+                violations.push(invalid_combination(coschedule));
             }
             during
         }
-        Some(MigrationPhase::After) => coschedule,
-        None => None,
     };
     let outcome = match (mode, isolation_scope) {
         (Some(mode), Some(isolation_scope)) if violations.is_empty() => Ok(Configuration {
@@ -201,9 +199,8 @@ pub fn answer(data: &BTreeMap<String, String>) -> Answer {
     }
 }
 
-/// Tekton's own `coschedule` flag, from the data of its ConfigMap `feature-flags`: `None` where it is `disabled`, and so
-/// Tekton stays out of our way (M9). Where it is not set, Tekton takes `workspaces`; upper and lower case are the same to it
-/// (Tekton v1.12.0, `pkg/apis/config/feature_flags.go`).
+/// Tekton's own `coschedule` flag, from the data of its ConfigMap `feature-flags`; `None` if it is `disabled` (M9). If it is not
+/// set, Tekton takes `workspaces`. Tekton ignores case (Tekton v1.12.0, `pkg/apis/config/feature_flags.go`).
 pub fn tekton_coschedule(feature_flags: &BTreeMap<String, String>) -> Option<String> {
     let value = feature_flags
         .get(COSCHEDULE)
@@ -211,13 +208,13 @@ pub fn tekton_coschedule(feature_flags: &BTreeMap<String, String>) -> Option<Str
     (!value.eq_ignore_ascii_case(Mode::Disabled.as_str())).then(|| value.to_owned())
 }
 
-/// When a ConfigMap's `metadata.resourceVersion` was written, to tell older from newer: the API server's versions of one
-/// resource compare as numbers (Kubernetes API concepts, "Resource versions"). 0 where it is empty, and so older than all.
+/// A ConfigMap's `metadata.resourceVersion` as a number, to tell older from newer (Kubernetes API concepts, "Resource versions").
+/// An empty one is 0, older than all others.
 pub fn version_number(resource_version: &str) -> i64 {
     resource_version.parse().unwrap_or_default()
 }
 
-/// The value of a key, or its default where it is absent.
+/// The value of a key, or its default.
 fn read<T>(data: &BTreeMap<String, String>, key: &str, violations: &mut Vec<Violation>) -> Option<T>
 where
     T: FromStr + Default,
@@ -268,7 +265,7 @@ fn read_placeholder(
     placeholder
 }
 
-/// The three rows of the table that are not valid during the migration (M6).
+/// One of the three rows of the table that are not valid during the migration (M6).
 fn invalid_combination(coschedule: Mode) -> Violation {
     Violation::new(
         COSCHEDULE,
@@ -298,22 +295,6 @@ fn warnings(data: &BTreeMap<String, String>, phase: Option<MigrationPhase>) -> V
     warnings
 }
 
-fn cpu_fault(text: &str) -> Option<String> {
-    quantity_fault(
-        text,
-        Quantity::is_whole_milli,
-        "more than 0, in whole thousandths of a CPU, such as 50m",
-    )
-}
-
-fn memory_fault(text: &str) -> Option<String> {
-    quantity_fault(
-        text,
-        Quantity::is_whole,
-        "more than 0, in whole bytes, such as 100Mi",
-    )
-}
-
 fn quantity_fault(text: &str, whole: impl Fn(&Quantity) -> bool, allowed: &str) -> Option<String> {
     match text.parse::<Quantity>() {
         Err(error) => Some(error.to_string()),
@@ -322,15 +303,6 @@ fn quantity_fault(text: &str, whole: impl Fn(&Quantity) -> bool, allowed: &str) 
         )),
         Ok(_) => None,
     }
-}
-
-fn image_fault(text: &str) -> Option<String> {
-    (!image::is_image_reference(text)).then(|| {
-        format!(
-            "{text:?} is not an image reference; allowed: [registry/]path[:tag][@digest] without spaces, such as \
-             registry.k8s.io/pause:3.10.1"
-        )
-    })
 }
 
 #[cfg(test)]

@@ -34,7 +34,7 @@ impl Faults {
         );
     }
 
-    /// What was read, or every violation.
+    /// The value `read`, or every violation.
     pub(crate) fn unless_any<T>(self, read: T) -> Result<T, Vec<Violation>> {
         let faults = self.0.into_inner();
         if faults.is_empty() {

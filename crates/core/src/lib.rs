@@ -1,9 +1,8 @@
 //! Every decision of tekton-coscheduler, as pure functions.
 //!
-//! A service hands in what it has seen (a PipelineRun, the flags, the objects left over) and gets
-//! back what is to be done, so specific that no choice is left to whoever carries it out. There is
-//! no clock, network, randomness, async or Kubernetes client in here: the same input always gives
-//! the same answer, online and offline.
+//! A service passes in the objects that it has seen (a PipelineRun, the flags, leftovers) and gets back the acts to take, so
+//! specific that no choice is left. The crate has no clock, network, randomness, async code or Kubernetes client: the same input
+//! always gives the same answer.
 
 pub mod violation;
 pub mod words;

@@ -1,20 +1,20 @@
-//! Parameters, as far as claim names have them as variables (V9): `$(params.cache)` and its other spellings.
+//! Parameters as variables in claim names (V9): `$(params.cache)` and its other spellings.
 //!
-//! Tekton replaces variables in a PipelineRun's bindings by the run's own parameters, and what is left by those of each
-//! TaskRun (v1.12.0, `ApplyParametersToWorkspaceBindings` in `pkg/reconciler/{pipelinerun,taskrun}/resources/apply.go`). A
-//! Pipeline's defaults are not among them, so that they do not count here either.
+//! Tekton replaces variables in a PipelineRun's bindings by the run's own parameters, and the other variables by the parameters
+//! of each TaskRun (v1.12.0, `ApplyParametersToWorkspaceBindings` in `pkg/reconciler/{pipelinerun,taskrun}/resources/apply.go`).
+//! Tekton does not use a Pipeline's defaults there, so this product does not either.
 
 use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-/// The values of parameters, each under what stands between `$(params.` and `)`: `cache`, `list[0]`, `object.key`.
+/// The values of parameters by the text between `$(params.` and `)`: `cache`, `list[0]`, `object.key`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Params(BTreeMap<String, String>);
 
 impl Params {
-    /// Reads `spec.params` of a PipelineRun, TaskRun or CustomRun: a list of `name` and `value`. What is malformed is left
-    /// to Tekton to refuse.
+    /// Reads `spec.params` of a PipelineRun, TaskRun or CustomRun: a list of `name` and `value`. Malformed items are ignored:
+    /// Tekton denies them.
     pub fn read(params: &Value) -> Self {
         let mut read = Self::default();
         for param in params.as_array().into_iter().flatten() {
@@ -25,12 +25,12 @@ impl Params {
         read
     }
 
-    /// These parameters, as [`flattened`](Self::flattened) gave them.
+    /// Parameters from [`flattened`](Self::flattened) values.
     pub fn from_flattened(values: BTreeMap<String, String>) -> Self {
         Self(values)
     }
 
-    /// The values, each under what stands between `$(params.` and `)`.
+    /// The values by the text between `$(params.` and `)`.
     pub fn flattened(&self) -> &BTreeMap<String, String> {
         &self.0
     }
@@ -41,49 +41,32 @@ impl Params {
                 self.0.entry(key).or_insert_with(|| text.to_owned());
             }
         };
-        match value {
-            Value::Array(items) => {
-                for (index, item) in items.iter().enumerate() {
-                    set(format!("{name}[{index}]"), item);
-                }
-            }
-            Value::Object(fields) => {
-                for (key, value) in fields {
-                    set(format!("{name}.{key}"), value);
-                }
-            }
-            Value::String(_) | Value::Null | Value::Bool(_) | Value::Number(_) => {
-                set(name.to_owned(), value);
-            }
+        set(name.to_owned(), value);
+        for (index, item) in value.as_array().into_iter().flatten().enumerate() {
+            set(format!("{name}[{index}]"), item);
+        }
+        for (key, field) in value.as_object().into_iter().flatten() {
+            set(format!("{name}.{key}"), field);
         }
     }
 
-    /// `text` with every variable replaced whose value is known, in one pass: a value is never looked into.
+    /// `text` with every known variable replaced by its value. A variable in a value stays.
     pub fn resolve(&self, text: &str) -> String {
         let mut resolved = String::with_capacity(text.len());
         let mut rest = text;
-        while let Some(start) = rest.find("$(") {
-            resolved.push_str(&rest[..start]);
-            let variable = &rest[start..];
-            let value = variable
-                .find(')')
-                .and_then(|end| Some((end, self.value(&variable[2..end])?)));
-            match value {
-                Some((end, value)) => {
-                    resolved.push_str(value);
-                    rest = &variable[end + 1..];
-                }
-                None => {
-                    resolved.push_str("$(");
-                    rest = &variable[2..];
-                }
-            }
+        while let Some((before, variable)) = rest.split_once("$(") {
+            resolved.push_str(before);
+            let known = variable.split_once(')');
+            let known = known.and_then(|(name, after)| Some((self.value(name)?, after)));
+            let (value, after) = known.unwrap_or(("$(", variable));
+            resolved.push_str(value);
+            rest = after;
         }
         resolved.push_str(rest);
         resolved
     }
 
-    /// The value of `params.name`, `params["name"]` or `params['name']`, each perhaps with an index or a key behind it.
+    /// The value of `params.name`, `params["name"]` or `params['name']`, with or without an index or a key behind it.
     fn value(&self, reference: &str) -> Option<&str> {
         let rest = reference.strip_prefix("params")?;
         let quoted = |quote: char| {
@@ -100,7 +83,7 @@ impl Params {
     }
 }
 
-/// Whether a claim's name still has a variable.
+/// Whether a claim's name has a variable.
 pub(crate) fn has_variable(claim_name: &str) -> bool {
     claim_name.contains("$(")
 }

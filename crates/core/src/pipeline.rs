@@ -1,5 +1,5 @@
-//! What is read of a Pipeline that a run carries in itself (`spec.pipelineSpec`): which task uses which workspace, for a
-//! warning before anything is created. It is never needed to be complete: what cannot be read is not warned about.
+//! The tasks of an embedded Pipeline (`spec.pipelineSpec`) and the workspaces that they use, for a warning at creation. Parts that
+//! cannot be read cause no warning.
 
 use std::collections::BTreeSet;
 
@@ -10,19 +10,16 @@ use serde_json::Value;
 pub struct PipelineTask {
     /// `name`.
     pub name: String,
-    /// The workspaces of the *Pipeline* that it uses, each once: those it names, and those that an embedded task uses
-    /// without declaring them, which Tekton hands on by name.
+    /// The workspaces of the *Pipeline* that it uses: those that it names, and those that an embedded task uses without declaring
+    /// them, which Tekton passes on by name.
     pub workspaces: BTreeSet<String>,
 }
 
 /// The tasks of `spec.pipelineSpec`, `finally` included.
 pub(crate) fn tasks(pipeline: &Value) -> Vec<PipelineTask> {
-    ["tasks", "finally"]
-        .into_iter()
-        .filter_map(|key| pipeline.get(key)?.as_array())
-        .flatten()
-        .map(task)
-        .collect()
+    let lists = ["tasks", "finally"].into_iter();
+    let tasks = lists.filter_map(|key| pipeline.get(key)?.as_array());
+    tasks.flatten().map(task).collect()
 }
 
 fn task(task: &Value) -> PipelineTask {
@@ -30,14 +27,9 @@ fn task(task: &Value) -> PipelineTask {
     let mut workspaces = BTreeSet::new();
     for binding in task["workspaces"].as_array().into_iter().flatten() {
         let name = binding["name"].as_str().unwrap_or_default();
-        let of_pipeline = binding["workspace"].as_str().unwrap_or_default();
+        let of_pipeline = binding["workspace"].as_str().filter(|of| !of.is_empty());
         named.insert(name.to_owned());
-        let workspace = if of_pipeline.is_empty() {
-            name
-        } else {
-            of_pipeline
-        };
-        workspaces.insert(workspace.to_owned());
+        workspaces.insert(of_pipeline.unwrap_or(name).to_owned());
     }
     let propagated = workspaces_used(&task["taskSpec"]);
     workspaces.extend(propagated.difference(&named).cloned());

@@ -223,10 +223,7 @@ fn check_type(root: &Object<'_>, faults: &Faults) {
 
 fn controller(metadata: &Object<'_>) -> Option<OwnerReference> {
     let owners = metadata.objects("ownerReferences");
-    let controller = owners
-        .iter()
-        .filter(|owner| owner.flag("controller"))
-        .last();
+    let controller = owners.iter().find(|owner| owner.flag("controller"));
     controller.map(|owner| OwnerReference {
         api_version: owner.string("apiVersion"),
         kind: owner.string("kind"),

@@ -68,7 +68,7 @@ pub enum ReleaseCause {
 ///
 /// # Errors
 /// Every violation at once: a pinned annotation that cannot be read, a pinned template whose workspace is not bound to its
-/// claim, a run without a name or uid. A run that is done or being deleted is released whatever is wrong with it.
+/// claim, a run without a name or uid. A run that is done or being deleted is released, whatever else is wrong.
 pub fn plan(run: &PipelineRun) -> Result<Plan, Vec<Violation>> {
     let Some(mode) = run.annotations.get(MODE) else {
         return Ok(not_pinned(run));

@@ -4,7 +4,7 @@
 use std::str::FromStr;
 
 /// A Kubernetes quantity.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Quantity {
     nano: i128,
 }

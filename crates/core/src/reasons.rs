@@ -1,11 +1,12 @@
 //! Every reason that a person may read: its code, its severity and its text.
 //!
-//! Programs match on the code. The text is for people: it says the cause and, where there is one, the remedy. A text stays
+//! Programs match on the code. The text is for people: it says the cause and, if there is one, the remedy. A text stays
 //! the same while its cause does, because an Event is written once for each text.
 
 /// Declares functions that make a reason from values: `name(parameters): code = text`.
 macro_rules! texts {
     ($($(#[$doc:meta])* $name:ident($($value:ident: $type:ty),*): $code:ident = $text:literal;)*) => {$(
+        #[doc = concat!("The text of reason [`", stringify!($code), "`](crate::reasons::ReasonCode::", stringify!($code), ").")]
         $(#[$doc])*
         pub fn $name($($value: $type),*) -> $crate::reasons::Reason {
             let code = $crate::reasons::ReasonCode::$code;

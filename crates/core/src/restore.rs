@@ -166,7 +166,7 @@ mod tests {
             .apply(run)
     }
 
-    /// Whatever an update does, what was pinned is what is stored; answers what the author is told.
+    /// Pinned annotations survive every update. Returns the warnings.
     #[track_caller]
     fn check(change: impl FnOnce(&mut PipelineRun)) -> Vec<String> {
         let mut update = stored();

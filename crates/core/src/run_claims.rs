@@ -1,6 +1,5 @@
-//! The claims of a run's workspaces that exist, or that Tekton makes: which they are, as far as that can be known when
-//! the run is created. Pinned then, they are what placeholders are made for and what TaskRuns are held against (V3, V6,
-//! V9).
+//! The claims of a run's workspaces that exist, or that Tekton makes, as far as they are known when the run is created. They are
+//! pinned then: placeholders are made for these claims only, and TaskRuns get no other placeholders (V3, V6, V9).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,9 +16,9 @@ pub type RunClaims = BTreeMap<String, RunClaim>;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RunClaim {
-    /// A claim of this name, which somebody brought.
+    /// An existing claim of this name.
     Name(String),
-    /// The claim that Tekton makes from a `volumeClaimTemplate` of this name; empty where it has none (V3).
+    /// The claim that Tekton makes from a `volumeClaimTemplate` of this name; empty if it has none (V3).
     Template(String),
 }
 
@@ -33,7 +32,7 @@ impl RunClaim {
     }
 }
 
-/// The claims of a run whose names are known, variables resolved by the run's parameters; the others are left out (V9).
+/// The claims of a run, with the run's parameters as variables. Claims with other variables are left out (V9).
 pub fn of_run(run: &PipelineRun) -> RunClaims {
     let claims = run.workspaces.iter().filter_map(|binding| {
         let claim = match &binding.source {
@@ -51,7 +50,7 @@ pub fn of_run(run: &PipelineRun) -> RunClaims {
     claims.collect()
 }
 
-/// The claims among a run's that somebody brought.
+/// The existing claims among a run's.
 pub fn brought(claims: &RunClaims) -> BTreeSet<&str> {
     let brought = claims.values().filter_map(|claim| match claim {
         RunClaim::Name(name) => Some(name.as_str()),
@@ -75,7 +74,10 @@ mod tests {
     fn claims() -> RunClaims {
         let run = PipelineRun::parse(&json!({"spec": {
             "params": [{"name": "cache", "value": "build-cache"}],
+            // Tekton does not use a Pipeline's defaults in bindings.
+            "pipelineSpec": {"params": [{"name": "models", "default": "models-v1"}]},
             "workspaces": [
+                {"name": "defaulted", "persistentVolumeClaim": {"claimName": "$(params.models)"}},
                 {"name": "source", "volumeClaimTemplate": {"metadata": {"name": "src"}, "spec": {}}},
                 {"name": "scratch", "volumeClaimTemplate": {"spec": {}}},
                 {"name": "cache", "persistentVolumeClaim": {"claimName": "$(params.cache)"}},

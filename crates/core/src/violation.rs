@@ -1,5 +1,5 @@
-//! What is wrong with an input, field by field. Whatever parses input in this crate returns every
-//! violation at once, so that nobody has to mend a file one error at a time.
+//! Violations of an input, field by field. Every parser of this crate returns all violations at once, so that nobody has to
+//! correct a file one error at a time.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,20 +11,20 @@ use serde::{Deserialize, Serialize};
 )]
 #[error("{field}: {description}")]
 pub struct Violation {
-    /// Where it is: a path such as `spec.workspaces[1].volumeClaimTemplate`, or the key of a
-    /// ConfigMap.
+    /// A path such as `spec.workspaces[1].volumeClaimTemplate`, or the key of a ConfigMap.
     pub field: String,
-    /// The value found and what is allowed instead.
+    /// The value found and the values allowed.
     pub description: String,
 }
 
-/// Characters of a description at most. What quotes a value of megabytes has to fit into an error's metadata all the same.
+/// Characters of a description at most. A quoted value may have megabytes, and the description has to fit into the metadata of
+/// an error.
 const LONGEST: usize = 500;
-/// Characters kept of the beginning of one that is longer; its end says what is allowed.
+/// Characters to keep from the beginning of a longer description. Its end says which values are allowed.
 const BEGINNING: usize = 200;
 
 impl Violation {
-    /// A violation of `field`. Of a description of more than 500 characters the middle is left out.
+    /// A violation of `field`. A description of more than 500 characters loses its middle.
     pub fn new(field: impl Into<String>, description: impl Into<String>) -> Self {
         Self {
             field: field.into(),

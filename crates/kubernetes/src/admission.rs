@@ -1,29 +1,29 @@
-//! The planner's answer to an admission question, as a JSON patch.
+//! The changes that admission makes in an object, as a JSON patch.
 
 use std::collections::BTreeMap;
 
 use coscheduler_core::admit::RewrittenSource;
 use serde_json::{Map, Value, json};
 
-/// What admission changes in an object.
+/// The changes that admission makes in an object.
 #[derive(Clone, Debug, Default)]
 pub struct Mutation {
-    /// Annotations to set, in place of whatever was there.
+    /// Annotations to set, over those of the author.
     pub set_annotations: BTreeMap<String, String>,
     /// Annotations to remove.
     pub remove_annotations: Vec<String>,
-    /// Index in `spec.taskRunSpecs` and key: annotations to remove there.
+    /// Annotations to remove in `spec.taskRunSpecs`, by index and key.
     pub remove_task_annotations: Vec<(usize, String)>,
-    /// Bindings to rewrite, by workspace.
+    /// New volume sources by workspace.
     pub bindings: BTreeMap<String, RewrittenSource>,
-    /// Why a TaskRun may not run: it becomes one that was cancelled before it started.
+    /// Why a TaskRun may not run. It becomes a TaskRun that was cancelled before it started.
     pub cancel: Option<String>,
 }
 
 /// `spec.status` of a TaskRun that was cancelled (Tekton v1.12.0, `pkg/apis/pipeline/v1/taskrun_types.go`).
 const CANCELLED: &str = "TaskRunCancelled";
 
-/// The patch that makes `object` what `mutation` says; empty when it already is.
+/// The patch that makes these changes; empty if there are none to make.
 pub fn patch(object: &Value, mutation: &Mutation) -> json_patch::Patch {
     let mut changed = object.clone();
     apply(&mut changed, mutation);
@@ -38,16 +38,13 @@ fn apply(object: &mut Value, mutation: &Mutation) {
             annotations.remove(key);
         }
     }
-    let bindings = object
-        .pointer_mut("/spec/workspaces")
-        .and_then(Value::as_array_mut);
+    let bindings = object.pointer_mut("/spec/workspaces");
+    let bindings = bindings.and_then(Value::as_array_mut);
     for binding in bindings.into_iter().flatten() {
-        let source = binding
-            .get("name")
-            .and_then(Value::as_str)
-            .and_then(|name| mutation.bindings.get(name));
+        let name = binding["name"].as_str().unwrap_or_default();
+        let source = mutation.bindings.get(name);
         if let (Some(source), Some(fields)) = (source, binding.as_object_mut()) {
-            // Whatever backed the workspace, this does now: a binding has one source.
+            // A binding has one source, so the old one goes.
             fields.retain(|field, _| matches!(field.as_str(), "name" | "subPath"));
             let (key, value) = match source {
                 RewrittenSource::Claim(claim_name) => {

@@ -76,44 +76,30 @@ fn other_placeholders(every_namespace: bool) -> PodAffinityTerm {
 /// Terms that a node meets if it meets a term of each side. A node meets a list if it meets one of its terms, and a term if it
 /// meets all of its requirements. Every node meets an empty list.
 pub(crate) fn both(left: &[NodeSelectorTerm], right: &[NodeTerm]) -> Vec<NodeSelectorTerm> {
-    let right: Vec<_> = right.iter().map(selector_term).collect();
-    if left.is_empty() {
-        return right;
-    }
-    left.iter()
-        .flat_map(|left| right.iter().map(move |right| joined(left, right)))
+    let every = [NodeSelectorTerm::default()];
+    let left = if left.is_empty() { &every } else { left };
+    let pairs = left
+        .iter()
+        .flat_map(|left| right.iter().map(move |right| (left, right)));
+    pairs
+        .map(|(left, right)| NodeSelectorTerm {
+            match_expressions: joined(&left.match_expressions, &right.expressions),
+            match_fields: joined(&left.match_fields, &right.fields),
+        })
         .collect()
 }
 
-fn joined(left: &NodeSelectorTerm, right: &NodeSelectorTerm) -> NodeSelectorTerm {
-    type List = Option<Vec<NodeSelectorRequirement>>;
-    let lists = |left: &List, right: &List| {
-        let all: Vec<_> = left.iter().chain(right).flatten().cloned().collect();
-        (!all.is_empty()).then_some(all)
-    };
-    NodeSelectorTerm {
-        match_expressions: lists(&left.match_expressions, &right.match_expressions),
-        match_fields: lists(&left.match_fields, &right.match_fields),
-    }
-}
-
-fn selector_term(term: &NodeTerm) -> NodeSelectorTerm {
-    NodeSelectorTerm {
-        match_expressions: requirements(&term.expressions),
-        match_fields: requirements(&term.fields),
-    }
-}
-
-fn requirements(requirements: &[NodeRequirement]) -> Option<Vec<NodeSelectorRequirement>> {
-    let list: Vec<_> = requirements
-        .iter()
-        .map(|requirement| NodeSelectorRequirement {
-            key: requirement.key.clone(),
-            operator: requirement.operator.as_str().to_owned(),
-            values: (!requirement.values.is_empty()).then(|| requirement.values.clone()),
-        })
-        .collect();
-    (!list.is_empty()).then_some(list)
+fn joined(
+    left: &Option<Vec<NodeSelectorRequirement>>,
+    right: &[NodeRequirement],
+) -> Option<Vec<NodeSelectorRequirement>> {
+    let right = right.iter().map(|one| NodeSelectorRequirement {
+        key: one.key.clone(),
+        operator: one.operator.as_str().to_owned(),
+        values: (!one.values.is_empty()).then(|| one.values.clone()),
+    });
+    let all: Vec<_> = left.iter().flatten().cloned().chain(right).collect();
+    (!all.is_empty()).then_some(all)
 }
 
 #[cfg(test)]

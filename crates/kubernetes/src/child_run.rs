@@ -1,4 +1,4 @@
-//! What is read of a TaskRun or CustomRun that is being created.
+//! The parts of a new TaskRun or CustomRun that `core` reads.
 
 use coscheduler_core::admit_run::{BoundClaim, ChildRun};
 use coscheduler_core::params::Params;
@@ -6,8 +6,8 @@ use coscheduler_core::pipeline_run::OwnerReference;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::Value;
 
-/// The object as `core` sees it; `None` where it is neither. What is malformed in `spec` is left out: Tekton's own
-/// admission refuses it. What its owner's group is, the object does not say.
+/// The object as `core` sees it; `None` for another kind. Malformed parts of `spec` are left out: Tekton's own admission denies
+/// them. The object does not have its owner's group.
 pub fn view(kind: &str, metadata: &ObjectMeta, spec: &Value, username: &str) -> Option<ChildRun> {
     Some(ChildRun {
         kind: kind.parse().ok()?,
@@ -21,7 +21,7 @@ pub fn view(kind: &str, metadata: &ObjectMeta, spec: &Value, username: &str) -> 
     })
 }
 
-/// The one of an object's owners that is its controller.
+/// The controller among an object's owners.
 pub fn controller(metadata: &ObjectMeta) -> Option<OwnerReference> {
     let mut owners = metadata.owner_references.iter().flatten();
     let controller = owners.find(|owner| owner.controller == Some(true))?;

@@ -1,8 +1,7 @@
 //! Kubernetes and Tekton objects to and from `core`, as pure functions.
 //!
-//! Here are the few Tekton types the services read, and the builders of the objects the placeholder-manager writes.
-//! Nothing here talks to an API server; `kube::Error` appears only so that one place says which errors are worth a
-//! retry.
+//! The crate has the few Tekton types that the services read, and builds the objects that the placeholder-manager writes. It never
+//! talks to an API server; `kube::Error` is here only so that one place says which errors are worth a retry.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
@@ -16,9 +15,9 @@ pub mod needs;
 pub mod nodes;
 pub mod objects;
 pub mod ownership;
-pub mod pipeline;
 pub mod pipeline_run;
 pub mod placeholder;
 pub mod pods;
+pub mod tekton;
 pub mod transient;
 pub mod volumes;

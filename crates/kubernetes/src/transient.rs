@@ -1,10 +1,10 @@
-//! Which errors of the API server are worth another try.
+//! The errors of the API server that are worth a retry.
 
 use coscheduler_core::plan::ReasonCode;
 use coscheduler_core::refusals::refused;
 
-/// Whether the same request may succeed a moment later: the API server was not reached, had a conflict (409), asked to
-/// slow down (429) or failed (5xx). `AlreadyExists` is a 409 that another try cannot mend.
+/// Whether the same request may succeed a moment later: the API server was not reached, had a conflict (409), asked the client
+/// to slow down (429) or failed (5xx). A retry does not help against `AlreadyExists`, which is a 409 too.
 pub fn is_transient(error: &kube::Error) -> bool {
     match error {
         kube::Error::Api(status) if status.reason == "AlreadyExists" => false,
@@ -14,7 +14,7 @@ pub fn is_transient(error: &kube::Error) -> bool {
     }
 }
 
-/// Whether the API server could not ask an admission webhook that it has to ask.
+/// Whether the API server could not call an admission webhook.
 pub fn is_webhook_down(error: &kube::Error) -> bool {
     let kube::Error::Api(status) = error else {
         return false;

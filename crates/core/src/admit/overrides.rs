@@ -1,4 +1,4 @@
-//! Who chooses a run's mode (B1): the run itself, else its Pipeline, else its Namespace, else the cluster's flag. The operator
+//! The choice of a run's mode (B1): by the run itself, else its Pipeline, else its Namespace, else the cluster's flag. The operator
 //! says which modes others may choose.
 
 use crate::annotations::{OVERRIDE, field};

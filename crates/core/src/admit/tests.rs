@@ -1,5 +1,4 @@
-//! What admission does to one run with a template, a claim of the author's and a secret, under each
-//! configuration.
+//! Admission of one run with a template, an existing claim and a secret, under each configuration.
 
 use super::*;
 use crate::annotations::{
@@ -251,7 +250,7 @@ fn claim_of(run: &PipelineRun, index: usize) -> String {
 #[test]
 fn v2a_only_exactly_the_derived_claim_is_replaced() {
     let mut copy = stored();
-    // Changed by the author: it is a claim the author brought.
+    // The author has changed it to an existing claim.
     copy.workspaces[0].source = WorkspaceSource::Claim {
         claim_name: "mine".to_owned(),
     };
@@ -494,7 +493,7 @@ fn m7_without_any_good_configuration_coscheduling_is_off_and_says_why() {
     );
 }
 
-/// What a run's own wish, its Pipeline's and its Namespace's come to while the flag says `pipelineruns` and `disabled` and
+/// The mode from the choices of a run, its Pipeline and its Namespace while the flag says `pipelineruns`, and `disabled` and
 /// `workspaces` may be chosen.
 #[track_caller]
 fn chosen(
@@ -545,7 +544,7 @@ fn b1_the_run_chooses_before_its_pipeline_before_its_namespace_before_the_flag()
         "disabled",
     );
     check(Some("workspaces"), None, Some("disabled"), "workspaces");
-    // What the flag says may always be chosen, and who is not asked cannot be wrong.
+    // The flag's own mode may always be chosen, and only the first choice is read.
     check(
         Some("pipelineruns"),
         Some("isolate-pipelinerun"),

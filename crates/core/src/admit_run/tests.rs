@@ -88,7 +88,7 @@ fn stored(run: &ChildRun) -> BTreeMap<String, String> {
     annotations
 }
 
-/// What is stored is the author's note and this assistant.
+/// The author's note and this assistant are stored.
 #[track_caller]
 fn check(run: &ChildRun, assistant: &str) {
     let stored = stored(run);
@@ -232,7 +232,7 @@ fn m2_a_task_run_with_more_than_one_claim_is_let_in_as_cancelled() {
         )
     );
     assert_eq!(admission.set_annotations[TEKTON_AFFINITY_ASSISTANT], "");
-    // What a CustomRun makes of its workspaces is its controller's business.
+    // A CustomRun's controller alone knows the use of its workspaces.
     let custom = ChildRun {
         kind: ChildKind::CustomRun,
         ..run
@@ -318,7 +318,7 @@ fn m3_nobody_but_tekton_joins_a_group_and_only_for_a_pipeline_run() {
             );
             let admission = admit_run(&run, TEKTON_CONTROLLER);
             assert_eq!(admission.cancel, None);
-            // Whoever loses what the pod builder reads is told so.
+            // A warning names the annotation that the pod builder reads, if it is removed.
             let told = &admission.warnings[0];
             assert!(
                 admission

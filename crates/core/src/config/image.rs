@@ -1,60 +1,52 @@
-//! Image references, as far as a ConfigMap's value can be told from a typing error.
+//! Image references, checked as far as a typing error in the ConfigMap can be found.
 
-/// The grammar of `distribution/reference`, except that the registry is not told from the path,
-/// which nobody here needs.
-pub(super) fn is_image_reference(text: &str) -> bool {
-    let (rest, digest) = match text.split_once('@') {
-        Some((rest, digest)) => (rest, Some(digest)),
-        None => (text, None),
-    };
-    // A colon after the last slash starts the tag; one before it belongs to the registry's port.
-    let tag_start = rest.rfind('/').map_or(0, |slash| slash + 1);
-    let (path, tag) = match rest[tag_start..].find(':') {
-        Some(colon) => (
-            &rest[..tag_start + colon],
-            Some(&rest[tag_start + colon + 1..]),
-        ),
-        None => (rest, None),
-    };
-    digest.is_none_or(is_digest) && tag.is_none_or(is_tag) && is_path(path)
-}
-
-fn is_path(path: &str) -> bool {
-    let mut parts = path.split('/').peekable();
-    let mut first = true;
-    let mut good = path.len() <= 255;
-    while let Some(part) = parts.next() {
-        let registry = first && parts.peek().is_some();
-        first = false;
-        good &= part.starts_with(|c: char| c.is_ascii_alphanumeric() || (registry && c == '['))
-            && part.ends_with(|c: char| c.is_ascii_alphanumeric() || (registry && c == ']'))
-            && part.chars().all(|c| {
-                c.is_ascii_lowercase()
-                    || c.is_ascii_digit()
-                    || matches!(c, '.' | '-' | '_')
-                    || (registry && (c.is_ascii_uppercase() || matches!(c, ':' | '[' | ']')))
-            });
-    }
-    good
-}
-
-fn is_tag(tag: &str) -> bool {
-    (1..=128).contains(&tag.len())
-        && !tag.starts_with(['.', '-'])
-        && tag
-            .chars()
-            .all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_'))
-}
-
-fn is_digest(digest: &str) -> bool {
-    digest.split_once(':').is_some_and(|(algorithm, hex)| {
-        algorithm.starts_with(|c: char| c.is_ascii_alphabetic())
-            && algorithm
-                .chars()
-                .all(|c| c.is_ascii_alphanumeric() || matches!(c, '+' | '.' | '-' | '_'))
-            && hex.len() >= 32
-            && hex.chars().all(|c| c.is_ascii_hexdigit())
+/// The fault of an image reference, if it has one, by the grammar of `distribution/reference`. The registry's host is not checked.
+pub(super) fn fault(text: &str) -> Option<String> {
+    (!is_image_reference(text)).then(|| {
+        format!(
+            "{text:?} is not an image reference; allowed: [registry/]path[:tag][@digest] without spaces, such as \
+             registry.k8s.io/pause:3.10.1"
+        )
     })
+}
+
+fn is_image_reference(text: &str) -> bool {
+    let (rest, digest) = text
+        .split_once('@')
+        .map_or((text, None), |(rest, digest)| (rest, Some(digest)));
+    // A colon after the last slash starts the tag. One before it belongs to the registry's port.
+    let (path, tag) = match rest.rsplit_once(':') {
+        Some((path, tag)) if !tag.contains('/') => (path, Some(tag)),
+        Some(_) | None => (rest, None),
+    };
+    let (registry, path) = path
+        .split_once('/')
+        .map_or((None, path), |(registry, path)| (Some(registry), path));
+    let is_lower = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+    let is_word = |c: char| c.is_ascii_alphanumeric();
+    path.len() <= 255
+        && path.split('/').all(|part| is_part(part, is_lower, ".-_"))
+        && registry
+            .is_none_or(|host| is_part(host, |c| is_word(c) || matches!(c, '[' | ']'), ".-_:"))
+        && tag.is_none_or(|tag| {
+            (1..=128).contains(&tag.len())
+                && !tag.starts_with(['.', '-'])
+                && tag.chars().all(|c| is_word(c) || ".-_".contains(c))
+        })
+        && digest.is_none_or(|digest| {
+            digest.split_once(':').is_some_and(|(algorithm, hex)| {
+                is_part(algorithm, is_word, "+.-_")
+                    && hex.len() >= 32
+                    && hex.chars().all(|c| c.is_ascii_hexdigit())
+            })
+        })
+}
+
+/// Whether a text consists of words, and of these characters between them.
+fn is_part(text: &str, is_word: impl Fn(char) -> bool, between: &str) -> bool {
+    text.starts_with(&is_word)
+        && text.ends_with(&is_word)
+        && text.chars().all(|c| is_word(c) || between.contains(c))
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What is pinned, written and read; each test spoils one annotation.
+//! Pinned annotations, written and read. Each test spoils one annotation.
 
 use super::*;
 use crate::annotations::{PART_OF, PINNED, TRACEPARENT};

@@ -752,7 +752,7 @@ fn b1_a_mode_chosen_too_late_is_said() {
 }
 
 proptest! {
-    /// Over any two runs of any names, and any claims: placeholders are shared by nobody.
+    /// Runs of any names and claims never share a placeholder.
     #[test]
     fn m1_p7_p8_no_two_claims_and_no_two_runs_share_a_placeholder(
         runs in proptest::collection::btree_map("[a-z0-9-]{1,8}", ("[a-z][a-z0-9.-]{0,62}", proptest::collection::btree_map(

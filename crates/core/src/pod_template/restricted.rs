@@ -186,7 +186,7 @@ mod tests {
     }
 
     proptest! {
-        /// What is allowed is allowed again, and nothing is both.
+        /// Allowed fields are allowed again, and no field is both allowed and dropped.
         #[test]
         fn p3_reducing_twice_changes_nothing(
             user in -1_i64..3, nonroot in any::<bool>(), profile in "RuntimeDefault|Localhost|Unconfined|", kind in "container_t|spc_t|",

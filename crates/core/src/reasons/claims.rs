@@ -6,22 +6,18 @@ use crate::volumes::Conflict;
 use super::{Reason, ReasonCode};
 
 texts! {
-    /// The name of a workspace's claim has a variable (V9).
     claim_name_variable(workspace: &str, claim: &str): ClaimNameVariable =
         "Workspace {workspace:?} is bound to claim {claim:?}. Its name was not known when the run was created, so no \
          placeholder mounts the claim.";
 
-    /// The claim of a workspace has no name.
     claim_name_empty(workspace: &str): ClaimNameEmpty =
         "Workspace {workspace:?} is bound to a claim without a name, so no placeholder mounts it. Set \
          persistentVolumeClaim.claimName.";
 
-    /// Admission did not see the template of a workspace.
     claim_template_not_replaced(workspace: &str): ClaimTemplateNotReplaced =
         "Workspace {workspace:?} has a volumeClaimTemplate that was added after the run was created. Tekton makes the claim, \
          and no placeholder mounts it.";
 
-    /// No node can reach all volumes of a placeholder (V7).
     volume_node_affinity_conflict(conflict: &Conflict, placeholder: &AssistantName): VolumeNodeAffinityConflict =
         "No node can reach the volumes of all these claims: {conflict}. Placeholder {placeholder} waits for a node that can.";
 }

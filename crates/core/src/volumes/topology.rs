@@ -139,10 +139,11 @@ fn can_be_met(requirements: &[&NodeRequirement]) -> bool {
     let beyond = requirements.iter().flat_map(|one| {
         let bound = one.bound().unwrap_or_default();
         let numbers = match one.operator {
-            Operator::Gt => bound.saturating_add(1)..=bound.saturating_add(count),
-            Operator::Lt => bound.saturating_sub(count)..=bound.saturating_sub(1),
-            Operator::In | Operator::NotIn | Operator::Exists | Operator::DoesNotExist => 1..=0,
+            Operator::Gt => Some(bound.saturating_add(1)..=bound.saturating_add(count)),
+            Operator::Lt => Some(bound.saturating_sub(count)..=bound.saturating_sub(1)),
+            Operator::In | Operator::NotIn | Operator::Exists | Operator::DoesNotExist => None,
         };
+        let numbers = numbers.into_iter().flatten();
         numbers.map(|number| number.to_string())
     });
     let values = listed().cloned().chain([unlisted]).chain(beyond);

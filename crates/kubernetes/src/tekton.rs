@@ -1,0 +1,61 @@
+//! Tekton's kinds as Kubernetes objects: metadata typed, the rest as JSON, so that a newer Tekton is read too.
+
+use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+/// A `tekton.dev/v1` PipelineRun.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PipelineRun {
+    /// `apiVersion`; empty if the object came out of a list.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub api_version: String,
+    /// `kind`; empty if the object came out of a list.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub kind: String,
+    /// Standard metadata.
+    pub metadata: ObjectMeta,
+    /// `spec` as JSON.
+    #[serde(default)]
+    pub spec: Map<String, Value>,
+    /// `status` as JSON; empty before Tekton has seen the run.
+    #[serde(default)]
+    pub status: Map<String, Value>,
+}
+
+/// The metadata of a `tekton.dev/v1` Pipeline.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub struct Pipeline {
+    /// Standard metadata.
+    pub metadata: ObjectMeta,
+}
+
+macro_rules! tekton_kind {
+    ($kind:ident, $plural:literal) => {
+        impl k8s_openapi::Resource for $kind {
+            const API_VERSION: &'static str = "tekton.dev/v1";
+            const GROUP: &'static str = "tekton.dev";
+            const KIND: &'static str = stringify!($kind);
+            const VERSION: &'static str = "v1";
+            const URL_PATH_SEGMENT: &'static str = $plural;
+            type Scope = NamespaceResourceScope;
+        }
+
+        impl k8s_openapi::Metadata for $kind {
+            type Ty = ObjectMeta;
+
+            fn metadata(&self) -> &ObjectMeta {
+                &self.metadata
+            }
+
+            fn metadata_mut(&mut self) -> &mut ObjectMeta {
+                &mut self.metadata
+            }
+        }
+    };
+}
+
+tekton_kind!(PipelineRun, "pipelineruns");
+tekton_kind!(Pipeline, "pipelines");
