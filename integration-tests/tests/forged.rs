@@ -366,7 +366,7 @@ fn m8_annotations_forged_at_creation_are_stripped_with_a_warning() -> Outcome {
             .task("two", &[], &["one"])
             .into_json();
         let (created, warnings) = send(&scene, "POST", "pipelineruns", &object).await?;
-        check_warned(&warnings, "ignored what was given for");
+        check_warned(&warnings, "ignored annotations");
         check_warned(&warnings, "spec.taskRunSpecs[1]");
         for (key, value) in created.annotations() {
             assert!(!value.contains("ffffffffff"), "{key}: {value}");
@@ -458,7 +458,7 @@ fn m3_annotations_of_a_task_run_that_tekton_did_not_make_are_stripped_with_a_war
                     .collect();
                 assert_eq!(left, Vec::<&str>::new(), "{path}/{name}");
                 assert_eq!(created.annotations()["example.dev/note"], "mine");
-                check_warned(&warnings, "ignored what was given for");
+                check_warned(&warnings, "ignored annotations");
             }
         }
         Ok(())

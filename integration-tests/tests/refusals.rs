@@ -77,35 +77,35 @@ impl Cause {
     /// The code of the Event that reports it, and a part of its message.
     fn told(self) -> (&'static str, &'static str) {
         match self {
-            Self::QuotaOfPods => ("QuotaExceeded", "requested: pods=1, limited: pods=0; "),
+            Self::QuotaOfPods => ("QuotaExceeded", "requested: pods=1, limited: pods=0. "),
             Self::QuotaOfStorage => ("QuotaExceeded", "claim pvc-"),
-            Self::QuotaOfStatefulSets => ("QuotaExceeded", "count/statefulsets.apps=0; "),
+            Self::QuotaOfStatefulSets => ("QuotaExceeded", "count/statefulsets.apps=0. "),
             Self::LimitRange => (
                 "LimitRangeViolated",
                 "maximum cpu usage per Container is 10m",
             ),
             Self::PodSecurity => ("PodSecurityViolated", "net.ipv4.tcp_keepalive_time"),
-            Self::Policy => ("AdmissionDenied", "denied request: not here; "),
+            Self::Policy => ("AdmissionDenied", "denied request: not here. "),
             Self::WebhookOnPods | Self::WebhookOnStatefulSets => (
                 "AdmissionWebhookFailed",
-                "\"down.example.dev\" cannot be called: connection refused; ",
+                "\"down.example.dev\" cannot be called: connection refused",
             ),
             Self::ServiceAccount => (
                 "ReferenceMissing",
-                "serviceaccount \"builder\" not found; create it",
+                "serviceaccount \"builder\" not found. Create the missing object",
             ),
             Self::PriorityClass => ("ReferenceMissing", "no PriorityClass with name test-"),
             Self::Claim => (
                 "ReferenceMissing",
-                "persistentvolumeclaim \"data\" not found; create it",
+                "persistentvolumeclaim \"data\" not found. Create the missing object",
             ),
             Self::StorageClass => (
                 "ClaimNotProvisioned",
-                "storageclass.storage.k8s.io \"movable\" not found; create",
+                "storageclass.storage.k8s.io \"movable\" not found. Create",
             ),
             Self::NoNode => (
                 "PlaceholderUnschedulable",
-                "didn't match Pod's node affinity/selector; ",
+                "didn't match Pod's node affinity/selector. ",
             ),
         }
     }

@@ -1,6 +1,6 @@
 //! Why a call could not be carried out, and the one place where that becomes a gRPC status.
 
-use coscheduler_core::plan::{Reason, ReasonCode};
+use coscheduler_core::reasons::{self, Reason};
 use coscheduler_core::refusals::refused;
 use coscheduler_core::violation::Violation;
 use coscheduler_kubernetes::transient::is_webhook_down;
@@ -95,7 +95,7 @@ impl Error {
     /// What the run's author is told about it; `None` for what passes by itself, or is none of the author's making.
     pub(crate) fn to_reason(&self) -> Option<Reason> {
         let reason = match self {
-            Self::NameTaken { .. } => Reason::new(ReasonCode::PlaceholderNameTaken, self.message()),
+            Self::NameTaken { name, owner } => reasons::placeholder_name_taken(name, owner),
             Self::Kubernetes {
                 act,
                 source,
