@@ -2,18 +2,21 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use coscheduler_core::annotations::{GROUP, SCHEMA_VERSION};
 use coscheduler_kubernetes::pipeline_run::PipelineRun;
 use integration_tests::look::{condition, node, succeeded};
 use integration_tests::runs::{Run, run};
 use integration_tests::{Scene, alone_with};
+use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::Pod;
-use kube::ResourceExt as _;
+use kube::api::{Patch, PatchParams};
+use kube::{Api, ResourceExt as _};
 use serde_json::json;
 use testbed::Config;
-use testbed::services::Service;
+use testbed::services::{CONFIGURATION_NAME, Service};
 
 type Outcome = anyhow::Result<()>;
 
@@ -218,8 +221,21 @@ fn v8_tasks_take_turns_with_a_claim_that_only_one_pod_may_use() -> Outcome {
     })
 }
 
-/// Creates a run with the annotations that admission would write, but of this schema version, and of this group. The webhook
-/// must be down.
+/// Stops the webhook, and lets the API server create PipelineRuns as they are written.
+async fn stop_admission(scene: &Scene<'_>) -> Outcome {
+    let configurations: Api<MutatingWebhookConfiguration> = Api::all(scene.client.clone());
+    let patch = Patch::Json::<()>(serde_json::from_value(json!([
+        {"op": "test", "path": "/webhooks/0/name", "value": "pipelineruns.coscheduler.dev"},
+        {"op": "replace", "path": "/webhooks/0/failurePolicy", "value": "Ignore"},
+    ]))?);
+    configurations
+        .patch(CONFIGURATION_NAME, &PatchParams::default(), &patch)
+        .await?;
+    scene.stack.services.kill(Service::AdmissionWebhook)
+}
+
+/// Creates a run with the annotations that admission would write, but of this schema version, and of this group. Repeats it
+/// until the API server ignores that the webhook is down.
 async fn create_pinned(
     scene: &Scene<'_>,
     run: Run,
@@ -233,9 +249,18 @@ async fn create_pinned(
     }
     assert!(pinned.remove(SCHEMA_VERSION).is_some());
     pinned.extend(version.map(|version| (SCHEMA_VERSION.to_owned(), version.to_owned())));
-    scene
-        .submit(run.metadata("annotations", json!(pinned)))
-        .await
+    let run = run.metadata("annotations", json!(pinned));
+    let created = async {
+        loop {
+            match scene.submit(run.clone()).await {
+                Err(error) if error.to_string().contains("failed calling webhook") => {
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+                created => return created,
+            }
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), created).await?
 }
 
 #[test]
@@ -244,7 +269,7 @@ fn m8_a_run_pinned_before_schema_versions_is_served_and_one_of_an_unknown_versio
     in_mode("pipelineruns", async |scene| {
         let services = &scene.stack.services;
         let one_task = |name: &str| run(name).task("one", &[], &[]).held("one");
-        services.kill(Service::AdmissionWebhook)?;
+        stop_admission(scene).await?;
         let older = create_pinned(scene, one_task("older"), None, "0123456789").await?;
         assert!(!older.annotations().contains_key(SCHEMA_VERSION));
         let newer = create_pinned(scene, one_task("newer"), Some("2"), "9876543210").await?;
