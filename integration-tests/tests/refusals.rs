@@ -30,7 +30,7 @@ use testbed::MOVABLE_STORAGE_CLASS;
 type Outcome = anyhow::Result<()>;
 
 const BLOCKED: &str = "coscheduler.dev/blocked";
-const RETRIED: &str = "coscheduler.dev/retried";
+const RECORD: &str = "coscheduler.dev/record";
 const RUN: &str = "waiting";
 /// How long the API server may take to enforce a change.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -458,7 +458,7 @@ fn n3_a_placeholder_that_stays_refused_is_tried_again_and_nothing_else_of_it_cha
     })
 }
 
-/// The version of a StatefulSet that was last tried again.
+/// The record of the tries so far.
 fn tried(set: &StatefulSet) -> Option<&str> {
-    set.annotations().get(RETRIED).map(String::as_str)
+    set.annotations().get(RECORD).map(String::as_str)
 }
