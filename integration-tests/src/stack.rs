@@ -185,7 +185,7 @@ pub fn shared_on(
 ) -> anyhow::Result<()> {
     RUNTIME.block_on(async {
         let stack = SHARED.get_or_try_init(|| boot()).await?;
-        in_time(test(stack.scene().await?)).await?;
+        in_time(Box::pin(test(stack.scene().await?))).await?;
         // All namespaces of the stack: a test may have made more than its own.
         stack.history.verdict().await?;
         stack.bed.check()?;
@@ -218,7 +218,7 @@ pub fn alone_with(
     RUNTIME.block_on(async {
         let stack = Stack::boot(config, change).await?;
         let outcome = async {
-            in_time(test(&stack.scene().await?)).await?;
+            in_time(Box::pin(test(&stack.scene().await?))).await?;
             stack.history.verdict().await
         };
         let outcome = outcome.await;
@@ -244,7 +244,8 @@ pub fn on_bed(
             .await
             .context("failed to boot the test bed")?;
         let history = History::follow(bed.client());
-        in_time(test(bed)).await?;
+        // On the heap: a thread of a test has two megabytes of stack.
+        in_time(Box::pin(test(bed))).await?;
         history.verdict_so_far()
     })
 }

@@ -92,7 +92,7 @@ fn an_installation_works_with_exactly_its_rights_and_stands_in_nobodys_way_when_
         lead_here(&client, &services).await?;
         probes_are_answered(&client, &services).await?;
         let stack = Stack::new(bed, services);
-        use_every_right(&stack.scene().await?).await?;
+        Box::pin(use_every_right(&stack.scene().await?)).await?;
         let Stack { bed, services, .. } = stack;
         services.stop().await?;
         every_right_is_used_and_none_is_missing(&bed, &client).await?;
@@ -100,7 +100,7 @@ fn an_installation_works_with_exactly_its_rights_and_stands_in_nobodys_way_when_
         let services = serve(&bed).await?;
         lead_here(&client, &services).await?;
         let stack = Stack::new(bed, services);
-        deletion_leaves_runs_alone(stack).await
+        Box::pin(deletion_leaves_runs_alone(stack)).await
     })
 }
 
