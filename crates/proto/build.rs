@@ -1,4 +1,4 @@
-//! Compiles `proto/` with protox, so that no system protoc is needed, and keeps the comments for reflection.
+//! Compiles `proto/` with protox, so that nobody needs protoc. Keeps the comments for gRPC reflection.
 
 use std::path::PathBuf;
 

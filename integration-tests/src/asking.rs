@@ -1,4 +1,4 @@
-//! Asking the planner about a run, as the watcher and a person with grpcurl do.
+//! Asks the planner about a run, as the watcher and a person with grpcurl do.
 
 use anyhow::Context as _;
 use coscheduler_kubernetes::pipeline_run::{PipelineRun, to_json};
@@ -28,7 +28,7 @@ impl Scene<'_> {
         Ok(answer?.into_inner())
     }
 
-    /// What would be planned for a run that were created now.
+    /// The plan for a run that would be created now.
     ///
     /// # Errors
     ///

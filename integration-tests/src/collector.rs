@@ -1,4 +1,4 @@
-//! A collector of traces: receives what the services export by OTLP, and keeps it to be looked at.
+//! A collector of traces: receives the spans that the services export by OTLP, and keeps them for tests.
 
 use std::collections::HashMap;
 use std::net::TcpListener;
@@ -35,7 +35,7 @@ pub struct Span {
     pub parent: String,
 }
 
-/// The collector; clones share what was received.
+/// The collector; clones share the spans.
 #[derive(Clone, Debug)]
 pub struct Collector {
     spans: watch::Sender<Vec<Span>>,
@@ -72,7 +72,7 @@ impl Collector {
         Ok(())
     }
 
-    /// What tells a service to export here, and to do so soon.
+    /// The environment variables that make a service export here, and soon.
     pub fn environment(&self) -> Vec<(String, String)> {
         [
             ("OTEL_EXPORTER_OTLP_ENDPOINT", self.endpoint.as_str()),
@@ -86,7 +86,7 @@ impl Collector {
     ///
     /// # Errors
     ///
-    /// What was received where they do not get there.
+    /// The spans received, where they are never as `condition` says.
     pub async fn trace(
         &self,
         trace: &str,

@@ -1,4 +1,4 @@
-//! The configuration as tests change it and ask for it: our ConfigMap and Tekton's, the config service and the planner.
+//! Changes and reads the configuration: our ConfigMap and Tekton's, the config service and the planner.
 
 use std::time::Duration;
 
@@ -18,16 +18,16 @@ use crate::Scene;
 use crate::runs::run;
 use crate::send::Answer;
 
-/// How long a change may take to get everywhere on a busy machine.
+/// How long a change may take to reach every service on a busy machine.
 const LIMIT: Duration = Duration::from_secs(60);
-/// Between two questions.
+/// The time between two questions.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Namespace and name of Tekton's ConfigMap with its own flags.
 pub const TEKTON_FLAGS: (&str, &str) = ("tekton-pipelines", "feature-flags");
 
 impl Scene<'_> {
-    /// Creates a PipelineRun, and tells of warnings.
+    /// Creates a PipelineRun, and returns the answer with its warnings.
     ///
     /// # Errors
     ///
@@ -38,7 +38,7 @@ impl Scene<'_> {
         answer.await?.accepted()
     }
 
-    /// Writes our ConfigMap's data, in place of what was there.
+    /// Replaces our ConfigMap's data.
     ///
     /// # Errors
     ///
@@ -81,7 +81,7 @@ impl Scene<'_> {
         Ok(ConfigServiceClient::connect(address).await?)
     }
 
-    /// What `GetConfig` answers.
+    /// The answer of `GetConfig`.
     ///
     /// # Errors
     ///
@@ -96,7 +96,7 @@ impl Scene<'_> {
     ///
     /// # Errors
     ///
-    /// What it answered last where it does not get there.
+    /// The last answer, where none is as `condition` says.
     pub async fn config_until(
         &self,
         what: &str,

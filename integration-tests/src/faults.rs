@@ -1,4 +1,4 @@
-//! Faults that befall a stack as a whole or one of its services, and the kubelet that starts again what ends of them.
+//! Faults of a whole stack or of one of its services, and a kubelet that restarts the services that end.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -16,14 +16,14 @@ use crate::stack::Stack;
 const API_SERVER: &str = "kube-apiserver";
 const ETCD: &str = "etcd";
 
-/// Of an etcd that is slow: how long it stands still, and then goes on, by turns.
+/// How long a slow etcd stands still, and then goes on, by turns.
 const STILL: Duration = Duration::from_millis(500);
 const GOING: Duration = Duration::from_millis(100);
 
-/// Between two looks of the kubelet.
+/// The time between two looks of the kubelet.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// What may happen to a stack at any time.
+/// A fault of a stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// A service is killed with SIGKILL, and started again after a while.
@@ -39,11 +39,11 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// Begins it.
+    /// Begins the fault.
     ///
     /// # Errors
     ///
-    /// Where there is nothing that it could befall.
+    /// Where its target is missing.
     pub fn strike(self, stack: &Stack) -> anyhow::Result<()> {
         match self {
             Self::Killed(service) => stack.services.kill(service),
@@ -54,7 +54,7 @@ impl Fault {
         }
     }
 
-    /// Does what is done while it lasts.
+    /// Runs `meanwhile`, and changes back and forth where the fault does, until it ends.
     ///
     /// # Errors
     ///
@@ -75,11 +75,11 @@ impl Fault {
         }
     }
 
-    /// Ends it.
+    /// Ends the fault.
     ///
     /// # Errors
     ///
-    /// Where what it befell does not come back.
+    /// Where its target does not come back.
     pub async fn heal(self, stack: &Stack) -> anyhow::Result<()> {
         match self {
             Self::Killed(service) => stack.services.start_service(service),
@@ -90,7 +90,7 @@ impl Fault {
         }
     }
 
-    /// How long it lasts at least.
+    /// The shortest time that it lasts.
     pub fn duration(self) -> Duration {
         match self {
             Self::Killed(_) | Self::ApiServerRestarted => Duration::from_secs(3),
@@ -101,8 +101,8 @@ impl Fault {
         }
     }
 
-    /// Whether new runs are refused while it lasts: the API server, the webhook and the planner take part in an admission,
-    /// and nobody else does.
+    /// Says whether new runs are refused while it lasts. Only the API server, the webhook and the planner take part in an
+    /// admission.
     pub fn refuses_runs(self) -> bool {
         match self {
             Self::Killed(service) | Self::Paused(service) => match service {
@@ -121,8 +121,8 @@ impl Fault {
         }
     }
 
-    /// The services that end by themselves because of it: who stood still knows too little to go on, unless it keeps nothing
-    /// of the cluster, and who cannot renew its Lease has lost it.
+    /// The services that exit because of it. A service that stood still has a stale cache and exits, unless it has none. A
+    /// leader that cannot renew its Lease exits too.
     pub fn ends(self) -> BTreeSet<Service> {
         match self {
             Self::Paused(Service::AffinityPlanner)
@@ -153,7 +153,7 @@ impl fmt::Display for Fault {
     }
 }
 
-/// A single etcd that stands still answers nobody, and loses nothing.
+/// An etcd that stands still answers no request, and loses nothing.
 async fn slow_down(bed: &TestBed) -> anyhow::Result<Infallible> {
     loop {
         bed.processes().pause(ETCD)?;
@@ -163,8 +163,8 @@ async fn slow_down(bed: &TestBed) -> anyhow::Result<Infallible> {
     }
 }
 
-/// Starts a service again that has ended with exit code 1, as a kubelet would, and tells `restarted`. One that a signal has
-/// ended is left to whoever sent it.
+/// Restarts a service that ended with exit code 1, as a kubelet would, and adds it to `restarted`. The sender of a signal
+/// restarts a service that the signal ended.
 ///
 /// # Errors
 ///

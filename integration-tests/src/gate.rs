@@ -21,18 +21,18 @@ impl Run {
 }
 
 impl Scene<'_> {
-    /// The gates that runs have come to, as Tekton hands them to whoever is to carry them out.
+    /// The gates that runs have reached: CustomRuns, which Tekton leaves to another controller.
     pub fn gates(&self) -> Api<DynamicObject> {
         let kind =
             ApiResource::from_gvk(&GroupVersionKind::gvk("tekton.dev", "v1beta1", "CustomRun"));
         Api::namespaced_with(self.client.clone(), &self.namespace, &kind)
     }
 
-    /// Waits until a run is at its gate: the tasks before it have ended, and none behind it has begun.
+    /// Waits until a run is at its gate: the tasks before the gate have ended, and none behind it has begun.
     ///
     /// # Errors
     ///
-    /// A description of the namespace where it does not come there.
+    /// A description of the namespace where it does not reach it.
     pub async fn at_gate(&self, run: &str) -> anyhow::Result<()> {
         let name = name(run);
         let there = await_condition(self.gates(), &name, |gate: Option<&DynamicObject>| {
@@ -51,7 +51,7 @@ impl Scene<'_> {
     ///
     /// # Errors
     ///
-    /// Where it is not there.
+    /// Where the run is not at its gate.
     pub async fn open_gate(&self, run: &str) -> anyhow::Result<()> {
         let succeeded = json!({"status": {"conditions": [{
             "type": "Succeeded", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z",

@@ -14,13 +14,13 @@ use testbed::DURATION_ANNOTATION;
 use crate::Scene;
 
 impl Scene<'_> {
-    /// Lets the pods of a task end that was [held](crate::runs::Run::held), and waits until they have.
+    /// Ends the pods of a [held](crate::runs::Run::held) task, and waits until they have ended.
     ///
     /// # Errors
     ///
     /// Where there is no such run; a description of the namespace where the task's pods do not end.
     pub async fn end(&self, run: &str, task: &str) -> anyhow::Result<()> {
-        // By its uid: the pods of a run that had the name before may still be about to go.
+        // By the run's uid: pods of an earlier run with this name may still be there.
         let uid = self.api::<PipelineRun>().get(run).await?.uid();
         let of_task = |pod: &Pod| {
             let label = |key: &str| pod.labels().get(key);
@@ -29,7 +29,7 @@ impl Scene<'_> {
         };
         let has_ended =
             |pod: &Pod| matches!(pods::phase(pod), PodPhase::Succeeded | PodPhase::Failed);
-        // KWOK may take a version of a pod for the last one that is not, and wait on: so it is told until it has understood.
+        // KWOK may act on an old version of a pod and wait on, so the patch is repeated until the pod ends.
         let told = async {
             let api = self.api::<Pod>();
             let mut round = 0;

@@ -1,5 +1,5 @@
-//! `deploy/base` on a test bed: applied and deleted with kubectl as an operator does it, and served by processes on this
-//! machine, as the bed's nodes run no real pods.
+//! `deploy/base` on a test bed: kubectl applies and deletes it as an operator does. Processes on this machine serve it, since
+//! the bed's nodes run no real pods.
 
 use std::fmt::Debug;
 use std::path::Path;
@@ -18,11 +18,11 @@ use testbed::TestBed;
 use testbed::services::{CONFIGURATION_NAME, NAMESPACE, Services, ServicesConfig};
 use tokio::process::Command;
 
-/// Calls the bed's kubectl; what it printed.
+/// Calls the bed's kubectl, and returns its output.
 ///
 /// # Errors
 ///
-/// Where it fails, with what it said.
+/// Where it fails, with its output.
 pub async fn kubectl(bed: &TestBed, arguments: &[&str]) -> anyhow::Result<String> {
     let output = Command::new(bed.kubectl_path())
         .arg("--kubeconfig")
@@ -52,7 +52,7 @@ pub async fn serve(bed: &TestBed) -> anyhow::Result<Services> {
         installed: true,
         ..ServicesConfig::new(bed.kubeconfig())?
     };
-    // Nodes are added here without an autoscaler.
+    // Tests add nodes without an autoscaler, so the manager need not wait for one.
     let hold = ("SCALE_UP_HOLD".to_owned(), "100ms".to_owned());
     config.environment.push(hold);
     Services::launch(config).await

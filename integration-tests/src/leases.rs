@@ -1,5 +1,5 @@
-//! Who leads, seen from outside: the Leases as they change, by the times in them (all processes of a test bed share one
-//! clock, so that it does not matter how late a change is seen), and what the replicas say about themselves on `/metrics`.
+//! Leaders, seen from outside: the Leases as they change, by the times in them, and the replicas' own `/metrics`. All
+//! processes of a test bed share one clock, so it does not matter how late a change is seen.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
@@ -20,10 +20,10 @@ use crate::{Scene, metrics};
 /// The services with work for one replica only, which lead by a Lease of their own name.
 pub const LED: [Service; 2] = [Service::PlaceholderManager, Service::Watcher];
 
-/// How long it may take until somebody leads.
+/// How long an election may take.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// An observer of the Leases and of who says that he leads, from [`Scene::observe_leaders`] on.
+/// Observes the Leases and the replicas that report that they lead, from [`Scene::observe_leaders`] on.
 #[derive(Debug)]
 pub struct Observer {
     seen: Arc<Mutex<Seen>>,
@@ -48,7 +48,7 @@ struct Known {
 }
 
 impl Observer {
-    /// How often a Lease went from one holder to another, and who has led so far.
+    /// How often a Lease went from one holder to another, and the replicas that have led so far.
     ///
     /// # Errors
     ///
@@ -64,7 +64,7 @@ impl Observer {
 }
 
 impl Scene<'_> {
-    /// Observes the Leases and the leaders from now on.
+    /// Starts to observe the Leases and the leaders.
     pub fn observe_leaders(&self) -> Observer {
         let seen = Arc::<Mutex<Seen>>::default();
         let mut tasks = JoinSet::new();
@@ -88,7 +88,7 @@ impl Scene<'_> {
     ///
     /// # Errors
     ///
-    /// Where nobody does.
+    /// Where none leads.
     pub async fn leader(&self, service: Service) -> anyhow::Result<Replica> {
         self.leader_among(self.stack.services.replicas(service))
             .await
@@ -118,7 +118,7 @@ impl Scene<'_> {
     }
 }
 
-/// Whether a replica says that it leads.
+/// Says whether a replica reports that it leads.
 pub async fn leads(services: &Services, replica: Replica) -> bool {
     says_it_leads(&services.http_address(replica), replica).await
 }
@@ -132,7 +132,7 @@ async fn says_it_leads(address: &str, replica: Replica) -> bool {
     }
 }
 
-/// Follows the Leases, and holds every change of a holder against the rule.
+/// Follows the Leases, and checks every change of a holder.
 async fn follow(leases: Api<Lease>, seen: Arc<Mutex<Seen>>) {
     let events = watcher(leases, watcher::Config::default()).default_backoff();
     let mut leases = pin!(events.applied_objects());
@@ -177,7 +177,7 @@ impl Seen {
     }
 }
 
-/// Asks the replicas of one service in turn who leads. Two led at once where one says so before and after another does.
+/// Asks the replicas of one service in turn whether they lead. Two led at once where one says so before and after another.
 async fn compare(replicas: Vec<(Replica, String)>, seen: Arc<Mutex<Seen>>) {
     let mut leading: Option<Replica> = None;
     loop {
@@ -244,8 +244,8 @@ mod tests {
         check(&[(0, "a"), (1, "b"), (2, "a")], 2);
     }
 
-    /// Asks two watchers who leads, until they have been asked 20 times; how often they led at once. `leads` is told which
-    /// watcher is asked, and how many questions there were before.
+    /// Asks two watchers 20 times whether they lead, and counts how often both did at once. `leads` gets the watcher and the
+    /// number of earlier questions.
     async fn compared(leads: fn(u16, usize) -> bool) -> (usize, usize) {
         let seen = Arc::<Mutex<Seen>>::default();
         let questions = Arc::<AtomicUsize>::default();

@@ -1,13 +1,15 @@
-//! What the integration tests share: a real control plane with the five services beside a real Tekton, one namespace a
-//! test, and waiting on conditions.
+//! The parts that integration tests and their benchmark share: a real control plane with the five services beside a real
+//! Tekton, a namespace for each test, and waiting on conditions.
 //!
-//! Tests that only create runs share one stack a test binary ([`shared`]) and run in parallel; a test that changes the
+//! Tests that only create runs share one stack a test binary ([`shared`]) and run in parallel. A test that changes the
 //! configuration or stops services boots its own ([`alone`]). Everything ends with the test binary, however it ends.
 
 pub mod asking;
 pub mod audit;
 pub mod collector;
 pub mod configuration;
+pub mod costs;
+pub mod cramped;
 pub mod faults;
 mod gate;
 mod held;
@@ -21,6 +23,7 @@ pub mod rights;
 pub mod runs;
 pub mod send;
 pub mod stack;
+pub mod struck;
 
 pub use stack::{
     Scene, alone, alone_with, on_bed, shared, shared_on, shared_with, shared_with_overrides,

@@ -1,4 +1,4 @@
-//! Looking at the cluster and waiting for what should be: watches with a generous limit, never a sleep.
+//! Waits for states of the cluster: by watches with a generous limit, never by a sleep.
 
 use std::fmt::Debug;
 use std::pin::pin;
@@ -68,7 +68,7 @@ impl Scene<'_> {
         .context("the run is gone")
     }
 
-    /// Waits until a run is done, and asks that it succeeded.
+    /// Waits until a run is done, and checks that it succeeded.
     ///
     /// # Errors
     ///
@@ -178,8 +178,8 @@ impl Scene<'_> {
         set.zip(pod).context("the placeholder has gone")
     }
 
-    /// Waits until our services have told the author of a run this, and answers all they have told: code and message of
-    /// each Event.
+    /// Waits until our services have written an Event with this code about a run, and returns code and message of each of
+    /// their Events about it.
     ///
     /// # Errors
     ///
@@ -199,7 +199,7 @@ impl Scene<'_> {
             .collect())
     }
 
-    /// What our services have told the author of a run until now.
+    /// Code and message of each Event of our services about a run until now.
     ///
     /// # Errors
     ///
@@ -217,7 +217,7 @@ impl Scene<'_> {
     /// # Errors
     ///
     /// A description of the namespace where something is left.
-    pub async fn nothing_left_but(&self, brought: &[&str]) -> anyhow::Result<()> {
+    pub async fn nothing_left_but(&self, existing: &[&str]) -> anyhow::Result<()> {
         self.until_all::<StatefulSet>("are gone", |sets| sets.is_empty())
             .await?;
         self.until_all::<Pod>("have no placeholder", |pods| {
@@ -225,11 +225,11 @@ impl Scene<'_> {
         })
         .await?;
         let left = self
-            .until_all::<PersistentVolumeClaim>("are gone", |claims| claims.len() == brought.len())
+            .until_all::<PersistentVolumeClaim>("are gone", |claims| claims.len() == existing.len())
             .await?;
         for claim in left {
             ensure!(
-                brought.contains(&claim.name_any().as_str()),
+                existing.contains(&claim.name_any().as_str()),
                 "claim {} is left",
                 claim.name_any()
             );
@@ -237,11 +237,11 @@ impl Scene<'_> {
         Ok(())
     }
 
-    /// What there is now.
+    /// The objects of the namespace now.
     ///
     /// # Errors
     ///
-    /// What cannot be listed.
+    /// Where a list fails.
     pub async fn objects(&self) -> anyhow::Result<Objects> {
         let all = ListParams::default();
         let pods = self.api::<Pod>().list(&all).await?.items;
@@ -315,12 +315,12 @@ pub fn succeeded(run: &PipelineRun) -> Option<&str> {
     condition(run)?.get("status")?.as_str()
 }
 
-/// Whether the run is done, however it ended.
+/// Says whether the run is done, well or badly.
 pub fn is_done(run: &PipelineRun) -> bool {
     matches!(succeeded(run), Some("True" | "False"))
 }
 
-/// Asks that a run that is done has succeeded.
+/// Checks that a run that is done has succeeded.
 ///
 /// # Errors
 ///
@@ -358,7 +358,7 @@ pub fn claims(pod: &Pod) -> Vec<String> {
         .collect()
 }
 
-/// Whether a pod is a placeholder.
+/// Says whether a pod is a placeholder.
 pub fn is_placeholder(pod: &Pod) -> bool {
     coscheduler_kubernetes::pods::is_placeholder(pod)
 }

@@ -1,4 +1,4 @@
-//! What the services say about themselves on `/metrics`.
+//! Reads the services' `/metrics`.
 
 use anyhow::{Context as _, ensure};
 use http::StatusCode;

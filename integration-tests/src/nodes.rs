@@ -1,4 +1,4 @@
-//! Nodes of a test's own, and what happens to nodes: pods come to them only by the node selector of their run.
+//! A test's own nodes, which pods reach only by the node selector of their run, and the events of nodes.
 
 use std::fmt;
 
@@ -128,7 +128,7 @@ impl Scene<'_> {
         format!("{}-node-{number}", self.namespace)
     }
 
-    /// Lets an event happen to a node.
+    /// Makes an event happen to a node.
     ///
     /// # Errors
     ///
@@ -187,7 +187,7 @@ impl Scene<'_> {
     }
 
     async fn unready(&self, node: &str) -> anyhow::Result<()> {
-        // From here on nobody repairs it.
+        // From here on KWOK does not repair it.
         let custom = json!({"metadata": {"annotations": {STATUS_ANNOTATION: CUSTOM_STATUS}}});
         self.patch_node(node, custom).await?;
         let now = Timestamp::now().strftime("%FT%TZ").to_string();

@@ -1,4 +1,4 @@
-//! Which rights the services' accounts have, by the RBAC objects in the cluster, and which they use, by the audit log.
+//! The rights that the services' accounts have, by the RBAC objects in the cluster, and those that they use, by the audit log.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -45,7 +45,7 @@ impl fmt::Display for Right {
 }
 
 impl Right {
-    /// Whether this right, as granted, allows `used`.
+    /// Says whether this right, as granted, allows `used`.
     pub fn allows(&self, used: &Self) -> bool {
         let Self {
             account,

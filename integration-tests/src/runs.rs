@@ -125,7 +125,7 @@ impl Run {
         self.task_annotation(task, DURATION_ANNOTATION, &format!("{seconds}s"))
     }
 
-    /// Makes a task's pod run until [`Scene::end`](crate::Scene::end): what a test looks at meanwhile does not go before it has.
+    /// Makes a task's pod run until [`Scene::end`](crate::Scene::end), so that nothing goes while the test looks at it.
     pub fn held(self, task: &str) -> Self {
         self.lasting(task, 3600)
     }

@@ -1,4 +1,4 @@
-//! Objects sent to the API server as they stand, and what it answers: warnings and refusals too, as kubectl shows them.
+//! Sends objects to the API server as they stand, and keeps its answers with warnings and refusals, as kubectl shows them.
 
 use anyhow::ensure;
 use kube::client::Body;
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::Scene;
 
-/// What the API server answered.
+/// An answer of the API server.
 #[derive(Clone, Debug)]
 pub struct Answer {
     /// The HTTP status.

@@ -18,8 +18,7 @@ use tokio::sync::OnceCell;
 use crate::history::History;
 use crate::runs::run;
 
-/// Several times what the longest test takes on two cores. What waits for ever without a limit of its own fails then, by its
-/// name.
+/// Several times as long as the longest test takes on two cores. A test that hangs fails then, by its name.
 const TEST_LIMIT: Duration = Duration::from_secs(15 * 60);
 
 /// All tests of a binary run on one runtime: the shared stack's tasks must outlive the test that was first.
@@ -37,11 +36,11 @@ pub struct Stack {
     pub bed: TestBed,
     /// The five services.
     pub services: Services,
-    /// Where pods were, from the beginning.
+    /// Where each pod was, from the beginning.
     pub history: History,
 }
 
-/// What a test sees.
+/// A test's view of a stack.
 pub struct Scene<'a> {
     /// The stack.
     pub stack: &'a Stack,
@@ -52,11 +51,11 @@ pub struct Scene<'a> {
 }
 
 impl Stack {
-    /// Boots a stack in mode `pipelineruns`, with the services changed as `change` says.
+    /// Boots a stack in mode `pipelineruns`, with the services' configuration changed by `change`.
     ///
     /// # Errors
     ///
-    /// What could not be booted, with the end of its log.
+    /// The part that could not be booted, with the end of its log.
     pub async fn boot(
         config: Config,
         change: impl FnOnce(&mut ServicesConfig),
@@ -72,7 +71,7 @@ impl Stack {
         Ok(Self::new(bed, services))
     }
 
-    /// Services that run beside a control plane.
+    /// A stack of services that already run beside a control plane.
     pub fn new(bed: TestBed, services: Services) -> Self {
         let history = History::follow(bed.client());
         Self {
@@ -82,11 +81,11 @@ impl Stack {
         }
     }
 
-    /// Lets every run choose its mode, and waits until that is so.
+    /// Lets every run choose its mode, and waits until the services know.
     ///
     /// # Errors
     ///
-    /// Where it does not become so.
+    /// Where no override is allowed within a minute.
     pub async fn allow_overrides(&self) -> anyhow::Result<()> {
         let client = self.bed.client();
         let configuration: Api<ConfigMap> = Api::namespaced(client.clone(), NAMESPACE);
@@ -112,7 +111,7 @@ impl Stack {
             .context("no override is allowed")
     }
 
-    /// A namespace of its own for a test.
+    /// Creates a namespace for a test.
     ///
     /// # Errors
     ///
@@ -132,12 +131,12 @@ impl Stack {
 ///
 /// # Errors
 ///
-/// What the test answers, and what could not be booted.
+/// The test's own, and a stack that could not be booted.
 pub fn shared(test: impl AsyncFnOnce(Scene<'static>) -> anyhow::Result<()>) -> anyhow::Result<()> {
     shared_with(Config::default(), |_| {}, test)
 }
 
-/// As [`shared`], on a stack like that. All tests of a binary have to ask for the same: the first one boots it.
+/// As [`shared`], on a stack of this configuration. All tests of a binary must ask for the same one: the first one boots it.
 ///
 /// # Errors
 ///
@@ -157,7 +156,7 @@ pub fn shared_with(
     shared_on(boot, test)
 }
 
-/// As [`shared`], on a stack of that kind on which each run chooses its mode.
+/// As [`shared_with`], on a stack on which each run chooses its mode.
 ///
 /// # Errors
 ///
@@ -186,11 +185,9 @@ pub fn shared_on(
 ) -> anyhow::Result<()> {
     RUNTIME.block_on(async {
         let stack = SHARED.get_or_try_init(|| boot()).await?;
-        let scene = stack.scene().await?;
-        let namespaces = scene.namespace.clone();
-        in_time(test(scene)).await?;
-        // With those that the test has derived from it.
-        stack.history.verdict(&namespaces).await?;
+        in_time(test(stack.scene().await?)).await?;
+        // All namespaces of the stack: a test may have made more than its own.
+        stack.history.verdict().await?;
         stack.bed.check()?;
         stack.services.check()
     })
@@ -200,7 +197,7 @@ pub fn shared_on(
 ///
 /// # Errors
 ///
-/// What the test answers, and what could not be booted or stopped.
+/// The test's own, and a stack that could not be booted or stopped.
 pub fn alone(
     config: Config,
     test: impl AsyncFnOnce(&Scene<'_>) -> anyhow::Result<()>,
@@ -208,7 +205,7 @@ pub fn alone(
     alone_with(config, |_| {}, test)
 }
 
-/// As [`alone`], with the services changed as `change` says.
+/// As [`alone`], with the services' configuration changed by `change`.
 ///
 /// # Errors
 ///
@@ -222,7 +219,7 @@ pub fn alone_with(
         let stack = Stack::boot(config, change).await?;
         let outcome = async {
             in_time(test(&stack.scene().await?)).await?;
-            stack.history.verdict("").await
+            stack.history.verdict().await
         };
         let outcome = outcome.await;
         let Stack { bed, services, .. } = stack;
@@ -237,7 +234,7 @@ pub fn alone_with(
 ///
 /// # Errors
 ///
-/// What the test answers, and what could not be booted.
+/// The test's own, and a stack that could not be booted.
 pub fn on_bed(
     config: Config,
     test: impl AsyncFnOnce(TestBed) -> anyhow::Result<()>,
@@ -248,7 +245,7 @@ pub fn on_bed(
             .context("failed to boot the test bed")?;
         let history = History::follow(bed.client());
         in_time(test(bed)).await?;
-        history.verdict_so_far("")
+        history.verdict_so_far()
     })
 }
 

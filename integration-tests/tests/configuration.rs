@@ -1,5 +1,5 @@
-//! The ConfigMap, live: what a change does to runs created before and after it. On a stack of its own, since the flags
-//! are the cluster's.
+//! Changes of the ConfigMap, and their effect on runs created before and after. On a stack of its own, since the flags are the
+//! cluster's.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use anyhow::Context as _;
@@ -18,7 +18,7 @@ use testbed::Config;
 use testbed::services::{CONFIG_MAP, NAMESPACE, Service};
 use tonic::Streaming;
 
-/// Writes keys of the ConfigMap, and waits until the config service says what `expect` expects and the planner plans by it.
+/// Writes keys of the ConfigMap, and waits until the config service answers as `expect` wants and the planner plans by it.
 async fn set(
     scene: &Scene<'_>,
     watch: &mut Streaming<WatchConfigResponse>,
@@ -113,7 +113,7 @@ fn m8_a_run_keeps_what_was_in_force_when_it_was_created_and_m5_disabled_changes_
         assert_eq!(left[0].owner_references()[0].name, "after");
         scene.nothing_left_but(&[&left[0].name_any()]).await?;
 
-        // P5: what a placeholder asks for is configurable, and pinned like the mode.
+        // P5: a placeholder's requests are configurable, and pinned like the mode.
         let flags = json!({"coschedule": "pipelineruns", "placeholder-cpu": "75m"});
         set(scene, &mut watch, flags, |status| {
             mode(status) == Mode::Pipelineruns

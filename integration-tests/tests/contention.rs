@@ -1,21 +1,21 @@
-//! Pods that find no room beside their placeholder (N2, N4). Each case has nodes of its own, which its pods come to by node
-//! selector; those that the placeholder is not to begin on are cordoned until it is bound.
-#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)]
+//! Pods that find no room beside their placeholder (N2, N4). Each case has nodes of its own, which its pods reach by node
+//! selector.
+#![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Context as _, ensure};
+use anyhow::Context as _;
 use coscheduler_kubernetes::pipeline_run::PipelineRun;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use integration_tests::audit::Request;
-use integration_tests::look::{is_placeholder, node};
+use integration_tests::cramped::{gated, stranger, submit, waits};
+use integration_tests::look::node;
 use integration_tests::metrics;
-use integration_tests::runs::{Run, run};
 use integration_tests::stack::Stack;
-use integration_tests::{Scene, alone, alone_with, shared_with_overrides};
+use integration_tests::{Scene, alone_with, shared_with_overrides};
 use k8s_openapi::api::apps::v1::StatefulSet;
-use k8s_openapi::api::core::v1::{Event, Pod};
+use k8s_openapi::api::core::v1::Event;
 use kube::ResourceExt as _;
 use kube::api::{
     ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, PostParams,
@@ -30,10 +30,10 @@ const BLOCKED: &str = "coscheduler.dev/blocked";
 const LET_GO: &str = "coscheduler.dev/let-go";
 const MODES: [&str; 3] = ["workspaces", "pipelineruns", "isolate-pipelinerun"];
 const HOLD: &str = "SCALE_UP_HOLD";
-/// Nobody waits longer.
+/// How long a condition that is polled for may take.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// On a stack on which each run chooses its mode and a node that was added holds nothing back for long.
+/// On a stack on which each run chooses its mode, and on which new nodes do not hold moves back for long.
 fn shared(test: impl AsyncFnOnce(Scene<'static>) -> Outcome) -> Outcome {
     let config = Config {
         nodes: 1,
@@ -42,28 +42,6 @@ fn shared(test: impl AsyncFnOnce(Scene<'static>) -> Outcome) -> Outcome {
     };
     let hold = (HOLD.to_owned(), "100ms".to_owned());
     shared_with_overrides(config, |services| services.environment.push(hold), test)
-}
-
-/// A run with task one on a claim of this storage class, and a task without a pod behind it, at which it waits.
-fn gated(scene: &Scene<'_>, mode: &str, class: &str) -> Run {
-    run("run")
-        .in_mode(mode)
-        .in_pool_of(scene)
-        .template_of_class("source", class)
-        .task("one", &["source"], &[])
-        .gate(&["one"])
-}
-
-/// Submits a run with a first node of so many CPUs and pods and a second one that takes pods once the placeholder is on the
-/// first; comes back when it is at its gate.
-async fn submit(scene: &Scene<'_>, sizes: [(&str, u32); 2], run: Run) -> Outcome {
-    scene.pool_of(&sizes).await?;
-    scene.cordon(&scene.pool_node(2), true).await?;
-    scene.submit(run).await?;
-    scene.at_gate("run").await?;
-    let (_, placeholder) = scene.placeholder().await?;
-    ensure!(node(&placeholder) == Some(scene.pool_node(1).as_str()));
-    scene.cordon(&scene.pool_node(2), false).await
 }
 
 /// The node of a task's pod.
@@ -75,22 +53,6 @@ async fn node_of(scene: &Scene<'_>, task: &str) -> anyhow::Result<String> {
     });
     let pod = pods.next().with_context(|| format!("{task} has no pod"))?;
     Ok(node(pod).unwrap_or("no node").to_owned())
-}
-
-fn is_unschedulable(pod: &Pod) -> bool {
-    coscheduler_kubernetes::pods::is_unschedulable(pod)
-}
-
-/// Waits until a task's pod waits, and answers it.
-async fn waits(scene: &Scene<'_>) -> anyhow::Result<Pod> {
-    let waits = |pod: &Pod| !is_placeholder(pod) && is_unschedulable(pod);
-    let pods = scene
-        .until_all::<Pod>("have a task that waits", |pods| {
-            pods.iter().any(|pod| waits(pod))
-        })
-        .await?;
-    let pod = pods.iter().find(|pod| waits(pod));
-    Ok(pod.context("it has gone")?.as_ref().clone())
 }
 
 async fn each(
@@ -125,8 +87,7 @@ fn n2_a_node_too_small_for_the_second_task_is_left() -> Outcome {
             assert_eq!(node_of(scene, "three").await?, scene.pool_node(2), "{mode}");
             let told = scene.told("run", "PlaceholderMoved").await?;
             assert_eq!(told.len(), 1, "{told:?}");
-            scene.nothing_left_but(&[]).await?;
-            scene.stack.history.verdict(&scene.namespace).await
+            scene.nothing_left_but(&[]).await
         })
         .await
     })
@@ -157,20 +118,6 @@ fn n2_a_moved_placeholder_may_go_anywhere_again() -> Outcome {
         scene.succeeds("run").await?;
         scene.nothing_left_but(&[]).await
     })
-}
-
-/// Puts a pod of nobody's on the first node.
-async fn stranger(scene: &Scene<'_>) -> Outcome {
-    let stranger: Pod = serde_json::from_value(json!({
-        "metadata": {"name": "stranger"},
-        "spec": {
-            "nodeName": scene.pool_node(1),
-            "containers": [{"name": "c", "image": "example/image"}],
-        },
-    }))?;
-    let pods = scene.api::<Pod>();
-    pods.create(&PostParams::default(), &stranger).await?;
-    Ok(())
 }
 
 #[test]
@@ -293,109 +240,7 @@ fn n2_an_isolated_task_is_not_let_go() -> Outcome {
     })
 }
 
-/// The cases of contention that are also shown to Tekton's built-in assistant.
-#[derive(Clone, Copy, Debug)]
-enum Contended {
-    TooSmall,
-    PodLimit,
-    WithoutVolumes,
-}
-
-impl Contended {
-    const ALL: [Self; 3] = [Self::TooSmall, Self::PodLimit, Self::WithoutVolumes];
-
-    /// Submits the run, and comes back when its second task is about to find no room.
-    async fn begin(self, scene: &Scene<'_>, annotated: bool) -> Outcome {
-        let run = |class| {
-            let run = gated(scene, "pipelineruns", class);
-            if annotated {
-                run
-            } else {
-                run.metadata("annotations", json!({}))
-            }
-        };
-        match self {
-            Self::TooSmall => {
-                let run = run(MOVABLE_STORAGE_CLASS)
-                    .task("two", &["source"], &["gate"])
-                    .asking("4");
-                submit(scene, [("2", 110), ("8", 110)], run).await
-            }
-            Self::PodLimit => {
-                let run = run(MOVABLE_STORAGE_CLASS).task("two", &["source"], &["gate"]);
-                submit(scene, [("8", 2), ("8", 2)], run).await?;
-                stranger(scene).await
-            }
-            Self::WithoutVolumes => {
-                let run = run(LOCAL_STORAGE_CLASS)
-                    .task("two", &[], &["gate"])
-                    .asking("4");
-                submit(scene, [("2", 110), ("8", 110)], run).await
-            }
-        }
-    }
-}
-
-/// Holds `check` against each case, in a namespace of its own.
-async fn each_case(
-    stack: &Stack,
-    annotated: bool,
-    check: impl AsyncFn(&Scene<'_>, Contended) -> Outcome,
-) -> Outcome {
-    stream::iter(Contended::ALL)
-        .map(async |case| {
-            let scene = stack.scene().await?;
-            case.begin(&scene, annotated).await?;
-            scene.open_gate("run").await?;
-            check(&scene, case).await.context(format!("{case:?}"))
-        })
-        .buffer_unordered(Contended::ALL.len())
-        .try_collect()
-        .await
-}
-
-#[test]
-fn n2_the_same_three_with_tektons_built_in_assistant() -> Outcome {
-    shared(async |scene| {
-        each_case(scene.stack, true, async |scene, case| {
-            let since = Instant::now();
-            scene.succeeds("run").await?;
-            println!("{case:?}, ours: succeeded after {:.1?}", since.elapsed());
-            Ok(())
-        })
-        .await
-    })?;
-    let config = Config {
-        nodes: 1,
-        tekton_coschedule: "pipelineruns".to_owned(),
-        ..Config::default()
-    };
-    alone(config, async |scene| {
-        each_case(scene.stack, false, async |scene, case| {
-            let (_, before) = scene.placeholder().await?;
-            let pod = waits(scene).await?;
-            // Nobody can see that something never happens; a minute is several times what ours take.
-            let done = tokio::time::timeout(PATIENCE, scene.done("run")).await;
-            ensure!(done.is_err(), "{done:?}");
-            let (_, after) = scene.placeholder().await?;
-            assert_eq!(before.metadata.uid, after.metadata.uid);
-            assert_eq!(node(&after), Some(scene.pool_node(1).as_str()));
-            let still = waits(scene).await?;
-            assert_eq!(still.metadata.uid, pod.metadata.uid);
-            let status = still.status.unwrap_or_default();
-            let conditions = status.conditions.unwrap_or_default();
-            println!(
-                "{case:?}, Tekton's: pod {} waits after {PATIENCE:?}: {:?}",
-                pod.name_any(),
-                conditions[0].message
-            );
-            Ok(())
-        })
-        .await
-    })
-}
-
-/// How many pods a node takes.
+/// Sets the number of pods that a node takes.
 async fn allow_pods(scene: &Scene<'_>, node: &str, pods: usize) -> Outcome {
     let pods = json!({"pods": pods.to_string()});
     let size = json!({"status": {"allocatable": pods, "capacity": pods}});
@@ -422,7 +267,7 @@ fn n2_runs_whose_placeholders_alone_fill_every_node_go_on_once_one_ends() -> Out
             let node = node(&placeholder).context("not bound")?.to_owned();
             on.entry(node).or_default().push((of, placeholder));
         }
-        // No pod is left room for, only because of the placeholders.
+        // The placeholders alone leave no room for a pod.
         for number in 1..=2 {
             let node = scene.pool_node(number);
             allow_pods(&scene, &node, on.get(&node).map_or(0, Vec::len)).await?;
@@ -432,7 +277,7 @@ fn n2_runs_whose_placeholders_alone_fill_every_node_go_on_once_one_ends() -> Out
         }
         for (of, placeholder) in on.values().flatten() {
             of.told("run", "NodesFull").await?;
-            // Nobody has given way.
+            // No placeholder has moved.
             let now = of.placeholder().await?.1;
             assert_eq!(now.metadata.uid, placeholder.metadata.uid);
         }
@@ -452,7 +297,7 @@ fn n2_runs_whose_placeholders_alone_fill_every_node_go_on_once_one_ends() -> Out
     })
 }
 
-/// Waits until that holds.
+/// Polls until `holds` does.
 async fn until(holds: impl AsyncFn() -> anyhow::Result<bool>) -> Outcome {
     let wait = async {
         while !holds().await? {
@@ -463,7 +308,7 @@ async fn until(holds: impl AsyncFn() -> anyhow::Result<bool>) -> Outcome {
     tokio::time::timeout(PATIENCE, wait).await?
 }
 
-/// The manager's own memory of nodes that were added ends with its process.
+/// Restarts the manager, which forgets the nodes that were added.
 async fn restart(scene: &Scene<'_>) -> Outcome {
     let services = &scene.stack.services;
     services.kill(Service::PlaceholderManager)?;
@@ -511,7 +356,7 @@ fn n4_a_scale_up_in_flight_holds_moves_back() -> Outcome {
                 lists && request.is_by(Service::PlaceholderManager)
             };
             until(async || Ok(scene.requests_since(mark)?.iter().any(asks))).await?;
-            // It has looked again, and again, and not acted.
+            // It has looked twice more, and not acted.
             let manager = scene
                 .stack
                 .services
@@ -530,7 +375,7 @@ fn n4_a_scale_up_in_flight_holds_moves_back() -> Outcome {
             let (_, placeholder) = scene.placeholder().await?;
             assert_eq!(node(&placeholder), Some(scene.pool_node(1).as_str()));
             assert_eq!(placeholder.metadata.deletion_timestamp, None);
-            // Who has never heard of it moves at once.
+            // A manager that has never seen the Event moves the placeholder at once.
             events.delete("scale-up", &DeleteParams::default()).await?;
             restart(scene).await?;
             scene.succeeds("run").await?;

@@ -1,27 +1,36 @@
-//! The contracts as a person with grpcurl meets them: health, reflection, dry-run plans, and errors that say all that is
-//! wrong at once.
+//! The contracts as a person with grpcurl meets them: health, reflection, dry-run plans, placeholders, and errors that name
+//! all faults at once.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use anyhow::Context as _;
 use coscheduler_core::violation::Violation;
-use coscheduler_proto::config::CheckFlagsRequest;
 use coscheduler_proto::config::config_service_client::ConfigServiceClient;
+use coscheduler_proto::config::{CheckFlagsRequest, Mode};
 use coscheduler_proto::error::{reason, violations};
 use coscheduler_proto::placeholder::placeholder_service_client::PlaceholderServiceClient;
+use coscheduler_proto::placeholder::watch_placeholders_response::Event;
 use coscheduler_proto::placeholder::{
-    EnsureOutcome, EnsureRequest, GetPlaceholderRequest, ListPlaceholdersRequest, PipelineRunRef,
-    PlaceholderPhase, PlaceholderSpec, ReleaseRequest, Separation, WatchPlaceholdersRequest,
+    EnsureRequest, GetPlaceholderRequest, ListPlaceholdersRequest, PipelineRunRef, Placeholder,
+    PlaceholderPhase, ReleaseRequest, SnapshotComplete, WatchPlaceholdersRequest,
+    WatchPlaceholdersResponse,
 };
+use coscheduler_proto::planner::binding::Source;
 use coscheduler_proto::planner::planner_service_client::PlannerServiceClient;
 use coscheduler_proto::planner::{
     Action, AdmitPipelineRunRequest, AdmitRunRequest, PlanRequest, PlanResponse,
 };
 use integration_tests::look::node;
-use integration_tests::runs::run;
+use integration_tests::runs::{Run, run};
 use integration_tests::{Scene, shared};
+use k8s_openapi::api::apps::v1::StatefulSet;
 use kube::ResourceExt as _;
 use serde_json::{Value, json};
 use testbed::services::Service;
-use tonic::{Code, Status};
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Status, Streaming};
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
@@ -34,12 +43,9 @@ fn address(scene: &Scene<'_>, service: Service) -> String {
     scene.stack.services.grpc_address(service)
 }
 
-async fn channel(scene: &Scene<'_>, service: Service) -> anyhow::Result<tonic::transport::Channel> {
-    Ok(
-        tonic::transport::Endpoint::from_shared(address(scene, service))?
-            .connect()
-            .await?,
-    )
+async fn channel(scene: &Scene<'_>, service: Service) -> anyhow::Result<Channel> {
+    let endpoint = Endpoint::from_shared(address(scene, service))?;
+    Ok(endpoint.connect().await?)
 }
 
 /// The RPC service that each process serves beside health and reflection.
@@ -134,11 +140,10 @@ fn plan_says_what_admission_would_write_and_changes_nothing() -> anyhow::Result<
         assert_eq!(plan.action(), Action::Ensure);
         assert_eq!(plan.placeholders.len(), 1);
         assert_eq!(plan.bindings[0].workspace, "source");
-        assert!(
-            plan.bindings[0]
-                .claim_name
-                .ends_with(&format!("-{}-0", plan.placeholders[0].name))
-        );
+        let Some(Source::ClaimName(claim_name)) = &plan.bindings[0].source else {
+            panic!("{:?}", plan.bindings);
+        };
+        assert!(claim_name.ends_with(&format!("-{}-0", plan.placeholders[0].name)));
         assert_eq!(plan.annotations["coscheduler.dev/mode"], "pipelineruns");
         assert!(scene.objects().await?.stateful_sets.is_empty());
         Ok(())
@@ -180,10 +185,9 @@ fn a_malformed_request_is_answered_with_every_violation_at_once() -> anyhow::Res
             .unwrap_err();
         assert_eq!(fields(&status), ["username", "kind"]);
 
-        let mut manager =
-            PlaceholderServiceClient::connect(address(&scene, Service::PlaceholderManager)).await?;
+        let mut manager = manager(&scene).await?;
         let status = manager.ensure(EnsureRequest::default()).await.unwrap_err();
-        assert_eq!(fields(&status).len(), 5, "{status:?}");
+        assert_eq!(fields(&status).len(), 4, "{status:?}");
         let status = manager
             .release(ReleaseRequest::default())
             .await
@@ -220,69 +224,74 @@ fn a_malformed_request_is_answered_with_every_violation_at_once() -> anyhow::Res
     })
 }
 
+async fn manager(scene: &Scene<'_>) -> anyhow::Result<PlaceholderServiceClient<Channel>> {
+    let address = address(scene, Service::PlaceholderManager);
+    Ok(PlaceholderServiceClient::connect(address).await?)
+}
+
+/// The next event of a watch.
+async fn next(watch: &mut Streaming<WatchPlaceholdersResponse>) -> anyhow::Result<Event> {
+    let message = tokio::time::timeout(Duration::from_secs(60), watch.message()).await??;
+    message
+        .and_then(|message| message.event)
+        .context("the watch has ended")
+}
+
+fn held(name: &str) -> Run {
+    run(name)
+        .template("source")
+        .task("t", &["source"], &[])
+        .held("t")
+}
+
 #[test]
 fn placeholders_can_be_listed_shown_and_watched() -> anyhow::Result<()> {
     shared(async |scene| {
-        let mut manager =
-            PlaceholderServiceClient::connect(address(&scene, Service::PlaceholderManager)).await?;
+        let mut manager = manager(&scene).await?;
         let namespace = scene.namespace.clone();
-        let mut watch = manager
-            .watch_placeholders(WatchPlaceholdersRequest {
-                namespace: namespace.clone(),
-            })
-            .await?
-            .into_inner();
+        let everything = WatchPlaceholdersRequest {
+            namespace: namespace.clone(),
+            ..Default::default()
+        };
+        let mut watch = manager.watch_placeholders(everything).await?.into_inner();
+        let empty = Event::SnapshotComplete(SnapshotComplete {});
+        assert_eq!(next(&mut watch).await?, empty);
         for name in ["one", "two"] {
-            scene
-                .submit(
-                    run(name)
-                        .template("source")
-                        .task("t", &["source"], &[])
-                        .held("t"),
-                )
-                .await?;
+            scene.submit(held(name)).await?;
         }
-        let mut bound = std::collections::BTreeSet::new();
+        let mut bound = BTreeMap::new();
         while bound.len() < 2 {
-            let item = tokio::time::timeout(std::time::Duration::from_secs(60), watch.message())
-                .await??
-                .unwrap();
-            let placeholder = item.placeholder.unwrap();
-            assert_eq!(placeholder.namespace, namespace);
-            if placeholder.phase() == PlaceholderPhase::Bound {
-                bound.insert(placeholder.name);
+            match next(&mut watch).await? {
+                Event::Changed(placeholder) => {
+                    assert_eq!(placeholder.namespace, namespace);
+                    if placeholder.phase() == PlaceholderPhase::Bound {
+                        bound.insert(placeholder.name.clone(), placeholder);
+                    }
+                }
+                event => panic!("{event:?}"),
             }
         }
         let mut page = ListPlaceholdersRequest {
             namespace: namespace.clone(),
             page_size: 1,
-            page_token: String::new(),
+            ..Default::default()
         };
         let first = manager.list_placeholders(page.clone()).await?.into_inner();
         page.page_token = first.next_page_token;
         let second = manager.list_placeholders(page).await?.into_inner();
         assert!(second.next_page_token.is_empty());
-        let listed: Vec<_> = first
-            .placeholders
-            .into_iter()
-            .chain(second.placeholders)
-            .collect();
-        assert_eq!(
-            listed
-                .iter()
-                .map(|item| item.name.clone())
-                .collect::<std::collections::BTreeSet<_>>(),
-            bound
-        );
+        let listed = first.placeholders.into_iter().chain(second.placeholders);
+        let listed: Vec<_> = listed.collect();
+        assert_eq!(listed, bound.into_values().collect::<Vec<_>>());
         let objects = scene.objects().await?;
-        for item in listed {
+        for item in &listed {
             let shown = manager
                 .get_placeholder(GetPlaceholderRequest {
                     namespace: namespace.clone(),
                     name: item.name.clone(),
                 })
                 .await?;
-            assert_eq!(shown.into_inner().placeholder.unwrap(), item);
+            assert_eq!(shown.into_inner().placeholder.as_ref(), Some(item));
             let pod = objects
                 .placeholders
                 .iter()
@@ -290,7 +299,13 @@ fn placeholders_can_be_listed_shown_and_watched() -> anyhow::Result<()> {
                 .unwrap();
             assert_eq!(node(pod), Some(item.node.as_str()));
             assert_eq!(item.claim_names.len(), 1);
+            assert_eq!(item.mode(), Mode::Pipelineruns);
+            assert_eq!(item.waiting, None);
+            let set = scene.api::<StatefulSet>().get(&item.name).await?;
+            let created = set.creation_timestamp().unwrap().0.as_second();
+            assert_eq!(item.create_time.as_ref().unwrap().seconds, created);
         }
+        of_one_run(&mut manager, &listed, "two").await?;
         let status = manager
             .get_placeholder(GetPlaceholderRequest {
                 namespace,
@@ -307,115 +322,69 @@ fn placeholders_can_be_listed_shown_and_watched() -> anyhow::Result<()> {
             scene.succeeds(name).await?;
         }
         scene.nothing_left_but(&[]).await?;
-        let mut deleted = std::collections::BTreeSet::new();
-        while deleted != bound {
-            let item = tokio::time::timeout(std::time::Duration::from_secs(60), watch.message())
-                .await??
-                .unwrap();
-            if item.deleted {
-                deleted.insert(item.placeholder.unwrap().name);
+        let mut deleted = BTreeSet::new();
+        while deleted.len() < listed.len() {
+            if let Event::Deleted(placeholder) = next(&mut watch).await? {
+                deleted.insert(placeholder.name);
             }
         }
+        let names = listed.into_iter().map(|placeholder| placeholder.name);
+        assert_eq!(deleted, names.collect());
         Ok(())
     })
 }
 
+/// The list and a new watch of one run have its placeholder and no other one; the watch marks the end of its snapshot.
+async fn of_one_run(
+    manager: &mut PlaceholderServiceClient<Channel>,
+    all: &[Placeholder],
+    name: &str,
+) -> anyhow::Result<()> {
+    let of_run = |item: &&Placeholder| item.pipeline_run.as_ref().unwrap().name == name;
+    let expected = all.iter().find(of_run).unwrap();
+    let namespace = expected.namespace.clone();
+    let list = ListPlaceholdersRequest {
+        namespace: namespace.clone(),
+        pipeline_run: name.to_owned(),
+        ..Default::default()
+    };
+    let answer = manager.list_placeholders(list).await?.into_inner();
+    assert_eq!(answer.placeholders, std::slice::from_ref(expected));
+    let watch = WatchPlaceholdersRequest {
+        namespace,
+        pipeline_run: name.to_owned(),
+    };
+    let mut watch = manager.watch_placeholders(watch).await?.into_inner();
+    let snapshot = Event::Changed(expected.clone());
+    assert_eq!(next(&mut watch).await?, snapshot);
+    let complete = Event::SnapshotComplete(SnapshotComplete {});
+    assert_eq!(next(&mut watch).await?, complete);
+    Ok(())
+}
+
 #[test]
-fn p7_a_call_that_disagrees_with_the_run_is_refused_and_writes_nothing() -> anyhow::Result<()> {
+fn n3_a_placeholder_that_waits_says_why() -> anyhow::Result<()> {
     shared(async |scene| {
-        let created = scene
-            .submit(
-                run("forged")
-                    .template("source")
-                    .task("t", &["source"], &[])
-                    .held("t"),
-            )
+        let mut manager = manager(&scene).await?;
+        let nowhere = json!({"podTemplate": {"nodeSelector": {"example.dev/none": "here"}}});
+        scene
+            .submit(held("waits").spec("taskRunTemplate", nowhere))
             .await?;
-        let (set, _) = scene.placeholder().await?;
-        let runs = scene.api::<coscheduler_kubernetes::pipeline_run::PipelineRun>();
-        let mut manager =
-            PlaceholderServiceClient::connect(address(&scene, Service::PlaceholderManager)).await?;
-        let reference = PipelineRunRef {
+        let watch = WatchPlaceholdersRequest {
             namespace: scene.namespace.clone(),
-            name: "forged".to_owned(),
-            uid: created.uid().unwrap(),
-            resource_version: String::new(),
+            pipeline_run: "waits".to_owned(),
         };
-        let other_name = PipelineRunRef {
-            name: "other".to_owned(),
-            ..reference.clone()
+        let mut watch = manager.watch_placeholders(watch).await?.into_inner();
+        let waiting = loop {
+            if let Event::Changed(placeholder) = next(&mut watch).await?
+                && let Some(waiting) = placeholder.waiting
+            {
+                break waiting;
+            }
         };
-        let other_uid = PipelineRunRef {
-            uid: "0".to_owned(),
-            ..reference.clone()
-        };
-        let spec = PlaceholderSpec {
-            name: "affinity-assistant-ffffffffff".to_owned(),
-            cpu: "1".to_owned(),
-            memory: "1Gi".to_owned(),
-            image: "evil".to_owned(),
-            separation: Separation::Spread.into(),
-            ..PlaceholderSpec::default()
-        };
-        for (pipeline_run, code, expect) in [
-            (reference, Code::FailedPrecondition, "PIPELINE_RUN_MISMATCH"),
-            (
-                other_name.clone(),
-                Code::FailedPrecondition,
-                "PIPELINE_RUN_MISMATCH",
-            ),
-            // The version is that of the run with the true uid.
-            (other_uid, Code::FailedPrecondition, "PIPELINE_RUN_MISMATCH"),
-        ] {
-            // A call about a version that is no longer the newest is late, not forged: ask about the newest.
-            let status = loop {
-                let newest = runs.get("forged").await?.resource_version().unwrap();
-                let pipeline_run = PipelineRunRef {
-                    resource_version: newest,
-                    ..pipeline_run.clone()
-                };
-                let request = EnsureRequest {
-                    pipeline_run: Some(pipeline_run),
-                    placeholders: vec![spec.clone()],
-                };
-                match manager.ensure(request).await {
-                    Ok(answer) => {
-                        assert_eq!(answer.into_inner().outcome(), EnsureOutcome::Superseded)
-                    }
-                    // The watch of the manager is behind this client.
-                    Err(status) if status.code() == Code::Unavailable => {}
-                    Err(status) => break status,
-                }
-            };
-            assert_eq!(
-                (status.code(), reason(&status).as_deref()),
-                (code, Some(expect)),
-                "{status:?}"
-            );
-        }
-        let request = ReleaseRequest {
-            pipeline_run: Some(PipelineRunRef {
-                resource_version: "1".to_owned(),
-                ..other_name
-            }),
-        };
-        let status = manager.release(request).await.unwrap_err();
-        assert_eq!(
-            (status.code(), reason(&status).as_deref()),
-            (Code::FailedPrecondition, Some("PIPELINE_RUN_MISMATCH"))
-        );
-        let objects = scene.objects().await?;
-        assert_eq!(
-            objects
-                .stateful_sets
-                .iter()
-                .map(|set| set.name_any())
-                .collect::<Vec<_>>(),
-            [set.name_any()]
-        );
-        scene.end("forged", "t").await?;
-        scene.succeeds("forged").await?;
-        scene.nothing_left_but(&[]).await
+        assert_eq!(waiting.code, "PlaceholderUnschedulable");
+        assert!(!waiting.message.is_empty());
+        Ok(())
     })
 }
 
@@ -427,7 +396,7 @@ fn a_message_over_four_mebibytes_is_refused_and_one_below_is_read() -> anyhow::R
             PlannerServiceClient::new(channel(&scene, Service::AffinityPlanner).await?);
         let mut manager =
             PlaceholderServiceClient::new(channel(&scene, Service::PlaceholderManager).await?);
-        // What the message takes beside its one text is less than this.
+        // The rest of the message takes less than 100 bytes.
         for (size, too_large) in [((4 << 20) - 100, false), ((4 << 20) + 1, true)] {
             let text = "x".repeat(size);
             let flags = CheckFlagsRequest {

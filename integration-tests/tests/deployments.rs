@@ -1,5 +1,5 @@
-//! The Deployments of `deploy/base`, as far as no cluster is needed: each service takes the arguments it is given there. The
-//! launcher of the other tests gives further ones.
+//! The Deployments of `deploy/base`, checked without a cluster: each service accepts its arguments there. The launcher of the
+//! other tests gives further ones.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::io::{BufRead as _, BufReader};

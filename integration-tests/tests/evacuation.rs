@@ -1,21 +1,25 @@
-//! Nodes that begin to turn pods away while runs are on them (N1). Each case has two nodes of its own, which its pods come to
-//! by node selector, so that it takes nobody else's from under them.
-#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)]
+//! Nodes that begin to turn pods away while runs are on them (N1). Each case has two nodes of its own, which its pods reach by
+//! node selector, so that no case takes another one's nodes away.
+#![allow(clippy::unwrap_used, clippy::panic)]
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
+use coscheduler_core::teardown::PodPhase;
 use coscheduler_kubernetes::pipeline_run::PipelineRun;
+use coscheduler_kubernetes::pods;
 use futures::future::try_join_all;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
-use integration_tests::look::{is_placeholder, node};
+use integration_tests::look::{LIMIT, condition, is_placeholder, node};
 use integration_tests::nodes::NodeEvent;
-use integration_tests::runs::{Run, run};
+use integration_tests::runs::Run;
 use integration_tests::stack::Stack;
+use integration_tests::struck::{Waiting, first, gated};
 use integration_tests::{Scene, alone, shared_with_overrides};
-use k8s_openapi::api::core::v1::{ConfigMap, Pod};
-use kube::api::{DeleteParams, Patch, PatchParams};
+use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod};
+use kube::api::{Patch, PatchParams};
+use kube::runtime::wait::await_condition;
 use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
 use testbed::services::Service;
@@ -29,10 +33,14 @@ const BLOCKED: &str = "coscheduler.dev/blocked";
 const MODES: [&str; 3] = ["workspaces", "pipelineruns", "isolate-pipelinerun"];
 /// Cases under way at the same time.
 const AT_ONCE: usize = 5;
-/// Nobody waits longer for what is only measured.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Five times the second that a move takes.
+const MOVED: Duration = Duration::from_secs(5);
+/// How long Tekton may take to end a run with `finally` whose task has lost its pod.
+const FAILED: Duration = Duration::from_secs(30);
+/// How long Tekton may take to learn of a changed flag.
+const LEARNS: Duration = Duration::from_secs(60);
 
-/// On a stack on which each run chooses its mode, with few nodes that are nobody's.
+/// On a stack on which each run chooses its mode, with one node outside the pools.
 fn shared(test: impl AsyncFnOnce(Scene<'static>) -> Outcome) -> Outcome {
     let config = Config {
         nodes: 1,
@@ -49,23 +57,7 @@ fn three(scene: &Scene<'_>, mode: &str, class: &str) -> Run {
         .task("three", &["source"], &["two"])
 }
 
-/// As [`three`], with a task without a pod behind task one, at which it waits.
-fn gated(scene: &Scene<'_>, mode: &str, class: &str) -> Run {
-    first(scene, mode, class)
-        .gate(&["one"])
-        .task("two", &["source"], &["gate"])
-        .task("three", &["source"], &["two"])
-}
-
-fn first(scene: &Scene<'_>, mode: &str, class: &str) -> Run {
-    run("three")
-        .in_mode(mode)
-        .in_pool_of(scene)
-        .template_of_class("source", class)
-        .task("one", &["source"], &[])
-}
-
-/// The run's pods that there are, by task: several of a task that was tried again.
+/// The nodes of the run's pods, by task: several of a task that was tried again.
 async fn nodes_by_task(scene: &Scene<'_>) -> anyhow::Result<BTreeMap<String, Vec<String>>> {
     let mut nodes = BTreeMap::<_, Vec<_>>::new();
     for pod in scene.objects().await?.task_pods {
@@ -98,7 +90,7 @@ fn node_of(pod: &Pod) -> String {
     node(pod).unwrap_or("no node").to_owned()
 }
 
-/// Holds `check` against each of `cases`, each in a namespace with two nodes of its own.
+/// Runs `check` for each of `cases`, each in a namespace with two nodes of its own.
 async fn each<C: Copy>(
     stack: &Stack,
     cases: impl IntoIterator<Item = C>,
@@ -109,7 +101,7 @@ async fn each<C: Copy>(
             let scene = stack.scene().await?;
             scene.pool(2).await?;
             check(&scene, case).await?;
-            // Of the nodes that are not ready, Kubernetes evicts from one every ten seconds: nobody is to wait for these.
+            // Kubernetes evicts pods from one unready node every ten seconds: no other case must wait for these.
             for number in 1..=2 {
                 let path = format!("/api/v1/nodes/{}", scene.pool_node(number));
                 scene.send_to("DELETE", &path, &json!({})).await?;
@@ -145,13 +137,8 @@ async fn between(scene: &Scene<'_>, event: NodeEvent, mode: &str) -> Outcome {
     scene.at_gate("three").await?;
     let (_, before) = scene.placeholder().await?;
     let old = node_of(&before);
-    let since = Instant::now();
     scene.strike(&old, event).await?;
     let after = scene.moved_from(&old).await?;
-    println!(
-        "{event}, {mode}: bound elsewhere after {:?}",
-        since.elapsed()
-    );
     scene.open_gate("three").await?;
     scene.succeeds("three").await?;
     let nodes = nodes_by_task(scene).await?;
@@ -163,9 +150,7 @@ async fn between(scene: &Scene<'_>, event: NodeEvent, mode: &str) -> Outcome {
         told.iter().any(|(_, message)| message.contains(&old)),
         "{event}, {mode}: {told:?}"
     );
-    scene.nothing_left_but(&[]).await?;
-    // No task ran meanwhile, so nobody held the claim in two places.
-    scene.stack.history.verdict(&scene.namespace).await
+    scene.nothing_left_but(&[]).await
 }
 
 #[test]
@@ -182,6 +167,7 @@ fn n1_a_running_task_is_left_alone_and_the_next_ones_go_elsewhere() -> Outcome {
 }
 
 async fn during(scene: &Scene<'_>, event: NodeEvent, mode: &str) -> Outcome {
+    scene.stack.history.exempt(&scene.namespace);
     let run = three(scene, mode, MOVABLE_STORAGE_CLASS).held("one");
     scene.submit(run).await?;
     let one = running(scene, "one").await?;
@@ -201,7 +187,7 @@ async fn during(scene: &Scene<'_>, event: NodeEvent, mode: &str) -> Outcome {
     scene.nothing_left_but(&[]).await
 }
 
-/// What kills the tasks on a node sooner or later.
+/// The events after which Kubernetes deletes the pods on a node.
 const KILLING: [NodeEvent; 3] = [
     NodeEvent::NoExecute,
     NodeEvent::NotReady,
@@ -221,16 +207,20 @@ fn n1_a_task_that_its_node_kills_is_tried_again_elsewhere() -> Outcome {
     })
 }
 
-async fn killed(scene: &Scene<'_>, event: NodeEvent, mode: &str) -> Outcome {
-    // Kubernetes gives pods five minutes on a node that is not ready unless they say otherwise.
-    let shortly = json!({"tolerations": [{
+/// Kubernetes gives pods five minutes on a node that is not ready unless they say otherwise.
+fn short_lived() -> Value {
+    json!({"tolerations": [{
         "key": "node.kubernetes.io/not-ready",
         "operator": "Exists",
         "effect": "NoExecute",
         "tolerationSeconds": 1,
-    }]});
+    }]})
+}
+
+async fn killed(scene: &Scene<'_>, event: NodeEvent, mode: &str) -> Outcome {
+    scene.stack.history.exempt(&scene.namespace);
     let run = three(scene, mode, MOVABLE_STORAGE_CLASS)
-        .in_pool_with(scene, shortly)
+        .in_pool_with(scene, short_lived())
         .held("one");
     let mut run = run.into_json();
     run["spec"]["pipelineSpec"]["tasks"][0]["retries"] = 1.into();
@@ -266,7 +256,55 @@ async fn killed(scene: &Scene<'_>, event: NodeEvent, mode: &str) -> Outcome {
 }
 
 #[test]
-fn n1_who_bears_it_stays_and_nobody_moves_back() -> Outcome {
+fn n1_a_task_without_retries_that_its_node_kills_fails_its_run_at_once() -> Outcome {
+    shared(async |scene| {
+        each(scene.stack, KILLING, async |scene, event| {
+            fails(scene, event).await.with_context(|| event.to_string())
+        })
+        .await
+    })
+}
+
+async fn fails(scene: &Scene<'_>, event: NodeEvent) -> Outcome {
+    scene.stack.history.exempt(&scene.namespace);
+    let run = three(scene, "pipelineruns", MOVABLE_STORAGE_CLASS)
+        .in_pool_with(scene, short_lived())
+        .finally("last", &["source"])
+        .held("one");
+    scene.submit(run).await?;
+    let one = running(scene, "one").await?;
+    let old = node_of(&one);
+    // Tekton must see that the pod has failed before it is gone: else it may make the pod anew, see docs/limits.md.
+    let finalizers = async |finalizers: Value| {
+        let patch = Patch::Merge(json!({"metadata": {"finalizers": finalizers}}));
+        let pods = scene.api::<Pod>();
+        pods.patch(&one.name_any(), &PatchParams::default(), &patch)
+            .await
+    };
+    finalizers(json!(["example.dev/seen"])).await?;
+    scene.strike(&old, event).await?;
+    // In Kubernetes' own time.
+    scene
+        .until(&one.name_any(), "has failed", |pod: Option<&Pod>| {
+            pod.is_some_and(|pod| pods::phase(pod) == PodPhase::Failed)
+        })
+        .await?;
+    let since = Instant::now();
+    let ended = scene.done("three").await?;
+    let took = since.elapsed();
+    ensure!(took < FAILED, "it took {took:?}");
+    let end = condition(&ended).context("it has no condition")?;
+    ensure!(end["reason"] == "Failed", "{end}");
+    finalizers(Value::Null).await?;
+    let nodes = nodes_by_task(scene).await?;
+    let later: Vec<_> = nodes.keys().filter(|task| *task != "one").collect();
+    assert_eq!(later, ["last"], "{event}");
+    ensure!(!nodes["last"].contains(&old), "{event}: {nodes:?}");
+    scene.nothing_left_but(&[]).await
+}
+
+#[test]
+fn n1_tolerant_placeholders_stay_and_none_moves_back() -> Outcome {
     shared(async |scene| {
         let everything = json!({"tolerations": [{"operator": "Exists"}]});
         let run = |scene: &Scene<'_>| gated(scene, "pipelineruns", MOVABLE_STORAGE_CLASS);
@@ -295,7 +333,7 @@ fn n1_who_bears_it_stays_and_nobody_moves_back() -> Outcome {
             .await?;
         bearing.taint(&node_of(&bears), "NoExecute").await?;
         bearing.cordon(&node_of(&bears), true).await?;
-        // What happened before is known by the time that this one has moved.
+        // Once this one has moved, the manager has seen the earlier events too.
         moving.cordon(&node_of(&moves), true).await?;
         let moved = moving.moved_from(&node_of(&moves)).await?;
         moving.cordon(&node_of(&moves), false).await?;
@@ -422,12 +460,13 @@ fn n1_nodes_that_come_and_go_move_a_placeholder_more_and_more_seldom() -> Outcom
         for _ in 0..3 {
             scene.cordon(&old, true).await?;
             let new = node_of(&scene.moved_from(&old).await?);
-            println!("moved after {:?}", since.elapsed());
             scene.cordon(&old, false).await?;
             old = new;
         }
         // One second after the first move, two after the second.
-        assert!(since.elapsed() >= Duration::from_secs(3));
+        let pauses = Duration::from_secs(3);
+        let took = since.elapsed();
+        assert!(took >= pauses && took < pauses + 3 * MOVED, "{took:?}");
         scene.open_gate("three").await?;
         scene.succeeds("three").await?;
         assert_eq!(nodes_by_task(&scene).await?["three"], [old]);
@@ -460,7 +499,7 @@ fn n1_a_node_that_turned_bad_while_nobody_looked_is_evacuated() -> Outcome {
     })
 }
 
-/// Lets nobody hear of a node any more: its Lease is somebody else's, who never renews it.
+/// Silences a node: another holder takes its Lease and never renews it.
 async fn silence(scene: &Scene<'_>, node: &str) -> Outcome {
     let custom = json!({"metadata": {"annotations": {STATUS_ANNOTATION: CUSTOM_STATUS}}});
     let path = format!("/api/v1/nodes/{node}");
@@ -479,10 +518,17 @@ fn n1_a_node_that_falls_silent_is_left_once_kubernetes_says_so() -> Outcome {
             scene.submit(run).await?;
             scene.at_gate("three").await?;
             let old = node_of(&scene.placeholder().await?.1);
-            let since = Instant::now();
             silence(scene, &old).await?;
+            let nodes: Api<Node> = Api::all(scene.client.clone());
+            let tainted = await_condition(nodes, &old, |node: Option<&Node>| {
+                let spec = node.and_then(|node| node.spec.as_ref());
+                spec.is_some_and(|spec| spec.taints.is_some())
+            });
+            tokio::time::timeout(LIMIT, tainted).await??;
+            let since = Instant::now();
             let after = scene.moved_from(&old).await?;
-            println!("{mode}: bound elsewhere after {:?}", since.elapsed());
+            let took = since.elapsed();
+            ensure!(took < MOVED, "{mode}: it took {took:?}");
             scene.open_gate("three").await?;
             scene.succeeds("three").await?;
             let nodes = nodes_by_task(scene).await?;
@@ -512,7 +558,7 @@ async fn allow_nesting(scene: &Scene<'_>, nested: &Value) -> Outcome {
         }
         anyhow::Ok(())
     };
-    tokio::time::timeout(PATIENCE, taken).await?
+    tokio::time::timeout(LEARNS, taken).await?
 }
 
 #[test]
@@ -584,136 +630,26 @@ async fn bound(scene: &Scene<'_>, task: &str, other_than: &str) -> anyhow::Resul
     Ok(pod.context("it has gone")?.as_ref().clone())
 }
 
-/// How often each case is measured. `TIMES=20` takes seven minutes.
-fn times() -> anyhow::Result<usize> {
-    match std::env::var("TIMES") {
-        Ok(times) => times.parse().context("TIMES is no number"),
-        Err(_) => Ok(2),
-    }
-}
-
-/// Runs at their gates, as often as each case is measured in each of `modes`; in the one of Tekton's own flag where they do
-/// not choose one.
-async fn measured<'a>(
-    stack: &'a Stack,
-    event: NodeEvent,
-    modes: &[&'static str],
-    chosen: bool,
-) -> anyhow::Result<Vec<(&'static str, Measured<'a>)>> {
-    let times = times()?;
-    let cases = modes.iter().flat_map(|mode| vec![*mode; times]);
-    stream::iter(cases)
-        .map(async |mode| {
-            let scene = stack.scene().await?;
-            scene.pool(2).await?;
-            let mut run = gated(&scene, mode, MOVABLE_STORAGE_CLASS).into_json();
-            if !chosen {
-                run["metadata"]["annotations"] = json!({});
-            }
-            scene
-                .send("POST", "tekton.dev/v1/pipelineruns", &run)
-                .await?
-                .accepted()?;
-            scene.at_gate("three").await?;
-            let old = node_of(&scene.placeholder().await?.1);
-            Ok((mode, Measured { scene, event, old }))
-        })
-        .buffer_unordered(AT_ONCE)
-        .try_collect()
-        .await
-}
-
-/// A run at its gate, the node of its placeholder, and what is to happen to that.
-struct Measured<'a> {
-    scene: Scene<'a>,
-    event: NodeEvent,
-    old: String,
-}
-
-impl Measured<'_> {
-    /// Seconds from the node event until a placeholder is bound to another node; infinitely many where none is.
-    async fn seconds(&self) -> anyhow::Result<f64> {
-        let Self { scene, event, old } = self;
-        let since = Instant::now();
-        scene.strike(old, *event).await?;
-        let moved = tokio::time::timeout(PATIENCE, scene.moved_from(old)).await;
-        let seconds = since.elapsed().as_secs_f64();
-        let runs = scene.api::<PipelineRun>();
-        runs.delete("three", &DeleteParams::background()).await?;
-        match moved {
-            Ok(moved) => moved.map(|_| seconds),
-            Err(_) => Ok(f64::INFINITY),
-        }
-    }
-}
-
-fn print(event: NodeEvent, mode: &str, mut seconds: Vec<f64>) {
-    seconds.sort_by(f64::total_cmp);
-    let (p50, worst) = (seconds[seconds.len() / 2], seconds[seconds.len() - 1]);
-    let count = seconds.len();
-    let stayed = seconds
-        .iter()
-        .filter(|seconds| seconds.is_infinite())
-        .count();
-    println!(
-        "{event}, {mode}: p50 {p50:.2} s, worst {worst:.2} s of {count}, {stayed} not within {PATIENCE:?}"
-    );
-}
-
 #[test]
-fn n1_seconds_until_a_placeholder_is_bound_elsewhere() -> Outcome {
+fn n1_a_placeholder_is_bound_elsewhere_within_seconds_of_the_node_event() -> Outcome {
     let config = Config {
         nodes: 1,
         ..Config::default()
     };
-    // On a stack of its own, so that no other test is in the way.
+    // On a stack of its own, so that no other test slows it down.
     alone(config, async |scene| {
         scene.stack.allow_overrides().await?;
         for event in NodeEvent::ALL {
-            let mut of_modes = BTreeMap::<_, Vec<_>>::new();
-            for (mode, case) in measured(scene.stack, event, &MODES, true).await? {
-                let seconds = case.seconds().await?;
-                ensure!(seconds.is_finite(), "{event}, {mode}: not moved");
-                of_modes.entry(mode).or_default().push(seconds);
-            }
-            for (mode, seconds) in of_modes {
-                print(event, mode, seconds);
+            let at_gate = MODES.map(|mode| Waiting::at_gate(scene.stack, Some(mode)));
+            let waiting = try_join_all(at_gate).await?;
+            for (mode, waiting) in MODES.iter().zip(waiting) {
+                let took = waiting.moves(event, LIMIT).await?;
+                ensure!(
+                    took.is_some_and(|took| took < MOVED),
+                    "{event}, {mode}: it took {took:?}"
+                );
             }
         }
         Ok(())
     })
-}
-
-#[test]
-fn n1_the_same_with_tektons_built_in_assistant() -> Outcome {
-    // Each of them takes minutes.
-    let modes = match std::env::var("TIMES") {
-        Ok(_) => &MODES[..],
-        Err(_) => &["pipelineruns"],
-    };
-    for mode in modes {
-        let config = Config {
-            nodes: 1,
-            tekton_coschedule: (*mode).to_owned(),
-            ..Config::default()
-        };
-        alone(config, async |scene| {
-            let mut cases = Vec::new();
-            for event in NodeEvent::ALL {
-                cases.extend(measured(scene.stack, event, &[mode], false).await?);
-            }
-            // Most of them wait for nothing.
-            let seconds = cases.iter().map(async |(_, case)| case.seconds().await);
-            let seconds = try_join_all(seconds).await?;
-            let mut of_events = HashMap::<_, Vec<_>>::new();
-            for ((_, case), seconds) in cases.iter().zip(seconds) {
-                of_events.entry(case.event).or_default().push(seconds);
-            }
-            for (event, seconds) in of_events {
-                print(event, &format!("Tekton's {mode}"), seconds);
-            }
-            Ok(())
-        })?;
-    }
-    Ok(())
 }

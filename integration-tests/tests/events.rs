@@ -1,4 +1,4 @@
-//! What the author of a run is told: Events, each once, on a control plane on which each run chooses its mode.
+//! Events about runs, each written once, on a control plane on which each run chooses its mode.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use coscheduler_kubernetes::pipeline_run::PipelineRun;
@@ -32,7 +32,7 @@ async fn patch(scene: &Scene<'_>, name: &str, patch: Value) -> anyhow::Result<Pi
     Ok(runs.patch(name, &PatchParams::default(), &patch).await?)
 }
 
-/// What the manager wrote in the test's namespace, Events and PipelineRuns.
+/// The manager's writes in the test's namespace to Events and PipelineRuns.
 fn tellings(scene: &Scene<'_>, mark: Mark) -> anyhow::Result<Vec<String>> {
     let requests = scene.requests_since(mark)?;
     let tellings = requests.iter().filter(|request| {

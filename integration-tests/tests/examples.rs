@@ -1,5 +1,5 @@
-//! Every file of `examples/`, run as it stands on one control plane, and held against what its comments promise. All of them
-//! run at once, so that the isolated one has others to keep away.
+//! Runs every file of `examples/` as it stands on one control plane, and checks the promises of its comments. All of them run
+//! at once, so that the isolated one has others to keep away.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::collections::BTreeSet;
@@ -21,7 +21,7 @@ use testbed::services::{CONFIG_MAP, NAMESPACE, Services, ServicesConfig};
 
 type Outcome = anyhow::Result<()>;
 
-/// What the comments of an example promise. Claims are named by the beginnings of their names.
+/// The promises in an example's comments. Claims are given by the beginnings of their names.
 struct Promise {
     file: &'static str,
     /// The mode pinned on the run; `None` where it is left alone.
@@ -146,7 +146,7 @@ fn documents(file: &str) -> anyhow::Result<Vec<Value>> {
     serde_saphyr::from_multiple(&text).with_context(|| format!("failed to parse {file}"))
 }
 
-/// A file that is added has to say here what it promises, or another test has to run it.
+/// A new file needs its promise here, or another test that runs it.
 #[test]
 fn every_example_is_run_by_a_test_and_says_how_to_create_it() {
     let here = Path::new(file!()).file_name().unwrap();
@@ -230,7 +230,7 @@ fn m1_m3_m4_m5_v1_v2_v3_v5_v6_v8_v9_the_examples_do_what_their_comments_promise(
     })
 }
 
-/// Creates the objects of an example in a namespace of its own, and holds what becomes of them against its promise.
+/// Creates the objects of an example in a namespace of its own, and checks its promise.
 async fn keep(stack: &Stack, promise: &Promise) -> Outcome {
     let scene = &stack.scene().await?;
     let mut created = Vec::new();
@@ -376,7 +376,7 @@ async fn left(scene: &Scene<'_>, stay: &[&str]) -> Outcome {
     same(&names, stay).context("other claims are left")
 }
 
-/// Whether each name begins as promised.
+/// Says whether each name begins as promised.
 fn same(names: &[String], promised: &[&str]) -> Outcome {
     let mut names = names.to_vec();
     names.sort();

@@ -27,10 +27,10 @@ type Outcome = anyhow::Result<()>;
 
 const MODES: [&str; 3] = ["workspaces", "pipelineruns", "isolate-pipelinerun"];
 
-/// Between two tries of somebody whose run was refused.
+/// The pause of an author between two tries to create a refused run.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// What has become of the creation of a run.
+/// The outcome of creating a run.
 #[derive(Clone, Copy, Debug, Default)]
 struct Creation {
     refusals: usize,
@@ -132,7 +132,7 @@ async fn befall(
     tokio::try_join!(created, ended, lasted)?;
 
     see_through(scene).await?;
-    // On a machine that is busy enough others lose their Leases as well, and are started again.
+    // On a busy machine other services may lose their Leases too, and are restarted.
     let expected = fault.ends();
     let ended = restarted.wait_for(|ended| ended.is_superset(&expected));
     let ended = timeout(LIMIT, ended).await;
@@ -141,7 +141,7 @@ async fn befall(
     stack.bed.check()
 }
 
-/// Creates a run as a person would who tries again where it is refused.
+/// Creates a run as a person does who tries again after a refusal.
 async fn create(
     scene: &Scene<'_>,
     fault: Fault,
@@ -197,7 +197,7 @@ async fn tried(creations: &Creations, fault: Fault) -> Outcome {
     Ok(())
 }
 
-/// Ends the first task of a run, again and again while the API server cannot be told.
+/// Ends the first task of a run, and retries while the API server does not answer.
 async fn end(scene: &Scene<'_>, mode: &str) -> Outcome {
     let run = format!("midst-{mode}");
     let tries = async {

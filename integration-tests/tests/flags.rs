@@ -1,5 +1,5 @@
-//! The flags of ConfigMap `coscheduler-config`: what each combination does to real runs, what is refused when it is written,
-//! what becomes of what slips past, and which of several states of the configuration counts. Each on a stack of its own.
+//! The flags of ConfigMap `coscheduler-config`: the effect of each combination on real runs, refusals when it is written,
+//! invalid flags that slip past, and the state of the configuration that counts. Each test has a stack of its own.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::collections::BTreeSet;
@@ -84,8 +84,8 @@ fn two_claims(name: &str) -> Run {
         .held("clone")
 }
 
-/// What shows the mode of a run: its StatefulSets while it is under way, and, for each of its pods by task, the placeholder
-/// it has to be with.
+/// The signs of a run's mode: its StatefulSets while it is under way and, for each of its pods by task, the placeholder that
+/// the pod follows.
 async fn shows(scene: &Scene<'_>, name: &str, mode: Mode) -> Outcome {
     let expected = match mode {
         Mode::Disabled | Mode::Unspecified => 0,
@@ -211,7 +211,7 @@ fn config_map(data: &Value) -> Value {
     json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": CONFIG_MAP}, "data": data})
 }
 
-/// Where ConfigMaps of a namespace are, tried out alone.
+/// The path of a namespace's ConfigMaps, as a dry run.
 fn tried(namespace: &str, name: &str) -> String {
     format!("/api/v1/namespaces/{namespace}/configmaps{name}?dryRun=All")
 }
@@ -267,7 +267,7 @@ fn m7_bad_flags_are_refused_when_they_are_written() -> Outcome {
             }
             assert_eq!(answer.blamed(), [key]);
         }
-        // So is what is wrong deep in the pod template.
+        // An error deep in the pod template is refused too.
         let template = r#"{"tolerations": [{"key": "ci", "operator": "Is"}]}"#;
         let deep = json!({"data": {"default-affinity-assistant-pod-template": template}});
         let answer = scene.send_to("PATCH", &uri, &deep).await?;
@@ -303,7 +303,7 @@ fn m7_bad_flags_are_refused_when_they_are_written() -> Outcome {
         };
         assert!(deprecated.contains("deprecated") && unknown.contains("placeholder_cpu"));
 
-        // Nobody else's ConfigMap is any of our business, whatever is in it.
+        // Other ConfigMaps are not checked.
         let bad = config_map(&json!({"coschedule": "sideways"}));
         let elsewhere = scene
             .send_to("POST", &tried(&scene.namespace, ""), &bad)
@@ -323,7 +323,7 @@ fn m7_bad_flags_are_refused_when_they_are_written() -> Outcome {
     })
 }
 
-/// Writes flags while nobody is there to check them.
+/// Writes flags while the webhook is down.
 async fn slip_past(scene: &Scene<'_>, flags: &[(&str, &str)]) -> Outcome {
     let services = &scene.stack.services;
     for number in [1, 2] {
@@ -367,7 +367,7 @@ async fn gauge(scene: &Scene<'_>, name: &str) -> anyhow::Result<Vec<f64>> {
     Ok(values)
 }
 
-/// Submits a run, though the webhook's connections may just have been broken, and answers what its author was told.
+/// Submits a run, though the webhook's connections may just have been broken, and returns its warnings.
 async fn told(scene: &Scene<'_>, name: &str) -> anyhow::Result<(Vec<String>, String)> {
     let submit = async {
         loop {
@@ -397,7 +397,7 @@ fn m7_what_is_bad_and_slips_past_changes_nothing_and_is_said_everywhere() -> Out
         two_replicas_without_a_config_map,
         async |scene| {
             let services = &scene.stack.services;
-            // Nothing good was ever seen: off, which stops nobody.
+            // No good configuration was ever seen: coscheduling is off, and runs are admitted.
             let status = scene.config().await?;
             assert_eq!((status.configuration, status.generation), (None, 0));
             let (warnings, mode) = told(scene, "never").await?;
@@ -452,7 +452,7 @@ fn m7_what_is_bad_and_slips_past_changes_nothing_and_is_said_everywhere() -> Out
             );
             let log = std::fs::read_to_string(services.log(Service::ConfigService.replica(2)))?;
             assert!(
-                log.contains("is not valid; what was in force stays in force")
+                log.contains("is not valid; the last valid configuration stays in force")
                     && log.contains("sideways")
             );
             let [event] = events(scene, 1).await?.try_into().unwrap();
@@ -472,8 +472,8 @@ fn m7_what_is_bad_and_slips_past_changes_nothing_and_is_said_everywhere() -> Out
                 "{note}"
             );
 
-            // A config service that has restarted beside it knows nothing good, and says so by no second Event; who was told
-            // before goes by that. Who has restarted too was never told: off.
+            // A config service that restarts now has seen no good configuration, and writes no second Event. Services that saw
+            // the good one keep it. Those that restart too have seen none: coscheduling is off there.
             for number in [1, 2] {
                 let replica = Service::ConfigService.replica(number);
                 services.kill(replica)?;
@@ -561,7 +561,7 @@ fn m8_a_planner_never_goes_back_to_what_a_replica_that_is_behind_sends() -> Outc
         let planner = format!("http://{}", local(planner_grpc));
         planned_in(&planner, Mode::Disabled).await?;
 
-        // From now on it is told by the replica that is behind.
+        // From now on it asks the replica that is behind.
         let mut late = Command::new(bin_dir()?.join("config-service"));
         late.args(["--grpc-address", &local(grpc)])
             .args(["--http-address", &local(http)])
@@ -584,7 +584,7 @@ fn m8_a_planner_never_goes_back_to_what_a_replica_that_is_behind_sends() -> Outc
             .context("the planner was not sent anything older")??;
         assert_eq!(planned_mode(&planner).await?, Mode::Disabled);
 
-        // Once it has caught up it is listened to.
+        // Once it has caught up, its answers count.
         let patch = Patch::Merge(json!({"data": {"coschedule": "pipelineruns"}}));
         let patched = behind
             .patch(CONFIG_MAP, &PatchParams::default(), &patch)
@@ -597,7 +597,7 @@ fn m8_a_planner_never_goes_back_to_what_a_replica_that_is_behind_sends() -> Outc
     })
 }
 
-/// What was in force at a run's creation stays the run's, whatever comes between its creation and its start.
+/// A run keeps the configuration of its creation, whatever changes before it starts.
 #[test]
 fn m8_a_pending_run_starts_with_what_was_in_force_when_it_was_created() -> Outcome {
     alone(Config::default(), async |scene| {

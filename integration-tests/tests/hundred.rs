@@ -1,5 +1,5 @@
 //! A hundred runs at once, in each mode, and with the mode changed half way: all succeed, each where its mode wants it, and
-//! nothing is left. Where pods were, and when, is told by a watch over the whole time.
+//! nothing is left. A watch records where each pod was and when.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,7 +26,7 @@ type Outcome = anyhow::Result<()>;
 
 const RUNS: usize = 100;
 
-/// Held by the test that keeps the machine busy.
+/// Makes the tests take turns, since each keeps the machine busy.
 static TURN: Mutex<()> = Mutex::new(());
 
 /// A hundred runs on nodes that could take them all, so that nothing but the modes keeps runs apart.
@@ -61,8 +61,8 @@ async fn submit(scene: &Scene<'_>, names: &[String]) -> Outcome {
     Ok(())
 }
 
-/// Waits until each has succeeded. How long they take all together depends on the machine; that some more of their pods end
-/// every few minutes does not.
+/// Waits until each has succeeded. The total time depends on the machine, but some more of their pods must end every few
+/// minutes.
 async fn succeed(scene: &Scene<'_>, names: &[String]) -> Outcome {
     let ended = |pods: &[Arc<Pod>]| {
         let ours = pods.iter().filter(|pod| !is_placeholder(pod));
@@ -112,7 +112,7 @@ async fn task_pods(
     Ok(of_runs)
 }
 
-/// Whether these pods were coscheduled: on one node, each with an affinity to a placeholder.
+/// Checks that these pods were coscheduled: on one node, each with an affinity to a placeholder.
 fn assert_together(name: &str, pods: &[Pod]) {
     let nodes: BTreeSet<_> = pods.iter().map(|pod| node(pod).unwrap()).collect();
     assert_eq!(nodes.len(), 1, "{name} was on {nodes:?}");

@@ -1,4 +1,4 @@
-//! Whose node it is in `isolate-pipelinerun`, and for how long: on a single node, so that whoever may not be there waits.
+//! How long a run in `isolate-pipelinerun` keeps its node: on a single node, so that other runs wait.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use integration_tests::history::Stay;
@@ -71,7 +71,7 @@ fn m4_an_isolated_runs_node_is_free_once_its_last_pod_has_ended_across_namespace
         let elsewhere = scene.stack.scene().await?;
         let first = scene.submit(one("first").held("one")).await?;
         let (_, placeholder) = scene.placeholder().await?;
-        // A pod of the run that goes on when Tekton has called the run done, as on a node that answers late.
+        // A pod of the run that still runs when the PipelineRun is done, as on a node that answers late.
         let late: Pod = serde_json::from_value(json!({
             "metadata": {"name": "late", "labels": {
                 "tekton.dev/pipelineRun": "first",

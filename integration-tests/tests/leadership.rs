@@ -1,5 +1,5 @@
-//! What the holder of a Lease does, seen from outside: what is done behind our back is put right within a minute (N6), and
-//! leadership goes from process to process without anything being done twice.
+//! The work of a Lease's holder, seen from outside: it repairs changes made behind our back within a minute (N6), and
+//! leadership goes from process to process without work done twice.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::time::Duration;

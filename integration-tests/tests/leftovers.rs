@@ -1,5 +1,5 @@
-//! What is left of runs that are over, whoever made it: another version, which labelled less, or another mode (N6, P6). It is
-//! swept by its owner, and said; what only looks like it stays (P7, V4).
+//! Objects that finished runs have left, also those of another version, which labelled less, or of another mode (N6, P6). The
+//! manager finds them by their owner, deletes them and writes an Event. Objects that only look like them stay (P7, V4).
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::time::Duration;
@@ -79,7 +79,7 @@ fn owners(run: Option<&PipelineRun>, controller: bool) -> Value {
     reference.into_iter().collect()
 }
 
-/// What the manager says it has swept: of which run, and what.
+/// The Events by which the manager reports leftovers that it deleted: their run and their text.
 fn said(scene: &Scene<'_>) -> anyhow::Result<Vec<(String, String)>> {
     let log = scene.stack.services.log(Service::PlaceholderManager);
     let log = std::fs::read_to_string(log).context("failed to read the manager's log")?;
@@ -166,7 +166,7 @@ fn n6_p6_what_another_version_and_another_mode_left_is_swept_and_said() -> Outco
             set(scene, "0000000005", None, uid(&done)).await?;
             set(scene, "0000000006", None, ours.clone()).await?;
             set(scene, "0000000007", Some(&active), uid(&done)).await?;
-            claim(scene, "brought", None, ours.clone()).await?;
+            claim(scene, "existing", None, ours.clone()).await?;
             claim(scene, "of-the-active-run", Some(&active), ours.clone()).await?;
 
             services.start_service(Service::PlaceholderManager)?;
@@ -231,14 +231,14 @@ fn n6_p6_what_another_version_and_another_mode_left_is_swept_and_said() -> Outco
                     request.verb == "delete" && request.is_by(Service::PlaceholderManager);
                 let name = &request.object.name;
                 let stays = stay.iter().any(|digits| name.ends_with(digits));
-                let stays = stays || ["brought", "of-the-active-run"].contains(&name.as_str());
+                let stays = stays || ["existing", "of-the-active-run"].contains(&name.as_str());
                 ensure!(!(deletes && stays), "{request:?}");
             }
             scene.end("active", "one").await?;
             scene.succeeds("active").await?;
             scene
-                .until_all::<PersistentVolumeClaim>("are the one that was brought", |claims| {
-                    claims.len() == 1 && claims[0].name_any() == "brought"
+                .until_all::<PersistentVolumeClaim>("are the existing one", |claims| {
+                    claims.len() == 1 && claims[0].name_any() == "existing"
                 })
                 .await?;
             Ok(())

@@ -3,13 +3,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use coscheduler_core::annotations::{GROUP, SCHEMA_VERSION};
+use coscheduler_kubernetes::pipeline_run::PipelineRun;
 use integration_tests::look::{condition, node, succeeded};
-use integration_tests::runs::run;
+use integration_tests::runs::{Run, run};
 use integration_tests::{Scene, alone_with};
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
+use serde_json::json;
 use testbed::Config;
+use testbed::services::Service;
 
 type Outcome = anyhow::Result<()>;
 
@@ -101,7 +105,15 @@ fn m1_m2_v3_pods_that_use_a_claim_share_its_placeholders_node() -> Outcome {
             .finally("report", &["source"]);
         scene.submit(refused).await?;
         let ended = scene.done("refused").await?;
-        assert_eq!(succeeded(&ended), Some("False"), "{:?}", condition(&ended));
+        let end = condition(&ended).unwrap();
+        assert_eq!(
+            (&end["status"], &end["reason"]),
+            (&"False".into(), &"Cancelled".into())
+        );
+        assert_eq!(
+            end["message"],
+            "Tasks Completed: 3 (Failed: 0, Cancelled 1), Skipped: 0"
+        );
         let task_runs = scene.objects().await?.task_pods;
         let of_run: Vec<_> = task_runs
             .iter()
@@ -204,4 +216,70 @@ fn v8_tasks_take_turns_with_a_claim_that_only_one_pod_may_use() -> Outcome {
         assert!(of("one").is_disjoint(&claims(&placeholder)));
         scene.nothing_left_but(&[]).await
     })
+}
+
+/// Creates a run with the annotations that admission would write, but of this schema version, and of this group. The webhook
+/// must be down.
+async fn create_pinned(
+    scene: &Scene<'_>,
+    run: Run,
+    version: Option<&str>,
+    group: &str,
+) -> anyhow::Result<PipelineRun> {
+    let mut pinned = scene.plan(run.clone()).await?.annotations;
+    let drawn = pinned[GROUP].clone();
+    for value in pinned.values_mut() {
+        *value = value.replace(&drawn, group);
+    }
+    assert!(pinned.remove(SCHEMA_VERSION).is_some());
+    pinned.extend(version.map(|version| (SCHEMA_VERSION.to_owned(), version.to_owned())));
+    scene
+        .submit(run.metadata("annotations", json!(pinned)))
+        .await
+}
+
+#[test]
+fn m8_a_run_pinned_before_schema_versions_is_served_and_one_of_an_unknown_version_is_left_alone()
+-> Outcome {
+    in_mode("pipelineruns", async |scene| {
+        let services = &scene.stack.services;
+        let one_task = |name: &str| run(name).task("one", &[], &[]).held("one");
+        services.kill(Service::AdmissionWebhook)?;
+        let older = create_pinned(scene, one_task("older"), None, "0123456789").await?;
+        assert!(!older.annotations().contains_key(SCHEMA_VERSION));
+        let newer = create_pinned(scene, one_task("newer"), Some("2"), "9876543210").await?;
+        assert_eq!(newer.annotations()[SCHEMA_VERSION], "2");
+        services.start_service(Service::AdmissionWebhook)?;
+        services.wait_ready().await?;
+
+        let (set, _) = scene.placeholder().await?;
+        assert_eq!(set.name_any(), "affinity-assistant-0123456789");
+        scene.end("older", "one").await?;
+        scene.succeeds("older").await?;
+        scene.nothing_left_but(&[]).await?;
+
+        let told = scene.told("newer", "SchemaVersionUnknown").await?;
+        assert!(
+            told.iter().any(|(_, note)| note.contains(": 2 ")),
+            "{told:?}"
+        );
+        // Its pod waits for the placeholder that only the other version would create.
+        let pods = scene
+            .until_all::<Pod>("have the pod of the newer run", |pods| {
+                pods.iter().any(|pod| is_of(pod, "newer"))
+            })
+            .await?;
+        let pod = pods.iter().find(|pod| is_of(pod, "newer")).unwrap();
+        assert!(pod.spec.as_ref().unwrap().affinity.is_some());
+        assert_eq!(node(pod), None);
+        assert!(scene.objects().await?.stateful_sets.is_empty());
+        anyhow::Ok(())
+    })
+}
+
+fn is_of(pod: &Pod, run: &str) -> bool {
+    pod.labels()
+        .get("tekton.dev/pipelineRun")
+        .map(String::as_str)
+        == Some(run)
 }

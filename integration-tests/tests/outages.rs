@@ -10,14 +10,17 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use coscheduler_kubernetes::pipeline_run::PipelineRun;
-use integration_tests::look::node;
+use integration_tests::look::{LIMIT, node};
 use integration_tests::metrics;
 use integration_tests::runs::{Run, run};
 use integration_tests::{Scene, alone, shared};
+use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use k8s_openapi::api::core::v1::Pod;
-use kube::ResourceExt as _;
+use kube::api::{Patch, PatchParams};
+use kube::{Api, ResourceExt as _};
+use serde_json::json;
 use testbed::Config;
-use testbed::services::Service;
+use testbed::services::{CONFIGURATION_NAME, Service};
 use tokio::sync::Mutex;
 
 type Outcome = anyhow::Result<()>;
@@ -121,6 +124,74 @@ fn n5_no_run_comes_to_harm_by_a_crash_of_the_watcher() -> Outcome {
 #[test]
 fn n5_no_run_comes_to_harm_by_a_crash_of_the_admission_webhook() -> Outcome {
     crash(Service::AdmissionWebhook)
+}
+
+/// As docs/configuration.md has it: `Ignore` for the webhook of new PipelineRuns alone.
+async fn set_failure_policy(scene: &Scene<'_>, policy: &str) -> Outcome {
+    let configurations: Api<MutatingWebhookConfiguration> = Api::all(scene.client.clone());
+    let patch = Patch::Json::<()>(serde_json::from_value(json!([
+        {"op": "test", "path": "/webhooks/0/name", "value": "pipelineruns.coscheduler.dev"},
+        {"op": "replace", "path": "/webhooks/0/failurePolicy", "value": policy},
+    ]))?);
+    let params = PatchParams::default();
+    let patched = configurations
+        .patch(CONFIGURATION_NAME, &params, &patch)
+        .await;
+    Ok(patched.map(drop)?)
+}
+
+#[test]
+fn n5_without_a_webhook_runs_are_refused_or_admitted_as_disabled_as_the_operator_chose() -> Outcome
+{
+    shared(async |scene| {
+        let _turn = TURN.lock().await;
+        let two = |name: &str| {
+            run(name)
+                .template("source")
+                .task("one", &["source"], &[])
+                .task("two", &["source"], &["one"])
+        };
+        let services = &scene.stack.services;
+        services.kill(Service::AdmissionWebhook)?;
+        let refused = scene.submit(two("refused")).await.unwrap_err().to_string();
+        assert!(
+            refused.contains("pipelineruns.coscheduler.dev"),
+            "{refused}"
+        );
+
+        set_failure_policy(&scene, "Ignore").await?;
+        let admitted = async {
+            // The API server learns of the policy in its own time.
+            loop {
+                match scene.submit(two("admitted")).await {
+                    Ok(admitted) => break admitted,
+                    Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
+                }
+            }
+        };
+        let admitted = tokio::time::timeout(LIMIT, admitted).await?;
+        assert!(admitted.annotations().is_empty(), "{admitted:?}");
+        let source = &admitted.spec["workspaces"][0];
+        assert!(source["volumeClaimTemplate"].is_object(), "{source}");
+        scene.succeeds("admitted").await?;
+        let pods = scene.objects().await?.task_pods;
+        assert_eq!(pods.len(), 2);
+        for pod in &pods {
+            assert_eq!(pod.spec.as_ref().unwrap().affinity, None);
+        }
+
+        // It stays as it was admitted, and the next run is coscheduled again.
+        services.start_service(Service::AdmissionWebhook)?;
+        services.wait_ready().await?;
+        set_failure_policy(&scene, "Fail").await?;
+        scene.submit(two("pinned")).await?;
+        scene.succeeds("pinned").await?;
+        let stays = scene.stack.history.stays(&scene.namespace).await?;
+        let placeholders = stays.iter().filter(|stay| stay.placeholder);
+        let of_runs: BTreeSet<_> = placeholders.map(|stay| stay.run.as_str()).collect();
+        assert_eq!(of_runs, BTreeSet::from(["pinned"]));
+        Ok(())
+    })
 }
 
 #[test]

@@ -176,7 +176,7 @@ fn p6_the_placeholder_stays_until_the_pods_of_the_parts_have_ended() -> Outcome 
                 },
             )
             .await?;
-        // Whatever made Tekton give the run up: it does not wait for its parts then.
+        // When Tekton ends the run early, it does not wait for the child runs.
         let failed = json!({"status": {"conditions": [{
             "type": "Succeeded", "status": "False", "reason": "GivenUp", "message": "by the test",
             "lastTransitionTime": "2026-01-01T00:00:00Z",

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use coscheduler_kubernetes::pipeline_run::PipelineRun;
-use integration_tests::look::{condition, node, succeeded};
+use integration_tests::look::{condition, is_placeholder, node, succeeded};
 use integration_tests::runs::run;
 use integration_tests::{Scene, shared};
 use k8s_openapi::api::apps::v1::StatefulSet;
@@ -14,6 +14,7 @@ use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, Pos
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::runtime::wait::{await_condition, conditions};
 use serde_json::{Value, json};
+use testbed::services::Service;
 
 type Outcome = anyhow::Result<()>;
 
@@ -156,11 +157,25 @@ fn p1_the_placeholder_is_a_stateful_set_owned_by_the_run() -> Outcome {
             Some("OnDelete")
         );
         // Created once, never updated: a label added later does not reach it.
+        let mark = scene.mark()?;
         let patch = Patch::Merge(json!({"metadata": {"labels": {"late": "yes"}}}));
-        scene
+        let changed = scene
             .api::<PipelineRun>()
             .patch("shape", &PatchParams::default(), &patch)
             .await?;
+        assert_eq!(changed.labels()["late"], "yes");
+        // Answered once the manager has worked on this version.
+        scene.report(&changed).await?;
+        let objects = scene.objects().await?;
+        let (set, pod) = (&objects.stateful_sets[0], &objects.placeholders[0]);
+        assert_eq!(set.metadata.generation, Some(1));
+        assert!(!set.labels().contains_key("late") && !pod.labels().contains_key("late"));
+        let updates = scene.requests_since(mark)?.into_iter().filter(|request| {
+            request.is_by(Service::PlaceholderManager)
+                && request.is_write()
+                && request.object.namespace == scene.namespace
+        });
+        assert_eq!(updates.count(), 0);
         scene.end("shape", "one").await?;
         scene.succeeds("shape").await?;
         scene.nothing_left_but(&[]).await
@@ -237,25 +252,28 @@ fn p6_nothing_is_left_of_a_run_however_it_ends() -> Outcome {
                 .task("one", &["source"], &[])
                 .task("two", &["source"], &["one"])
         };
-        scene.submit(two("completed")).await?;
-        scene.submit(two("failed").failing("one")).await?;
+        scene.submit(two("completed").held("one")).await?;
+        scene
+            .submit(two("failed").failing("one").held("one"))
+            .await?;
         let endless = [
             two("cancelled"),
             two("stopped"),
             two("deleted"),
-            two("timed-out").spec("timeouts", json!({"pipeline": "8s"})),
+            two("timed-out").spec("timeouts", json!({"pipeline": "20s"})),
         ];
         for run in endless {
             scene.submit(run.lasting("one", 600)).await?;
         }
         scene
             .until_all::<Pod>("are six placeholders", |pods| {
-                pods.iter()
-                    .filter(|pod| integration_tests::look::is_placeholder(pod))
-                    .count()
-                    >= 4
+                let placeholders = pods.iter().filter(|pod| is_placeholder(pod));
+                placeholders.count() == 6
             })
             .await?;
+        for name in ["completed", "failed"] {
+            scene.end(name, "one").await?;
+        }
         let runs = scene.api::<PipelineRun>();
         for (name, status) in [
             ("cancelled", "Cancelled"),
@@ -291,7 +309,7 @@ fn p6_the_placeholder_stays_while_a_pod_of_the_run_is_running() -> Outcome {
                     .task("one", &["source"], &[]),
             )
             .await?;
-        // A pod of the run that goes on when Tekton has called the run done, as on a node that answers late.
+        // A pod of the run that still runs when the PipelineRun is done, as on a node that answers late.
         let late: Pod = serde_json::from_value(json!({
             "metadata": {"name": "late", "labels": {
                 "tekton.dev/pipelineRun": "lingers",
@@ -344,16 +362,19 @@ fn p6_the_placeholder_stays_while_a_pod_of_the_run_is_running() -> Outcome {
 #[test]
 fn v1_every_claim_of_the_run_is_mounted_on_the_placeholder() -> Outcome {
     shared(async |scene| {
-        let brought: PersistentVolumeClaim = serde_json::from_value(json!({
-            "metadata": {"name": "brought"},
+        let existing: PersistentVolumeClaim = serde_json::from_value(json!({
+            "metadata": {"name": "existing"},
             "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
         }))?;
-        scene.api().create(&PostParams::default(), &brought).await?;
+        scene
+            .api()
+            .create(&PostParams::default(), &existing)
+            .await?;
         let run = run("mounts")
             .template("source")
             .workspace(
                 "cache",
-                json!({"persistentVolumeClaim": {"claimName": "brought"}}),
+                json!({"persistentVolumeClaim": {"claimName": "existing"}}),
             )
             .workspace("scratch", json!({"emptyDir": {}}))
             .task("one", &["source", "cache", "scratch"], &[])
@@ -384,13 +405,13 @@ fn v1_every_claim_of_the_run_is_mounted_on_the_placeholder() -> Outcome {
                     .clone(),
             );
         }
-        assert!(claims.remove("brought"));
+        assert!(claims.remove("existing"));
         let made = claims.pop_first().unwrap();
         assert!(claims.is_empty() && made.ends_with(&format!("-{}-0", set.name_any())));
         scene.end("mounts", "one").await?;
         scene.succeeds("mounts").await?;
-        // V4: a claim that the user brought is never deleted.
-        scene.nothing_left_but(&["brought"]).await
+        // V4: a claim that existed before the run is never deleted.
+        scene.nothing_left_but(&["existing"]).await
     })
 }
 
@@ -513,8 +534,9 @@ fn v4_claims_go_after_the_placeholder_and_only_when_no_pod_uses_them() -> Outcom
 fn m8_a_finished_run_reported_again_late_or_twice_changes_nothing() -> Outcome {
     shared(async |scene| {
         use coscheduler_proto::placeholder::{EnsureOutcome, ReleaseOutcome};
+        use coscheduler_proto::planner::ReportPipelineRunRequest;
         use coscheduler_proto::planner::planner_service_client::PlannerServiceClient;
-        use coscheduler_proto::planner::{Action, ReportPipelineRunRequest};
+        use coscheduler_proto::planner::report_pipeline_run_response::Outcome as Reported;
 
         scene
             .submit(
@@ -540,31 +562,29 @@ fn m8_a_finished_run_reported_again_late_or_twice_changes_nothing() -> Outcome {
             };
             anyhow::Ok(planner.report_pipeline_run(request).await?.into_inner())
         };
-        let answer = report(&running).await?;
-        assert_eq!(answer.action(), Action::Ensure);
-        assert!(matches!(
-            answer.ensure_outcome(),
-            EnsureOutcome::Unchanged | EnsureOutcome::Superseded
-        ));
+        let ensured = |outcome: EnsureOutcome| Some(Reported::Ensured(outcome.into()));
+        let answer = report(&running).await?.outcome;
+        assert!(
+            [EnsureOutcome::Unchanged, EnsureOutcome::Superseded]
+                .map(ensured)
+                .contains(&answer),
+            "{answer:?}"
+        );
 
         scene.end("repeat", "one").await?;
         let done = scene.succeeds("repeat").await?;
         scene.nothing_left_but(&[]).await?;
         // The late report of a version in which the run was still active.
-        assert_eq!(
-            report(&running).await?.ensure_outcome(),
-            EnsureOutcome::RunDone
-        );
+        let run_done = ensured(EnsureOutcome::RunDone);
+        assert_eq!(report(&running).await?.outcome, run_done);
         // The manager's own watch may be a moment behind this test's.
-        let released = async {
-            while report(&done).await?.release_outcome() != ReleaseOutcome::Released {}
+        let released = Some(Reported::Released(ReleaseOutcome::Released.into()));
+        let until_released = async {
+            while report(&done).await?.outcome != released {}
             anyhow::Ok(())
         };
-        tokio::time::timeout(std::time::Duration::from_secs(60), released).await??;
-        assert_eq!(
-            report(&done).await?.release_outcome(),
-            ReleaseOutcome::Released
-        );
+        tokio::time::timeout(std::time::Duration::from_secs(60), until_released).await??;
+        assert_eq!(report(&done).await?.outcome, released);
         let sets = scene
             .api::<StatefulSet>()
             .list(&ListParams::default())
@@ -741,7 +761,7 @@ fn a_deeply_nested_custom_task_does_not_keep_a_run_from_being_created() -> Outco
             .api::<PipelineRun>()
             .delete("deep", &DeleteParams::default())
             .await?;
-        // Where the depth is in what is read, the refusal says so.
+        // In a field that we read, such depth is refused.
         let template = json!({"volumeClaimTemplate": {"spec": nested(60)}});
         let refused = scene
             .submit(

@@ -1,5 +1,5 @@
-//! What a placeholder is, for how long, and whose: the rows P1 to P9, in every mode, on a control plane where each run
-//! chooses its own mode.
+//! A placeholder's shape, lifetime and owner: the rows P1 to P9, in every mode, on a control plane where each run chooses its
+//! own mode.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -8,7 +8,8 @@ use std::sync::Arc;
 use coscheduler_kubernetes::pipeline_run::PipelineRun;
 use coscheduler_proto::error::reason;
 use coscheduler_proto::placeholder::EnsureOutcome;
-use coscheduler_proto::planner::Action;
+use coscheduler_proto::planner::NothingToDo;
+use coscheduler_proto::planner::report_pipeline_run_response::Outcome as Reported;
 use integration_tests::look::{is_placeholder, node, succeeded};
 use integration_tests::runs::{Run, run};
 use integration_tests::{Scene, alone, shared_with};
@@ -23,10 +24,13 @@ use tonic::{Code, Status};
 
 type Outcome = anyhow::Result<()>;
 
+/// The answer to a report about a run for which nothing is to be done.
+const NOTHING: Option<Reported> = Some(Reported::Nothing(NothingToDo {}));
+
 /// The modes that coschedule.
 const MODES: [&str; 3] = ["workspaces", "pipelineruns", "isolate-pipelinerun"];
 
-/// What placeholders take over where a run has nothing.
+/// The defaults for placeholders of runs that set nothing.
 const DEFAULTS: &str = r#"{
     "nodeSelector": {"kubernetes.io/os": "linux"},
     "tolerations": [{"key": "of-default", "operator": "Exists"}],
@@ -172,7 +176,7 @@ fn p1_p3_m8_neither_labels_nor_defaults_that_come_later_move_a_placeholder() -> 
         let labelled =
             json!({"metadata": {"labels": {"late": "yes", "tekton.dev/pipeline": "other"}}});
         patch(scene, "kept", labelled).await?;
-        // Whoever starts anew knows nothing but what is written on the run.
+        // A restarted service knows only what is on the run's object.
         scene.stack.services.kill(Service::PlaceholderManager)?;
         scene
             .stack
@@ -182,8 +186,8 @@ fn p1_p3_m8_neither_labels_nor_defaults_that_come_later_move_a_placeholder() -> 
         let now = scene.api::<PipelineRun>().get("kept").await?;
         assert_eq!(now.labels()["late"], "yes");
         let answer = scene.report(&now).await?;
-        assert_eq!(answer.action(), Action::Ensure);
-        assert_eq!(answer.ensure_outcome(), EnsureOutcome::Unchanged);
+        let unchanged = Reported::Ensured(EnsureOutcome::Unchanged.into());
+        assert_eq!(answer.outcome, Some(unchanged));
 
         scene.submit(two("new").held("one")).await?;
         let new = sets_of(scene, "new", 1).await?;
@@ -412,7 +416,7 @@ fn p3_each_field_of_the_runs_pod_template_wins_over_the_clusters_default() -> Ou
         }]);
         assert_eq!(serde_json::to_value(&pod.spec)?["affinity"], combined);
 
-        // A scheduler that is not there leaves the placeholder to it.
+        // The pod waits for a scheduler that does not exist.
         let other = json!({"podTemplate": {"schedulerName": "other"}});
         let other = run("other")
             .task("one", &[], &[])
@@ -438,7 +442,7 @@ fn p4_placeholders_take_nodes_without_one_before_nodes_with_more_room() -> Outco
         ..Config::default()
     };
     alone(config, async |scene| {
-        // All room is on node-1: nothing but the wish to be apart leads anywhere else.
+        // All of them fit on node-1: only the anti-affinity leads elsewhere.
         let filled: Vec<Pod> = ["node-2", "node-3"]
             .iter()
             .map(|node| {
@@ -623,7 +627,7 @@ fn endings(mode: &str) -> Outcome {
             })
             .await?;
         nothing_of_ours_left(&scene).await?;
-        // What Tekton made, in mode `workspaces`, goes with its run, but for what was told to stay.
+        // In mode `workspaces` Tekton's claims go with their run, except those that a finalizer keeps.
         for run in runs.list(&ListParams::default()).await? {
             runs.delete(&run.name_any(), &DeleteParams::default())
                 .await?;
@@ -743,7 +747,7 @@ fn p7_a_run_created_under_an_old_name_has_nothing_of_the_old_one() -> Outcome {
             );
             scene.end(&name, "one").await?;
             scene.succeeds(&name).await?;
-            // The new one goes as always; the old one while it is held is nobody's business but the holder's.
+            // The new one goes as always. The old one goes once its finalizer is removed.
             let left = sets_of(&scene, &name, 1).await?;
             assert_eq!(left[0].name_any(), old, "{mode}");
             assert!(left[0].metadata.deletion_timestamp.is_some(), "{mode}");
@@ -846,7 +850,7 @@ fn p9_a_pending_run_gets_nothing_until_it_starts() -> Outcome {
                 let created = scene.submit(pending(name)).await?;
                 // The manager has been asked nothing, by the watcher or by us.
                 let answer = scene.report(&created).await?;
-                assert_eq!(answer.action(), Action::None, "{mode}");
+                assert_eq!(answer.outcome, NOTHING, "{mode}");
             }
             let runs = scene.api::<PipelineRun>();
             // Tekton has seen it and waits.
@@ -903,7 +907,7 @@ fn m5_what_is_disabled_or_managed_by_somebody_else_is_left_as_it_was() -> Outcom
                 "{name}"
             );
             let answer = scene.report(&created).await?;
-            assert_eq!(answer.action(), Action::None, "{name}");
+            assert_eq!(answer.outcome, NOTHING, "{name}");
         }
         scene.succeeds("disabled").await?;
         for pod in scene.objects().await?.task_pods {

@@ -1,9 +1,9 @@
-//! Two hundred runs of all kinds, each met by something at a point of its life: it is deleted or cancelled, loses a pod, its
-//! placeholder or its StatefulSet, a service is killed, the mode changes, or nothing happens. Which run, what and when is
-//! made of a seed, which is printed; `COSCHEDULER_SEED` plays one again. Points are states of the run, not times, so that a
-//! seed means the same on a slow machine; what runs at once may still differ.
+//! Two hundred runs of all kinds, each disturbed at a point of its life: it is deleted or cancelled, loses a pod, its
+//! placeholder or its StatefulSet, a service is killed, the mode changes, or nothing happens. A seed decides the runs, the
+//! disturbances and the points. The test prints it, and `COSCHEDULER_SEED` plays it again. Points are states of the run, not
+//! times, so that a seed means the same on a slow machine; the runs that are under way together may still differ.
 //!
-//! Whoever nobody has ended succeeds (N5, M8), and nothing is left but what the modes let stand (P6, V4).
+//! A run that nobody ended succeeds (N5, M8), and only the claims that its mode keeps are left (P6, V4).
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)]
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
 use coscheduler_core::labels::INSTANCE;
+use coscheduler_core::labels::{MANAGED_BY, PIPELINE_RUN_UID, TEKTON_COSCHEDULER};
 use coscheduler_core::teardown::PodPhase;
-use coscheduler_kubernetes::labels::{MANAGED_BY, PIPELINE_RUN_UID, TEKTON_COSCHEDULER};
 use coscheduler_kubernetes::pipeline_run::PipelineRun;
 use coscheduler_kubernetes::pods;
 use coscheduler_kubernetes::transient::is_transient;
@@ -44,8 +44,11 @@ const RUNS: usize = 200;
 /// Runs under way at a time. There are more nodes, so that an isolated run finds an empty one.
 const AT_ONCE: usize = 24;
 const NODES: usize = 48;
-/// What a run may take on a busy machine, with every killed leader waited out.
+/// How long a run may take on a busy machine, with every killed leader waited out.
 const PATIENCE: Duration = Duration::from_secs(300);
+/// How long it may take until nothing is left once all runs are over: long enough to replace a killed leader, and half the
+/// period of the sweep, which must not be needed.
+const CLEANED_UP: Duration = Duration::from_secs(30);
 /// The environment variable with the seed to play again.
 const SEED: &str = "COSCHEDULER_SEED";
 const MODES: [&str; 4] = [
@@ -61,14 +64,14 @@ const ONE_OF_A_POD: DeleteParams = DeleteParams {
     preconditions: None,
 };
 
-/// A run, and what it meets where.
+/// A run, its disturbance and the point of it.
 #[derive(Clone, Debug, PartialEq)]
 struct Case {
     name: String,
-    /// As it chooses itself; `None` for what is in force.
+    /// The run's own choice; `None` for the cluster's mode.
     mode: Option<&'static str>,
     volumes: Volumes,
-    /// Whether the second task uses the first one's claim too.
+    /// True where the second task uses the first one's claim too.
     shared: bool,
     auto_cleanup: bool,
     finally: bool,
@@ -79,17 +82,17 @@ struct Case {
     deed: Deed,
 }
 
-/// What the two tasks of a run use.
+/// The workspaces that the two tasks of a run use.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Volumes {
     None,
     Template,
     TwoTemplates,
-    Brought,
-    BroughtAndTemplate,
+    Existing,
+    ExistingAndTemplate,
 }
 
-/// Where in its life a run meets what it meets; at its end where it does not come there.
+/// The point of a run's life at which it is disturbed. A run that does not reach it is disturbed at its end.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 enum Point {
     Admitted,
@@ -99,7 +102,7 @@ enum Point {
     Done,
 }
 
-/// What a run meets.
+/// A disturbance.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Deed {
     Nothing,
@@ -125,15 +128,23 @@ enum Cascade {
 }
 
 impl Deed {
-    /// Whether the run may end otherwise than well for it.
-    fn ends_the_run(self) -> bool {
+    /// The points at which there is something to do it to.
+    fn points(self) -> &'static [Point] {
+        use Point::{Admitted, Done, FirstTaskRunning, PlaceholderBound, SecondTaskCreated};
         match self {
-            Self::Delete(_) | Self::Cancel(_) | Self::KillTask { .. } => true,
-            Self::Nothing
-            | Self::KillPlaceholder
-            | Self::DeleteStatefulSets { .. }
-            | Self::Crash(_)
-            | Self::Flip(_) => false,
+            Self::KillPlaceholder | Self::DeleteStatefulSets { .. } => {
+                &[PlaceholderBound, FirstTaskRunning, SecondTaskCreated]
+            }
+            Self::KillTask { .. } => &[FirstTaskRunning, SecondTaskCreated, Done],
+            Self::Nothing | Self::Delete(_) | Self::Cancel(_) | Self::Crash(_) | Self::Flip(_) => {
+                &[
+                    Admitted,
+                    PlaceholderBound,
+                    FirstTaskRunning,
+                    SecondTaskCreated,
+                    Done,
+                ]
+            }
         }
     }
 
@@ -158,6 +169,7 @@ fn cases(seed: u64) -> Vec<Case> {
 }
 
 fn case(rng: &mut Rng, index: usize) -> Case {
+    let deed = deed(rng);
     Case {
         name: format!("run-{index:03}"),
         mode: rng.bool().then(|| pick(rng, &MODES)),
@@ -168,8 +180,8 @@ fn case(rng: &mut Rng, index: usize) -> Case {
                 Volumes::Template,
                 Volumes::Template,
                 Volumes::TwoTemplates,
-                Volumes::Brought,
-                Volumes::BroughtAndTemplate,
+                Volumes::Existing,
+                Volumes::ExistingAndTemplate,
             ],
         ),
         shared: rng.u8(0..8) == 0,
@@ -177,21 +189,12 @@ fn case(rng: &mut Rng, index: usize) -> Case {
         finally: rng.bool(),
         retries: u32::from(rng.u8(0..4) == 0),
         seconds: [rng.u32(1..4), rng.u32(1..3)],
-        point: pick(
-            rng,
-            &[
-                Point::Admitted,
-                Point::PlaceholderBound,
-                Point::FirstTaskRunning,
-                Point::SecondTaskCreated,
-                Point::Done,
-            ],
-        ),
-        deed: deed(rng),
+        point: pick(rng, deed.points()),
+        deed,
     }
 }
 
-/// In a hundred: services are killed seldom, as it takes a quarter of a minute until somebody leads again.
+/// In a hundred. Services are killed seldom, since a new leader takes a quarter of a minute.
 fn deed(rng: &mut Rng) -> Deed {
     match rng.u8(0..100) {
         0..12 => Deed::Nothing,
@@ -224,28 +227,41 @@ fn pick<T: Copy>(rng: &mut Rng, from: &[T]) -> T {
 }
 
 impl Case {
-    /// The claim that the run's author brings.
-    fn brought(&self) -> Option<String> {
+    /// The claim that exists before the run.
+    fn existing(&self) -> Option<String> {
         match self.volumes {
-            Volumes::Brought | Volumes::BroughtAndTemplate => {
-                Some(format!("{}-brought", self.name))
+            Volumes::Existing | Volumes::ExistingAndTemplate => {
+                Some(format!("{}-existing", self.name))
             }
             Volumes::None | Volumes::Template | Volumes::TwoTemplates => None,
         }
     }
 
+    /// Says whether the run may fail, or go, because of its deed. A task with `retries` survives the loss of its pod.
+    fn may_end_badly(&self) -> bool {
+        match self.deed {
+            Deed::Delete(_) | Deed::Cancel(_) => true,
+            Deed::KillTask { .. } => self.retries == 0,
+            Deed::Nothing
+            | Deed::KillPlaceholder
+            | Deed::DeleteStatefulSets { .. }
+            | Deed::Crash(_)
+            | Deed::Flip(_) => false,
+        }
+    }
+
     fn run(&self) -> Run {
         let mut built = run(&self.name);
-        if let Some(claim) = self.brought() {
+        if let Some(claim) = self.existing() {
             let source = json!({"persistentVolumeClaim": {"claimName": claim}});
-            built = built.workspace("brought", source);
+            built = built.workspace("existing", source);
         }
         let (built, used): (_, &[&str]) = match self.volumes {
             Volumes::None => (built, &[]),
-            Volumes::Brought => (built, &["brought"]),
+            Volumes::Existing => (built, &["existing"]),
             Volumes::Template => (built.template("a"), &["a"]),
             Volumes::TwoTemplates => (built.template("a").template("b"), &["a", "b"]),
-            Volumes::BroughtAndTemplate => (built.template("a"), &["brought", "a"]),
+            Volumes::ExistingAndTemplate => (built.template("a"), &["existing", "a"]),
         };
         let first = &used[..used.len().min(1)];
         let second = match self.shared {
@@ -273,11 +289,11 @@ impl Case {
         }
     }
 
-    /// Whether a run in this mode has a task that may not run (M2).
+    /// Says whether a run in this mode has a task that is refused (M2).
     fn is_refused_in(&self, mode: &str) -> bool {
         let two = matches!(
             self.volumes,
-            Volumes::TwoTemplates | Volumes::BroughtAndTemplate
+            Volumes::TwoTemplates | Volumes::ExistingAndTemplate
         );
         self.shared && two && mode == "workspaces"
     }
@@ -338,25 +354,25 @@ where
     bail!("a watch ended")
 }
 
-/// Everything that the two hundred share.
+/// The state that the two hundred runs share.
 struct Stage<'a> {
     scene: &'a Scene<'a>,
     world: World,
     news: watch::Receiver<()>,
-    /// Held by whoever has killed a service.
+    /// Held by the case that has killed a service.
     turn: tokio::sync::Mutex<()>,
-    /// How many met each deed, and how many of them at their end, before they came to its point.
+    /// How many runs were to meet each deed, and how many of them did so at its point.
     met: Mutex<BTreeMap<&'static str, (usize, usize)>>,
 }
 
-/// Where a run stands.
+/// The state of a run.
 struct Seen {
     run: Option<PipelineRun>,
     pods: Vec<Pod>,
 }
 
 impl Seen {
-    /// Whether the run is done or gone.
+    /// Says whether the run is done or gone.
     fn is_over(&self) -> bool {
         let run = self.run.as_ref();
         run.is_none_or(|run| matches!(succeeded(run), Some("True" | "False")))
@@ -432,8 +448,8 @@ impl Stage<'_> {
 
     /// Plays one run to its end.
     async fn play(&self, case: &Case) -> Outcome {
-        if let Some(claim) = case.brought() {
-            self.bring(&claim).await?;
+        if let Some(claim) = case.existing() {
+            self.create_claim(&claim).await?;
         }
         let object: PipelineRun = serde_json::from_value(case.run().into_json())?;
         let api = self.scene.api::<PipelineRun>();
@@ -451,15 +467,15 @@ impl Stage<'_> {
                 seen.is_at(case.point) || seen.is_over()
             })
             .await?;
+        let met = self.act(case, &uid, &seen).await?;
         {
-            let mut met = self.met.lock().unwrap_or_else(PoisonError::into_inner);
-            let (all, late) = met.entry(case.deed.name()).or_default();
+            let mut of_all = self.met.lock().unwrap_or_else(PoisonError::into_inner);
+            let (all, in_time) = of_all.entry(case.deed.name()).or_default();
             *all += 1;
-            *late += usize::from(!seen.is_at(case.point));
+            *in_time += usize::from(met && seen.is_at(case.point));
         }
-        self.act(case, &uid, &seen).await?;
         let seen = self.until(&uid, "over", Seen::is_over).await?;
-        if case.deed.ends_the_run() {
+        if met && case.may_end_badly() {
             return Ok(());
         }
         let run = seen.run.context("it is gone although nobody deleted it")?;
@@ -474,7 +490,7 @@ impl Stage<'_> {
         Ok(())
     }
 
-    async fn bring(&self, name: &str) -> Outcome {
+    async fn create_claim(&self, name: &str) -> Outcome {
         let claim: PersistentVolumeClaim = serde_json::from_value(json!({
             "metadata": {"name": name},
             "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
@@ -484,10 +500,11 @@ impl Stage<'_> {
         Ok(())
     }
 
-    /// Does to a run what it is to meet. What is gone already has met its end.
-    async fn act(&self, case: &Case, uid: &str, seen: &Seen) -> Outcome {
+    /// Does to a run what it is to meet; `false` where there was nothing to do it to any more.
+    async fn act(&self, case: &Case, uid: &str, seen: &Seen) -> anyhow::Result<bool> {
         let services = &self.scene.stack.services;
         let runs = self.scene.api::<PipelineRun>();
+        let mut met = true;
         match case.deed {
             Deed::Nothing => {}
             Deed::Delete(cascade) => {
@@ -498,25 +515,30 @@ impl Stage<'_> {
                     }),
                     ..DeleteParams::default()
                 };
-                insist(async || runs.delete(&case.name, &params).await).await?;
+                let deleted = insist(async || runs.delete(&case.name, &params).await).await?;
+                met = deleted.is_some();
             }
             Deed::Cancel(status) => {
                 let patch = Patch::Merge(json!({"spec": {"status": status}}));
                 let params = PatchParams::default();
-                insist(async || runs.patch(&case.name, &params, &patch).await).await?;
+                let patched =
+                    insist(async || runs.patch(&case.name, &params, &patch).await).await?;
+                met = patched.is_some();
             }
             Deed::KillTask { at_once } => {
                 let params = DeleteParams {
                     grace_period_seconds: at_once.then_some(0),
                     ..ONE_OF_A_POD
                 };
-                if let Some(pod) = seen.of_tasks().last() {
-                    self.delete::<Pod>(&pod.name_any(), &params).await?;
-                }
+                met = match seen.of_tasks().last() {
+                    Some(pod) => self.delete::<Pod>(&pod.name_any(), &params).await?,
+                    None => false,
+                };
             }
             Deed::KillPlaceholder => {
+                met = false;
                 for pod in seen.pods.iter().filter(|pod| is_placeholder(pod)) {
-                    self.delete::<Pod>(&pod.name_any(), &ONE_OF_A_POD).await?;
+                    met |= self.delete::<Pod>(&pod.name_any(), &ONE_OF_A_POD).await?;
                 }
             }
             Deed::DeleteStatefulSets { with_pods } => {
@@ -525,8 +547,10 @@ impl Stage<'_> {
                     false => DeleteParams::orphan(),
                 };
                 let of_run = ListParams::default().labels(&format!("{PIPELINE_RUN_UID}={uid}"));
+                met = false;
                 for set in self.scene.api::<StatefulSet>().list(&of_run).await? {
-                    self.delete::<StatefulSet>(&set.name_any(), &params).await?;
+                    let name = set.name_any();
+                    met |= self.delete::<StatefulSet>(&name, &params).await?;
                 }
             }
             Deed::Crash(service) => {
@@ -545,10 +569,11 @@ impl Stage<'_> {
                 insist(async || api.patch(CONFIG_MAP, &params, &patch).await).await?;
             }
         }
-        Ok(())
+        Ok(met)
     }
 
-    async fn delete<K>(&self, name: &str, params: &DeleteParams) -> Outcome
+    /// Deletes an object; `false` where it has gone already.
+    async fn delete<K>(&self, name: &str, params: &DeleteParams) -> anyhow::Result<bool>
     where
         K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>
             + Clone
@@ -556,13 +581,13 @@ impl Stage<'_> {
             + DeserializeOwned,
     {
         let api = self.scene.api::<K>();
-        insist(async || api.delete(name, params).await).await?;
-        Ok(())
+        let deleted = insist(async || api.delete(name, params).await).await?;
+        Ok(deleted.is_some())
     }
 }
 
-/// Asks again while the API server cannot ask a webhook: services are killed meanwhile. `None` where there is nothing to be
-/// done any more: the object is gone, or done, or was made by a request that was not answered.
+/// Retries while the API server cannot call a webhook: services are killed meanwhile. `None` where nothing is left to do: the
+/// object is gone, or done, or an unanswered request created it.
 async fn insist<T>(request: impl AsyncFn() -> Result<T, kube::Error>) -> anyhow::Result<Option<T>> {
     let asked = async {
         loop {
@@ -592,10 +617,10 @@ fn seed() -> anyhow::Result<u64> {
     }
 }
 
-/// Waits until no StatefulSet and no placeholder is left, and no claim but those that the runs' authors brought and those that
+/// Waits until no StatefulSet and no placeholder is left, and no claim but those that existed before the runs and those that
 /// Tekton made for runs that are still there and want them.
 async fn nothing_left_but_what_may_stay(scene: &Scene<'_>, cases: &[Case]) -> Outcome {
-    let brought: BTreeSet<String> = cases.iter().filter_map(Case::brought).collect();
+    let existing: BTreeSet<String> = cases.iter().filter_map(Case::existing).collect();
     let auto_cleanup: BTreeSet<_> = cases
         .iter()
         .filter(|case| case.auto_cleanup)
@@ -618,7 +643,7 @@ async fn nothing_left_but_what_may_stay(scene: &Scene<'_>, cases: &[Case]) -> Ou
             Some("workspaces") => !auto_cleanup.contains(run.name_any().as_str()),
             Some(_) => false,
         });
-        !made_by_us && (of_tekton || brought.contains(&claim.name_any()))
+        !made_by_us && (of_tekton || existing.contains(&claim.name_any()))
     };
     scene
         .until_all::<StatefulSet>("are gone", |sets| sets.is_empty())
@@ -637,11 +662,11 @@ async fn nothing_left_but_what_may_stay(scene: &Scene<'_>, cases: &[Case]) -> Ou
         .await?;
     let left: BTreeSet<String> = left.iter().map(|claim| claim.name_any()).collect();
     ensure!(
-        brought.is_subset(&left),
-        "brought claims are gone: {:?}",
-        brought.difference(&left)
+        existing.is_subset(&left),
+        "existing claims are gone: {:?}",
+        existing.difference(&left)
     );
-    // Tekton's own are where nobody wanted them gone.
+    // Tekton's own claims are there where neither mode nor annotation wants them deleted.
     let claims = scene.api::<PersistentVolumeClaim>().list(&all).await?;
     for case in cases {
         let run = runs.values().find(|run| run.name_any() == case.name);
@@ -710,7 +735,6 @@ fn n5_p6_v4_of_two_hundred_runs_ended_and_disturbed_at_random_nothing_is_left() 
                 turn: tokio::sync::Mutex::default(),
                 met: Mutex::default(),
             };
-            let began = Instant::now();
             let play = async |case: &Case| {
                 let played = stage.play(case).await;
                 played.with_context(|| format!("{case:?}"))
@@ -729,17 +753,15 @@ fn n5_p6_v4_of_two_hundred_runs_ended_and_disturbed_at_random_nothing_is_left() 
             let leaders = leaders.borrow().clone();
             ensure!(leaders.is_subset(&led), "{leaders:?} ended by themselves");
             let over = Instant::now();
-            println!("{RUNS} runs are over after {:.1?}", over - began);
-            let met = stage
-                .met
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .clone();
-            for (deed, (all, late)) in met {
-                println!("  {deed}: {all}, {late} of them at their end");
-            }
             nothing_left_but_what_may_stay(scene, &cases).await?;
-            println!("nothing is left {:.1?} later", over.elapsed());
+            let took = over.elapsed();
+            ensure!(took < CLEANED_UP, "it took {took:?} until nothing was left");
+            let met = stage.met.lock().unwrap_or_else(PoisonError::into_inner);
+            for (deed, (_, in_time)) in met.iter() {
+                ensure!(*in_time > 0, "{deed}: no run met it at its point: {met:?}");
+            }
+            let in_time: usize = met.values().map(|(_, in_time)| in_time).sum();
+            ensure!(2 * in_time > RUNS, "most runs met nothing: {met:?}");
             Ok(())
         },
     );

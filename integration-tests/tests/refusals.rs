@@ -1,12 +1,12 @@
 //! Placeholders that cannot be created or scheduled (N3): each cause in a namespace of its own, all of them side by side. A task
-//! without a pod keeps each run waiting until the cause is gone, as Tekton fails a TaskRun whose own pod is refused.
-#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)]
+//! without a pod keeps each run waiting until the cause is gone, because Tekton fails a TaskRun whose own pod is refused.
+#![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::time::{Duration, Instant};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 use coscheduler_kubernetes::pipeline_run::PipelineRun;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use integration_tests::runs::{Run, run};
@@ -32,10 +32,14 @@ type Outcome = anyhow::Result<()>;
 const BLOCKED: &str = "coscheduler.dev/blocked";
 const RETRIED: &str = "coscheduler.dev/retried";
 const RUN: &str = "waiting";
-/// How long a condition that nobody announces may take.
+/// How long the API server may take to enforce a change.
 const LIMIT: Duration = Duration::from_secs(60);
+/// Five times the five seconds within which an author hears of a cause.
+const REPORTED: Duration = Duration::from_secs(25);
+/// Twice the longest pause between two tries, 30 seconds.
+const RETRIED_WITHIN: Duration = Duration::from_secs(60);
 
-/// What is wrong in the namespace of a run.
+/// A reason why a placeholder cannot be created or scheduled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cause {
     QuotaOfPods,
@@ -70,7 +74,7 @@ const ALL: [Cause; 13] = [
 ];
 
 impl Cause {
-    /// The code that the author is to be told, and a part of the message.
+    /// The code of the Event that reports it, and a part of its message.
     fn told(self) -> (&'static str, &'static str) {
         match self {
             Self::QuotaOfPods => ("QuotaExceeded", "requested: pods=1, limited: pods=0; "),
@@ -106,7 +110,7 @@ impl Cause {
         }
     }
 
-    /// A run that the cause keeps waiting, and that nothing else does.
+    /// A run that waits because of the cause alone.
     fn run(self, scene: &Scene<'_>) -> Run {
         let run = run(RUN);
         let with_template = |template: Value| json!({"podTemplate": template});
@@ -147,8 +151,8 @@ impl Cause {
         run.gate(&[]).task("one", workspaces, &["gate"])
     }
 
-    /// Brings the cause about, and waits until the API server knows of it.
-    async fn bring(self, scene: &Scene<'_>) -> Outcome {
+    /// Creates the cause, and waits until the API server enforces it.
+    async fn begin(self, scene: &Scene<'_>) -> Outcome {
         let namespace = &scene.namespace;
         let in_namespace = json!({"matchLabels": {"kubernetes.io/metadata.name": namespace}});
         match self {
@@ -186,14 +190,14 @@ impl Cause {
                 refused(scene, json!({}), "failed calling webhook").await
             }
             Self::WebhookOnStatefulSets => {
-                // The probe is a pod: one of both kinds shows that it is known.
+                // `refused` tries a pod, so the webhook is for both kinds.
                 let mut rules = rule("", "pods");
                 rules["apiGroups"] = json!(["", "apps"]);
                 rules["resources"] = json!(["pods", "statefulsets"]);
                 webhook(scene, rules).await?;
                 refused(scene, json!({}), "failed calling webhook").await
             }
-            // It is absent to begin with.
+            // These causes are objects that do not exist yet.
             Self::ServiceAccount
             | Self::PriorityClass
             | Self::Claim
@@ -202,7 +206,7 @@ impl Cause {
         }
     }
 
-    /// Takes the cause away.
+    /// Removes the cause.
     async fn end(self, scene: &Scene<'_>) -> Outcome {
         let namespace = &scene.namespace;
         match self {
@@ -304,7 +308,7 @@ fn rule(group: &str, resource: &str) -> Value {
     json!({"apiGroups": [group], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": [resource]})
 }
 
-/// A webhook that nobody serves.
+/// A webhook without a server.
 async fn webhook(scene: &Scene<'_>, rule: Value) -> Outcome {
     let configuration = json!({"metadata": {"name": scene.namespace}, "webhooks": [{
         "name": "down.example.dev",
@@ -318,7 +322,7 @@ async fn webhook(scene: &Scene<'_>, rule: Value) -> Outcome {
     create(&all::<ValidatingWebhookConfiguration>(scene), configuration).await
 }
 
-/// Waits until the API server refuses pods with this in their spec, as the cause would have it.
+/// Waits until the API server refuses pods with this in their spec, because of the cause.
 async fn refused(scene: &Scene<'_>, spec: Value, why: &str) -> Outcome {
     tried_out(scene, spec, |answer| match answer {
         Err(kube::Error::Api(status)) => status.message.contains(why),
@@ -365,12 +369,13 @@ fn blocked(run: Option<&PipelineRun>) -> Option<Value> {
 }
 
 async fn told_and_healed(scene: &Scene<'_>, cause: Cause) -> Outcome {
-    cause.bring(scene).await?;
+    cause.begin(scene).await?;
     let since = Instant::now();
     scene.submit(cause.run(scene)).await?;
     let (code, part) = cause.told();
     let told = scene.told(RUN, code).await?;
     let reported = since.elapsed();
+    ensure!(reported < REPORTED, "reported after {reported:.1?}");
     assert_eq!(told.len(), 1, "{told:?}");
     assert!(told[0].1.contains(part), "{told:?}");
     let run = scene
@@ -383,8 +388,9 @@ async fn told_and_healed(scene: &Scene<'_>, cause: Cause) -> Outcome {
     let since = Instant::now();
     scene.placeholder().await?;
     let healed = since.elapsed();
-    println!(
-        "{cause:?}: {code} reported after {reported:.1?}, its placeholder bound {healed:.1?} after it was gone"
+    ensure!(
+        healed < RETRIED_WITHIN,
+        "bound only {healed:.1?} after it was gone"
     );
     scene
         .until(RUN, "is not blocked", |run: Option<&PipelineRun>| {
@@ -394,11 +400,11 @@ async fn told_and_healed(scene: &Scene<'_>, cause: Cause) -> Outcome {
     scene.at_gate(RUN).await?;
     scene.open_gate(RUN).await?;
     scene.succeeds(RUN).await?;
-    let brought: &[&str] = match cause {
+    let existing: &[&str] = match cause {
         Cause::Claim => &["data"],
         _ => &[],
     };
-    scene.nothing_left_but(brought).await?;
+    scene.nothing_left_but(existing).await?;
     let told = scene.told_so_far(RUN).await?;
     assert_eq!(told.len(), 1, "{told:?}");
     Ok(())
@@ -424,24 +430,26 @@ fn n3_each_cause_is_told_with_its_code_and_the_run_goes_on_once_it_is_gone() -> 
 #[test]
 fn n3_a_placeholder_that_stays_refused_is_tried_again_and_nothing_else_of_it_changes() -> Outcome {
     shared(async |scene| {
-        Cause::QuotaOfPods.bring(&scene).await?;
-        let since = Instant::now();
+        Cause::QuotaOfPods.begin(&scene).await?;
         scene.submit(Cause::QuotaOfPods.run(&scene)).await?;
         let mut tries = BTreeSet::new();
         while tries.len() < 3 {
+            let since = Instant::now();
             let sets = scene
                 .until_all::<StatefulSet>("are tried again", |sets| {
                     let mut sets = sets.iter();
                     sets.any(|set| tried(set).is_some_and(|it| !tries.contains(it)))
                 })
                 .await?;
-            println!("tried again after {:.1?}", since.elapsed());
+            let pause = since.elapsed();
+            ensure!(pause < RETRIED_WITHIN, "tried again after {pause:.1?}");
             tries.extend(sets.iter().filter_map(|set| tried(set).map(str::to_owned)));
         }
-        let (set, _) = {
-            Cause::QuotaOfPods.end(&scene).await?;
-            scene.placeholder().await?
-        };
+        Cause::QuotaOfPods.end(&scene).await?;
+        let since = Instant::now();
+        let (set, _) = scene.placeholder().await?;
+        let healed = since.elapsed();
+        ensure!(healed < RETRIED_WITHIN, "bound only after {healed:.1?}");
         assert_eq!(set.metadata.generation, Some(1));
         scene.at_gate(RUN).await?;
         scene.open_gate(RUN).await?;
@@ -450,7 +458,7 @@ fn n3_a_placeholder_that_stays_refused_is_tried_again_and_nothing_else_of_it_cha
     })
 }
 
-/// Which version of a StatefulSet was tried again last.
+/// The version of a StatefulSet that was last tried again.
 fn tried(set: &StatefulSet) -> Option<&str> {
     set.annotations().get(RETRIED).map(String::as_str)
 }

@@ -1,4 +1,4 @@
-//! Two replicas of every service: one of them may go at any time, and no two of them ever do what is for one alone.
+//! Two replicas of every service: any one of them may end at any time, and the work of a leader is never done by two.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,13 +26,13 @@ type Outcome = anyhow::Result<()>;
 /// Runs beside each of the ten kills.
 const WAVE: usize = 10;
 
-/// How long a replica of the webhook that has just been killed may be in the way of a new run.
+/// How long the API server may go on calling a replica of the webhook that was killed.
 const REFUSED: Duration = Duration::from_secs(30);
 
-/// Seconds after which a process that stood still takes itself for outdated.
+/// Seconds after which a process that was paused ends itself.
 const LONGER_THAN_A_BREAK: u32 = 12;
 
-/// Calls that lie in the socket of a process that is paused, for each version of a run.
+/// Calls to a paused process about each version of a run. They wait in its socket.
 const CALLS: usize = 20;
 
 fn two_replicas(services: &mut ServicesConfig) {
@@ -46,7 +46,7 @@ fn two_tasks(name: &str) -> Run {
         .task("two", &["source"], &["one"])
 }
 
-/// Calls that nobody waits for: to release these versions of a run. A watcher has no such service, and refuses.
+/// Calls `Release` for these versions of a run, and ignores the answers. A watcher does not serve it, and refuses.
 fn release_again_and_again(manager: Channel, runs: &[PipelineRun]) -> JoinSet<()> {
     let identities = runs.iter().map(|run| PipelineRunRef {
         namespace: run.namespace().unwrap_or_default(),
@@ -70,8 +70,8 @@ fn of(pod: &Pod) -> &str {
     &pod.labels()["tekton.dev/pipelineRun"]
 }
 
-/// Submits a run as a person would who tries again where the API server could not reach the webhook: the connection to the
-/// replica that was killed breaks, and the API server does not ask another one. Answers how often it was refused.
+/// Submits a run, again and again while the API server calls the replica of the webhook that was killed: it does not call
+/// another one. Returns the number of refusals.
 async fn submit(scene: &Scene<'_>, run: Run) -> anyhow::Result<usize> {
     let attempts = async {
         let mut refused = 0;
@@ -130,18 +130,18 @@ fn n5_each_of_two_replicas_is_killed_once_and_a_hundred_runs_succeed() -> Outcom
             let led = LED.contains(&replica.service()) && leads(services, replica).await;
             services.kill(replica)?;
             let refused: usize = create(after).await?.into_iter().sum();
-            // Whoever asks a replica of ours that was killed asks the other one.
+            // Our own clients call the other replica.
             let by_the_api_server = replica.service() == Service::AdmissionWebhook;
             assert!(
                 refused == 0 || by_the_api_server,
                 "{refused} refusals while {replica} was down"
             );
-            // The other replica alone sees them through.
+            // Only the other replica is left for them.
             for outcome in join_all(names.iter().map(|name| scene.succeeds(name))).await {
                 outcome.with_context(|| format!("while {replica} was down"))?;
             }
             if led {
-                // The killed one would stand for election again.
+                // Otherwise the killed replica could be elected again.
                 scene.leader(replica.service()).await?;
             }
             services.start_service(replica)?;
@@ -156,14 +156,14 @@ fn n5_each_of_two_replicas_is_killed_once_and_a_hundred_runs_succeed() -> Outcom
         }
         for name in &all {
             let nodes = &nodes[name.as_str()];
-            // Two tasks, two pods: nothing had to be tried twice.
+            // Two tasks, two pods: none was created twice.
             assert_eq!(nodes.len(), 2, "{name}");
             assert_eq!(BTreeSet::from_iter(nodes).len(), 1, "{name}");
         }
         scene.nothing_left_but(&[]).await?;
 
         let (handovers, leaders) = observer.verdict()?;
-        // Each of two leaders was killed, so that the other one took over.
+        // The leaders of both services were killed, so each replica has led.
         let both: BTreeSet<_> = LED
             .into_iter()
             .flat_map(|service| services.replicas(service))
@@ -187,7 +187,7 @@ fn n6_a_process_that_was_paused_over_a_completion_writes_nothing_and_ends() -> O
             let leader = scene.leader(service).await?;
             pause_over_a_completion(scene, leader, "leader").await?;
         }
-        // Every manager serves calls, whether it leads or not.
+        // A manager serves calls even if it does not lead.
         let leader = scene.leader(Service::PlaceholderManager).await?;
         let standby = services
             .replicas(Service::PlaceholderManager)
@@ -199,8 +199,8 @@ fn n6_a_process_that_was_paused_over_a_completion_writes_nothing_and_ends() -> O
     })
 }
 
-/// Pauses a process from the middle of a run until it is done, cleaned up and another process leads, and sends it calls
-/// meanwhile. Going on, it ends without a write.
+/// Pauses a process in the middle of a run, sends it calls, and resumes it when the run is cleaned up and another process
+/// leads. The process must end without a write.
 async fn pause_over_a_completion(scene: &Scene<'_>, paused: Replica, role: &str) -> Outcome {
     let services = &scene.stack.services;
     let name = format!("without-{role}-{paused}");
@@ -227,13 +227,13 @@ async fn pause_over_a_completion(scene: &Scene<'_>, paused: Replica, role: &str)
     let resumed = Timestamp::now();
     services.resume(paused)?;
     let code = services.ended(paused).await?;
-    assert_eq!(code, Some(1), "{paused} knows that it stood still");
+    assert_eq!(code, Some(1), "{paused} must notice that it was paused");
     let written: Vec<_> = scene
         .requests_since(mark)?
         .into_iter()
         .filter(|request| request.is_by(Service::PlaceholderManager) && request.is_write())
         .filter(|request| request.object.resource != "leases")
-        // What its successor has just done may be entered into the log only now.
+        // The audit log may get a late entry of its successor.
         .filter(|request| request.received.0 >= resumed)
         .collect();
     assert!(written.is_empty(), "{paused}: {written:#?}");

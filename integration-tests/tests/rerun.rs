@@ -1,5 +1,5 @@
-//! Manifests applied again and runs started again from stored ones (V2a), with kubectl and Tekton's own webhook: the
-//! rewriting of a run's bindings is nobody's business.
+//! Manifests applied again and runs started again from stored ones (V2a), with kubectl and Tekton's own webhook: users never
+//! notice that a run's bindings were rewritten.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -51,7 +51,7 @@ async fn with_file(
     kubectl(&scene.stack.bed, &all).await
 }
 
-/// What the author and admission have settled.
+/// The parts of a run that its author and admission wrote.
 fn settled(run: &PipelineRun) -> (Option<String>, Option<i64>, Value, BTreeMap<String, String>) {
     let mut annotations = run.annotations().clone();
     annotations.retain(|key, _| {

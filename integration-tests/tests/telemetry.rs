@@ -1,4 +1,4 @@
-//! What an operator sees of the services: one trace for one run, and metrics that mean what the documentation says.
+//! The telemetry of the services: one trace for one run, and metrics that mean what the documentation says.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,7 +18,7 @@ use tonic_health::pb::health_client::HealthClient;
 const TRACEPARENT: &str = "coscheduler.dev/traceparent";
 const DOCUMENTATION: &str = include_str!("../../docs/metrics.md");
 
-/// Who did what, from the outermost span inwards.
+/// The service and the name of each span, from the outermost inwards.
 const ADMISSION: [(&str, &str); 3] = [
     ("admission-webhook", "admission"),
     (
@@ -57,7 +57,7 @@ const CLEAN_UP: [(&str, &str); 3] = [
     ("placeholder-manager", "delete statefulsets"),
 ];
 
-/// Whether these spans are there, each part of the one before it, the first a root.
+/// Says whether these spans are there, each a child of the one before it, the first a root.
 fn has_chain(spans: &[Span], chain: &[(&str, &str)]) -> bool {
     let mut parents = BTreeSet::from([""]);
     for (service, name) in chain {
@@ -144,7 +144,7 @@ fn documented(service: Service) -> Metrics {
     metrics.collect()
 }
 
-/// What a service exposes, by the names that are asked for: counters with their `_total`.
+/// The metrics of a service, by the names that a query uses: counters with their `_total`.
 fn exposed(text: &str) -> Metrics {
     let types = text.lines().filter_map(|line| {
         let (name, kind) = line.strip_prefix("# TYPE ")?.split_once(' ')?;

@@ -1,5 +1,5 @@
-//! Runs that carry what is another run's: names, annotations, labels, claims. None of it makes a service of ours write in
-//! another namespace or to another run's objects; every write is in the audit log (P6, P7, N1, N2).
+//! Runs that carry names, annotations, labels or claims of another run. None of these makes a service of ours write in another
+//! namespace or to another run's objects; every write is in the audit log (P6, P7, N1, N2).
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::collections::BTreeSet;
@@ -28,7 +28,7 @@ type Outcome = anyhow::Result<()>;
 const RUN_UID: &str = "tekton.dev/pipelineRunUID";
 const COMPONENT: &str = "app.kubernetes.io/component";
 const INSTANCE: &str = "app.kubernetes.io/instance";
-/// Nobody waits longer.
+/// How long a condition that is polled for may take.
 const PATIENCE: Duration = Duration::from_secs(90);
 
 fn stack(nodes: usize, test: impl AsyncFnOnce(&Scene<'_>) -> Outcome) -> Outcome {
@@ -39,7 +39,7 @@ fn stack(nodes: usize, test: impl AsyncFnOnce(&Scene<'_>) -> Outcome) -> Outcome
     };
     let change = |services: &mut ServicesConfig| {
         services.mode = Some("pipelineruns".to_owned());
-        // Whoever waits for room is moved or let go at once.
+        // New nodes do not hold moves back.
         let hold = ("SCALE_UP_HOLD".to_owned(), "100ms".to_owned());
         services.environment.push(hold);
     };
@@ -49,14 +49,14 @@ fn stack(nodes: usize, test: impl AsyncFnOnce(&Scene<'_>) -> Outcome) -> Outcome
     })
 }
 
-/// A run that somebody else wants left alone, under way: its placeholder, and everything that is its own.
+/// Another tenant's run, under way: its placeholder and its other objects.
 struct Victim {
     namespace: String,
     run: PipelineRun,
     set: StatefulSet,
     node: String,
     claim: String,
-    /// The names of what it has.
+    /// The names of its objects.
     has: BTreeSet<String>,
 }
 
@@ -95,7 +95,7 @@ impl Victim {
         })
     }
 
-    /// No service of ours has written to what is the run's, nor told its author anything, since `mark`.
+    /// Checks that since `mark` no service of ours wrote to the run's objects or an Event about it.
     async fn is_left_alone(&self, scene: &Scene<'_>, mark: Mark) -> Outcome {
         for request in scene.requests_since(mark)? {
             let ours = Service::ALL
@@ -161,7 +161,7 @@ async fn forge(scene: &Scene<'_>, name: &str, annotations: Value) -> Outcome {
     services.wait_ready().await
 }
 
-/// A pod that says that it is a run's, put on a node or left to the scheduler.
+/// A pod with the labels of a run, put on a node or left to the scheduler.
 async fn pretend(scene: &Scene<'_>, name: &str, node: Option<&str>, labels: Value) -> Outcome {
     let pod: Pod = serde_json::from_value(json!({
         "metadata": {"name": name, "labels": labels},
@@ -182,7 +182,7 @@ fn held(name: &str) -> Run {
         .held("one")
 }
 
-/// Ends the run's one task, and asks that the run is no worse for all that happened.
+/// Ends the run's one task, and checks that the run succeeds.
 async fn ends_well(scene: &Scene<'_>, victim: &Victim) -> Outcome {
     let name = victim.run.name_any();
     scene.end(&name, "one").await?;

@@ -9,7 +9,7 @@ use crate::certificates::CertificateArgs;
 /// The admission-webhook's own flags.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
-    /// Where the affinity-planner is, as http://HOST:PORT
+    /// Address of the affinity-planner, as http://HOST:PORT
     #[arg(
         long,
         env = "AFFINITY_PLANNER_ADDRESS",
@@ -18,7 +18,7 @@ pub struct Args {
     )]
     pub(crate) affinity_planner_address: String,
 
-    /// Address that admission reviews are answered on over HTTPS, as IP:PORT
+    /// Address to serve admission reviews on over HTTPS, as IP:PORT
     #[arg(
         long,
         env = "WEBHOOK_ADDRESS",

@@ -1,34 +1,40 @@
-//! The webhook's own certificates. It makes its authority and its serving certificate itself, keeps both in a Secret that
-//! all replicas share, tells the API server through the webhook configuration whom to trust, and replaces everything in
-//! time. Needs no certificate manager, and never reads or writes another Secret or configuration.
+//! The webhook's own certificates. It makes self-signed serving certificates, keeps them in a Secret that all replicas
+//! share, writes them into the `caBundle` of the webhook configurations, and replaces them in time. It needs no certificate
+//! manager, and never reads or writes another Secret or configuration. `docs/decisions/webhook-certificates.md` says why.
 //!
-//! `state` decides, `issue` makes what was decided, `keeper` carries it out, `serving` answers handshakes.
+//! `state` decides, `issue` makes certificates, `keeper` carries it out by patches of `object`s, `serving` answers handshakes.
 
 mod issue;
 mod keeper;
 mod material;
-#[cfg(test)]
-mod rotation_tests;
+mod object;
 mod serving;
 mod state;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 
 use anyhow::{Context as _, ensure};
 use coscheduler_runtime::Process;
 use jiff::SignedDuration;
+use k8s_openapi::api::admissionregistration::v1::{
+    MutatingWebhookConfiguration, ValidatingWebhookConfiguration,
+};
+use kube::core::ApiResource;
 use kube::{Api, Client};
 use rustls::ServerConfig;
 use tokio::sync::watch;
 
 use keeper::{Keeper, Objects};
+use object::Object;
 use state::Wanted;
 
 /// The flags about certificates.
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Certificates")]
 pub(crate) struct CertificateArgs {
-    /// Host names and IP addresses that the API server calls this service by
+    /// Host names and IP addresses by which the API server calls this service
     #[arg(
         long,
         env = "CERTIFICATE_NAMES",
@@ -47,16 +53,7 @@ pub(crate) struct CertificateArgs {
     )]
     certificate_lifetime: SignedDuration,
 
-    /// How long the authority that signs it is valid; it is replaced after two thirds of that
-    #[arg(
-        long,
-        env = "AUTHORITY_LIFETIME",
-        value_name = "DURATION",
-        default_value = "8760h"
-    )]
-    authority_lifetime: SignedDuration,
-
-    /// How long a new authority is trusted before it is used, so that every API server has heard of it
+    /// How long a new certificate is trusted before it is served, so that every API server has noticed
     #[arg(
         long,
         env = "CERTIFICATE_OVERLAP",
@@ -83,7 +80,7 @@ pub(crate) struct CertificateArgs {
     )]
     certificate_secret: String,
 
-    /// Name of the MutatingWebhookConfiguration, and of the ValidatingWebhookConfiguration, that lead to this service
+    /// Name of the MutatingWebhookConfiguration and ValidatingWebhookConfiguration of this service
     #[arg(
         long,
         env = "WEBHOOK_CONFIGURATION",
@@ -93,11 +90,11 @@ pub(crate) struct CertificateArgs {
     webhook_configuration: String,
 }
 
-/// Starts looking after the certificates; the TLS configuration to serve with. The process is ready once the API server has
-/// been told to trust what is served.
+/// Starts to look after the certificates; the TLS configuration to serve with. The process is ready once the webhook
+/// configuration trusts the certificate that it serves.
 ///
 /// # Errors
-/// The lifetimes do not fit together.
+/// The flags contradict each other.
 pub(crate) fn start(
     args: CertificateArgs,
     client: Client,
@@ -106,7 +103,6 @@ pub(crate) fn start(
     let CertificateArgs {
         certificate_names,
         certificate_lifetime,
-        authority_lifetime,
         certificate_overlap,
         certificate_secret_namespace,
         certificate_secret,
@@ -114,51 +110,48 @@ pub(crate) fn start(
     } = args;
     let wanted = Wanted {
         names: certificate_names.into_iter().collect(),
-        authority_lifetime,
-        certificate_lifetime,
+        lifetime: certificate_lifetime,
         overlap: certificate_overlap,
     };
     check(&wanted)?;
     let (sender, receiver) = watch::channel(None);
     let tls = serving::config(receiver)?;
+    let secrets = Api::namespaced(client.clone(), &certificate_secret_namespace);
+    let configuration = |kind| {
+        let api = Api::all_with(client.clone(), &kind);
+        Object::new(api, &webhook_configuration)
+    };
     let objects = Objects {
-        secrets: Api::namespaced(client.clone(), &certificate_secret_namespace),
-        secret: certificate_secret,
-        configurations: Api::all(client.clone()),
-        checks: Api::all(client),
-        configuration: webhook_configuration,
+        secret: Object::new(secrets, &certificate_secret),
+        mutating: configuration(ApiResource::erase::<MutatingWebhookConfiguration>(&())),
+        validating: configuration(ApiResource::erase::<ValidatingWebhookConfiguration>(&())),
     };
     let keeper = Keeper::new(objects, wanted, sender, process);
     process.spawn("look after the certificates", keeper.run());
     Ok(tls)
 }
 
-/// A step of a rotation must be over before the next one is due.
 fn check(wanted: &Wanted) -> anyhow::Result<()> {
     let Wanted {
         names,
-        authority_lifetime,
-        certificate_lifetime,
+        lifetime,
         overlap,
     } = wanted;
     ensure!(
         names.iter().all(|name| !name.is_empty()),
-        "--certificate-names holds an empty name"
+        "--certificate-names has an empty name"
     );
     ensure!(
         overlap.is_positive(),
-        "--certificate-overlap must be more than nothing"
+        "--certificate-overlap must be positive"
     );
+    // A rotation takes four overlaps and some delay, and must end before the certificate expires.
     let shortest = overlap
-        .checked_mul(4)
+        .checked_mul(6)
         .context("--certificate-overlap is too long")?;
     ensure!(
-        *certificate_lifetime >= shortest,
-        "--certificate-lifetime must be at least four times --certificate-overlap"
-    );
-    ensure!(
-        authority_lifetime >= certificate_lifetime,
-        "--authority-lifetime must be at least --certificate-lifetime"
+        *lifetime >= shortest,
+        "--certificate-lifetime must be at least six times --certificate-overlap"
     );
     Ok(())
 }

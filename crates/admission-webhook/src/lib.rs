@@ -1,19 +1,18 @@
 //! The admission-webhook: turns admission reviews into questions to the affinity-planner, and its answers into JSON
-//! patches. It decides nothing about runs. The ConfigMap with the flags it checks by itself, with the rules of `core`. The
-//! certificates it is called with are its own affair, see `certificates`.
+//! patches. It decides nothing about runs. It checks the ConfigMap with the flags by itself, with the rules of `core`, and
+//! makes its own certificates (`certificates`).
 //!
-//! A question that the planner cannot answer is answered with HTTP 503, so that the `failurePolicy` of the webhook
-//! configuration says what happens, not this process.
+//! Where the planner cannot answer, the webhook answers with HTTP 503, so that the `failurePolicy` of the webhook
+//! configuration decides.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod args;
+mod cache;
 mod certificates;
+mod config_map;
 mod events;
-mod flags;
-mod known;
 mod observe;
-mod planner;
 mod review;
 mod surroundings;
 mod webhook;
@@ -42,15 +41,15 @@ pub const SERVICE: Service = Service {
     http_address: "127.0.0.1:9205",
 };
 
-/// How long reviews under way may take once the process is stopping.
+/// How long pending reviews may take once the process stops.
 const GRACE: Duration = Duration::from_secs(9);
 
-/// Starts answering admission reviews.
+/// Starts to answer admission reviews.
 ///
 /// # Errors
 ///
-/// Where the flags contradict each other, no Kubernetes client can be made, the planner's address is no address, or an address
-/// cannot be bound.
+/// The flags contradict each other, no Kubernetes client can be made, the planner's address is invalid, or an address cannot be
+/// bound.
 pub async fn start(args: Args, process: Process) -> anyhow::Result<()> {
     let Args {
         affinity_planner_address,

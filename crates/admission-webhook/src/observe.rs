@@ -1,5 +1,5 @@
-//! The layer around every admission review: its span, as part of the API server's trace where there is one, and its place
-//! in the metrics. What the answer was, the handler says in an extension of its response.
+//! The layer around every admission review: it adds the span, as part of the API server's trace where there is one, and the
+//! metrics. The handler tells it the outcome in an extension of the response.
 
 use std::time::Instant;
 
@@ -14,32 +14,32 @@ use tracing::{Instrument as _, field, info_span};
 
 use coscheduler_runtime::{Metrics, trace};
 
-/// Upper bounds in seconds, up to the longest that an API server waits for a webhook.
+/// Upper bounds in seconds, up to the longest timeout of a webhook.
 const BUCKETS: [f64; 11] = [
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 10.0, 30.0,
 ];
 
-/// What was answered to a review.
+/// The answer to a review.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// Let in as it is.
+    /// Admitted as it is.
     Allowed,
-    /// Let in, with changes.
+    /// Admitted with changes.
     Mutated,
-    /// Not let in.
+    /// Denied.
     Refused,
-    /// Not answered: what happens now, the `failurePolicy` says.
+    /// No answer: the `failurePolicy` decides.
     Failed,
 }
 
-/// What a review was about, and what was answered.
+/// The kind of the object under review, and the outcome.
 #[derive(Clone, Debug)]
 pub(crate) struct Answered {
     kind: &'static str,
     outcome: Outcome,
 }
 
-/// How reviews are counted and timed.
+/// The metrics about reviews.
 #[derive(Clone, Debug)]
 pub(crate) struct Reviews {
     reviews: Family<OutcomeLabels, Counter>,
@@ -69,7 +69,7 @@ impl Outcome {
 }
 
 impl Answered {
-    /// About an object of this kind. Only kinds we register for become labels.
+    /// Only the kinds in our webhook configurations become labels.
     pub(crate) fn new(kind: &str, outcome: Outcome) -> Self {
         let kind = ["PipelineRun", "TaskRun", "CustomRun", "ConfigMap"]
             .into_iter()
@@ -78,7 +78,7 @@ impl Answered {
         Self { kind, outcome }
     }
 
-    /// The answer, with a note of what it is.
+    /// The response to a review with this outcome.
     pub(crate) fn on(self, answer: impl IntoResponse) -> Response {
         let mut response = answer.into_response();
         response.extensions_mut().insert(self);
@@ -124,15 +124,12 @@ pub(crate) async fn observe(
     let unread = Answered::new("", Outcome::Failed);
     let Answered { kind, outcome } = response.extensions().get().cloned().unwrap_or(unread);
 
-    let outcome_label = outcome.label();
-    span.record("kind", kind).record("outcome", outcome_label);
     if outcome == Outcome::Failed {
         span.record("otel.status_code", "ERROR");
     }
-    let labels = OutcomeLabels {
-        kind,
-        outcome: outcome_label,
-    };
+    let outcome = outcome.label();
+    span.record("kind", kind).record("outcome", outcome);
+    let labels = OutcomeLabels { kind, outcome };
     reviews.reviews.get_or_create(&labels).inc();
     let seconds = reviews.seconds.get_or_create(&KindLabels { kind });
     seconds.observe(began.elapsed().as_secs_f64());

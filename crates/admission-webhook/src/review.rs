@@ -1,4 +1,4 @@
-//! Admission reviews: what is asked of the planner about an object, and its answer as a response. Pure functions.
+//! From admission reviews to questions for the planner, and from its answers to responses. Pure functions.
 
 use kube::core::DynamicObject;
 use kube::core::admission::{AdmissionRequest, AdmissionResponse, Operation};
@@ -9,8 +9,8 @@ use serde_json::Value;
 use coscheduler_core::admit::{Admission, RewrittenSource};
 use coscheduler_core::admit_run::{ChildAdmission, ChildRun};
 use coscheduler_core::annotations;
-use coscheduler_core::pipeline_run::OwnerReference;
-use coscheduler_core::reasons::ReasonCode;
+use coscheduler_core::pipeline_run::{OwnerReference, PipelineRun};
+use coscheduler_core::reasons::{Reason, ReasonCode};
 use coscheduler_core::violation::Violation;
 use coscheduler_kubernetes::admission::{Mutation, patch};
 use coscheduler_kubernetes::child_run;
@@ -20,22 +20,19 @@ use coscheduler_proto::planner::AdmitPipelineRunRequest;
 
 use crate::events::Notice;
 
-/// HTTP 422, as the API server answers what it cannot process. Tekton takes it as final (`CreateRunFailed`).
+/// HTTP 422, as in the API server's own answers to invalid objects. Tekton does not retry it (`CreateRunFailed`).
 const UNPROCESSABLE: u16 = 422;
-
-/// The reason of the Event about a TaskRun that may not run.
-const TASK_RUN_REFUSED: &str = ReasonCode::TaskRunRefused.as_str();
 
 /// The object of a review, as JSON.
 pub(crate) fn object(request: &AdmissionRequest<DynamicObject>) -> Value {
     serde_json::to_value(&request.object).unwrap_or_default()
 }
 
-/// What to ask about a PipelineRun that is being created or updated; what the object itself does not say is unset.
+/// The question about a PipelineRun that is being created or updated, without the facts from elsewhere.
 ///
 /// # Errors
 ///
-/// Where what would be asked cannot cross the wire.
+/// The object is nested too deeply for the wire.
 pub(crate) fn pipeline_run_question(
     request: &AdmissionRequest<DynamicObject>,
     object: &Value,
@@ -75,29 +72,33 @@ pub(crate) fn run(request: &AdmissionRequest<DynamicObject>) -> Option<ChildRun>
     child_run::view(&request.kind.kind, &object.metadata, spec, username)
 }
 
-/// What the author of a PipelineRun is told about a TaskRun of it that may not run (M2); nothing where it is only tried.
+/// The Event for the author of a PipelineRun about a TaskRun of it that may not run (M2); none for a dry run.
 pub(crate) fn notice(
     request: &AdmissionRequest<DynamicObject>,
     controller: Option<OwnerReference>,
     admission: &ChildAdmission,
 ) -> Option<Notice> {
-    let note = admission.cancel.clone().filter(|_| !request.dry_run)?;
+    let message = admission.cancel.clone().filter(|_| !request.dry_run)?;
+    let OwnerReference { name, uid, .. } = controller?;
     Some(Notice {
-        namespace: request.namespace.clone().unwrap_or_default(),
-        pipeline_run: controller?,
-        reason: TASK_RUN_REFUSED,
-        note,
+        pipeline_run: PipelineRun {
+            namespace: request.namespace.clone().unwrap_or_default(),
+            name,
+            uid,
+            ..PipelineRun::default()
+        },
+        reason: Reason::new(ReasonCode::TaskRunRefused, message),
     })
 }
 
-/// What the planner wants written into a PipelineRun. A new one that is coscheduled carries the trace it was admitted in,
-/// where there is one, so that its reports can join it.
+/// The planner's changes of a PipelineRun. A new run that is coscheduled also gets the trace of its admission, where there is
+/// one, so that later spans about the run can join it.
 pub(crate) fn pipeline_run_mutation(
     request: &AdmissionRequest<DynamicObject>,
-    admission: &Admission,
+    admission: Admission,
     traceparent: Option<String>,
 ) -> Mutation {
-    let mut set_annotations = admission.set_annotations.clone();
+    let mut set_annotations = admission.set_annotations;
     let coscheduled = set_annotations.contains_key(annotations::MODE);
     if let Some(traceparent) = traceparent
         && coscheduled
@@ -107,44 +108,35 @@ pub(crate) fn pipeline_run_mutation(
     }
     Mutation {
         set_annotations,
-        remove_annotations: admission.remove_annotations.clone(),
-        remove_task_annotations: admission
-            .remove_task_annotations
-            .iter()
-            .map(|annotation| (annotation.index, annotation.key.clone()))
+        remove_annotations: admission.remove_annotations,
+        remove_task_annotations: (admission.remove_task_annotations.into_iter())
+            .map(|annotation| (annotation.index, annotation.key))
             .collect(),
-        bindings: admission
-            .bindings
-            .iter()
-            .map(|binding| (binding.workspace.clone(), binding.source.clone()))
+        bindings: (admission.bindings.into_iter())
+            .map(|binding| (binding.workspace, binding.source))
             .collect(),
         cancel: None,
     }
 }
 
-/// What the planner wants written into a TaskRun or CustomRun.
-pub(crate) fn run_mutation(admission: &ChildAdmission) -> Mutation {
+/// The planner's changes of a TaskRun or CustomRun.
+pub(crate) fn run_mutation(admission: ChildAdmission) -> Mutation {
     Mutation {
-        set_annotations: admission.set_annotations.clone(),
-        remove_annotations: admission.remove_annotations.clone(),
-        cancel: admission.cancel.clone(),
-        bindings: admission
-            .bindings
-            .iter()
-            .map(|bound| {
-                let source = RewrittenSource::Claim(bound.claim_name.clone());
-                (bound.workspace.clone(), source)
-            })
+        set_annotations: admission.set_annotations,
+        remove_annotations: admission.remove_annotations,
+        cancel: admission.cancel,
+        bindings: (admission.bindings.into_iter())
+            .map(|bound| (bound.workspace, RewrittenSource::Claim(bound.claim_name)))
             .collect(),
         ..Mutation::default()
     }
 }
 
-/// Lets the object in, changed as `mutation` says.
+/// Admits the object with the changes of `mutation`.
 ///
 /// # Errors
 ///
-/// Where the patch cannot be written as JSON.
+/// The patch cannot be written as JSON.
 pub(crate) fn admitted(
     request: &AdmissionRequest<DynamicObject>,
     object: &Value,
@@ -162,7 +154,7 @@ pub(crate) fn admitted(
     Ok(response)
 }
 
-/// Refuses the object for these reasons, each with the field in the words of the author.
+/// Denies the object for these reasons. Each names the field as the author wrote it.
 pub(crate) fn refused(
     request: &AdmissionRequest<DynamicObject>,
     violations: &[Violation],
@@ -187,7 +179,7 @@ pub(crate) fn refused(
         request.kind.kind,
         reasons.join("; ")
     ));
-    // What `kubectl edit` shows.
+    // `kubectl edit` shows the details.
     response.result.details = Some(StatusDetails {
         name: request.name.clone(),
         group: request.kind.group.clone(),

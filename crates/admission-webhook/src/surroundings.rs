@@ -1,5 +1,5 @@
-//! What the planner is told beside the object under review: the mode that its Pipeline and its Namespace choose (B1), and
-//! the group of the PipelineRun that it is made for, which copied annotations alone do not prove.
+//! Facts that the planner needs beside the object under review: the mode that its Pipeline and its Namespace choose (B1),
+//! and the group of the PipelineRun that owns it. The object's own annotations do not prove that group: they may be copies.
 
 use std::time::Duration;
 
@@ -14,17 +14,17 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Client;
 use serde_json::Value;
 
-use crate::known::Known;
+use crate::cache::Cache;
 
-/// How long an object that was created a moment ago may take to arrive.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// How long a new object may take to reach the cache.
+const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The objects around those under review.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Surroundings {
-    pipelines: Known<Option<String>>,
-    namespaces: Known<Option<String>>,
-    pipeline_runs: Known<Owner>,
+    pipelines: Cache<Option<String>>,
+    namespaces: Cache<Option<String>>,
+    pipeline_runs: Cache<Owner>,
 }
 
 /// A PipelineRun that others are made for.
@@ -39,61 +39,60 @@ struct Owner {
 pub(crate) struct Choices {
     pub(crate) pipeline: Option<String>,
     pub(crate) namespace: Option<String>,
-    /// What the author should know.
+    /// For the author of the run.
     pub(crate) warning: Option<String>,
 }
 
-/// An object that must exist, as the API server asks about something in it or of it, and has not arrived in time. To go on
-/// without it would be to guess.
+/// An object is not in the cache, although it must exist: the object under review is in it, or belongs to it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{kind} {name:?} has not arrived by the watch of its kind in time")]
+#[error("the cache does not have {kind} {name:?} yet")]
 pub(crate) struct Unknown {
     kind: &'static str,
     name: String,
 }
 
 impl Surroundings {
-    /// Follows the Pipelines, Namespaces and PipelineRuns of the cluster, their metadata alone.
+    /// Follows the metadata of all Pipelines, Namespaces and PipelineRuns.
     pub(crate) fn follow(process: &Process, client: &Client) -> Self {
         Self {
-            pipelines: Known::follow::<Pipeline>(process, client, chosen),
-            namespaces: Known::follow::<Namespace>(process, client, chosen),
-            pipeline_runs: Known::follow::<PipelineRun>(process, client, owner),
+            pipelines: Cache::follow::<Pipeline>("Pipeline", process, client, chosen),
+            namespaces: Cache::follow::<Namespace>("Namespace", process, client, chosen),
+            pipeline_runs: Cache::follow::<PipelineRun>("PipelineRun", process, client, owner),
         }
     }
 
-    /// The modes that Pipeline and Namespace choose for a new PipelineRun. Where the run itself does, they are of no
-    /// interest, and neither is the Namespace where the Pipeline does.
+    /// The modes that Pipeline and Namespace choose for a new PipelineRun. The run's own choice comes before the Pipeline's,
+    /// and that before the Namespace's, so that the others need not be looked up.
     ///
-    /// A Pipeline that is not known in time may never have existed, and Tekton says so; the run is not held up for it.
+    /// A Pipeline that is not in the cache in time may not exist. Tekton reports that, so the run is let in.
     ///
     /// # Errors
-    /// The Namespace is not known.
+    /// The Namespace is not in the cache.
     pub(crate) async fn choices(
         &self,
         namespace: &str,
         pipeline_run: &Value,
-        patience: Duration,
+        timeout: Duration,
     ) -> Result<Choices, Unknown> {
-        let patience = patience.min(PATIENCE);
+        let timeout = timeout.min(TIMEOUT);
         let mut choices = Choices::default();
         if !pipeline_run["metadata"]["annotations"][OVERRIDE].is_null() {
             return Ok(choices);
         }
-        // With an address instead of a name, a resolver finds it.
+        // A resolver finds a Pipeline with an address instead of a name.
         if let Some(name) = pipeline_run["spec"]["pipelineRef"]["name"].as_str()
             && !name.is_empty()
             && !name.contains("://")
         {
-            let known = self.pipelines.get(namespace, name, patience, |_| true);
-            match known.await {
-                Some(chosen) => choices.pipeline = chosen,
+            let pipeline = self.pipelines.get(namespace, name, timeout, |_| true);
+            match pipeline.await {
+                Some(mode) => choices.pipeline = mode,
                 None => choices.warning = Some(unknown_pipeline(namespace, name)),
             }
         }
         if choices.pipeline.is_none() {
-            let known = self.namespaces.get("", namespace, patience, |_| true);
-            choices.namespace = known.await.ok_or_else(|| Unknown {
+            let found = self.namespaces.get("", namespace, timeout, |_| true);
+            choices.namespace = found.await.ok_or_else(|| Unknown {
                 kind: "Namespace",
                 name: namespace.to_owned(),
             })?;
@@ -101,16 +100,16 @@ impl Surroundings {
         Ok(choices)
     }
 
-    /// The group of the PipelineRun that is an object's controller; `None` where that has none, where the controller is
-    /// nothing of the kind, and where the object names no group, so that it does not matter.
+    /// The group of the PipelineRun that is an object's controller. `None` where that has none, where the controller is not a
+    /// PipelineRun, and where the object claims no group, so that the owner's does not matter.
     ///
     /// # Errors
-    /// The PipelineRun is not known.
+    /// The PipelineRun is not in the cache.
     pub(crate) async fn owner_group(
         &self,
         namespace: &str,
         metadata: &ObjectMeta,
-        patience: Duration,
+        timeout: Duration,
     ) -> Result<Option<String>, Unknown> {
         let annotations = metadata.annotations.as_ref();
         let names_a_group = annotations.is_some_and(|annotations| annotations.contains_key(GROUP));
@@ -121,15 +120,11 @@ impl Surroundings {
             return Ok(None);
         };
         let same = |owner: &Owner| owner.uid == uid;
-        let patience = patience.min(PATIENCE);
-        let owner = self.pipeline_runs.get(namespace, &name, patience, same);
-        match owner.await {
-            Some(owner) => Ok(owner.group),
-            None => Err(Unknown {
-                kind: "PipelineRun",
-                name,
-            }),
-        }
+        let timeout = timeout.min(TIMEOUT);
+        let owner = self.pipeline_runs.get(namespace, &name, timeout, same);
+        let kind = "PipelineRun";
+        let owner = owner.await.ok_or(Unknown { kind, name })?;
+        Ok(owner.group)
     }
 }
 
@@ -150,7 +145,7 @@ fn owner(metadata: ObjectMeta) -> Owner {
 
 fn unknown_pipeline(namespace: &str, name: &str) -> String {
     format!(
-        "there is no Pipeline {name:?} in namespace {namespace:?} yet, so annotation {OVERRIDE} of it does not count for this \
+        "there is no Pipeline {name:?} in namespace {namespace:?} yet, so its annotation {OVERRIDE} does not count for this \
          run; create the Pipeline first, or annotate the run"
     )
 }
@@ -162,27 +157,27 @@ mod tests {
 
     const SHORT: Duration = Duration::from_millis(10);
 
-    fn known<T: Clone + Send + Sync + 'static>(objects: &[(&str, &str, T)]) -> Known<T> {
-        let known = Known::default();
+    fn cache<T: Clone + Send + Sync + 'static>(objects: &[(&str, &str, T)]) -> Cache<T> {
+        let cache = Cache::default();
         for (namespace, name, object) in objects {
-            known.set(
+            cache.set(
                 ((*namespace).to_owned(), (*name).to_owned()),
                 object.clone(),
             );
         }
-        known
+        cache
     }
 
     fn surroundings() -> Surroundings {
         let mode = |mode: &str| Some(mode.to_owned());
         Surroundings {
-            pipelines: known(&[
+            pipelines: cache(&[
                 ("ci", "plain", None),
                 ("ci", "annotated", mode("disabled")),
                 ("chosen", "plain", None),
             ]),
-            namespaces: known(&[("", "ci", None), ("", "chosen", mode("workspaces"))]),
-            pipeline_runs: known(&[
+            namespaces: cache(&[("", "ci", None), ("", "chosen", mode("workspaces"))]),
+            pipeline_runs: cache(&[
                 (
                     "ci",
                     "ours",
@@ -203,7 +198,7 @@ mod tests {
         }
     }
 
-    /// The choices of Pipeline and Namespace, and whether the author is told that there is no such Pipeline.
+    /// The choices of Pipeline and Namespace, and whether there is a warning for the author.
     async fn choices(namespace: &str, run: Value) -> (Option<String>, Option<String>, bool) {
         let choices = surroundings()
             .choices(namespace, &run, SHORT)
@@ -254,7 +249,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_must_exist_is_not_guessed() {
+    async fn a_namespace_and_an_owner_must_be_in_the_cache() {
         let unknown = surroundings().choices("nowhere", &json!({}), SHORT).await;
         assert_eq!(unknown.unwrap_err().kind, "Namespace");
 

@@ -1,5 +1,7 @@
 //! The wire side of the webhook: an admission review in, a question to the planner, an admission review out.
 
+use std::fmt::Display;
+use std::mem::take;
 use std::time::{Duration, Instant};
 
 use axum::extract::{Query, State};
@@ -12,28 +14,26 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::core::DynamicObject;
 use kube::core::admission::{AdmissionRequest, AdmissionResponse, AdmissionReview, Operation};
 use serde::Deserialize;
-use serde_json::Value;
 use tonic::{Code, Status};
 use tracing::{Span, error, info};
 
-use coscheduler_kubernetes::admission::Mutation;
 use coscheduler_proto::convert;
 use coscheduler_proto::error::violations;
 use coscheduler_proto::planner::planner_service_client::PlannerServiceClient;
-use coscheduler_runtime::client::Channel;
+use coscheduler_runtime::client::{Channel, request as call};
 use coscheduler_runtime::trace;
 
 use crate::events::Events;
 use crate::observe::{Answered, Outcome, Reviews, observe};
-use crate::surroundings::{Choices, Surroundings, Unknown};
-use crate::{flags, planner, review};
+use crate::surroundings::Surroundings;
+use crate::{config_map, review};
 
-/// How long the API server waits where it does not say.
-const DEFAULT_PATIENCE: Duration = Duration::from_secs(10);
-/// What is kept of the API server's patience for the way back.
+/// The API server's default timeout for a webhook.
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
+/// The part of the API server's timeout that stays for the way back.
 const MARGIN: Duration = Duration::from_secs(1);
 
-/// What reviews are answered with.
+/// The state of the handlers.
 #[derive(Clone, Debug)]
 pub(crate) struct Webhook {
     pub(crate) planner: PlannerServiceClient<Channel>,
@@ -51,8 +51,9 @@ pub(crate) fn routes(webhook: Webhook, reviews: Reviews) -> Router {
         .layer(from_fn_with_state(reviews, observe))
 }
 
+type Request = AdmissionRequest<DynamicObject>;
 type Review = Json<AdmissionReview<DynamicObject>>;
-type Answer = Result<AdmissionResponse, (StatusCode, String)>;
+type Failure = (StatusCode, String);
 
 /// The query that the API server adds to every review.
 #[derive(Debug, Deserialize)]
@@ -61,15 +62,12 @@ struct Wait {
 }
 
 impl Wait {
-    /// How long the planner may take. The API server writes whole seconds, `10s`.
-    fn patience(&self) -> Duration {
-        let seconds = self
-            .timeout
-            .as_deref()
-            .and_then(|text| text.strip_suffix('s'))
-            .and_then(|text| text.parse().ok())
-            .map_or(DEFAULT_PATIENCE, Duration::from_secs);
-        seconds.saturating_sub(MARGIN).max(MARGIN)
+    /// The time for an answer. The API server writes whole seconds, `10s`.
+    fn timeout(&self) -> Duration {
+        let timeout = self.timeout.as_deref();
+        let seconds = timeout.and_then(|timeout| timeout.strip_suffix('s')?.parse().ok());
+        let timeout = seconds.map_or(DEFAULT_TIMEOUT, Duration::from_secs);
+        timeout.saturating_sub(MARGIN).max(MARGIN)
     }
 }
 
@@ -77,101 +75,113 @@ async fn admit_pipeline_run(
     State(webhook): State<Webhook>,
     Query(wait): Query<Wait>,
     Json(review): Review,
-) -> Result<Response, (StatusCode, String)> {
-    let until = Instant::now() + wait.patience();
+) -> Result<Response, Failure> {
+    let until = Instant::now() + wait.timeout();
     let request = read(review)?;
-    let object = review::object(&request);
-    let mut question = match review::pipeline_run_question(&request, &object) {
-        Ok(question) => question,
-        Err(violation) => {
-            return Ok(answered(
-                &request,
-                Ok(review::refused(&request, &[violation])),
-            ));
-        }
-    };
-    let mut warning = None;
-    if request.operation == Operation::Create {
-        let known = surroundings(&webhook.surroundings, &request, &object, left(until));
-        let (choices, owner_group) = match known.await {
-            Ok(known) => known,
-            Err(unknown) => return Ok(unanswered(&request, &unknown)),
-        };
-        question.pipeline_coschedule = choices.pipeline;
-        question.namespace_coschedule = choices.namespace;
-        question.owner_group = owner_group;
-        warning = choices.warning;
-    }
-    let answer = planner::admit_pipeline_run(&webhook.planner, question, left(until)).await;
-    let decision = answer.map(|admission| {
-        let traceparent = trace::traceparent(&Span::current());
-        let mutation = review::pipeline_run_mutation(&request, &admission, traceparent);
-        let warnings = admission.warnings.into_iter().chain(warning);
-        (mutation, warnings.collect())
-    });
-    Ok(answered(&request, respond(&request, &object, decision)))
+    let answer = webhook.pipeline_run(&request, until).await;
+    Ok(answered(&request, answer))
 }
 
 async fn admit_run(
     State(webhook): State<Webhook>,
     Query(wait): Query<Wait>,
     Json(review): Review,
-) -> Result<Response, (StatusCode, String)> {
-    let until = Instant::now() + wait.patience();
+) -> Result<Response, Failure> {
+    let until = Instant::now() + wait.timeout();
     let request = read(review)?;
-    let object = review::object(&request);
-    let Some(mut run) = review::run(&request) else {
-        let message = format!(
-            "a review of a {}, which nobody asked for",
-            request.kind.kind
-        );
-        return Err((StatusCode::BAD_REQUEST, message));
-    };
-    let controller = run.controller.clone();
-    let metadata = metadata(&request);
-    let known = webhook
-        .surroundings
-        .owner_group(namespace(&request), &metadata, left(until));
-    run.owner_group = match known.await {
-        Ok(owner_group) => owner_group,
-        Err(unknown) => return Ok(unanswered(&request, &unknown)),
-    };
-    let question = convert::child_run_to_wire(run);
-    let answer = planner::admit_run(&webhook.planner, question, left(until)).await;
-    let decision = answer.map(|admission| {
-        if let Some(notice) = review::notice(&request, controller, &admission) {
-            webhook.events.send(notice);
+    let answer = webhook.run(&request, until).await;
+    Ok(answered(&request, answer))
+}
+
+/// Checks the flags in this process, so that no other service has to be there.
+async fn check_config(Json(review): Review) -> Result<Response, Failure> {
+    let request = read(review)?;
+    let response = config_map::review(&request);
+    Ok(answered(&request, Ok(response)))
+}
+
+impl Webhook {
+    async fn pipeline_run(
+        &self,
+        request: &Request,
+        until: Instant,
+    ) -> Result<AdmissionResponse, Failure> {
+        let object = review::object(request);
+        let mut question = match review::pipeline_run_question(request, &object) {
+            Ok(question) => question,
+            Err(violation) => return Ok(review::refused(request, &[violation])),
+        };
+        let mut warning = None;
+        if request.operation == Operation::Create {
+            let (namespace, metadata) = (namespace(request), metadata(request));
+            let choices = self.surroundings.choices(namespace, &object, left(until));
+            let owner_group = self
+                .surroundings
+                .owner_group(namespace, &metadata, left(until));
+            let (choices, owner_group) =
+                tokio::try_join!(choices, owner_group).map_err(unavailable)?;
+            question.pipeline_coschedule = choices.pipeline;
+            question.namespace_coschedule = choices.namespace;
+            question.owner_group = owner_group;
+            warning = choices.warning;
         }
-        (review::run_mutation(&admission), admission.warnings)
-    });
-    Ok(answered(&request, respond(&request, &object, decision)))
+        let mut planner = self.planner.clone();
+        let answer = planner
+            .admit_pipeline_run(call(question, left(until)))
+            .await;
+        let mut admission = match answer {
+            Ok(answer) => convert::admission(answer.into_inner()),
+            Err(status) => return not_admitted(request, &status),
+        };
+        let mut warnings = take(&mut admission.warnings);
+        warnings.extend(warning);
+        let traceparent = trace::traceparent(&Span::current());
+        let mutation = review::pipeline_run_mutation(request, admission, traceparent);
+        review::admitted(request, &object, &mutation, warnings).map_err(unavailable)
+    }
+
+    async fn run(&self, request: &Request, until: Instant) -> Result<AdmissionResponse, Failure> {
+        let mut run = review::run(request).ok_or_else(|| {
+            let message = format!("a {} is neither TaskRun nor CustomRun", request.kind.kind);
+            (StatusCode::BAD_REQUEST, message)
+        })?;
+        let controller = run.controller.clone();
+        let (namespace, metadata) = (namespace(request), metadata(request));
+        let owner_group = self
+            .surroundings
+            .owner_group(namespace, &metadata, left(until));
+        run.owner_group = owner_group.await.map_err(unavailable)?;
+        let question = convert::child_run_to_wire(run);
+        let mut planner = self.planner.clone();
+        let mut admission = match planner.admit_run(call(question, left(until))).await {
+            Ok(answer) => convert::child_admission(answer.into_inner()),
+            Err(status) => return not_admitted(request, &status),
+        };
+        if let Some(notice) = review::notice(request, controller, &admission) {
+            self.events.send(notice);
+        }
+        let (object, warnings) = (review::object(request), take(&mut admission.warnings));
+        let mutation = review::run_mutation(admission);
+        review::admitted(request, &object, &mutation, warnings).map_err(unavailable)
+    }
 }
 
-/// What is asked along with a new PipelineRun.
-async fn surroundings(
-    surroundings: &Surroundings,
-    request: &AdmissionRequest<DynamicObject>,
-    object: &Value,
-    patience: Duration,
-) -> Result<(Choices, Option<String>), Unknown> {
-    let (namespace, metadata) = (namespace(request), metadata(request));
-    let choices = surroundings.choices(namespace, object, patience);
-    let owner_group = surroundings.owner_group(namespace, &metadata, patience);
-    tokio::try_join!(choices, owner_group)
+fn read(review: AdmissionReview<DynamicObject>) -> Result<Request, Failure> {
+    review.try_into().map_err(|error| {
+        let message = format!("failed to read the admission review: {error}");
+        (StatusCode::BAD_REQUEST, message)
+    })
 }
 
-fn metadata(request: &AdmissionRequest<DynamicObject>) -> ObjectMeta {
-    let object = request.object.as_ref();
-    object
-        .map(|object| object.metadata.clone())
-        .unwrap_or_default()
+fn metadata(request: &Request) -> ObjectMeta {
+    let metadata = request
+        .object
+        .as_ref()
+        .map(|object| object.metadata.clone());
+    metadata.unwrap_or_default()
 }
 
-fn unanswered(request: &AdmissionRequest<DynamicObject>, unknown: &Unknown) -> Response {
-    answered(request, Err(failed(request, &unknown.to_string())))
-}
-
-fn namespace(request: &AdmissionRequest<DynamicObject>) -> &str {
+fn namespace(request: &Request) -> &str {
     request.namespace.as_deref().unwrap_or_default()
 }
 
@@ -179,88 +189,49 @@ fn left(until: Instant) -> Duration {
     until.saturating_duration_since(Instant::now())
 }
 
-/// The flags are checked here, in process: no other service has to be there for it.
-async fn check_config(Json(review): Review) -> Result<Response, (StatusCode, String)> {
-    let request = read(review)?;
-    let response = flags::checked(&request);
-    if !response.allowed {
-        info!(
-            namespace = request.namespace,
-            kind = request.kind.kind,
-            reason = response.result.message,
-            "refused"
-        );
-    }
-    Ok(answered(&request, Ok(response)))
+fn unavailable(error: impl Display) -> Failure {
+    (StatusCode::SERVICE_UNAVAILABLE, error.to_string())
 }
 
-/// The answer on the wire, with a note of what it is.
-fn answered(request: &AdmissionRequest<DynamicObject>, answer: Answer) -> Response {
+/// The answer where the planner did not admit the object: it refused it, or it failed.
+fn not_admitted(request: &Request, status: &Status) -> Result<AdmissionResponse, Failure> {
+    if status.code() == Code::InvalidArgument {
+        return Ok(review::refused(request, &violations(status)));
+    }
+    let (code, message) = (status.code(), status.message());
+    Err(unavailable(format_args!(
+        "the affinity-planner answered {code:?}: {message}"
+    )))
+}
+
+/// The response on the wire, with its outcome in the log and for [`observe`].
+fn answered(request: &Request, answer: Result<AdmissionResponse, Failure>) -> Response {
+    let (namespace, kind) = (namespace(request), &request.kind.kind);
     let outcome = match &answer {
-        Ok(response) if !response.allowed => Outcome::Refused,
+        Ok(response) if !response.allowed => {
+            let reason = &response.result.message;
+            info!(namespace, kind, reason, "refused");
+            Outcome::Refused
+        }
         Ok(response) if response.patch.is_some() => Outcome::Mutated,
         Ok(_) => Outcome::Allowed,
-        Err(_) => Outcome::Failed,
-    };
-    Span::current().record("namespace", request.namespace.as_deref());
-    Answered::new(&request.kind.kind, outcome)
-        .on(answer.map(|response| Json(response.into_review())))
-}
-
-fn read(
-    review: AdmissionReview<DynamicObject>,
-) -> Result<AdmissionRequest<DynamicObject>, (StatusCode, String)> {
-    review.try_into().map_err(|error| {
-        let message = format!("failed to read the admission review: {error}");
-        (StatusCode::BAD_REQUEST, message)
-    })
-}
-
-fn respond(
-    request: &AdmissionRequest<DynamicObject>,
-    object: &Value,
-    decision: Result<(Mutation, Vec<String>), Status>,
-) -> Answer {
-    let response = match decision {
-        Ok((mutation, warnings)) => review::admitted(request, object, &mutation, warnings)
-            .map_err(|error| failed(request, &format!("failed to write the patch: {error}")))?,
-        Err(status) if status.code() == Code::InvalidArgument => {
-            let violations = violations(&status);
-            info!(
-                namespace = request.namespace,
-                kind = request.kind.kind,
-                reason = status.message(),
-                "refused"
+        Err((_, reason)) => {
+            error!(
+                namespace,
+                kind, reason, "failed to answer an admission review"
             );
-            review::refused(request, &violations)
-        }
-        Err(status) => {
-            let message = format!(
-                "the affinity-planner answered {:?}: {}",
-                status.code(),
-                status.message()
-            );
-            return Err(failed(request, &message));
+            Outcome::Failed
         }
     };
-    Ok(response)
-}
-
-fn failed(request: &AdmissionRequest<DynamicObject>, message: &str) -> (StatusCode, String) {
-    error!(
-        namespace = request.namespace,
-        kind = request.kind.kind,
-        reason = message,
-        "failed to answer an admission review"
-    );
-    (StatusCode::SERVICE_UNAVAILABLE, message.to_owned())
+    Span::current().record("namespace", namespace);
+    Answered::new(kind, outcome).on(answer.map(|response| Json(response.into_review())))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Outcomes are counted as answers are, those that cannot even be read included.
+    /// Reviews that cannot be read count as well.
     #[tokio::test]
     async fn every_review_is_counted_by_kind_and_outcome() {
         use axum::body::Body;
@@ -318,7 +289,7 @@ mod tests {
         let wait = Wait {
             timeout: timeout.map(str::to_owned),
         };
-        assert_eq!(wait.patience(), Duration::from_secs(seconds));
+        assert_eq!(wait.timeout(), Duration::from_secs(seconds));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use coscheduler_core::admit::TEKTON_CONTROLLER;
 /// The affinity-planner's own flags.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
-    /// Where the config service is, as http://HOST:PORT
+    /// Address of the config-service, as http://HOST:PORT
     #[arg(
         long,
         env = "CONFIG_SERVICE_ADDRESS",
@@ -14,7 +14,7 @@ pub struct Args {
     )]
     pub(crate) config_service_address: String,
 
-    /// Where the placeholder-manager is, as http://HOST:PORT
+    /// Address of the placeholder-manager, as http://HOST:PORT
     #[arg(
         long,
         env = "PLACEHOLDER_MANAGER_ADDRESS",
@@ -23,7 +23,7 @@ pub struct Args {
     )]
     pub(crate) placeholder_manager_address: String,
 
-    /// The username of Tekton's controller: the TaskRuns and CustomRuns it creates keep their run's annotation
+    /// Username of Tekton's controller. Only runs that it creates can belong to a coscheduled PipelineRun
     #[arg(
         long,
         env = "TEKTON_CONTROLLER_USERNAME",

@@ -1,18 +1,19 @@
-//! Why a question could not be answered, and the one place where that becomes a gRPC status.
+//! Errors of the affinity-planner, and their gRPC statuses.
 
 use coscheduler_core::violation::Violation;
+use coscheduler_proto::convert::within;
 use coscheduler_proto::error::{bad_request, with_reason};
 use coscheduler_proto::reason::ErrorReason;
 use tonic::Status;
 
-/// Why a question could not be answered.
+/// Why a call failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The request is malformed, or the run in it cannot be read.
     #[error("the request is malformed")]
     BadRequest(Vec<Violation>),
-    /// The config service has said nothing yet.
-    #[error("no configuration was received from the config service yet")]
+    /// The config-service has not sent anything yet.
+    #[error("no configuration was received from the config-service yet")]
     ConfigNotRead,
     /// The placeholder-manager answered with an error.
     #[error("the placeholder-manager answered {:?}: {}", .0.code(), .0.message())]
@@ -22,7 +23,7 @@ pub enum Error {
 impl From<Error> for Status {
     fn from(error: Error) -> Self {
         match error {
-            Error::BadRequest(violations) => bad_request("", &violations),
+            Error::BadRequest(violations) => bad_request(&violations),
             Error::ConfigNotRead => with_reason(ErrorReason::ConfigNotRead, error.to_string()),
             Error::Manager(status) => Status::with_details(
                 status.code(),
@@ -33,17 +34,7 @@ impl From<Error> for Status {
     }
 }
 
-/// Violations of a run in the request, by their path in the request.
+/// Violations of the run in the request.
 pub(crate) fn of_run(violations: Vec<Violation>) -> Error {
-    Error::BadRequest(
-        violations
-            .into_iter()
-            .map(|violation| {
-                Violation::new(
-                    format!("pipeline_run.{}", violation.field),
-                    violation.description,
-                )
-            })
-            .collect(),
-    )
+    Error::BadRequest(within("pipeline_run", violations))
 }

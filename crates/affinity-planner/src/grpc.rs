@@ -1,4 +1,4 @@
-//! The wire side of the planner: requests in, answers out, nothing in between.
+//! The wire side of the affinity-planner: reads requests, calls `core`, writes answers.
 
 use tokio::sync::watch;
 use tonic::{Request, Response, Status};
@@ -10,14 +10,13 @@ use coscheduler_core::annotations;
 use coscheduler_core::pipeline_run::{OwnerReference, PipelineRun};
 use coscheduler_core::plan;
 use coscheduler_core::restore::restore;
-use coscheduler_core::violation::Violation;
-use coscheduler_proto::convert;
 use coscheduler_proto::placeholder::placeholder_service_client::PlaceholderServiceClient;
 use coscheduler_proto::planner::planner_service_server::PlannerService;
 use coscheduler_proto::planner::{
     AdmitPipelineRunRequest, AdmitPipelineRunResponse, AdmitRunRequest, AdmitRunResponse,
     PlanRequest, PlanResponse, ReportPipelineRunRequest, ReportPipelineRunResponse,
 };
+use coscheduler_proto::{Struct, convert};
 use coscheduler_runtime::Deadline;
 use coscheduler_runtime::client::Channel;
 
@@ -33,8 +32,8 @@ pub(crate) struct Planner {
 }
 
 impl Planner {
-    /// Plans with the latest `configuration`, and has `manager` carry plans out. `tekton_controller` is the username
-    /// that Tekton creates TaskRuns with.
+    /// Decides with the latest `configuration` and calls `manager` about reported runs. `tekton_controller` is the username
+    /// with which Tekton creates TaskRuns.
     pub(crate) fn new(
         configuration: watch::Receiver<Known>,
         manager: PlaceholderServiceClient<Channel>,
@@ -63,9 +62,9 @@ impl PlannerService for Planner {
             pipeline_coschedule,
             namespace_coschedule,
         } = request.into_inner();
-        let run = convert::pipeline_run(pipeline_run).map_err(Error::BadRequest)?;
-        let admitted = !run.uid.is_empty() || run.annotations.contains_key(annotations::MODE);
-        let plan = if admitted {
+        let run = read("pipeline_run", pipeline_run)?;
+        let exists = !run.uid.is_empty() || run.annotations.contains_key(annotations::MODE);
+        let plan = if exists {
             convert::plan_to_wire(&plan::plan(&run).map_err(of_run)?)
         } else {
             let question = admit::Question {
@@ -88,10 +87,9 @@ impl PlannerService for Planner {
         &self,
         request: Request<ReportPipelineRunRequest>,
     ) -> Answer<ReportPipelineRunResponse> {
-        let patience = Deadline::of(&request).remaining();
-        let run =
-            convert::pipeline_run(request.into_inner().pipeline_run).map_err(Error::BadRequest)?;
-        let response = report(&run, &self.manager, patience).await?;
+        let remaining = Deadline::of(&request).remaining();
+        let run = read("pipeline_run", request.into_inner().pipeline_run)?;
+        let response = report(&run, &self.manager, remaining).await?;
         Ok(Response::new(response))
     }
 
@@ -99,15 +97,42 @@ impl PlannerService for Planner {
         &self,
         request: Request<AdmitPipelineRunRequest>,
     ) -> Answer<AdmitPipelineRunResponse> {
-        let asked = question(request.into_inner())?;
-        let admission = match &asked.old {
-            // What was pinned stays, whatever the configuration has become.
-            Some(old) => restore(old, &asked.run),
+        let AdmitPipelineRunRequest {
+            request_uid,
+            pipeline_run,
+            old_pipeline_run,
+            username,
+            pipeline_coschedule,
+            namespace_coschedule,
+            owner_group,
+        } = request.into_inner();
+        let mut violations = Vec::new();
+        let mut read = |field, message| {
+            convert::pipeline_run(field, message)
+                .map_err(|faults| violations.extend(faults))
+                .ok()
+        };
+        let run = read("pipeline_run", pipeline_run);
+        let old = old_pipeline_run.and_then(|old| read("old_pipeline_run", Some(old)));
+        convert::required("request_uid", &request_uid, &mut violations);
+        let (Some(run), true) = (run, violations.is_empty()) else {
+            return Err(Error::BadRequest(violations).into());
+        };
+        let admission = match &old {
+            // Pinned annotations stay as they are, whatever the configuration is now.
+            Some(old) => restore(old, &run),
             None => {
+                let question = admit::Question {
+                    run: &run,
+                    request_uid: &request_uid,
+                    created_by: &username,
+                    pipeline_override: pipeline_coschedule.as_deref(),
+                    namespace_override: namespace_coschedule.as_deref(),
+                    owner_group: owner_group.as_deref(),
+                };
                 let configuration = self.configuration();
                 let in_force = configuration.in_force()?;
-                admit::admit(in_force, &self.tekton_controller, &asked.as_question())
-                    .map_err(of_run)?
+                admit::admit(in_force, &self.tekton_controller, &question).map_err(of_run)?
             }
         };
         Ok(Response::new(convert::admission_to_wire(admission)))
@@ -124,72 +149,14 @@ impl PlannerService for Planner {
             warn!(
                 username = run.created_by,
                 expected = self.tekton_controller,
-                "a run's annotations were removed: it belongs to a PipelineRun, but Tekton's controller did not create \
-                 it; if it did, --tekton-controller-username is wrong"
+                "removed the annotations of a run that belongs to a PipelineRun, because Tekton's controller did not create \
+                 it; if it did, correct --tekton-controller-username"
             );
         }
         Ok(Response::new(convert::child_admission_to_wire(admission)))
     }
 }
 
-/// A question about a PipelineRun, once read.
-struct Asked {
-    uid: String,
-    run: PipelineRun,
-    /// The run as it is stored, where it is being updated.
-    old: Option<PipelineRun>,
-    username: String,
-    pipeline_coschedule: Option<String>,
-    namespace_coschedule: Option<String>,
-    owner_group: Option<String>,
-}
-
-impl Asked {
-    fn as_question(&self) -> admit::Question<'_> {
-        admit::Question {
-            run: &self.run,
-            request_uid: &self.uid,
-            created_by: &self.username,
-            pipeline_override: self.pipeline_coschedule.as_deref(),
-            namespace_override: self.namespace_coschedule.as_deref(),
-            owner_group: self.owner_group.as_deref(),
-        }
-    }
-}
-
-fn question(request: AdmitPipelineRunRequest) -> Result<Asked, Error> {
-    let AdmitPipelineRunRequest {
-        request_uid,
-        pipeline_run,
-        old_pipeline_run,
-        username,
-        pipeline_coschedule,
-        namespace_coschedule,
-        owner_group,
-    } = request;
-    let mut violations = Vec::new();
-    let mut faulty = |faults: Vec<Violation>| violations.extend(faults);
-    let run = convert::pipeline_run(pipeline_run)
-        .map_err(&mut faulty)
-        .ok();
-    let old = old_pipeline_run
-        .map(|old| convert::pipeline_run_at("old_pipeline_run", old))
-        .transpose()
-        .map_err(&mut faulty)
-        .unwrap_or_default();
-    if request_uid.is_empty() {
-        violations.push(Violation::new("request_uid", "is empty; it is required"));
-    }
-    match run {
-        Some(run) if violations.is_empty() => Ok(Asked {
-            uid: request_uid,
-            run,
-            old,
-            username,
-            pipeline_coschedule,
-            namespace_coschedule,
-            owner_group,
-        }),
-        Some(_) | None => Err(Error::BadRequest(violations)),
-    }
+fn read(field: &str, message: Option<Struct>) -> Result<PipelineRun, Error> {
+    convert::pipeline_run(field, message).map_err(Error::BadRequest)
 }

@@ -1,8 +1,8 @@
-//! The affinity-planner: the only place that decides about a PipelineRun. Questions come in over gRPC, `core` answers
-//! them, and what is to be done goes out to the placeholder-manager.
+//! The affinity-planner decides at admission what is pinned on a PipelineRun, and plans for reported runs. Each decision is
+//! a function of `core`.
 //!
-//! It keeps no state but the configuration it was last sent, and it never talks to Kubernetes: there is no Kubernetes
-//! client among its dependencies.
+//! The placeholder-manager plans the same runs with the same functions, so this service sends it references to runs and no
+//! plans. Its only state is the newest configuration. It never talks to Kubernetes: no dependency is a Kubernetes client.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
@@ -18,10 +18,13 @@ use coscheduler_proto::config::config_service_client::ConfigServiceClient;
 use coscheduler_proto::placeholder::placeholder_service_client::PlaceholderServiceClient;
 use coscheduler_proto::planner::planner_service_server::PlannerServiceServer;
 use coscheduler_runtime::{GrpcServices, MAX_MESSAGE_BYTES, Process, Service, client};
+use tokio::sync::watch;
+
+use configuration::Known;
 
 pub use args::Args;
 
-/// Who this service is.
+/// The name and the default addresses of this service.
 pub const SERVICE: Service = Service {
     name: "affinity-planner",
     version: env!("CARGO_PKG_VERSION"),
@@ -34,7 +37,7 @@ pub const SERVICE: Service = Service {
 ///
 /// # Errors
 ///
-/// Where an address is no address, or the gRPC address cannot be bound.
+/// If an address cannot be parsed, or the gRPC address cannot be bound.
 pub async fn start(args: Args, process: Process) -> anyhow::Result<()> {
     let Args {
         config_service_address,
@@ -45,7 +48,7 @@ pub async fn start(args: Args, process: Process) -> anyhow::Result<()> {
     let manager =
         PlaceholderServiceClient::new(client::channel(&placeholder_manager_address, &process)?);
 
-    let (sender, configuration) = configuration::latest();
+    let (sender, configuration) = watch::channel(Known::default());
     let received = process.health().condition("configuration");
     process.spawn(
         "follow the configuration",

@@ -1,13 +1,12 @@
-//! Carries out a report: plans for the run, then calls `Ensure` or `Release` of the placeholder-manager.
+//! Answers a report: plans for the run, then calls `Ensure` or `Release` of the placeholder-manager, or neither.
 
 use std::time::Duration;
 
 use coscheduler_core::pipeline_run::PipelineRun;
 use coscheduler_core::plan::{Action, plan};
-use coscheduler_core::violation::Violation;
-use coscheduler_proto::convert::{self, Identity};
+use coscheduler_proto::convert;
 use coscheduler_proto::placeholder::placeholder_service_client::PlaceholderServiceClient;
-use coscheduler_proto::placeholder::{EnsureRequest, ReleaseRequest};
+use coscheduler_proto::placeholder::{EnsureRequest, PipelineRunRef, ReleaseRequest};
 use coscheduler_proto::planner::report_pipeline_run_response::Outcome;
 use coscheduler_proto::planner::{NothingToDo, ReportPipelineRunResponse};
 use coscheduler_runtime::client::{self, Channel};
@@ -24,7 +23,7 @@ pub(crate) async fn report(
     manager: &PlaceholderServiceClient<Channel>,
     remaining: Duration,
 ) -> Result<ReportPipelineRunResponse, Error> {
-    let pipeline_run = Some(convert::identity_to_wire(identity(run)?));
+    let pipeline_run = Some(reference(run)?);
     let mut manager = manager.clone();
     let outcome = match plan(run).map_err(of_run)?.action {
         Action::Nothing => Outcome::Nothing(NothingToDo {}),
@@ -48,22 +47,21 @@ fn manager_error(status: tonic::Status) -> Error {
     Error::Manager(Box::new(status))
 }
 
-/// The run's identity: a run that is reported exists, so all of it must be there.
-fn identity(run: &PipelineRun) -> Result<Identity, Error> {
-    let missing: Vec<_> = [
+/// The reference to the run. A run that is reported exists, so every field must be set.
+fn reference(run: &PipelineRun) -> Result<PipelineRunRef, Error> {
+    let mut violations = Vec::new();
+    for (field, text) in [
         ("namespace", &run.namespace),
         ("name", &run.name),
         ("uid", &run.uid),
         ("resourceVersion", &run.resource_version),
-    ]
-    .into_iter()
-    .filter(|(_, value)| value.is_empty())
-    .map(|(field, _)| Violation::new(format!("metadata.{field}"), "is empty; it is required"))
-    .collect();
-    if !missing.is_empty() {
-        return Err(of_run(missing));
+    ] {
+        convert::required(&format!("metadata.{field}"), text, &mut violations);
     }
-    Ok(Identity {
+    if !violations.is_empty() {
+        return Err(of_run(violations));
+    }
+    Ok(PipelineRunRef {
         namespace: run.namespace.clone(),
         name: run.name.clone(),
         uid: run.uid.clone(),

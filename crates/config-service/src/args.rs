@@ -1,8 +1,8 @@
-//! The flags of the config service.
+//! The flags of the config-service.
 
 use coscheduler_runtime::KubernetesArgs;
 
-/// The config service's own flags.
+/// The config-service's own flags.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
     /// Namespace of the ConfigMap
@@ -23,7 +23,7 @@ pub struct Args {
     )]
     pub(crate) config_map: String,
 
-    /// Namespace of Tekton, whose ConfigMap feature-flags has to have coschedule: disabled
+    /// Namespace of Tekton's ConfigMap feature-flags, which must say coschedule: disabled
     #[arg(
         long,
         env = "TEKTON_NAMESPACE",

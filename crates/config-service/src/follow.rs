@@ -2,48 +2,63 @@
 
 use std::pin::pin;
 
+use coscheduler_runtime::Process;
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::runtime::WatchStreamExt as _;
-use kube::runtime::watcher::{self, Event, watcher};
+use kube::runtime::watcher::watch_object;
 use kube::{Api, Client};
+use tokio::sync::watch;
 use tracing::warn;
 
-use crate::state::{Read, Version};
+use crate::report::Report;
+use crate::state::State;
 
-/// Feeds every state of ConfigMap `namespace/name` into `apply`, `None` where there is none, the first one as soon as it is
-/// known.
-pub(crate) async fn follow(
-    client: Client,
-    namespace: String,
-    name: String,
-    apply: impl Fn(Option<Read>) + Send,
-) -> anyhow::Result<()> {
-    let api: Api<ConfigMap> = Api::namespaced(client, &namespace);
-    let config = watcher::Config::default().fields(&format!("metadata.name={name}"));
-    let mut listed = None;
-    let mut events = pin!(watcher(api, config).default_backoff());
-    while let Some(event) = events.next().await {
-        match event {
-            Ok(Event::Init) => listed = None,
-            Ok(Event::InitApply(map)) => listed = Some(map),
-            Ok(Event::InitDone) => apply(listed.take().map(read)),
-            Ok(Event::Apply(map)) => apply(Some(read(map))),
-            Ok(Event::Delete(_)) => apply(None),
-            Err(error) => {
-                warn!(namespace, config_map = name, %error, "watch failed, will be resumed");
-            }
-        }
-    }
-    Ok(())
+/// Feeds ConfigMaps into the state, and reports its changes.
+#[derive(Clone)]
+pub(crate) struct Follower {
+    pub(crate) client: Client,
+    pub(crate) states: watch::Sender<State>,
+    pub(crate) report: Report,
 }
 
-fn read(map: ConfigMap) -> Read {
-    Read {
-        data: map.data.unwrap_or_default(),
-        version: Version {
-            uid: map.metadata.uid.unwrap_or_default(),
-            resource_version: map.metadata.resource_version.unwrap_or_default(),
-        },
+impl Follower {
+    /// Follows ConfigMap `namespace/name` for the life of the process, which is not ready before it was read or found absent.
+    pub(crate) fn spawn(
+        self,
+        process: &Process,
+        what: &'static str,
+        (namespace, name): (&str, &str),
+        apply: fn(&mut State, &str, Option<ConfigMap>),
+    ) {
+        let api: Api<ConfigMap> = Api::namespaced(self.client.clone(), namespace);
+        let maps = watch_object(api, name).default_backoff();
+        let full_name = format!("{namespace}/{name}");
+        let synced = process.health().condition(what);
+        process.spawn(format!("watch the {what}"), async move {
+            let mut maps = pin!(maps);
+            while let Some(map) = maps.next().await {
+                match map {
+                    Ok(map) => {
+                        self.change(|state| apply(state, &full_name, map));
+                        synced.set(true);
+                    }
+                    Err(error) => {
+                        warn!(config_map = full_name, %error, "watch failed, will be resumed");
+                    }
+                }
+            }
+            Ok(())
+        });
+    }
+
+    /// Watchers get real changes only.
+    fn change(&self, change: impl FnOnce(&mut State)) {
+        self.states.send_if_modified(|state| {
+            let before = state.clone();
+            change(state);
+            self.report.changed(&before, state);
+            *state != before
+        });
     }
 }

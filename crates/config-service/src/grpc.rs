@@ -1,4 +1,4 @@
-//! The wire side of the config service: requests in, answers out, nothing in between.
+//! The wire side of the config-service.
 
 use std::pin::Pin;
 
@@ -25,7 +25,7 @@ pub(crate) struct Config {
 }
 
 impl Config {
-    /// Serves the latest of `states`.
+    /// Serves the latest of these states.
     pub(crate) fn new(states: watch::Receiver<State>) -> Self {
         Self { states }
     }
@@ -72,7 +72,7 @@ fn not_read() -> Status {
     )
 }
 
-/// `None` until both ConfigMaps were read.
+/// `None` before both ConfigMaps were read.
 fn to_wire(state: &State) -> Option<ConfigStatus> {
     let (ours, tekton) = state.read()?;
     Some(ConfigStatus {

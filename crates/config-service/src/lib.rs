@@ -1,6 +1,6 @@
-//! The config service: turns one ConfigMap, and Tekton's own flag in another, into one validated, numbered configuration,
-//! and streams it to whoever watches. What the flags mean, `core` says; here is only which of the ConfigMaps' states is in
-//! force.
+//! The config-service: turns one ConfigMap, and Tekton's own flag in another, into one validated, numbered configuration,
+//! and streams it to its clients. `core` knows what the flags mean; this service decides which state of the ConfigMaps is
+//! in force.
 //!
 //! It reads exactly these two ConfigMaps and writes nothing but Events. A ConfigMap that is not valid changes nothing: the
 //! last valid configuration stays in force, and every answer, an Event, a metric and the log say what is wrong.
@@ -22,6 +22,7 @@ use kube::Api;
 use tokio::sync::watch;
 
 pub use args::Args;
+use follow::Follower;
 use report::Report;
 use state::State;
 
@@ -37,11 +38,11 @@ pub const SERVICE: Service = Service {
 /// Tekton's ConfigMap with its own flags.
 const TEKTON_CONFIG_MAP: &str = "feature-flags";
 
-/// Starts following the ConfigMaps and serving.
+/// Starts to follow the ConfigMaps and to serve.
 ///
 /// # Errors
 ///
-/// Where no Kubernetes client can be made or the gRPC address cannot be bound.
+/// No Kubernetes client can be made, or the gRPC address cannot be bound.
 pub async fn start(args: Args, process: Process) -> anyhow::Result<()> {
     let Args {
         namespace,
@@ -51,42 +52,21 @@ pub async fn start(args: Args, process: Process) -> anyhow::Result<()> {
     } = args;
     let client = kubernetes.client(&process).await?;
     let (sender, states) = watch::channel(State::default());
-    let report = Report::new(process.metrics());
-
-    let full_name = format!("{namespace}/{config_map}");
-    let read = process.health().condition("ConfigMap");
-    let (ours, ours_report) = (sender.clone(), report.clone());
-    let apply = move |map| {
-        change(&ours, &ours_report, |state| state.apply(&full_name, map));
-        read.set(true);
+    let follower = Follower {
+        client: client.clone(),
+        states: sender,
+        report: Report::new(process.metrics()),
     };
-    process.spawn(
-        "watch the ConfigMap",
-        follow::follow(client.clone(), namespace.clone(), config_map.clone(), apply),
-    );
-
-    let full_name = format!("{tekton_namespace}/{TEKTON_CONFIG_MAP}");
-    let read = process.health().condition("Tekton's ConfigMap");
-    let apply = move |map| {
-        change(&sender, &report, |state| {
-            state.apply_tekton(&full_name, map);
-        });
-        read.set(true);
-    };
-    process.spawn(
-        "watch Tekton's ConfigMap",
-        follow::follow(
-            client.clone(),
-            tekton_namespace,
-            TEKTON_CONFIG_MAP.to_owned(),
-            apply,
-        ),
-    );
+    let ours = (namespace.as_str(), config_map.as_str());
+    let tekton = (tekton_namespace.as_str(), TEKTON_CONFIG_MAP);
+    let tekton_follower = follower.clone();
+    follower.spawn(&process, "ConfigMap", ours, State::apply);
+    tekton_follower.spawn(&process, "ConfigMap of Tekton", tekton, State::apply_tekton);
 
     let events = Api::namespaced(client, &namespace);
     process.spawn(
         "write Events about the ConfigMap",
-        event::follow(events, namespace, config_map, states.clone()),
+        event::follow(events, states.clone()),
     );
 
     let service = ConfigServiceServer::new(grpc::Config::new(states))
@@ -99,14 +79,4 @@ pub async fn start(args: Args, process: Process) -> anyhow::Result<()> {
         .await
         .context("failed to serve gRPC")?;
     Ok(())
-}
-
-/// Changes what is known, and says so; who watches is told of real changes only.
-fn change(states: &watch::Sender<State>, report: &Report, change: impl FnOnce(&mut State)) {
-    states.send_if_modified(|state| {
-        let before = state.clone();
-        change(state);
-        report.changed(&before, state);
-        *state != before
-    });
 }

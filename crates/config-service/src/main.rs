@@ -1,4 +1,4 @@
-//! The config service's process.
+//! The config-service's process.
 
 use std::process::ExitCode;
 

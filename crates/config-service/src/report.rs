@@ -1,4 +1,4 @@
-//! Says what has become of the configuration, in the log and in metrics.
+//! Reports changes of the configuration in the log and in metrics.
 
 use prometheus_client::metrics::gauge::Gauge;
 use tracing::{info, warn};
@@ -32,7 +32,7 @@ impl Report {
         }
     }
 
-    /// Says what is new in `now`. Nothing is known before both ConfigMaps were read.
+    /// Reports the differences between two states. There is nothing to report before both ConfigMaps were read.
     pub(crate) fn changed(&self, before: &State, now: &State) {
         let Some((ours, tekton)) = now.read() else {
             return;
@@ -49,7 +49,7 @@ impl Report {
                 resource_version = ours.resource_version,
                 configuration = ?ours.configuration,
                 tekton_coschedule = tekton.coschedule,
-                "this is in force"
+                "the configuration has changed"
             );
         }
         if before.warnings() != now.warnings() {
@@ -57,25 +57,22 @@ impl Report {
                 warn!("{warning}");
             }
         }
-        if ours_before.map(|ours| &ours.violations) != Some(&ours.violations)
-            && !ours.violations.is_empty()
-        {
-            warn!(violations = violations(ours), "{}", verdict(ours));
+        let known = ours_before.and_then(problem);
+        if let Some(problem) = problem(ours).filter(|problem| known.as_ref() != Some(problem)) {
+            warn!("{problem}");
         }
     }
 }
 
-/// What it means that our ConfigMap is not valid.
-pub(crate) fn verdict(ours: &Ours) -> String {
+/// The violations in our ConfigMap and their consequence; `None` where it is valid.
+pub(crate) fn problem(ours: &Ours) -> Option<String> {
+    let violations: Vec<_> = ours.violations.iter().map(Violation::to_string).collect();
     let consequence = match ours.configuration {
-        Some(_) => "what was in force stays in force",
+        Some(_) => "the last valid configuration stays in force",
         None => "coscheduling is off",
     };
-    format!("the ConfigMap is not valid; {consequence}")
-}
-
-/// What is wrong with our ConfigMap, in one line.
-pub(crate) fn violations(ours: &Ours) -> String {
-    let violations: Vec<_> = ours.violations.iter().map(Violation::to_string).collect();
-    violations.join("; ")
+    let violations = (!violations.is_empty()).then(|| violations.join("; "))?;
+    Some(format!(
+        "the ConfigMap is not valid; {consequence}: {violations}"
+    ))
 }

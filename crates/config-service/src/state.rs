@@ -4,72 +4,59 @@ use std::collections::BTreeMap;
 
 use coscheduler_core::config::{self, Configuration, version_number};
 use coscheduler_core::violation::Violation;
+use k8s_openapi::api::core::v1::{ConfigMap, ObjectReference};
+use kube::{Resource as _, ResourceExt as _};
 
-/// A ConfigMap as it was read.
-#[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub(crate) struct Read {
-    /// `data`.
-    pub data: BTreeMap<String, String>,
-    /// Which ConfigMap, and which version of it.
-    pub version: Version,
-}
-
-/// A version of a ConfigMap.
-#[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub(crate) struct Version {
-    /// `metadata.uid`.
-    pub uid: String,
-    /// `metadata.resourceVersion`.
-    pub resource_version: String,
-}
-
-/// The configuration in force, and what is wrong with the ConfigMaps as they are now.
-#[derive(Clone, Debug, Default, Eq, PartialEq)]
+/// The configuration in force, and the problems of the ConfigMaps as they are now.
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct State {
-    /// Ours; `None` until it, or its absence, was read.
+    /// Ours; `None` before it was read or found absent.
     ours: Option<Ours>,
-    /// Tekton's; `None` until it, or its absence, was read.
+    /// Tekton's; `None` before it was read or found absent.
     tekton: Option<Tekton>,
 }
 
-/// What comes of our ConfigMap.
-#[derive(Clone, Debug, Default, Eq, PartialEq)]
+/// Our ConfigMap, evaluated.
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Ours {
     /// The last valid configuration, without Tekton's flag.
     pub configuration: Option<Configuration>,
     /// The version that `configuration` was read from.
     pub resource_version: String,
-    /// The version that is there now; `None` where there is none.
-    pub now: Option<Version>,
-    /// What is wrong with the ConfigMap now.
+    /// The ConfigMap and its version now; `None` where there is none.
+    pub now: Option<ObjectReference>,
+    /// The violations in the ConfigMap now.
     pub violations: Vec<Violation>,
     warnings: Vec<String>,
 }
 
-/// What comes of Tekton's ConfigMap.
-#[derive(Clone, Debug, Default, Eq, PartialEq)]
+/// Tekton's ConfigMap, evaluated.
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Tekton {
     /// Its flag `coschedule` where that is not `disabled`.
     pub coschedule: Option<String>,
-    /// The version it was read from; empty where there was none yet.
+    /// The version that it was read from; empty where there never was one.
     pub resource_version: String,
     warnings: Vec<String>,
 }
 
 impl State {
-    /// Takes in our ConfigMap as it is now; `None` where there is none.
-    pub(crate) fn apply(&mut self, name: &str, read: Option<Read>) {
+    /// Takes over the state of our ConfigMap; `None` where there is none.
+    pub(crate) fn apply(&mut self, name: &str, map: Option<ConfigMap>) {
         let ours = self.ours.get_or_insert_default();
-        let checked = match &read {
-            Some(read) => config::check(&read.data),
+        let version = map.as_ref().and_then(|map| map.resource_version());
+        ours.now = map.as_ref().map(|map| ObjectReference {
+            resource_version: version.clone(),
+            ..map.object_ref(&())
+        });
+        let checked = match map {
+            Some(map) => config::check(&map.data.unwrap_or_default()),
             None => Err(vec![Violation::new(name, "there is no such ConfigMap")]),
         };
-        ours.now = read.map(|read| read.version);
         match checked {
             Ok(checked) => {
                 ours.configuration = Some(checked.configuration);
-                let now = ours.now.clone().unwrap_or_default();
-                ours.resource_version = now.resource_version;
+                ours.resource_version = version.unwrap_or_default();
                 ours.violations = Vec::new();
                 ours.warnings = checked.warnings;
             }
@@ -80,43 +67,43 @@ impl State {
         }
     }
 
-    /// Takes in Tekton's ConfigMap as it is now; `None` where there is none. What it said last stays in force then, as it
-    /// does for Tekton itself. Where nothing was seen yet it is taken for Tekton's default: better to leave runs alone, and
-    /// say so, than to place pods that Tekton places too.
-    pub(crate) fn apply_tekton(&mut self, name: &str, read: Option<Read>) {
+    /// Takes over the state of Tekton's ConfigMap; `None` where there is none. Its last flag stays in force then, as it does
+    /// in Tekton. Before any was seen, Tekton's default counts: it is better to leave runs alone, and say so, than to place
+    /// pods that Tekton places too.
+    pub(crate) fn apply_tekton(&mut self, name: &str, map: Option<ConfigMap>) {
         let tekton = self.tekton.get_or_insert_default();
         let mut warnings = Vec::new();
-        match read {
-            Some(read) => {
-                tekton.coschedule = config::tekton_coschedule(&read.data);
-                tekton.resource_version = read.version.resource_version;
+        match map {
+            Some(map) => {
+                tekton.resource_version = map.resource_version().unwrap_or_default();
+                tekton.coschedule = config::tekton_coschedule(&map.data.unwrap_or_default());
             }
             None if tekton.resource_version.is_empty() => {
                 tekton.coschedule = config::tekton_coschedule(&BTreeMap::new());
                 warnings.push(format!(
-                    "there is no ConfigMap {name}, so Tekton's default counts; where Tekton runs in another namespace, \
-                     --tekton-namespace has to name it"
+                    "there is no ConfigMap {name}, so Tekton's default counts; if Tekton runs in another namespace, name it \
+                     in --tekton-namespace"
                 ));
             }
             None => warnings.push(format!(
-                "ConfigMap {name} has gone; what it said last counts, as it does for Tekton"
+                "ConfigMap {name} has gone; its last flag still counts, as it does in Tekton"
             )),
         }
         if let Some(flag) = &tekton.coschedule {
             warnings.push(format!(
-                "new runs are left to Tekton, whose own flag coschedule is {flag:?}; set it to \"disabled\" in ConfigMap \
-                 {name}"
+                "new runs are left to Tekton, because its own flag coschedule is {flag:?}; set it to \"disabled\" in \
+                 ConfigMap {name}"
             ));
         }
         tekton.warnings = warnings;
     }
 
-    /// What comes of both; `None` until both were read.
+    /// Both, evaluated; `None` before both were read.
     pub(crate) fn read(&self) -> Option<(&Ours, &Tekton)> {
         self.ours.as_ref().zip(self.tekton.as_ref())
     }
 
-    /// When the configuration became what it is, the same in every replica; 0 where there is none.
+    /// Grows with every change of the configuration, and is the same in every replica; 0 where there is none.
     pub(crate) fn generation(&self) -> i64 {
         let Some((ours, tekton)) = self.read() else {
             return 0;
@@ -126,7 +113,7 @@ impl State {
         ours.configuration.as_ref().map_or(0, |_| latest)
     }
 
-    /// What is allowed but probably not meant.
+    /// Settings that are allowed, but probably not meant.
     pub(crate) fn warnings(&self) -> Vec<String> {
         let ours = self.ours.iter().flat_map(|ours| &ours.warnings);
         let tekton = self.tekton.iter().flat_map(|tekton| &tekton.warnings);
@@ -141,14 +128,13 @@ mod tests {
 
     const TEKTON: &str = "tekton-pipelines/feature-flags";
 
-    fn read(mode: &str, resource_version: &str) -> Option<Read> {
-        Some(Read {
-            data: [("coschedule".to_owned(), mode.to_owned())].into(),
-            version: Version {
-                uid: "u".to_owned(),
-                resource_version: resource_version.to_owned(),
-            },
-        })
+    fn read(mode: &str, resource_version: &str) -> Option<ConfigMap> {
+        let mut map = ConfigMap {
+            data: Some([("coschedule".to_owned(), mode.to_owned())].into()),
+            ..ConfigMap::default()
+        };
+        map.metadata.resource_version = Some(resource_version.to_owned());
+        Some(map)
     }
 
     fn ours(state: &State) -> &Ours {
@@ -173,7 +159,8 @@ mod tests {
             Mode::PipelineRuns
         );
         assert_eq!(ours(&state).violations[0].field, "coschedule");
-        assert_eq!(ours(&state).now.as_ref().unwrap().resource_version, "3");
+        let now = ours(&state).now.as_ref().unwrap();
+        assert_eq!(now.resource_version.as_deref(), Some("3"));
         state.apply("c", read("disabled", "4"));
         assert_eq!(
             (state.generation(), ours(&state).resource_version.as_str()),

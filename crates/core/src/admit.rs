@@ -1,38 +1,40 @@
-//! What admission writes on a run when it is created: the mode in force, the run's own group, the claims that are known,
-//! and, where one placeholder serves the whole run, claims of that group in place of its `volumeClaimTemplate`s. A run
-//! that Tekton makes as a part of another joins that one; whatever else carries our annotations is a new run.
+//! Admission of a new PipelineRun. It pins the mode in force, a group of the run's own and the claims that are known. Where one
+//! placeholder serves the whole run, it also replaces `volumeClaimTemplate`s by claims of that group. A run that Tekton makes as a
+//! child of another run joins that run. Every other run with our annotations is a new run.
 //!
-//! What becomes of TaskRuns and CustomRuns is in [`admit_run`](crate::admit_run).
+//! TaskRuns and CustomRuns are admitted in [`admit_run`](crate::admit_run).
 
-mod copied;
+pub(crate) mod copied;
+pub(crate) mod denials;
 mod multiple_claims;
 mod overrides;
-pub(crate) mod pinned_by_others;
+pub(crate) mod reserved;
+pub(crate) mod warnings;
 
 use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use crate::annotations::{BLOCKED, HANDED_ON, PART_OF, TEKTON_AFFINITY_ASSISTANT, TRACEPARENT};
+use crate::annotations::{HANDED_ON, PART_OF, TEKTON_AFFINITY_ASSISTANT};
 use crate::config::Configuration;
 use crate::mode::Mode;
 use crate::names::{ClaimTemplateName, Group, claim_name};
-use crate::pinned::{Pinned, handed_on, whole_run};
+use crate::pinned::{Pinned, handed_on, unknown_schema, whole_run};
 use crate::pipeline_run::{ClaimTemplate, OwnerReference, PipelineRun, WorkspaceSource};
 use crate::run_claims;
 use crate::violation::Violation;
 
-use copied::Copied;
-use pinned_by_others::{forged, of_tasks, present};
+use copied::{Copied, claim_of_another_run};
+use reserved::{present, without};
 
 /// The username of Tekton's controller in an ordinary installation.
 pub const TEKTON_CONTROLLER: &str =
     "system:serviceaccount:tekton-pipelines:tekton-pipelines-controller";
 
-/// The only `spec.managedBy` that is coscheduled, beside none at all (M5).
+/// The `spec.managedBy` of Tekton. A run with another one is left alone (M5).
 pub const MANAGED_BY_TEKTON: &str = "tekton.dev/pipeline";
 
-/// A PipelineRun that is being created, and what has to be known beside it.
+/// A new PipelineRun, and its surroundings.
 #[derive(Debug, Clone, Copy)]
 pub struct Question<'a> {
     /// The run.
@@ -53,47 +55,45 @@ pub struct Question<'a> {
 /// The configuration in force, or why there is none.
 pub type InForce<'a> = Result<&'a Configuration, &'a [Violation]>;
 
-/// What admission changes on a new PipelineRun.
+/// The changes that admission makes on a PipelineRun.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Admission {
-    /// Annotations to set, over whatever the author put there.
+    /// Annotations to set, over those of the author.
     pub set_annotations: BTreeMap<String, String>,
-    /// Pinned annotations the author put there and that are not set again, in the order of
-    /// [`PINNED`](crate::annotations::PINNED).
+    /// Reserved annotations to remove, in the order of [`PINNED`](crate::annotations::PINNED).
     pub remove_annotations: Vec<String>,
-    /// Pinned annotations in `spec.taskRunSpecs[].metadata`, where they would win over the run's own.
+    /// Reserved annotations in `spec.taskRunSpecs[].metadata`, where they would win over the run's own.
     pub remove_task_annotations: Vec<TaskAnnotation>,
-    /// Workspaces whose source becomes another one, in the run's order. Everything else about a binding
-    /// stays.
+    /// Workspaces that get another volume source, in the run's order. Everything else of a binding stays.
     pub bindings: Vec<RewrittenBinding>,
-    /// What the author should know.
+    /// Warnings for the author.
     pub warnings: Vec<String>,
 }
 
 /// An annotation in `spec.taskRunSpecs[index].metadata.annotations`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TaskAnnotation {
-    /// Which of `spec.taskRunSpecs`, from 0.
+    /// The index in `spec.taskRunSpecs`.
     pub index: usize,
     /// The annotation's key.
     pub key: String,
 }
 
-/// A workspace whose source becomes another one.
+/// A workspace that gets another volume source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RewrittenBinding {
     /// The workspace.
     pub workspace: String,
-    /// What backs it from now on.
+    /// The new source.
     pub source: RewrittenSource,
 }
 
-/// What backs a workspace instead of what its author wrote.
+/// A volume source instead of the one that the author wrote.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RewrittenSource {
     /// `persistentVolumeClaim`: the placeholder's claim of this name (V2).
     Claim(String),
-    /// `volumeClaimTemplate`: the one that the run this is a copy of was created with (V2a).
+    /// `volumeClaimTemplate`: the template of the run that this one is a copy of (V2a).
     Template(Value),
 }
 
@@ -111,46 +111,44 @@ impl RewrittenSource {
     }
 }
 
-/// Decides about a PipelineRun that is being created.
+/// Decides about a new PipelineRun.
 ///
-/// - A part of another run, made by Tekton itself, has the placeholders of that run and none of its own.
-/// - `disabled`, managed by another controller than Tekton's (M5), or while Tekton's own flag is on (M9): nothing is set,
-///   and annotations that only admission may write are removed.
+/// - A child of another run, made by Tekton itself, uses the placeholders of that run and has none of its own.
+/// - Mode `disabled`, another controller than Tekton's (M5), or Tekton's own flag is on (M9): nothing is set, and reserved
+///   annotations are removed.
 /// - `workspaces`: mode, a group drawn from the request, placeholder defaults and claims are pinned (M1, M8).
 /// - `pipelineruns`, `isolate-pipelinerun`: the same, and the templates that claims replace (M3, M4, V2).
-/// - A run created from a copy of another run's stored object gets its templates back, and claims of its own (V2a).
+/// - A copy of another run's stored object gets its templates back, and claims of its own (V2a).
 ///
 /// `tekton_controller` is the username of Tekton's controller, ordinarily [`TEKTON_CONTROLLER`].
 ///
 /// # Errors
-/// Why the run is refused: an override that is no mode or not allowed, with who allows what (B1), and claims of another
-/// run's placeholder whose templates are not known (V2a).
+/// A denial: an override that is no mode or is not allowed (B1), or claims of another run's placeholder without their templates
+/// (V2a).
 pub fn admit(
     in_force: InForce<'_>,
     tekton_controller: &str,
     question: &Question<'_>,
 ) -> Result<Admission, Vec<Violation>> {
     let run = question.run;
-    if joins_owner(
-        run.controller.as_ref(),
-        question.created_by,
-        tekton_controller,
-    ) {
+    let controller = run.controller.as_ref();
+    if joins_owner(controller, question.created_by, tekton_controller) {
         return Ok(join(run, question.owner_group));
     }
-    let managed_by_tekton = run
-        .managed_by
-        .as_deref()
-        .is_none_or(|manager| manager == MANAGED_BY_TEKTON);
-    if !managed_by_tekton {
+    let manager = run.managed_by.as_deref();
+    if manager.is_some_and(|manager| manager != MANAGED_BY_TEKTON) {
         return Ok(leave_alone(run, None));
     }
     let configuration = match in_force {
         Ok(configuration) => configuration,
-        Err(reasons) => return Ok(leave_alone(run, Some(off(reasons)))),
+        Err(violations) => {
+            let why = warnings::coscheduling_off(violations);
+            return Ok(leave_alone(run, Some(why)));
+        }
     };
     if let Some(flag) = &configuration.tekton_coschedule {
-        return Ok(leave_alone(run, Some(left_to_tekton(flag))));
+        let why = warnings::left_to_tekton(flag);
+        return Ok(leave_alone(run, Some(why)));
     }
     let mode = overrides::mode(configuration, question).map_err(|violation| vec![violation])?;
     match mode {
@@ -162,8 +160,8 @@ pub fn admit(
     }
 }
 
-/// Whether Tekton's own controller makes an object for a PipelineRun. Both are needed, as anybody can write an owner
-/// reference.
+/// Whether Tekton's own controller makes an object for a PipelineRun. The owner reference alone does not say so, because anybody
+/// can write one.
 pub(crate) fn joins_owner(
     controller: Option<&OwnerReference>,
     created_by: &str,
@@ -173,7 +171,7 @@ pub(crate) fn joins_owner(
 }
 
 impl Admission {
-    /// The run as it is stored once the changes are made.
+    /// The run after these changes.
     pub fn apply(&self, run: &PipelineRun) -> PipelineRun {
         let mut run = run.clone();
         for key in &self.remove_annotations {
@@ -185,89 +183,64 @@ impl Admission {
                 spec.annotations.remove(key);
             }
         }
-        for rewritten in &self.bindings {
-            for binding in &mut run.workspaces {
-                if binding.name == rewritten.workspace {
-                    binding.source = rewritten.source.to_source();
-                }
+        for RewrittenBinding { workspace, source } in &self.bindings {
+            let mut bindings = run.workspaces.iter_mut();
+            if let Some(binding) = bindings.find(|binding| binding.name == *workspace) {
+                binding.source = source.to_source();
             }
         }
         run
     }
 }
 
-/// A part of another run keeps what its own TaskRuns need of what Tekton copied from its parent. Where that is not all
-/// there, or not the parent's own, the parent is not coscheduled, and neither is its part.
+/// A child run keeps the annotations that its own TaskRuns need. If some are missing, or are not its parent's own, the parent is
+/// not coscheduled, and neither is the child.
 fn join(run: &PipelineRun, parents_group: Option<&str>) -> Admission {
-    let Some((mode, group, _)) = handed_on(&run.annotations, parents_group) else {
-        return Admission {
-            remove_annotations: present(&run.annotations, |_| true),
-            remove_task_annotations: of_tasks(run),
-            ..Admission::default()
-        };
+    let assistant = match handed_on(&run.annotations, parents_group) {
+        Some((mode, group, _)) => whole_run(mode, &group).map(|name| name.to_string()),
+        // Another version pinned the parent: the child keeps what Tekton copied, for that version to read.
+        None if parents_group.is_some() && unknown_schema(&run.annotations).is_some() => {
+            run.annotations.get(TEKTON_AFFINITY_ASSISTANT).cloned()
+        }
+        None => return without(run, |_| true),
     };
     let parent = run.controller.as_ref().map(|owner| owner.name.clone());
-    let assistant = whole_run(mode, &group).map(|name| name.to_string());
-    let set_annotations = BTreeMap::from([
-        (PART_OF.to_owned(), parent.unwrap_or_default()),
-        (
-            TEKTON_AFFINITY_ASSISTANT.to_owned(),
-            assistant.unwrap_or_default(),
-        ),
-    ]);
+    let set_annotations = [
+        (PART_OF, parent.unwrap_or_default()),
+        (TEKTON_AFFINITY_ASSISTANT, assistant.unwrap_or_default()),
+    ];
+    let set_annotations =
+        BTreeMap::from(set_annotations.map(|(key, value)| (key.to_owned(), value)));
+    let kept = |key: &str| set_annotations.contains_key(key) || HANDED_ON.contains(&key);
     Admission {
-        remove_annotations: present(&run.annotations, |key| {
-            !set_annotations.contains_key(key) && !HANDED_ON.contains(&key)
-        }),
-        set_annotations,
-        remove_task_annotations: of_tasks(run),
-        ..Admission::default()
+        set_annotations: set_annotations.clone(),
+        ..without(run, |key| !kept(key))
     }
-}
-
-/// No good configuration was ever seen: bad flags never stop CI, they switch coscheduling off and say so (M7).
-fn off(reasons: &[Violation]) -> String {
-    let reasons: Vec<_> = reasons.iter().map(ToString::to_string).collect();
-    format!(
-        "coscheduling is off: the ConfigMap of tekton-coscheduler is not valid ({})",
-        reasons.join("; ")
-    )
-}
-
-fn left_to_tekton(flag: &str) -> String {
-    format!(
-        "tekton-coscheduler leaves this run to Tekton, whose own flag coschedule is {flag:?}; set it to \"disabled\" in \
-         Tekton's ConfigMap feature-flags"
-    )
 }
 
 fn leave_alone(run: &PipelineRun, why: Option<String>) -> Admission {
     let copied = Copied::of(run);
-    let mut warnings: Vec<_> = why.into_iter().collect();
-    warnings.extend(forged(run, &copied));
-    let mut bindings = Vec::new();
+    let mut admission = without(run, |_| true);
+    admission.warnings.extend(why);
+    admission
+        .warnings
+        .extend(reserved::warnings(run, copied.is_one()));
     for binding in &run.workspaces {
-        if let Some(restored) = copied.template(binding) {
-            warnings.push(restored.warning(&binding.name));
-            bindings.push(RewrittenBinding {
-                workspace: binding.name.clone(),
-                source: RewrittenSource::Template(restored.template.clone()),
+        let workspace = &binding.name;
+        if let Some((template, claim_name)) = copied.restored(binding) {
+            admission
+                .warnings
+                .push(warnings::fresh_claim(workspace, claim_name));
+            admission.bindings.push(RewrittenBinding {
+                workspace: workspace.clone(),
+                source: RewrittenSource::Template(template.clone()),
             });
-        } else if let Some(claim_name) = copied::of_another_run(binding) {
-            warnings.push(format!(
-                "workspace {:?} is bound to claim {claim_name:?} of another run, which goes away with that run; \
-                 bind a volumeClaimTemplate instead",
-                binding.name
-            ));
+        } else if let Some(claim_name) = claim_of_another_run(binding) {
+            let warning = warnings::claim_of_another_run(workspace, claim_name);
+            admission.warnings.push(warning);
         }
     }
-    Admission {
-        remove_annotations: present(&run.annotations, |_| true),
-        remove_task_annotations: of_tasks(run),
-        bindings,
-        warnings,
-        ..Admission::default()
-    }
+    admission
 }
 
 fn coschedule(
@@ -278,50 +251,43 @@ fn coschedule(
 ) -> Result<Admission, Vec<Violation>> {
     let copied = Copied::of(run);
     let assistant = whole_run(mode, &group);
-    let mut warnings = forged(run, &copied);
-    let mut refusals = Vec::new();
+    let mut warnings = reserved::warnings(run, copied.is_one());
+    let mut denials = Vec::new();
     let mut templates = BTreeMap::new();
     let mut bindings = Vec::new();
     for (index, binding) in run.workspaces.iter().enumerate() {
-        let (template, from_copy) = match &binding.source {
-            WorkspaceSource::ClaimTemplate(own) => (&own.template, false),
-            WorkspaceSource::Claim { .. } => match copied.template(binding) {
-                Some(restored) => {
-                    warnings.push(restored.warning(&binding.name));
-                    (restored.template, true)
-                }
-                None => {
-                    refusals.extend(copied::refusal(index, binding));
-                    continue;
-                }
-            },
-            WorkspaceSource::Other => continue,
+        let workspace = &binding.name;
+        let restored = copied.restored(binding);
+        let template = match (&binding.source, restored) {
+            (WorkspaceSource::ClaimTemplate(own), _) => &own.template,
+            (WorkspaceSource::Claim { .. } | WorkspaceSource::Other, Some((template, claim))) => {
+                warnings.push(warnings::fresh_claim(workspace, claim));
+                template
+            }
+            (WorkspaceSource::Claim { .. } | WorkspaceSource::Other, None) => {
+                denials.extend(denials::claim_of_another(index, binding));
+                continue;
+            }
         };
         let source = match &assistant {
             Some(assistant) => {
-                templates.insert(binding.name.clone(), template.clone());
-                let name =
-                    ClaimTemplateName::derive(&group, &binding.name, template_name(template));
+                templates.insert(workspace.clone(), template.clone());
+                let name = ClaimTemplateName::derive(&group, workspace, template_name(template));
                 RewrittenSource::Claim(claim_name(&name, assistant))
             }
-            // Tekton makes the claim (V3): only a copy's binding has to become a template again.
-            None if from_copy => RewrittenSource::Template(template.clone()),
+            // Tekton makes the claim (V3). Only the binding of a copy becomes a template again.
+            None if restored.is_some() => RewrittenSource::Template(template.clone()),
             None => continue,
         };
         bindings.push(RewrittenBinding {
-            workspace: binding.name.clone(),
+            workspace: workspace.clone(),
             source,
         });
     }
-    if !refusals.is_empty() {
-        return Err(refusals);
+    if !denials.is_empty() {
+        return Err(denials);
     }
     let mut admission = Admission {
-        // The only ones that are not set again. They are another run's, or forged.
-        remove_annotations: present(&run.annotations, |key| {
-            [PART_OF, TRACEPARENT, BLOCKED].contains(&key)
-        }),
-        remove_task_annotations: of_tasks(run),
         bindings,
         warnings,
         ..Admission::default()
@@ -330,9 +296,8 @@ fn coschedule(
     let mut claims = run_claims::of_run(&stored);
     claims.retain(|workspace, _| !templates.contains_key(workspace));
     if mode == Mode::Workspaces {
-        admission
-            .warnings
-            .extend(multiple_claims::warnings(&stored, &claims));
+        let warnings = multiple_claims::warnings(&stored, &claims);
+        admission.warnings.extend(warnings);
     }
     let pinned = Pinned {
         mode,
@@ -343,10 +308,14 @@ fn coschedule(
         claims,
     };
     admission.set_annotations = pinned.to_annotations();
+    // The others are another run's, or forged.
+    let is_set = |key: &str| admission.set_annotations.contains_key(key);
+    admission.remove_annotations = present(&run.annotations, |key| !is_set(key));
+    admission.remove_task_annotations = reserved::of_tasks(run);
     Ok(admission)
 }
 
-/// What the author called a template.
+/// `metadata.name` of a template.
 pub(crate) fn template_name(template: &Value) -> Option<&str> {
     template.pointer("/metadata/name").and_then(Value::as_str)
 }

@@ -1,52 +1,55 @@
-//! The annotation keys on PipelineRuns, TaskRuns and CustomRuns. What admission writes is written and read in
-//! [`pinned`](crate::pinned) and [`admit`](crate::admit) only.
+//! The keys of annotations on PipelineRuns, TaskRuns and CustomRuns. Only [`pinned`](crate::pinned) and
+//! [`admit`](crate::admit) read and write those of admission.
 
-/// What our keys begin with.
+/// The beginning of our keys.
 pub const PREFIX: &str = "coscheduler.dev/";
 
-/// The author's wish (B1), on a PipelineRun, the Pipeline it refers to, or its Namespace: a mode. The only key here that
-/// people write.
+/// The author's choice of a mode (B1), on a PipelineRun, on the Pipeline that it refers to, or on its Namespace. People write no
+/// other key of ours.
 pub const OVERRIDE: &str = "coscheduler.dev/coschedule";
 
-/// The mode that was in force when the run was created (M8). A run without it is left alone (M5).
+/// The version of the other pinned annotations (M8). A run without it was pinned before there were versions.
+pub const SCHEMA_VERSION: &str = "coscheduler.dev/schema-version";
+
+/// The mode in force when the run was created (M8). A run without it is left alone (M5).
 pub const MODE: &str = "coscheduler.dev/mode";
 
-/// How far the run keeps other placeholders from its node, if it is isolated at all (M4, M8).
+/// The scope of isolation, if the run is isolated (M4, M8).
 pub const ISOLATION_SCOPE: &str = "coscheduler.dev/isolation-scope";
 
-/// The run's group: the ten hex digits all names of the run derive from.
+/// The run's group: ten hex digits from which all names of the run derive.
 pub const GROUP: &str = "coscheduler.dev/group";
 
-/// The placeholder defaults that were in force when the run was created, as JSON (M8).
+/// The placeholder defaults in force when the run was created, as JSON (M8).
 pub const PLACEHOLDER: &str = "coscheduler.dev/placeholder";
 
-/// The `volumeClaimTemplate`s that admission replaced by claims, as a JSON object keyed by
-/// workspace name (V2).
+/// The `volumeClaimTemplate`s that admission replaced by claims, as a JSON object by workspace (V2).
 pub const VOLUME_CLAIM_TEMPLATES: &str = "coscheduler.dev/volume-claim-templates";
 
-/// The claims of the run's other workspaces, variables resolved, as a JSON object keyed by workspace name (V9). The run's
-/// TaskRuns are held against it: nothing waits for a placeholder of a claim that is not listed.
+/// The claims of the run's other workspaces, variables resolved, as a JSON object by workspace (V9). TaskRuns get placeholders
+/// of these claims only, so that no TaskRun waits for a placeholder that nobody makes.
 pub const CLAIMS: &str = "coscheduler.dev/claims";
 
-/// The name of the PipelineRun that this one is a part of. It has its parent's placeholders and none of its own.
+/// The name of the parent PipelineRun. The run uses its parent's placeholders and has none of its own.
 pub const PART_OF: &str = "coscheduler.dev/part-of";
 
-/// The trace that the run's admission was part of, as W3C Trace Context writes it (`traceparent`), so that what is done
-/// for the run later joins it. It is there only where the admission was traced, and nothing is decided by it.
+/// The trace of the run's admission, in the format of W3C Trace Context (`traceparent`), so that later work joins it. It is
+/// there only if the admission was traced. No decision depends on it.
 pub const TRACEPARENT: &str = "coscheduler.dev/traceparent";
 
-/// Tekton's own annotation. Its pod builder adds a required pod affinity to the placeholder of this
-/// name, whatever its `coschedule` flag says (Tekton v1.12.0,
-/// `pkg/internal/affinityassistant/transformer.go`), and it copies the annotation to every child of the run. Empty is as
-/// good as absent for the pod builder, but keeps a Task's own annotation of that name from taking the place.
+/// Tekton's own annotation. Its pod builder adds a required pod affinity to the placeholder of this name, whatever its
+/// `coschedule` flag says (Tekton v1.12.0, `pkg/internal/affinityassistant/transformer.go`), and Tekton copies the annotation to
+/// every child of the run. The pod builder treats an empty value as none, but an empty value keeps a Task's own annotation of that
+/// name away.
 pub const TEKTON_AFFINITY_ASSISTANT: &str = "pipeline.tekton.dev/affinity-assistant";
 
 /// Tekton's own annotation on a PipelineRun: `"true"` asks to delete the claims made from its `volumeClaimTemplate`s when
 /// the run is done (V4; Tekton v1.12.0, `pkg/reconciler/pipelinerun/affinity_assistant.go`).
 pub const TEKTON_AUTO_CLEANUP_PVC: &str = "tekton.dev/auto-cleanup-pvc";
 
-/// Every annotation that admission alone may write: an author's own value is stripped.
-pub const PINNED: [&str; 9] = [
+/// Annotations that admission writes when an object is created. An author's own values are removed.
+pub const PINNED: [&str; 10] = [
+    SCHEMA_VERSION,
     MODE,
     ISOLATION_SCOPE,
     GROUP,
@@ -58,9 +61,9 @@ pub const PINNED: [&str; 9] = [
     TRACEPARENT,
 ];
 
-/// Why a run waits for something that somebody has to put right (V7, N1, N3), as a JSON object with `reason`, a
-/// [`ReasonCode`](crate::plan::ReasonCode), and `message`. It is there while that is so, and written for people: nothing is
-/// decided by it.
+/// Why a run waits for somebody to remove an obstacle (V7, N1, N3): a JSON object with `reason`, a
+/// [`ReasonCode`](crate::reasons::ReasonCode), and `message`. It goes when the obstacle goes. It is for people: no decision
+/// depends on it.
 pub const BLOCKED: &str = "coscheduler.dev/blocked";
 
 /// On a placeholder: what was done with it and when, as JSON of [`Record`](crate::observed::Record).
@@ -69,33 +72,30 @@ pub const RECORD: &str = "coscheduler.dev/record";
 /// On a placeholder that is being moved: the nodes that may take it, as JSON of [`Move`](crate::observed::Move).
 pub const MOVE: &str = "coscheduler.dev/move";
 
-/// On a TaskRun whose pod was let go (N2): the placeholder that it would have followed. It is written for people: nothing is
-/// decided by it.
+/// On a TaskRun whose pod runs without its placeholder (N2): the name of that placeholder. It is for people: no decision depends
+/// on it.
 pub const LET_GO: &str = "coscheduler.dev/let-go";
 
-/// On such a TaskRun: how often that was done, as Tekton may make the pod with its affinity again.
+/// On such a TaskRun: how often that was done, because Tekton may restore the annotation of the placeholder.
 pub const LET_GO_TIMES: &str = "coscheduler.dev/let-go-times";
 
-/// Every annotation that an author may not give a new object: [`PINNED`], and those that are written later.
-pub(crate) const RESERVED: [&str; 12] = [
-    MODE,
-    ISOLATION_SCOPE,
-    GROUP,
-    PLACEHOLDER,
-    VOLUME_CLAIM_TEMPLATES,
-    CLAIMS,
-    PART_OF,
-    TEKTON_AFFINITY_ASSISTANT,
-    TRACEPARENT,
-    BLOCKED,
-    LET_GO,
-    LET_GO_TIMES,
-];
+/// Annotations that an author may not give a new object: [`PINNED`], and those that are written later.
+pub(crate) const RESERVED: [&str; 13] = {
+    let mut reserved = [BLOCKED; 13];
+    let mut index = 0;
+    while index < PINNED.len() {
+        reserved[index] = PINNED[index];
+        index += 1;
+    }
+    reserved[11] = LET_GO;
+    reserved[12] = LET_GO_TIMES;
+    reserved
+};
 
-/// What a PipelineRun hands on to what Tekton makes of it, beside [`TEKTON_AFFINITY_ASSISTANT`].
-pub(crate) const HANDED_ON: [&str; 3] = [MODE, GROUP, CLAIMS];
+/// The annotations that the children of a PipelineRun inherit, beside [`TEKTON_AFFINITY_ASSISTANT`].
+pub(crate) const HANDED_ON: [&str; 4] = [SCHEMA_VERSION, MODE, GROUP, CLAIMS];
 
-/// The field path of an annotation, as violations name it.
+/// The path of an annotation's field in violations.
 pub(crate) fn field(key: &str) -> String {
     format!("metadata.annotations[{key}]")
 }

@@ -17,7 +17,7 @@ use crate::pod_template;
 use crate::quantity::Quantity;
 use crate::violation::Violation;
 
-pub use flags::{MigrationPhase, UnknownPhase, UnknownTruth, behaviour, parse_bool};
+pub use flags::{MigrationPhase, UnknownTruth, behaviour, parse_bool};
 
 /// Key of the mode (TEP-0135, "Configuration"). Default: `workspaces`.
 pub const COSCHEDULE: &str = "coschedule";
@@ -106,7 +106,10 @@ impl PlaceholderDefaults {
         .filter_map(|(key, fault)| Some(Violation::new(field(key), fault?)))
         .collect();
         let template = Value::Object(self.pod_template.clone());
-        violations.extend(pod_template::faults(&template, &field(POD_TEMPLATE)));
+        violations.extend(pod_template::default::faults(
+            &template,
+            &field(POD_TEMPLATE),
+        ));
         violations
     }
 }
@@ -252,7 +255,7 @@ fn read_placeholder(
     let defaults = PlaceholderDefaults::default();
     let value = |key: &str, default: String| data.get(key).cloned().unwrap_or(default);
     let text = data.get(POD_TEMPLATE).map_or("", String::as_str);
-    let pod_template = pod_template::parse(text)
+    let pod_template = pod_template::default::parse(text)
         .map_err(|fault| violations.push(Violation::new(POD_TEMPLATE, fault)))
         .unwrap_or_default();
     let placeholder = PlaceholderDefaults {

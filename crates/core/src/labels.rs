@@ -1,29 +1,36 @@
-//! The label keys of placeholders and claims, and which of a PipelineRun's own labels go with them.
+//! The label keys of placeholders and claims, and the labels that a placeholder inherits from its PipelineRun.
 
 use std::collections::BTreeMap;
 
-/// Says what an object is; [`AFFINITY_ASSISTANT`] on placeholders and their claims.
+/// The kind of component: [`AFFINITY_ASSISTANT`] on placeholders and their claims.
 pub const COMPONENT: &str = "app.kubernetes.io/component";
 
-/// Says which one it is: the name of the placeholder.
+/// The name of the placeholder.
 pub const INSTANCE: &str = "app.kubernetes.io/instance";
 
-/// The PipelineRun an object belongs to, as [`names::label_value`](crate::names::label_value)
-/// writes it.
+/// The name of the PipelineRun, shortened by [`names::label_value`](crate::names::label_value).
 pub const PIPELINE_RUN: &str = "tekton.dev/pipelineRun";
 
-/// The workspace a claim belongs to, as [`names::label_value`](crate::names::label_value) writes
-/// it.
+/// The name of a claim's workspace, shortened by [`names::label_value`](crate::names::label_value).
 pub const WORKSPACE: &str = "tekton.dev/workspace";
+
+/// The run's uid. Tekton puts it on TaskRuns and so on their pods (Tekton v1.12.0, `pkg/apis/pipeline/register.go`), this
+/// product on what it creates.
+pub const PIPELINE_RUN_UID: &str = "tekton.dev/pipelineRunUID";
+
+/// The tool that creates and deletes an object.
+pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
+
+/// The value of [`MANAGED_BY`] on everything that this product creates. Tekton's own assistants lack it.
+pub const TEKTON_COSCHEDULER: &str = "tekton-coscheduler";
 
 /// The value of [`COMPONENT`] (TEP-0135, "Placeholder pod + inter-pod affinity").
 pub const AFFINITY_ASSISTANT: &str = "affinity-assistant";
 
-/// Kueue queues whatever carries its labels, and would hold the placeholder back: they are never
-/// copied (P1).
+/// Kueue holds back every pod with its labels, so placeholders never get them (P1).
 pub const KUEUE_PREFIX: &str = "kueue.x-k8s.io/";
 
-/// The labels of a run that its placeholder carries too (P1).
+/// The labels that a placeholder inherits from its run (P1).
 pub(crate) fn inherited(run: &BTreeMap<String, String>) -> BTreeMap<String, String> {
     run.iter()
         .filter(|(key, _)| !key.starts_with(KUEUE_PREFIX))

@@ -7,6 +7,7 @@
 
 pub mod version;
 pub mod violation;
+pub mod words;
 
 pub mod mode;
 pub mod quantity;
@@ -23,6 +24,7 @@ pub mod pinned;
 pub mod pipeline;
 pub mod pipeline_run;
 pub mod run_claims;
+pub mod separation;
 
 pub mod admit;
 pub mod admit_run;

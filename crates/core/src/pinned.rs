@@ -1,101 +1,93 @@
-//! What was pinned on a run when it was created: written once by admission, read by every later
-//! decision, so that a run keeps what was in force at its creation, whatever the configuration
-//! becomes (M8).
+//! The annotations that pin a mode and all that follows from it on a new run. Admission writes them once, and every later
+//! decision reads them, so a run keeps what was in force at its creation (M8).
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::str::FromStr;
 
-use serde_json::{Map, Value};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
 
 use crate::annotations::{
-    CLAIMS, GROUP, ISOLATION_SCOPE, MODE, PLACEHOLDER, TEKTON_AFFINITY_ASSISTANT,
+    CLAIMS, GROUP, ISOLATION_SCOPE, MODE, PLACEHOLDER, SCHEMA_VERSION, TEKTON_AFFINITY_ASSISTANT,
     VOLUME_CLAIM_TEMPLATES, field,
 };
 use crate::claim_template::Parts;
 use crate::config::{
     PLACEHOLDER_CPU, PLACEHOLDER_IMAGE, PLACEHOLDER_MEMORY, POD_TEMPLATE, PlaceholderDefaults,
 };
-use crate::document::Object;
+use crate::document::{Faults, Object};
 use crate::mode::{IsolationScope, Mode};
 use crate::names::{AssistantName, Group};
 use crate::run_claims::RunClaims;
+use crate::separation::Separation;
 use crate::violation::Violation;
 
-/// What was pinned on a run when it was created (M8).
+/// The schema version that this module reads and writes. It grows only when an older version of this module would misread
+/// the annotations.
+const SCHEMA: &str = "1";
+
+/// `volumeClaimTemplate`s by workspace.
+type Templates = BTreeMap<String, Value>;
+
+/// Everything that is pinned on a run (M8).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pinned {
     /// The mode; never [`Mode::Disabled`], which pins nothing (M5).
     pub mode: Mode,
-    /// How far the run keeps other placeholders away; of no meaning outside [`Mode::IsolatePipelineRun`] (M4).
+    /// The scope of isolation, for [`Mode::IsolatePipelineRun`] (M4).
     pub isolation_scope: IsolationScope,
     /// The run's group.
     pub group: Group,
     /// The placeholder defaults.
     pub placeholder: PlaceholderDefaults,
-    /// The `volumeClaimTemplate`s that admission replaced by claims, by workspace name (V2); empty in
-    /// [`Mode::Workspaces`] (V3).
+    /// The `volumeClaimTemplate`s that admission replaced by claims, by workspace (V2); empty in [`Mode::Workspaces`] (V3).
     pub templates: BTreeMap<String, Value>,
     /// The claims of the other workspaces (V1, V3, V9).
     pub claims: RunClaims,
 }
 
 impl Pinned {
-    /// Reads what is pinned; `None` where no mode is.
-    ///
-    /// Tekton's own annotation is not read: its value derives from the group.
+    /// Reads what is pinned; `None` if there is no mode. Tekton's own annotation is not read: it derives from the group.
     ///
     /// # Errors
-    /// Every violation at once, with fields such as `metadata.annotations[coscheduler.dev/group]`.
+    /// Every violation at once, with fields such as `metadata.annotations[coscheduler.dev/group]`. An unknown schema version is
+    /// the only violation: the other annotations are not read.
     pub fn read(annotations: &BTreeMap<String, String>) -> Result<Option<Self>, Vec<Violation>> {
-        let Some(mode) = annotations.get(MODE) else {
+        if !annotations.contains_key(MODE) {
             return Ok(None);
+        }
+        if let Some(version) = unknown_schema(annotations) {
+            let fault = format!("is {version:?}; allowed: {SCHEMA}, or not set");
+            return Err(vec![Violation::new(field(SCHEMA_VERSION), fault)]);
+        }
+        let reader = Reader {
+            annotations,
+            faults: Faults::default(),
         };
-        let faults = &mut Vec::new();
-        let mode = read_mode(mode, faults);
-        let isolation_scope =
-            text(annotations, ISOLATION_SCOPE, faults).and_then(|text| read_scope(text, faults));
-        let group = text(annotations, GROUP, faults).and_then(|text| read_group(text, faults));
-        let placeholder =
-            text(annotations, PLACEHOLDER, faults).and_then(|text| read_placeholder(text, faults));
-        let templates = text(annotations, VOLUME_CLAIM_TEMPLATES, faults)
-            .and_then(|text| read_templates(text, faults));
-        let claims = text(annotations, CLAIMS, faults).and_then(|text| read_claims(text, faults));
-        match (mode, isolation_scope, group, placeholder, templates, claims) {
-            (
-                Some(mode),
-                Some(isolation_scope),
-                Some(group),
-                Some(placeholder),
-                Some(templates),
-                Some(claims),
-            ) if faults.is_empty() => Ok(Some(Self {
-                mode,
-                isolation_scope,
-                group,
-                placeholder,
-                templates,
-                claims,
-            })),
-            _ => Err(std::mem::take(faults)),
+        let pinned = reader.pinned();
+        reader.faults.unless_any(pinned)
+    }
+
+    /// How the run's placeholders stay away from others (M4, P4).
+    pub fn separation(&self) -> Separation {
+        match self.mode {
+            Mode::IsolatePipelineRun => Separation::Isolate(self.isolation_scope),
+            Mode::Workspaces | Mode::PipelineRuns | Mode::Disabled => Separation::Spread,
         }
     }
 
-    /// The annotations, the one Tekton reads included.
+    /// The annotations, Tekton's own included.
     pub fn to_annotations(&self) -> BTreeMap<String, String> {
-        let placeholder = serde_json::to_value(&self.placeholder).unwrap_or_default();
-        let templates: Map<String, Value> = self
-            .templates
-            .iter()
-            .map(|(workspace, template)| (workspace.clone(), template.clone()))
-            .collect();
-        let claims = claims_to_annotation(&self.claims);
         let assistant = whole_run(self.mode, &self.group);
         [
+            (SCHEMA_VERSION, SCHEMA.to_owned()),
             (MODE, self.mode.to_string()),
             (ISOLATION_SCOPE, self.isolation_scope.to_string()),
             (GROUP, self.group.to_string()),
-            (PLACEHOLDER, placeholder.to_string()),
-            (VOLUME_CLAIM_TEMPLATES, Value::Object(templates).to_string()),
-            (CLAIMS, claims),
+            (PLACEHOLDER, json!(self.placeholder).to_string()),
+            (VOLUME_CLAIM_TEMPLATES, json!(self.templates).to_string()),
+            (CLAIMS, claims_to_annotation(&self.claims)),
             (
                 TEKTON_AFFINITY_ASSISTANT,
                 assistant.map(|name| name.to_string()).unwrap_or_default(),
@@ -106,7 +98,14 @@ impl Pinned {
     }
 }
 
-/// The placeholder that all pods of a run share; `None` in a mode where there is no such one.
+/// The schema version of annotations that this module cannot read. A run without a version was pinned before there were
+/// versions, with the annotations of version 1.
+pub(crate) fn unknown_schema(annotations: &BTreeMap<String, String>) -> Option<&str> {
+    let version = annotations.get(SCHEMA_VERSION)?;
+    (version != SCHEMA).then_some(version)
+}
+
+/// The placeholder that all pods of a run share; `None` in a mode without such a placeholder.
 pub(crate) fn whole_run(mode: Mode, group: &Group) -> Option<AssistantName> {
     match mode {
         Mode::PipelineRuns | Mode::IsolatePipelineRun => Some(AssistantName::of(group)),
@@ -116,147 +115,128 @@ pub(crate) fn whole_run(mode: Mode, group: &Group) -> Option<AssistantName> {
 
 /// The claims as the annotation has them.
 pub(crate) fn claims_to_annotation(claims: &RunClaims) -> String {
-    serde_json::to_value(claims).unwrap_or_default().to_string()
+    json!(claims).to_string()
 }
 
-/// What a run hands on to what Tekton makes of it: mode, group and claims, where all of them can be read and the group is
-/// the run's own. Tekton also copies what a Pipeline or an embedded task carries, wherever the run has nothing under that
-/// key: a run that is coscheduled has all three, and one that is left alone has no group.
+/// Mode, group and claims that a child run inherited; `None` unless all can be read and the group is its owner's.
+///
+/// Tekton also copies annotations of a Pipeline or an embedded task where the run has none of that key. A coscheduled run has
+/// all three, and a run that is left alone has no group.
 pub(crate) fn handed_on(
     annotations: &BTreeMap<String, String>,
     owners_group: Option<&str>,
 ) -> Option<(Mode, Group, RunClaims)> {
-    let faults = &mut Vec::new();
-    let mode = read_mode(annotations.get(MODE)?, faults)?;
     let group = annotations.get(GROUP)?;
     if Some(group.as_str()) != owners_group {
         return None;
     }
-    let group = read_group(group, faults)?;
-    let claims = read_claims(annotations.get(CLAIMS)?, faults)?;
-    Some((mode, group, claims))
+    let mode: Mode = annotations.get(MODE)?.parse().ok()?;
+    let claims = serde_json::from_str(annotations.get(CLAIMS)?).ok()?;
+    (mode != Mode::Disabled).then_some((mode, group.parse().ok()?, claims))
 }
 
-/// The group and templates an annotated object carries, for an object that may be a copy of a run:
-/// `None` unless both can be read.
+/// Group and templates on an object that may be a copy of a run; `None` unless both can be read.
 pub(crate) fn carried_templates(
     annotations: &BTreeMap<String, String>,
-) -> Option<(Group, BTreeMap<String, Value>)> {
-    let faults = &mut Vec::new();
-    let group = read_group(annotations.get(GROUP)?, faults)?;
-    let templates = read_templates(annotations.get(VOLUME_CLAIM_TEMPLATES)?, faults)?;
-    faults.is_empty().then_some((group, templates))
+) -> Option<(Group, Templates)> {
+    let reader = Reader {
+        annotations,
+        faults: Faults::default(),
+    };
+    let carried = (reader.parsed(GROUP)?, reader.templates()?);
+    reader.faults.unless_any(carried).ok()
 }
 
-fn text<'a>(
+struct Reader<'a> {
     annotations: &'a BTreeMap<String, String>,
-    key: &str,
-    faults: &mut Vec<Violation>,
-) -> Option<&'a str> {
-    let found = annotations.get(key);
-    if found.is_none() {
-        faults.push(Violation::new(
-            field(key),
-            format!("is not set; allowed: what admission writes beside {MODE}"),
-        ));
-    }
-    found.map(String::as_str)
+    faults: Faults,
 }
 
-fn read_mode(text: &str, faults: &mut Vec<Violation>) -> Option<Mode> {
-    let fault = match text.parse::<Mode>() {
-        Ok(mode @ (Mode::Workspaces | Mode::PipelineRuns | Mode::IsolatePipelineRun)) => {
-            return Some(mode);
+impl Reader<'_> {
+    /// `None` only after a fault.
+    fn pinned(&self) -> Option<Pinned> {
+        let mode = self.parsed(MODE);
+        if mode == Some(Mode::Disabled) {
+            let fault = format!(
+                "\"{}\" is never pinned; allowed: {}, {}, {}",
+                Mode::Disabled,
+                Mode::Workspaces,
+                Mode::PipelineRuns,
+                Mode::IsolatePipelineRun
+            );
+            self.faults.add(field(MODE), fault);
         }
-        Ok(Mode::Disabled) => format!(
-            "{text:?} is never pinned; allowed: {}, {}, {}",
-            Mode::Workspaces,
-            Mode::PipelineRuns,
-            Mode::IsolatePipelineRun
-        ),
-        Err(error) => error.to_string(),
-    };
-    faults.push(Violation::new(field(MODE), fault));
-    None
-}
-
-fn read_group(text: &str, faults: &mut Vec<Violation>) -> Option<Group> {
-    text.parse()
-        .map_err(|error: crate::names::InvalidName| {
-            faults.push(Violation::new(field(GROUP), error.to_string()))
+        let isolation_scope = self.parsed(ISOLATION_SCOPE);
+        let group = self.parsed(GROUP);
+        let placeholder = self.placeholder();
+        let templates = self.templates();
+        let claims = "an object of claims by workspace, each with name or template";
+        let claims = self.json(CLAIMS, claims);
+        Some(Pinned {
+            mode: mode?,
+            isolation_scope: isolation_scope?,
+            group: group?,
+            placeholder: placeholder?,
+            templates: templates?,
+            claims: claims?,
         })
-        .ok()
-}
-
-fn read_scope(text: &str, faults: &mut Vec<Violation>) -> Option<IsolationScope> {
-    text.parse()
-        .map_err(|error: crate::mode::UnknownScope| {
-            faults.push(Violation::new(field(ISOLATION_SCOPE), error.to_string()))
-        })
-        .ok()
-}
-
-fn read_claims(text: &str, faults: &mut Vec<Violation>) -> Option<RunClaims> {
-    read_json(
-        text,
-        CLAIMS,
-        "an object of claims by workspace, each with name or template",
-        faults,
-    )
-}
-
-fn read_placeholder(text: &str, faults: &mut Vec<Violation>) -> Option<PlaceholderDefaults> {
-    let defaults: PlaceholderDefaults = read_json(
-        text,
-        PLACEHOLDER,
-        "an object with cpu, memory and image",
-        faults,
-    )?;
-    faults.extend(defaults.violations(|key| {
-        let part = match key {
-            PLACEHOLDER_CPU => "cpu",
-            PLACEHOLDER_MEMORY => "memory",
-            PLACEHOLDER_IMAGE => "image",
-            POD_TEMPLATE => "podTemplate",
-            other => other,
-        };
-        format!("{}.{part}", field(PLACEHOLDER))
-    }));
-    Some(defaults)
-}
-
-fn read_templates(text: &str, faults: &mut Vec<Violation>) -> Option<BTreeMap<String, Value>> {
-    let value: Value = read_json(
-        text,
-        VOLUME_CLAIM_TEMPLATES,
-        "an object of templates by workspace",
-        faults,
-    )?;
-    let path = field(VOLUME_CLAIM_TEMPLATES);
-    Object::at(path.as_str(), &value, faults);
-    let Value::Object(templates) = value else {
-        return None;
-    };
-    for (workspace, template) in &templates {
-        Parts::read(format!("{path}[{workspace}]"), template, faults);
     }
-    Some(templates.into_iter().collect())
-}
 
-fn read_json<T: serde::de::DeserializeOwned>(
-    text: &str,
-    key: &str,
-    allowed: &str,
-    faults: &mut Vec<Violation>,
-) -> Option<T> {
-    serde_json::from_str(text)
-        .map_err(|error| {
-            faults.push(Violation::new(
-                field(key),
-                format!("{error}; allowed: JSON, {allowed}"),
-            ))
-        })
-        .ok()
+    fn text(&self, key: &str) -> Option<&str> {
+        let found = self.annotations.get(key);
+        if found.is_none() {
+            let fault = format!("is not set; allowed: what admission writes beside {MODE}");
+            self.faults.add(field(key), fault);
+        }
+        found.map(String::as_str)
+    }
+
+    fn parsed<T: FromStr<Err: Display>>(&self, key: &str) -> Option<T> {
+        let parsed = self.text(key)?.parse();
+        parsed
+            .map_err(|error: T::Err| self.faults.add(field(key), error.to_string()))
+            .ok()
+    }
+
+    fn json<T: DeserializeOwned>(&self, key: &str, allowed: &str) -> Option<T> {
+        serde_json::from_str(self.text(key)?)
+            .map_err(|error| {
+                let fault = format!("{error}; allowed: JSON, {allowed}");
+                self.faults.add(field(key), fault);
+            })
+            .ok()
+    }
+
+    fn placeholder(&self) -> Option<PlaceholderDefaults> {
+        let allowed = "an object with cpu, memory and image";
+        let defaults: PlaceholderDefaults = self.json(PLACEHOLDER, allowed)?;
+        let violations = defaults.violations(|key| {
+            let part = match key {
+                PLACEHOLDER_CPU => "cpu",
+                PLACEHOLDER_MEMORY => "memory",
+                PLACEHOLDER_IMAGE => "image",
+                POD_TEMPLATE => "podTemplate",
+                other => other,
+            };
+            format!("{}.{part}", field(PLACEHOLDER))
+        });
+        for Violation { field, description } in violations {
+            self.faults.add(field, description);
+        }
+        Some(defaults)
+    }
+
+    fn templates(&self) -> Option<Templates> {
+        let allowed = "an object of templates by workspace";
+        let value: Value = self.json(VOLUME_CLAIM_TEMPLATES, allowed)?;
+        let path = field(VOLUME_CLAIM_TEMPLATES);
+        Object::at(path.as_str(), &value, &self.faults);
+        let templates = value.as_object()?;
+        for (workspace, template) in templates {
+            Parts::read(format!("{path}[{workspace}]"), template, &self.faults);
+        }
+        Some(templates.clone().into_iter().collect())
+    }
 }
 
 #[cfg(test)]

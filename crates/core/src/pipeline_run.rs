@@ -1,22 +1,16 @@
-//! What we read of a PipelineRun, and how it is read from Kubernetes JSON.
-//!
-//! There is no crate of Tekton types, and none is wanted: these few fields are all that decisions
-//! depend on, everything else is tolerated unread.
+//! The parts of a PipelineRun that decisions depend on, read from Kubernetes JSON. Everything else is ignored.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
 use crate::claim_template::Parts;
-use crate::document::Object;
+use crate::document::{Faults, Object};
 use crate::params::Params;
 use crate::pipeline::{self, PipelineTask};
 use crate::violation::Violation;
 
-/// The API group of Tekton.
-pub(crate) const TEKTON_GROUP: &str = "tekton.dev";
-
-/// What we read of a PipelineRun.
+/// The parts of a PipelineRun that decisions depend on.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PipelineRun {
     /// `metadata.namespace`.
@@ -35,28 +29,25 @@ pub struct PipelineRun {
     pub labels: BTreeMap<String, String>,
     /// `metadata.annotations`.
     pub annotations: BTreeMap<String, String>,
-    /// The one of `metadata.ownerReferences` that is the controller; set where the run is part of
-    /// another one.
+    /// The controller among `metadata.ownerReferences`: the parent, if the run is a child of another run.
     pub controller: Option<OwnerReference>,
-    /// `spec.managedBy`: who runs it. `None` and `tekton.dev/pipeline` are Tekton (M5).
+    /// `spec.managedBy`. `None` and `tekton.dev/pipeline` mean Tekton (M5).
     pub managed_by: Option<String>,
-    /// `spec.status`: what the user has asked of the run, such as `Cancelled`.
-    pub spec_status: Option<String>,
     /// `spec.workspaces`, in order.
     pub workspaces: Vec<WorkspaceBinding>,
-    /// `spec.params`, and the defaults of `spec.pipelineSpec.params` for what is not among them.
+    /// `spec.params`. The defaults of a Pipeline's parameters do not count (V9, [`params`](crate::params)).
     pub params: Params,
-    /// `spec.pipelineRef.name`: the Pipeline in the run's namespace, unless a resolver finds it elsewhere.
+    /// `spec.pipelineRef.name`: the Pipeline in the run's namespace.
     pub pipeline_name: Option<String>,
     /// The tasks of `spec.pipelineSpec`; empty where the Pipeline is not embedded.
     pub pipeline_tasks: Vec<PipelineTask>,
-    /// `spec.taskRunSpecs`: what the author wants of single tasks.
+    /// `spec.taskRunSpecs`.
     pub task_run_specs: Vec<TaskRunSpec>,
     /// `spec.taskRunTemplate.serviceAccountName`.
     pub service_account_name: Option<String>,
     /// `spec.taskRunTemplate.podTemplate`, an object.
     pub pod_template: Option<Value>,
-    /// How far the run is.
+    /// Whether the run is pending, active or done.
     pub state: RunState,
 }
 
@@ -74,13 +65,13 @@ pub struct OwnerReference {
 }
 
 impl OwnerReference {
-    /// Whether the owner is a PipelineRun of Tekton's, in any API version.
+    /// Whether the owner is a PipelineRun of Tekton, in any API version.
     pub fn is_pipeline_run(&self) -> bool {
-        self.kind == "PipelineRun" && group_of(&self.api_version) == TEKTON_GROUP
+        self.kind == "PipelineRun" && self.api_version.starts_with("tekton.dev/")
     }
 }
 
-/// How far a run is.
+/// The progress of a run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum RunState {
     /// `spec.status` is `PipelineRunPending`: it has not started (P9).
@@ -88,32 +79,27 @@ pub enum RunState {
     /// Neither pending nor done.
     #[default]
     Active,
-    /// Condition `Succeeded` is `True` or `False`: completed, failed, cancelled, stopped or timed
-    /// out (P6).
+    /// Condition `Succeeded` is `True` or `False`: completed, failed, cancelled, stopped or timed out (P6).
     Done,
 }
 
-/// What the author wants of the TaskRuns of one task.
+/// The author's settings for the TaskRuns of one task.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TaskRunSpec {
-    /// `pipelineTaskName`.
-    pub pipeline_task_name: String,
     /// `metadata.annotations`; Tekton lets them win over the run's own.
     pub annotations: BTreeMap<String, String>,
 }
 
-/// A workspace and what backs it.
+/// A workspace and its volume source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WorkspaceBinding {
     /// `name`, unique in the run.
     pub name: String,
-    /// `subPath`.
-    pub sub_path: Option<String>,
-    /// What backs it.
+    /// Its volume source.
     pub source: WorkspaceSource,
 }
 
-/// What backs a workspace.
+/// The volume source of a workspace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WorkspaceSource {
     /// `volumeClaimTemplate`: a claim of the run's own.
@@ -136,8 +122,7 @@ pub struct ClaimTemplate {
     pub template: Value,
 }
 
-/// The volume sources a workspace binding may have, exactly one of them (Tekton, "Specifying
-/// VolumeSources in Workspaces").
+/// A workspace binding has exactly one of these (Tekton, "Specifying VolumeSources in Workspaces").
 const VOLUME_CLAIM_TEMPLATE: &str = "volumeClaimTemplate";
 const PERSISTENT_VOLUME_CLAIM: &str = "persistentVolumeClaim";
 const SOURCES: [&str; 7] = [
@@ -150,14 +135,24 @@ const SOURCES: [&str; 7] = [
     "csi",
 ];
 
+impl WorkspaceSource {
+    /// `persistentVolumeClaim.claimName`; `None` for every other source.
+    pub(crate) fn claim_name(&self) -> Option<&String> {
+        match self {
+            Self::Claim { claim_name } => Some(claim_name),
+            Self::ClaimTemplate(_) | Self::Other => None,
+        }
+    }
+}
+
 impl ClaimTemplate {
-    /// Whether its claim excludes every other pod that refers to it, and so may not be a volume of the placeholder (V8).
+    /// Whether only one pod at a time may use the claim, so that the placeholder may not mount it (V8).
     pub fn is_single_pod(&self) -> bool {
         is_single_pod(&self.template["spec"])
     }
 }
 
-/// Whether the `spec` of a claim asks for `ReadWriteOncePod`, which Kubernetes lets no other access mode stand beside.
+/// Whether the `spec` of a claim asks for `ReadWriteOncePod`. Kubernetes allows no other access mode beside it.
 pub(crate) fn is_single_pod(claim_spec: &Value) -> bool {
     let modes = claim_spec["accessModes"].as_array();
     modes
@@ -167,109 +162,92 @@ pub(crate) fn is_single_pod(claim_spec: &Value) -> bool {
 }
 
 impl PipelineRun {
-    /// Reads a PipelineRun from Kubernetes JSON. Unknown fields are tolerated, `null` is the same
-    /// as absent.
+    /// Reads a PipelineRun from Kubernetes JSON. Unknown fields are ignored, and `null` is the same as absent.
     ///
     /// # Errors
-    /// Every violation at once: a wrong type, a workspace name that occurs twice, an API version or
-    /// kind that is set and not `tekton.dev/v1` and `PipelineRun`. The field is the JSON path, such
-    /// as `spec.workspaces[1].volumeClaimTemplate`.
+    /// Every violation at once: a wrong type, a workspace that is bound twice, an API version or kind that is set and not
+    /// `tekton.dev/v1` and `PipelineRun`. The field is the JSON path, such as `spec.workspaces[1].volumeClaimTemplate`.
     pub fn parse(document: &Value) -> Result<Self, Vec<Violation>> {
-        let faults = &mut Vec::new();
-        let root = Object::at("", document, faults);
-        check_type(&root, faults);
-        let metadata = root.object("metadata", faults);
-        let spec = root.object("spec", faults);
-        let template = spec.object("taskRunTemplate", faults);
-        let status = root.object("status", faults);
+        let faults = Faults::default();
+        let run = Self::read(&Object::at("", document, &faults), &faults);
+        faults.unless_any(run)
+    }
 
-        let spec_status = owned(spec.text("status", faults));
-        let run = Self {
-            namespace: owned(metadata.text("namespace", faults)).unwrap_or_default(),
-            name: owned(metadata.text("name", faults)).unwrap_or_default(),
-            generate_name: owned(metadata.text("generateName", faults)).unwrap_or_default(),
-            uid: owned(metadata.text("uid", faults)).unwrap_or_default(),
-            resource_version: owned(metadata.text("resourceVersion", faults)).unwrap_or_default(),
-            deletion: metadata.text("deletionTimestamp", faults).is_some(),
-            labels: metadata.texts("labels", faults),
-            annotations: metadata.texts("annotations", faults),
-            controller: controller(&metadata, faults),
-            managed_by: owned(spec.text("managedBy", faults)),
-            state: state(spec_status.as_deref(), &status, faults),
-            spec_status,
+    fn read(root: &Object<'_>, faults: &Faults) -> Self {
+        check_type(root, faults);
+        let metadata = root.object("metadata");
+        let spec = root.object("spec");
+        let template = spec.object("taskRunTemplate");
+        let _ = template.object("podTemplate");
+        let task_run_specs = spec.objects("taskRunSpecs");
+        let tasks = spec.get("pipelineSpec").map(pipeline::tasks);
+        Self {
+            namespace: metadata.string("namespace"),
+            name: metadata.string("name"),
+            generate_name: metadata.string("generateName"),
+            uid: metadata.string("uid"),
+            resource_version: metadata.string("resourceVersion"),
+            deletion: metadata.text("deletionTimestamp").is_some(),
+            labels: metadata.texts("labels"),
+            annotations: metadata.texts("annotations"),
+            controller: controller(&metadata),
+            managed_by: spec.text("managedBy").map(str::to_owned),
+            state: state(spec.text("status"), &root.object("status")),
             workspaces: workspaces(&spec, faults),
             params: spec.get("params").map(Params::read).unwrap_or_default(),
-            pipeline_name: owned(spec.object("pipelineRef", faults).text("name", faults)),
-            pipeline_tasks: spec
-                .get("pipelineSpec")
-                .map(pipeline::tasks)
-                .unwrap_or_default(),
-            task_run_specs: task_run_specs(&spec, faults),
-            service_account_name: owned(template.text("serviceAccountName", faults)),
-            pod_template: pod_template(&template, faults),
-        };
-        if faults.is_empty() {
-            Ok(run)
-        } else {
-            Err(std::mem::take(faults))
+            pipeline_name: spec.object("pipelineRef").text("name").map(str::to_owned),
+            pipeline_tasks: tasks.unwrap_or_default(),
+            task_run_specs: task_run_specs
+                .iter()
+                .map(|item| TaskRunSpec {
+                    annotations: item.object("metadata").texts("annotations"),
+                })
+                .collect(),
+            service_account_name: template.text("serviceAccountName").map(str::to_owned),
+            pod_template: template.get("podTemplate").cloned(),
         }
     }
 }
 
-fn owned(text: Option<&str>) -> Option<String> {
-    text.map(str::to_owned)
-}
-
-fn group_of(api_version: &str) -> &str {
-    api_version.split_once('/').map_or("", |(group, _)| group)
-}
-
-fn check_type(root: &Object<'_>, faults: &mut Vec<Violation>) {
-    let version = root.text("apiVersion", faults);
-    if let Some(version) = version.filter(|version| *version != "tekton.dev/v1") {
-        let hint = if version == "tekton.dev/v1beta1" {
-            "tekton.dev/v1, in which Kubernetes serves v1beta1 objects too"
-        } else {
-            "tekton.dev/v1"
-        };
-        faults.push(Violation::new(
-            "apiVersion",
-            format!("is {version:?}; allowed: {hint}"),
-        ));
-    }
-    let kind = root.text("kind", faults);
-    if let Some(kind) = kind.filter(|kind| *kind != "PipelineRun") {
-        faults.push(Violation::new(
-            "kind",
-            format!("is {kind:?}; allowed: PipelineRun"),
-        ));
-    }
-}
-
-fn controller(metadata: &Object<'_>, faults: &mut Vec<Violation>) -> Option<OwnerReference> {
-    let mut found = None;
-    for owner in metadata.objects("ownerReferences", faults) {
-        let reference = OwnerReference {
-            api_version: owned(owner.text("apiVersion", faults)).unwrap_or_default(),
-            kind: owned(owner.text("kind", faults)).unwrap_or_default(),
-            name: owned(owner.text("name", faults)).unwrap_or_default(),
-            uid: owned(owner.text("uid", faults)).unwrap_or_default(),
-        };
-        if owner.flag("controller", faults) {
-            found = Some(reference);
+fn check_type(root: &Object<'_>, faults: &Faults) {
+    for (field, expected) in [("apiVersion", "tekton.dev/v1"), ("kind", "PipelineRun")] {
+        if let Some(found) = root.text(field).filter(|found| *found != expected) {
+            let hint = match found {
+                "tekton.dev/v1beta1" => ", in which Kubernetes serves v1beta1 objects too",
+                _ => "",
+            };
+            faults.add(field, format!("is {found:?}; allowed: {expected}{hint}"));
         }
     }
-    found
 }
 
-fn state(spec_status: Option<&str>, status: &Object<'_>, faults: &mut Vec<Violation>) -> RunState {
-    let mut done = false;
-    for condition in status.objects("conditions", faults) {
-        let succeeded = condition.text("type", faults) == Some("Succeeded");
-        let decided = matches!(condition.text("status", faults), Some("True" | "False"));
-        done |= succeeded && decided;
-    }
-    if done {
+fn controller(metadata: &Object<'_>) -> Option<OwnerReference> {
+    let owners = metadata.objects("ownerReferences");
+    let controller = owners
+        .iter()
+        .filter(|owner| owner.flag("controller"))
+        .last();
+    controller.map(|owner| OwnerReference {
+        api_version: owner.string("apiVersion"),
+        kind: owner.string("kind"),
+        name: owner.string("name"),
+        uid: owner.string("uid"),
+    })
+}
+
+fn state(spec_status: Option<&str>, status: &Object<'_>) -> RunState {
+    let is_done = |condition: &Object<'_>| {
+        let decided = matches!(condition.text("status"), Some("True" | "False"));
+        condition.text("type") == Some("Succeeded") && decided
+    };
+    // Each condition is read, so that each wrong type is reported.
+    if status
+        .objects("conditions")
+        .iter()
+        .filter(|it| is_done(it))
+        .count()
+        > 0
+    {
         RunState::Done
     } else if spec_status == Some("PipelineRunPending") {
         RunState::Pending
@@ -278,63 +256,36 @@ fn state(spec_status: Option<&str>, status: &Object<'_>, faults: &mut Vec<Violat
     }
 }
 
-fn pod_template(template: &Object<'_>, faults: &mut Vec<Violation>) -> Option<Value> {
-    template.object("podTemplate", faults);
-    template.get("podTemplate").cloned()
-}
-
-fn workspaces(spec: &Object<'_>, faults: &mut Vec<Violation>) -> Vec<WorkspaceBinding> {
+fn workspaces(spec: &Object<'_>, faults: &Faults) -> Vec<WorkspaceBinding> {
     let mut names = BTreeSet::new();
     let mut bindings = Vec::new();
-    for binding in spec.objects("workspaces", faults) {
-        let name = binding.text("name", faults).unwrap_or_default();
-        let fault = if name.is_empty() {
-            Some("is not set; allowed: the name of a workspace".to_owned())
-        } else if !names.insert(name) {
-            Some(format!(
-                "{name:?} is bound twice; allowed: one binding for each workspace"
-            ))
-        } else {
-            None
-        };
+    for binding in spec.objects("workspaces") {
+        let name = binding.string("name");
         // A name of the wrong type has been reported as such.
         let reported = binding.get("name").is_some_and(|name| !name.is_string());
-        faults.extend(
-            fault
-                .filter(|_| !reported)
-                .map(|fault| Violation::new(binding.path("name"), fault)),
-        );
-        bindings.push(WorkspaceBinding {
-            name: name.to_owned(),
-            sub_path: owned(binding.text("subPath", faults)),
-            source: source(&binding, faults),
-        });
+        let path = binding.path("name");
+        if name.is_empty() && !reported {
+            faults.add(path, "is not set; allowed: the name of a workspace");
+        } else if !names.insert(name.clone()) && !reported {
+            let fault = format!("{name:?} is bound twice; allowed: one binding for each workspace");
+            faults.add(path, fault);
+        }
+        let source = source(&binding, faults);
+        bindings.push(WorkspaceBinding { name, source });
     }
     bindings
 }
 
-fn task_run_specs(spec: &Object<'_>, faults: &mut Vec<Violation>) -> Vec<TaskRunSpec> {
-    spec.objects("taskRunSpecs", faults)
-        .into_iter()
-        .map(|item| TaskRunSpec {
-            pipeline_task_name: owned(item.text("pipelineTaskName", faults)).unwrap_or_default(),
-            annotations: item.object("metadata", faults).texts("annotations", faults),
-        })
-        .collect()
-}
-
-fn source(binding: &Object<'_>, faults: &mut Vec<Violation>) -> WorkspaceSource {
+fn source(binding: &Object<'_>, faults: &Faults) -> WorkspaceSource {
     let named: Vec<&str> = SOURCES
         .into_iter()
         .filter(|key| binding.get(key).is_some())
         .collect();
     if named.len() > 1 {
-        // Replacing one of them would make a binding Tekton refuses into one it takes.
-        let description = format!(
-            "has {}; allowed: exactly one volume source",
-            named.join(" and ")
-        );
-        faults.push(Violation::new(binding.own_path(), description));
+        // Tekton refuses such a binding. If one source were replaced, Tekton would take it.
+        let sources = named.join(" and ");
+        let fault = format!("has {sources}; allowed: exactly one volume source");
+        faults.add(binding.own_path(), fault);
     }
     if let Some(template) = binding.get(VOLUME_CLAIM_TEMPLATE) {
         let parts = Parts::read(binding.path(VOLUME_CLAIM_TEMPLATE), template, faults);
@@ -343,10 +294,8 @@ fn source(binding: &Object<'_>, faults: &mut Vec<Violation>) -> WorkspaceSource 
             template: template.clone(),
         })
     } else if binding.get(PERSISTENT_VOLUME_CLAIM).is_some() {
-        let claim = binding.object(PERSISTENT_VOLUME_CLAIM, faults);
-        WorkspaceSource::Claim {
-            claim_name: owned(claim.text("claimName", faults)).unwrap_or_default(),
-        }
+        let claim_name = binding.object(PERSISTENT_VOLUME_CLAIM).string("claimName");
+        WorkspaceSource::Claim { claim_name }
     } else {
         WorkspaceSource::Other
     }

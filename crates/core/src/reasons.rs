@@ -3,6 +3,17 @@
 //! Programs match on the code. The text is for people: it says the cause and, where there is one, the remedy. A text stays
 //! the same while its cause does, because an Event is written once for each text.
 
+/// Declares functions that make a reason from values: `name(parameters): code = text`.
+macro_rules! texts {
+    ($($(#[$doc:meta])* $name:ident($($value:ident: $type:ty),*): $code:ident = $text:literal;)*) => {$(
+        $(#[$doc])*
+        pub fn $name($($value: $type),*) -> $crate::reasons::Reason {
+            let code = $crate::reasons::ReasonCode::$code;
+            $crate::reasons::Reason::new(code, format!($text))
+        }
+    )*};
+}
+
 mod admission;
 mod claims;
 mod placement;
@@ -25,7 +36,7 @@ pub struct Reason {
 }
 
 impl Reason {
-    /// A reason with a text. The functions of this module hold the texts; other modules call those.
+    /// A reason with a text. Other modules call the functions of this one, which hold the texts.
     pub fn new(code: ReasonCode, message: impl Into<String>) -> Self {
         Self {
             code,
@@ -78,6 +89,8 @@ macro_rules! reason_codes {
 reason_codes! {
     /// Nothing is pinned on the run (M5).
     NotPinned: None,
+    /// A version of tekton-coscheduler pinned the run whose annotations this version cannot read (M8).
+    SchemaVersionUnknown: Some(Warning),
     /// The run has not started (P9).
     PipelineRunPending: None,
     /// The run is done (P6).

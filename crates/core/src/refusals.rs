@@ -113,10 +113,11 @@ pub fn not_provisioned(claim: &str, note: &str) -> Reason {
     let class_missing = detail.starts_with("storageclass.storage.k8s.io ")
         && detail.ends_with(" not found")
         || detail.ends_with("no storage class is set");
+    let failed = format!("Claim {claim} has no volume");
     if class_missing {
-        reasons::storage_class_missing(claim, detail)
+        reasons::storage_class_missing(&failed, detail)
     } else {
-        reasons::claim_not_provisioned(claim, detail)
+        reasons::claim_not_provisioned(&failed, detail)
     }
 }
 

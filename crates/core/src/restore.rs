@@ -1,147 +1,117 @@
-//! What admission puts back when a run is updated. What was pinned when the run was created stays as it was (M8): it is
-//! restored, never refused, since Tekton itself updates PipelineRuns, and since the author's own manifest, applied a
-//! second time, differs from the stored run in nothing but what admission wrote (V2a).
+//! Admission of an update of a PipelineRun. Everything that was pinned when the run was created is restored (M8). Nothing is
+//! denied: Tekton itself updates PipelineRuns, and the author's own manifest, applied again, differs from the stored run only in
+//! the parts that admission wrote (V2a).
 
-use std::collections::BTreeMap;
-
-use crate::admit::pinned_by_others::{forged_in_tasks, of_tasks};
-use crate::admit::{Admission, RewrittenBinding, RewrittenSource};
+use crate::admit::copied::claim_of_another_run;
+use crate::admit::reserved::{in_tasks, of_tasks};
+use crate::admit::{Admission, RewrittenBinding, RewrittenSource, warnings};
 use crate::annotations::{CLAIMS, MODE, OVERRIDE, PINNED};
 use crate::mode::Mode;
-use crate::names::assistant_of;
 use crate::pinned::{carried_templates, claims_to_annotation};
-use crate::pipeline_run::{PipelineRun, RunState, WorkspaceBinding, WorkspaceSource};
+use crate::pipeline_run::{PipelineRun, RunState, WorkspaceSource};
 use crate::run_claims;
 
-/// Decides what to put back into `new`, an update of `old`.
+/// Restores the pinned parts of `old` in its update `new`.
 ///
-/// - Pinned annotations are what they were, or absent where they were absent. Only the claims follow the bindings as long
-///   as the run is pending: it has no placeholder yet, and Tekton lets its author change it.
-/// - A binding that admission had rewritten is rewritten again.
-/// - Pinned annotations in `spec.taskRunSpecs` are removed, as at creation.
+/// - Pinned annotations stay as they were. Only the claims follow the bindings while the run is pending: it has no placeholder
+///   yet, and Tekton lets its author change it.
+/// - Bindings that admission wrote stay as they were.
+/// - Reserved annotations in `spec.taskRunSpecs` are removed, as at creation.
 ///
-/// A manifest applied again, with its `volumeClaimTemplate`s, is put right without a word; for anything else there is a
-/// warning.
+/// A manifest applied again, with its `volumeClaimTemplate`s, causes no warning. Every other change that is undone does.
 pub fn restore(old: &PipelineRun, new: &PipelineRun) -> Admission {
-    let mut warnings = forged_in_tasks(new);
+    let mut warnings = in_tasks(new);
     let bindings = bindings(old, new, &mut warnings);
-    let mut wanted: BTreeMap<&str, String> = PINNED
-        .into_iter()
-        .filter_map(|key| Some((key, old.annotations.get(key)?.clone())))
-        .collect();
-    let mut changed = Vec::new();
-    for key in PINNED {
-        if new.annotations.get(key) != wanted.get(key) {
-            changed.push(key);
-        }
-    }
+    let changed = |key: &&str| new.annotations.get(*key) != old.annotations.get(*key);
+    let changed: Vec<_> = PINNED.into_iter().filter(changed).collect();
     if !changed.is_empty() {
-        warnings.push(format!(
-            "kept {} as it was when the run was created: it cannot be changed",
-            changed.join(", ")
-        ));
-    }
-    if old.state == RunState::Pending
-        && let Some(claims) = wanted.get_mut(CLAIMS)
-    {
-        *claims = claims_of(old, new, &bindings);
+        warnings.push(warnings::kept_annotations(&changed));
     }
     warnings.extend(override_too_late(old, new));
-    Admission {
-        remove_annotations: PINNED
-            .into_iter()
-            .filter(|key| new.annotations.contains_key(*key) && !wanted.contains_key(key))
-            .map(str::to_owned)
-            .collect(),
-        set_annotations: wanted
-            .into_iter()
-            .filter(|(key, value)| new.annotations.get(*key) != Some(value))
-            .map(|(key, value)| (key.to_owned(), value))
-            .collect(),
+    let mut admission = Admission {
         remove_task_annotations: of_tasks(new),
         bindings,
         warnings,
+        ..Admission::default()
+    };
+    for key in PINNED {
+        let wanted = match old.annotations.get(key) {
+            Some(_) if key == CLAIMS && old.state == RunState::Pending => {
+                Some(claims(old, &admission.apply(new)))
+            }
+            wanted => wanted.cloned(),
+        };
+        match wanted {
+            Some(wanted) if new.annotations.get(key) != Some(&wanted) => {
+                admission.set_annotations.insert(key.to_owned(), wanted);
+            }
+            None if new.annotations.contains_key(key) => {
+                admission.remove_annotations.push(key.to_owned());
+            }
+            Some(_) | None => {}
+        }
     }
+    admission
 }
 
 /// The claims of a run whose bindings may still change.
-fn claims_of(old: &PipelineRun, new: &PipelineRun, bindings: &[RewrittenBinding]) -> String {
-    let restored = Admission {
-        bindings: bindings.to_vec(),
-        ..Admission::default()
-    };
-    let mut claims = run_claims::of_run(&restored.apply(new));
+fn claims(old: &PipelineRun, new: &PipelineRun) -> String {
+    let mut claims = run_claims::of_run(new);
     if let Some((_, templates)) = carried_templates(&old.annotations) {
         claims.retain(|workspace, _| !templates.contains_key(workspace));
     }
     claims_to_annotation(&claims)
 }
 
-/// A mode that is chosen once the run exists, by its author or by a Pipeline that Tekton found elsewhere, whose
-/// annotations it then copies to the run (B1).
+/// A warning about a mode that is chosen for an existing run, by its author or by a Pipeline that a resolver fetched: Tekton
+/// copies that Pipeline's annotations to the run (B1).
 fn override_too_late(old: &PipelineRun, new: &PipelineRun) -> Option<String> {
     let chosen = new.annotations.get(OVERRIDE)?;
-    let disabled = Mode::Disabled.as_str();
-    let pinned = old.annotations.get(MODE).map_or(disabled, String::as_str);
-    (old.annotations.get(OVERRIDE) != Some(chosen) && chosen != pinned).then(|| {
-        format!(
-            "{OVERRIDE} {chosen:?} comes too late: the mode of a run is settled when it is created, and this one's is \
-             {pinned:?}"
-        )
-    })
+    let pinned = old.annotations.get(MODE).and_then(|mode| mode.parse().ok());
+    let pinned = pinned.unwrap_or(Mode::Disabled);
+    let is_late = old.annotations.get(OVERRIDE) != Some(chosen) && chosen != pinned.as_str();
+    is_late.then(|| warnings::override_too_late(chosen, pinned))
 }
 
-/// The bindings that `new` has otherwise than admission left them in `old`.
+/// The bindings of `new` that differ from those that admission wrote in `old`.
 fn bindings(
     old: &PipelineRun,
     new: &PipelineRun,
     warnings: &mut Vec<String>,
 ) -> Vec<RewrittenBinding> {
-    let Some((_, templates)) = carried_templates(&old.annotations) else {
-        return Vec::new();
-    };
+    let templates = carried_templates(&old.annotations).map(|(_, templates)| templates);
+    let templates = templates.unwrap_or_default();
     let mut restored = Vec::new();
     for binding in &old.workspaces {
-        let Some(now) = new.workspaces.iter().find(|now| now.name == binding.name) else {
+        let workspace = &binding.name;
+        let mut updated = new.workspaces.iter();
+        let updated = updated.find(|now| now.name == *workspace && now.source != binding.source);
+        let Some(now) = updated else {
             continue;
         };
-        if now.source == binding.source {
-            continue;
-        }
-        let source = match (templates.get(&binding.name), &binding.source) {
+        let source = match (templates.get(workspace), &binding.source) {
             (Some(template), WorkspaceSource::Claim { claim_name }) => {
                 let applied_again = match &now.source {
                     WorkspaceSource::ClaimTemplate(own) => own.template == *template,
                     WorkspaceSource::Claim { .. } | WorkspaceSource::Other => false,
                 };
                 if !applied_again {
-                    warnings.push(format!(
-                        "kept workspace {:?} bound to claim {claim_name:?}: the binding of a run that exists cannot be \
-                         changed",
-                        binding.name
-                    ));
+                    warnings.push(warnings::kept_binding(workspace, claim_name));
                 }
                 RewrittenSource::Claim(claim_name.clone())
             }
-            // The manifest of a copy, applied again: it still names the other run's claim.
-            (None, WorkspaceSource::ClaimTemplate(own)) if names_claim_of_placeholder(now) => {
+            // The manifest of a copy, applied again, still names the other run's claim.
+            (None, WorkspaceSource::ClaimTemplate(own)) if claim_of_another_run(now).is_some() => {
                 RewrittenSource::Template(own.template.clone())
             }
             (Some(_) | None, _) => continue,
         };
         restored.push(RewrittenBinding {
-            workspace: binding.name.clone(),
+            workspace: workspace.clone(),
             source,
         });
     }
     restored
-}
-
-fn names_claim_of_placeholder(binding: &WorkspaceBinding) -> bool {
-    match &binding.source {
-        WorkspaceSource::Claim { claim_name } => assistant_of(claim_name).is_some(),
-        WorkspaceSource::ClaimTemplate(_) | WorkspaceSource::Other => false,
-    }
 }
 
 #[cfg(test)]
@@ -151,6 +121,7 @@ mod tests {
     use crate::annotations::{GROUP, PART_OF, TRACEPARENT};
     use crate::config::Configuration;
     use serde_json::{Value, json};
+    use std::collections::BTreeMap;
 
     fn template() -> Value {
         json!({"spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}})

@@ -1,8 +1,7 @@
-//! What the volumes behind a placeholder's claims mean for it: which claims it must not mount, which nodes it is bound to
-//! all the same (V8), and whether any node could reach all of them (V7).
+//! Decisions from the volumes of a placeholder's claims: the claims that it must not mount, the nodes that it needs for them all
+//! the same (V8), and whether any node can reach all volumes (V7).
 //!
-//! A plan knows the names of claims that somebody brought, not what is behind them; this is decided from what is seen of
-//! them when the placeholder is made.
+//! A plan only knows the names of existing claims. These decisions need the claims and volumes themselves.
 
 mod topology;
 
@@ -13,7 +12,7 @@ use crate::plan::PlaceholderSpec;
 
 pub use topology::{NodeRequirement, NodeTerm, Operator};
 
-/// A claim as it is seen.
+/// The parts of a PersistentVolumeClaim that decisions depend on.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SeenClaim {
     /// `metadata.name`.
@@ -24,20 +23,20 @@ pub struct SeenClaim {
     pub volume: Option<SeenVolume>,
 }
 
-/// A PersistentVolume as it is seen.
+/// The parts of a PersistentVolume that decisions depend on.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SeenVolume {
-    /// `spec.nodeAffinity.required.nodeSelectorTerms`: a node that meets one of them reaches the volume. Empty: every
+    /// `spec.nodeAffinity.required.nodeSelectorTerms`: a node that meets one of them reaches the volume. If there are none, every
     /// node does.
     pub terms: Vec<NodeTerm>,
 }
 
-/// What the volumes mean for a placeholder.
+/// The consequences for a placeholder.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Volumes {
-    /// Claims the placeholder names and must not mount, as one pod excludes every other (V8).
+    /// Existing claims that the placeholder must not mount, because only one pod at a time may use them (V8).
     pub unmounted: BTreeSet<String>,
-    /// What nodes must meet for claims that are not mounted, as the scheduler cannot see them: one term of **each** list.
+    /// The placeholder's node must meet one term of **each** list. The scheduler does not see claims that are not mounted.
     pub node_terms: Vec<Vec<NodeTerm>>,
     /// Claims that no node can reach together (V7).
     pub conflict: Option<Conflict>,
@@ -60,7 +59,7 @@ impl fmt::Display for Conflict {
     }
 }
 
-/// Decides what `seen`, the claims of `spec` as far as they exist, means for the placeholder.
+/// Decides from `seen`, those claims of the placeholder that exist.
 pub fn volumes(spec: &PlaceholderSpec, seen: &[SeenClaim]) -> Volumes {
     let mounted: BTreeSet<&str> = spec.claim_names.iter().map(String::as_str).collect();
     let single_pod = || seen.iter().filter(|claim| claim.single_pod);
@@ -78,7 +77,7 @@ pub fn volumes(spec: &PlaceholderSpec, seen: &[SeenClaim]) -> Volumes {
     }
 }
 
-/// The claims that no node can reach together, if there are such.
+/// Claims that no node can reach together; `None` if a node could reach all.
 pub fn conflict(seen: &[SeenClaim]) -> Option<Conflict> {
     let bound: Vec<(&str, &[NodeTerm])> = seen
         .iter()

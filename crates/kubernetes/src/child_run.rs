@@ -1,6 +1,6 @@
 //! What is read of a TaskRun or CustomRun that is being created.
 
-use coscheduler_core::admit_run::{BoundClaim, ChildKind, ChildRun};
+use coscheduler_core::admit_run::{BoundClaim, ChildRun};
 use coscheduler_core::params::Params;
 use coscheduler_core::pipeline_run::OwnerReference;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -9,11 +9,8 @@ use serde_json::Value;
 /// The object as `core` sees it; `None` where it is neither. What is malformed in `spec` is left out: Tekton's own
 /// admission refuses it. What its owner's group is, the object does not say.
 pub fn view(kind: &str, metadata: &ObjectMeta, spec: &Value, username: &str) -> Option<ChildRun> {
-    let kind = [ChildKind::TaskRun, ChildKind::CustomRun]
-        .into_iter()
-        .find(|known| known.as_str() == kind)?;
     Some(ChildRun {
-        kind,
+        kind: kind.parse().ok()?,
         name: metadata.name.clone().unwrap_or_default(),
         annotations: metadata.annotations.clone().unwrap_or_default(),
         controller: controller(metadata),
@@ -52,6 +49,7 @@ fn claims(workspaces: &Value) -> Vec<BoundClaim> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use coscheduler_core::admit_run::ChildKind;
     use serde_json::json;
 
     #[test]

@@ -3,8 +3,8 @@
 use coscheduler_core::observed::KnownClaim;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 
-use crate::labels::is_ours;
 use crate::objects;
+use crate::ownership::is_ours;
 
 /// The claim. Tekton is the controller of the claims that it makes of `volumeClaimTemplate`s (Tekton v1.12.0,
 /// `pkg/reconciler/volumeclaim/pvchandler.go`); a claim that an author made has no such owner (V4).

@@ -1,7 +1,8 @@
-//! Events that tell the author of a PipelineRun what was decided (Kubernetes API reference, `events.k8s.io/v1`).
+//! The Events of this product (Kubernetes API reference, `events.k8s.io/v1`).
 //!
-//! They are not written through `kube::runtime::events::Recorder`: that one takes two Events of one reason for one that
-//! happened twice, whatever they say, and names each after the time, so that two replicas would say the same thing twice.
+//! Their names say what they are about, so that the API server keeps one Event however many replicas write it. So
+//! `kube::runtime::events::Recorder` does not fit: it names Events after the time, and takes two Events with one reason for
+//! one that happened twice, whatever their notes.
 
 use coscheduler_core::pipeline_run::PipelineRun;
 use coscheduler_core::plan::{Reason, Severity};
@@ -11,44 +12,72 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use k8s_openapi::jiff::Timestamp;
 
 /// `action` of all Events of this product.
-pub const ACTION: &str = "Coschedule";
+const ACTION: &str = "Coschedule";
 
 /// The longest note that the API server takes, in bytes.
 /// Source: Kubernetes `pkg/apis/core/validation/events.go`, `NoteLengthLimit`.
 const NOTE_LENGTH: usize = 1024;
 
-/// The Event that tells the author of `run` about `reason`, written at `now` by `service`; `None` where the author need
-/// not be told.
+/// The Event about `reason` on PipelineRun `run`, written at `now` by `service`; `None` where the author of the run need not
+/// know.
 pub fn of_run(run: &PipelineRun, reason: &Reason, service: &str, now: Timestamp) -> Option<Event> {
-    let type_ = match reason.code.told()? {
+    let severity = reason.code.told()?;
+    let regarding = ObjectReference {
+        api_version: Some("tekton.dev/v1".to_owned()),
+        kind: Some("PipelineRun".to_owned()),
+        namespace: Some(run.namespace.clone()),
+        name: Some(run.name.clone()),
+        uid: Some(run.uid.clone()),
+        ..ObjectReference::default()
+    };
+    let name = reason.event_name(run);
+    let (code, note) = (reason.code.as_str(), reason.message.as_str());
+    Some(event(name, regarding, severity, code, note, service, now))
+}
+
+/// An Event of that name about the object `regarding`, in its namespace, written at `now` by `service`.
+pub fn event(
+    name: String,
+    regarding: ObjectReference,
+    severity: Severity,
+    reason: &str,
+    note: &str,
+    service: &str,
+    now: Timestamp,
+) -> Event {
+    let type_ = match severity {
         Severity::Normal => "Normal",
         Severity::Warning => "Warning",
     };
     let controller = format!("coscheduler.dev/{service}");
-    Some(Event {
+    Event {
         metadata: ObjectMeta {
-            name: Some(reason.event_name(run)),
-            namespace: Some(run.namespace.clone()),
+            name: Some(name),
+            namespace: regarding.namespace.clone(),
             ..ObjectMeta::default()
         },
         action: Some(ACTION.to_owned()),
         event_time: Some(MicroTime(now)),
-        note: Some(shortened(&reason.message)),
-        reason: Some(reason.code.as_str().to_owned()),
-        regarding: Some(ObjectReference {
-            api_version: Some("tekton.dev/v1".to_owned()),
-            kind: Some("PipelineRun".to_owned()),
-            namespace: Some(run.namespace.clone()),
-            name: Some(run.name.clone()),
-            uid: Some(run.uid.clone()),
-            ..ObjectReference::default()
-        }),
+        note: Some(shortened(note)),
+        reason: Some(reason.to_owned()),
+        regarding: Some(regarding),
         reporting_controller: Some(controller.clone()),
-        // Which replica it was is of no meaning: all of them would say the same.
+        // The replica does not matter: each would write the same Event.
         reporting_instance: Some(controller),
         type_: Some(type_.to_owned()),
         ..Event::default()
-    })
+    }
+}
+
+/// The outcome of creating an Event, where one that another replica wrote before is as good.
+///
+/// # Errors
+/// The request failed for another reason.
+pub fn written(created: kube::Result<Event>) -> kube::Result<()> {
+    match created {
+        Err(kube::Error::Api(status)) if status.is_already_exists() => Ok(()),
+        other => other.map(drop),
+    }
 }
 
 fn shortened(message: &str) -> String {

@@ -7,18 +7,18 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod admission;
+pub mod affinity;
 pub mod child_run;
 pub mod claims;
 pub mod complaints;
 pub mod events;
-pub mod labels;
 pub mod needs;
 pub mod nodes;
 pub mod objects;
+pub mod ownership;
 pub mod pipeline;
 pub mod pipeline_run;
 pub mod placeholder;
 pub mod pods;
-pub mod scheduling;
 pub mod transient;
 pub mod volumes;

@@ -11,8 +11,8 @@ use k8s_openapi::api::core::v1::Pod;
 
 pub use stateful_set::{Owner, build, selector, single_pod_claims};
 
-use crate::labels::is_ours;
 use crate::objects;
+use crate::ownership::is_ours;
 
 /// The placeholder, where this product made it for a PipelineRun: Tekton's own assistants have names of the same kind.
 pub fn view(set: StatefulSet) -> Option<Placeholder> {

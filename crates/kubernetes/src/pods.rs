@@ -4,15 +4,16 @@
 mod page;
 
 use coscheduler_core::evacuate::Toleration;
-use coscheduler_core::labels::{AFFINITY_ASSISTANT, COMPONENT, INSTANCE};
+use coscheduler_core::labels::{
+    AFFINITY_ASSISTANT, COMPONENT, INSTANCE, MANAGED_BY, PIPELINE_RUN_UID, TEKTON_COSCHEDULER,
+};
 use coscheduler_core::mode::IsolationScope;
 use coscheduler_core::observed::{self, PlaceholderLabels, Unscheduled};
-use coscheduler_core::plan::Separation;
+use coscheduler_core::separation::Separation;
 use coscheduler_core::teardown::PodPhase;
 use k8s_openapi::api::core::v1::{Affinity, Pod, PodAffinityTerm};
 
 pub use self::page::Page;
-use crate::labels::{MANAGED_BY, PIPELINE_RUN_UID, TEKTON_COSCHEDULER};
 use crate::{needs, objects};
 
 /// The pod, where it carries a run's label.
@@ -35,6 +36,11 @@ pub fn view(pod: Pod) -> Option<observed::Pod> {
         namespace: pod.metadata.namespace.clone().unwrap_or_default(),
         object: objects::reference(pod.metadata),
     })
+}
+
+/// Whether the pod is a placeholder's.
+pub fn is_placeholder(pod: &Pod) -> bool {
+    placeholder(pod).is_some()
 }
 
 /// A placeholder rather than a TaskRun's pod. The label alone does not say: Tekton copies the labels that an author gives a
@@ -72,6 +78,11 @@ pub fn node(pod: &Pod) -> Option<&str> {
     pod.spec.as_ref()?.node_name.as_deref()
 }
 
+/// Whether the scheduler has found no node for the pod, and it has none yet.
+pub fn is_unschedulable(pod: &Pod) -> bool {
+    node(pod).is_none() && unscheduled(pod).is_some_and(|unscheduled| unscheduled.no_node)
+}
+
 /// The scheduler's last word on the pod (Kubernetes API reference, `PodCondition`).
 fn unscheduled(pod: &Pod) -> Option<Unscheduled> {
     let mut conditions = pod.status.as_ref()?.conditions.iter().flatten();
@@ -98,7 +109,7 @@ pub fn tolerations(pod: &Pod) -> Vec<Toleration> {
 }
 
 /// The placeholders whose node the pod has to share, by the affinity that Tekton's pod builder has given it.
-fn follows(pod: &Pod) -> Vec<String> {
+pub fn follows(pod: &Pod) -> Vec<String> {
     let terms = affinity(pod).and_then(|affinity| affinity.pod_affinity.as_ref());
     let terms = terms.and_then(|pods| {
         pods.required_during_scheduling_ignored_during_execution
@@ -172,7 +183,8 @@ pub fn claims(pod: &Pod) -> Vec<String> {
     names.collect()
 }
 
-fn label<'a>(pod: &'a Pod, key: &str) -> Option<&'a str> {
+/// The value of one label.
+pub fn label<'a>(pod: &'a Pod, key: &str) -> Option<&'a str> {
     pod.metadata.labels.as_ref()?.get(key).map(String::as_str)
 }
 

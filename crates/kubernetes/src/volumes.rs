@@ -1,6 +1,6 @@
 //! A volume, read once: which nodes reach it, and for which claim it is.
 
-use coscheduler_core::volumes::{NodeRequirement, NodeTerm, Operator, SeenVolume};
+use coscheduler_core::volumes::{NodeRequirement, NodeTerm, SeenVolume};
 use k8s_openapi::api::core::v1::{NodeSelectorRequirement, NodeSelectorTerm, PersistentVolume};
 
 /// The volume, with namespace and name of the claim that it is bound to or kept for.
@@ -30,7 +30,7 @@ fn requirements(requirements: Option<&[NodeSelectorRequirement]>) -> Vec<NodeReq
         .filter_map(|requirement| {
             Some(NodeRequirement {
                 key: requirement.key.clone(),
-                operator: Operator::read(&requirement.operator)?,
+                operator: requirement.operator.parse().ok()?,
                 values: requirement.values.clone().unwrap_or_default(),
             })
         })
@@ -40,6 +40,7 @@ fn requirements(requirements: Option<&[NodeSelectorRequirement]>) -> Vec<NodeReq
 #[cfg(test)]
 mod tests {
     use super::*;
+    use coscheduler_core::volumes::Operator;
     use serde_json::json;
 
     #[test]

@@ -147,7 +147,7 @@ impl From<Error> for Status {
 impl From<&Error> for Status {
     fn from(error: &Error) -> Self {
         let reason = match error {
-            Error::BadRequest(violations) => return bad_request("", violations),
+            Error::BadRequest(violations) => return bad_request(violations),
             Error::Invalid { .. } => ErrorReason::PipelineRunInvalid,
             Error::Mismatch { .. } => ErrorReason::PipelineRunMismatch,
             Error::NotSeen { .. } => ErrorReason::PipelineRunNotSeen,

@@ -124,7 +124,7 @@ impl PlaceholderService for Placeholders {
             .map(|(field, _)| Violation::new(field, "is empty; it is required"))
             .collect();
         if !violations.is_empty() {
-            return Err(bad_request("", &violations));
+            return Err(bad_request(&violations));
         }
         self.ready()?;
         let key = (namespace, name);

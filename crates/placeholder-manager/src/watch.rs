@@ -5,9 +5,9 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use coscheduler_core::annotations;
+use coscheduler_core::labels::PIPELINE_RUN_UID;
 use coscheduler_core::pipeline_run::PipelineRun as View;
 use coscheduler_kubernetes::complaints::{self, WATCHES};
-use coscheduler_kubernetes::labels::PIPELINE_RUN_UID;
 use coscheduler_kubernetes::pipeline_run::{self, PipelineRun};
 use coscheduler_kubernetes::{claims, needs, nodes, pods, volumes};
 use coscheduler_runtime::Process;

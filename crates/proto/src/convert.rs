@@ -1,24 +1,22 @@
-//! Between the wire and `core`. Towards core every conversion checks, and names the field it refuses; away from core
-//! nothing can fail.
+//! Conversions between the wire and `core`. A conversion to core checks its input and names each field that it refuses. A
+//! conversion to the wire cannot fail.
 
 mod config;
 mod placeholder;
 mod planner;
 
 pub use config::{
-    answer_to_wire, configuration, configuration_to_wire, isolation_scope, isolation_scope_to_wire,
-    mode, mode_to_wire, violations_to_wire,
+    answer_to_wire, configuration, configuration_to_wire, mode_to_wire, violations_to_wire,
 };
-pub use placeholder::{Identity, identity, identity_to_wire};
+pub use placeholder::{Identity, identity};
 pub use planner::{
     admission, admission_to_wire, child_admission, child_admission_to_wire, child_run,
-    child_run_to_wire, pipeline_run, pipeline_run_at, plan_to_wire, preview_to_wire,
-    reason_to_wire,
+    child_run_to_wire, pipeline_run, plan_to_wire, preview_to_wire, reason_to_wire,
 };
 
 use coscheduler_core::violation::Violation;
 
-/// `violations` is empty: `value`. Otherwise all of them.
+/// `value`, or all violations if there are any.
 fn checked<T>(value: Option<T>, violations: Vec<Violation>) -> Result<T, Vec<Violation>> {
     match value {
         Some(value) if violations.is_empty() => Ok(value),
@@ -26,9 +24,17 @@ fn checked<T>(value: Option<T>, violations: Vec<Violation>) -> Result<T, Vec<Vio
     }
 }
 
-/// A required string; its absence goes into `violations`.
-fn required(field: &str, text: &str, violations: &mut Vec<Violation>) {
+/// Adds a violation if a required string is empty.
+pub fn required(field: &str, text: &str, violations: &mut Vec<Violation>) {
     if text.is_empty() {
         violations.push(Violation::new(field, "is empty; it is required"));
     }
+}
+
+/// The violations of a message that is field `field` of a request.
+pub fn within(field: &str, mut violations: Vec<Violation>) -> Vec<Violation> {
+    for violation in &mut violations {
+        violation.field = format!("{field}.{}", violation.field);
+    }
+    violations
 }

@@ -1,5 +1,5 @@
-//! How errors look on the wire: `BadRequest` field violations for bad input, `ErrorInfo` with a stable reason for
-//! everything else. Each service turns its typed errors into a `tonic::Status` in one function, with these.
+//! Errors on the wire: `BadRequest` field violations for bad input, `ErrorInfo` with a reason for everything else. Each
+//! service turns its typed errors into a `tonic::Status` in one function, with these.
 
 use std::collections::HashMap;
 
@@ -12,25 +12,16 @@ use crate::reason::ErrorReason;
 /// The `ErrorInfo.domain` of every reason.
 pub const DOMAIN: &str = "coscheduler.dev";
 
-/// `INVALID_ARGUMENT` with every violation at once, each field prefixed by the request's field it was found in.
-pub fn bad_request(prefix: &str, violations: &[Violation]) -> Status {
-    let fields: Vec<FieldViolation> = violations
+/// `INVALID_ARGUMENT` with every violation at once.
+pub fn bad_request(violations: &[Violation]) -> Status {
+    let texts: Vec<_> = violations.iter().map(ToString::to_string).collect();
+    let fields: Vec<_> = violations
         .iter()
-        .map(|violation| {
-            FieldViolation::new(
-                join(prefix, &violation.field),
-                violation.description.clone(),
-            )
-        })
+        .map(|violation| FieldViolation::new(&violation.field, &violation.description))
         .collect();
-    let message = fields
-        .iter()
-        .map(|field| format!("{}: {}", field.field, field.description))
-        .collect::<Vec<_>>()
-        .join("; ");
     Status::with_error_details(
         Code::InvalidArgument,
-        message,
+        texts.join("; "),
         ErrorDetails::with_bad_request(fields),
     )
 }
@@ -65,20 +56,17 @@ fn code(reason: ErrorReason) -> Code {
     }
 }
 
-/// The field violations of an `INVALID_ARGUMENT`, empty for any other status.
+/// The field violations of an `INVALID_ARGUMENT`; empty for any other status.
 pub fn violations(status: &Status) -> Vec<Violation> {
-    status
-        .get_details_bad_request()
-        .map(|bad| {
-            bad.field_violations
-                .into_iter()
-                .map(|field| Violation {
-                    field: field.field,
-                    description: field.description,
-                })
-                .collect()
+    let details = status.get_details_bad_request();
+    details
+        .into_iter()
+        .flat_map(|details| details.field_violations)
+        .map(|violation| Violation {
+            field: violation.field,
+            description: violation.description,
         })
-        .unwrap_or_default()
+        .collect()
 }
 
 /// The `ErrorInfo.reason` of a status.
@@ -86,32 +74,25 @@ pub fn reason(status: &Status) -> Option<String> {
     status.get_details_error_info().map(|info| info.reason)
 }
 
-fn join(prefix: &str, field: &str) -> String {
-    match (prefix, field) {
-        ("", field) => field.to_owned(),
-        (prefix, "") => prefix.to_owned(),
-        (prefix, field) => format!("{prefix}.{field}"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use coscheduler_core::plan::ReasonCode;
+    use prost::Message as _;
+    use prost_types::FileDescriptorProto;
+    use std::collections::BTreeSet;
+    use std::path::Path;
 
     #[test]
-    fn violations_survive_the_wire_with_their_prefix() {
-        let status = bad_request(
-            "pipeline_run",
-            &[Violation {
-                field: "spec.workspaces[0].name".to_owned(),
-                description: "is empty".to_owned(),
-            }],
-        );
+    fn violations_survive_the_wire() {
+        let sent = [
+            Violation::new("pipeline_run.spec.workspaces[0].name", "is empty"),
+            Violation::new("request_uid", "is empty; it is required"),
+        ];
+        let status = bad_request(&sent);
         assert_eq!(status.code(), Code::InvalidArgument);
-        let read = violations(&status);
-        assert_eq!(read.len(), 1);
-        assert_eq!(read[0].field, "pipeline_run.spec.workspaces[0].name");
-        assert!(status.message().contains("is empty"));
+        assert_eq!(violations(&status), sent);
+        assert!(status.message().contains("is empty; request_uid: is empty"));
     }
 
     #[test]
@@ -120,5 +101,83 @@ mod tests {
         assert_eq!(status.code(), Code::Unavailable);
         assert_eq!(reason(&status).as_deref(), Some("CONFIG_NOT_READ"));
         assert!(violations(&status).is_empty());
+    }
+
+    /// Every value of an enum of reason.proto but the unspecified one, each with its comment.
+    fn documented(name: &str) -> Vec<(String, String)> {
+        let files = prost_types::FileDescriptorSet::decode(crate::FILE_DESCRIPTOR_SET).unwrap();
+        let is_ours = |file: &&FileDescriptorProto| file.package() == "coscheduler.reason.v1";
+        let file = files.file.iter().find(is_ours).unwrap();
+        let index = file.enum_type.iter().position(|list| list.name() == name);
+        let index = index.unwrap();
+        let comments = &file.source_code_info.as_ref().unwrap().location;
+        let values = file.enum_type[index].value.iter().enumerate().skip(1);
+        values
+            .map(|(value, descriptor)| {
+                // The path of a value: enum_type is field 5 of a file, value is field 2 of an enum.
+                let path = [5, index as i32, 2, value as i32];
+                let comment = comments.iter().find(|comment| comment.path == path);
+                let comment = comment.unwrap().leading_comments();
+                (descriptor.name().to_owned(), comment.trim().to_owned())
+            })
+            .collect()
+    }
+
+    fn camel_case(name: &str) -> String {
+        let words = name.split('_').map(|word| {
+            let (first, rest) = word.split_at(1);
+            format!("{first}{}", rest.to_lowercase())
+        });
+        words.collect()
+    }
+
+    #[test]
+    fn the_contract_lists_exactly_the_reason_codes_of_core() {
+        let listed: BTreeSet<_> = documented("ReasonCode")
+            .iter()
+            .map(|(name, _)| camel_case(name.strip_prefix("REASON_CODE_").unwrap()))
+            .collect();
+        let of_core: BTreeSet<_> = ReasonCode::ALL
+            .iter()
+            .map(|code| code.as_str().to_owned())
+            .collect();
+        assert_eq!(listed, of_core);
+    }
+
+    #[test]
+    fn each_error_reason_has_the_code_that_its_comment_names() {
+        for (name, comment) in documented("ErrorReason") {
+            let status = with_reason(ErrorReason::from_str_name(&name).unwrap(), "");
+            let code = format!("{:?}", status.code());
+            let (documented, _) = comment.split_once(':').unwrap();
+            assert_eq!(camel_case(documented), code, "{name}");
+        }
+    }
+
+    /// Services can send no reason that is not listed, as `with_reason` takes the list's type.
+    #[test]
+    fn each_error_reason_is_sent_by_a_service() {
+        let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let mut sources = String::new();
+        let mut folders = vec![crates.canonicalize().unwrap()];
+        while let Some(folder) = folders.pop() {
+            for entry in std::fs::read_dir(folder).unwrap() {
+                let path = entry.unwrap().path();
+                if path.ends_with("crates/proto") || path.ends_with("target") {
+                    continue;
+                } else if path.is_dir() {
+                    folders.push(path);
+                } else if path.extension().is_some_and(|extension| extension == "rs") {
+                    sources.push_str(&std::fs::read_to_string(path).unwrap());
+                }
+            }
+        }
+        for (name, _) in documented("ErrorReason") {
+            let reason = ErrorReason::from_str_name(&name).unwrap();
+            assert!(
+                sources.contains(&format!("ErrorReason::{reason:?}")),
+                "{name}"
+            );
+        }
     }
 }

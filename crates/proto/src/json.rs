@@ -1,5 +1,5 @@
-//! `google.protobuf.Struct` to and from JSON. Kubernetes sub-objects cross the wire as Structs, never as bytes, so that
-//! a person with grpcurl can read and write them.
+//! Conversions between `google.protobuf.Struct` and JSON. Kubernetes sub-objects are Structs on the wire, never bytes, so
+//! that a person with grpcurl can read and write them.
 
 use prost_types::value::Kind;
 use prost_types::{ListValue, Struct, Value as ProtoValue};
@@ -8,11 +8,11 @@ use serde_json::{Map, Number, Value};
 /// The largest magnitude up to which every integer is exact in a double, 2^53.
 const EXACT: f64 = 9_007_199_254_740_992.0;
 
-/// How many objects and lists may stand within each other in what crosses the wire. Decoders give up at 100 nested
-/// messages, and a level of JSON takes three.
+/// The greatest depth of nested objects and lists on the wire. Decoders refuse more than 100 nested messages, and a level
+/// of JSON takes three.
 pub const DEEPEST: usize = 28;
 
-/// Where a value is nested deeper than [`DEEPEST`], as a JSON path; `None` where it is not.
+/// The JSON path at which a value is nested deeper than [`DEEPEST`].
 pub fn too_deep(value: &Value) -> Option<String> {
     fn beyond(value: &Value, levels_left: usize) -> Option<String> {
         let Some(left) = levels_left.checked_sub(1) else {
@@ -32,8 +32,8 @@ pub fn too_deep(value: &Value) -> Option<String> {
     beyond(value, DEEPEST).map(|path| path.trim_start_matches('.').to_owned())
 }
 
-/// A Struct as a JSON object. Whole numbers up to 2^53 become integers, as Kubernetes expects; a number that JSON
-/// cannot carry (NaN, infinity) becomes null.
+/// A Struct as a JSON object. Whole numbers up to 2^53 become integers, as Kubernetes expects. NaN and infinity, which JSON
+/// does not have, become null.
 pub fn from_struct(fields: Struct) -> Map<String, Value> {
     fields
         .fields
@@ -42,7 +42,7 @@ pub fn from_struct(fields: Struct) -> Map<String, Value> {
         .collect()
 }
 
-/// A JSON object as a Struct. Integers beyond 2^53 lose precision: a Struct's numbers are doubles.
+/// A JSON object as a Struct. Integers beyond 2^53 lose precision, because a Struct's numbers are doubles.
 pub fn to_struct(object: &Map<String, Value>) -> Struct {
     Struct {
         fields: object
@@ -52,7 +52,7 @@ pub fn to_struct(object: &Map<String, Value>) -> Struct {
     }
 }
 
-/// A JSON value as a Struct: the object itself, or an empty one for anything that is not an object.
+/// A JSON value as a Struct, which is empty if the value is not an object.
 pub fn object_to_struct(value: &Value) -> Struct {
     value.as_object().map(to_struct).unwrap_or_default()
 }
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_too_deep_survives_the_wire() {
+    fn a_value_that_is_not_too_deep_survives_the_wire() {
         use prost::Message as _;
         let deepest = nested(DEEPEST);
         assert_eq!(too_deep(&deepest), None);
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn what_json_cannot_carry_becomes_null() {
+    fn numbers_that_json_does_not_have_become_null() {
         assert_eq!(from_number(f64::NAN), Value::Null);
         assert_eq!(from_number(1e300), json!(1e300));
     }

@@ -1,7 +1,7 @@
 //! The gRPC contracts of tekton-coscheduler, generated from `proto/`, and their conversions to and from `core`.
 //!
-//! `proto/` is the only hand-written wire format. What a field means, what leaving it unset means and which errors an
-//! RPC returns is written there; this crate adds no meaning, it only converts.
+//! `proto/` is the only hand-written wire format. It says what a field means, what an unset field means, and which errors an
+//! RPC returns. This crate only converts.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
@@ -23,7 +23,8 @@ pub use generated::coscheduler::planner::v1 as planner;
 /// The reasons for decisions and for errors.
 pub use generated::coscheduler::reason::v1 as reason;
 
-pub use prost_types::Timestamp;
+/// The types of `google/protobuf` that the contracts use.
+pub use prost_types::{Struct, Timestamp};
 
 /// The encoded `FileDescriptorSet` of all contracts, comments included, for gRPC reflection.
 pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/coscheduler.bin"));

@@ -1,8 +1,7 @@
-//! A balancer of TCP connections on loopback that stands for a Kubernetes Service, so that replicas can be tried without a
-//! cluster network. It does what kube-proxy does and nothing more: a new connection goes to one of the endpoints, a
-//! connection stays where it is, and one that finds nobody is refused. It asks nobody whether he is well; who is an
-//! endpoint is for its owner to say. Its owner may also cut it, as a network does that loses every packet: nobody is told,
-//! and what was sent meanwhile arrives once it is healed.
+//! A balancer of TCP connections on loopback, in the place of a Kubernetes Service: replicas can be tested without a cluster
+//! network. It does what kube-proxy does: each new connection goes to one of the endpoints and stays there, and is refused
+//! where there are none. Its owner sets the endpoints. Its owner may also cut it, like a network that loses every packet:
+//! neither end sees an error, and the data arrives once it is healed.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,13 +15,13 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tracing::warn;
 
-/// Before the next connection is accepted where the system could not hand one over (no file descriptor left).
+/// The pause after a connection that could not be accepted, for instance for want of a file descriptor.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Bytes that are carried at a time.
+/// Bytes that are read at a time.
 const LOAD: usize = 16 * 1024;
 
-/// A balancer that accepts connections until it is dropped; those it carries end with it.
+/// Accepts connections until it is dropped; its connections end with it.
 #[derive(Debug)]
 pub struct Balancer {
     address: SocketAddr,
@@ -49,7 +48,7 @@ impl Balancer {
             .with_context(|| format!("failed to bind a balancer to {address}"))?;
         let address = listener
             .local_addr()
-            .context("failed to tell the address of a balancer")?;
+            .context("failed to read the address of a balancer")?;
         let endpoints = Arc::<Mutex<Endpoints>>::default();
         let cut = watch::Sender::new(false);
         let mut accepting = JoinSet::new();
@@ -62,23 +61,23 @@ impl Balancer {
         })
     }
 
-    /// Where it accepts connections.
+    /// The address at which it accepts connections.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// From now on new connections go to these endpoints, in turn. Connections that exist stay as they are.
+    /// Sends new connections to these endpoints, in turn. Connections that exist stay where they are.
     pub fn set_endpoints(&self, addresses: Vec<SocketAddr>) {
         lock(&self.endpoints).addresses = addresses;
     }
 
-    /// From now on nothing gets through, the end of a connection included, and neither end is told. A new connection is
-    /// accepted, and carried no further.
+    /// Holds back all data, and the end of a connection too, without an error at either end. New connections are accepted and
+    /// held back as well.
     pub fn cut(&self) {
         self.cut.send_replace(true);
     }
 
-    /// Ends [`Balancer::cut`]: what was sent meanwhile arrives, on connections that nobody has given up.
+    /// Ends [`Balancer::cut`]: the data that was held back arrives, on connections that are still open.
     pub fn heal(&self) {
         self.cut.send_replace(false);
     }
@@ -106,7 +105,7 @@ async fn accept(
                     connections.spawn(carry(client, endpoint, cut.clone()));
                 }
                 Err(error) => {
-                    warn!(%error, "failed to accept a connection, will try again");
+                    warn!(%error, "failed to accept a connection; trying again");
                     tokio::time::sleep(PAUSE).await;
                 }
             },
@@ -115,7 +114,7 @@ async fn accept(
     }
 }
 
-/// Carries one connection to its endpoint and back until either end breaks it.
+/// Copies both ways between a connection and its endpoint until either end closes.
 async fn carry(
     mut client: TcpStream,
     endpoint: Option<SocketAddr>,
@@ -127,21 +126,21 @@ async fn carry(
         None => None,
     };
     let Some(mut server) = connected else {
-        // Closed with a reset: the caller learns at once that nobody is there, as with a Service without endpoints.
+        // A reset, as from a Service without endpoints.
         let _ = client.set_zero_linger();
         return;
     };
     let _ = (client.set_nodelay(true), server.set_nodelay(true));
     let (from_client, to_client) = client.split();
     let (from_server, to_server) = server.split();
-    // An error is the end of the connection, which both ends see by themselves.
+    // An error ends the connection, and both ends see that.
     let _ = tokio::try_join!(
         forward(from_client, to_server, cut.clone()),
         forward(from_server, to_client, cut),
     );
 }
 
-/// Carries what is sent one way, up to its end.
+/// Copies one way, up to the end.
 async fn forward(
     mut from: ReadHalf<'_>,
     mut to: WriteHalf<'_>,
@@ -159,7 +158,7 @@ async fn forward(
 }
 
 async fn healed(cut: &mut watch::Receiver<bool>) {
-    // An error means that the balancer was dropped, and this task is about to end.
+    // An error means that the balancer was dropped, and this task ends with it.
     let _ = cut.wait_for(|cut| !cut).await;
 }
 
@@ -208,7 +207,7 @@ mod tests {
         Ok((stream, greeted))
     }
 
-    /// Whether the other end has gone, by an end or a reset, as it left.
+    /// True once the other end has closed or reset the connection.
     async fn has_ended(stream: &mut TcpStream) -> bool {
         let read = tokio::time::timeout(Duration::from_secs(10), stream.read(&mut [0])).await;
         !matches!(read.unwrap(), Ok(1..))

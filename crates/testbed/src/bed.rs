@@ -1,5 +1,4 @@
-//! The test bed as a whole: boots the parts in order, hands out ways to use them, and ends them. What the parts are is
-//! the business of their own modules.
+//! The test bed as a whole: boots its parts in order, gives access to them, and ends them. Each part has a module of its own.
 
 use std::fmt;
 use std::fs;
@@ -25,13 +24,13 @@ use crate::waiting::until;
 use crate::{manifests, nodes, tekton};
 
 /// How long a new namespace may wait for its default service account.
-const NAMESPACE_PATIENCE: Duration = Duration::from_secs(30);
+const NAMESPACE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long a token of [`TestBed::kubeconfig_for`] is good for.
+/// How long a token of [`TestBed::kubeconfig_for`] is valid for.
 const TOKEN_SECONDS: i64 = 7 * 24 * 3600;
 
 /// How long a detached bed may take to end.
-const DOWN_PATIENCE: Duration = Duration::from_secs(20);
+const DOWN_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A running control plane with nodes, storage and Tekton. Dropping it ends everything and removes all files.
 pub struct TestBed {
@@ -44,8 +43,8 @@ pub struct TestBed {
 }
 
 impl TestBed {
-    /// Boots a bed and waits until its nodes take pods and Tekton takes PipelineRuns. Builds the programs first if
-    /// they are missing, with plain lines on stderr; call [`build`](crate::build) before to show that otherwise.
+    /// Boots a bed and waits until its nodes take pods and Tekton takes PipelineRuns. First builds the programs that are
+    /// missing, with plain lines on stderr; call [`build`](crate::build) before to show that in another way.
     ///
     /// # Errors
     /// When a program cannot be built, or a component ends early; the error carries the end of its log.
@@ -62,9 +61,9 @@ impl TestBed {
                 .context("failed to wait for the build")??
         };
         match Self::boot(&folder, &binaries, &config).await {
-            // Ports are picked before they are used, so another process may have been faster: once more, then.
+            // Ports are chosen before they are used, and another process may have taken one in between.
             Err(error) if format!("{error:#}").contains("address already in use") => {
-                warn!("a port of the test bed was taken by another process, starting again");
+                warn!("another process took a port of the test bed; starting again");
                 Self::boot(&folder, &binaries, &config).await
             }
             booted => booted,
@@ -80,7 +79,7 @@ impl TestBed {
             .tempdir_in(&runs)
             .with_context(|| format!("failed to create a folder in {}", runs.display()))?;
         let processes = ProcessGroup::start(folder.path())?;
-        let folder = folder.keep(); // the process group removes it from now on
+        let folder = folder.keep(); // from now on the process group removes it
         let site = Site {
             credentials: Credentials::create(folder.join("credentials"))?,
             folder,
@@ -116,7 +115,7 @@ impl TestBed {
         &self.kubeconfig
     }
 
-    /// A client of the cluster administrator. It has no rate limit of its own.
+    /// A client of the cluster administrator, without a rate limit.
     pub fn client(&self) -> Client {
         self.client.clone()
     }
@@ -132,12 +131,12 @@ impl TestBed {
             .then(|| control_plane::audit_log(&self.site.folder))
     }
 
-    /// Folder of this bed; it is removed with the bed.
+    /// The folder of this bed, which is removed with it.
     pub fn dir(&self) -> &Path {
         &self.site.folder
     }
 
-    /// Where the components' log files are: `<component>.log`.
+    /// The folder of the components' log files, `<component>.log`.
     pub fn logs_dir(&self) -> PathBuf {
         self.site.processes.logs_dir()
     }
@@ -149,10 +148,10 @@ impl TestBed {
     }
 
     /// Applies a YAML text of one or more documents (server-side apply, field manager `testbed`, forced): namespaces
-    /// and custom resource definitions first, the rest at once.
+    /// and CustomResourceDefinitions first, then all others at once.
     ///
     /// # Errors
-    /// When the text is no YAML, or an object is refused; the error names it.
+    /// When the text is not YAML, or the API server refuses an object; the error names it.
     pub async fn apply(&self, yaml: &str) -> Result<()> {
         let objects = manifests::parse(yaml)?;
         manifests::apply(&self.client, &objects, manifests::FIELD_MANAGER).await
@@ -177,7 +176,7 @@ impl TestBed {
         wait_for_service_account(&self.site, &self.client, name).await
     }
 
-    /// A kubeconfig that acts as an existing service account, with that account's rights: what a pod of it would have.
+    /// A kubeconfig with the token of an existing service account, and so with that account's rights.
     ///
     /// # Errors
     /// When there is no such service account.
@@ -209,8 +208,7 @@ impl TestBed {
         Ok(path)
     }
 
-    /// Starts the API server again after somebody has killed it, where it was and with the files it had, and waits until
-    /// it is ready.
+    /// Starts the API server again after it was killed, with the same port and files, and waits until it is ready.
     ///
     /// # Errors
     /// When it runs, or does not become ready.
@@ -219,10 +217,10 @@ impl TestBed {
         control_plane::wait_for_api_server(&self.site, &self.client).await
     }
 
-    /// Whether all components run.
+    /// Checks that all components run.
     ///
     /// # Errors
-    /// When one ended that nobody asked to end; the error carries the end of its log.
+    /// When one ended by itself; the error carries the end of its log.
     pub fn check(&self) -> Result<()> {
         self.site.processes.check()
     }
@@ -230,7 +228,7 @@ impl TestBed {
     /// Ends everything and removes all files.
     ///
     /// # Errors
-    /// When a component had ended by itself before. Everything is ended all the same.
+    /// When a component had ended by itself before. Everything is ended in that case too.
     pub async fn stop(self) -> Result<()> {
         let checked = self.check();
         self.site.processes.kill_all();
@@ -241,7 +239,7 @@ impl TestBed {
     /// Leaves the bed running after this process has ended.
     ///
     /// # Errors
-    /// When the guardian of the bed's processes has gone; the bed is ended then.
+    /// When the guardian of the bed's processes is gone; the bed is ended then.
     pub fn detach(self) -> Result<Detached> {
         let detached = Detached {
             kubeconfig: self.kubeconfig,
@@ -254,7 +252,7 @@ impl TestBed {
     }
 }
 
-/// A bed that outlives the process that started it. Keep it (it can be serialised) to end the bed later.
+/// A bed that outlives the process that started it. It can be serialised, and ends the bed later.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Detached {
     /// A kubeconfig of the cluster administrator.
@@ -268,13 +266,13 @@ pub struct Detached {
 }
 
 impl Detached {
-    /// Whether the bed's guardian is there still, so that the bed can be used.
+    /// True while the bed's guardian lives, so that the bed can be used.
     pub fn is_up(&self) -> bool {
         let guardian = i32::try_from(self.guardian).ok().and_then(Pid::from_raw);
         self.dir.exists() && guardian.is_some_and(|guardian| test_kill_process(guardian).is_ok())
     }
 
-    /// Ends the bed and waits until nothing is left. A bed that is down already is no error.
+    /// Ends the bed and waits until all of it is gone. A bed that is down already is no error.
     ///
     /// # Errors
     /// When the bed does not end.
@@ -284,15 +282,18 @@ impl Detached {
         }
         let sign = self.dir.join("down");
         fs::write(&sign, "").with_context(|| format!("failed to create {}", sign.display()))?;
-        let end = Instant::now() + DOWN_PATIENCE;
+        let end = Instant::now() + DOWN_TIMEOUT;
         while self.dir.exists() {
             if !self.is_up() {
-                // Its guardian has gone, after a reboot for instance, and left the files behind.
+                // Its guardian is gone, for instance after a reboot, and left the files behind.
                 return fs::remove_dir_all(&self.dir)
                     .with_context(|| format!("failed to remove {}", self.dir.display()));
             }
             if Instant::now() >= end {
-                bail!("the test bed in {} does not end", self.dir.display());
+                bail!(
+                    "the test bed in {} did not end within {DOWN_TIMEOUT:?}",
+                    self.dir.display()
+                );
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
@@ -313,7 +314,7 @@ impl fmt::Debug for TestBed {
 async fn wait_for_service_account(site: &Site, client: &Client, namespace: &str) -> Result<()> {
     let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), namespace);
     let what = format!("the default service account of namespace {namespace}");
-    until(&site.processes, &what, NAMESPACE_PATIENCE, async || {
+    until(&site.processes, &what, NAMESPACE_TIMEOUT, async || {
         Ok(accounts.get_opt("default").await?.is_some())
     })
     .await

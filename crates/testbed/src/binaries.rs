@@ -1,21 +1,26 @@
 //! Builds the programs of the control plane with the ordinary Go toolchain, from the modules pinned in
 //! `integration-tests/testbed`, and keeps beside them the manifests that the same modules bring.
 //!
-//! What is built lies in a folder named by a digest of the pinned modules and the build flags. Each file is moved into
-//! place when it is whole, so an interrupted build goes on where it was, and a file that is there is never made again.
+//! The programs are in a folder named by a digest of the pinned modules and the build flags. Each file is moved into place
+//! when it is complete, so an interrupted build continues where it was, and no file is built twice.
 
 use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::Command;
 
 use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
-use crate::bundled::{self, KWOK_STAGES, TEKTON_MANIFESTS};
+use crate::{bundled, go};
 
-/// One program: its name here, the Go module (a folder of `integration-tests/testbed`) and the package it is built from.
+/// Tekton's manifests, beside the programs.
+const TEKTON_MANIFESTS: &str = "tekton.json";
+/// KWOK's stages, beside the programs.
+const KWOK_STAGES: &str = "kwok-stages.yaml";
+
+/// One program: its name, its Go module (a folder of `integration-tests/testbed`) and its package.
 struct Program {
     name: &'static str,
     module: &'static str,
@@ -39,7 +44,7 @@ const PROGRAMS: [Program; 8] = [
         "kubernetes",
         "k8s.io/kubernetes/cmd/kube-scheduler",
     ),
-    program("kubectl", "kubernetes", "k8s.io/kubernetes/cmd/kubectl"),
+    KUBECTL,
     program("kwok", "kwok", "sigs.k8s.io/kwok/cmd/kwok"),
     program(
         "tekton-controller",
@@ -61,9 +66,11 @@ const fn program(name: &'static str, module: &'static str, package: &'static str
     }
 }
 
+const KUBECTL: Program = program("kubectl", "kubernetes", "k8s.io/kubernetes/cmd/kubectl");
+
 const MODULES: [&str; 3] = ["kubernetes", "kwok", "tekton"];
 
-/// Where the build tells how far it is.
+/// Shows how far the build is.
 pub trait Progress {
     /// A build begins; `total` is the number of programs that are missing, at least one.
     fn begin(&self, total: usize);
@@ -92,7 +99,7 @@ impl Progress for Lines {
     }
 }
 
-/// The programs of the control plane and the manifests that belong to them, all there.
+/// The programs of the control plane, and the manifests that belong to them.
 #[derive(Clone, Debug)]
 pub struct Binaries {
     folder: PathBuf,
@@ -108,21 +115,20 @@ impl Binaries {
         self.folder.join(name)
     }
 
-    /// Tekton's manifests, all objects of them.
+    /// All objects of Tekton's manifests.
     pub(crate) fn tekton_manifests(&self) -> Result<Vec<Value>> {
-        let path = self.folder.join("tekton.json");
+        let path = self.folder.join(TEKTON_MANIFESTS);
         let text = fs::read(&path).with_context(|| format!("failed to read {}", path.display()))?;
         serde_json::from_slice(&text).with_context(|| format!("failed to parse {}", path.display()))
     }
 
-    /// The stages of KWOK's own that a bed uses as they are: YAML documents.
+    /// KWOK's own stages, as YAML documents.
     pub(crate) fn kwok_stages(&self) -> Result<String> {
-        let path = self.folder.join("kwok-stages.yaml");
-        fs::read_to_string(&path).with_context(|| format!("failed to read {}", path.display()))
+        go::read(&self.folder.join(KWOK_STAGES))
     }
 }
 
-/// `testbed` in Cargo's target folder of this workspace.
+/// The folder `testbed` in Cargo's target folder of this workspace.
 ///
 /// # Errors
 /// When the workspace this was compiled from is gone.
@@ -140,43 +146,124 @@ pub fn default_folder() -> Result<PathBuf> {
 /// # Errors
 /// When `go` is missing (the message says which version is wanted) or a build fails.
 pub fn build(folder: &Path, progress: &dyn Progress) -> Result<Binaries> {
-    // `go` runs elsewhere, and so do the programs.
-    let folder = std::path::absolute(folder)
-        .with_context(|| format!("failed to find folder {}", folder.display()))?;
-    let sources = workspace()?.join("integration-tests").join("testbed");
-    let stamp = version_stamp(&sources)?;
-    let out = folder.join("bin").join(key(&sources, &stamp)?);
-    let binaries = Binaries { folder: out };
-    if is_complete(&binaries) {
-        return Ok(binaries);
+    let build = Build::new(folder)?;
+    if !build.is_complete() {
+        let _lock = build.lock()?;
+        build.programs(&PROGRAMS, progress)?;
+        let put = |name: &str, text: &str| build.put(name, text);
+        put(
+            TEKTON_MANIFESTS,
+            &bundled::tekton_manifests(&build.sources)?,
+        )?;
+        put(KWOK_STAGES, &bundled::kwok_stages(&build.sources)?)?;
+    }
+    Ok(build.binaries)
+}
+
+/// As [`build`], but for the kubectl of the same release alone.
+///
+/// # Errors
+/// As [`build`].
+pub fn build_kubectl(folder: &Path, progress: &dyn Progress) -> Result<PathBuf> {
+    let build = Build::new(folder)?;
+    let kubectl = build.binaries.kubectl();
+    if !kubectl.exists() {
+        let _lock = build.lock()?;
+        build.programs(&[KUBECTL], progress)?;
+    }
+    Ok(kubectl)
+}
+
+/// A build and its inputs.
+struct Build {
+    folder: PathBuf,
+    sources: PathBuf,
+    /// Linker flags.
+    stamp: String,
+    binaries: Binaries,
+}
+
+impl Build {
+    fn new(folder: &Path) -> Result<Self> {
+        // `go` runs elsewhere, and so do the programs.
+        let folder = std::path::absolute(folder)
+            .with_context(|| format!("failed to find folder {}", folder.display()))?;
+        let sources = workspace()?.join("integration-tests").join("testbed");
+        let stamp = version_stamp(&sources)?;
+        let out = folder.join("bin").join(key(&sources, &stamp)?);
+        Ok(Self {
+            folder,
+            sources,
+            stamp,
+            binaries: Binaries { folder: out },
+        })
     }
 
-    fs::create_dir_all(&binaries.folder)
-        .with_context(|| format!("failed to create {}", binaries.folder.display()))?;
-    let lock_path = folder.join("build.lock");
-    let lock = File::create(&lock_path)
-        .with_context(|| format!("failed to create {}", lock_path.display()))?;
-    lock.lock()
-        .with_context(|| format!("failed to lock {}", lock_path.display()))?;
+    fn is_complete(&self) -> bool {
+        let programs = PROGRAMS.iter().map(|program| program.name);
+        programs
+            .chain([TEKTON_MANIFESTS, KWOK_STAGES])
+            .all(|name| self.binaries.folder.join(name).exists())
+    }
 
-    let missing: Vec<&Program> = PROGRAMS
-        .iter()
-        .filter(|program| !binaries.program(program.name).exists())
-        .collect();
-    if !missing.is_empty() {
-        require_go(&sources)?;
-        progress.begin(missing.len());
-        for (done, program) in missing.iter().enumerate() {
-            progress.building(done, program.name);
-            build_one(&sources, &binaries, program, &stamp)?;
+    /// Waits until no other process builds; others wait until the returned file is dropped.
+    fn lock(&self) -> Result<File> {
+        let out = &self.binaries.folder;
+        fs::create_dir_all(out).with_context(|| format!("failed to create {}", out.display()))?;
+        let path = self.folder.join("build.lock");
+        let lock =
+            File::create(&path).with_context(|| format!("failed to create {}", path.display()))?;
+        lock.lock()
+            .with_context(|| format!("failed to lock {}", path.display()))?;
+        Ok(lock)
+    }
+
+    /// Builds those of `programs` that are missing.
+    fn programs(&self, programs: &[Program], progress: &dyn Progress) -> Result<()> {
+        let is_missing = |program: &&Program| !self.binaries.program(program.name).exists();
+        let missing: Vec<&Program> = programs.iter().filter(is_missing).collect();
+        if missing.is_empty() {
+            return Ok(());
         }
-    }
-    bundled::collect_tekton_manifests(&sources, &binaries)?;
-    bundled::collect_kwok_stages(&sources, &binaries)?;
-    if !missing.is_empty() {
+        require_go(&self.sources)?;
+        progress.begin(missing.len());
+        for (done, program) in missing.into_iter().enumerate() {
+            progress.building(done, program.name);
+            self.program(program)?;
+        }
         progress.finish();
+        Ok(())
     }
-    Ok(binaries)
+
+    fn program(&self, program: &Program) -> Result<()> {
+        let Program {
+            name,
+            module,
+            package,
+        } = program;
+        // A build that was killed may still be writing its part: each process has its own.
+        let part = format!(".{name}.{}.part", std::process::id());
+        let part = self.binaries.folder.join(part);
+        let mut command = go::command(&self.sources, module);
+        command
+            .args(["build", "-mod=readonly", "-trimpath"])
+            .args(["-ldflags", &self.stamp, "-o"])
+            .arg(&part)
+            .arg(package);
+        go::run(command).with_context(|| format!("failed to build {name} from {package}"))?;
+        self.put_in_place(&part, name)
+    }
+
+    fn put(&self, name: &str, text: &str) -> Result<()> {
+        let part = self.binaries.folder.join(format!(".{name}.part"));
+        fs::write(&part, text).with_context(|| format!("failed to write {}", part.display()))?;
+        self.put_in_place(&part, name)
+    }
+
+    fn put_in_place(&self, part: &Path, name: &str) -> Result<()> {
+        fs::rename(part, self.binaries.folder.join(name))
+            .with_context(|| format!("failed to move {name} into place"))
+    }
 }
 
 /// The first `length` hexadecimal digits of SHA-256 over `parts`.
@@ -201,32 +288,22 @@ fn workspace() -> Result<PathBuf> {
         .with_context(|| format!("failed to find the workspace at {}", folder.display()))
 }
 
-fn is_complete(binaries: &Binaries) -> bool {
-    PROGRAMS
-        .iter()
-        .map(|program| program.name)
-        .chain(["tekton.json", "kwok-stages.yaml"])
-        .all(|name| binaries.folder.join(name).exists())
-}
-
-/// Digest of everything that decides what the build makes.
+/// Digest of everything that the build depends on.
 fn key(sources: &Path, stamp: &str) -> Result<String> {
     let mut parts = vec![stamp.as_bytes().to_vec()];
     for module in MODULES {
         for file in ["go.mod", "go.sum"] {
-            parts.push(read(&sources.join(module).join(file))?.into_bytes());
+            parts.push(go::read(&sources.join(module).join(file))?.into_bytes());
         }
     }
-    for name in TEKTON_MANIFESTS.iter().chain(KWOK_STAGES) {
-        parts.push(name.as_bytes().to_vec());
-    }
+    parts.extend(bundled::names().map(|name| name.as_bytes().to_vec()));
     let parts: Vec<&[u8]> = parts.iter().map(Vec::as_slice).collect();
     Ok(hex_digest(&parts, 12))
 }
 
-/// The linker flags. The Kubernetes programs have to be told their version, or Tekton refuses the server.
+/// The linker flags. They set the version of the Kubernetes programs; without one Tekton refuses the server.
 fn version_stamp(sources: &Path) -> Result<String> {
-    let go_mod = read(&sources.join("kubernetes").join("go.mod"))?;
+    let go_mod = go::read(&sources.join("kubernetes").join("go.mod"))?;
     let version = go_mod
         .split_whitespace()
         .skip_while(|word| *word != "k8s.io/kubernetes")
@@ -246,7 +323,7 @@ fn version_stamp(sources: &Path) -> Result<String> {
 fn require_go(sources: &Path) -> Result<()> {
     let mut wanted = (0, 0);
     for module in MODULES {
-        let go_mod = read(&sources.join(module).join("go.mod"))?;
+        let go_mod = go::read(&sources.join(module).join("go.mod"))?;
         let version = go_mod
             .lines()
             .find_map(|line| line.strip_prefix("go "))
@@ -266,58 +343,4 @@ fn require_go(sources: &Path) -> Result<()> {
         }
         Err(error) => Err(error).context("failed to run `go version`"),
     }
-}
-
-fn build_one(sources: &Path, binaries: &Binaries, program: &Program, stamp: &str) -> Result<()> {
-    // A build that was killed may still be writing its part: each process has its own.
-    let part = binaries
-        .folder
-        .join(format!(".{}.{}.part", program.name, std::process::id()));
-    let mut command = go(sources, program.module);
-    command
-        .args([
-            "build",
-            "-mod=readonly",
-            "-trimpath",
-            "-ldflags",
-            stamp,
-            "-o",
-        ])
-        .arg(&part)
-        .arg(program.package);
-    run(command)
-        .with_context(|| format!("failed to build {} from {}", program.name, program.package))?;
-    fs::rename(&part, binaries.program(program.name))
-        .with_context(|| format!("failed to move {} into place", program.name))
-}
-
-pub(crate) fn go(sources: &Path, module: &str) -> Command {
-    let mut command = Command::new("go");
-    command
-        .current_dir(sources.join(module))
-        .env("CGO_ENABLED", "0")
-        .env("GOWORK", "off")
-        .env_remove("GOFLAGS")
-        .stdin(Stdio::null());
-    command
-}
-
-pub(crate) fn run(mut command: Command) -> Result<Output> {
-    let output = command.output().context("failed to run `go`")?;
-    if !output.status.success() {
-        let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-        bail!("`go` failed ({}): {said}", output.status);
-    }
-    Ok(output)
-}
-
-pub(crate) fn put(binaries: &Binaries, name: &str, text: &str) -> Result<()> {
-    let part = binaries.folder.join(format!(".{name}.part"));
-    fs::write(&part, text).with_context(|| format!("failed to write {}", part.display()))?;
-    fs::rename(&part, binaries.folder.join(name))
-        .with_context(|| format!("failed to move {name} into place"))
-}
-
-pub(crate) fn read(path: &Path) -> Result<String> {
-    fs::read_to_string(path).with_context(|| format!("failed to read {}", path.display()))
 }

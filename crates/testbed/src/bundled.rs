@@ -1,17 +1,16 @@
-//! What the Go modules of the test bed bring beside programs: Tekton's manifests and KWOK's stages. They are copied out of
+//! Files that the Go modules of the test bed hold beside programs: Tekton's manifests and KWOK's stages. They are read from
 //! the module cache when the programs are built, so that a boot needs neither `go` nor the module cache.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use serde_json::Value;
 
-use crate::binaries::{Binaries, go, put, read, run};
-use crate::manifests;
+use crate::{go, manifests};
 
 /// Tekton's manifests that a bed needs, as files or folders of the module's `config` folder.
-pub(crate) const TEKTON_MANIFESTS: &[&str] = &[
+const TEKTON_MANIFESTS: &[&str] = &[
     "100-namespace",
     "200-clusterrole.yaml",
     "200-role.yaml",
@@ -37,61 +36,53 @@ pub(crate) const TEKTON_MANIFESTS: &[&str] = &[
 ];
 
 /// KWOK's stages that a bed uses as they are, as files of the module's `kustomize/stage` folder.
-pub(crate) const KWOK_STAGES: &[&str] = &[
+const KWOK_STAGES: &[&str] = &[
     "node/fast/node-initialize.yaml",
     "node/heartbeat-with-lease/node-heartbeat-with-lease.yaml",
     "pod/fast/pod-ready.yaml",
 ];
 
-/// Puts Tekton's manifests beside the programs.
-pub(crate) fn collect_tekton_manifests(sources: &Path, binaries: &Binaries) -> Result<()> {
-    let config = module_folder(sources, "tekton", "github.com/tektoncd/pipeline")?.join("config");
+/// The names of all of them.
+pub(crate) fn names() -> impl Iterator<Item = &'static str> {
+    TEKTON_MANIFESTS.iter().chain(KWOK_STAGES).copied()
+}
+
+/// Tekton's manifests, as a JSON list: they are megabytes, each boot reads them, and JSON is read faster than YAML.
+pub(crate) fn tekton_manifests(sources: &Path) -> Result<String> {
+    let module = go::module_folder(sources, "tekton", "github.com/tektoncd/pipeline")?;
     let mut objects = Vec::new();
     for name in TEKTON_MANIFESTS {
-        let path = config.join(name);
-        let mut files = Vec::new();
-        if path.is_dir() {
-            for entry in
-                fs::read_dir(&path).with_context(|| format!("failed to read {}", path.display()))?
-            {
-                files.push(
-                    entry
-                        .with_context(|| format!("failed to read {}", path.display()))?
-                        .path(),
-                );
-            }
-            files.sort();
-        } else {
-            files.push(path);
-        }
-        for file in files {
-            let found = manifests::parse(&read(&file)?)
-                .with_context(|| format!("failed to understand {}", file.display()))?;
+        for file in files(module.join("config").join(name))? {
+            let found = manifests::parse(&go::read(&file)?)
+                .with_context(|| format!("failed to parse {}", file.display()))?;
             objects.extend(found);
         }
     }
-    // As JSON, because these are megabytes and each boot reads them.
-    put(binaries, "tekton.json", &Value::Array(objects).to_string())
+    Ok(Value::Array(objects).to_string())
 }
 
-/// Puts KWOK's stages beside the programs.
-pub(crate) fn collect_kwok_stages(sources: &Path, binaries: &Binaries) -> Result<()> {
-    let stages = module_folder(sources, "kwok", "sigs.k8s.io/kwok")?.join("kustomize/stage");
+/// The files of a folder in order, or the one file that `path` is.
+fn files(path: PathBuf) -> Result<Vec<PathBuf>> {
+    if !path.is_dir() {
+        return Ok(vec![path]);
+    }
+    let act = || format!("failed to read {}", path.display());
+    let entries = fs::read_dir(&path).with_context(act)?;
+    let files: Result<Vec<_>, _> = entries
+        .map(|entry| entry.map(|entry| entry.path()))
+        .collect();
+    let mut files = files.with_context(act)?;
+    files.sort();
+    Ok(files)
+}
+
+/// KWOK's stages, as YAML documents.
+pub(crate) fn kwok_stages(sources: &Path) -> Result<String> {
+    let module = go::module_folder(sources, "kwok", "sigs.k8s.io/kwok")?;
     let mut text = String::new();
     for name in KWOK_STAGES {
         text.push_str("---\n");
-        text.push_str(&read(&stages.join(name))?);
+        text.push_str(&go::read(&module.join("kustomize/stage").join(name))?);
     }
-    put(binaries, "kwok-stages.yaml", &text)
-}
-
-fn module_folder(sources: &Path, module: &str, path: &str) -> Result<PathBuf> {
-    let mut command = go(sources, module);
-    command.args(["list", "-m", "-f", "{{.Dir}}", path]);
-    let output = run(command).with_context(|| format!("failed to find Go module {path}"))?;
-    let folder = String::from_utf8_lossy(&output.stdout).trim().to_owned();
-    if folder.is_empty() {
-        bail!("Go module {path} is not downloaded");
-    }
-    Ok(PathBuf::from(folder))
+    Ok(text)
 }

@@ -1,5 +1,5 @@
-//! What a test bed is made of: how many nodes of which size, how long tasks take, how Tekton's own flag stands.
-//! Plain data with a default that suits most tests; nothing here talks to a process or an API server.
+//! The settings of a test bed: the number and size of its nodes, how long tasks take, Tekton's own flag. The default suits
+//! most tests.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use std::time::Duration;
 /// The shape of one test bed. `Config::default()` is four nodes of 8 CPUs and 16Gi without zones.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Number of nodes, named `node-1` and upwards.
+    /// Number of nodes. They are named `node-1`, `node-2` and so on.
     pub nodes: usize,
     /// CPU of each node, as a Kubernetes quantity.
     pub node_cpu: String,
@@ -15,18 +15,18 @@ pub struct Config {
     pub node_memory: String,
     /// Pods each node takes.
     pub pods_per_node: usize,
-    /// Number of zones (`zone-a` and upwards) the nodes are spread over, round robin; 0 means no zone labels and
-    /// no `zonal` storage class. At most 26.
+    /// Number of zones (`zone-a`, `zone-b` and so on) over which the nodes are spread in turn. 0 means no zone labels and no
+    /// `zonal` storage class. At most 26.
     pub zones: usize,
-    /// How long a task pod runs before it succeeds. Annotation [`DURATION_ANNOTATION`] on a TaskRun overrules it.
+    /// How long a task pod runs before it succeeds. Annotation [`DURATION_ANNOTATION`] on a TaskRun overrides it.
     pub task_duration: Duration,
     /// Tekton's own `coschedule` flag.
     pub tekton_coschedule: String,
-    /// Whether Tekton's webhook (defaulting, validation, conversion) runs.
+    /// True if Tekton's webhook (defaulting, validation, conversion) runs.
     pub tekton_webhook: bool,
-    /// Whether the API server writes an audit log (every request's metadata, JSON lines).
+    /// True if the API server writes an audit log (every request's metadata, JSON lines).
     pub audit_log: bool,
-    /// Where binaries are cached and test beds keep their files; `None` means `target/testbed` of this workspace.
+    /// The folder of the programs and of the beds' files; `None` means `target/testbed` of this workspace.
     pub folder: Option<PathBuf>,
 }
 
@@ -47,28 +47,28 @@ impl Default for Config {
     }
 }
 
-/// Annotation that gives one task its own duration (a Go duration such as `5s`). Tekton copies the annotations of a
-/// TaskRun, and of `spec.taskRunSpecs[].metadata` of a PipelineRun, to the pod.
+/// Annotation that sets the duration of one task (a Go duration such as `5s`). Tekton copies it to the pod from the TaskRun,
+/// and from `spec.taskRunSpecs[].metadata` of the PipelineRun.
 pub const DURATION_ANNOTATION: &str = "testbed.coscheduler.dev/duration";
 
-/// Annotation that makes one task fail: the exit code of its steps. Travels as [`DURATION_ANNOTATION`] does.
+/// Annotation that makes one task fail: the exit code of its steps. Tekton copies it as it copies [`DURATION_ANNOTATION`].
 pub const EXIT_CODE_ANNOTATION: &str = "testbed.coscheduler.dev/exit-code";
 
-/// Annotation that makes the steps of one task end with this termination message, in which Tekton finds the task's results
-/// (`[{"key": "name", "value": "text", "type": 1}]`). Travels as [`DURATION_ANNOTATION`] does.
+/// Annotation that sets the termination message of one task's steps, from which Tekton reads the task's results
+/// (`[{"key": "name", "value": "text", "type": 1}]`). Tekton copies it as it copies [`DURATION_ANNOTATION`].
 pub const MESSAGE_ANNOTATION: &str = "testbed.coscheduler.dev/message";
 
-/// The default storage class: the volume is made on the node the scheduler chose and can be reached from there alone.
+/// The default storage class: a volume is created on the node that the scheduler chose, and only that node reaches it.
 pub const LOCAL_STORAGE_CLASS: &str = "local";
 
-/// A storage class whose volumes are made once a pod is scheduled and can be reached from every node.
+/// A storage class whose volumes are created once a pod is scheduled. Every node reaches them.
 pub const MOVABLE_STORAGE_CLASS: &str = "movable";
 
-/// A storage class whose volumes are made at once, in a zone chosen by the claim's name. Exists with zones only.
+/// A storage class whose volumes are created at once, in a zone that depends on the claim's name. Exists with zones only.
 pub const ZONAL_STORAGE_CLASS: &str = "zonal";
 
-/// Annotation that, with [`CUSTOM_STATUS`] for a value, keeps everybody's hands off the status of a node or pod but the
-/// test's: a node that is not ready stays so, a pod that has not started never does.
+/// Annotation that, with value [`CUSTOM_STATUS`], leaves the status of a node or pod to the test: a node that is not ready
+/// stays so, and a pod that has not started never does.
 pub const STATUS_ANNOTATION: &str = "kwok.x-k8s.io/status";
 
 /// The value of [`STATUS_ANNOTATION`].

@@ -1,5 +1,5 @@
-//! Kubernetes proper: etcd, API server, controller manager and scheduler as processes on loopback. They are configured
-//! as a cluster's would be (RBAC, default admission, service account tokens), but for durability and leader election.
+//! Kubernetes itself: etcd, API server, controller manager and scheduler as processes on loopback, configured as in a cluster
+//! (RBAC, default admission, service account tokens), except for durability and leader election.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -22,10 +22,10 @@ pub(crate) const API_SERVER: &str = "kube-apiserver";
 
 const AUDIT_POLICY: &str = include_str!("../manifests/audit-policy.yaml");
 
-/// How long the API server may take until it answers that it is ready.
-const BOOT_PATIENCE: Duration = Duration::from_secs(60);
+/// How long the API server may take to become ready.
+const BOOT_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Everything that starting a component takes.
+/// All that is needed to start a component.
 #[derive(Debug)]
 pub(crate) struct Site {
     /// Folder of the bed.
@@ -33,24 +33,24 @@ pub(crate) struct Site {
     pub(crate) binaries: Binaries,
     pub(crate) credentials: Credentials,
     pub(crate) processes: ProcessGroup,
-    /// Of etcd, for its peers, of the API server and of Tekton's webhook.
+    /// The ports of etcd, of its peers, of the API server and of Tekton's webhook.
     pub(crate) ports: FreePorts<4>,
 }
 
 impl Site {
-    /// A command of one of our programs that sees nothing of this process's environment.
+    /// A command for one of the programs, without this process's environment.
     pub(crate) fn command(&self, program: &str) -> Command {
         let mut command = Command::new(self.binaries.program(program));
         command
             .env_clear()
             .env("HOME", &self.folder)
-            // A bed lives for minutes: memory is cheaper than the processors' time.
+            // A bed lives for minutes: memory costs less than processor time.
             .env("GOGC", "400")
             .current_dir(&self.folder);
         command
     }
 
-    /// Starts a component whose process has the program's name.
+    /// Starts a component. Its process has the program's name.
     pub(crate) fn start(&self, program: &str, arguments: &[String]) -> Result<()> {
         let mut command = self.command(program);
         command.args(arguments);
@@ -58,12 +58,12 @@ impl Site {
     }
 }
 
-/// Where the API server's audit log is, if there is one.
+/// The path of the API server's audit log.
 pub(crate) fn audit_log(folder: &Path) -> PathBuf {
     folder.join("audit.log")
 }
 
-/// Starts etcd and the API server; returns the API server's port and a client once it is ready.
+/// Starts etcd and the API server, and returns the API server's port and a client once it is ready.
 pub(crate) async fn start_api_server(site: &Site, audit: bool) -> Result<(u16, Client)> {
     let [etcd_port, peer_port, port, _] = site.ports.ports;
     let etcd = format!("http://127.0.0.1:{etcd_port}");
@@ -88,7 +88,7 @@ pub(crate) async fn start_api_server(site: &Site, audit: bool) -> Result<(u16, C
         flag("etcd-servers", &etcd),
         "--bind-address=127.0.0.1".to_owned(),
         "--advertise-address=127.0.0.1".to_owned(),
-        // There is no address of the API server that could stand in an Endpoints object: loopback is refused there.
+        // An Endpoints object takes no loopback address.
         "--endpoint-reconciler-type=none".to_owned(),
         flag("secure-port", port),
         flag("cert-dir", site.folder.display()),
@@ -123,12 +123,12 @@ pub(crate) async fn start_api_server(site: &Site, audit: bool) -> Result<(u16, C
     Ok((port, client))
 }
 
-/// Waits until the API server says that it is ready.
+/// Waits until the API server is ready.
 pub(crate) async fn wait_for_api_server(site: &Site, client: &Client) -> Result<()> {
     until(
         &site.processes,
         "the API server to be ready",
-        BOOT_PATIENCE,
+        BOOT_TIMEOUT,
         async || {
             let request = http::Request::get("/readyz").body(Vec::new())?;
             Ok(client
@@ -140,7 +140,7 @@ pub(crate) async fn wait_for_api_server(site: &Site, client: &Client) -> Result<
     .await
 }
 
-/// Starts controller manager and scheduler. They are of use from then on; nobody has to wait for them.
+/// Starts controller manager and scheduler, and does not wait for them.
 pub(crate) fn start_controllers(site: &Site) -> Result<()> {
     let credentials = &site.credentials;
     site.start(
@@ -189,23 +189,23 @@ pub(crate) fn start_controllers(site: &Site) -> Result<()> {
     )
 }
 
-/// The cluster of a kubeconfig, and who one is there.
+/// The cluster and the user of a kubeconfig.
 pub(crate) async fn config(kubeconfig: &Path) -> Result<kube::Config> {
     let read = Kubeconfig::read_from(kubeconfig)
         .with_context(|| format!("failed to read {}", kubeconfig.display()))?;
     kube::Config::from_custom_kubeconfig(read, &KubeConfigOptions::default())
         .await
-        .with_context(|| format!("failed to understand {}", kubeconfig.display()))
+        .with_context(|| format!("failed to use {}", kubeconfig.display()))
 }
 
-/// A client that acts as a kubeconfig says.
+/// A client for a kubeconfig.
 pub(crate) async fn client(kubeconfig: &Path) -> Result<Client> {
     let mut config = config(kubeconfig).await?;
-    // An answer that never comes is an error. Longer than the longest watch.
+    // An answer that never comes is an error. This is longer than the longest watch.
     config.read_timeout = Some(Duration::from_secs(300));
     config.reset_reader_on_write = true;
     Client::try_from(config)
-        .with_context(|| format!("failed to make a client of {}", kubeconfig.display()))
+        .with_context(|| format!("failed to create a client for {}", kubeconfig.display()))
 }
 
 /// `--name=value`.

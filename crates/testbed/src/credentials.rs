@@ -1,5 +1,5 @@
-//! Who is who in a test bed: its certificate authority, the API server's certificate, one static token for each
-//! component, and the kubeconfigs made of these. Everything is made anew for each bed and dies with it.
+//! The credentials of a test bed: its certificate authority, the API server's certificate, one static token for each
+//! component, and their kubeconfigs. Each bed has its own, which are removed with it.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -12,7 +12,7 @@ use rcgen::{
 };
 use serde_json::json;
 
-/// Who talks to the API server with a static token.
+/// A user of the API server that has a static token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Identity {
     /// The people and tests that use the bed.
@@ -46,8 +46,8 @@ impl Identity {
         }
     }
 
-    /// User name and groups, as the API server sees them. Only the API server's own kind and KWOK are all-powerful;
-    /// the others have the rights that their manifests give them.
+    /// User name and groups in the API server. The administrator, the controller manager and KWOK have all rights; the others
+    /// have those of their manifests.
     fn user(self) -> (&'static str, &'static str) {
         match self {
             Self::Administrator => ("admin", "system:masters"),
@@ -73,7 +73,7 @@ pub(crate) struct Credentials {
 }
 
 impl Credentials {
-    /// Makes certificates, keys and tokens in `folder`, which is created.
+    /// Creates `folder` with certificates, keys and tokens.
     pub(crate) fn create(folder: PathBuf) -> Result<Self> {
         fs::create_dir_all(&folder)
             .with_context(|| format!("failed to create {}", folder.display()))?;
@@ -83,7 +83,7 @@ impl Credentials {
         Ok(credentials)
     }
 
-    /// Certificate of the authority that signed the API server's.
+    /// The certificate of the authority that signed the API server's.
     pub(crate) fn authority(&self) -> PathBuf {
         self.folder.join("ca.crt")
     }
@@ -103,7 +103,7 @@ impl Credentials {
         self.folder.join("service-accounts.key")
     }
 
-    /// The key that checks the tokens of service accounts.
+    /// The key that verifies the tokens of service accounts.
     pub(crate) fn service_account_public_key(&self) -> PathBuf {
         self.folder.join("service-accounts.pub")
     }
@@ -113,12 +113,12 @@ impl Credentials {
         self.folder.join("tokens.csv")
     }
 
-    /// The kubeconfig of `identity`; exists once the API server's port is known, see [`Self::write_kubeconfigs`].
+    /// The kubeconfig of `identity`, once [`Self::write_kubeconfigs`] has written it.
     pub(crate) fn kubeconfig(&self, identity: Identity) -> PathBuf {
         self.folder.join(identity.name())
     }
 
-    /// Writes everybody's kubeconfig for the API server at `port`.
+    /// Writes the kubeconfig of each identity for the API server at `port`.
     pub(crate) fn write_kubeconfigs(&self, port: u16) -> Result<()> {
         let tokens =
             fs::read_to_string(self.tokens()).context("failed to read the static tokens")?;
@@ -129,7 +129,7 @@ impl Credentials {
         Ok(())
     }
 
-    /// Writes one kubeconfig for the API server at `port`, for whoever `token` belongs to.
+    /// Writes a kubeconfig for the API server at `port` and the owner of `token`.
     pub(crate) fn write_kubeconfig(
         &self,
         path: &Path,
@@ -166,7 +166,7 @@ impl Credentials {
         ];
         let authority_certificate = authority
             .self_signed(&authority_key)
-            .context("failed to make the certificate authority")?;
+            .context("failed to create the certificate authority")?;
         let issuer = Issuer::new(authority, authority_key);
 
         let names = [
@@ -176,7 +176,7 @@ impl Credentials {
             "kubernetes.default.svc",
         ];
         let mut server = CertificateParams::new(names.map(str::to_owned))
-            .context("failed to make the API server's certificate")?;
+            .context("failed to create the API server's certificate")?;
         server
             .distinguished_name
             .push(DnType::CommonName, "kube-apiserver");
@@ -184,7 +184,7 @@ impl Credentials {
         let server_key = key_pair()?;
         let server_certificate = server
             .signed_by(&server_key, &issuer)
-            .context("failed to make the API server's certificate")?;
+            .context("failed to create the API server's certificate")?;
 
         write(&self.authority(), &authority_certificate.pem())?;
         write(&self.certificate(), &server_certificate.pem())?;
@@ -203,7 +203,7 @@ impl Credentials {
     fn make_tokens(&self) -> Result<()> {
         let mut text = String::new();
         for identity in Identity::ALL {
-            // The serial form of a fresh key is as random as anything, and costs no further dependency.
+            // A new key is random, and needs no further dependency.
             let token = crate::binaries::hex_digest(&[&key_pair()?.serialize_der()], 32);
             let (user, groups) = identity.user();
             writeln!(
@@ -218,7 +218,7 @@ impl Credentials {
 }
 
 fn key_pair() -> Result<KeyPair> {
-    KeyPair::generate().context("failed to make a key")
+    KeyPair::generate().context("failed to create a key")
 }
 
 fn write(path: &Path, text: &str) -> Result<()> {

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Ends a group of processes with its owner, see process.rs: run with `sh -c`, so it has no mode and no path of its own.
+# Ends a group of processes with its owner (see process.rs). It runs as the argument of `sh -c`.
 group=$1 folder=$2 stay=
 end() {
   trap '' TERM INT HUP

@@ -1,6 +1,6 @@
-//! Boots a real control plane on loopback for demo, tests and benchmarks: etcd, the Kubernetes API server, controller
-//! manager and scheduler, KWOK for nodes and kubelets, and Tekton's controller and webhook. No container engine is
-//! needed, and nothing is simulated but the kubelet and the storage provisioner.
+//! Boots a real control plane on loopback for the demo, tests and benchmarks: etcd, the Kubernetes API server, controller
+//! manager and scheduler, KWOK for nodes and kubelets, and Tekton's controller and webhook. It needs no container engine, and
+//! simulates only the kubelet and the storage provisioner.
 //!
 //! ```no_run
 //! # async fn example() -> anyhow::Result<()> {
@@ -14,7 +14,7 @@
 //! # }
 //! ```
 //!
-//! A bed that is dropped, or whose owner dies in any way, takes every process and file of it along (see
+//! When a bed is dropped, or its owner dies in any way, all its processes end and its files are removed (see
 //! [`ProcessGroup`]).
 
 mod balancer;
@@ -24,6 +24,7 @@ mod bundled;
 mod config;
 mod control_plane;
 mod credentials;
+mod go;
 mod manifests;
 mod nodes;
 mod ports;
@@ -34,7 +35,7 @@ mod waiting;
 
 pub use balancer::Balancer;
 pub use bed::{Detached, TestBed};
-pub use binaries::{Binaries, Lines, Progress, build, default_folder};
+pub use binaries::{Binaries, Lines, Progress, build, build_kubectl, default_folder};
 pub use config::{
     CUSTOM_STATUS, Config, DURATION_ANNOTATION, EXIT_CODE_ANNOTATION, LOCAL_STORAGE_CLASS,
     MESSAGE_ANNOTATION, MOVABLE_STORAGE_CLASS, STATUS_ANNOTATION, ZONAL_STORAGE_CLASS,

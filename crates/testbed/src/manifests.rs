@@ -1,5 +1,4 @@
-//! Reads YAML manifests, applies them (server-side apply) and removes them again, through the API server's own discovery, so
-//! any kind will do. Knows nothing of what is applied.
+//! Reads YAML manifests, applies them (server-side apply) and deletes them, of any kind that the API server discovers.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -30,7 +29,7 @@ pub(crate) fn parse(yaml: &str) -> Result<Vec<Value>> {
         .collect())
 }
 
-/// Applies `objects` in the name of `manager`: namespaces and kinds first, then the rest, each lot at once.
+/// Applies `objects` with the field manager `manager`: first namespaces and CustomResourceDefinitions, then all others.
 pub(crate) async fn apply(client: &Client, objects: &[Value], manager: &str) -> Result<()> {
     let (first, then): (Vec<&Value>, Vec<&Value>) = objects.iter().partition(|object| {
         let kind = object["kind"].as_str().unwrap_or_default();
@@ -54,7 +53,7 @@ pub(crate) async fn apply(client: &Client, objects: &[Value], manager: &str) -> 
     Ok(())
 }
 
-/// Those of `objects` that exist, with what the API server says about them.
+/// Those of `objects` that exist, with their metadata.
 pub(crate) async fn existing<'a>(
     client: &Client,
     objects: &'a [Value],
@@ -75,7 +74,7 @@ pub(crate) async fn existing<'a>(
     Ok(found.into_iter().flatten().collect())
 }
 
-/// Deletes those of `objects` that exist and of which `mine` holds at that moment, and answers which those were.
+/// Deletes those of `objects` that exist and for whose metadata `mine` holds at that moment, and answers which they were.
 pub(crate) async fn delete<'a>(
     client: &Client,
     objects: &'a [Value],
@@ -97,7 +96,7 @@ pub(crate) async fn delete<'a>(
                     None
                 }
                 Err(kube::Error::Api(status)) if status.is_not_found() => None,
-                // It has changed since: perhaps somebody else has taken it over.
+                // It has changed since, and may have another owner now.
                 Err(kube::Error::Api(status)) if status.is_conflict() => {
                     let now = api.get_metadata_opt(name).await;
                     let now = now.with_context(|| format!("failed to read {}", what(object)))?;
@@ -105,7 +104,7 @@ pub(crate) async fn delete<'a>(
                 }
                 Err(error) => {
                     return Err(error)
-                        .with_context(|| format!("failed to remove {}", what(object)));
+                        .with_context(|| format!("failed to delete {}", what(object)));
                 }
             };
         }
@@ -125,7 +124,7 @@ pub(crate) fn what(object: &Value) -> String {
 
 type Kinds = BTreeMap<(String, String), (ApiResource, ApiCapabilities)>;
 
-/// What the API server knows about the kinds of `objects`.
+/// The kinds of `objects`, as the API server discovers them.
 async fn kinds_of(client: &Client, objects: &[&Value]) -> Result<Kinds> {
     let mut kinds = Kinds::new();
     for object in objects {
@@ -134,7 +133,7 @@ async fn kinds_of(client: &Client, objects: &[&Value]) -> Result<Kinds> {
             let what = format!("kind {api_version} {kind}");
             let types = TypeMeta { api_version, kind };
             let gvk = GroupVersionKind::try_from(&types)
-                .with_context(|| format!("failed to understand {what}"))?;
+                .with_context(|| format!("failed to read {what}"))?;
             let found = kube::discovery::pinned_kind(client, &gvk)
                 .await
                 .with_context(|| format!("failed to find {what} on the API server"))?;
@@ -149,7 +148,7 @@ fn kind_of(object: &Value) -> (String, String) {
     (field("apiVersion"), field("kind"))
 }
 
-/// How to reach an object, and its name.
+/// The API of an object, and its name.
 fn api<'a>(
     client: &Client,
     kinds: &Kinds,

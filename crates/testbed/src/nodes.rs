@@ -1,5 +1,5 @@
-//! Nodes, kubelets and storage: Node objects of the wished size, and KWOK with the stages that play kubelet and storage
-//! provisioner. What happens to pods and volumes is written in the YAML files under `manifests`; here it is put together.
+//! Nodes, kubelets and storage: creates Node objects, and starts KWOK with the stages that play the kubelet and the storage
+//! provisioner. The stages are YAML files under `manifests`.
 
 use std::fs;
 use std::time::Duration;
@@ -23,7 +23,7 @@ const STORAGE_STAGES: &str = include_str!("../manifests/storage-stages.yaml");
 const STORAGE_CLASSES: &str = include_str!("../manifests/storage-classes.yaml");
 
 /// How long the nodes may take to become ready.
-const NODES_PATIENCE: Duration = Duration::from_secs(60);
+const NODES_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Starts KWOK with all stages.
 pub(crate) fn start_kwok(site: &Site, config: &Config) -> Result<()> {
@@ -100,7 +100,7 @@ pub(crate) async fn wait(site: &Site, client: &Client, config: &Config) -> Resul
     until(
         &site.processes,
         "the nodes to be ready",
-        NODES_PATIENCE,
+        NODES_TIMEOUT,
         async || {
             let nodes = api.list(&ListParams::default()).await?;
             Ok(nodes.items.iter().filter(|node| is_ready(node)).count() == config.nodes)

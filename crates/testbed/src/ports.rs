@@ -1,17 +1,17 @@
-//! Free ports on loopback, from below those that Linux gives to outgoing connections: a program may take a minute until
-//! it listens, and Tekton's webhook, for one, lives on without a word when its port is taken by then.
+//! Free ports on loopback, below those that Linux gives to outgoing connections: a program may take a minute until it
+//! listens, and Tekton's webhook, for one, reports no error when its port is taken by then.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::ops::Range;
 
 use anyhow::{Context as _, Result};
 
-/// The services of a launcher have theirs below, see [`Ports`](crate::services::Ports).
+/// A launcher of the services uses ports below these, see [`Ports`](crate::services::Ports).
 const CANDIDATES: Range<u16> = 31_000..32_700;
-/// One port is for the reservation, the others can be had.
+/// The first port of each stride is the reservation; the others are given out.
 const STRIDE: u16 = 10;
 
-/// `N` (at most 9) ports of 127.0.0.1 that were free, and that nobody else is given here as long as this lives.
+/// `N` (at most 9) free ports of 127.0.0.1. No other call of [`FreePorts::find`] gives them out while this lives.
 #[derive(Debug)]
 pub struct FreePorts<const N: usize> {
     /// The ports.
@@ -22,10 +22,10 @@ pub struct FreePorts<const N: usize> {
 impl<const N: usize> FreePorts<N> {
     const FIT: () = assert!(N < STRIDE as usize, "more ports than a reservation is for");
 
-    /// Chooses the ports.
+    /// Finds and reserves the ports.
     ///
     /// # Errors
-    /// When none are free.
+    /// When no ports are free.
     pub fn find() -> Result<Self> {
         let () = Self::FIT;
         places(CANDIDATES, STRIDE)
@@ -43,8 +43,8 @@ impl<const N: usize> FreePorts<N> {
     }
 }
 
-/// Each `stride`th port of a range, once. Processes that ask together begin at different places, and so seldom try the
-/// same at the same time.
+/// Each `stride`th port of a range, once. Processes begin at different places, so that they seldom try the same port at the
+/// same time.
 pub(crate) fn places(range: Range<u16>, stride: u16) -> impl Iterator<Item = u16> {
     let places = usize::from((range.end - range.start) / stride);
     let first = usize::try_from(std::process::id()).unwrap_or_default() % places;
@@ -56,7 +56,7 @@ pub(crate) fn places(range: Range<u16>, stride: u16) -> impl Iterator<Item = u16
         .take(places)
 }
 
-/// `None` if somebody listens there.
+/// `None` if the port is taken.
 pub(crate) fn listen(port: u16) -> Option<TcpListener> {
     TcpListener::bind((Ipv4Addr::LOCALHOST, port)).ok()
 }

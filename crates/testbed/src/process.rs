@@ -3,7 +3,7 @@
 //! A small shell process, the guardian, reads a pipe that only the owner can write to. When the pipe ends, the
 //! guardian terminates, then kills the process group of the members and removes their folder. The members' group is led
 //! by an idle process (the anchor) that reads from the guardian, so that the group's number stays taken while the
-//! guardian lives. Nothing here knows what the members are.
+//! guardian lives.
 
 mod member;
 
@@ -21,12 +21,12 @@ use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 use member::{Member, pid, tail};
 
-/// What the guardian does. `$1` is the members' process group, `$2` the folder to remove at the end. A line `stay` on
-/// the pipe means that the end of the pipe is not the end of the group: then a file `down` in the folder is.
+/// The guardian's script. `$1` is the members' process group, `$2` the folder to remove at the end. A line `stay` on
+/// the pipe keeps the group beyond the end of the pipe, until there is a file `down` in the folder.
 const GUARDIAN: &str = include_str!("guardian.sh");
 
 /// How long the guardian may take to end the group before the owner does it itself.
-const GUARDIAN_PATIENCE: Duration = Duration::from_secs(10);
+const GUARDIAN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A group of processes that ends with its owner, however the owner ends.
 ///
@@ -136,10 +136,10 @@ impl ProcessGroup {
         self.lock().member(name)?.start_again(name)
     }
 
-    /// Whether every member that nobody asked to end still runs.
+    /// Checks that no member ended by itself.
     ///
     /// # Errors
-    /// When one does not; the error carries the last lines of its log.
+    /// When one did; the error carries the last lines of its log.
     pub fn check(&self) -> Result<()> {
         for (name, member) in &mut self.lock().members {
             if let Some(status) = member.poll(name)?
@@ -152,7 +152,7 @@ impl ProcessGroup {
         Ok(())
     }
 
-    /// Whether the member `name` runs.
+    /// True while the member `name` runs.
     ///
     /// # Errors
     /// When there never was such a member.
@@ -168,7 +168,7 @@ impl ProcessGroup {
         self.lock().member(name)?.kill(name)
     }
 
-    /// Kills all members at once: for those that have nothing to lose.
+    /// Kills all members at once.
     pub(crate) fn kill_all(&self) {
         for member in self.lock().members.values_mut() {
             member.asked_to_end = true;
@@ -179,21 +179,19 @@ impl ProcessGroup {
     /// Asks one member to end (SIGTERM) and waits for it; its exit code, or `None` if a signal ended it.
     ///
     /// # Errors
-    /// When there is no such member, or it still runs after `patience`.
-    pub async fn terminate(&self, name: &str, patience: Duration) -> Result<Option<i32>> {
+    /// When there is no such member, or it still runs after `timeout`.
+    pub async fn terminate(&self, name: &str, timeout: Duration) -> Result<Option<i32>> {
         self.signal(name, Signal::TERM)?;
-        self.ended(name, patience)
-            .await
-            .context("it was told to end with SIGTERM")
+        self.ended(name, timeout).await.context("it got SIGTERM")
     }
 
-    /// Waits for the end of one member, whatever ends it, and does not hold that end against it any more; its exit code,
-    /// or `None` if a signal ended it.
+    /// Waits for the end of one member, which [`ProcessGroup::check`] then accepts; its exit code, or `None` if a signal ended
+    /// it.
     ///
     /// # Errors
-    /// When there is no such member, or it still runs after `patience`.
-    pub async fn ended(&self, name: &str, patience: Duration) -> Result<Option<i32>> {
-        let end = Instant::now() + patience;
+    /// When there is no such member, or it still runs after `timeout`.
+    pub async fn ended(&self, name: &str, timeout: Duration) -> Result<Option<i32>> {
+        let end = Instant::now() + timeout;
         loop {
             {
                 let mut inner = self.lock();
@@ -204,7 +202,7 @@ impl ProcessGroup {
                 }
             }
             if Instant::now() >= end {
-                bail!("{name} still runs after {patience:?}");
+                bail!("{name} still runs after {timeout:?}");
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
@@ -218,7 +216,7 @@ impl ProcessGroup {
         self.signal(name, Signal::STOP)
     }
 
-    /// Lets a member go on that was paused (SIGCONT).
+    /// Continues a member that was paused (SIGCONT).
     ///
     /// # Errors
     /// When there is no such member.
@@ -242,7 +240,7 @@ impl ProcessGroup {
         self.logs_dir().join(format!("{name}.log"))
     }
 
-    /// Where the members' log files are.
+    /// The folder of the members' log files.
     pub fn logs_dir(&self) -> PathBuf {
         self.folder.join("logs")
     }
@@ -260,7 +258,7 @@ impl ProcessGroup {
     /// Ends all members and removes the folder.
     ///
     /// # Errors
-    /// When a member had ended by itself before. Everything is ended all the same.
+    /// When a member had ended by itself before. Everything is ended in that case too.
     pub async fn stop(self) -> Result<()> {
         let checked = self.check();
         tokio::task::spawn_blocking(move || drop(self))
@@ -272,7 +270,7 @@ impl ProcessGroup {
     /// Leaves the members to the guardian, which from now on waits for a file `down` in the folder.
     ///
     /// # Errors
-    /// When the guardian has gone; the group is ended then.
+    /// When the guardian is gone; the group is ended then.
     pub(crate) fn detach(self) -> Result<()> {
         let mut inner = self.lock();
         let pipe = inner
@@ -280,7 +278,7 @@ impl ProcessGroup {
             .as_mut()
             .context("the group has been left already")?;
         pipe.write_all(b"stay\n")
-            .context("failed to tell the guardian to keep the group")?;
+            .context("failed to make the guardian keep the group")?;
         inner.pipe = None;
         Ok(())
     }
@@ -305,7 +303,7 @@ impl Drop for ProcessGroup {
             return; // detached: the guardian and the members live on
         }
         // Members have to be reaped all the while, or the guardian would wait for the dead among them.
-        let end = Instant::now() + GUARDIAN_PATIENCE;
+        let end = Instant::now() + GUARDIAN_TIMEOUT;
         while Instant::now() < end {
             let _ = inner.anchor.try_wait();
             for (name, member) in &mut inner.members {
@@ -316,7 +314,7 @@ impl Drop for ProcessGroup {
             }
             std::thread::sleep(Duration::from_millis(10));
         }
-        // The rest matters only if somebody killed the guardian.
+        // The rest is needed only if the guardian was killed.
         if self.folder.exists() {
             let _ = kill_process_group(self.group, Signal::KILL);
             let _ = inner.guardian.kill();

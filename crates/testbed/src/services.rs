@@ -1,7 +1,7 @@
 //! The five services as local processes against any cluster, for `cargo xtask services`, the demo and the integration
-//! tests. The launcher makes what the services need of `deploy/base` (namespace, ConfigMap, service accounts, rights, the
-//! webhook's Secret and configuration), starts each service as its own service account, and takes the webhook
-//! configuration away before the services go, so that the cluster is never left blocked. It restarts nothing by itself.
+//! tests. The launcher applies the parts of `deploy/base` that the services need (namespace, ConfigMap, service accounts,
+//! rights, the webhook's Secret and configuration) and starts each service with its own service account. It deletes the webhook
+//! configuration before it ends the services, so that the cluster is never blocked. It restarts nothing by itself.
 
 mod accounts;
 mod balancing;
@@ -35,23 +35,23 @@ pub use registration::CONFIGURATION_NAME;
 pub use replicas::Replica;
 pub use settings::{CONFIG_MAP, NAMESPACE};
 
-/// How long a service may take to end once told to, before it is killed.
-const STOP_PATIENCE: Duration = Duration::from_secs(20);
+/// How long a service may take to end after SIGTERM.
+const STOP_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The five services, running. End them with [`Services::stop`]: a mere drop ends the processes, but leaves the
-/// webhook registrations behind for [`Services::remove`] or the next start.
+/// The five services, running. End them with [`Services::stop`]: a drop ends the processes, but leaves the webhook
+/// configurations behind for [`Services::remove`] or the next start.
 pub struct Services {
     group: ProcessGroup,
     launch: catalog::Launch,
     client: kube::Client,
     running: Mutex<BTreeSet<Replica>>,
-    /// What this launcher's registration is known by; `None` where the services are installed in the cluster.
+    /// The name of this launcher on its objects; `None` where the services are installed in the cluster.
     launcher: Option<String>,
     ready_timeout: Duration,
     _accounts: accounts::Accounts,
     /// With several replicas only.
     _balancing: Option<balancing::Balancing>,
-    /// Held so that no other launcher chooses the same ports.
+    /// Keeps other launchers from the same ports.
     _reservation: Option<std::net::TcpListener>,
 }
 
@@ -88,7 +88,7 @@ impl Services {
         match services.register().await {
             Ok(()) => Ok(services),
             Err(error) => {
-                // Whether the API server took it before its answer was lost is unknown, so it is removed as well.
+                // The API server may have stored it before its answer was lost.
                 let Err(also) = services.stop().await else {
                     return Err(error);
                 };
@@ -102,8 +102,8 @@ impl Services {
     /// accounts and rights stay for [`Services::remove`] or the next start.
     ///
     /// # Errors
-    /// If the cluster refuses, a port is taken, a service ends early (with the end of its log) or is not ready in
-    /// time, or something exists that no launcher made. Nothing keeps running then.
+    /// If the API server refuses, a port is taken, a service ends early (with the end of its log) or is not ready in time, or
+    /// an object exists that no launcher made. Nothing keeps running then.
     pub async fn launch(config: ServicesConfig) -> anyhow::Result<Self> {
         let ServicesConfig {
             kubeconfig,
@@ -145,7 +145,7 @@ impl Services {
             .tempdir()
             .context("failed to make a folder for the services")?;
         let group = ProcessGroup::start(folder.path())?;
-        // From here on the group removes the folder, however this process ends.
+        // From now on the group removes the folder, however this process ends.
         let folder = folder.keep();
         let name = folder.file_name().unwrap_or_default().to_string_lossy();
         let launcher = (!installed).then(|| name.into_owned());
@@ -180,8 +180,8 @@ impl Services {
         Ok(services)
     }
 
-    /// Registers the webhooks, taking over what an earlier launcher left behind, and waits until the API server reaches
-    /// them.
+    /// Applies the webhook configurations, also over those of an earlier launcher, and waits until the API server reaches the
+    /// webhooks.
     ///
     /// # Errors
     /// If the API server refuses, or the admission-webhook is not ready in time. The services go on running, and the
@@ -231,7 +231,7 @@ impl Services {
         )
     }
 
-    /// An error if a service ended that nobody asked to end.
+    /// Checks that no service ended by itself.
     ///
     /// # Errors
     /// Names the service and carries the end of its log.
@@ -239,8 +239,8 @@ impl Services {
         self.group.check()
     }
 
-    /// Waits until a service ends that nobody asked to end, [`Services::check`]'s error, or until somebody takes this
-    /// launcher's webhook registration away: runs would then be created past us, and nobody would know.
+    /// Waits for a failure: a service ends by itself, as in [`Services::check`], or this launcher's webhook configuration is
+    /// deleted or taken over, after which PipelineRuns would be created without us.
     pub async fn failed(&self) -> anyhow::Error {
         let ended = async {
             loop {
@@ -264,7 +264,7 @@ impl Services {
         }
     }
 
-    /// What in the cluster's configuration would keep runs from being coscheduled properly, for a person to read.
+    /// Warnings about configuration in the cluster that prevents coscheduling.
     ///
     /// # Errors
     /// If the API server does not answer or refuses.
@@ -274,12 +274,12 @@ impl Services {
         Ok(flags.into_iter().chain(tekton).collect())
     }
 
-    /// Where `service` serves gRPC, as a URL: its only process, or the balancer before several.
+    /// The URL of the gRPC port of `service`: of its only process, or of the balancer before several.
     pub fn grpc_address(&self, service: Service) -> String {
         format!("http://127.0.0.1:{}", self.launch.ports.grpc(service))
     }
 
-    /// Where one process serves gRPC, as a URL, past any balancer.
+    /// The URL of the gRPC port of one process.
     pub fn grpc_address_of(&self, replica: impl Into<Replica>) -> String {
         format!(
             "http://127.0.0.1:{}",
@@ -287,7 +287,7 @@ impl Services {
         )
     }
 
-    /// Where a process serves `/metrics`, `/livez` and `/readyz`, as a URL.
+    /// The URL of the HTTP port of a process, with `/metrics`, `/livez` and `/readyz`.
     pub fn http_address(&self, replica: impl Into<Replica>) -> String {
         format!("http://127.0.0.1:{}", self.launch.ports.http(replica))
     }
@@ -297,7 +297,7 @@ impl Services {
         self.launch.ports
     }
 
-    /// The log file of a process; gone once the services are stopped.
+    /// The log file of a process, which is removed when the services are stopped.
     pub fn log(&self, replica: impl Into<Replica>) -> PathBuf {
         self.group.log(&replica.into().to_string())
     }

@@ -1,8 +1,8 @@
-//! Tekton's controller and webhook, from its own manifests, as the service accounts those define. The webhook is reached
-//! through an ExternalName Service; its port is written into the registrations, which the webhook keeps when it
-//! patches them, so that beds side by side each call their own.
+//! Tekton's controller and webhook, from its own manifests and with the service accounts of these. The API server reaches the
+//! webhook through an ExternalName Service. Each bed writes its own port into the webhook configurations, and Tekton keeps the
+//! port when it patches them, so that beds can run side by side.
 //!
-//! Both processes open their webhook, probe and profiling ports on all interfaces: Tekton has no setting for that.
+//! Both processes listen on all interfaces: Tekton has no setting for that.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ const NAMESPACE: &str = "tekton-pipelines";
 const WEBHOOK_SERVICE: &str = "tekton-pipelines-webhook";
 
 /// How long each part of Tekton may take to start.
-const TEKTON_PATIENCE: Duration = Duration::from_secs(90);
+const TEKTON_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// Applies Tekton's manifests and starts its processes.
 pub(crate) async fn start(site: &Site, client: &Client, config: &Config) -> Result<()> {
@@ -59,7 +59,7 @@ pub(crate) async fn wait(site: &Site, client: &Client, config: &Config) -> Resul
     until(
         &site.processes,
         "Tekton's controller to lead",
-        TEKTON_PATIENCE,
+        TEKTON_TIMEOUT,
         async || {
             let leases = leases.list(&ListParams::default()).await?;
             Ok(leases.items.iter().any(is_controller_lease))
@@ -68,7 +68,7 @@ pub(crate) async fn wait(site: &Site, client: &Client, config: &Config) -> Resul
     .await
 }
 
-/// Whether a lease says that the controller's PipelineRun reconciler has a leader.
+/// True for the Lease of the controller's PipelineRun reconciler, once that has a leader.
 fn is_controller_lease(lease: &Lease) -> bool {
     let name = lease.metadata.name.as_deref().unwrap_or_default();
     let holder = lease
@@ -84,7 +84,7 @@ fn is_registration(object: &Value) -> bool {
         .is_some_and(|kind| kind.ends_with("WebhookConfiguration"))
 }
 
-/// What a test bed changes in Tekton's manifests.
+/// Changes Tekton's manifests for a test bed.
 fn adapt(object: &mut Value, config: &Config, webhook_port: u16) {
     let kind = object["kind"].as_str().unwrap_or_default().to_owned();
     let name = object["metadata"]["name"]
@@ -129,7 +129,7 @@ async fn wait_for_kinds(site: &Site, client: &Client) -> Result<()> {
     until(
         &site.processes,
         "Tekton's kinds to be served",
-        TEKTON_PATIENCE,
+        TEKTON_TIMEOUT,
         async || {
             let kinds = api.list(&ListParams::default()).await?;
             Ok(kinds.items.iter().all(is_established))
@@ -159,7 +159,7 @@ fn start_controller(site: &Site) -> Result<()> {
             .display(),
     ));
     command.args(["--kube-api-qps=200", "--kube-api-burst=400"]);
-    // No image is ever pulled, but each has to be named.
+    // No image is ever pulled, but each needs a name.
     for image in [
         "entrypoint",
         "nop",
@@ -214,7 +214,7 @@ fn start_webhook(site: &Site, port: u16) -> Result<()> {
     site.processes.spawn("tekton-webhook", command)
 }
 
-/// What both of Tekton's processes are told by their environment.
+/// Sets the environment variables of both of Tekton's processes.
 fn environment(command: &mut std::process::Command, pod: &str) {
     for (name, value) in [
         ("SYSTEM_NAMESPACE", NAMESPACE),
@@ -224,7 +224,7 @@ fn environment(command: &mut std::process::Command, pod: &str) {
         ("CONFIG_FEATURE_FLAGS_NAME", "feature-flags"),
         ("METRICS_DOMAIN", "tekton.dev/pipeline"),
         ("POD_NAME", pod),
-        // Any free port: nobody probes.
+        // Any free port: no kubelet probes.
         ("PROBES_PORT", "0"),
         ("PROFILING_PORT", "0"),
     ] {
@@ -232,16 +232,16 @@ fn environment(command: &mut std::process::Command, pod: &str) {
     }
 }
 
-/// The webhook is there when it has signed every registration and conversion with its certificate, and a PipelineRun
-/// comes back defaulted, asked for in the version that needs conversion.
+/// Waits until the webhook has written its certificate into every webhook configuration and conversion, and a PipelineRun of
+/// the version that needs conversion is defaulted.
 async fn wait_for_webhook(site: &Site, client: &Client) -> Result<()> {
     let mutating: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
     let validating: Api<ValidatingWebhookConfiguration> = Api::all(client.clone());
     let kinds: Api<CustomResourceDefinition> = Api::all(client.clone());
     until(
         &site.processes,
-        "Tekton's webhook to sign its registrations",
-        TEKTON_PATIENCE,
+        "Tekton's webhook to write its certificate",
+        TEKTON_TIMEOUT,
         async || {
             let mut bundles = Vec::new();
             for found in mutating.list(&ListParams::default()).await? {
@@ -296,7 +296,7 @@ async fn wait_for_webhook(site: &Site, client: &Client) -> Result<()> {
     until(
         &site.processes,
         "Tekton's webhook to answer",
-        TEKTON_PATIENCE,
+        TEKTON_TIMEOUT,
         async || {
             let created = api.create(&dry_run, &probe).await?;
             Ok(created.data["spec"].get("timeouts").is_some())

@@ -1,5 +1,4 @@
-//! Waiting for a state of the bed, with an end: a condition is asked again and again until it holds, time is up, or a
-//! component has ended, whichever comes first.
+//! Waits for a state of the bed: polls a condition until it holds, the timeout passes, or a component ends.
 
 use std::time::{Duration, Instant};
 
@@ -7,17 +6,17 @@ use anyhow::{Result, bail};
 
 use crate::process::ProcessGroup;
 
-/// How long to wait before the condition is asked again.
-const PAUSE: Duration = Duration::from_millis(50);
+/// The time between two polls.
+const PERIOD: Duration = Duration::from_millis(50);
 
-/// Waits until `condition` holds. An error of the condition counts as "not yet" and is named when time is up.
+/// Waits until `condition` holds. An error of the condition counts as "not yet"; the last one is named at the timeout.
 pub(crate) async fn until(
     processes: &ProcessGroup,
     what: &str,
-    patience: Duration,
+    timeout: Duration,
     mut condition: impl AsyncFnMut() -> Result<bool>,
 ) -> Result<()> {
-    let end = Instant::now() + patience;
+    let end = Instant::now() + timeout;
     loop {
         processes.check()?;
         let outcome = condition().await;
@@ -26,10 +25,12 @@ pub(crate) async fn until(
         }
         if Instant::now() >= end {
             match outcome {
-                Ok(_) => bail!("waited {patience:?} in vain for {what}"),
-                Err(error) => bail!("waited {patience:?} in vain for {what}; at last: {error:#}"),
+                Ok(_) => bail!("timed out after {timeout:?} waiting for {what}"),
+                Err(error) => {
+                    bail!("timed out after {timeout:?} waiting for {what}; last error: {error:#}")
+                }
             }
         }
-        tokio::time::sleep(PAUSE).await;
+        tokio::time::sleep(PERIOD).await;
     }
 }

@@ -18,29 +18,36 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Show a PipelineRun with two volumes run on one node, from nothing
+    /// Run a PipelineRun with two volumes on one node, and show it live
     ///
-    /// Builds and boots the test bed, starts the five services, submits the example and shows live where placeholder,
-    /// claims and TaskRun pods are. Exits 0 only if the run succeeded on one node and nothing was left behind. Takes
-    /// everything down again, on success, failure and Ctrl-C.
+    /// Builds and boots the test bed, starts the five services, creates the example and shows live where the placeholder,
+    /// claims and TaskRun pods are. Exits 0 only if the run succeeded on one node and left nothing behind. Takes everything
+    /// down again, on success, failure and Ctrl-C.
     Demo(DemoArgs),
-    /// Run every test of the workspace
+    /// Run the tests of the workspace, all of them or a selection
     ///
-    /// Builds the test bed and the services first, then runs what `cargo test --workspace --locked` would, several test
-    /// binaries at a time. With arguments it calls just that, with them: `cargo xtask test two_volumes -- --nocapture`.
+    /// Builds the test bed, the services and the tests, then runs several test binaries at a time. Prints the output of each
+    /// when it has ended, or at once where there is only one, and ends a binary that takes longer than half an hour.
+    /// `cargo xtask test two_volumes -- --nocapture` runs the tests with two_volumes in their names.
     Test(TestArgs),
-    /// Measure how long decisions take, and what an admission adds to creating a PipelineRun
+    /// Measure decisions, admissions, and our services beside Tekton's own affinity assistant
     ///
-    /// Runs the benchmark of the decisions (1, 10 and 100 workspaces), then boots a test bed with the five services and
-    /// creates the example as a dry run, in turn in a namespace that the webhook is asked about and in one that it is not.
-    /// Prints medians and 95th percentiles. Judges nothing: run it on an idle machine.
+    /// Runs the benchmark of the decisions (1, 10 and 100 workspaces). Then boots a test bed with the five services and
+    /// creates the example as a dry run, in turn in a namespace of which the webhook is called and in an exempt one, and
+    /// prints medians and 95th percentiles. Then puts the same runs on our services and on Tekton's own affinity assistant,
+    /// and prints requests and seconds of both. Checks nothing: run it on an idle machine.
     Bench(BenchArgs),
-    /// Run everything continuous integration runs: fmt, clippy, tidy, doc, deny, test
+    /// Run all that continuous integration runs: fmt, clippy, tidy, doc, deny, test
+    ///
+    /// A step that could not check something is SKIPPED in the summary, with the reason.
     Ci,
-    /// Check what compilers do not: dependency table, layout, file sizes, machine paths, links, test table, proto and shell
-    /// style
+    /// Check the rules of this repository that no compiler checks
+    ///
+    /// The dependency table, unused dependencies, layout, file sizes, which files know that a placeholder is a StatefulSet,
+    /// machine paths, links, the table of tests, the style of proto files, scripts and Dockerfile, changes of the contracts,
+    /// and that deploy/base can be rendered. Installs the programs for that under target/tools, with python3 and pip.
     Tidy,
-    /// Write docs/tests.md, the table of which tests show which requirement, from the names of the tests
+    /// Write docs/tests.md, the table of the tests that show each requirement, from the names of the tests
     TestTable,
     /// Boot a test bed that stays up, or take it down
     Testbed {
@@ -49,20 +56,20 @@ pub(crate) enum Command {
     },
     /// Run the five services as local processes against any cluster
     ///
-    /// Creates namespace coscheduler-system and ConfigMap coscheduler-config (coschedule: pipelineruns) if absent, makes
-    /// the service accounts, rights and webhooks of deploy/base, the latter with loopback URLs, starts each service as its
-    /// own account, and prints `ready` on a line of its own. The API server must therefore run on this machine. SIGTERM
-    /// or Ctrl-C removes all that again and ends the services. After a SIGKILL, or before `ready`, it stays: the next start takes
-    /// it over; --remove only removes it.
+    /// Creates namespace coscheduler-system and ConfigMap coscheduler-config (coschedule: pipelineruns) if they are absent.
+    /// Applies the service accounts, rights and webhook configurations of deploy/base, with loopback URLs: the API server must
+    /// run on this machine. Starts each service with its own account, then prints a line `ready`. SIGTERM or Ctrl-C ends the
+    /// services and deletes the objects, except namespace and ConfigMap. After a SIGKILL they stay, until the next start takes
+    /// them over or --remove deletes them.
     Services(ServicesArgs),
 }
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct DemoArgs {
-    /// Use the cluster of this kubeconfig instead of a test bed; Tekton must run there with `coschedule: disabled`
+    /// Use the cluster of this kubeconfig, where Tekton runs with `coschedule: disabled`, instead of a test bed
     #[arg(long, value_name = "FILE")]
     pub(crate) kubeconfig: Option<PathBuf>,
-    /// Leave everything up until Ctrl-C, and say how to reach it with grpcurl and kubectl
+    /// Leave everything up until Ctrl-C, and print how to reach it with grpcurl and kubectl
     #[arg(long)]
     pub(crate) keep: bool,
     #[command(flatten)]
@@ -70,7 +77,7 @@ pub(crate) struct DemoArgs {
     /// Namespace the PipelineRun is created in
     #[arg(long, value_name = "NAME", default_value = "default")]
     pub(crate) namespace: String,
-    /// PipelineRun to submit; without it examples/two-volumes.yaml
+    /// PipelineRun to create; examples/two-volumes.yaml if not set
     #[arg(long, value_name = "FILE")]
     pub(crate) example: Option<PathBuf>,
     /// How long the PipelineRun may take, in seconds
@@ -80,45 +87,53 @@ pub(crate) struct DemoArgs {
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct PortArgs {
-    /// Where the services' ports start: gRPC at B+1 to B+5 (config-service, affinity-planner, placeholder-manager,
+    /// Base of the services' ports: gRPC at B+1 to B+5 (config-service, affinity-planner, placeholder-manager,
     /// watcher, admission-webhook), HTTP at B+101 to B+105, admission HTTPS at B+343
     #[arg(long, value_name = "B", default_value_t = DEFAULT_BASE,
           value_parser = clap::value_parser!(u16).range(1024..=i64::from(HIGHEST_BASE)))]
     pub(crate) port_base: u16,
 }
 
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Default, clap::Args)]
 pub(crate) struct TestArgs {
-    /// Passed on to `cargo test`
-    #[arg(
-        trailing_var_arg = true,
-        allow_hyphen_values = true,
-        value_name = "ARGUMENTS"
-    )]
+    /// Only tests with one of these texts in their names
+    #[arg(value_name = "NAME")]
+    pub(crate) names: Vec<String>,
+    /// Only tests of this package; may be repeated
+    #[arg(short, long, value_name = "PACKAGE")]
+    pub(crate) package: Vec<String>,
+    /// Only the tests in this file of a `tests` folder; may be repeated
+    #[arg(long, value_name = "FILE")]
+    pub(crate) test: Vec<String>,
+    /// Arguments of the test binaries, such as --nocapture
+    #[arg(last = true, value_name = "ARGUMENTS")]
     pub(crate) arguments: Vec<String>,
 }
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct BenchArgs {
-    /// How many pairs of PipelineRuns are created and counted
+    /// Number of pairs of PipelineRuns that are measured
     #[arg(long, value_name = "N", default_value_t = 500, value_parser = pairs)]
     pub(crate) pairs: usize,
-    /// Build the services with optimisation first, as their images are
+    /// Measure optimised services, as in their images
     #[arg(long)]
     pub(crate) release: bool,
-    /// Leave the benchmark of the decisions out
+    /// Leave out the benchmark of the decisions
     #[arg(long)]
     pub(crate) skip_planning: bool,
+    /// Leave out the comparison with Tekton's own affinity assistant
+    #[arg(long)]
+    pub(crate) skip_built_in: bool,
 }
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct ServicesArgs {
-    /// The cluster
+    /// Kubeconfig of the cluster
     #[arg(long, value_name = "FILE", env = "KUBECONFIG")]
     pub(crate) kubeconfig: PathBuf,
     #[command(flatten)]
     pub(crate) ports: PortArgs,
-    /// Only remove what an earlier start left behind, the webhooks first
+    /// Only delete the objects that an earlier start left behind, the webhook configurations first
     #[arg(long)]
     pub(crate) remove: bool,
     /// Log level of the services: error, warn, info, debug, trace, or a filter such as info,kube=debug
@@ -130,7 +145,7 @@ pub(crate) struct ServicesArgs {
 pub(crate) enum TestbedCommand {
     /// Build and boot a test bed and leave it running
     Up(UpArgs),
-    /// End the test bed of that name and remove its files; one that is down already is no error
+    /// End the test bed of that name and remove its files; it is no error if it is down already
     Down(NameArgs),
 }
 
@@ -157,7 +172,7 @@ pub(crate) struct UpArgs {
     /// Pods each node takes
     #[arg(long, default_value_t = 110)]
     pub(crate) pods_per_node: usize,
-    /// Number of zones the nodes are spread over; 0 means no zone labels and no zonal storage class
+    /// Number of zones of the nodes; 0 means no zone labels and no zonal storage class
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=26))]
     pub(crate) zones: u8,
     /// How long a task pod runs, in milliseconds
@@ -166,7 +181,7 @@ pub(crate) struct UpArgs {
     /// Tekton's own `coschedule` flag
     #[arg(long, value_name = "MODE", default_value = "disabled")]
     pub(crate) tekton_coschedule: String,
-    /// Let the API server write an audit log
+    /// Make the API server write an audit log
     #[arg(long)]
     pub(crate) audit_log: bool,
 }
@@ -186,7 +201,7 @@ fn bed_name(name: &str) -> Result<String, String> {
     if !name.is_empty() && name.chars().all(plain) {
         Ok(name.to_owned())
     } else {
-        Err("a name is made of lowercase letters, digits and dashes".to_owned())
+        Err("a name may have lowercase letters, digits and dashes".to_owned())
     }
 }
 
@@ -202,22 +217,13 @@ mod tests {
     }
 
     #[test]
-    fn test_passes_everything_on() {
-        let args = Args::parse_from([
-            "xtask",
-            "test",
-            "two_volumes",
-            "-p",
-            "x",
-            "--",
-            "--nocapture",
-        ]);
-        let Command::Test(test) = args.command else {
-            panic!("{args:?}")
+    fn a_selection_of_tests_ends_where_arguments_for_them_begin() {
+        let line = "xtask test two_volumes -p x one -- --nocapture";
+        let Command::Test(test) = Args::parse_from(line.split(' ')).command else {
+            panic!("{line}")
         };
-        assert_eq!(
-            test.arguments,
-            ["two_volumes", "-p", "x", "--", "--nocapture"]
-        );
+        assert_eq!(test.names, ["two_volumes", "one"]);
+        assert_eq!(test.package, ["x"]);
+        assert_eq!(test.arguments, ["--nocapture"]);
     }
 }

@@ -1,4 +1,4 @@
-//! `cargo xtask testbed up|down`: a test bed that outlives the command. A small file under `target/testbed` remembers it.
+//! `cargo xtask testbed up|down`: a test bed that outlives the command. A file under `target/testbed` describes it.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -30,7 +30,7 @@ pub(crate) async fn up(args: UpArgs, interrupt: &mut Interrupt) -> anyhow::Resul
         && detached.dir.exists()
     {
         bail!(
-            "test bed {name} is up already: export KUBECONFIG={}; end it with `cargo xtask testbed down --name {name}`",
+            "test bed {name} is already up: export KUBECONFIG={}; end it with `cargo xtask testbed down --name {name}`",
             detached.kubeconfig.display()
         );
     }
@@ -77,7 +77,7 @@ pub(crate) async fn down(args: &NameArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Builds what is missing and boots a bed.
+/// Builds the programs that are missing and boots a bed.
 pub(crate) async fn boot(config: Config) -> anyhow::Result<TestBed> {
     binaries::control_plane().await?;
     let step = Step::begin("booting the test bed");

@@ -1,8 +1,9 @@
-//! `cargo xtask bench`: how long a decision takes, and what an admission costs whoever creates a PipelineRun. Prints figures
-//! and judges none: they depend on the machine and on what else it does.
+//! `cargo xtask bench`: measures decisions, the time that admission adds to creating a PipelineRun, and our services beside
+//! Tekton's own affinity assistant. Prints figures and checks none: they depend on the machine and its other work.
 
 mod figures;
 
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
@@ -10,6 +11,7 @@ use kube::api::{DynamicObject, PostParams};
 use kube::{Api, Client, ResourceExt as _};
 use testbed::services::ServicesConfig;
 use testbed::{Config, TestBed};
+use tokio::process::Command;
 use tokio::time::Instant;
 
 use self::figures::Pairs;
@@ -19,13 +21,13 @@ use crate::interrupt::Interrupt;
 use crate::workspace::Workspace;
 use crate::{bed, binaries, foreground, services};
 
-/// The webhook is asked about this namespace,
+/// A namespace of which the API server calls the webhook.
 const ASKED: &str = "default";
-/// and about this one it is not (`deploy/base`).
+/// A namespace that `deploy/base` exempts.
 const NOT_ASKED: &str = "kube-system";
-/// What the webhook leaves on a run.
+/// The annotation that the webhook gives a run.
 const MODE: &str = "coscheduler.dev/mode";
-/// Pairs that are not counted: connections and caches come to be.
+/// Pairs that are not counted, while connections and caches warm up.
 const WARM_UP: usize = 20;
 
 pub(crate) async fn run(
@@ -37,6 +39,7 @@ pub(crate) async fn run(
         pairs,
         release,
         skip_planning,
+        skip_built_in,
     } = args;
     if !skip_planning {
         interrupt.or(planning(workspace)).await?;
@@ -50,23 +53,42 @@ pub(crate) async fn run(
         false => interrupt.or(binaries::services(workspace)).await?,
     };
     let bed = interrupt.or(bed::boot(Config::default())).await?;
-    let measured = admission(workspace, &bed, bin_dir, pairs, interrupt).await;
+    let measured = admission(workspace, &bed, bin_dir.clone(), pairs, interrupt).await;
     let stopped = bed.stop().await;
     let measured = measured?;
     println!(
         "{}",
         measured.report(if release { "release" } else { "debug" })
     );
-    stopped
+    stopped?;
+    if !skip_built_in {
+        interrupt.or(built_in(workspace, &bin_dir)).await?;
+    }
+    Ok(())
 }
 
 /// The benchmark of `core`: admitting and planning, with 1, 10 and 100 workspaces.
 async fn planning(workspace: &Workspace) -> anyhow::Result<()> {
     let mut cargo = workspace.cargo();
     cargo.args(["bench", "--locked", "--package", "coscheduler-core"]);
+    finish(cargo, "coscheduler-core").await
+}
+
+/// The benchmark of `integration-tests`: our services and Tekton's own assistant on the same runs. It mostly waits, so that the
+/// profile of the tests does.
+async fn built_in(workspace: &Workspace, bin_dir: &Path) -> anyhow::Result<()> {
+    let mut cargo = workspace.cargo();
+    cargo
+        .args(["bench", "--locked", "--profile", "dev"])
+        .args(["--package", "integration-tests", "--bench", "built_in"])
+        .env("COSCHEDULER_BIN_DIR", bin_dir);
+    finish(cargo, "integration-tests").await
+}
+
+async fn finish(mut cargo: Command, package: &str) -> anyhow::Result<()> {
     let status = foreground::run(&mut cargo).await?;
     if !status.success() {
-        bail!("the benchmark of coscheduler-core failed ({status})");
+        bail!("the benchmark of {package} failed ({status})");
     }
     Ok(())
 }
@@ -90,8 +112,8 @@ async fn admission(
     stopped.map(|()| measured)
 }
 
-/// Creates the run in either namespace in turn, as a dry run: all of admission happens, nothing is stored. Which one is
-/// first changes from pair to pair, so that neither gains by it.
+/// Creates the run in either namespace in turn, as a dry run: all of admission happens, nothing is stored. The order changes
+/// from pair to pair, so that neither namespace gains by it.
 async fn measure(client: &Client, run: &DynamicObject, pairs: usize) -> anyhow::Result<Pairs> {
     let mut measured = Pairs::default();
     for number in 0..WARM_UP + pairs {

@@ -1,6 +1,6 @@
-//! Builds what other commands start: the five services and the control plane of the test bed.
+//! Builds the programs that other commands start: the five services and the control plane of the test bed.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use anyhow::{Context as _, bail};
@@ -11,13 +11,13 @@ use crate::foreground::Foreground;
 use crate::progress::{BedBuild, Step};
 use crate::workspace::Workspace;
 
-/// Builds the services; the folder they are in. Quiet unless it fails.
+/// Builds the services and answers the folder that they are in. Prints cargo's output only if that fails.
 pub(crate) async fn services(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     build_services(workspace, &[]).await?;
     Ok(workspace.target.join("debug"))
 }
 
-/// As [`services`], as their images have them.
+/// As [`services`], but optimised as in their images.
 pub(crate) async fn optimised_services(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     build_services(workspace, &["--release"]).await?;
     Ok(workspace.target.join("release"))
@@ -51,10 +51,21 @@ async fn build_services(workspace: &Workspace, flags: &[&str]) -> anyhow::Result
     Ok(())
 }
 
-/// Builds the control plane of the test bed, or finds it built; where `kubectl` of the same release is.
-pub(crate) async fn control_plane() -> anyhow::Result<testbed::Binaries> {
+/// Builds the control plane of the test bed where it is missing.
+pub(crate) async fn control_plane() -> anyhow::Result<()> {
+    build_bed(|folder, progress| testbed::build(folder, progress).map(drop)).await
+}
+
+/// The path of the kubectl of the test bed, which is built where it is missing.
+pub(crate) async fn kubectl() -> anyhow::Result<PathBuf> {
+    build_bed(testbed::build_kubectl).await
+}
+
+async fn build_bed<T: Send + 'static>(
+    build: fn(&Path, &dyn testbed::Progress) -> anyhow::Result<T>,
+) -> anyhow::Result<T> {
     let folder = testbed::default_folder()?;
-    tokio::task::spawn_blocking(move || testbed::build(&folder, BedBuild::progress().as_ref()))
+    tokio::task::spawn_blocking(move || build(&folder, BedBuild::progress().as_ref()))
         .await
         .context("the build of the control plane ended early")?
 }

@@ -1,11 +1,14 @@
-//! `cargo xtask ci`: what `.ci/run` calls. Every step runs even if one before it failed, with its own heading, its
-//! duration and, where it failed, the command that mends it; the tests come last, so their closing lines do too.
+//! `cargo xtask ci`, which `.ci/run` calls. Every step runs even if one before it failed, with a heading, its duration and,
+//! where it failed, the command that mends it. The tests come last, so that their closing lines do too.
 
 use std::time::{Duration, Instant};
 
 use anyhow::bail;
+use tokio::process::Command;
 
+use crate::args::TestArgs;
 use crate::progress::seconds;
+use crate::tools::CARGO_DENY;
 use crate::workspace::Workspace;
 use crate::{foreground, test, tidy};
 
@@ -50,7 +53,7 @@ impl Step {
             Self::Doc => {
                 "edit the comments named above; `cargo doc --no-deps --workspace` shows them again"
             }
-            Self::Deny => "see deny.toml; `cargo deny check bans licenses sources` shows it again",
+            Self::Deny => "see deny.toml; `cargo xtask ci` shows it again",
             Self::Test => "cargo xtask test <name of the failed test> runs it alone",
         }
     }
@@ -59,7 +62,7 @@ impl Step {
 #[derive(Debug)]
 enum Outcome {
     Passed,
-    /// Could not be checked on this machine, and why.
+    /// Something could not be checked here, for this reason.
     Skipped(String),
     Failed(anyhow::Error),
 }
@@ -93,7 +96,7 @@ pub(crate) async fn run(workspace: &Workspace) -> anyhow::Result<()> {
     for (step, outcome, took) in &results {
         let verdict = match outcome {
             Outcome::Passed => "passed".to_owned(),
-            Outcome::Skipped(why) => format!("skipped: {why}"),
+            Outcome::Skipped(why) => format!("SKIPPED: {why}"),
             Outcome::Failed(_) => {
                 failed.push(step.name());
                 format!("FAILED; mend: {}", step.mend())
@@ -123,30 +126,24 @@ async fn run_step(workspace: &Workspace, step: Step) -> anyhow::Result<Outcome> 
             ];
             cargo(workspace, &arguments).await
         }
-        Step::Tidy => tidy::run(workspace).await,
+        Step::Tidy => match tidy::run(workspace).await?.as_slice() {
+            [] => Ok(()),
+            skipped => return Ok(Outcome::Skipped(skipped.join("; "))),
+        },
         Step::Doc => cargo(workspace, &["doc", "--no-deps", "--workspace", "--locked"]).await,
         Step::Deny => {
-            let version = workspace.cargo().args(["deny", "--version"]).output().await;
-            if !version.is_ok_and(|output| output.status.success()) {
-                return Ok(Outcome::Skipped("cargo-deny is not installed".to_owned()));
-            }
-            // Advisories change without us and need a network; the rest depends on Cargo.lock alone.
-            cargo(
-                workspace,
-                &[
-                    "deny",
-                    "--workspace",
-                    "--locked",
-                    "check",
-                    "--hide-inclusion-graph",
-                    "bans",
-                    "licenses",
-                    "sources",
-                ],
-            )
-            .await
+            let deny = match CARGO_DENY.path(workspace).await {
+                Ok(deny) => deny,
+                Err(error) => return Ok(Outcome::Skipped(format!("{error:#}"))),
+            };
+            let mut deny = workspace.command(deny);
+            deny.args(["--workspace", "--locked", "check"])
+                .arg("--hide-inclusion-graph")
+                // Advisories change without us; the rest depends on Cargo.lock alone.
+                .args(["bans", "licenses", "sources"]);
+            succeed(&mut deny).await
         }
-        Step::Test => test::run(workspace, &[]).await,
+        Step::Test => test::run(workspace, &TestArgs::default()).await,
     }?;
     Ok(Outcome::Passed)
 }
@@ -154,8 +151,11 @@ async fn run_step(workspace: &Workspace, step: Step) -> anyhow::Result<Outcome> 
 async fn cargo(workspace: &Workspace, arguments: &[&str]) -> anyhow::Result<()> {
     let mut cargo = workspace.cargo();
     // Only `cargo doc` reads it.
-    cargo.args(arguments).env("RUSTDOCFLAGS", "-D warnings");
-    let status = foreground::run(&mut cargo).await?;
+    succeed(cargo.args(arguments).env("RUSTDOCFLAGS", "-D warnings")).await
+}
+
+async fn succeed(command: &mut Command) -> anyhow::Result<()> {
+    let status = foreground::run(command).await?;
     if !status.success() {
         bail!("{status}");
     }

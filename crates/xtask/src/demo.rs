@@ -1,42 +1,37 @@
-//! `cargo xtask demo`: a PipelineRun with two volumes runs on one node, for everybody to see. Boots what it needs, shows
-//! where everything is while it moves, judges the end and takes everything down again, whatever happened.
+//! `cargo xtask demo`: runs a PipelineRun with two volumes on one node. Boots all it needs, shows live where everything is,
+//! judges the result, and takes everything down again, also after a failure.
 
-mod board;
 pub(crate) mod example;
-mod rows;
-mod screen;
 mod verdict;
-mod watch;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use futures::StreamExt as _;
+use run_table::{Board, Run, Screen, changes, rows};
 use testbed::services::{CONFIG_MAP, NAMESPACE, Service, Services, ServicesConfig};
 use testbed::{Config, TestBed};
 use tokio::time::{Instant, timeout_at};
 
-use self::board::Board;
 use self::example::Submitted;
-use self::screen::Screen;
 use self::verdict::Verdict;
 use crate::args::DemoArgs;
 use crate::interrupt::Interrupt;
 use crate::workspace::Workspace;
 use crate::{bed, binaries, services};
 
-/// How long placeholder and claims may stay after the run has ended.
+/// How long placeholder and claims may exist after the run has ended.
 const CLEAN_UP: Duration = Duration::from_secs(30);
-/// How long a task of the test bed takes: long enough to watch.
+/// How long a task of the test bed takes, so that it can be watched.
 const TASK: Duration = Duration::from_secs(3);
 
-/// What was started and has to be ended, in the order of its making.
+/// All that was started and must be ended, in the order in which it was started.
 #[derive(Debug, Default)]
 struct Stage {
     bed: Option<TestBed>,
     services: Option<Services>,
-    /// In a cluster that lives on.
+    /// Only in a cluster that lives on.
     submitted: Option<Submitted>,
 }
 
@@ -56,7 +51,7 @@ pub(crate) async fn run(
             error = failed(&stage) => format!("{error:#}"),
         };
         eprintln!("{signal}: taking everything down");
-        // With --keep the run is the user's from here on.
+        // With --keep the run stays.
         stage.submitted = None;
     }
     let ended = end(stage).await;
@@ -110,10 +105,7 @@ async fn play(
     if args.kubeconfig.is_some() {
         stage.submitted = Some(submitted.clone());
     }
-    eprintln!(
-        "created PipelineRun {}/{}",
-        submitted.namespace, submitted.name
-    );
+    eprintln!("created PipelineRun {}", name(&submitted));
     if !submitted.coscheduled {
         bail!(
             "the PipelineRun was created without being coscheduled: does ConfigMap {NAMESPACE}/{CONFIG_MAP} say \
@@ -126,7 +118,7 @@ async fn play(
 
     let limit = Duration::from_secs(args.timeout);
     let verdict = tokio::select! {
-        verdict = watch(&submitted, limit) => verdict?,
+        verdict = watch(&submitted.run, limit) => verdict?,
         error = services.failed() => return Err(error),
         signal = interrupt.received() => bail!("interrupted by {signal}"),
     };
@@ -134,12 +126,12 @@ async fn play(
     verdict.judge()
 }
 
-/// Shows the run until it has ended and its leftovers are gone, or the time is up.
-async fn watch(submitted: &Submitted, limit: Duration) -> anyhow::Result<Verdict> {
+/// Shows the run until it has ended and its objects are gone, or until `limit`.
+async fn watch(run: &Run, limit: Duration) -> anyhow::Result<Verdict> {
     let began = Instant::now();
-    let mut board = Board::new(&submitted.name);
-    let mut screen = Screen::new();
-    let mut changes = watch::changes(submitted);
+    let mut board = Board::new(&run.name);
+    let mut screen = Screen::default();
+    let mut changes = changes(run);
     let mut deadline = began + limit;
     let mut ended = None;
     loop {
@@ -150,7 +142,7 @@ async fn watch(submitted: &Submitted, limit: Duration) -> anyhow::Result<Verdict
             Ok(change) => board.apply(change, began.elapsed()),
             Err(error) => screen.note(&format!("{error:#}; trying again")),
         }
-        screen.show(&rows::rows(&board), began.elapsed());
+        screen.show(&rows(&board), began.elapsed());
         if ended.is_none() && board.result().is_over() {
             ended = Some(began.elapsed());
             deadline = Instant::now() + CLEAN_UP;
@@ -164,9 +156,9 @@ async fn watch(submitted: &Submitted, limit: Duration) -> anyhow::Result<Verdict
 }
 
 fn how_to_reach(kubeconfig: &Path, kubectl: &Path, services: &Services, submitted: &Submitted) {
-    let Submitted {
+    let Run {
         namespace, name, ..
-    } = submitted;
+    } = &submitted.run;
     eprintln!("\nEverything stays up until Ctrl-C. From another terminal:");
     eprintln!("  export KUBECONFIG={}", kubeconfig.display());
     eprintln!(
@@ -187,7 +179,11 @@ fn how_to_reach(kubeconfig: &Path, kubectl: &Path, services: &Services, submitte
     eprintln!("  less {}/*.log\n", services.logs_dir().display());
 }
 
-/// Waits until something that --keep keeps has ended by itself.
+fn name(submitted: &Submitted) -> String {
+    format!("{}/{}", submitted.run.namespace, submitted.run.name)
+}
+
+/// Waits until a part that --keep keeps up fails.
 async fn failed(stage: &Stage) -> anyhow::Error {
     match &stage.services {
         Some(services) => services.failed().await,
@@ -195,7 +191,7 @@ async fn failed(stage: &Stage) -> anyhow::Error {
     }
 }
 
-/// Ends what was started, last things first; every step is tried.
+/// Ends all that was started, the last first. Each step is tried.
 async fn end(stage: Stage) -> anyhow::Result<()> {
     let Stage {
         bed,
@@ -205,10 +201,7 @@ async fn end(stage: Stage) -> anyhow::Result<()> {
     let mut failures = Vec::new();
     if let Some(submitted) = submitted {
         match submitted.delete().await {
-            Ok(()) => eprintln!(
-                "deleted PipelineRun {}/{}",
-                submitted.namespace, submitted.name
-            ),
+            Ok(()) => eprintln!("deleted PipelineRun {}", name(&submitted)),
             Err(error) => failures.push(error),
         }
     }

@@ -1,5 +1,5 @@
-//! Programs that run in front of the user (cargo and what it starts), as a process group of their own: when the wait for
-//! them is dropped, the whole group is told to end, not only the program at its top.
+//! Programs that run in front of the user (cargo and all that it starts), each in a process group of its own: when the wait
+//! for it is dropped, the whole group gets SIGTERM.
 
 use std::process::ExitStatus;
 
@@ -31,27 +31,30 @@ impl Foreground {
         Ok(Self { child, group })
     }
 
-    /// What it says on stderr, if that is piped.
+    /// Its stderr, which has to be piped.
     pub(crate) fn take_stderr(&mut self) -> anyhow::Result<tokio::process::ChildStderr> {
         self.child.stderr.take().context("its stderr is not piped")
     }
 
-    /// What it writes to stdout, which has to be piped, to its end. `output` has what it has written until then, also
-    /// where nobody waits to the end.
-    pub(crate) async fn output(mut self, output: &mut Vec<u8>) -> anyhow::Result<ExitStatus> {
+    /// Hands what it writes to stdout, which has to be piped, to `take` until it ends.
+    pub(crate) async fn output(
+        mut self,
+        mut take: impl FnMut(&[u8]),
+    ) -> anyhow::Result<ExitStatus> {
         let mut stdout = self
             .child
             .stdout
             .take()
             .context("its stdout is not piped")?;
-        loop {
-            let read = stdout
-                .read_buf(output)
-                .await
-                .context("failed to read what a program writes")?;
-            if read == 0 {
-                break;
-            }
+        let mut buffer = Vec::with_capacity(8 * 1024);
+        while stdout
+            .read_buf(&mut buffer)
+            .await
+            .context("failed to read the output of a program")?
+            > 0
+        {
+            take(&buffer);
+            buffer.clear();
         }
         self.wait().await
     }
@@ -62,7 +65,7 @@ impl Foreground {
             .child
             .wait()
             .await
-            .context("failed to wait for a program")?;
+            .context("failed to wait for the end of a program")?;
         self.group = None;
         Ok(status)
     }

@@ -1,11 +1,11 @@
-//! Ctrl-C, SIGTERM and a closed terminal: all mean "take everything down and end".
+//! Ctrl-C, SIGTERM and a closed terminal: each takes everything down and ends the program.
 
 use std::future::Future;
 
 use anyhow::Context as _;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// Listens from its creation on, so that no signal ends this program before it has tidied up.
+/// Catches signals from its creation on, so that none ends this program before it has cleaned up.
 #[derive(Debug)]
 pub(crate) struct Interrupt {
     interrupt: Signal,
@@ -23,7 +23,7 @@ impl Interrupt {
         })
     }
 
-    /// Waits for the next one; its name.
+    /// Waits for the next signal and answers its name.
     pub(crate) async fn received(&mut self) -> &'static str {
         tokio::select! {
             _ = self.interrupt.recv() => "Ctrl-C",
@@ -32,7 +32,7 @@ impl Interrupt {
         }
     }
 
-    /// `work`, unless a signal comes first; then `work` is dropped, which must end what it has begun.
+    /// Runs `work` until a signal comes. `work` is dropped then, and the drop must end all that it started.
     pub(crate) async fn or<T>(
         &mut self,
         work: impl Future<Output = anyhow::Result<T>>,

@@ -1,7 +1,7 @@
-//! The one task runner of tekton-coscheduler: `cargo xtask --help` says what it does. Everything a developer, a demo or
-//! continuous integration runs is a subcommand here, so that all of them run the same thing.
+//! The one task runner of tekton-coscheduler; see `cargo xtask --help`. Developers and continuous integration run the same
+//! subcommands.
 
-// Talking to the terminal is this program's work.
+// This program writes to the terminal.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod args;
@@ -14,9 +14,11 @@ mod foreground;
 mod interrupt;
 mod progress;
 mod services;
+mod source;
 mod test;
 mod test_table;
 mod tidy;
+mod tools;
 mod workspace;
 
 use std::process::ExitCode;
@@ -39,7 +41,7 @@ fn main() -> ExitCode {
         }
     };
     let result = runtime.block_on(run(args));
-    // A build that was interrupted may still sit in a blocking thread; nobody waits for its result any more.
+    // A build that was interrupted may still run in a blocking thread.
     runtime.shutdown_background();
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -56,11 +58,19 @@ async fn run(args: Args) -> anyhow::Result<()> {
     match args.command {
         Command::Demo(args) => demo::run(&workspace, args, &mut interrupt).await,
         Command::Services(args) => services::run(&workspace, args, &mut interrupt).await,
-        Command::Test(args) => interrupt.or(test::run(&workspace, &args.arguments)).await,
+        Command::Test(args) => interrupt.or(test::run(&workspace, &args)).await,
         Command::Bench(args) => bench::run(&workspace, args, &mut interrupt).await,
         Command::Ci => interrupt.or(ci::run(&workspace)).await,
         Command::TestTable => test_table::write(&workspace).await,
-        Command::Tidy => interrupt.or(tidy::run(&workspace)).await,
+        Command::Tidy => {
+            // Each check that was skipped is on stderr with its reason.
+            let skipped = interrupt.or(tidy::run(&workspace)).await?;
+            match skipped.len() {
+                0 => println!("tidy: every rule holds"),
+                count => println!("tidy: SKIPPED {count} checks; every other rule holds"),
+            }
+            Ok(())
+        }
         Command::Testbed { command } => match command {
             TestbedCommand::Up(args) => bed::up(args, &mut interrupt).await,
             TestbedCommand::Down(args) => bed::down(&args).await,

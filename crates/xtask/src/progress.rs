@@ -1,13 +1,11 @@
-//! How far long work is: spinners and bars on a terminal, one line at the start and one at the end anywhere else.
-//! Everything goes to stderr; stdout is for results.
+//! Progress of long work, on stderr: spinners and bars on a terminal, elsewhere one line at the start and one at the end.
 
 use std::io::IsTerminal as _;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// Whether somebody watches.
-pub(crate) fn on_terminal() -> bool {
+fn on_terminal() -> bool {
     std::io::stderr().is_terminal()
 }
 
@@ -20,7 +18,7 @@ pub(crate) struct Step {
 }
 
 impl Step {
-    /// `text` says what is done, as in "starting the services".
+    /// `text` names the work, as in "starting the services".
     pub(crate) fn begin(text: &str) -> Self {
         let bar = if on_terminal() {
             let bar = ProgressBar::new_spinner()
@@ -39,12 +37,12 @@ impl Step {
         }
     }
 
-    /// What the work is at; shown on a terminal only.
+    /// Shows the current part of the work, on a terminal only.
     pub(crate) fn detail(&self, detail: &str) {
         self.bar.set_message(detail.trim().to_owned());
     }
 
-    /// It went well.
+    /// Ends the work with success.
     pub(crate) fn done(self) {
         self.bar.finish_and_clear();
         eprintln!("{}: {}", self.text, seconds(self.began.elapsed()));
@@ -99,7 +97,7 @@ impl testbed::Progress for BedBuild {
     }
 }
 
-/// A duration as people say it: `0.4 s`, `42 s`, `9 min 5 s`.
+/// A duration for people: `0.4 s`, `42 s`, `9 min 5 s`.
 pub(crate) fn seconds(duration: Duration) -> String {
     match duration.as_secs() {
         0..10 => format!("{:.1} s", duration.as_secs_f64()),
@@ -109,7 +107,7 @@ pub(crate) fn seconds(duration: Duration) -> String {
 }
 
 fn style(template: &str) -> ProgressStyle {
-    // A template that does not parse is a slip in this file; the default style still shows progress.
+    // The default style shows progress too, should a template of this file not parse.
     ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_spinner())
 }
 
@@ -118,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_read_as_people_say_them() {
+    fn durations_are_rounded_for_people() {
         let cases = [(400, "0.4 s"), (42_700, "42 s"), (545_000, "9 min 5 s")];
         for (milliseconds, expected) in cases {
             assert_eq!(seconds(Duration::from_millis(milliseconds)), expected);

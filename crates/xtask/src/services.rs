@@ -49,7 +49,7 @@ pub(crate) async fn run(
         Ok(warnings) => warnings
             .iter()
             .for_each(|warning| eprintln!("warning: {warning}")),
-        Err(error) => eprintln!("warning: the cluster's configuration was not checked: {error:#}"),
+        Err(error) => eprintln!("warning: failed to check the cluster's configuration: {error:#}"),
     }
     println!("ready");
     std::io::stdout()
@@ -58,27 +58,27 @@ pub(crate) async fn run(
 
     let ended = tokio::select! {
         signal = interrupt.received() => {
-            eprintln!("{signal}: removing the webhook registrations and stopping the services");
+            eprintln!("{signal}: deleting the webhook configurations and stopping the services");
             Ok(())
         }
         error = services.failed() => {
             eprintln!("{error:#}");
-            eprintln!("removing what is left of the webhook registrations and stopping the services");
+            eprintln!("deleting the webhook configurations and stopping the services");
             Err(anyhow::anyhow!("the services cannot go on"))
         }
     };
     let stopped = services.stop().await;
-    // What ended them has been named already.
+    // The cause of their end is printed already.
     ended.and(stopped)
 }
 
-/// Starts the services; a signal on the way leaves nothing behind.
+/// Starts the services. After a signal nothing is left behind.
 pub(crate) async fn start(
     config: ServicesConfig,
     interrupt: &mut Interrupt,
 ) -> anyhow::Result<Services> {
     let step = Step::begin("starting the services");
-    // Before the registration a drop ends everything; from then on the cluster asks us, and has to be told otherwise.
+    // Before the registration a drop ends everything. After it, the API server calls our webhooks until they are deleted.
     let services = interrupt.or(Services::launch(config)).await?;
     if let Err(error) = interrupt.or(services.register()).await {
         let Err(also) = services.stop().await else {

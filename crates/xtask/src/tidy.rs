@@ -1,23 +1,22 @@
-//! `cargo xtask tidy`: the rules about this repository that no compiler checks. Each check is a pure function over what
-//! was read; what it finds carries the command or edit that mends it.
+//! `cargo xtask tidy`: the rules about this repository that no compiler checks. A finding names the command or edit that
+//! mends it.
 
 mod dependencies;
 mod layout;
 mod links;
 mod machine_paths;
 mod outside;
+mod placeholder_kind;
 mod tests_table;
 
 use anyhow::bail;
 
 use crate::workspace::Workspace;
 
-pub(crate) use layout::tracked_files;
-
 /// A broken rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Finding {
-    /// What is wrong, and where.
+struct Finding {
+    /// The problem and its place.
     what: String,
     /// The command or edit that mends it.
     mend: String,
@@ -32,68 +31,80 @@ impl Finding {
     }
 }
 
-/// What a check has to say.
-#[derive(Debug, Default)]
-struct Report {
-    findings: Vec<Finding>,
-    /// What could not be checked on this machine, and why.
-    notices: Vec<String>,
+/// The outcome of a check.
+#[derive(Debug)]
+enum Report {
+    Checked(Vec<Finding>),
+    /// The check could not be made, for this reason.
+    Skipped(anyhow::Error),
+}
+
+impl Default for Report {
+    fn default() -> Self {
+        Self::Checked(Vec::new())
+    }
 }
 
 impl From<Vec<Finding>> for Report {
     fn from(findings: Vec<Finding>) -> Self {
-        Self {
-            findings,
-            notices: Vec::new(),
-        }
+        Self::Checked(findings)
     }
 }
 
-pub(crate) async fn run(workspace: &Workspace) -> anyhow::Result<()> {
-    let tracked = layout::tracked_files(workspace).await?;
+/// Runs every check, and answers which of them were skipped, and why.
+///
+/// # Errors
+/// If a rule is broken, or a check itself fails.
+pub(crate) async fn run(workspace: &Workspace) -> anyhow::Result<Vec<String>> {
+    let files = &workspace.files().await?;
     let reports = [
         ("dependency table", dependencies::check(workspace).await?),
-        ("layout", layout::check_required(workspace, &tracked).into()),
         (
-            "file sizes",
-            layout::check_sizes(workspace, &tracked)?.into(),
+            "unused dependencies",
+            outside::unused_dependencies(workspace).await?,
         ),
+        ("layout", layout::required(workspace, files).into()),
+        ("file sizes", layout::sizes(files).into()),
+        ("placeholder's kind", placeholder_kind::check(files)?.into()),
+        ("machine paths", machine_paths::check(files).into()),
+        ("links", links::check(files).into()),
+        ("test table", tests_table::check(files)?.into()),
+        ("proto style", outside::proto_style(workspace).await?),
         (
-            "machine paths",
-            machine_paths::check(workspace, &tracked)?.into(),
+            "proto changes",
+            outside::proto_changes(workspace, files).await?,
         ),
-        ("links", links::check(workspace, &tracked)?.into()),
-        (
-            "test table",
-            tests_table::check(workspace, &tracked)?.into(),
-        ),
-        ("proto style", outside::buf_lint(workspace).await?),
-        ("shell style", outside::shellcheck(workspace).await?),
-        ("image style", outside::hadolint(workspace).await?),
-        ("installation", outside::kustomize(workspace).await?),
+        ("shell style", outside::shell_style(workspace, files).await?),
+        ("image style", outside::image_style(workspace).await?),
+        ("installation", outside::installation(workspace).await?),
     ];
 
     let mut broken = 0;
-    for (name, Report { findings, notices }) in reports {
-        let verdict = match (findings.len(), notices.is_empty()) {
-            (0, true) => "ok".to_owned(),
-            (0, false) => "not checked".to_owned(),
-            (count, _) => format!("{count} broken"),
-        };
-        eprintln!("tidy: {name}: {verdict}");
-        for notice in notices {
-            eprintln!("  notice: {notice}");
+    let mut skipped = Vec::new();
+    for (name, report) in reports {
+        match report {
+            Report::Checked(findings) => {
+                match findings.len() {
+                    0 => eprintln!("tidy: {name}: ok"),
+                    count => eprintln!("tidy: {name}: {count} broken"),
+                }
+                for alike in findings.chunk_by(|one, next| one.mend == next.mend) {
+                    alike
+                        .iter()
+                        .for_each(|finding| eprintln!("  {}", finding.what));
+                    eprintln!("    mend: {}", alike[0].mend);
+                }
+                broken += findings.len();
+            }
+            Report::Skipped(error) => {
+                eprintln!("tidy: {name}: SKIPPED: {error:#}");
+                skipped.push(format!("{name}: {error:#}"));
+            }
         }
-        for Finding { what, mend } in &findings {
-            eprintln!("  {what}\n    mend: {mend}");
-        }
-        broken += findings.len();
     }
-    if broken > 0 {
-        bail!(
-            "tidy found {broken} broken rule{}",
-            if broken == 1 { "" } else { "s" }
-        );
+    match broken {
+        0 => Ok(skipped),
+        1 => bail!("tidy found 1 broken rule"),
+        _ => bail!("tidy found {broken} broken rules"),
     }
-    Ok(())
 }

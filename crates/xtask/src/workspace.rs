@@ -1,11 +1,15 @@
-//! Where the workspace is, what its packages depend on, and how cargo is called in it.
+//! The workspace: its packages, its files, and how cargo is called in it.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context as _, bail};
 use serde::Deserialize;
+
+/// The text of each file of the repository, by its path from the root; empty where a file is not text.
+pub(crate) type Files = BTreeMap<String, String>;
 
 /// The workspace the task runner was called in.
 #[derive(Clone, Debug)]
@@ -23,19 +27,19 @@ pub(crate) struct Workspace {
 pub(crate) struct Package {
     /// Its name.
     pub(crate) name: String,
-    /// What its manifest asks for, of any kind.
+    /// The dependencies in its manifest, of any kind.
     pub(crate) dependencies: Vec<Dependency>,
 }
 
-/// A line of a manifest.
+/// A dependency in a manifest.
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct Dependency {
-    /// Name of the package, not the name it may be given in the manifest.
+    /// The name of the package, which may have another name in the manifest.
     pub(crate) name: String,
 }
 
-/// What is read of the output of `cargo metadata`. The crate `cargo_metadata` is not used, because it switches on a
-/// feature of serde_json and with it makes cargo compile half of all dependencies twice.
+/// The part of `cargo metadata`'s output that is read here. The crate `cargo_metadata` switches on a feature of serde_json,
+/// and cargo would compile half of all dependencies twice.
 #[derive(Debug, Deserialize)]
 struct Metadata {
     packages: Vec<Package>,
@@ -69,9 +73,33 @@ impl Workspace {
         })
     }
 
-    /// Where this task runner installs the tools it needs.
-    pub(crate) fn tools(&self) -> PathBuf {
-        self.target.join("tools").join("bin")
+    /// All files that git tracks or would add.
+    pub(crate) async fn files(&self) -> anyhow::Result<Files> {
+        let output = self
+            .command("git")
+            .args(["ls-files", "--cached", "--others", "-z"])
+            .arg("--exclude-standard")
+            .output()
+            .await
+            .context("failed to start `git ls-files`")?;
+        if !output.status.success() {
+            bail!(
+                "`git ls-files` failed: {}",
+                String::from_utf8_lossy(&output.stderr).trim()
+            );
+        }
+        let names = String::from_utf8(output.stdout).context("git names a file in no UTF-8")?;
+        let names = names.split_terminator('\0');
+        // A file that was deleted is tracked until the next commit.
+        let present = names.filter(|name| self.root.join(name).is_file());
+        present
+            .map(|name| {
+                let bytes = std::fs::read(self.root.join(name))
+                    .with_context(|| format!("failed to read {name}"))?;
+                let text = String::from_utf8(bytes).unwrap_or_default();
+                Ok((name.to_owned(), text))
+            })
+            .collect()
     }
 
     /// A program that runs at the root of the workspace and ends when its handle is dropped.
@@ -81,8 +109,8 @@ impl Workspace {
         command
     }
 
-    /// Cargo, the one that started this program. What that one has set about this program's own package is taken out:
-    /// build scripts watch some of it, and would run again each time.
+    /// The cargo that started this program, without the variables that it set about this program's own package: build
+    /// scripts watch some of them, and would run again each time.
     pub(crate) fn cargo(&self) -> tokio::process::Command {
         let mut cargo = self.command(cargo_path());
         for (name, _) in std::env::vars_os() {

@@ -1,101 +1,81 @@
-//! Carries the decisions of [`super::state`] out: watches the Secret and the webhook configuration, changes both, each only
-//! from the version that was looked at, and hands the certificate in force to the TLS side. Any number of replicas may do
-//! so at once: of two changes of one version the API server takes the first.
+//! Carries out the decisions of [`super::state`]: follows the Secret and the webhook configurations, patches them, and hands
+//! the certificate to the TLS side. Any number of replicas may do so at once: of two patches of one version, the API server
+//! takes the first.
 
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
 use coscheduler_runtime::{Condition, Process};
 use futures::StreamExt as _;
+use futures::stream::select_all;
 use jiff::Timestamp;
-use k8s_openapi::ByteString;
-use k8s_openapi::api::admissionregistration::v1::{
-    MutatingWebhookConfiguration, ValidatingWebhookConfiguration,
-};
 use k8s_openapi::api::core::v1::Secret;
-use kube::api::{Patch, PatchParams};
-use kube::runtime::WatchStreamExt as _;
-use kube::runtime::watcher::watch_object;
-use kube::{Api, ResourceExt};
-use prometheus_client::encoding::EncodeLabelSet;
-use prometheus_client::metrics::family::Family;
+use kube::ResourceExt as _;
+use kube::api::Patch;
+use kube::core::DynamicObject;
 use prometheus_client::metrics::gauge::Gauge;
 use rustls::sign::CertifiedKey;
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::sync::watch;
-use tracing::{debug, info, warn};
+use tracing::{info, warn};
 
 use super::material::{Certificate, Material};
-use super::state::{self, Change, Serve, Trust, Wanted};
+use super::object::Object;
+use super::state::{self, Change, Next, Serve, Served, Trust, Wanted};
 use super::{issue, serving};
 
-const FIELD_MANAGER: &str = "admission-webhook";
-/// How long a write may take.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// When to try again what failed.
+/// Delay after a failure.
 const RETRY: Duration = Duration::from_secs(2);
-/// When to look again at the latest, as clocks can be put forward.
+/// The longest delay, since somebody may set the clock forward.
 const LATEST: Duration = Duration::from_secs(600);
 
-/// The three objects this is about.
+/// The objects that the keeper follows and patches.
 pub(super) struct Objects {
-    pub(super) secrets: Api<Secret>,
-    pub(super) secret: String,
-    pub(super) configurations: Api<MutatingWebhookConfiguration>,
-    /// The one that has the ConfigMap checked. It is told the same as the other, and nothing waits for it: where it is
-    /// absent or behind, the API server lets the ConfigMap in unchecked.
-    pub(super) checks: Api<ValidatingWebhookConfiguration>,
-    /// The name of both.
-    pub(super) configuration: String,
+    pub(super) secret: Object<Secret>,
+    pub(super) mutating: Object<DynamicObject>,
+    /// Checks the ConfigMap. It gets the same `caBundle`, but nothing waits for it: without it the API server admits the
+    /// ConfigMap unchecked.
+    pub(super) validating: Object<DynamicObject>,
 }
 
 /// Looks after the certificates.
 pub(super) struct Keeper {
     objects: Objects,
     wanted: Wanted,
-    /// `None` until it was looked for, then as it was seen last.
-    secret: Option<Option<Secret>>,
-    /// The same of the webhook configuration.
-    configuration: Option<Option<MutatingWebhookConfiguration>>,
-    /// The one that has the ConfigMap checked, where it was seen.
-    checks: Option<ValidatingWebhookConfiguration>,
     trust: Trust,
-    served: Option<Certificate>,
-    in_force: watch::Sender<Option<Arc<CertifiedKey>>>,
+    served: Option<Served>,
+    tls: watch::Sender<Option<Arc<CertifiedKey>>>,
     trusted: Condition,
-    expiry: Family<Labels, Gauge>,
+    expiry: Gauge,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Labels {
-    certificate: &'static str,
+/// A new state of one of the objects.
+enum Seen {
+    Secret(Option<Secret>),
+    Mutating(Option<DynamicObject>),
+    Validating(Option<DynamicObject>),
 }
 
 impl Keeper {
     pub(super) fn new(
         objects: Objects,
         wanted: Wanted,
-        in_force: watch::Sender<Option<Arc<CertifiedKey>>>,
+        tls: watch::Sender<Option<Arc<CertifiedKey>>>,
         process: &Process,
     ) -> Self {
+        let trusted = "certificate that the webhook configuration trusts";
         Self {
             objects,
             wanted,
-            secret: None,
-            configuration: None,
-            checks: None,
             trust: Trust::default(),
             served: None,
-            in_force,
-            trusted: process
-                .health()
-                .condition("certificate that the webhook configuration trusts"),
+            tls,
+            trusted: process.health().condition(trusted),
             expiry: process.metrics().register(
                 "certificate_expiry_timestamp_seconds",
-                "When a certificate of the admission webhook expires, in seconds since 1970",
-                Family::default(),
+                "When the certificate that the admission webhook serves expires, in seconds since 1970",
+                Gauge::default(),
             ),
         }
     }
@@ -105,239 +85,121 @@ impl Keeper {
     /// # Errors
     /// A certificate cannot be made, which another try would not mend.
     pub(super) async fn run(mut self) -> anyhow::Result<()> {
-        let Objects {
-            secrets,
-            secret,
-            configurations,
-            checks,
-            configuration,
-        } = &self.objects;
-        let mut checks = pin!(watch_object(checks.clone(), configuration).default_backoff());
-        let mut secrets = pin!(watch_object(secrets.clone(), secret).default_backoff());
-        let mut configurations =
-            pin!(watch_object(configurations.clone(), configuration).default_backoff());
+        let mut changes = select_all([
+            self.objects.secret.follow(Seen::Secret),
+            self.objects.mutating.follow(Seen::Mutating),
+            self.objects.validating.follow(Seen::Validating),
+        ]);
         let mut wait = LATEST;
         loop {
-            tokio::select! {
-                state = secrets.next() => match state {
-                    Some(Ok(secret)) => self.secret = Some(secret),
-                    Some(Err(error)) => warn!(%error, "watch of the Secret failed, will be resumed"),
-                    None => return Ok(()),
-                },
-                state = configurations.next() => match state {
-                    Some(Ok(configuration)) => self.observe(configuration),
-                    Some(Err(error)) => {
-                        warn!(%error, "watch of the webhook configuration failed, will be resumed");
-                    }
-                    None => return Ok(()),
-                },
-                state = checks.next() => match state {
-                    Some(Ok(checks)) => self.checks = checks,
-                    Some(Err(error)) => {
-                        warn!(%error, "watch of the ConfigMap's webhook configuration failed, will be resumed");
-                    }
-                    None => return Ok(()),
-                },
-                () = tokio::time::sleep(wait) => {}
+            match tokio::time::timeout(wait, changes.next()).await {
+                Ok(Some(Seen::Secret(seen))) => self.objects.secret.seen = Some(seen),
+                Ok(Some(Seen::Mutating(seen))) => {
+                    self.objects.mutating.seen = Some(seen);
+                    self.observe();
+                }
+                Ok(Some(Seen::Validating(seen))) => self.objects.validating.seen = Some(seen),
+                Ok(None) => return Ok(()),
+                Err(_) => {}
             }
             wait = self.act().await?.min(LATEST);
         }
     }
 
-    fn observe(&mut self, configuration: Option<MutatingWebhookConfiguration>) {
-        let seen = configuration.as_ref();
-        let bundles = seen
-            .and_then(|seen| seen.webhooks.as_ref())
-            .into_iter()
-            .flatten()
-            .map(|webhook| {
-                let bundle = webhook.client_config.ca_bundle.as_ref();
-                bundle
-                    .map(|ByteString(pem)| Certificate::from_pem(pem))
-                    .unwrap_or_default()
-            })
-            .collect();
-        let generation = seen.map(|seen| seen.metadata.generation.unwrap_or_default());
+    fn observe(&mut self) {
+        let mutating = &self.objects.mutating;
+        let configuration = mutating.seen.iter().flatten().next();
+        let generation = configuration.map(|seen| seen.metadata.generation.unwrap_or_default());
+        let bundles = mutating.bundles().map(|(_, bundle)| {
+            let pem = serde_json::from_value(bundle.clone());
+            pem.map(|pem| Certificate::from_pem(&pem))
+                .unwrap_or_default()
+        });
+        let bundles = bundles.collect();
         self.trust.observe(generation, bundles, Timestamp::now());
-        self.configuration = Some(configuration);
     }
 
-    /// Does what is to be done now, and answers when to look again.
+    /// Takes the steps that are due; the time until the next one.
     async fn act(&mut self) -> anyhow::Result<Duration> {
-        // Each turn of the loop follows a change of the Secret that this replica made.
+        // Each round follows a patch of this replica.
         loop {
-            let (Some(secret), Some(_)) = (&self.secret, &self.configuration) else {
+            let Objects {
+                secret,
+                mutating,
+                validating,
+            } = &mut self.objects;
+            let (Some(stored), Some(_)) = (&secret.seen, &mutating.seen) else {
                 return Ok(LATEST);
             };
-            let Some(secret) = secret else {
-                warn!(
-                    secret = self.objects.secret,
-                    "the Secret for the certificates is gone: apply the installation again"
-                );
-                return Ok(LATEST);
-            };
-            let stored = read(secret);
-            let now = Timestamp::now();
-            let state::Next { change, look_again } =
-                state::next(now, stored.as_ref(), &self.trust, &self.wanted);
-            if let Some(change) = change {
-                let after = issue::apply(&change, now, &self.wanted)
-                    .context("failed to make a certificate")?;
-                let version = secret.resource_version().unwrap_or_default();
-                match self.store(&after, &version).await {
-                    Ok(secret) => {
-                        log(&change, &after);
-                        self.secret = Some(Some(secret));
-                        continue;
-                    }
-                    Err(error) => failed("store the certificates", &error),
-                }
-                return Ok(RETRY);
-            }
             let Some(stored) = stored else {
+                warn!("the Secret of the certificates is gone: apply the installation again");
+                return Ok(LATEST);
+            };
+            let stored = read(stored);
+            let (now, served, wanted) = (Timestamp::now(), self.served.as_ref(), &self.wanted);
+            let Next { change, look_again } =
+                state::next(now, stored.as_ref(), served, &self.trust, wanted);
+            if let Some(change) = change {
+                let after =
+                    issue::apply(&change, now, wanted).context("failed to make a certificate")?;
+                let data = json!({"data": after.data()});
+                if !secret.patch(Patch::Merge, data).await {
+                    return Ok(RETRY);
+                }
+                log(&change, &after);
+                continue;
+            }
+            let Some(stored) = &stored else {
                 return Ok(RETRY);
             };
             let mut wait = look_again.map_or(LATEST, |at| until(at, now));
-            if self.trust.differs_from(&stored) {
-                match self.inject(&stored).await {
-                    Ok(configuration) => {
-                        info!("told the API server which authorities to trust");
-                        self.observe(Some(configuration));
-                        continue;
-                    }
-                    Err(error) => failed("write the caBundle", &error),
+            let bundle = json!(stored.bundle());
+            if mutating.lacks(&bundle) {
+                if mutating.trust(&bundle).await {
+                    info!("wrote the caBundle of the MutatingWebhookConfiguration");
+                    self.observe();
+                    continue;
                 }
                 wait = wait.min(RETRY);
             }
-            if let Some(checks) = &self.checks
-                && lacks(checks, &stored.bundle())
-            {
-                match self.inject_into_checks(checks, &stored).await {
-                    Ok(checks) => self.checks = Some(checks),
-                    Err(error) => {
-                        failed("write the caBundle of the ConfigMap's webhook", &error);
-                        wait = wait.min(RETRY);
-                    }
-                }
+            if validating.lacks(&bundle) && !validating.trust(&bundle).await {
+                wait = wait.min(RETRY);
             }
-            return Ok(wait.min(self.serve(&stored, now)?));
+            return Ok(wait.min(self.serve(stored, now)?));
         }
     }
 
-    /// Serves what is to be served now, and answers when that may change.
+    /// Serves the certificate that is due; the time until that may change.
     fn serve(&mut self, stored: &Material, now: Timestamp) -> anyhow::Result<Duration> {
-        let overlap = self.wanted.overlap;
-        let wait = match state::serve(now, self.served.as_ref(), stored, &self.trust, overlap) {
+        let (served, overlap) = (self.served.as_ref(), self.wanted.overlap);
+        let wait = match state::serve(now, served, stored, &self.trust, overlap) {
             Serve::Keep => LATEST,
             Serve::KeepUntil(at) => until(at, now),
             Serve::Stored => {
-                let certified = serving::certified(&stored.serving)?;
-                self.in_force.send_replace(Some(certified));
-                let certificate = stored.serving.certificate.clone();
+                let certified = serving::certified(&stored.current)?;
+                self.tls.send_replace(Some(certified));
+                let certificate = stored.current.certificate.clone();
                 info!(expires = %certificate.expires, "serves with another certificate");
-                self.served = Some(certificate);
-                LATEST
+                self.expiry.set(certificate.expires.as_second());
+                self.served = Some(Served {
+                    certificate,
+                    since: now,
+                });
+                // The certificates of before may now be retired.
+                Duration::ZERO
             }
         };
-        let expiries = [
-            ("authority", Some(&stored.current.certificate)),
-            ("serving", self.served.as_ref()),
-        ];
-        for (certificate, expires) in expiries {
-            if let Some(expires) = expires {
-                self.expiry
-                    .get_or_create(&Labels { certificate })
-                    .set(expires.expires.as_second());
-            }
-        }
         let served = self.served.as_ref();
-        self.trusted
-            .set(served.is_some_and(|served| self.trust.accepts(served, now)));
+        let accepted = served.is_some_and(|served| self.trust.accepts(&served.certificate, now));
+        self.trusted.set(accepted);
         Ok(wait)
     }
-
-    async fn store(&self, material: &Material, version: &str) -> kube::Result<Secret> {
-        let Objects {
-            secrets, secret, ..
-        } = &self.objects;
-        let patch = Patch::Merge(json!({
-            "metadata": {"resourceVersion": version},
-            "data": material.data(),
-        }));
-        within(secrets.patch(secret, &written_by_us(), &patch)).await
-    }
-
-    async fn inject(&self, stored: &Material) -> kube::Result<MutatingWebhookConfiguration> {
-        let Objects {
-            configurations,
-            configuration,
-            ..
-        } = &self.objects;
-        let seen = self.configuration.iter().flatten().next();
-        let version = seen.and_then(ResourceExt::resource_version);
-        let webhooks = seen.and_then(|seen| seen.webhooks.as_ref());
-        let names = webhooks.into_iter().flatten().map(|webhook| &webhook.name);
-        let patch = bundles(version, names, &stored.bundle());
-        within(configurations.patch(configuration, &written_by_us(), &patch)).await
-    }
-
-    async fn inject_into_checks(
-        &self,
-        seen: &ValidatingWebhookConfiguration,
-        stored: &Material,
-    ) -> kube::Result<ValidatingWebhookConfiguration> {
-        let Objects {
-            checks,
-            configuration,
-            ..
-        } = &self.objects;
-        let names = seen.webhooks.iter().flatten().map(|webhook| &webhook.name);
-        let patch = bundles(seen.resource_version(), names, &stored.bundle());
-        within(checks.patch(configuration, &written_by_us(), &patch)).await
-    }
-}
-
-/// Writes `bundle` into every one of these webhooks. They are merged by name, so that nothing but their bundles changes.
-fn bundles<'a>(
-    version: Option<String>,
-    webhooks: impl Iterator<Item = &'a String>,
-    bundle: &ByteString,
-) -> Patch<Value> {
-    let webhooks: Vec<_> = webhooks
-        .map(|name| json!({"name": name, "clientConfig": {"caBundle": bundle}}))
-        .collect();
-    Patch::Strategic(json!({
-        "metadata": {"resourceVersion": version},
-        "webhooks": webhooks,
-    }))
-}
-
-fn lacks(checks: &ValidatingWebhookConfiguration, bundle: &ByteString) -> bool {
-    let mut webhooks = checks.webhooks.iter().flatten();
-    webhooks.any(|webhook| webhook.client_config.ca_bundle.as_ref() != Some(bundle))
-}
-
-fn written_by_us() -> PatchParams {
-    PatchParams {
-        field_manager: Some(FIELD_MANAGER.to_owned()),
-        ..PatchParams::default()
-    }
-}
-
-async fn within<T>(write: impl Future<Output = kube::Result<T>>) -> kube::Result<T> {
-    tokio::time::timeout(PATIENCE, write)
-        .await
-        .unwrap_or_else(|late| Err(kube::Error::Service(late.into())))
 }
 
 fn read(secret: &Secret) -> Option<Material> {
-    let data = secret.data.as_ref()?;
-    Material::read(data).unwrap_or_else(|unusable| {
-        warn!(
-            secret = secret.name_any(),
-            reason = %unusable,
-            "the stored certificates cannot be used, so new ones are made"
-        );
+    Material::read(secret.data.as_ref()?).unwrap_or_else(|error| {
+        let secret = secret.name_any();
+        warn!(secret, %error, "the stored certificates cannot be used, so new ones are made");
         None
     })
 }
@@ -346,26 +208,12 @@ fn until(at: Timestamp, now: Timestamp) -> Duration {
     at.duration_since(now).try_into().unwrap_or_default()
 }
 
-fn failed(act: &str, error: &kube::Error) {
-    match error {
-        kube::Error::Api(status) if status.is_conflict() => {
-            debug!(act, "another replica was faster");
-        }
-        error => warn!(%error, "failed to {act}, will be tried again"),
-    }
-}
-
 fn log(change: &Change<'_>, after: &Material) {
-    let what = match change {
-        Change::Begin { .. } => "made an authority and a certificate",
-        Change::Introduce(_) => "made the next authority",
-        Change::Promote(..) => "went on to the next authority",
-        Change::Renew(_) => "made another certificate",
-        Change::Retire(_) => "dropped the authority of before",
+    let change = match change {
+        Change::Begin { .. } => "made a certificate",
+        Change::Introduce(_) => "made the next certificate",
+        Change::Promote(..) => "promoted the next certificate",
+        Change::Retire(_) => "removed the certificates of before",
     };
-    info!(
-        authority_expires = %after.current.certificate.expires,
-        certificate_expires = %after.serving.certificate.expires,
-        "{what}"
-    );
+    info!(expires = %after.current.certificate.expires, "{change}");
 }

@@ -1,55 +1,41 @@
-//! What the webhook's Secret holds, as types: authorities, the certificate that is served, and how both are written into the
-//! Secret and read back. What cannot be read, or does not fit together, is no material at all.
+//! The contents of the webhook's Secret: the certificate in use, the next one, and those of before.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::net::IpAddr;
 
+use anyhow::Context as _;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::ByteString;
-use rcgen::{KeyPair, PublicKeyData as _};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
-use x509_parser::extensions::{GeneralName, ParsedExtension};
+use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
-/// How long before it was issued a certificate is valid already, for API servers whose clock is behind.
+use super::serving;
+
+/// Certificates are valid from this long before they are issued, for API servers whose clock is behind.
 pub(super) const BACKDATED: SignedDuration = SignedDuration::from_hours(1);
 
-const AUTHORITY: &str = "ca.crt";
-const AUTHORITY_KEY: &str = "ca.key";
-const NEXT: &str = "next-ca.crt";
-const NEXT_KEY: &str = "next-ca.key";
-const PREVIOUS: &str = "previous-ca.crt";
-const SERVING: &str = "tls.crt";
-const SERVING_KEY: &str = "tls.key";
-const ALL: [&str; 7] = [
-    AUTHORITY,
-    AUTHORITY_KEY,
-    NEXT,
-    NEXT_KEY,
-    PREVIOUS,
-    SERVING,
-    SERVING_KEY,
-];
+/// The Secret's keys: a certificate and its private key.
+const CURRENT: [&str; 2] = ["tls.crt", "tls.key"];
+const NEXT: [&str; 2] = ["next.crt", "next.key"];
+/// The Secret's key for the certificates of before.
+const PREVIOUS: &str = "previous.crt";
 
-/// A certificate, and what the decisions about it look at.
+/// A self-signed serving certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Certificate {
-    /// The certificate itself, DER.
     pub(super) der: Vec<u8>,
-    /// When it was issued, to the second.
+    /// To the second.
     pub(super) issued: Timestamp,
-    /// From when on nobody accepts it, to the second.
+    /// To the second.
     pub(super) expires: Timestamp,
-    /// Identifies the key it is about.
-    pub(super) key: Vec<u8>,
-    /// Identifies the key that signed it.
-    pub(super) signer: Vec<u8>,
-    /// The host names and IP addresses it is for; none for an authority.
+    /// Host names and IP addresses.
     pub(super) names: BTreeSet<String>,
 }
 
-/// A private key, PEM. It shows itself to nobody.
+/// A private key, PEM. `Debug` does not show it.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct PrivateKey(pub(super) String);
 
@@ -69,94 +55,42 @@ pub(super) struct Pair {
 /// Everything that the Secret holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Material {
-    /// The authority that signed what is served.
+    /// The certificate to serve with.
     pub(super) current: Pair,
-    /// The authority that is to follow, once the API server trusts it.
+    /// Follows the current one once API servers trust it.
     pub(super) next: Option<Pair>,
-    /// Authorities of before, trusted until every replica has gone on to the current one.
+    /// Stay trusted until every replica serves the current one.
     pub(super) previous: Vec<Certificate>,
-    /// The certificate that is served.
-    pub(super) serving: Pair,
-}
-
-/// Why a Secret's data, or a part of it, cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum Unusable {
-    /// A key is absent.
-    #[error("key {0} is absent")]
-    Absent(&'static str),
-    /// A key's value is not what it should be.
-    #[error("key {key} holds no {what}")]
-    Malformed {
-        /// The Secret's key.
-        key: &'static str,
-        /// What it should hold.
-        what: &'static str,
-    },
-    /// Two values do not belong together.
-    #[error("{0} and {1} do not belong together")]
-    Mismatch(&'static str, &'static str),
 }
 
 impl Certificate {
-    /// Reads a certificate as the webhook issues them: with key identifiers.
+    /// Parses a certificate; `None` where it is none.
     pub(super) fn from_der(der: &[u8]) -> Option<Self> {
         let (_, parsed) = X509Certificate::from_der(der).ok()?;
         let validity = parsed.validity();
-        let mut key = None;
-        let mut signer = None;
-        let mut names = BTreeSet::new();
-        for extension in parsed.extensions() {
-            match extension.parsed_extension() {
-                ParsedExtension::SubjectKeyIdentifier(identifier) => {
-                    key = Some(identifier.0.to_vec());
-                }
-                ParsedExtension::AuthorityKeyIdentifier(identifier) => {
-                    signer = identifier
-                        .key_identifier
-                        .as_ref()
-                        .map(|identifier| identifier.0.to_vec());
-                }
-                ParsedExtension::SubjectAlternativeName(alternatives) => {
-                    names.extend(alternatives.general_names.iter().filter_map(name));
-                }
-                _ => {}
-            }
-        }
-        // A certificate that is not an authority's needs no identifier of its own key; an authority's own signs it.
-        let key = key.unwrap_or_default();
+        let not_before = Timestamp::from_second(validity.not_before.timestamp()).ok()?;
+        let alternatives = parsed.subject_alternative_name().ok()?;
+        let names = alternatives.map(|names| &names.value.general_names);
         Some(Self {
             der: der.to_vec(),
-            issued: Timestamp::from_second(validity.not_before.timestamp())
-                .ok()?
-                .checked_add(BACKDATED)
-                .ok()?,
+            issued: not_before.checked_add(BACKDATED).ok()?,
             expires: Timestamp::from_second(validity.not_after.timestamp()).ok()?,
-            signer: signer.unwrap_or_else(|| key.clone()),
-            key,
-            names,
+            names: names.into_iter().flatten().filter_map(name).collect(),
         })
     }
 
-    /// Every certificate of a PEM text. What is not a certificate of the webhook's making is left out.
-    pub(super) fn from_pem(pem: &[u8]) -> Vec<Self> {
+    /// Every certificate of a PEM text.
+    pub(super) fn from_pem(ByteString(pem): &ByteString) -> Vec<Self> {
         CertificateDer::pem_slice_iter(pem)
-            .filter_map(Result::ok)
-            .filter_map(|der| Self::from_der(&der))
+            .filter_map(|der| Self::from_der(&der.ok()?))
             .collect()
     }
 
-    /// The certificate as PEM.
-    pub(super) fn pem(&self) -> String {
+    fn pem(&self) -> String {
         pem::encode_config(
             &pem::Pem::new("CERTIFICATE", self.der.as_slice()),
             pem::EncodeConfig::new().set_line_ending(pem::LineEnding::LF),
         )
-    }
-
-    /// How long it is valid, from when it was issued.
-    pub(super) fn life(&self) -> SignedDuration {
-        self.expires.duration_since(self.issued)
     }
 }
 
@@ -164,125 +98,89 @@ fn name(name: &GeneralName<'_>) -> Option<String> {
     match name {
         GeneralName::DNSName(name) => Some((*name).to_owned()),
         GeneralName::IPAddress(bytes) => {
-            let v4 = <[u8; 4]>::try_from(*bytes).map(|v4| std::net::IpAddr::from(v4).to_string());
-            let v6 =
-                || <[u8; 16]>::try_from(*bytes).map(|v6| std::net::IpAddr::from(v6).to_string());
-            v4.or_else(|_| v6()).ok()
+            let v4 = <[u8; 4]>::try_from(*bytes).map(IpAddr::from);
+            let address = v4.or_else(|_| <[u8; 16]>::try_from(*bytes).map(IpAddr::from));
+            Some(address.ok()?.to_string())
         }
         _ => None,
     }
 }
 
 impl Material {
-    /// Reads the Secret's data. `None` where there is none.
+    /// Reads the Secret's data; `None` where it holds nothing of ours.
     ///
     /// # Errors
     /// A part is missing, malformed, or does not fit the others.
-    pub(super) fn read(data: &BTreeMap<String, ByteString>) -> Result<Option<Self>, Unusable> {
-        if ALL.iter().all(|key| !data.contains_key(*key)) {
+    pub(super) fn read(data: &BTreeMap<String, ByteString>) -> anyhow::Result<Option<Self>> {
+        let mut keys = CURRENT.iter().chain(&NEXT).chain([&PREVIOUS]);
+        if !keys.any(|key| data.contains_key(*key)) {
             return Ok(None);
         }
-        let current = pair(data, AUTHORITY, AUTHORITY_KEY)?;
-        let serving = pair(data, SERVING, SERVING_KEY)?;
-        if serving.certificate.signer != current.certificate.key {
-            return Err(Unusable::Mismatch(AUTHORITY, SERVING));
-        }
-        let next = data
-            .contains_key(NEXT)
-            .then(|| pair(data, NEXT, NEXT_KEY))
-            .transpose()?;
-        let previous = data
-            .get(PREVIOUS)
-            .map(|ByteString(pem)| Certificate::from_pem(pem))
-            .unwrap_or_default();
+        let has_next = data.contains_key(NEXT[0]);
+        let previous = data.get(PREVIOUS).map(Certificate::from_pem);
         Ok(Some(Self {
-            current,
-            next,
-            previous,
-            serving,
+            current: pair(data, CURRENT)?,
+            next: has_next.then(|| pair(data, NEXT)).transpose()?,
+            previous: previous.unwrap_or_default(),
         }))
     }
 
-    /// The Secret's data. `None` stands for a key that must not be there.
+    /// The Secret's data. `None` removes a key.
     pub(super) fn data(&self) -> BTreeMap<&'static str, Option<ByteString>> {
         let Self {
             current,
             next,
             previous,
-            serving,
         } = self;
-        let certificate = |certificate: &Certificate| bytes(certificate.pem());
-        let key = |PrivateKey(pem): &PrivateKey| bytes(pem.clone());
-        let previous: String = previous.iter().map(Certificate::pem).collect();
-        BTreeMap::from([
-            (AUTHORITY, Some(certificate(&current.certificate))),
-            (AUTHORITY_KEY, Some(key(&current.key))),
-            (
-                NEXT,
-                next.as_ref().map(|next| certificate(&next.certificate)),
-            ),
-            (NEXT_KEY, next.as_ref().map(|next| key(&next.key))),
-            (PREVIOUS, (!previous.is_empty()).then(|| bytes(previous))),
-            (SERVING, Some(certificate(&serving.certificate))),
-            (SERVING_KEY, Some(key(&serving.key))),
-        ])
+        let mut data = BTreeMap::new();
+        for ([certificate, key], pair) in [(CURRENT, Some(current)), (NEXT, next.as_ref())] {
+            let pem = pair.map(|pair| ByteString(pair.certificate.pem().into_bytes()));
+            data.insert(certificate, pem);
+            let pem = pair.map(|pair| ByteString(pair.key.0.clone().into_bytes()));
+            data.insert(key, pem);
+        }
+        let previous = (!previous.is_empty()).then(|| bundle(previous));
+        data.insert(PREVIOUS, previous);
+        data
     }
 
-    /// The authorities that the API server is to trust.
-    pub(super) fn authorities(&self) -> impl Iterator<Item = &Certificate> {
-        [&self.current]
-            .into_iter()
-            .chain(&self.next)
-            .map(|pair| &pair.certificate)
-            .chain(&self.previous)
+    /// The certificates that API servers must trust, the oldest first: a promotion leaves their order as it is.
+    pub(super) fn certificates(&self) -> Vec<&Certificate> {
+        let pairs = [&self.current].into_iter().chain(&self.next);
+        let pairs = pairs.map(|pair| &pair.certificate);
+        let mut certificates: Vec<_> = pairs.chain(&self.previous).collect();
+        certificates.sort_by_key(|certificate| (certificate.issued, &certificate.der));
+        certificates
     }
 
-    /// [`Self::authorities`] as PEM, for a `caBundle`.
+    /// [`Self::certificates`] as a `caBundle`.
     pub(super) fn bundle(&self) -> ByteString {
-        bytes(self.authorities().map(Certificate::pem).collect())
+        bundle(self.certificates())
     }
 }
 
-fn bytes(text: String) -> ByteString {
-    ByteString(text.into_bytes())
+fn bundle<'a>(certificates: impl IntoIterator<Item = &'a Certificate>) -> ByteString {
+    let pem: String = certificates.into_iter().map(Certificate::pem).collect();
+    ByteString(pem.into_bytes())
 }
 
-fn pair(
-    data: &BTreeMap<String, ByteString>,
-    certificate_name: &'static str,
-    key_name: &'static str,
-) -> Result<Pair, Unusable> {
-    let value = |key| {
-        let ByteString(value) = data.get(key).ok_or(Unusable::Absent(key))?;
-        Ok(value)
+fn pair(data: &BTreeMap<String, ByteString>, keys: [&str; 2]) -> anyhow::Result<Pair> {
+    let value = |key: &str| {
+        let value = data.get(key);
+        value.with_context(|| format!("key {key} is absent"))
     };
-    let certificate = Certificate::from_pem(value(certificate_name)?)
+    let [certificate, key] = keys;
+    let parsed = Certificate::from_pem(value(certificate)?)
         .into_iter()
-        .next()
-        .ok_or(Unusable::Malformed {
-            key: certificate_name,
-            what: "certificate",
-        })?;
-    let malformed = Unusable::Malformed {
-        key: key_name,
-        what: "private key",
+        .next();
+    // Parse errors may quote their input, so they are left out.
+    let ByteString(pem) = value(key)?;
+    let pem = String::from_utf8(pem.clone()).ok();
+    let pair = Pair {
+        certificate: parsed.with_context(|| format!("key {certificate} holds no certificate"))?,
+        key: PrivateKey(pem.with_context(|| format!("key {key} holds no private key"))?),
     };
-    let Ok(pem) = String::from_utf8(value(key_name)?.clone()) else {
-        return Err(malformed);
-    };
-    let Ok(key) = KeyPair::from_pem(&pem) else {
-        return Err(malformed);
-    };
-    if !is_about(&certificate, &key) {
-        return Err(Unusable::Mismatch(certificate_name, key_name));
-    }
-    Ok(Pair {
-        certificate,
-        key: PrivateKey(pem),
-    })
-}
-
-fn is_about(certificate: &Certificate, key: &KeyPair) -> bool {
-    X509Certificate::from_der(&certificate.der)
-        .is_ok_and(|(_, parsed)| parsed.public_key().raw == key.subject_public_key_info())
+    let usable = serving::certified(&pair).is_ok();
+    anyhow::ensure!(usable, "key {key} holds no private key of {certificate}");
+    Ok(pair)
 }

@@ -1,5 +1,5 @@
-//! The TLS side: handshakes are answered with the certificate in force at that moment, so that it changes without a
-//! listener being opened anew. Before there is one, handshakes fail.
+//! The TLS side: each handshake takes the certificate of that moment, so that a new certificate needs no new listener.
+//! Handshakes fail before there is one.
 
 use std::sync::Arc;
 
@@ -14,11 +14,11 @@ use tokio::sync::watch;
 
 use super::material::{Pair, PrivateKey};
 
-/// The certificate in force.
+/// Hands out the latest certificate.
 #[derive(Debug)]
-struct InForce(watch::Receiver<Option<Arc<CertifiedKey>>>);
+struct Latest(watch::Receiver<Option<Arc<CertifiedKey>>>);
 
-impl ResolvesServerCert for InForce {
+impl ResolvesServerCert for Latest {
     fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         self.0.borrow().clone()
     }
@@ -30,20 +30,20 @@ pub(super) fn config(
 ) -> anyhow::Result<Arc<ServerConfig>> {
     let mut config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
-        .context("failed to set TLS up")?
+        .context("failed to configure TLS")?
         .with_no_client_auth()
-        .with_cert_resolver(Arc::new(InForce(certificates)));
+        .with_cert_resolver(Arc::new(Latest(certificates)));
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(Arc::new(config))
 }
 
-/// A pair as TLS wants it.
+/// A pair in the form that `rustls` serves.
 ///
 /// # Errors
-/// The key cannot be used.
+/// The key is none, or not that of the certificate.
 pub(super) fn certified(pair: &Pair) -> anyhow::Result<Arc<CertifiedKey>> {
     let PrivateKey(pem) = &pair.key;
-    let act = "failed to use the stored private key";
+    let act = "failed to use a stored private key";
     let key = PrivateKeyDer::from_pem_slice(pem.as_bytes()).context(act)?;
     let chain = vec![CertificateDer::from(pair.certificate.der.clone())];
     let certified = CertifiedKey::from_der(chain, key, &ring::default_provider()).context(act)?;

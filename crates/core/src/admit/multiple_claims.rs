@@ -1,45 +1,35 @@
-//! The tasks of an embedded Pipeline that `workspaces` will not let run, because they use more than one claim (M2): said
-//! when the run is created, though only their TaskRuns are refused.
+//! Warns about the tasks of an embedded Pipeline that use more than one claim, when the run is created. Mode `workspaces` denies
+//! their TaskRuns later (M2).
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::mode::Mode;
 use crate::pipeline_run::PipelineRun;
 use crate::run_claims::{RunClaim, RunClaims};
 
+use super::warnings::task_will_not_run;
+
 /// A warning for each such task.
 pub(super) fn warnings(run: &PipelineRun, claims: &RunClaims) -> Vec<String> {
-    run.pipeline_tasks
-        .iter()
-        .filter_map(|task| {
-            let used: BTreeMap<&str, String> = task
-                .workspaces
-                .iter()
-                .filter_map(|workspace| {
-                    Some((workspace.as_str(), shown(workspace, claims.get(workspace)?)))
-                })
-                .collect();
-            let distinct: BTreeSet<&String> = used.values().collect();
-            if distinct.len() < 2 {
-                return None;
-            }
+    let mut warnings = Vec::new();
+    for task in &run.pipeline_tasks {
+        let used: BTreeMap<&String, String> = task
+            .workspaces
+            .iter()
+            .filter_map(|workspace| Some((workspace, shown(workspace, claims.get(workspace)?))))
+            .collect();
+        let distinct: BTreeSet<&String> = used.values().collect();
+        if distinct.len() > 1 {
             let used: Vec<_> = used
                 .iter()
                 .map(|(workspace, claim)| format!("workspace {workspace:?}: {claim}"))
                 .collect();
-            Some(format!(
-                "task {:?} uses {} persistent volume claims ({}), and coschedule mode {} allows a TaskRun one: it will \
-                 not run",
-                task.name,
-                distinct.len(),
-                used.join(", "),
-                Mode::Workspaces
-            ))
-        })
-        .collect()
+            warnings.push(task_will_not_run(&task.name, &used, distinct.len()));
+        }
+    }
+    warnings
 }
 
-/// A claim as the author knows it: before the run exists, a template's claim has no name.
+/// A claim as its author knows it: a template's claim has no name before the run exists.
 fn shown(workspace: &str, claim: &RunClaim) -> String {
     match claim {
         RunClaim::Name(name) => format!("claim {name:?}"),

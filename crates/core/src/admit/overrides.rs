@@ -1,17 +1,17 @@
-//! Who chooses a run's mode (B1): the run itself, else its Pipeline, else its Namespace, else the cluster's flag. The
-//! operator says which modes may be chosen; choosing what the flag says anyway is no override.
+//! Who chooses a run's mode (B1): the run itself, else its Pipeline, else its Namespace, else the cluster's flag. The operator
+//! says which modes others may choose.
 
 use crate::annotations::{OVERRIDE, field};
-use crate::config::{ALLOWED_OVERRIDES, COSCHEDULE, Configuration};
-use crate::mode::{Mode, UnknownMode};
+use crate::config::Configuration;
+use crate::mode::Mode;
 use crate::violation::Violation;
 
-use super::Question;
+use super::{Question, denials};
 
 /// The mode of a run.
 ///
 /// # Errors
-/// Where the first who chooses chooses what is no mode, or is not allowed.
+/// The first choice is no mode, or is not allowed.
 pub(super) fn mode(
     configuration: &Configuration,
     question: &Question<'_>,
@@ -19,71 +19,60 @@ pub(super) fn mode(
     let Some(choice) = choice(question) else {
         return Ok(configuration.mode);
     };
-    let mode = choice
-        .text
-        .parse()
-        .map_err(|error: UnknownMode| choice.violation(&error.to_string()))?;
+    let mode = choice.text.parse();
+    let mode = mode.map_err(|error| denials::unknown_mode(&choice, &error))?;
     if mode == configuration.mode || configuration.allowed_overrides.contains(&mode) {
-        return Ok(mode);
+        Ok(mode)
+    } else {
+        Err(denials::mode_not_allowed(&choice, mode, configuration))
     }
-    let flag = configuration.mode;
-    let allowed = match configuration.allowed_overrides.len() {
-        0 => format!("{flag}, as the cluster's {COSCHEDULE} says"),
-        _ => {
-            let modes: Vec<_> = configuration
-                .allowed_overrides
-                .iter()
-                .map(|mode| mode.as_str())
-                .collect();
-            format!(
-                "{flag}, as the cluster's {COSCHEDULE} says, and {} of {ALLOWED_OVERRIDES}",
-                modes.join(", ")
-            )
-        }
-    };
-    Err(choice.violation(&format!(
-        "\"{mode}\" may not be chosen here; the operator allows it with key {ALLOWED_OVERRIDES} of ConfigMap \
-         coscheduler-config; allowed: {allowed}"
-    )))
 }
 
-/// What somebody has chosen.
-struct Choice<'a> {
+/// A choice of a mode.
+pub(super) struct Choice<'a> {
     text: &'a str,
+    /// The field of the run that led to the choice.
     field: String,
-    /// Empty where it is the run itself.
-    who: String,
+    /// The object with the choice; empty for the run itself.
+    object: String,
 }
 
 impl Choice<'_> {
-    fn violation(&self, description: &str) -> Violation {
-        Violation::new(self.field.as_str(), format!("{}{description}", self.who))
+    pub(super) fn violation(&self, description: &str) -> Violation {
+        Violation::new(self.field.as_str(), format!("{}{description}", self.object))
     }
 }
 
 fn choice<'a>(question: &Question<'a>) -> Option<Choice<'a>> {
     let run = question.run;
-    let of_run = run.annotations.get(OVERRIDE).map(|text| Choice {
-        text: text.as_str(),
-        field: field(OVERRIDE),
-        who: String::new(),
-    });
-    let of_pipeline = || {
-        question.pipeline_override.map(|text| Choice {
+    if let Some(text) = run.annotations.get(OVERRIDE) {
+        let (field, object) = (field(OVERRIDE), String::new());
+        return Some(Choice {
             text,
-            field: "spec.pipelineRef.name".to_owned(),
-            who: format!(
-                "annotation {OVERRIDE} of Pipeline {:?}: ",
-                run.pipeline_name.as_deref().unwrap_or_default()
-            ),
+            field,
+            object,
+        });
+    }
+    let pipeline = run.pipeline_name.as_deref().unwrap_or_default();
+    let others = [
+        (
+            question.pipeline_override,
+            "spec.pipelineRef.name",
+            "Pipeline",
+            pipeline,
+        ),
+        (
+            question.namespace_override,
+            "metadata.namespace",
+            "Namespace",
+            &run.namespace,
+        ),
+    ];
+    others.into_iter().find_map(|(text, field, kind, name)| {
+        Some(Choice {
+            text: text?,
+            field: field.to_owned(),
+            object: format!("annotation {OVERRIDE} of {kind} {name:?}: "),
         })
-    };
-    let of_namespace = || {
-        question.namespace_override.map(|text| Choice {
-            text,
-            field: "metadata.namespace".to_owned(),
-            who: format!("annotation {OVERRIDE} of Namespace {:?}: ", run.namespace),
-        })
-    };
-    of_run.or_else(of_pipeline).or_else(of_namespace)
+    })
 }

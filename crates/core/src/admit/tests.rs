@@ -3,10 +3,12 @@
 
 use super::*;
 use crate::annotations::{
-    CLAIMS, GROUP, MODE, OVERRIDE, PINNED, PLACEHOLDER, VOLUME_CLAIM_TEMPLATES,
+    CLAIMS, GROUP, MODE, OVERRIDE, PINNED, PLACEHOLDER, SCHEMA_VERSION, TRACEPARENT,
+    VOLUME_CLAIM_TEMPLATES,
 };
 use crate::config::PlaceholderDefaults;
 use crate::mode::IsolationScope;
+use crate::names::assistant_of;
 use crate::names::{AssistantName, tekton_claim_name};
 use crate::pipeline_run::WorkspaceBinding;
 use crate::run_claims::RunClaim;
@@ -116,7 +118,6 @@ fn v1_v5_the_authors_own_claims_and_other_volumes_stay_as_they_are() {
     let before = run();
     let after = admit(&configuration(Mode::PipelineRuns), &before, UID).apply(&before);
     assert_eq!(after.workspaces[2..], before.workspaces[2..]);
-    assert_eq!(after.workspaces[0].sub_path.as_deref(), Some("a"));
     assert_eq!(after.annotations["note"], "mine");
 }
 
@@ -175,8 +176,8 @@ fn b1_a_key_that_does_not_exist_is_warned_of_whatever_is_in_force() {
         assert_eq!(
             admission.warnings,
             [
-                "annotation coscheduler.dev/coshedule has no effect; of coscheduler.dev/* authors write \
-                 coscheduler.dev/coschedule alone"
+                "annotation coscheduler.dev/coshedule has no effect: of coscheduler.dev/*, authors write only \
+                 coscheduler.dev/coschedule"
             ]
         );
     }
@@ -186,10 +187,10 @@ fn b1_a_key_that_does_not_exist_is_warned_of_whatever_is_in_force() {
 fn m5_m8_forged_annotations_never_survive() {
     let mut forged = run();
     forge(&mut forged);
-    let warning = "ignored what was given for coscheduler.dev/mode, coscheduler.dev/isolation-scope, \
+    let warning = "ignored annotations coscheduler.dev/schema-version, coscheduler.dev/mode, coscheduler.dev/isolation-scope, \
                    coscheduler.dev/group, coscheduler.dev/placeholder, coscheduler.dev/volume-claim-templates, \
                    coscheduler.dev/claims, coscheduler.dev/part-of, pipeline.tekton.dev/affinity-assistant, \
-                   coscheduler.dev/traceparent: admission alone writes it";
+                   coscheduler.dev/traceparent: only admission writes them";
 
     let disabled = admit(&configuration(Mode::Disabled), &forged, UID);
     assert_eq!(
@@ -370,7 +371,6 @@ proptest! {
         let run = PipelineRun {
             workspaces: workspaces.into_iter().map(|(name, template)| WorkspaceBinding {
                 name,
-                sub_path: None,
                 source: match template {
                     Some(name) => WorkspaceSource::ClaimTemplate(crate::pipeline_run::ClaimTemplate {
                         template: json!({"metadata": {"name": name}, "spec": {}}),
@@ -386,7 +386,7 @@ proptest! {
         for (before, after) in run.workspaces.iter().zip(&admitted.workspaces) {
             match (&before.source, &after.source) {
                 (WorkspaceSource::ClaimTemplate(_), WorkspaceSource::Claim { claim_name }) => {
-                    prop_assert!(assistant.owns_claim(claim_name), "{claim_name}");
+                    prop_assert_eq!(assistant_of(claim_name), Some(assistant.clone()));
                 }
                 (before, after) => prop_assert_eq!(before, after),
             }
@@ -678,7 +678,10 @@ fn a_part_of_a_run_has_its_parents_placeholders_and_none_of_its_own() {
             let stored = admission.apply(&part);
             assert_eq!(admission.warnings, Vec::<String>::new());
             assert_eq!(stored.annotations[PART_OF], "build");
-            for key in [MODE, GROUP, CLAIMS, TEKTON_AFFINITY_ASSISTANT, "note"] {
+            let kept = HANDED_ON
+                .into_iter()
+                .chain([TEKTON_AFFINITY_ASSISTANT, "note"]);
+            for key in kept {
                 assert_eq!(
                     stored.annotations[key], part.annotations[key],
                     "{mode}: {key}"
@@ -686,7 +689,7 @@ fn a_part_of_a_run_has_its_parents_placeholders_and_none_of_its_own() {
             }
             assert_eq!(
                 stored.annotations.len(),
-                6,
+                HANDED_ON.len() + 3,
                 "{mode}: {:?}",
                 stored.annotations
             );
@@ -706,6 +709,25 @@ fn a_part_of_a_run_has_its_parents_placeholders_and_none_of_its_own() {
             }
         }
     }
+}
+
+#[test]
+fn m8_a_part_of_a_run_of_an_unknown_schema_version_keeps_what_tekton_copied() {
+    let mut part = part(Mode::PipelineRuns);
+    part.annotations
+        .insert(SCHEMA_VERSION.to_owned(), "2".to_owned());
+    let by_tekton = Question {
+        created_by: TEKTON_CONTROLLER,
+        owner_group: part.annotations.get(GROUP).map(String::as_str),
+        ..by_alice(&part, UID)
+    };
+    let admission = ask(&configuration(Mode::PipelineRuns), &by_tekton).unwrap();
+    let stored = admission.apply(&part);
+    for key in HANDED_ON.into_iter().chain([TEKTON_AFFINITY_ASSISTANT]) {
+        assert_eq!(stored.annotations[key], part.annotations[key], "{key}");
+    }
+    let plan = crate::plan::plan(&stored).unwrap();
+    assert_eq!(plan.action, crate::plan::Action::Nothing);
 }
 
 #[test]
@@ -796,11 +818,11 @@ fn m2_an_embedded_task_with_more_than_one_claim_is_warned_about() {
         warnings,
         [
             "task \"build\" uses 2 persistent volume claims (workspace \"cache\": claim \"build-cache\", workspace \
-             \"source\": a claim from the volumeClaimTemplate of \"source\"), and coschedule mode workspaces allows a \
-             TaskRun one: it will not run",
+             \"source\": a claim from the volumeClaimTemplate of \"source\"), and coschedule mode workspaces allows \
+             one: the task will not run",
             "task \"report\" uses 2 persistent volume claims (workspace \"scratch\": a claim from the volumeClaimTemplate \
              of \"scratch\", workspace \"source\": a claim from the volumeClaimTemplate of \"source\"), and coschedule \
-             mode workspaces allows a TaskRun one: it will not run",
+             mode workspaces allows one: the task will not run",
         ]
     );
     assert!(

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::admit::{Question, TEKTON_CONTROLLER, admit};
-use crate::annotations::{GROUP, HANDED_ON, OVERRIDE, PINNED};
+use crate::annotations::{CLAIMS, GROUP, MODE, OVERRIDE, PINNED, SCHEMA_VERSION};
 use crate::config::Configuration;
 use crate::names::tekton_claim_name;
 use crate::pipeline_run::PipelineRun;
@@ -333,7 +333,7 @@ fn m3_nobody_but_tekton_joins_a_group_and_only_for_a_pipeline_run() {
 
 #[test]
 fn what_a_run_hands_on_and_cannot_be_read_is_removed_altogether() {
-    for key in HANDED_ON {
+    for key in [MODE, GROUP, CLAIMS] {
         let mut run = task_run(Mode::PipelineRuns, &[]);
         run.annotations.insert(key.to_owned(), "garbled".to_owned());
         assert_eq!(
@@ -342,6 +342,17 @@ fn what_a_run_hands_on_and_cannot_be_read_is_removed_altogether() {
             "{key}"
         );
     }
+}
+
+#[test]
+fn m8_a_task_run_of_a_run_of_another_schema_version_follows_the_placeholder_that_tekton_copied() {
+    let mut run = task_run(Mode::PipelineRuns, &[]);
+    run.annotations
+        .insert(SCHEMA_VERSION.to_owned(), "2".to_owned());
+    let copied = run.annotations[TEKTON_AFFINITY_ASSISTANT].clone();
+    let stored = stored(&run);
+    assert_eq!(stored[TEKTON_AFFINITY_ASSISTANT], copied);
+    assert!(!stored.contains_key(MODE));
 }
 
 #[test]

@@ -1,57 +1,22 @@
-//! The table of TEP-0135, "Configuration": what the flag `coschedule` and the deprecated flag
-//! `disable-affinity-assistant` mean together, during the migration from one to the other and after it (M6).
-
-use std::fmt;
-use std::str::FromStr;
+//! The table of TEP-0135, "Configuration": the meaning of the flag `coschedule` and the deprecated flag
+//! `disable-affinity-assistant` together, during the migration from one to the other and after it (M6).
 
 use crate::mode::Mode;
+use crate::words::words;
 
-/// Which column of the table is in force: value of the key `migration-phase`.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
-pub enum MigrationPhase {
-    /// Both flags count.
-    During,
-    /// `coschedule` alone counts.
-    #[default]
-    After,
-}
-
-impl MigrationPhase {
-    /// Both phases, in the order in which messages list them.
-    pub const ALL: [Self; 2] = [Self::During, Self::After];
-
-    /// The phase as it is written in the ConfigMap.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::During => "during",
-            Self::After => "after",
-        }
+words! {
+    /// The column of the table that is in force: value of the key `migration-phase`.
+    #[derive(Default)]
+    pub enum MigrationPhase: "a migration phase" {
+        /// Both flags count.
+        During = "during",
+        /// Only `coschedule` counts.
+        #[default]
+        After = "after",
     }
 }
 
-impl fmt::Display for MigrationPhase {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
-/// A text that is no migration phase.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is not a migration phase; allowed: during, after")]
-pub struct UnknownPhase(pub String);
-
-impl FromStr for MigrationPhase {
-    type Err = UnknownPhase;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        Self::ALL
-            .into_iter()
-            .find(|phase| phase.as_str() == text)
-            .ok_or_else(|| UnknownPhase(text.to_owned()))
-    }
-}
-
-/// The mode that the two flags make in a phase; `None` where the combination is not valid.
+/// The mode that the two flags select in a phase; `None` for an invalid combination.
 pub const fn behaviour(
     disable_affinity_assistant: bool,
     coschedule: Mode,

@@ -162,9 +162,10 @@ fn v4_only_claims_of_the_set_are_its_own() {
         "pvc-13f4f56ded",
         "",
     ] {
-        assert!(!assistant().owns_claim(claim), "{claim}");
+        assert_ne!(assistant_of(claim), Some(assistant()), "{claim}");
     }
-    assert!(assistant().owns_claim("pvc-13f4f56ded-affinity-assistant-79340742ab-0"));
+    let claim = "pvc-13f4f56ded-affinity-assistant-79340742ab-0";
+    assert_eq!(assistant_of(claim), Some(assistant()));
 }
 
 #[test]
@@ -229,7 +230,7 @@ proptest! {
         prop_assert_eq!(&template.as_str().parse::<ClaimTemplateName>().unwrap(), &template);
         let claim = claim_name(&template, &assistant);
         prop_assert!(claim.len() <= 253);
-        prop_assert!(assistant.owns_claim(&claim));
+        prop_assert_eq!(assistant_of(&claim), Some(assistant));
     }
 
     #[test]

@@ -36,6 +36,7 @@ fn m8_exactly_the_pinned_annotations_are_written() {
         annotations.keys().map(String::as_str).collect::<Vec<_>>(),
         keys
     );
+    assert_eq!(annotations[SCHEMA_VERSION], "1");
     assert_eq!(annotations[MODE], "pipelineruns");
     assert_eq!(annotations[GROUP], "79340742ab");
     assert_eq!(
@@ -69,6 +70,32 @@ fn m5_nothing_is_pinned_without_a_mode() {
     annotations.remove(MODE);
     assert_eq!(Pinned::read(&annotations), Ok(None));
     assert_eq!(Pinned::read(&BTreeMap::new()), Ok(None));
+}
+
+#[test]
+fn m8_a_run_pinned_before_there_were_schema_versions_is_read() {
+    let mut annotations = example().to_annotations();
+    annotations.remove(SCHEMA_VERSION);
+    assert_eq!(Pinned::read(&annotations), Ok(Some(example())));
+}
+
+#[test]
+fn m8_annotations_of_an_unknown_schema_version_are_not_read() {
+    for version in ["2", "0", "", "01", "1.1", "one"] {
+        let mut annotations = example().to_annotations();
+        annotations.insert(SCHEMA_VERSION.to_owned(), version.to_owned());
+        annotations.insert(CLAIMS.to_owned(), "of another form".to_owned());
+        let violations = Pinned::read(&annotations).unwrap_err();
+        assert_eq!(violations.len(), 1, "{violations:?}");
+        assert_eq!(
+            violations[0].to_string(),
+            format!(
+                "metadata.annotations[coscheduler.dev/schema-version]: is {version:?}; allowed: 1, or not set"
+            )
+        );
+        let group = annotations.get(GROUP).map(String::as_str);
+        assert_eq!(handed_on(&annotations, group), None);
+    }
 }
 
 #[track_caller]

@@ -46,7 +46,6 @@ fn valid() -> Value {
 fn a_whole_run_is_read() {
     let other = |name: &str| WorkspaceBinding {
         name: name.to_owned(),
-        sub_path: None,
         source: WorkspaceSource::Other,
     };
     let expect = PipelineRun {
@@ -65,11 +64,9 @@ fn a_whole_run_is_read() {
             uid: "u3".to_owned(),
         }),
         managed_by: Some("tekton.dev/pipeline".to_owned()),
-        spec_status: Some("StoppedRunFinally".to_owned()),
         workspaces: vec![
             WorkspaceBinding {
                 name: "source".to_owned(),
-                sub_path: None,
                 source: WorkspaceSource::ClaimTemplate(ClaimTemplate {
                     name: Some("src".to_owned()),
                     template: valid()["spec"]["workspaces"][0]["volumeClaimTemplate"].clone(),
@@ -77,7 +74,6 @@ fn a_whole_run_is_read() {
             },
             WorkspaceBinding {
                 name: "cache".to_owned(),
-                sub_path: Some("go".to_owned()),
                 source: WorkspaceSource::Claim {
                     claim_name: "build-cache".to_owned(),
                 },

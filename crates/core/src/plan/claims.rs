@@ -1,24 +1,24 @@
 //! The claims of a run's placeholders: those made from the templates pinned on the run (V2), those that Tekton makes (V3),
-//! and those that somebody brought (V1).
+//! and existing claims (V1).
 
 use std::collections::BTreeSet;
 
 use super::{ClaimTemplateSpec, Reason};
 use crate::annotations::{self, VOLUME_CLAIM_TEMPLATES};
 use crate::claim_template::Parts;
+use crate::document::Faults;
 use crate::labels;
 use crate::names::{AssistantName, ClaimTemplateName, claim_name, label_value};
 use crate::pinned::Pinned;
 use crate::pipeline_run::{PipelineRun, WorkspaceBinding, WorkspaceSource, is_single_pod};
 use crate::reasons;
-use crate::violation::Violation;
 
 /// The claims of a run, or of one placeholder, in the order of the run's workspaces, each once.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Claims {
-    /// To be made by the StatefulSet.
+    /// Made by the StatefulSet.
     pub(super) templates: Vec<ClaimTemplateSpec>,
-    /// To be made beside it (V8).
+    /// Made beside the StatefulSet (V8).
     pub(super) single_pod: Vec<ClaimTemplateSpec>,
     /// Made by others, and mounted.
     pub(super) existing: Vec<String>,
@@ -26,10 +26,11 @@ pub(super) struct Claims {
     pub(super) unmounted: Vec<String>,
 }
 
+/// The claims of a run. A claim that is left out, or not mounted, adds a reason to `left_out`.
 pub(super) fn of(
     run: &PipelineRun,
     pinned: &Pinned,
-    faults: &mut Vec<Violation>,
+    faults: &Faults,
     left_out: &mut Vec<Reason>,
 ) -> Claims {
     let assistant = AssistantName::of(&pinned.group);
@@ -70,85 +71,55 @@ pub(super) fn of(
     claims
 }
 
-/// The pinned templates in the order of the run's workspaces. Each must be bound to the claim it
-/// becomes, so that no claim is made that no task uses, and none is used that nobody makes.
+/// The pinned templates in the order of the run's workspaces. Each workspace must be bound to the claim made from its template:
+/// otherwise tasks would not use a claim that is made, or would wait for one that nobody makes.
 fn templates(
     run: &PipelineRun,
     pinned: &Pinned,
     assistant: &AssistantName,
-    faults: &mut Vec<Violation>,
+    faults: &Faults,
 ) -> Vec<ClaimTemplateSpec> {
-    let bound: BTreeSet<&str> = run
-        .workspaces
-        .iter()
-        .map(|binding| binding.name.as_str())
-        .collect();
-    for workspace in pinned
-        .templates
-        .keys()
-        .filter(|name| !bound.contains(name.as_str()))
-    {
-        faults.push(Violation::new(
-            template_field(workspace),
-            format!("workspace {workspace:?} is not bound; allowed: workspaces of the run"),
-        ));
+    let bound = |name: &str| run.workspaces.iter().any(|binding| binding.name == name);
+    for workspace in pinned.templates.keys().filter(|name| !bound(name)) {
+        let fault = format!("workspace {workspace:?} is not bound; allowed: workspaces of the run");
+        faults.add(template_field(workspace), fault);
     }
     let mut specs = Vec::new();
     for (index, binding) in run.workspaces.iter().enumerate() {
-        let Some(template) = pinned.templates.get(&binding.name) else {
+        let workspace = &binding.name;
+        let Some(template) = pinned.templates.get(workspace) else {
             continue;
         };
-        let parts = Parts::read(template_field(&binding.name), template, faults);
-        let name = ClaimTemplateName::derive(&pinned.group, &binding.name, parts.name.as_deref());
+        let parts = Parts::read(template_field(workspace), template, faults);
+        let name = ClaimTemplateName::derive(&pinned.group, workspace, parts.name.as_deref());
         let derived = claim_name(&name, assistant);
-        if !is_bound_to(binding, &derived) {
-            faults.push(Violation::new(
-                format!("spec.workspaces[{index}]"),
-                format!(
-                    "workspace {:?} is not bound to the claim of its pinned template; allowed: \
-                     persistentVolumeClaim.claimName {derived:?}",
-                    binding.name
-                ),
-            ));
+        if binding.source.claim_name() != Some(&derived) {
+            let fault = format!(
+                "workspace {workspace:?} is not bound to the claim of its pinned template; allowed: \
+                 persistentVolumeClaim.claimName {derived:?}"
+            );
+            faults.add(format!("spec.workspaces[{index}]"), fault);
         }
-        specs.push(claim_template(run, binding, name, parts));
+        let mut labels = parts.labels;
+        labels.insert(labels::WORKSPACE.to_owned(), label_value(workspace));
+        labels.insert(labels::PIPELINE_RUN.to_owned(), label_value(&run.name));
+        specs.push(ClaimTemplateSpec {
+            name,
+            workspace: workspace.clone(),
+            spec: parts.spec,
+            labels,
+            annotations: parts.annotations,
+        });
     }
     specs
 }
 
-fn claim_template(
-    run: &PipelineRun,
-    binding: &WorkspaceBinding,
-    name: ClaimTemplateName,
-    parts: Parts,
-) -> ClaimTemplateSpec {
-    let mut labels = parts.labels;
-    labels.insert(labels::WORKSPACE.to_owned(), label_value(&binding.name));
-    labels.insert(labels::PIPELINE_RUN.to_owned(), label_value(&run.name));
-    ClaimTemplateSpec {
-        name,
-        workspace: binding.name.clone(),
-        spec: parts.spec,
-        labels,
-        annotations: parts.annotations,
-    }
-}
-
 fn template_field(workspace: &str) -> String {
-    format!(
-        "{}[{workspace}]",
-        annotations::field(VOLUME_CLAIM_TEMPLATES)
-    )
+    let templates = annotations::field(VOLUME_CLAIM_TEMPLATES);
+    format!("{templates}[{workspace}]")
 }
 
-fn is_bound_to(binding: &WorkspaceBinding, derived: &str) -> bool {
-    match &binding.source {
-        WorkspaceSource::Claim { claim_name } => claim_name == derived,
-        WorkspaceSource::ClaimTemplate(_) | WorkspaceSource::Other => false,
-    }
-}
-
-/// Why the claim of a workspace is left out, if it has one: so that no placeholder waits for a literal `$(…)` (V9).
+/// Why the claim of a workspace is left out, if it has one, so that no placeholder waits for a literal `$(…)` (V9).
 fn not_known(binding: &WorkspaceBinding) -> Option<Reason> {
     let workspace = &binding.name;
     match &binding.source {

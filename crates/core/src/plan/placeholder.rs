@@ -1,40 +1,39 @@
-//! A placeholder, complete: what of the run and of what is pinned on it goes into the StatefulSet.
+//! The specification of a placeholder, from the run and its pinned annotations.
 
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
 use crate::labels;
-use crate::mode::{IsolationScope, Mode};
 use crate::names::{AssistantName, ClaimTemplateName, claim_name, label_value};
 use crate::pinned::Pinned;
 use crate::pipeline_run::PipelineRun;
-use crate::pod_template::{self, Dropped};
+use crate::pod_template;
 use crate::reasons;
+use crate::separation::Separation;
 
 use super::Reason;
 use super::claims::Claims;
 
-/// A placeholder, complete: nothing about it is left to decide, except which of the claims that somebody brought turn out
-/// to be `ReadWriteOncePod` ([`volumes`](crate::volumes)).
+/// The specification of a placeholder. One thing is left to decide: which existing claims are `ReadWriteOncePod`
+/// ([`volumes`](crate::volumes)).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlaceholderSpec {
     /// Name of the StatefulSet (P1).
     pub name: AssistantName,
-    /// Labels of the StatefulSet and its pod: the run's own except Kueue's, and ours, which win
-    /// (P1).
+    /// Labels of the StatefulSet and its pod: the run's own except Kueue's, and ours, which win (P1).
     pub labels: BTreeMap<String, String>,
-    /// Claims the StatefulSet makes (V2), in the order of the run's workspaces.
+    /// Claims that the StatefulSet makes (V2), in the order of the run's workspaces.
     pub claim_templates: Vec<ClaimTemplateSpec>,
-    /// Claims that are made beside the StatefulSet, under the names it would give them, and are not mounted: one pod
-    /// excludes every other (V8).
+    /// Claims that are made beside the StatefulSet, under the names that it would give them. They are not mounted, because only
+    /// one pod at a time may use them (V8).
     pub single_pod_claims: Vec<ClaimTemplateSpec>,
-    /// Claims that exist already, or that Tekton makes (V3), and are mounted too (V1), each once (V6), in the order of
+    /// Other claims to mount: those that exist already (V1), and those that Tekton makes (V3), each once (V6), in the order of
     /// the run's workspaces.
     pub claim_names: Vec<String>,
     /// Claims that Tekton makes and that are not mounted (V8).
     pub unmounted_claim_names: Vec<String>,
-    /// How it keeps away from other placeholders (M4, P4).
+    /// How it stays away from other placeholders (M4, P4).
     pub separation: Separation,
     /// CPU request and limit, a Kubernetes quantity (P5).
     pub cpu: String,
@@ -42,14 +41,14 @@ pub struct PlaceholderSpec {
     pub memory: String,
     /// Image reference.
     pub image: String,
-    /// What the placeholder takes over of the run's `podTemplate` and the default's, as [`pod_template`] says (P3).
+    /// The fields of the run's `podTemplate` and the default's that the placeholder has, by the rules of [`pod_template`] (P3).
     pub pod_template: Map<String, Value>,
-    /// The run's service account, else the default's; empty where neither names one (P3).
+    /// The run's service account, else the default's; empty if neither names one (P3).
     pub service_account_name: String,
 }
 
 impl PlaceholderSpec {
-    /// The names of all claims that the placeholder stands for, mounted or not.
+    /// The names of all claims of the placeholder, mounted or not.
     pub fn claims(&self) -> impl Iterator<Item = String> {
         let templates = self.claim_templates.iter().chain(&self.single_pod_claims);
         let made = templates.map(|template| claim_name(&template.name, &self.name));
@@ -58,17 +57,7 @@ impl PlaceholderSpec {
     }
 }
 
-/// How a placeholder keeps away from others.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Separation {
-    /// It prefers a node without another one, so that runs spread (P4).
-    Spread,
-    /// It takes no node where another one is, and lets no other one come: the scheduler holds required anti-affinity of
-    /// pods that run against those that come, too (M4).
-    Isolate(IsolationScope),
-}
-
-/// A claim that is made for a run.
+/// A claim to make for a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClaimTemplateSpec {
     /// Name of the template and of the pod's volume.
@@ -97,12 +86,12 @@ pub(super) fn spec(
         single_pod_claims: claims.single_pod,
         claim_names: claims.existing,
         unmounted_claim_names: claims.unmounted,
-        separation: separation(pinned),
+        separation: pinned.separation(),
         cpu: defaults.cpu.clone(),
         memory: defaults.memory.clone(),
         image: defaults.image.clone(),
         pod_template: pod_template::merge(run.pod_template.as_ref(), &defaults.pod_template)
-            .template,
+            .allowed,
         service_account_name: pod_template::service_account_name(
             run.service_account_name.as_deref(),
             &defaults.pod_template,
@@ -110,21 +99,13 @@ pub(super) fn spec(
     }
 }
 
-/// A reason for each part of the run's `securityContext` that its placeholders go without (P3).
+/// A reason for each part of the run's `securityContext` that its placeholders do not get (P3).
 pub(super) fn dropped(run: &PipelineRun, pinned: &Pinned) -> Vec<Reason> {
     let merged = pod_template::merge(run.pod_template.as_ref(), &pinned.placeholder.pod_template);
-    merged
-        .dropped
-        .iter()
-        .map(|Dropped { field, value }| reasons::security_context_reduced(field, value))
+    let dropped = merged.dropped.iter();
+    dropped
+        .map(|part| reasons::security_context_reduced(&part.field, &part.value))
         .collect()
-}
-
-fn separation(pinned: &Pinned) -> Separation {
-    match pinned.mode {
-        Mode::IsolatePipelineRun => Separation::Isolate(pinned.isolation_scope),
-        Mode::Workspaces | Mode::PipelineRuns | Mode::Disabled => Separation::Spread,
-    }
 }
 
 fn placeholder_labels(run: &PipelineRun, name: &AssistantName) -> BTreeMap<String, String> {

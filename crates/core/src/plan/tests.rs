@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::*;
 use crate::admit::TEKTON_CONTROLLER;
-use crate::annotations::{GROUP, PINNED};
+use crate::annotations::{GROUP, PINNED, SCHEMA_VERSION};
 use crate::config::{Configuration, PlaceholderDefaults};
 use crate::labels;
 use crate::mode::IsolationScope;
@@ -204,6 +204,27 @@ fn p6_release_does_not_depend_on_readable_annotations() {
         },
         ReasonCode::PipelineRunDone,
     );
+}
+
+#[test]
+fn m8_a_run_pinned_before_there_were_schema_versions_is_planned_as_before() {
+    let run = admitted(&document());
+    let mut older = run.clone();
+    older.annotations.remove(SCHEMA_VERSION);
+    assert_eq!(plan(&older), plan(&run));
+}
+
+#[test]
+fn m8_a_run_of_an_unknown_schema_version_is_left_alone_until_it_is_done() {
+    let mut run = admitted(&document());
+    run.annotations
+        .insert(SCHEMA_VERSION.to_owned(), "2".to_owned());
+    let why = ReasonCode::SchemaVersionUnknown;
+    check(&run, Mode::PipelineRuns, Action::Nothing, why);
+    run.state = RunState::Done;
+    let cause = ReleaseCause::Done;
+    let why = ReasonCode::PipelineRunDone;
+    check(&run, Mode::PipelineRuns, Action::Release { cause }, why);
 }
 
 #[test]

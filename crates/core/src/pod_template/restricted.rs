@@ -1,17 +1,9 @@
-//! What Pod Security `restricted` allows of a pod's `securityContext` (Kubernetes, "Pod Security Standards"; the rules
-//! of `baseline` count too). What is not listed here is not allowed: a placeholder does nothing and needs nothing.
+//! The fields of a pod's `securityContext` that Pod Security `restricted` allows, the rules of `baseline` included
+//! (Kubernetes, "Pod Security Standards"). Fields that are not listed here are not allowed: a placeholder does not need them.
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
-use super::Dropped;
-
-/// A `securityContext`, in two.
-pub(super) struct Reduced {
-    /// What is allowed.
-    pub(super) allowed: Map<String, Value>,
-    /// What is not.
-    pub(super) dropped: Vec<Dropped>,
-}
+use super::{Dropped, Reduced};
 
 /// The sysctls that cannot disturb another pod (Pod Security Standards, "Sysctls").
 const SAFE_SYSCTLS: [&str; 12] = [
@@ -37,12 +29,9 @@ const SELINUX_TYPES: [&str; 5] = [
     "container_engine_t",
 ];
 
-/// Splits a `securityContext` into what is allowed and what is not. Something that is no object is dropped as a whole.
+/// Reduces a `securityContext` to the allowed fields. A value that is no object is dropped as a whole.
 pub(super) fn reduce(context: &Value) -> Reduced {
-    let mut reduced = Reduced {
-        allowed: Map::new(),
-        dropped: Vec::new(),
-    };
+    let mut reduced = Reduced::default();
     let Some(fields) = context.as_object() else {
         reduced.drop("", context);
         return reduced;
@@ -69,8 +58,6 @@ pub(super) fn reduce(context: &Value) -> Reduced {
                 reduced.sysctls(value);
                 continue;
             }
-            // Unsafe procMount is a container's; hostProcess is all there is to forbid of windowsOptions, which a
-            // Linux placeholder has no use for.
             _ => false,
         };
         if allowed {

@@ -1,4 +1,4 @@
-//! Texts about what admission does not let run.
+//! Texts about a TaskRun that admission does not let run.
 
 use crate::mode::Mode;
 
@@ -10,12 +10,17 @@ pub fn task_run_refused(task_run: &str, used: &[(&str, String)], claims: usize) 
         .iter()
         .map(|(workspace, claim)| format!("workspace {workspace:?}: claim {claim:?}"))
         .collect();
-    let message = format!(
-        "TaskRun {task_run} uses {claims} persistent volume claims ({}), and coschedule mode {} allows one. Use subPaths of \
-         one claim, or mode {}.",
-        used.join(", "),
-        Mode::Workspaces,
-        Mode::PipelineRuns
-    );
+    let problem = multiple_claims(&format!("TaskRun {task_run}"), &used, claims);
+    let mode = Mode::PipelineRuns;
+    let message = format!("{problem}. Use subPaths of one claim, or mode {mode}.");
     Reason::new(ReasonCode::TaskRunRefused, message)
+}
+
+/// The part that TaskRuns and tasks have in common.
+pub(crate) fn multiple_claims(subject: &str, used: &[String], claims: usize) -> String {
+    let used = used.join(", ");
+    let mode = Mode::Workspaces;
+    format!(
+        "{subject} uses {claims} persistent volume claims ({used}), and coschedule mode {mode} allows one"
+    )
 }

@@ -5,48 +5,34 @@ use crate::volumes::Conflict;
 
 use super::{Reason, ReasonCode};
 
-/// The placeholder does not mount a `ReadWriteOncePod` claim (V8); `workspace` where it is known.
+texts! {
+    /// The name of a workspace's claim has a variable (V9).
+    claim_name_variable(workspace: &str, claim: &str): ClaimNameVariable =
+        "Workspace {workspace:?} is bound to claim {claim:?}. Its name was not known when the run was created, so no \
+         placeholder mounts the claim.";
+
+    /// The claim of a workspace has no name.
+    claim_name_empty(workspace: &str): ClaimNameEmpty =
+        "Workspace {workspace:?} is bound to a claim without a name, so no placeholder mounts it. Set \
+         persistentVolumeClaim.claimName.";
+
+    /// Admission did not see the template of a workspace.
+    claim_template_not_replaced(workspace: &str): ClaimTemplateNotReplaced =
+        "Workspace {workspace:?} has a volumeClaimTemplate that was added after the run was created. Tekton makes the claim, \
+         and no placeholder mounts it.";
+
+    /// No node can reach all volumes of a placeholder (V7).
+    volume_node_affinity_conflict(conflict: &Conflict, placeholder: &AssistantName): VolumeNodeAffinityConflict =
+        "No node can reach the volumes of all these claims: {conflict}. Placeholder {placeholder} waits for a node that can.";
+}
+
+/// The placeholder does not mount a `ReadWriteOncePod` claim (V8); `workspace` if it is known.
 pub fn claim_not_mounted(claim: &str, workspace: Option<&str>) -> Reason {
     let of = workspace.map_or_else(String::new, |name| format!(" of workspace {name:?}"));
     let message = format!(
         "Claim {claim:?}{of} is ReadWriteOncePod, so the placeholder does not mount it. The tasks that use it take turns."
     );
     Reason::new(ReasonCode::ClaimNotMounted, message)
-}
-
-/// The name of a workspace's claim has a variable (V9).
-pub fn claim_name_variable(workspace: &str, claim: &str) -> Reason {
-    let message = format!(
-        "Workspace {workspace:?} is bound to claim {claim:?}. Its name was not known when the run was created, so no \
-         placeholder mounts the claim."
-    );
-    Reason::new(ReasonCode::ClaimNameVariable, message)
-}
-
-/// The claim of a workspace has no name.
-pub fn claim_name_empty(workspace: &str) -> Reason {
-    let message = format!(
-        "Workspace {workspace:?} is bound to a claim without a name, so no placeholder mounts it. Set \
-         persistentVolumeClaim.claimName."
-    );
-    Reason::new(ReasonCode::ClaimNameEmpty, message)
-}
-
-/// Admission did not see the template of a workspace.
-pub fn claim_template_not_replaced(workspace: &str) -> Reason {
-    let message = format!(
-        "Workspace {workspace:?} has a volumeClaimTemplate that was added after the run was created. Tekton makes the \
-         claim, and no placeholder mounts it."
-    );
-    Reason::new(ReasonCode::ClaimTemplateNotReplaced, message)
-}
-
-/// No node can reach all volumes of a placeholder (V7).
-pub fn volume_node_affinity_conflict(conflict: &Conflict, placeholder: &AssistantName) -> Reason {
-    let message = format!(
-        "No node can reach the volumes of all these claims: {conflict}. Placeholder {placeholder} waits for a node that can."
-    );
-    Reason::new(ReasonCode::VolumeNodeAffinityConflict, message)
 }
 
 /// There is no node that reaches the volumes of a placeholder's claims (N1).

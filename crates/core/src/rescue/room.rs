@@ -11,7 +11,6 @@ use jiff::Timestamp;
 
 use super::requests::{Amounts, in_words};
 use crate::evacuate::{Misplaced, Node, Toleration, misplaced};
-use crate::mode::IsolationScope;
 use crate::plan::Separation;
 use crate::volumes::{NodeTerm, SeenClaim, meets, reaches};
 
@@ -185,14 +184,8 @@ impl Room {
 
     /// Whether no placeholder keeps another one away that would come from this namespace.
     pub fn lets_in(&self, namespace: &str, separation: Separation) -> bool {
-        let keeps = |separation: Separation, same: bool| match separation {
-            Separation::Spread => false,
-            Separation::Isolate(IsolationScope::Cluster) => true,
-            Separation::Isolate(IsolationScope::Namespace) => same,
-        };
-        !self.placeholders.iter().any(|other| {
-            let same = other.namespace == namespace;
-            keeps(separation, same) || keeps(other.separation, same)
+        self.placeholders.iter().all(|other| {
+            separation.shares_a_node_with(other.separation, other.namespace == namespace)
         })
     }
 

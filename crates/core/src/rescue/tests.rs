@@ -1,12 +1,12 @@
 mod oracle;
 
-use oracle::{Tried, fits_an_empty_node, tried};
 use super::room::Keeping;
 use super::*;
 use crate::evacuate::{Node, Taint, Toleration};
 use crate::mode::IsolationScope;
 use crate::plan::ReasonCode;
 use crate::volumes::{NodeRequirement, NodeTerm, Operator, SeenClaim, SeenVolume};
+use oracle::{Tried, fits_an_empty_node, tried};
 use proptest::prelude::*;
 
 fn cpu(milli_cpu: i128) -> Amounts {
@@ -64,7 +64,9 @@ struct Case {
 impl Case {
     fn rooms(&self) -> Rooms {
         let rooms = self.rooms.iter().cloned();
-        rooms.map(|room| (room.node.name.clone(), Arc::new(room))).collect()
+        rooms
+            .map(|room| (room.node.name.clone(), Arc::new(room)))
+            .collect()
     }
 
     fn decided(&self) -> Decision {

@@ -174,6 +174,16 @@ fn v7_every_operator_counts() {
         ),
         (
             requirement("k", Gt, &["3"]),
+            requirement("k", NotIn, &["4", "5", "x"]),
+            true,
+        ),
+        (
+            requirement("k", Lt, &["3"]),
+            requirement("k", NotIn, &["2", "1", "0"]),
+            true,
+        ),
+        (
+            requirement("k", Gt, &["3"]),
             requirement("k", In, &["3", "x"]),
             false,
         ),
@@ -268,9 +278,9 @@ fn v8_a_claim_for_one_pod_is_not_mounted_but_keeps_its_nodes() {
 fn operators_read_back_and_others_are_not_known() {
     use Operator::{DoesNotExist, Exists, Gt, In, Lt, NotIn};
     for operator in [In, NotIn, Exists, DoesNotExist, Gt, Lt] {
-        assert_eq!(Operator::read(operator.as_str()), Some(operator));
+        assert_eq!(operator.as_str().parse(), Ok(operator));
     }
-    assert_eq!(Operator::read("Matches"), None);
+    assert!("Matches".parse::<Operator>().is_err());
 }
 
 /// Labels `x` and `y`, each absent or one of a few values: every node there is.

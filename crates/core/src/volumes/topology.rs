@@ -1,8 +1,10 @@
-//! Whether a node could exist that meets several node selectors at once. Kubernetes, "Assigning Pods to Nodes": of the
-//! terms of a selector one must be met, of the requirements of a term all.
+//! Whether a node could exist that meets several node selectors at once. A node meets a selector if it meets one of its terms, and
+//! a term if it meets all of its requirements (Kubernetes, "Assigning Pods to Nodes").
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+
+use crate::words::words;
 
 /// One of the `nodeSelectorTerms` of a node selector.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -18,53 +20,27 @@ pub struct NodeTerm {
 pub struct NodeRequirement {
     /// The label, or the field.
     pub key: String,
-    /// What is required of it.
+    /// How it is compared.
     pub operator: Operator,
-    /// What it is compared with.
+    /// The values to compare it with.
     pub values: Vec<String>,
 }
 
-/// What is required of a label or field.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Operator {
-    /// It has one of the values.
-    In,
-    /// It has none of the values, or does not exist.
-    NotIn,
-    /// It exists.
-    Exists,
-    /// It does not exist.
-    DoesNotExist,
-    /// It is a number greater than the one value.
-    Gt,
-    /// It is a number less than the one value.
-    Lt,
-}
-
-impl Operator {
-    /// Reads `operator`; `None` for one of another version.
-    pub fn read(text: &str) -> Option<Self> {
-        Some(match text {
-            "In" => Self::In,
-            "NotIn" => Self::NotIn,
-            "Exists" => Self::Exists,
-            "DoesNotExist" => Self::DoesNotExist,
-            "Gt" => Self::Gt,
-            "Lt" => Self::Lt,
-            _ => return None,
-        })
-    }
-
-    /// The operator as Kubernetes writes it.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::In => "In",
-            Self::NotIn => "NotIn",
-            Self::Exists => "Exists",
-            Self::DoesNotExist => "DoesNotExist",
-            Self::Gt => "Gt",
-            Self::Lt => "Lt",
-        }
+words! {
+    /// How a label or field is compared.
+    pub enum Operator: "an operator of a node selector" {
+        /// It has one of the values.
+        In = "In",
+        /// It has none of the values, or does not exist.
+        NotIn = "NotIn",
+        /// It exists.
+        Exists = "Exists",
+        /// It does not exist.
+        DoesNotExist = "DoesNotExist",
+        /// It is a number greater than the one value.
+        Gt = "Gt",
+        /// It is a number less than the one value.
+        Lt = "Lt",
     }
 }
 
@@ -95,8 +71,8 @@ pub(super) fn describe(terms: &[NodeTerm]) -> String {
     terms.join(", or ")
 }
 
-/// How many combinations of terms are looked at before the answer is taken to be yes: a false alarm is worse than none,
-/// and the scheduler has the last word.
+/// How many combinations of terms are tried before the answer is taken to be yes. A false alarm is worse than none, and the
+/// scheduler has the last word.
 const COMBINATIONS: usize = 100_000;
 
 /// Whether a node could exist that meets one term of each list.
@@ -104,7 +80,7 @@ pub(super) fn some_node_meets(lists: &[&[NodeTerm]]) -> bool {
     let distinct: BTreeSet<&[NodeTerm]> = lists.iter().copied().collect();
     let mut lists: Vec<_> = distinct.into_iter().collect();
     lists.sort_by_key(|list| list.len());
-    search(&lists, &Node::default(), &mut 0)
+    search(&lists, &Required::default(), &mut 0)
 }
 
 /// Whether the node with this name and these labels meets one term of each list.
@@ -113,124 +89,101 @@ pub(super) fn node_meets(
     labels: &BTreeMap<String, String>,
     lists: &[&[NodeTerm]],
 ) -> bool {
-    let terms = lists.iter().copied().flatten();
-    let keys: BTreeSet<&String> = terms
-        .flat_map(|term| &term.expressions)
-        .map(|requirement| &requirement.key)
-        .collect();
-    // What it is, said as a term of its own.
-    let is = |key: &str, value: Option<&str>| NodeRequirement {
-        key: key.to_owned(),
-        operator: value.map_or(Operator::DoesNotExist, |_| Operator::In),
-        values: value.map(str::to_owned).into_iter().collect(),
+    let value = |is_field: bool, key: &str| match is_field {
+        true => (key == "metadata.name").then_some(name),
+        false => labels.get(key).map(String::as_str),
     };
-    let itself = NodeTerm {
-        expressions: keys
-            .into_iter()
-            .map(|key| is(key, labels.get(key).map(String::as_str)))
-            .collect(),
-        fields: vec![is("metadata.name", Some(name))],
+    let meets = |term: &NodeTerm| {
+        !term.is_empty()
+            && term
+                .requirements()
+                .all(|((is_field, key), one)| one.is_met_by(value(is_field, key)))
     };
-    let itself = std::slice::from_ref(&itself);
-    let lists: Vec<_> = lists.iter().copied().chain([itself]).collect();
-    some_node_meets(&lists)
+    lists.iter().all(|terms| terms.iter().any(meets))
 }
 
-fn search(lists: &[&[NodeTerm]], node: &Node<'_>, looked_at: &mut usize) -> bool {
+fn search(lists: &[&[NodeTerm]], required: &Required<'_>, tried: &mut usize) -> bool {
     let Some((terms, rest)) = lists.split_first() else {
         return true;
     };
     terms.iter().any(|term| {
-        *looked_at += 1;
-        *looked_at > COMBINATIONS
-            || node
-                .with(term)
-                .is_some_and(|node| search(rest, &node, looked_at))
+        *tried += 1;
+        *tried > COMBINATIONS
+            || with(required, term).is_some_and(|required| search(rest, &required, tried))
     })
 }
 
-/// What has been required so far, by key; fields are told from labels.
-#[derive(Clone, Default)]
-struct Node<'a>(BTreeMap<(bool, &'a str), Required<'a>>);
+/// The label or field of a requirement; `true` stands for a field.
+type Key<'a> = (bool, &'a str);
 
-/// What has been required of one label or field.
-#[derive(Clone, Default)]
-struct Required<'a> {
-    present: bool,
-    absent: bool,
-    one_of: Option<BTreeSet<&'a str>>,
-    none_of: BTreeSet<&'a str>,
-    above: Option<i64>,
-    below: Option<i64>,
+/// The requirements on a node so far.
+type Required<'a> = BTreeMap<Key<'a>, Vec<&'a NodeRequirement>>;
+
+/// The requirements so far and those of `term`; `None` if no node can meet both.
+fn with<'a>(required: &Required<'a>, term: &'a NodeTerm) -> Option<Required<'a>> {
+    let mut both = required.clone();
+    for (key, requirement) in term.requirements() {
+        both.entry(key).or_default().push(requirement);
+    }
+    let mut keys = term.requirements().map(|(key, _)| key);
+    let possible = !term.is_empty() && keys.all(|key| can_be_met(&both[&key]));
+    possible.then_some(both)
 }
 
-impl<'a> Node<'a> {
-    /// The requirements and those of `term`; `None` where no node can meet both. A term without requirements is met by
-    /// no node.
-    fn with(&self, term: &'a NodeTerm) -> Option<Self> {
-        let expressions = term.expressions.iter().map(|one| (false, one));
-        let fields = term.fields.iter().map(|one| (true, one));
-        let mut node = self.clone();
-        let mut any = false;
-        for (field, requirement) in expressions.chain(fields) {
-            any = true;
-            let required = node.0.entry((field, &requirement.key)).or_default();
-            required.add(requirement);
-            if !required.can_be_met() {
-                return None;
-            }
-        }
-        any.then_some(node)
-    }
-}
-
-impl<'a> Required<'a> {
-    fn add(&mut self, requirement: &'a NodeRequirement) {
-        let values = || requirement.values.iter().map(String::as_str);
-        let number = || values().next().and_then(|value| value.parse().ok());
-        match requirement.operator {
-            Operator::In => {
-                self.present = true;
-                let values = values().collect();
-                self.one_of = Some(match self.one_of.take() {
-                    Some(before) => before.intersection(&values).copied().collect(),
-                    None => values,
-                });
-            }
-            Operator::NotIn => self.none_of.extend(values()),
-            Operator::Exists => self.present = true,
-            Operator::DoesNotExist => self.absent = true,
-            Operator::Gt => {
-                self.present = true;
-                self.above = self.above.max(number());
-            }
-            Operator::Lt => {
-                self.present = true;
-                self.below = match (self.below, number()) {
-                    (Some(before), Some(now)) => Some(before.min(now)),
-                    (before, now) => before.or(now),
-                };
-            }
-        }
-    }
-
-    fn can_be_met(&self) -> bool {
-        if self.absent {
-            return !self.present;
-        }
-        let bounded = self.above.is_some() || self.below.is_some();
-        let fits = |number: i64| {
-            self.above.is_none_or(|above| number > above)
-                && self.below.is_none_or(|below| number < below)
+/// Whether one label or field can meet all of these requirements.
+fn can_be_met(requirements: &[&NodeRequirement]) -> bool {
+    let listed = || requirements.iter().flat_map(|one| &one.values);
+    let unlisted: String = listed().map(String::as_str).chain(["x"]).collect();
+    // Numbers beyond a bound, one more than can be excluded.
+    let count = listed().count() as i64 + 1;
+    let beyond = requirements.iter().flat_map(|one| {
+        let bound = one.bound().unwrap_or_default();
+        let numbers = match one.operator {
+            Operator::Gt => bound.saturating_add(1)..=bound.saturating_add(count),
+            Operator::Lt => bound.saturating_sub(count)..=bound.saturating_sub(1),
+            Operator::In | Operator::NotIn | Operator::Exists | Operator::DoesNotExist => 1..=0,
         };
-        match &self.one_of {
-            Some(values) => values.iter().any(|value| {
-                !self.none_of.contains(value) && (!bounded || value.parse().is_ok_and(fits))
-            }),
-            None => match (self.above, self.below) {
-                (Some(above), Some(below)) => below.saturating_sub(above) > 1,
-                (Some(_) | None, Some(_) | None) => true,
-            },
+        numbers.map(|number| number.to_string())
+    });
+    let values = listed().cloned().chain([unlisted]).chain(beyond);
+    let mut candidates = values.map(Some).chain([None]);
+    candidates.any(|value| {
+        requirements
+            .iter()
+            .all(|one| one.is_met_by(value.as_deref()))
+    })
+}
+
+impl NodeTerm {
+    /// No node meets a term without requirements.
+    fn is_empty(&self) -> bool {
+        self.expressions.is_empty() && self.fields.is_empty()
+    }
+
+    fn requirements(&self) -> impl Iterator<Item = (Key<'_>, &NodeRequirement)> {
+        let labels = self.expressions.iter().map(|one| (false, one));
+        let fields = self.fields.iter().map(|one| (true, one));
+        let all = labels.chain(fields);
+        all.map(|(is_field, one)| ((is_field, one.key.as_str()), one))
+    }
+}
+
+impl NodeRequirement {
+    fn bound(&self) -> Option<i64> {
+        self.values.first()?.parse().ok()
+    }
+
+    /// Whether a label or field with this value meets the requirement; `None` if it does not exist.
+    fn is_met_by(&self, value: Option<&str>) -> bool {
+        let is_listed = || value.is_some_and(|value| self.values.iter().any(|one| one == value));
+        let number = value.and_then(|value| value.parse::<i64>().ok());
+        match self.operator {
+            Operator::In => is_listed(),
+            Operator::NotIn => !is_listed(),
+            Operator::Exists => value.is_some(),
+            Operator::DoesNotExist => value.is_none(),
+            Operator::Gt => number > self.bound() && self.bound().is_some(),
+            Operator::Lt => number < self.bound() && number.is_some(),
         }
     }
 }

@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::{NodeAffinity, NodeSelector};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::{Value, json};
 
-use crate::scheduling::both;
+use crate::affinity::both;
 
 /// The move under way.
 pub(super) fn under_way(metadata: &ObjectMeta) -> Option<Move> {

@@ -15,12 +15,13 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, OwnerReference};
 
-use coscheduler_core::labels::{AFFINITY_ASSISTANT, COMPONENT, INSTANCE};
+use coscheduler_core::labels::{
+    AFFINITY_ASSISTANT, COMPONENT, INSTANCE, MANAGED_BY, PIPELINE_RUN_UID, TEKTON_COSCHEDULER,
+};
 use coscheduler_core::names::claim_name;
 use coscheduler_core::volumes::Volumes;
 
-use crate::labels::{MANAGED_BY, PIPELINE_RUN_UID, TEKTON_COSCHEDULER};
-use crate::scheduling::affinity;
+use crate::affinity::affinity;
 
 /// Any user that is not root: the container writes nothing.
 const USER: i64 = 65_532;

@@ -1,5 +1,5 @@
 use super::*;
-use coscheduler_kubernetes::labels::PIPELINE_RUN_UID;
+use coscheduler_core::labels::PIPELINE_RUN_UID;
 use serde_json::json;
 
 fn key(uid: &str) -> RunKey {

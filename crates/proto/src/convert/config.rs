@@ -1,10 +1,11 @@
-//! Modes, configurations, and what flags would do.
+//! Configurations, and answers about flags.
+
+use std::collections::BTreeSet;
 
 use coscheduler_core::config::{Answer, Configuration, PlaceholderDefaults};
 use coscheduler_core::mode::{IsolationScope, Mode};
 use coscheduler_core::violation::Violation;
 
-use super::checked;
 use crate::config as wire;
 use crate::json;
 
@@ -18,54 +19,24 @@ pub fn mode_to_wire(mode: Mode) -> wire::Mode {
     }
 }
 
-/// A mode from the wire.
-///
-/// # Errors
-///
-/// Names `field` where the value is unspecified or unknown to this version.
-pub fn mode(field: &str, value: i32) -> Result<Mode, Violation> {
-    match wire::Mode::try_from(value) {
-        Ok(wire::Mode::Workspaces) => Ok(Mode::Workspaces),
-        Ok(wire::Mode::Pipelineruns) => Ok(Mode::PipelineRuns),
-        Ok(wire::Mode::IsolatePipelinerun) => Ok(Mode::IsolatePipelineRun),
-        Ok(wire::Mode::Disabled) => Ok(Mode::Disabled),
-        Ok(wire::Mode::Unspecified) | Err(_) => Err(Violation::new(
-            field,
-            format!(
-                "is {value}; allowed: MODE_DISABLED (1), MODE_PIPELINERUNS (2), MODE_WORKSPACES (3), \
-                 MODE_ISOLATE_PIPELINERUN (4)"
-            ),
-        )),
-    }
+fn mode(value: i32) -> Option<Mode> {
+    let mut modes = Mode::ALL.into_iter();
+    modes.find(|mode| mode_to_wire(*mode) as i32 == value)
 }
 
-/// An isolation scope for the wire.
-pub fn isolation_scope_to_wire(scope: IsolationScope) -> wire::IsolationScope {
+fn isolation_scope_to_wire(scope: IsolationScope) -> wire::IsolationScope {
     match scope {
         IsolationScope::Cluster => wire::IsolationScope::Cluster,
         IsolationScope::Namespace => wire::IsolationScope::Namespace,
     }
 }
 
-/// An isolation scope from the wire.
-///
-/// # Errors
-///
-/// Names `field` where the value is unspecified or unknown to this version.
-pub fn isolation_scope(field: &str, value: i32) -> Result<IsolationScope, Violation> {
-    match wire::IsolationScope::try_from(value) {
-        Ok(wire::IsolationScope::Cluster) => Ok(IsolationScope::Cluster),
-        Ok(wire::IsolationScope::Namespace) => Ok(IsolationScope::Namespace),
-        Ok(wire::IsolationScope::Unspecified) | Err(_) => Err(Violation::new(
-            field,
-            format!(
-                "is {value}; allowed: ISOLATION_SCOPE_CLUSTER (1), ISOLATION_SCOPE_NAMESPACE (2)"
-            ),
-        )),
-    }
+fn isolation_scope(value: i32) -> Option<IsolationScope> {
+    let mut scopes = IsolationScope::ALL.into_iter();
+    scopes.find(|scope| isolation_scope_to_wire(*scope) as i32 == value)
 }
 
-/// A configuration for the wire, without Tekton's own flag, which stands beside it there.
+/// A configuration for the wire, without Tekton's own flag, which is a field of its own there.
 pub fn configuration_to_wire(configuration: &Configuration) -> wire::Configuration {
     let overrides = configuration.allowed_overrides.iter();
     let placeholder = &configuration.placeholder;
@@ -83,30 +54,35 @@ pub fn configuration_to_wire(configuration: &Configuration) -> wire::Configurati
     }
 }
 
-/// A configuration from the wire, without Tekton's own flag, which stands beside it there.
+/// A configuration from the wire, without Tekton's own flag, which is a field of its own there.
 ///
 /// # Errors
 ///
-/// Every field that is missing or unknown to this version.
+/// A violation for each field that is missing, and for each value that is not known to this version.
 pub fn configuration(message: wire::Configuration) -> Result<Configuration, Vec<Violation>> {
     let mut violations = Vec::new();
-    let mut kept = |violation| violations.push(violation);
-    let mode = mode("configuration.mode", message.mode)
-        .map_err(&mut kept)
-        .ok();
-    let isolation_scope = isolation_scope("configuration.isolation_scope", message.isolation_scope)
-        .map_err(&mut kept)
-        .ok();
-    let allowed_overrides = message
-        .allowed_overrides
-        .iter()
-        .enumerate()
-        .filter_map(|(index, value)| {
-            self::mode(&format!("configuration.allowed_overrides[{index}]"), *value)
-                .map_err(&mut kept)
-                .ok()
-        })
-        .collect();
+    let mut unknown = |field: &str, value: i32| {
+        let description = format!("is {value}, which is unspecified or not known to this version");
+        violations.push(Violation::new(
+            format!("configuration.{field}"),
+            description,
+        ));
+    };
+    let mode = self::mode(message.mode);
+    if mode.is_none() {
+        unknown("mode", message.mode);
+    }
+    let isolation_scope = self::isolation_scope(message.isolation_scope);
+    if isolation_scope.is_none() {
+        unknown("isolation_scope", message.isolation_scope);
+    }
+    let mut allowed_overrides = BTreeSet::new();
+    for (index, value) in message.allowed_overrides.iter().enumerate() {
+        match self::mode(*value) {
+            Some(mode) => drop(allowed_overrides.insert(mode)),
+            None => unknown(&format!("allowed_overrides[{index}]"), *value),
+        }
+    }
     let placeholder = message.placeholder.map(|defaults| PlaceholderDefaults {
         cpu: defaults.cpu,
         memory: defaults.memory,
@@ -117,25 +93,24 @@ pub fn configuration(message: wire::Configuration) -> Result<Configuration, Vec<
             .unwrap_or_default(),
     });
     if placeholder.is_none() {
-        violations.push(Violation::new(
-            "configuration.placeholder",
-            "is unset; it is required",
-        ));
+        let field = "configuration.placeholder";
+        violations.push(Violation::new(field, "is unset; it is required"));
     }
-    let value =
-        mode.zip(isolation_scope)
-            .zip(placeholder)
-            .map(|((mode, isolation_scope), placeholder)| Configuration {
-                mode,
-                isolation_scope,
-                allowed_overrides,
-                placeholder,
-                tekton_coschedule: None,
-            });
-    checked(value, violations)
+    let (Some(mode), Some(isolation_scope), Some(placeholder), true) =
+        (mode, isolation_scope, placeholder, violations.is_empty())
+    else {
+        return Err(violations);
+    };
+    Ok(Configuration {
+        mode,
+        isolation_scope,
+        allowed_overrides,
+        placeholder,
+        tekton_coschedule: None,
+    })
 }
 
-/// What flags would do, for the wire.
+/// An answer about flags for the wire.
 pub fn answer_to_wire(answer: Answer) -> wire::CheckFlagsResponse {
     let mode = |mode: Option<Mode>| mode.map_or(wire::Mode::Unspecified, mode_to_wire).into();
     let (configuration, violations) = match answer.outcome {

@@ -55,16 +55,6 @@ pub fn identity(message: Option<wire::PipelineRunRef>) -> Result<Identity, Vec<V
     checked(Some(identity), violations)
 }
 
-/// A reference for the wire.
-pub fn identity_to_wire(identity: Identity) -> wire::PipelineRunRef {
-    wire::PipelineRunRef {
-        namespace: identity.namespace,
-        name: identity.name,
-        uid: identity.uid,
-        resource_version: identity.resource_version,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,4 +1,4 @@
-//! Questions to the planner, and its answers.
+//! Questions to the affinity-planner, and its answers.
 
 use prost_types::Struct;
 use serde_json::Value;
@@ -13,48 +13,31 @@ use coscheduler_core::plan::{
 };
 use coscheduler_core::violation::Violation;
 
-use super::{checked, mode_to_wire, required};
+use super::{checked, mode_to_wire, required, within};
 use crate::json;
 use crate::planner as wire;
 use crate::planner::binding::Source;
 
-/// A PipelineRun from the wire.
+/// A PipelineRun from field `field` of a request.
 ///
 /// # Errors
 ///
-/// Every field that cannot be read, by its path below `pipeline_run`.
-pub fn pipeline_run(message: Option<Struct>) -> Result<PipelineRun, Vec<Violation>> {
+/// A violation for each field that cannot be read, by its path below `field`.
+pub fn pipeline_run(field: &str, message: Option<Struct>) -> Result<PipelineRun, Vec<Violation>> {
     let Some(fields) = message else {
-        return Err(vec![Violation::new(
-            "pipeline_run",
-            "is unset; it is required, a tekton.dev/v1 PipelineRun as Kubernetes JSON",
-        )]);
+        let description =
+            "is unset; it is required, a tekton.dev/v1 PipelineRun as Kubernetes JSON";
+        return Err(vec![Violation::new(field, description)]);
     };
-    pipeline_run_at("pipeline_run", fields)
-}
-
-/// A PipelineRun from the request's field `field`.
-///
-/// # Errors
-///
-/// Every field that cannot be read, by its path below `field`.
-pub fn pipeline_run_at(field: &str, fields: Struct) -> Result<PipelineRun, Vec<Violation>> {
-    PipelineRun::parse(&Value::Object(json::from_struct(fields))).map_err(|violations| {
-        violations
-            .into_iter()
-            .map(|violation| Violation {
-                field: format!("{field}.{}", violation.field),
-                description: violation.description,
-            })
-            .collect()
-    })
+    PipelineRun::parse(&Value::Object(json::from_struct(fields)))
+        .map_err(|violations| within(field, violations))
 }
 
 /// A TaskRun or CustomRun from the wire.
 ///
 /// # Errors
 ///
-/// Every required field that is empty.
+/// A violation for each required field that is empty, and for an unknown kind.
 pub fn child_run(message: wire::AdmitRunRequest) -> Result<ChildRun, Vec<Violation>> {
     let mut violations = Vec::new();
     required("username", &message.username, &mut violations);
@@ -81,14 +64,7 @@ pub fn child_run(message: wire::AdmitRunRequest) -> Result<ChildRun, Vec<Violati
         }),
         owner_group: message.owner_group,
         created_by: message.username,
-        claims: message
-            .claims
-            .into_iter()
-            .map(|claim| BoundClaim {
-                workspace: claim.workspace,
-                claim_name: claim.claim_name,
-            })
-            .collect(),
+        claims: claims(message.claims),
         params: Params::from_flattened(message.params),
     });
     checked(run, violations)
@@ -108,64 +84,58 @@ pub fn child_run_to_wire(run: ChildRun) -> wire::AdmitRunRequest {
         }),
         owner_group: run.owner_group,
         username: run.created_by,
-        claims: run
-            .claims
-            .into_iter()
-            .map(|claim| wire::BoundClaim {
-                workspace: claim.workspace,
-                claim_name: claim.claim_name,
-            })
-            .collect(),
+        claims: claims_to_wire(run.claims),
         params: run.params.flattened().clone(),
     }
 }
 
-/// What admission writes into a TaskRun or CustomRun, for the wire.
+/// Changes to a TaskRun or CustomRun for the wire.
 pub fn child_admission_to_wire(admission: ChildAdmission) -> wire::AdmitRunResponse {
     wire::AdmitRunResponse {
         remove_annotations: admission.remove_annotations,
         warnings: admission.warnings,
         set_annotations: admission.set_annotations,
         cancel_message: admission.cancel.unwrap_or_default(),
-        bindings: admission
-            .bindings
-            .into_iter()
-            .map(|bound| wire::BoundClaim {
-                workspace: bound.workspace,
-                claim_name: bound.claim_name,
-            })
-            .collect(),
+        bindings: claims_to_wire(admission.bindings),
     }
 }
 
-/// What admission writes into a TaskRun or CustomRun, from the wire.
+/// Changes to a TaskRun or CustomRun from the wire.
 pub fn child_admission(message: wire::AdmitRunResponse) -> ChildAdmission {
     ChildAdmission {
         set_annotations: message.set_annotations,
         remove_annotations: message.remove_annotations,
         cancel: Some(message.cancel_message).filter(|message| !message.is_empty()),
-        bindings: message
-            .bindings
-            .into_iter()
-            .map(|bound| BoundClaim {
-                workspace: bound.workspace,
-                claim_name: bound.claim_name,
-            })
-            .collect(),
+        bindings: claims(message.bindings),
         warnings: message.warnings,
     }
 }
 
-/// What admission writes, for the wire.
+fn claims_to_wire(claims: Vec<BoundClaim>) -> Vec<wire::BoundClaim> {
+    let claims = claims.into_iter().map(|claim| wire::BoundClaim {
+        workspace: claim.workspace,
+        claim_name: claim.claim_name,
+    });
+    claims.collect()
+}
+
+fn claims(messages: Vec<wire::BoundClaim>) -> Vec<BoundClaim> {
+    let claims = messages.into_iter().map(|claim| BoundClaim {
+        workspace: claim.workspace,
+        claim_name: claim.claim_name,
+    });
+    claims.collect()
+}
+
+/// Changes to a PipelineRun for the wire.
 pub fn admission_to_wire(admission: Admission) -> wire::AdmitPipelineRunResponse {
+    let of_tasks = admission.remove_task_annotations.into_iter();
     wire::AdmitPipelineRunResponse {
         set_annotations: admission.set_annotations,
         remove_annotations: admission.remove_annotations,
         bindings: bindings_to_wire(admission.bindings),
         warnings: admission.warnings,
-        remove_task_annotations: admission
-            .remove_task_annotations
-            .into_iter()
+        remove_task_annotations: of_tasks
             .map(|annotation| wire::TaskAnnotation {
                 index: i32::try_from(annotation.index).unwrap_or(i32::MAX),
                 key: annotation.key,
@@ -174,29 +144,26 @@ pub fn admission_to_wire(admission: Admission) -> wire::AdmitPipelineRunResponse
     }
 }
 
-/// What admission writes, from the wire.
+/// Changes to a PipelineRun from the wire.
 pub fn admission(message: wire::AdmitPipelineRunResponse) -> Admission {
+    let bindings = message.bindings.into_iter().filter_map(|binding| {
+        let source = match binding.source? {
+            Source::ClaimName(name) => RewrittenSource::Claim(name),
+            Source::VolumeClaimTemplate(template) => {
+                RewrittenSource::Template(Value::Object(json::from_struct(template)))
+            }
+        };
+        Some(RewrittenBinding {
+            workspace: binding.workspace,
+            source,
+        })
+    });
+    let of_tasks = message.remove_task_annotations.into_iter();
     Admission {
         set_annotations: message.set_annotations,
         remove_annotations: message.remove_annotations,
-        bindings: message
-            .bindings
-            .into_iter()
-            .filter_map(|binding| {
-                Some(RewrittenBinding {
-                    workspace: binding.workspace,
-                    source: match binding.source? {
-                        Source::ClaimName(name) => RewrittenSource::Claim(name),
-                        Source::VolumeClaimTemplate(template) => {
-                            RewrittenSource::Template(Value::Object(json::from_struct(template)))
-                        }
-                    },
-                })
-            })
-            .collect(),
-        remove_task_annotations: message
-            .remove_task_annotations
-            .into_iter()
+        bindings: bindings.collect(),
+        remove_task_annotations: of_tasks
             .filter_map(|annotation| {
                 Some(TaskAnnotation {
                     index: usize::try_from(annotation.index).ok()?,
@@ -208,27 +175,37 @@ pub fn admission(message: wire::AdmitPipelineRunResponse) -> Admission {
     }
 }
 
+fn bindings_to_wire(bindings: Vec<RewrittenBinding>) -> Vec<wire::Binding> {
+    let bindings = bindings.into_iter().map(|binding| wire::Binding {
+        workspace: binding.workspace,
+        source: Some(match binding.source {
+            RewrittenSource::Claim(name) => Source::ClaimName(name),
+            RewrittenSource::Template(template) => {
+                Source::VolumeClaimTemplate(json::object_to_struct(&template))
+            }
+        }),
+    });
+    bindings.collect()
+}
+
 /// A plan for the wire.
 pub fn plan_to_wire(plan: &Plan) -> wire::Plan {
-    let (action, placeholders) = match &plan.action {
-        Action::Nothing => (wire::Action::None, Vec::new()),
-        Action::Ensure(specs) => (
-            wire::Action::Ensure,
-            specs.iter().map(placeholder_spec_to_wire).collect(),
-        ),
-        Action::Release { .. } => (wire::Action::Release, Vec::new()),
+    let action = match &plan.action {
+        Action::Nothing => wire::Action::None,
+        Action::Ensure(_) => wire::Action::Ensure,
+        Action::Release { .. } => wire::Action::Release,
     };
+    let placeholders = plan.action.placeholders().iter();
     wire::Plan {
         mode: mode_to_wire(plan.mode).into(),
         action: action.into(),
-        placeholders,
-        bindings: Vec::new(),
-        annotations: std::collections::BTreeMap::new(),
+        placeholders: placeholders.map(placeholder_spec_to_wire).collect(),
         reasons: plan.reasons.iter().map(reason_to_wire).collect(),
+        ..wire::Plan::default()
     }
 }
 
-/// What would become of a run that is not created yet, for the wire.
+/// A plan for a run that is not created yet, for the wire.
 pub fn preview_to_wire(preview: Preview) -> wire::Plan {
     wire::Plan {
         bindings: bindings_to_wire(preview.admission.bindings),
@@ -243,21 +220,6 @@ pub fn reason_to_wire(reason: &Reason) -> crate::reason::Reason {
         code: reason.code.as_str().to_owned(),
         message: reason.message.clone(),
     }
-}
-
-fn bindings_to_wire(bindings: Vec<RewrittenBinding>) -> Vec<wire::Binding> {
-    bindings
-        .into_iter()
-        .map(|binding| wire::Binding {
-            workspace: binding.workspace,
-            source: Some(match binding.source {
-                RewrittenSource::Claim(name) => Source::ClaimName(name),
-                RewrittenSource::Template(template) => {
-                    Source::VolumeClaimTemplate(json::object_to_struct(&template))
-                }
-            }),
-        })
-        .collect()
 }
 
 fn placeholder_spec_to_wire(spec: &PlaceholderSpec) -> wire::PlaceholderSpec {

@@ -1,4 +1,4 @@
-//! One process of a group, and what is known of its end.
+//! One process of a group.
 
 use std::fs;
 use std::path::Path;
@@ -12,7 +12,7 @@ const LOG_TAIL: usize = 12;
 
 #[derive(Debug)]
 pub(super) struct Member {
-    /// What started it, to start it again.
+    /// Kept to start it again.
     command: Command,
     pub(super) child: Child,
     ended: Option<ExitStatus>,
@@ -45,7 +45,7 @@ impl Member {
             self.ended = self
                 .child
                 .try_wait()
-                .with_context(|| format!("failed to look after {name}"))?;
+                .with_context(|| format!("failed to check on {name}"))?;
         }
         Ok(self.ended)
     }

@@ -1,5 +1,5 @@
-//! Each service acts as its own service account: a kubeconfig whose token the launcher asks for, and replaces long before
-//! it expires, as the kubelet does for a pod. The affinity-planner has no kubeconfig at all.
+//! The kubeconfigs of the services. Each has a token of the service's own account, which the launcher replaces long before it
+//! expires, as the kubelet does for a pod. The affinity-planner has no kubeconfig.
 
 use std::fs::OpenOptions;
 use std::io::Write as _;
@@ -19,20 +19,20 @@ use tracing::warn;
 use super::links::{Links, Peer};
 use super::{NAMESPACE, Service};
 
-/// How long a token is asked to be good for.
+/// The lifetime that is requested for a token.
 const TOKEN_SECONDS: i64 = 24 * 3600;
-/// How often tokens are replaced. An API server may give them a shorter life than asked for, but not under ten minutes.
+/// How often tokens are replaced. An API server may shorten their lifetime, but not below ten minutes.
 const REFRESH: Duration = Duration::from_secs(300);
 
-/// The kubeconfigs of the services, kept usable for as long as this lives.
+/// Keeps the tokens of the services valid while it lives.
 #[derive(Debug)]
 pub(super) struct Accounts {
     _refresh: JoinSet<()>,
 }
 
 impl Accounts {
-    /// Writes a kubeconfig for each service that talks to Kubernetes into `folder`, for the cluster that `administrator`
-    /// reaches, by way of the `links`.
+    /// Writes a kubeconfig into `folder` for each service that calls the API server: the cluster of `administrator`, reached
+    /// through the `links`.
     pub(super) async fn write(
         client: &Client,
         administrator: &Path,
@@ -57,7 +57,7 @@ impl Accounts {
     }
 }
 
-/// Where the kubeconfig of `service` is.
+/// The path of the kubeconfig of `service`.
 pub(super) fn kubeconfig_of(folder: &Path, service: Service) -> PathBuf {
     folder.join(format!("{service}.kubeconfig"))
 }
@@ -76,9 +76,9 @@ async fn keep_fresh(client: Client, folder: PathBuf) {
     loop {
         tokio::time::sleep(REFRESH).await;
         for service in with_account() {
-            // The token before is good for a while yet.
+            // The old token is valid for a while yet.
             if let Err(error) = refresh(&client, &folder, service).await {
-                warn!("{error:#}; will be tried again");
+                warn!("{error:#}; trying again in {REFRESH:?}");
             }
         }
     }
@@ -99,14 +99,14 @@ async fn refresh(client: &Client, folder: &Path, service: Service) -> anyhow::Re
         .await
         .with_context(act)?;
     let status = answer.status.with_context(act)?;
-    // Put in place whole: the service may read it at any moment.
+    // Renamed when it is complete, because the service may read it at any moment.
     let path = token_of(folder, service);
     let fresh = path.with_extension("fresh");
     write(&fresh, &status.token)?;
     std::fs::rename(&fresh, &path).with_context(|| format!("failed to write {}", path.display()))
 }
 
-/// The administrator's kubeconfig with another user: the account of `service`.
+/// The administrator's kubeconfig with the account of `service` as its user.
 fn act_as(
     administrator: &Kubeconfig,
     folder: &Path,
@@ -153,7 +153,7 @@ fn act_as(
     })
 }
 
-/// Has the API server asked at a loopback port.
+/// Points the kubeconfig at a loopback port.
 fn lead_to(kubeconfig: &mut Kubeconfig, port: u16) {
     for cluster in &mut kubeconfig.clusters {
         if let Some(cluster) = &mut cluster.cluster {
@@ -162,7 +162,7 @@ fn lead_to(kubeconfig: &mut Kubeconfig, port: u16) {
     }
 }
 
-/// Writes a file that nobody else may read.
+/// Writes a file that only its owner may read.
 fn write(path: &Path, text: &str) -> anyhow::Result<()> {
     OpenOptions::new()
         .write(true)

@@ -1,5 +1,5 @@
-//! What stands before the replicas of each service, as a Kubernetes Service would: a balancer at the service's own port,
-//! and a probe of each replica, which is an endpoint as long as its `/readyz` answers 200.
+//! A stand-in for the Kubernetes Service of each service: a balancer at the service's port, and a probe of each replica, which
+//! is an endpoint while its `/readyz` answers 200.
 
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -12,28 +12,28 @@ use super::readiness::Probe;
 use super::{Ports, Replica, Service};
 use crate::Balancer;
 
-/// Between two probes of a replica. A cluster takes about a second to hear that a container has ended.
+/// The time between two probes of a replica. A cluster needs about a second to see that a container has ended.
 const PERIOD: Duration = Duration::from_millis(500);
 
 /// The balancers of all services; they end when this is dropped.
 #[derive(Debug)]
 pub(super) struct Balancing {
-    /// One task a replica; they hold the balancers.
+    /// One task for each replica; the tasks hold the balancers.
     _probes: JoinSet<()>,
 }
 
-/// What stands before the replicas of one service.
+/// The balancers of one service.
 #[derive(Debug)]
 struct Front {
     ports: Ports,
     grpc: Balancer,
-    /// The admission-webhook's only.
+    /// For the admission-webhook only.
     admission: Option<Balancer>,
     ready: Mutex<BTreeSet<Replica>>,
 }
 
 impl Balancing {
-    /// Binds the balancers and begins to probe. Nobody is an endpoint before he was found ready.
+    /// Binds the balancers and starts to probe. No replica is an endpoint before it is ready.
     ///
     /// # Errors
     /// If a port is taken.
@@ -105,7 +105,7 @@ mod tests {
 
     use super::*;
 
-    /// A replica of the config service: ready until it ends, and anybody who connects hears its gRPC port.
+    /// A replica of the config service: ready until it ends; it sends its gRPC port to each connection.
     async fn replica(ports: Ports, number: u16) -> JoinSet<()> {
         let replica = Service::ConfigService.replica(number);
         let greeting = ports.grpc_of(replica).to_be_bytes().to_vec();
@@ -129,7 +129,7 @@ mod tests {
         tasks
     }
 
-    /// The gRPC ports of those that answer a few connections to the service, 0 for a connection that found nobody.
+    /// The gRPC ports that a few connections to the service lead to, 0 for a connection that was refused.
     async fn heard(ports: Ports) -> BTreeSet<u16> {
         let mut heard = BTreeSet::new();
         for _ in 0..4 {
@@ -140,7 +140,7 @@ mod tests {
         heard
     }
 
-    /// Waits until connections to the service lead to these replicas and to nobody else.
+    /// Waits until connections to the service lead to these replicas and to no other.
     async fn leads_to(ports: Ports, numbers: &[u16]) {
         let port = |number: &u16| ports.grpc_of(Service::ConfigService.replica(*number));
         let expected: BTreeSet<u16> = numbers.iter().map(port).collect();

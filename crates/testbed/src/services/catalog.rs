@@ -1,5 +1,4 @@
-//! Which services there are, and the command line each is started with. The flags are the same in a Deployment; only
-//! the loopback addresses are the launcher's.
+//! The five services, and the command line of each: the flags of its Deployment, with loopback addresses.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -16,13 +15,13 @@ use super::{NAMESPACE, Ports, Replica, accounts};
 pub enum Service {
     /// Turns the ConfigMap into one validated configuration.
     ConfigService,
-    /// Decides about runs.
+    /// Decides at admission, and plans.
     AffinityPlanner,
-    /// Makes plans true.
+    /// Creates, moves and deletes placeholders.
     PlaceholderManager,
     /// Reports PipelineRun changes.
     Watcher,
-    /// Answers admission questions.
+    /// Answers admission reviews.
     AdmissionWebhook,
 }
 
@@ -47,7 +46,7 @@ impl Service {
         }
     }
 
-    /// Whether it has a service account's token. The affinity-planner has none.
+    /// True if it has a service account's token.
     pub(super) fn talks_to_kubernetes(self) -> bool {
         match self {
             Self::ConfigService
@@ -59,7 +58,7 @@ impl Service {
     }
 
     /// The services that it calls.
-    pub(super) fn asks(self) -> &'static [Self] {
+    pub(super) fn calls(self) -> &'static [Self] {
         match self {
             Self::ConfigService | Self::PlaceholderManager => &[],
             Self::AffinityPlanner => &[Self::ConfigService, Self::PlaceholderManager],
@@ -85,10 +84,10 @@ impl fmt::Display for Service {
     }
 }
 
-/// Everything the command lines are made of.
+/// The inputs of the command lines.
 #[derive(Debug)]
 pub(super) struct Launch {
-    /// Where the kubeconfigs are, see [`accounts`].
+    /// The folder of the kubeconfigs, see [`accounts`].
     pub(super) kubeconfigs: PathBuf,
     pub(super) ports: Ports,
     pub(super) links: Links,
@@ -110,7 +109,7 @@ impl Launch {
         }
         let mut command = Command::new(program);
         command.args(self.arguments(replica));
-        // Whatever cluster is at hand here: a service reaches the one it is told, as who it is told.
+        // A service reaches the cluster of its flags alone.
         for variable in [
             "KUBECONFIG",
             "KUBERNETES_SERVICE_HOST",
@@ -122,7 +121,7 @@ impl Launch {
         Ok(command)
     }
 
-    /// Where the API server is told to ask.
+    /// The port in the webhook configurations.
     pub(super) fn admission_port(&self) -> u16 {
         let port = self.links.port(Peer::ApiServer, Service::AdmissionWebhook);
         port.unwrap_or(self.ports.admission())
@@ -144,7 +143,7 @@ impl Launch {
             let kubeconfig = accounts::kubeconfig_of(&self.kubeconfigs, service);
             flag("--kubeconfig", kubeconfig.into());
         }
-        for peer in service.asks() {
+        for peer in service.calls() {
             let port = self.links.port(service, *peer);
             let port = port.unwrap_or(self.ports.grpc(*peer));
             flag(
@@ -157,7 +156,7 @@ impl Launch {
                 "--webhook-address",
                 loopback(self.ports.admission_of(replica)),
             );
-            // By its loopback address, and as the installed Service.
+            // For its loopback address, and for the installed Service.
             let names = format!("127.0.0.1,{}.{NAMESPACE}.svc", service.name());
             flag("--certificate-names", names.into());
         }
@@ -186,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn each_service_is_told_its_own_ports_account_and_right_hand_neighbour() {
+    fn each_service_has_its_own_ports_and_account_and_the_addresses_of_those_it_calls() {
         let cases = [
             (
                 Service::ConfigService,
@@ -232,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn of_several_replicas_each_has_its_own_ports_and_asks_the_balancers() {
+    fn of_several_replicas_each_has_its_own_ports_and_calls_the_balancers() {
         assert_eq!(
             arguments(Service::AdmissionWebhook.replica(2), 2),
             "--grpc-address 127.0.0.1:9125 --http-address 127.0.0.1:9215 --log-format text --log-level info \

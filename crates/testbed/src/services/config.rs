@@ -1,4 +1,4 @@
-//! What a set of services is started with: which cluster, which ports, which binaries.
+//! The settings of a set of services: cluster, ports, binaries.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -6,23 +6,23 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 
-/// What to start, and against which cluster.
+/// The settings of a set of services.
 #[derive(Clone, Debug)]
 pub struct ServicesConfig {
-    /// The cluster, with the rights of an administrator. The services themselves act as their own service accounts.
+    /// An administrator's kubeconfig of the cluster. The services themselves use their own service accounts.
     pub kubeconfig: PathBuf,
-    /// Whether the services are installed in the cluster already (`kubectl apply -k deploy/base`): their accounts, rights
-    /// and webhook configuration are then used as they are, and nothing is made or removed.
+    /// True if the services are installed in the cluster already (`kubectl apply -k deploy/base`): their accounts, rights and
+    /// webhook configurations are then used as they are, and nothing is created or deleted.
     pub installed: bool,
-    /// The ports, see [`Ports`](super::Ports); `None` chooses free ones, so that several sets run side by side.
+    /// The base of the [`Ports`](super::Ports); `None` chooses free ones, so that several sets can run side by side.
     pub port_base: Option<u16>,
-    /// Processes of each service, 1 to 8, with a balancer before them where there are several.
+    /// Processes of each service, 1 to 8. Where there are several, a balancer stands before them.
     pub replicas: u16,
-    /// Whether every connection of a service goes through a link that [`Services::cut`](super::Services::cut) cuts.
+    /// True if every connection of a service goes through a link that [`Services::cut`](super::Services::cut) can cut.
     pub links: bool,
-    /// Where the five binaries are, see [`bin_dir`].
+    /// The folder of the five binaries, see [`bin_dir`].
     pub bin_dir: PathBuf,
-    /// Value of `coschedule` in the ConfigMap if that is absent; `None` writes no ConfigMap.
+    /// Value of `coschedule` in a ConfigMap that is created if there is none; `None` creates none.
     pub mode: Option<String>,
     /// Further keys of that ConfigMap.
     pub flags: BTreeMap<String, String>,
@@ -38,7 +38,7 @@ impl ServicesConfig {
     /// `pipelineruns` on free ports, with the binaries of this build.
     ///
     /// # Errors
-    /// If the folder of the binaries cannot be told.
+    /// If the folder of the binaries cannot be found.
     pub fn new(kubeconfig: impl Into<PathBuf>) -> anyhow::Result<Self> {
         Ok(Self {
             kubeconfig: kubeconfig.into(),
@@ -56,17 +56,16 @@ impl ServicesConfig {
     }
 }
 
-/// Where the service binaries of this build are: `COSCHEDULER_BIN_DIR`, else beside the running executable (or one
-/// folder up, for test runners, which cargo puts into `deps`).
+/// The folder of this build's service binaries: `COSCHEDULER_BIN_DIR`, else that of the running executable (or one folder up
+/// for a test binary, which cargo puts into `deps`).
 ///
 /// # Errors
-/// If the running executable's place cannot be told.
+/// If the path of the running executable cannot be read.
 pub fn bin_dir() -> anyhow::Result<PathBuf> {
     if let Some(dir) = std::env::var_os("COSCHEDULER_BIN_DIR") {
         return Ok(PathBuf::from(dir));
     }
-    let executable =
-        std::env::current_exe().context("failed to tell where the running executable is")?;
+    let executable = std::env::current_exe().context("failed to find the running executable")?;
     let folder = executable
         .parent()
         .with_context(|| format!("{} is in no folder", executable.display()))?;

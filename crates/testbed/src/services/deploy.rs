@@ -1,6 +1,5 @@
-//! What of `deploy/base` the launcher needs: the same accounts, rights, Secret and webhook configuration as an installation
-//! in the cluster, but labelled as a launcher's, and with the webhooks at a loopback address. `deploy/base` is the only
-//! place where these are written down.
+//! The parts of `deploy/base` that the launcher applies: the accounts, rights, Secret and webhook configurations of an
+//! installation in the cluster, but labelled as a launcher's, and with the webhooks at a loopback address.
 
 use anyhow::Context as _;
 use serde_json::{Value, json};
@@ -11,7 +10,7 @@ use crate::manifests;
 /// Value of `app.kubernetes.io/managed-by` on everything made by a launcher; also its field manager.
 pub const MANAGED_BY: &str = "coscheduler-local-services";
 pub(super) const MANAGED_BY_LABEL: &str = "app.kubernetes.io/managed-by";
-/// Annotation of all of it that tells launchers apart: the last one that made it or took it over.
+/// Annotation with the launcher that applied the object last.
 pub(super) const LAUNCHER: &str = "coscheduler.dev/launcher";
 
 macro_rules! base {
@@ -42,8 +41,7 @@ pub(super) fn namespace() -> anyhow::Result<Vec<Value>> {
     read(&NAMESPACE)
 }
 
-/// The services' accounts and rights, their Leases, and the Secret that the webhook keeps its certificates in, of the launcher
-/// called `launcher`.
+/// The services' accounts and rights, their Leases, and the Secret with the webhook's certificates, for `launcher`.
 pub(super) fn rights(launcher: &str) -> anyhow::Result<Vec<Value>> {
     let mut objects = read(&RIGHTS)?;
     for object in &mut objects {
@@ -52,8 +50,7 @@ pub(super) fn rights(launcher: &str) -> anyhow::Result<Vec<Value>> {
     Ok(objects)
 }
 
-/// The webhook configurations, mutating and validating, leading to the admission-webhook at a loopback `port` of the launcher
-/// called `launcher`.
+/// The webhook configurations, mutating and validating, for the admission-webhook of `launcher` at a loopback `port`.
 pub(super) fn webhook_configurations(port: u16, launcher: &str) -> anyhow::Result<Vec<Value>> {
     let mut configurations = read(&WEBHOOKS)?;
     for configuration in &mut configurations {

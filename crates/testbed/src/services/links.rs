@@ -1,5 +1,5 @@
-//! The connections of the services, to each other and from and to the API server: each through a balancer of its own, so
-//! that a test can cut one and leave the others.
+//! The connections of the services, to each other and from and to the API server. Each goes through a balancer of its own, so
+//! that a test can cut one alone.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,7 +12,7 @@ use super::{Ports, Service, Services};
 use crate::Balancer;
 use crate::control_plane::config;
 
-/// Who is at an end of a link.
+/// One end of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Peer {
     /// All processes of a service.
@@ -24,9 +24,9 @@ pub enum Peer {
 /// The connections that `from` opens to `to`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Link {
-    /// Who asks.
+    /// The client.
     pub from: Peer,
-    /// Who is asked.
+    /// The server.
     pub to: Peer,
 }
 
@@ -60,10 +60,10 @@ impl Link {
         }
     }
 
-    /// All there are.
+    /// All links.
     pub fn all() -> impl Iterator<Item = Self> {
         let of = |from: Service| {
-            let asked = from.asks().iter().map(|service| Peer::from(*service));
+            let asked = from.calls().iter().map(|service| Peer::from(*service));
             let reads = from.talks_to_kubernetes().then_some(Peer::ApiServer);
             asked.chain(reads).map(move |to| Self::new(from, to))
         };
@@ -72,7 +72,7 @@ impl Link {
     }
 }
 
-/// The balancers; none where connections are direct.
+/// The balancers; empty where connections are direct.
 #[derive(Debug, Default)]
 pub(super) struct Links(BTreeMap<Link, Balancer>);
 
@@ -80,7 +80,7 @@ impl Links {
     /// A balancer for each link, on ports of their own.
     ///
     /// # Errors
-    /// If the API server of the kubeconfig is known by a name: its certificate would not fit a balancer's address.
+    /// If the kubeconfig names the API server by a host name: its certificate would not cover a balancer's address.
     pub(super) async fn start(ports: Ports, kubeconfig: &Path) -> anyhow::Result<Self> {
         let url = config(kubeconfig).await?.cluster_url;
         let api_server: SocketAddr = url
@@ -111,7 +111,7 @@ impl Links {
 }
 
 impl Services {
-    /// Cuts a link: nothing gets through and nobody is told, until [`Services::heal`].
+    /// Cuts a link: no data gets through, without an error at either end, until [`Services::heal`].
     ///
     /// # Errors
     /// If connections are direct ([`ServicesConfig::links`](super::ServicesConfig::links)).
@@ -119,7 +119,7 @@ impl Services {
         self.link(link).map(Balancer::cut)
     }
 
-    /// Heals a link that was cut: what was sent meanwhile arrives.
+    /// Heals a link that was cut: the data that was held back arrives.
     ///
     /// # Errors
     /// As [`Services::cut`].
@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn there_is_a_link_from_everybody_to_everybody_asked() {
+    fn there_is_a_link_from_each_client_to_each_of_its_servers() {
         let links: Vec<_> = Link::all().map(|link| link.to_string()).collect();
         assert_eq!(
             links,

@@ -1,4 +1,4 @@
-//! The loopback ports of one set of services: all are distances from one number, so that a set is moved as a whole.
+//! The loopback ports of one set of services: all are offsets from one number, so that a set moves as a whole.
 
 use std::net::TcpListener;
 use std::time::Duration;
@@ -11,8 +11,8 @@ use crate::ports::{listen, places};
 
 /// The ports of one set: gRPC from base + 1, HTTP from base + 101, admission at base + 343.
 ///
-/// Of several replicas, each has its HTTP port (from base + 101, 111, 121 …), and a balancer has the ports above; behind
-/// it gRPC is served from base + 11, 21 …, admission from base + 301.
+/// With several replicas, balancers have the gRPC and admission ports. Behind them, the replicas serve gRPC from base + 11,
+/// 21 …, and admission from base + 301; their HTTP ports are from base + 101, 111, 121 ….
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ports {
     base: u16,
@@ -21,23 +21,23 @@ pub struct Ports {
 
 /// Base of the documented ports: gRPC 9101 to 9105, HTTP 9201 to 9205, admission 9443.
 pub const DEFAULT_BASE: u16 = 9100;
-/// The highest base whose ports all exist.
+/// The highest base for which all ports exist.
 pub const HIGHEST_BASE: u16 = u16::MAX - RESERVATION;
 
 const ADMISSION: u16 = 343;
 /// The distance between the ports of one replica and the next.
 const NEXT_REPLICA: u16 = 10;
-/// Of each service.
+/// The most replicas of each service.
 const MOST_REPLICAS: u16 = 8;
-/// Nobody serves here: a launcher that chose its ports by itself holds it, so that others choose differently.
+/// A launcher that chose its own ports listens here, so that other launchers choose other ports.
 const RESERVATION: u16 = 344;
-/// Below the ports that Linux hands out to outgoing connections, and those of test beds.
+/// Below the ports of test beds, and those that Linux gives to outgoing connections.
 const CANDIDATES: std::ops::Range<u16> = 10_100..31_000;
-/// The services' ports of one base fit between it and the next candidate.
+/// The ports of one base fit between it and the next candidate.
 const STRIDE: u16 = 400;
 
 impl Ports {
-    /// The ports of `base`; a base beyond [`HIGHEST_BASE`] is taken for that.
+    /// The ports of `base`; a base above [`HIGHEST_BASE`] counts as that.
     pub fn at(base: u16) -> Self {
         Self {
             base: base.min(HIGHEST_BASE),
@@ -122,7 +122,7 @@ impl Ports {
         self.all().find(|(_, port)| listen(*port).is_none())
     }
 
-    /// Waits until nobody listens on any of the ports: the services of a launcher that was killed a moment ago need
+    /// Waits until all ports are free: the services of a launcher that was killed a moment ago need
     /// that moment to end.
     pub(super) async fn wait_free(self, patience: Duration) -> anyhow::Result<Self> {
         let deadline = Instant::now() + patience;

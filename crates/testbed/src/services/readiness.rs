@@ -1,4 +1,4 @@
-//! Waiting for `/readyz`. A service that ends meanwhile is reported at once instead of being waited for.
+//! Waits for `/readyz`, and reports a service that ends meanwhile at once.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -10,12 +10,12 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::{Ports, Replica};
 
-/// Between two questions to a service that is not ready yet.
-const PAUSE: Duration = Duration::from_millis(100);
-/// For one answer.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// The time between two probes of a service that is not ready yet.
+const PERIOD: Duration = Duration::from_millis(100);
+/// How long an answer may take.
+const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Asks processes whether they are ready.
+/// Probes the readiness of processes.
 #[derive(Clone, Debug)]
 pub(super) struct Probe(Client<HttpConnector, Body>);
 
@@ -25,8 +25,8 @@ impl Default for Probe {
     }
 }
 
-/// Asks until every process in `wanted` answers 200, `check` fails, or `limit` has passed; those that were not ready by
-/// then.
+/// Probes until every process in `wanted` answers 200, `check` fails, or `limit` has passed. Answers those that were not ready
+/// by then.
 pub(super) async fn wait(
     wanted: &BTreeSet<Replica>,
     ports: Ports,
@@ -48,18 +48,18 @@ pub(super) async fn wait(
         if missing.is_empty() || Instant::now() >= deadline {
             return Ok(missing);
         }
-        sleep(PAUSE).await;
+        sleep(PERIOD).await;
     }
 }
 
 impl Probe {
-    /// Whether `/readyz` at this port answers 200. Anything else than that in time means "not yet".
+    /// True if `/readyz` at this port answers 200 in time.
     pub(super) async fn ready(&self, port: u16) -> bool {
         let url = format!("http://127.0.0.1:{port}/readyz");
         let Ok(request) = http::Request::get(url).body(Body::empty()) else {
             return false;
         };
-        matches!(timeout(PATIENCE, self.0.request(request)).await, Ok(Ok(answer)) if answer.status() == http::StatusCode::OK)
+        matches!(timeout(TIMEOUT, self.0.request(request)).await, Ok(Ok(answer)) if answer.status() == http::StatusCode::OK)
     }
 }
 

@@ -1,6 +1,6 @@
-//! What a launcher registers in the cluster: accounts and rights of the services, and the webhook configuration that leads the
-//! API server to this machine's admission-webhook. All of it is known by a label: only what a launcher made is ever taken
-//! over or removed, so an installation in the cluster is safe from a launcher on somebody's desk.
+//! The objects of a launcher in the cluster: accounts and rights of the services, and the webhook configurations that name
+//! this machine's admission-webhook. All of them have a label, and objects without it are never changed or deleted, so that an
+//! installation in the cluster is safe.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -22,13 +22,13 @@ use crate::manifests;
 /// Name of the MutatingWebhookConfiguration.
 pub const CONFIGURATION_NAME: &str = "coscheduler.dev";
 
-/// Where nothing but the names of the configurations matters.
+/// For calls that use only the names of the configurations.
 const NO_PORT: u16 = 0;
 
-/// Between two questions whether the webhooks are reached.
-const PAUSE: Duration = Duration::from_millis(100);
+/// The time between two attempts to reach the webhooks.
+const PERIOD: Duration = Duration::from_millis(100);
 
-/// An error if something of ours exists that no launcher made: an installation in the cluster, most likely.
+/// Fails if an object exists that no launcher made, most likely of an installation in the cluster.
 pub(super) async fn refuse_foreign(client: &Client) -> anyhow::Result<()> {
     let mut objects = deploy::webhook_configurations(NO_PORT, "")?;
     objects.extend(deploy::rights("")?);
@@ -49,12 +49,12 @@ fn foreign(what: &str) -> String {
     )
 }
 
-/// Makes the services' accounts and rights, and the webhook's Secret, taking over what an earlier launcher made.
+/// Applies the services' accounts and rights, and the webhook's Secret, also over those of an earlier launcher.
 pub(super) async fn apply_rights(client: &Client, launcher: &str) -> anyhow::Result<()> {
     manifests::apply(client, &deploy::rights(launcher)?, MANAGED_BY).await
 }
 
-/// Registers the webhooks at that loopback port, taking over what an earlier launcher registered.
+/// Applies the webhook configurations with that loopback port, also over those of an earlier launcher.
 pub(super) async fn apply_webhooks(
     client: &Client,
     port: u16,
@@ -64,7 +64,7 @@ pub(super) async fn apply_webhooks(
     manifests::apply(client, &configurations, MANAGED_BY).await
 }
 
-/// Waits until the API server reaches the webhooks: it learns of their certificate a moment after they do.
+/// Waits until the API server reaches the webhooks: it sees their certificate a moment after they do.
 pub(super) async fn reached(client: &Client) -> anyhow::Result<()> {
     let kind = ApiResource::from_gvk(&GroupVersionKind::gvk("tekton.dev", "v1", "PipelineRun"));
     let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), "default", &kind);
@@ -85,17 +85,17 @@ pub(super) async fn reached(client: &Client) -> anyhow::Result<()> {
                 if status.message.contains("failed calling webhook")
                     && status.message.contains(CONFIGURATION_NAME) =>
             {
-                sleep(PAUSE).await;
+                sleep(PERIOD).await;
             }
-            // Whatever else the cluster has to say about it is not about our webhooks.
+            // Any other refusal is not about our webhooks.
             Ok(_) | Err(kube::Error::Api(_)) => return Ok(()),
-            Err(error) => return Err(error).context("failed to try a PipelineRun out"),
+            Err(error) => return Err(error).context("failed to create a PipelineRun as a dry run"),
         }
     }
 }
 
-/// Removes the webhook configurations, unless another launcher has taken them over meanwhile: the mutating one first. The other
-/// is in nobody's way for a moment: without an answer, a ConfigMap is let in.
+/// Deletes the webhook configurations, unless another launcher has taken them over: the mutating one first. The validating one
+/// blocks nothing: without an answer, a ConfigMap is admitted.
 pub(super) async fn remove_own_webhooks(client: &Client, launcher: &str) -> anyhow::Result<()> {
     remove_own(
         client,
@@ -105,7 +105,7 @@ pub(super) async fn remove_own_webhooks(client: &Client, launcher: &str) -> anyh
     .await
 }
 
-/// Removes the accounts and rights, and the webhook's Secret, unless another launcher has taken them over meanwhile.
+/// Deletes the accounts and rights, and the webhook's Secret, unless another launcher has taken them over.
 pub(super) async fn remove_own_rights(client: &Client, launcher: &str) -> anyhow::Result<()> {
     remove_own(client, launcher, &deploy::rights(launcher)?).await
 }
@@ -116,11 +116,11 @@ async fn remove_own(client: &Client, launcher: &str, objects: &[Value]) -> anyho
     Ok(())
 }
 
-/// Waits until the webhook configuration is gone or no longer ours.
+/// Waits until the webhook configuration is gone or belongs to another launcher.
 pub(super) async fn lost(client: &Client, launcher: &str) {
     let mut states = pin!(watch_object(api(client), CONFIGURATION_NAME).default_backoff());
     while let Some(state) = states.next().await {
-        // An API server that does not answer has not taken anything away.
+        // An API server that does not answer has deleted nothing.
         let Ok(existing) = state else { continue };
         if !existing.is_some_and(|existing| launched_by(&existing.metadata, launcher)) {
             return;
@@ -128,8 +128,8 @@ pub(super) async fn lost(client: &Client, launcher: &str) {
     }
 }
 
-/// Removes everything that any launcher made, the webhook configuration first; one sentence for each, and for what was
-/// left alone.
+/// Deletes all objects of any launcher, the webhook configurations first. Answers one sentence for each, also for those of an
+/// installation, which stay.
 pub(super) async fn remove_all(client: &Client) -> anyhow::Result<Vec<String>> {
     let webhooks = deploy::webhook_configurations(NO_PORT, "")?;
     let mut done = remove(client, &webhooks).await?;

@@ -1,12 +1,12 @@
-//! The processes of a set of services, one by one: who they are, and what happens to each on purpose.
+//! The processes of a set of services, and what a test may do to each.
 
 use std::fmt;
 
 use anyhow::{Context as _, bail};
 
-use super::{STOP_PATIENCE, Service, Services};
+use super::{STOP_TIMEOUT, Service, Services};
 
-/// One process of a service, counted from 1. A [`Service`] stands for its first, which mostly is its only one.
+/// One process of a service, counted from 1. A [`Service`] converts to its first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Replica {
     service: Service,
@@ -24,7 +24,7 @@ impl Service {
 }
 
 impl Replica {
-    /// Whose process it is.
+    /// Its service.
     pub fn service(self) -> Service {
         self.service
     }
@@ -94,13 +94,13 @@ impl Services {
         self.with_running(|running| running.remove(&replica));
         let code = self
             .group
-            .terminate(&replica.to_string(), STOP_PATIENCE)
+            .terminate(&replica.to_string(), STOP_TIMEOUT)
             .await
             .with_context(|| format!("failed to terminate {replica}"))?;
         match code {
             Some(0) => Ok(()),
             Some(code) => bail!(
-                "{replica} ended with exit code {code} when told to stop{}",
+                "{replica} ended with exit code {code} after SIGTERM{}",
                 self.log_tail(replica)
             ),
             None => bail!("{replica} was ended by a signal{}", self.log_tail(replica)),
@@ -126,7 +126,7 @@ impl Services {
         self.group.pause(&replica.into().to_string())
     }
 
-    /// Lets a process go on that was paused (SIGCONT).
+    /// Continues a process that was paused (SIGCONT).
     ///
     /// # Errors
     /// If it is not running.
@@ -134,22 +134,19 @@ impl Services {
         self.group.resume(&replica.into().to_string())
     }
 
-    /// Waits until a process has ended by itself, and does not hold that against it; its exit code, or `None` if a signal
+    /// Waits until a process has ended by itself, which [`Services::check`] then accepts; its exit code, or `None` if a signal
     /// ended it.
     ///
     /// # Errors
     /// If it still runs after a while.
     pub async fn ended(&self, replica: impl Into<Replica>) -> anyhow::Result<Option<i32>> {
         let replica = replica.into();
-        let code = self
-            .group
-            .ended(&replica.to_string(), STOP_PATIENCE)
-            .await?;
+        let code = self.group.ended(&replica.to_string(), STOP_TIMEOUT).await?;
         self.with_running(|running| running.remove(&replica));
         Ok(code)
     }
 
-    /// Whether a process runs.
+    /// True while a process runs.
     ///
     /// # Errors
     /// If it was never started.

@@ -1,5 +1,5 @@
-//! The namespace and the ConfigMap the services read. Created if absent; what exists is the operator's and is never
-//! changed.
+//! The namespace and the ConfigMap that the services read. They are created if absent and never changed, because they are the
+//! operator's.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ pub const CONFIG_MAP: &str = "coscheduler-config";
 const TEKTON_NAMESPACE: &str = "tekton-pipelines";
 const TEKTON_FLAGS: &str = "feature-flags";
 
-/// Creates the namespace and, with `mode`, a ConfigMap that asks for it and has `flags` beside it.
+/// Creates the namespace and, where there is a `mode`, a ConfigMap with it and with `flags`.
 pub(super) async fn ensure(
     client: &Client,
     mode: Option<&str>,
@@ -52,7 +52,7 @@ pub(super) async fn ensure(
         .with_context(|| format!("failed to create ConfigMap {NAMESPACE}/{CONFIG_MAP}"))
 }
 
-/// What is wrong with the ConfigMap as it is: the services then run, and coschedule nothing.
+/// A warning if the ConfigMap is not valid: the services then run, and coschedule nothing.
 pub(super) async fn flags_warning(client: &Client) -> anyhow::Result<Option<String>> {
     let data = data(client, NAMESPACE, CONFIG_MAP)
         .await?
@@ -67,9 +67,7 @@ pub(super) async fn flags_warning(client: &Client) -> anyhow::Result<Option<Stri
     )))
 }
 
-/// What is wrong with Tekton's own configuration, if it was found: its assistant must be off, or both place the pods.
-///
-/// A Tekton in another namespace is not found, and not judged.
+/// A warning if Tekton's own affinity assistant is on. A Tekton in another namespace is not found.
 pub(super) async fn tekton_warning(client: &Client) -> anyhow::Result<Option<String>> {
     let Some(flags) = data(client, TEKTON_NAMESPACE, TEKTON_FLAGS).await? else {
         return Ok(None);

@@ -1,5 +1,5 @@
-//! The end of a set of services, and of what it made in the cluster: the webhook configuration goes first, so that the
-//! API server never asks somebody who is gone, and the rights go last, so that every service can end in order.
+//! The end of a set of services and of its objects in the cluster. The webhook configuration goes first, so that the API
+//! server never calls a webhook that is gone; the rights go last, so that every service can end in order.
 
 use std::path::Path;
 use std::time::Duration;
@@ -9,16 +9,16 @@ use futures::future::join_all;
 
 use super::{CONFIGURATION_NAME, Services, kube_client, registration};
 
-/// How long the cluster may take to give a registration up.
-const UNREGISTER_PATIENCE: Duration = Duration::from_secs(20);
+/// How long the API server may take to delete the webhook configurations.
+const UNREGISTER_TIMEOUT: Duration = Duration::from_secs(20);
 
 impl Services {
-    /// Removes the webhook registration first, then ends the services and their folder, then removes their accounts and
-    /// rights, each unless another launcher has taken it over. Every step is tried even if one before it failed. Namespace and
-    /// ConfigMap stay: they are the operator's.
+    /// Deletes the webhook configurations, then ends the services and removes their folder, then deletes their accounts and
+    /// rights. Objects that another launcher has taken over stay, as do Namespace and ConfigMap, which are the operator's. Each
+    /// step is tried even if one before it failed.
     ///
     /// # Errors
-    /// If something could not be removed, or a service had ended by itself or did not end well.
+    /// If an object could not be deleted, or a service had ended by itself or did not end well.
     pub async fn stop(self) -> anyhow::Result<()> {
         let unregistered = self.unregister().await;
         let checked = self.group.check();
@@ -28,7 +28,7 @@ impl Services {
         let stopped = if checked.is_ok() {
             self.group.stop().await
         } else {
-            // It would report the same end of the same service once more.
+            // It would report the end of the same service again.
             let _ = self.group.stop().await;
             Ok(())
         };
@@ -51,16 +51,16 @@ impl Services {
         }
     }
 
-    /// Removes the webhook registration, where it is this launcher's.
+    /// Deletes the webhook configurations, where they are this launcher's.
     async fn unregister(&self) -> anyhow::Result<()> {
         let Some(launcher) = &self.launcher else {
             return Ok(());
         };
         let remove = registration::remove_own_webhooks(&self.client, launcher);
-        tokio::time::timeout(UNREGISTER_PATIENCE, remove)
+        tokio::time::timeout(UNREGISTER_TIMEOUT, remove)
             .await
             .unwrap_or_else(|_| {
-                bail!("no answer from the API server within {UNREGISTER_PATIENCE:?}")
+                bail!("no answer from the API server within {UNREGISTER_TIMEOUT:?}")
             })
             .with_context(|| {
                 format!(
@@ -70,8 +70,7 @@ impl Services {
             })
     }
 
-    /// Removes what a launcher left behind (it was killed with SIGKILL), and says what it did, one sentence an object.
-    /// Touches nothing else.
+    /// Deletes the objects that launchers left behind (after a SIGKILL), and nothing else. Answers one sentence for each.
     ///
     /// # Errors
     /// If the API server does not answer or refuses.

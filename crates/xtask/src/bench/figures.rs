@@ -44,7 +44,7 @@ impl Pairs {
     }
 }
 
-/// The smallest figure that at least `percent` of a hundred are not above (nearest rank); 0 where there are none.
+/// The percentile by nearest rank; 0 where there are no figures.
 fn percentile(figures: &[f64], percent: usize) -> f64 {
     let mut sorted = figures.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_added_is_told_within_the_pairs() {
+    fn the_difference_is_taken_within_each_pair() {
         let mut pairs = Pairs::default();
         for (with, without) in [(11, 10), (102, 100), (6, 3)] {
             pairs.push(Duration::from_millis(with), Duration::from_millis(without));

@@ -1,73 +1,39 @@
-//! The PipelineRun the demo is about: read from a file, created as `kubectl create` does, deleted where it must not stay.
+//! The PipelineRun of the demo: read from a file, created, and deleted where the cluster lives on.
 
-use std::fmt;
 use std::path::Path;
 
 use anyhow::Context as _;
 use kube::api::{DeleteParams, DynamicObject, PostParams};
-use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Api, Client, ResourceExt as _};
+use run_table::Run;
 
-/// Pinned by the webhook; empty on a PipelineRun that gets no placeholder.
+pub(crate) use run_table::pipeline_runs;
+
+/// Written by the webhook; empty on a PipelineRun that gets no placeholder.
 const AFFINITY_ASSISTANT: &str = "pipeline.tekton.dev/affinity-assistant";
 
-/// A PipelineRun that is in the cluster.
-#[derive(Clone)]
+/// A PipelineRun that was created.
+#[derive(Clone, Debug)]
 pub(super) struct Submitted {
-    pub(super) client: Client,
-    pub(super) namespace: String,
-    pub(super) name: String,
-    pub(super) uid: String,
-    /// Whether the webhook gave it a placeholder.
+    pub(super) run: Run,
+    /// True if the webhook gave it a placeholder.
     pub(super) coscheduled: bool,
 }
 
-impl fmt::Debug for Submitted {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // `kube::Client` has no `Debug`.
-        let Self {
-            client: _,
-            namespace,
-            name,
-            uid,
-            coscheduled,
-        } = self;
-        write!(
-            formatter,
-            "Submitted({namespace}/{name}, {uid}, coscheduled: {coscheduled})"
-        )
-    }
-}
-
 impl Submitted {
-    pub(super) fn api(&self) -> Api<DynamicObject> {
-        Api::namespaced_with(self.client.clone(), &self.namespace, &pipeline_runs())
-    }
-
     /// Deletes it; one that is gone is no error.
     pub(super) async fn delete(&self) -> anyhow::Result<()> {
-        match self
-            .api()
-            .delete(&self.name, &DeleteParams::background())
-            .await
-        {
+        let Run {
+            namespace, name, ..
+        } = &self.run;
+        let api = self.run.api();
+        match api.delete(name, &DeleteParams::background()).await {
             Ok(_) => Ok(()),
             Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
-            Err(error) => Err(error).with_context(|| {
-                format!(
-                    "failed to delete PipelineRun {}/{}",
-                    self.namespace, self.name
-                )
-            }),
+            Err(error) => Err(error)
+                .with_context(|| format!("failed to delete PipelineRun {namespace}/{name}")),
         }
     }
-}
-
-pub(crate) fn pipeline_runs() -> ApiResource {
-    ApiResource::from_gvk_with_plural(
-        &GroupVersionKind::gvk("tekton.dev", "v1", "PipelineRun"),
-        "pipelineruns",
-    )
 }
 
 /// Reads a PipelineRun from a YAML file.
@@ -78,7 +44,7 @@ pub(crate) fn read(path: &Path) -> anyhow::Result<DynamicObject> {
         .with_context(|| format!("failed to parse {} as one PipelineRun", path.display()))
 }
 
-/// Creates it; a generated name is the API server's.
+/// Creates it; the API server completes a generated name.
 pub(super) async fn submit(
     client: &Client,
     namespace: &str,
@@ -90,16 +56,18 @@ pub(super) async fn submit(
         .await
         .with_context(|| format!("failed to create the PipelineRun in namespace {namespace}"))?;
     Ok(Submitted {
-        client: client.clone(),
-        namespace: namespace.to_owned(),
-        name: created.name_any(),
         coscheduled: created
             .annotations()
             .get(AFFINITY_ASSISTANT)
             .is_some_and(|name| !name.is_empty()),
-        uid: created
-            .uid()
-            .context("the created PipelineRun has no uid")?,
+        run: Run {
+            client: client.clone(),
+            namespace: namespace.to_owned(),
+            name: created.name_any(),
+            uid: created
+                .uid()
+                .context("the created PipelineRun has no uid")?,
+        },
     })
 }
 

@@ -1,12 +1,12 @@
-//! What the demo proved: whether the run succeeded, on one node, and left nothing behind. Made from the board alone.
+//! The result of the demo: whether the run succeeded, on one node, and left nothing behind.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::time::Duration;
 
 use anyhow::bail;
+use run_table::{Board, RunResult};
 
-use super::board::{Board, RunResult};
 use crate::progress::seconds;
 
 /// The end of a demo.
@@ -20,13 +20,13 @@ pub(super) struct Verdict {
     /// Task and node of each TaskRun pod.
     pods: Vec<(String, Option<String>)>,
     placeholder_nodes: BTreeSet<String>,
-    /// What was cleaned up, and how long after the run's end.
+    /// Each object that is gone, and how long after the run's end.
     cleaned: Vec<(String, Duration)>,
     left: Vec<String>,
 }
 
 impl Verdict {
-    /// Judges what `board` saw; `took` is empty if the run did not end within `limit`.
+    /// Judges the run on `board`; `took` is `None` if it did not end within `limit`.
     pub(super) fn of(board: &Board, took: Option<Duration>, limit: Duration) -> Self {
         let cleaned = board.passing().iter().filter_map(|((kind, name), gone)| {
             let after = gone.as_ref()?.saturating_sub(took.unwrap_or_default());
@@ -66,7 +66,7 @@ impl Verdict {
             RunResult::Running(reason) => format!("not over: {reason}"),
             RunResult::Succeeded => "Succeeded".to_owned(),
             RunResult::Failed(why) => format!("Failed: {why}"),
-            RunResult::Gone => "deleted by somebody else".to_owned(),
+            RunResult::Gone => "deleted".to_owned(),
         };
         line("result", result);
         line(
@@ -99,7 +99,7 @@ impl Verdict {
         text.trim_end().to_owned()
     }
 
-    /// An error that names everything that is not as it must be.
+    /// Fails with all that is wrong.
     pub(super) fn judge(&self) -> anyhow::Result<()> {
         let mut wrong = Vec::new();
         match &self.result {

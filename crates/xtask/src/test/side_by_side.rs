@@ -1,86 +1,80 @@
-//! Several test binaries at a time. Most of the time a test on the control plane takes is waiting, which `cargo test`, one
-//! binary after the other, would do without a use for the processors.
+//! Runs several programs with tests at a time: on the control plane a test mostly waits, and one program after the other
+//! would leave the processors idle.
 
 use std::fmt;
-use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::io::Write as _;
+use std::process::{ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, bail};
+use anyhow::bail;
 use futures::StreamExt as _;
-use serde::Deserialize;
+use futures::stream::FuturesUnordered;
 use tokio::process::Command;
 
 use crate::foreground::Foreground;
 use crate::progress::seconds;
 
-/// How long a binary may take: several times what the slowest takes on two cores. What hangs is told by what it has
-/// written until then.
-const LIMIT: Duration = Duration::from_secs(30 * 60);
+/// How long a program may take: several times what the slowest takes on two cores.
+const TIMEOUT: Duration = Duration::from_secs(30 * 60);
 
-/// What is read of a line that cargo writes about what it builds.
-#[derive(Debug, Deserialize)]
-struct Message {
-    reason: String,
-    executable: Option<PathBuf>,
-    manifest_path: Option<PathBuf>,
-    target: Option<Target>,
-    profile: Option<Profile>,
+/// How often the processors are looked at.
+const PERIOD: Duration = Duration::from_secs(5);
+
+/// A program with tests.
+#[derive(Debug)]
+pub(super) struct Job {
+    pub(super) name: String,
+    pub(super) command: Command,
 }
 
-#[derive(Debug, Deserialize)]
-struct Target {
-    name: String,
-}
-
-#[derive(Debug, Deserialize)]
-struct Profile {
-    test: bool,
-}
-
-/// A binary with tests.
-#[derive(Debug, PartialEq)]
-struct TestBinary {
-    /// Its package and target, as people know them.
-    name: String,
-    executable: PathBuf,
-    /// Its package, where cargo would run it.
-    folder: PathBuf,
-}
-
-/// A binary that runs, with what it has written so far. One that nobody waits for any more, since the whole was
-/// interrupted, says how far it got.
+/// A program that runs or has ended, with its output so far. One that is dropped as it runs, because everything is
+/// interrupted, prints that.
 struct Running {
     name: String,
     began: Instant,
     output: Vec<u8>,
-    /// What came of it, and how long it took.
     ended: Option<(Verdict, Duration)>,
+    /// True if the output is printed as it comes.
+    is_live: bool,
 }
 
 #[derive(Clone, Copy, PartialEq)]
 enum Verdict {
     Passed,
     Failed,
-    TookTooLong,
+    TimedOut,
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::Passed => "passed",
+            Self::Failed => "FAILED",
+            Self::TimedOut => "FAILED: it did not end, and was terminated",
+        })
+    }
 }
 
 impl fmt::Display for Running {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (verdict, took) = match self.ended {
-            Some((Verdict::Passed, took)) => ("passed", took),
-            Some((Verdict::Failed, took)) => ("FAILED", took),
-            Some((Verdict::TookTooLong, took)) => {
-                ("FAILED: it was ended, as it did not end by itself", took)
+        let name = &self.name;
+        match self.ended {
+            Some((verdict, took)) => {
+                write!(formatter, "\n-- {name}: {verdict} ({})", seconds(took))?
             }
-            None => ("interrupted", self.began.elapsed()),
-        };
-        let (name, took) = (&self.name, seconds(took));
-        let output = String::from_utf8_lossy(&self.output);
+            None => write!(
+                formatter,
+                "\n-- {name}: interrupted ({})",
+                seconds(self.began.elapsed())
+            )?,
+        }
+        if self.is_live {
+            return Ok(());
+        }
         write!(
             formatter,
-            "\n-- {name}: {verdict} ({took})\n{}",
-            output.trim()
+            "\n{}",
+            String::from_utf8_lossy(&self.output).trim()
         )
     }
 }
@@ -93,145 +87,268 @@ impl Drop for Running {
     }
 }
 
-/// Builds all test binaries with `cargo_test`, runs them, and answers the names of those that failed. What one writes is
-/// shown when it has ended.
-pub(super) async fn run(
-    cargo_test: impl Fn() -> Command,
-    bin_dir: &Path,
-) -> anyhow::Result<Vec<String>> {
-    let binaries = build(cargo_test()).await?;
-    let at_a_time = std::thread::available_parallelism().map_or(1, usize::from);
-    println!("{} test binaries, {at_a_time} at a time", binaries.len());
-    let mut running = futures::stream::iter(binaries)
-        .map(|binary| run_one(binary, bin_dir, LIMIT))
-        .buffer_unordered(at_a_time);
-    let mut failed = Vec::new();
-    while let Some(ended) = running.next().await {
-        let binary = ended?;
-        println!("{binary}");
-        if !matches!(binary.ended, Some((Verdict::Passed, _))) {
-            failed.push(binary);
+/// Runs all of `jobs`, which start in this order: one for each processor, and another one whenever the processors are
+/// partly idle. Prints the output of each when it has ended, that of failed ones once more at the end, and a table of how long
+/// each took.
+///
+/// # Errors
+/// If one failed, naming each that did, or no test ran.
+pub(super) async fn run(jobs: Vec<Job>) -> anyhow::Result<()> {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let is_live = jobs.len() == 1;
+    println!("test binaries to run: {}", jobs.len());
+    let began = Instant::now();
+    let mut waiting = jobs.into_iter();
+    let mut running = FuturesUnordered::new();
+    let mut processors = Processors::default();
+    let mut ended = Vec::new();
+    let start = |job| run_one(job, TIMEOUT, is_live);
+    loop {
+        running.extend(
+            waiting
+                .by_ref()
+                .take(cores.saturating_sub(running.len()))
+                .map(start),
+        );
+        tokio::select! {
+            binary = running.next() => match binary.transpose()? {
+                Some(binary) => {
+                    if !binary.had_no_test() {
+                        println!("{binary}");
+                    }
+                    ended.push(binary);
+                }
+                None => break,
+            },
+            () = tokio::time::sleep(PERIOD) => {
+                if processors.are_partly_idle() && running.len() < 2 * cores {
+                    running.extend(waiting.next().map(start));
+                }
+            }
         }
     }
-    // Once more, at the end, where they are found.
-    for binary in &failed {
-        println!("{binary}");
+
+    println!("\n{}", table(&ended, began.elapsed()));
+    let failed = || {
+        ended
+            .iter()
+            .filter(|binary| binary.verdict() != Verdict::Passed)
+    };
+    failed().for_each(|binary| println!("{binary}"));
+    let names: Vec<_> = failed().map(|binary| binary.name.as_str()).collect();
+    let (passed, broken) = ended.iter().fold((0, 0), |(passed, failed), binary| {
+        let (more_passed, more_failed) = tests_run(&binary.output);
+        (passed + more_passed, failed + more_failed)
+    });
+    println!("\n{passed} passed, {broken} failed");
+    if !names.is_empty() {
+        bail!("tests failed: {}", names.join(", "));
     }
-    Ok(failed.iter().map(|binary| binary.name.clone()).collect())
+    if ended.iter().all(Running::had_no_test) {
+        bail!("no test was run: none has that name");
+    }
+    Ok(())
 }
 
-async fn build(mut cargo_test: Command) -> anyhow::Result<Vec<TestBinary>> {
-    cargo_test
-        .args(["--no-run", "--message-format=json-render-diagnostics"])
-        .stdout(Stdio::piped());
-    let mut messages = Vec::new();
-    let status = Foreground::start(&mut cargo_test)?
-        .output(&mut messages)
-        .await?;
-    if !status.success() {
-        bail!("the tests do not build ({status})");
+impl Running {
+    fn verdict(&self) -> Verdict {
+        self.ended.map_or(Verdict::TimedOut, |(verdict, _)| verdict)
     }
-    let messages = String::from_utf8_lossy(&messages);
-    let mut binaries = Vec::new();
-    for line in messages.lines() {
-        let message = serde_json::from_str(line)
-            .with_context(|| format!("failed to understand cargo's message {line}"))?;
-        binaries.extend(test_binary(message));
+
+    /// True if it passed because no test in it is selected.
+    fn had_no_test(&self) -> bool {
+        let output = String::from_utf8_lossy(&self.output);
+        let passed = self.verdict() == Verdict::Passed;
+        passed && output.contains("running 0 tests") && tests_run(&self.output) == (0, 0)
     }
-    // The tests on the control plane take the longest.
-    binaries.sort_by_key(|binary| !binary.name.starts_with("integration-tests"));
-    Ok(binaries)
 }
 
-fn test_binary(message: Message) -> Option<TestBinary> {
-    let is_test = message.reason == "compiler-artifact" && message.profile?.test;
-    let folder = message.manifest_path?.parent()?.to_owned();
-    let package = folder.file_name()?.display();
-    is_test.then_some(TestBinary {
-        name: format!("{package} {}", message.target?.name),
-        executable: message.executable?,
-        folder,
-    })
-}
-
-async fn run_one(binary: TestBinary, bin_dir: &Path, limit: Duration) -> anyhow::Result<Running> {
-    let TestBinary {
-        name,
-        executable,
-        folder,
-    } = binary;
-    // Both streams into one, in the order in which they are written.
-    let mut command = Command::new("sh");
-    command
-        .args(["-c", "exec \"$0\" 2>&1"])
-        .arg(executable)
-        .env("COSCHEDULER_BIN_DIR", bin_dir)
-        .env("CARGO_MANIFEST_DIR", &folder)
-        // A failure's message says what was waited for; frames of the async runtime would bury it.
-        .env("RUST_BACKTRACE", "0")
-        .current_dir(folder)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped());
-    let started = Foreground::start(&mut command)?;
+async fn run_one(job: Job, timeout: Duration, is_live: bool) -> anyhow::Result<Running> {
+    let Job { name, command } = job;
     let mut running = Running {
         name,
         began: Instant::now(),
         output: Vec::new(),
         ended: None,
+        is_live,
     };
-    // Where time is up the wait is dropped, and whatever the binary started ends with it.
-    let ended = tokio::time::timeout(limit, started.output(&mut running.output)).await;
-    let verdict = match ended.ok().transpose()? {
-        Some(status) if status.success() => Verdict::Passed,
-        Some(_) => Verdict::Failed,
-        None => Verdict::TookTooLong,
+    let started = Foreground::start(&mut with_both_streams_in_one(&command))?;
+    let output = started.output(|read| {
+        running.output.extend_from_slice(read);
+        if is_live {
+            let mut stdout = std::io::stdout();
+            // The output is kept; a terminal that is gone ends this program by a signal.
+            let _ = stdout.write_all(read).and_then(|()| stdout.flush());
+        }
+    });
+    // At the timeout the wait is dropped, and all that the program started ends with it.
+    let verdict = match tokio::time::timeout(timeout, output).await {
+        Ok(status) if status.as_ref().is_ok_and(ExitStatus::success) => Verdict::Passed,
+        Ok(status) => status.map(|_| Verdict::Failed)?,
+        Err(_) => Verdict::TimedOut,
     };
     running.ended = Some((verdict, running.began.elapsed()));
     Ok(running)
+}
+
+/// The same command with stdout and stderr in one pipe, in the order in which they are written.
+fn with_both_streams_in_one(command: &Command) -> Command {
+    let command = command.as_std();
+    let mut shell = Command::new("sh");
+    shell
+        .args(["-c", "exec \"$0\" \"$@\" 2>&1"])
+        .arg(command.get_program())
+        .args(command.get_args())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => shell.env(name, value),
+            None => shell.env_remove(name),
+        };
+    }
+    if let Some(folder) = command.get_current_dir() {
+        shell.current_dir(folder);
+    }
+    shell
+}
+
+/// The processors' time so far, in the kernel's units.
+#[derive(Debug, Default)]
+struct Processors {
+    idle: u64,
+    total: u64,
+}
+
+impl Processors {
+    /// True if they were idle for more than a quarter of the time since the last call.
+    fn are_partly_idle(&mut self) -> bool {
+        // Without this file no further program starts, and the tests take longer.
+        let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
+        let now = Self::read(&stat);
+        let Self { idle, total } = std::mem::replace(self, now);
+        let (idle, total) = (
+            self.idle.saturating_sub(idle),
+            self.total.saturating_sub(total),
+        );
+        total > 0 && idle * 4 > total
+    }
+
+    /// Reads the first line of `/proc/stat`: user, nice, system, idle and waiting for input and output, and others.
+    fn read(stat: &str) -> Self {
+        let line = stat.lines().next().unwrap_or_default();
+        let times = line.split_whitespace().skip(1);
+        let times: Vec<u64> = times.filter_map(|time| time.parse().ok()).collect();
+        Self {
+            idle: times.iter().skip(3).take(2).sum(),
+            // The last two, of guests, are part of the first two.
+            total: times.iter().take(8).sum(),
+        }
+    }
+}
+
+/// How many tests passed and failed, as the closing lines in `output` say.
+fn tests_run(output: &[u8]) -> (usize, usize) {
+    let output = String::from_utf8_lossy(output);
+    let closing = output
+        .lines()
+        .filter_map(|line| line.strip_prefix("test result: "));
+    closing.fold((0, 0), |(passed, failed), line| {
+        let count = |what: &str| {
+            let part = line
+                .split([';', '.'])
+                .find_map(|part| part.trim().strip_suffix(what));
+            part.and_then(|count| count.trim().parse::<usize>().ok())
+                .unwrap_or(0)
+        };
+        (passed + count("passed"), failed + count("failed"))
+    })
+}
+
+/// How long each took, longest first.
+fn table(ended: &[Running], took: Duration) -> String {
+    let mut rows: Vec<_> = ended
+        .iter()
+        .filter_map(|binary| {
+            binary
+                .ended
+                .map(|(verdict, took)| (took, &binary.name, verdict))
+        })
+        .collect();
+    rows.sort_by_key(|(took, ..)| std::cmp::Reverse(*took));
+    let sum = rows.iter().map(|(took, ..)| *took).sum();
+    let rows = rows
+        .into_iter()
+        .map(|(took, name, verdict)| format!("{:>12}  {name}: {verdict}\n", seconds(took)));
+    format!(
+        "{}{:>12}  all of them, which took {} one after the other",
+        rows.collect::<String>(),
+        seconds(took),
+        seconds(sum)
+    )
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn read(line: &str) -> Option<TestBinary> {
-        test_binary(serde_json::from_str(line).unwrap())
-    }
-
-    #[test]
-    fn only_binaries_with_tests_are_run() {
-        let artifact = |test: bool, executable: &str| {
-            format!(
-                r#"{{"reason":"compiler-artifact","manifest_path":"/w/crates/core/Cargo.toml",
-                "target":{{"name":"volumes"}},"profile":{{"test":{test}}},"executable":{executable}}}"#
-            )
-        };
-        let expected = TestBinary {
-            name: "core volumes".to_owned(),
-            executable: "/t/volumes-1".into(),
-            folder: "/w/crates/core".into(),
-        };
-        assert_eq!(read(&artifact(true, "\"/t/volumes-1\"")), Some(expected));
-        assert_eq!(read(&artifact(false, "\"/t/volumes\"")), None);
-        assert_eq!(read(&artifact(true, "null")), None);
-        assert_eq!(read(r#"{"reason":"build-finished","success":true}"#), None);
+    fn shell(script: &str) -> Job {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        Job {
+            name: "core x".to_owned(),
+            command,
+        }
     }
 
     #[tokio::test]
     async fn a_binary_that_hangs_is_ended_and_says_how_far_it_got() {
-        let folder = tempfile::tempdir().unwrap();
-        let executable = folder.path().join("hangs");
-        std::fs::write(&executable, "#!/bin/sh\necho one test ... ok\nsleep 600\n").unwrap();
-        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-        std::fs::set_permissions(&executable, mode).unwrap();
-        let binary = TestBinary {
-            name: "core hangs".to_owned(),
-            executable,
-            folder: folder.path().to_owned(),
-        };
-        let ended = run_one(binary, folder.path(), Duration::from_secs(5)).await;
-        let told = ended.unwrap().to_string();
-        assert!(told.contains("core hangs: FAILED: it was ended"), "{told}");
-        assert!(told.ends_with("one test ... ok"), "{told}");
+        let hangs = shell("echo one test ... ok >&2; sleep 600");
+        let ended = run_one(hangs, Duration::from_secs(5), false).await;
+        let shown = ended.unwrap().to_string();
+        assert!(shown.contains("core x: FAILED: it did not end"), "{shown}");
+        assert!(shown.ends_with("one test ... ok"), "{shown}");
+    }
+
+    #[test]
+    fn idle_time_is_what_no_program_used() {
+        let Processors { idle, total } = Processors::read("cpu  10 1 5 70 4 2 3 1 8 0\ncpu0 1 1\n");
+        assert_eq!((idle, total), (74, 96));
+    }
+
+    #[test]
+    fn closing_lines_are_added_up() {
+        let output = "running 3 tests\n\
+                      test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.01s\n\
+                      test result: FAILED. 10 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out\n";
+        assert_eq!(tests_run(output.as_bytes()), (13, 2));
+        assert_eq!(tests_run(b"running 0 tests"), (0, 0));
+    }
+
+    #[tokio::test]
+    async fn a_selection_that_is_empty_and_one_that_fails_are_no_success() {
+        let closing = "echo 'test result: ok. 1 passed; 0 failed; 0 ignored'";
+        run(vec![shell(closing)]).await.unwrap();
+        let empty = shell("echo running 0 tests");
+        let error = run(vec![empty]).await.unwrap_err();
+        assert_eq!(error.to_string(), "no test was run: none has that name");
+        let failed = vec![shell(closing), shell("exit 3")];
+        let error = run(failed).await.unwrap_err();
+        assert_eq!(error.to_string(), "tests failed: core x");
+    }
+
+    #[tokio::test]
+    async fn the_table_begins_with_the_longest() {
+        let mut ended = Vec::new();
+        for (name, seconds) in [("a", 3), ("b", 700)] {
+            let mut binary = run_one(shell("true"), TIMEOUT, false).await.unwrap();
+            binary.name = name.to_owned();
+            binary.ended = Some((Verdict::Passed, Duration::from_secs(seconds)));
+            ended.push(binary);
+        }
+        assert_eq!(
+            table(&ended, Duration::from_secs(701)),
+            " 11 min 40 s  b: passed\n       3.0 s  a: passed\n 11 min 41 s  all of them, which took 11 min 43 s one after the other"
+        );
     }
 }

@@ -1,5 +1,5 @@
-//! The dependency table of the design: which crate may depend on which inside the workspace, and what must never be
-//! anywhere below the crates whose worth is an absence (core is pure, the planner never talks to Kubernetes).
+//! The dependency table: the crates of the workspace that each crate may depend on, and the packages that must never be among
+//! the dependencies of core (it is pure) and of the planner (it never calls Kubernetes).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,9 +16,9 @@ const PROTO: &str = "coscheduler-proto";
 const KUBERNETES: &str = "coscheduler-kubernetes";
 const RUNTIME: &str = "coscheduler-runtime";
 
-/// What each package may depend on. No service is in any list: they meet at the contracts, and tests and tools start
-/// their binaries.
-const TABLE: [(&str, &[&str]); 12] = [
+/// The packages that each package may depend on. No list has a service: services share only the contracts, and tests and tools
+/// start their binaries.
+const TABLE: [(&str, &[&str]); 13] = [
     (CORE, &[]),
     (RUNTIME, &[]),
     (PROTO, &[CORE]),
@@ -29,14 +29,15 @@ const TABLE: [(&str, &[&str]); 12] = [
     ("watcher", &[CORE, PROTO, KUBERNETES, RUNTIME]),
     ("admission-webhook", &[CORE, PROTO, KUBERNETES, RUNTIME]),
     ("testbed", &[CORE, PROTO, KUBERNETES]),
-    ("xtask", &["testbed"]),
+    ("run-table", &[]),
+    ("xtask", &["run-table", "testbed"]),
     (
         "integration-tests",
         &["testbed", CORE, PROTO, KUBERNETES, RUNTIME],
     ),
 ];
 
-/// A package that must not have certain packages in the tree of its normal dependencies.
+/// A package and those that must not be in the tree of its normal dependencies.
 struct Absence {
     package: &'static str,
     why: &'static str,
@@ -55,7 +56,7 @@ const ABSENCES: [Absence; 2] = [
     },
     Absence {
         package: "affinity-planner",
-        why: "the planner never talks to Kubernetes",
+        why: "the planner never calls Kubernetes",
         forbidden: &["kube*", "k8s-*", KUBERNETES],
     },
 ];
@@ -113,11 +114,11 @@ async fn tree(
         .await
         .context("failed to start `cargo tree`")?;
     if !output.status.success() {
-        // Most likely Cargo.lock is older than a manifest; the table above says what it has to say all the same.
+        // Most likely Cargo.lock is older than a manifest.
         let stderr = String::from_utf8_lossy(&output.stderr);
         let reason = stderr.lines().next().unwrap_or_default();
         return Ok(Err(Finding::new(
-            format!("the dependencies of {package} cannot be told: {reason}"),
+            format!("failed to list the dependencies of {package}: {reason}"),
             format!("cargo check --package {package}, which brings Cargo.lock up to date"),
         )));
     }
@@ -135,7 +136,7 @@ fn check_table(inside: &Inside) -> Vec<Finding> {
         let Some(allowed) = table.get(package.as_str()) else {
             findings.push(Finding::new(
                 format!("package {package} is not in the dependency table"),
-                "add it to the table in ARCHITECTURE.md and in crates/xtask/src/tidy/dependencies.rs",
+                "add it to the tables in ARCHITECTURE.md and crates/xtask/src/tidy/dependencies.rs",
             ));
             continue;
         };
@@ -176,7 +177,7 @@ fn check_absence(absence: &Absence, tree: &BTreeSet<String>) -> Vec<Finding> {
         .map(|name| {
             Finding::new(
                 format!("{name} is among the dependencies of {package}, but {why}"),
-                format!("see who brings it with `cargo tree --package {package} --edges normal --invert {name}`, and drop that"),
+                format!("find its dependents with `cargo tree --package {package} --edges normal --invert {name}`, and remove them"),
             )
         })
         .collect()
@@ -236,7 +237,7 @@ mod tests {
         refused(
             "xtask",
             &["testbed", "watcher"],
-            "xtask depends on watcher; inside the workspace it may depend on: testbed",
+            "xtask depends on watcher; inside the workspace it may depend on: run-table, testbed",
         );
     }
 
@@ -272,8 +273,8 @@ mod tests {
         assert_eq!(
             findings[1],
             Finding::new(
-                "kube-client is among the dependencies of affinity-planner, but the planner never talks to Kubernetes",
-                "see who brings it with `cargo tree --package affinity-planner --edges normal --invert kube-client`, and drop that",
+                "kube-client is among the dependencies of affinity-planner, but the planner never calls Kubernetes",
+                "find its dependents with `cargo tree --package affinity-planner --edges normal --invert kube-client`, and remove them",
             )
         );
         assert_eq!(findings.len(), 2);

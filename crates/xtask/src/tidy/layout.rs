@@ -1,15 +1,12 @@
-//! What must be where, and how long a file may be: the layout of the design, and "a file over about 400 lines is two
-//! ideas".
+//! Files that must be there, and how long a source file may be: one over 400 lines holds two ideas.
 
-use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
 
-use anyhow::{Context as _, bail};
 use testbed::services::Service;
 
 use super::Finding;
-use crate::workspace::Workspace;
+use crate::source::without_tests;
+use crate::workspace::{Files, Workspace};
 
 /// Lines a source file may have, its unit tests not counted.
 const LINES: usize = 400;
@@ -46,38 +43,8 @@ const SERVICE_FILES: [&str; 4] = ["Cargo.toml", "src/main.rs", "src/lib.rs", "sr
 
 const CONTRACTS: [&str; 3] = ["config", "planner", "placeholder"];
 
-/// All files git knows or would add, relative to the root.
-pub(crate) async fn tracked_files(workspace: &Workspace) -> anyhow::Result<BTreeSet<String>> {
-    let output = workspace
-        .command("git")
-        .args([
-            "ls-files",
-            "--cached",
-            "--others",
-            "--exclude-standard",
-            "-z",
-        ])
-        .output()
-        .await
-        .context("failed to start `git ls-files`")?;
-    if !output.status.success() {
-        bail!(
-            "`git ls-files` failed: {}",
-            String::from_utf8_lossy(&output.stderr).trim()
-        );
-    }
-    let names = output
-        .stdout
-        .split(|byte| *byte == 0)
-        .filter(|name| !name.is_empty());
-    Ok(names
-        .map(|name| String::from_utf8_lossy(name).into_owned())
-        .filter(|name| workspace.root.join(name).is_file())
-        .collect())
-}
-
-pub(super) fn check_required(workspace: &Workspace, tracked: &BTreeSet<String>) -> Vec<Finding> {
-    let mut findings = missing(tracked);
+pub(super) fn required(workspace: &Workspace, files: &Files) -> Vec<Finding> {
+    let mut findings = missing(files);
     let run = workspace.root.join(".ci/run");
     if run
         .metadata()
@@ -91,25 +58,27 @@ pub(super) fn check_required(workspace: &Workspace, tracked: &BTreeSet<String>) 
     findings
 }
 
-fn missing(tracked: &BTreeSet<String>) -> Vec<Finding> {
+fn missing(tracked: &Files) -> Vec<Finding> {
     let services = Service::ALL.into_iter().flat_map(|service| {
         SERVICE_FILES
             .into_iter()
             .map(move |file| format!("crates/{service}/{file}"))
     });
     let files = REQUIRED.iter().map(|&file| file.to_owned()).chain(services);
-    let files = files.filter(|file| !tracked.contains(file)).map(|file| {
-        Finding::new(
-            format!("{file} is missing"),
-            format!("write {file}, or git add it if it is ignored"),
-        )
-    });
+    let files = files
+        .filter(|file| !tracked.contains_key(file))
+        .map(|file| {
+            Finding::new(
+                format!("{file} is missing"),
+                format!("write {file}, or git add it if it is ignored"),
+            )
+        });
     let contracts = CONTRACTS
         .into_iter()
         .map(|name| format!("proto/coscheduler/{name}/v1/"))
         .filter(|folder| {
             !tracked
-                .iter()
+                .keys()
                 .any(|file| file.starts_with(folder) && file.ends_with(".proto"))
         })
         .map(|folder| {
@@ -121,35 +90,19 @@ fn missing(tracked: &BTreeSet<String>) -> Vec<Finding> {
     files.chain(contracts).collect()
 }
 
-pub(super) fn check_sizes(
-    workspace: &Workspace,
-    tracked: &BTreeSet<String>,
-) -> anyhow::Result<Vec<Finding>> {
-    let mut findings = Vec::new();
-    for file in tracked.iter().filter(|file| is_source(file)) {
-        let path = workspace.root.join(file);
-        let text =
-            std::fs::read_to_string(&path).with_context(|| format!("failed to read {file}"))?;
-        findings.extend(oversize(file, &text));
-    }
-    Ok(findings)
+pub(super) fn sizes(files: &Files) -> Vec<Finding> {
+    let sources = files.iter().filter(|(file, _)| is_source(file));
+    sources
+        .filter_map(|(file, text)| oversize(file, text))
+        .collect()
 }
 
 fn is_source(file: &str) -> bool {
-    let path = Path::new(file);
-    let in_sources =
-        file.starts_with("crates/") && path.components().any(|part| part.as_os_str() == "src");
-    let is_test =
-        path.components().any(|part| part.as_os_str() == "tests") || file.ends_with("/tests.rs");
-    in_sources && file.ends_with(".rs") && !is_test
+    file.starts_with("crates/") && file.contains("/src/") && file.ends_with(".rs")
 }
 
 fn oversize(file: &str, text: &str) -> Option<Finding> {
-    // Unit tests come last in a file.
-    let lines = text
-        .lines()
-        .take_while(|line| *line != "#[cfg(test)]")
-        .count();
+    let lines = without_tests(file, text).len();
     (lines > LINES).then(|| {
         Finding::new(
             format!("{file} has {lines} lines without its tests; {LINES} are allowed"),
@@ -164,11 +117,12 @@ mod tests {
 
     #[test]
     fn a_missing_file_and_an_empty_contract_are_named() {
-        let mut all: BTreeSet<String> = REQUIRED.iter().map(|&file| file.to_owned()).collect();
+        let mut all: Vec<_> = REQUIRED.iter().map(|&file| file.to_owned()).collect();
         for service in Service::ALL {
             all.extend(SERVICE_FILES.map(|file| format!("crates/{service}/{file}")));
         }
         all.extend(CONTRACTS.map(|name| format!("proto/coscheduler/{name}/v1/{name}.proto")));
+        let mut all: Files = all.into_iter().map(|file| (file, String::new())).collect();
         assert_eq!(missing(&all), []);
 
         all.remove("crates/watcher/src/args.rs");
@@ -189,10 +143,8 @@ mod tests {
     #[test]
     fn tests_do_not_count_towards_the_size() {
         let code = "line\n".repeat(LINES);
-        assert_eq!(
-            oversize("a.rs", &format!("{code}#[cfg(test)]\n{code}")),
-            None
-        );
+        let tested = format!("{code}#[cfg(test)]\nmod tests {{\n{code}}}\n");
+        assert_eq!(oversize("a.rs", &tested), None);
         assert!(oversize("a.rs", &format!("{code}one more\n")).is_some());
     }
 
@@ -201,8 +153,6 @@ mod tests {
         let cases = [
             ("crates/watcher/src/lib.rs", true),
             ("crates/proto/build.rs", false),
-            ("crates/core/tests/plan.rs", false),
-            ("crates/core/src/plan/tests.rs", false),
             ("integration-tests/tests/two_volumes.rs", false),
         ];
         for (file, expected) in cases {

@@ -1,34 +1,19 @@
-//! Links between the Markdown files of the repository lead to files, folders and headings that are there.
-
-use std::collections::{BTreeMap, BTreeSet};
-
-use anyhow::Context as _;
+//! Links in Markdown files lead to files, folders and headings of the repository that exist.
 
 use super::Finding;
-use crate::workspace::Workspace;
+use crate::workspace::Files;
 
-pub(super) fn check(
-    workspace: &Workspace,
-    tracked: &BTreeSet<String>,
-) -> anyhow::Result<Vec<Finding>> {
-    let mut texts = BTreeMap::new();
-    for file in tracked.iter().filter(|file| file.ends_with(".md")) {
-        let text = std::fs::read_to_string(workspace.root.join(file))
-            .with_context(|| format!("failed to read {file}"))?;
-        texts.insert(file.clone(), text);
-    }
-    Ok(check_texts(&texts, tracked))
-}
-
-fn check_texts(texts: &BTreeMap<String, String>, tracked: &BTreeSet<String>) -> Vec<Finding> {
+pub(super) fn check(files: &Files) -> Vec<Finding> {
     let mut findings = Vec::new();
-    for (file, text) in texts {
+    for (file, text) in files.iter().filter(|(file, _)| is_markdown(file)) {
         for link in links(text) {
             let (path, heading) = link.split_once('#').unwrap_or((link, ""));
             let target = resolve(file, path);
-            let leads = match texts.get(&target) {
-                Some(text) => heading.is_empty() || headings(text).any(|slug| slug == heading),
-                None => heading.is_empty() && exists(&target, tracked),
+            let leads = if heading.is_empty() {
+                exists(&target, files)
+            } else {
+                let text = files.get(&target).filter(|_| is_markdown(&target));
+                text.is_some_and(|text| headings(text).any(|slug| slug == heading))
             };
             if !leads {
                 findings.push(Finding::new(
@@ -41,7 +26,11 @@ fn check_texts(texts: &BTreeMap<String, String>, tracked: &BTreeSet<String>) -> 
     findings
 }
 
-/// The targets of inline links, but those to somewhere else.
+fn is_markdown(file: &str) -> bool {
+    file.ends_with(".md")
+}
+
+/// The targets of inline links within the repository.
 fn links(text: &str) -> impl Iterator<Item = &str> {
     prose(text)
         .flat_map(|line| line.split("](").skip(1))
@@ -91,18 +80,18 @@ fn resolve(file: &str, path: &str) -> String {
     parts.join("/")
 }
 
-fn exists(target: &str, tracked: &BTreeSet<String>) -> bool {
+fn exists(target: &str, files: &Files) -> bool {
     let folder = format!("{target}/");
-    tracked.contains(target) || tracked.iter().any(|file| file.starts_with(&folder))
+    files.contains_key(target) || files.keys().any(|file| file.starts_with(&folder))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// What a link in `docs/guide.md` leads to.
+    /// True if a link in `docs/guide.md` leads somewhere.
     fn leads(link: &str) -> bool {
-        let texts = BTreeMap::from([
+        let files = Files::from([
             (
                 "docs/guide.md".to_owned(),
                 format!("# Guide\n\n## What's `x`, and why?\n\n[text]({link})\n"),
@@ -111,10 +100,9 @@ mod tests {
                 "README.md".to_owned(),
                 "```\n# no heading\n```\n".to_owned(),
             ),
+            ("examples/a.yaml".to_owned(), "# x\n".to_owned()),
         ]);
-        let mut tracked: BTreeSet<String> = texts.keys().cloned().collect();
-        tracked.insert("examples/a.yaml".to_owned());
-        check_texts(&texts, &tracked).is_empty()
+        check(&files).is_empty()
     }
 
     #[test]

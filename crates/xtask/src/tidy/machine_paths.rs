@@ -1,29 +1,14 @@
-//! No file names a place that exists on one machine only, such as somebody's home folder.
-
-use std::collections::BTreeSet;
-
-use anyhow::Context as _;
+//! No file names a folder that exists on one machine only, such as a home folder.
 
 use super::Finding;
-use crate::workspace::Workspace;
+use crate::workspace::Files;
 
-/// Folders at the root of a file system that are somebody's own.
+/// Folders at the root of a file system that differ from machine to machine.
 const OWN: [&str; 4] = ["root", "work", "home", "Users"];
 
-pub(super) fn check(
-    workspace: &Workspace,
-    tracked: &BTreeSet<String>,
-) -> anyhow::Result<Vec<Finding>> {
-    let mut findings = Vec::new();
-    for file in tracked {
-        let bytes = std::fs::read(workspace.root.join(file))
-            .with_context(|| format!("failed to read {file}"))?;
-        // Anything else is no text.
-        if let Ok(text) = String::from_utf8(bytes) {
-            findings.extend(check_text(file, &text));
-        }
-    }
-    Ok(findings)
+pub(super) fn check(files: &Files) -> Vec<Finding> {
+    let findings = files.iter().flat_map(|(file, text)| check_text(file, text));
+    findings.collect()
 }
 
 fn check_text(file: &str, text: &str) -> Vec<Finding> {
@@ -33,13 +18,13 @@ fn check_text(file: &str, text: &str) -> Vec<Finding> {
             let folder = OWN.into_iter().find(|folder| names(line, folder))?;
             Some(Finding::new(
                 format!("{file}:{} names a path under /{folder}", index + 1),
-                "say it relative to the repository, or as a variable such as $HOME",
+                "write it relative to the repository, or with a variable such as $HOME",
             ))
         })
         .collect()
 }
 
-/// Whether `line` has an absolute path into `folder`; `a/root/b` and `$X/home/` are none.
+/// True if `line` has an absolute path into `folder`; `a/root/b` and `$X/home/` are none.
 fn names(line: &str, folder: &str) -> bool {
     let path = format!("/{folder}/");
     line.match_indices(&path).any(|(at, _)| {

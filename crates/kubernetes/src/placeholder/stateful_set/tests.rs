@@ -1,6 +1,6 @@
 use super::*;
 use coscheduler_core::mode::IsolationScope;
-use coscheduler_core::plan::Separation;
+use coscheduler_core::separation::Separation;
 use serde_json::json;
 
 fn spec() -> PlaceholderSpec {

@@ -2,8 +2,8 @@
 
 use super::*;
 use coscheduler_core::annotations::{MODE, TEKTON_AUTO_CLEANUP_PVC};
+use coscheduler_core::labels::{MANAGED_BY, TEKTON_COSCHEDULER};
 use coscheduler_core::names::tekton_claim_name;
-use coscheduler_kubernetes::labels::{MANAGED_BY, TEKTON_COSCHEDULER};
 use serde_json::{Value, json};
 
 fn key() -> RunKey {

@@ -1,25 +1,23 @@
-//! Where a placeholder may run: the affinity of the run's author, which is kept, and beside it what keeps placeholders
-//! apart (M4, P4) and near the volumes that they do not mount (V8).
+//! The affinity of a placeholder's pod: the author's own terms, the term that keeps placeholders apart (M4, P4), and the
+//! node affinity of volumes that the placeholder does not mount (V8).
 
 use std::collections::BTreeMap;
 
 use coscheduler_core::labels::{AFFINITY_ASSISTANT, COMPONENT};
-use coscheduler_core::mode::IsolationScope;
-use coscheduler_core::plan::Separation;
+use coscheduler_core::separation::{AntiAffinityTerm, Separation};
 use coscheduler_core::volumes::{NodeRequirement, NodeTerm};
 use k8s_openapi::api::core::v1::{
     Affinity, NodeSelectorRequirement, NodeSelectorTerm, PodAffinityTerm, WeightedPodAffinityTerm,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
-/// A node is a domain of its own.
+/// Topology key of a single node.
 const HOSTNAME: &str = "kubernetes.io/hostname";
 
-/// The author's affinity and the placeholder's own terms.
-///
-/// Isolation needs a term on the isolated side only: the scheduler also holds the required anti-affinity of pods that
-/// are on a node against a pod that comes (Kubernetes, `pkg/scheduler/framework/plugins/interpodaffinity/filtering.go`,
-/// `satisfyExistingPodsAntiAffinity`), so no other placeholder joins an isolated one.
+/// The weight of a preference to stay away from other placeholders: the highest there is.
+const WEIGHT: i32 = 100;
+
+/// The author's affinity together with the placeholder's own terms.
 pub(crate) fn affinity(
     author: Option<Affinity>,
     separation: Separation,
@@ -27,22 +25,24 @@ pub(crate) fn affinity(
 ) -> Affinity {
     let mut affinity = author.unwrap_or_default();
     let apart = affinity.pod_anti_affinity.get_or_insert_default();
-    match separation {
-        Separation::Spread => apart
+    let AntiAffinityTerm {
+        required,
+        every_namespace,
+    } = separation.anti_affinity();
+    let term = other_placeholders(every_namespace);
+    if required {
+        apart
+            .required_during_scheduling_ignored_during_execution
+            .get_or_insert_default()
+            .push(term);
+    } else {
+        apart
             .preferred_during_scheduling_ignored_during_execution
             .get_or_insert_default()
             .push(WeightedPodAffinityTerm {
-                weight: 100,
-                pod_affinity_term: other_placeholders(None),
-            }),
-        Separation::Isolate(scope) => apart
-            .required_during_scheduling_ignored_during_execution
-            .get_or_insert_default()
-            .push(other_placeholders(match scope {
-                // An empty selector selects every namespace, none at all the pod's own.
-                IsolationScope::Cluster => Some(LabelSelector::default()),
-                IsolationScope::Namespace => None,
-            })),
+                weight: WEIGHT,
+                pod_affinity_term: term,
+            });
     }
     if !node_terms.is_empty() {
         let required = affinity
@@ -57,7 +57,7 @@ pub(crate) fn affinity(
     affinity
 }
 
-fn other_placeholders(namespace_selector: Option<LabelSelector>) -> PodAffinityTerm {
+fn other_placeholders(every_namespace: bool) -> PodAffinityTerm {
     PodAffinityTerm {
         label_selector: Some(LabelSelector {
             match_labels: Some(BTreeMap::from([(
@@ -66,14 +66,15 @@ fn other_placeholders(namespace_selector: Option<LabelSelector>) -> PodAffinityT
             )])),
             ..LabelSelector::default()
         }),
-        namespace_selector,
+        // An empty selector selects every namespace, none at all the pod's own.
+        namespace_selector: every_namespace.then(LabelSelector::default),
         topology_key: HOSTNAME.to_owned(),
         ..PodAffinityTerm::default()
     }
 }
 
-/// Terms that are met where one of each side is: of the terms of a list one must be met, of the requirements of a term
-/// all. No terms at all are met everywhere.
+/// Terms that a node meets if it meets a term of each side. A node meets a list if it meets one of its terms, and a term if it
+/// meets all of its requirements. Every node meets an empty list.
 pub(crate) fn both(left: &[NodeSelectorTerm], right: &[NodeTerm]) -> Vec<NodeSelectorTerm> {
     let right: Vec<_> = right.iter().map(selector_term).collect();
     if left.is_empty() {
@@ -118,6 +119,7 @@ fn requirements(requirements: &[NodeRequirement]) -> Option<Vec<NodeSelectorRequ
 #[cfg(test)]
 mod tests {
     use super::*;
+    use coscheduler_core::mode::IsolationScope;
     use coscheduler_core::volumes::Operator;
     use serde_json::{Value, json};
 

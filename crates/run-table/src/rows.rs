@@ -1,5 +1,4 @@
-//! The board as a table: one row for each thing that has a place or holds others in theirs, in words people know from
-//! kubectl.
+//! The board as rows of a table, in the words of kubectl.
 
 use std::collections::BTreeMap;
 
@@ -7,22 +6,27 @@ use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use kube::ResourceExt;
 
-use super::board::{Board, Kind, PIPELINE_TASK, RunResult, TASK_RUN, node};
+use crate::board::{Board, Kind, PIPELINE_TASK, RunResult, TASK_RUN, node};
 
-/// One line of the table.
+/// One row of the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Row {
-    pub(super) kind: &'static str,
-    pub(super) name: String,
-    pub(super) state: String,
-    pub(super) node: String,
+pub struct Row {
+    /// The kind of object, or `task` for a TaskRun's pod.
+    pub kind: &'static str,
+    /// The object's name, or the task's in the pipeline.
+    pub name: String,
+    /// Its state, such as `Running` or `gone`.
+    pub state: String,
+    /// Its node; empty where it has none.
+    pub node: String,
 }
 
 /// Set by the scheduler on a claim that waits for its first consumer.
 const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
 
-/// The run, what holds it together (even when it is gone), and its tasks in the order of their creation.
-pub(super) fn rows(board: &Board) -> Vec<Row> {
+/// The run, then its StatefulSets, placeholders and claims (also those that are gone), then its tasks in the order of their
+/// creation.
+pub fn rows(board: &Board) -> Vec<Row> {
     let state = match board.result() {
         RunResult::Running(reason) => reason,
         RunResult::Succeeded => "Succeeded".to_owned(),

@@ -1,17 +1,10 @@
-//! Labels that Kubernetes objects are found by, beside those of [`coscheduler_core::labels`].
+//! Which Kubernetes objects belong to this product.
 
+use coscheduler_core::labels::{MANAGED_BY, PIPELINE_RUN_UID, TEKTON_COSCHEDULER};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-/// The run's uid. Tekton puts it on TaskRuns and so on their pods (`pkg/apis/pipeline/register.go`); this product puts
-/// it on what it creates.
-pub const PIPELINE_RUN_UID: &str = "tekton.dev/pipelineRunUID";
-/// Who creates and deletes an object.
-pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
-/// The value of [`MANAGED_BY`] on everything this product creates; Tekton's own assistants lack it.
-pub const TEKTON_COSCHEDULER: &str = "tekton-coscheduler";
-
-/// Whether this product made an object that a PipelineRun owns. One without [`MANAGED_BY`], as another version may write it,
-/// carries the uid of its owner: Tekton's own assistants and claims have the run's name alone.
+/// Whether this product made an object that a PipelineRun owns. Label [`MANAGED_BY`] says so. Another version may write an
+/// object without it, but with its owner's uid; Tekton's own assistants and claims only have the run's name.
 pub fn is_ours(metadata: &ObjectMeta) -> bool {
     let label = |key: &str| metadata.labels.as_ref()?.get(key).map(String::as_str);
     let owners = metadata.owner_references.iter().flatten();

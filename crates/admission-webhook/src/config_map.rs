@@ -1,4 +1,4 @@
-//! The check of the ConfigMap with the flags, when somebody writes it (M7). A pure function from review to response.
+//! The check of a write to the ConfigMap with the flags (M7), as a pure function from review to response.
 
 use std::collections::BTreeMap;
 
@@ -7,12 +7,12 @@ use kube::core::admission::{AdmissionRequest, AdmissionResponse};
 
 use coscheduler_core::config;
 
-use crate::review;
+use crate::review::refused;
 
-/// Refuses a ConfigMap whose flags are not valid, with every key, its value and what is allowed; warns of keys that are
-/// deprecated or not known. A write that leaves the data as it is passes whatever the data is, so that a bad ConfigMap that
-/// slipped in can be labelled, and deleted by whatever waits for its finalizers.
-pub(crate) fn checked(request: &AdmissionRequest<DynamicObject>) -> AdmissionResponse {
+/// Refuses a ConfigMap with invalid flags and lists every key, its value and the allowed values. Warns of deprecated and of
+/// unknown keys. A write that does not change the data passes in any case, so that labels and finalizers of an invalid
+/// ConfigMap can be changed.
+pub(crate) fn review(request: &AdmissionRequest<DynamicObject>) -> AdmissionResponse {
     let data = data(request.object.as_ref());
     let old = request.old_object.as_ref();
     if old.is_some_and(|old| self::data(Some(old)) == data) {
@@ -25,11 +25,11 @@ pub(crate) fn checked(request: &AdmissionRequest<DynamicObject>) -> AdmissionRes
             response.warnings = Some(answer.warnings).filter(|warnings| !warnings.is_empty());
             response
         }
-        Err(violations) => review::refused(request, &violations),
+        Err(violations) => refused(request, &violations),
     }
 }
 
-/// `data` of a ConfigMap. What is no text the API server has refused before.
+/// `data` of a ConfigMap. The API server has checked that its values are strings.
 fn data(map: Option<&DynamicObject>) -> BTreeMap<String, String> {
     map.and_then(|map| serde_json::from_value(map.data.get("data")?.clone()).ok())
         .unwrap_or_default()
@@ -59,7 +59,7 @@ mod tests {
             },
         }))
         .unwrap();
-        checked(&review.try_into().unwrap())
+        super::review(&review.try_into().unwrap())
     }
 
     #[test]
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn m7_what_leaves_bad_data_as_it_is_passes() {
+    fn m7_a_write_that_does_not_change_bad_data_passes() {
         let bad = json!({"coschedule": "sideways"});
         assert!(check(&bad, Some(&bad)).allowed);
         assert!(!check(&bad, Some(&json!({"coschedule": "wrong"}))).allowed);

@@ -1,5 +1,4 @@
-//! Where everything of a run is, and where it has been: a pure reducer over what the watches say. It knows what belongs
-//! together on the screen and what must be gone at the end; it neither watches nor shows.
+//! Where everything of a run is and was: a reducer over the events of the watches. It neither watches nor shows.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
@@ -11,22 +10,24 @@ use kube::ResourceExt;
 use kube::api::DynamicObject;
 use kube::runtime::watcher::Event;
 
-use super::watch::Change;
+use crate::watch::Change;
 
-/// How the run stands.
+/// The state of the run.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum RunResult {
-    /// Not over; Tekton's reason, if it gave one.
+pub enum RunResult {
+    /// It has not ended; with Tekton's reason, which may be empty.
     Running(String),
+    /// It succeeded.
     Succeeded,
-    /// Tekton's reason and message.
+    /// It failed; with Tekton's reason and message.
     Failed(String),
-    /// Somebody deleted it.
+    /// It was deleted.
     Gone,
 }
 
 impl RunResult {
-    pub(super) fn is_over(&self) -> bool {
+    /// True if it has ended.
+    pub fn is_over(&self) -> bool {
         match self {
             Self::Running(_) => false,
             Self::Succeeded | Self::Failed(_) | Self::Gone => true,
@@ -34,23 +35,29 @@ impl RunResult {
     }
 }
 
-/// A pod of a task, wherever it is by now.
+/// A pod of a TaskRun, deleted or not.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct TaskPod {
-    pub(super) task: String,
-    pub(super) node: Option<String>,
+pub struct TaskPod {
+    /// The name of the task in the pipeline.
+    pub task: String,
+    /// The node it was bound to last.
+    pub node: Option<String>,
 }
 
-/// The kinds of what must not stay, in the order they are shown in.
+/// The kinds of objects that must be gone after the run, in the order in which they are shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Kind {
+pub enum Kind {
+    /// The owner of a placeholder pod.
     StatefulSet,
+    /// A placeholder pod.
     Placeholder,
+    /// A PersistentVolumeClaim.
     Claim,
 }
 
 impl Kind {
-    pub(super) fn name(self) -> &'static str {
+    /// As it is shown.
+    pub fn name(self) -> &'static str {
         match self {
             Self::StatefulSet => "StatefulSet",
             Self::Placeholder => "placeholder",
@@ -59,13 +66,14 @@ impl Kind {
     }
 }
 
+/// The objects of one run, present and past.
 #[derive(Debug)]
-pub(super) struct Board {
-    pub(super) name: String,
+pub struct Board {
+    pub(crate) name: String,
     run: Kept<DynamicObject>,
-    pub(super) sets: Kept<StatefulSet>,
-    pub(super) claims: Kept<PersistentVolumeClaim>,
-    pub(super) pods: Kept<Pod>,
+    pub(crate) sets: Kept<StatefulSet>,
+    pub(crate) claims: Kept<PersistentVolumeClaim>,
+    pub(crate) pods: Kept<Pod>,
     run_seen: bool,
     children: usize,
     task_pods: BTreeMap<String, TaskPod>,
@@ -73,11 +81,12 @@ pub(super) struct Board {
     passing: BTreeMap<(Kind, String), Option<Duration>>,
 }
 
-pub(super) const TASK_RUN: &str = "tekton.dev/taskRun";
-pub(super) const PIPELINE_TASK: &str = "tekton.dev/pipelineTask";
+pub(crate) const TASK_RUN: &str = "tekton.dev/taskRun";
+pub(crate) const PIPELINE_TASK: &str = "tekton.dev/pipelineTask";
+
 impl Board {
-    /// The board of the PipelineRun `name`.
-    pub(super) fn new(name: &str) -> Self {
+    /// An empty board for the PipelineRun `name`.
+    pub fn new(name: &str) -> Self {
         Self {
             name: name.to_owned(),
             run: Kept::default(),
@@ -92,8 +101,8 @@ impl Board {
         }
     }
 
-    /// Takes one change in, `at` after the run was submitted.
-    pub(super) fn apply(&mut self, change: Change, at: Duration) {
+    /// Applies one change; `at` is the time since the run was created.
+    pub fn apply(&mut self, change: Change, at: Duration) {
         match change {
             Change::Run(event) => self.run.apply(event),
             Change::Set(event) => self.sets.apply(event),
@@ -133,7 +142,7 @@ impl Board {
         }
     }
 
-    /// What is there now and must not stay.
+    /// The objects that are there now and must be gone after the run.
     fn present(&self) -> BTreeSet<(Kind, String)> {
         let placeholders = self
             .pods
@@ -154,20 +163,21 @@ impl Board {
         sets.chain(placeholders).chain(claims).collect()
     }
 
-    /// What is there now and must not stay, as `kind name`.
-    pub(super) fn left(&self) -> Vec<String> {
+    /// The objects that are there now and must be gone after the run, as `kind name`.
+    pub fn left(&self) -> Vec<String> {
         self.present()
             .into_iter()
             .map(|(kind, name)| format!("{} {name}", kind.name()))
             .collect()
     }
 
-    /// Whether every kind has been listed since its watch last broke: before that, nothing seen proves nothing there.
-    pub(super) fn is_complete(&self) -> bool {
+    /// True once every kind has been listed since its watch last broke. Until then an object that is not seen may exist.
+    pub fn is_complete(&self) -> bool {
         self.run.complete && self.sets.complete && self.claims.complete && self.pods.complete
     }
 
-    pub(super) fn result(&self) -> RunResult {
+    /// The state of the run.
+    pub fn result(&self) -> RunResult {
         let Some(run) = self.run.objects.values().next() else {
             return if self.run_seen {
                 RunResult::Gone
@@ -194,31 +204,31 @@ impl Board {
         }
     }
 
-    /// How many TaskRuns Tekton made for the run.
-    pub(super) fn children(&self) -> usize {
+    /// How many TaskRuns Tekton created for the run.
+    pub fn children(&self) -> usize {
         self.children
     }
 
-    /// Every pod of a task that was seen, by name.
-    pub(super) fn task_pods(&self) -> &BTreeMap<String, TaskPod> {
+    /// Every pod of a TaskRun that was seen, by name.
+    pub fn task_pods(&self) -> &BTreeMap<String, TaskPod> {
         &self.task_pods
     }
 
-    /// Every node a placeholder was seen on.
-    pub(super) fn placeholder_nodes(&self) -> &BTreeSet<String> {
+    /// Every node that a placeholder was seen on.
+    pub fn placeholder_nodes(&self) -> &BTreeSet<String> {
         &self.placeholder_nodes
     }
 
-    /// Everything that was seen and must not stay, and when it was first seen gone.
-    pub(super) fn passing(&self) -> &BTreeMap<(Kind, String), Option<Duration>> {
+    /// Every object that was seen and must be gone after the run, and when it was first seen gone.
+    pub fn passing(&self) -> &BTreeMap<(Kind, String), Option<Duration>> {
         &self.passing
     }
 }
 
-/// The objects of one kind, kept as its watch says.
+/// The objects of one kind, folded from the events of its watch.
 #[derive(Debug)]
-pub(super) struct Kept<K> {
-    pub(super) objects: BTreeMap<String, K>,
+pub(crate) struct Kept<K> {
+    pub(crate) objects: BTreeMap<String, K>,
     listing: BTreeMap<String, K>,
     complete: bool,
 }
@@ -269,10 +279,9 @@ fn task_runs(run: &DynamicObject) -> usize {
         .count()
 }
 
-pub(super) fn node(pod: &Pod) -> Option<String> {
+pub(crate) fn node(pod: &Pod) -> Option<String> {
     pod.spec.as_ref().and_then(|spec| spec.node_name.clone())
 }
 
 #[cfg(test)]
-#[path = "board_tests.rs"]
 mod tests;

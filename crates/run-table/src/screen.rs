@@ -1,24 +1,27 @@
-//! Shows the board: a table that is redrawn in place on a terminal, one line for each change anywhere else.
+//! Shows the rows on stderr: on a terminal as a table that is redrawn in place, elsewhere as one line for each change.
 
+// A terminal is what this is for.
+#![allow(clippy::print_stderr)]
+
+use std::io::IsTerminal as _;
 use std::time::Duration;
 
 use comfy_table::{Table, presets};
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::rows::Row;
-use crate::progress::on_terminal;
+use crate::rows::Row;
 
-/// Where the board is shown.
+/// The terminal, or the log, that rows are shown on. Dropping it clears the table.
 #[derive(Debug)]
-pub(super) struct Screen {
+pub struct Screen {
     /// The table, on a terminal.
     bar: Option<ProgressBar>,
     shown: Vec<Row>,
 }
 
-impl Screen {
-    pub(super) fn new() -> Self {
-        let bar = on_terminal().then(|| {
+impl Default for Screen {
+    fn default() -> Self {
+        let bar = std::io::stderr().is_terminal().then(|| {
             let style = ProgressStyle::with_template("{msg}\n{spinner} {elapsed}");
             let bar = ProgressBar::new_spinner();
             if let Ok(style) = style {
@@ -32,9 +35,11 @@ impl Screen {
             shown: Vec::new(),
         }
     }
+}
 
-    /// Shows `rows`, `at` after the run was submitted.
-    pub(super) fn show(&mut self, rows: &[Row], at: Duration) {
+impl Screen {
+    /// Shows `rows`; `at` is the time since the run was created.
+    pub fn show(&mut self, rows: &[Row], at: Duration) {
         if rows == self.shown {
             return;
         }
@@ -49,8 +54,8 @@ impl Screen {
         self.shown = rows.to_vec();
     }
 
-    /// Says something between the changes.
-    pub(super) fn note(&self, text: &str) {
+    /// Prints a line above the table.
+    pub fn note(&self, text: &str) {
         match &self.bar {
             Some(bar) => bar.println(text),
             None => eprintln!("{text}"),
@@ -58,7 +63,7 @@ impl Screen {
     }
 
     /// Leaves the last table on the screen.
-    pub(super) fn finish(self) {
+    pub fn finish(self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
             eprintln!("{}", table(&self.shown));

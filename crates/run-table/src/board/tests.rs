@@ -3,8 +3,8 @@
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::super::rows::{Row, rows};
 use super::*;
+use crate::rows::{Row, rows};
 
 fn object<K: DeserializeOwned>(value: Value) -> K {
     serde_json::from_value(value).unwrap()

@@ -1,0 +1,108 @@
+//! An object that the keeper follows and patches: its latest state, and each patch from that version alone.
+
+use std::fmt::Debug;
+use std::future::ready;
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use futures::stream::BoxStream;
+use kube::api::{Patch, PatchParams};
+use kube::core::DynamicObject;
+use kube::runtime::WatchStreamExt as _;
+use kube::runtime::watcher::watch_object;
+use kube::{Api, Resource, ResourceExt as _};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use tracing::{debug, warn};
+
+/// For one patch.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// An object and its latest state.
+pub(super) struct Object<K> {
+    api: Api<K>,
+    name: String,
+    /// `None` before the first look, `Some(None)` where there is no such object.
+    pub(super) seen: Option<Option<K>>,
+}
+
+impl<K: Resource + Clone + DeserializeOwned + Debug + Send + 'static> Object<K> {
+    pub(super) fn new(api: Api<K>, name: &str) -> Self {
+        Self {
+            api,
+            name: name.to_owned(),
+            seen: None,
+        }
+    }
+
+    fn path(&self) -> String {
+        format!("{}/{}", self.api.resource_url(), self.name)
+    }
+
+    /// The states of the object, each as a `T`.
+    pub(super) fn follow<T>(&self, change: fn(Option<K>) -> T) -> BoxStream<'static, T>
+    where
+        T: Send + 'static,
+    {
+        let path = self.path();
+        watch_object(self.api.clone(), &self.name)
+            .default_backoff()
+            .filter_map(move |object| {
+                let failed = |error| warn!(path, %error, "watch failed, will be resumed");
+                ready(object.map_err(failed).ok().map(change))
+            })
+            .boxed()
+    }
+
+    /// Patches the object; false, and the reason in the log, where that failed.
+    pub(super) async fn patch(
+        &mut self,
+        kind: fn(Value) -> Patch<Value>,
+        mut change: Value,
+    ) -> bool {
+        let Some(Some(seen)) = &self.seen else {
+            return false;
+        };
+        change["metadata"]["resourceVersion"] = json!(seen.resource_version());
+        let (params, patch) = (PatchParams::apply(crate::SERVICE.name), kind(change));
+        let write = self.api.patch(&self.name, &params, &patch);
+        let written = tokio::time::timeout(TIMEOUT, write).await;
+        let path = self.path();
+        match written.unwrap_or_else(|late| Err(kube::Error::Service(late.into()))) {
+            Ok(written) => {
+                self.seen = Some(Some(written));
+                return true;
+            }
+            Err(kube::Error::Api(status)) if status.is_conflict() => {
+                debug!(path, "another replica was faster");
+            }
+            Err(error) => warn!(path, %error, "failed to patch, will be tried again"),
+        }
+        false
+    }
+}
+
+impl Object<DynamicObject> {
+    /// The `caBundle` of each webhook, in base64, with the webhook's name; none where there is no webhook configuration.
+    pub(super) fn bundles(&self) -> impl Iterator<Item = (&Value, &Value)> {
+        let configuration = self.seen.iter().flatten();
+        let webhooks = configuration.flat_map(|seen| seen.data["webhooks"].as_array());
+        let webhooks = webhooks.flatten();
+        webhooks.map(|webhook| (&webhook["name"], &webhook["clientConfig"]["caBundle"]))
+    }
+
+    /// Whether some webhook has another `caBundle`.
+    pub(super) fn lacks(&self, bundle: &Value) -> bool {
+        self.bundles().any(|(_, written)| written != bundle)
+    }
+
+    /// Writes the `caBundle` of every webhook. The API server merges webhooks by name, so nothing else changes.
+    pub(super) async fn trust(&mut self, bundle: &Value) -> bool {
+        let webhooks: Vec<_> = self
+            .bundles()
+            .map(|(name, _)| json!({"name": name, "clientConfig": {"caBundle": bundle}}))
+            .collect();
+        let change = json!({"webhooks": webhooks});
+        self.patch(Patch::Strategic, change).await
+    }
+}

@@ -1,0 +1,190 @@
+//! Our services beside Tekton's own affinity assistant, on the same runs: `cargo xtask bench` calls it. Prints figures and checks
+//! none: they depend on the machine, and Tekton's assistant is not ours to judge.
+#![allow(missing_docs, clippy::print_stdout)]
+
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use coscheduler_kubernetes::pipeline_run::PipelineRun;
+use futures::future::try_join_all;
+use integration_tests::audit::{Request, end, requests, table};
+use integration_tests::costs::{audited, one_claim, ours, two_templates};
+use integration_tests::cramped::{gated, stranger, submit};
+use integration_tests::look::{LIMIT, is_done};
+use integration_tests::nodes::NodeEvent;
+use integration_tests::runs::Run;
+use integration_tests::stack::Stack;
+use integration_tests::struck::Waiting;
+use integration_tests::{Scene, alone, on_bed};
+use k8s_openapi::api::apps::v1::StatefulSet;
+use kube::Api;
+use kube::api::{ListParams, PostParams};
+use kube::runtime::wait::await_condition;
+use serde_json::json;
+use testbed::{Config, LOCAL_STORAGE_CLASS, MOVABLE_STORAGE_CLASS};
+
+type Outcome = anyhow::Result<()>;
+
+const MODE: &str = "pipelineruns";
+/// How often each node event happens.
+const TIMES: usize = 2;
+/// A run that waits longer counts as stuck.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn main() -> Outcome {
+    costs()?;
+    for tekton in [false, true] {
+        // Tekton's flag turns our services off: each run is left to Tekton.
+        let config = Config {
+            nodes: 1,
+            tekton_coschedule: if tekton { MODE } else { "disabled" }.to_owned(),
+            ..Config::default()
+        };
+        let of = if tekton {
+            "Tekton's assistant"
+        } else {
+            "our services"
+        };
+        alone(config, async |scene| {
+            moves(scene.stack, of).await?;
+            contention(scene.stack, of).await
+        })?;
+    }
+    Ok(())
+}
+
+/// Requests to the API server for a run.
+fn costs() -> Outcome {
+    for (mode, run, claims) in [
+        (MODE, two_templates as fn() -> Run, 0),
+        ("workspaces", one_claim, 1),
+    ] {
+        print(
+            &format!("{mode}, our services"),
+            &ours(mode, run(), claims)?,
+        );
+        for (flag, of) in [(mode, "with its assistant"), ("disabled", "without")] {
+            print(
+                &format!("{mode}, Tekton's controller {of}"),
+                &tektons(flag, run())?,
+            );
+        }
+    }
+    Ok(())
+}
+
+fn print(title: &str, requests: &[Request]) {
+    println!("{title}: {} requests", requests.len());
+    for ((verb, object), count) in table(requests) {
+        println!("  {count:3} {verb} {object}");
+    }
+}
+
+/// The requests of Tekton's controller about a run's StatefulSets, pods, claims and nodes, without our services.
+fn tektons(flag: &str, run: Run) -> anyhow::Result<Vec<Request>> {
+    let mut asked = Vec::new();
+    let config = Config {
+        tekton_coschedule: flag.to_owned(),
+        ..audited()
+    };
+    on_bed(config, async |bed| {
+        bed.create_namespace("measured", &[]).await?;
+        let runs: Api<PipelineRun> = Api::namespaced(bed.client(), "measured");
+        let mark = end(&bed)?;
+        let object: PipelineRun = serde_json::from_value(run.into_json())?;
+        runs.create(&PostParams::default(), &object).await?;
+        let done = await_condition(runs, "measured", |run: Option<&PipelineRun>| {
+            run.is_some_and(is_done)
+        });
+        tokio::time::timeout(LIMIT, done).await??;
+        let sets: Api<StatefulSet> = Api::namespaced(bed.client(), "measured");
+        let gone = async {
+            while !sets.list(&ListParams::default()).await?.items.is_empty() {
+                tokio::time::sleep(Duration::from_millis(200)).await;
+            }
+            anyhow::Ok(())
+        };
+        tokio::time::timeout(LIMIT, gone).await??;
+        asked = requests(&bed, mark)?;
+        bed.stop().await
+    })?;
+    let controller = "system:serviceaccount:tekton-pipelines:tekton-pipelines-controller";
+    let about = ["statefulsets", "pods", "persistentvolumeclaims", "nodes"];
+    asked.retain(|request| {
+        request.user.username == controller
+            && request.verb != "watch"
+            && about.contains(&request.object.resource.as_str())
+    });
+    Ok(asked)
+}
+
+/// Seconds from a node event until the placeholder is bound elsewhere. All runs at once: most of Tekton's wait in vain.
+async fn moves(stack: &Stack, of: &str) -> Outcome {
+    let each = NodeEvent::ALL.map(async |event| {
+        let waiting = (0..TIMES).map(|_| Waiting::at_gate(stack, None));
+        let waiting = try_join_all(waiting).await?;
+        let took = waiting.iter().map(|run| run.moves(event, PATIENCE));
+        let took = try_join_all(took).await?;
+        let moved: Vec<_> = took.iter().flatten().collect();
+        println!(
+            "{event}, {of}: bound elsewhere after {moved:.2?}, {} of {TIMES} not within {PATIENCE:?}",
+            TIMES - moved.len()
+        );
+        anyhow::Ok(())
+    });
+    try_join_all(each).await.map(drop)
+}
+
+/// A reason why the next pod finds no room beside its placeholder.
+#[derive(Clone, Copy, Debug)]
+enum Contention {
+    NodeTooSmall,
+    PodLimit,
+    TaskWithoutVolumes,
+}
+
+impl Contention {
+    /// Submits the run, and comes back when its second task is about to find no room.
+    async fn begin(self, scene: &Scene<'_>) -> Outcome {
+        let run = |class| gated(scene, MODE, class).metadata("annotations", json!({}));
+        match self {
+            Self::NodeTooSmall => {
+                let run = run(MOVABLE_STORAGE_CLASS)
+                    .task("two", &["source"], &["gate"])
+                    .asking("4");
+                submit(scene, [("2", 110), ("8", 110)], run).await
+            }
+            Self::PodLimit => {
+                let run = run(MOVABLE_STORAGE_CLASS).task("two", &["source"], &["gate"]);
+                submit(scene, [("8", 2), ("8", 2)], run).await?;
+                stranger(scene).await
+            }
+            Self::TaskWithoutVolumes => {
+                let run = run(LOCAL_STORAGE_CLASS)
+                    .task("two", &[], &["gate"])
+                    .asking("4");
+                submit(scene, [("2", 110), ("8", 110)], run).await
+            }
+        }
+    }
+}
+
+/// Seconds from the moment in which the second task may start until the run has succeeded.
+async fn contention(stack: &Stack, of: &str) -> Outcome {
+    use Contention::{NodeTooSmall, PodLimit, TaskWithoutVolumes};
+    let cases = [NodeTooSmall, PodLimit, TaskWithoutVolumes].map(async |case| {
+        let scene = stack.scene().await?;
+        case.begin(&scene).await?;
+        scene.open_gate("run").await?;
+        let since = Instant::now();
+        match tokio::time::timeout(PATIENCE, scene.succeeds("run")).await {
+            Ok(succeeded) => {
+                succeeded.with_context(|| format!("{case:?}, {of}"))?;
+                println!("{case:?}, {of}: succeeded after {:.1?}", since.elapsed());
+            }
+            Err(_) => println!("{case:?}, {of}: still waits after {PATIENCE:?}"),
+        }
+        anyhow::Ok(())
+    });
+    try_join_all(cases).await.map(drop)
+}

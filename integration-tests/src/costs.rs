@@ -1,0 +1,112 @@
+//! The requests that a run costs the API server, by our services and by Tekton's own assistant.
+
+use std::time::Duration;
+
+use coscheduler_kubernetes::pipeline_run::PipelineRun;
+use k8s_openapi::api::apps::v1::StatefulSet;
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use kube::api::{Patch, PatchParams};
+use serde_json::json;
+use testbed::Config;
+use testbed::services::{Service, ServicesConfig};
+
+use crate::audit::{Request, of_services};
+use crate::look::is_placeholder;
+use crate::runs::{Run, run};
+use crate::{Scene, alone_with, metrics};
+
+/// A bed with an audit log.
+pub fn audited() -> Config {
+    Config {
+        audit_log: true,
+        ..Config::default()
+    }
+}
+
+/// A run of three tasks and two claim templates.
+pub fn two_templates() -> Run {
+    run("measured")
+        .template("source")
+        .template("cache")
+        .task("one", &["source", "cache"], &[])
+        .task("two", &["source"], &["one"])
+        .finally("last", &["cache"])
+}
+
+/// A run of three tasks and one claim template.
+pub fn one_claim() -> Run {
+    run("measured")
+        .template("source")
+        .task("one", &["source"], &[])
+        .task("two", &["source"], &["one"])
+        .finally("last", &["source"])
+}
+
+/// The requests of our services for a run in this mode, from before its creation until nothing of it is left but the claims
+/// that Tekton made, `tektons` of them.
+///
+/// # Errors
+///
+/// Where the run does not succeed, or is not cleaned up.
+pub fn ours(mode: &str, run: Run, tektons: usize) -> anyhow::Result<Vec<Request>> {
+    let mut asked = Vec::new();
+    let change = |services: &mut ServicesConfig| {
+        services.mode = Some(mode.to_owned());
+    };
+    alone_with(audited(), change, async |scene| {
+        let mark = scene.mark()?;
+        scene.submit(run).await?;
+        scene.succeeds("measured").await?;
+        scene
+            .until_all::<StatefulSet>("are gone", |sets| sets.is_empty())
+            .await?;
+        scene
+            .until_all::<Pod>("have no placeholder", |pods| {
+                !pods.iter().any(|pod| is_placeholder(pod))
+            })
+            .await?;
+        scene
+            .until_all::<PersistentVolumeClaim>("are as many as Tekton made", |claims| {
+                claims.len() == tektons
+            })
+            .await?;
+        // The last request may be answered a moment after its effect was seen.
+        reported_once_more(scene).await?;
+        asked = of_services(scene.requests_since(mark)?);
+        anyhow::Ok(())
+    })?;
+    Ok(asked)
+}
+
+/// Changes the run in a way that concerns no service, and waits until the manager has answered for it.
+///
+/// # Errors
+///
+/// Where it does not answer within a minute.
+pub async fn reported_once_more(scene: &Scene<'_>) -> anyhow::Result<()> {
+    let manager = scene
+        .stack
+        .services
+        .http_address(Service::PlaceholderManager);
+    let handled = async || {
+        let metrics = metrics::scrape(&manager).await?;
+        let of = |method| {
+            let labels = [("grpc_method", method), ("grpc_code", "OK")];
+            metrics::sum(&metrics, "grpc_server_handled_total", &labels)
+        };
+        anyhow::Ok(of("Ensure") + of("Release"))
+    };
+    let before = handled().await?;
+    let patch = Patch::Merge(json!({"metadata": {"annotations": {"example.com/touched": "yes"}}}));
+    scene
+        .api::<PipelineRun>()
+        .patch("measured", &PatchParams::default(), &patch)
+        .await?;
+    let answered = async {
+        while handled().await? <= before {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        anyhow::Ok(())
+    };
+    tokio::time::timeout(Duration::from_secs(60), answered).await?
+}

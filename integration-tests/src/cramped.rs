@@ -1,0 +1,71 @@
+//! Runs whose next pod finds no room beside its placeholder, on two nodes of which the second one has room.
+
+use anyhow::{Context as _, ensure};
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::PostParams;
+use serde_json::json;
+
+use crate::Scene;
+use crate::look::{is_placeholder, node};
+use crate::runs::{Run, run};
+
+/// A run named `run` with task one, on a claim of this storage class, and a gate behind it.
+pub fn gated(scene: &Scene<'_>, mode: &str, class: &str) -> Run {
+    run("run")
+        .in_mode(mode)
+        .in_pool_of(scene)
+        .template_of_class("source", class)
+        .task("one", &["source"], &[])
+        .gate(&["one"])
+}
+
+/// Creates two nodes of these CPUs and pods, submits a run and waits until it is at its gate. The second node is cordoned until
+/// the placeholder is bound to the first.
+///
+/// # Errors
+///
+/// Where the run does not come to its gate, or its placeholder is on another node.
+pub async fn submit(scene: &Scene<'_>, sizes: [(&str, u32); 2], run: Run) -> anyhow::Result<()> {
+    scene.pool_of(&sizes).await?;
+    scene.cordon(&scene.pool_node(2), true).await?;
+    scene.submit(run).await?;
+    scene.at_gate("run").await?;
+    let (_, placeholder) = scene.placeholder().await?;
+    ensure!(node(&placeholder) == Some(scene.pool_node(1).as_str()));
+    scene.cordon(&scene.pool_node(2), false).await
+}
+
+/// Waits until a task's pod is unschedulable, and returns it.
+///
+/// # Errors
+///
+/// A description of the namespace where there is none.
+pub async fn waits(scene: &Scene<'_>) -> anyhow::Result<Pod> {
+    let waits =
+        |pod: &Pod| !is_placeholder(pod) && coscheduler_kubernetes::pods::is_unschedulable(pod);
+    let pods = scene
+        .until_all::<Pod>("have a task that waits", |pods| {
+            pods.iter().any(|pod| waits(pod))
+        })
+        .await?;
+    let pod = pods.iter().find(|pod| waits(pod));
+    Ok(pod.context("it has gone")?.as_ref().clone())
+}
+
+/// Puts a pod of no run on the first node.
+///
+/// # Errors
+///
+/// The API server's refusal.
+pub async fn stranger(scene: &Scene<'_>) -> anyhow::Result<()> {
+    let stranger: Pod = serde_json::from_value(json!({
+        "metadata": {"name": "stranger"},
+        "spec": {
+            "nodeName": scene.pool_node(1),
+            "containers": [{"name": "c", "image": "example/image"}],
+        },
+    }))?;
+    let pods = scene.api::<Pod>();
+    pods.create(&PostParams::default(), &stranger).await?;
+    Ok(())
+}

@@ -1,0 +1,87 @@
+//! Runs between two tasks whose placeholder's node is struck, and the seconds until their placeholder is bound elsewhere.
+
+use std::time::{Duration, Instant};
+
+use coscheduler_kubernetes::pipeline_run::PipelineRun;
+use kube::api::DeleteParams;
+use serde_json::json;
+use testbed::MOVABLE_STORAGE_CLASS;
+
+use crate::Scene;
+use crate::look::node;
+use crate::nodes::NodeEvent;
+use crate::runs::{Run, run};
+use crate::stack::Stack;
+
+/// The name of the run that [`first`] and [`gated`] build.
+pub const RUN: &str = "three";
+
+/// A run on the scene's pool with task one, on a claim of this storage class. The caller adds tasks two and three.
+pub fn first(scene: &Scene<'_>, mode: &str, class: &str) -> Run {
+    run(RUN)
+        .in_mode(mode)
+        .in_pool_of(scene)
+        .template_of_class("source", class)
+        .task("one", &["source"], &[])
+}
+
+/// As [`first`], with a gate behind task one, and tasks two and three behind the gate.
+pub fn gated(scene: &Scene<'_>, mode: &str, class: &str) -> Run {
+    first(scene, mode, class)
+        .gate(&["one"])
+        .task("two", &["source"], &["gate"])
+        .task("three", &["source"], &["two"])
+}
+
+/// A run at its gate, on two nodes of its own.
+pub struct Waiting<'a> {
+    scene: Scene<'a>,
+    /// The node of its placeholder.
+    node: String,
+}
+
+impl<'a> Waiting<'a> {
+    /// Brings a run to its gate: in this mode, or in the cluster's where it names none.
+    ///
+    /// # Errors
+    ///
+    /// Where it does not come there.
+    pub async fn at_gate(stack: &'a Stack, mode: Option<&str>) -> anyhow::Result<Self> {
+        let scene = stack.scene().await?;
+        scene.pool(2).await?;
+        let run = gated(&scene, mode.unwrap_or_default(), MOVABLE_STORAGE_CLASS);
+        scene
+            .submit(match mode {
+                Some(_) => run,
+                None => run.metadata("annotations", json!({})),
+            })
+            .await?;
+        scene.at_gate(RUN).await?;
+        let (_, placeholder) = scene.placeholder().await?;
+        let node = node(&placeholder).unwrap_or_default().to_owned();
+        Ok(Self { scene, node })
+    }
+
+    /// The time from the event until the placeholder is bound to another node; `None` where that takes longer than `limit`.
+    /// Deletes the run.
+    ///
+    /// # Errors
+    ///
+    /// Where the API server refuses a request.
+    pub async fn moves(
+        &self,
+        event: NodeEvent,
+        limit: Duration,
+    ) -> anyhow::Result<Option<Duration>> {
+        let since = Instant::now();
+        self.scene.strike(&self.node, event).await?;
+        let moved = tokio::time::timeout(limit, self.scene.moved_from(&self.node)).await;
+        let took = since.elapsed();
+        let runs = self.scene.api::<PipelineRun>();
+        runs.delete(RUN, &DeleteParams::background()).await?;
+        match moved {
+            Ok(moved) => moved.map(|_| Some(took)),
+            Err(_) => Ok(None),
+        }
+    }
+}
