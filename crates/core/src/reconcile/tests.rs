@@ -193,7 +193,11 @@ fn task(name: &str, follows: &str, milli_cpu: i128) -> Pod {
         object: object(name, &format!("uid-of-{name}")),
         namespace: "ci".to_owned(),
         run_uid: "u".to_owned(),
-        controller: Some(owner("TaskRun", &format!("task-of-{name}"), &format!("t-{name}"))),
+        controller: Some(owner(
+            "TaskRun",
+            &format!("task-of-{name}"),
+            &format!("t-{name}"),
+        )),
         placeholder: None,
         follows: vec![follows.to_owned()],
         phase: PodPhase::Pending,
@@ -216,7 +220,15 @@ fn add(observed: &mut Observed, pod: Pod) {
 
 /// The name of the only placeholder.
 fn name(observed: &Observed) -> String {
-    observed.planned()[0].name.to_string()
+    let planned = observed.planned().first().map(|spec| spec.name.to_string());
+    // A run that is done has no plan any more.
+    let labels = observed
+        .pods
+        .values()
+        .find_map(|pod| pod.placeholder.as_ref());
+    let known = observed.placeholders.keys().next().cloned();
+    let left = known.or_else(|| labels.map(|labels| labels.name.clone()));
+    planned.or(left).unwrap()
 }
 
 fn pod_name(observed: &Observed) -> String {
@@ -368,5 +380,8 @@ fn a_record_reads_back_as_it_was_written_and_an_empty_one_is_short() {
     assert_eq!(serde_json::to_string(&Record::default()).unwrap(), "{}");
     // A time ahead of this machine's clock is now.
     let early: Timestamp = "2025-01-01T00:00:00Z".parse().unwrap();
-    assert_eq!(crate::observed::elapsed(observed.now, early), Duration::ZERO);
+    assert_eq!(
+        crate::observed::elapsed(observed.now, early),
+        Duration::ZERO
+    );
 }

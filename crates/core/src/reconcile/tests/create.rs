@@ -35,7 +35,10 @@ fn n6_a_replica_that_neither_leads_nor_is_called_creates_nothing() {
     let mut observed = missing();
     observed.leads = false;
     let decision = pass(&mut observed, 60 * SECOND);
-    assert_eq!((creating(&decision).len(), decision.again), (0, Again::OnChange));
+    assert_eq!(
+        (creating(&decision).len(), decision.again),
+        (0, Again::OnChange)
+    );
     assert_eq!(creating(&reconcile(&observed)), [""; 0]);
 }
 
@@ -133,7 +136,13 @@ fn pauses(observed: &mut Observed) -> Vec<Duration> {
 fn n3_a_placeholder_without_a_pod_is_retried_at_least_every_thirty_seconds() {
     let pauses = pauses(&mut without_pod());
     let seconds = |from, to| Duration::from_secs(from)..=Duration::from_secs(to);
-    let bounds = [seconds(1, 3), seconds(2, 4), seconds(4, 6), seconds(8, 10), seconds(16, 18)];
+    let bounds = [
+        seconds(1, 3),
+        seconds(2, 4),
+        seconds(4, 6),
+        seconds(8, 10),
+        seconds(16, 18),
+    ];
     for (pause, bounds) in pauses.iter().zip(bounds) {
         assert!(bounds.contains(pause), "{pauses:?}");
     }
@@ -158,7 +167,10 @@ fn n3_a_placeholder_that_has_its_pod_begins_anew_when_it_loses_it() {
     let mut observed = observed();
     own(&mut observed).record.retried = once(&observed, 6, 600 * SECOND);
     let decision = pass(&mut observed, SECOND);
-    assert_eq!((retrying(&decision), decision.again), (None, Again::OnChange));
+    assert_eq!(
+        (retrying(&decision), decision.again),
+        (None, Again::OnChange)
+    );
     // Evicted, say: its controller makes the next one in a moment.
     observed.pods.clear();
     let decision = reconcile(&observed);
@@ -188,6 +200,8 @@ fn n3_nothing_is_retried_for_a_run_that_needs_nothing_or_by_another_replica() {
         // One that the plan does not name.
         let other = own(observed).clone();
         observed.placeholders.clear();
-        observed.placeholders.insert("database".to_owned(), Arc::new(other));
+        observed
+            .placeholders
+            .insert("database".to_owned(), Arc::new(other));
     });
 }

@@ -44,7 +44,10 @@ fn p6_v4_the_placeholder_goes_then_its_pod_then_the_claims_whoever_looks() {
         observed.pods.clear();
         let expect = vec![Step::DeleteClaim(object("pvc", "c"))];
         let (deletes, released, _) = steps(&observed);
-        assert_eq!(format!("{deletes:?}"), format!("{expect:?}").replace("\"7\"", "\"3\""));
+        assert_eq!(
+            format!("{deletes:?}"),
+            format!("{expect:?}").replace("\"7\"", "\"3\"")
+        );
         assert_eq!(released, Released::InProgress);
         observed.claims = vec![claim(true, true)];
         // No change of an object tells when the last pod that uses the claim ends.
