@@ -313,6 +313,8 @@ pub const PROTECTION: &str = "kubernetes.io/pvc-protection";
 pub enum Sight {
     /// A planned placeholder does not exist.
     Missing(String),
+    /// The placeholder of this name has no pod.
+    NoPod(String),
     /// The run waits for a reason, by the name of its Event.
     Waits(String),
     /// A step is wanted for the waiting pod of this name.

@@ -191,6 +191,7 @@ pub fn label<'a>(pod: &'a Pod, key: &str) -> Option<&'a str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use coscheduler_core::evacuate::Role;
     use serde_json::json;
 
     fn pod(value: serde_json::Value) -> Pod {
@@ -205,8 +206,8 @@ mod tests {
                 "ownerReferences": [{"apiVersion": "v1", "kind": kind, "name": "o", "uid": "u", "controller": true}],
             }}))
         };
-        assert!(is_placeholder(&owned_by("StatefulSet")));
-        assert!(!is_placeholder(&owned_by("TaskRun")));
+        assert!(placeholder(&owned_by("StatefulSet")).is_some());
+        assert_eq!(placeholder(&owned_by("TaskRun")), None);
     }
 
     #[test]
@@ -223,7 +224,7 @@ mod tests {
                 "ownerReferences": [],
             }});
             change(&mut object["metadata"]);
-            assert_eq!(placeholder(&pod(object)).orphaned, expect);
+            assert_eq!(placeholder(&pod(object)).unwrap().orphaned, expect);
         }
         let owner = |controller: bool| json!([{"apiVersion": "v1", "kind": "K", "name": "o", "uid": "u", "controller": controller}]);
         check(|_| (), true);
@@ -237,7 +238,7 @@ mod tests {
     #[test]
     fn a_pod_follows_the_placeholders_of_its_required_affinity() {
         let term = |labels: serde_json::Value| json!({"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": labels}});
-        let mut pod = pod(json!({
+        let pod = pod(json!({
             "metadata": {"name": "p"},
             "spec": {"containers": [], "affinity": {
                 "podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [
@@ -247,27 +248,38 @@ mod tests {
                 "nodeAffinity": {},
             }},
         }));
-        trim(&mut pod);
         assert_eq!(follows(&pod), ["affinity-assistant-1"]);
+    }
+
+    /// A pod of a run, as it is kept.
+    fn seen(node: Option<&str>, status: serde_json::Value) -> observed::Pod {
+        let volumes = json!([
+            {"name": "a", "persistentVolumeClaim": {"claimName": "one"}},
+            {"name": "b", "ephemeral": {"volumeClaimTemplate": {"spec": {}}}},
+            {"name": "c", "emptyDir": {}},
+        ]);
+        let tolerations = json!([{"key": "spot", "operator": "Exists", "tolerationSeconds": 300}]);
+        view(pod(json!({
+            "metadata": {"name": "p", "labels": {PIPELINE_RUN_UID: "u"}},
+            "spec": {"nodeName": node, "containers": [], "volumes": volumes, "tolerations": tolerations},
+            "status": status,
+        })))
+        .unwrap()
+    }
+
+    #[test]
+    fn a_pod_without_a_runs_label_is_of_no_run() {
+        assert_eq!(view(pod(json!({"metadata": {"name": "p"}}))), None);
     }
 
     #[test]
     fn a_pod_has_started_with_its_first_container() {
         #[track_caller]
         fn check(status: serde_json::Value, expect: Option<Role>) {
-            let mut pod = pod(json!({
-                "metadata": {"name": "p"},
-                "spec": {"nodeName": "n", "containers": [], "tolerations": [
-                    {"key": "spot", "operator": "Exists", "tolerationSeconds": 300}]},
-                "status": status,
-            }));
-            let before = bound(&pod).map(|(node, pod)| (node.to_owned(), pod));
-            assert_eq!(before.as_ref().map(|(_, pod)| pod.role), expect);
-            trim(&mut pod);
-            assert_eq!(
-                bound(&pod).map(|(node, pod)| (node.to_owned(), pod)),
-                before
-            );
+            let pod = seen(Some("n"), status);
+            assert_eq!(pod.role(), expect);
+            assert!(pod.tolerations()[0].for_a_while && pod.tolerations()[0].exists);
+            assert_eq!(pod.node.as_deref(), Some("n"));
         }
         let waiting = json!([{"name": "c", "image": "i", "imageID": "", "ready": false, "restartCount": 0,
             "state": {"waiting": {"reason": "PodInitializing"}}}]);
@@ -289,13 +301,8 @@ mod tests {
     fn n3_what_the_scheduler_says_is_read_while_it_has_found_no_node() {
         let condition = |type_: &str, status: &str| json!({"type": type_, "status": status, "message": "none fits"});
         let with = |node: Option<&str>, conditions: serde_json::Value| {
-            let mut pod = pod(json!({
-                "metadata": {"name": "p"},
-                "spec": {"nodeName": node, "containers": []},
-                "status": {"phase": "Pending", "conditions": conditions},
-            }));
-            trim(&mut pod);
-            unschedulable(&pod).map(str::to_owned)
+            let pod = seen(node, json!({"phase": "Pending", "conditions": conditions}));
+            pod.unscheduled.and_then(|unscheduled| unscheduled.message)
         };
         let ready = condition("Ready", "False");
         let unscheduled = condition("PodScheduled", "False");
@@ -309,19 +316,10 @@ mod tests {
     #[test]
     fn n2_a_pod_that_waits_is_known_by_its_condition_and_its_claims_by_its_volumes() {
         let waiting = |reason: &str, node: Option<&str>| {
-            let mut pod = pod(json!({
-                "metadata": {"name": "p"},
-                "spec": {"nodeName": node, "containers": [], "volumes": [
-                    {"name": "a", "persistentVolumeClaim": {"claimName": "one"}},
-                    {"name": "b", "ephemeral": {"volumeClaimTemplate": {"spec": {}}}},
-                    {"name": "c", "emptyDir": {}},
-                ]},
-                "status": {"phase": "Pending", "conditions": [
-                    {"type": "PodScheduled", "status": "False", "reason": reason, "message": "0/1 nodes"}]},
-            }));
-            trim(&mut pod);
-            assert_eq!(claims(&pod), ["one", "p-b"]);
-            is_unschedulable(&pod)
+            let condition = json!({"type": "PodScheduled", "status": "False", "reason": reason, "message": "0/1 nodes"});
+            let pod = seen(node, json!({"phase": "Pending", "conditions": [condition]}));
+            assert_eq!(pod.claims, ["one", "p-b"]);
+            pod.unscheduled.is_some_and(|unscheduled| unscheduled.no_node)
         };
         assert!(waiting("Unschedulable", None));
         assert!(!waiting("SchedulingGated", None));

@@ -33,6 +33,8 @@ pub(crate) struct Acted {
     pub told: Vec<Reason>,
     /// The first error. It keeps no other step waiting.
     pub failed: Option<Error>,
+    /// Why a placeholder could not be created, for the run's author.
+    pub refused: Option<Reason>,
 }
 
 impl Reconciler {
@@ -46,6 +48,9 @@ impl Reconciler {
                     error = error.with_causes(),
                     "a step failed"
                 );
+                if matches!(step, Step::Create(_)) {
+                    acted.refused = acted.refused.or_else(|| error.to_reason());
+                }
                 acted.failed = acted.failed.or(Some(error));
             }
         }

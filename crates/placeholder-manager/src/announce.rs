@@ -35,12 +35,11 @@ impl Reconciler {
         for reason in acted.told.iter().chain(&decision.events) {
             self.say(key, run, reason).await?;
         }
-        let refused = acted.failed.as_ref().and_then(Error::to_reason);
-        if let Some(reason) = refused {
-            self.say(key, run, &reason).await?;
+        if let Some(reason) = &acted.refused {
+            self.say(key, run, reason).await?;
             // One cause in changing words does not change the annotation: each change of the run brings the next report.
             if REFUSALS.contains(&reason.code) && said_on(run) != Some(reason.code) {
-                return self.annotate(run, Some(&reason)).await;
+                return self.annotate(run, Some(reason)).await;
             }
         } else if let Some(blocked) = &decision.blocked {
             return self.annotate(run, blocked.as_ref()).await;

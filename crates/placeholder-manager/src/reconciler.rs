@@ -222,3 +222,6 @@ impl Reconciler {
         self.callers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+#[cfg(test)]
+mod tests;

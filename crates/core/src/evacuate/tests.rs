@@ -132,7 +132,7 @@ proptest! {
     ) {
         let keeps_away = unschedulable || taints.iter().any(|taint| taint.effect != "PreferNoSchedule");
         let node = Node { unschedulable, ..node(&taints) };
-        prop_assert_eq!(evict(&placeholder(&[]), Some(&node)).is_some(), keeps_away);
+        prop_assert_eq!(evict(Role::Placeholder, &[], Some(&node)).is_some(), keeps_away);
     }
 }
 
@@ -160,7 +160,8 @@ fn n1_a_claim_that_cannot_follow_is_reported_while_its_nodes_turn_pods_away() {
         ..SeenClaim::default()
     };
     let check = |claim: &SeenClaim, nodes: &[Node], expect: Option<&str>| {
-        let stranded = stranded(&defaults(), std::slice::from_ref(claim), nodes);
+        let nodes: Vec<&Node> = nodes.iter().collect();
+        let stranded = stranded(&defaults(), std::slice::from_ref(claim), &nodes);
         let message = stranded.map(|reason| reason.message);
         match (&message, expect) {
             (None, None) => {}

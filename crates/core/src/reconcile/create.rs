@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{Decision, Step, Update, pause};
-use crate::observed::{Done, Observed, Placeholder, Record, Sight};
+use crate::observed::{Done, Observed, Placeholder, Record, Sight, elapsed};
 use crate::plan::PlaceholderSpec;
 
 /// A report of the run normally brings the call that creates a placeholder. The leader steps in after this time.
@@ -40,7 +40,7 @@ fn missing(observed: &Observed, spec: &PlaceholderSpec, decision: &mut Decision)
 /// The placeholder's controller waits longer and longer between its tries, up to a quarter of an hour (client-go's default rate
 /// limiter). A change of the object makes it try
 /// at once. The rule is about state: a placeholder without a pod is retried whether or not there is a complaint. In an
-/// ordinary run the pod is there before the first try is due.
+/// ordinary run, and after an eviction, the pod is there before the first try is due.
 fn retry(observed: &Observed, placeholder: &Placeholder, decision: &mut Decision) {
     let pod = observed.pods.values().find(|pod| {
         let labels = pod.placeholder.as_ref();
@@ -49,13 +49,16 @@ fn retry(observed: &Observed, placeholder: &Placeholder, decision: &mut Decision
     if pod.is_some() || placeholder.object.deleting {
         return;
     }
+    let sight = Sight::NoPod(placeholder.object.name.clone());
+    let since = observed.since.get(&sight).copied().unwrap_or_default();
+    decision.sights.insert(sight);
+    // Tries before that were for an earlier pod.
     let before = placeholder.record.retried.as_ref();
+    let before = before.filter(|done| elapsed(done.last, observed.now) <= since);
     let times = before.map_or(1, |done| done.times.saturating_add(1));
     let pause = pause(times, FIRST_RETRY, LONGEST_RETRY) + jitter(&placeholder.object.uid);
-    let last = before.map(|done| done.last).or(placeholder.created);
-    let left = last.map_or(Duration::ZERO, |last| {
-        pause.saturating_sub(crate::observed::elapsed(last, observed.now))
-    });
+    let rested = before.map_or(since, |done| elapsed(done.last, observed.now));
+    let left = pause.saturating_sub(rested);
     if left.is_zero() {
         let record = Record {
             retried: Done::again(before, observed.now, ""),

@@ -1,1 +1,387 @@
+//! One run in mode `pipelineruns` with an existing claim, its placeholder on node-1, and two nodes. Each test changes one thing
+//! of what is observed.
 
+mod create;
+mod evacuate;
+mod make_room;
+mod moving;
+mod tear_down;
+mod tell;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use serde_json::json;
+
+use super::*;
+use crate::admit::{Question, TEKTON_CONTROLLER, admit};
+use crate::config::Configuration;
+use crate::evacuate::Node;
+use crate::mode::{IsolationScope, Mode};
+use crate::observed::{Answer, Done, Placeholder, PlaceholderLabels, Pod, Unscheduled};
+use crate::pipeline_run::{PipelineRun, RunState};
+use crate::plan::{Separation, plan};
+use crate::rescue::requests::Amounts;
+use crate::rescue::room::{Needs, Room};
+use crate::teardown::PodPhase;
+use crate::volumes::{NodeRequirement, NodeTerm, Operator, SeenClaim, SeenVolume};
+
+const CLAIM: &str = "data";
+const SECOND: Duration = Duration::from_secs(1);
+
+/// The run as admission stores it, bound to these claims.
+fn run(mode: Mode, claims: &[&str]) -> PipelineRun {
+    let bound = |name: &&str| json!({"name": name, "persistentVolumeClaim": {"claimName": name}});
+    let run = PipelineRun::parse(&json!({
+        "metadata": {"namespace": "ci", "name": "build", "uid": "u"},
+        "spec": {"workspaces": claims.iter().map(bound).collect::<Vec<_>>()},
+    }))
+    .unwrap();
+    let configuration = Configuration {
+        mode,
+        ..Configuration::default()
+    };
+    let question = Question {
+        run: &run,
+        request_uid: "request",
+        created_by: "alice",
+        pipeline_override: None,
+        namespace_override: None,
+        owner_group: None,
+    };
+    let admission = admit(Ok(&configuration), TEKTON_CONTROLLER, &question);
+    admission.unwrap().apply(&run)
+}
+
+fn set_run(observed: &mut Observed, run: PipelineRun) {
+    let planned = plan(&run);
+    observed.presence = match run.state {
+        RunState::Done => RunPresence::Done,
+        RunState::Pending | RunState::Active => RunPresence::Active,
+    };
+    observed.run = Some((Arc::new(run), Arc::new(planned)));
+}
+
+fn change_run(observed: &mut Observed, change: impl FnOnce(&mut PipelineRun)) {
+    let mut run = the_run(observed);
+    change(&mut run);
+    set_run(observed, run);
+}
+
+fn the_run(observed: &Observed) -> PipelineRun {
+    let (run, _) = observed.run.as_ref().unwrap();
+    (**run).clone()
+}
+
+fn owner(kind: &str, name: &str, uid: &str) -> OwnerReference {
+    OwnerReference {
+        api_version: "v1".to_owned(),
+        kind: kind.to_owned(),
+        name: name.to_owned(),
+        uid: uid.to_owned(),
+    }
+}
+
+fn object(name: &str, uid: &str) -> ObjectRef {
+    ObjectRef {
+        name: name.to_owned(),
+        uid: uid.to_owned(),
+        resource_version: "7".to_owned(),
+        deleting: false,
+    }
+}
+
+fn cpu(milli_cpu: i128) -> Amounts {
+    Amounts {
+        milli_cpu,
+        ..Amounts::default()
+    }
+}
+
+/// A run and nothing else, seen by the leader.
+fn bare(mode: Mode, claims: &[&str]) -> Observed {
+    let mut observed = Observed {
+        now: "2026-01-01T00:00:00Z".parse().unwrap(),
+        leads: true,
+        scale_up_hold: 60 * SECOND,
+        ..Observed::default()
+    };
+    set_run(&mut observed, run(mode, claims));
+    observed
+}
+
+/// The run with its placeholders on node-1, which has 1 CPU. Node-2 has 4.
+fn observed_in(mode: Mode, claims: &[&str]) -> Observed {
+    let mut observed = bare(mode, claims);
+    let specs = observed.planned().to_vec();
+    for (index, spec) in specs.iter().enumerate() {
+        let uid = format!("s{index}");
+        let claims: Vec<String> = spec.claims().collect();
+        let own = Placeholder {
+            object: object(spec.name.as_str(), &uid),
+            namespace: "ci".to_owned(),
+            controller: Some(owner("PipelineRun", "build", "u")),
+            run_uid: "u".to_owned(),
+            created: Some(observed.now),
+            claims: claims.clone(),
+            needs: Needs {
+                requests: cpu(50),
+                ..Needs::default()
+            },
+            node_affinity: serde_json::Value::Null,
+            moving: None,
+            observed: true,
+            record: Record::default(),
+        };
+        let name = spec.name.to_string();
+        let pod = Pod {
+            object: object(&format!("{name}-0"), &format!("p{index}")),
+            controller: Some(owner("StatefulSet", &name, &uid)),
+            placeholder: Some(PlaceholderLabels {
+                name: name.clone(),
+                orphaned: false,
+            }),
+            phase: PodPhase::Running,
+            started: true,
+            node: Some("node-1".to_owned()),
+            claims,
+            separation: if mode == Mode::IsolatePipelineRun {
+                Separation::Isolate(IsolationScope::Cluster)
+            } else {
+                Separation::Spread
+            },
+            ..task("", "", 50)
+        };
+        observed.placeholders.insert(name, Arc::new(own));
+        add(&mut observed, pod);
+    }
+    for claim in claims {
+        let seen = SeenClaim {
+            name: (*claim).to_owned(),
+            volume: Some(SeenVolume::default()),
+            ..SeenClaim::default()
+        };
+        observed.volumes.insert(seen.name.clone(), seen);
+    }
+    let rooms = [("node-1", 1000), ("node-2", 4000)].map(|(name, milli_cpu)| {
+        let room = Room {
+            node: Node {
+                name: name.to_owned(),
+                ..Node::default()
+            },
+            allocatable: cpu(milli_cpu),
+            pods_allowed: 110,
+            ..Room::default()
+        };
+        (name.to_owned(), Arc::new(room))
+    });
+    observed.nodes = Arc::new(rooms.into());
+    let placeholders = specs.len();
+    room(&mut observed, "node-1").pods = i128::try_from(placeholders).unwrap();
+    room(&mut observed, "node-1").requested = cpu(50 * i128::try_from(placeholders).unwrap());
+    observed
+}
+
+fn observed() -> Observed {
+    observed_in(Mode::PipelineRuns, &[CLAIM])
+}
+
+/// A TaskRun's pod that follows the placeholder, asks for this much CPU, and is not bound.
+fn task(name: &str, follows: &str, milli_cpu: i128) -> Pod {
+    Pod {
+        object: object(name, &format!("uid-of-{name}")),
+        namespace: "ci".to_owned(),
+        run_uid: "u".to_owned(),
+        controller: Some(owner(
+            "TaskRun",
+            &format!("task-of-{name}"),
+            &format!("t-{name}"),
+        )),
+        placeholder: None,
+        follows: vec![follows.to_owned()],
+        phase: PodPhase::Pending,
+        started: false,
+        node: None,
+        unscheduled: None,
+        created: None,
+        claims: vec![CLAIM.to_owned()],
+        needs: Needs {
+            requests: cpu(milli_cpu),
+            ..Needs::default()
+        },
+        separation: Separation::Spread,
+    }
+}
+
+fn add(observed: &mut Observed, pod: Pod) {
+    observed.pods.insert(pod.object.name.clone(), Arc::new(pod));
+}
+
+/// The name of the only placeholder.
+fn name(observed: &Observed) -> String {
+    let planned = observed.planned().first().map(|spec| spec.name.to_string());
+    // A run that is done has no plan any more.
+    let labels = observed
+        .pods
+        .values()
+        .find_map(|pod| pod.placeholder.as_ref());
+    let known = observed.placeholders.keys().next().cloned();
+    let left = known.or_else(|| labels.map(|labels| labels.name.clone()));
+    planned.or(left).unwrap()
+}
+
+fn pod_name(observed: &Observed) -> String {
+    format!("{}-0", name(observed))
+}
+
+/// The only placeholder.
+fn own(observed: &mut Observed) -> &mut Placeholder {
+    let name = name(observed);
+    Arc::make_mut(observed.placeholders.get_mut(&name).unwrap())
+}
+
+fn pod<'a>(observed: &'a mut Observed, name: &str) -> &'a mut Pod {
+    Arc::make_mut(observed.pods.get_mut(name).unwrap())
+}
+
+/// The only placeholder's pod.
+fn own_pod(observed: &mut Observed) -> &mut Pod {
+    let name = pod_name(observed);
+    pod(observed, &name)
+}
+
+fn room<'a>(observed: &'a mut Observed, name: &str) -> &'a mut Room {
+    let rooms = Arc::make_mut(&mut observed.nodes);
+    Arc::make_mut(rooms.get_mut(name).unwrap())
+}
+
+/// Ties a claim to node-1.
+fn pin(observed: &mut Observed, claim: &str) {
+    let term = NodeTerm {
+        fields: vec![NodeRequirement {
+            key: "metadata.name".to_owned(),
+            operator: Operator::In,
+            values: vec!["node-1".to_owned()],
+        }],
+        ..NodeTerm::default()
+    };
+    let seen = observed.volumes.get_mut(claim).unwrap();
+    seen.volume = Some(SeenVolume { terms: vec![term] });
+}
+
+/// Says of a pod that the scheduler has found no node.
+fn unschedulable(pod: &mut Pod, message: &str) {
+    pod.node = None;
+    pod.phase = PodPhase::Pending;
+    pod.unscheduled = Some(Unscheduled {
+        no_node: true,
+        message: Some(message.to_owned()),
+    });
+}
+
+/// Decides, and lets this time pass. As the memory of a replica, it knows then for how long the same was seen.
+fn pass(observed: &mut Observed, time: Duration) -> Decision {
+    let decision = reconcile(observed);
+    let seen = decision.sights.iter().map(|sight| {
+        let before = observed.since.get(sight).copied().unwrap_or_default();
+        (sight.clone(), before + time)
+    });
+    observed.since = seen.collect();
+    observed.now += time;
+    decision
+}
+
+/// Answers what the API server is asked: the pods are the run's own.
+fn answer(observed: &mut Observed, decision: &Decision, change: impl Fn(&mut Answer)) -> usize {
+    let mut answers = BTreeMap::new();
+    for step in &decision.steps {
+        if let Step::Ask { pod, .. } = step {
+            let mut answer = Answer {
+                at: observed.now,
+                own: true,
+                let_go: 0,
+                scale_up: None,
+            };
+            change(&mut answer);
+            answers.insert(pod.uid.clone(), answer);
+        }
+    }
+    let asked = answers.len();
+    observed.answers.extend(answers);
+    asked
+}
+
+/// The decision once it has settled and the API server has answered.
+fn settled(observed: &mut Observed) -> Decision {
+    settled_with(observed, |_| ())
+}
+
+fn settled_with(observed: &mut Observed, change: impl Fn(&mut Answer)) -> Decision {
+    pass(observed, SECOND);
+    let decision = reconcile(observed);
+    answer(observed, &decision, change);
+    reconcile(observed)
+}
+
+fn codes(reasons: &[Reason]) -> Vec<&str> {
+    reasons.iter().map(|reason| reason.code.as_str()).collect()
+}
+
+/// The code in the annotation: `None` where it is left as it is, empty where it is to go.
+fn blocked(decision: &Decision) -> Option<&str> {
+    let blocked = decision.blocked.as_ref()?;
+    Some(blocked.as_ref().map_or("", |reason| reason.code.as_str()))
+}
+
+/// What was done once, so long ago.
+fn once(observed: &Observed, times: u32, ago: Duration) -> Option<Done> {
+    Some(Done {
+        times,
+        last: observed.now - ago,
+        why: String::new(),
+    })
+}
+
+#[test]
+fn a_run_with_its_placeholder_in_place_needs_nothing() {
+    let decision = reconcile(&observed());
+    assert_eq!(
+        decision,
+        Decision {
+            released: Some(Released::RunActive),
+            blocked: Some(None),
+            ..Decision::default()
+        }
+    );
+}
+
+#[test]
+fn when_to_look_again_is_the_soonest_of_all_times() {
+    let mut decision = Decision::default();
+    decision.look_in(3 * SECOND);
+    decision.look_in(SECOND);
+    decision.look_in(2 * SECOND);
+    assert_eq!(decision.again, Again::After(SECOND));
+}
+
+#[test]
+fn a_record_reads_back_as_it_was_written_and_an_empty_one_is_short() {
+    let observed = observed();
+    let record = Record {
+        evacuated: once(&observed, 1, SECOND),
+        moved: Done::again(once(&observed, 1, SECOND).as_ref(), observed.now, "no room"),
+        retried: None,
+        refused: [("node-2".to_owned(), observed.now)].into(),
+    };
+    let text = serde_json::to_string(&record).unwrap();
+    assert_eq!(serde_json::from_str::<Record>(&text).unwrap(), record);
+    assert_eq!(record.moved.unwrap().times, 2);
+    assert_eq!(serde_json::to_string(&Record::default()).unwrap(), "{}");
+    // A time ahead of this machine's clock is now.
+    let early: Timestamp = "2025-01-01T00:00:00Z".parse().unwrap();
+    assert_eq!(
+        crate::observed::elapsed(observed.now, early),
+        Duration::ZERO
+    );
+}

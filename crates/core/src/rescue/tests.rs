@@ -727,6 +727,7 @@ fn any_room(name: &'static str) -> impl Strategy<Value = Room> {
                     requested,
                     pods,
                     placeholders,
+                    ..Room::default()
                 }
             },
         )

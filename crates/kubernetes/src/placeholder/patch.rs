@@ -79,6 +79,10 @@ fn text(record: &Record) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use coscheduler_core::observed::Done;
+    use k8s_openapi::jiff::Timestamp;
+
+    use crate::placeholder::view;
 
     /// A merge patch as the API server applies it (RFC 7386).
     fn apply(target: &mut Value, patch: &Value) {
@@ -101,13 +105,25 @@ mod tests {
 
     fn set(affinity: Value) -> Value {
         json!({
-            "metadata": {"name": "s", "uid": "u", "resourceVersion": "7", "annotations": {"a": "b"}},
+            "metadata": {
+                "name": "s", "uid": "u", "resourceVersion": "7", "annotations": {"a": "b"},
+                "labels": {"app.kubernetes.io/managed-by": "tekton-coscheduler"},
+                "ownerReferences": [{"apiVersion": "tekton.dev/v1", "kind": "PipelineRun", "name": "r", "uid": "run", "controller": true}],
+            },
             "spec": {"selector": {}, "template": {"spec": {"containers": [], "affinity": affinity}}},
         })
     }
 
-    fn read(set: &Value) -> StatefulSet {
-        serde_json::from_value(set.clone()).unwrap()
+    fn read(set: &Value) -> Placeholder {
+        view(serde_json::from_value(set.clone()).unwrap()).unwrap()
+    }
+
+    /// Takes the record from an object, and answers it.
+    fn recorded(set: &mut Value) -> Record {
+        let record = read(set).record;
+        let annotations = &mut set["metadata"]["annotations"];
+        annotations.as_object_mut().unwrap().remove(RECORD);
+        record
     }
 
     fn nodes(names: &[&str]) -> Vec<String> {
@@ -141,16 +157,21 @@ mod tests {
             ),
         ] {
             let original = set(before);
-            assert_eq!(under_way(&read(&original)), None);
-            assert_eq!(end(&read(&original)), None);
+            let done = Record {
+                moved: Done::again(None, Timestamp::UNIX_EPOCH, "no room"),
+                ..Record::default()
+            };
+            assert_eq!(read(&original).moving, None);
+            assert_eq!(end(&read(&original), &done), None);
             let mut moved = original.clone();
-            apply(&mut moved, &begin(&read(&original), &nodes(&["n1", "n2"])));
+            apply(&mut moved, &send(&read(&original), &done, &nodes(&["n1", "n2"])));
+            assert_eq!(recorded(&mut moved), done, "in the same patch");
             assert_eq!(terms(&moved), expect);
             moved["metadata"]["generation"] = 2.into();
             moved["status"] = json!({"replicas": 1, "observedGeneration": 1});
-            assert!(!is_observed(&read(&moved)));
+            assert!(!read(&moved).observed);
             moved["status"]["observedGeneration"] = 2.into();
-            assert!(is_observed(&read(&moved)));
+            assert!(read(&moved).observed);
             for key in ["generation", "status"] {
                 let of = if key == "status" {
                     &mut moved
@@ -159,18 +180,39 @@ mod tests {
                 };
                 of.as_object_mut().unwrap().remove(key);
             }
-            let moving = under_way(&read(&moved)).unwrap();
+            let moving = read(&moved).moving.unwrap();
             assert_eq!(moving.nodes, ["n1", "n2"]);
             // Sent on before it has arrived.
             let mut again = moved.clone();
-            apply(&mut again, &begin(&read(&moved), &nodes(&["n3"])));
+            apply(&mut again, &send(&read(&moved), &done, &nodes(&["n3"])));
+            recorded(&mut again);
             assert_eq!(terms(&again).as_array().unwrap().len(), 1);
             for mut ended in [moved, again] {
-                let patch = end(&read(&ended)).unwrap();
+                let patch = end(&read(&ended), &done).unwrap();
                 assert_eq!(patch["metadata"]["resourceVersion"], "7");
                 apply(&mut ended, &patch);
+                assert_eq!(recorded(&mut ended), done);
                 assert_eq!(ended, original);
             }
         }
+    }
+
+    #[test]
+    fn a_record_is_written_whatever_the_version_but_on_the_same_object() {
+        let mut object = set(json!({}));
+        let done = Record {
+            retried: Done::again(None, Timestamp::UNIX_EPOCH, ""),
+            refused: [("n1".to_owned(), Timestamp::UNIX_EPOCH)].into(),
+            ..Record::default()
+        };
+        let patch = record(&read(&object), &done);
+        assert_eq!(patch["metadata"]["uid"], "u");
+        assert_eq!(patch["metadata"].get("resourceVersion"), None);
+        apply(&mut object, &patch);
+        assert_eq!(recorded(&mut object), done);
+        // A record that cannot be read is of another version.
+        object["metadata"]["annotations"][RECORD] = "{".into();
+        assert_eq!(read(&object).record, Record::default());
+        assert_eq!(object["metadata"]["annotations"]["a"], "b");
     }
 }

@@ -1,199 +1,371 @@
+//! What is known after changes, in whatever order they come.
+
+mod claims;
+mod complaints;
+mod nodes;
+
 use super::*;
-use coscheduler_core::labels::PIPELINE_RUN_UID;
-use serde_json::json;
+use crate::fixtures::{
+    key, name, placeholder, placeholder_pod, planned, read_claim, read_pod, read_set, run, set,
+    task_pod,
+};
+use coscheduler_core::pipeline_run::RunState;
+use coscheduler_core::teardown::RunPresence;
+use serde_json::{Value, json};
 
-fn key(uid: &str) -> RunKey {
-    RunKey {
-        namespace: "ci".to_owned(),
-        uid: uid.to_owned(),
-    }
+fn running() -> Value {
+    json!({"phase": "Running"})
 }
 
-fn run(name: &str, uid: &str) -> PipelineRun {
+fn version(run: &PipelineRun, version: &str) -> PipelineRun {
     PipelineRun {
-        namespace: "ci".to_owned(),
-        name: name.to_owned(),
-        uid: uid.to_owned(),
-        ..PipelineRun::default()
+        resource_version: version.to_owned(),
+        ..run.clone()
     }
 }
 
-fn set(uid: &str) -> StatefulSet {
-    serde_json::from_value(json!({"metadata": {
-        "namespace": "ci", "name": "affinity-assistant-0123456789",
-        "ownerReferences": [{"apiVersion": "tekton.dev/v1", "kind": "PipelineRun", "name": "run", "uid": uid, "controller": true}],
-    }}))
-    .unwrap()
-}
-
-fn placeholder_pod(uid: &str, node: Option<&str>) -> Pod {
-    serde_json::from_value(json!({
-        "metadata": {"namespace": "ci", "name": "affinity-assistant-0123456789-0", "labels": {
-            PIPELINE_RUN_UID: uid,
-            "app.kubernetes.io/component": "affinity-assistant",
-            "app.kubernetes.io/instance": "affinity-assistant-0123456789",
-        }},
-        "spec": {"containers": [], "nodeName": node},
-    }))
-    .unwrap()
+fn pods(cache: &Cache, run: &RunKey) -> Vec<String> {
+    cache.observe(run).pods.into_keys().collect()
 }
 
 #[test]
-fn a_run_is_forgotten_with_its_last_object() {
+fn a_run_is_seen_with_its_plan_and_all_that_belongs_to_it() {
     let cache = Cache::default();
-    assert_eq!(cache.apply(run("run", "u")), Some(key("u")));
-    assert_eq!(cache.apply(set("u")), Some(key("u")));
-    cache.delete(&run("run", "u"));
-    assert!(cache.get(&key("u")).is_some());
-    cache.delete(&set("u"));
-    assert!(cache.get(&key("u")).is_none());
+    let run = run(&["data"]);
+    assert_eq!(cache.apply_run(run.clone()), [key()]);
+    assert_eq!(cache.apply_placeholder(placeholder(&run)), [key()]);
+    assert_eq!(
+        cache.apply_pod(placeholder_pod(&run, Some("node-1"), running())),
+        [key()]
+    );
+    assert_eq!(cache.apply_pod(read_pod(task_pod("u", "build"))), [key()]);
+    cache.apply_pod(read_pod(task_pod("other", "theirs")));
+    let observed = cache.observe(&key());
+    assert_eq!(observed.presence, RunPresence::Active);
+    assert_eq!(observed.planned().len(), 1);
+    let names: Vec<_> = observed.placeholders.keys().cloned().collect();
+    assert_eq!(names, planned(&run));
+    assert_eq!(
+        pods(&cache, &key()),
+        [format!("{}-0", names[0]), "build".to_owned()]
+    );
+    for (change, expect) in [
+        (RunState::Done, RunPresence::Done),
+        (RunState::Pending, RunPresence::Active),
+    ] {
+        cache.apply_run(PipelineRun {
+            state: change,
+            ..run.clone()
+        });
+        assert_eq!(cache.observe(&key()).presence, expect);
+    }
+    cache.apply_run(PipelineRun {
+        deletion: true,
+        ..run.clone()
+    });
+    assert_eq!(cache.observe(&key()).presence, RunPresence::Gone);
+    let elsewhere = RunKey::new("prod", "u");
+    assert!(cache.observe(&elsewhere).run.is_none());
 }
 
 #[test]
-fn a_fresh_list_forgets_a_run_that_was_replaced_under_its_name() {
+fn what_a_gone_run_left_over_says_its_name() {
     let cache = Cache::default();
-    cache.apply(run("run", "old"));
-    cache.apply(set("old"));
-    cache.apply(run("run", "new"));
-    let listed = HashSet::from([(key("new"), "run".to_owned())]);
-    assert_eq!(cache.retain::<PipelineRun>(&listed), [key("old")]);
-    assert!(cache.get(&key("old")).unwrap().pipeline_run.is_empty());
-    assert!(!cache.get(&key("new")).unwrap().pipeline_run.is_empty());
+    let run = run(&[]);
+    cache.apply_run(run.clone());
+    cache.apply_placeholder(placeholder(&run));
+    assert_eq!(cache.delete_run(&name("build")), [key()]);
+    let observed = cache.observe(&key());
+    assert_eq!(
+        (observed.presence, observed.placeholders.len()),
+        (RunPresence::Gone, 1)
+    );
+    assert_eq!(cache.name_of_owner(&key()).as_deref(), Some("build"));
+    assert_eq!(cache.delete_placeholder(&name(&planned(&run)[0])), [key()]);
+    assert_eq!(cache.name_of_owner(&key()), None);
+    assert!(cache.observe(&key()).placeholders.is_empty());
+}
+
+#[test]
+fn a_run_that_was_replaced_under_its_name_is_forgotten() {
+    let cache = Cache::default();
+    let old = run(&["data"]);
+    let new = PipelineRun {
+        uid: "new".to_owned(),
+        resource_version: "9".to_owned(),
+        ..old.clone()
+    };
+    let of_new = RunKey::new("ci", "new");
+    cache.apply_run(old.clone());
+    cache.apply_placeholder(placeholder(&old));
+    let news: BTreeSet<_> = cache.apply_run(new).into_iter().collect();
+    assert_eq!(news, BTreeSet::from([key(), of_new.clone()]));
+    assert!(cache.run("u").is_none() && cache.run("new").is_some());
+    assert!(cache.run_at("10").is_none());
+    let left = cache.observe(&key());
+    assert_eq!(
+        (left.presence, left.placeholders.len()),
+        (RunPresence::Gone, 1)
+    );
+    assert!(
+        cache
+            .retain_runs(&HashSet::from([name("build")]))
+            .is_empty()
+    );
+    assert_eq!(cache.retain_runs(&HashSet::new()), [of_new]);
 }
 
 #[test]
 fn a_run_is_known_by_its_uid_and_newest_version_until_it_goes() {
-    let at = |version: &str| PipelineRun {
-        resource_version: version.to_owned(),
-        ..run("run", "u")
-    };
-    let uid = |run: Option<Arc<PipelineRun>>| run.map(|run| run.uid.clone());
     let cache = Cache::default();
-    cache.apply(at("1"));
-    cache.apply(at("2"));
-    assert_eq!(uid(cache.pipeline_run("u")), Some("u".to_owned()));
-    assert_eq!(uid(cache.pipeline_run_at("2")), Some("u".to_owned()));
-    assert_eq!(uid(cache.pipeline_run_at("1")), None);
-    // An object of the run says nothing about the run itself.
-    cache.apply(set("u"));
-    cache.delete(&at("2"));
-    assert_eq!(uid(cache.pipeline_run("u")), None);
-    assert_eq!(uid(cache.pipeline_run_at("2")), None);
+    let first = run(&[]);
+    let versions = cache.version();
+    cache.apply_run(first.clone());
+    assert!(versions.has_changed().unwrap());
+    let at = |version: &str| cache.run_at(version).map(|run| run.uid.clone());
+    assert_eq!(at("10").as_deref(), Some("u"));
+    cache.apply_run(version(&first, "11"));
+    assert_eq!((at("10"), at("11").as_deref()), (None, Some("u")));
+    // A list may bring what is older than a change.
+    assert!(cache.apply_run(first).is_empty());
+    assert_eq!(cache.run("u").unwrap().resource_version, "11");
+    cache.delete_run(&name("build"));
+    assert_eq!((at("11"), cache.run("u")), (None, None));
 }
 
 #[test]
 fn a_placeholder_is_announced_as_it_is_bound_and_goes() {
     let cache = Cache::default();
+    let run = run(&[]);
     let mut changes = cache.subscribe();
-    cache.apply(set("u"));
-    cache.apply(placeholder_pod("u", None));
-    cache.apply(placeholder_pod("u", Some("node-1")));
-    cache.delete(&set("u"));
+    cache.apply_placeholder(placeholder(&run));
+    cache.apply_pod(placeholder_pod(&run, None, json!({"phase": "Pending"})));
+    cache.apply_pod(placeholder_pod(&run, Some("node-1"), running()));
+    cache.apply_run(run.clone());
+    cache.delete_placeholder(&name(&planned(&run)[0]));
     let mut seen = Vec::new();
     while let Ok(change) = changes.try_recv() {
-        seen.push((
-            change.placeholder.phase,
-            change.placeholder.node,
-            change.deleted,
-        ));
+        let Listed {
+            phase, node, mode, ..
+        } = change.placeholder;
+        seen.push((phase, node, mode.is_some(), change.deleted));
     }
+    let node = "node-1".to_owned();
     assert_eq!(
         seen,
         [
-            (Phase::Pending, String::new(), false),
-            (Phase::Bound, "node-1".to_owned(), false),
-            (Phase::Bound, "node-1".to_owned(), true),
+            (Phase::Pending, String::new(), false, false),
+            (Phase::Bound, node.clone(), false, false),
+            (Phase::Bound, node.clone(), true, false),
+            (Phase::Bound, node, true, true),
         ]
     );
 }
 
 #[test]
+fn placeholders_are_listed_in_order_page_by_page() {
+    let cache = Cache::default();
+    for number in [3, 1, 2] {
+        let mut own = placeholder(&run(&[]));
+        own.object.name = format!("affinity-assistant-{number}");
+        own.object.uid = format!("s{number}");
+        cache.apply_placeholder(own);
+    }
+    let names = |after: Option<&str>, size| -> Vec<_> {
+        let after = after.map(name);
+        let listed = cache.list(after, size, |item| item.name != "affinity-assistant-1");
+        listed.into_iter().map(|item| item.name).collect()
+    };
+    assert_eq!(names(None, 1), ["affinity-assistant-2"]);
+    assert_eq!(
+        names(Some("affinity-assistant-2"), 9),
+        ["affinity-assistant-3"]
+    );
+    assert_eq!(
+        cache
+            .placeholder(&name("affinity-assistant-1"))
+            .unwrap()
+            .run_name,
+        "build"
+    );
+    assert_eq!(cache.placeholder(&name("absent")), None);
+}
+
+#[test]
 fn the_answer_to_a_write_does_not_bring_back_what_is_gone() {
     let cache = Cache::default();
-    cache.refresh(set("u"));
-    assert!(cache.get(&key("u")).is_none());
-    cache.apply(set("u"));
-    cache.refresh(set("u"));
-    assert_eq!(cache.get(&key("u")).unwrap().stateful_sets.len(), 1);
+    let run = run(&[]);
+    cache.refresh_placeholder(placeholder(&run));
+    cache.refresh_pod(placeholder_pod(&run, None, running()));
+    let observed = cache.observe(&key());
+    assert!(observed.placeholders.is_empty() && observed.pods.is_empty());
+    // One that has taken the name is not the same.
+    cache.apply_placeholder(placeholder(&run));
+    let mut other = placeholder(&run);
+    (other.object.uid, other.object.resource_version) = ("other".to_owned(), "99".to_owned());
+    cache.refresh_placeholder(other);
+    let observed = cache.observe(&key());
+    assert!(
+        observed
+            .placeholders
+            .values()
+            .all(|own| own.object.uid == "s")
+    );
 }
 
 /// The watch may be faster than the answer.
 #[test]
 fn n2_the_answer_to_a_write_does_not_take_the_place_of_a_later_version() {
-    let version = |version: &str| {
-        let mut set = set("u");
-        set.metadata.resource_version = Some(version.to_owned());
-        set
-    };
     let cache = Cache::default();
-    cache.apply(version("9"));
+    let run = run(&[]);
     let known = || {
-        let run = cache.get(&key("u")).unwrap();
-        let set = run.stateful_sets.values().next().unwrap().clone();
-        set.metadata.resource_version.clone().unwrap()
+        let observed = cache.observe(&key());
+        let own = observed.placeholders.values().next().unwrap();
+        own.object.resource_version.clone()
     };
+    cache.apply_placeholder(read_set(set(&run, "9")));
     for (answer, expect) in [("10", "10"), ("9", "10"), ("11", "11")] {
-        cache.refresh(version(answer));
+        cache.refresh_placeholder(read_set(set(&run, answer)));
         assert_eq!(known(), expect);
     }
-    let claim = |version: &str| -> PersistentVolumeClaim {
-        serde_json::from_value(json!({"metadata": {
-            "namespace": "ci", "name": "c", "uid": "c", "resourceVersion": version}}))
-        .unwrap()
-    };
-    cache.apply_claim(claim("9"));
-    for (answer, expect) in [("10", "10"), ("9", "10")] {
-        cache.refresh_claim(claim(answer));
-        let known = cache.claim("ci", "c").claim.unwrap();
-        assert_eq!(known.metadata.resource_version.as_deref(), Some(expect));
-    }
+    // Nor does the watch itself, which is behind the answer.
+    assert!(
+        cache
+            .apply_placeholder(read_set(set(&run, "10")))
+            .is_empty()
+    );
+    assert_eq!(known(), "11");
 }
 
 #[test]
-fn p6_pods_of_a_part_are_the_parents_even_once_the_part_itself_is_gone() {
-    let part = |name: &str, uid: &str, parent: &str| {
+fn an_annotation_that_was_written_is_known_before_the_watch_says_so() {
+    let cache = Cache::default();
+    let run = run(&[]);
+    cache.apply_run(run.clone());
+    let written = Some("value".to_owned());
+    let value = || cache.run("u").unwrap().annotations.get(BLOCKED).cloned();
+    let annotate = |run: &PipelineRun, value: Option<String>, version: &str| {
+        cache.annotated(run, BLOCKED, value, version.to_owned());
+    };
+    annotate(&run, written.clone(), "12");
+    assert_eq!(value(), written);
+    assert!(cache.run_at("12").is_some() && cache.run_at("10").is_none());
+    // What the watch had on the way is older.
+    cache.apply_run(version(&run, "11"));
+    assert_eq!(value(), written);
+    annotate(&run, None, "11");
+    let other = PipelineRun {
+        uid: "other".to_owned(),
+        ..run.clone()
+    };
+    annotate(&other, None, "13");
+    assert_eq!(value(), written);
+    annotate(&run, None, "13");
+    assert_eq!(value(), None);
+}
+
+const BLOCKED: &str = coscheduler_core::annotations::BLOCKED;
+
+#[test]
+fn p6_pods_of_a_child_are_the_parents_even_once_the_child_itself_is_gone() {
+    let child = |name: &str, parent: &str| {
         let owner = json!({"apiVersion": "tekton.dev/v1", "kind": "PipelineRun", "name": "p", "uid": parent, "controller": true});
         let document = json!({"metadata": {
-            "namespace": "ci", "name": name, "uid": uid, "ownerReferences": [owner],
+            "namespace": "ci", "name": name, "uid": name, "ownerReferences": [owner],
             "annotations": {"coscheduler.dev/part-of": "p"},
         }});
         PipelineRun::parse(&document).unwrap()
     };
-    let pod = |name: &str, uid: &str| -> Pod {
-        let labels = json!({PIPELINE_RUN_UID: uid});
-        serde_json::from_value(
-            json!({"metadata": {"namespace": "ci", "name": name, "labels": labels}}),
-        )
-        .unwrap()
-    };
     let cache = Cache::default();
-    let pods = || -> Vec<_> { cache.get(&key("top")).unwrap().pods.into_keys().collect() };
-    cache.apply(run("top", "top"));
+    cache.apply_run(run(&[]));
     // Pods may arrive before their run does.
-    cache.apply(pod("deep", "grandchild"));
-    cache.apply(pod("own", "top"));
-    assert_eq!(pods(), ["own"]);
-    assert_eq!(cache.apply(part("child", "child", "top")), Some(key("top")));
-    assert_eq!(
-        cache.apply(part("grandchild", "grandchild", "child")),
-        Some(key("top"))
-    );
-    assert_eq!(pods(), ["deep", "own"]);
-    cache.delete(&part("grandchild", "grandchild", "child"));
-    assert_eq!(pods(), ["deep", "own"]);
-    assert_eq!(cache.delete(&pod("deep", "grandchild")), Some(key("top")));
-    assert_eq!(pods(), ["own"]);
-    // An owner reference alone makes no part.
-    let mut stranger = part("stranger", "stranger", "top");
+    cache.apply_pod(read_pod(task_pod("grandchild", "deep")));
+    cache.apply_pod(read_pod(task_pod("u", "own")));
+    assert_eq!(pods(&cache, &key()), ["own"]);
+    assert_eq!(cache.apply_run(child("child", "u")), [key()]);
+    assert_eq!(cache.apply_run(child("grandchild", "child")), [key()]);
+    assert_eq!(pods(&cache, &key()), ["deep", "own"]);
+    assert_eq!(cache.delete_run(&name("grandchild")), [key()]);
+    assert_eq!(pods(&cache, &key()), ["deep", "own"]);
+    assert_eq!(cache.delete_pod(&name("deep")), [key()]);
+    assert_eq!(pods(&cache, &key()), ["own"]);
+    // An owner reference alone makes no child.
+    let mut stranger = child("stranger", "u");
     stranger.annotations.clear();
-    assert_eq!(cache.apply(stranger), Some(key("stranger")));
+    assert_eq!(cache.apply_run(stranger), [RunKey::new("ci", "stranger")]);
 }
 
 #[test]
-fn what_belongs_to_nobody_is_not_kept() {
+fn n8_a_task_runs_pod_that_has_ended_is_forgotten() {
+    for phase in ["Succeeded", "Failed"] {
+        let cache = Cache::default();
+        let mut pod = task_pod("u", "build");
+        pod["spec"]["nodeName"] = "node-1".into();
+        cache.apply_pod(read_pod(pod.clone()));
+        pod["status"]["phase"] = phase.into();
+        assert_eq!(cache.apply_pod(read_pod(pod)), [key()]);
+        let index = cache.read();
+        assert!(index.pods.all().is_empty() && index.pods_by_node.is_empty());
+        drop(index);
+        // A placeholder's keeps its claims, whatever its phase.
+        let ended = placeholder_pod(&run(&[]), Some("node-1"), json!({"phase": phase}));
+        cache.apply_pod(ended);
+        assert_eq!(pods(&cache, &key()).len(), 1);
+    }
+}
+
+#[test]
+fn n8_nothing_is_kept_of_a_run_that_is_gone_with_all_that_was_its() {
     let cache = Cache::default();
-    let stranger: Pod =
-        serde_json::from_value(json!({"metadata": {"namespace": "ci", "name": "p"}})).unwrap();
-    assert_eq!(cache.apply(stranger), None);
-    assert!(cache.placeholders().is_empty());
+    let run = run(&["data"]);
+    cache.apply_run(run.clone());
+    cache.apply_placeholder(placeholder(&run));
+    let mut pod = task_pod("u", "build");
+    pod["spec"] = json!({"nodeName": "node-1", "containers": [], "volumes": [
+        {"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]});
+    cache.apply_pod(read_pod(pod));
+    cache.retain_pods(&HashSet::new());
+    cache.retain_placeholders(&HashSet::new());
+    cache.retain_runs(&HashSet::new());
+    let index = cache.read();
+    let Index {
+        versions,
+        names,
+        users,
+        pods_by_claim,
+        pods_by_node,
+        ..
+    } = &*index;
+    assert!(versions.is_empty() && names.is_empty() && users.is_empty());
+    assert!(pods_by_claim.is_empty() && pods_by_node.is_empty());
+    assert!(index.is_empty(&key()));
+}
+
+#[test]
+fn n6_what_is_active_or_has_left_anything_is_swept() {
+    let cache = Cache::default();
+    let active = run(&[]);
+    cache.apply_run(active.clone());
+    let swept = || cache.runs_to_sweep().into_iter().collect::<Vec<_>>();
+    assert_eq!(swept(), [key()]);
+    cache.apply_run(PipelineRun {
+        state: RunState::Done,
+        ..active.clone()
+    });
+    cache.apply_pod(read_pod(task_pod("u", "build")));
+    assert_eq!(swept(), []);
+    // A pod that its placeholder left behind.
+    cache.apply_pod(placeholder_pod(&active, None, running()));
+    assert_eq!(swept(), [key()]);
+    cache.retain_pods(&HashSet::new());
+    cache.apply_placeholder(placeholder(&active));
+    assert_eq!(swept(), [key()]);
+    cache.retain_placeholders(&HashSet::new());
+    cache.apply_claim(read_claim(json!({"metadata": {
+        "namespace": "ci", "name": "made", "uid": "c", "labels": {"app.kubernetes.io/managed-by": "tekton-coscheduler"},
+        "ownerReferences": [{"apiVersion": "tekton.dev/v1", "kind": "PipelineRun", "name": "build", "uid": "u"}],
+    }})));
+    assert_eq!(swept(), [key()]);
+    cache.retain_claims(&HashSet::new());
+    assert_eq!(swept(), []);
 }

@@ -1,7 +1,12 @@
+//! How often a request is sent, and what its preconditions are.
+
 use super::*;
-use http::{Request, Response};
-use kube::client::Body;
-use tower_test::mock;
+use crate::fixtures::{Asked, Server, object, placeholder, read_claim, run, set, status, success};
+use coscheduler_core::plan::plan;
+use coscheduler_core::volumes::Volumes;
+use http::Method;
+use serde_json::Value;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// What the scripted API server answers, one after the other.
 #[derive(Clone, Copy, Debug)]
@@ -15,51 +20,38 @@ enum Answer {
 }
 
 impl Answer {
-    fn into_response(self) -> Response<Body> {
+    fn to(self, asked: &Asked) -> (u16, Value) {
         let (code, reason) = match self {
             Self::Conflict => (409, "Conflict"),
             Self::AlreadyExists => (409, "AlreadyExists"),
             Self::TooManyRequests => (429, "TooManyRequests"),
             Self::Failure => (500, "InternalError"),
             Self::Forbidden => (403, "Forbidden"),
-            Self::Success => (201, ""),
+            Self::Success => return (201, asked.body.clone()),
         };
-        let body = if code == 201 {
-            json!({"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": "s"}})
-        } else {
-            json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
-                "message": reason, "reason": reason, "code": code})
-        };
-        let body = Body::from(serde_json::to_vec(&body).unwrap());
-        Response::builder().status(code).body(body).unwrap()
+        status(code, reason, reason)
     }
 }
 
-/// Creates a StatefulSet at an API server that answers as scripted, and says how often it was asked.
-async fn create(script: &[Answer]) -> (Result<Option<StatefulSet>, Error>, usize) {
-    let (service, mut server) = mock::pair::<Request<Body>, Response<Body>>();
-    let objects = Objects::new(Client::new(service, "ci"));
-    let script = script.to_vec();
-    let server = tokio::spawn(async move {
-        let mut asked = 0;
-        while let Some((request, respond)) = server.next_request().await {
-            assert_eq!(request.method(), "POST");
-            let answer = script[asked.min(script.len() - 1)];
-            asked += 1;
-            respond.send_response(answer.into_response());
-        }
-        asked
+/// Creates a claim at an API server that answers as scripted, the last answer for ever, and says how often it was asked.
+async fn create(script: &'static [Answer]) -> (Result<(), Error>, usize) {
+    let number = AtomicUsize::new(0);
+    let (client, server) = Server::new(move |asked| {
+        assert_eq!(asked.method, Method::POST);
+        let number = number.fetch_add(1, Ordering::SeqCst);
+        script[number.min(script.len() - 1)].to(asked)
     });
-    let outcome = objects.create("ci", &StatefulSet::default()).await;
-    drop(objects);
-    (outcome, server.await.unwrap())
+    let outcome = Requests::new(client)
+        .create_claim("ci", &object(json!({"metadata": {"name": "c"}})))
+        .await;
+    (outcome, server.asked().len())
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_server_that_cannot_take_a_write_is_asked_again_until_it_can() {
     use Answer::{Conflict, Failure, Success, TooManyRequests};
     let (outcome, asked) = create(&[Conflict, TooManyRequests, Failure, Success]).await;
-    assert!(outcome.unwrap().is_some());
+    outcome.unwrap();
     assert_eq!(asked, 4);
 }
 
@@ -73,59 +65,155 @@ async fn asking_again_is_bounded_and_the_caller_may_try_later() {
 #[tokio::test(start_paused = true)]
 async fn what_exists_is_no_error_and_what_is_forbidden_is_final() {
     let (outcome, asked) = create(&[Answer::AlreadyExists]).await;
-    assert!(outcome.unwrap().is_none());
+    outcome.unwrap();
     assert_eq!(asked, 1);
     let (outcome, asked) = create(&[Answer::Forbidden]).await;
     assert!(!outcome.unwrap_err().is_transient());
     assert_eq!(asked, 1);
 }
 
-/// The pods of namespace `ci`, of an API server that serves them page by page.
-async fn live_pods(pages: Vec<serde_json::Value>) -> (Arc<Vec<PodUse>>, Vec<String>) {
-    let (service, mut server) = mock::pair::<Request<Body>, Response<Body>>();
-    let objects = Objects::new(Client::new(service, "ci"));
-    let server = tokio::spawn(async move {
-        let mut pages = pages.into_iter();
-        let mut asked = Vec::new();
-        while let Some((request, respond)) = server.next_request().await {
-            assert_eq!(request.method(), "GET");
-            asked.push(request.uri().to_string());
-            let page = serde_json::to_vec(&pages.next().unwrap()).unwrap();
-            respond.send_response(Response::new(Body::from(page)));
-        }
-        asked
+/// What comes of creating a placeholder whose name is taken by `found`.
+async fn meets(found: Option<Value>) -> Result<bool, Error> {
+    let (client, _) = Server::new(move |asked| match (&asked.method, &found) {
+        (&Method::POST, _) => status(409, "AlreadyExists", "exists"),
+        (_, Some(found)) => (200, found.clone()),
+        (_, None) => status(404, "NotFound", "gone"),
     });
-    let used = objects.live_pods("ci").await.unwrap();
-    drop(objects);
-    (used, server.await.unwrap())
+    let run = run(&["data"]);
+    let plan = plan(&run).unwrap();
+    let spec = &plan.action.placeholders()[0];
+    let requests = Requests::new(client);
+    let volumes = Volumes::default();
+    requests.create_placeholder(&run, spec, &volumes).await
+}
+
+#[tokio::test(start_paused = true)]
+async fn p7_an_object_of_the_right_name_is_the_placeholder_only_if_its_controller_is_the_run() {
+    let found = |change: fn(&mut Value)| {
+        let mut set = set(&run(&["data"]), "5");
+        change(&mut set["metadata"]);
+        meets(Some(set))
+    };
+    assert!(!found(|_| ()).await.unwrap());
+    let taken = [
+        found(|set| set["ownerReferences"][0]["uid"] = "other".into()).await,
+        found(|set| set["ownerReferences"][0]["controller"] = false.into()).await,
+        found(|set| set["ownerReferences"] = json!([])).await,
+        found(|set| {
+            let ours = set["ownerReferences"][0].take();
+            let mut second = ours.clone();
+            second["controller"] = Value::Null;
+            let theirs = json!({"apiVersion": "v1", "kind": "Deployment", "name": "theirs", "uid": "d", "controller": true});
+            set["ownerReferences"] = json!([theirs, second]);
+        })
+        .await,
+    ];
+    for outcome in taken {
+        assert!(
+            matches!(outcome, Err(Error::NameTaken { .. })),
+            "{outcome:?}"
+        );
+    }
+    let ending = found(|set| set["deletionTimestamp"] = "2026-01-01T00:00:00Z".into()).await;
+    assert!(
+        matches!(ending, Err(Error::Terminating { .. })),
+        "{ending:?}"
+    );
+    let gone = meets(None).await;
+    assert!(matches!(gone, Err(Error::Terminating { .. })), "{gone:?}");
+}
+
+fn seen() -> ObjectRef {
+    ObjectRef {
+        name: "x".to_owned(),
+        uid: "u".to_owned(),
+        resource_version: "7".to_owned(),
+        deleting: false,
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_delete_names_the_object_that_was_looked_at() {
+    let (client, server) = Server::new(|_| (200, success()));
+    let requests = Requests::new(client);
+    requests.delete_placeholder("ci", &seen()).await.unwrap();
+    requests.delete_pod("ci", &seen()).await.unwrap();
+    requests.delete_claim("ci", &seen()).await.unwrap();
+    assert!(requests.evict("ci", &seen(), true).await.unwrap());
+    assert!(requests.evict("ci", &seen(), false).await.unwrap());
+    let bodies: Vec<_> = server.asked().into_iter().map(|asked| asked.body).collect();
+    let by_uid = json!({"uid": "u"});
+    for body in &bodies[..3] {
+        assert_eq!(body["preconditions"], by_uid);
+        assert_eq!(body["propagationPolicy"], "Background");
+    }
+    for (body, grace) in bodies[3..].iter().zip([json!(0), Value::Null]) {
+        assert_eq!(
+            body["preconditions"],
+            json!({"uid": "u", "resourceVersion": "7"})
+        );
+        assert_eq!(body["gracePeriodSeconds"], grace);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_gone_or_replaced_is_left_alone() {
+    for (code, message) in [
+        (404, "gone"),
+        (409, "Precondition failed: UID in precondition: u"),
+    ] {
+        let (client, server) = Server::new(move |_| status(code, "", message));
+        let requests = Requests::new(client);
+        requests.delete_placeholder("ci", &seen()).await.unwrap();
+        assert_eq!(requests.delete_pod("ci", &seen()).await.unwrap(), None);
+        assert_eq!(requests.delete_claim("ci", &seen()).await.unwrap(), None);
+        assert!(!requests.evict("ci", &seen(), true).await.unwrap());
+        let own = placeholder(&run(&[]));
+        assert_eq!(requests.record(&own, &own.record).await.unwrap(), None);
+        assert_eq!(server.asked().len(), 5);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn v4_a_protection_is_removed_from_exactly_the_version_that_was_looked_at() {
+    let claim = read_claim(json!({"metadata": {
+        "namespace": "ci", "name": "c", "uid": "u", "resourceVersion": "7",
+        "finalizers": ["kubernetes.io/pvc-protection", "example.com/keep"],
+    }}));
+    let (client, server) = Server::new(|_| status(409, "Conflict", "changed"));
+    let outcome = Requests::new(client).unprotect(&claim).await;
+    assert!(outcome.unwrap_err().is_transient());
+    let asked = server.asked();
+    assert_eq!(asked.len(), 1, "it is looked at again, not patched again");
+    let expect = json!({"uid": "u", "resourceVersion": "7", "finalizers": ["example.com/keep"]});
+    assert_eq!(asked[0].body["metadata"], expect);
 }
 
 #[tokio::test]
 async fn the_pods_that_have_not_ended_are_read_page_by_page() {
-    let pod = |name: &str| {
-        json!({"metadata": {"name": name}, "spec": {"containers": [], "volumes": [
-            {"name": "data", "persistentVolumeClaim": {"claimName": format!("of-{name}")}}]}})
-    };
-    let (used, asked) = live_pods(vec![
-        json!({"metadata": {"continue": "page-2"}, "items": [pod("a"), pod("b")]}),
-        json!({"metadata": {"continue": ""}, "items": [pod("c")]}),
-    ])
-    .await;
+    let (client, server) = Server::new(|asked| {
+        let pod = |name: &str| {
+            json!({"metadata": {"name": name}, "spec": {"containers": [], "volumes": [
+                {"name": "data", "persistentVolumeClaim": {"claimName": format!("of-{name}")}}]}})
+        };
+        let page = if asked.query.contains("continue=page-2") {
+            json!({"metadata": {"continue": ""}, "items": [pod("c")]})
+        } else {
+            json!({"metadata": {"continue": "page-2"}, "items": [pod("a"), pod("b")]})
+        };
+        (200, page)
+    });
+    let used = Requests::new(client).live_pods("ci").await.unwrap();
     let claims: Vec<_> = used.iter().flat_map(|pod| &pod.claims).collect();
     assert_eq!(claims, ["of-a", "of-b", "of-c"]);
-    let not_ended = "fieldSelector=status.phase%21%3DSucceeded%2Cstatus.phase%21%3DFailed";
-    let [first, second] = asked.as_slice() else {
-        panic!("{asked:?}")
-    };
-    for asked in [first, second] {
-        assert!(asked.starts_with("/api/v1/namespaces/ci/pods?"), "{asked}");
+    let asked = server.asked();
+    assert_eq!(asked.len(), 2);
+    for Asked { path, query, .. } in asked {
+        assert_eq!(path, "/api/v1/namespaces/ci/pods");
+        let not_ended = "fieldSelector=status.phase%21%3DSucceeded%2Cstatus.phase%21%3DFailed";
         assert!(
-            asked.contains(not_ended) && asked.contains("limit=100"),
-            "{asked}"
+            query.contains(not_ended) && query.contains("limit=100"),
+            "{query}"
         );
     }
-    assert!(
-        !first.contains("continue=") && second.contains("continue=page-2"),
-        "{asked:?}"
-    );
 }

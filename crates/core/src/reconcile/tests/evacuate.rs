@@ -1,0 +1,179 @@
+//! Pods on nodes that turn them away (N1).
+
+use super::*;
+
+/// The pods that leave, by name, and whether at once.
+fn leaving(decision: &Decision) -> Vec<(&str, bool)> {
+    let steps = decision.steps.iter();
+    let leaving = steps.filter_map(|step| match step {
+        Step::Evict { pod, at_once, .. } => Some((pod.name.as_str(), *at_once)),
+        _ => None,
+    });
+    leaving.collect()
+}
+
+fn cordoned() -> Observed {
+    let mut observed = observed();
+    room(&mut observed, "node-1").node.unschedulable = true;
+    observed
+}
+
+/// A pod of the run on node-1 that has not started.
+fn there(observed: &mut Observed, task_name: &str, change: impl FnOnce(&mut Pod)) {
+    let mut pod = task(task_name, &name(observed), 100);
+    pod.node = Some("node-1".to_owned());
+    change(&mut pod);
+    add(observed, pod);
+}
+
+#[test]
+fn n1_exactly_the_version_that_was_looked_at_leaves_a_cordoned_node() {
+    let mut observed = cordoned();
+    there(&mut observed, "waits", |_| ());
+    there(&mut observed, "runs", |pod| pod.started = true);
+    let decision = reconcile(&observed);
+    let [
+        Step::Evict {
+            pod: first,
+            at_once: false,
+            unless_exists: None,
+            update: Some(update),
+            reason,
+        },
+        Step::Evict {
+            pod: second,
+            at_once: true,
+            unless_exists: None,
+            update: None,
+            ..
+        },
+    ] = &decision.steps[..]
+    else {
+        panic!("{:?}", decision.steps);
+    };
+    assert_eq!(*first, observed.pods[&pod_name(&observed)].object);
+    assert_eq!(*second, observed.pods["waits"].object);
+    assert_eq!(codes(std::slice::from_ref(reason)), ["PodEvacuated"]);
+    assert_eq!(update.placeholder, name(&observed));
+    assert_eq!(
+        update.record,
+        Record {
+            evacuated: Done::again(None, observed.now, &reason.message),
+            ..Record::default()
+        }
+    );
+}
+
+#[test]
+fn n1_nobody_leaves_a_good_node_or_a_run_that_is_done_and_only_the_leader_moves_anybody() {
+    assert_eq!(leaving(&reconcile(&observed())), []);
+    let mut done = cordoned();
+    change_run(&mut done, |run| run.state = RunState::Done);
+    assert_eq!(leaving(&reconcile(&done)), []);
+    let mut follower = cordoned();
+    follower.leads = false;
+    follower.called = true;
+    assert_eq!(reconcile(&follower).steps, []);
+}
+
+/// A label is anybody's to write.
+#[test]
+fn n1_what_is_not_the_runs_own_is_left_where_it_is() {
+    let mut observed = cordoned();
+    own_pod(&mut observed).controller = Some(owner("StatefulSet", "s", "another-set"));
+    there(&mut observed, "bare", |pod| {
+        pod.controller = Some(owner("Job", "j", "j"));
+    });
+    there(&mut observed, "elsewhere", |pod| pod.follows.clear());
+    there(&mut observed, "another", |pod| {
+        pod.follows = vec!["affinity-assistant-ffffffffff".to_owned()];
+    });
+    there(&mut observed, "running", |pod| {
+        pod.phase = PodPhase::Running;
+    });
+    there(&mut observed, "ended", |pod| pod.phase = PodPhase::Failed);
+    assert_eq!(leaving(&reconcile(&observed)), []);
+}
+
+#[test]
+fn n1_a_node_that_is_not_known_is_looked_for_before_it_counts_as_gone() {
+    let mut observed = observed();
+    Arc::make_mut(&mut observed.nodes).remove("node-1");
+    let decision = reconcile(&observed);
+    let [
+        Step::Evict {
+            at_once: true,
+            unless_exists: Some(node),
+            ..
+        },
+    ] = &decision.steps[..]
+    else {
+        panic!("{:?}", decision.steps);
+    };
+    assert_eq!(node, "node-1");
+}
+
+/// Kubernetes deletes pods of a node with a NoExecute taint itself, and may be faster.
+#[test]
+fn n1_a_placeholder_that_ends_already_is_only_deleted_again_where_nobody_confirms_it() {
+    let mut observed = cordoned();
+    own_pod(&mut observed).object.deleting = true;
+    let decision = reconcile(&observed);
+    assert_eq!(leaving(&decision), []);
+    assert_eq!(codes(&decision.events), ["PodEvacuated"]);
+    Arc::make_mut(&mut observed.nodes).remove("node-1");
+    let gone = pod_name(&observed);
+    assert_eq!(leaving(&reconcile(&observed)), [(gone.as_str(), true)]);
+}
+
+#[test]
+fn n1_the_first_move_is_made_at_once_and_later_ones_wait_longer_and_longer() {
+    let mut observed = cordoned();
+    let moment = Duration::from_millis(1);
+    for (times, pause) in (0..).zip([0, 1, 2, 4, 8, 16, 32, 60, 60]) {
+        if times > 0 {
+            observed.now += Duration::from_secs(pause) - moment;
+            let decision = reconcile(&observed);
+            assert_eq!(leaving(&decision), [], "before {pause} s");
+            assert_eq!(decision.again, Again::After(moment), "before {pause} s");
+            observed.now += moment;
+        }
+        let decision = reconcile(&observed);
+        let [
+            Step::Evict {
+                update: Some(update),
+                ..
+            },
+        ] = &decision.steps[..]
+        else {
+            panic!("after {pause} s: {:?}", decision.steps);
+        };
+        let evacuated = update.record.evacuated.as_ref().unwrap();
+        assert_eq!((evacuated.times, evacuated.last), (times + 1, observed.now));
+        own(&mut observed).record = update.record.clone();
+    }
+}
+
+#[test]
+fn n1_each_placeholder_rests_on_its_own() {
+    let mut observed = observed_in(Mode::Workspaces, &["one", "two"]);
+    room(&mut observed, "node-1").node.unschedulable = true;
+    own(&mut observed).record.evacuated = once(&observed, 3, SECOND);
+    let other = format!("{}-0", observed.planned()[1].name);
+    assert_eq!(leaving(&reconcile(&observed)), [(other.as_str(), false)]);
+}
+
+#[test]
+fn n1_a_placeholder_whose_claims_cannot_follow_is_reported() {
+    let mut observed = cordoned();
+    own_pod(&mut observed).node = None;
+    let decision = reconcile(&observed);
+    assert_eq!(blocked(&decision), Some(""));
+    pin(&mut observed, CLAIM);
+    let decision = reconcile(&observed);
+    assert_eq!(blocked(&decision), Some("ClaimsNotMovable"));
+    assert_eq!(codes(&decision.events), ["ClaimsNotMovable"]);
+    // Another run's pod with the run's labels says nothing.
+    own_pod(&mut observed).controller = Some(owner("StatefulSet", "s", "another-set"));
+    assert_eq!(blocked(&reconcile(&observed)), Some(""));
+}

@@ -1,0 +1,253 @@
+//! Events, and annotation `coscheduler.dev/blocked` (N3, V7, V9).
+
+use super::*;
+use crate::annotations::BLOCKED;
+use crate::plan::ReasonCode;
+
+const MOMENT: Duration = Duration::from_secs(2);
+
+fn quota() -> Reason {
+    Reason::new(ReasonCode::QuotaExceeded, "no pods here")
+}
+
+/// A placeholder whose pod was refused.
+fn refused() -> Observed {
+    let mut observed = observed();
+    observed.pods.clear();
+    let name = name(&observed);
+    observed.refused.insert(name, quota());
+    observed
+}
+
+fn complain(observed: &mut Observed, code: ReasonCode) {
+    let name = name(observed);
+    observed.refused.insert(name, Reason::new(code, "no"));
+}
+
+/// Writes the annotation, as the manager does.
+fn annotate(observed: &mut Observed, decision: &Decision) {
+    let Some(blocked) = &decision.blocked else {
+        return;
+    };
+    let value = blocked.as_ref().map(Reason::to_annotation);
+    change_run(observed, |run| match value {
+        Some(value) => drop(run.annotations.insert(BLOCKED.to_owned(), value)),
+        None => drop(run.annotations.remove(BLOCKED)),
+    });
+}
+
+/// What is said: Events, and the annotation.
+fn said(decision: &Decision) -> (Vec<&str>, Option<&str>) {
+    (codes(&decision.events), blocked(decision))
+}
+
+#[test]
+fn n3_what_a_placeholder_waits_for_is_told_after_a_moment_and_withdrawn_when_it_is_gone() {
+    let mut observed = refused();
+    assert_eq!(said(&pass(&mut observed, MOMENT / 2)), (vec![], None));
+    assert_eq!(said(&pass(&mut observed, MOMENT / 2)), (vec![], None));
+    let decision = reconcile(&observed);
+    assert_eq!(decision.events, [quota()]);
+    assert_eq!(decision.blocked, Some(Some(quota())));
+    annotate(&mut observed, &decision);
+    // Another cause: the annotation stays as it is until this one has lasted.
+    observed.refused.clear();
+    observed = Observed {
+        pods: super::observed().pods,
+        ..observed
+    };
+    let said_by_scheduler = "0/4 nodes are available: 4 Insufficient cpu.";
+    unschedulable(own_pod(&mut observed), said_by_scheduler);
+    assert_eq!(said(&pass(&mut observed, MOMENT)), (vec![], None));
+    let decision = reconcile(&observed);
+    let code = "PlaceholderUnschedulable";
+    assert_eq!(said(&decision), (vec![code], Some(code)));
+    annotate(&mut observed, &decision);
+    own_pod(&mut observed).node = Some("node-1".to_owned());
+    assert_eq!(said(&reconcile(&observed)), (vec![], Some("")));
+}
+
+#[test]
+fn n3_a_cause_that_the_annotation_names_already_is_no_news_to_a_new_leader() {
+    let mut observed = refused();
+    pass(&mut observed, MOMENT);
+    let decision = reconcile(&observed);
+    annotate(&mut observed, &decision);
+    observed.since.clear();
+    assert_eq!(
+        said(&reconcile(&observed)),
+        (vec!["QuotaExceeded"], Some("QuotaExceeded"))
+    );
+}
+
+#[test]
+fn n3_what_passes_within_a_moment_is_not_told() {
+    let mut observed = refused();
+    assert_eq!(said(&pass(&mut observed, MOMENT / 2)), (vec![], None));
+    // Each cause has a moment of its own.
+    complain(&mut observed, ReasonCode::LimitRangeViolated);
+    assert_eq!(said(&pass(&mut observed, MOMENT / 2)), (vec![], None));
+    assert_eq!(said(&pass(&mut observed, MOMENT)), (vec![], None));
+    observed = Observed {
+        pods: super::observed().pods,
+        ..observed
+    };
+    assert_eq!(said(&reconcile(&observed)), (vec![], Some("")));
+}
+
+#[test]
+fn n3_a_claim_without_a_volume_is_told_after_a_moment() {
+    let mut observed = observed();
+    unschedulable(
+        own_pod(&mut observed),
+        "0/2 nodes are available: pod has unbound immediate PersistentVolumeClaims.",
+    );
+    pass(&mut observed, MOMENT);
+    assert_eq!(
+        said(&reconcile(&observed)),
+        (vec![], Some("")),
+        "it is on its way"
+    );
+    let reason = Reason::new(ReasonCode::ClaimNotProvisioned, "no class");
+    observed.not_provisioned.insert(CLAIM.to_owned(), reason);
+    assert_eq!(said(&pass(&mut observed, MOMENT)), (vec![], None));
+    let code = "ClaimNotProvisioned";
+    assert_eq!(said(&reconcile(&observed)), (vec![code], Some(code)));
+}
+
+/// The API server refused to create the object itself, and the replica that was called has said so.
+#[test]
+fn n3_a_refusal_stays_on_the_run_until_the_placeholder_exists() {
+    let mut observed = bare(Mode::PipelineRuns, &[CLAIM]);
+    assert_eq!(said(&reconcile(&observed)), (vec![], Some("")));
+    change_run(&mut observed, |run| {
+        run.annotations
+            .insert(BLOCKED.to_owned(), quota().to_annotation());
+    });
+    assert_eq!(said(&reconcile(&observed)), (vec![], None));
+    let mut exists = super::observed();
+    exists.run = observed.run.clone();
+    // The group of a run differs from admission to admission.
+    let name = name(&exists);
+    let placeholder = exists.placeholders.pop_first().unwrap().1;
+    exists.placeholders.insert(name.clone(), placeholder);
+    let mut pod = exists.pods.pop_first().unwrap().1;
+    Arc::make_mut(&mut pod).placeholder.as_mut().unwrap().name = name;
+    exists.pods.insert(pod.object.name.clone(), pod);
+    assert_eq!(said(&reconcile(&exists)), (vec![], Some("")));
+    // Another text in the annotation is none of a refusal.
+    change_run(&mut observed, |run| {
+        let other = Reason::new(ReasonCode::NodesFull, "full");
+        run.annotations
+            .insert(BLOCKED.to_owned(), other.to_annotation());
+    });
+    assert_eq!(said(&reconcile(&observed)), (vec![], Some("")));
+}
+
+#[test]
+fn n3_a_placeholder_that_is_being_moved_is_not_told_to_fit_nowhere() {
+    let mut observed = observed();
+    unschedulable(own_pod(&mut observed), "none");
+    own(&mut observed).moving = Some(crate::observed::Move {
+        nodes: vec!["node-2".to_owned()],
+        before: serde_json::Value::Null,
+    });
+    pass(&mut observed, MOMENT);
+    assert_eq!(said(&reconcile(&observed)), (vec![], Some("")));
+}
+
+#[test]
+fn n3_a_claim_that_the_scheduler_has_yet_to_hear_of_is_not_told_to_be_missing() {
+    let mut observed = observed();
+    let said_by_scheduler =
+        format!("0/4 nodes are available: persistentvolumeclaim \"{CLAIM}\" not found. not found");
+    unschedulable(own_pod(&mut observed), &said_by_scheduler);
+    pass(&mut observed, MOMENT);
+    assert_eq!(said(&reconcile(&observed)), (vec![], Some("")));
+    observed.volumes.clear();
+    pass(&mut observed, MOMENT);
+    let code = "ReferenceMissing";
+    assert_eq!(said(&reconcile(&observed)), (vec![code], Some(code)));
+}
+
+/// Tekton may have failed the run for it.
+#[test]
+fn n3_a_refusal_is_told_at_once_when_the_run_ends_and_what_may_pass_is_not() {
+    let mut observed = refused();
+    change_run(&mut observed, |run| run.state = RunState::Done);
+    assert_eq!(
+        said(&reconcile(&observed)),
+        (vec!["QuotaExceeded"], Some(""))
+    );
+    let mut waits = super::observed();
+    unschedulable(own_pod(&mut waits), "none");
+    change_run(&mut waits, |run| run.state = RunState::Done);
+    assert_eq!(said(&reconcile(&waits)), (vec![], Some("")));
+}
+
+#[test]
+fn only_the_leader_speaks_and_nobody_of_a_run_that_is_gone() {
+    let mut observed = refused();
+    change_run(&mut observed, |run| run.state = RunState::Done);
+    observed.leads = false;
+    assert_eq!(said(&reconcile(&observed)), (vec![], None));
+    observed.leads = true;
+    observed.presence = RunPresence::Gone;
+    change_run(&mut observed, |run| run.deletion = true);
+    assert_eq!(said(&reconcile(&observed)), (vec![], None));
+    observed.run = None;
+    assert_eq!(said(&reconcile(&observed)), (vec![], None));
+}
+
+#[test]
+fn p9_a_run_that_has_not_started_waits_for_nobody() {
+    let mut observed = refused();
+    change_run(&mut observed, |run| run.state = RunState::Pending);
+    pass(&mut observed, MOMENT);
+    assert_eq!(said(&reconcile(&observed)), (vec![], Some("")));
+}
+
+#[test]
+fn v7_claims_that_no_node_reaches_together_block_the_run_at_once() {
+    let mut observed = observed_in(Mode::PipelineRuns, &["one", "two"]);
+    let zone = |zone: &str| SeenVolume {
+        terms: vec![NodeTerm {
+            expressions: vec![NodeRequirement {
+                key: "zone".to_owned(),
+                operator: Operator::In,
+                values: vec![zone.to_owned()],
+            }],
+            ..NodeTerm::default()
+        }],
+    };
+    for (claim, name) in [("one", "a"), ("two", "b")] {
+        observed.volumes.get_mut(claim).unwrap().volume = Some(zone(name));
+    }
+    let code = "VolumeNodeAffinityConflict";
+    let decision = reconcile(&observed);
+    assert_eq!(blocked(&decision), Some(code));
+    assert!(codes(&decision.events).contains(&code), "{decision:?}");
+    observed.volumes.get_mut("two").unwrap().volume = Some(zone("a"));
+    assert_eq!(said(&reconcile(&observed)), (vec![], Some("")));
+}
+
+#[test]
+fn v9_what_was_planned_otherwise_than_expected_is_told() {
+    let decision = reconcile(&observed_in(
+        Mode::PipelineRuns,
+        &["$(tasks.make.results.claim)"],
+    ));
+    assert_eq!(said(&decision), (vec!["ClaimNameVariable"], Some("")));
+}
+
+#[test]
+fn a_run_that_cannot_be_read_is_told_so() {
+    let mut observed = observed();
+    change_run(&mut observed, |run| {
+        let mode = crate::annotations::MODE.to_owned();
+        run.annotations.insert(mode, "sideways".to_owned());
+    });
+    let decision = reconcile(&observed);
+    assert_eq!(blocked(&decision), Some("PipelineRunInvalid"));
+    assert!(codes(&decision.events).contains(&"PipelineRunInvalid"));
+}

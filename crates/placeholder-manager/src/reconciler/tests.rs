@@ -1,0 +1,384 @@
+//! What is asked of the API server for one look at a run, with the cache filled by hand.
+
+mod clean_up;
+mod notices;
+
+use super::*;
+use crate::fixtures::{
+    Asked, Manager, key, object, placeholder, placeholder_pod, planned, read_claim, read_pod,
+    read_set, run, set, status, success, task_pod, usual,
+};
+use coscheduler_core::evacuate::Node;
+use coscheduler_core::pipeline_run::PipelineRun;
+use coscheduler_core::rescue::requests::Amounts;
+use coscheduler_core::rescue::room::Room;
+use coscheduler_kubernetes::volumes;
+use http::Method;
+use serde_json::{Value, json};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn node(name: &str, milli_cpu: i128, unschedulable: bool) -> Room {
+    Room {
+        node: Node {
+            name: name.to_owned(),
+            unschedulable,
+            ..Node::default()
+        },
+        allocatable: Amounts {
+            milli_cpu,
+            ..Amounts::default()
+        },
+        pods_allowed: 110,
+        ..Room::default()
+    }
+}
+
+/// A TaskRun's pod that follows the run's placeholder.
+fn follower(run: &PipelineRun, name: &str) -> Value {
+    let mut pod = task_pod("u", name);
+    pod["spec"]["affinity"]["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"] = json!([{
+        "topologyKey": "kubernetes.io/hostname",
+        "labelSelector": {"matchLabels": {
+            "app.kubernetes.io/component": "affinity-assistant", "app.kubernetes.io/instance": planned(run)[0]}},
+    }]);
+    pod
+}
+
+impl Manager {
+    async fn work(&self) -> Outcome {
+        self.reconciler.work(key()).await
+    }
+
+    /// What is asked for in one look, Events aside.
+    async fn asks(&self) -> (Outcome, Vec<Asked>) {
+        let outcome = self.work().await;
+        let asked = self.server.asked().into_iter();
+        (
+            outcome,
+            asked.filter(|it| !it.path.contains("/events")).collect(),
+        )
+    }
+}
+
+/// The record that a patch of a placeholder writes.
+fn record(patch: &Asked) -> Value {
+    let record = &patch.body["metadata"]["annotations"]["coscheduler.dev/record"];
+    serde_json::from_str(record.as_str().unwrap()).unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_an_active_run_needs_costs_no_request() {
+    let run = run(&["data"]);
+    let manager = Manager::with(&run).await;
+    manager.cache.apply_node(node("node-1", 1000, false));
+    manager.cache.apply_pod(read_pod(follower(&run, "build")));
+    assert_eq!(manager.asks().await, (Outcome::Done, vec![]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn n1_the_record_is_written_before_exactly_the_version_that_was_looked_at_leaves() {
+    let run = run(&["data"]);
+    let manager = Manager::with(&run).await;
+    manager.cache.apply_node(node("node-1", 1000, true));
+    let mut waits = follower(&run, "waits");
+    waits["spec"]["nodeName"] = "node-1".into();
+    manager.cache.apply_pod(read_pod(waits));
+    manager.work().await;
+    let asked = manager.server.asked();
+    let told = asked.iter().filter(|it| it.short() == "POST events");
+    let told: Vec<_> = told.map(|it| it.body["reason"].clone()).collect();
+    assert_eq!(told, ["PodEvacuated", "PodEvacuated"]);
+    let asked: Vec<_> = asked.iter().filter(|it| it.last() != "events").collect();
+    let [patch, placeholder, follower] = asked[..] else {
+        panic!("{asked:?}");
+    };
+    let set = &planned(&run)[0];
+    assert_eq!(patch.short(), format!("PATCH {set}"));
+    assert_eq!(patch.body["metadata"]["uid"], "s");
+    assert_eq!(record(patch)["evacuated"]["times"], 1);
+    assert_eq!(placeholder.short(), format!("DELETE {set}-0"));
+    let preconditions = &placeholder.body["preconditions"];
+    assert_eq!(*preconditions, json!({"uid": "p", "resourceVersion": "7"}));
+    assert_eq!(
+        placeholder.body.get("gracePeriodSeconds"),
+        None,
+        "the kubelet confirms its end"
+    );
+    assert_eq!(follower.short(), "DELETE waits");
+    assert_eq!(follower.body["gracePeriodSeconds"], 0);
+    // The record holds the next move back, before the watch has brought it.
+    let (outcome, asked) = manager.asks().await;
+    let deleted: Vec<_> = asked.iter().map(Asked::short).collect();
+    assert_eq!(deleted, ["DELETE waits"]);
+    assert!(
+        matches!(outcome, Outcome::Later(rest) if rest <= SECOND),
+        "{outcome:?}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn n1_nothing_is_deleted_where_the_record_cannot_be_written() {
+    let manager = Manager::new(true, |asked| match asked.method {
+        Method::PATCH => status(500, "InternalError", "etcd"),
+        _ => usual(asked),
+    })
+    .await;
+    manager.know(&run(&["data"]));
+    manager.cache.apply_node(node("node-1", 1000, true));
+    let (outcome, asked) = manager.asks().await;
+    assert_eq!(outcome, Outcome::Retry);
+    assert!(
+        asked.iter().all(|it| it.method == Method::PATCH),
+        "{asked:?}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn n1_a_node_that_is_not_known_is_looked_for_before_it_counts_as_gone() {
+    for exists in [false, true] {
+        let manager = Manager::new(true, move |asked| match asked.last() {
+            "nodes" if exists => (200, json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadataList",
+                "metadata": {}, "items": [{"metadata": {"name": "node-1"}}]})),
+            "nodes" => (200, json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadataList", "metadata": {}, "items": []})),
+            _ => usual(asked),
+        })
+        .await;
+        let run = run(&["data"]);
+        manager.know(&run);
+        let (outcome, asked) = manager.asks().await;
+        let short: Vec<_> = asked.iter().map(Asked::short).collect();
+        let set = &planned(&run)[0];
+        if exists {
+            assert_eq!(
+                (outcome, short),
+                (Outcome::Retry, vec!["GET nodes".to_owned()])
+            );
+        } else {
+            assert_eq!(
+                short,
+                [
+                    "GET nodes",
+                    &format!("PATCH {set}"),
+                    &format!("DELETE {set}-0")
+                ]
+            );
+            assert_eq!(
+                asked[2].body["gracePeriodSeconds"], 0,
+                "nobody confirms its end"
+            );
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_the_leader_moves_anything() {
+    let run = run(&["data"]);
+    let manager = Manager::new(false, usual).await;
+    manager.know(&run);
+    manager.cache.apply_node(node("node-1", 1000, true));
+    let key = key();
+    let called = manager.reconciler.call(&key, true);
+    let (looked, outcome) = tokio::join!(called, manager.work());
+    assert!(!looked.unwrap().created);
+    assert_eq!((outcome, manager.server.short()), (Outcome::Done, vec![]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn n3_a_retry_is_a_change_of_the_object_whatever_its_version() {
+    let run = run(&[]);
+    let manager = Manager::new(true, usual).await;
+    manager.cache.apply_run(run.clone());
+    manager.cache.apply_placeholder(placeholder(&run));
+    let (outcome, asked) = manager.asks().await;
+    let Outcome::Later(pause) = outcome else {
+        panic!("{outcome:?}");
+    };
+    assert_eq!(asked, []);
+    tokio::time::advance(pause).await;
+    let (outcome, asked) = manager.asks().await;
+    let [patch] = &asked[..] else {
+        panic!("{asked:?}");
+    };
+    assert_eq!(patch.short(), format!("PATCH {}", planned(&run)[0]));
+    assert_eq!(patch.body["metadata"]["uid"], "s");
+    assert_eq!(patch.body["metadata"].get("resourceVersion"), None);
+    assert_eq!(record(patch)["retried"]["times"], 1);
+    // The change itself brings the next look. The answer is known before the watch says so.
+    assert_eq!(outcome, Outcome::Done);
+    let (outcome, asked) = manager.asks().await;
+    assert_eq!(asked, []);
+    assert!(
+        matches!(outcome, Outcome::Later(next) if next > pause),
+        "{outcome:?}"
+    );
+}
+
+/// A run whose pod waits: node-1 of the placeholder is too small for it, node-2 is not.
+async fn waiting(claim: &str, answer: impl Fn(&Asked) -> (u16, Value) + Send + 'static) -> Manager {
+    let run = run(&["data"]);
+    let manager = Manager::new(true, answer).await;
+    manager.know(&run);
+    let mut waits = follower(&run, "waits");
+    waits["spec"]["containers"] = json!([{"name": "c", "resources": {"requests": {"cpu": "2"}}}]);
+    waits["spec"]["volumes"] =
+        json!([{"name": "v", "persistentVolumeClaim": {"claimName": claim}}]);
+    waits["status"]["conditions"] =
+        json!([{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]);
+    manager.cache.apply_pod(read_pod(waits));
+    manager.cache.apply_node(node("node-1", 1000, false));
+    manager.cache.apply_node(node("node-2", 4000, false));
+    manager
+}
+
+/// Looks twice, far enough apart that what is wanted has settled.
+async fn settled(manager: &Manager) -> (Outcome, Vec<Asked>) {
+    let (_, asked) = manager.asks().await;
+    assert_eq!(asked, []);
+    tokio::time::advance(SECOND).await;
+    manager.asks().await
+}
+
+#[tokio::test(start_paused = true)]
+async fn n2_a_placeholder_is_sent_once_the_api_server_has_said_whose_the_pod_is() {
+    let manager = waiting("data", usual).await;
+    let (_, asked) = settled(&manager).await;
+    let [task_run, send] = &asked[..] else {
+        panic!("{asked:?}");
+    };
+    assert_eq!(task_run.short(), "GET task");
+    let set = planned(&run(&["data"])).remove(0);
+    assert_eq!(send.short(), format!("PATCH {set}"));
+    assert_eq!(send.body["metadata"]["resourceVersion"], "5");
+    let affinity = &send.body["spec"]["template"]["spec"]["affinity"]["nodeAffinity"];
+    assert!(affinity.to_string().contains("node-2"), "{affinity}");
+    assert_eq!(record(send)["moved"]["times"], 1);
+    // What was written is known: the pod that is to leave is deleted in exactly this version.
+    let (outcome, asked) = manager.asks().await;
+    let [leave] = &asked[..] else {
+        panic!("{asked:?}");
+    };
+    assert_eq!(leave.short(), format!("DELETE {set}-0"));
+    assert_eq!(
+        leave.body["preconditions"],
+        json!({"uid": "p", "resourceVersion": "7"})
+    );
+    assert_eq!(outcome, Outcome::Later(SECOND));
+}
+
+#[tokio::test(start_paused = true)]
+async fn n2_p7_nothing_is_done_for_a_pod_whose_task_run_is_another_runs() {
+    let manager = waiting("data", |asked| {
+        let (code, mut answer) = usual(asked);
+        if asked.path.contains("/taskruns/") {
+            answer["metadata"]["ownerReferences"][0]["uid"] = "other".into();
+        }
+        (code, answer)
+    })
+    .await;
+    let (_, asked) = settled(&manager).await;
+    let short: Vec<_> = asked.iter().map(Asked::short).collect();
+    assert_eq!(short, ["GET task"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn n4_nothing_is_moved_for_a_pod_that_the_autoscaler_adds_a_node_for() {
+    let manager = waiting("data", |asked| {
+        if asked.method != Method::GET || asked.last() != "events" {
+            return usual(asked);
+        }
+        assert!(asked.query.contains("regarding.uid%3Duid-of-waits"), "{}", asked.query);
+        let now = k8s_openapi::jiff::Timestamp::now().to_string();
+        let event = json!({"metadata": {"name": "e", "creationTimestamp": now}});
+        (200, json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadataList", "metadata": {}, "items": [event]}))
+    })
+    .await;
+    let (outcome, asked) = settled(&manager).await;
+    let short: Vec<_> = asked.iter().map(Asked::short).collect();
+    assert_eq!(
+        (outcome, short),
+        (Outcome::Retry, vec!["GET task".to_owned()])
+    );
+}
+
+/// As [`waiting`], with a pod that uses no claim of the placeholder, which cannot leave node-1.
+async fn to_let_go(answer: impl Fn(&Asked) -> (u16, Value) + Send + 'static) -> Manager {
+    let manager = waiting("own", answer).await;
+    let volume = json!({"metadata": {"name": "pv"}, "spec": {"nodeAffinity": {"required": {"nodeSelectorTerms": [
+        {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["node-1"]}]}]}}}});
+    manager
+        .cache
+        .apply_volume("pv".to_owned(), volumes::view(object(volume)));
+    let claim =
+        json!({"metadata": {"namespace": "ci", "name": "data"}, "spec": {"volumeName": "pv"}});
+    manager.cache.apply_claim(read_claim(claim));
+    manager
+}
+
+#[tokio::test(start_paused = true)]
+async fn n2_a_pod_is_let_go_by_its_task_run_and_made_anew() {
+    let manager = to_let_go(usual).await;
+    let (_, asked) = settled(&manager).await;
+    let [_, task_run, pod] = &asked[..] else {
+        panic!("{asked:?}");
+    };
+    assert_eq!(
+        (task_run.short(), pod.short()),
+        ("PATCH task".to_owned(), "DELETE waits".to_owned())
+    );
+    let annotations = json!({
+        "pipeline.tekton.dev/affinity-assistant": "",
+        "coscheduler.dev/let-go": planned(&run(&["data"]))[0],
+        "coscheduler.dev/let-go-times": "1",
+    });
+    assert_eq!(
+        task_run.body["metadata"],
+        json!({"uid": "t", "annotations": annotations})
+    );
+    assert_eq!(
+        pod.body["preconditions"],
+        json!({"uid": "uid-of-waits", "resourceVersion": "8"})
+    );
+    assert_eq!(pod.body["gracePeriodSeconds"], 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn n2_a_pod_whose_task_run_was_replaced_stays() {
+    let manager = to_let_go(|asked| match asked.method {
+        Method::PATCH => status(409, "Conflict", "another uid"),
+        _ => usual(asked),
+    })
+    .await;
+    let (_, asked) = settled(&manager).await;
+    let short: Vec<_> = asked.iter().map(Asked::short).collect();
+    assert_eq!(short, ["GET task", "PATCH task"]);
+}
+
+/// The scheduler has the last word.
+#[tokio::test(start_paused = true)]
+async fn n2_a_placeholder_that_no_node_takes_is_made_anew_once_its_move_has_ended() {
+    let run = run(&["data"]);
+    let manager = Manager::new(true, usual).await;
+    manager.know(&run);
+    let mut sent = set(&run, "6");
+    let moving = json!({"nodes": ["node-2"], "before": null}).to_string();
+    sent["metadata"]["annotations"] = json!({"coscheduler.dev/move": moving});
+    manager.cache.apply_placeholder(read_set(sent));
+    let condition = json!({"type": "PodScheduled", "status": "False", "reason": "Unschedulable"});
+    let lost = json!({"phase": "Pending", "conditions": [condition]});
+    manager.cache.apply_pod(placeholder_pod(&run, None, lost));
+    manager.asks().await;
+    tokio::time::advance(10 * SECOND).await;
+    let (_, asked) = manager.asks().await;
+    let [end, delete] = &asked[..] else {
+        panic!("{asked:?}");
+    };
+    assert_eq!(
+        end.body["metadata"]["annotations"]["coscheduler.dev/move"],
+        Value::Null
+    );
+    assert_eq!(end.body["metadata"]["resourceVersion"], "6");
+    assert!(record(end)["refused"].get("node-2").is_some());
+    assert_eq!(delete.short(), format!("DELETE {}-0", planned(&run)[0]));
+    assert_eq!(delete.body["gracePeriodSeconds"], 0);
+}
