@@ -64,7 +64,7 @@ pub struct Placeholder {
     pub namespace: String,
     /// Its controller, which is a PipelineRun unless somebody else made it.
     pub controller: Option<OwnerReference>,
-    /// The uid of the PipelineRun that owns it.
+    /// The uid of the PipelineRun that owns it; empty once nothing owns it.
     pub run_uid: String,
     /// When it was created.
     pub created: Option<Timestamp>,

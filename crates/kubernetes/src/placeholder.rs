@@ -37,7 +37,7 @@ pub fn view(set: StatefulSet) -> Option<Placeholder> {
     };
     let affinity = pod.spec.as_ref().and_then(|pod| pod.affinity.as_ref());
     Some(Placeholder {
-        run_uid: objects::pipeline_run(&metadata)?.uid,
+        run_uid: objects::pipeline_run(&metadata).map_or_else(String::new, |run| run.uid),
         moving: patch::under_way(&metadata),
         observed: observed >= metadata.generation,
         created: metadata.creation_timestamp.as_ref().map(|time| time.0),

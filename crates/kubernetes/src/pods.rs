@@ -319,7 +319,8 @@ mod tests {
             let condition = json!({"type": "PodScheduled", "status": "False", "reason": reason, "message": "0/1 nodes"});
             let pod = seen(node, json!({"phase": "Pending", "conditions": [condition]}));
             assert_eq!(pod.claims, ["one", "p-b"]);
-            pod.unscheduled.is_some_and(|unscheduled| unscheduled.no_node)
+            pod.unscheduled
+                .is_some_and(|unscheduled| unscheduled.no_node)
         };
         assert!(waiting("Unschedulable", None));
         assert!(!waiting("SchedulingGated", None));

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use coscheduler_core::pipeline_run::PipelineRun;
+use coscheduler_core::pipeline_run::{PipelineRun, RunState};
 use coscheduler_core::reconcile::Released;
 use coscheduler_core::teardown::RunPresence;
 use coscheduler_proto::convert::Identity;
@@ -42,6 +42,9 @@ pub(crate) async fn ensure(
     identity: &Identity,
 ) -> Result<Ensured, Arc<Error>> {
     let run = seen(&reconciler.cache, identity).await?;
+    if run.deletion || run.state == RunState::Done {
+        return Ok(Ensured::RunDone);
+    }
     if is_newer(&run.resource_version, &identity.resource_version) {
         return Ok(Ensured::Superseded);
     }

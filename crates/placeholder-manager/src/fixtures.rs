@@ -7,13 +7,14 @@ use clap::FromArgMatches as _;
 use coscheduler_core::admit::{Question, TEKTON_CONTROLLER, admit};
 use coscheduler_core::config::Configuration;
 use coscheduler_core::mode::Mode;
-use coscheduler_core::observed::{KnownClaim, Placeholder, Pod};
+use coscheduler_core::observed::{Done, KnownClaim, Placeholder, Pod};
 use coscheduler_core::pipeline_run::PipelineRun;
 use coscheduler_core::plan::plan;
 use coscheduler_kubernetes::{claims, placeholder, pods};
 use coscheduler_runtime::lease::{Leadership, LeaseArgs};
 use coscheduler_runtime::queue::{self, Options};
 use coscheduler_runtime::{Process, ProcessArgs, Supervisor, command};
+use k8s_openapi::jiff::Timestamp;
 use http::{Method, Request, Response};
 use kube::Client;
 use kube::client::Body;
@@ -287,6 +288,13 @@ impl Manager {
         let manager = Self::new(true, usual).await;
         manager.know(run);
         manager
+    }
+
+    /// The run's placeholder was evacuated once, long ago.
+    pub(crate) fn moved_before(&self, run: &PipelineRun) {
+        let mut own = placeholder(run);
+        own.record.evacuated = Done::again(None, Timestamp::UNIX_EPOCH, "");
+        self.cache.apply_placeholder(own);
     }
 
     pub(crate) fn know(&self, run: &PipelineRun) {

@@ -7,7 +7,8 @@ use coscheduler_core::pipeline_run::PipelineRun;
 use coscheduler_core::plan::PlaceholderSpec;
 use coscheduler_core::teardown::ObjectRef;
 use coscheduler_core::volumes::Volumes;
-use coscheduler_kubernetes::placeholder::{self, Owner, patch, view};
+pub(crate) use coscheduler_kubernetes::placeholder::view;
+use coscheduler_kubernetes::placeholder::{self, Owner, patch};
 use k8s_openapi::api::apps::v1::StatefulSet;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::runtime::watcher;
@@ -20,17 +21,11 @@ use crate::requests::{Requests, failed, is_gone, retried, this_one};
 /// The kind of object, in metrics, logs and errors.
 pub(crate) const KIND: &str = "StatefulSet";
 
-/// The objects to watch, and how each is read; `None` is not a placeholder of this product.
-pub(crate) fn watched(
-    client: &Client,
-) -> (
-    Api<StatefulSet>,
-    watcher::Config,
-    fn(StatefulSet) -> Option<Placeholder>,
-) {
+/// The objects to watch.
+pub(crate) fn watched(client: &Client) -> (Api<StatefulSet>, watcher::Config) {
     let labels = format!("{COMPONENT}={AFFINITY_ASSISTANT}");
     let config = watcher::Config::default().labels(&labels);
-    (Api::all(client.clone()), config, view)
+    (Api::all(client.clone()), config)
 }
 
 impl Requests {

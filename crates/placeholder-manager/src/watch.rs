@@ -56,7 +56,7 @@ pub(crate) fn spawn(
             Change::Listed(keys) => cache.retain_runs(&keys),
         },
     );
-    let (placeholders, labelled, read) = placeholder::watched(client);
+    let (placeholders, labelled) = placeholder::watched(client);
     watches.spawn(
         placeholder::KIND,
         placeholders,
@@ -64,7 +64,7 @@ pub(crate) fn spawn(
         move |cache, change| match change {
             Change::Applied(object) => {
                 let key = key(&object);
-                read(object).map_or_else(
+                placeholder::view(object).map_or_else(
                     || cache.delete_placeholder(&key),
                     |own| cache.apply_placeholder(own),
                 )

@@ -69,9 +69,8 @@ fn retry(observed: &Observed, placeholder: &Placeholder, decision: &mut Decision
             record,
             reason: None,
         }));
-    } else {
-        decision.look_in(left);
     }
+    decision.look_in(if left.is_zero() { pause } else { left });
 }
 
 /// Up to two seconds, different for different placeholders: a quota that refuses hundreds at a time is not asked by all of

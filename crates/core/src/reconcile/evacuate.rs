@@ -6,11 +6,13 @@ use std::time::Duration;
 
 use super::{Decision, Step, Update, pause};
 use crate::evacuate::{Role, evict};
-use crate::observed::{Done, Observed, Pod, Record};
+use crate::observed::{Done, Observed, Placeholder, Pod, Record, elapsed};
 use crate::reasons;
 
 /// Between the first two moves of a placeholder; between any later two it is twice as long.
 pub(super) const FIRST_PAUSE: Duration = Duration::from_secs(1);
+/// A placeholder's first pod is made within this time.
+const FIRST_POD: Duration = Duration::from_secs(2);
 /// The longest time between two moves.
 pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
@@ -41,16 +43,17 @@ fn leave(observed: &Observed, pod: &Pod, decision: &mut Decision) {
         Role::Placeholder => observed.placeholders.values().find(|own| pod.is_of(own)),
         Role::NeverStarted | Role::Started => None,
     };
-    if let Some(done) = placeholder.and_then(|own| own.record.evacuated.as_ref()) {
+    let moved = placeholder.and_then(|own| Some((own, moved(own, pod)?)));
+    if let Some((_, done)) = &moved {
         let rest = done.rests(observed.now, pause(done.times, FIRST_PAUSE, LONGEST_PAUSE));
         if !rest.is_zero() {
             return decision.look_in(rest);
         }
     }
-    let update = placeholder.map(|own| Update {
+    let update = moved.map(|(own, done)| Update {
         placeholder: own.object.name.clone(),
         record: Record {
-            evacuated: Done::again(own.record.evacuated.as_ref(), observed.now, &reason.message),
+            evacuated: Done::again(Some(&done), observed.now, &reason.message),
             ..own.record.clone()
         },
         reason: None,
@@ -62,4 +65,19 @@ fn leave(observed: &Observed, pod: &Pod, decision: &mut Decision) {
         update,
         reason,
     });
+}
+
+/// The moves of a placeholder so far. The first one is not written down: a pod that is younger than its placeholder tells of
+/// it, so that a node with hundreds of placeholders is drained without a patch for each.
+fn moved(own: &Placeholder, pod: &Pod) -> Option<Done> {
+    let made_anew = || {
+        let (own, pod) = (own.created?, pod.created?);
+        let done = Done {
+            times: 1,
+            last: pod,
+            why: String::new(),
+        };
+        (elapsed(own, pod) > FIRST_POD).then_some(done)
+    };
+    own.record.evacuated.clone().or_else(made_anew)
 }

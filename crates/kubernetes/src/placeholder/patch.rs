@@ -164,7 +164,10 @@ mod tests {
             assert_eq!(read(&original).moving, None);
             assert_eq!(end(&read(&original), &done), None);
             let mut moved = original.clone();
-            apply(&mut moved, &send(&read(&original), &done, &nodes(&["n1", "n2"])));
+            apply(
+                &mut moved,
+                &send(&read(&original), &done, &nodes(&["n1", "n2"])),
+            );
             assert_eq!(recorded(&mut moved), done, "in the same patch");
             assert_eq!(terms(&moved), expect);
             moved["metadata"]["generation"] = 2.into();

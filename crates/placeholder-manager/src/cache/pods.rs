@@ -123,9 +123,19 @@ impl Cache {
 }
 
 impl Index {
-    fn put_placeholder(&mut self, own: Placeholder, before: &mut Before) -> Vec<RunKey> {
+    fn put_placeholder(&mut self, mut own: Placeholder, before: &mut Before) -> Vec<RunKey> {
         if self.placeholders.is_behind(&own) {
             return Vec::new();
+        }
+        // A placeholder stays its run's: deleting the run with `--cascade=orphan` takes its owner away.
+        if own.run_uid.is_empty() {
+            match self.placeholders.get(&own.key()) {
+                Some(known) if known.object.uid == own.object.uid => {
+                    own.run_uid = known.run_uid.clone();
+                    own.controller = known.controller.clone();
+                }
+                Some(_) | None => return Vec::new(),
+            }
         }
         let run = RunKey::new(&own.namespace, &own.run_uid);
         before.of(self, &run);

@@ -369,3 +369,21 @@ fn n6_what_is_active_or_has_left_anything_is_swept() {
     cache.retain_claims(&HashSet::new());
     assert_eq!(swept(), []);
 }
+
+#[test]
+fn p6_a_placeholder_that_lost_its_owner_is_still_its_runs() {
+    let (cache, run) = (Cache::default(), run(&["data"]));
+    let owned = set(&run, "5");
+    let mut orphan = set(&run, "6");
+    orphan["metadata"]["ownerReferences"] = Value::Null;
+    orphan["metadata"]["labels"] = json!({"app.kubernetes.io/managed-by": "tekton-coscheduler"});
+    // Nothing says whose it is.
+    assert_eq!(cache.apply_placeholder(read_set(orphan.clone())), []);
+    cache.apply_placeholder(read_set(owned));
+    // `--cascade=orphan` takes the owner away.
+    assert_eq!(cache.apply_placeholder(read_set(orphan)), [key()]);
+    let observed = cache.observe(&key());
+    let own = observed.placeholders.values().next().unwrap();
+    assert_eq!(own.object.resource_version, "6");
+    assert_eq!(own.controller.as_ref().unwrap().uid, run.uid);
+}
