@@ -68,7 +68,7 @@ pub enum Step {
     DeleteOrphan(ObjectRef),
     /// Delete this claim.
     DeleteClaim(ObjectRef),
-    /// Remove the protection of those of these claims that no running pod uses, by a live list of the namespace's pods
+    /// Remove the protection of those of these claims that only completed pods use, by a live list of the namespace's pods
     /// ([`unprotectable`](crate::teardown::unprotectable)).
     Unprotect(Vec<Claim>),
     /// Make the placeholder's controller retry to create its pod.
