@@ -171,11 +171,7 @@ pub fn misplaced(tolerations: &[Toleration], node: Option<&Node>) -> Option<Misp
         .iter()
         .chain(&node.taints)
         .filter(|taint| matches!(taint.effect.as_str(), NO_SCHEDULE | NO_EXECUTE))
-        .find(|taint| {
-            !tolerations
-                .iter()
-                .any(|toleration| toleration.tolerates(taint))
-        })
+        .find(|taint| !tolerations.iter().any(|it| it.tolerates(taint)))
         .map(|taint| Misplaced::Tainted(taint.clone()))
 }
 

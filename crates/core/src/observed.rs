@@ -29,7 +29,7 @@ pub struct Observed {
     pub called: bool,
     /// How long a scale-up of the cluster delays moves (N4).
     pub scale_up_hold: Duration,
-    /// Says if the run still needs its objects.
+    /// Says whether the run still needs its objects.
     pub presence: RunPresence,
     /// The run and its plan, if the run is known.
     pub run: Option<(Arc<PipelineRun>, Arc<Planned>)>,

@@ -102,7 +102,7 @@ pub enum Step {
         /// The pod to delete, if the scheduler found no node for it.
         lost: Option<ObjectRef>,
     },
-    /// Ask the API server which run a waiting pod belongs to, and if the cluster autoscaler adds a node for it.
+    /// Ask the API server which run a waiting pod belongs to, and whether the cluster autoscaler adds a node for it.
     Ask {
         /// The pod.
         pod: ObjectRef,

@@ -38,7 +38,7 @@ pub struct Contention<'a> {
     pub placeholder: &'a Placeholder,
     /// The needs of the other pods that wait for the same placeholder.
     pub also_waiting: &'a [Needs],
-    /// The pods on the placeholder's node that decide if it may leave, without its own pod.
+    /// The pods on the placeholder's node that decide whether it may leave, without its own pod.
     pub residents: &'a [Resident],
     /// Every node, by name.
     pub rooms: &'a Rooms,

@@ -11,7 +11,7 @@ use crate::pipeline_run::{PipelineRun, WorkspaceSource};
 /// The objects of a run that still exist.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Leftovers {
-    /// Says if the run still needs them.
+    /// Says whether the run still needs them.
     pub run: RunPresence,
     /// TaskRun pods of the run that are pending or running.
     pub active_pods: usize,

@@ -42,8 +42,8 @@ pub fn is_placeholder(pod: &Pod) -> bool {
     placeholder(pod).is_some()
 }
 
-/// Set for a placeholder's pod. The label alone is no proof: Tekton copies a run's labels to the pods of its TaskRuns. A pod is
-/// orphaned if labels and name say that this product created it, and it has no controller any more.
+/// The identity of a placeholder's pod; `None` for other pods. The label alone is no proof: Tekton copies a run's labels to the
+/// pods of its TaskRuns. A pod is orphaned if labels and name say that this product created it, and it has no controller any more.
 fn placeholder(pod: &Pod) -> Option<PlaceholderLabels> {
     let controller = objects::controller(&pod.metadata);
     if label(pod, COMPONENT) != Some(AFFINITY_ASSISTANT)

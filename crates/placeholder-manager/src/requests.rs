@@ -130,7 +130,7 @@ impl Requests {
         }
     }
 
-    /// Reads if the PipelineRun of this name and uid still needs its objects.
+    /// Reads whether the PipelineRun of this name and uid still needs its objects.
     pub(crate) async fn run_presence(
         &self,
         namespace: &str,

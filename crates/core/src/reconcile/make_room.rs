@@ -364,7 +364,7 @@ fn held(observed: &Observed, own: &Placeholder, pod: &Pod) -> Vec<String> {
     held.into_iter().collect()
 }
 
-/// The pods that decide if the placeholder may leave the node: the run's own, and those of other runs that use its claims.
+/// The pods that decide whether the placeholder may leave the node: the run's own, and those of other runs that use its claims.
 fn residents(observed: &Observed, own: &Placeholder, node: &str, held: &[String]) -> Vec<Resident> {
     let there = |pod: &&std::sync::Arc<Pod>| {
         pod.node.as_deref() == Some(node) && pod.role().is_some() && pod.placeholder.is_none()

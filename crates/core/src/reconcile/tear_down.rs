@@ -35,7 +35,7 @@ pub(super) fn tear_down(observed: &Observed, decision: &mut Decision) {
         }
         teardown::Step::ClearClaims { delete, unprotect } if delete.is_empty() => {
             decision.steps.push(Step::Unprotect(unprotect));
-            // No watch queues this run when the last pod of others stops using a claim.
+            // No watch queues this run when pods of others stop using a claim.
             decision.again = Again::Backoff;
         }
         teardown::Step::ClearClaims { delete, .. } => {

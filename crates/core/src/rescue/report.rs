@@ -1,5 +1,5 @@
-//! Words the obstacle for a pod that no step can help. The text stays the same while the cause does, because the manager publishes
-//! one Event for each text. So it neither names nor counts nodes.
+//! Describes the obstacle for a pod that no step can help. The text stays the same while the cause does, because the manager
+//! publishes one Event for each text. So it neither names nor counts nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ use crate::reasons;
 /// The greatest number of obstacles in a message.
 const OBSTACLES: usize = 3;
 
-/// Words the obstacle. Obstacles that even empty nodes have come first.
+/// Describes the obstacle. Obstacles that even empty nodes have come first.
 pub(super) fn report(contention: &Contention<'_>) -> Decision {
     let reason = no_node(contention)
         .or_else(|| not_together(contention))

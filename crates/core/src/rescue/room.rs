@@ -1,6 +1,5 @@
-//! Predicts if a node takes a pod, by requests, the number of pods, taints, node selector, required node affinity, and the node
-//! affinity of volumes. The scheduler also checks ports, inter-pod affinity of the author's and limits of attached volumes: these
-//! are left to it.
+//! Predicts whether a node takes a pod, by requests, the number of pods, taints, node selector, required node affinity, and the node
+//! affinity of volumes. The scheduler alone checks ports, the author's inter-pod affinity and limits of attached volumes.
 //!
 //! Source: Kubernetes 1.35, `pkg/scheduler/framework/plugins/noderesources/fit.go`, `fitsRequest`, and `nodeaffinity`.
 

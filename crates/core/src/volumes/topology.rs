@@ -1,4 +1,4 @@
-//! Finds out if one node could meet several node selectors at once. A node meets a selector if it meets one of its terms, and a
+//! Finds out whether one node could meet several node selectors at once. A node meets a selector if it meets one of its terms, and a
 //! term if it meets all of its requirements (Kubernetes, "Assigning Pods to Nodes").
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -44,7 +44,7 @@ impl Requests {
         }
     }
 
-    /// Reads if the PipelineRun with this uid controls the pod's TaskRun, how often that was let go, and since when the cluster
+    /// Reads whether the PipelineRun with this uid controls the pod's TaskRun, how often that was let go, and since when the cluster
     /// autoscaler adds a node for the pod.
     pub(crate) async fn ask(
         &self,
