@@ -207,8 +207,8 @@ impl Reconciler {
         Ok(observed)
     }
 
-    /// Asks the API server whether a run that the cache does not know still needs its objects. Its watch may be late, its annotations
-    /// may have been removed, or the run cannot be read.
+    /// Asks the API server whether a run that the cache does not know still needs its objects. Its watch may be late, its
+    /// annotations may have been removed, or the run cannot be read.
     async fn presence(&self, key: &RunKey) -> Result<RunPresence, Error> {
         match self.cache.name_of_owner(key) {
             Some(name) => {

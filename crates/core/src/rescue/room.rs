@@ -1,5 +1,5 @@
-//! Predicts whether a node takes a pod, by requests, the number of pods, taints, node selector, required node affinity, and the node
-//! affinity of volumes. The scheduler alone checks ports, the author's inter-pod affinity and limits of attached volumes.
+//! Predicts whether a node takes a pod, by requests, the number of pods, taints, node selector, required node affinity, and the
+//! node affinity of volumes. The scheduler alone checks ports, the author's inter-pod affinity and limits of attached volumes.
 //!
 //! Source: Kubernetes 1.35, `pkg/scheduler/framework/plugins/noderesources/fit.go`, `fitsRequest`, and `nodeaffinity`.
 

@@ -44,8 +44,8 @@ impl Requests {
         }
     }
 
-    /// Reads whether the PipelineRun with this uid controls the pod's TaskRun, how often that was let go, and since when the cluster
-    /// autoscaler adds a node for the pod.
+    /// Reads whether the PipelineRun with this uid controls the pod's TaskRun, how often that was let go, and since when the
+    /// cluster autoscaler adds a node for the pod.
     pub(crate) async fn ask(
         &self,
         namespace: &str,
