@@ -1,8 +1,7 @@
-//! Which pods do not belong on the node they are bound to, and have to go (N1). A rule about state, not about events: held
-//! against it at every change of a node and at every bind, a placeholder may be bound anywhere at any time and ends up right.
+//! Finds the pods that must leave the node they are bound to (N1). The rule depends on the state of node and pod alone, so it
+//! holds whenever a node changes and wherever a placeholder is bound.
 //!
-//! Kubernetes, "Taints and Tolerations": a taint is tolerated by a toleration that matches its effect, its key and, unless it
-//! says `Exists`, its value.
+//! Kubernetes, "Taints and Tolerations": a toleration matches a taint by effect, key and, unless its operator is `Exists`, value.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,7 +10,7 @@ use crate::plan::Reason;
 use crate::reasons;
 use crate::volumes::{SeenClaim, reaches};
 
-/// A node, as far as it may turn pods away.
+/// The fields of a node that decide which pods may be on it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Node {
     /// Its name.
@@ -20,7 +19,7 @@ pub struct Node {
     pub unschedulable: bool,
     /// `spec.taints`.
     pub taints: Vec<Taint>,
-    /// `metadata.labels`: by these it reaches a volume or does not.
+    /// `metadata.labels`: node affinity of pods and volumes selects by them.
     pub labels: BTreeMap<String, String>,
 }
 
@@ -29,7 +28,7 @@ pub struct Node {
 pub struct Taint {
     /// `key`.
     pub key: String,
-    /// `value`; empty where there is none.
+    /// `value`; may be empty.
     pub value: String,
     /// `effect`: `NoSchedule`, `PreferNoSchedule` or `NoExecute`.
     pub effect: String,
@@ -38,52 +37,52 @@ pub struct Taint {
 /// A toleration of a pod.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Toleration {
-    /// `key`; empty matches every key, with `Exists`.
+    /// `key`; if it is empty and `operator` is `Exists`, it matches every key.
     pub key: String,
-    /// Whether `operator` is `Exists` rather than `Equal`.
+    /// True if `operator` is `Exists` rather than `Equal`.
     pub exists: bool,
     /// `value`.
     pub value: String,
     /// `effect`; empty matches every effect.
     pub effect: String,
-    /// Whether `tolerationSeconds` is set. A taint that is tolerated for a while only is a reason to leave: Kubernetes adds
-    /// such tolerations of NotReady and unreachable nodes to every pod.
+    /// True if `tolerationSeconds` is set. Such a toleration does not keep a pod on the node: Kubernetes adds one for NotReady and
+    /// one for unreachable nodes to every pod.
     pub for_a_while: bool,
 }
 
-/// What a bound pod is to its run.
+/// The role of a bound pod in its run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
-    /// A placeholder: it holds a place and nothing else.
+    /// A placeholder's pod.
     Placeholder,
-    /// A TaskRun's pod of which no container has ever started.
+    /// A TaskRun's pod without any container that has ever started.
     NeverStarted,
-    /// A TaskRun's pod that runs, or has run.
+    /// A TaskRun's pod with a container that runs or has run.
     Started,
 }
 
 /// Why a pod does not belong on its node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Misplaced {
-    /// There is no such node (any more).
+    /// The node does not exist (any more).
     Gone,
-    /// It has a taint that keeps pods away, or is cordoned, which is the taint `node.kubernetes.io/unschedulable`.
+    /// The node has a taint that the pod does not tolerate. A cordon counts as taint `node.kubernetes.io/unschedulable`.
     Tainted(Taint),
 }
 
-/// How a pod is to be deleted.
+/// The way to delete a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Eviction {
-    /// Why.
+    /// The reason.
     pub cause: Misplaced,
-    /// Whether the pod object is dropped at once. Nobody on a node that is gone or does not answer confirms the end of a pod,
-    /// and no other one is made before.
+    /// True to delete the pod without a grace period. If its node is gone or does not answer, no kubelet confirms the pod's end,
+    /// and Kubernetes creates no other pod before that.
     pub at_once: bool,
 }
 
-/// Taint that a cordoned node has, or will have in a moment.
+/// The taint that Kubernetes adds to a cordoned node.
 const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
-/// Taints of a node whose kubelet confirms nothing.
+/// Taints of a node with a kubelet that may not answer.
 const SILENT: [&str; 3] = [
     "node.kubernetes.io/not-ready",
     "node.kubernetes.io/unreachable",
@@ -107,10 +106,10 @@ impl fmt::Display for Misplaced {
     }
 }
 
-/// Whether a pod has to leave the node it is bound to, and how. `node` is `None` where there is no node of that name.
+/// How a pod leaves the node it is bound to; `None` if it may stay. `node` is `None` if the node does not exist.
 ///
-/// A pod that has started is left to finish. One that never has is only dropped at once: a kubelet that is told to end it
-/// reports it as failed, and its TaskRun with it; one that vanishes is made again by Tekton (Tekton v1.12.0,
+/// A pod that has started may finish. One that never started is deleted without a grace period: otherwise, the kubelet would
+/// report it as failed, and Tekton would fail its TaskRun. If the pod just disappears, Tekton creates it again (Tekton v1.12.0,
 /// `pkg/reconciler/taskrun`).
 pub fn evict(role: Role, tolerations: &[Toleration], node: Option<&Node>) -> Option<Eviction> {
     let cause = misplaced(tolerations, node)?;
@@ -127,8 +126,8 @@ pub fn evict(role: Role, tolerations: &[Toleration], node: Option<&Node>) -> Opt
     }
 }
 
-/// Why a placeholder without a node gets none, where that is because its claims cannot follow it: every one of `nodes` that
-/// reaches the volumes of `seen`, its claims, turns it away.
+/// Why a placeholder finds no node, if its claims are the cause: it does not tolerate the taints of any of `nodes` that reaches
+/// the volumes of its claims, `seen`.
 pub fn stranded(tolerations: &[Toleration], seen: &[SeenClaim], nodes: &[&Node]) -> Option<Reason> {
     let held = |claim: &&SeenClaim| claim.volume.as_ref().is_some_and(|on| !on.terms.is_empty());
     let claims: Vec<_> = seen
@@ -158,8 +157,7 @@ pub fn stranded(tolerations: &[Toleration], seen: &[SeenClaim], nodes: &[&Node])
     })
 }
 
-/// Why a pod with these tolerations does not belong on a node; `None` where it does. `node` is `None` where there is no node of
-/// that name.
+/// Why a pod with these tolerations must not be on a node; `None` if it may. `node` is `None` if the node does not exist.
 pub fn misplaced(tolerations: &[Toleration], node: Option<&Node>) -> Option<Misplaced> {
     let Some(node) = node else {
         return Some(Misplaced::Gone);
@@ -173,7 +171,7 @@ pub fn misplaced(tolerations: &[Toleration], node: Option<&Node>) -> Option<Misp
         .iter()
         .chain(&node.taints)
         .filter(|taint| matches!(taint.effect.as_str(), NO_SCHEDULE | NO_EXECUTE))
-        .find(|taint| !tolerations.iter().any(|toleration| toleration.bears(taint)))
+        .find(|taint| !tolerations.iter().any(|it| it.tolerates(taint)))
         .map(|taint| Misplaced::Tainted(taint.clone()))
 }
 
@@ -185,8 +183,8 @@ fn is_silent(node: Option<&Node>) -> bool {
 }
 
 impl Toleration {
-    /// Whether a pod with this toleration may stay for good where the taint is.
-    fn bears(&self, taint: &Taint) -> bool {
+    /// True if a pod with this toleration may stay on a node with the taint without a time limit.
+    fn tolerates(&self, taint: &Taint) -> bool {
         let effect = self.effect.is_empty() || self.effect == taint.effect;
         let key = (self.key.is_empty() && self.exists) || self.key == taint.key;
         let value = self.exists || self.value == taint.value;

@@ -1,5 +1,5 @@
-//! What the author of a run is told: what was decided otherwise than they may expect, each once and as an Event, and why
-//! the run waits, for as long as it does and as an annotation.
+//! The messages to a run's author: an Event for each decision that they may not expect, once, and annotation
+//! `coscheduler.dev/blocked` while the run waits.
 
 use std::collections::BTreeSet;
 
@@ -14,23 +14,23 @@ use crate::plan::{PlaceholderSpec, Reason, ReasonCode};
 use crate::reasons;
 use crate::volumes::{SeenClaim, Volumes, volumes};
 
-/// What the author of a run is told.
+/// The messages to a run's author.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Notices {
-    /// Once each.
+    /// The Events, each published once.
     pub events: Vec<Reason>,
-    /// Why the run waits, while it does.
+    /// Why the run waits.
     pub blocked: Option<Reason>,
 }
 
-/// What there is to say to the author of a run, from its plan and from what is seen of the claims it names: `claim` answers with
-/// the claim of that name in the run's namespace. A run that cannot be planned for waits until it can.
+/// The messages that follow from a run's plan and its claims. `claim` returns the claim with that name in the run's namespace. A
+/// run without a valid plan waits.
 pub fn notices(planned: &Planned, claim: impl Fn(&str) -> Option<SeenClaim>) -> Notices {
     let mut notices = Notices::default();
     match planned {
         Ok(plan) => {
-            let told = plan.reasons.iter().filter(|reason| reason.is_told());
-            notices.events = told.cloned().collect();
+            let published = plan.reasons.iter().filter(|reason| reason.is_told());
+            notices.events = published.cloned().collect();
             for spec in plan.action.placeholders() {
                 let seen: Vec<_> = spec.claims().filter_map(|name| claim(&name)).collect();
                 let volumes = volumes(spec, &seen);
@@ -46,7 +46,7 @@ pub fn notices(planned: &Planned, claim: impl Fn(&str) -> Option<SeenClaim>) -> 
     notices
 }
 
-/// The claims that somebody brought and that only one pod may use: a plan does not know them (V8).
+/// The existing claims that only one pod may use (V8). A plan knows their names only.
 fn of_volumes(spec: &PlaceholderSpec, volumes: &Volumes) -> Vec<Reason> {
     let named: BTreeSet<&String> = spec.claim_names.iter().collect();
     let unmounted = volumes.unmounted.iter().filter(|name| named.contains(name));
@@ -55,24 +55,24 @@ fn of_volumes(spec: &PlaceholderSpec, volumes: &Volumes) -> Vec<Reason> {
         .collect()
 }
 
-/// Why a placeholder waits: no node could take it (V7).
+/// Why a placeholder cannot be placed, if no node reaches all its volumes (V7).
 pub fn out_of_reach(spec: &PlaceholderSpec, volumes: &Volumes) -> Option<Reason> {
     let conflict = volumes.conflict.as_ref()?;
     Some(reasons::volume_node_affinity_conflict(conflict, &spec.name))
 }
 
 impl Reason {
-    /// Whether the run's author is told.
+    /// True if the manager publishes an Event with this reason.
     pub fn is_told(&self) -> bool {
         self.code.told().is_some()
     }
 
-    /// The name of the Event that tells the author of `run`: the same for the same reason, whoever tells it and however
-    /// often, so that the API server keeps it once.
+    /// The name of the Event with this reason about `run`. It depends on run and text alone, so that the API server stores the
+    /// Event once, whichever replica creates it.
     pub fn event_name(&self, run: &PipelineRun) -> String {
         let code = self.code.as_str();
-        let told = format!("{}/{code}/{}", run.uid, self.message);
-        format!("{}.{}", run.name, hash(&told))
+        let identity = format!("{}/{code}/{}", run.uid, self.message);
+        format!("{}.{}", run.name, hash(&identity))
     }
 
     /// The value of annotation [`BLOCKED`].
@@ -94,7 +94,7 @@ pub fn blocked_reason(value: &str) -> Option<Reason> {
     Some(Reason::new(*code, message))
 }
 
-/// What annotation [`BLOCKED`] of `run` has to become; `None` where it is as it should be.
+/// The new value of annotation [`BLOCKED`] of `run`, where the inner `None` removes it; the outer `None` if it is up to date.
 pub fn blocked_annotation(run: &PipelineRun, blocked: Option<&Reason>) -> Option<Option<String>> {
     let wanted = blocked.map(Reason::to_annotation);
     (run.annotations.get(BLOCKED) != wanted.as_ref()).then_some(wanted)

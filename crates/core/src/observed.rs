@@ -1,4 +1,4 @@
-//! A run and what belongs to it, as seen at one moment: everything that [`reconcile`](crate::reconcile) decides by.
+//! The input of [`reconcile`](crate::reconcile): a run and its objects, as they were at one moment.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,54 +15,54 @@ use crate::teardown::{Claim, ObjectRef, PodPhase, RunPresence};
 use crate::violation::Violation;
 use crate::volumes::SeenClaim;
 
-/// The plan of a run, or why there is none.
+/// The plan of a run, or the faults that rule one out.
 pub type Planned = Result<Plan, Vec<Violation>>;
 
-/// A run and what belongs to it.
+/// A run and its objects.
 #[derive(Clone, Debug, Default)]
 pub struct Observed {
-    /// When it was seen.
+    /// The time of the observation.
     pub now: Timestamp,
-    /// Whether this replica moves placeholders and informs authors.
+    /// True if this replica holds the Lease: only the holder moves placeholders and reports why runs wait.
     pub leads: bool,
-    /// Whether an `Ensure` waits for the outcome.
+    /// True if an `Ensure` waits for the outcome.
     pub called: bool,
-    /// For how long a node that is about to be added holds moves back (N4).
+    /// How long a scale-up of the cluster delays moves (N4).
     pub scale_up_hold: Duration,
-    /// Whether the run still needs its objects.
+    /// Says whether the run still needs its objects.
     pub presence: RunPresence,
-    /// The run, where it is known, and its plan.
+    /// The run and its plan, if the run is known.
     pub run: Option<(Arc<PipelineRun>, Arc<Planned>)>,
     /// Its placeholders, by name.
     pub placeholders: BTreeMap<String, Arc<Placeholder>>,
     /// Its TaskRun pods that have not ended, those of its child runs included, and its placeholders' pods, by name.
     pub pods: BTreeMap<String, Arc<Pod>>,
-    /// The claims that go with the run.
+    /// The claims that are deleted with the run.
     pub claims: Vec<Claim>,
-    /// The claims that its placeholders stand for and that exist, by name.
+    /// The existing claims that its placeholders stand for or its pods use, by name.
     pub volumes: BTreeMap<String, SeenClaim>,
-    /// Pods of other runs that use a claim of this one.
+    /// Pods of other runs that use one of these claims.
     pub sharing: Vec<Arc<Pod>>,
-    /// Complaints of Kubernetes about the run's placeholders, by name.
+    /// Kubernetes' last warning Event about each placeholder, by the placeholder's name.
     pub refused: BTreeMap<String, Reason>,
-    /// Complaints of Kubernetes about the run's claims, by name.
+    /// Kubernetes' last warning Event about each claim, by the claim's name.
     pub not_provisioned: BTreeMap<String, Reason>,
     /// Every node, by name.
     pub nodes: Arc<BTreeMap<String, Arc<Room>>>,
-    /// For how long earlier looks have seen the same.
+    /// How long earlier observations have seen the same.
     pub since: BTreeMap<Sight, Duration>,
     /// Answers to [`Step::Ask`](crate::reconcile::Step::Ask), by the pod's uid.
     pub answers: BTreeMap<String, Answer>,
 }
 
-/// A placeholder, whatever Kubernetes makes it of.
+/// A placeholder, independent of the Kubernetes object that implements it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Placeholder {
     /// The object.
     pub object: ObjectRef,
     /// Its namespace.
     pub namespace: String,
-    /// Its controller, which is a PipelineRun unless somebody else made it.
+    /// Its controller: a PipelineRun, unless another program or a user created the object.
     pub controller: Option<OwnerReference>,
     /// The uid of the PipelineRun that owns it; empty once nothing owns it.
     pub run_uid: String,
@@ -70,15 +70,15 @@ pub struct Placeholder {
     pub created: Option<Timestamp>,
     /// The claims that it mounts.
     pub claims: Vec<String>,
-    /// Its next pod's needs of a node.
+    /// The requirements of its next pod on a node.
     pub needs: Needs,
     /// Its node affinity, as Kubernetes JSON.
     pub node_affinity: serde_json::Value,
     /// The move under way.
     pub moving: Option<Move>,
-    /// Whether its controller makes the next pod from the object as it is now.
+    /// True if its controller has observed the newest version of the object, and makes the next pod from it.
     pub observed: bool,
-    /// What was done with it.
+    /// Earlier actions on it.
     pub record: Record,
 }
 
@@ -91,8 +91,8 @@ pub struct Move {
     pub before: serde_json::Value,
 }
 
-/// What was done with a placeholder, and when. It is stored on the placeholder, in the request that does it, so that every
-/// replica knows.
+/// Earlier actions on a placeholder. The manager stores them on the placeholder, in the request of the action or right before it,
+/// so that every replica knows them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Record {
@@ -105,25 +105,25 @@ pub struct Record {
     /// Further tries to create its pod (N3).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retried: Option<Done>,
-    /// Nodes that the scheduler did not take, and when.
+    /// Nodes that the scheduler did not choose, with the time.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub refused: BTreeMap<String, Timestamp>,
 }
 
-/// How often something was done, when last, and why.
+/// A count of one kind of action, with the last time and reason.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Done {
-    /// How often.
+    /// The number of times.
     pub times: u32,
-    /// When last.
+    /// The last time.
     pub last: Timestamp,
-    /// Why, in words.
+    /// The reason, in words.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub why: String,
 }
 
 impl Done {
-    /// `before` and once more.
+    /// Counts one more action after `before`.
     pub fn again(before: Option<&Self>, now: Timestamp, why: impl Into<String>) -> Option<Self> {
         Some(Self {
             times: before.map_or(0, |done| done.times).saturating_add(1),
@@ -138,7 +138,7 @@ impl Done {
     }
 }
 
-/// The time from `then` to `now`; none where the clocks of two machines disagree about the order.
+/// The time from `then` to `now`; zero if the clocks of two machines disagree about the order.
 pub fn elapsed(then: Timestamp, now: Timestamp) -> Duration {
     now.duration_since(then).try_into().unwrap_or_default()
 }
@@ -154,48 +154,48 @@ pub struct Pod {
     pub run_uid: String,
     /// Its controller.
     pub controller: Option<OwnerReference>,
-    /// Whether it is a placeholder's.
+    /// Set if it is a placeholder's pod.
     pub placeholder: Option<PlaceholderLabels>,
-    /// The placeholders whose node it has to share, by its required affinity.
+    /// The placeholders whose node it must share, by its required pod affinity.
     pub follows: Vec<String>,
     /// Its phase.
     pub phase: PodPhase,
-    /// Whether a container has ever started.
+    /// True if a container has ever started.
     pub started: bool,
     /// The node that it is bound to.
     pub node: Option<String>,
-    /// The scheduler's last word on it, while it has no node.
+    /// The scheduler's last result, while it has no node.
     pub unscheduled: Option<Unscheduled>,
     /// When it was created.
     pub created: Option<Timestamp>,
     /// The claims that it uses.
     pub claims: Vec<String>,
-    /// Its needs of a node, claims aside.
+    /// Its requirements on a node, without its claims.
     pub needs: Needs,
-    /// How it keeps away from placeholders.
+    /// How it stays away from placeholders.
     pub separation: Separation,
 }
 
-/// What a placeholder's pod says of itself.
+/// The identity of a placeholder's pod, by its labels and name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlaceholderLabels {
-    /// The placeholder's name.
+    /// The placeholder's name; empty if label and pod name disagree.
     pub name: String,
-    /// Whether this product made it and nothing owns it any more.
+    /// True if this product created the pod and it has no controller any more.
     pub orphaned: bool,
 }
 
 /// Condition `PodScheduled` with status `False`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unscheduled {
-    /// Whether its reason is `Unschedulable`: the scheduler has found no node.
+    /// True if its reason is `Unschedulable`: the scheduler has found no node.
     pub no_node: bool,
     /// Its message.
     pub message: Option<String>,
 }
 
 impl Pod {
-    /// What it is to its run while it is bound to a node; `None` once it has ended.
+    /// Its role for an evacuation; `None` once it has ended.
     pub fn role(&self) -> Option<Role> {
         match self.phase {
             PodPhase::Succeeded | PodPhase::Failed => None,
@@ -205,13 +205,13 @@ impl Pod {
         }
     }
 
-    /// The TaskRun that it was made for.
+    /// The TaskRun that controls it.
     pub fn task_run(&self) -> Option<&OwnerReference> {
         let controller = self.controller.as_ref();
         controller.filter(|controller| controller.kind == "TaskRun")
     }
 
-    /// The taints that it tolerates.
+    /// Its tolerations.
     pub fn tolerations(&self) -> &[Toleration] {
         &self.needs.tolerations
     }
@@ -231,14 +231,15 @@ impl Observed {
         self.nodes.get(name).map(|room| &room.node)
     }
 
-    /// A placeholder's pod. Anybody may write labels; its controller is what counts.
+    /// A placeholder's pod, by its controller: anybody can set labels.
     pub fn pod_of(&self, placeholder: &Placeholder) -> Option<&Arc<Pod>> {
         let pods = self.pods.values();
         let mut own = pods.filter(|pod| pod.is_of(placeholder));
         own.next()
     }
 
-    /// Whether the pod belongs to the run and concerns this product: a label is anybody's to write.
+    /// True if the pod is a placeholder's, or a TaskRun's that follows one of the run's placeholders. The run's label alone is no
+    /// proof, because anybody can set it.
     pub fn owns(&self, pod: &Pod) -> bool {
         match &pod.placeholder {
             Some(_) => self.placeholders.values().any(|own| pod.is_of(own)),
@@ -252,14 +253,14 @@ impl Observed {
 }
 
 impl Pod {
-    /// Whether it is the placeholder's own pod.
+    /// True if the placeholder controls this pod.
     pub fn is_of(&self, placeholder: &Placeholder) -> bool {
         let controller = self.controller.as_ref();
         self.placeholder.is_some() && controller.is_some_and(|it| it.uid == placeholder.object.uid)
     }
 }
 
-/// A claim, whoever made it.
+/// A claim, whoever created it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KnownClaim {
     /// The claim.
@@ -270,18 +271,18 @@ pub struct KnownClaim {
     pub finalizers: Vec<String>,
     /// The PipelineRun that owns it.
     pub owner: Option<OwnerReference>,
-    /// Whether a PipelineRun is its controller: Tekton made it.
+    /// True if a PipelineRun is its controller: Tekton created it.
     pub by_tekton: bool,
-    /// Whether this product made it.
+    /// True if this product created it.
     pub by_us: bool,
-    /// Whether only one pod may use it at a time (`ReadWriteOncePod`).
+    /// True if only one pod may use it at a time (`ReadWriteOncePod`).
     pub single_pod: bool,
     /// The name of the volume that it is bound to.
     pub volume: Option<String>,
 }
 
 impl KnownClaim {
-    /// As the clean-up sees it.
+    /// The claim in the form that the clean-up uses.
     pub fn to_teardown(&self) -> Claim {
         Claim {
             name: self.object.name.clone(),
@@ -295,7 +296,7 @@ impl KnownClaim {
         }
     }
 
-    /// Its finalizers but [`PROTECTION`].
+    /// Its finalizers without [`PROTECTION`].
     pub fn without_protection(&self) -> Vec<&str> {
         let finalizers = self.finalizers.iter().map(String::as_str);
         finalizers
@@ -308,37 +309,37 @@ impl KnownClaim {
 /// Source: Kubernetes `pkg/volume/util/finalizer.go`, `PVCProtectionFinalizer`.
 pub const PROTECTION: &str = "kubernetes.io/pvc-protection";
 
-/// Something that has to last before anything is done about it.
+/// A condition that must last for some time before the manager acts on it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Sight {
     /// A planned placeholder does not exist.
     Missing(String),
     /// The placeholder of this name has no pod.
     NoPod(String),
-    /// The run waits for a reason, by the name of its Event.
+    /// The run waits; the name of the Event that says why.
     Waits(String),
-    /// A step is wanted for the waiting pod of this name.
+    /// The waiting pod with this name needs a step.
     Wanted(String),
-    /// A node has room for a waiting pod, which the scheduler leaves.
+    /// A node seems to have room for a waiting pod, but the scheduler does not bind the pod to it.
     RoomLeft {
         /// The pod's name.
         pod: String,
         /// The node's name.
         node: String,
     },
-    /// The pod with this uid, of a placeholder that is being moved, has found no node.
+    /// The scheduler finds no node for the pod with this uid, whose placeholder is being moved.
     Lost(String),
 }
 
 /// The API server's answer about a waiting pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// When.
+    /// The time of the answer.
     pub at: Timestamp,
-    /// Whether the pod's TaskRun belongs to the run that the pod's label names.
+    /// True if the pod's TaskRun belongs to the run that the pod's label names.
     pub own: bool,
-    /// How often its TaskRun was let go.
+    /// How often the manager let its TaskRun go.
     pub let_go: u32,
-    /// When the cluster autoscaler first said that it adds a node for the pod.
+    /// The time of the cluster autoscaler's first Event about a scale-up for the pod.
     pub scale_up: Option<Timestamp>,
 }

@@ -1,5 +1,5 @@
-//! From a run as it was observed to the steps that bring it to where it should be. A pure function: every replica gives the
-//! same answer, and asking again after any restart, or any step, is harmless.
+//! Decides the next steps for a run, from one observation of it. This is a pure function: every replica decides the same, and a
+//! decision may be repeated after any restart or step.
 
 mod create;
 mod evacuate;
@@ -15,20 +15,20 @@ use crate::pipeline_run::OwnerReference;
 use crate::plan::{PlaceholderSpec, Reason};
 use crate::teardown::{Claim, ObjectRef, RunPresence};
 
-/// What is to be done about a run, and what there is to say about it.
+/// The next steps for a run, and the messages to its author.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Decision {
-    /// In this order. Each is safe to repeat.
+    /// The steps to take, in this order. Each is safe to repeat.
     pub steps: Vec<Step>,
-    /// How far the clean-up is.
+    /// The progress of the clean-up.
     pub released: Option<Released>,
-    /// For the run's author, each once.
+    /// The Events to publish, each once.
     pub events: Vec<Reason>,
     /// Why the run waits, for annotation `coscheduler.dev/blocked`; the outer `None` leaves the annotation as it is.
     pub blocked: Option<Option<Reason>>,
-    /// What has to last before anything is done about it.
+    /// Conditions that must last for some time before the manager acts on them.
     pub sights: BTreeSet<Sight>,
-    /// When to look again, should nothing change before.
+    /// When to look again if nothing changes before.
     pub again: Again,
 }
 
@@ -40,11 +40,11 @@ pub enum Again {
     OnChange,
     /// After this time.
     After(Duration),
-    /// After a backoff that grows from look to look, as no object tells of it.
+    /// After a backoff that grows from look to look, because no watch reports the change.
     Backoff,
 }
 
-/// How far a clean-up is.
+/// The progress of a clean-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Released {
     /// Nothing is left.
@@ -57,61 +57,61 @@ pub enum Released {
     RunActive,
 }
 
-/// Something to do.
+/// An action on the cluster.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
     /// Create this placeholder.
     Create(Box<PlaceholderSpec>),
-    /// Delete this placeholder, its pod with it.
+    /// Delete this placeholder and its pod.
     Delete(ObjectRef),
-    /// Delete a placeholder's pod that was left without its placeholder.
+    /// Delete the pod of a placeholder that no longer exists.
     DeleteOrphan(ObjectRef),
     /// Delete this claim.
     DeleteClaim(ObjectRef),
-    /// Of these claims, remove the protection of those that a live list of the namespace's pods allows
+    /// Remove the protection of those of these claims that only completed pods use, by a live list of the namespace's pods
     /// ([`unprotectable`](crate::teardown::unprotectable)).
     Unprotect(Vec<Claim>),
-    /// Make the placeholder's controller try again to create its pod.
+    /// Make the placeholder's controller retry to create its pod.
     Retry(Update),
-    /// Delete exactly this version of a pod, whose node turns it away.
+    /// Delete exactly this version of a pod, because its node is gone or has a taint that the pod does not tolerate.
     Evict {
         /// The pod.
         pod: ObjectRef,
-        /// Whether to drop the pod object at once.
+        /// True to delete the pod without a grace period.
         at_once: bool,
-        /// A node to look for first, since the cache of nodes may be behind: if it exists, nothing is done.
+        /// A node to ask the API server for first, because the cache of nodes may be stale. If the node exists, the pod stays.
         unless_exists: Option<String>,
-        /// The placeholder to write the move on, where the pod is a placeholder's.
+        /// The record to write first, if the pod is a placeholder's.
         update: Option<Update>,
-        /// For the run's author once it is done.
+        /// The Event to publish afterwards.
         reason: Reason,
     },
-    /// Send a placeholder to one of these nodes.
+    /// Start to move a placeholder to one of these nodes.
     Send {
-        /// The placeholder with the move written on it.
+        /// The placeholder, with the move in its record.
         update: Update,
         /// The nodes, the best first.
         nodes: Vec<String>,
     },
-    /// Delete a moved placeholder's pod from the node that it is to leave.
+    /// Delete the pod of a moving placeholder from its old node.
     Leave(ObjectRef),
     /// End a move.
     EndMove {
         /// The placeholder.
         update: Update,
-        /// The pod to make anew, where it found no node.
+        /// The pod to delete, if the scheduler found no node for it.
         lost: Option<ObjectRef>,
     },
-    /// Ask the API server whom a waiting pod belongs to, and whether a node is being added for it.
+    /// Ask the API server which run a waiting pod belongs to, and whether the cluster autoscaler adds a node for it.
     Ask {
         /// The pod.
         pod: ObjectRef,
         /// Its TaskRun.
         task_run: OwnerReference,
-        /// The uid of the run that it claims to belong to.
+        /// The uid of the run that its label names.
         run_uid: String,
     },
-    /// Let a pod go without its placeholder: change its TaskRun, then delete exactly this version of the pod.
+    /// Free a pod from its placeholder: change its TaskRun, then delete exactly this version of the pod.
     LetGo {
         /// The pod.
         pod: ObjectRef,
@@ -121,7 +121,7 @@ pub enum Step {
         placeholder: String,
         /// How often it was let go, this time included.
         times: u32,
-        /// For the run's author once it is done.
+        /// The Event to publish afterwards.
         reason: Reason,
     },
 }
@@ -131,13 +131,13 @@ pub enum Step {
 pub struct Update {
     /// The placeholder's name.
     pub placeholder: String,
-    /// Its record from then on.
+    /// Its new record.
     pub record: Record,
-    /// For the run's author once it is done.
+    /// The Event to publish afterwards.
     pub reason: Option<Reason>,
 }
 
-/// Decides what is to be done about a run now.
+/// Decides the next steps for a run.
 pub fn reconcile(observed: &Observed) -> Decision {
     let mut decision = Decision::default();
     match observed.presence {
@@ -165,12 +165,11 @@ impl Decision {
     fn look_in(&mut self, time: Duration) {
         self.again = match self.again {
             Again::After(sooner) => Again::After(sooner.min(time)),
-            // A time that is known is no reason to look less often than without it.
             Again::OnChange | Again::Backoff => Again::After(time),
         };
     }
 
-    /// Whether this has been seen for that long; if not, looks again once it has.
+    /// True if `sight` has lasted for `time`. If not, the next look is when it will have.
     fn lasts(&mut self, observed: &Observed, sight: Sight, time: Duration) -> bool {
         let left = self.lasts_in(observed, sight, time);
         if !left.is_zero() {
@@ -179,7 +178,7 @@ impl Decision {
         left.is_zero()
     }
 
-    /// The time until this has been seen for that long.
+    /// The time left until `sight` has lasted for `time`.
     fn lasts_in(&mut self, observed: &Observed, sight: Sight, time: Duration) -> Duration {
         let since = observed.since.get(&sight).copied().unwrap_or_default();
         self.sights.insert(sight);
@@ -187,7 +186,7 @@ impl Decision {
     }
 }
 
-/// The pause after something was done `times` times: it doubles each time, up to `longest`.
+/// The pause after `times` actions: it doubles each time, up to `longest`.
 fn pause(times: u32, first: Duration, longest: Duration) -> Duration {
     let doubled = 2_u32.saturating_pow(times.saturating_sub(1));
     first.saturating_mul(doubled).min(longest)

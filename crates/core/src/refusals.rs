@@ -1,9 +1,8 @@
-//! Why a placeholder is not there: what the control plane says when it cannot create a placeholder, give one of its claims a
-//! volume or find it a node, read into one of eight causes, with what helps (N3).
+//! Reads Kubernetes' errors about a placeholder (N3): the API server refuses it or its pod, a claim gets no volume, or the
+//! scheduler finds no node. Each error becomes one of eight causes, with a remedy.
 //!
-//! These texts are written for people and are no contract. One that is not recognised becomes
-//! [`ReasonCode::PlaceholderRefused`], as it stands. What differs from one try to the next (how much of a quota is used, how
-//! many nodes there are) is left out, so that one cause is one [`Reason`] however often it is met.
+//! Kubernetes writes these texts for people and may change them. An unknown text becomes [`ReasonCode::PlaceholderRefused`],
+//! unchanged. Numbers that differ from try to try, as the used part of a quota, are left out, so that one cause is one [`Reason`].
 
 use std::collections::BTreeSet;
 
@@ -15,7 +14,7 @@ use crate::pipeline_run::PipelineRun;
 use crate::plan::{PlaceholderSpec, Reason, ReasonCode};
 use crate::reasons;
 
-/// Everything that keeps a placeholder from being created or scheduled; the last stands for what is not recognised.
+/// The causes that keep a placeholder from being created or scheduled. The last stands for unknown texts.
 pub const REFUSALS: [ReasonCode; 9] = [
     ReasonCode::QuotaExceeded,
     ReasonCode::LimitRangeViolated,
@@ -28,24 +27,24 @@ pub const REFUSALS: [ReasonCode; 9] = [
     ReasonCode::PlaceholderRefused,
 ];
 
-/// What client-go writes before a message that stands for several (`tools/record/events_cache.go`).
+/// The prefix of a message that stands for several similar Events (client-go, `tools/record/events_cache.go`).
 const COMBINED: &str = "(combined from similar events): ";
 
-/// A placeholder that exists, as far as it is seen waiting.
+/// An existing placeholder, and why it waits.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SeenPlaceholder {
-    /// Why its pod could not be created the last time, by [`failed_create`]; `None` once the pod is there.
+    /// Why its pod could not be created the last time, by [`failed_create`]; `None` if the pod exists.
     pub refused: Option<Reason>,
-    /// Why a claim of it has no volume, by [`not_provisioned`]: of those that have none, in the order of the plan.
+    /// Why claims of it have no volume, by [`not_provisioned`], in the order of the plan.
     pub not_provisioned: Vec<Reason>,
-    /// What the scheduler said last of its pod, while that has no node.
+    /// The scheduler's last message about its pod, while that has no node.
     pub unschedulable: Option<String>,
-    /// The claims of it that exist.
+    /// Its existing claims.
     pub claims: BTreeSet<String>,
 }
 
 impl SeenPlaceholder {
-    /// What the placeholder waits for, the first cause first; `None` where nobody has complained.
+    /// The first cause for which the placeholder waits; `None` if Kubernetes has reported none.
     fn waits_for(&self, name: &AssistantName) -> Option<Reason> {
         let refused = self.refused.clone();
         let not_provisioned = || self.not_provisioned.first().cloned();
@@ -56,16 +55,16 @@ impl SeenPlaceholder {
     }
 }
 
-/// What is seen of the placeholders of a run.
+/// Why the placeholders of a run wait.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Waits {
-    /// Why one of them is not there.
+    /// The first cause.
     pub reason: Option<Reason>,
-    /// Whether each of them exists.
+    /// True if each of them exists.
     pub every_one_exists: bool,
 }
 
-/// What the placeholders of a run wait for. `seen` answers `None` for one that does not exist.
+/// Why the placeholders of a run wait. `seen` returns `None` for one that does not exist.
 pub fn waits(
     planned: &Planned,
     seen: impl Fn(&PlaceholderSpec) -> Option<SeenPlaceholder>,
@@ -74,7 +73,7 @@ pub fn waits(
         reason: None,
         every_one_exists: true,
     };
-    // One that cannot be planned for is told elsewhere.
+    // `notices` reports a run without a valid plan.
     let Ok(plan) = planned else { return waits };
     for spec in plan.action.placeholders() {
         match seen(spec) {
@@ -85,17 +84,17 @@ pub fn waits(
     waits
 }
 
-/// Why the API server refused to `act` ("create claim ci/source"), from its answer.
+/// Why the API server refused to `act`, for example "create claim ci/source", from its answer.
 pub fn refused(act: &str, answer: &str) -> Reason {
     let (reason, detail) = read_answer(answer);
     reason(&format!("Failed to {act}"), &detail)
 }
 
-/// Why a placeholder's pod could not be created, from the note of an Event `FailedCreate`. `None` for a note about a claim:
-/// another one about the pod says the same.
+/// Why a placeholder's pod could not be created, from the note of an Event `FailedCreate`. `None` for a note about a claim,
+/// because the Event about the pod says the same.
 pub fn failed_create(note: &str) -> Option<Reason> {
     let note = note.strip_prefix(COMBINED).unwrap_or(note);
-    // Which of the two it is depends on the release.
+    // The spelling depends on the release of Kubernetes.
     let about_pod = ["Create Pod ", "create Pod "]
         .iter()
         .find_map(|verb| note.strip_prefix(verb))?;
@@ -121,9 +120,8 @@ pub fn not_provisioned(claim: &str, note: &str) -> Reason {
     }
 }
 
-/// Why a placeholder's pod has no node, from what the scheduler says of it. `None` while it waits for volumes that are on
-/// their way: should they not come, there is a complaint about the claim. `None`, too, where the scheduler has yet to hear of
-/// a claim that exists.
+/// Why a placeholder's pod has no node, from the scheduler's message. `None` while the pod waits for volumes: if provisioning
+/// fails, a warning Event about the claim says so. `None`, too, if the scheduler's cache does not have an existing claim yet.
 fn unschedulable(name: &AssistantName, said: &str, existing: &BTreeSet<String>) -> Option<Reason> {
     let detail = without_counts(said);
     if detail.contains("pod has unbound immediate PersistentVolumeClaims") {
@@ -143,8 +141,8 @@ fn unschedulable(name: &AssistantName, said: &str, existing: &BTreeSet<String>) 
     })
 }
 
-/// Whether annotation [`BLOCKED`] of a run is to stay although nothing else is known to block it: a placeholder is not there,
-/// and whoever was refused it last has said so.
+/// True if annotation [`BLOCKED`] must stay although no other cause is known: a placeholder is missing, and the annotation says
+/// why the API server refused it.
 pub fn still_refused(run: &PipelineRun, waits: &Waits) -> bool {
     !waits.every_one_exists && said_on(run).is_some()
 }
@@ -155,9 +153,9 @@ pub fn said_on(run: &PipelineRun) -> Option<ReasonCode> {
     REFUSALS.contains(&reason.code).then_some(reason.code)
 }
 
-/// What the API server's answer means: a reason, and the part of the answer that stays the same from try to try.
+/// The reason behind the API server's answer, and the part of the answer that does not change from try to try.
 fn read_answer(answer: &str) -> (fn(&str, &str) -> Reason, String) {
-    // Those first: what others answer with is theirs, whatever it reads like.
+    // Webhooks first, because their own texts may look like any other answer.
     if answer.starts_with("admission webhook ") {
         return (reasons::admission_denied, answer.to_owned());
     }
@@ -193,19 +191,18 @@ fn read_answer(answer: &str) -> (fn(&str, &str) -> Reason, String) {
     (reason, detail.to_owned())
 }
 
-/// Which webhook could not be called, and the end of the story: addresses and ports differ from call to call.
+/// The webhook that could not be called, and the innermost cause: addresses and ports differ from call to call.
 fn failed_webhook(answer: &str) -> Option<String> {
     let answer = answer
         .strip_prefix("Internal error occurred: ")
         .unwrap_or(answer);
     let rest = answer.strip_prefix("failed calling webhook \"")?;
-    let (name, story) = rest.split_once('"')?;
-    let end = story.rsplit(": ").next().unwrap_or_default();
-    Some(format!("webhook \"{name}\" cannot be called: {end}"))
+    let (name, causes) = rest.split_once('"')?;
+    let innermost = causes.rsplit(": ").next().unwrap_or_default();
+    Some(format!("webhook \"{name}\" cannot be called: {innermost}"))
 }
 
-/// What a quota says, without how much of it is used at the moment
-/// (`k8s.io/apiserver/pkg/admission/plugin/resourcequota/controller.go`).
+/// The message of a quota, without its used part (`k8s.io/apiserver/pkg/admission/plugin/resourcequota/controller.go`).
 fn quota(detail: &str) -> Option<String> {
     let prefixes = [
         "exceeded quota: ",
@@ -223,16 +220,15 @@ fn quota(detail: &str) -> Option<String> {
     Some(unused.unwrap_or_else(|| detail.to_owned()))
 }
 
-/// Whether a LimitRange says so; several of its sentences come in brackets
-/// (`plugin/pkg/admission/limitranger/admission.go`).
+/// True for the message of a LimitRange. Several messages come in brackets (`plugin/pkg/admission/limitranger/admission.go`).
 fn is_limit(detail: &str) -> bool {
     let detail = detail.strip_prefix('[').unwrap_or(detail);
     let bound = detail.starts_with("minimum ") || detail.starts_with("maximum ");
     bound && detail.contains(" usage per ") || detail.contains(" max limit to request ratio per ")
 }
 
-/// The claim that a pod could not be created for, and the answer about it: of several the first by name, as they come in any
-/// order.
+/// The claim whose creation failed and so kept the pod from being created, and the answer about it. Several claims come in any
+/// order: the first by name counts.
 fn first_claim(answer: &str) -> Option<(&str, &str)> {
     const MARK: &str = "failed to create PVC ";
     let list = answer
@@ -244,8 +240,8 @@ fn first_claim(answer: &str) -> Option<(&str, &str)> {
     claims.filter_map(|claim| claim.split_once(": ")).min()
 }
 
-/// What keeps the nodes from taking a pod, without how many of them each, and without what preemption and others could do
-/// about it, which come in a sentence of their own (`pkg/scheduler/framework/types.go`, `FitError`).
+/// The scheduler's reasons, without the number of nodes for each, and without the sentences about preemption after them
+/// (`pkg/scheduler/framework/types.go`, `FitError`).
 fn without_counts(said: &str) -> String {
     let said = match said.split_once(" nodes are available: ") {
         Some((number, said)) if number.starts_with("0/") => said.split(". ").next().unwrap_or(said),

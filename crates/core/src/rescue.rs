@@ -1,10 +1,9 @@
-//! What becomes of a pod that waits although its placeholder is on a node (N2): the pod has to share that node, and the
-//! scheduler finds no room for it there. It waits, the placeholder moves, the pod is let go, or its author is told why nothing
-//! helps.
+//! Decides about a pod that waits although its placeholder is bound (N2): the pod must share the placeholder's node, and the
+//! scheduler finds no room for it there. The pod waits, the placeholder moves, the pod is freed from it, or an Event tells the
+//! author why nothing helps.
 //!
-//! This is a guess at what the scheduler will do, made of what is counted in [`room`] and [`requests`]. The scheduler has the
-//! last word: a node that it did not take goes into [`Needs::refused`] and is not tried again, and a run's placeholders are
-//! moved [`MOVES`] times at most.
+//! [`room`] and [`requests`] predict the scheduler's decision. The scheduler has the last word: a node that it did not choose goes
+//! into [`Needs::refused`], and the manager moves a run's placeholders [`MOVES`] times at most.
 
 mod report;
 pub mod requests;
@@ -21,31 +20,31 @@ use crate::reasons;
 use requests::Amounts;
 use room::{Needs, Obstacle, Room};
 
-/// How often the placeholders of a run are moved to make room for its pods.
+/// How often the manager moves placeholders of a run to make room for its pods.
 pub const MOVES: u32 = 5;
 
-/// Of how many nodes a moved placeholder may take one: the best ones.
+/// The greatest number of target nodes of a move.
 const NODES: usize = 10;
 
 /// Nodes by name.
 pub type Rooms = BTreeMap<String, Arc<Room>>;
 
-/// A pod that the scheduler finds no node for, while the placeholder that it follows is bound to one.
+/// An unschedulable pod, and the bound placeholder that it follows.
 #[derive(Debug, Clone, Copy)]
 pub struct Contention<'a> {
     /// The pod.
     pub pod: &'a Waiting,
     /// The placeholder that it follows.
     pub placeholder: &'a Placeholder,
-    /// What the other pods need that wait for the same placeholder.
+    /// The needs of the other pods that wait for the same placeholder.
     pub also_waiting: &'a [Needs],
-    /// The pods on the placeholder's node that matter, the placeholder itself aside.
+    /// The pods on the placeholder's node that decide whether it may leave, without its own pod.
     pub residents: &'a [Resident],
     /// Every node, by name.
     pub rooms: &'a Rooms,
-    /// Whether a node is about to be added.
+    /// Recent scale-ups of the cluster.
     pub scale_up: ScaleUp,
-    /// How often placeholders of the run were moved.
+    /// The number of moves of the run's placeholders.
     pub moves: u32,
 }
 
@@ -54,7 +53,7 @@ pub struct Contention<'a> {
 pub struct Waiting {
     /// Its name.
     pub name: String,
-    /// What it needs.
+    /// Its requirements on a node.
     pub needs: Needs,
 }
 
@@ -67,64 +66,65 @@ pub struct Placeholder {
     pub namespace: String,
     /// The node that it is bound to.
     pub node: String,
-    /// What it needs; its claims are all that it stands for, mounted or not.
+    /// Its requirements on a node. The claims are all that it stands for, mounted or not.
     pub needs: Needs,
-    /// How it keeps away from other placeholders.
+    /// How it stays away from other placeholders.
     pub separation: Separation,
 }
 
 /// A pod on the placeholder's node that has not ended.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Resident {
-    /// What it asks for.
+    /// Its requests.
     pub requests: Amounts,
-    /// Whether it is of the same run, so that its end can be waited for.
+    /// True if it belongs to the same run: then waiting for its end is worthwhile.
     pub own: bool,
-    /// Whether the placeholder cannot leave it: it follows the placeholder, or uses a claim that the placeholder holds.
+    /// True if the placeholder must stay with it: it follows the placeholder, or uses a claim that the placeholder stands for.
     pub keeps: bool,
 }
 
-/// What is known of nodes that are about to be added (N4).
+/// Recent scale-ups of the cluster (N4).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ScaleUp {
-    /// How long ago an Event `TriggeredScaleUp` about the pod was seen.
+    /// The age of the first Event `TriggeredScaleUp` about the pod.
     pub triggered: Option<Duration>,
-    /// How long ago a node was added.
+    /// The age of the first node that was added since the pod was created.
     pub node_added: Option<Duration>,
-    /// For how long either holds moves back.
+    /// How long either delays moves.
     pub hold: Duration,
 }
 
-/// What is to be done about a pod that waits, and why.
+/// An action for a pod that waits, and the reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Decision {
-    /// What is to be done.
+    /// The action.
     pub action: Action,
-    /// Why, for the run's author.
+    /// The reason, for the run's author.
     pub reason: Reason,
 }
 
-/// What is to be done about a pod that waits.
+/// An action for a pod that waits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
-    /// Nothing now: it goes on by itself, or is decided again once something has changed.
+    /// Do nothing until the state changes.
     Wait,
-    /// The placeholder goes to one of these nodes, the best first; at least one, at most ten.
+    /// Move the placeholder to one of these nodes, the best first: one to ten names.
     Move(Vec<String>),
-    /// The pod goes without its placeholder.
+    /// Free the pod from its placeholder.
     LetGo,
-    /// Nothing can be done: the author is told.
+    /// Tell the author the obstacle, because no step helps.
     Report,
 }
 
-/// Decides about a pod that waits.
+/// Decides about a pod that waits. The first rule that applies wins:
 ///
-/// - The node has room, by what is counted: **wait** for the scheduler.
-/// - A scale-up is in flight: **wait** (N4).
-/// - The run's own pods hold the room, or cannot be left: **wait** for their end.
-/// - Another node takes placeholder and pod, and every claim they use reaches it: **move**, [`MOVES`] times a run.
+/// - The placeholder itself must leave its node: **wait** for that (N1).
+/// - The node seems to have room: **wait** for the scheduler.
+/// - A scale-up is in progress: **wait** (N4).
+/// - The run's own pods use the room, or the placeholder must stay with a pod there: **wait** for their end.
+/// - Another node takes placeholder and pod, and reaches every claim they use: **move**, [`MOVES`] times a run.
 /// - The pod uses no claim of the placeholder, the run is not isolated, and a node takes the pod alone: **let go**.
-/// - Otherwise: **report** what is in the way.
+/// - Otherwise: **report** the obstacle.
 pub fn rescue(contention: &Contention<'_>) -> Decision {
     let Contention {
         pod,
@@ -154,8 +154,7 @@ pub fn rescue(contention: &Contention<'_>) -> Decision {
         .unwrap_or_else(|| report::report(contention))
 }
 
-/// Whether the node is one that the placeholder may stay on. What is asked for and the scheduler's refusals do not matter for a
-/// placeholder that is there.
+/// True if the placeholder tolerates its node's taints. The other obstacles do not concern a bound placeholder.
 fn stays(placeholder: &Placeholder, room: &Room) -> bool {
     match placeholder.needs.counted_obstacle(&room.emptied()) {
         Some(Obstacle::Misplaced(_)) => false,
@@ -210,16 +209,16 @@ fn held(contention: &Contention<'_>, here: &Room) -> Option<Decision> {
     )))
 }
 
-/// What a node is worth for a move: the least is the best.
+/// The rank of a node as the target of a move: the least is the best.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Rank<'a> {
-    /// Of the other pods that wait, as many as possible find room as well.
+    /// The number of other waiting pods that also find room.
     also_taken: Reverse<usize>,
-    /// Placeholders spread (P4).
+    /// The number of placeholders on the node, because placeholders spread (P4).
     placeholders: usize,
-    /// What is used of the scarcest resource by then, in thousandths.
+    /// The use of the scarcest resource with placeholder and pod, in thousandths.
     used: i128,
-    /// Ties are broken by name.
+    /// The name, for ties.
     node: &'a str,
 }
 
@@ -248,7 +247,7 @@ fn ranked(contention: &Contention<'_>) -> Vec<String> {
         rooms,
         ..
     } = *contention;
-    // Its own node is none of them: it does not even take the pod alone.
+    // The placeholder's own node is not among them: it does not take even the pod alone.
     let taking = rooms
         .values()
         .filter(|room| obstacle_to_both(contention, room).is_none());
@@ -278,7 +277,7 @@ fn ranked(contention: &Contention<'_>) -> Vec<String> {
     best.map(|rank| rank.node.to_owned()).collect()
 }
 
-/// Why a node does not take the placeholder and, beside it, the pod.
+/// Why a node does not take placeholder and pod together.
 fn obstacle_to_both(contention: &Contention<'_>, room: &Room) -> Option<Obstacle> {
     let Contention {
         pod, placeholder, ..

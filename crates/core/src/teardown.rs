@@ -1,7 +1,6 @@
-//! The order in which a run's objects go away: its pods first, then placeholders and their pods, then the claims.
+//! The order of the clean-up after a run: its pods end first, then placeholders and their pods are deleted, then the claims.
 //!
-//! A step is decided from what is seen now and nothing else, so it can be asked for again at any
-//! time, after any restart.
+//! Each step depends only on the objects that exist now, so any replica may repeat it at any time.
 
 use std::collections::BTreeSet;
 
@@ -9,10 +8,10 @@ use crate::annotations::{MODE, PART_OF, TEKTON_AUTO_CLEANUP_PVC};
 use crate::names::tekton_claim_name;
 use crate::pipeline_run::{PipelineRun, WorkspaceSource};
 
-/// What is left of a run.
+/// The objects of a run that still exist.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Leftovers {
-    /// Whether the run still needs it.
+    /// Says whether the run still needs them.
     pub run: RunPresence,
     /// TaskRun pods of the run that are pending or running.
     pub active_pods: usize,
@@ -20,12 +19,12 @@ pub struct Leftovers {
     pub placeholders: Vec<ObjectRef>,
     /// Placeholder pods, whatever their phase.
     pub placeholder_pods: Vec<PlaceholderPod>,
-    /// Claims made for the run that go with it: the placeholders' own, and [`auto_cleaned`] ones. A claim the user brought
-    /// must not be among them.
+    /// Claims that are deleted with the run: the placeholders' own, and [`auto_cleaned`] ones. Existing claims of the author must
+    /// not be among them.
     pub claims: Vec<Claim>,
 }
 
-/// Whether a run still needs its objects.
+/// The state of a run, as far as its objects depend on it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum RunPresence {
     /// Not done yet.
@@ -37,7 +36,7 @@ pub enum RunPresence {
     Gone,
 }
 
-/// An object as it was seen, for a write with preconditions.
+/// One version of an object, for a write with preconditions.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ObjectRef {
     /// `metadata.name`.
@@ -46,21 +45,21 @@ pub struct ObjectRef {
     pub uid: String,
     /// `metadata.resourceVersion`.
     pub resource_version: String,
-    /// Whether `metadata.deletionTimestamp` is set.
+    /// True if `metadata.deletionTimestamp` is set.
     pub deleting: bool,
 }
 
-/// A placeholder's pod as it was seen.
+/// A placeholder's pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlaceholderPod {
     /// The pod.
     pub pod: ObjectRef,
-    /// Whether nothing owns it, so that nothing else will delete it: the placeholder was deleted
-    /// with `--cascade=orphan`.
+    /// True if it has no controller, because the placeholder was deleted with `--cascade=orphan`. Nothing but this product deletes
+    /// it then.
     pub orphaned: bool,
 }
 
-/// A claim as it was seen.
+/// A claim of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claim {
     /// `metadata.name`.
@@ -69,48 +68,47 @@ pub struct Claim {
     pub uid: String,
     /// `metadata.resourceVersion`.
     pub resource_version: String,
-    /// Whether `metadata.deletionTimestamp` is set.
+    /// True if `metadata.deletionTimestamp` is set.
     pub deleting: bool,
-    /// Whether finalizer `kubernetes.io/pvc-protection` is set.
+    /// True if finalizer `kubernetes.io/pvc-protection` is set.
     pub protected: bool,
 }
 
-/// What to do next.
+/// A step of the clean-up.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
-    /// Nothing: the run needs its objects.
+    /// Keep everything: the run needs its objects.
     Keep,
-    /// Nothing until the run's last pods have ended.
+    /// Wait until the run's last pods have ended.
     WaitForPods {
-        /// How many there are.
+        /// The number of these pods.
         count: usize,
     },
-    /// Delete this placeholder, with its uid as precondition; others may be left.
+    /// Delete this placeholder, with its uid as precondition. Others may be left.
     DeletePlaceholder(ObjectRef),
-    /// Delete these pods, with uid as precondition: their placeholder went without them.
+    /// Delete these orphaned pods, with their uids as precondition.
     DeleteOrphans(Vec<ObjectRef>),
-    /// Nothing until placeholders and their pods are gone.
+    /// Wait until placeholders and their pods are gone.
     WaitForPlaceholder,
-    /// Delete some claims and unprotect others, in one pass.
+    /// Delete claims, or unprotect them.
     ClearClaims {
-        /// Delete these, with uid as precondition.
+        /// Delete these, with their uids as precondition.
         delete: Vec<ObjectRef>,
-        /// Of these, unprotect what [`unprotectable`] allows after a live list of the namespace's
-        /// pods.
+        /// Unprotect those of these that [`unprotectable`] allows, by a live list of the namespace's pods.
         unprotect: Vec<Claim>,
     },
-    /// Nothing until the claims, deleted and unprotected, are gone.
+    /// Wait until the claims, deleted and unprotected, are gone.
     WaitForClaims,
-    /// Nothing: all is gone.
+    /// The clean-up is complete.
     Done,
 }
 
-/// A pod that may use claims.
+/// The phase and the claims of a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PodUse {
     /// `status.phase`.
     pub phase: PodPhase,
-    /// The claims its volumes name.
+    /// The claims that its volumes name.
     pub claims: Vec<String>,
 }
 
@@ -121,16 +119,16 @@ pub enum PodPhase {
     Pending,
     /// At least one container runs.
     Running,
-    /// Ended well.
+    /// All containers have succeeded.
     Succeeded,
-    /// Ended badly.
+    /// All containers have ended, and at least one failed.
     Failed,
-    /// Not known, or not a phase of this version.
+    /// Missing, or a phase of a later version of Kubernetes.
     Unknown,
 }
 
 impl PodPhase {
-    /// Reads `status.phase`; what is missing or new is [`PodPhase::Unknown`].
+    /// Reads `status.phase`.
     pub fn read(text: Option<&str>) -> Self {
         match text {
             Some("Pending") => Self::Pending,
@@ -142,13 +140,11 @@ impl PodPhase {
     }
 }
 
-/// The next step of tearing a run's objects down (P6, V4).
+/// The next step of the clean-up after a run (P6, V4).
 ///
-/// Nothing goes while the run is active or one of its pods is pending or running. Then the
-/// placeholder goes, and only when it and its pods are gone the claims do: a claim deleted under a
-/// live placeholder would be made again. The decision depends on what is seen alone, so it is the
-/// same whatever restarted in between. A pod whose placeholder went without it is deleted once none
-/// is left that could adopt it.
+/// Nothing is deleted while the run is active or one of its pods is pending or running. Placeholders are deleted first, and
+/// claims only after these and their pods: a live placeholder would create its claims again. An orphaned pod is deleted when no
+/// placeholder is left that could adopt it.
 pub fn next_step(leftovers: &Leftovers) -> Step {
     match leftovers.run {
         RunPresence::Active => return Step::Keep,
@@ -185,9 +181,9 @@ fn clear_orphans(pods: &[PlaceholderPod]) -> Step {
     }
 }
 
-/// The claims that Tekton made of a run's own `volumeClaimTemplate`s (V3) and that its author wants gone when it is done,
-/// by name. Tekton itself deletes none while its own assistants are off. Only a claim that Tekton made for this very run
-/// may be deleted: what is called so may be somebody else's (V4).
+/// The names of the claims that Tekton creates from a run's own `volumeClaimTemplate`s (V3), if the author asks to delete them
+/// with the run. Tekton itself deletes none while its own affinity assistants are off. The caller must check that Tekton created
+/// the claim for this run, because another claim may have the same name (V4).
 pub fn auto_cleaned(run: &PipelineRun) -> Vec<String> {
     let asked_for = run
         .annotations
@@ -231,7 +227,7 @@ fn clear_claims(claims: &[Claim]) -> Step {
 }
 
 impl Claim {
-    /// Whether only the protection keeps a deleted claim.
+    /// True if the claim is deleted, but its protection keeps it.
     fn is_held(&self) -> bool {
         self.deleting && self.protected
     }
@@ -246,11 +242,10 @@ impl Claim {
     }
 }
 
-/// The claims whose protection may be removed (V4): deleted, still protected, and every pod that
-/// names them has succeeded or failed. `pods` must be a live list of the namespace, not a cache.
+/// The claims whose protection may be removed (V4): they are deleted, still protected, and every pod that names them has
+/// succeeded or failed. `pods` must be a live list of the namespace, not a cache.
 ///
-/// Kubernetes itself keeps the protection as long as a completed pod exists, and completed TaskRun
-/// pods exist for long.
+/// Kubernetes itself keeps the protection while a completed pod exists, and completed TaskRun pods exist for long.
 pub fn unprotectable(claims: &[Claim], pods: &[PodUse]) -> Vec<ObjectRef> {
     let in_use: BTreeSet<&str> = pods
         .iter()

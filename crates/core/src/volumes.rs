@@ -17,7 +17,7 @@ pub use topology::{NodeRequirement, NodeTerm, Operator};
 pub struct SeenClaim {
     /// `metadata.name`.
     pub name: String,
-    /// Whether `ReadWriteOncePod` is among `spec.accessModes`.
+    /// True if `spec.accessModes` contains `ReadWriteOncePod`.
     pub single_pod: bool,
     /// The volume it is bound to; `None` before that.
     pub volume: Option<SeenVolume>,
@@ -31,7 +31,7 @@ pub struct SeenVolume {
     pub terms: Vec<NodeTerm>,
 }
 
-/// The consequences for a placeholder.
+/// The consequences of its claims' volumes for a placeholder.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Volumes {
     /// Existing claims that the placeholder must not mount, because only one pod at a time may use them (V8).
@@ -45,7 +45,7 @@ pub struct Volumes {
 /// Claims whose volumes no single node can reach.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Conflict {
-    /// Two of them where two are enough, otherwise all; each with where it can be reached.
+    /// Two claims if they are enough for the conflict, otherwise all. Each comes with the nodes that reach it, in words.
     pub claims: Vec<(String, String)>,
 }
 
@@ -59,7 +59,7 @@ impl fmt::Display for Conflict {
     }
 }
 
-/// Decides from `seen`, those claims of the placeholder that exist.
+/// Decides from `seen`, the existing claims of the placeholder.
 pub fn volumes(spec: &PlaceholderSpec, seen: &[SeenClaim]) -> Volumes {
     let mounted: BTreeSet<&str> = spec.claim_names.iter().map(String::as_str).collect();
     let single_pod = || seen.iter().filter(|claim| claim.single_pod);
@@ -103,12 +103,12 @@ pub fn conflict(seen: &[SeenClaim]) -> Option<Conflict> {
     })
 }
 
-/// Whether the node with this name and these labels meets one of the terms of a node selector.
+/// True if the node with this name and these labels meets one of the terms of a node selector.
 pub fn meets(node: &str, labels: &BTreeMap<String, String>, terms: &[NodeTerm]) -> bool {
     topology::node_meets(node, labels, &[terms])
 }
 
-/// Whether the node with this name and these labels reaches the volumes of all claims.
+/// True if the node with this name and these labels reaches the volumes of all claims.
 pub fn reaches(node: &str, labels: &BTreeMap<String, String>, seen: &[SeenClaim]) -> bool {
     let volumes = seen.iter().filter_map(|claim| claim.volume.as_ref());
     let lists: Vec<_> = volumes

@@ -1,4 +1,4 @@
-//! A claim, read once: from then on only the fields that a decision needs are kept.
+//! Reads a claim, and keeps only the fields that decisions need.
 
 use coscheduler_core::observed::KnownClaim;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
@@ -6,8 +6,8 @@ use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use crate::objects;
 use crate::ownership::is_ours;
 
-/// The claim. Tekton is the controller of the claims that it makes of `volumeClaimTemplate`s (Tekton v1.12.0,
-/// `pkg/reconciler/volumeclaim/pvchandler.go`); a claim that an author made has no such owner (V4).
+/// The claim. A PipelineRun is the controller of each claim that Tekton creates from a `volumeClaimTemplate` (Tekton v1.12.0,
+/// `pkg/reconciler/volumeclaim/pvchandler.go`). A claim of the author's has no such owner (V4).
 pub fn view(claim: PersistentVolumeClaim) -> KnownClaim {
     let metadata = claim.metadata;
     let spec = claim.spec.unwrap_or_default();

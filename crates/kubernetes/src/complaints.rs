@@ -1,11 +1,11 @@
-//! Complaints of controllers in Events about placeholders and claims (N3).
+//! Reads warning Events of Kubernetes' controllers about placeholders and claims (N3).
 
 use coscheduler_core::names::AssistantName;
 use coscheduler_core::plan::Reason;
 use coscheduler_core::refusals::{failed_create, not_provisioned};
 use k8s_openapi::api::events::v1::Event;
 
-/// The Events in which they do, by reason and as a field selector: one watch each, as selectors know no "or".
+/// The Events' reasons, each with its field selector. Each needs a watch of its own, because field selectors have no "or".
 pub const WATCHES: [(&str, &str); 3] = [
     (
         "FailedCreate",
@@ -21,24 +21,24 @@ pub const WATCHES: [(&str, &str); 3] = [
     ),
 ];
 
-/// A complaint about an object.
+/// A warning Event about an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Complaint {
-    /// What kind of object it is about.
+    /// The kind of object.
     pub about: About,
-    /// The object's namespace, which is the Event's too, and its name.
+    /// The namespace of object and Event, and the object's name.
     pub object: (String, String),
     /// The object's uid.
     pub uid: String,
-    /// What is wrong with it.
+    /// The cause.
     pub reason: Reason,
     /// The Event's name.
     pub event: String,
-    /// The Event's version.
+    /// The Event's `metadata.resourceVersion`.
     pub version: String,
 }
 
-/// What a complaint is about.
+/// The kind of object that a warning Event is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum About {
     /// A placeholder whose pod could not be created.
@@ -47,8 +47,7 @@ pub enum About {
     Claim,
 }
 
-/// Reads an Event. `None` for one about something that cannot be a placeholder's, and for one that says what another one
-/// says.
+/// Reads an Event. `None` if it is not about a claim or a placeholder, or if another Event says the same.
 pub fn read(event: Event) -> Option<Complaint> {
     let regarding = event.regarding?;
     let name = regarding.name?;

@@ -1,4 +1,4 @@
-//! What is read of a pod to know which nodes take it (N2), and what of a node says how much it has for pods.
+//! Reads a pod's requirements on a node, and a node's allocatable resources (N2).
 
 use coscheduler_core::rescue::requests::{
     self, Amounts, InitContainer, PodResources, ResourceList,
@@ -14,13 +14,13 @@ use std::collections::BTreeMap;
 use crate::pods;
 use crate::volumes::term;
 
-/// What the pod asks for, as the scheduler counts it.
+/// The pod's requests, as the scheduler computes them.
 pub fn requests(pod: &Pod) -> Amounts {
     let Some(spec) = &pod.spec else {
         return Amounts::default();
     };
     let status = pod.status.as_ref();
-    let infeasible = status.is_some_and(is_resized_in_vain);
+    let infeasible = status.is_some_and(is_resize_infeasible);
     let statuses = |status: &PodStatus| {
         let lists = [
             status.container_statuses.clone(),
@@ -38,7 +38,7 @@ pub fn requests(pod: &Pod) -> Amounts {
     };
     let init_containers = spec.init_containers.iter().flatten().map(|container| {
         let sidecar = container.restart_policy.as_deref() == Some("Always");
-        // Only what goes on can be resized.
+        // Of the init containers, Kubernetes can resize only sidecars.
         let requests = if sidecar {
             in_force(container)
         } else {
@@ -54,7 +54,7 @@ pub fn requests(pod: &Pod) -> Amounts {
     })
 }
 
-/// What the pod needs of a node; which claims it uses and what the scheduler has refused is not read here.
+/// The pod's requirements on a node, without its claims and the nodes that the scheduler refused.
 pub fn needs(pod: &Pod) -> Needs {
     let spec = pod.spec.as_ref();
     let affinity = spec.and_then(|spec| spec.affinity.as_ref()?.node_affinity.as_ref());
@@ -74,7 +74,7 @@ pub fn needs(pod: &Pod) -> Needs {
     }
 }
 
-/// What the node has for pods: amounts, and how many of them.
+/// The node's allocatable amounts, and the number of pods that it takes.
 pub fn allocatable(node: &Node) -> (Amounts, i128) {
     let status = node.status.as_ref();
     requests::allocatable(&list(status.and_then(|status| status.allocatable.as_ref())))
@@ -99,14 +99,14 @@ fn resized(
     ))
 }
 
-fn is_resized_in_vain(status: &PodStatus) -> bool {
+fn is_resize_infeasible(status: &PodStatus) -> bool {
     let mut conditions = status.conditions.iter().flatten();
     conditions.any(|condition| {
         condition.type_ == "PodResizePending" && condition.reason.as_deref() == Some("Infeasible")
     })
 }
 
-/// The API server has checked every quantity: one that cannot be read is of another version, and left to the scheduler.
+/// The API server has validated every quantity. One that cannot be parsed here is left to the scheduler.
 fn list(list: Option<&BTreeMap<String, Quantity>>) -> ResourceList {
     let entries = list.into_iter().flatten();
     entries

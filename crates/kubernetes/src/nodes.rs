@@ -1,4 +1,4 @@
-//! A node, read once: which pods it turns away, and how much it has for those that it takes.
+//! Reads a node: its taints, its labels and its allocatable resources.
 
 use coscheduler_core::evacuate::{self, Taint};
 use coscheduler_core::rescue::room::Room;
@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::Node;
 
 use crate::needs;
 
-/// The node, without what is on it.
+/// The node, without the pods on it.
 pub fn view(node: &Node) -> Room {
     let (allocatable, pods_allowed) = needs::allocatable(node);
     let created = node.metadata.creation_timestamp.as_ref();

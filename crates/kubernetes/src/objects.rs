@@ -1,10 +1,10 @@
-//! What is read of every object: its identity and its owners.
+//! Reads the identity and the owners of an object.
 
 use coscheduler_core::pipeline_run::OwnerReference;
 use coscheduler_core::teardown::ObjectRef;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{self, ObjectMeta};
 
-/// The object as it was seen.
+/// The object's identity and version.
 pub fn reference(metadata: ObjectMeta) -> ObjectRef {
     ObjectRef {
         name: metadata.name.unwrap_or_default(),
@@ -21,7 +21,7 @@ pub fn controller(metadata: &ObjectMeta) -> Option<OwnerReference> {
     controller.map(owner)
 }
 
-/// The PipelineRun that owns the object, as its controller or not.
+/// The PipelineRun among the object's owners, controller or not.
 pub fn pipeline_run(metadata: &ObjectMeta) -> Option<OwnerReference> {
     let mut owners = metadata.owner_references.iter().flatten();
     let run = owners.find(|owner| owner.kind == "PipelineRun");

@@ -1,4 +1,4 @@
-//! A placeholder is a StatefulSet with one pod. Here it is built, read and patched; nothing but the requests themselves is
+//! A placeholder is a StatefulSet with one pod. This module builds, reads and patches that object; the requests themselves are
 //! elsewhere.
 
 pub mod patch;
@@ -14,7 +14,8 @@ pub use stateful_set::{Owner, build, selector, single_pod_claims};
 use crate::objects;
 use crate::ownership::is_ours;
 
-/// The placeholder, where this product made it for a PipelineRun: Tekton's own assistants have names of the same kind.
+/// The placeholder; `None` if this product did not create it for a PipelineRun. Tekton's own affinity assistants have names of the
+/// same form.
 pub fn view(set: StatefulSet) -> Option<Placeholder> {
     let metadata = set.metadata;
     if !is_ours(&metadata) {
@@ -42,7 +43,7 @@ pub fn view(set: StatefulSet) -> Option<Placeholder> {
         observed: observed >= metadata.generation,
         created: metadata.creation_timestamp.as_ref().map(|time| time.0),
         controller: objects::controller(&metadata),
-        // A record that cannot be read is of another version, and begins anew.
+        // A record that cannot be read is of another version of this product: it starts empty.
         record: record
             .and_then(|text| serde_json::from_str(text).ok())
             .unwrap_or_default(),

@@ -1,5 +1,4 @@
-//! A pod of a run, read once: from then on only the fields that a decision needs are kept. Which claims a pod uses is also
-//! read in pages of many pods.
+//! Reads a pod of a run, and keeps only the fields that decisions need. [`Page`] reads the claims of many pods.
 
 mod page;
 
@@ -16,7 +15,7 @@ use k8s_openapi::api::core::v1::{Affinity, Pod, PodAffinityTerm};
 pub use self::page::Page;
 use crate::{needs, objects};
 
-/// The pod, where it carries a run's label.
+/// The pod; `None` if it has no run's label.
 pub fn view(pod: Pod) -> Option<observed::Pod> {
     let run_uid = label(&pod, PIPELINE_RUN_UID)?.to_owned();
     let node = node(&pod).map(str::to_owned);
@@ -38,14 +37,13 @@ pub fn view(pod: Pod) -> Option<observed::Pod> {
     })
 }
 
-/// Whether the pod is a placeholder's.
+/// True if the pod is a placeholder's.
 pub fn is_placeholder(pod: &Pod) -> bool {
     placeholder(pod).is_some()
 }
 
-/// A placeholder rather than a TaskRun's pod. The label alone does not say: Tekton copies the labels that an author gives a
-/// run to the pods of its TaskRuns. An orphan is what this product made, by labels and name, and what has no controller any
-/// more.
+/// The identity of a placeholder's pod; `None` for other pods. The label alone is no proof: Tekton copies a run's labels to the
+/// pods of its TaskRuns. A pod is orphaned if labels and name say that this product created it, and it has no controller any more.
 fn placeholder(pod: &Pod) -> Option<PlaceholderLabels> {
     let controller = objects::controller(&pod.metadata);
     if label(pod, COMPONENT) != Some(AFFINITY_ASSISTANT)
@@ -54,7 +52,7 @@ fn placeholder(pod: &Pod) -> Option<PlaceholderLabels> {
         return None;
     }
     let instance = label(pod, INSTANCE).unwrap_or_default();
-    // Labels are anybody's to write; the name is its controller's.
+    // Anybody can set labels, but the controller chooses the name.
     let named = pod.metadata.name.as_deref() == Some(&format!("{instance}-0"));
     let made_by_us = label(pod, MANAGED_BY) == Some(TEKTON_COSCHEDULER);
     Some(PlaceholderLabels {
@@ -78,12 +76,12 @@ pub fn node(pod: &Pod) -> Option<&str> {
     pod.spec.as_ref()?.node_name.as_deref()
 }
 
-/// Whether the scheduler has found no node for the pod, and it has none yet.
+/// True if the pod has no node, and the scheduler has found none.
 pub fn is_unschedulable(pod: &Pod) -> bool {
     node(pod).is_none() && unscheduled(pod).is_some_and(|unscheduled| unscheduled.no_node)
 }
 
-/// The scheduler's last word on the pod (Kubernetes API reference, `PodCondition`).
+/// The scheduler's last result for the pod (Kubernetes API reference, `PodCondition`).
 fn unscheduled(pod: &Pod) -> Option<Unscheduled> {
     let mut conditions = pod.status.as_ref()?.conditions.iter().flatten();
     let condition = conditions.find(|it| it.type_ == "PodScheduled" && it.status == "False")?;
@@ -93,7 +91,7 @@ fn unscheduled(pod: &Pod) -> Option<Unscheduled> {
     })
 }
 
-/// The taints that the pod tolerates.
+/// The pod's tolerations.
 pub fn tolerations(pod: &Pod) -> Vec<Toleration> {
     let spec = pod.spec.iter();
     let tolerations = spec.flat_map(|spec| spec.tolerations.iter().flatten());
@@ -108,7 +106,7 @@ pub fn tolerations(pod: &Pod) -> Vec<Toleration> {
         .collect()
 }
 
-/// The placeholders whose node the pod has to share, by the affinity that Tekton's pod builder has given it.
+/// The placeholders whose node the pod must share, by the pod affinity that Tekton adds.
 pub fn follows(pod: &Pod) -> Vec<String> {
     let terms = affinity(pod).and_then(|affinity| affinity.pod_affinity.as_ref());
     let terms = terms.and_then(|pods| {
@@ -124,7 +122,7 @@ pub fn follows(pod: &Pod) -> Vec<String> {
         .collect()
 }
 
-/// How a placeholder's pod keeps away from others, by its required anti-affinity.
+/// How a placeholder's pod stays away from others, by its required anti-affinity.
 fn separation(pod: &Pod) -> Separation {
     let apart = affinity(pod).and_then(|affinity| affinity.pod_anti_affinity.as_ref());
     let terms = apart.and_then(|pods| {
@@ -166,7 +164,7 @@ fn any_container_started(pod: &Pod) -> bool {
     })
 }
 
-/// The claims among the pod's volumes; a generic ephemeral volume's is named after pod and volume.
+/// The claims among the pod's volumes. The claim of a generic ephemeral volume is named after pod and volume.
 pub fn claims(pod: &Pod) -> Vec<String> {
     let name = pod.metadata.name.as_deref().unwrap_or_default();
     let volumes = pod

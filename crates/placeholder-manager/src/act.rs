@@ -1,5 +1,5 @@
-//! Carries out the steps that `core` decided, one after the other. Every step is safe to repeat. The answer to a write goes into
-//! the cache, so that no step is taken again before the watch has caught up.
+//! Carries out the steps that `core` decided, one after the other. Every step is safe to repeat. For most writes, the API server's
+//! answer goes into the cache at once, so that the next look need not wait for the watch.
 
 use std::sync::Arc;
 
@@ -20,18 +20,18 @@ use crate::error::Error;
 use crate::placeholder;
 use crate::reconciler::Reconciler;
 
-/// What came of the steps.
+/// The outcome of the steps.
 #[derive(Debug, Default)]
 pub(crate) struct Acted {
-    /// Whether a placeholder was created.
+    /// True if a placeholder was created.
     pub created: bool,
-    /// Whether the run looks different now, without any news to wait for.
+    /// True if the next look may follow at once.
     pub look_again: bool,
-    /// Whether to look again after a backoff, although nothing failed.
+    /// True to look again after a backoff, although nothing failed.
     pub look_later: bool,
-    /// For the run's author.
-    pub told: Vec<Reason>,
-    /// The first error. It keeps no other step waiting.
+    /// The Events to publish.
+    pub events: Vec<Reason>,
+    /// The first error. The other steps are taken all the same.
     pub failed: Option<Error>,
     /// Why a placeholder could not be created, for the run's author.
     pub refused: Option<Reason>,
@@ -46,7 +46,7 @@ impl Reconciler {
                 debug!(
                     namespace = key.namespace,
                     error = error.with_causes(),
-                    "a step failed"
+                    "failed to take a step"
                 );
                 if matches!(step, Step::Create(_)) {
                     acted.refused = acted.refused.or_else(|| error.to_reason());
@@ -98,7 +98,7 @@ impl Reconciler {
                     warn!(
                         namespace,
                         pod = pod.name,
-                        "left a pod alone whose TaskRun is not of the run that its label names"
+                        "ignored a pod because its TaskRun does not belong to the run that its label names"
                     );
                 }
                 self.memory.answered(key, &pod.uid, answer);
@@ -119,7 +119,7 @@ impl Reconciler {
         Ok(())
     }
 
-    /// Takes a step that only the leader takes.
+    /// Takes a step that is the leader's alone.
     async fn relocate(
         &self,
         key: &RunKey,
@@ -148,7 +148,7 @@ impl Reconciler {
                 update,
                 reason,
             } => {
-                // The watch of nodes may be behind that of pods.
+                // The watch of nodes may be behind the watch of pods.
                 if let Some(node) = unless_exists
                     && self.requests.node_exists(node).await?
                 {
@@ -159,15 +159,15 @@ impl Reconciler {
                     let recorded = self.requests.record(&own, &update.record).await?;
                     self.refresh(recorded);
                 }
-                // If it has changed since, Kubernetes has deleted it, or the next look evicts it: it leaves all the same.
+                // If the pod has changed meanwhile, it is gone or the next look evicts it. The Event is right in both cases.
                 self.requests.evict(namespace, pod, *at_once).await?;
-                acted.told.push(reason.clone());
+                acted.events.push(reason.clone());
             }
             Step::Send { update, nodes } => {
                 if let Some(own) = known(update) {
                     let sent = self.requests.send(&own, &update.record, nodes).await?;
                     if sent.is_some() {
-                        acted.told.extend(update.reason.clone());
+                        acted.events.extend(update.reason.clone());
                     }
                     self.refresh(sent);
                 }
@@ -194,9 +194,9 @@ impl Reconciler {
                 let let_go = self
                     .requests
                     .let_go(namespace, task_run, placeholder, *times);
-                // Tekton makes the pod anew, from the TaskRun as it is by then.
+                // Tekton creates the pod again, from the changed TaskRun.
                 if let_go.await? && self.requests.evict(namespace, pod, true).await? {
-                    acted.told.push(reason.clone());
+                    acted.events.push(reason.clone());
                 }
             }
             Step::Create(_)
@@ -209,7 +209,7 @@ impl Reconciler {
         Ok(())
     }
 
-    /// Creates a placeholder. False where another replica was quicker.
+    /// Creates a placeholder. Returns false if it exists already.
     async fn create(&self, run: &PipelineRun, spec: &PlaceholderSpec) -> Result<bool, Error> {
         let volumes = self.volumes(run, spec).await?;
         if let Some(reason) = out_of_reach(spec, &volumes) {
@@ -230,15 +230,15 @@ impl Reconciler {
         Ok(created)
     }
 
-    /// What the volumes of a placeholder's claims mean for it (V7, V8): from the caches, and, for an existing claim that the
-    /// caches do not know, from one look at the API server, as its author may have made it a moment before the run.
+    /// The consequences of the volumes of a placeholder's claims (V7, V8). An existing claim that the cache does not know is read
+    /// from the API server, because the author may have created it right before the run.
     async fn volumes(&self, run: &PipelineRun, spec: &PlaceholderSpec) -> Result<Volumes, Error> {
         let pinned = Pinned::read(&run.annotations).map_err(Error::BadRequest)?;
         let claims = pinned.map(|pinned| pinned.claims).unwrap_or_default();
         let existing = brought(&claims);
         let mut seen = Vec::new();
         for name in spec.claims() {
-            // Only those: what is made for the run may be made later.
+            // A claim that is created for the run may be created later.
             let look_up = existing.contains(name.as_str());
             seen.extend(self.claim((run.namespace.clone(), name), look_up).await?);
         }
@@ -280,7 +280,7 @@ impl Reconciler {
         info!(
             namespace = key.namespace,
             pod = pod.name,
-            "deleted a placeholder's pod that was left without its placeholder"
+            "deleted orphaned pod of a placeholder"
         );
         self.findings.deleted(key, "Pod", &pod.name);
         match left.and_then(pods::view) {
@@ -312,7 +312,7 @@ impl Reconciler {
         Ok(())
     }
 
-    /// Removes the protection of those claims whose every pod has ended (V4).
+    /// Removes the protection of the claims that only completed pods use (V4).
     async fn unprotect(&self, key: &RunKey, candidates: &[Claim]) -> Result<(), Error> {
         let pods = self.requests.live_pods(&key.namespace).await?;
         for free in unprotectable(candidates, &pods) {

@@ -1,7 +1,7 @@
-//! Informs the authors of runs: Events, and the annotation that says why a run waits.
+//! Publishes Events and annotation `coscheduler.dev/blocked` on PipelineRuns.
 //!
-//! An Event is named after its run and its text, so that the API server keeps it once, whichever replica writes it and however
-//! often. Written names are remembered, so that an unchanged run costs nothing.
+//! An Event's name depends on its run and its text, so the API server stores it once, whichever replica creates it. Each replica
+//! remembers these names, so that an unchanged run costs no request.
 
 use coscheduler_core::annotations::BLOCKED;
 use coscheduler_core::notices::blocked_annotation;
@@ -21,7 +21,7 @@ use crate::error::Error;
 use crate::reconciler::Reconciler;
 
 impl Reconciler {
-    /// Says what was decided, what was done, and what could not be done.
+    /// Publishes the decision, the steps taken and the first error.
     pub(crate) async fn announce(
         &self,
         key: &RunKey,
@@ -32,12 +32,12 @@ impl Reconciler {
         let Some((run, _)) = &observed.run else {
             return Ok(());
         };
-        for reason in acted.told.iter().chain(&decision.events) {
-            self.say(key, run, reason).await?;
+        for reason in acted.events.iter().chain(&decision.events) {
+            self.publish(key, run, reason).await?;
         }
         if let Some(reason) = &acted.refused {
-            self.say(key, run, reason).await?;
-            // One cause in changing words does not change the annotation: each change of the run brings the next report.
+            self.publish(key, run, reason).await?;
+            // New words for the same cause do not change the annotation, because each change of a run triggers Tekton and a report.
             if REFUSALS.contains(&reason.code) && said_on(run) != Some(reason.code) {
                 return self.annotate(run, Some(reason)).await;
             }
@@ -47,8 +47,8 @@ impl Reconciler {
         Ok(())
     }
 
-    /// Writes one Event, once.
-    async fn say(&self, key: &RunKey, run: &PipelineRun, reason: &Reason) -> Result<(), Error> {
+    /// Publishes one Event, once.
+    async fn publish(&self, key: &RunKey, run: &PipelineRun, reason: &Reason) -> Result<(), Error> {
         let name = reason.event_name(run);
         if self.memory.has_said(key, &name) {
             return Ok(());
@@ -60,14 +60,14 @@ impl Reconciler {
                 pipeline_run = run.name,
                 reason = reason.code.as_str(),
                 message = reason.message,
-                "wrote an Event"
+                "published an Event"
             );
         }
         self.memory.said(key, name);
         Ok(())
     }
 
-    /// Writes why the run waits, or that it does not, where it does not say so already.
+    /// Sets or removes the annotation, unless it is up to date.
     async fn annotate(&self, run: &PipelineRun, blocked: Option<&Reason>) -> Result<(), Error> {
         let Some(value) = blocked_annotation(run, blocked) else {
             return Ok(());

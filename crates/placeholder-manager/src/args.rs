@@ -14,8 +14,8 @@ pub struct Args {
     #[command(flatten)]
     pub(crate) lease: LeaseArgs,
 
-    /// How long a node that the cluster autoscaler is about to add, or has just added, holds back what would make room for a
-    /// pod otherwise: moving its placeholder, or letting it go
+    /// How long to wait for a scale-up of the cluster, once it was triggered or a node was added, before the manager makes
+    /// room for a waiting pod by other means
     #[arg(long, env = "SCALE_UP_HOLD", value_name = "DURATION", default_value = "60s",
         value_parser = parse_duration)]
     pub(crate) scale_up_hold: Duration,

@@ -1,5 +1,5 @@
-//! What the manager knows: every coscheduled PipelineRun with its placeholders, pods and claims, kept up to date by the watches
-//! and indexed by what it is asked for. No I/O, no decisions.
+//! The cache: every coscheduled PipelineRun with its placeholders, pods and claims, and every node and volume. The watches keep it
+//! up to date. It does no I/O and decides nothing.
 
 mod children;
 mod claims;
@@ -28,10 +28,10 @@ use nodes::Nodes;
 use store::{Object as _, Store};
 pub(crate) use view::{Change, Listed, Phase};
 
-/// Changes that a slow reader of [`Cache::subscribe`] may be behind before it has to start over.
+/// The number of changes that a reader of [`Cache::subscribe`] may be behind before it must start over.
 const BUFFERED_CHANGES: usize = 1024;
 
-/// A PipelineRun, whatever its name was used for before.
+/// Identifies a PipelineRun, even if another run had its name before.
 #[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub(crate) struct RunKey {
     /// `metadata.namespace`.
@@ -53,14 +53,14 @@ impl RunKey {
     }
 }
 
-/// A run, with its plan computed once.
+/// A run and its plan, which is computed once for each version of the run.
 #[derive(Clone, Debug)]
 pub(crate) struct KnownRun {
     pub run: Arc<PipelineRun>,
     pub planned: Arc<Planned>,
 }
 
-/// The index. Cheap to share; every method takes and releases the lock, and answers the runs to look at again.
+/// The cache. Every method takes and releases the lock. Most methods that a watch calls return the runs to reconcile.
 #[derive(Debug)]
 pub(crate) struct Cache {
     index: RwLock<Index>,
@@ -78,11 +78,11 @@ struct Index {
     nodes: Nodes,
     children: Children,
     complaints: Complaints,
-    /// Uids of runs, by the version that is known of each.
+    /// Uids of runs, by `metadata.resourceVersion`.
     versions: HashMap<String, String>,
     /// Names of runs, by uid.
     names: HashMap<String, ObjectKey>,
-    /// Active runs, by the claims that their placeholders stand for.
+    /// Runs, by the claims that their planned placeholders stand for.
     users: HashMap<ObjectKey, HashSet<RunKey>>,
     /// Pods of runs, by the claims that they use.
     pods_by_claim: HashMap<ObjectKey, HashSet<ObjectKey>>,
@@ -101,15 +101,15 @@ impl Default for Cache {
 }
 
 impl Cache {
-    /// Carries out a change of the index, and publishes how the placeholders of the runs differ that it touches.
+    /// Changes the index, and sends the resulting changes of placeholders to the subscribers.
     fn change(&self, change: impl FnOnce(&mut Index, &mut Before) -> Vec<RunKey>) -> Vec<RunKey> {
         let mut index = self.write();
         let mut before = Before::default();
         let news = change(&mut index, &mut before);
-        // Sent under the lock, so that changes leave in the order in which they happened.
+        // The lock keeps the changes in order.
         for (run, before) in before.0 {
             for change in view::changes(before, index.listed(&run)) {
-                // A send fails only while nobody listens.
+                // The send fails only if there is no subscriber.
                 drop(self.changes.send(change));
             }
         }
@@ -183,8 +183,8 @@ impl Index {
         (labels.name == own.1).then_some(pod)
     }
 
-    /// The claims that go with a run: those made by this product, and those made by Tekton that the run's author wants gone
-    /// with it (V4).
+    /// The claims that are deleted with a run: those that this product created, and those of Tekton's that the run's author wants
+    /// deleted (V4).
     fn claims_of<'a>(&'a self, run: &'a RunKey) -> Vec<&'a Arc<KnownClaim>> {
         let known = self
             .names
@@ -214,7 +214,7 @@ impl Index {
         })
     }
 
-    /// The runs that a claim matters to: those whose placeholders stand for it, and the one it was made for.
+    /// The runs that a claim affects: its owner, and the runs with placeholders that stand for it.
     fn concerned(&self, claim: &ObjectKey) -> Vec<RunKey> {
         let owner = self.claims.get(claim).and_then(|claim| claim.run());
         let users = self.users.get(claim).into_iter().flatten().cloned();
@@ -243,7 +243,7 @@ impl Index {
     }
 }
 
-/// The claims that the placeholders of a run stand for.
+/// The claims that the planned placeholders of a run stand for.
 fn used(known: &KnownRun) -> Vec<ObjectKey> {
     let Ok(plan) = known.planned.as_ref() else {
         return Vec::new();

@@ -1,5 +1,5 @@
-//! `Ensure` and `Release`: a call names a run. A call whose namespace, name or version is that of another run than the one with
-//! its uid is refused, whoever sends it; everything else comes from the manager's own view of the run.
+//! `Ensure` and `Release`. A call names a run, and the rest comes from the manager's own cache. A call is refused if its
+//! namespace, name or version does not belong to the run with its uid.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,15 +14,15 @@ use crate::cache::{Cache, RunKey};
 use crate::error::Error;
 use crate::reconciler::Reconciler;
 
-/// How long a call waits for the watch to deliver the version of the run that the caller has seen already.
+/// How long a call waits until the watch delivers the version of the run that the caller has seen.
 const CATCH_UP: Duration = Duration::from_secs(2);
 
-/// What came of an `Ensure`.
+/// The outcome of an `Ensure`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Ensured {
     /// At least one placeholder was created.
     Created,
-    /// Everything was there already.
+    /// Every placeholder existed already.
     Unchanged,
     /// A newer version of the run is known.
     Superseded,
@@ -32,11 +32,12 @@ pub(crate) enum Ensured {
     NotNeeded,
 }
 
-/// Creates the placeholders of a run where they do not exist yet.
+/// Creates the missing placeholders of a run.
 ///
 /// # Errors
 ///
-/// Where the call names another run, the run was not seen yet, a name is taken, or the API server refuses.
+/// If the call names another run, the run was not seen yet or cannot be planned for, a placeholder's name is taken or it is being
+/// deleted, no node reaches its volumes, or the API server refuses.
 pub(crate) async fn ensure(
     reconciler: &Reconciler,
     identity: &Identity,
@@ -82,7 +83,7 @@ pub(crate) async fn ensure(
 ///
 /// # Errors
 ///
-/// Where the call names another run, or the API server refuses.
+/// If the call names another run, or the API server refuses.
 pub(crate) async fn release(
     reconciler: &Reconciler,
     identity: &Identity,
@@ -92,8 +93,8 @@ pub(crate) async fn release(
     Ok(looked.released.unwrap_or(Released::InProgress))
 }
 
-/// The run as of `identity.resource_version` or later, once the watch has delivered it. A call that names another run is
-/// refused at once.
+/// The run at `identity.resource_version` or later, once the watch has delivered it. A call that names another run is refused
+/// at once.
 async fn seen(cache: &Cache, identity: &Identity) -> Result<Arc<PipelineRun>, Error> {
     let not_seen = || Error::NotSeen {
         run: format!("{}/{}", identity.namespace, identity.name),
@@ -116,7 +117,7 @@ async fn seen(cache: &Cache, identity: &Identity) -> Result<Arc<PipelineRun>, Er
         .unwrap_or_else(|_| Err(not_seen()))
 }
 
-/// The run that a call is about, `None` where no run with its uid is known.
+/// The run that a call names; `None` if no run with its uid is known.
 fn known(cache: &Cache, identity: &Identity) -> Result<Option<Arc<PipelineRun>>, Error> {
     if let Some(other) = cache.run_at(&identity.resource_version)
         && other.uid != identity.uid
@@ -139,13 +140,13 @@ fn known(cache: &Cache, identity: &Identity) -> Result<Option<Arc<PipelineRun>>,
     match expected.iter().find(|(_, asked, is)| asked != is) {
         None => Ok(Some(run)),
         Some((field, asked, is)) => {
-            let detail = format!("the call says {asked}, the run with this uid has {is}");
+            let detail = format!("the call says {asked}, but the run with this uid has {is}");
             Err(mismatch(identity, field, &run.name, detail))
         }
     }
 }
 
-/// As [`known`], for a run that may be gone: its objects still say what its name was.
+/// As [`known`], for a run that may be gone: its objects still contain its name.
 fn known_or_gone(cache: &Cache, identity: &Identity) -> Result<RunKey, Error> {
     let key = RunKey::new(&identity.namespace, &identity.uid);
     if known(cache, identity)?.is_none()

@@ -1,4 +1,4 @@
-//! Why a call could not be carried out, and the one place where that becomes a gRPC status.
+//! The errors of the work on a run. Only this module turns them into a gRPC status, or a reason for the run's author.
 
 use coscheduler_core::reasons::{self, Reason};
 use coscheduler_core::refusals::refused;
@@ -8,7 +8,7 @@ use coscheduler_proto::error::{bad_request, with_reason};
 use coscheduler_proto::reason::ErrorReason;
 use tonic::Status;
 
-/// Why an `Ensure` or a `Release` could not be carried out.
+/// An error of the work on a run, or of a call.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The request is malformed.
@@ -22,25 +22,25 @@ pub enum Error {
         /// Every fault of the run.
         detail: String,
     },
-    /// The request disagrees with the PipelineRun of that uid.
-    #[error("{field} is not that of PipelineRun {run}: {detail}")]
+    /// The request disagrees with the PipelineRun that has this uid.
+    #[error("{field} does not match PipelineRun {run}: {detail}")]
     Mismatch {
         /// The request's field.
         field: String,
         /// Namespace and name of the run.
         run: String,
-        /// What differs.
+        /// The difference.
         detail: String,
     },
-    /// This version of the run was not seen yet.
+    /// The watch has not delivered this version of the run yet.
     #[error("PipelineRun {run} was not seen at resourceVersion {resource_version} yet")]
     NotSeen {
         /// Namespace and name of the run.
         run: String,
-        /// The version asked for.
+        /// The requested version.
         resource_version: String,
     },
-    /// The placeholder's name belongs to somebody else.
+    /// Another owner has an object with the placeholder's name.
     #[error("placeholder {name} cannot be created: an object of that name belongs to {owner}")]
     NameTaken {
         /// Namespace and name of the placeholder.
@@ -48,38 +48,38 @@ pub enum Error {
         /// Its controller.
         owner: String,
     },
-    /// A placeholder of that name and run is still being deleted.
+    /// A placeholder with this name is still being deleted.
     #[error("placeholder {name} is still being deleted")]
     Terminating {
         /// Namespace and name of the placeholder.
         name: String,
     },
-    /// No node could take the placeholder.
+    /// No node reaches all volumes of the placeholder.
     #[error("{}", reason.message)]
     OutOfReach {
-        /// Why (V7).
+        /// The reason, which names the claims (V7).
         reason: Reason,
     },
     /// The caches have not listed everything yet, or the process is stopping.
     #[error("not ready: {missing}")]
     NotReady {
-        /// What is missing.
+        /// The unmet conditions.
         missing: String,
     },
     /// The API server answered with an error.
     #[error("failed to {act}")]
     Kubernetes {
-        /// What was tried, with the object's name.
+        /// The request in words, with the object's name.
         act: String,
         /// The answer.
         source: Box<kube::Error>,
-        /// Whether another try may help.
+        /// True if a retry may succeed.
         transient: bool,
     },
 }
 
 impl Error {
-    /// Whether the same call may succeed a moment later.
+    /// True if the same call may succeed a moment later.
     pub fn is_transient(&self) -> bool {
         match self {
             Self::NotSeen { .. } | Self::Terminating { .. } | Self::NotReady { .. } => true,
@@ -92,7 +92,8 @@ impl Error {
         }
     }
 
-    /// What the run's author is told about it; `None` for what passes by itself, or is none of the author's making.
+    /// The reason for the run's author; `None` for errors that pass by themselves, that the author cannot mend, or that the
+    /// decision reports already.
     pub(crate) fn to_reason(&self) -> Option<Reason> {
         let reason = match self {
             Self::NameTaken { name, owner } => reasons::placeholder_name_taken(name, owner),
@@ -126,7 +127,7 @@ impl Error {
         causes.fold(self.to_string(), |text, cause| format!("{text}: {cause}"))
     }
 
-    /// The error with the API server's words.
+    /// The error with the API server's message.
     fn message(&self) -> String {
         match self {
             Self::Kubernetes { source, .. } => match source.as_ref() {

@@ -1,4 +1,4 @@
-//! The wire side of the manager: requests in, answers out, nothing in between.
+//! Serves `coscheduler.placeholder.v1.PlaceholderService`: converts requests and answers, and decides nothing.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -32,19 +32,18 @@ use crate::reconciler::Reconciler;
 const DEFAULT_PAGE: usize = 100;
 const LARGEST_PAGE: usize = 1000;
 
-/// Serves `coscheduler.placeholder.v1.PlaceholderService`.
+/// The gRPC service.
 pub(crate) struct Placeholders {
     reconciler: Arc<Reconciler>,
     health: Health,
 }
 
 impl Placeholders {
-    /// Serves calls through `reconciler` once its cache is filled.
     pub(crate) fn new(reconciler: Arc<Reconciler>, health: Health) -> Self {
         Self { reconciler, health }
     }
 
-    /// A cache that has not listed everything must not be taken for an empty cluster.
+    /// Fails until the cache has listed everything: before, it would look like an empty cluster.
     fn ready(&self) -> Result<(), Error> {
         if self.health.is_ready() {
             return Ok(());
@@ -152,7 +151,7 @@ impl PlaceholderService for Placeholders {
             pipeline_run,
         } = request.into_inner();
         let wanted = move |item: &Listed| is_wanted(item, &namespace, &pipeline_run);
-        // Subscribed before the snapshot is taken: a change in between is sent twice rather than not at all.
+        // The subscription comes before the snapshot, so that a change in between is sent twice rather than lost.
         let cache = &self.reconciler.cache;
         let changes = cache.subscribe();
         let first: Vec<_> = cache
@@ -176,7 +175,7 @@ impl PlaceholderService for Placeholders {
                     Ok(_) => continue,
                     Err(RecvError::Lagged(missed)) => Err(with_reason(
                         ErrorReason::WatchTooSlow,
-                        format!("{missed} changes were missed; watch again"),
+                        format!("the client missed {missed} changes; watch again"),
                     )),
                     Err(RecvError::Closed) => return None,
                 };
@@ -202,7 +201,7 @@ fn until_error<T: Send + 'static>(
     })
 }
 
-/// Both values, or the violations of both.
+/// Both values, or all violations.
 fn both<A, B>(a: Result<A, Vec<Violation>>, b: Result<B, Vec<Violation>>) -> Result<(A, B), Error> {
     match (a, b) {
         (Ok(a), Ok(b)) => Ok((a, b)),
@@ -238,7 +237,7 @@ fn page_token(token: &str) -> Result<Option<ObjectKey>, Vec<Violation>> {
     }
 }
 
-/// Whether a placeholder is of this namespace and of a run of this name; empty: of any.
+/// True if a placeholder is in this namespace and belongs to a run of this name. An empty filter matches all.
 fn is_wanted(item: &Listed, namespace: &str, pipeline_run: &str) -> bool {
     (namespace.is_empty() || item.namespace == namespace)
         && (pipeline_run.is_empty() || item.run_name == pipeline_run)

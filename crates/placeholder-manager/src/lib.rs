@@ -1,12 +1,12 @@
-//! The placeholder-manager: creates the placeholders of PipelineRuns, keeps them on nodes where the run can go on, and cleans up
+//! The placeholder-manager creates the placeholders of PipelineRuns, moves them to nodes where the run can continue, and cleans up
 //! after runs. It is the only service that writes workloads.
 //!
-//! Changes come from [`watch`] into the [`cache`], and the runs that they concern into one queue. The [`reconciler`] works on one
-//! run at a time: it observes the run, `core` decides, then it acts and announces. So there is no state but caches of Kubernetes'
-//! objects, and the service is ready once those have listed everything.
+//! [`watch`] writes each change of an object into the [`cache`], and pushes the affected runs into one queue. For each run, the
+//! [`reconciler`] observes it, lets `core` decide, acts and announces. All lasting state is in Kubernetes' objects, so the service
+//! is ready once the cache has listed them.
 //!
-//! Every replica serves calls, and takes the steps of creation and clean-up that a call asks for. The holder of Lease
-//! `placeholder-manager` also works on every change and moves placeholders.
+//! Every replica serves calls, and takes the steps of creation and clean-up that a call asks for. Only the holder of Lease
+//! `placeholder-manager` reacts to changes and moves placeholders.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
@@ -44,7 +44,7 @@ use cache::Cache;
 use reconciler::Reconciler;
 use requests::Requests;
 
-/// Who this service is.
+/// The service's name, version and default addresses.
 pub const SERVICE: Service = Service {
     name: "placeholder-manager",
     version: env!("CARGO_PKG_VERSION"),
@@ -53,11 +53,11 @@ pub const SERVICE: Service = Service {
     http_address: "127.0.0.1:9203",
 };
 
-/// Starts following Kubernetes, working on runs and serving calls.
+/// Starts the watches, the work on runs and the gRPC server.
 ///
 /// # Errors
 ///
-/// Where no Kubernetes client can be made or the gRPC address cannot be bound.
+/// If the Kubernetes client cannot be created, or the gRPC address cannot be bound.
 pub async fn start(args: Args, process: Process) -> anyhow::Result<()> {
     let Args {
         kubernetes,

@@ -1,5 +1,5 @@
-//! What a replica remembers between looks at a run and nobody else needs: since when something is seen, and the API server's
-//! answers about waiting pods. A replica that begins to lead begins anew, which costs a moment.
+//! The memory of one replica between looks at a run: how long a condition has lasted, the API server's answers about waiting pods,
+//! and the Events that it published. A new leader starts without the old one's memory, so conditions must last anew.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -18,12 +18,12 @@ pub(crate) struct Memory(Mutex<HashMap<RunKey, OfRun>>);
 struct OfRun {
     since: BTreeMap<Sight, Instant>,
     answers: BTreeMap<String, Answer>,
-    /// The names of the Events that were written.
+    /// The names of the Events that this replica published.
     said: HashSet<String>,
 }
 
 impl Memory {
-    /// Adds to what is observed what earlier looks have seen.
+    /// Adds the memory of earlier looks to `observed`.
     pub(crate) fn recall(&self, run: &RunKey, observed: &mut Observed) {
         let runs = self.lock();
         let Some(of_run) = runs.get(run) else { return };
@@ -34,7 +34,7 @@ impl Memory {
         observed.answers.clone_from(&of_run.answers);
     }
 
-    /// Keeps what this look has seen, and forgets what it has not.
+    /// Remembers the conditions of this look, and forgets those that have passed.
     pub(crate) fn keep(
         &self,
         run: &RunKey,
@@ -63,21 +63,21 @@ impl Memory {
         }
     }
 
-    /// Takes in an answer about the pod with this uid.
+    /// Remembers an answer about the pod with this uid.
     pub(crate) fn answered(&self, run: &RunKey, pod: &str, answer: Answer) {
         let mut runs = self.lock();
         let answers = &mut runs.entry(run.clone()).or_default().answers;
         answers.insert(pod.to_owned(), answer);
     }
 
-    /// Whether this Event of the run was written.
+    /// True if this replica has published this Event of the run.
     pub(crate) fn has_said(&self, run: &RunKey, event: &str) -> bool {
         let runs = self.lock();
         runs.get(run)
             .is_some_and(|of_run| of_run.said.contains(event))
     }
 
-    /// Takes in that this Event of the run was written.
+    /// Remembers that this Event of the run was published.
     pub(crate) fn said(&self, run: &RunKey, event: String) {
         self.lock()
             .entry(run.clone())

@@ -1,4 +1,4 @@
-//! One list for all who wait for one: runs that end together in a namespace ask for the same pods.
+//! Shares one list between all callers that wait for one: runs that end together in a namespace need the same pods.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -13,19 +13,19 @@ pub(crate) struct OneList<T> {
 
 #[derive(Debug)]
 struct List<T> {
-    /// How many have begun.
+    /// The number of lists that have begun.
     begun: AtomicU64,
-    /// The number of the last one that succeeded, and what it found. Locked while one is under way.
+    /// The number and the result of the last list that succeeded. Locked while a list is under way.
     last: tokio::sync::Mutex<Option<(u64, Arc<T>)>>,
 }
 
 impl<T> OneList<T> {
-    /// What a list of that namespace finds that has begun after this call: `list`, or the one of somebody else who waits as
-    /// well. A list that had begun before may have missed what the caller counts on.
+    /// The result of a list of this namespace that began after this call: `list`, or that of another caller. A list that began
+    /// before may miss a change that the caller relies on.
     ///
     /// # Errors
     ///
-    /// Those of `list`; nobody else's.
+    /// Those of `list`, never those of another caller's list.
     pub(crate) async fn get<E>(
         &self,
         namespace: &str,
@@ -46,7 +46,7 @@ impl<T> OneList<T> {
     }
 
     fn of(&self, namespace: &str) -> Arc<List<T>> {
-        // Nothing that is done under the lock can panic half-way.
+        // No code under the lock can panic half-way.
         let mut lists = self.lists.lock().unwrap_or_else(PoisonError::into_inner);
         lists.retain(|_, list| Arc::strong_count(list) > 1);
         lists.entry(namespace.to_owned()).or_default().clone()

@@ -1,5 +1,5 @@
-//! A placeholder is a StatefulSet. This module is the only one of the service that knows: it watches StatefulSets, and creates,
-//! patches and deletes them. Another kind of placeholder would be a second implementation of it.
+//! A placeholder is a StatefulSet. Only this module of the service knows that: it watches, creates, patches and deletes
+//! StatefulSets. Another kind of placeholder would be a second implementation of this module.
 
 use coscheduler_core::labels::{AFFINITY_ASSISTANT, COMPONENT};
 use coscheduler_core::observed::{Placeholder, Record};
@@ -29,11 +29,11 @@ pub(crate) fn watched(client: &Client) -> (Api<StatefulSet>, watcher::Config) {
 }
 
 impl Requests {
-    /// Creates a placeholder of a run. False where the run has it already.
+    /// Creates a placeholder of a run. Returns false if the run has it already.
     ///
     /// # Errors
     ///
-    /// Where the API server refuses, or the name belongs to somebody else (P7).
+    /// If the API server refuses, an object with the name has another owner (P7), or the placeholder is being deleted.
     pub(crate) async fn create_placeholder(
         &self,
         run: &PipelineRun,
@@ -45,7 +45,7 @@ impl Requests {
             name: &run.name,
             uid: &run.uid,
         };
-        // First, so that a placeholder that exists has all its claims (V8).
+        // Claims come first, so that an existing placeholder has all its claims (V8).
         for claim in placeholder::single_pod_claims(owner, spec) {
             self.create_claim(&run.namespace, &claim).await?;
         }
@@ -72,8 +72,8 @@ impl Requests {
         Ok(false)
     }
 
-    /// Writes a record on a placeholder, which also makes its controller try again at once what it failed to do. `None` where
-    /// it is gone or replaced.
+    /// Writes a record on a placeholder. The change also makes its controller retry a failed creation of the pod at once. Returns
+    /// `None` if the placeholder is gone or replaced.
     pub(crate) async fn record(
         &self,
         own: &Placeholder,
@@ -82,7 +82,7 @@ impl Requests {
         self.patch(own, patch::record(own, record)).await
     }
 
-    /// Sends exactly this version of a placeholder to one of these nodes. `None` where it has changed since or is gone.
+    /// Starts to move exactly this version of a placeholder to one of these nodes. Returns `None` if it has changed or is gone.
     pub(crate) async fn send(
         &self,
         own: &Placeholder,
@@ -92,7 +92,7 @@ impl Requests {
         self.patch(own, patch::send(own, record, nodes)).await
     }
 
-    /// Ends the move of exactly this version of a placeholder. `None` where it has changed since, is gone, or does not move.
+    /// Ends the move of exactly this version of a placeholder. Returns `None` if it has changed, is gone, or does not move.
     pub(crate) async fn end_move(
         &self,
         own: &Placeholder,
@@ -109,7 +109,7 @@ impl Requests {
         let params = PatchParams::default();
         match api.patch(name, &params, &Patch::Merge(patch)).await {
             Ok(patched) => Ok(view(patched)),
-            // A conflict: another object has taken the name, or this one has changed.
+            // A conflict means that another object has this name, or that this object has changed.
             Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(None),
             Err(error) => Err(failed(
                 format!("patch {KIND} {}/{name}", own.namespace),
@@ -118,7 +118,7 @@ impl Requests {
         }
     }
 
-    /// Deletes a placeholder, its pod with it. One that is gone or replaced already is left alone.
+    /// Deletes a placeholder and its pod. Does nothing if it is gone or replaced.
     pub(crate) async fn delete_placeholder(
         &self,
         namespace: &str,
@@ -141,7 +141,7 @@ impl Requests {
     }
 }
 
-/// An object with the right name and another owner is never adopted (P7).
+/// Fails if the object has another controller, because such an object is never adopted (P7), or if it is being deleted.
 fn check_owner(set: &StatefulSet, run: &PipelineRun, name: String) -> Result<(), Error> {
     let owners = set.metadata.owner_references.iter().flatten();
     let mut controllers = owners.filter(|owner| owner.controller == Some(true));

@@ -1,5 +1,5 @@
-//! The one way in which a run is worked on: observe it, decide, act, announce. The queue gives each run to one worker at a time,
-//! so that nothing is sent twice and no run waits for another one.
+//! Works on a run: observe, decide, act, announce. The queue gives each run to one task at a time, and works on many runs at
+//! once, so that no run waits for another.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,7 +22,7 @@ use crate::memory::Memory;
 use crate::requests::Requests;
 use crate::sweep::Findings;
 
-/// A clean-up takes this many steps that follow each other at once; more than it ever needs.
+/// The greatest number of looks that follow each other at once. A clean-up needs fewer.
 const ROUNDS: usize = 16;
 
 /// Works on runs.
@@ -39,6 +39,7 @@ pub(crate) struct Reconciler {
 
 /// A call that waits for the outcome of the next work on a run.
 struct Caller {
+    /// True for an `Ensure`.
     ensures: bool,
     span: Span,
     answer: oneshot::Sender<Result<Looked, Arc<Error>>>,
@@ -47,16 +48,16 @@ struct Caller {
 /// The outcome of the work on a run.
 #[derive(Clone, Debug)]
 pub(crate) struct Looked {
-    /// Whether a placeholder was created.
+    /// True if a placeholder was created.
     pub created: bool,
-    /// How far the clean-up is.
+    /// The progress of the clean-up.
     pub released: Option<Released>,
-    /// The run as it was seen last.
+    /// The last observation of the run.
     pub observed: Arc<Observed>,
 }
 
 impl Reconciler {
-    /// Works on what `cache` knows, through `requests`. `queue` is the one that [`Self::work`] serves.
+    /// Reads from `cache` and writes through `requests`. [`Self::work`] must serve `queue`.
     pub(crate) fn new(
         cache: Arc<Cache>,
         requests: Requests,
@@ -76,7 +77,7 @@ impl Reconciler {
         }
     }
 
-    /// Works on a run for a call, which with `ensures` creates missing placeholders, and answers the outcome.
+    /// Queues a run for a call, and waits for the outcome. With `ensures`, missing placeholders are created.
     pub(crate) async fn call(&self, run: &RunKey, ensures: bool) -> Result<Looked, Arc<Error>> {
         let (answer, outcome) = oneshot::channel();
         let caller = Caller {
@@ -86,16 +87,16 @@ impl Reconciler {
         };
         self.callers().entry(run.clone()).or_default().push(caller);
         self.queue.push(run.clone());
-        // The sender goes unused only where the process stops.
+        // The sender is dropped only when the process stops.
         outcome.await.unwrap_or_else(|_| {
             let missing = "the process is stopping".to_owned();
             Err(Arc::new(Error::NotReady { missing }))
         })
     }
 
-    /// Works on a run, as work from the queue.
+    /// Works on a run from the queue, and answers the calls that wait for it.
     pub(crate) async fn work(&self, run: RunKey) -> Outcome {
-        // Calls that come from now on find the run pushed once more.
+        // A call that arrives from now on has pushed the run once more.
         let callers = self.callers().remove(&run).unwrap_or_default();
         let span = self.span(&run, callers.first());
         let ensures = callers.iter().any(|caller| caller.ensures);
@@ -106,19 +107,19 @@ impl Reconciler {
                     namespace = run.namespace,
                     uid = run.uid,
                     error = error.with_causes(),
-                    "failed to work on a run, will try again"
+                    "failed to reconcile a run, will retry"
                 );
                 (Err(Arc::new(error)), Outcome::Retry)
             }
         };
         for caller in callers {
-            // A caller that has gone away needs no answer.
+            // The send fails only if the caller is gone.
             drop(caller.answer.send(looked.clone()));
         }
         outcome
     }
 
-    /// The work for a call is part of the call's trace, and a clean-up of the trace in which its run was admitted.
+    /// The span of the work. Work for a call belongs to the call's trace, a clean-up to the trace of the run's admission.
     fn span(&self, key: &RunKey, caller: Option<&Caller>) -> Span {
         if let Some(caller) = caller {
             return info_span!(parent: &caller.span, "reconcile", namespace = key.namespace);
@@ -138,7 +139,7 @@ impl Reconciler {
         span
     }
 
-    /// Looks at a run until there is nothing to be done at once.
+    /// Looks at a run until no step is left that can be taken at once.
     async fn look(&self, key: &RunKey, ensures: bool) -> Result<(Looked, Outcome), Error> {
         let mut created = false;
         let mut failed = None;
@@ -153,7 +154,7 @@ impl Reconciler {
                     namespace = key.namespace,
                     uid = key.uid,
                     error = error.with_causes(),
-                    "failed to inform a run's author"
+                    "failed to publish an Event or annotation of a run"
                 );
             }
             created |= acted.created;
@@ -192,7 +193,7 @@ impl Reconciler {
         Ok((looked, Outcome::Done))
     }
 
-    /// The run as it is now, with what this replica remembers.
+    /// The run as it is now, with this replica's memory of it.
     async fn observe(&self, key: &RunKey, called: bool) -> Result<Observed, Error> {
         let mut observed = self.cache.observe(key);
         if observed.run.is_none() {
@@ -206,8 +207,8 @@ impl Reconciler {
         Ok(observed)
     }
 
-    /// Whether a run that the cache does not know still needs its objects: the watch may only be late, or nothing is pinned on
-    /// the run any more, or it cannot be read.
+    /// Asks the API server whether a run that the cache does not know still needs its objects. Its watch may be late, its
+    /// annotations may have been removed, or the run cannot be read.
     async fn presence(&self, key: &RunKey) -> Result<RunPresence, Error> {
         match self.cache.name_of_owner(key) {
             Some(name) => {

@@ -1,7 +1,6 @@
-//! The requests to the API server but those about placeholders, one function each, with their preconditions and the meaning
-//! of refusals.
-//! Requests it could not take (409, 429, 5xx, no answer) are sent again with backoff and jitter, within the time a
-//! caller waits.
+//! All requests to the API server but those about placeholders: one function each, with its preconditions and the meaning of each
+//! refusal. Transient errors (409, 429, 5xx, no answer) are retried with backoff and jitter, except for patches and for deletions
+//! of one exact version, which the next look decides anew.
 
 mod waiting_pods;
 
@@ -28,17 +27,17 @@ use coscheduler_kubernetes::{claims, pods, volumes};
 use crate::error::Error;
 use crate::one_list::OneList;
 
-/// How long a single request may take. Watches hold the client's own limit far above this.
+/// The time limit of a single request. The client's own limit is much longer, because of its watches.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Namespaces whose pods are read at a time.
+/// The number of namespaces with a list of pods under way at the same time.
 const LISTINGS: usize = 4;
-/// Pods that are read in one request: a pod may have 100 KB and more.
+/// The number of pods in one page. A pod may have 100 KB and more.
 const PAGE: u32 = 100;
-/// Pods that may still use their claims (Kubernetes, "Field Selectors").
+/// Selects the pods that may still use their claims (Kubernetes, "Field Selectors").
 const NOT_ENDED: &str = "status.phase!=Succeeded,status.phase!=Failed";
 
-/// The API server, as far as the manager writes to it.
+/// The manager's requests to the API server.
 #[derive(Clone)]
 pub(crate) struct Requests {
     pub(crate) client: Client,
@@ -47,7 +46,6 @@ pub(crate) struct Requests {
 }
 
 impl Requests {
-    /// Writes through `client`.
     pub(crate) fn new(client: Client) -> Self {
         Self {
             client,
@@ -56,7 +54,7 @@ impl Requests {
         }
     }
 
-    /// Creates a claim. One of that name that exists is left alone, as the placeholder's controller leaves it.
+    /// Creates a claim. Like the placeholder's controller, it leaves an existing claim of this name alone.
     pub(crate) async fn create_claim(
         &self,
         namespace: &str,
@@ -72,7 +70,7 @@ impl Requests {
         }
     }
 
-    /// Looks for a claim. `None` where there is none.
+    /// Reads a claim. Returns `None` if it does not exist.
     pub(crate) async fn claim(
         &self,
         namespace: &str,
@@ -86,7 +84,7 @@ impl Requests {
             .map_err(|error| failed(format!("read claim {namespace}/{name}"), error))
     }
 
-    /// Looks for a volume. `None` where there is none.
+    /// Reads a volume. Returns `None` if it does not exist.
     pub(crate) async fn volume(&self, name: &str) -> Result<Option<SeenVolume>, Error> {
         let api: Api<PersistentVolume> = Api::all(self.client.clone());
         let params = ListParams::default().fields(&format!("metadata.name={name}"));
@@ -96,7 +94,7 @@ impl Requests {
             .map_err(|error| failed(format!("read volume {name}"), error))
     }
 
-    /// Creates an Event. One of that name that exists says the same.
+    /// Creates an Event. An existing Event of this name says the same.
     pub(crate) async fn create_event(&self, namespace: &str, event: &Event) -> Result<(), Error> {
         let api: Api<Event> = Api::namespaced(self.client.clone(), namespace);
         let name = event.metadata.name.clone().unwrap_or_default();
@@ -108,8 +106,7 @@ impl Requests {
         }
     }
 
-    /// Sets an annotation of the PipelineRun with that uid, or removes it. Answers the run's new version; `None` where it is
-    /// gone or replaced, and was left alone.
+    /// Sets or removes an annotation of the PipelineRun. Returns the run's new version, or `None` if the run is gone or replaced.
     pub(crate) async fn annotate(
         &self,
         run: &View,
@@ -122,7 +119,7 @@ impl Requests {
             "annotations": {key: value},
         }}));
         let params = PatchParams::default();
-        // A conflict means that another run has taken the name.
+        // A conflict means that another run has this name.
         match api.patch_metadata(&run.name, &params, &patch).await {
             Ok(patched) => Ok(patched.metadata.resource_version),
             Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(None),
@@ -133,7 +130,7 @@ impl Requests {
         }
     }
 
-    /// Whether the PipelineRun of that name and uid still needs its objects, whatever else is to be read of it.
+    /// Reads whether the PipelineRun of this name and uid still needs its objects.
     pub(crate) async fn run_presence(
         &self,
         namespace: &str,
@@ -153,7 +150,7 @@ impl Requests {
         })
     }
 
-    /// Deletes a pod. Answers the pod as it is while it ends, `None` where it is gone.
+    /// Deletes a pod. Returns the terminating pod, or `None` if it is gone.
     pub(crate) async fn delete_pod(
         &self,
         namespace: &str,
@@ -171,8 +168,8 @@ impl Requests {
         }
     }
 
-    /// Deletes exactly this version of a pod, with its own grace period or, `at_once`, with none. False where it has changed
-    /// since or is gone: it has to be looked at again.
+    /// Deletes exactly this version of a pod: with its own grace period, or `at_once` without. Returns false if the pod has changed
+    /// or is gone.
     pub(crate) async fn evict(
         &self,
         namespace: &str,
@@ -196,7 +193,7 @@ impl Requests {
         }
     }
 
-    /// Whether there is a node of that name.
+    /// True if a node of this name exists.
     pub(crate) async fn node_exists(&self, name: &str) -> Result<bool, Error> {
         let api: Api<Node> = Api::all(self.client.clone());
         let params = ListParams::default().fields(&format!("metadata.name={name}"));
@@ -206,7 +203,7 @@ impl Requests {
             .map_err(|error| failed(format!("look for node {name}"), error))
     }
 
-    /// Deletes a claim. Answers the claim as it is while its finalizers hold it, `None` where it is gone.
+    /// Deletes a claim. Returns the claim while finalizers keep it, or `None` if it is gone.
     pub(crate) async fn delete_claim(
         &self,
         namespace: &str,
@@ -224,9 +221,8 @@ impl Requests {
         }
     }
 
-    /// What the pods of a namespace use that have not ended, read from the API server's storage rather than from a cache.
-    /// Namespaces of CI are full of pods that have: those are not sent. Runs that end together share what is read, and it
-    /// is read page by page, so that it does not matter to the manager's memory how many they are.
+    /// The claims that pods of a namespace use, from the API server rather than a cache. The API server leaves out completed pods,
+    /// of which CI namespaces have many. Runs that end together share one list, which is read page by page to save memory.
     pub(crate) async fn live_pods(&self, namespace: &str) -> Result<Arc<Vec<PodUse>>, Error> {
         self.pods.get(namespace, self.list_pods(namespace)).await
     }
@@ -253,8 +249,8 @@ impl Requests {
         }
     }
 
-    /// Removes `kubernetes.io/pvc-protection` from exactly this version of a claim. Answers the claim as it is without,
-    /// `None` where it is gone.
+    /// Removes `kubernetes.io/pvc-protection` from exactly this version of a claim. Returns the changed claim, or `None` if it is
+    /// gone.
     pub(crate) async fn unprotect(&self, claim: &KnownClaim) -> Result<Option<KnownClaim>, Error> {
         let (namespace, name) = (&claim.namespace, &claim.object.name);
         let api: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), namespace);
@@ -263,7 +259,7 @@ impl Requests {
             "resourceVersion": claim.object.resource_version,
             "finalizers": claim.without_protection(),
         }}));
-        // A conflict means that the claim has changed since: it has to be looked at again, not patched again.
+        // A conflict is an error here: the claim has changed, so the next look must check it again.
         match api.patch(name, &PatchParams::default(), &patch).await {
             Ok(left) => Ok(Some(claims::view(left))),
             Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
@@ -275,8 +271,8 @@ impl Requests {
     }
 }
 
-/// Sends a request again while the API server could not take it: five times at most, over about three seconds. A webhook that
-/// cannot be called is for the run's author to know at once (N3).
+/// Retries a request after transient errors: five times at most, over about three seconds. If an admission webhook cannot be
+/// called, there is no retry, so that the run's author learns it at once (N3).
 pub(crate) async fn retried<T, F, Fut>(mut request: F) -> Result<T, kube::Error>
 where
     F: FnMut() -> Fut,
@@ -301,7 +297,7 @@ where
         .await
 }
 
-/// Another object has taken the name, or none has it: a uid precondition that fails is answered with 409.
+/// True if the object is gone, or another object has its name: the API server answers a failed uid precondition with 409.
 pub(crate) fn is_gone(error: &kube::Error) -> bool {
     match error {
         kube::Error::Api(status) => {

@@ -1,8 +1,7 @@
-//! The sweep: every run that is active or has objects is looked at again, at the beginning and then once a minute. So the
-//! leftovers of runs that are done or gone are found whoever missed what, whatever mode or version made them (N6). All of it is in
-//! the cache: a sweep that finds nothing asks the API server for nothing.
+//! The sweep queues every run that is active or has objects: when this replica begins to lead, and then once a minute. So the
+//! leftovers of runs that have ended are found even if a change was missed (N6). The sweep itself reads only the cache.
 //!
-//! What it found is logged once it is gone, one line a run.
+//! Once the leftovers of a run are deleted, they are logged, one line for each kind of object.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -18,7 +17,7 @@ use crate::cache::{Cache, RunKey};
 
 const PERIOD: Duration = Duration::from_secs(60);
 
-/// Pushes every run that may need anything into the queue, again and again.
+/// Pushes every run that is active or has objects into the queue, once a minute.
 pub(crate) async fn sweep(cache: &Cache, queue: &Queue<RunKey>, findings: &Findings) {
     let mut rounds = tokio::time::interval(PERIOD);
     rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -34,7 +33,7 @@ pub(crate) async fn sweep(cache: &Cache, queue: &Queue<RunKey>, findings: &Findi
     }
 }
 
-/// Whether a run is over, as far as the cache knows, and nobody has begun to clean up after it.
+/// True if a run has ended, by the cache, and no clean-up has begun.
 fn is_left_over(observed: &Observed) -> bool {
     let mut placeholders = observed.placeholders.values();
     let mut claims = observed.claims.iter();
@@ -43,15 +42,16 @@ fn is_left_over(observed: &Observed) -> bool {
         && claims.all(|claim| !claim.deleting)
 }
 
-/// What the sweep has found of runs that are over.
+/// The runs with leftovers that the sweep has found.
 #[derive(Debug, Default)]
 pub(crate) struct Findings(Mutex<HashMap<RunKey, Swept>>);
 
-/// What has been deleted of what was found of a run.
+/// The objects of such a run that were deleted since.
 #[derive(Debug)]
 struct Swept {
+    /// The run's name, or empty if it is unknown.
     pipeline_run: String,
-    /// Names by kind.
+    /// The objects' names, by kind.
     deleted: BTreeMap<&'static str, Vec<String>>,
 }
 
@@ -66,14 +66,14 @@ impl Findings {
         self.lock().entry(key.clone()).or_insert(swept);
     }
 
-    /// Takes in that an object of a run was deleted; no news unless the sweep has found it.
+    /// Notes that an object of a run was deleted, if the sweep has found the run.
     pub(crate) fn deleted(&self, key: &RunKey, kind: &'static str, name: &str) {
         if let Some(swept) = self.lock().get_mut(key) {
             swept.deleted.entry(kind).or_default().push(name.to_owned());
         }
     }
 
-    /// Takes in that there is nothing to be done any more about a run, and says what was.
+    /// Logs the deleted objects of a run, because its clean-up is complete or it is active again.
     pub(crate) fn settle(&self, key: &RunKey) {
         let Some(swept) = self.lock().remove(key) else {
             return;

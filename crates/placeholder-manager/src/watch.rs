@@ -1,5 +1,4 @@
-//! The watches: each change of an object goes into the cache, and the runs that it concerns into the queue of the replica that
-//! leads.
+//! The watches: they write each change of an object into the cache, and on the leader push the affected runs into the queue.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -24,10 +23,10 @@ use tracing::warn;
 use crate::cache::{Cache, RunKey};
 use crate::placeholder;
 
-/// Pods that take something of a node (Kubernetes, "Field Selectors").
+/// Selects the pods that use resources of a node (Kubernetes, "Field Selectors").
 const ON_NODES: &str = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed";
 
-/// Follows everything that the manager knows about. Each watch is a condition of readiness until it has listed.
+/// Starts all watches. The manager is not ready before each has listed its objects.
 pub(crate) fn spawn(
     process: &Process,
     client: &Client,
@@ -136,11 +135,11 @@ pub(crate) fn spawn(
         },
     );
     for (reason, selector) in WATCHES {
-        let complaints = everything().fields(selector);
+        let warnings = everything().fields(selector);
         watches.spawn(
             reason,
             Api::all(client.clone()),
-            complaints,
+            warnings,
             move |cache, change| match change {
                 Change::Applied(event) => complaints::read(event)
                     .map(|complaint| cache.apply_complaint(reason, complaint))
@@ -165,7 +164,7 @@ struct Watches<'a> {
 }
 
 impl Watches<'_> {
-    /// Folds a watch into the cache by `reduce`, which answers the runs to look at.
+    /// Folds a watch into the cache by `reduce`, which returns the affected runs.
     fn spawn<O>(
         &self,
         kind: &'static str,
@@ -180,7 +179,7 @@ impl Watches<'_> {
         let leadership = self.leadership.clone();
         let reduce = move |change| {
             let runs = reduce(&cache, change);
-            // The cache has the change by now, so that whoever begins to lead a moment later finds it there.
+            // A replica that begins to lead after this check finds the change in its cache.
             if leadership.is_held() {
                 runs.into_iter().for_each(|run| queue.push(run));
             }
@@ -192,7 +191,7 @@ impl Watches<'_> {
     }
 }
 
-/// A PipelineRun on which something is pinned, or whose author has to hear that nothing is.
+/// The run, if a mode is pinned on it, or if its author asked for one; `None` for every other run and one that cannot be read.
 fn coscheduled(mut run: PipelineRun) -> Option<View> {
     pipeline_run::trim(&mut run);
     match pipeline_run::view(&run) {
@@ -206,7 +205,7 @@ fn coscheduled(mut run: PipelineRun) -> Option<View> {
                 namespace = run.namespace(),
                 pipeline_run = run.name_any(),
                 violations = violations.join("; "),
-                "left a PipelineRun alone that cannot be read"
+                "ignored a PipelineRun that cannot be read"
             );
             None
         }

@@ -1,8 +1,8 @@
-//! A work queue of keys: what a service that follows Kubernetes objects puts between the watch and the work.
+//! A work queue of keys, between the watches of Kubernetes objects and the work on them.
 //!
-//! A key is worked on by one worker at a time, so the work for one object stays in order. A key pushed again while it
-//! waits is worked on once; pushed while it is being worked on, once more right afterwards, whatever came of it. Failed work
-//! is retried with exponential backoff and jitter until it succeeds or nothing is left to do.
+//! One task at a time works on a key, so the work for one object stays in order. A key that is pushed again while it waits is
+//! worked on once. A key that is pushed during its work is worked on once more right afterwards, whatever the outcome. Failed work
+//! is retried with exponential backoff and jitter until it succeeds.
 
 use std::collections::{HashMap, VecDeque};
 use std::future::Future;
@@ -30,23 +30,23 @@ const BUCKETS: [f64; 12] = [
     0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 30.0,
 ];
 
-/// What became of the work for a key.
+/// The outcome of the work on a key.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Outcome {
     /// Nothing is left to do until the key is pushed again.
     Done,
     /// Try again after a backoff.
     Retry,
-    /// Nothing has failed, and the key is to be worked on again after this time, or earlier where it is pushed.
+    /// Nothing failed. Work on the key again after this time, or earlier if it is pushed.
     Later(Duration),
 }
 
-/// How work is spread and retried.
+/// Concurrency and backoff.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Keys worked on at the same time.
+    /// The number of keys that are worked on at the same time.
     pub concurrency: usize,
-    /// The first backoff of a failing key; every further one is twice as long, with jitter.
+    /// The first backoff of a failing key. Each further one is twice as long, with jitter.
     pub first_retry: Duration,
     /// The longest backoff.
     pub longest_retry: Duration,
@@ -63,13 +63,13 @@ impl Default for Options {
     }
 }
 
-/// The side that keys are pushed into. Clones push into the same queue.
+/// The sending side. Clones push into the same queue.
 #[derive(Clone, Debug)]
 pub struct Queue<K> {
     keys: mpsc::UnboundedSender<K>,
 }
 
-/// The side that keys are worked off from.
+/// The receiving side, which does the work.
 #[derive(Debug)]
 pub struct Worker<K> {
     keys: mpsc::UnboundedReceiver<K>,
@@ -102,7 +102,7 @@ struct StageLabels {
     stage: &'static str,
 }
 
-/// A new, empty queue. Its `name` is what its metrics are labelled with, and one or two words about the work: `report`.
+/// A new, empty queue. `name` is the label of its metrics: one or two words about the work, such as `report`.
 pub fn queue<K>(name: &'static str, options: Options, metrics: &Metrics) -> (Queue<K>, Worker<K>) {
     let (sender, receiver) = mpsc::unbounded_channel();
     let worker = Worker {
@@ -119,7 +119,7 @@ impl QueueMetrics {
         QueueMetrics {
             reconciles: metrics.register(
                 "reconciles",
-                "Keys worked on, by what became of it: done, retry after a backoff, or look again later",
+                "Keys worked on, by outcome: done, retry after a backoff, or later",
                 Family::default(),
             ),
             seconds: metrics.register(
@@ -147,7 +147,7 @@ impl QueueMetrics {
         seconds.observe(began.elapsed().as_secs_f64());
     }
 
-    fn hold(&self, queue: &'static str, ready: usize, working: usize, retrying: usize) {
+    fn set_keys(&self, queue: &'static str, ready: usize, working: usize, retrying: usize) {
         for (stage, keys) in [
             ("ready", ready),
             ("working", working),
@@ -162,16 +162,16 @@ impl QueueMetrics {
 }
 
 impl<K> Queue<K> {
-    /// Asks for work on `key`. Once the worker has stopped this does nothing.
+    /// Asks for work on `key`. Does nothing once the worker has stopped.
     pub fn push(&self, key: K) {
-        // A send fails only when the worker is gone, and then there is nobody to do the work.
+        // The send fails only if the worker is gone.
         drop(self.keys.send(key));
     }
 }
 
 impl<K: Clone + Eq + Hash + Send + 'static> Worker<K> {
-    /// Works keys off until `shutdown`, each in a task of its own, then lets the work under way finish. Dropping this ends
-    /// that work; its panics go on here.
+    /// Works on keys until `shutdown`, each in its own task, then waits for the work under way. Dropping this future aborts that
+    /// work. A panic in `work` is resumed here.
     pub async fn run<F, Fut>(mut self, shutdown: CancellationToken, work: F)
     where
         F: Fn(K) -> Fut,
@@ -186,7 +186,7 @@ impl<K: Clone + Eq + Hash + Send + 'static> Worker<K> {
                 let (began, result) = (Instant::now(), work(key.clone()));
                 working.spawn(async move { (key, result.await, began) });
             }
-            metrics.hold(
+            metrics.set_keys(
                 name,
                 schedule.ready.len(),
                 working.len(),
@@ -212,16 +212,16 @@ impl<K: Clone + Eq + Hash + Send + 'static> Worker<K> {
             let (_, outcome, began) = finished(ended);
             metrics.worked(name, outcome, began);
         }
-        metrics.hold(name, 0, 0, 0);
+        metrics.set_keys(name, 0, 0, 0);
     }
 }
 
 fn finished<T>(ended: Result<T, JoinError>) -> T {
-    // Nobody aborts a single task, so that it has either ended or panicked.
+    // Nothing aborts a single task, so it has either ended or panicked.
     ended.unwrap_or_else(|error| resume_unwind(error.into_panic()))
 }
 
-/// Which keys are ready, being worked on, or waiting for a retry.
+/// The keys that are ready, being worked on, or waiting for a retry.
 struct Schedule<K> {
     options: Options,
     ready: VecDeque<K>,
@@ -229,7 +229,7 @@ struct Schedule<K> {
     keys: HashMap<K, State>,
 }
 
-/// A key that is known: `ready`, being worked on, or waiting.
+/// The state of a key.
 struct State {
     stage: Stage,
     backoff: Option<ExponentialBackoff>,

@@ -82,7 +82,7 @@ fn n1_a_pod_that_has_started_is_left_to_finish_and_one_that_never_has_is_dropped
 #[test]
 fn a_toleration_matches_by_effect_key_and_value() {
     #[track_caller]
-    fn bears(key: &str, exists: bool, value: &str, effect: &str, expect: bool) {
+    fn tolerates(key: &str, exists: bool, value: &str, effect: &str, expect: bool) {
         let toleration = Toleration {
             key: key.to_owned(),
             exists,
@@ -91,19 +91,19 @@ fn a_toleration_matches_by_effect_key_and_value() {
             for_a_while: false,
         };
         assert_eq!(
-            toleration.bears(&taint("spot", "yes", "NoSchedule")),
+            toleration.tolerates(&taint("spot", "yes", "NoSchedule")),
             expect,
             "{toleration:?}"
         );
     }
-    bears("spot", false, "yes", "NoSchedule", true);
-    bears("spot", false, "yes", "", true);
-    bears("spot", true, "", "NoSchedule", true);
-    bears("", true, "", "", true);
-    bears("spot", false, "no", "NoSchedule", false);
-    bears("spot", false, "yes", "NoExecute", false);
-    bears("other", true, "", "", false);
-    bears("", false, "yes", "", false);
+    tolerates("spot", false, "yes", "NoSchedule", true);
+    tolerates("spot", false, "yes", "", true);
+    tolerates("spot", true, "", "NoSchedule", true);
+    tolerates("", true, "", "", true);
+    tolerates("spot", false, "no", "NoSchedule", false);
+    tolerates("spot", false, "yes", "NoExecute", false);
+    tolerates("other", true, "", "", false);
+    tolerates("", false, "yes", "", false);
 }
 
 fn any_taint() -> impl Strategy<Value = Taint> {

@@ -1,4 +1,4 @@
-//! Placeholders that do not exist, and those whose pod does not (N3, N6).
+//! Creates missing placeholders, and retries those without a pod (N3, N6).
 
 use std::time::Duration;
 
@@ -6,18 +6,19 @@ use super::{Decision, Step, Update, pause};
 use crate::observed::{Done, Observed, Placeholder, Record, Sight, elapsed};
 use crate::plan::PlaceholderSpec;
 
-/// A report of the run normally brings the call that creates a placeholder. The leader steps in after this time.
+/// Normally an `Ensure` creates a placeholder. The leader creates it without a call after this time.
 const MISSING: Duration = Duration::from_secs(2);
-/// Before the first further try to create a pod.
+/// The pause before the first retry, without jitter.
 const FIRST_RETRY: Duration = Duration::from_secs(1);
-/// Between two tries at most, jitter included: nobody waits for more than 30 seconds.
+/// The longest pause between two retries, without jitter: with it, every placeholder is retried within 30 seconds.
 const LONGEST_RETRY: Duration = Duration::from_secs(20);
 
-/// Creates what is missing, and retries what has no pod.
+/// Creates missing placeholders, and retries those without a pod.
 pub(super) fn create(observed: &Observed, decision: &mut Decision) {
     for spec in observed.planned() {
         let own = observed.placeholders.get(spec.name.as_str());
-        // An object of the right name with another controller is never adopted (P7): creating it says so.
+        // An object with this name and another controller is never adopted (P7). The step to create it then fails, and the error
+        // says so.
         match own.filter(|own| {
             own.controller
                 .as_ref()
@@ -37,10 +38,9 @@ fn missing(observed: &Observed, spec: &PlaceholderSpec, decision: &mut Decision)
     }
 }
 
-/// The placeholder's controller waits longer and longer between its tries, up to a quarter of an hour (client-go's default rate
-/// limiter). A change of the object makes it try
-/// at once. The rule is about state: a placeholder without a pod is retried whether or not there is a complaint. In an
-/// ordinary run, and after an eviction, the pod is there before the first try is due.
+/// Retries a placeholder without a pod, with or without a warning Event. Its controller alone would wait up to a quarter of an
+/// hour between two tries (client-go's default rate limiter), but tries at once when the object changes. In an ordinary run, and
+/// after an eviction, the pod exists before the first retry is due.
 fn retry(observed: &Observed, placeholder: &Placeholder, decision: &mut Decision) {
     let pod = observed.pods.values().find(|pod| {
         let labels = pod.placeholder.as_ref();
@@ -73,8 +73,7 @@ fn retry(observed: &Observed, placeholder: &Placeholder, decision: &mut Decision
     decision.look_in(if left.is_zero() { pause } else { left });
 }
 
-/// Up to two seconds, different for different placeholders: a quota that refuses hundreds at a time is not asked by all of
-/// them at once.
+/// Up to two seconds, by placeholder: hundreds of placeholders that a quota refuses do not all retry at the same time.
 fn jitter(uid: &str) -> Duration {
     let sum: u64 = uid.bytes().map(u64::from).sum();
     Duration::from_millis(sum * 37 % 2000)

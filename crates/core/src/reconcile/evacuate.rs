@@ -1,6 +1,6 @@
-//! Pods on nodes that turn them away (N1): a placeholder goes, so that it comes back on another node; pods that never
-//! started follow. The first move is made at once, later ones of the same placeholder wait longer and longer, so that nodes that
-//! come and go do not make it dance.
+//! Evicts pods from nodes that are gone, or whose taints they do not tolerate (N1). Kubernetes then binds a placeholder to
+//! another node, and pods that never started follow. The first eviction of a placeholder is immediate. Later ones wait longer and
+//! longer, so that unstable nodes do not move it all the time.
 
 use std::time::Duration;
 
@@ -9,14 +9,14 @@ use crate::evacuate::{Role, evict};
 use crate::observed::{Done, Observed, Placeholder, Pod, Record, elapsed};
 use crate::reasons;
 
-/// Between the first two moves of a placeholder; between any later two it is twice as long.
+/// The pause between the first two moves of a placeholder. Each further pause is twice as long.
 pub(super) const FIRST_PAUSE: Duration = Duration::from_secs(1);
-/// A placeholder's first pod is made within this time.
+/// The first pod of a placeholder is created within this time.
 const FIRST_POD: Duration = Duration::from_secs(2);
-/// The longest time between two moves.
+/// The longest pause between two moves.
 pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
-/// Evicts the run's pods from nodes that turn them away.
+/// Evicts the run's misplaced pods.
 pub(super) fn evacuate(observed: &Observed, decision: &mut Decision) {
     for pod in observed.pods.values() {
         if observed.owns(pod) {
@@ -34,7 +34,7 @@ fn leave(observed: &Observed, pod: &Pod, decision: &mut Decision) {
         return;
     };
     let reason = reasons::pod_evacuated(&pod.object.name, node, &eviction.cause);
-    // It ends by now: an earlier look or Kubernetes itself deleted it.
+    // An earlier look or Kubernetes itself has deleted the pod.
     if pod.object.deleting && !eviction.at_once {
         decision.events.push(reason);
         return;

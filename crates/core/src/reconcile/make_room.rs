@@ -1,8 +1,8 @@
-//! Pods that wait although their placeholder is bound to a node (N2, N4): the placeholder moves, the pod is let go, or the
-//! author learns what is in the way.
+//! Helps pods that wait although their placeholder is bound to a node (N2, N4): the placeholder moves, the pod is freed from it,
+//! or an Event tells the author the obstacle.
 //!
-//! The scheduler has the last word. A node that has room by what is counted and is not taken counts as refused, and so do
-//! nodes that a moved placeholder does not get.
+//! The scheduler has the last word. A node that seems to have room but is not chosen counts as refused, and so do the target
+//! nodes of a move that fails.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -15,33 +15,33 @@ use crate::rescue::room::Needs;
 use crate::rescue::{self, Action, Contention, Resident, ScaleUp, Waiting, rescue};
 use crate::volumes::SeenClaim;
 
-/// How long a step has to be wanted before it is taken: caches are a moment behind each other.
+/// How long a pod must need a step before the manager takes it: one watch may be behind another.
 const SETTLED: Duration = Duration::from_secs(1);
-/// How long the scheduler may leave room that is there by what is counted.
+/// How long the scheduler may leave a node unused that seems to have room.
 const ROOM_LEFT: Duration = Duration::from_secs(30);
-/// How long a moved placeholder may find no node: the scheduler, too, learns of nodes a moment later.
+/// How long a moving placeholder may be unschedulable: the scheduler's cache of nodes may be behind, too.
 const ARRIVAL: Duration = Duration::from_secs(10);
 /// How long a node counts as refused.
 const REFUSED: Duration = Duration::from_secs(120);
-/// How often a pod is let go, where Tekton makes it with its affinity again.
+/// How often a pod is let go, if Tekton recreates it with its affinity.
 const TRIES: u32 = 5;
-/// An answer of the API server that a step rests on is not older than this.
+/// The greatest age of an answer of the API server that allows a step.
 const FRESH: Duration = Duration::from_secs(2);
-/// How soon a run is looked at again whose placeholder is being moved, should nothing be heard of it.
+/// The time to the next look at a run with a moving placeholder, if no watch reports a change before.
 const UNDER_WAY: Duration = Duration::from_secs(1);
 
-/// A placeholder with a node, and the pods that wait for room there.
+/// A placeholder that is bound to a node, and the pods that wait for room on that node.
 struct Contended<'a> {
     observed: &'a Observed,
     own: &'a Placeholder,
-    /// As `rescue` sees it.
+    /// The placeholder in the form that `rescue` uses.
     placeholder: rescue::Placeholder,
-    /// With their needs, by name.
+    /// The pods, with their claims added to their needs, in the order of their names.
     waiting: Vec<(&'a Pod, Needs)>,
     residents: Vec<Resident>,
 }
 
-/// Makes room for the run's pods. Answers why one waits for which nothing helps.
+/// Makes room for the run's pods. Returns why one waits, if no step can help it.
 pub(super) fn make_room(observed: &Observed, decision: &mut Decision) -> Option<Reason> {
     let mut cause = None;
     for own in observed.placeholders.values() {
@@ -56,7 +56,7 @@ pub(super) fn make_room(observed: &Observed, decision: &mut Decision) -> Option<
         let pod = pod.filter(|pod| pod.node.is_some() && !pod.object.deleting);
         let contended = pod.and_then(|pod| Contended::see(observed, own, pod));
         let Some(contended) = contended else { continue };
-        // Nobody tells when there is room.
+        // No watch reports when a node has room.
         if decision.again == Again::OnChange {
             decision.again = Again::Backoff;
         }
@@ -85,7 +85,7 @@ fn arrive(observed: &Observed, own: &Placeholder, pod: Option<&Pod>, decision: &
             update: update(own.record.clone()),
             lost: None,
         }),
-        // The pod was made before the move. Since then, another pod may have come that the placeholder cannot leave.
+        // The pod is still on the old node. Another pod may have started there that the placeholder must not leave.
         Some(node) if own.observed => {
             let held = held(observed, own, pod);
             let stays = residents(observed, own, node, &held);
@@ -115,7 +115,7 @@ fn arrive(observed: &Observed, own: &Placeholder, pod: Option<&Pod>, decision: &
 }
 
 impl<'a> Contended<'a> {
-    /// `None` where no pod waits for the placeholder.
+    /// `None` if no pod waits for the placeholder.
     fn see(observed: &'a Observed, own: &'a Placeholder, pod: &Pod) -> Option<Self> {
         let name = &own.object.name;
         let node = pod.node.clone()?;
@@ -151,7 +151,7 @@ impl<'a> Contended<'a> {
                     requests: pod.needs.requests.clone(),
                     claims: claims(observed, &held),
                     refused: refused.map(|(node, _)| node.clone()).collect(),
-                    // Not the pod's own: it may have been sent where it is.
+                    // The pod's own node affinity may come from an earlier move.
                     ..own.needs.clone()
                 },
                 separation: pod.separation,
@@ -162,12 +162,12 @@ impl<'a> Contended<'a> {
         })
     }
 
-    /// Decides about each kind of pod that waits. Answers why one waits for which nothing helps.
+    /// Decides for each waiting pod. Returns why one waits, if no step can help it.
     fn decide(&self, decision: &mut Decision) -> Option<Reason> {
         let mut cause = None;
         let mut decided: Vec<&Needs> = Vec::new();
         for (index, (pod, needs)) in self.waiting.iter().enumerate() {
-            // Pods with the same needs fare alike, so one of them is decided about.
+            // Pods with the same needs get the same decision.
             if decided.contains(&needs) {
                 continue;
             }
@@ -230,7 +230,7 @@ impl<'a> Contended<'a> {
         })
     }
 
-    /// Every move of a placeholder of the run counts.
+    /// The moves of all placeholders of the run together.
     fn moved(&self) -> Option<Done> {
         let all = self.observed.placeholders.values();
         let moved = all.filter_map(|own| own.record.moved.as_ref());
@@ -241,8 +241,7 @@ impl<'a> Contended<'a> {
         })
     }
 
-    /// The first news of a node on its way counts, and only news since the pod waits: nodes that come and go do not hold a
-    /// move back for ever.
+    /// Only the first scale-up since the pod was created counts, so that frequent scale-ups do not delay a move for ever.
     fn scale_up(&self, pod: &Pod) -> ScaleUp {
         let now = self.observed.now;
         let rooms = self.observed.nodes.values();
@@ -264,9 +263,9 @@ impl<'a> Contended<'a> {
         }
     }
 
-    /// Whether a step for the pod may be taken now: it has been wanted for a while, `last` is long enough ago, and the API
-    /// server has said that the pod is the run's. Labels and affinity are anybody's to write: by `taskRunSpecs` a run can give
-    /// its pods those of another one.
+    /// True if a step for the pod may be taken now: the pod has needed it for a while, `last` is long enough ago, and the API
+    /// server has confirmed that the pod is the run's. Labels and affinity prove nothing: by `taskRunSpecs`, a run can give its
+    /// pods those of another run.
     fn may_act(&self, pod: &Pod, decision: &mut Decision, last: Option<Done>) -> bool {
         let now = self.observed.now;
         let wanted = Sight::Wanted(pod.object.name.clone());
@@ -284,7 +283,7 @@ impl<'a> Contended<'a> {
             .is_some_and(|answer| answer.own)
     }
 
-    /// The API server's answer about a pod, not older than `fresh`; asks where there is none.
+    /// The API server's answer about a pod, not older than `fresh`. If there is none, adds a step that asks.
     fn answer(
         &self,
         pod: &Pod,
@@ -292,7 +291,7 @@ impl<'a> Contended<'a> {
         decision: &mut Decision,
     ) -> Option<Answer> {
         let answer = self.observed.answers.get(&pod.object.uid).copied();
-        // The pod of another run stays that.
+        // A pod of another run stays one, so such an answer never expires.
         let answer = answer.filter(|answer| {
             !answer.own || fresh.is_none_or(|fresh| elapsed(answer.at, self.observed.now) < fresh)
         });
@@ -324,7 +323,7 @@ impl<'a> Contended<'a> {
     fn let_go(&self, pod: &Pod, reason: Reason, decision: &mut Decision) {
         let answer = self.observed.answers.get(&pod.object.uid);
         let times = answer.map_or(0, |answer| answer.let_go);
-        // Tekton makes the pod anew each time, so that its age is the time since.
+        // Tekton recreates the pod each time, so the pod's age is the time since then.
         let last = pod.created.filter(|_| times > 0).map(|last| Done {
             times,
             last,
@@ -365,8 +364,7 @@ fn held(observed: &Observed, own: &Placeholder, pod: &Pod) -> Vec<String> {
     held.into_iter().collect()
 }
 
-/// The pods on a node that matter for whether the placeholder may leave it: the run's own, and those of others that use a claim it
-/// holds.
+/// The pods that decide whether the placeholder may leave the node: the run's own, and those of other runs that use its claims.
 fn residents(observed: &Observed, own: &Placeholder, node: &str, held: &[String]) -> Vec<Resident> {
     let there = |pod: &&std::sync::Arc<Pod>| {
         pod.node.as_deref() == Some(node) && pod.role().is_some() && pod.placeholder.is_none()

@@ -1,4 +1,4 @@
-//! What a run that is over leaves (P6, V4), in the order of [`next_step`](crate::teardown::next_step).
+//! Deletes the objects of a run that has ended (P6, V4), in the order of [`next_step`](crate::teardown::next_step).
 
 use super::{Again, Decision, Released, Step};
 use crate::observed::Observed;
@@ -35,7 +35,7 @@ pub(super) fn tear_down(observed: &Observed, decision: &mut Decision) {
         }
         teardown::Step::ClearClaims { delete, unprotect } if delete.is_empty() => {
             decision.steps.push(Step::Unprotect(unprotect));
-            // No change of an object that is known tells when the last pod that uses a claim ends.
+            // No watch queues this run when pods of others stop using a claim.
             decision.again = Again::Backoff;
         }
         teardown::Step::ClearClaims { delete, .. } => {

@@ -1,4 +1,4 @@
-//! What there is to say to the run's author: Events, and why the run waits.
+//! Decides the messages to the run's author: Events, and annotation `coscheduler.dev/blocked`.
 
 use std::time::Duration;
 
@@ -11,10 +11,10 @@ use crate::plan::{PlaceholderSpec, Reason};
 use crate::refusals::{SeenPlaceholder, still_refused, waits};
 use crate::volumes::SeenClaim;
 
-/// How long a placeholder waits before its author is told: much passes by itself, as volumes are made and caches catch up.
+/// How long a placeholder waits before the author gets an Event. Most causes pass sooner: volumes are provisioned, caches sync.
 const MOMENT: Duration = Duration::from_secs(2);
 
-/// Says what there is to say. `cause` is why a pod waits although its placeholder is bound.
+/// Adds the Events and the annotation to `decision`. `cause` is why a pod waits although its placeholder is bound.
 pub(super) fn tell(observed: &Observed, cause: Option<Reason>, decision: &mut Decision) {
     let Some((run, planned)) = &observed.run else {
         return;
@@ -23,7 +23,7 @@ pub(super) fn tell(observed: &Observed, cause: Option<Reason>, decision: &mut De
         return;
     }
     if run.state == RunState::Done {
-        // Tekton may have failed the run for what keeps its placeholder from its pod, before that has lasted for a moment.
+        // Tekton may have failed the run for the same cause before it lasted for `MOMENT`.
         let refused = observed.refused.values().next().cloned();
         decision.events.extend(refused);
         decision.blocked = Some(None);
@@ -43,7 +43,6 @@ pub(super) fn tell(observed: &Observed, cause: Option<Reason>, decision: &mut De
     if let Some(reason) = reason {
         let sight = Sight::Waits(reason.event_name(run));
         if !is_annotated(run, reason) && !decision.lasts(observed, sight, MOMENT) {
-            // Until then the annotation stays as it is.
             return;
         }
         decision.events.push(reason.clone());
@@ -58,7 +57,7 @@ fn is_annotated(run: &PipelineRun, reason: &Reason) -> bool {
     blocked == Some(&reason.to_annotation())
 }
 
-/// Why a placeholder of the run that has lost its node gets no other one (N1).
+/// Why a placeholder that lost its node cannot be bound to another one (N1).
 fn no_node_reaches(observed: &Observed) -> Option<Reason> {
     let pods = observed.pods.values();
     let mut unbound =
@@ -73,7 +72,7 @@ fn no_node_reaches(observed: &Observed) -> Option<Reason> {
     })
 }
 
-/// A placeholder, as far as it is seen waiting (N3); `None` where it does not exist.
+/// Why a placeholder waits (N3); `None` if it does not exist.
 fn placeholder(observed: &Observed, spec: &PlaceholderSpec) -> Option<SeenPlaceholder> {
     let name = spec.name.as_str();
     let own = observed.placeholders.get(name)?;
@@ -94,13 +93,13 @@ fn placeholder(observed: &Observed, spec: &PlaceholderSpec) -> Option<SeenPlaceh
         .claims()
         .filter(|name| observed.volumes.contains_key(name));
     let existing: Vec<String> = existing.collect();
-    let complaints = existing
+    let not_provisioned = existing
         .iter()
         .filter_map(|name| observed.not_provisioned.get(name));
     Some(SeenPlaceholder {
         refused: None,
-        not_provisioned: complaints.cloned().collect(),
-        // One that is being moved and finds no node is sent back (N2).
+        not_provisioned: not_provisioned.cloned().collect(),
+        // If no target node takes a moving placeholder, the move ends (N2).
         unschedulable: pod
             .unscheduled
             .as_ref()

@@ -1,5 +1,5 @@
-//! What is in the way of a pod that nothing can be done for, in words that stay the same while the cause does: an Event is
-//! written once for each text. So they neither name nodes nor count them: others come and go.
+//! Describes the obstacle for a pod that no step can help. The text stays the same while the cause does, because the manager
+//! publishes one Event for each text. So it neither names nor counts nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,10 +9,10 @@ use crate::evacuate::Node;
 use crate::plan::Reason;
 use crate::reasons;
 
-/// Obstacles that a message tells of.
-const TOLD: usize = 3;
+/// The greatest number of obstacles in a message.
+const OBSTACLES: usize = 3;
 
-/// Says what is in the way: first what would be even if every node were empty.
+/// Describes the obstacle. Obstacles that even empty nodes have come first.
 pub(super) fn report(contention: &Contention<'_>) -> Decision {
     let reason = no_node(contention)
         .or_else(|| not_together(contention))
@@ -60,7 +60,7 @@ fn exhausted(contention: &Contention<'_>) -> Option<Reason> {
     })
 }
 
-/// By what is counted there is room, here or elsewhere.
+/// A node seems to have room, but the scheduler did not choose it.
 fn refused(contention: &Contention<'_>) -> Option<Reason> {
     let placeholder = contention.placeholder;
     let mut rooms = contention.rooms.values();
@@ -78,7 +78,7 @@ fn full(contention: &Contention<'_>) -> Reason {
     reasons::nodes_full(&pod(contention), &contention.placeholder.name)
 }
 
-/// Why a node does not take the placeholder and, beside it, the pod, whatever the scheduler has said.
+/// Why a node does not take placeholder and pod together, apart from the scheduler's refusals.
 fn counted(contention: &Contention<'_>, room: &Room) -> Option<Obstacle> {
     let needs = &contention.placeholder.needs;
     let own = needs.counted_obstacle(room);
@@ -94,15 +94,15 @@ fn pod(contention: &Contention<'_>) -> String {
     }
 }
 
-/// What is in the way of a pod on every node, those first that are the least; `None` where one takes it.
+/// The obstacles of all nodes, the smallest first; `None` if a node has no obstacle.
 fn every_node<'a>(
     rooms: impl Iterator<Item = &'a Room>,
     obstacle: impl Fn(&Room) -> Option<Obstacle>,
 ) -> Option<String> {
     let foremost = |room: &Room| match obstacle(room)? {
-        // What would be in the way of a node that turns nobody away says more.
+        // An obstacle behind the taint says more.
         Obstacle::Misplaced(cause) => {
-            let hidden = obstacle(&welcoming(room));
+            let hidden = obstacle(&untainted(room));
             hidden.or(Some(Obstacle::Misplaced(cause)))
         }
         obstacle => Some(obstacle),
@@ -112,8 +112,8 @@ fn every_node<'a>(
     if obstacles.is_empty() {
         return Some("there is no node".to_owned());
     }
-    let mut told = BTreeSet::new();
-    // Of the nodes that have too little of something, the one that has the most.
+    let mut texts = BTreeSet::new();
+    // For each resource, the node that has the most.
     let mut lacks: BTreeMap<String, Lack> = BTreeMap::new();
     for obstacle in obstacles {
         match obstacle {
@@ -124,18 +124,18 @@ fn every_node<'a>(
                 most.allocatable = most.allocatable.max(lack.allocatable);
             }
             obstacle => {
-                told.insert((distance(&obstacle), obstacle.to_string()));
+                texts.insert((distance(&obstacle), obstacle.to_string()));
             }
         }
     }
     for lack in lacks.into_values().map(Obstacle::Lacks) {
-        told.insert((distance(&lack), lack.to_string()));
+        texts.insert((distance(&lack), lack.to_string()));
     }
-    let told: Vec<_> = told.into_iter().map(|(_, text)| text).take(TOLD).collect();
-    Some(told.join("; "))
+    let texts = texts.into_iter().map(|(_, text)| text).take(OBSTACLES);
+    Some(texts.collect::<Vec<_>>().join("; "))
 }
 
-/// How far a node is from taking a pod.
+/// The size of an obstacle: how far the node is from taking the pod.
 fn distance(obstacle: &Obstacle) -> u8 {
     match obstacle {
         Obstacle::Refused | Obstacle::Isolated | Obstacle::Misplaced(_) => 0,
@@ -145,8 +145,8 @@ fn distance(obstacle: &Obstacle) -> u8 {
     }
 }
 
-/// The node as if it turned nobody away.
-fn welcoming(room: &Room) -> Room {
+/// The node without its taints and cordon.
+fn untainted(room: &Room) -> Room {
     Room {
         node: Node {
             unschedulable: false,

@@ -1,4 +1,4 @@
-//! What a pod asks of its node, counted as the scheduler counts it: exactly, in whole numbers.
+//! Computes a pod's requests as the scheduler does: exactly, in whole numbers.
 //!
 //! Sources: Kubernetes 1.35, `k8s.io/component-helpers/resource/helpers.go`, `PodRequests`; `pkg/scheduler/framework/types.go`,
 //! `Resource`; KEP-753, "Resources calculation for scheduling and pod admission".
@@ -18,11 +18,11 @@ const HUGE_PAGES: &str = "hugepages-";
 const ATTACHABLE_VOLUMES: &str = "attachable-volumes-";
 const QUOTA: &str = "requests.";
 
-/// Billionths in one, and in a thousandth.
+/// Quantities are computed in billionths: this many are one unit, and one thousandth.
 const NANO: i128 = 1_000_000_000;
 const NANO_PER_MILLI: i128 = 1_000_000;
 
-/// Amounts of everything that a node can run out of, pods aside.
+/// Amounts of resources, without the number of pods.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Amounts {
     /// CPU, in thousandths.
@@ -35,30 +35,30 @@ pub struct Amounts {
     pub others: BTreeMap<String, i128>,
 }
 
-/// What of a pod decides what it asks for.
+/// The fields of a pod that decide its requests.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PodResources {
     /// `spec.initContainers`, in order.
     pub init_containers: Vec<InitContainer>,
-    /// `resources.requests` of each of `spec.containers`, or what is in force of it ([`in_force`]).
+    /// `resources.requests` of each of `spec.containers`, or the requests [`in_force`].
     pub containers: Vec<ResourceList>,
     /// `spec.resources.requests`: for the pod as a whole.
     pub pod: ResourceList,
-    /// `spec.overhead`: what its runtime class costs.
+    /// `spec.overhead`: the cost of its runtime class.
     pub overhead: ResourceList,
 }
 
 /// An init container.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct InitContainer {
-    /// `resources.requests`, or what is in force of it ([`in_force`]).
+    /// `resources.requests`, or the requests [`in_force`].
     pub requests: ResourceList,
-    /// Whether `restartPolicy` is `Always`: it goes on beside what comes after it.
+    /// True if `restartPolicy` is `Always`: it keeps running beside the containers after it.
     pub sidecar: bool,
 }
 
-/// What is in force of a container's requests where its kubelet reports some, because it may be resized in place: the most of
-/// what is asked for, what it has and what it was promised; what is asked for does not count while it is found infeasible.
+/// The requests in force of a container whose resources the kubelet reports, because an in-place resize may be under way: the
+/// most of its requested, actual and allocated resources. A request that the kubelet finds infeasible does not count.
 pub fn in_force(
     asked: &ResourceList,
     actual: &ResourceList,
@@ -78,9 +78,8 @@ pub fn in_force(
     most
 }
 
-/// What a pod asks of its node: the most of what it needs at any time of its life, and its overhead. Sidecars run from their
-/// turn on beside everything after them, other init containers one at a time. What is asked for the pod as a whole takes the
-/// place of the sum.
+/// A pod's requests: the most that it needs at any time, plus its overhead. A sidecar keeps running beside the containers after
+/// it; other init containers run one at a time. Requests of the pod as a whole replace the sum of its containers.
 pub fn requests(pod: &PodResources) -> Amounts {
     let mut sidecars = Nano::default();
     let mut starting = Nano::default();
@@ -108,7 +107,7 @@ pub fn requests(pod: &PodResources) -> Amounts {
     most.rounded_up()
 }
 
-/// What a node has for pods (`status.allocatable`): the amounts, and how many pods.
+/// A node's `status.allocatable`: the amounts, and the number of pods.
 pub fn allocatable(list: &ResourceList) -> (Amounts, i128) {
     let mut all = Nano::default();
     all.add(list);
@@ -119,12 +118,12 @@ pub fn allocatable(list: &ResourceList) -> (Amounts, i128) {
 }
 
 impl Amounts {
-    /// Adds what another pod asks for.
+    /// Adds the requests of another pod.
     pub fn add(&mut self, more: &Self) {
         self.combine(more, |left, right| left + right);
     }
 
-    /// Takes away what a pod asked for.
+    /// Subtracts the requests of a pod.
     pub fn subtract(&mut self, less: &Self) {
         self.combine(less, |left, right| left - right);
         self.others.retain(|_, amount| *amount != 0);
@@ -140,7 +139,7 @@ impl Amounts {
         }
     }
 
-    /// Each resource of which there is some, by name.
+    /// Each resource with an amount other than zero, with its name.
     pub fn resources(&self) -> impl Iterator<Item = (&str, i128)> {
         let others = self.others.iter();
         [
@@ -211,7 +210,7 @@ impl<'a> Nano<'a> {
         }
     }
 
-    /// Whole thousandths of CPU, and whole units of everything else that the scheduler looks at.
+    /// Whole thousandths of CPU, and whole units of the other resources that the scheduler counts.
     fn rounded_up(self) -> Amounts {
         let mut amounts = Amounts::default();
         for (name, nano) in self.0 {
@@ -231,7 +230,7 @@ impl<'a> Nano<'a> {
     }
 }
 
-/// Whether the scheduler counts a resource that is none of those above (`pkg/scheduler/util/utils.go`,
+/// True if the scheduler counts a resource other than CPU, memory and ephemeral storage (`pkg/scheduler/util/utils.go`,
 /// `IsScalarResourceName`).
 fn is_counted(name: &str) -> bool {
     let prefixed = name.contains('/') && !name.starts_with(QUOTA);

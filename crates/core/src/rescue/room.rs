@@ -1,6 +1,5 @@
-//! Whether a node takes a pod, by everything that is counted here: what is asked for, the number of pods, taints, node selector,
-//! required node affinity, and which nodes reach a volume. What else the scheduler looks at (ports, the author's own rules
-//! between pods, limits of attached volumes) is left to it.
+//! Predicts whether a node takes a pod, by requests, the number of pods, taints, node selector, required node affinity, and the
+//! node affinity of volumes. The scheduler alone checks ports, the author's inter-pod affinity and limits of attached volumes.
 //!
 //! Source: Kubernetes 1.35, `pkg/scheduler/framework/plugins/noderesources/fit.go`, `fitsRequest`, and `nodeaffinity`.
 
@@ -14,80 +13,80 @@ use crate::evacuate::{Misplaced, Node, Toleration, misplaced};
 use crate::plan::Separation;
 use crate::volumes::{NodeTerm, SeenClaim, meets, reaches};
 
-/// A node, and how much of it is taken.
+/// A node, and the requests of the pods on it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Room {
     /// The node.
     pub node: Node,
     /// When it was created.
     pub created: Option<Timestamp>,
-    /// `status.allocatable`, pods aside.
+    /// `status.allocatable` without `pods`.
     pub allocatable: Amounts,
     /// `pods` of `status.allocatable`.
     pub pods_allowed: i128,
-    /// What the pods on it ask for, whosever they are.
+    /// The requests of all pods on it, those of others included.
     pub requested: Amounts,
-    /// How many pods are on it that have not ended.
+    /// The number of pods on it that have not ended.
     pub pods: i128,
     /// The placeholders on it.
     pub placeholders: Vec<Keeping>,
 }
 
-/// How a placeholder keeps away from others, and where it is.
+/// The namespace of a placeholder, and how it stays away from others.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Keeping {
     /// Its namespace.
     pub namespace: String,
-    /// How it keeps away.
+    /// How it stays away from others.
     pub separation: Separation,
 }
 
-/// What a pod needs of a node.
+/// A pod's requirements on a node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Needs {
-    /// What it asks for.
+    /// Its requests.
     pub requests: Amounts,
     /// `spec.nodeSelector`.
     pub selector: BTreeMap<String, String>,
-    /// The terms of its required node affinity, of which one has to be met; `None` where it has no such affinity.
+    /// The terms of its required node affinity; the node must meet one of them. `None` if it has no such affinity.
     pub terms: Option<Vec<NodeTerm>>,
     /// `spec.tolerations`.
     pub tolerations: Vec<Toleration>,
-    /// The claims that it uses, or stands for, as they are seen.
+    /// The claims that it uses or, for a placeholder, stands for.
     pub claims: Vec<SeenClaim>,
-    /// Nodes that the scheduler did not take for it although it was expected to.
+    /// Nodes that seemed to have room, but that the scheduler did not choose.
     pub refused: BTreeSet<String>,
 }
 
 /// Why a node does not take a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Obstacle {
-    /// It turns the pod away.
+    /// The pod does not tolerate its taints.
     Misplaced(Misplaced),
-    /// It is not one that the pod selects.
+    /// The pod's node selector or required node affinity does not match it.
     NotSelected,
     /// It does not reach the volumes of these claims.
     OutOfReach(Vec<String>),
-    /// There is a placeholder that keeps others away, or that the pod keeps away from.
+    /// A placeholder on it must not share its node with this one.
     Isolated,
-    /// The scheduler did not take it.
+    /// The scheduler did not choose it.
     Refused,
-    /// It has not enough of this.
+    /// A resource is insufficient.
     Lacks(Lack),
 }
 
-/// Something that a node has not enough of.
+/// A resource that is insufficient on a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lack {
-    /// The resource; `pods` where it is their number.
+    /// The resource; `pods` stands for the number of pods.
     pub resource: String,
-    /// How much the pod asks for.
+    /// The pod's request.
     pub asked: i128,
-    /// How much the node has when it is empty.
+    /// The allocatable amount of the node.
     pub allocatable: i128,
 }
 
-/// Without amounts that change from moment to moment: the same cause is told in the same words.
+/// Names no amounts that change all the time, so that the same cause always has the same text.
 impl fmt::Display for Obstacle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -112,7 +111,7 @@ impl fmt::Display for Obstacle {
 }
 
 impl Needs {
-    /// Why the node does not take the pod, as far as is known; `None` where it does.
+    /// Why the node does not take the pod; `None` if it seems to.
     pub fn obstacle(&self, room: &Room) -> Option<Obstacle> {
         if self.refused.contains(&room.node.name) {
             return Some(Obstacle::Refused);
@@ -120,7 +119,7 @@ impl Needs {
         self.counted_obstacle(room)
     }
 
-    /// As [`Needs::obstacle`], whatever the scheduler has said.
+    /// As [`Needs::obstacle`], apart from the scheduler's refusals.
     pub fn counted_obstacle(&self, room: &Room) -> Option<Obstacle> {
         let node = &room.node;
         if let Some(cause) = misplaced(&self.tolerations, Some(node)) {
@@ -135,7 +134,7 @@ impl Needs {
         room.lack(&self.requests).map(Obstacle::Lacks)
     }
 
-    /// The claims that not every node reaches.
+    /// The claims with volumes that only some nodes reach.
     pub fn claims_that_bind(&self) -> Vec<String> {
         let held =
             |claim: &&SeenClaim| claim.volume.as_ref().is_some_and(|on| !on.terms.is_empty());
@@ -154,7 +153,7 @@ impl Needs {
 }
 
 impl Room {
-    /// The room once these pods are gone.
+    /// The node without pods that have these requests.
     pub fn without<'a>(&self, gone: impl IntoIterator<Item = &'a Amounts>) -> Self {
         let mut room = self.clone();
         for requests in gone {
@@ -164,7 +163,7 @@ impl Room {
         room
     }
 
-    /// The room once every pod is gone.
+    /// The node without pods.
     pub fn emptied(&self) -> Self {
         Self {
             requested: Amounts::default(),
@@ -174,7 +173,7 @@ impl Room {
         }
     }
 
-    /// The room once a pod has come.
+    /// The node with one more pod that has these requests.
     pub fn with(&self, requests: &Amounts) -> Self {
         let mut room = self.clone();
         room.requested.add(requests);
@@ -182,14 +181,14 @@ impl Room {
         room
     }
 
-    /// Whether no placeholder keeps another one away that would come from this namespace.
+    /// True if a placeholder of this namespace and separation may share the node with the placeholders there.
     pub fn lets_in(&self, namespace: &str, separation: Separation) -> bool {
         self.placeholders.iter().all(|other| {
             separation.shares_a_node_with(other.separation, other.namespace == namespace)
         })
     }
 
-    /// What is used of the scarcest resource, in thousandths of it.
+    /// The use of the scarcest resource, in thousandths of its allocatable amount.
     pub fn used_of_the_scarcest(&self) -> i128 {
         let amounts = self
             .allocatable
@@ -202,7 +201,7 @@ impl Room {
             .unwrap_or(0)
     }
 
-    /// What there is not enough of for one more pod. A resource that the pod does not ask for may be short.
+    /// The resource that is insufficient for one more pod. Resources that the pod does not request do not count.
     fn lack(&self, requests: &Amounts) -> Option<Lack> {
         let too_many = (self.pods + 1 > self.pods_allowed).then(|| Lack {
             resource: "pods".to_owned(),

@@ -1,4 +1,4 @@
-//! Whether a node could exist that meets several node selectors at once. A node meets a selector if it meets one of its terms, and
+//! Finds out whether one node could meet several node selectors at once. A node meets a selector if it meets one of its terms, and
 //! a term if it meets all of its requirements (Kubernetes, "Assigning Pods to Nodes").
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -71,11 +71,11 @@ pub(super) fn describe(terms: &[NodeTerm]) -> String {
     terms.join(", or ")
 }
 
-/// How many combinations of terms are tried before the answer is taken to be yes. A false alarm is worse than none, and the
-/// scheduler has the last word.
+/// The greatest number of terms to try. After that, the answer is yes: a false alarm is worse than none, and the scheduler has the
+/// last word.
 const COMBINATIONS: usize = 100_000;
 
-/// Whether a node could exist that meets one term of each list.
+/// True if a node could meet one term of each list.
 pub(super) fn some_node_meets(lists: &[&[NodeTerm]]) -> bool {
     let distinct: BTreeSet<&[NodeTerm]> = lists.iter().copied().collect();
     let mut lists: Vec<_> = distinct.into_iter().collect();
@@ -83,7 +83,7 @@ pub(super) fn some_node_meets(lists: &[&[NodeTerm]]) -> bool {
     search(&lists, &Required::default(), &mut 0)
 }
 
-/// Whether the node with this name and these labels meets one term of each list.
+/// True if the node with this name and these labels meets one term of each list.
 pub(super) fn node_meets(
     name: &str,
     labels: &BTreeMap<String, String>,
@@ -113,13 +113,13 @@ fn search(lists: &[&[NodeTerm]], required: &Required<'_>, tried: &mut usize) -> 
     })
 }
 
-/// The label or field of a requirement; `true` stands for a field.
+/// The key of a requirement. `true` marks a field, `false` a label.
 type Key<'a> = (bool, &'a str);
 
 /// The requirements on a node so far.
 type Required<'a> = BTreeMap<Key<'a>, Vec<&'a NodeRequirement>>;
 
-/// The requirements so far and those of `term`; `None` if no node can meet both.
+/// The requirements so far and those of `term`; `None` if no node can meet them all.
 fn with<'a>(required: &Required<'a>, term: &'a NodeTerm) -> Option<Required<'a>> {
     let mut both = required.clone();
     for (key, requirement) in term.requirements() {
@@ -130,11 +130,11 @@ fn with<'a>(required: &Required<'a>, term: &'a NodeTerm) -> Option<Required<'a>>
     possible.then_some(both)
 }
 
-/// Whether one label or field can meet all of these requirements.
+/// True if one label or field can meet all of these requirements.
 fn can_be_met(requirements: &[&NodeRequirement]) -> bool {
     let listed = || requirements.iter().flat_map(|one| &one.values);
     let unlisted: String = listed().map(String::as_str).chain(["x"]).collect();
-    // Numbers beyond a bound, one more than can be excluded.
+    // Numbers beyond a bound: one more than the other requirements can exclude.
     let count = listed().count() as i64 + 1;
     let beyond = requirements.iter().flat_map(|one| {
         let bound = one.bound().unwrap_or_default();
@@ -174,7 +174,7 @@ impl NodeRequirement {
         self.values.first()?.parse().ok()
     }
 
-    /// Whether a label or field with this value meets the requirement; `None` if it does not exist.
+    /// True if a label or field with this value meets the requirement. `None` stands for a label or field that does not exist.
     fn is_met_by(&self, value: Option<&str>) -> bool {
         let is_listed = || value.is_some_and(|value| self.values.iter().any(|one| one == value));
         let number = value.and_then(|value| value.parse::<i64>().ok());

@@ -1,8 +1,8 @@
-//! Patches of a placeholder's object, each with the record of what was done (N1, N2, N3).
+//! Patches of a placeholder's object. Each contains the record of earlier actions (N1, N2, N3).
 //!
-//! A placeholder is sent to other nodes so: its StatefulSet's template is given a required node affinity to them, its pod is
-//! deleted, and the StatefulSet makes it anew; once that is bound, the template becomes what it was. As pods are updated only
-//! `OnDelete`, no other pod is touched, and the scheduler decides between the nodes.
+//! A move takes three steps. [`send`] adds a required node affinity to the target nodes to the StatefulSet's template. The manager
+//! then deletes the pod, and its controller creates it again. Once that pod is bound, [`end`] restores the template. The update
+//! strategy `OnDelete` leaves the running pod alone, and the scheduler chooses between the target nodes.
 
 use coscheduler_core::annotations::{MOVE, RECORD};
 use coscheduler_core::observed::{Move, Placeholder, Record};
@@ -23,13 +23,13 @@ pub fn record(own: &Placeholder, record: &Record) -> Value {
     json!({"metadata": {"uid": own.object.uid, "annotations": {RECORD: text(record)}}})
 }
 
-/// The merge patch that sends the placeholder to these nodes, for exactly this version of it.
+/// The merge patch that starts a move to these nodes. It applies to exactly this version of the placeholder.
 pub fn send(own: &Placeholder, record: &Record, nodes: &[String]) -> Value {
     let before = match &own.moving {
         Some(again) => again.before.clone(),
         None => own.node_affinity.clone(),
     };
-    // One term a node: a field is compared with one value.
+    // One term for each node, because a field requirement allows one value only.
     let terms: Vec<_> = nodes.iter().map(|node| term(node)).collect();
     let mut affinity: NodeAffinity = serde_json::from_value(before.clone()).unwrap_or_default();
     let required = affinity
@@ -44,7 +44,7 @@ pub fn send(own: &Placeholder, record: &Record, nodes: &[String]) -> Value {
     patch(own, record, Value::String(moving), json!(affinity))
 }
 
-/// The merge patch that ends a move, wherever the placeholder is, for exactly this version of it.
+/// The merge patch that ends a move. It applies to exactly this version of the placeholder. `None` if there is no move.
 pub fn end(own: &Placeholder, record: &Record) -> Option<Value> {
     let Move { before, .. } = own.moving.clone()?;
     Some(patch(own, record, Value::Null, before))

@@ -1,5 +1,4 @@
-//! Builds the StatefulSet of a plan's placeholder. Everything that could be wrong was refused before: building
-//! cannot fail.
+//! Builds the StatefulSet of a planned placeholder. The plan is valid by then, so building cannot fail.
 //!
 //! Shape and labels: TEP-0135, "Placeholder pod + inter-pod affinity" and "Co-locating volumes" (P1, P3, P5, V1, V2, V8).
 
@@ -23,10 +22,10 @@ use coscheduler_core::volumes::Volumes;
 
 use crate::affinity::affinity;
 
-/// Any user that is not root: the container writes nothing.
+/// A user other than root. Any will do, because the container writes nothing.
 const USER: i64 = 65_532;
-/// Seconds the placeholder gets to stop. Its process stops on SIGTERM at once; 0 would drop the pod before the kubelet
-/// has let go of its volumes, and a StatefulSet's next pod would find them still attached elsewhere.
+/// Seconds that the placeholder has to stop. Its process stops on SIGTERM at once. With 0, the pod would be gone before the
+/// kubelet unmounts its volumes, and the next pod would find them still attached to the old node.
 const GRACE_SECONDS: i64 = 1;
 
 /// The PipelineRun that owns a placeholder.
@@ -40,11 +39,10 @@ pub struct Owner<'a> {
     pub uid: &'a str,
 }
 
-/// The StatefulSet of a placeholder. `volumes` says what was found out about its claims; nothing found out is
-/// [`Volumes::default`].
+/// The StatefulSet of a placeholder. `volumes` holds the consequences of its existing claims; [`Volumes::default`] has none.
 ///
-/// Its owner reference is the controller's, without `blockOwnerDeletion`: where the admission plugin
-/// `OwnerReferencesPermissionEnforcement` is on, that field needs the right to update the finalizers of PipelineRuns.
+/// Its owner reference makes the run its controller, without `blockOwnerDeletion`: under the admission plugin
+/// `OwnerReferencesPermissionEnforcement`, that field needs permission to update the finalizers of PipelineRuns.
 pub fn build(owner: Owner<'_>, spec: &PlaceholderSpec, volumes: &Volumes) -> StatefulSet {
     let all_labels = with_owner(spec.labels.clone(), owner);
     StatefulSet {
@@ -95,7 +93,7 @@ pub fn selector(name: &str) -> BTreeMap<String, String> {
     ])
 }
 
-/// The labels by which the placeholder-manager finds what it made.
+/// Adds the labels by which the placeholder-manager finds its objects.
 fn with_owner(mut labels: BTreeMap<String, String>, owner: Owner<'_>) -> BTreeMap<String, String> {
     labels.insert(PIPELINE_RUN_UID.to_owned(), owner.uid.to_owned());
     labels.insert(MANAGED_BY.to_owned(), TEKTON_COSCHEDULER.to_owned());
@@ -112,8 +110,8 @@ fn reference(owner: Owner<'_>) -> OwnerReference {
     }
 }
 
-/// The claims that are made beside the StatefulSet and look as if it had made them (V8): its controller adds the labels
-/// that it selects by.
+/// The claims that the manager creates itself (V8). They look like those of the StatefulSet's controller, which adds the labels of
+/// its selector.
 pub fn single_pod_claims(owner: Owner<'_>, spec: &PlaceholderSpec) -> Vec<PersistentVolumeClaim> {
     spec.single_pod_claims
         .iter()
@@ -178,8 +176,8 @@ fn pod(spec: &PlaceholderSpec, volumes: &Volumes) -> PodSpec {
     }
 }
 
-/// What the run asks for, over what every placeholder has. What Pod Security `restricted` forbids is not among it any
-/// more ([`pod_template`](coscheduler_core::pod_template)); what it demands is here (P3, P5).
+/// The run's security context, with the fields that Pod Security `restricted` requires added (P3, P5). The fields that it forbids
+/// are gone already ([`pod_template`](coscheduler_core::pod_template)).
 fn security_context(run: PodSecurityContext) -> PodSecurityContext {
     PodSecurityContext {
         run_as_non_root: Some(true),
@@ -232,13 +230,13 @@ fn container(spec: &PlaceholderSpec, volumes: Vec<String>) -> Container {
     }
 }
 
-/// A field that the placeholder shares with the run's pods (P3). One that is not of its Kubernetes type is left out,
-/// alone: Tekton's own validation refuses such a run.
+/// A field that the placeholder shares with the run's pods (P3). A field of the wrong type is left out, because Tekton's own
+/// validation refuses such a run.
 fn shared<T: serde::de::DeserializeOwned>(spec: &PlaceholderSpec, field: &str) -> Option<T> {
     serde_json::from_value(spec.pod_template.get(field)?.clone()).ok()
 }
 
-/// A claim template. Its owner reference has neither `controller` nor `blockOwnerDeletion`, as in TEP-0135.
+/// A claim template. As in TEP-0135, its owner reference has neither `controller` nor `blockOwnerDeletion`.
 fn claim(owner: Owner<'_>, template: &ClaimTemplateSpec) -> PersistentVolumeClaim {
     let labels = with_owner(template.labels.clone(), owner);
     PersistentVolumeClaim {
@@ -254,8 +252,8 @@ fn claim(owner: Owner<'_>, template: &ClaimTemplateSpec) -> PersistentVolumeClai
     }
 }
 
-/// The author's claim spec. What does not fit the type is left to the API server to refuse: `core` has checked the
-/// fields this product reads.
+/// The author's claim spec; empty if it does not fit the type, so that the API server refuses it. `core` has checked the fields
+/// that this product reads.
 fn claim_spec(template: &ClaimTemplateSpec) -> PersistentVolumeClaimSpec {
     serde_json::from_value(template.spec.clone()).unwrap_or_default()
 }

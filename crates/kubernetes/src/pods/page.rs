@@ -1,4 +1,4 @@
-//! Pages of lists of pods, of which only what says which claims they use is kept: pods of CI have tens of kilobytes.
+//! Reads pages of lists of pods, and keeps only phases and claims, because a pod of CI has tens of kilobytes.
 
 use coscheduler_core::teardown::{PodPhase, PodUse};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ListMeta;
@@ -52,13 +52,13 @@ struct SlimStatus {
 }
 
 impl Page {
-    /// The token that continues the list behind this page; `None` where it ends.
+    /// The token of the next page; `None` if this is the last one.
     pub fn next(&self) -> Option<&str> {
         let token = self.metadata.continue_.as_deref();
         token.filter(|token| !token.is_empty())
     }
 
-    /// The page's pods as users of claims.
+    /// The phase and the claims of each pod.
     pub fn claim_uses(self) -> impl Iterator<Item = PodUse> {
         self.items.into_iter().flatten().map(Slim::claim_use)
     }

@@ -1,5 +1,5 @@
-//! Child runs: PipelineRuns that Tekton made for a PipelineRun. A child has its parent's placeholders, so the parent's clean-up
-//! waits for the pods of its children as for its own, and a change of a child is news about the run at the top.
+//! Child runs: PipelineRuns that Tekton creates for a PipelineRun. A child run uses its parent's placeholders, so the parent's
+//! clean-up waits for the pods of its child runs too. A change of a child run queues the run at the top.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -8,7 +8,7 @@ use coscheduler_core::pipeline_run::PipelineRun;
 
 use super::RunKey;
 
-/// Children by parent, and parents by child. A child is remembered for as long as anything of it is.
+/// Child runs by parent, and parents by child run. A child run stays while the cache has an object of it.
 #[derive(Debug, Default)]
 pub(super) struct Children {
     parents: HashMap<RunKey, RunKey>,
@@ -16,7 +16,7 @@ pub(super) struct Children {
 }
 
 impl Children {
-    /// Takes in a run: admission alone writes the annotation, and only where Tekton made the run for its controller.
+    /// Adds a child run. Its annotation is proof: only admission sets it, and only if Tekton created the run for its controller.
     pub(super) fn learn(&mut self, run: &PipelineRun) {
         let Some(owner) = &run.controller else { return };
         if !run.annotations.contains_key(PART_OF) {
@@ -29,7 +29,7 @@ impl Children {
         self.parents.insert(key, parent);
     }
 
-    /// Forgets a run of which nothing is left.
+    /// Removes a run without objects.
     pub(super) fn forget(&mut self, key: &RunKey) {
         let Some(parent) = self.parents.remove(key) else {
             return;
@@ -42,7 +42,7 @@ impl Children {
         }
     }
 
-    /// The run that is no child of another.
+    /// The run at the top: the run itself, or its first ancestor that is no child run.
     pub(super) fn top(&self, key: &RunKey) -> RunKey {
         let mut top = key;
         let mut seen = BTreeSet::from([key]);
@@ -54,7 +54,7 @@ impl Children {
         top.clone()
     }
 
-    /// The children of a run, and theirs.
+    /// The child runs of a run, and their child runs.
     pub(super) fn of(&self, key: &RunKey) -> BTreeSet<RunKey> {
         let mut found = BTreeSet::new();
         let mut look = vec![key];

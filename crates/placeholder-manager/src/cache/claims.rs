@@ -1,4 +1,4 @@
-//! Claims and volumes, whoever made them, and complaints about claims and placeholders.
+//! Claims and volumes, whoever created them, and warning Events about claims and placeholders.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ impl Cache {
         self.write().put_claim(claim)
     }
 
-    /// Takes in the answer to a write, unless the watch has said meanwhile that the claim is gone.
+    /// Stores the answer to a write, unless the watch has reported meanwhile that the claim is gone.
     pub(crate) fn refresh_claim(&self, claim: KnownClaim) {
         let mut index = self.write();
         if index.claims.knows(&claim) {
@@ -74,7 +74,7 @@ impl Cache {
             .collect()
     }
 
-    /// A claim, and whether its volume is known where it is bound to one.
+    /// A claim, with its volume if that is known.
     pub(crate) fn claim(&self, key: &ObjectKey) -> Option<(Arc<KnownClaim>, SeenClaim)> {
         let index = self.read();
         Some((index.claims.get(key)?.clone(), index.seen(key)?))
@@ -89,7 +89,7 @@ impl Cache {
     pub(crate) fn apply_complaint(&self, watch: &'static str, complaint: Complaint) -> Vec<RunKey> {
         let mut index = self.write();
         let (about, object) = (complaint.about, complaint.object.clone());
-        // Events are written late.
+        // An Event may arrive after its cause has passed.
         let settled = match about {
             About::Placeholder => index.pod_of_placeholder(&object).is_some(),
             About::Claim => index
@@ -103,7 +103,7 @@ impl Cache {
         index.complained(about, &object)
     }
 
-    /// Forgets what the Events said that are not `listed`.
+    /// Removes the Events of this watch that are not `listed`.
     pub(crate) fn retain_complaints(
         &self,
         watch: &'static str,
@@ -124,7 +124,7 @@ impl Index {
         if self.claims.is_behind(&claim) {
             return Vec::new();
         }
-        // A claim that was made for a run stays that run's: deleting the run with `--cascade=orphan` takes its owner away.
+        // A claim stays its run's even if a deletion with `--cascade=orphan` removes the owner reference.
         if let Some(known) = self.claims.get(&key)
             && claim.owner.is_none()
             && known.object.uid == claim.object.uid

@@ -1,5 +1,5 @@
-//! The last complaint about each placeholder and each claim, for as long as the object is without what the complaint is
-//! about: its pod, its volume.
+//! The last warning Event about each placeholder and each claim. It is removed once the placeholder has its pod or the claim its
+//! volume.
 
 use std::collections::{HashMap, HashSet};
 
@@ -8,12 +8,12 @@ use coscheduler_kubernetes::complaints::{About, Complaint};
 use coscheduler_runtime::kubernetes::version::is_newer;
 use coscheduler_runtime::kubernetes::watch::ObjectKey;
 
-/// Complaints, by the object they are about.
+/// Warning Events, by the object they are about, with the name of the watch that delivered each.
 #[derive(Debug, Default)]
 pub(super) struct Complaints(HashMap<(About, ObjectKey), (&'static str, Complaint)>);
 
 impl Complaints {
-    /// Takes in a complaint that the watch of this name has brought. Answers whether it says something new.
+    /// Adds an Event of this watch. Returns true if its reason is new.
     pub(super) fn insert(&mut self, watch: &'static str, complaint: Complaint) -> bool {
         let key = (complaint.about, complaint.object.clone());
         let news = match self.0.get(&key) {
@@ -29,12 +29,12 @@ impl Complaints {
         news
     }
 
-    /// The object has what the complaint was about, or is gone.
+    /// Removes the Event about an object, because its cause has passed or the object is gone.
     pub(super) fn forget(&mut self, about: About, object: &ObjectKey) {
         self.0.remove(&(about, object.clone()));
     }
 
-    /// Forgets what the Events said that are not among `listed`, if this watch has brought them. Answers what they were about.
+    /// Removes the Events of this watch that are not `listed`. Returns the objects that they were about.
     pub(super) fn retain(
         &mut self,
         watch: &'static str,
@@ -49,7 +49,7 @@ impl Complaints {
         stale
     }
 
-    /// The last complaint about the object with that name and uid.
+    /// The reason of the last Event about the object with this name and uid.
     pub(super) fn about(&self, about: About, object: &ObjectKey, uid: &str) -> Option<Reason> {
         let (_, complaint) = self.0.get(&(about, object.clone()))?;
         (complaint.uid == uid).then(|| complaint.reason.clone())

@@ -1,5 +1,4 @@
-//! Every node, with what the pods on it take, whosever they are. Of a pod of others nothing is kept but its node and its
-//! requests.
+//! Every node, with the requests of all pods on it. Of pods that belong to no run, only node and requests are stored.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -10,10 +9,10 @@ use coscheduler_core::rescue::requests::Amounts;
 use coscheduler_core::rescue::room::{Keeping, Room};
 use coscheduler_runtime::kubernetes::watch::ObjectKey;
 
-/// The nodes, and what is on them.
+/// The nodes, and the pods on them.
 #[derive(Debug, Default)]
 pub(super) struct Nodes {
-    /// Shared with the looks under way.
+    /// Observations share this map.
     rooms: Arc<Rooms>,
     taken: HashMap<String, Taken>,
     pods: HashMap<ObjectKey, (String, Amounts)>,
@@ -32,8 +31,8 @@ impl Nodes {
         self.rooms.clone()
     }
 
-    /// Takes in a node without what is on it. Answers whether anything is new about the pods that it turns away. Nodes report
-    /// their state all the time; this changes seldom.
+    /// Stores a node. Returns true if it is new, or if its labels, taints or cordon have changed: kubelets update their nodes all
+    /// the time, but these fields change rarely.
     pub(super) fn insert(&mut self, node: Room) -> bool {
         let name = node.node.name.clone();
         let known = self.rooms.get(&name);
@@ -54,14 +53,14 @@ impl Nodes {
         Arc::make_mut(&mut self.rooms).remove(name);
     }
 
-    /// The names of the nodes that a fresh list does not have.
+    /// The names of the nodes that are missing in a fresh list.
     pub(super) fn stale(&self, listed: &HashSet<ObjectKey>) -> Vec<String> {
         let names = self.rooms.keys();
         let stale = names.filter(|name| !listed.contains(&(String::new(), (*name).clone())));
         stale.cloned().collect()
     }
 
-    /// Takes in a pod that is bound to a node.
+    /// Adds a pod to its node.
     pub(super) fn put(&mut self, key: ObjectKey, node: String, requests: Amounts) {
         self.take_away(&key);
         let taken = self.taken.entry(node.clone()).or_default();
@@ -71,7 +70,7 @@ impl Nodes {
         self.recount(&node);
     }
 
-    /// Forgets a pod that has ended or is gone.
+    /// Removes a pod from its node.
     pub(super) fn take_away(&mut self, key: &ObjectKey) {
         let Some((node, requests)) = self.pods.remove(key) else {
             return;
@@ -83,7 +82,7 @@ impl Nodes {
         self.recount(&node);
     }
 
-    /// Forgets the pods that a fresh list does not have.
+    /// Removes the pods that are missing in a fresh list.
     pub(super) fn retain_pods(&mut self, listed: &HashSet<ObjectKey>) {
         let keys = self.pods.keys();
         let gone: Vec<_> = keys.filter(|key| !listed.contains(*key)).cloned().collect();
@@ -92,7 +91,7 @@ impl Nodes {
         }
     }
 
-    /// Takes in that a placeholder's pod has come to a node, or has left it.
+    /// Adds a placeholder's pod to its node, or removes it.
     pub(super) fn placeholder(&mut self, pod: &Pod, there: bool) {
         let Some(node) = pod.node.as_ref().filter(|_| pod.placeholder.is_some()) else {
             return;

@@ -1,4 +1,4 @@
-//! Placeholders, pods, and the nodes that these are on.
+//! Placeholders, pods and nodes.
 
 use std::collections::HashSet;
 
@@ -17,7 +17,7 @@ impl Cache {
         self.change(|index, before| index.put_placeholder(own, before))
     }
 
-    /// Takes in the answer to a write, unless the watch has said meanwhile that the object is gone.
+    /// Stores the answer to a write, unless the watch has reported meanwhile that the object is gone.
     pub(crate) fn refresh_placeholder(&self, own: Placeholder) {
         self.change(|index, before| {
             if index.placeholders.knows(&own) {
@@ -46,7 +46,7 @@ impl Cache {
         news.collect()
     }
 
-    /// Takes in a pod. TaskRun pods that have ended are forgotten: nothing depends on them any more.
+    /// Stores a pod. TaskRun pods that have ended are removed, because no decision depends on them.
     pub(crate) fn apply_pod(&self, pod: Pod) -> Vec<RunKey> {
         if pod.placeholder.is_none() && pod.role().is_none() {
             return self.delete_pod(&pod.key());
@@ -54,7 +54,7 @@ impl Cache {
         self.change(|index, before| index.put_pod(pod, before))
     }
 
-    /// Takes in the answer to a write, as [`Self::refresh_placeholder`] does.
+    /// Stores the answer to a write, as [`Self::refresh_placeholder`] does.
     pub(crate) fn refresh_pod(&self, pod: Pod) {
         self.change(|index, before| {
             if index.pods.knows(&pod) {
@@ -79,8 +79,8 @@ impl Cache {
         stale.iter().flat_map(|key| self.delete_pod(key)).collect()
     }
 
-    /// Takes in a pod that is bound to a node, or with `None` that one has ended or is gone. It triggers no look: runs that wait
-    /// for room look again by themselves.
+    /// Stores the node and the requests of a pod; `None` removes the pod. This queues no run, because runs that wait for room poll
+    /// with backoff.
     pub(crate) fn on_node(&self, key: ObjectKey, bound: Option<(String, Amounts)>) {
         let nodes = &mut self.write().nodes;
         match bound {

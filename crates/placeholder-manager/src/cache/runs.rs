@@ -1,4 +1,4 @@
-//! PipelineRuns: each with its plan, by uid, by version and by the claims that its placeholders stand for.
+//! PipelineRuns, each with its plan. They are indexed by uid, by version and by the claims that their placeholders stand for.
 
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
@@ -55,7 +55,7 @@ impl Cache {
         stale.iter().flat_map(|key| self.delete_run(key)).collect()
     }
 
-    /// Takes in that an annotation of a run was set or removed, which made this version of it.
+    /// Stores an annotation of a run that was just set or removed, and the run's new version.
     pub(crate) fn annotated(
         &self,
         run: &PipelineRun,
@@ -85,20 +85,20 @@ impl Cache {
         index.runs.insert(known);
     }
 
-    /// The run with this uid, in whatever namespace.
+    /// The run with this uid, in any namespace.
     pub(crate) fn run(&self, uid: &str) -> Option<Arc<PipelineRun>> {
         let index = self.read();
         let known = index.runs.get(index.names.get(uid)?)?;
         Some(known.run.clone())
     }
 
-    /// The run whose newest known version this is. The API server gives no two versions of PipelineRuns one number.
+    /// The run with this newest known version. No two PipelineRuns have the same `resourceVersion`.
     pub(crate) fn run_at(&self, resource_version: &str) -> Option<Arc<PipelineRun>> {
         let uid = self.read().versions.get(resource_version).cloned();
         self.run(&uid?)
     }
 
-    /// The name of the run that is gone and left something, by its objects' owner references.
+    /// The name of a run, by the owner references of its objects: also for a run that is gone.
     pub(crate) fn name_of_owner(&self, key: &RunKey) -> Option<String> {
         let index = self.read();
         let controllers = index
@@ -111,7 +111,7 @@ impl Cache {
         owner.map(|owner| owner.name.clone())
     }
 
-    /// Every run that is not done, and every one, done or not, that placeholders or claims exist for.
+    /// Every run that is not done, and every run with placeholders, placeholder pods or claims to delete.
     pub(crate) fn runs_to_sweep(&self) -> BTreeSet<RunKey> {
         let index = self.read();
         let runs = index.runs.all().values();
@@ -135,7 +135,7 @@ impl Cache {
             .collect()
     }
 
-    /// A number that grows with every change of a run.
+    /// A number that grows whenever the watch delivers a run.
     pub(crate) fn version(&self) -> watch::Receiver<u64> {
         self.version.subscribe()
     }

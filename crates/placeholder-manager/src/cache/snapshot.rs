@@ -1,4 +1,4 @@
-//! One look at everything that belongs to a run.
+//! One observation of a run and its objects.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use super::store::Object as _;
 use super::{Cache, RunKey};
 
 impl Cache {
-    /// A run and what belongs to it, as it is now. Whoever looks at it adds the rest.
+    /// A run and its objects, as they are now. The reconciler adds the fields that the cache does not know.
     pub(crate) fn observe(&self, key: &RunKey) -> Observed {
         let index = self.read();
         let known = index

@@ -1,4 +1,4 @@
-//! Objects of one kind, by namespace and name, and by the run that they belong to.
+//! Objects of one kind, indexed by namespace and name, and by their run.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -12,9 +12,9 @@ use super::{KnownRun, RunKey};
 /// A kind of object that the cache keeps.
 pub(super) trait Object {
     fn key(&self) -> ObjectKey;
-    /// The run that it belongs to.
+    /// Its run.
     fn run(&self) -> Option<RunKey>;
-    /// Its uid and its version.
+    /// Its `metadata.uid` and `metadata.resourceVersion`.
     fn version(&self) -> (&str, &str);
 }
 
@@ -50,7 +50,7 @@ impl<T: Object> Store<T> {
         names.filter_map(|name| self.objects.get(&(run.namespace.clone(), name.clone())))
     }
 
-    /// The runs that objects belong to.
+    /// The runs with objects of this kind.
     pub(super) fn runs(&self) -> impl Iterator<Item = &RunKey> {
         self.names.keys()
     }
@@ -59,8 +59,7 @@ impl<T: Object> Store<T> {
         !self.names.contains_key(run)
     }
 
-    /// Whether the object that is stored under this name is a later version of `object`: the watch may be behind the answer to
-    /// a write.
+    /// True if a later version of `object` is stored already: the watch may be behind the answer to a write.
     pub(super) fn is_behind(&self, object: &T) -> bool {
         self.objects.get(&object.key()).is_some_and(|known| {
             let ((uid, version), (known_uid, known_version)) = (object.version(), known.version());
@@ -68,13 +67,13 @@ impl<T: Object> Store<T> {
         })
     }
 
-    /// Whether an object of this name and uid is stored.
+    /// True if an object of this name and uid is stored.
     pub(super) fn knows(&self, object: &T) -> bool {
         let known = self.objects.get(&object.key());
         known.is_some_and(|known| known.version().0 == object.version().0)
     }
 
-    /// Takes the place of whatever has the object's name. Answers that.
+    /// Stores an object. Returns the one that had its name before.
     pub(super) fn insert(&mut self, object: T) -> Option<Arc<T>> {
         let (key, run) = (object.key(), object.run());
         let before = self.remove(&key);
@@ -98,7 +97,7 @@ impl<T: Object> Store<T> {
         Some(gone)
     }
 
-    /// The keys of the objects that a fresh list does not have.
+    /// The keys of the objects that are missing in a fresh list.
     pub(super) fn stale(&self, listed: &HashSet<ObjectKey>) -> Vec<ObjectKey> {
         let keys = self.objects.keys();
         keys.filter(|key| !listed.contains(*key)).cloned().collect()

@@ -1,4 +1,4 @@
-//! Placeholders as people see them, put together from the placeholder, its pod and its run.
+//! Placeholders as the API shows them: each combines the placeholder, its pod and its run.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -26,7 +26,7 @@ pub(crate) enum Phase {
     Terminating,
 }
 
-/// A placeholder as it is.
+/// A placeholder as the API shows it.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Listed {
     pub namespace: String,
@@ -40,7 +40,7 @@ pub(crate) struct Listed {
     pub run_uid: String,
     /// The claims that it mounts.
     pub claim_names: Vec<String>,
-    /// The mode of its run, while that is known.
+    /// The mode of its run, if the run is known.
     pub mode: Option<Mode>,
     pub created: Option<Timestamp>,
     /// Why the run waits.
@@ -52,12 +52,12 @@ pub(crate) struct Listed {
 pub(crate) struct Change {
     /// Its state now, or its last state.
     pub placeholder: Listed,
-    /// Whether it is gone.
+    /// True if it is gone.
     pub deleted: bool,
 }
 
 impl Cache {
-    /// At most `size` placeholders that pass `wanted`, by namespace and name, from behind `after`.
+    /// At most `size` placeholders after `after` that match `wanted`, ordered by namespace and name.
     pub(crate) fn list(
         &self,
         after: Option<ObjectKey>,
@@ -78,7 +78,7 @@ impl Cache {
         index.placeholders.get(key).map(|own| index.view(own))
     }
 
-    /// Every change of a placeholder from now on.
+    /// Receives every change of a placeholder from now on.
     pub(crate) fn subscribe(&self) -> broadcast::Receiver<Change> {
         self.changes.subscribe()
     }
@@ -128,7 +128,7 @@ impl Index {
     }
 }
 
-/// What differs between two views of the same run.
+/// The changes of a run's placeholders between two views.
 pub(super) fn changes(before: Vec<Listed>, after: Vec<Listed>) -> Vec<Change> {
     let before = before.into_iter();
     let mut gone: BTreeMap<_, _> = before.map(|it| (it.name.clone(), it)).collect();

@@ -13,13 +13,13 @@ use serde_json::json;
 use super::{Requests, failed, retried};
 use crate::error::Error;
 
-/// The reason of the cluster autoscaler's Event about a pod that it adds a node for (cluster-autoscaler, "FAQ": "What events are
+/// The reason of the cluster autoscaler's Event about a pod for which it adds a node (cluster-autoscaler, "FAQ": "What events are
 /// emitted by CA?").
 const TRIGGERED: &str = "TriggeredScaleUp";
 
 impl Requests {
-    /// Takes the placeholder from the TaskRun with this uid, and writes down which it was. Empty rather than absent: a Task's own
-    /// annotation would take the place. False where the TaskRun is gone or replaced.
+    /// Empties the annotation of the TaskRun that names its placeholder, and notes the placeholder in another one. The annotation
+    /// is empty rather than removed, because the Task's own would replace it. Returns false if the TaskRun is gone or replaced.
     pub(crate) async fn let_go(
         &self,
         namespace: &str,
@@ -44,7 +44,7 @@ impl Requests {
         }
     }
 
-    /// Asks whether the pod's TaskRun was made for the PipelineRun with that uid, how often it was let go, and since when the
+    /// Reads whether the PipelineRun with this uid controls the pod's TaskRun, how often that was let go, and since when the
     /// cluster autoscaler adds a node for the pod.
     pub(crate) async fn ask(
         &self,
