@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use coscheduler_core::annotations::{GROUP, SCHEMA_VERSION};
 use coscheduler_kubernetes::pipeline_run::PipelineRun;
-use integration_tests::look::{condition, node, succeeded};
+use integration_tests::look::{condition, node};
 use integration_tests::runs::{Run, run};
 use integration_tests::{Scene, alone_with};
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;

@@ -30,7 +30,7 @@ const ADMISSION: [(&str, &str); 3] = [
         "coscheduler.planner.v1.PlannerService/AdmitPipelineRun",
     ),
 ];
-const CREATION: [(&str, &str); 7] = [
+const CREATION: [(&str, &str); 8] = [
     ("admission-webhook", "admission"),
     ("watcher", "report"),
     (
@@ -49,6 +49,7 @@ const CREATION: [(&str, &str); 7] = [
         "placeholder-manager",
         "coscheduler.placeholder.v1.PlaceholderService/Ensure",
     ),
+    ("placeholder-manager", "reconcile"),
     ("placeholder-manager", "create statefulsets"),
 ];
 const CLEAN_UP: [(&str, &str); 3] = [

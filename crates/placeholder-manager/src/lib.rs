@@ -1,8 +1,8 @@
 //! The placeholder-manager creates the placeholders of PipelineRuns, moves them to nodes where the run can continue, and cleans up
 //! after runs. It is the only service that writes workloads.
 //!
-//! [`watch`] writes each change of an object into the [`cache`], and pushes the affected runs into one queue. For each run, the
-//! [`reconciler`] observes it, lets `core` decide, acts and announces. All lasting state is in Kubernetes' objects, so the service
+//! `watch` writes each change of an object into the `cache`, and pushes the affected runs into one queue. For each run, the
+//! `reconciler` observes it, lets `core` decide, acts and announces. All lasting state is in Kubernetes' objects, so the service
 //! is ready once the cache has listed them.
 //!
 //! Every replica serves calls, and takes the steps of creation and clean-up that a call asks for. Only the holder of Lease
