@@ -94,12 +94,14 @@ pub async fn start(args: Args, process: Process) -> anyhow::Result<()> {
             () = health.ready() => {}
             () = shutdown.cancelled() => return Ok(()),
         }
+        let reconciler = works.clone();
         worker
             .run(shutdown, move |run| {
-                let reconciler = works.clone();
+                let reconciler = reconciler.clone();
                 async move { reconciler.work(run).await }
             })
             .await;
+        works.stop();
         Ok(())
     });
     let health = process.health().clone();

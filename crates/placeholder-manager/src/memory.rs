@@ -86,6 +86,11 @@ impl Memory {
             .insert(event);
     }
 
+    /// Forgets the runs that `is_known` does not know.
+    pub(crate) fn retain(&self, is_known: impl Fn(&RunKey) -> bool) {
+        self.lock().retain(|run, _| is_known(run));
+    }
+
     fn lock(&self) -> MutexGuard<'_, HashMap<RunKey, OfRun>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -2,7 +2,7 @@
 //! once, so that no run waits for another.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use coscheduler_core::annotations;
@@ -34,8 +34,12 @@ pub(crate) struct Reconciler {
     pub(crate) findings: Findings,
     scale_up_hold: Duration,
     queue: Queue<RunKey>,
-    callers: Mutex<HashMap<RunKey, Vec<Caller>>>,
+    /// `None` once the process stops.
+    callers: Mutex<Option<Callers>>,
 }
+
+/// The calls that wait, by run.
+type Callers = HashMap<RunKey, Vec<Caller>>;
 
 /// A call that waits for the outcome of the next work on a run.
 struct Caller {
@@ -73,7 +77,7 @@ impl Reconciler {
             findings: Findings::default(),
             scale_up_hold,
             queue,
-            callers: Mutex::default(),
+            callers: Mutex::new(Some(Callers::new())),
         }
     }
 
@@ -85,7 +89,9 @@ impl Reconciler {
             span: Span::current(),
             answer,
         };
-        self.callers().entry(run.clone()).or_default().push(caller);
+        if let Some(callers) = self.callers().as_mut() {
+            callers.entry(run.clone()).or_default().push(caller);
+        }
         self.queue.push(run.clone());
         // The sender is dropped only when the process stops.
         outcome.await.unwrap_or_else(|_| {
@@ -97,7 +103,8 @@ impl Reconciler {
     /// Works on a run from the queue, and answers the calls that wait for it.
     pub(crate) async fn work(&self, run: RunKey) -> Outcome {
         // A call that arrives from now on has pushed the run once more.
-        let callers = self.callers().remove(&run).unwrap_or_default();
+        let callers = self.callers().as_mut().and_then(|all| all.remove(&run));
+        let callers = callers.unwrap_or_default();
         let span = self.span(&run, callers.first());
         let ensures = callers.iter().any(|caller| caller.ensures);
         let (looked, outcome) = match self.look(&run, ensures).instrument(span).await {
@@ -219,7 +226,12 @@ impl Reconciler {
         }
     }
 
-    fn callers(&self) -> std::sync::MutexGuard<'_, HashMap<RunKey, Vec<Caller>>> {
+    /// Lets the calls that wait go: nobody works on runs any more.
+    pub(crate) fn stop(&self) {
+        self.callers().take();
+    }
+
+    fn callers(&self) -> MutexGuard<'_, Option<Callers>> {
         self.callers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -66,13 +66,14 @@ impl Requests {
             .annotations
             .as_ref()
             .and_then(|all| all.get(LET_GO_TIMES));
+        let scale_up = self.scale_up(namespace, &pod.uid).await?;
         Ok(Answer {
             at: Timestamp::now(),
             own,
             let_go: times
                 .and_then(|times| times.parse().ok())
                 .unwrap_or_default(),
-            scale_up: self.scale_up(namespace, &pod.uid).await?,
+            scale_up,
         })
     }
 
