@@ -37,7 +37,7 @@ pub struct Reason {
 }
 
 impl Reason {
-    /// A reason with a text. Other modules call the functions of this one, which hold the texts.
+    /// A reason with a given text. The functions of this module hold most texts; call this where none of them fits.
     pub fn new(code: ReasonCode, message: impl Into<String>) -> Self {
         Self {
             code,
@@ -51,13 +51,13 @@ impl Reason {
 pub enum Severity {
     /// Good to know.
     Normal,
-    /// In the run's way, or not what the author asked for.
+    /// The run is blocked, or differs from the author's request.
     Warning,
 }
 
 use Severity::{Normal, Warning};
 
-/// Declares the codes. Each line names a code, which is also its string, and the severity of its Event.
+/// Declares the codes, each with the severity of its Event. The variant's name is also the string of the code.
 macro_rules! reason_codes {
     ($($(#[$doc:meta])* $code:ident: $told:expr,)*) => {
         /// The code of a reason. The list is closed, so that clients can match on it.
@@ -90,7 +90,7 @@ macro_rules! reason_codes {
 reason_codes! {
     /// Nothing is pinned on the run (M5).
     NotPinned: None,
-    /// A version of tekton-coscheduler pinned the run whose annotations this version cannot read (M8).
+    /// This version cannot read the run's annotations: another version of tekton-coscheduler wrote them (M8).
     SchemaVersionUnknown: Some(Warning),
     /// The run has not started (P9).
     PipelineRunPending: None,
@@ -112,7 +112,7 @@ reason_codes! {
     OverrideIgnored: Some(Warning),
     /// Only one pod at a time may use a claim, so the placeholder does not mount it (V8).
     ClaimNotMounted: Some(Normal),
-    /// A claim's name has a variable that is known only while the run goes on (V9).
+    /// A claim's name has a variable that was not replaced when the run was created (V9).
     ClaimNameVariable: Some(Warning),
     /// A claim has no name.
     ClaimNameEmpty: Some(Warning),
@@ -120,7 +120,7 @@ reason_codes! {
     ClaimTemplateNotReplaced: Some(Warning),
     /// Placeholders may not have a part of the run's `securityContext` (P3).
     SecurityContextReduced: Some(Warning),
-    /// The annotations pinned on the run and its workspaces contradict each other.
+    /// The annotations pinned on the run cannot be read, or contradict its workspaces.
     PipelineRunInvalid: Some(Warning),
     /// A TaskRun uses more claims than its mode allows, so it does not run (M2).
     TaskRunRefused: Some(Warning),
@@ -148,7 +148,7 @@ reason_codes! {
     PlaceholderRefused: Some(Warning),
     /// A pod left a node that turns pods away (N1).
     PodEvacuated: Some(Normal),
-    /// The nodes that reach a placeholder's claims turn it away (N1).
+    /// No node that reaches a placeholder's claims takes the placeholder (N1), or takes it and a waiting pod (N2).
     ClaimsNotMovable: Some(Warning),
     /// The placeholder's node has room for a waiting pod, and the scheduler has yet to see it (N2).
     RoomOnNode: None,
@@ -162,7 +162,7 @@ reason_codes! {
     PlaceholderMoved: Some(Normal),
     /// A pod runs without its placeholder, because no node takes both (N2).
     PodLetGo: Some(Warning),
-    /// No node takes a pod, or none takes it beside its placeholder, not even an empty one (N2).
+    /// No node takes a pod, or takes both the pod and its placeholder, even if it is empty (N2).
     PodFitsNoNode: Some(Warning),
     /// The nodes that could take a pod and its placeholder are full with other pods (N2).
     NodesFull: Some(Warning),

@@ -106,7 +106,7 @@ pub fn tolerations(pod: &Pod) -> Vec<Toleration> {
         .collect()
 }
 
-/// The placeholders whose node the pod must share, by the pod affinity that Tekton adds.
+/// The placeholders that the pod's required pod affinity names. Tekton adds this affinity.
 pub fn follows(pod: &Pod) -> Vec<String> {
     let terms = affinity(pod).and_then(|affinity| affinity.pod_affinity.as_ref());
     let terms = terms.and_then(|pods| {

@@ -1,9 +1,9 @@
 //! Leader election by Lease: of several replicas, one does the background work.
 //!
-//! A replica takes part with [`LeaseArgs::campaign`] and wraps its work in [`Leadership::lead`], which polls the work
-//! only while the Lease is held: a process that was suspended until its Lease expired finds out before it acts again. A
-//! lost Lease ends the process with exit code 1. When the process stops, the work ends first; then the process releases
-//! the Lease, so that another replica takes over at once.
+//! A replica takes part with [`LeaseArgs::campaign`] and wraps its work in [`Leadership::lead`], which checks the Lease
+//! before each poll of the work. So a process that was suspended past its Lease does not act again. A lost Lease ends
+//! the process with exit code 1. When the process stops, the work ends first; then the process releases the Lease, so
+//! that another replica takes over at once.
 //!
 //! Needs the rights to `list`, `watch` and `update` the one Lease, and to `create` Leases.
 
@@ -158,9 +158,9 @@ impl Leadership {
         matches!(*self.state.borrow(), State::Held { until } if Instant::now() < until)
     }
 
-    /// Waits until this process leads, then polls `work` to its end as long as it does. Returns `None` if the process
-    /// began to stop before it led. The Lease is renewed until all such work has ended, so `work` must end by itself
-    /// when the process stops.
+    /// Waits until this process leads, then polls `work` until it ends or the Lease is lost. Returns `None` if the
+    /// process began to stop before it led. The Lease is renewed until all such work has ended, so `work` must end by
+    /// itself when the process stops.
     ///
     /// # Errors
     /// The Lease was lost before the work had ended. The work is not polled again then.

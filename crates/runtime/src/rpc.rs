@@ -67,7 +67,7 @@ pub(crate) struct ObservedBody<B> {
 }
 
 impl RpcMetrics {
-    /// For the RPCs that the process serves. Only the names in `services` may become label values.
+    /// Metrics of the RPCs that this process serves. Only the names in `services` may become label values.
     pub(crate) fn server(metrics: &Metrics, services: Vec<&str>) -> Self {
         RpcMetrics {
             side: Side::Server(services.into_iter().map(str::to_owned).collect()),

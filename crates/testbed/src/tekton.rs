@@ -50,7 +50,7 @@ pub(crate) async fn start(site: &Site, client: &Client, config: &Config) -> Resu
     Ok(())
 }
 
-/// Waits until the controller leads and PipelineRuns are defaulted and validated.
+/// Waits until Tekton's controller holds its Lease and, if it is started, Tekton's webhook answers.
 pub(crate) async fn wait(site: &Site, client: &Client, config: &Config) -> Result<()> {
     if config.tekton_webhook {
         wait_for_webhook(site, client).await?;

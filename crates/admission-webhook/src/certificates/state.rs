@@ -1,10 +1,12 @@
 //! The decisions about the webhook's certificates, without clock, randomness or Kubernetes: how to change the Secret, which
 //! certificate to serve, and when to look again.
 //!
-//! A certificate is served only after the webhook configuration has trusted it for the overlap. So it is replaced in steps.
-//! The next one is *introduced*: stored and trusted beside the current one. It is *promoted* once it has been trusted for
-//! the overlap: replicas serve it, and the one before is still trusted. That one is *retired* when every replica has had
-//! time to follow. Each step is a state of the Secret alone, so any replica can take the next one, after any restart.
+//! While the webhook configuration trusts the served certificate, another one is served only after it has been trusted for
+//! the overlap. Otherwise, for example at the start, the Secret's certificate is served at once. A certificate is replaced
+//! in steps. The next one is *introduced*: stored and trusted beside the current one. It is *promoted* once it has been
+//! trusted for the overlap: replicas serve it, and the old one is still trusted. The old certificate is *retired* when every
+//! replica has had time to serve the new one. Each step is a state of the Secret alone, so any replica can take the next
+//! one, after any restart.
 
 use std::collections::BTreeSet;
 
@@ -23,7 +25,7 @@ pub(super) struct Wanted {
     pub(super) overlap: SignedDuration,
 }
 
-/// The certificates that the webhook configuration trusts, and since when, as far as this process has seen.
+/// The certificates that the webhook configuration trusts, each with the time when this process first saw it there.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Trust {
     /// Generation of the webhook configuration; `None` where there is none.
@@ -64,9 +66,9 @@ pub(super) struct Next<'a> {
 /// The decision about the certificate to serve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Serve {
-    /// Go on as before.
+    /// Keep the served certificate.
     Keep,
-    /// Go on as before until then.
+    /// Keep the served certificate until this time.
     KeepUntil(Timestamp),
     /// Serve the current certificate of the Secret from now on.
     Stored,

@@ -1,5 +1,5 @@
-//! Texts about the node of a placeholder and of the pods that follow it. `pod` is the name of a pod; `asking` is the same with
-//! its requests.
+//! Texts about the node of a placeholder and of the pods that follow it. `pod` is the name of a pod; `asking` is
+//! the pod's name and requests.
 
 use crate::evacuate::Misplaced;
 

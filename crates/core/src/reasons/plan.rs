@@ -74,7 +74,7 @@ pub fn override_ignored(chosen: &str, mode: Mode) -> Reason {
     Reason::new(ReasonCode::OverrideIgnored, message)
 }
 
-/// The annotations pinned on the run and its workspaces contradict each other.
+/// The annotations pinned on the run cannot be read, or contradict its workspaces.
 pub fn pipeline_run_invalid(violations: &[Violation]) -> Reason {
     let violations: Vec<_> = violations.iter().map(ToString::to_string).collect();
     let violations = violations.join("; ");

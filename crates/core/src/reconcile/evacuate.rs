@@ -74,7 +74,8 @@ fn moved(own: &Placeholder, pod: &Pod) -> Option<Done> {
         let (own, pod) = (own.created?, pod.created?);
         let done = Done {
             times: 1,
-            last: pod,
+            // Kubernetes cuts a creation time to whole seconds.
+            last: pod.checked_add(Duration::from_secs(1)).unwrap_or(pod),
             why: String::new(),
         };
         (elapsed(own, pod) > FIRST_POD).then_some(done)

@@ -32,12 +32,12 @@ pub struct Room {
     pub placeholders: Vec<Keeping>,
 }
 
-/// The namespace of a placeholder, and how it stays away from others.
+/// The namespace of a placeholder, and its anti-affinity to other placeholders.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Keeping {
     /// Its namespace.
     pub namespace: String,
-    /// How it stays away from others.
+    /// Its anti-affinity to other placeholders, preferred or required.
     pub separation: Separation,
 }
 

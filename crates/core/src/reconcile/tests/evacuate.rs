@@ -144,7 +144,7 @@ fn n1_the_first_move_is_made_at_once_and_later_ones_wait_longer_and_longer() {
         assert_eq!(written, (times > 0).then_some((times + 1, observed.now)));
         let now = observed.now;
         own(&mut observed).record = record.unwrap_or_default();
-        own_pod(&mut observed).created = Some(now);
+        own_pod(&mut observed).created = Some(now - Duration::from_secs(1));
     }
 }
 
