@@ -62,8 +62,8 @@ pub const PINNED: [&str; 10] = [
 ];
 
 /// Why a run waits for somebody to remove an obstacle (V7, N1, N3): a JSON object with `reason`, a
-/// [`ReasonCode`](crate::reasons::ReasonCode), and `message`. It goes when the obstacle goes. The manager also
-/// reads it: a cause that it already names is reported without delay, and a refusal stays in it while the placeholder is missing.
+/// [`ReasonCode`](crate::reasons::ReasonCode), and `message`. It goes when the obstacle goes. The manager also reads
+/// it: a cause that it already names is reported without delay, and a refusal stays in it while the placeholder is missing.
 pub const BLOCKED: &str = "coscheduler.dev/blocked";
 
 /// On a placeholder: what was done with it and when, as JSON of [`Record`](crate::observed::Record).

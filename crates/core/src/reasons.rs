@@ -162,7 +162,7 @@ reason_codes! {
     PlaceholderMoved: Some(Normal),
     /// A pod runs without its placeholder, because no node takes both (N2).
     PodLetGo: Some(Warning),
-    /// No node takes a pod, or takes both the pod and its placeholder, even if it is empty (N2).
+    /// No node, even when it is empty, takes a pod, or takes both the pod and its placeholder (N2).
     PodFitsNoNode: Some(Warning),
     /// The nodes that could take a pod and its placeholder are full with other pods (N2).
     NodesFull: Some(Warning),
