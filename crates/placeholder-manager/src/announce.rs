@@ -32,19 +32,22 @@ impl Reconciler {
         let Some((run, _)) = &observed.run else {
             return Ok(());
         };
-        for reason in acted.events.iter().chain(&decision.events) {
-            self.publish(key, run, reason).await?;
+        let mut published = Ok(());
+        let reasons = acted.events.iter().chain(&decision.events);
+        for reason in reasons.chain(&acted.refused) {
+            // An Event that is refused keeps neither the others nor the annotation back.
+            let this = self.publish(key, run, reason).await;
+            published = published.and(this);
         }
         if let Some(reason) = &acted.refused {
-            self.publish(key, run, reason).await?;
             // New words for the same cause do not change the annotation, because each change of a run triggers Tekton and a report.
             if REFUSALS.contains(&reason.code) && said_on(run) != Some(reason.code) {
-                return self.annotate(run, Some(reason)).await;
+                self.annotate(run, Some(reason)).await?;
             }
         } else if let Some(blocked) = &decision.blocked {
-            return self.annotate(run, blocked.as_ref()).await;
+            self.annotate(run, blocked.as_ref()).await?;
         }
-        Ok(())
+        published
     }
 
     /// Publishes one Event, once.

@@ -16,7 +16,7 @@ use kube::{Api, Client};
 use serde_json::Value;
 
 use crate::error::Error;
-use crate::requests::{Requests, failed, is_gone, retried, this_one};
+use crate::requests::{Requests, failed, is_gone, once, retried, this_one};
 
 /// The kind of object, in metrics, logs and errors.
 pub(crate) const KIND: &str = "StatefulSet";
@@ -107,7 +107,8 @@ impl Requests {
     async fn patch(&self, own: &Placeholder, patch: Value) -> Result<Option<Placeholder>, Error> {
         let (api, name) = (self.placeholders(&own.namespace), &own.object.name);
         let params = PatchParams::default();
-        match api.patch(name, &params, &Patch::Merge(patch)).await {
+        let patch = Patch::Merge(patch);
+        match once(api.patch(name, &params, &patch)).await {
             Ok(patched) => Ok(view(patched)),
             // A conflict means that another object has this name, or that this object has changed.
             Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(None),

@@ -89,8 +89,9 @@ impl Reconciler {
             span: Span::current(),
             answer,
         };
-        if let Some(callers) = self.callers().as_mut() {
-            callers.entry(run.clone()).or_default().push(caller);
+        match self.callers().as_mut() {
+            Some(callers) => callers.entry(run.clone()).or_default().push(caller),
+            None => drop(caller),
         }
         self.queue.push(run.clone());
         // The sender is dropped only when the process stops.
@@ -150,8 +151,10 @@ impl Reconciler {
     async fn look(&self, key: &RunKey, ensures: bool) -> Result<(Looked, Outcome), Error> {
         let mut created = false;
         let mut failed = None;
+        let mut last = Arc::default();
         for _ in 0..ROUNDS {
             let observed = Arc::new(self.observe(key, ensures && !created).await?);
+            last = observed.clone();
             let decision = reconcile(&observed);
             let acted = self.act(key, &observed, &decision.steps).await;
             let mut look_later = acted.look_later;
@@ -195,7 +198,7 @@ impl Reconciler {
         let looked = Looked {
             created,
             released: Some(Released::InProgress),
-            observed: Arc::default(),
+            observed: last,
         };
         Ok((looked, Outcome::Done))
     }

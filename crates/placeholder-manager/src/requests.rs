@@ -120,7 +120,7 @@ impl Requests {
         }}));
         let params = PatchParams::default();
         // A conflict means that another run has this name.
-        match api.patch_metadata(&run.name, &params, &patch).await {
+        match once(api.patch_metadata(&run.name, &params, &patch)).await {
             Ok(patched) => Ok(patched.metadata.resource_version),
             Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(None),
             Err(error) => Err(failed(
@@ -186,7 +186,7 @@ impl Requests {
             }),
             ..DeleteParams::background()
         };
-        match api.delete(name, &params).await {
+        match once(api.delete(name, &params)).await {
             Ok(_) => Ok(true),
             Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(false),
             Err(error) => Err(failed(format!("delete pod {namespace}/{name}"), error)),
@@ -260,7 +260,7 @@ impl Requests {
             "finalizers": claim.without_protection(),
         }}));
         // A conflict is an error here: the claim has changed, so the next look must check it again.
-        match api.patch(name, &PatchParams::default(), &patch).await {
+        match once(api.patch(name, &PatchParams::default(), &patch)).await {
             Ok(left) => Ok(Some(claims::view(left))),
             Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
             Err(error) => Err(failed(
@@ -283,18 +283,20 @@ where
         .with_max_delay(Duration::from_secs(2))
         .with_max_times(5)
         .with_jitter();
-    let bounded = || {
-        let answer = tokio::time::timeout(TIMEOUT, request());
-        async {
-            answer
-                .await
-                .unwrap_or_else(|late| Err(kube::Error::Service(late.into())))
-        }
-    };
+    let bounded = || once(request());
     bounded
         .retry(backoff)
         .when(|error| is_transient(error) && !is_gone(error) && !is_webhook_down(error))
         .await
+}
+
+/// Sends a request once, with a time limit.
+pub(crate) async fn once<T>(
+    request: impl Future<Output = Result<T, kube::Error>>,
+) -> Result<T, kube::Error> {
+    tokio::time::timeout(TIMEOUT, request)
+        .await
+        .unwrap_or_else(|late| Err(kube::Error::Service(late.into())))
 }
 
 /// True if the object is gone, or another object has its name: the API server answers a failed uid precondition with 409.

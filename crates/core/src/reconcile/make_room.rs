@@ -22,6 +22,8 @@ const ROOM_LEFT: Duration = Duration::from_secs(30);
 /// How long a moving placeholder may be unschedulable: the scheduler's cache of nodes may be behind, too.
 const ARRIVAL: Duration = Duration::from_secs(10);
 /// How long a node counts as refused.
+/// The longest time between two looks while a pod waits.
+const LOOK: Duration = Duration::from_secs(5);
 const REFUSED: Duration = Duration::from_secs(120);
 /// How often a pod is let go, if Tekton recreates it with its affinity.
 const TRIES: u32 = 5;
@@ -57,9 +59,10 @@ pub(super) fn make_room(observed: &Observed, decision: &mut Decision) -> Option<
         let contended = pod.and_then(|pod| Contended::see(observed, own, pod));
         let Some(contended) = contended else { continue };
         // No watch reports when a node has room.
-        if decision.again == Again::OnChange {
-            decision.again = Again::Backoff;
-        }
+        decision.again = match decision.again {
+            Again::OnChange | Again::Backoff => Again::Backoff,
+            Again::After(time) => Again::After(time.min(LOOK)),
+        };
         let reported = contended.decide(decision);
         cause = cause.or(reported);
     }

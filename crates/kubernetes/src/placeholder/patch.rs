@@ -13,6 +13,8 @@ use serde_json::{Value, json};
 
 use crate::affinity::both;
 
+const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
+
 /// The move under way.
 pub(super) fn under_way(metadata: &ObjectMeta) -> Option<Move> {
     serde_json::from_str(metadata.annotations.as_ref()?.get(MOVE)?).ok()
@@ -47,7 +49,15 @@ pub fn send(own: &Placeholder, record: &Record, nodes: &[String]) -> Value {
 /// The merge patch that ends a move. It applies to exactly this version of the placeholder. `None` if there is no move.
 pub fn end(own: &Placeholder, record: &Record) -> Option<Value> {
     let Move { before, .. } = own.moving.clone()?;
-    Some(patch(own, record, Value::Null, before))
+    Some(patch(own, record, Value::Null, restored(before)))
+}
+
+/// The node affinity as it was. A merge patch keeps a field that it does not name, so the nodes of the move are removed by name.
+fn restored(mut before: Value) -> Value {
+    if let Some(affinity) = before.as_object_mut() {
+        affinity.entry(REQUIRED).or_insert(Value::Null);
+    }
+    before
 }
 
 fn term(node: &str) -> NodeTerm {
@@ -154,6 +164,11 @@ mod tests {
                     {"matchExpressions": [disk], "matchFields": field("n1")},
                     {"matchExpressions": [disk], "matchFields": field("n2")},
                 ]),
+            ),
+            (
+                json!({"podAntiAffinity": apart, "nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [
+                    {"weight": 1, "preference": {"matchExpressions": [disk]}}]}}),
+                json!([{"matchFields": field("n1")}, {"matchFields": field("n2")}]),
             ),
         ] {
             let original = set(before);

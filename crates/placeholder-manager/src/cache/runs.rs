@@ -10,7 +10,7 @@ use coscheduler_runtime::kubernetes::watch::ObjectKey;
 use tokio::sync::watch;
 
 use super::store::Object as _;
-use super::{Cache, KnownRun, RunKey, used};
+use super::{Before, Cache, Index, KnownRun, RunKey, used};
 
 impl Cache {
     pub(crate) fn apply_run(&self, run: PipelineRun) -> Vec<RunKey> {
@@ -63,26 +63,10 @@ impl Cache {
         value: Option<String>,
         version: String,
     ) {
-        let mut index = self.write();
-        let name = (run.namespace.clone(), run.name.clone());
-        let Some(known) = index.runs.get(&name).filter(|known| {
-            known.run.uid == run.uid && is_newer(&version, &known.run.resource_version)
-        }) else {
-            return;
-        };
-        let mut annotated = (*known.run).clone();
-        let before = std::mem::replace(&mut annotated.resource_version, version.clone());
-        match value {
-            Some(value) => annotated.annotations.insert(key.to_owned(), value),
-            None => annotated.annotations.remove(key),
-        };
-        let known = KnownRun {
-            run: Arc::new(annotated),
-            planned: known.planned.clone(),
-        };
-        index.versions.remove(&before);
-        index.versions.insert(version, run.uid.clone());
-        index.runs.insert(known);
+        self.change(|index, before| {
+            index.annotate(run, key, value, version, before);
+            Vec::new()
+        });
     }
 
     /// The run with this uid, in any namespace.
@@ -138,5 +122,37 @@ impl Cache {
     /// A number that grows whenever the watch delivers a run.
     pub(crate) fn version(&self) -> watch::Receiver<u64> {
         self.version.subscribe()
+    }
+}
+
+impl Index {
+    fn annotate(
+        &mut self,
+        run: &PipelineRun,
+        key: &str,
+        value: Option<String>,
+        version: String,
+        before: &mut Before,
+    ) {
+        let name = (run.namespace.clone(), run.name.clone());
+        let Some(known) = self.runs.get(&name).filter(|known| {
+            known.run.uid == run.uid && is_newer(&version, &known.run.resource_version)
+        }) else {
+            return;
+        };
+        let mut annotated = (*known.run).clone();
+        let old = std::mem::replace(&mut annotated.resource_version, version.clone());
+        match value {
+            Some(value) => annotated.annotations.insert(key.to_owned(), value),
+            None => annotated.annotations.remove(key),
+        };
+        let known = KnownRun {
+            run: Arc::new(annotated),
+            planned: known.planned.clone(),
+        };
+        before.of(self, &RunKey::of(run));
+        self.versions.remove(&old);
+        self.versions.insert(version, run.uid.clone());
+        self.runs.insert(known);
     }
 }

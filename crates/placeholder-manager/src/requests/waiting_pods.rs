@@ -10,7 +10,7 @@ use kube::Api;
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams};
 use serde_json::json;
 
-use super::{Requests, failed, retried};
+use super::{Requests, failed, once, retried};
 use crate::error::Error;
 
 /// The reason of the cluster autoscaler's Event about a pod for which it adds a node (cluster-autoscaler, "FAQ": "What events are
@@ -34,10 +34,7 @@ impl Requests {
                 TEKTON_AFFINITY_ASSISTANT: "", LET_GO: placeholder, LET_GO_TIMES: times.to_string(),
             },
         }}));
-        match api
-            .patch_metadata(name, &PatchParams::default(), &patch)
-            .await
-        {
+        match once(api.patch_metadata(name, &PatchParams::default(), &patch)).await {
             Ok(_) => Ok(true),
             Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(false),
             Err(error) => Err(failed(format!("let go TaskRun {namespace}/{name}"), error)),
