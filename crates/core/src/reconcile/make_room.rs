@@ -22,9 +22,9 @@ const ROOM_LEFT: Duration = Duration::from_secs(30);
 /// How long a moving placeholder may be unschedulable: the scheduler's cache of nodes may be behind, too.
 const ARRIVAL: Duration = Duration::from_secs(10);
 /// How long a node counts as refused.
+const REFUSED: Duration = Duration::from_secs(120);
 /// The longest time between two looks while a pod waits.
 const LOOK: Duration = Duration::from_secs(5);
-const REFUSED: Duration = Duration::from_secs(120);
 /// How often a pod is let go, if Tekton recreates it with its affinity.
 const TRIES: u32 = 5;
 /// The greatest age of an answer of the API server that allows a step.
