@@ -146,7 +146,7 @@ fn b1_an_override_that_has_no_effect_is_told_with_the_mode_of_the_run() -> Outco
         patch(&scene, "plain", late("pipelineruns")).await?;
         let told = scene.told("plain", "OverrideIgnored").await?;
         assert!(
-            told[0].1.contains("\"pipelineruns\"") && told[0].1.contains("disabled"),
+            told[0].1.contains(": pipelineruns") && told[0].1.contains("without coscheduling"),
             "{told:?}"
         );
         for name in ["started", "plain"] {
