@@ -238,6 +238,15 @@ impl Observed {
         own.next()
     }
 
+    /// The pod that carries the name of this placeholder, whoever controls it.
+    pub fn pod_named_for(&self, placeholder: &str) -> Option<&Arc<Pod>> {
+        let mut pods = self.pods.values();
+        pods.find(|pod| {
+            let labels = pod.placeholder.as_ref();
+            labels.is_some_and(|labels| labels.name == placeholder)
+        })
+    }
+
     /// True if the pod is a placeholder's, or a TaskRun's that follows one of the run's placeholders. The run's label alone is no
     /// proof, because anybody can set it.
     pub fn owns(&self, pod: &Pod) -> bool {

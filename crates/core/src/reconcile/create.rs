@@ -42,10 +42,7 @@ fn missing(observed: &Observed, spec: &PlaceholderSpec, decision: &mut Decision)
 /// hour between two tries (client-go's default rate limiter), but tries at once when the object changes. In an ordinary run, and
 /// after an eviction, the pod exists before the first retry is due.
 fn retry(observed: &Observed, placeholder: &Placeholder, decision: &mut Decision) {
-    let pod = observed.pods.values().find(|pod| {
-        let labels = pod.placeholder.as_ref();
-        labels.is_some_and(|it| it.name == placeholder.object.name)
-    });
+    let pod = observed.pod_named_for(&placeholder.object.name);
     if pod.is_some() || placeholder.object.deleting {
         return;
     }

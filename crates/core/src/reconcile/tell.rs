@@ -76,11 +76,7 @@ fn no_node_reaches(observed: &Observed) -> Option<Reason> {
 fn placeholder(observed: &Observed, spec: &PlaceholderSpec) -> Option<SeenPlaceholder> {
     let name = spec.name.as_str();
     let own = observed.placeholders.get(name)?;
-    let pod = observed.pods.values().find(|pod| {
-        let labels = pod.placeholder.as_ref();
-        labels.is_some_and(|labels| labels.name == name)
-    });
-    let Some(pod) = pod else {
+    let Some(pod) = observed.pod_named_for(name) else {
         return Some(SeenPlaceholder {
             refused: observed.refused.get(name).cloned(),
             ..SeenPlaceholder::default()
