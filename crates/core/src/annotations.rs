@@ -30,6 +30,9 @@ pub const VOLUME_CLAIM_TEMPLATES: &str = "coscheduler.dev/volume-claim-templates
 /// of these claims only, so that no TaskRun waits for a placeholder that nobody makes.
 pub const CLAIMS: &str = "coscheduler.dev/claims";
 
+/// The requests of each task's pods and the order of the tasks, as JSON of [`Sizes`](crate::sizes::Sizes) (B3).
+pub const SIZES: &str = "coscheduler.dev/sizes";
+
 /// The name of the parent PipelineRun. The run uses its parent's placeholders and has none of its own.
 pub const PART_OF: &str = "coscheduler.dev/part-of";
 
@@ -48,7 +51,7 @@ pub const TEKTON_AFFINITY_ASSISTANT: &str = "pipeline.tekton.dev/affinity-assist
 pub const TEKTON_AUTO_CLEANUP_PVC: &str = "tekton.dev/auto-cleanup-pvc";
 
 /// Annotations that admission writes when an object is created. An author's own values are removed.
-pub const PINNED: [&str; 10] = [
+pub const PINNED: [&str; 11] = [
     SCHEMA_VERSION,
     MODE,
     ISOLATION_SCOPE,
@@ -56,6 +59,7 @@ pub const PINNED: [&str; 10] = [
     PLACEHOLDER,
     VOLUME_CLAIM_TEMPLATES,
     CLAIMS,
+    SIZES,
     PART_OF,
     TEKTON_AFFINITY_ASSISTANT,
     TRACEPARENT,
@@ -80,15 +84,15 @@ pub const LET_GO: &str = "coscheduler.dev/let-go";
 pub const LET_GO_TIMES: &str = "coscheduler.dev/let-go-times";
 
 /// Annotations that an author may not give a new object: [`PINNED`], and those that are written later.
-pub(crate) const RESERVED: [&str; 13] = {
-    let mut reserved = [BLOCKED; 13];
+pub(crate) const RESERVED: [&str; 14] = {
+    let mut reserved = [BLOCKED; 14];
     let mut index = 0;
     while index < PINNED.len() {
         reserved[index] = PINNED[index];
         index += 1;
     }
-    reserved[11] = LET_GO;
-    reserved[12] = LET_GO_TIMES;
+    reserved[12] = LET_GO;
+    reserved[13] = LET_GO_TIMES;
     reserved
 };
 

@@ -35,6 +35,7 @@ pub mod reconcile;
 pub mod refusals;
 pub mod rescue;
 pub mod restore;
+pub mod sizes;
 pub mod teardown;
 pub mod volumes;
 

@@ -8,6 +8,7 @@ use crate::claim_template::Parts;
 use crate::document::{Faults, Object};
 use crate::params::Params;
 use crate::pipeline::{self, PipelineTask};
+use crate::sizes::PodSettings;
 use crate::violation::Violation;
 
 /// The parts of a PipelineRun that decisions depend on.
@@ -86,8 +87,12 @@ pub enum RunState {
 /// The author's settings for the TaskRuns of one task.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TaskRunSpec {
+    /// `pipelineTaskName`.
+    pub task: String,
     /// `metadata.annotations`; Tekton lets them win over the run's own.
     pub annotations: BTreeMap<String, String>,
+    /// The settings of its pods.
+    pub pods: PodSettings,
 }
 
 /// A workspace and its volume source.
@@ -200,7 +205,9 @@ impl PipelineRun {
             task_run_specs: task_run_specs
                 .iter()
                 .map(|item| TaskRunSpec {
+                    task: item.string("pipelineTaskName"),
                     annotations: item.object("metadata").texts("annotations"),
+                    pods: PodSettings::read(item),
                 })
                 .collect(),
             service_account_name: template.text("serviceAccountName").map(str::to_owned),

@@ -118,7 +118,7 @@ fn bindings(
 mod tests {
     use super::*;
     use crate::admit::{Question, TEKTON_CONTROLLER, TaskAnnotation, admit};
-    use crate::annotations::{GROUP, PART_OF, TRACEPARENT};
+    use crate::annotations::{GROUP, PART_OF, SIZES, TRACEPARENT};
     use crate::config::Configuration;
     use serde_json::{Value, json};
     use std::collections::BTreeMap;
@@ -149,6 +149,7 @@ mod tests {
         stored
             .annotations
             .insert(TRACEPARENT.to_owned(), "00-1-2-01".to_owned());
+        stored.annotations.insert(SIZES.to_owned(), "{}".to_owned());
         stored
     }
 

@@ -1,7 +1,7 @@
 //! Pinned annotations, written and read. Each test spoils one annotation.
 
 use super::*;
-use crate::annotations::{PART_OF, PINNED, TRACEPARENT};
+use crate::annotations::{PART_OF, PINNED, SIZES, TRACEPARENT};
 use proptest::prelude::*;
 use serde_json::json;
 
@@ -29,7 +29,7 @@ fn m8_exactly_the_pinned_annotations_are_written() {
     let annotations = example().to_annotations();
     let mut keys: Vec<_> = PINNED
         .into_iter()
-        .filter(|key| ![PART_OF, TRACEPARENT].contains(key))
+        .filter(|key| ![PART_OF, SIZES, TRACEPARENT].contains(key))
         .collect();
     keys.sort_unstable();
     assert_eq!(

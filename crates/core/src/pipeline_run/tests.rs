@@ -91,6 +91,7 @@ fn a_whole_run_is_read() {
         pipeline_tasks: vec![PipelineTask {
             name: "compile".to_owned(),
             workspaces: ["source".to_owned()].into(),
+            ..PipelineTask::default()
         }],
         task_run_specs: Vec::new(),
         service_account_name: Some("builder".to_owned()),
