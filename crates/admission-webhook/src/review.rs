@@ -49,6 +49,7 @@ pub(crate) fn pipeline_run_question(
         pipeline_coschedule: None,
         namespace_coschedule: None,
         owner_group: None,
+        catalog: None,
     })
 }
 

@@ -1,6 +1,7 @@
 //! Facts that the planner needs beside the object under review: the mode that its Pipeline and its Namespace choose (B1),
 //! and the group of the PipelineRun that owns it. The object's own annotations do not prove that group: they may be copies.
 
+use std::fmt::Debug;
 use std::time::Duration;
 
 use coscheduler_core::annotations::{GROUP, OVERRIDE};
@@ -10,7 +11,9 @@ use coscheduler_kubernetes::tekton::{Pipeline, PipelineRun};
 use coscheduler_runtime::Process;
 use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::Client;
+use kube::core::PartialObjectMeta;
+use kube::runtime::watcher;
+use kube::{Api, Client, Resource};
 use serde_json::Value;
 
 use crate::cache::Cache;
@@ -51,12 +54,18 @@ pub(crate) struct Unknown {
 }
 
 impl Surroundings {
-    /// Follows the metadata of all Pipelines, Namespaces and PipelineRuns.
+    /// Follows the metadata of all Pipelines, Namespaces and PipelineRuns. The process is not ready before it was listed once.
     pub(crate) fn follow(process: &Process, client: &Client) -> Self {
         Self {
-            pipelines: Cache::follow::<Pipeline>("Pipeline", process, client, chosen),
-            namespaces: Cache::follow::<Namespace>("Namespace", process, client, chosen),
-            pipeline_runs: Cache::follow::<PipelineRun>("PipelineRun", process, client, owner),
+            pipelines: metadata::<Pipeline, _>("Pipeline", process, client, |it| {
+                chosen(it.metadata)
+            }),
+            namespaces: metadata::<Namespace, _>("Namespace", process, client, |it| {
+                chosen(it.metadata)
+            }),
+            pipeline_runs: metadata::<PipelineRun, _>("PipelineRun", process, client, |it| {
+                owner(it.metadata)
+            }),
         }
     }
 
@@ -125,6 +134,20 @@ impl Surroundings {
         let owner = owner.await.ok_or(Unknown { kind, name })?;
         Ok(owner.group)
     }
+}
+
+fn metadata<K, T>(
+    kind: &'static str,
+    process: &Process,
+    client: &Client,
+    read: fn(PartialObjectMeta<K>) -> T,
+) -> Cache<T>
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + Send + 'static,
+    T: Clone + Send + Sync + 'static,
+{
+    let all = (Api::all(client.clone()), watcher::Config::default());
+    Cache::follow(kind, process, process.health(), all, read)
 }
 
 fn annotation(metadata: ObjectMeta, key: &str) -> Option<String> {

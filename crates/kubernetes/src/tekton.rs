@@ -25,11 +25,24 @@ pub struct PipelineRun {
     pub status: Map<String, Value>,
 }
 
-/// The metadata of a `tekton.dev/v1` Pipeline.
+/// A `tekton.dev/v1` Pipeline.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct Pipeline {
     /// Standard metadata.
     pub metadata: ObjectMeta,
+    /// `spec` as JSON.
+    #[serde(default)]
+    pub spec: Value,
+}
+
+/// A `tekton.dev/v1` Task.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub struct Task {
+    /// Standard metadata.
+    pub metadata: ObjectMeta,
+    /// `spec` as JSON.
+    #[serde(default)]
+    pub spec: Value,
 }
 
 macro_rules! tekton_kind {
@@ -59,3 +72,4 @@ macro_rules! tekton_kind {
 
 tekton_kind!(PipelineRun, "pipelineruns");
 tekton_kind!(Pipeline, "pipelines");
+tekton_kind!(Task, "tasks");

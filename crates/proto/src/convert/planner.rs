@@ -7,10 +7,12 @@ use coscheduler_core::admit::{Admission, RewrittenBinding, RewrittenSource, Task
 use coscheduler_core::admit_run::{BoundClaim, ChildAdmission, ChildKind, ChildRun};
 use coscheduler_core::mode::IsolationScope;
 use coscheduler_core::params::Params;
+use coscheduler_core::pipeline;
 use coscheduler_core::pipeline_run::{OwnerReference, PipelineRun};
 use coscheduler_core::plan::{
     Action, ClaimTemplateSpec, PlaceholderSpec, Plan, Preview, Reason, Separation,
 };
+use coscheduler_core::sizes::{Catalog, TaskSpec, resource_list};
 use coscheduler_core::violation::Violation;
 
 use super::{checked, mode_to_wire, required, within};
@@ -31,6 +33,34 @@ pub fn pipeline_run(field: &str, message: Option<Struct>) -> Result<PipelineRun,
     };
     PipelineRun::parse(&Value::Object(json::from_struct(fields)))
         .map_err(|violations| within(field, violations))
+}
+
+/// The objects that the requests of a run's pods depend on. Malformed parts are left out: they are no fault of the run's author.
+pub fn catalog(message: wire::Catalog) -> Catalog {
+    let wire::Catalog {
+        pipeline,
+        tasks,
+        limit_ranges,
+        overheads,
+        tekton,
+    } = message;
+    let value = |fields| Value::Object(json::from_struct(fields));
+    let mut catalog = Catalog::default();
+    if let Some(spec) = pipeline {
+        catalog.pipeline = pipeline::tasks(&value(spec));
+    }
+    for (name, spec) in tasks {
+        catalog.tasks.insert(name, TaskSpec::read(&value(spec)));
+    }
+    for (name, fixed) in overheads {
+        let fixed = resource_list(&value(fixed));
+        catalog.overheads.insert(name, fixed);
+    }
+    for spec in limit_ranges {
+        catalog.limits.add(&value(spec));
+    }
+    catalog.configure(&tekton);
+    catalog
 }
 
 /// A TaskRun or CustomRun from the wire.
