@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use coscheduler_core::pipeline;
 use coscheduler_core::sizes::catalog::TEKTON_KEYS;
 use coscheduler_core::sizes::named_tasks;
-use coscheduler_kubernetes::pipeline_run::{limit_range_parts, pipeline_parts, task_parts};
+use coscheduler_kubernetes::pipeline_run::{pipeline_parts, task_parts};
 use coscheduler_kubernetes::tekton::{Pipeline, Task};
 use coscheduler_proto::{json, planner};
 use coscheduler_runtime::{Health, Process};
@@ -113,7 +113,7 @@ fn tasks_of(pipeline: &Value) -> BTreeSet<String> {
 }
 
 fn limits(range: LimitRange) -> Struct {
-    json::object_to_struct(&limit_range_parts(&json!(range.spec)))
+    json::object_to_struct(&json!(range.spec))
 }
 
 fn overhead(class: RuntimeClass) -> Option<Struct> {
@@ -150,7 +150,7 @@ mod tests {
             catalog.tasks.set(key(namespace, name), Struct::default());
         }
         let range = json!({"metadata": {}, "spec": {"limits": [
-            {"type": "Container", "defaultRequest": {"cpu": "100m"}, "max": {"cpu": "4"}}]}});
+            {"type": "Container", "defaultRequest": {"cpu": "100m"}}]}});
         for namespace in ["ci", "elsewhere"] {
             catalog
                 .limit_ranges
@@ -195,7 +195,10 @@ mod tests {
 
         let embedded = of(json!({"pipelineSpec": {"tasks": [
             {"name": "o", "taskRef": {"name": "other"}}, {"name": "a", "taskRef": {"name": "absent"}}]}}));
-        assert_eq!((names(&embedded), &embedded.pipeline), (vec!["other"], &None));
+        assert_eq!(
+            (names(&embedded), &embedded.pipeline),
+            (vec!["other"], &None)
+        );
         let fetched = of(json!({"pipelineRef": {"name": "build", "resolver": "git"}}));
         assert_eq!((names(&fetched).len(), &fetched.pipeline), (0, &None));
     }

@@ -71,11 +71,6 @@ pub fn task_parts(spec: &Value) -> Value {
     pick(spec, &TASK)
 }
 
-/// The parts of a LimitRange's `spec` that `core` reads.
-pub fn limit_range_parts(spec: &Value) -> Value {
-    pick(spec, &LIMIT_RANGE)
-}
-
 const PIPELINE: Parts = Fields(&[
     ("params", Each(&Fields(&[("name", All), ("default", All)]))),
     ("tasks", Each(&Found(pipeline_task))),
@@ -90,15 +85,6 @@ const TASK: Parts = Fields(&[
     ("stepTemplate", Fields(&[("computeResources", All)])),
     ("results", Each(&Fields(&[]))),
 ]);
-
-const LIMIT_RANGE: Parts = Fields(&[(
-    "limits",
-    Each(&Fields(&[
-        ("type", All),
-        ("defaultRequest", All),
-        ("min", All),
-    ])),
-)]);
 
 const PIPELINE_TASK: Parts = Fields(&[
     ("name", All),

@@ -213,7 +213,7 @@ fn b3_6_7_defaults_of_limit_ranges_are_divided_among_steps_only() {
     // A default comes before a step's own limit, but not before a sidecar's.
     let limited = json!({"limits": {"cpu": "4"}});
     let all = with(
-        task(&[limited.clone()]),
+        task(std::slice::from_ref(&limited)),
         "sidecars",
         json!([{"name": "db", "computeResources": limited}]),
     );
