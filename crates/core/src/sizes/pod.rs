@@ -18,6 +18,7 @@
 use serde_json::Value;
 
 use crate::document::Object;
+use crate::quantity::Quantity;
 use crate::rescue::requests::{self, Amounts, InitContainer, PodResources, ResourceList};
 
 use super::catalog::Catalog;
@@ -119,7 +120,7 @@ impl PodSettings {
     }
 }
 
-/// Reads quantities by resource.
+/// Reads quantities by resource. None is negative: Kubernetes refuses a pod with such a request.
 pub fn resource_list(value: &Value) -> ResourceList {
     let entries = value.as_object().into_iter().flatten();
     let read = |value: &Value| match value {
@@ -129,6 +130,7 @@ pub fn resource_list(value: &Value) -> ResourceList {
     };
     entries
         .filter_map(|(name, value)| Some((name.clone(), read(value)?)))
+        .filter(|(_, quantity): &(_, Quantity)| quantity.nano() >= 0)
         .collect()
 }
 

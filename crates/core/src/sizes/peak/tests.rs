@@ -157,18 +157,19 @@ fn b3_three_hundred_tasks_take_no_time() {
     };
     let dense = all(&|before, index| before / 10 < index / 10);
     let sparse = all(&|before, index| (before * 7 + index) % 50 == 0);
+    let layers = all(&|before, index| before < 150 && index >= 150);
     let wide = all(&|_, _| false);
     let chain = all(&|before, index| before + 1 == index);
     for (name, all) in [
         ("dense", dense),
         ("sparse", sparse),
+        ("layers", layers),
         ("wide", wide),
         ("chain", chain),
     ] {
         let begin = Instant::now();
         let demand = all.demand(&BTreeMap::new(), |_, _| true);
         let took = begin.elapsed();
-        eprintln!("{name}: {took:?}");
         assert!(demand.peak.milli_cpu >= demand.need.milli_cpu);
         // Unoptimised, on a busy machine.
         assert!(took < Duration::from_secs(2), "{name}: {took:?}");

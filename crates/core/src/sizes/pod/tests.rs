@@ -67,7 +67,7 @@ fn b3_steps_and_sidecars_are_summed() {
     for malformed in [
         json!(null),
         json!({"steps": 7}),
-        task(&[json!({"requests": {"cpu": "much", "memory": true}})]),
+        task(&[json!({"requests": {"cpu": "much", "memory": true, "ephemeral-storage": "-1"}})]),
     ] {
         check(malformed, json!({}), &Catalog::default(), "");
     }
