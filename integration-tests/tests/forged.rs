@@ -3,7 +3,8 @@
 //! caller can ask for a placeholder of another shape. Annotations that only admission writes, forged by an author, are
 //! removed or restored, with a warning.
 //!
-//! The watcher is stopped, so that only these tests call the manager.
+//! The watcher is stopped, so that only these tests call the manager. The manager never leads, so that it creates no missing
+//! placeholder by itself.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::time::Duration;
@@ -20,11 +21,14 @@ use integration_tests::audit::Mark;
 use integration_tests::runs::run;
 use integration_tests::{Scene, shared};
 use k8s_openapi::api::apps::v1::StatefulSet;
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
-use kube::api::{ListParams, PostParams};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
-use testbed::services::Service;
+use testbed::services::{NAMESPACE, Service};
 use tokio::sync::OnceCell;
 use tonic::transport::Channel;
 use tonic::{Code, Status};
@@ -101,6 +105,19 @@ fn _every_field(ensure: EnsureRequest, release: ReleaseRequest) {
     );
 }
 
+/// Takes a Lease for longer than these tests last.
+async fn hold_lease(client: &kube::Client, name: &str) -> Outcome {
+    let leases: Api<Lease> = Api::namespaced(client.clone(), NAMESPACE);
+    let held = json!({"spec": {
+        "holderIdentity": "somebody-else",
+        "leaseDurationSeconds": 3600,
+        "renewTime": MicroTime(Timestamp::now()),
+    }});
+    let held = Patch::Merge(held);
+    leases.patch(name, &PatchParams::default(), &held).await?;
+    Ok(())
+}
+
 /// Three active runs without placeholders.
 struct Trial {
     scene: Scene<'static>,
@@ -113,7 +130,14 @@ impl Trial {
         static SILENT: OnceCell<()> = OnceCell::const_new();
         let services = &scene.stack.services;
         SILENT
-            .get_or_try_init(async || services.kill(Service::Watcher))
+            .get_or_try_init(async || {
+                services.kill(Service::Watcher)?;
+                services.kill(Service::PlaceholderManager)?;
+                let manager = Service::PlaceholderManager.name();
+                hold_lease(&scene.client, manager).await?;
+                services.start_service(Service::PlaceholderManager)?;
+                services.wait_ready().await
+            })
             .await?;
         let elsewhere = format!("{}-elsewhere", scene.namespace);
         scene.stack.bed.create_namespace(&elsewhere, &[]).await?;
