@@ -1,5 +1,4 @@
-//! A hundred runs at once, in each mode, and with the mode changed half way: all succeed, each where its mode wants it, and
-//! nothing is left. A watch records where each pod was and when.
+//! A hundred runs in each mode, at once and as the mode changes: all succeed, each where its mode wants it, and nothing is left. A watch records where each pod was and when.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,17 +9,16 @@ use anyhow::ensure;
 use coscheduler_core::teardown::PodPhase;
 use coscheduler_kubernetes::pipeline_run::PipelineRun;
 use coscheduler_kubernetes::pods::phase;
+use coscheduler_proto::config::Mode;
 use futures::future::try_join_all;
 use integration_tests::look::{assert_succeeded, claims, is_done, is_placeholder, node};
 use integration_tests::runs::{Run, run};
 use integration_tests::{Scene, alone_with};
 use k8s_openapi::api::apps::v1::StatefulSet;
-use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod};
-use kube::api::{Patch, PatchParams};
-use kube::{Api, ResourceExt as _};
-use serde_json::json;
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use kube::ResourceExt as _;
 use testbed::Config;
-use testbed::services::{CONFIG_MAP, NAMESPACE, ServicesConfig};
+use testbed::services::ServicesConfig;
 
 type Outcome = anyhow::Result<()>;
 
@@ -146,49 +144,42 @@ async fn nothing_left_but_tektons(scene: &Scene<'_>, tektons: usize) -> Outcome 
 }
 
 #[test]
-fn m3_v2_a_hundred_runs_at_once_in_pipelineruns() -> Outcome {
+fn m1_m3_m5_m8_v2_v3_a_hundred_runs_of_each_mode_at_once_as_the_mode_changes() -> Outcome {
     in_mode("pipelineruns", 4, async |scene| {
-        let names = names(0..RUNS);
-        submit(scene, &names).await?;
-        succeed(scene, &names).await?;
-        for (name, pods) in &task_pods(scene, &names).await? {
-            assert_together(name, pods);
-        }
-        nothing_left_but_tektons(scene, 0).await
-    })
-}
+        let all = names(0..3 * RUNS);
+        let (in_pipelineruns, rest) = all.split_at(RUNS);
+        let (in_workspaces, in_disabled) = rest.split_at(RUNS);
+        submit(scene, in_pipelineruns).await?;
+        scene.set_flags(&[("coschedule", "workspaces")]).await?;
+        scene.planned_in(Mode::Workspaces).await?;
+        submit(scene, in_workspaces).await?;
+        scene.set_flags(&[("coschedule", "disabled")]).await?;
+        scene.planned_in(Mode::Disabled).await?;
+        submit(scene, in_disabled).await?;
+        succeed(scene, &all).await?;
 
-#[test]
-fn m1_v3_a_hundred_runs_at_once_in_workspaces() -> Outcome {
-    in_mode("workspaces", 4, async |scene| {
-        let names = names(0..RUNS);
-        submit(scene, &names).await?;
-        succeed(scene, &names).await?;
-        for (name, pods) in &task_pods(scene, &names).await? {
+        let pods = task_pods(scene, &all).await?;
+        for (name, pods) in pods.iter().filter(|(name, _)| !in_disabled.contains(name)) {
             assert_together(name, pods);
             assert_eq!(claims(&pods[0]), claims(&pods[1]), "{name}");
-        }
-        nothing_left_but_tektons(scene, RUNS).await
-    })
-}
-
-#[test]
-fn m5_a_hundred_runs_at_once_with_nothing_in_force() -> Outcome {
-    in_mode("disabled", 4, async |scene| {
-        let names = names(0..RUNS);
-        submit(scene, &names).await?;
-        succeed(scene, &names).await?;
-        for pod in task_pods(scene, &names).await?.values().flatten() {
+            // Its claim is the StatefulSet's or Tekton's, as it was when the run was created.
+            let made_for_placeholder = claims(&pods[0])[0].ends_with("-0");
             assert_eq!(
-                pod.spec.as_ref().unwrap().affinity,
-                None,
-                "{}",
-                pod.name_any()
+                made_for_placeholder,
+                in_pipelineruns.contains(name),
+                "{name}"
             );
         }
+        for name in in_disabled {
+            for pod in &pods[name] {
+                let affinity = pod.spec.as_ref().unwrap().affinity.as_ref();
+                assert_eq!(affinity, None, "{}", pod.name_any());
+            }
+        }
         let stays = scene.stack.history.stays(&scene.namespace).await?;
-        assert_eq!(stays.iter().filter(|stay| stay.placeholder).count(), 0);
-        nothing_left_but_tektons(scene, RUNS).await
+        let of_disabled = stays.iter().filter(|stay| in_disabled.contains(&stay.run));
+        assert_eq!(of_disabled.filter(|stay| stay.placeholder).count(), 0);
+        nothing_left_but_tektons(scene, 2 * RUNS).await
     })
 }
 
@@ -216,41 +207,5 @@ fn m4_a_hundred_isolated_runs_at_once_on_twenty_nodes() -> Outcome {
         }
         assert!(shared.is_empty(), "{shared:#?}");
         Ok(())
-    })
-}
-
-#[test]
-fn m8_a_hundred_runs_at_once_with_the_mode_changed_half_way() -> Outcome {
-    in_mode("pipelineruns", 4, async |scene| {
-        let (before, after) = (names(0..RUNS / 2), names(RUNS / 2..RUNS));
-        submit(scene, &before).await?;
-        let flags = json!({"data": {"coschedule": "workspaces"}});
-        Api::<ConfigMap>::namespaced(scene.client.clone(), NAMESPACE)
-            .patch(CONFIG_MAP, &PatchParams::default(), &Patch::Merge(flags))
-            .await?;
-        let in_force = async {
-            while scene
-                .plan(two("dry"))
-                .await?
-                .placeholders
-                .iter()
-                .any(|spec| !spec.claim_templates.is_empty())
-            {
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
-            anyhow::Ok(())
-        };
-        tokio::time::timeout(Duration::from_secs(60), in_force).await??;
-        submit(scene, &after).await?;
-        succeed(scene, &before).await?;
-        succeed(scene, &after).await?;
-        let all = names(0..RUNS);
-        for (name, pods) in &task_pods(scene, &all).await? {
-            assert_together(name, pods);
-            // Its claim is the StatefulSet's or Tekton's, as it was when the run was created.
-            let made_for_placeholder = claims(&pods[0])[0].ends_with("-0");
-            assert_eq!(made_for_placeholder, before.contains(name), "{name}");
-        }
-        nothing_left_but_tektons(scene, RUNS / 2).await
     })
 }
