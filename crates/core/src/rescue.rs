@@ -304,7 +304,7 @@ fn let_go(contention: &Contention<'_>) -> Option<Decision> {
     } = *contention;
     match placeholder.separation {
         Separation::Isolate(_) => return None,
-        Separation::Spread => {}
+        Separation::Spread | Separation::Pack | Separation::None => {}
     }
     let mut free = rooms.values().map(|room| pod.needs.obstacle(room));
     if shares_a_claim(contention) || !free.any(|obstacle| obstacle.is_none()) {

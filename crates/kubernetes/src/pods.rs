@@ -122,7 +122,8 @@ pub fn follows(pod: &Pod) -> Vec<String> {
         .collect()
 }
 
-/// How a placeholder's pod stays away from others, by its required anti-affinity.
+/// How far a placeholder's pod is isolated, by its required anti-affinity. A preference keeps no placeholder from a node, so
+/// it is not read: every pod that is not isolated counts as spread.
 fn separation(pod: &Pod) -> Separation {
     let apart = affinity(pod).and_then(|affinity| affinity.pod_anti_affinity.as_ref());
     let terms = apart.and_then(|pods| {

@@ -33,7 +33,7 @@ pub struct PlaceholderSpec {
     pub claim_names: Vec<String>,
     /// Claims that Tekton makes and that are not mounted (V8).
     pub unmounted_claim_names: Vec<String>,
-    /// How it stays away from other placeholders (M4, P4).
+    /// What it asks of its node about other placeholders (M4, P4).
     pub separation: Separation,
     /// CPU request and limit, a Kubernetes quantity (P5).
     pub cpu: String,

@@ -11,6 +11,7 @@ use crate::mode::IsolationScope;
 use crate::names::Group;
 use crate::names::{ClaimTemplateName, claim_name, label_value, tekton_claim_name};
 use crate::pipeline_run::WorkspaceSource;
+use crate::separation::Placement;
 use proptest::prelude::*;
 use serde_json::json;
 use serde_json::{Map, Value};
@@ -249,6 +250,7 @@ fn m8_the_plan_is_what_was_pinned() {
         cpu: "70m".to_owned(),
         memory: "7Mi".to_owned(),
         image: "pause:7".to_owned(),
+        placement: Placement::Pack,
         ..PlaceholderDefaults::default()
     };
     let spec = placeholder(&admitted_with(&configured, &run));
@@ -256,6 +258,7 @@ fn m8_the_plan_is_what_was_pinned() {
         (spec.cpu.as_str(), spec.memory.as_str(), spec.image.as_str()),
         ("70m", "7Mi", "pause:7")
     );
+    assert_eq!(spec.separation, Separation::Pack);
 }
 
 #[test]

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use coscheduler_core::config::{Answer, Configuration, PlaceholderDefaults};
 use coscheduler_core::mode::{IsolationScope, Mode};
+use coscheduler_core::separation::Placement;
 use coscheduler_core::violation::Violation;
 
 use crate::config as wire;
@@ -36,6 +37,24 @@ fn isolation_scope(value: i32) -> Option<IsolationScope> {
     scopes.find(|scope| isolation_scope_to_wire(*scope) as i32 == value)
 }
 
+fn placement_to_wire(placement: Placement) -> wire::Placement {
+    match placement {
+        Placement::Spread => wire::Placement::Spread,
+        Placement::Pack => wire::Placement::Pack,
+        Placement::None => wire::Placement::None,
+    }
+}
+
+/// A config-service of an older version leaves it unspecified.
+fn placement(value: i32) -> Option<Placement> {
+    match wire::Placement::try_from(value).ok()? {
+        wire::Placement::Unspecified => Some(Placement::default()),
+        wire::Placement::Spread => Some(Placement::Spread),
+        wire::Placement::Pack => Some(Placement::Pack),
+        wire::Placement::None => Some(Placement::None),
+    }
+}
+
 /// A configuration for the wire, without Tekton's own flag, which is a field of its own there.
 pub fn configuration_to_wire(configuration: &Configuration) -> wire::Configuration {
     let overrides = configuration.allowed_overrides.iter();
@@ -48,6 +67,7 @@ pub fn configuration_to_wire(configuration: &Configuration) -> wire::Configurati
             image: placeholder.image.clone(),
             pod_template: (!placeholder.pod_template.is_empty())
                 .then(|| json::to_struct(&placeholder.pod_template)),
+            placement: placement_to_wire(placeholder.placement).into(),
         }),
         isolation_scope: isolation_scope_to_wire(configuration.isolation_scope).into(),
         allowed_overrides: overrides.map(|mode| mode_to_wire(*mode).into()).collect(),
@@ -91,6 +111,10 @@ pub fn configuration(message: wire::Configuration) -> Result<Configuration, Vec<
             .pod_template
             .map(json::from_struct)
             .unwrap_or_default(),
+        placement: placement(defaults.placement).unwrap_or_else(|| {
+            unknown("placeholder.placement", defaults.placement);
+            Placement::default()
+        }),
     });
     if placeholder.is_none() {
         let field = "configuration.placeholder";
@@ -165,10 +189,32 @@ mod tests {
                 );
             }
         }
+        for placement in Placement::ALL {
+            let mut configuration = Configuration::default();
+            configuration.placeholder.placement = placement;
+            assert_eq!(
+                super::configuration(configuration_to_wire(&configuration)),
+                Ok(configuration)
+            );
+        }
         let nothing_set = Configuration::default();
         assert_eq!(
             super::configuration(configuration_to_wire(&nothing_set)),
             Ok(nothing_set)
+        );
+    }
+
+    #[test]
+    fn p4_an_older_config_service_means_spread_and_an_unknown_placement_is_named() {
+        let with = |placement: i32| {
+            let mut message = configuration_to_wire(&Configuration::default());
+            message.placeholder.as_mut().unwrap().placement = placement;
+            configuration(message)
+        };
+        assert_eq!(with(0), Ok(Configuration::default()));
+        assert_eq!(
+            with(99).unwrap_err()[0].field,
+            "configuration.placeholder.placement"
         );
     }
 

@@ -237,6 +237,8 @@ fn placeholder_spec_to_wire(spec: &PlaceholderSpec) -> wire::PlaceholderSpec {
     };
     let separation = match spec.separation {
         Separation::Spread => wire::Separation::Spread,
+        Separation::Pack => wire::Separation::Pack,
+        Separation::None => wire::Separation::None,
         Separation::Isolate(IsolationScope::Cluster) => wire::Separation::IsolateCluster,
         Separation::Isolate(IsolationScope::Namespace) => wire::Separation::IsolateNamespace,
     };

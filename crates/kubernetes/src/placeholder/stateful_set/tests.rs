@@ -117,6 +117,7 @@ fn the_stateful_set_is_exactly_this() {
                             "weight": 100,
                             "podAffinityTerm": {
                                 "labelSelector": {"matchLabels": {"app.kubernetes.io/component": "affinity-assistant"}},
+                                "namespaceSelector": {},
                                 "topologyKey": "kubernetes.io/hostname",
                             },
                         }]}},
