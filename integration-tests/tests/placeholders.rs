@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use coscheduler_kubernetes::pipeline_run::PipelineRun;
+use coscheduler_proto::config::Reserves;
 use coscheduler_proto::error::reason;
 use coscheduler_proto::placeholder::EnsureOutcome;
 use coscheduler_proto::planner::report_pipeline_run_response::Outcome as Reported;
@@ -490,15 +491,26 @@ fn p4_placeholders_take_nodes_without_one_before_nodes_with_more_room() -> Outco
     })
 }
 
-/// Sets key `placement`, and waits until new runs are planned with it.
-async fn place(scene: &Scene<'_>, placement: &str, expect: Separation) -> Outcome {
-    let flags = [("coschedule", "pipelineruns"), ("placement", placement)];
+/// Sets keys `placement` and `placeholder-reserves`, and waits until new runs are planned with them.
+async fn place(
+    scene: &Scene<'_>,
+    (placement, reserves): (&str, &str),
+    expect: (Separation, Reserves),
+) -> Outcome {
+    let flags = [
+        ("coschedule", "pipelineruns"),
+        ("placement", placement),
+        ("placeholder-reserves", reserves),
+    ];
     scene.set_flags(&flags).await?;
     let in_force = async {
-        while scene.plan(two("dry")).await?.placeholders[0].separation() != expect {
+        loop {
+            let spec = scene.plan(two("dry")).await?.placeholders.remove(0);
+            if (spec.separation(), spec.reserves()) == expect {
+                return anyhow::Ok(());
+            }
             tokio::time::sleep(std::time::Duration::from_millis(100)).await;
         }
-        anyhow::Ok(())
     };
     tokio::time::timeout(std::time::Duration::from_secs(60), in_force).await?
 }
@@ -529,11 +541,13 @@ fn p4_m8_the_placement_decides_whether_runs_of_two_namespaces_share_a_node() -> 
         let scenes = [scene, &elsewhere];
 
         // Without the affinity the second placeholder would take the empty node.
-        place(scene, "pack", Separation::Pack).await?;
+        let pack = (Separation::Pack, Reserves::Nothing);
+        place(scene, ("pack", "nothing"), pack).await?;
         let [(_, first), (_, second)] = one_each(scenes, "packed").await?;
         assert_eq!(node(&first), node(&second));
 
-        place(scene, "none", Separation::None).await?;
+        let none = (Separation::None, Reserves::Nothing);
+        place(scene, ("none", "nothing"), none).await?;
         for (set, _) in one_each(scenes, "free").await? {
             let affinity = set.spec.unwrap().template.spec.unwrap().affinity;
             assert_eq!(affinity.unwrap_or_default(), Affinity::default());
@@ -546,11 +560,17 @@ fn p4_m8_the_placement_decides_whether_runs_of_two_namespaces_share_a_node() -> 
                 "requests": {"cpu": "4", "memory": "8Gi"}}}]},
         }))?;
         scene.api().create(&PostParams::default(), &load).await?;
-        place(scene, "spread", Separation::Spread).await?;
+        let spread = (Separation::Spread, Reserves::Nothing);
+        place(scene, ("spread", "nothing"), spread).await?;
         let [(_, first), (_, second)] = one_each(scenes, "spread").await?;
         let nodes = (node(&first), node(&second));
         assert_eq!(nodes, (Some("node-1"), Some("node-2")));
-        Ok(())
+
+        // Karpenter would add a node for each placeholder that reserves room and spreads.
+        let reserving = (Separation::None, Reserves::Placement);
+        place(scene, ("spread", "placement"), reserving).await?;
+        let reserving = (Separation::Pack, Reserves::Placement);
+        place(scene, ("pack", "placement"), reserving).await
     })
 }
 

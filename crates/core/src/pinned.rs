@@ -74,7 +74,7 @@ impl Pinned {
         match self.mode {
             Mode::IsolatePipelineRun => Separation::Isolate(self.isolation_scope),
             Mode::Workspaces | Mode::PipelineRuns | Mode::Disabled => {
-                self.placeholder.placement.into()
+                Separation::shared(self.placeholder.placement, self.placeholder.reserves)
             }
         }
     }

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::config::Reserves;
 use crate::mode::IsolationScope;
 use crate::words::words;
 
@@ -33,17 +34,22 @@ pub enum Separation {
     Isolate(IsolationScope),
 }
 
-impl From<Placement> for Separation {
-    fn from(placement: Placement) -> Self {
+impl Separation {
+    /// The separation of a placeholder outside isolation (P4, B3).
+    ///
+    /// One that reserves room does not spread: Karpenter treats a preferred anti-affinity as a required one, so each
+    /// placeholder would get a node of its own.
+    pub const fn shared(placement: Placement, reserves: Reserves) -> Self {
         match placement {
-            Placement::Spread => Self::Spread,
+            Placement::Spread => match reserves {
+                Reserves::Nothing => Self::Spread,
+                Reserves::Placement => Self::None,
+            },
             Placement::Pack => Self::Pack,
             Placement::None => Self::None,
         }
     }
-}
 
-impl Separation {
     /// Whether two placeholders may share a node.
     ///
     /// It is enough that one of them is isolated: the scheduler also checks a new pod against the required anti-affinity of the

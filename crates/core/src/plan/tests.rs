@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::*;
 use crate::admit::TEKTON_CONTROLLER;
 use crate::annotations::{GROUP, PINNED, SCHEMA_VERSION};
-use crate::config::{Configuration, PlaceholderDefaults};
+use crate::config::{Configuration, PlaceholderDefaults, Reserves};
 use crate::labels;
 use crate::mode::IsolationScope;
 use crate::names::Group;
@@ -130,6 +130,7 @@ fn m3_p1_p5_v1_v2_v6_the_whole_placeholder() {
         separation: Separation::Spread,
         cpu: "50m".to_owned(),
         memory: "100Mi".to_owned(),
+        reserves: Reserves::Nothing,
         image: "registry.k8s.io/pause:3.10.1".to_owned(),
         pod_template: Map::new(),
         service_account_name: String::new(),
@@ -251,6 +252,7 @@ fn m8_the_plan_is_what_was_pinned() {
         memory: "7Mi".to_owned(),
         image: "pause:7".to_owned(),
         placement: Placement::Pack,
+        reserves: Reserves::Placement,
         ..PlaceholderDefaults::default()
     };
     let spec = placeholder(&admitted_with(&configured, &run));
@@ -258,7 +260,10 @@ fn m8_the_plan_is_what_was_pinned() {
         (spec.cpu.as_str(), spec.memory.as_str(), spec.image.as_str()),
         ("70m", "7Mi", "pause:7")
     );
-    assert_eq!(spec.separation, Separation::Pack);
+    assert_eq!(
+        (spec.separation, spec.reserves),
+        (Separation::Pack, Reserves::Placement)
+    );
 }
 
 #[test]
@@ -600,6 +605,7 @@ fn m1_v3_v6_one_placeholder_for_each_claim() {
             separation: Separation::Spread,
             cpu: "50m".to_owned(),
             memory: "100Mi".to_owned(),
+            reserves: Reserves::Nothing,
             image: "registry.k8s.io/pause:3.10.1".to_owned(),
             pod_template: Map::new(),
             service_account_name: String::new(),

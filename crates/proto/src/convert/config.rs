@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use coscheduler_core::config::{Answer, Configuration, PlaceholderDefaults};
+use coscheduler_core::config::{Answer, Configuration, PlaceholderDefaults, Reserves};
 use coscheduler_core::mode::{IsolationScope, Mode};
 use coscheduler_core::separation::Placement;
 use coscheduler_core::violation::Violation;
@@ -55,6 +55,22 @@ fn placement(value: i32) -> Option<Placement> {
     }
 }
 
+pub(super) fn reserves_to_wire(reserves: Reserves) -> wire::Reserves {
+    match reserves {
+        Reserves::Nothing => wire::Reserves::Nothing,
+        Reserves::Placement => wire::Reserves::Placement,
+    }
+}
+
+/// A config-service of an older version leaves it unspecified.
+fn reserves(value: i32) -> Option<Reserves> {
+    match wire::Reserves::try_from(value).ok()? {
+        wire::Reserves::Unspecified => Some(Reserves::default()),
+        wire::Reserves::Nothing => Some(Reserves::Nothing),
+        wire::Reserves::Placement => Some(Reserves::Placement),
+    }
+}
+
 /// A configuration for the wire, without Tekton's own flag, which is a field of its own there.
 pub fn configuration_to_wire(configuration: &Configuration) -> wire::Configuration {
     let overrides = configuration.allowed_overrides.iter();
@@ -68,6 +84,7 @@ pub fn configuration_to_wire(configuration: &Configuration) -> wire::Configurati
             pod_template: (!placeholder.pod_template.is_empty())
                 .then(|| json::to_struct(&placeholder.pod_template)),
             placement: placement_to_wire(placeholder.placement).into(),
+            reserves: reserves_to_wire(placeholder.reserves).into(),
         }),
         isolation_scope: isolation_scope_to_wire(configuration.isolation_scope).into(),
         allowed_overrides: overrides.map(|mode| mode_to_wire(*mode).into()).collect(),
@@ -114,6 +131,10 @@ pub fn configuration(message: wire::Configuration) -> Result<Configuration, Vec<
         placement: placement(defaults.placement).unwrap_or_else(|| {
             unknown("placeholder.placement", defaults.placement);
             Placement::default()
+        }),
+        reserves: reserves(defaults.reserves).unwrap_or_else(|| {
+            unknown("placeholder.reserves", defaults.reserves);
+            Reserves::default()
         }),
     });
     if placeholder.is_none() {
@@ -190,12 +211,15 @@ mod tests {
             }
         }
         for placement in Placement::ALL {
-            let mut configuration = Configuration::default();
-            configuration.placeholder.placement = placement;
-            assert_eq!(
-                super::configuration(configuration_to_wire(&configuration)),
-                Ok(configuration)
-            );
+            for reserves in Reserves::ALL {
+                let mut configuration = Configuration::default();
+                configuration.placeholder.placement = placement;
+                configuration.placeholder.reserves = reserves;
+                assert_eq!(
+                    super::configuration(configuration_to_wire(&configuration)),
+                    Ok(configuration)
+                );
+            }
         }
         let nothing_set = Configuration::default();
         assert_eq!(
@@ -205,16 +229,23 @@ mod tests {
     }
 
     #[test]
-    fn p4_an_older_config_service_means_spread_and_an_unknown_placement_is_named() {
-        let with = |placement: i32| {
+    fn p4_b3_what_an_older_config_service_leaves_out_has_its_default_and_unknown_words_are_named() {
+        let with = |value: i32| {
             let mut message = configuration_to_wire(&Configuration::default());
-            message.placeholder.as_mut().unwrap().placement = placement;
+            let placeholder = message.placeholder.as_mut().unwrap();
+            (placeholder.placement, placeholder.reserves) = (value, value);
             configuration(message)
         };
         assert_eq!(with(0), Ok(Configuration::default()));
+        let violations = with(99).unwrap_err();
+        let fields: Vec<_> = violations.iter().map(|v| v.field.as_str()).collect();
+        let placeholder = "configuration.placeholder";
         assert_eq!(
-            with(99).unwrap_err()[0].field,
-            "configuration.placeholder.placement"
+            fields,
+            [
+                format!("{placeholder}.placement"),
+                format!("{placeholder}.reserves")
+            ]
         );
     }
 

@@ -13,6 +13,7 @@ use coscheduler_core::plan::{
 };
 use coscheduler_core::violation::Violation;
 
+use super::config::reserves_to_wire;
 use super::{checked, mode_to_wire, required, within};
 use crate::json;
 use crate::planner as wire;
@@ -255,6 +256,7 @@ fn placeholder_spec_to_wire(spec: &PlaceholderSpec) -> wire::PlaceholderSpec {
         single_pod_claims: templates(&spec.single_pod_claims),
         unmounted_claim_names: spec.unmounted_claim_names.clone(),
         separation: separation.into(),
+        reserves: reserves_to_wire(spec.reserves).into(),
     }
 }
 
