@@ -21,7 +21,7 @@ use crate::credentials::{Credentials, Identity};
 use crate::ports::FreePorts;
 use crate::process::ProcessGroup;
 use crate::waiting::until;
-use crate::{manifests, nodes, tekton};
+use crate::{kubelet, manifests, nodes, tekton};
 
 /// How long a new namespace may wait for its default service account.
 const NAMESPACE_TIMEOUT: Duration = Duration::from_secs(30);
@@ -40,6 +40,7 @@ pub struct TestBed {
     kubeconfig: PathBuf,
     kubectl: PathBuf,
     audit: bool,
+    _kubelets: kubelet::Thread,
 }
 
 impl TestBed {
@@ -91,6 +92,7 @@ impl TestBed {
         let (port, client) = control_plane::start_api_server(&site, config.audit_log).await?;
         control_plane::start_controllers(&site)?;
         nodes::start_kwok(&site, config)?;
+        let kubelets = kubelet::Thread::start(site.credentials.kubeconfig(Identity::Kwok))?;
         futures::try_join!(
             nodes::create(&client, config),
             tekton::start(&site, &client, config)
@@ -107,6 +109,7 @@ impl TestBed {
             kubectl: site.binaries.kubectl(),
             audit: config.audit_log,
             site,
+            _kubelets: kubelets,
         })
     }
 
@@ -236,7 +239,8 @@ impl TestBed {
         checked
     }
 
-    /// Leaves the bed running after this process has ended.
+    /// Leaves the bed running after this process has ended, but for the kubelets: before, start a process with
+    /// [`kubelets`](crate::kubelets) in [`TestBed::processes`].
     ///
     /// # Errors
     /// When the guardian of the bed's processes is gone; the bed is ended then.

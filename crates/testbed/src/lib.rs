@@ -25,6 +25,7 @@ mod config;
 mod control_plane;
 mod credentials;
 mod go;
+mod kubelet;
 mod manifests;
 mod nodes;
 mod ports;
@@ -40,5 +41,6 @@ pub use config::{
     CUSTOM_STATUS, Config, DURATION_ANNOTATION, EXIT_CODE_ANNOTATION, LOCAL_STORAGE_CLASS,
     MESSAGE_ANNOTATION, MOVABLE_STORAGE_CLASS, STATUS_ANNOTATION, ZONAL_STORAGE_CLASS,
 };
+pub use kubelet::kubelets;
 pub use ports::FreePorts;
 pub use process::ProcessGroup;

@@ -147,6 +147,13 @@ pub(crate) enum TestbedCommand {
     Up(UpArgs),
     /// End the test bed of that name and remove its files; it is no error if it is down already
     Down(NameArgs),
+    /// Play the kubelets of a test bed that is up; `up` starts this
+    #[command(hide = true)]
+    Kubelets {
+        /// Kubeconfig of the test bed
+        #[arg(long, value_name = "FILE")]
+        kubeconfig: PathBuf,
+    },
 }
 
 #[derive(Debug, clap::Args)]

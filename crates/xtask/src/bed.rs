@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::ErrorKind;
 use std::path::PathBuf;
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
@@ -47,6 +48,7 @@ pub(crate) async fn up(args: UpArgs, interrupt: &mut Interrupt) -> anyhow::Resul
         ..Config::default()
     };
     let bed = interrupt.or(boot(config)).await?;
+    start_kubelets(&bed)?;
     let kubectl = bed.kubectl_path().to_owned();
     let detached = bed.detach()?;
     let written = serde_json::to_vec_pretty(&detached)
@@ -84,6 +86,17 @@ pub(crate) async fn boot(config: Config) -> anyhow::Result<TestBed> {
     let bed = TestBed::start(config).await?;
     step.done();
     Ok(bed)
+}
+
+/// Starts this program as the kubelets, which a bed otherwise has in the process that booted it.
+fn start_kubelets(bed: &TestBed) -> anyhow::Result<()> {
+    let program = std::env::current_exe().context("failed to find the program of the kubelets")?;
+    let mut command = Command::new(program);
+    command
+        .args(["testbed", "kubelets", "--kubeconfig"])
+        .arg(bed.kubeconfig())
+        .current_dir(bed.dir());
+    bed.processes().spawn("kubelets", command)
 }
 
 fn note(name: &str) -> anyhow::Result<PathBuf> {
