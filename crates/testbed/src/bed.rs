@@ -21,7 +21,7 @@ use crate::credentials::{Credentials, Identity};
 use crate::ports::FreePorts;
 use crate::process::ProcessGroup;
 use crate::waiting::until;
-use crate::{kubelet, manifests, nodes, tekton};
+use crate::{karpenter, kubelet, manifests, nodes, tekton};
 
 /// How long a new namespace may wait for its default service account.
 const NAMESPACE_TIMEOUT: Duration = Duration::from_secs(30);
@@ -55,23 +55,33 @@ impl TestBed {
                 .with_context(|| format!("failed to find folder {}", folder.display()))?,
             None => binaries::default_folder()?,
         };
-        let binaries = {
-            let folder = folder.clone();
-            tokio::task::spawn_blocking(move || binaries::build(&folder, &Lines))
+        let (binaries, karpenter) = {
+            let (folder, wanted) = (folder.clone(), config.karpenter);
+            let build = move || {
+                let karpenter = wanted.then(|| binaries::build_karpenter(&folder, &Lines));
+                anyhow::Ok((binaries::build(&folder, &Lines)?, karpenter.transpose()?))
+            };
+            tokio::task::spawn_blocking(build)
                 .await
                 .context("failed to wait for the build")??
         };
-        match Self::boot(&folder, &binaries, &config).await {
+        let boot = async || Self::boot(&folder, &binaries, karpenter.as_ref(), &config).await;
+        match boot().await {
             // Ports are chosen before they are used, and another process may have taken one in between.
             Err(error) if format!("{error:#}").contains("address already in use") => {
                 warn!("another process took a port of the test bed; starting again");
-                Self::boot(&folder, &binaries, &config).await
+                boot().await
             }
             booted => booted,
         }
     }
 
-    async fn boot(folder: &Path, binaries: &Binaries, config: &Config) -> Result<Self> {
+    async fn boot(
+        folder: &Path,
+        binaries: &Binaries,
+        karpenter: Option<&Binaries>,
+        config: &Config,
+    ) -> Result<Self> {
         let runs = folder.join("run");
         fs::create_dir_all(&runs)
             .with_context(|| format!("failed to create {}", runs.display()))?;
@@ -95,11 +105,13 @@ impl TestBed {
         let kubelets = kubelet::Thread::start(site.credentials.kubeconfig(Identity::Kwok))?;
         futures::try_join!(
             nodes::create(&client, config),
-            tekton::start(&site, &client, config)
+            tekton::start(&site, &client, config),
+            karpenter::start(&site, karpenter, &client, config),
         )?;
         futures::try_join!(
             nodes::wait(&site, &client, config),
             tekton::wait(&site, &client, config),
+            karpenter::wait(&site, &client, config),
             wait_for_service_account(&site, &client, "default"),
         )?;
         Ok(Self {
@@ -145,7 +157,7 @@ impl TestBed {
     }
 
     /// The components' processes, for instance to kill one of them: `etcd`, `kube-apiserver`,
-    /// `kube-controller-manager`, `kube-scheduler`, `kwok`, `tekton-controller`, `tekton-webhook`.
+    /// `kube-controller-manager`, `kube-scheduler`, `kwok`, `tekton-controller`, `tekton-webhook`, `karpenter`.
     pub fn processes(&self) -> &ProcessGroup {
         &self.site.processes
     }

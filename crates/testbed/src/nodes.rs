@@ -18,6 +18,7 @@ use crate::credentials::Identity;
 use crate::manifests;
 use crate::waiting::until;
 
+const NODE_STAGES: &str = include_str!("../manifests/node-stages.yaml");
 const POD_STAGES: &str = include_str!("../manifests/pod-stages.yaml");
 const STORAGE_STAGES: &str = include_str!("../manifests/storage-stages.yaml");
 const STORAGE_CLASSES: &str = include_str!("../manifests/storage-classes.yaml");
@@ -52,7 +53,7 @@ pub(crate) fn start_kwok(site: &Site, config: &Config) -> Result<()> {
     let path = site.folder.join("kwok.yaml");
     fs::write(
         &path,
-        format!("{options}\n---\n{own}\n---\n{pods}\n---\n{storage}"),
+        format!("{options}\n---\n{own}\n---\n{NODE_STAGES}\n---\n{pods}\n---\n{storage}"),
     )
     .with_context(|| format!("failed to write {}", path.display()))?;
     site.start(
@@ -160,7 +161,8 @@ fn is_ready(node: &Node) -> bool {
     ready && !tainted
 }
 
-fn zones(config: &Config) -> Result<Vec<String>> {
+/// The names of the zones.
+pub(crate) fn zones(config: &Config) -> Result<Vec<String>> {
     if config.zones > 26 {
         bail!("a test bed has at most 26 zones, not {}", config.zones);
     }

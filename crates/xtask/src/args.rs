@@ -191,6 +191,9 @@ pub(crate) struct UpArgs {
     /// Make the API server write an audit log
     #[arg(long)]
     pub(crate) audit_log: bool,
+    /// Add nodes of 2, 4, 8 or 16 CPUs for pods that fit nowhere, with Karpenter; built at the first use
+    #[arg(long)]
+    pub(crate) karpenter: bool,
 }
 
 fn pairs(text: &str) -> Result<usize, String> {

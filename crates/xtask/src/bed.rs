@@ -25,6 +25,7 @@ pub(crate) async fn up(args: UpArgs, interrupt: &mut Interrupt) -> anyhow::Resul
         task_duration,
         tekton_coschedule,
         audit_log,
+        karpenter,
     } = args;
     let note = note(&name)?;
     if let Some(detached) = read(&note)?
@@ -45,6 +46,7 @@ pub(crate) async fn up(args: UpArgs, interrupt: &mut Interrupt) -> anyhow::Resul
         task_duration: Duration::from_millis(task_duration),
         tekton_coschedule,
         audit_log,
+        karpenter,
         ..Config::default()
     };
     let bed = interrupt.or(boot(config)).await?;
@@ -82,6 +84,9 @@ pub(crate) async fn down(args: &NameArgs) -> anyhow::Result<()> {
 /// Builds the programs that are missing and boots a bed.
 pub(crate) async fn boot(config: Config) -> anyhow::Result<TestBed> {
     binaries::control_plane().await?;
+    if config.karpenter {
+        binaries::karpenter().await?;
+    }
     let step = Step::begin("booting the test bed");
     let bed = TestBed::start(config).await?;
     step.done();
