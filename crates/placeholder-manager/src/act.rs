@@ -4,13 +4,12 @@
 use std::sync::Arc;
 
 use coscheduler_core::notices::out_of_reach;
-use coscheduler_core::observed::{Observed, Placeholder};
+use coscheduler_core::observed::{ObjectRef, Observed, Placeholder};
 use coscheduler_core::pinned::Pinned;
 use coscheduler_core::pipeline_run::PipelineRun;
 use coscheduler_core::plan::{PlaceholderSpec, Reason};
 use coscheduler_core::reconcile::{Step, Update};
 use coscheduler_core::run_claims::brought;
-use coscheduler_core::teardown::{Claim, ObjectRef, unprotectable};
 use coscheduler_core::volumes::{SeenClaim, Volumes, volumes};
 use coscheduler_kubernetes::pods;
 use tracing::{debug, info, warn};
@@ -289,41 +288,6 @@ impl Reconciler {
                 self.cache
                     .delete_pod(&(key.namespace.clone(), pod.name.clone())),
             ),
-        }
-        Ok(())
-    }
-
-    async fn delete_claim(&self, key: &RunKey, claim: &ObjectRef) -> Result<(), Error> {
-        let left = self.requests.delete_claim(&key.namespace, claim).await?;
-        info!(
-            namespace = key.namespace,
-            claim = claim.name,
-            "deleted claim"
-        );
-        self.findings
-            .deleted(key, "PersistentVolumeClaim", &claim.name);
-        match left {
-            Some(left) => self.cache.refresh_claim(left),
-            None => drop(
-                self.cache
-                    .delete_claim(&(key.namespace.clone(), claim.name.clone())),
-            ),
-        }
-        Ok(())
-    }
-
-    /// Removes the protection of the claims that only completed pods use (V4).
-    async fn unprotect(&self, key: &RunKey, candidates: &[Claim]) -> Result<(), Error> {
-        let pods = self.requests.live_pods(&key.namespace).await?;
-        for free in unprotectable(candidates, &pods) {
-            let name = (key.namespace.clone(), free.name);
-            let known = self.cache.claim(&name).map(|(claim, _)| claim);
-            let seen = known.filter(|claim| claim.object.resource_version == free.resource_version);
-            let Some(claim) = seen else { continue };
-            match self.requests.unprotect(&claim).await? {
-                Some(left) => self.cache.refresh_claim(left),
-                None => drop(self.cache.delete_claim(&name)),
-            }
         }
         Ok(())
     }

@@ -16,7 +16,7 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use coscheduler_core::observed::{KnownClaim, Placeholder, Planned, Pod};
 use coscheduler_core::pipeline_run::PipelineRun;
-use coscheduler_core::teardown::auto_cleaned;
+use coscheduler_core::reconcile::delete_claims::goes_with;
 use coscheduler_core::volumes::{SeenClaim, SeenVolume};
 use coscheduler_kubernetes::complaints::About;
 use coscheduler_runtime::kubernetes::watch::ObjectKey;
@@ -183,19 +183,14 @@ impl Index {
         (labels.name == own.1).then_some(pod)
     }
 
-    /// The claims that are deleted with a run: those that this product created, and those of Tekton's that the run's author wants
-    /// deleted (V4).
-    fn claims_of<'a>(&'a self, run: &'a RunKey) -> Vec<&'a Arc<KnownClaim>> {
+    /// The claims that are deleted with a run, by name.
+    fn claims_of<'a>(&'a self, key: &'a RunKey) -> Vec<&'a Arc<KnownClaim>> {
         let known = self
             .names
-            .get(&run.uid)
+            .get(&key.uid)
             .and_then(|name| self.runs.get(name));
-        let given_up = known
-            .map(|known| auto_cleaned(&known.run))
-            .unwrap_or_default();
-        let claims = self.claims.of(run).filter(|claim| {
-            claim.by_us || (claim.by_tekton && given_up.contains(&claim.object.name))
-        });
+        let run = known.map(|known| known.run.as_ref());
+        let claims = self.claims.of(key).filter(|claim| goes_with(claim, run));
         let mut claims: Vec<_> = claims.collect();
         claims.sort_by(|one, other| one.object.name.cmp(&other.object.name));
         claims

@@ -4,9 +4,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use coscheduler_core::observed::RunPresence;
 use coscheduler_core::pipeline_run::{PipelineRun, RunState};
 use coscheduler_core::reconcile::Released;
-use coscheduler_core::teardown::RunPresence;
 use coscheduler_proto::convert::Identity;
 use coscheduler_runtime::kubernetes::version::is_newer;
 

@@ -17,6 +17,7 @@ mod watch;
 
 mod act;
 mod announce;
+mod delete_claims;
 mod memory;
 mod reconciler;
 

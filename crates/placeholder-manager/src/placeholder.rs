@@ -2,10 +2,10 @@
 //! StatefulSets. Another kind of placeholder would be a second implementation of this module.
 
 use coscheduler_core::labels::{AFFINITY_ASSISTANT, COMPONENT};
+use coscheduler_core::observed::ObjectRef;
 use coscheduler_core::observed::{Placeholder, Record};
 use coscheduler_core::pipeline_run::PipelineRun;
 use coscheduler_core::plan::PlaceholderSpec;
-use coscheduler_core::teardown::ObjectRef;
 use coscheduler_core::volumes::Volumes;
 pub(crate) use coscheduler_kubernetes::placeholder::view;
 use coscheduler_kubernetes::placeholder::{self, Owner, patch};

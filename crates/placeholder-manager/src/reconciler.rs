@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use coscheduler_core::annotations;
 use coscheduler_core::observed::Observed;
+use coscheduler_core::observed::RunPresence;
 use coscheduler_core::pipeline_run::RunState;
 use coscheduler_core::reconcile::{Again, Decision, Released, reconcile};
-use coscheduler_core::teardown::RunPresence;
 use coscheduler_runtime::lease::Leadership;
 use coscheduler_runtime::queue::{Outcome, Queue};
 use coscheduler_runtime::trace;

@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use coscheduler_core::observed::Observed;
-use coscheduler_core::teardown::RunPresence;
+use coscheduler_core::observed::RunPresence;
 use coscheduler_runtime::queue::Queue;
 use tokio::time::MissedTickBehavior;
 use tracing::info;
@@ -39,7 +39,7 @@ fn is_left_over(observed: &Observed) -> bool {
     let mut claims = observed.claims.iter();
     observed.presence != RunPresence::Active
         && placeholders.all(|own| !own.object.deleting)
-        && claims.all(|claim| !claim.deleting)
+        && claims.all(|claim| !claim.object.deleting)
 }
 
 /// The runs with leftovers that the sweep has found.

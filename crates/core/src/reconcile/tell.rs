@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use super::Decision;
-use crate::evacuate::{Node, stranded};
+use super::evacuate::{Node, Toleration, misplaced};
 use crate::notices::notices;
 use crate::observed::{Observed, Sight};
 use crate::pipeline_run::{PipelineRun, RunState};
 use crate::plan::{PlaceholderSpec, Reason};
+use crate::reasons;
 use crate::refusals::{SeenPlaceholder, still_refused, waits};
-use crate::volumes::SeenClaim;
+use crate::volumes::{SeenClaim, reaches};
 
 /// How long a placeholder waits before the author gets an Event. Most causes pass sooner: volumes are provisioned, caches sync.
 const MOMENT: Duration = Duration::from_secs(2);
@@ -72,6 +73,37 @@ fn no_node_reaches(observed: &Observed) -> Option<Reason> {
     })
 }
 
+/// Why a placeholder finds no node, if its claims are the cause: it does not tolerate the taints of any of `nodes` that reaches
+/// the volumes of its claims, `seen`.
+fn stranded(tolerations: &[Toleration], seen: &[SeenClaim], nodes: &[&Node]) -> Option<Reason> {
+    let held = |claim: &&SeenClaim| claim.volume.as_ref().is_some_and(|on| !on.terms.is_empty());
+    let claims: Vec<_> = seen
+        .iter()
+        .filter(held)
+        .map(|it| it.name.as_str())
+        .collect();
+    if claims.is_empty() {
+        return None;
+    }
+    let reaching = nodes
+        .iter()
+        .filter(|node| reaches(&node.name, &node.labels, seen));
+    let causes: Option<Vec<_>> = reaching
+        .map(|node| {
+            Some(format!(
+                "{}: {}",
+                node.name,
+                misplaced(tolerations, Some(node))?
+            ))
+        })
+        .collect();
+    let causes = causes?;
+    Some(match causes.split_first() {
+        None => reasons::claims_out_of_reach(&claims),
+        Some((first, others)) => reasons::claims_not_movable(&claims, first, others.len()),
+    })
+}
+
 /// Why a placeholder waits (N3); `None` if it does not exist.
 fn placeholder(observed: &Observed, spec: &PlaceholderSpec) -> Option<SeenPlaceholder> {
     let name = spec.name.as_str();
@@ -104,3 +136,6 @@ fn placeholder(observed: &Observed, spec: &PlaceholderSpec) -> Option<SeenPlaceh
         claims: existing.into_iter().collect(),
     })
 }
+
+#[cfg(test)]
+mod tests;

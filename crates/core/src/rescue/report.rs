@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::room::{Lack, Obstacle, Room};
 use super::{Action, Contention, Decision, MOVES, isolated, ranked};
-use crate::evacuate::Node;
 use crate::plan::Reason;
 use crate::reasons;
+use crate::reconcile::evacuate::Node;
 
 /// The greatest number of obstacles in a message.
 const OBSTACLES: usize = 3;

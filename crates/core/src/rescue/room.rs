@@ -9,8 +9,8 @@ use std::fmt;
 use jiff::Timestamp;
 
 use super::requests::{Amounts, in_words};
-use crate::evacuate::{Misplaced, Node, Toleration, misplaced};
 use crate::plan::Separation;
+use crate::reconcile::evacuate::{Misplaced, Node, Toleration, misplaced};
 use crate::volumes::{NodeTerm, SeenClaim, meets, reaches};
 
 /// A node, and the requests of the pods on it.

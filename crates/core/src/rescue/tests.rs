@@ -2,9 +2,9 @@ mod oracle;
 
 use super::room::Keeping;
 use super::*;
-use crate::evacuate::{Node, Taint, Toleration};
 use crate::mode::IsolationScope;
 use crate::plan::ReasonCode;
+use crate::reconcile::evacuate::{Node, Taint, Toleration};
 use crate::volumes::{NodeRequirement, NodeTerm, Operator, SeenClaim, SeenVolume};
 use oracle::{Tried, fits_an_empty_node, tried};
 use proptest::prelude::*;

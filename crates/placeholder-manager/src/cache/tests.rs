@@ -9,8 +9,8 @@ use crate::fixtures::{
     key, name, placeholder, placeholder_pod, planned, read_claim, read_pod, read_set, run, set,
     task_pod,
 };
+use coscheduler_core::observed::RunPresence;
 use coscheduler_core::pipeline_run::RunState;
-use coscheduler_core::teardown::RunPresence;
 use serde_json::{Value, json};
 
 fn running() -> Value {

@@ -8,8 +8,8 @@ use crate::fixtures::{
     Asked, Manager, key, object, placeholder, placeholder_pod, planned, read_claim, read_pod,
     read_set, run, set, status, success, task_pod, usual,
 };
-use coscheduler_core::evacuate::Node;
 use coscheduler_core::pipeline_run::PipelineRun;
+use coscheduler_core::reconcile::evacuate::Node;
 use coscheduler_core::rescue::requests::Amounts;
 use coscheduler_core::rescue::room::Room;
 use coscheduler_kubernetes::volumes;

@@ -1,7 +1,7 @@
 //! Nodes, and what is on them (N1, N2).
 
 use super::*;
-use coscheduler_core::evacuate::Node;
+use coscheduler_core::reconcile::evacuate::Node;
 use coscheduler_core::rescue::requests::Amounts;
 use coscheduler_core::rescue::room::Room;
 
