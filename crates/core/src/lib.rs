@@ -32,7 +32,6 @@ pub mod plan;
 pub mod reasons;
 pub mod reconcile;
 pub mod refusals;
-pub mod rescue;
 pub mod restore;
 pub mod volumes;
 

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::pipeline_run::{OwnerReference, PipelineRun};
 use crate::plan::{Plan, Reason};
 use crate::reconcile::evacuate::Node;
-use crate::rescue::room::{Needs, Room};
+use crate::reconcile::room::{Needs, Room};
 use crate::violation::Violation;
 use crate::volumes::SeenClaim;
 
@@ -84,7 +84,7 @@ pub struct ObjectRef {
 }
 
 /// A placeholder, independent of the Kubernetes object that implements it.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Placeholder {
     /// The object.
     pub object: ObjectRef,

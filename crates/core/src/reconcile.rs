@@ -17,6 +17,8 @@ use crate::observed::{KnownClaim, ObjectRef, Observed, Record, RunPresence, Sigh
 use crate::pipeline_run::OwnerReference;
 use crate::plan::{PlaceholderSpec, Reason};
 
+pub use make_room::{requests, room};
+
 /// The next steps for a run, and the messages to its author.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Decision {

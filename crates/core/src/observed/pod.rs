@@ -6,10 +6,10 @@ use super::{ObjectRef, Placeholder};
 use crate::pipeline_run::OwnerReference;
 use crate::plan::Separation;
 use crate::reconcile::evacuate::{Role, Toleration};
-use crate::rescue::room::Needs;
+use crate::reconcile::room::Needs;
 
 /// A pod of a run.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Pod {
     /// The pod.
     pub object: ObjectRef,
@@ -42,7 +42,7 @@ pub struct Pod {
 }
 
 /// `status.phase` of a pod.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum PodPhase {
     /// Not all containers have started.
     Pending,
@@ -53,6 +53,7 @@ pub enum PodPhase {
     /// All containers have ended, and at least one failed.
     Failed,
     /// Missing, or a phase of a later version of Kubernetes.
+    #[default]
     Unknown,
 }
 

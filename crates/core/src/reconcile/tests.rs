@@ -23,8 +23,8 @@ use crate::observed::{Answer, Done, Placeholder, PlaceholderLabels, Pod, Unsched
 use crate::pipeline_run::{PipelineRun, RunState};
 use crate::plan::{Separation, plan};
 use crate::reconcile::evacuate::Node;
-use crate::rescue::requests::Amounts;
-use crate::rescue::room::{Needs, Room};
+use crate::reconcile::requests::Amounts;
+use crate::reconcile::room::{Needs, Room};
 use crate::volumes::{NodeRequirement, NodeTerm, Operator, SeenClaim, SeenVolume};
 
 const CLAIM: &str = "data";

@@ -3,8 +3,8 @@
 use std::collections::HashSet;
 
 use coscheduler_core::observed::{Placeholder, Pod};
-use coscheduler_core::rescue::requests::Amounts;
-use coscheduler_core::rescue::room::Room;
+use coscheduler_core::reconcile::requests::Amounts;
+use coscheduler_core::reconcile::room::Room;
 use coscheduler_kubernetes::complaints::About;
 use coscheduler_runtime::kubernetes::watch::ObjectKey;
 

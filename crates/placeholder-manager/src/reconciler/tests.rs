@@ -10,8 +10,8 @@ use crate::fixtures::{
 };
 use coscheduler_core::pipeline_run::PipelineRun;
 use coscheduler_core::reconcile::evacuate::Node;
-use coscheduler_core::rescue::requests::Amounts;
-use coscheduler_core::rescue::room::Room;
+use coscheduler_core::reconcile::requests::Amounts;
+use coscheduler_core::reconcile::room::Room;
 use coscheduler_kubernetes::volumes;
 use http::Method;
 use serde_json::{Value, json};

@@ -2,8 +2,8 @@
 
 use super::*;
 use coscheduler_core::reconcile::evacuate::Node;
-use coscheduler_core::rescue::requests::Amounts;
-use coscheduler_core::rescue::room::Room;
+use coscheduler_core::reconcile::requests::Amounts;
+use coscheduler_core::reconcile::room::Room;
 
 fn node(node: &str, unschedulable: bool) -> Room {
     Room {
