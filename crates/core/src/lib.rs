@@ -26,12 +26,10 @@ pub mod separation;
 
 pub mod admit;
 pub mod admit_run;
-pub mod notices;
 pub mod observed;
 pub mod plan;
 pub mod reasons;
 pub mod reconcile;
-pub mod refusals;
 pub mod restore;
 pub mod volumes;
 

@@ -3,11 +3,11 @@
 
 pub mod delete_claims;
 pub mod evacuate;
+pub mod tell;
 
 mod clean_up;
 mod create;
 mod make_room;
-mod tell;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

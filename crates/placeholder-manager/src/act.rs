@@ -3,11 +3,11 @@
 
 use std::sync::Arc;
 
-use coscheduler_core::notices::out_of_reach;
 use coscheduler_core::observed::{ObjectRef, Observed, Placeholder};
 use coscheduler_core::pinned::Pinned;
 use coscheduler_core::pipeline_run::PipelineRun;
 use coscheduler_core::plan::{PlaceholderSpec, Reason};
+use coscheduler_core::reconcile::tell::out_of_reach;
 use coscheduler_core::reconcile::{Step, Update};
 use coscheduler_core::run_claims::brought;
 use coscheduler_core::volumes::{SeenClaim, Volumes, volumes};

@@ -5,9 +5,9 @@ use std::ops::Bound;
 
 use coscheduler_core::annotations::BLOCKED;
 use coscheduler_core::mode::Mode;
-use coscheduler_core::notices::blocked_reason;
 use coscheduler_core::observed::Placeholder;
 use coscheduler_core::plan::Reason;
+use coscheduler_core::reconcile::tell::blocked_reason;
 use coscheduler_runtime::kubernetes::watch::ObjectKey;
 use k8s_openapi::jiff::Timestamp;
 use tokio::sync::broadcast;

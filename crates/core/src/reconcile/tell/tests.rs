@@ -1,8 +1,203 @@
+//! One run with two claims that somebody brought; each test changes what is seen of them.
+
 use super::*;
+use crate::admit::{Question, TEKTON_CONTROLLER, admit};
+use crate::annotations::GROUP;
+use crate::config::Configuration;
+use crate::mode::Mode;
+use crate::plan::plan;
+use crate::volumes::{NodeRequirement, NodeTerm, Operator, SeenVolume};
+use serde_json::Value;
+
+fn admitted(mode: Mode, spec: Value) -> PipelineRun {
+    let run = PipelineRun::parse(&json!({
+        "metadata": {"namespace": "ci", "name": "build", "uid": "u"},
+        "spec": spec,
+    }))
+    .unwrap();
+    let configuration = Configuration {
+        mode,
+        ..Configuration::default()
+    };
+    let question = Question {
+        run: &run,
+        request_uid: "request",
+        created_by: "alice",
+        pipeline_override: None,
+        namespace_override: None,
+        owner_group: None,
+    };
+    admit(Ok(&configuration), TEKTON_CONTROLLER, &question)
+        .unwrap()
+        .apply(&run)
+}
+
+fn two_claims(mode: Mode) -> PipelineRun {
+    let bound = |name: &str| json!({"name": name, "persistentVolumeClaim": {"claimName": name}});
+    admitted(
+        mode,
+        json!({"workspaces": [bound("source"), bound("cache")]}),
+    )
+}
+
+fn in_zone(name: &str, zone: &str, single_pod: bool) -> SeenClaim {
+    let requirement = NodeRequirement {
+        key: "zone".to_owned(),
+        operator: Operator::In,
+        values: vec![zone.to_owned()],
+    };
+    let term = NodeTerm {
+        expressions: vec![requirement],
+        fields: vec![],
+    };
+    SeenClaim {
+        name: name.to_owned(),
+        single_pod,
+        volume: Some(SeenVolume { terms: vec![term] }),
+    }
+}
+
+type Told = (Vec<Reason>, Option<Reason>);
+
+fn told(run: &PipelineRun, claims: &[SeenClaim]) -> Told {
+    of_plan(&plan(run), |name| {
+        claims.iter().find(|claim| claim.name == name).cloned()
+    })
+}
+
+fn codes((events, _): &Told) -> Vec<ReasonCode> {
+    events.iter().map(|reason| reason.code).collect()
+}
+
+#[test]
+fn what_goes_as_it_should_is_not_told() {
+    for mode in [
+        Mode::Workspaces,
+        Mode::PipelineRuns,
+        Mode::IsolatePipelineRun,
+    ] {
+        let run = two_claims(mode);
+        assert_eq!(told(&run, &[]), Told::default());
+        let near = [in_zone("source", "a", false), in_zone("cache", "a", false)];
+        assert_eq!(told(&run, &near), Told::default());
+    }
+}
+
+#[test]
+fn v7_claims_that_no_node_can_reach_block_the_run_and_are_told() {
+    let apart = [in_zone("source", "a", false), in_zone("cache", "b", false)];
+    let run = two_claims(Mode::PipelineRuns);
+    let (events, blocked) = told(&run, &apart);
+    let blocked = blocked.unwrap();
+    assert_eq!(blocked.code, ReasonCode::VolumeNodeAffinityConflict);
+    for part in ["\"source\" (zone In a)", "\"cache\" (zone In b)"] {
+        assert!(blocked.message.contains(part), "{}", blocked.message);
+    }
+    assert_eq!(events, [blocked]);
+    // Each claim has a placeholder of its own, and a task uses one.
+    assert_eq!(told(&two_claims(Mode::Workspaces), &apart), Told::default());
+    // Who is done waits no more.
+    let done = PipelineRun {
+        state: RunState::Done,
+        ..run
+    };
+    assert_eq!(told(&done, &apart), Told::default());
+}
+
+#[test]
+fn v8_a_claim_that_turns_out_to_be_for_one_pod_is_told() {
+    let claims = [in_zone("source", "a", true), in_zone("cache", "a", false)];
+    for mode in [Mode::Workspaces, Mode::PipelineRuns] {
+        let notices = told(&two_claims(mode), &claims);
+        assert_eq!(codes(&notices), [ReasonCode::ClaimNotMounted]);
+        assert!(notices.0[0].message.contains("\"source\""));
+        assert_eq!(notices.1, None);
+    }
+}
+
+#[test]
+fn v9_a_claim_left_out_is_told_even_where_nothing_else_is_to_be_done() {
+    let claim = json!({"claimName": "$(tasks.make.results.claim)"});
+    let workspaces = json!([{"name": "source", "persistentVolumeClaim": claim}]);
+    let run = admitted(Mode::Workspaces, json!({"workspaces": workspaces}));
+    assert_eq!(codes(&told(&run, &[])), [ReasonCode::ClaimNameVariable]);
+}
+
+#[test]
+fn a_run_that_cannot_be_planned_for_waits_and_is_told_why() {
+    let mut run = two_claims(Mode::PipelineRuns);
+    run.annotations.insert(GROUP.to_owned(), "x".to_owned());
+    let (events, blocked) = told(&run, &[]);
+    let blocked = blocked.unwrap();
+    assert_eq!(blocked.code, ReasonCode::PipelineRunInvalid);
+    assert!(blocked.message.contains(GROUP), "{}", blocked.message);
+    assert_eq!(events, [blocked]);
+}
+
+#[test]
+fn an_event_has_the_same_name_for_the_same_reason_alone() {
+    let run = two_claims(Mode::PipelineRuns);
+    let reason = |message: &str| Reason::new(ReasonCode::ClaimNameEmpty, message);
+    let name = reason("one").event_name(&run);
+    assert_eq!(name, reason("one").event_name(&run));
+    assert!(name.starts_with("build.") && name.len() == "build.".len() + 10);
+    let again = PipelineRun {
+        uid: "another".to_owned(),
+        ..run.clone()
+    };
+    let others = [
+        reason("two").event_name(&run),
+        reason("one").event_name(&again),
+        Reason::new(ReasonCode::OverrideIgnored, "one").event_name(&run),
+    ];
+    assert!(!others.contains(&name), "{others:?}");
+}
+
+#[test]
+fn v7_the_annotation_follows_what_blocks_the_run() {
+    let reason = Reason::new(ReasonCode::VolumeNodeAffinityConflict, "apart");
+    let text = r#"{"message":"apart","reason":"VolumeNodeAffinityConflict"}"#.to_owned();
+    let mut run = two_claims(Mode::PipelineRuns);
+    assert_eq!(blocked_annotation(&run, None), None);
+    assert_eq!(
+        blocked_annotation(&run, Some(&reason)),
+        Some(Some(text.clone()))
+    );
+    run.annotations.insert(BLOCKED.to_owned(), text);
+    assert_eq!(blocked_annotation(&run, Some(&reason)), None);
+    assert_eq!(blocked_annotation(&run, None), Some(None));
+}
+
+#[test]
+fn v7_the_annotation_cannot_be_forged() {
+    let forged = json!({
+        "metadata": {"name": "r", "annotations": {BLOCKED: "{}"}},
+        "spec": {"taskRunSpecs": [{"pipelineTaskName": "t", "metadata": {"annotations": {BLOCKED: "{}"}}}]},
+    });
+    let run = PipelineRun::parse(&forged).unwrap();
+    for mode in [Mode::Workspaces, Mode::PipelineRuns, Mode::Disabled] {
+        let configuration = Configuration {
+            mode,
+            ..Configuration::default()
+        };
+        let question = Question {
+            run: &run,
+            request_uid: "request",
+            created_by: "alice",
+            pipeline_override: None,
+            namespace_override: None,
+            owner_group: None,
+        };
+        let admission = admit(Ok(&configuration), TEKTON_CONTROLLER, &question).unwrap();
+        assert!(!admission.warnings.is_empty(), "{mode}");
+        let stored = admission.apply(&run);
+        assert!(!stored.annotations.contains_key(BLOCKED), "{mode}");
+        assert!(stored.task_run_specs[0].annotations.is_empty(), "{mode}");
+    }
+}
 
 #[test]
 fn n1_a_claim_that_cannot_follow_is_reported_while_its_nodes_turn_pods_away() {
-    use crate::volumes::{NodeRequirement, NodeTerm, Operator, SeenVolume};
     let zone = |value: &str, cordoned: bool| Node {
         name: format!("node-{value}"),
         unschedulable: cordoned,
