@@ -110,6 +110,14 @@ pub struct Placeholder {
     pub record: Record,
 }
 
+impl Placeholder {
+    /// The name of the PipelineRun that controls it; empty if nothing does.
+    pub fn run_name(&self) -> &str {
+        let controller = self.controller.as_ref();
+        controller.map_or("", |controller| controller.name.as_str())
+    }
+}
+
 /// A move of a placeholder.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Move {
