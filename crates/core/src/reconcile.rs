@@ -130,6 +130,36 @@ pub enum Step {
     },
 }
 
+/// The purpose of a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Purpose {
+    /// To create placeholders, as an `Ensure` asks for.
+    Ensure,
+    /// To clean up, as a `Release` asks for.
+    Release,
+    /// To move placeholders and pods. Only the leader takes such a step.
+    Move,
+}
+
+impl Step {
+    /// Its purpose.
+    pub fn purpose(&self) -> Purpose {
+        match self {
+            Self::Create(_) => Purpose::Ensure,
+            Self::Delete(_) | Self::DeleteOrphan(_) | Self::DeleteClaim(_) | Self::Unprotect(_) => {
+                Purpose::Release
+            }
+            Self::Retry(_)
+            | Self::Evict { .. }
+            | Self::Send { .. }
+            | Self::Leave(_)
+            | Self::EndMove { .. }
+            | Self::Ask { .. }
+            | Self::LetGo { .. } => Purpose::Move,
+        }
+    }
+}
+
 /// An update of a placeholder's object.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Update {

@@ -67,8 +67,6 @@ impl Reconciler {
             );
         }
         self.memory.said(key, name);
-        // Here, as there is nothing to forget before something is published.
-        self.memory.retain(|run| self.cache.run(&run.uid).is_some());
         Ok(())
     }
 

@@ -14,6 +14,7 @@ use tokio::time::MissedTickBehavior;
 use tracing::info;
 
 use crate::cache::{Cache, RunKey};
+use crate::memory::Memory;
 
 const PERIOD: Duration = Duration::from_secs(60);
 
@@ -30,6 +31,15 @@ pub(crate) async fn sweep(cache: &Cache, queue: &Queue<RunKey>, findings: &Findi
             }
             queue.push(run);
         }
+    }
+}
+
+/// Forgets the runs that are gone, once a minute, whether this replica leads or not.
+pub(crate) async fn forget(cache: &Cache, memory: &Memory) {
+    let mut rounds = tokio::time::interval(PERIOD);
+    loop {
+        rounds.tick().await;
+        memory.retain(|run| cache.run(&run.uid).is_some());
     }
 }
 
