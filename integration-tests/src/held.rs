@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use coscheduler_core::teardown::PodPhase;
+use coscheduler_core::observed::PodPhase;
 use coscheduler_kubernetes::pipeline_run::PipelineRun;
 use coscheduler_kubernetes::pods;
 use k8s_openapi::api::core::v1::Pod;

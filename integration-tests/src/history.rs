@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use coscheduler_core::teardown::PodPhase;
+use coscheduler_core::observed::PodPhase;
 use coscheduler_kubernetes::pods;
 use futures::{Stream, StreamExt as _};
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};

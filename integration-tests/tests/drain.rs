@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::ensure;
-use coscheduler_core::teardown::PodPhase;
+use coscheduler_core::observed::PodPhase;
 use coscheduler_kubernetes::pipeline_run::PipelineRun;
 use coscheduler_kubernetes::pods;
 use futures::{StreamExt as _, TryStreamExt as _, stream};

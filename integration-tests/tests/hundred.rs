@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::ensure;
-use coscheduler_core::teardown::PodPhase;
+use coscheduler_core::observed::PodPhase;
 use coscheduler_kubernetes::pipeline_run::PipelineRun;
 use coscheduler_kubernetes::pods::phase;
 use coscheduler_proto::config::Mode;

@@ -169,7 +169,7 @@ fn p6_the_placeholder_stays_until_the_pods_of_the_parts_have_ended() -> Outcome 
                 |pods| {
                     let ended = |pod: &Pod| {
                         coscheduler_kubernetes::pods::phase(pod)
-                            == coscheduler_core::teardown::PodPhase::Succeeded
+                            == coscheduler_core::observed::PodPhase::Succeeded
                     };
                     pods.iter().any(|pod| running(pod, "slow"))
                         && pods.iter().any(|pod| running(pod, "own") && ended(pod))

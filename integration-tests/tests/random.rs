@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail, ensure};
 use coscheduler_core::labels::INSTANCE;
 use coscheduler_core::labels::{MANAGED_BY, PIPELINE_RUN_UID, TEKTON_COSCHEDULER};
-use coscheduler_core::teardown::PodPhase;
+use coscheduler_core::observed::PodPhase;
 use coscheduler_kubernetes::pipeline_run::PipelineRun;
 use coscheduler_kubernetes::pods;
 use coscheduler_kubernetes::transient::is_transient;

@@ -332,7 +332,7 @@ fn n2_p7_a_task_that_says_that_it_is_another_runs_does_not_have_its_placeholder_
         scene
             .until_all::<Pod>("are a placeholder and a task that has ended", |pods| {
                 let mut tasks = pods.iter().filter(|pod| !is_placeholder(pod));
-                tasks.all(|pod| pods::phase(pod) == coscheduler_core::teardown::PodPhase::Succeeded)
+                tasks.all(|pod| pods::phase(pod) == coscheduler_core::observed::PodPhase::Succeeded)
             })
             .await?;
         scene.cordon(&scene.pool_node(2), false).await?;

@@ -26,16 +26,11 @@ pub mod separation;
 
 pub mod admit;
 pub mod admit_run;
-pub mod evacuate;
-pub mod notices;
 pub mod observed;
 pub mod plan;
 pub mod reasons;
 pub mod reconcile;
-pub mod refusals;
-pub mod rescue;
 pub mod restore;
-pub mod teardown;
 pub mod volumes;
 
 mod claim_template;

@@ -1,5 +1,7 @@
 //! The input of [`reconcile`](crate::reconcile): a run and its objects, as they were at one moment.
 
+mod pod;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,13 +9,14 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::evacuate::{Node, Role, Toleration};
 use crate::pipeline_run::{OwnerReference, PipelineRun};
-use crate::plan::{Plan, Reason, Separation};
-use crate::rescue::room::{Needs, Room};
-use crate::teardown::{Claim, ObjectRef, PodPhase, RunPresence};
+use crate::plan::{Plan, Reason};
+use crate::reconcile::evacuate::Node;
+use crate::reconcile::room::{Needs, Room};
 use crate::violation::Violation;
 use crate::volumes::SeenClaim;
+
+pub use pod::{PlaceholderLabels, Pod, PodPhase, Unscheduled};
 
 /// The plan of a run, or the faults that rule one out.
 pub type Planned = Result<Plan, Vec<Violation>>;
@@ -38,7 +41,7 @@ pub struct Observed {
     /// Its TaskRun pods that have not ended, those of its child runs included, and its placeholders' pods, by name.
     pub pods: BTreeMap<String, Arc<Pod>>,
     /// The claims that are deleted with the run.
-    pub claims: Vec<Claim>,
+    pub claims: Vec<Arc<KnownClaim>>,
     /// The existing claims that its placeholders stand for or its pods use, by name.
     pub volumes: BTreeMap<String, SeenClaim>,
     /// Pods of other runs that use one of these claims.
@@ -55,8 +58,33 @@ pub struct Observed {
     pub answers: BTreeMap<String, Answer>,
 }
 
+/// The state of a run, as far as its objects depend on it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum RunPresence {
+    /// Not done yet.
+    Active,
+    /// Completed, failed, cancelled, stopped or timed out.
+    Done,
+    /// Deleted, or being deleted.
+    #[default]
+    Gone,
+}
+
+/// One version of an object, for a write with preconditions.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ObjectRef {
+    /// `metadata.name`.
+    pub name: String,
+    /// `metadata.uid`.
+    pub uid: String,
+    /// `metadata.resourceVersion`.
+    pub resource_version: String,
+    /// True if `metadata.deletionTimestamp` is set.
+    pub deleting: bool,
+}
+
 /// A placeholder, independent of the Kubernetes object that implements it.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Placeholder {
     /// The object.
     pub object: ObjectRef,
@@ -80,6 +108,14 @@ pub struct Placeholder {
     pub observed: bool,
     /// Earlier actions on it.
     pub record: Record,
+}
+
+impl Placeholder {
+    /// The name of the PipelineRun that controls it; empty if nothing does.
+    pub fn run_name(&self) -> &str {
+        let controller = self.controller.as_ref();
+        controller.map_or("", |controller| controller.name.as_str())
+    }
 }
 
 /// A move of a placeholder.
@@ -143,80 +179,6 @@ pub fn elapsed(then: Timestamp, now: Timestamp) -> Duration {
     now.duration_since(then).try_into().unwrap_or_default()
 }
 
-/// A pod of a run.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Pod {
-    /// The pod.
-    pub object: ObjectRef,
-    /// Its namespace.
-    pub namespace: String,
-    /// The uid of its run, by its label.
-    pub run_uid: String,
-    /// Its controller.
-    pub controller: Option<OwnerReference>,
-    /// Set if it is a placeholder's pod.
-    pub placeholder: Option<PlaceholderLabels>,
-    /// The placeholders whose node it must share, by its required pod affinity.
-    pub follows: Vec<String>,
-    /// Its phase.
-    pub phase: PodPhase,
-    /// True if a container has ever started.
-    pub started: bool,
-    /// The node that it is bound to.
-    pub node: Option<String>,
-    /// The scheduler's last result, while it has no node.
-    pub unscheduled: Option<Unscheduled>,
-    /// When it was created.
-    pub created: Option<Timestamp>,
-    /// The claims that it uses.
-    pub claims: Vec<String>,
-    /// Its requirements on a node, without its claims.
-    pub needs: Needs,
-    /// How it stays away from placeholders.
-    pub separation: Separation,
-}
-
-/// The identity of a placeholder's pod, by its labels and name.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PlaceholderLabels {
-    /// The placeholder's name; empty if label and pod name disagree.
-    pub name: String,
-    /// True if this product created the pod and it has no controller any more.
-    pub orphaned: bool,
-}
-
-/// Condition `PodScheduled` with status `False`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unscheduled {
-    /// True if its reason is `Unschedulable`: the scheduler has found no node.
-    pub no_node: bool,
-    /// Its message.
-    pub message: Option<String>,
-}
-
-impl Pod {
-    /// Its role for an evacuation; `None` once it has ended.
-    pub fn role(&self) -> Option<Role> {
-        match self.phase {
-            PodPhase::Succeeded | PodPhase::Failed => None,
-            _ if self.placeholder.is_some() => Some(Role::Placeholder),
-            PodPhase::Pending if !self.started => Some(Role::NeverStarted),
-            PodPhase::Pending | PodPhase::Running | PodPhase::Unknown => Some(Role::Started),
-        }
-    }
-
-    /// The TaskRun that controls it.
-    pub fn task_run(&self) -> Option<&OwnerReference> {
-        let controller = self.controller.as_ref();
-        controller.filter(|controller| controller.kind == "TaskRun")
-    }
-
-    /// Its tolerations.
-    pub fn tolerations(&self) -> &[Toleration] {
-        &self.needs.tolerations
-    }
-}
-
 impl Observed {
     /// The placeholders that should exist.
     pub fn planned(&self) -> &[crate::plan::PlaceholderSpec] {
@@ -261,14 +223,6 @@ impl Observed {
     }
 }
 
-impl Pod {
-    /// True if the placeholder controls this pod.
-    pub fn is_of(&self, placeholder: &Placeholder) -> bool {
-        let controller = self.controller.as_ref();
-        self.placeholder.is_some() && controller.is_some_and(|it| it.uid == placeholder.object.uid)
-    }
-}
-
 /// A claim, whoever created it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KnownClaim {
@@ -291,18 +245,9 @@ pub struct KnownClaim {
 }
 
 impl KnownClaim {
-    /// The claim in the form that the clean-up uses.
-    pub fn to_teardown(&self) -> Claim {
-        Claim {
-            name: self.object.name.clone(),
-            uid: self.object.uid.clone(),
-            resource_version: self.object.resource_version.clone(),
-            deleting: self.object.deleting,
-            protected: self
-                .finalizers
-                .iter()
-                .any(|finalizer| finalizer == PROTECTION),
-        }
+    /// True if [`PROTECTION`] is among its finalizers.
+    pub fn is_protected(&self) -> bool {
+        self.finalizers.iter().any(|it| it == PROTECTION)
     }
 
     /// Its finalizers without [`PROTECTION`].

@@ -1,19 +1,23 @@
 //! Decides the next steps for a run, from one observation of it. This is a pure function: every replica decides the same, and a
 //! decision may be repeated after any restart or step.
 
+pub mod delete_claims;
+pub mod evacuate;
+pub mod tell;
+
+mod clean_up;
 mod create;
-mod evacuate;
 mod make_room;
-mod tear_down;
-mod tell;
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
-use crate::observed::{Observed, Record, Sight};
+use crate::observed::{KnownClaim, ObjectRef, Observed, Record, RunPresence, Sight};
 use crate::pipeline_run::OwnerReference;
 use crate::plan::{PlaceholderSpec, Reason};
-use crate::teardown::{Claim, ObjectRef, RunPresence};
+
+pub use make_room::{requests, room};
 
 /// The next steps for a run, and the messages to its author.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -69,8 +73,8 @@ pub enum Step {
     /// Delete this claim.
     DeleteClaim(ObjectRef),
     /// Remove the protection of those of these claims that only completed pods use, by a live list of the namespace's pods
-    /// ([`unprotectable`](crate::teardown::unprotectable)).
-    Unprotect(Vec<Claim>),
+    /// ([`unprotectable`](delete_claims::unprotectable)).
+    Unprotect(Vec<Arc<KnownClaim>>),
     /// Make the placeholder's controller retry to create its pod.
     Retry(Update),
     /// Delete exactly this version of a pod, because its node is gone or has a taint that the pod does not tolerate.
@@ -126,6 +130,36 @@ pub enum Step {
     },
 }
 
+/// The purpose of a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Purpose {
+    /// To create placeholders, as an `Ensure` asks for.
+    Ensure,
+    /// To clean up, as a `Release` asks for.
+    Release,
+    /// To move placeholders and pods. Only the leader takes such a step.
+    Move,
+}
+
+impl Step {
+    /// Its purpose.
+    pub fn purpose(&self) -> Purpose {
+        match self {
+            Self::Create(_) => Purpose::Ensure,
+            Self::Delete(_) | Self::DeleteOrphan(_) | Self::DeleteClaim(_) | Self::Unprotect(_) => {
+                Purpose::Release
+            }
+            Self::Retry(_)
+            | Self::Evict { .. }
+            | Self::Send { .. }
+            | Self::Leave(_)
+            | Self::EndMove { .. }
+            | Self::Ask { .. }
+            | Self::LetGo { .. } => Purpose::Move,
+        }
+    }
+}
+
 /// An update of a placeholder's object.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Update {
@@ -151,7 +185,7 @@ pub fn reconcile(observed: &Observed) -> Decision {
             }
         }
         RunPresence::Done | RunPresence::Gone => {
-            tear_down::tear_down(observed, &mut decision);
+            decision.released = Some(clean_up::clean_up(observed, &mut decision));
             if observed.leads {
                 tell::tell(observed, None, &mut decision);
             }

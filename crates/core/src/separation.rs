@@ -4,9 +4,10 @@
 use crate::mode::IsolationScope;
 
 /// How a placeholder stays away from others.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Separation {
     /// It prefers a node without another placeholder, so that runs spread (P4).
+    #[default]
     Spread,
     /// It shares its node with no other placeholder (M4).
     Isolate(IsolationScope),

@@ -45,8 +45,8 @@ mod tests {
             },
             "spec": {"accessModes": ["ReadWriteOncePod"], "volumeName": "pv"},
         }));
-        assert!(claim.to_teardown().protected);
-        assert!(!claim.to_teardown().deleting);
+        assert!(claim.is_protected());
+        assert!(!claim.object.deleting);
         assert_eq!(claim.owner.unwrap().uid, "run");
         assert_eq!(claim.volume.as_deref(), Some("pv"));
         assert!(claim.single_pod && !claim.by_us);

@@ -2,7 +2,7 @@
 
 use coscheduler_core::names::AssistantName;
 use coscheduler_core::plan::Reason;
-use coscheduler_core::refusals::{failed_create, not_provisioned};
+use coscheduler_core::reconcile::tell::refusals::{failed_create, not_provisioned};
 use k8s_openapi::api::events::v1::Event;
 
 /// The Events' reasons, each with its field selector. Each needs a watch of its own, because field selectors have no "or".

@@ -1,9 +1,9 @@
 //! Reads a pod's requirements on a node, and a node's allocatable resources (N2).
 
-use coscheduler_core::rescue::requests::{
+use coscheduler_core::reconcile::requests::{
     self, Amounts, InitContainer, PodResources, ResourceList,
 };
-use coscheduler_core::rescue::room::Needs;
+use coscheduler_core::reconcile::room::Needs;
 use coscheduler_core::volumes::NodeTerm;
 use k8s_openapi::api::core::v1::{
     Container, ContainerStatus, Node, NodeSelector, Pod, PodStatus, ResourceRequirements,

@@ -1,7 +1,7 @@
 //! Reads a node: its taints, its labels and its allocatable resources.
 
-use coscheduler_core::evacuate::{self, Taint};
-use coscheduler_core::rescue::room::Room;
+use coscheduler_core::reconcile::evacuate::{self, Taint};
+use coscheduler_core::reconcile::room::Room;
 use k8s_openapi::api::core::v1::Node;
 
 use crate::needs;

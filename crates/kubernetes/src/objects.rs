@@ -1,7 +1,7 @@
 //! Reads the identity and the owners of an object.
 
+use coscheduler_core::observed::ObjectRef;
 use coscheduler_core::pipeline_run::OwnerReference;
-use coscheduler_core::teardown::ObjectRef;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{self, ObjectMeta};
 
 /// The object's identity and version.

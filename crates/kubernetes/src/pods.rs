@@ -2,14 +2,14 @@
 
 mod page;
 
-use coscheduler_core::evacuate::Toleration;
 use coscheduler_core::labels::{
     AFFINITY_ASSISTANT, COMPONENT, INSTANCE, MANAGED_BY, PIPELINE_RUN_UID, TEKTON_COSCHEDULER,
 };
 use coscheduler_core::mode::IsolationScope;
+use coscheduler_core::observed::PodPhase;
 use coscheduler_core::observed::{self, PlaceholderLabels, Unscheduled};
+use coscheduler_core::reconcile::evacuate::Toleration;
 use coscheduler_core::separation::Separation;
-use coscheduler_core::teardown::PodPhase;
 use k8s_openapi::api::core::v1::{Affinity, Pod, PodAffinityTerm};
 
 pub use self::page::Page;
@@ -189,7 +189,7 @@ pub fn label<'a>(pod: &'a Pod, key: &str) -> Option<&'a str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use coscheduler_core::evacuate::Role;
+    use coscheduler_core::reconcile::evacuate::Role;
     use serde_json::json;
 
     fn pod(value: serde_json::Value) -> Pod {

@@ -1,7 +1,7 @@
 //! The errors of the API server that are worth a retry.
 
 use coscheduler_core::plan::ReasonCode;
-use coscheduler_core::refusals::refused;
+use coscheduler_core::reconcile::tell::refusals::refused;
 
 /// Whether the same request may succeed a moment later: the API server was not reached, had a conflict (409), asked the client
 /// to slow down (429) or failed (5xx). A retry does not help against `AlreadyExists`, which is a 409 too.

@@ -1,16 +1,16 @@
 //! Carries out the steps that `core` decided, one after the other. Every step is safe to repeat. For most writes, the API server's
 //! answer goes into the cache at once, so that the next look need not wait for the watch.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use coscheduler_core::notices::out_of_reach;
-use coscheduler_core::observed::{Observed, Placeholder};
+use coscheduler_core::observed::{ObjectRef, Observed, Placeholder};
 use coscheduler_core::pinned::Pinned;
 use coscheduler_core::pipeline_run::PipelineRun;
 use coscheduler_core::plan::{PlaceholderSpec, Reason};
-use coscheduler_core::reconcile::{Step, Update};
+use coscheduler_core::reconcile::tell::out_of_reach;
+use coscheduler_core::reconcile::{Purpose, Step, Update};
 use coscheduler_core::run_claims::brought;
-use coscheduler_core::teardown::{Claim, ObjectRef, unprotectable};
 use coscheduler_core::volumes::{SeenClaim, Volumes, volumes};
 use coscheduler_kubernetes::pods;
 use tracing::{debug, info, warn};
@@ -20,6 +20,9 @@ use crate::error::Error;
 use crate::placeholder;
 use crate::reconciler::Reconciler;
 
+/// The first error of the steps with each purpose.
+pub(crate) type Failed = BTreeMap<Purpose, Arc<Error>>;
+
 /// The outcome of the steps.
 #[derive(Debug, Default)]
 pub(crate) struct Acted {
@@ -27,12 +30,14 @@ pub(crate) struct Acted {
     pub created: bool,
     /// True if the next look may follow at once.
     pub look_again: bool,
+    /// True if the API server was asked about a waiting pod.
+    pub asked: bool,
     /// True to look again after a backoff, although nothing failed.
     pub look_later: bool,
     /// The Events to publish.
     pub events: Vec<Reason>,
-    /// The first error. The other steps are taken all the same.
-    pub failed: Option<Error>,
+    /// The errors. The other steps are taken all the same.
+    pub failed: Failed,
     /// Why a placeholder could not be created, for the run's author.
     pub refused: Option<Reason>,
 }
@@ -42,16 +47,21 @@ impl Reconciler {
     pub(crate) async fn act(&self, key: &RunKey, observed: &Observed, steps: &[Step]) -> Acted {
         let mut acted = Acted::default();
         for step in steps {
+            let purpose = step.purpose();
+            // The Lease may have run out since the decision.
+            if purpose == Purpose::Move && !self.leadership.is_held() {
+                continue;
+            }
             if let Err(error) = self.take(key, observed, step, &mut acted).await {
                 debug!(
                     namespace = key.namespace,
                     error = error.with_causes(),
                     "failed to take a step"
                 );
-                if matches!(step, Step::Create(_)) {
+                if purpose == Purpose::Ensure {
                     acted.refused = acted.refused.or_else(|| error.to_reason());
                 }
-                acted.failed = acted.failed.or(Some(error));
+                acted.failed.entry(purpose).or_insert(Arc::new(error));
             }
         }
         acted
@@ -65,6 +75,7 @@ impl Reconciler {
         acted: &mut Acted,
     ) -> Result<(), Error> {
         let namespace = &key.namespace;
+        let known = |update: &Update| observed.placeholders.get(&update.placeholder).cloned();
         match step {
             Step::Create(spec) => {
                 if let Some((run, _)) = &observed.run {
@@ -72,11 +83,14 @@ impl Reconciler {
                 }
             }
             Step::Delete(own) => {
-                self.requests.delete_placeholder(namespace, own).await?;
+                let left = self.requests.delete_placeholder(namespace, own).await?;
                 info!(namespace, placeholder = own.name, "deleted placeholder");
                 self.findings.deleted(key, placeholder::KIND, &own.name);
                 let name = (namespace.clone(), own.name.clone());
-                self.cache.delete_placeholder(&name);
+                match left {
+                    Some(left) => self.cache.refresh_placeholder(left),
+                    None => drop(self.cache.delete_placeholder(&name)),
+                }
                 acted.look_again = true;
             }
             Step::DeleteOrphan(pod) => {
@@ -102,34 +116,8 @@ impl Reconciler {
                     );
                 }
                 self.memory.answered(key, &pod.uid, answer);
-                acted.look_again = true;
+                acted.asked = true;
             }
-            Step::Retry(_)
-            | Step::Evict { .. }
-            | Step::Send { .. }
-            | Step::Leave(_)
-            | Step::EndMove { .. }
-            | Step::LetGo { .. } => {
-                // The Lease may have run out since the decision.
-                if self.leadership.is_held() {
-                    self.relocate(key, observed, step, acted).await?;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Takes a step that is the leader's alone.
-    async fn relocate(
-        &self,
-        key: &RunKey,
-        observed: &Observed,
-        step: &Step,
-        acted: &mut Acted,
-    ) -> Result<(), Error> {
-        let namespace = &key.namespace;
-        let known = |update: &Update| observed.placeholders.get(&update.placeholder).cloned();
-        match step {
             Step::Retry(update) => {
                 if let Some(own) = known(update) {
                     let recorded = self.requests.record(&own, &update.record).await?;
@@ -199,12 +187,6 @@ impl Reconciler {
                     acted.events.push(reason.clone());
                 }
             }
-            Step::Create(_)
-            | Step::Delete(_)
-            | Step::DeleteOrphan(_)
-            | Step::DeleteClaim(_)
-            | Step::Unprotect(_)
-            | Step::Ask { .. } => {}
         }
         Ok(())
     }
@@ -289,41 +271,6 @@ impl Reconciler {
                 self.cache
                     .delete_pod(&(key.namespace.clone(), pod.name.clone())),
             ),
-        }
-        Ok(())
-    }
-
-    async fn delete_claim(&self, key: &RunKey, claim: &ObjectRef) -> Result<(), Error> {
-        let left = self.requests.delete_claim(&key.namespace, claim).await?;
-        info!(
-            namespace = key.namespace,
-            claim = claim.name,
-            "deleted claim"
-        );
-        self.findings
-            .deleted(key, "PersistentVolumeClaim", &claim.name);
-        match left {
-            Some(left) => self.cache.refresh_claim(left),
-            None => drop(
-                self.cache
-                    .delete_claim(&(key.namespace.clone(), claim.name.clone())),
-            ),
-        }
-        Ok(())
-    }
-
-    /// Removes the protection of the claims that only completed pods use (V4).
-    async fn unprotect(&self, key: &RunKey, candidates: &[Claim]) -> Result<(), Error> {
-        let pods = self.requests.live_pods(&key.namespace).await?;
-        for free in unprotectable(candidates, &pods) {
-            let name = (key.namespace.clone(), free.name);
-            let known = self.cache.claim(&name).map(|(claim, _)| claim);
-            let seen = known.filter(|claim| claim.object.resource_version == free.resource_version);
-            let Some(claim) = seen else { continue };
-            match self.requests.unprotect(&claim).await? {
-                Some(left) => self.cache.refresh_claim(left),
-                None => drop(self.cache.delete_claim(&name)),
-            }
         }
         Ok(())
     }

@@ -4,12 +4,12 @@
 //! remembers these names, so that an unchanged run costs no request.
 
 use coscheduler_core::annotations::BLOCKED;
-use coscheduler_core::notices::blocked_annotation;
 use coscheduler_core::observed::Observed;
 use coscheduler_core::pipeline_run::PipelineRun;
 use coscheduler_core::plan::Reason;
 use coscheduler_core::reconcile::Decision;
-use coscheduler_core::refusals::{REFUSALS, said_on};
+use coscheduler_core::reconcile::tell::blocked_annotation;
+use coscheduler_core::reconcile::tell::refusals::{REFUSALS, said_on};
 use coscheduler_kubernetes::events;
 use k8s_openapi::jiff::Timestamp;
 use tracing::info;
@@ -67,8 +67,6 @@ impl Reconciler {
             );
         }
         self.memory.said(key, name);
-        // Here, as there is nothing to forget before something is published.
-        self.memory.retain(|run| self.cache.run(&run.uid).is_some());
         Ok(())
     }
 

@@ -16,7 +16,7 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use coscheduler_core::observed::{KnownClaim, Placeholder, Planned, Pod};
 use coscheduler_core::pipeline_run::PipelineRun;
-use coscheduler_core::teardown::auto_cleaned;
+use coscheduler_core::reconcile::delete_claims::goes_with;
 use coscheduler_core::volumes::{SeenClaim, SeenVolume};
 use coscheduler_kubernetes::complaints::About;
 use coscheduler_runtime::kubernetes::watch::ObjectKey;
@@ -86,6 +86,8 @@ struct Index {
     users: HashMap<ObjectKey, HashSet<RunKey>>,
     /// Pods of runs, by the claims that they use.
     pods_by_claim: HashMap<ObjectKey, HashSet<ObjectKey>>,
+    /// Pods of placeholders, by run.
+    placeholder_pods: HashMap<RunKey, HashSet<ObjectKey>>,
     /// Pods of runs, by the nodes that they are bound to.
     pods_by_node: HashMap<String, HashSet<ObjectKey>>,
 }
@@ -113,13 +115,13 @@ impl Cache {
                 drop(self.changes.send(change));
             }
         }
-        let tops = news.iter().map(|run| index.children.top(run)).collect();
+        let tops: BTreeSet<_> = news.iter().map(|run| index.children.top(run)).collect();
         for run in &news {
             if index.is_empty(run) {
                 index.children.forget(run);
             }
         }
-        tops
+        tops.into_iter().collect()
     }
 
     fn read(&self) -> RwLockReadGuard<'_, Index> {
@@ -174,7 +176,9 @@ impl Index {
             forget(&mut self.pods_by_claim, &claim, key);
         }
         self.nodes.placeholder(&pod, false);
-        pod.run().into_iter().collect()
+        let run = RunKey::new(&pod.namespace, &pod.run_uid);
+        forget(&mut self.placeholder_pods, &run, key);
+        vec![run]
     }
 
     fn pod_of_placeholder(&self, own: &ObjectKey) -> Option<&Arc<Pod>> {
@@ -183,19 +187,14 @@ impl Index {
         (labels.name == own.1).then_some(pod)
     }
 
-    /// The claims that are deleted with a run: those that this product created, and those of Tekton's that the run's author wants
-    /// deleted (V4).
-    fn claims_of<'a>(&'a self, run: &'a RunKey) -> Vec<&'a Arc<KnownClaim>> {
+    /// The claims that are deleted with a run, by name.
+    fn claims_of<'a>(&'a self, key: &'a RunKey) -> Vec<&'a Arc<KnownClaim>> {
         let known = self
             .names
-            .get(&run.uid)
+            .get(&key.uid)
             .and_then(|name| self.runs.get(name));
-        let given_up = known
-            .map(|known| auto_cleaned(&known.run))
-            .unwrap_or_default();
-        let claims = self.claims.of(run).filter(|claim| {
-            claim.by_us || (claim.by_tekton && given_up.contains(&claim.object.name))
-        });
+        let run = known.map(|known| known.run.as_ref());
+        let claims = self.claims.of(key).filter(|claim| goes_with(claim, run));
         let mut claims: Vec<_> = claims.collect();
         claims.sort_by(|one, other| one.object.name.cmp(&other.object.name));
         claims
@@ -218,11 +217,7 @@ impl Index {
     fn concerned(&self, claim: &ObjectKey) -> Vec<RunKey> {
         let owner = self.claims.get(claim).and_then(|claim| claim.run());
         let users = self.users.get(claim).into_iter().flatten().cloned();
-        let all: BTreeSet<_> = users
-            .chain(owner)
-            .map(|run| self.children.top(&run))
-            .collect();
-        all.into_iter().collect()
+        users.chain(owner).collect()
     }
 
     fn complained(&self, about: About, object: &ObjectKey) -> Vec<RunKey> {
@@ -237,9 +232,7 @@ impl Index {
 
     fn bound_to(&self, node: &str) -> Vec<RunKey> {
         let pods = self.pods_by_node.get(node).into_iter().flatten();
-        let runs = pods.filter_map(|pod| self.pods.get(pod)?.run());
-        let runs: BTreeSet<_> = runs.map(|run| self.children.top(&run)).collect();
-        runs.into_iter().collect()
+        pods.filter_map(|pod| self.pods.get(pod)?.run()).collect()
     }
 }
 

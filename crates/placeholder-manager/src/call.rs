@@ -4,9 +4,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use coscheduler_core::observed::RunPresence;
 use coscheduler_core::pipeline_run::{PipelineRun, RunState};
-use coscheduler_core::reconcile::Released;
-use coscheduler_core::teardown::RunPresence;
+use coscheduler_core::reconcile::{Purpose, Released};
 use coscheduler_proto::convert::Identity;
 use coscheduler_runtime::kubernetes::version::is_newer;
 
@@ -49,7 +49,7 @@ pub(crate) async fn ensure(
     if is_newer(&run.resource_version, &identity.resource_version) {
         return Ok(Ensured::Superseded);
     }
-    let looked = reconciler.call(&RunKey::of(&run), true).await?;
+    let looked = reconciler.call(&RunKey::of(&run), Purpose::Ensure).await?;
     let observed = looked.observed;
     if observed.presence != RunPresence::Active {
         return Ok(Ensured::RunDone);
@@ -89,7 +89,7 @@ pub(crate) async fn release(
     identity: &Identity,
 ) -> Result<Released, Arc<Error>> {
     let key = known_or_gone(&reconciler.cache, identity)?;
-    let looked = reconciler.call(&key, false).await?;
+    let looked = reconciler.call(&key, Purpose::Release).await?;
     Ok(looked.released.unwrap_or(Released::InProgress))
 }
 

@@ -1,7 +1,7 @@
 //! The errors of the work on a run. Only this module turns them into a gRPC status, or a reason for the run's author.
 
 use coscheduler_core::reasons::{self, Reason};
-use coscheduler_core::refusals::refused;
+use coscheduler_core::reconcile::tell::refusals::refused;
 use coscheduler_core::violation::Violation;
 use coscheduler_kubernetes::transient::is_webhook_down;
 use coscheduler_proto::error::{bad_request, with_reason};

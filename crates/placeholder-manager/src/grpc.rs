@@ -24,7 +24,7 @@ use coscheduler_proto::reason::{ErrorReason, Reason};
 use coscheduler_runtime::Health;
 use coscheduler_runtime::kubernetes::watch::ObjectKey;
 
-use crate::cache::{Listed, Phase};
+use crate::cache::{Change, Listed, Phase};
 use crate::call::{Ensured, ensure, release};
 use crate::error::Error;
 use crate::reconciler::Reconciler;
@@ -98,8 +98,10 @@ impl PlaceholderService for Placeholders {
         let after = page_token(&request.page_token);
         let (size, after) = both(size, after)?;
         self.ready()?;
-        let wanted = |item: &Listed| is_wanted(item, &request.namespace, &request.pipeline_run);
-        let mut page = self.reconciler.cache.list(after, size + 1, wanted);
+        let mut page = self.reconciler.cache.list(after, size + 1, |own| {
+            let asked = (&*request.namespace, &*request.pipeline_run);
+            is_wanted((&own.namespace, own.run_name()), asked)
+        });
         let more = page.len() > size;
         page.truncate(size);
         let next_page_token = match page.last() {
@@ -150,12 +152,16 @@ impl PlaceholderService for Placeholders {
             namespace,
             pipeline_run,
         } = request.into_inner();
-        let wanted = move |item: &Listed| is_wanted(item, &namespace, &pipeline_run);
+        let wanted = move |namespace_of: &str, run_of: &str| {
+            is_wanted((namespace_of, run_of), (&namespace, &pipeline_run))
+        };
         // The subscription comes before the snapshot, so that a change in between is sent twice rather than lost.
         let cache = &self.reconciler.cache;
         let changes = cache.subscribe();
         let first: Vec<_> = cache
-            .list(None, usize::MAX, &wanted)
+            .list(None, usize::MAX, |own| {
+                wanted(&own.namespace, own.run_name())
+            })
             .into_iter()
             .map(|item| Event::Changed(to_wire(item)))
             .chain([Event::SnapshotComplete(SnapshotComplete {})])
@@ -164,7 +170,12 @@ impl PlaceholderService for Placeholders {
         let later = futures::stream::unfold((changes, wanted), |(mut changes, wanted)| async {
             loop {
                 let item = match changes.recv().await {
-                    Ok(change) if wanted(&change.placeholder) => {
+                    Ok(Change {
+                        placeholder: item, ..
+                    }) if !wanted(&item.namespace, &item.run_name) => {
+                        continue;
+                    }
+                    Ok(change) => {
                         let placeholder = to_wire(change.placeholder);
                         Ok(watched(if change.deleted {
                             Event::Deleted(placeholder)
@@ -172,7 +183,6 @@ impl PlaceholderService for Placeholders {
                             Event::Changed(placeholder)
                         }))
                     }
-                    Ok(_) => continue,
                     Err(RecvError::Lagged(missed)) => Err(with_reason(
                         ErrorReason::WatchTooSlow,
                         format!("the client missed {missed} changes; watch again"),
@@ -237,10 +247,10 @@ fn page_token(token: &str) -> Result<Option<ObjectKey>, Vec<Violation>> {
     }
 }
 
-/// True if a placeholder is in this namespace and belongs to a run of this name. An empty filter matches all.
-fn is_wanted(item: &Listed, namespace: &str, pipeline_run: &str) -> bool {
-    (namespace.is_empty() || item.namespace == namespace)
-        && (pipeline_run.is_empty() || item.run_name == pipeline_run)
+/// True if a placeholder with this namespace and name of its run is asked for. Where nothing is asked for, all match.
+fn is_wanted(is: (&str, &str), asked: (&str, &str)) -> bool {
+    let matches = |asked: &str, is: &str| asked.is_empty() || asked == is;
+    matches(asked.0, is.0) && matches(asked.1, is.1)
 }
 
 fn watched(event: Event) -> WatchPlaceholdersResponse {

@@ -17,6 +17,7 @@ mod watch;
 
 mod act;
 mod announce;
+mod delete_claims;
 mod memory;
 mod reconciler;
 
@@ -116,7 +117,10 @@ pub async fn start(args: Args, process: Process) -> anyhow::Result<()> {
                 () = shutdown.cancelled() => {}
             }
         };
-        leadership.lead(sweep).await?;
+        tokio::select! {
+            led = leadership.lead(sweep) => drop(led?),
+            () = sweep::forget(&cache, &reconciler.memory) => {}
+        }
         Ok(())
     });
     Ok(())

@@ -2,10 +2,10 @@
 //! StatefulSets. Another kind of placeholder would be a second implementation of this module.
 
 use coscheduler_core::labels::{AFFINITY_ASSISTANT, COMPONENT};
+use coscheduler_core::observed::ObjectRef;
 use coscheduler_core::observed::{Placeholder, Record};
 use coscheduler_core::pipeline_run::PipelineRun;
 use coscheduler_core::plan::PlaceholderSpec;
-use coscheduler_core::teardown::ObjectRef;
 use coscheduler_core::volumes::Volumes;
 pub(crate) use coscheduler_kubernetes::placeholder::view;
 use coscheduler_kubernetes::placeholder::{self, Owner, patch};
@@ -119,17 +119,17 @@ impl Requests {
         }
     }
 
-    /// Deletes a placeholder and its pod. Does nothing if it is gone or replaced.
+    /// Deletes a placeholder and its pod. Returns the placeholder while finalizers keep it, or `None` if it is gone.
     pub(crate) async fn delete_placeholder(
         &self,
         namespace: &str,
         own: &ObjectRef,
-    ) -> Result<(), Error> {
+    ) -> Result<Option<Placeholder>, Error> {
         let api = self.placeholders(namespace);
         let params = DeleteParams::background().preconditions(this_one(own));
         match retried(|| api.delete(&own.name, &params)).await {
-            Ok(_) => Ok(()),
-            Err(error) if is_gone(&error) => Ok(()),
+            Ok(answer) => Ok(answer.left().and_then(view)),
+            Err(error) if is_gone(&error) => Ok(None),
             Err(error) => Err(failed(
                 format!("delete {KIND} {namespace}/{}", own.name),
                 error,

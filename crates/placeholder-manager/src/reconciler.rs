@@ -7,15 +7,16 @@ use std::time::Duration;
 
 use coscheduler_core::annotations;
 use coscheduler_core::observed::Observed;
+use coscheduler_core::observed::RunPresence;
 use coscheduler_core::pipeline_run::RunState;
-use coscheduler_core::reconcile::{Again, Decision, Released, reconcile};
-use coscheduler_core::teardown::RunPresence;
+use coscheduler_core::reconcile::{Again, Decision, Purpose, Released, reconcile};
 use coscheduler_runtime::lease::Leadership;
 use coscheduler_runtime::queue::{Outcome, Queue};
 use coscheduler_runtime::trace;
 use tokio::sync::oneshot;
 use tracing::{Instrument as _, Span, info_span, warn};
 
+use crate::act::Failed;
 use crate::cache::{Cache, RunKey};
 use crate::error::Error;
 use crate::memory::Memory;
@@ -43,8 +44,8 @@ type Callers = HashMap<RunKey, Vec<Caller>>;
 
 /// A call that waits for the outcome of the next work on a run.
 struct Caller {
-    /// True for an `Ensure`.
-    ensures: bool,
+    /// Its outcome depends on the steps with this purpose alone.
+    purpose: Purpose,
     span: Span,
     answer: oneshot::Sender<Result<Looked, Arc<Error>>>,
 }
@@ -56,6 +57,8 @@ pub(crate) struct Looked {
     pub created: bool,
     /// The progress of the clean-up.
     pub released: Option<Released>,
+    /// The errors of the last steps.
+    failed: Failed,
     /// The last observation of the run.
     pub observed: Arc<Observed>,
 }
@@ -81,11 +84,11 @@ impl Reconciler {
         }
     }
 
-    /// Queues a run for a call, and waits for the outcome. With `ensures`, missing placeholders are created.
-    pub(crate) async fn call(&self, run: &RunKey, ensures: bool) -> Result<Looked, Arc<Error>> {
+    /// Queues a run for a call with this purpose, and waits for the outcome.
+    pub(crate) async fn call(&self, run: &RunKey, purpose: Purpose) -> Result<Looked, Arc<Error>> {
         let (answer, outcome) = oneshot::channel();
         let caller = Caller {
-            ensures,
+            purpose,
             span: Span::current(),
             answer,
         };
@@ -107,22 +110,21 @@ impl Reconciler {
         let callers = self.callers().as_mut().and_then(|all| all.remove(&run));
         let callers = callers.unwrap_or_default();
         let span = self.span(&run, callers.first());
-        let ensures = callers.iter().any(|caller| caller.ensures);
+        let mut purposes = callers.iter().map(|caller| caller.purpose);
+        let ensures = purposes.any(|purpose| purpose == Purpose::Ensure);
         let (looked, outcome) = match self.look(&run, ensures).instrument(span).await {
             Ok((looked, outcome)) => (Ok(looked), outcome),
             Err(error) => {
-                warn!(
-                    namespace = run.namespace,
-                    uid = run.uid,
-                    error = error.with_causes(),
-                    "failed to reconcile a run, will retry"
-                );
+                warn_of(&run, &error);
                 (Err(Arc::new(error)), Outcome::Retry)
             }
         };
         for caller in callers {
             // The send fails only if the caller is gone.
-            drop(caller.answer.send(looked.clone()));
+            drop(caller.answer.send(looked.clone().and_then(|looked| {
+                let failed = looked.failed.get(&caller.purpose).cloned();
+                failed.map_or(Ok(looked), Err)
+            })));
         }
         outcome
     }
@@ -149,8 +151,7 @@ impl Reconciler {
 
     /// Looks at a run until no step is left that can be taken at once.
     async fn look(&self, key: &RunKey, ensures: bool) -> Result<(Looked, Outcome), Error> {
-        let mut created = false;
-        let mut failed = None;
+        let (mut created, mut asked) = (false, false);
         let mut last = Arc::default();
         for _ in 0..ROUNDS {
             let observed = Arc::new(self.observe(key, ensures && !created).await?);
@@ -168,7 +169,10 @@ impl Reconciler {
                 );
             }
             created |= acted.created;
-            failed = failed.or(acted.failed);
+            // A late answer about one pod makes the answers about others too old. So there is a pause before the next question.
+            let look_again = acted.look_again || (acted.asked && !asked);
+            look_later |= acted.asked;
+            asked |= acted.asked;
             let Decision {
                 released,
                 sights,
@@ -179,10 +183,15 @@ impl Reconciler {
                 self.findings.settle(key);
             }
             self.memory.keep(key, &observed, sights, released);
-            if acted.look_again && failed.is_none() {
+            let failed = acted.failed;
+            if look_again && failed.is_empty() {
                 continue;
             }
+            for error in failed.values() {
+                warn_of(key, error);
+            }
             let outcome = match again {
+                _ if !failed.is_empty() => Outcome::Retry,
                 Again::After(time) => Outcome::Later(time),
                 Again::OnChange if !look_later => Outcome::Done,
                 Again::OnChange | Again::Backoff => Outcome::Retry,
@@ -190,14 +199,16 @@ impl Reconciler {
             let looked = Looked {
                 created,
                 released,
+                failed,
                 observed,
             };
-            return failed.map_or(Ok((looked, outcome)), Err);
+            return Ok((looked, outcome));
         }
         self.queue.push(key.clone());
         let looked = Looked {
             created,
             released: Some(Released::InProgress),
+            failed: Failed::new(),
             observed: last,
         };
         Ok((looked, Outcome::Done))
@@ -237,6 +248,15 @@ impl Reconciler {
     fn callers(&self) -> MutexGuard<'_, Option<Callers>> {
         self.callers.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn warn_of(run: &RunKey, error: &Error) {
+    warn!(
+        namespace = run.namespace,
+        uid = run.uid,
+        error = error.with_causes(),
+        "failed to reconcile a run, will retry"
+    );
 }
 
 #[cfg(test)]

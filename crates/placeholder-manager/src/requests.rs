@@ -1,4 +1,4 @@
-//! All requests to the API server but those about placeholders: one function each, with its preconditions and the meaning of each
+//! All requests to the API server but those about placeholders and for the deletion of claims: one function each, with its preconditions and the meaning of each
 //! refusal. Transient errors (409, 429, 5xx, no answer) are retried with backoff and jitter, except for patches and for deletions
 //! of one exact version, which the next look decides anew.
 
@@ -12,17 +12,17 @@ use backon::{ExponentialBuilder, Retryable};
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::events::v1::Event;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
-use kube::{Api, Client, Resource as _};
+use kube::{Api, Client};
 use serde_json::json;
 use tokio::sync::Semaphore;
 
-use coscheduler_core::observed::KnownClaim;
+use coscheduler_core::observed::{KnownClaim, ObjectRef, RunPresence};
 use coscheduler_core::pipeline_run::PipelineRun as View;
-use coscheduler_core::teardown::{ObjectRef, PodUse, RunPresence};
+use coscheduler_core::reconcile::delete_claims::PodUse;
 use coscheduler_core::volumes::SeenVolume;
 use coscheduler_kubernetes::pipeline_run::{PipelineRun, is_done};
 use coscheduler_kubernetes::transient::{is_transient, is_webhook_down};
-use coscheduler_kubernetes::{claims, pods, volumes};
+use coscheduler_kubernetes::{claims, volumes};
 
 use crate::error::Error;
 use crate::one_list::OneList;
@@ -32,17 +32,13 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The number of namespaces with a list of pods under way at the same time.
 const LISTINGS: usize = 4;
-/// The number of pods in one page. A pod may have 100 KB and more.
-const PAGE: u32 = 100;
-/// Selects the pods that may still use their claims (Kubernetes, "Field Selectors").
-const NOT_ENDED: &str = "status.phase!=Succeeded,status.phase!=Failed";
 
 /// The manager's requests to the API server.
 #[derive(Clone)]
 pub(crate) struct Requests {
     pub(crate) client: Client,
-    listings: Arc<Semaphore>,
-    pods: OneList<Vec<PodUse>>,
+    pub(crate) listings: Arc<Semaphore>,
+    pub(crate) pods: OneList<Vec<PodUse>>,
 }
 
 impl Requests {
@@ -201,73 +197,6 @@ impl Requests {
             .await
             .map(|list| !list.items.is_empty())
             .map_err(|error| failed(format!("look for node {name}"), error))
-    }
-
-    /// Deletes a claim. Returns the claim while finalizers keep it, or `None` if it is gone.
-    pub(crate) async fn delete_claim(
-        &self,
-        namespace: &str,
-        claim: &ObjectRef,
-    ) -> Result<Option<KnownClaim>, Error> {
-        let api: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), namespace);
-        let params = DeleteParams::background().preconditions(this_one(claim));
-        match retried(|| api.delete(&claim.name, &params)).await {
-            Ok(answer) => Ok(answer.left().map(claims::view)),
-            Err(error) if is_gone(&error) => Ok(None),
-            Err(error) => Err(failed(
-                format!("delete claim {namespace}/{}", claim.name),
-                error,
-            )),
-        }
-    }
-
-    /// The claims that pods of a namespace use, from the API server rather than a cache. The API server leaves out completed pods,
-    /// of which CI namespaces have many. Runs that end together share one list, which is read page by page to save memory.
-    pub(crate) async fn live_pods(&self, namespace: &str) -> Result<Arc<Vec<PodUse>>, Error> {
-        self.pods.get(namespace, self.list_pods(namespace)).await
-    }
-
-    async fn list_pods(&self, namespace: &str) -> Result<Vec<PodUse>, Error> {
-        let _turn = self.listings.acquire().await.ok();
-        let pods = kube::core::Request::new(Pod::url_path(&(), Some(namespace)));
-        let failed = |error| failed(format!("list the pods of namespace {namespace}"), error);
-        let mut params = ListParams::default().fields(NOT_ENDED).limit(PAGE);
-        let mut used = Vec::new();
-        loop {
-            let request = pods
-                .list(&params)
-                .map_err(|error| failed(kube::Error::BuildRequest(error)))?;
-            let page: pods::Page = retried(|| self.client.request(request.clone()))
-                .await
-                .map_err(failed)?;
-            let next = page.next().map(str::to_owned);
-            used.extend(page.claim_uses());
-            match next {
-                Some(next) => params = params.continue_token(&next),
-                None => return Ok(used),
-            }
-        }
-    }
-
-    /// Removes `kubernetes.io/pvc-protection` from exactly this version of a claim. Returns the changed claim, or `None` if it is
-    /// gone.
-    pub(crate) async fn unprotect(&self, claim: &KnownClaim) -> Result<Option<KnownClaim>, Error> {
-        let (namespace, name) = (&claim.namespace, &claim.object.name);
-        let api: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), namespace);
-        let patch = Patch::Merge(json!({"metadata": {
-            "uid": claim.object.uid,
-            "resourceVersion": claim.object.resource_version,
-            "finalizers": claim.without_protection(),
-        }}));
-        // A conflict is an error here: the claim has changed, so the next look must check it again.
-        match once(api.patch(name, &PatchParams::default(), &patch)).await {
-            Ok(left) => Ok(Some(claims::view(left))),
-            Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
-            Err(error) => Err(failed(
-                format!("remove pvc-protection of claim {namespace}/{name}"),
-                error,
-            )),
-        }
     }
 }
 

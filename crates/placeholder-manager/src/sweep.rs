@@ -8,12 +8,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use coscheduler_core::observed::Observed;
-use coscheduler_core::teardown::RunPresence;
+use coscheduler_core::observed::RunPresence;
 use coscheduler_runtime::queue::Queue;
 use tokio::time::MissedTickBehavior;
 use tracing::info;
 
 use crate::cache::{Cache, RunKey};
+use crate::memory::Memory;
 
 const PERIOD: Duration = Duration::from_secs(60);
 
@@ -33,13 +34,22 @@ pub(crate) async fn sweep(cache: &Cache, queue: &Queue<RunKey>, findings: &Findi
     }
 }
 
+/// Forgets the runs that are gone, once a minute, whether this replica leads or not.
+pub(crate) async fn forget(cache: &Cache, memory: &Memory) {
+    let mut rounds = tokio::time::interval(PERIOD);
+    loop {
+        rounds.tick().await;
+        memory.retain(|run| cache.run(&run.uid).is_some());
+    }
+}
+
 /// True if a run has ended, by the cache, and no clean-up has begun.
 fn is_left_over(observed: &Observed) -> bool {
     let mut placeholders = observed.placeholders.values();
     let mut claims = observed.claims.iter();
     observed.presence != RunPresence::Active
         && placeholders.all(|own| !own.object.deleting)
-        && claims.all(|claim| !claim.deleting)
+        && claims.all(|claim| !claim.object.deleting)
 }
 
 /// The runs with leftovers that the sweep has found.

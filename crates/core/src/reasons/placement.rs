@@ -1,7 +1,7 @@
 //! Texts about the node of a placeholder and of the pods that follow it. `pod` is the name of a pod; `asking` is
 //! the pod's name and requests.
 
-use crate::evacuate::Misplaced;
+use crate::reconcile::evacuate::Misplaced;
 
 texts! {
     pod_evacuated(pod: &str, node: &str, cause: &Misplaced): PodEvacuated =

@@ -1,11 +1,14 @@
 //! Evicts pods from nodes that are gone, or whose taints they do not tolerate (N1). Kubernetes then binds a placeholder to
 //! another node, and pods that never started follow. The first eviction of a placeholder is immediate. Later ones wait longer and
 //! longer, so that unstable nodes do not move it all the time.
+//!
+//! Kubernetes, "Taints and Tolerations": a toleration matches a taint by effect, key and, unless its operator is `Exists`, value.
 
+use std::collections::BTreeMap;
+use std::fmt;
 use std::time::Duration;
 
 use super::{Decision, Step, Update, pause};
-use crate::evacuate::{Role, evict};
 use crate::observed::{Done, Observed, Placeholder, Pod, Record, elapsed};
 use crate::reasons;
 
@@ -15,6 +18,77 @@ pub(super) const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const FIRST_POD: Duration = Duration::from_secs(2);
 /// The longest pause between two moves.
 pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+
+/// The taint that Kubernetes adds to a cordoned node.
+const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
+/// Taints of a node with a kubelet that may not answer.
+const SILENT: [&str; 3] = [
+    "node.kubernetes.io/not-ready",
+    "node.kubernetes.io/unreachable",
+    "node.kubernetes.io/out-of-service",
+];
+const NO_SCHEDULE: &str = "NoSchedule";
+const NO_EXECUTE: &str = "NoExecute";
+
+/// The fields of a node that decide which pods may be on it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Node {
+    /// Its name.
+    pub name: String,
+    /// `spec.unschedulable`: it is cordoned.
+    pub unschedulable: bool,
+    /// `spec.taints`.
+    pub taints: Vec<Taint>,
+    /// `metadata.labels`: node affinity of pods and volumes selects by them.
+    pub labels: BTreeMap<String, String>,
+}
+
+/// A taint of a node.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Taint {
+    /// `key`.
+    pub key: String,
+    /// `value`; may be empty.
+    pub value: String,
+    /// `effect`: `NoSchedule`, `PreferNoSchedule` or `NoExecute`.
+    pub effect: String,
+}
+
+/// A toleration of a pod.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Toleration {
+    /// `key`; if it is empty and `operator` is `Exists`, it matches every key.
+    pub key: String,
+    /// True if `operator` is `Exists` rather than `Equal`.
+    pub exists: bool,
+    /// `value`.
+    pub value: String,
+    /// `effect`; empty matches every effect.
+    pub effect: String,
+    /// True if `tolerationSeconds` is set. Such a toleration does not keep a pod on the node: Kubernetes adds one for NotReady and
+    /// one for unreachable nodes to every pod.
+    pub for_a_while: bool,
+}
+
+/// The role of a bound pod in its run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// A placeholder's pod.
+    Placeholder,
+    /// A TaskRun's pod without any container that has ever started.
+    NeverStarted,
+    /// A TaskRun's pod with a container that runs or has run.
+    Started,
+}
+
+/// Why a pod does not belong on its node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Misplaced {
+    /// The node does not exist (any more).
+    Gone,
+    /// The node has a taint that the pod does not tolerate. A cordon counts as taint `node.kubernetes.io/unschedulable`.
+    Tainted(Taint),
+}
 
 /// Evicts the run's misplaced pods.
 pub(super) fn evacuate(observed: &Observed, decision: &mut Decision) {
@@ -30,12 +104,12 @@ fn leave(observed: &Observed, pod: &Pod, decision: &mut Decision) {
         return;
     };
     let known = observed.node(node);
-    let Some(eviction) = evict(role, pod.tolerations(), known) else {
+    let Some((cause, at_once)) = evict(role, pod.tolerations(), known) else {
         return;
     };
-    let reason = reasons::pod_evacuated(&pod.object.name, node, &eviction.cause);
+    let reason = reasons::pod_evacuated(&pod.object.name, node, &cause);
     // An earlier look or Kubernetes itself has deleted the pod.
-    if pod.object.deleting && !eviction.at_once {
+    if pod.object.deleting && !at_once {
         decision.events.push(reason);
         return;
     }
@@ -60,7 +134,7 @@ fn leave(observed: &Observed, pod: &Pod, decision: &mut Decision) {
     });
     decision.steps.push(Step::Evict {
         pod: pod.object.clone(),
-        at_once: eviction.at_once,
+        at_once,
         unless_exists: known.is_none().then(|| node.clone()),
         update,
         reason,
@@ -82,3 +156,72 @@ fn moved(own: &Placeholder, pod: &Pod) -> Option<Done> {
     };
     own.record.evacuated.clone().or_else(made_anew)
 }
+
+/// How a pod leaves the node it is bound to: the cause, and true to delete the pod without a grace period. `None` if it may stay.
+/// `node` is `None` if the node does not exist.
+///
+/// A pod that has started may finish. One that never started is deleted without a grace period: otherwise, the kubelet would
+/// report it as failed, and Tekton would fail its TaskRun. If the pod just disappears, Tekton creates it again (Tekton v1.12.0,
+/// `pkg/reconciler/taskrun`). If the node of a placeholder is gone or does not answer, no kubelet confirms the pod's end, and
+/// Kubernetes creates no other pod before that.
+fn evict(role: Role, tolerations: &[Toleration], node: Option<&Node>) -> Option<(Misplaced, bool)> {
+    let cause = misplaced(tolerations, node)?;
+    match role {
+        Role::Placeholder => Some((cause, is_silent(node))),
+        Role::NeverStarted => Some((cause, true)),
+        Role::Started => None,
+    }
+}
+
+/// Why a pod with these tolerations must not be on a node; `None` if it may. `node` is `None` if the node does not exist.
+pub fn misplaced(tolerations: &[Toleration], node: Option<&Node>) -> Option<Misplaced> {
+    let Some(node) = node else {
+        return Some(Misplaced::Gone);
+    };
+    let cordon = node.unschedulable.then(|| Taint {
+        key: UNSCHEDULABLE.to_owned(),
+        value: String::new(),
+        effect: NO_SCHEDULE.to_owned(),
+    });
+    cordon
+        .iter()
+        .chain(&node.taints)
+        .filter(|taint| matches!(taint.effect.as_str(), NO_SCHEDULE | NO_EXECUTE))
+        .find(|taint| !tolerations.iter().any(|it| it.tolerates(taint)))
+        .map(|taint| Misplaced::Tainted(taint.clone()))
+}
+
+fn is_silent(node: Option<&Node>) -> bool {
+    node.is_none_or(|node| {
+        let mut taints = node.taints.iter();
+        taints.any(|taint| SILENT.contains(&taint.key.as_str()))
+    })
+}
+
+impl Toleration {
+    /// True if a pod with this toleration may stay on a node with the taint without a time limit.
+    fn tolerates(&self, taint: &Taint) -> bool {
+        let effect = self.effect.is_empty() || self.effect == taint.effect;
+        let key = (self.key.is_empty() && self.exists) || self.key == taint.key;
+        let value = self.exists || self.value == taint.value;
+        effect && key && value && !self.for_a_while
+    }
+}
+
+impl fmt::Display for Misplaced {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Gone => f.write_str("the node is gone"),
+            Self::Tainted(taint) if taint.key == UNSCHEDULABLE => {
+                f.write_str("the node is cordoned")
+            }
+            Self::Tainted(Taint { key, value, effect }) => {
+                let separator = if value.is_empty() { "" } else { "=" };
+                write!(f, "the node has taint {key}{separator}{value}:{effect}")
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -4,16 +4,23 @@
 //! The scheduler has the last word. A node that seems to have room but is not chosen counts as refused, and so do the target
 //! nodes of a move that fails.
 
+pub mod requests;
+pub mod room;
+
+mod choose;
+mod report;
+
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::evacuate::{FIRST_PAUSE, LONGEST_PAUSE};
 use super::{Again, Decision, Step, Update, pause};
 use crate::observed::{Answer, Done, Observed, Placeholder, Pod, Record, Sight, elapsed};
-use crate::plan::{Reason, ReasonCode};
-use crate::rescue::room::Needs;
-use crate::rescue::{self, Action, Contention, Resident, ScaleUp, Waiting, rescue};
+use crate::plan::{Reason, ReasonCode, Separation};
 use crate::volumes::SeenClaim;
+use choose::{Action, ScaleUp};
+use requests::Amounts;
+use room::Needs;
 
 /// How long a pod must need a step before the manager takes it: one watch may be behind another.
 const SETTLED: Duration = Duration::from_secs(1);
@@ -33,14 +40,29 @@ const FRESH: Duration = Duration::from_secs(2);
 const UNDER_WAY: Duration = Duration::from_secs(1);
 
 /// A placeholder that is bound to a node, and the pods that wait for room on that node.
-struct Contended<'a> {
+#[derive(Debug)]
+struct Contention<'a> {
     observed: &'a Observed,
-    own: &'a Placeholder,
-    /// The placeholder in the form that `rescue` uses.
-    placeholder: rescue::Placeholder,
+    /// The placeholder, with the needs of its pod. Its claims are all that it stands for, mounted or not.
+    own: Placeholder,
+    /// The node that it is bound to.
+    node: &'a str,
+    /// How it stays away from other placeholders.
+    separation: Separation,
     /// The pods, with their claims added to their needs, in the order of their names.
-    waiting: Vec<(&'a Pod, Needs)>,
+    waiting: Vec<Pod>,
     residents: Vec<Resident>,
+}
+
+/// A pod on the placeholder's node that has not ended, and decides whether the placeholder may leave.
+#[derive(Clone, Debug, Default)]
+struct Resident {
+    /// Its requests.
+    requests: Amounts,
+    /// True if it belongs to the same run: then waiting for its end is worthwhile.
+    own: bool,
+    /// True if the placeholder must stay with it: it follows the placeholder, or uses a claim that the placeholder stands for.
+    keeps: bool,
 }
 
 /// Makes room for the run's pods. Returns why one waits, if no step can help it.
@@ -56,14 +78,16 @@ pub(super) fn make_room(observed: &Observed, decision: &mut Decision) -> Option<
             continue;
         }
         let pod = pod.filter(|pod| pod.node.is_some() && !pod.object.deleting);
-        let contended = pod.and_then(|pod| Contended::see(observed, own, pod));
-        let Some(contended) = contended else { continue };
+        let contention = pod.and_then(|pod| Contention::see(observed, own, pod));
+        let Some(contention) = contention else {
+            continue;
+        };
         // No watch reports when a node has room.
         decision.again = match decision.again {
             Again::OnChange | Again::Backoff => Again::Backoff,
             Again::After(time) => Again::After(time.min(LOOK)),
         };
-        let reported = contended.decide(decision);
+        let reported = contention.decide(decision);
         cause = cause.or(reported);
     }
     cause
@@ -117,51 +141,46 @@ fn arrive(observed: &Observed, own: &Placeholder, pod: Option<&Pod>, decision: &
     }
 }
 
-impl<'a> Contended<'a> {
+impl<'a> Contention<'a> {
     /// `None` if no pod waits for the placeholder.
-    fn see(observed: &'a Observed, own: &'a Placeholder, pod: &Pod) -> Option<Self> {
-        let name = &own.object.name;
-        let node = pod.node.clone()?;
+    fn see(observed: &'a Observed, own: &Placeholder, pod: &'a Pod) -> Option<Self> {
         let waiting = observed.pods.values().filter(|pod| {
             pod.unscheduled.as_ref().is_some_and(|it| it.no_node)
                 && pod.placeholder.is_none()
                 && !pod.object.deleting
-                && pod.follows.contains(name)
+                && pod.follows.contains(&own.object.name)
                 && observed.owns(pod)
         });
         let waiting: Vec<_> = waiting
             .map(|pod| {
-                let needs = Needs {
-                    claims: claims(observed, &pod.claims),
-                    ..pod.needs.clone()
-                };
-                (pod.as_ref(), needs)
+                let mut pod = Pod::clone(pod);
+                pod.needs.claims = claims(observed, &pod.claims);
+                pod
             })
             .collect();
         if waiting.is_empty() {
             return None;
         }
+        let node = pod.node.as_deref()?;
         let held = held(observed, own, pod);
+        let residents = residents(observed, own, node, &held);
+        let mut own = own.clone();
         let refused = own.record.refused.iter();
         let refused = refused.filter(|(_, at)| elapsed(**at, observed.now) < REFUSED);
+        own.needs = Needs {
+            requests: pod.needs.requests.clone(),
+            claims: claims(observed, &held),
+            refused: refused.map(|(node, _)| node.clone()).collect(),
+            // The pod's own node affinity may come from an earlier move.
+            ..own.needs
+        };
         Some(Self {
             observed,
             own,
-            placeholder: rescue::Placeholder {
-                name: name.clone(),
-                namespace: own.namespace.clone(),
-                needs: Needs {
-                    requests: pod.needs.requests.clone(),
-                    claims: claims(observed, &held),
-                    refused: refused.map(|(node, _)| node.clone()).collect(),
-                    // The pod's own node affinity may come from an earlier move.
-                    ..own.needs.clone()
-                },
-                separation: pod.separation,
-                node: node.clone(),
-            },
+            node,
+            separation: pod.separation,
             waiting,
-            residents: residents(observed, own, &node, &held),
+            residents,
         })
     }
 
@@ -169,48 +188,44 @@ impl<'a> Contended<'a> {
     fn decide(&self, decision: &mut Decision) -> Option<Reason> {
         let mut cause = None;
         let mut decided: Vec<&Needs> = Vec::new();
-        for (index, (pod, needs)) in self.waiting.iter().enumerate() {
+        for pod in &self.waiting {
             // Pods with the same needs get the same decision.
-            if decided.contains(&needs) {
+            if decided.contains(&&pod.needs) {
                 continue;
             }
-            decided.push(needs);
+            decided.push(&pod.needs);
             let scale_up = self.scale_up(pod);
-            let mut waiting = Waiting {
-                name: pod.object.name.clone(),
-                needs: needs.clone(),
-            };
-            let mut decided = self.ask_rescue(&waiting, index, scale_up);
-            if decided.reason.code == ReasonCode::RoomOnNode {
-                let node = self.placeholder.node.clone();
+            let (mut action, mut reason) = self.choose(pod, scale_up);
+            if reason.code == ReasonCode::RoomOnNode {
                 let left = Sight::RoomLeft {
-                    pod: waiting.name.clone(),
-                    node: node.clone(),
+                    pod: pod.object.name.clone(),
+                    node: self.node.to_owned(),
                 };
                 if decision.lasts_in(self.observed, left, ROOM_LEFT).is_zero() {
-                    waiting.needs.refused.insert(node);
-                    decided = self.ask_rescue(&waiting, index, scale_up);
+                    let mut pod = pod.clone();
+                    pod.needs.refused.insert(self.node.to_owned());
+                    (action, reason) = self.choose(&pod, scale_up);
                 }
             }
-            match decided.action {
+            match action {
                 Action::Wait => {}
                 Action::Move(nodes) => {
                     if self.may_act(pod, decision, self.moved()) {
-                        self.send(nodes, decided.reason, decision);
+                        self.send(nodes, reason, decision);
                         break;
                     }
                 }
                 Action::LetGo => {
-                    for (other, _) in self.waiting.iter().filter(|(_, other)| other == needs) {
-                        self.let_go(other, decided.reason.clone(), decision);
+                    for other in self.waiting.iter().filter(|it| it.needs == pod.needs) {
+                        self.let_go(other, reason.clone(), decision);
                     }
                 }
                 Action::Report => {
-                    let wanted = Sight::Wanted(waiting.name);
+                    let wanted = Sight::Wanted(pod.object.name.clone());
                     if decision.lasts(self.observed, wanted, SETTLED)
                         && self.answer(pod, None, decision).is_some_and(|it| it.own)
                     {
-                        cause = cause.or(Some(decided.reason));
+                        cause = cause.or(Some(reason));
                     }
                 }
             }
@@ -218,19 +233,8 @@ impl<'a> Contended<'a> {
         cause
     }
 
-    fn ask_rescue(&self, pod: &Waiting, index: usize, scale_up: ScaleUp) -> rescue::Decision {
-        let others = self.waiting.iter().enumerate();
-        let others = others.filter(|(other, _)| *other != index);
-        let also_waiting: Vec<_> = others.map(|(_, (_, needs))| needs.clone()).collect();
-        rescue(&Contention {
-            pod,
-            placeholder: &self.placeholder,
-            also_waiting: &also_waiting,
-            residents: &self.residents,
-            rooms: &self.observed.nodes,
-            scale_up,
-            moves: self.moved().map_or(0, |done| done.times),
-        })
+    fn moves(&self) -> u32 {
+        self.moved().map_or(0, |done| done.times)
     }
 
     /// The moves of all placeholders of the run together.

@@ -1,15 +1,24 @@
-//! Decides the messages to the run's author: Events, and annotation `coscheduler.dev/blocked`.
+//! Decides the messages to the run's author: an Event for each decision that they may not expect, once, and annotation
+//! `coscheduler.dev/blocked` while the run waits.
 
+pub mod refusals;
+
+use std::collections::BTreeSet;
 use std::time::Duration;
 
+use serde::Deserialize;
+use serde_json::json;
+
 use super::Decision;
-use crate::evacuate::{Node, stranded};
-use crate::notices::notices;
-use crate::observed::{Observed, Sight};
+use super::evacuate::{Node, Toleration, misplaced};
+use crate::annotations::BLOCKED;
+use crate::names::hash;
+use crate::observed::{Observed, Planned, Sight};
 use crate::pipeline_run::{PipelineRun, RunState};
-use crate::plan::{PlaceholderSpec, Reason};
-use crate::refusals::{SeenPlaceholder, still_refused, waits};
-use crate::volumes::SeenClaim;
+use crate::plan::{PlaceholderSpec, Reason, ReasonCode};
+use crate::reasons;
+use crate::volumes::{SeenClaim, Volumes, reaches, volumes};
+use refusals::{said_on, unschedulable};
 
 /// How long a placeholder waits before the author gets an Event. Most causes pass sooner: volumes are provisioned, caches sync.
 const MOMENT: Duration = Duration::from_secs(2);
@@ -29,32 +38,72 @@ pub(super) fn tell(observed: &Observed, cause: Option<Reason>, decision: &mut De
         decision.blocked = Some(None);
         return;
     }
-    let mut notices = notices(planned, |claim| observed.volumes.get(claim).cloned());
-    let mut seen = None;
-    if notices.blocked.is_none() && run.state == RunState::Active {
-        notices.blocked = no_node_reaches(observed).or(cause);
-        if notices.blocked.is_none() {
-            seen = Some(waits(planned, |spec| placeholder(observed, spec)));
+    let (events, mut blocked) = of_plan(planned, |claim| observed.volumes.get(claim).cloned());
+    decision.events.extend(events);
+    if blocked.is_none() && run.state == RunState::Active {
+        blocked = no_node_reaches(observed).or(cause);
+        decision.events.extend(blocked.clone());
+        if blocked.is_none() {
+            let specs = observed.planned();
+            blocked = specs.iter().find_map(|spec| waits_for(observed, spec));
+            if let Some(reason) = &blocked {
+                let sight = Sight::Waits(reason.event_name(run));
+                let annotated = run.annotations.get(BLOCKED) == Some(&reason.to_annotation());
+                if !annotated && !decision.lasts(observed, sight, MOMENT) {
+                    return;
+                }
+                decision.events.push(reason.clone());
+            }
+            // While a placeholder is missing, the annotation says why the API server refused it.
+            let exists = |spec: &PlaceholderSpec| {
+                let known = &observed.placeholders;
+                known.contains_key(spec.name.as_str())
+            };
+            if !specs.iter().all(exists) && said_on(run).is_some() {
+                return;
+            }
         }
-        notices.events.extend(notices.blocked.clone());
     }
-    decision.events.extend(notices.events);
-    let reason = seen.as_ref().and_then(|seen| seen.reason.as_ref());
-    if let Some(reason) = reason {
-        let sight = Sight::Waits(reason.event_name(run));
-        if !is_annotated(run, reason) && !decision.lasts(observed, sight, MOMENT) {
-            return;
-        }
-        decision.events.push(reason.clone());
-    }
-    if !seen.as_ref().is_some_and(|seen| still_refused(run, seen)) {
-        decision.blocked = Some(notices.blocked.or_else(|| reason.cloned()));
-    }
+    decision.blocked = Some(blocked);
 }
 
-fn is_annotated(run: &PipelineRun, reason: &Reason) -> bool {
-    let blocked = run.annotations.get(crate::annotations::BLOCKED);
-    blocked == Some(&reason.to_annotation())
+/// The Events that follow from a run's plan and its claims, and why the run waits. `claim` returns the claim with that name in the
+/// run's namespace. A run without a valid plan waits.
+fn of_plan(
+    planned: &Planned,
+    claim: impl Fn(&str) -> Option<SeenClaim>,
+) -> (Vec<Reason>, Option<Reason>) {
+    let (mut events, mut blocked) = (Vec::new(), None);
+    match planned {
+        Ok(plan) => {
+            let published = plan.reasons.iter().filter(|reason| reason.is_told());
+            events.extend(published.cloned());
+            for spec in plan.action.placeholders() {
+                let seen: Vec<_> = spec.claims().filter_map(|name| claim(&name)).collect();
+                let volumes = volumes(spec, &seen);
+                events.extend(of_volumes(spec, &volumes));
+                blocked = blocked.or_else(|| out_of_reach(spec, &volumes));
+            }
+        }
+        Err(violations) => blocked = Some(reasons::pipeline_run_invalid(violations)),
+    }
+    events.extend(blocked.clone());
+    (events, blocked)
+}
+
+/// The existing claims that only one pod may use (V8). A plan knows their names only.
+fn of_volumes(spec: &PlaceholderSpec, volumes: &Volumes) -> Vec<Reason> {
+    let named: BTreeSet<&String> = spec.claim_names.iter().collect();
+    let unmounted = volumes.unmounted.iter().filter(|name| named.contains(name));
+    unmounted
+        .map(|name| reasons::claim_not_mounted(name, None))
+        .collect()
+}
+
+/// Why a placeholder cannot be placed, if no node reaches all its volumes (V7).
+pub fn out_of_reach(spec: &PlaceholderSpec, volumes: &Volumes) -> Option<Reason> {
+    let conflict = volumes.conflict.as_ref()?;
+    Some(reasons::volume_node_affinity_conflict(conflict, &spec.name))
 }
 
 /// Why a placeholder that lost its node cannot be bound to another one (N1).
@@ -72,35 +121,95 @@ fn no_node_reaches(observed: &Observed) -> Option<Reason> {
     })
 }
 
-/// Why a placeholder waits (N3); `None` if it does not exist.
-fn placeholder(observed: &Observed, spec: &PlaceholderSpec) -> Option<SeenPlaceholder> {
+/// Why a placeholder finds no node, if its claims are the cause: it does not tolerate the taints of any of `nodes` that reaches
+/// the volumes of its claims, `seen`.
+fn stranded(tolerations: &[Toleration], seen: &[SeenClaim], nodes: &[&Node]) -> Option<Reason> {
+    let held = |claim: &&SeenClaim| claim.volume.as_ref().is_some_and(|on| !on.terms.is_empty());
+    let claims: Vec<_> = seen
+        .iter()
+        .filter(held)
+        .map(|it| it.name.as_str())
+        .collect();
+    if claims.is_empty() {
+        return None;
+    }
+    let reaching = nodes
+        .iter()
+        .filter(|node| reaches(&node.name, &node.labels, seen));
+    let causes: Option<Vec<_>> = reaching
+        .map(|node| {
+            Some(format!(
+                "{}: {}",
+                node.name,
+                misplaced(tolerations, Some(node))?
+            ))
+        })
+        .collect();
+    let causes = causes?;
+    Some(match causes.split_first() {
+        None => reasons::claims_out_of_reach(&claims),
+        Some((first, others)) => reasons::claims_not_movable(&claims, first, others.len()),
+    })
+}
+
+/// The first cause that Kubernetes has reported why a placeholder waits (N3).
+fn waits_for(observed: &Observed, spec: &PlaceholderSpec) -> Option<Reason> {
     let name = spec.name.as_str();
     let own = observed.placeholders.get(name)?;
     let Some(pod) = observed.pod_named_for(name) else {
-        return Some(SeenPlaceholder {
-            refused: observed.refused.get(name).cloned(),
-            ..SeenPlaceholder::default()
-        });
+        return observed.refused.get(name).cloned();
     };
     if pod.node.is_some() {
-        return Some(SeenPlaceholder::default());
+        return None;
     }
-    let existing = spec
-        .claims()
-        .filter(|name| observed.volumes.contains_key(name));
-    let existing: Vec<String> = existing.collect();
-    let not_provisioned = existing
-        .iter()
-        .filter_map(|name| observed.not_provisioned.get(name));
-    Some(SeenPlaceholder {
-        refused: None,
-        not_provisioned: not_provisioned.cloned().collect(),
+    let exists = |claim: &str| observed.volumes.contains_key(claim);
+    let mut claims = spec.claims().filter(|claim| exists(claim));
+    let not_provisioned = claims.find_map(|claim| observed.not_provisioned.get(&claim).cloned());
+    not_provisioned.or_else(|| {
         // If no target node takes a moving placeholder, the move ends (N2).
-        unschedulable: pod
-            .unscheduled
-            .as_ref()
-            .filter(|_| own.moving.is_none())
-            .and_then(|unscheduled| unscheduled.message.clone()),
-        claims: existing.into_iter().collect(),
+        let unscheduled = pod.unscheduled.as_ref().filter(|_| own.moving.is_none())?;
+        unschedulable(&spec.name, unscheduled.message.as_deref()?, exists)
     })
 }
+
+impl Reason {
+    /// True if the manager publishes an Event with this reason.
+    pub fn is_told(&self) -> bool {
+        self.code.told().is_some()
+    }
+
+    /// The name of the Event with this reason about `run`. It depends on run and text alone, so that the API server stores the
+    /// Event once, whichever replica creates it.
+    pub fn event_name(&self, run: &PipelineRun) -> String {
+        let code = self.code.as_str();
+        let identity = format!("{}/{code}/{}", run.uid, self.message);
+        format!("{}.{}", run.name, hash(&identity))
+    }
+
+    /// The value of annotation [`BLOCKED`].
+    pub fn to_annotation(&self) -> String {
+        json!({"reason": self.code.as_str(), "message": self.message}).to_string()
+    }
+}
+
+/// The reason in the value of annotation [`BLOCKED`].
+pub fn blocked_reason(value: &str) -> Option<Reason> {
+    #[derive(Deserialize)]
+    struct Blocked {
+        reason: String,
+        message: String,
+    }
+    let Blocked { reason, message } = serde_json::from_str(value).ok()?;
+    let mut codes = ReasonCode::ALL.iter();
+    let code = codes.find(|code| code.as_str() == reason)?;
+    Some(Reason::new(*code, message))
+}
+
+/// The new value of annotation [`BLOCKED`] of `run`, where the inner `None` removes it; the outer `None` if it is up to date.
+pub fn blocked_annotation(run: &PipelineRun, blocked: Option<&Reason>) -> Option<Option<String>> {
+    let wanted = blocked.map(Reason::to_annotation);
+    (run.annotations.get(BLOCKED) != wanted.as_ref()).then_some(wanted)
+}
+
+#[cfg(test)]
+mod tests;

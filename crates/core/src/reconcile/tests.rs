@@ -1,11 +1,11 @@
 //! One run in mode `pipelineruns` with an existing claim, its placeholder on node-1, and two nodes. Each test changes one thing
 //! of what is observed.
 
+mod clean_up;
 mod create;
 mod evacuate;
 mod make_room;
 mod moving;
-mod tear_down;
 mod tell;
 
 use std::collections::BTreeMap;
@@ -17,14 +17,14 @@ use serde_json::json;
 use super::*;
 use crate::admit::{Question, TEKTON_CONTROLLER, admit};
 use crate::config::Configuration;
-use crate::evacuate::Node;
 use crate::mode::{IsolationScope, Mode};
+use crate::observed::PodPhase;
 use crate::observed::{Answer, Done, Placeholder, PlaceholderLabels, Pod, Unscheduled};
 use crate::pipeline_run::{PipelineRun, RunState};
 use crate::plan::{Separation, plan};
-use crate::rescue::requests::Amounts;
-use crate::rescue::room::{Needs, Room};
-use crate::teardown::PodPhase;
+use crate::reconcile::evacuate::Node;
+use crate::reconcile::requests::Amounts;
+use crate::reconcile::room::{Needs, Room};
 use crate::volumes::{NodeRequirement, NodeTerm, Operator, SeenClaim, SeenVolume};
 
 const CLAIM: &str = "data";

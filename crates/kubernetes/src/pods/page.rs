@@ -1,6 +1,7 @@
 //! Reads pages of lists of pods, and keeps only phases and claims, because a pod of CI has tens of kilobytes.
 
-use coscheduler_core::teardown::{PodPhase, PodUse};
+use coscheduler_core::observed::PodPhase;
+use coscheduler_core::reconcile::delete_claims::PodUse;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ListMeta;
 use serde::Deserialize;
 use serde::de::IgnoredAny;

@@ -13,7 +13,7 @@ use super::{Cache, Index, RunKey};
 
 impl Cache {
     pub(crate) fn apply_claim(&self, claim: KnownClaim) -> Vec<RunKey> {
-        self.write().put_claim(claim)
+        self.change(|index, _| index.put_claim(claim))
     }
 
     /// Stores the answer to a write, unless the watch has reported meanwhile that the claim is gone.
@@ -25,11 +25,12 @@ impl Cache {
     }
 
     pub(crate) fn delete_claim(&self, key: &ObjectKey) -> Vec<RunKey> {
-        let mut index = self.write();
-        let concerned = index.concerned(key);
-        index.claims.remove(key);
-        index.complaints.forget(About::Claim, key);
-        concerned
+        self.change(|index, _| {
+            let concerned = index.concerned(key);
+            index.claims.remove(key);
+            index.complaints.forget(About::Claim, key);
+            concerned
+        })
     }
 
     pub(crate) fn retain_claims(&self, listed: &HashSet<ObjectKey>) -> Vec<RunKey> {
@@ -45,20 +46,18 @@ impl Cache {
         name: String,
         volume: (SeenVolume, Option<ObjectKey>),
     ) -> Vec<RunKey> {
-        let mut index = self.write();
         let claim = volume.1.clone();
-        index.volumes.insert(name, volume);
-        claim
-            .map(|claim| index.concerned(&claim))
-            .unwrap_or_default()
+        self.change(|index, _| {
+            index.volumes.insert(name, volume);
+            claim.map_or_else(Vec::new, |claim| index.concerned(&claim))
+        })
     }
 
     pub(crate) fn delete_volume(&self, name: &str) -> Vec<RunKey> {
-        let mut index = self.write();
-        let claim = index.volumes.remove(name).and_then(|(_, claim)| claim);
-        claim
-            .map(|claim| index.concerned(&claim))
-            .unwrap_or_default()
+        self.change(|index, _| {
+            let claim = index.volumes.remove(name).and_then(|(_, claim)| claim);
+            claim.map_or_else(Vec::new, |claim| index.concerned(&claim))
+        })
     }
 
     pub(crate) fn retain_volumes(&self, listed: &HashSet<ObjectKey>) -> Vec<RunKey> {
@@ -87,20 +86,21 @@ impl Cache {
     }
 
     pub(crate) fn apply_complaint(&self, watch: &'static str, complaint: Complaint) -> Vec<RunKey> {
-        let mut index = self.write();
         let (about, object) = (complaint.about, complaint.object.clone());
-        // An Event may arrive after its cause has passed.
-        let settled = match about {
-            About::Placeholder => index.pod_of_placeholder(&object).is_some(),
-            About::Claim => index
-                .claims
-                .get(&object)
-                .is_some_and(|claim| claim.volume.is_some()),
-        };
-        if settled || !index.complaints.insert(watch, complaint) {
-            return Vec::new();
-        }
-        index.complained(about, &object)
+        self.change(|index, _| {
+            // An Event may arrive after its cause has passed.
+            let settled = match about {
+                About::Placeholder => index.pod_of_placeholder(&object).is_some(),
+                About::Claim => index
+                    .claims
+                    .get(&object)
+                    .is_some_and(|claim| claim.volume.is_some()),
+            };
+            if settled || !index.complaints.insert(watch, complaint) {
+                return Vec::new();
+            }
+            index.complained(about, &object)
+        })
     }
 
     /// Removes the Events of this watch that are not `listed`.
@@ -109,12 +109,12 @@ impl Cache {
         watch: &'static str,
         listed: impl Fn(&ObjectKey) -> bool,
     ) -> Vec<RunKey> {
-        let mut index = self.write();
-        let stale = index.complaints.retain(watch, listed);
-        let news = stale
-            .iter()
-            .flat_map(|(about, object)| index.complained(*about, object));
-        news.collect()
+        self.change(|index, _| {
+            let stale = index.complaints.retain(watch, listed).into_iter();
+            stale
+                .flat_map(|(about, object)| index.complained(about, &object))
+                .collect()
+        })
     }
 }
 

@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use coscheduler_core::observed::Pod;
-use coscheduler_core::rescue::Rooms;
-use coscheduler_core::rescue::requests::Amounts;
-use coscheduler_core::rescue::room::{Keeping, Room};
+use coscheduler_core::reconcile::requests::Amounts;
+use coscheduler_core::reconcile::room::Rooms;
+use coscheduler_core::reconcile::room::{Keeping, Room};
 use coscheduler_runtime::kubernetes::watch::ObjectKey;
 
 /// The nodes, and the pods on them.

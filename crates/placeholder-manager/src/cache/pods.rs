@@ -3,8 +3,8 @@
 use std::collections::HashSet;
 
 use coscheduler_core::observed::{Placeholder, Pod};
-use coscheduler_core::rescue::requests::Amounts;
-use coscheduler_core::rescue::room::Room;
+use coscheduler_core::reconcile::requests::Amounts;
+use coscheduler_core::reconcile::room::Room;
 use coscheduler_kubernetes::complaints::About;
 use coscheduler_runtime::kubernetes::watch::ObjectKey;
 
@@ -97,20 +97,18 @@ impl Cache {
 /// Nodes.
 impl Cache {
     pub(crate) fn apply_node(&self, node: Room) -> Vec<RunKey> {
-        let mut index = self.write();
         let name = node.node.name.clone();
-        let news = index.nodes.insert(node);
-        if news {
-            index.bound_to(&name)
-        } else {
-            Vec::new()
-        }
+        self.change(|index, _| match index.nodes.insert(node) {
+            true => index.bound_to(&name),
+            false => Vec::new(),
+        })
     }
 
     pub(crate) fn delete_node(&self, name: &str) -> Vec<RunKey> {
-        let mut index = self.write();
-        index.nodes.remove(name);
-        index.bound_to(name)
+        self.change(|index, _| {
+            index.nodes.remove(name);
+            index.bound_to(name)
+        })
     }
 
     pub(crate) fn retain_nodes(&self, listed: &HashSet<ObjectKey>) -> Vec<RunKey> {
@@ -161,6 +159,8 @@ impl Index {
         }
         self.nodes.placeholder(&pod, true);
         if let Some(labels) = &pod.placeholder {
+            let of_run = self.placeholder_pods.entry(run.clone()).or_default();
+            of_run.insert(key.clone());
             let own = (pod.namespace.clone(), labels.name.clone());
             self.complaints.forget(About::Placeholder, &own);
         }

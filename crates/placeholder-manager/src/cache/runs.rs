@@ -101,20 +101,12 @@ impl Cache {
         let runs = index.runs.all().values();
         let active = runs.filter(|known| known.run.state != RunState::Done);
         let active = active.map(|known| RunKey::of(&known.run));
-        let placeholders = index.pods.all().values();
-        let placeholders = placeholders.filter(|pod| pod.placeholder.is_some());
-        let with_objects = placeholders
-            .filter_map(|pod| pod.run())
-            .chain(index.placeholders.runs().cloned())
-            .chain(
-                index
-                    .claims
-                    .runs()
-                    .filter(|run| !index.claims_of(run).is_empty())
-                    .cloned(),
-            );
+        let claims = index.claims.runs();
+        let claims = claims.filter(|run| !index.claims_of(run).is_empty());
+        let pods = index.placeholder_pods.keys();
+        let with_objects = index.placeholders.runs().chain(pods).chain(claims);
         active
-            .chain(with_objects)
+            .chain(with_objects.cloned())
             .map(|run| index.children.top(&run))
             .collect()
     }

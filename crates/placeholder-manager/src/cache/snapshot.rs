@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use coscheduler_core::observed::Observed;
+use coscheduler_core::observed::RunPresence;
 use coscheduler_core::pipeline_run::RunState;
-use coscheduler_core::teardown::RunPresence;
 use coscheduler_kubernetes::complaints::About;
 
 use super::store::Object as _;
@@ -45,8 +45,7 @@ impl Cache {
             let pods = pods.map(|pod| (pod.object.name.clone(), pod.clone()));
             observed.pods.extend(pods);
         }
-        let claims = index.claims_of(key);
-        observed.claims = claims.iter().map(|claim| claim.to_teardown()).collect();
+        observed.claims = index.claims_of(key).into_iter().cloned().collect();
         let planned = observed.planned().iter().flat_map(|spec| spec.claims());
         let used = observed.pods.values().flat_map(|pod| pod.claims.clone());
         let names: BTreeSet<String> = planned.chain(used).collect();

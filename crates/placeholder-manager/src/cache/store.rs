@@ -3,19 +3,37 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
-use coscheduler_core::observed::{KnownClaim, Placeholder, Pod};
+use coscheduler_core::observed::{KnownClaim, ObjectRef, Placeholder, Pod};
 use coscheduler_runtime::kubernetes::version::is_newer;
 use coscheduler_runtime::kubernetes::watch::ObjectKey;
 
 use super::{KnownRun, RunKey};
 
-/// A kind of object that the cache keeps.
+/// An object that the cache keeps.
 pub(super) trait Object {
-    fn key(&self) -> ObjectKey;
+    fn identity(&self) -> Identity<'_>;
+
+    fn key(&self) -> ObjectKey {
+        let Identity {
+            namespace, name, ..
+        } = self.identity();
+        (namespace.to_owned(), name.to_owned())
+    }
+
     /// Its run.
-    fn run(&self) -> Option<RunKey>;
-    /// Its `metadata.uid` and `metadata.resourceVersion`.
-    fn version(&self) -> (&str, &str);
+    fn run(&self) -> Option<RunKey> {
+        let identity = self.identity();
+        Some(RunKey::new(identity.namespace, identity.run_uid?))
+    }
+}
+
+/// The identity of an object, its version and its run.
+pub(super) struct Identity<'a> {
+    namespace: &'a str,
+    name: &'a str,
+    uid: &'a str,
+    version: &'a str,
+    run_uid: Option<&'a str>,
 }
 
 /// The objects of one kind.
@@ -62,15 +80,15 @@ impl<T: Object> Store<T> {
     /// True if a later version of `object` is stored already: the watch may be behind the answer to a write.
     pub(super) fn is_behind(&self, object: &T) -> bool {
         self.objects.get(&object.key()).is_some_and(|known| {
-            let ((uid, version), (known_uid, known_version)) = (object.version(), known.version());
-            uid == known_uid && is_newer(known_version, version)
+            let (object, known) = (object.identity(), known.identity());
+            object.uid == known.uid && is_newer(known.version, object.version)
         })
     }
 
     /// True if an object of this name and uid is stored.
     pub(super) fn knows(&self, object: &T) -> bool {
         let known = self.objects.get(&object.key());
-        known.is_some_and(|known| known.version().0 == object.version().0)
+        known.is_some_and(|known| known.identity().uid == object.identity().uid)
     }
 
     /// Stores an object. Returns the one that had its name before.
@@ -105,58 +123,42 @@ impl<T: Object> Store<T> {
 }
 
 impl Object for KnownRun {
-    fn key(&self) -> ObjectKey {
-        (self.run.namespace.clone(), self.run.name.clone())
-    }
-
-    fn run(&self) -> Option<RunKey> {
-        Some(RunKey::of(&self.run))
-    }
-
-    fn version(&self) -> (&str, &str) {
-        (&self.run.uid, &self.run.resource_version)
+    fn identity(&self) -> Identity<'_> {
+        Identity {
+            namespace: &self.run.namespace,
+            name: &self.run.name,
+            uid: &self.run.uid,
+            version: &self.run.resource_version,
+            run_uid: Some(&self.run.uid),
+        }
     }
 }
 
 impl Object for Placeholder {
-    fn key(&self) -> ObjectKey {
-        (self.namespace.clone(), self.object.name.clone())
-    }
-
-    fn run(&self) -> Option<RunKey> {
-        Some(RunKey::new(&self.namespace, &self.run_uid))
-    }
-
-    fn version(&self) -> (&str, &str) {
-        (&self.object.uid, &self.object.resource_version)
+    fn identity(&self) -> Identity<'_> {
+        of_run(&self.namespace, &self.object, Some(&self.run_uid))
     }
 }
 
 impl Object for Pod {
-    fn key(&self) -> ObjectKey {
-        (self.namespace.clone(), self.object.name.clone())
-    }
-
-    fn run(&self) -> Option<RunKey> {
-        Some(RunKey::new(&self.namespace, &self.run_uid))
-    }
-
-    fn version(&self) -> (&str, &str) {
-        (&self.object.uid, &self.object.resource_version)
+    fn identity(&self) -> Identity<'_> {
+        of_run(&self.namespace, &self.object, Some(&self.run_uid))
     }
 }
 
 impl Object for KnownClaim {
-    fn key(&self) -> ObjectKey {
-        (self.namespace.clone(), self.object.name.clone())
+    fn identity(&self) -> Identity<'_> {
+        let owner = self.owner.as_ref();
+        of_run(&self.namespace, &self.object, owner.map(|it| &*it.uid))
     }
+}
 
-    fn run(&self) -> Option<RunKey> {
-        let owner = self.owner.as_ref()?;
-        Some(RunKey::new(&self.namespace, &owner.uid))
-    }
-
-    fn version(&self) -> (&str, &str) {
-        (&self.object.uid, &self.object.resource_version)
+fn of_run<'a>(namespace: &'a str, object: &'a ObjectRef, run_uid: Option<&'a str>) -> Identity<'a> {
+    Identity {
+        namespace,
+        name: &object.name,
+        uid: &object.uid,
+        version: &object.resource_version,
+        run_uid,
     }
 }

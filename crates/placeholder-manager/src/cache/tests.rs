@@ -9,8 +9,8 @@ use crate::fixtures::{
     key, name, placeholder, placeholder_pod, planned, read_claim, read_pod, read_set, run, set,
     task_pod,
 };
+use coscheduler_core::observed::RunPresence;
 use coscheduler_core::pipeline_run::RunState;
-use coscheduler_core::teardown::RunPresence;
 use serde_json::{Value, json};
 
 fn running() -> Value {
@@ -173,7 +173,7 @@ fn placeholders_are_listed_in_order_page_by_page() {
     }
     let names = |after: Option<&str>, size| -> Vec<_> {
         let after = after.map(name);
-        let listed = cache.list(after, size, |item| item.name != "affinity-assistant-1");
+        let listed = cache.list(after, size, |own| own.object.name != "affinity-assistant-1");
         listed.into_iter().map(|item| item.name).collect()
     };
     assert_eq!(names(None, 1), ["affinity-assistant-2"]);
@@ -324,6 +324,7 @@ fn n8_nothing_is_kept_of_a_run_that_is_gone_with_all_that_was_its() {
     pod["spec"] = json!({"nodeName": "node-1", "containers": [], "volumes": [
         {"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]});
     cache.apply_pod(read_pod(pod));
+    cache.apply_pod(placeholder_pod(&run, None, running()));
     cache.retain_pods(&HashSet::new());
     cache.retain_placeholders(&HashSet::new());
     cache.retain_runs(&HashSet::new());
@@ -334,10 +335,12 @@ fn n8_nothing_is_kept_of_a_run_that_is_gone_with_all_that_was_its() {
         users,
         pods_by_claim,
         pods_by_node,
+        placeholder_pods,
         ..
     } = &*index;
     assert!(versions.is_empty() && names.is_empty() && users.is_empty());
     assert!(pods_by_claim.is_empty() && pods_by_node.is_empty());
+    assert!(placeholder_pods.is_empty());
     assert!(index.is_empty(&key()));
 }
 
@@ -386,4 +389,26 @@ fn p6_a_placeholder_that_lost_its_owner_is_still_its_runs() {
     let own = observed.placeholders.values().next().unwrap();
     assert_eq!(own.object.resource_version, "6");
     assert_eq!(own.controller.as_ref().unwrap().uid, run.uid);
+}
+
+#[test]
+fn n8_a_child_run_whose_last_object_is_a_claim_leaves_nothing() {
+    let cache = Cache::default();
+    let owner = json!({"apiVersion": "tekton.dev/v1", "kind": "PipelineRun", "name": "build", "uid": "u", "controller": true});
+    let child = PipelineRun::parse(&json!({"metadata": {
+        "namespace": "ci", "name": "child", "uid": "child", "resourceVersion": "11",
+        "annotations": {"coscheduler.dev/part-of": "build"}, "ownerReferences": [owner],
+    }}))
+    .unwrap();
+    assert_eq!(cache.apply_run(child), [key()]);
+    cache.apply_claim(read_claim(json!({"metadata": {
+        "namespace": "ci", "name": "made", "uid": "c",
+        "ownerReferences": [{"apiVersion": "tekton.dev/v1", "kind": "PipelineRun", "name": "child", "uid": "child"}],
+    }})));
+    cache.delete_run(&name("child"));
+    let top = |cache: &Cache| cache.read().children.top(&RunKey::new("ci", "child"));
+    assert_eq!(top(&cache), key(), "the claim is still there");
+    assert_eq!(cache.delete_claim(&name("made")), [key()]);
+    assert_eq!(top(&cache), RunKey::new("ci", "child"));
+    assert!(cache.read().children.of(&key()).is_empty());
 }

@@ -5,9 +5,9 @@ use std::ops::Bound;
 
 use coscheduler_core::annotations::BLOCKED;
 use coscheduler_core::mode::Mode;
-use coscheduler_core::notices::blocked_reason;
 use coscheduler_core::observed::Placeholder;
 use coscheduler_core::plan::Reason;
+use coscheduler_core::reconcile::tell::blocked_reason;
 use coscheduler_runtime::kubernetes::watch::ObjectKey;
 use k8s_openapi::jiff::Timestamp;
 use tokio::sync::broadcast;
@@ -62,14 +62,15 @@ impl Cache {
         &self,
         after: Option<ObjectKey>,
         size: usize,
-        wanted: impl Fn(&Listed) -> bool,
+        wanted: impl Fn(&Placeholder) -> bool,
     ) -> Vec<Listed> {
         let index = self.read();
         let after = after.map_or(Bound::Unbounded, Bound::Excluded);
         let placeholders = index.placeholders.all();
         let placeholders = placeholders.range((after, Bound::Unbounded));
-        let listed = placeholders.map(|(_, own)| index.view(own));
-        listed.filter(|listed| wanted(listed)).take(size).collect()
+        let wanted = placeholders.filter(|(_, own)| wanted(own));
+        let listed = wanted.map(|(_, own)| index.view(own));
+        listed.take(size).collect()
     }
 
     /// The placeholder of this namespace and name.
@@ -104,14 +105,13 @@ impl Index {
         };
         let known = self.names.get(&own.run_uid);
         let known = known.and_then(|name| self.runs.get(name));
-        let owner = own.controller.as_ref();
         let blocked = known.and_then(|known| known.run.annotations.get(BLOCKED));
         Listed {
             namespace: key.0,
             name: key.1,
             phase,
             node,
-            run_name: owner.map(|owner| owner.name.clone()).unwrap_or_default(),
+            run_name: own.run_name().to_owned(),
             run_uid: own.run_uid.clone(),
             claim_names: own.claims.clone(),
             mode: known.and_then(|known| {

@@ -396,3 +396,27 @@ async fn a_release_says_how_far_the_clean_up_is() {
     assert_eq!(released().await, Released::Done);
     assert_eq!(manager.server.asked().len(), 1);
 }
+
+#[tokio::test]
+async fn n6_a_call_fails_only_for_steps_that_it_asked_for() {
+    // The placeholder exists, and its pod has to leave a node that is gone. The API server refuses that.
+    let run = run(&["data"]);
+    let manager = Manager::new(true, |asked| match asked.method {
+        Method::DELETE => status(403, "Forbidden", "no"),
+        _ => usual(asked),
+    })
+    .await;
+    manager.know(&run);
+    let ensured = call(&manager, &mine()).await.unwrap();
+    assert_eq!(ensured, Ensured::Unchanged);
+    let identity = mine();
+    let (released, outcome) = tokio::join!(
+        release(&manager.reconciler, &identity),
+        manager.reconciler.work(crate::fixtures::key()),
+    );
+    assert_eq!(released.unwrap(), Released::RunActive);
+    assert_eq!(outcome, Outcome::Retry);
+    let asked = manager.server.short();
+    let evictions = asked.iter().filter(|it| it.starts_with("DELETE "));
+    assert_eq!(evictions.count(), 2, "{asked:?}");
+}

@@ -8,10 +8,11 @@ use crate::fixtures::{
     Asked, Manager, key, object, placeholder, placeholder_pod, planned, read_claim, read_pod,
     read_set, run, set, status, success, task_pod, usual,
 };
-use coscheduler_core::evacuate::Node;
+use coscheduler_core::observed::Pod;
 use coscheduler_core::pipeline_run::PipelineRun;
-use coscheduler_core::rescue::requests::Amounts;
-use coscheduler_core::rescue::room::Room;
+use coscheduler_core::reconcile::evacuate::Node;
+use coscheduler_core::reconcile::requests::Amounts;
+use coscheduler_core::reconcile::room::Room;
 use coscheduler_kubernetes::volumes;
 use http::Method;
 use serde_json::{Value, json};
@@ -181,7 +182,7 @@ async fn only_the_leader_moves_anything() {
     manager.know(&run);
     manager.cache.apply_node(node("node-1", 1000, true));
     let key = key();
-    let called = manager.reconciler.call(&key, true);
+    let called = manager.reconciler.call(&key, Purpose::Ensure);
     let (looked, outcome) = tokio::join!(called, manager.work());
     assert!(!looked.unwrap().created);
     assert_eq!((outcome, manager.server.short()), (Outcome::Done, vec![]));
@@ -267,6 +268,30 @@ async fn n2_a_placeholder_is_sent_once_the_api_server_has_said_whose_the_pod_is(
         json!({"uid": "p", "resourceVersion": "7"})
     );
     assert_eq!(outcome, Outcome::Later(SECOND));
+}
+
+/// Two pods wait, and each answer takes so long that the other pod's is too old then.
+#[tokio::test]
+async fn n2_there_is_a_pause_before_the_api_server_is_asked_once_more() {
+    let manager = to_let_go(|asked| {
+        if asked.method == Method::GET && asked.path.contains("/taskruns/") {
+            std::thread::sleep(Duration::from_millis(2050));
+        }
+        usual(asked)
+    })
+    .await;
+    let known = manager.cache.observe(&key()).pods["waits"].clone();
+    let mut other = Pod::clone(&known);
+    other.object.name = "waits-too".to_owned();
+    other.object.uid = "uid-of-waits-too".to_owned();
+    manager.cache.apply_pod(other);
+    manager.asks().await;
+    tokio::time::sleep(SECOND).await;
+    let (outcome, asked) = manager.asks().await;
+    assert_eq!(outcome, Outcome::Retry);
+    let asked = asked.iter().filter(|it| it.short() == "GET task");
+    // Both once, and the first once more.
+    assert_eq!(asked.count(), 3);
 }
 
 #[tokio::test(start_paused = true)]

@@ -2,8 +2,8 @@
 
 use coscheduler_core::annotations::{LET_GO, LET_GO_TIMES, TEKTON_AFFINITY_ASSISTANT};
 use coscheduler_core::observed::Answer;
+use coscheduler_core::observed::ObjectRef;
 use coscheduler_core::pipeline_run::OwnerReference;
-use coscheduler_core::teardown::ObjectRef;
 use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::jiff::Timestamp;
 use kube::Api;

@@ -251,3 +251,48 @@ fn a_run_that_cannot_be_read_is_told_so() {
     assert_eq!(blocked(&decision), Some("PipelineRunInvalid"));
     assert!(codes(&decision.events).contains(&"PipelineRunInvalid"));
 }
+
+#[test]
+fn n3_the_first_cause_is_told_first() {
+    let mut observed = refused();
+    let pods = super::observed().pods;
+    let missing = Reason::new(ReasonCode::ClaimNotProvisioned, "no class");
+    observed.not_provisioned.insert(CLAIM.to_owned(), missing);
+    pass(&mut observed, MOMENT);
+    assert_eq!(codes(&reconcile(&observed).events), ["QuotaExceeded"]);
+    observed.pods = pods;
+    let on_its_way = "0/0 nodes are available: pod has unbound immediate PersistentVolumeClaims.";
+    unschedulable(own_pod(&mut observed), on_its_way);
+    pass(&mut observed, MOMENT);
+    assert_eq!(codes(&reconcile(&observed).events), ["ClaimNotProvisioned"]);
+    observed.not_provisioned.clear();
+    assert_eq!(said(&reconcile(&observed)), (vec![], Some("")));
+}
+
+#[test]
+fn n3_a_refusal_stays_on_the_run_until_its_placeholders_exist() {
+    #[track_caller]
+    fn check(annotation: Option<&str>, exist: bool, stays: bool) {
+        let mut observed = if exist {
+            observed()
+        } else {
+            bare(Mode::PipelineRuns, &[CLAIM])
+        };
+        change_run(&mut observed, |run| {
+            let annotation = annotation.map(|text| (BLOCKED.to_owned(), text.to_owned()));
+            run.annotations.extend(annotation);
+        });
+        let blocked = reconcile(&observed).blocked;
+        assert_eq!(blocked.is_none(), stays, "{annotation:?}");
+    }
+    let refused = quota().to_annotation();
+    check(Some(&refused), false, true);
+    check(Some(&refused), true, false);
+    check(None, false, false);
+    check(Some("{}"), false, false);
+    check(
+        Some(r#"{"reason": "VolumeNodeAffinityConflict", "message": ""}"#),
+        false,
+        false,
+    );
+}

@@ -45,7 +45,7 @@ fn existing(volume: Option<&str>) -> KnownClaim {
 
 fn names(cache: &Cache) -> Vec<String> {
     let claims = cache.observe(&key()).claims.into_iter();
-    claims.map(|claim| claim.name).collect()
+    claims.map(|claim| claim.object.name.clone()).collect()
 }
 
 #[test]

@@ -1,9 +1,9 @@
 //! Nodes, and what is on them (N1, N2).
 
 use super::*;
-use coscheduler_core::evacuate::Node;
-use coscheduler_core::rescue::requests::Amounts;
-use coscheduler_core::rescue::room::Room;
+use coscheduler_core::reconcile::evacuate::Node;
+use coscheduler_core::reconcile::requests::Amounts;
+use coscheduler_core::reconcile::room::Room;
 
 fn node(node: &str, unschedulable: bool) -> Room {
     Room {

@@ -221,3 +221,33 @@ async fn n6_a_failure_is_tried_again_and_keeps_no_other_step_waiting() {
         "n8: nothing is remembered"
     );
 }
+
+#[tokio::test(start_paused = true)]
+async fn p6_nothing_is_released_while_a_finalizer_keeps_the_placeholder() {
+    let run = run(&["data"]);
+    let mut left = set(&run, "6");
+    left["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+    left["metadata"]["finalizers"] = json!(["example.com/keep"]);
+    let manager = Manager::new(false, move |asked| match asked.method {
+        Method::DELETE => (200, left.clone()),
+        _ => usual(asked),
+    })
+    .await;
+    manager.cache.apply_run(done());
+    manager.cache.apply_placeholder(placeholder(&run));
+    let key = key();
+    let call = manager.reconciler.call(&key, Purpose::Release);
+    let (released, _) = tokio::join!(call, manager.work());
+    assert_eq!(released.unwrap().released, Some(Released::InProgress));
+    assert_eq!(
+        manager.server.short(),
+        [format!("DELETE {}", planned(&run)[0])]
+    );
+    let observed = manager.cache.observe(&key);
+    assert!(
+        observed
+            .placeholders
+            .values()
+            .all(|own| own.object.deleting)
+    );
+}

@@ -121,7 +121,10 @@ async fn refused(
     .await;
     manager.cache.apply_run(run.clone());
     let key = key();
-    let (looked, _) = tokio::join!(manager.reconciler.call(&key, true), manager.work());
+    let (looked, _) = tokio::join!(
+        manager.reconciler.call(&key, Purpose::Ensure),
+        manager.work()
+    );
     looked.unwrap_err();
     let said = said(&manager);
     (manager, said)
@@ -144,7 +147,10 @@ async fn n3_a_refusal_of_our_own_write_is_told_at_once_by_the_replica_that_was_c
         assert_eq!(annotation.unwrap()["reason"], reason);
         // Once more: it is said already.
         let key = key();
-        let (looked, _) = tokio::join!(manager.reconciler.call(&key, true), manager.work());
+        let (looked, _) = tokio::join!(
+            manager.reconciler.call(&key, Purpose::Ensure),
+            manager.work()
+        );
         looked.unwrap_err();
         assert_eq!(said(&manager), (vec![], None));
     }
@@ -171,7 +177,10 @@ async fn n3_what_passes_by_itself_is_not_told_after_a_call() {
     .await;
     manager.cache.apply_run(run);
     let key = key();
-    let (looked, outcome) = tokio::join!(manager.reconciler.call(&key, true), manager.work());
+    let (looked, outcome) = tokio::join!(
+        manager.reconciler.call(&key, Purpose::Ensure),
+        manager.work()
+    );
     assert!(matches!(&*looked.unwrap_err(), Error::Terminating { .. }));
     assert_eq!((outcome, said(&manager)), (Outcome::Retry, (vec![], None)));
 }

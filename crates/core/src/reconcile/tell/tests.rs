@@ -5,10 +5,9 @@ use crate::admit::{Question, TEKTON_CONTROLLER, admit};
 use crate::annotations::GROUP;
 use crate::config::Configuration;
 use crate::mode::Mode;
-use crate::pipeline_run::RunState;
-use crate::plan::{ReasonCode, plan};
+use crate::plan::plan;
 use crate::volumes::{NodeRequirement, NodeTerm, Operator, SeenVolume};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 fn admitted(mode: Mode, spec: Value) -> PipelineRun {
     let run = PipelineRun::parse(&json!({
@@ -58,14 +57,16 @@ fn in_zone(name: &str, zone: &str, single_pod: bool) -> SeenClaim {
     }
 }
 
-fn told(run: &PipelineRun, claims: &[SeenClaim]) -> Notices {
-    notices(&plan(run), |name| {
+type Told = (Vec<Reason>, Option<Reason>);
+
+fn told(run: &PipelineRun, claims: &[SeenClaim]) -> Told {
+    of_plan(&plan(run), |name| {
         claims.iter().find(|claim| claim.name == name).cloned()
     })
 }
 
-fn codes(notices: &Notices) -> Vec<ReasonCode> {
-    notices.events.iter().map(|reason| reason.code).collect()
+fn codes((events, _): &Told) -> Vec<ReasonCode> {
+    events.iter().map(|reason| reason.code).collect()
 }
 
 #[test]
@@ -76,9 +77,9 @@ fn what_goes_as_it_should_is_not_told() {
         Mode::IsolatePipelineRun,
     ] {
         let run = two_claims(mode);
-        assert_eq!(told(&run, &[]), Notices::default());
+        assert_eq!(told(&run, &[]), Told::default());
         let near = [in_zone("source", "a", false), in_zone("cache", "a", false)];
-        assert_eq!(told(&run, &near), Notices::default());
+        assert_eq!(told(&run, &near), Told::default());
     }
 }
 
@@ -86,24 +87,21 @@ fn what_goes_as_it_should_is_not_told() {
 fn v7_claims_that_no_node_can_reach_block_the_run_and_are_told() {
     let apart = [in_zone("source", "a", false), in_zone("cache", "b", false)];
     let run = two_claims(Mode::PipelineRuns);
-    let notices = told(&run, &apart);
-    let blocked = notices.blocked.clone().unwrap();
+    let (events, blocked) = told(&run, &apart);
+    let blocked = blocked.unwrap();
     assert_eq!(blocked.code, ReasonCode::VolumeNodeAffinityConflict);
     for part in ["\"source\" (zone In a)", "\"cache\" (zone In b)"] {
         assert!(blocked.message.contains(part), "{}", blocked.message);
     }
-    assert_eq!(notices.events, [blocked]);
+    assert_eq!(events, [blocked]);
     // Each claim has a placeholder of its own, and a task uses one.
-    assert_eq!(
-        told(&two_claims(Mode::Workspaces), &apart),
-        Notices::default()
-    );
+    assert_eq!(told(&two_claims(Mode::Workspaces), &apart), Told::default());
     // Who is done waits no more.
     let done = PipelineRun {
         state: RunState::Done,
         ..run
     };
-    assert_eq!(told(&done, &apart), Notices::default());
+    assert_eq!(told(&done, &apart), Told::default());
 }
 
 #[test]
@@ -112,8 +110,8 @@ fn v8_a_claim_that_turns_out_to_be_for_one_pod_is_told() {
     for mode in [Mode::Workspaces, Mode::PipelineRuns] {
         let notices = told(&two_claims(mode), &claims);
         assert_eq!(codes(&notices), [ReasonCode::ClaimNotMounted]);
-        assert!(notices.events[0].message.contains("\"source\""));
-        assert_eq!(notices.blocked, None);
+        assert!(notices.0[0].message.contains("\"source\""));
+        assert_eq!(notices.1, None);
     }
 }
 
@@ -129,11 +127,11 @@ fn v9_a_claim_left_out_is_told_even_where_nothing_else_is_to_be_done() {
 fn a_run_that_cannot_be_planned_for_waits_and_is_told_why() {
     let mut run = two_claims(Mode::PipelineRuns);
     run.annotations.insert(GROUP.to_owned(), "x".to_owned());
-    let notices = told(&run, &[]);
-    let blocked = notices.blocked.clone().unwrap();
+    let (events, blocked) = told(&run, &[]);
+    let blocked = blocked.unwrap();
     assert_eq!(blocked.code, ReasonCode::PipelineRunInvalid);
     assert!(blocked.message.contains(GROUP), "{}", blocked.message);
-    assert_eq!(notices.events, [blocked]);
+    assert_eq!(events, [blocked]);
 }
 
 #[test]
@@ -196,4 +194,55 @@ fn v7_the_annotation_cannot_be_forged() {
         assert!(!stored.annotations.contains_key(BLOCKED), "{mode}");
         assert!(stored.task_run_specs[0].annotations.is_empty(), "{mode}");
     }
+}
+
+#[test]
+fn n1_a_claim_that_cannot_follow_is_reported_while_its_nodes_turn_pods_away() {
+    let zone = |value: &str, cordoned: bool| Node {
+        name: format!("node-{value}"),
+        unschedulable: cordoned,
+        labels: [("zone".to_owned(), value.to_owned())].into(),
+        ..Node::default()
+    };
+    let claim = |operator: Operator, values: &[&str]| SeenClaim {
+        name: "data".to_owned(),
+        volume: Some(SeenVolume {
+            terms: vec![NodeTerm {
+                expressions: vec![NodeRequirement {
+                    key: "zone".to_owned(),
+                    operator,
+                    values: values.iter().map(ToString::to_string).collect(),
+                }],
+                ..NodeTerm::default()
+            }],
+        }),
+        ..SeenClaim::default()
+    };
+    let check = |claim: &SeenClaim, nodes: &[Node], expect: Option<&str>| {
+        let nodes: Vec<&Node> = nodes.iter().collect();
+        let stranded = stranded(&[], std::slice::from_ref(claim), &nodes);
+        let message = stranded.map(|reason| reason.message);
+        match (&message, expect) {
+            (None, None) => {}
+            (Some(message), Some(part)) => assert!(message.contains(part), "{message}"),
+            _ => panic!("{message:?} instead of {expect:?}"),
+        }
+    };
+    let in_a = claim(Operator::In, &["a"]);
+    let cordoned = "(node-a: the node is cordoned)";
+    check(&in_a, &[zone("a", true), zone("b", false)], Some(cordoned));
+    check(&in_a, &[zone("a", false), zone("b", true)], None);
+    check(&in_a, &[zone("b", false)], Some("No node reaches"));
+    check(&in_a, &[Node::default()], Some("No node reaches"));
+    let two = [zone("a", true), zone("a", false)];
+    check(&in_a, &two, None);
+    let not_b = claim(Operator::NotIn, &["b"]);
+    check(&not_b, &[Node::default()], None);
+    check(&not_b, &[zone("b", false)], Some("No node reaches"));
+    let movable = SeenClaim {
+        name: "data".to_owned(),
+        volume: Some(SeenVolume::default()),
+        ..SeenClaim::default()
+    };
+    check(&movable, &[zone("a", true)], None);
 }

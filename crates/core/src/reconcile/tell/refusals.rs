@@ -6,12 +6,11 @@
 
 use std::collections::BTreeSet;
 
+use super::blocked_reason;
 use crate::annotations::BLOCKED;
 use crate::names::AssistantName;
-use crate::notices::blocked_reason;
-use crate::observed::Planned;
 use crate::pipeline_run::PipelineRun;
-use crate::plan::{PlaceholderSpec, Reason, ReasonCode};
+use crate::plan::{Reason, ReasonCode};
 use crate::reasons;
 
 /// The causes that keep a placeholder from being created or scheduled. The last stands for unknown texts.
@@ -29,60 +28,6 @@ pub const REFUSALS: [ReasonCode; 9] = [
 
 /// The prefix of a message that stands for several similar Events (client-go, `tools/record/events_cache.go`).
 const COMBINED: &str = "(combined from similar events): ";
-
-/// An existing placeholder, and why it waits.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct SeenPlaceholder {
-    /// Why its pod could not be created the last time, by [`failed_create`]; `None` if the pod exists.
-    pub refused: Option<Reason>,
-    /// Why claims of it have no volume, by [`not_provisioned`], in the order of the plan.
-    pub not_provisioned: Vec<Reason>,
-    /// The scheduler's last message about its pod, while that has no node.
-    pub unschedulable: Option<String>,
-    /// Its existing claims.
-    pub claims: BTreeSet<String>,
-}
-
-impl SeenPlaceholder {
-    /// The first cause for which the placeholder waits; `None` if Kubernetes has reported none.
-    fn waits_for(&self, name: &AssistantName) -> Option<Reason> {
-        let refused = self.refused.clone();
-        let not_provisioned = || self.not_provisioned.first().cloned();
-        let said = self.unschedulable.as_deref();
-        refused
-            .or_else(not_provisioned)
-            .or_else(|| unschedulable(name, said?, &self.claims))
-    }
-}
-
-/// Why the placeholders of a run wait.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Waits {
-    /// The first cause.
-    pub reason: Option<Reason>,
-    /// True if each of them exists.
-    pub every_one_exists: bool,
-}
-
-/// Why the placeholders of a run wait. `seen` returns `None` for one that does not exist.
-pub fn waits(
-    planned: &Planned,
-    seen: impl Fn(&PlaceholderSpec) -> Option<SeenPlaceholder>,
-) -> Waits {
-    let mut waits = Waits {
-        reason: None,
-        every_one_exists: true,
-    };
-    // `notices` reports a run without a valid plan.
-    let Ok(plan) = planned else { return waits };
-    for spec in plan.action.placeholders() {
-        match seen(spec) {
-            Some(seen) => waits.reason = waits.reason.or_else(|| seen.waits_for(&spec.name)),
-            None => waits.every_one_exists = false,
-        }
-    }
-    waits
-}
 
 /// Why the API server refused to `act`, for example "create claim ci/source", from its answer.
 pub fn refused(act: &str, answer: &str) -> Reason {
@@ -121,8 +66,12 @@ pub fn not_provisioned(claim: &str, note: &str) -> Reason {
 }
 
 /// Why a placeholder's pod has no node, from the scheduler's message. `None` while the pod waits for volumes: if provisioning
-/// fails, a warning Event about the claim says so. `None`, too, if the scheduler's cache does not have an existing claim yet.
-fn unschedulable(name: &AssistantName, said: &str, existing: &BTreeSet<String>) -> Option<Reason> {
+/// fails, a warning Event about the claim says so. `None`, too, if a claim `exists` that the scheduler's cache does not have yet.
+pub(super) fn unschedulable(
+    name: &AssistantName,
+    said: &str,
+    exists: impl Fn(&str) -> bool,
+) -> Option<Reason> {
     let detail = without_counts(said);
     if detail.contains("pod has unbound immediate PersistentVolumeClaims") {
         return None;
@@ -131,7 +80,7 @@ fn unschedulable(name: &AssistantName, said: &str, existing: &BTreeSet<String>) 
     let missing = detail
         .strip_prefix("persistentvolumeclaim \"")
         .and_then(|rest| rest.strip_suffix("\" not found"));
-    if missing.is_some_and(|claim| existing.contains(claim)) {
+    if missing.is_some_and(exists) {
         return None;
     }
     Some(if missing.is_some() {
@@ -139,12 +88,6 @@ fn unschedulable(name: &AssistantName, said: &str, existing: &BTreeSet<String>) 
     } else {
         reasons::placeholder_unschedulable(&failed, &detail)
     })
-}
-
-/// True if annotation [`BLOCKED`] must stay although no other cause is known: a placeholder is missing, and the annotation says
-/// why the API server refused it.
-pub fn still_refused(run: &PipelineRun, waits: &Waits) -> bool {
-    !waits.every_one_exists && said_on(run).is_some()
 }
 
 /// The refusal in annotation [`BLOCKED`] of a run.

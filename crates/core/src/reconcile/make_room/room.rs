@@ -5,13 +5,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::sync::Arc;
 
 use jiff::Timestamp;
 
 use super::requests::{Amounts, in_words};
-use crate::evacuate::{Misplaced, Node, Toleration, misplaced};
 use crate::plan::Separation;
+use crate::reconcile::evacuate::{Misplaced, Node, Toleration, misplaced};
 use crate::volumes::{NodeTerm, SeenClaim, meets, reaches};
+
+/// Nodes by name.
+pub type Rooms = BTreeMap<String, Arc<Room>>;
 
 /// A node, and the requests of the pods on it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

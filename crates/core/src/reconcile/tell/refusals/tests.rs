@@ -176,11 +176,7 @@ fn n3_a_claim_without_a_volume_says_what_helps() {
 }
 
 fn pending(said: &str) -> Option<Reason> {
-    let seen = SeenPlaceholder {
-        unschedulable: Some(said.to_owned()),
-        ..SeenPlaceholder::default()
-    };
-    seen.waits_for(&name())
+    unschedulable(&name(), said, |_| false)
 }
 
 #[test]
@@ -220,67 +216,13 @@ fn n3_a_claim_that_does_not_exist_is_told_and_a_volume_on_its_way_is_not() {
             .message
             .contains(": persistentvolumeclaim \"data\" not found. ")
     );
-    let not_heard_of_yet = SeenPlaceholder {
-        unschedulable: Some(
-            "0/5 nodes are available: persistentvolumeclaim \"data\" not found. not found"
-                .to_owned(),
-        ),
-        claims: ["data".to_owned()].into(),
-        ..SeenPlaceholder::default()
-    };
-    assert_eq!(not_heard_of_yet.waits_for(&name()), None);
+    let not_heard_of_yet =
+        "0/5 nodes are available: persistentvolumeclaim \"data\" not found. not found";
+    let said = unschedulable(&name(), not_heard_of_yet, |claim| claim == "data");
+    assert_eq!(said, None);
     let unbound =
         "0/5 nodes are available: pod has unbound immediate PersistentVolumeClaims. not found";
     assert_eq!(pending(unbound), None);
-}
-
-#[test]
-fn n3_the_first_cause_is_told_first() {
-    let missing = not_provisioned("source", "storageclass.storage.k8s.io \"fast\" not found");
-    let mut seen = SeenPlaceholder {
-        refused: failed_create(&note(
-            "pods \"x\" is forbidden: no PriorityClass with name urgent was found",
-        )),
-        not_provisioned: vec![missing],
-        unschedulable: Some(
-            "0/0 nodes are available: pod has unbound immediate PersistentVolumeClaims. not found"
-                .to_owned(),
-        ),
-        ..SeenPlaceholder::default()
-    };
-    let code = |seen: &SeenPlaceholder| seen.waits_for(&name()).map(|reason| reason.code);
-    assert_eq!(code(&seen), Some(ReasonCode::ReferenceMissing));
-    seen.refused = None;
-    assert_eq!(code(&seen), Some(ReasonCode::ClaimNotProvisioned));
-    seen.not_provisioned.clear();
-    assert_eq!(code(&seen), None);
-}
-
-#[test]
-fn n3_a_refusal_stays_on_the_run_until_its_placeholders_exist() {
-    #[track_caller]
-    fn check(annotation: Option<&str>, exist: bool, expect: bool) {
-        let mut run = PipelineRun::default();
-        if let Some(annotation) = annotation {
-            run.annotations
-                .insert(BLOCKED.to_owned(), annotation.to_owned());
-        }
-        let waits = Waits {
-            reason: None,
-            every_one_exists: exist,
-        };
-        assert_eq!(still_refused(&run, &waits), expect, "{annotation:?}");
-    }
-    let refused = refused("create StatefulSet ci/x", "no").to_annotation();
-    check(Some(&refused), false, true);
-    check(Some(&refused), true, false);
-    check(None, false, false);
-    check(Some("{}"), false, false);
-    check(
-        Some(r#"{"reason": "VolumeNodeAffinityConflict", "message": ""}"#),
-        false,
-        false,
-    );
 }
 
 #[test]

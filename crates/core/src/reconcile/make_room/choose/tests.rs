@@ -1,10 +1,16 @@
 mod oracle;
 
-use super::room::Keeping;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
 use super::*;
-use crate::evacuate::{Node, Taint, Toleration};
 use crate::mode::IsolationScope;
+use crate::observed::{Done, ObjectRef, Observed, Placeholder};
 use crate::plan::ReasonCode;
+use crate::reconcile::evacuate::{Node, Taint, Toleration};
+use crate::reconcile::make_room::Resident;
+use crate::reconcile::requests::Amounts;
+use crate::reconcile::room::{Keeping, Needs};
 use crate::volumes::{NodeRequirement, NodeTerm, Operator, SeenClaim, SeenVolume};
 use oracle::{Tried, fits_an_empty_node, tried};
 use proptest::prelude::*;
@@ -51,9 +57,12 @@ fn claim(name: &str, only_on: Option<&str>) -> SeenClaim {
 }
 
 /// A case: a pod that asks for 2 CPU, and its placeholder with 50m on node-1, which holds claim "data".
+#[derive(Debug)]
 struct Case {
-    pod: Waiting,
+    pod: Pod,
     placeholder: Placeholder,
+    separation: Separation,
+    node: String,
     also_waiting: Vec<Needs>,
     residents: Vec<Resident>,
     rooms: Vec<Room>,
@@ -62,51 +71,78 @@ struct Case {
 }
 
 impl Case {
-    fn rooms(&self) -> Rooms {
+    fn observed(&self) -> Observed {
         let rooms = self.rooms.iter().cloned();
-        rooms
-            .map(|room| (room.node.name.clone(), Arc::new(room)))
-            .collect()
-    }
-
-    fn decided(&self) -> Decision {
-        rescue(&self.contention(&self.rooms()))
-    }
-
-    fn contention<'a>(&'a self, rooms: &'a Rooms) -> Contention<'a> {
-        Contention {
-            pod: &self.pod,
-            placeholder: &self.placeholder,
-            also_waiting: &self.also_waiting,
-            residents: &self.residents,
-            rooms,
-            scale_up: self.scale_up,
-            moves: self.moves,
+        let rooms = rooms.map(|room| (room.node.name.clone(), Arc::new(room)));
+        let mut own = self.placeholder.clone();
+        own.record.moved = Some(Done {
+            times: self.moves,
+            last: jiff::Timestamp::UNIX_EPOCH,
+            why: String::new(),
+        });
+        Observed {
+            nodes: Arc::new(rooms.collect()),
+            placeholders: [(own.object.name.clone(), Arc::new(own))].into(),
+            ..Observed::default()
         }
+    }
+
+    fn decided(&self) -> Choice {
+        let observed = self.observed();
+        self.contention(&observed).choose(&self.pod, self.scale_up)
+    }
+
+    fn contention<'a>(&'a self, observed: &'a Observed) -> Contention<'a> {
+        let others = self.also_waiting.iter().enumerate();
+        let others = others.map(|(index, needs)| named(&format!("other-{index}"), needs.clone()));
+        Contention {
+            observed,
+            own: self.placeholder.clone(),
+            node: &self.node,
+            separation: self.separation,
+            waiting: others.chain([self.pod.clone()]).collect(),
+            residents: self.residents.clone(),
+        }
+    }
+}
+
+fn named(name: &str, needs: Needs) -> Pod {
+    Pod {
+        object: object(name),
+        needs,
+        ..Pod::default()
+    }
+}
+
+fn object(name: &str) -> ObjectRef {
+    ObjectRef {
+        name: name.to_owned(),
+        ..ObjectRef::default()
     }
 }
 
 fn case(rooms: &[Room], change: impl FnOnce(&mut Case)) -> Case {
     let mut case = Case {
-        pod: Waiting {
-            name: "build-pod".to_owned(),
-            needs: Needs {
+        pod: named(
+            "build-pod",
+            Needs {
                 requests: cpu(2000),
                 claims: vec![claim("data", None)],
                 ..Needs::default()
             },
-        },
+        ),
         placeholder: Placeholder {
-            name: "affinity-assistant-1".to_owned(),
+            object: object("affinity-assistant-1"),
             namespace: "ci".to_owned(),
-            node: "node-1".to_owned(),
             needs: Needs {
                 requests: cpu(50),
                 claims: vec![claim("data", None)],
                 ..Needs::default()
             },
-            separation: Separation::Spread,
+            ..Placeholder::default()
         },
+        separation: Separation::Spread,
+        node: "node-1".to_owned(),
         also_waiting: Vec::new(),
         residents: Vec::new(),
         rooms: rooms.to_vec(),
@@ -123,14 +159,9 @@ fn to(nodes: &[&str]) -> Action {
 
 #[track_caller]
 fn check(case: &Case, action: &Action, code: ReasonCode, said: &str) {
-    let decision = case.decided();
-    assert_eq!(
-        (&decision.action, decision.reason.code),
-        (action, code),
-        "{}",
-        decision.reason.message
-    );
-    let message = decision.reason.message;
+    let (chosen, reason) = case.decided();
+    let message = reason.message;
+    assert_eq!((&chosen, reason.code), (action, code), "{message}");
     assert!(message.contains(said), "{message}");
 }
 
@@ -232,7 +263,7 @@ fn n2_a_full_node_is_left_for_one_that_takes_placeholder_and_pod() {
         "cordoned",
     );
     // Nodes that would not help are not told of, whatever becomes of them.
-    let told = |rooms: &[Room]| of(rooms).decided().reason.message;
+    let told = |rooms: &[Room]| of(rooms).decided().1.message;
     let other = Room {
         node: Node {
             name: "node-3".to_owned(),
@@ -335,7 +366,7 @@ fn n2_a_pod_is_let_go_only_without_shared_claims_and_outside_isolation() {
     check(&shared, &Action::Report, stays, "data");
     for scope in IsolationScope::ALL {
         let mut isolated = pinned(|_| ());
-        isolated.placeholder.separation = Separation::Isolate(scope);
+        isolated.separation = Separation::Isolate(scope);
         check(&isolated, &Action::Report, stays, "data");
     }
     let nowhere = pinned(|case| case.rooms[1].requested = cpu(3000));
@@ -363,7 +394,7 @@ fn n2_isolated_placeholders_keep_to_themselves_when_they_move() {
             separation: other,
         }];
         let case = case(&[room("node-1", 1000, 50), there], |case| {
-            case.placeholder.separation = own;
+            case.separation = own;
         });
         if moves {
             check(&case, &to(&["node-2"]), ReasonCode::PlaceholderMoved, "");
@@ -422,7 +453,7 @@ fn n2_the_best_nodes_come_first_and_are_few() {
             )
         })
         .collect();
-    let Action::Move(nodes) = case(&many, |_| ()).decided().action else {
+    let Action::Move(nodes) = case(&many, |_| ()).decided().0 else {
         panic!("it does not move");
     };
     assert_eq!(nodes.len(), NODES);
@@ -760,17 +791,15 @@ fn any_case() -> impl Strategy<Value = Case> {
                 rooms.truncate(count);
                 let (triggered, node_added, moves) = late;
                 Case {
-                    pod: Waiting {
-                        name: "pod".to_owned(),
-                        needs: pod,
-                    },
+                    pod: named("pod", pod),
                     placeholder: Placeholder {
-                        name: "placeholder".to_owned(),
+                        object: object("placeholder"),
                         namespace: "ci".to_owned(),
-                        node: NODE_NAMES[on].to_owned(),
                         needs,
-                        separation,
+                        ..Placeholder::default()
                     },
+                    separation,
+                    node: NODE_NAMES[on].to_owned(),
                     also_waiting,
                     residents,
                     rooms,
@@ -785,15 +814,9 @@ fn any_case() -> impl Strategy<Value = Case> {
         )
 }
 
-impl std::fmt::Debug for Case {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.contention(&self.rooms()).fmt(f)
-    }
-}
-
 /// What was decided, in the words of the oracle.
-fn said(decision: &Decision) -> Tried {
-    match (&decision.action, decision.reason.code) {
+fn said((action, reason): &Choice) -> Tried {
+    match (action, reason.code) {
         (Action::Wait, ReasonCode::PlaceholderLeaves) => Tried::Leaves,
         (Action::Wait, ReasonCode::RoomOnNode) => Tried::Fits,
         (Action::Wait, ReasonCode::ScaleUpInFlight) => Tried::ScaleUp,
@@ -814,30 +837,30 @@ proptest! {
 
     #[test]
     fn n2_n4_what_is_decided_is_what_trying_everything_shows(case in any_case()) {
-        let rooms = case.rooms();
-        let contention = case.contention(&rooms);
-        let decision = rescue(&contention);
-        prop_assert_eq!(said(&decision), tried(&contention), "{}", decision.reason.message);
+        let observed = case.observed();
+        let tried = tried(&case.contention(&observed), &case.pod, case.scale_up, case.moves);
+        let decided = case.decided();
+        prop_assert_eq!(said(&decided), tried, "{}", decided.1.message);
     }
 
     #[test]
     fn n2_a_pod_that_uses_a_claim_of_its_placeholder_or_is_isolated_is_never_let_go(case in any_case()) {
         let shared = case.pod.needs.claims.iter().any(|claim| case.placeholder.needs.claims.iter().any(|held| held.name == claim.name));
-        if shared || case.placeholder.separation != Separation::Spread {
-            prop_assert_ne!(case.decided().action, Action::LetGo);
+        if shared || case.separation != Separation::Spread {
+            prop_assert_ne!(case.decided().0, Action::LetGo);
         }
     }
 
     /// What is told is told in a closed list of codes, and that no node takes a pod only if that is so.
     #[test]
     fn n2_what_is_reported_has_its_cause(case in any_case()) {
-        let decision = case.decided();
-        let told = decision.reason.code.told().is_some();
-        prop_assert_eq!(told, decision.action != Action::Wait);
-        if decision.action == Action::Report {
+        let (action, reason) = case.decided();
+        let told = reason.code.told().is_some();
+        prop_assert_eq!(told, action != Action::Wait);
+        if action == Action::Report {
             let fits = fits_an_empty_node(&case.pod, &case.rooms);
-            let no_node = decision.reason.message.starts_with("No node takes");
-            prop_assert_eq!(!fits, no_node, "{}", decision.reason.message);
+            let no_node = reason.message.starts_with("No node takes");
+            prop_assert_eq!(!fits, no_node, "{}", reason.message);
         }
     }
 
@@ -846,7 +869,7 @@ proptest! {
     fn n2_a_wrong_guess_is_not_repeated(case in any_case()) {
         let mut case = case;
         let mut tried = BTreeSet::new();
-        while let Action::Move(nodes) = case.decided().action {
+        while let Action::Move(nodes) = case.decided().0 {
             case.moves += 1;
             prop_assert!(case.moves <= MOVES);
             prop_assert!(tried.insert(nodes[0].clone()), "{nodes:?}");

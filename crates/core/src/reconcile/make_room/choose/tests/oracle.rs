@@ -1,11 +1,12 @@
 //! The decision once more, by trying: pods are put onto nodes one after the other as the scheduler would, in every combination,
 //! and what works is read off. It shares types with what it judges, and no code.
 
-use super::super::requests::Amounts;
-use super::super::room::{Needs, Room};
-use super::super::{Contention, MOVES, Waiting};
+use super::super::{Contention, MOVES, ScaleUp};
 use crate::mode::IsolationScope;
+use crate::observed::Pod;
 use crate::plan::Separation;
+use crate::reconcile::requests::Amounts;
+use crate::reconcile::room::{Needs, Room};
 use crate::volumes::{NodeRequirement, NodeTerm, Operator, SeenClaim};
 
 /// What trying has shown.
@@ -27,17 +28,21 @@ pub(super) enum Tried {
     Nothing,
 }
 
-pub(super) fn tried(contention: &Contention<'_>) -> Tried {
+pub(super) fn tried(
+    contention: &Contention<'_>,
+    pod: &Pod,
+    scale_up: ScaleUp,
+    moves: u32,
+) -> Tried {
     let Contention {
-        pod,
-        placeholder,
+        own: placeholder,
+        node,
+        separation,
         residents,
-        rooms,
-        scale_up,
-        moves,
         ..
-    } = *contention;
-    let Some(here) = rooms.get(&placeholder.node) else {
+    } = contention;
+    let rooms = &contention.observed.nodes;
+    let Some(here) = rooms.get(*node) else {
         return Tried::Leaves;
     };
     if turned_away(&placeholder.needs, here) {
@@ -84,7 +89,7 @@ pub(super) fn tried(contention: &Contention<'_>) -> Tried {
     }
     let mut nodes = Vec::new();
     for room in rooms.values() {
-        let there = room.node.name != placeholder.node
+        let there = room.node.name != *node
             && takes(room, &[], &placeholder.needs)
             && takes(room, &[&placeholder.needs.requests], &pod.needs)
             && bears(contention, room);
@@ -96,7 +101,7 @@ pub(super) fn tried(contention: &Contention<'_>) -> Tried {
         nodes.sort();
         return Tried::Move(nodes);
     }
-    let isolated = placeholder.separation != Separation::Spread;
+    let isolated = *separation != Separation::Spread;
     let shared = pod.needs.claims.iter().any(|claim| {
         let held = &placeholder.needs.claims;
         held.iter().any(|other| other.name == claim.name)
@@ -108,7 +113,7 @@ pub(super) fn tried(contention: &Contention<'_>) -> Tried {
 }
 
 /// Whether some node takes the pod, if all others were gone.
-pub(super) fn fits_an_empty_node(pod: &Waiting, rooms: &[Room]) -> bool {
+pub(super) fn fits_an_empty_node(pod: &Pod, rooms: &[Room]) -> bool {
     rooms.iter().any(|room| {
         let empty = Room {
             requested: Amounts::default(),
@@ -223,9 +228,9 @@ fn met(requirement: &NodeRequirement, value: Option<&String>) -> bool {
 }
 
 fn bears(contention: &Contention<'_>, room: &Room) -> bool {
-    let own = contention.placeholder;
+    let own = &contention.own;
     room.placeholders.iter().all(|other| {
-        let apart = [own.separation, other.separation];
+        let apart = [contention.separation, other.separation];
         let cluster = Separation::Isolate(IsolationScope::Cluster);
         let namespace = Separation::Isolate(IsolationScope::Namespace);
         let near = other.namespace == own.namespace;

@@ -1,0 +1,29 @@
+//! Deletes the objects of a run that has ended (P6): first its placeholders, then their pods, then its claims.
+//!
+//! Nothing is deleted while one of the run's pods is pending or running. Claims go after the placeholders and their pods, because a
+//! live placeholder would create its claims again. A pod without a controller is deleted when no placeholder is left that could
+//! adopt it. Each step depends only on the objects that exist now, so any replica may repeat it at any time.
+
+use super::delete_claims::delete_claims;
+use super::{Decision, Released, Step};
+use crate::observed::Observed;
+
+/// Takes the next step of the clean-up. Returns its progress.
+pub(super) fn clean_up(observed: &Observed, decision: &mut Decision) -> Released {
+    if observed.pods.values().any(|pod| pod.placeholder.is_none()) {
+        return Released::WaitingForPods;
+    }
+    let mut placeholders = observed.placeholders.values();
+    if let Some(own) = placeholders.find(|own| !own.object.deleting) {
+        decision.steps.push(Step::Delete(own.object.clone()));
+    } else if observed.placeholders.is_empty() {
+        if observed.pods.is_empty() {
+            return delete_claims(&observed.claims, decision);
+        }
+        let pods = observed.pods.values().filter(|pod| !pod.object.deleting);
+        let orphans = pods.filter(|pod| pod.placeholder.as_ref().is_some_and(|it| it.orphaned));
+        let steps = orphans.map(|pod| Step::DeleteOrphan(pod.object.clone()));
+        decision.steps.extend(steps);
+    }
+    Released::InProgress
+}

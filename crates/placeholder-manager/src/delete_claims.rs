@@ -1,0 +1,135 @@
+//! Deletes the claims of a run that has ended, and removes their protection, as the module of `core` with this name decides. No
+//! other module writes to claims that exist.
+
+use std::sync::Arc;
+
+use coscheduler_core::observed::{KnownClaim, ObjectRef};
+use coscheduler_core::reconcile::delete_claims::{PodUse, unprotectable};
+use coscheduler_kubernetes::{claims, pods};
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
+use kube::{Api, Resource as _};
+use serde_json::json;
+use tracing::info;
+
+use crate::cache::RunKey;
+use crate::error::Error;
+use crate::reconciler::Reconciler;
+use crate::requests::{Requests, failed, is_gone, once, retried, this_one};
+
+/// The number of pods in one page. A pod may have 100 KB and more.
+const PAGE: u32 = 100;
+/// Selects the pods that may still use their claims (Kubernetes, "Field Selectors").
+const NOT_ENDED: &str = "status.phase!=Succeeded,status.phase!=Failed";
+
+impl Reconciler {
+    /// Deletes a claim.
+    pub(crate) async fn delete_claim(&self, key: &RunKey, claim: &ObjectRef) -> Result<(), Error> {
+        let left = self.requests.delete_claim(&key.namespace, claim).await?;
+        info!(
+            namespace = key.namespace,
+            claim = claim.name,
+            "deleted claim"
+        );
+        self.findings
+            .deleted(key, "PersistentVolumeClaim", &claim.name);
+        match left {
+            Some(left) => self.cache.refresh_claim(left),
+            None => drop(
+                self.cache
+                    .delete_claim(&(key.namespace.clone(), claim.name.clone())),
+            ),
+        }
+        Ok(())
+    }
+
+    /// Removes the protection of the claims that only completed pods use (V4).
+    pub(crate) async fn unprotect(
+        &self,
+        key: &RunKey,
+        candidates: &[Arc<KnownClaim>],
+    ) -> Result<(), Error> {
+        let pods = self.requests.live_pods(&key.namespace).await?;
+        for claim in unprotectable(candidates, &pods) {
+            let name = (key.namespace.clone(), claim.object.name.clone());
+            let known = self.cache.claim(&name);
+            if known.is_none_or(|(known, _)| known != *claim) {
+                continue;
+            }
+            match self.requests.unprotect(claim).await? {
+                Some(left) => self.cache.refresh_claim(left),
+                None => drop(self.cache.delete_claim(&name)),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Requests {
+    /// Deletes a claim. Returns the claim while finalizers keep it, or `None` if it is gone.
+    pub(crate) async fn delete_claim(
+        &self,
+        namespace: &str,
+        claim: &ObjectRef,
+    ) -> Result<Option<KnownClaim>, Error> {
+        let api: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), namespace);
+        let params = DeleteParams::background().preconditions(this_one(claim));
+        match retried(|| api.delete(&claim.name, &params)).await {
+            Ok(answer) => Ok(answer.left().map(claims::view)),
+            Err(error) if is_gone(&error) => Ok(None),
+            Err(error) => Err(failed(
+                format!("delete claim {namespace}/{}", claim.name),
+                error,
+            )),
+        }
+    }
+
+    /// The claims that pods of a namespace use, from the API server rather than a cache. The API server leaves out completed pods,
+    /// of which CI namespaces have many. Runs that end together share one list, which is read page by page to save memory.
+    pub(crate) async fn live_pods(&self, namespace: &str) -> Result<Arc<Vec<PodUse>>, Error> {
+        self.pods.get(namespace, self.list_pods(namespace)).await
+    }
+
+    async fn list_pods(&self, namespace: &str) -> Result<Vec<PodUse>, Error> {
+        let _turn = self.listings.acquire().await.ok();
+        let pods = kube::core::Request::new(Pod::url_path(&(), Some(namespace)));
+        let failed = |error| failed(format!("list the pods of namespace {namespace}"), error);
+        let mut params = ListParams::default().fields(NOT_ENDED).limit(PAGE);
+        let mut used = Vec::new();
+        loop {
+            let request = pods
+                .list(&params)
+                .map_err(|error| failed(kube::Error::BuildRequest(error)))?;
+            let page: pods::Page = retried(|| self.client.request(request.clone()))
+                .await
+                .map_err(failed)?;
+            let next = page.next().map(str::to_owned);
+            used.extend(page.claim_uses());
+            match next {
+                Some(next) => params = params.continue_token(&next),
+                None => return Ok(used),
+            }
+        }
+    }
+
+    /// Removes `kubernetes.io/pvc-protection` from exactly this version of a claim. Returns the changed claim, or `None` if it is
+    /// gone.
+    pub(crate) async fn unprotect(&self, claim: &KnownClaim) -> Result<Option<KnownClaim>, Error> {
+        let (namespace, name) = (&claim.namespace, &claim.object.name);
+        let api: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), namespace);
+        let patch = Patch::Merge(json!({"metadata": {
+            "uid": claim.object.uid,
+            "resourceVersion": claim.object.resource_version,
+            "finalizers": claim.without_protection(),
+        }}));
+        // A conflict is an error here: the claim has changed, so the next look must check it again.
+        match once(api.patch(name, &PatchParams::default(), &patch)).await {
+            Ok(left) => Ok(Some(claims::view(left))),
+            Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
+            Err(error) => Err(failed(
+                format!("remove pvc-protection of claim {namespace}/{name}"),
+                error,
+            )),
+        }
+    }
+}
