@@ -91,16 +91,15 @@ const SILENT: [&str; 3] = [
 const NO_SCHEDULE: &str = "NoSchedule";
 const NO_EXECUTE: &str = "NoExecute";
 
+/// Words that follow "the node".
 impl fmt::Display for Misplaced {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Gone => f.write_str("the node is gone"),
-            Self::Tainted(taint) if taint.key == UNSCHEDULABLE => {
-                f.write_str("the node is cordoned")
-            }
+            Self::Gone => f.write_str("is gone"),
+            Self::Tainted(taint) if taint.key == UNSCHEDULABLE => f.write_str("is cordoned"),
             Self::Tainted(Taint { key, value, effect }) => {
                 let separator = if value.is_empty() { "" } else { "=" };
-                write!(f, "the node has taint {key}{separator}{value}:{effect}")
+                write!(f, "has taint {key}{separator}{value}:{effect}")
             }
         }
     }
@@ -144,7 +143,7 @@ pub fn stranded(tolerations: &[Toleration], seen: &[SeenClaim], nodes: &[&Node])
     let causes: Option<Vec<_>> = reaching
         .map(|node| {
             Some(format!(
-                "{}: {}",
+                "{} {}",
                 node.name,
                 misplaced(tolerations, Some(node))?
             ))

@@ -127,7 +127,7 @@ fn unschedulable(name: &AssistantName, said: &str, existing: &BTreeSet<String>) 
     if detail.contains("pod has unbound immediate PersistentVolumeClaims") {
         return None;
     }
-    let failed = format!("No node takes placeholder {name}");
+    let failed = format!("No node can run placeholder {name}");
     let missing = detail
         .strip_prefix("persistentvolumeclaim \"")
         .and_then(|rest| rest.strip_suffix("\" not found"));

@@ -45,28 +45,25 @@ fn check(node: Option<&Node>, expect: Option<(&str, bool)>) {
 #[test]
 fn n1_a_placeholder_leaves_a_node_that_turns_pods_away() {
     check(Some(&node(&[])), None);
-    check(None, Some(("the node is gone", true)));
+    check(None, Some(("is gone", true)));
     let cordoned = Node {
         unschedulable: true,
         ..node(&[])
     };
-    check(Some(&cordoned), Some(("the node is cordoned", false)));
+    check(Some(&cordoned), Some(("is cordoned", false)));
     check(
         Some(&node(&[taint("spot", "yes", "NoSchedule")])),
-        Some(("the node has taint spot=yes:NoSchedule", false)),
+        Some(("has taint spot=yes:NoSchedule", false)),
     );
     check(
         Some(&node(&[taint("spot", "", "NoExecute")])),
-        Some(("the node has taint spot:NoExecute", false)),
+        Some(("has taint spot:NoExecute", false)),
     );
     check(Some(&node(&[taint("spot", "", "PreferNoSchedule")])), None);
     let not_ready = "node.kubernetes.io/not-ready";
     check(
         Some(&node(&[taint(not_ready, "", "NoExecute")])),
-        Some((
-            "the node has taint node.kubernetes.io/not-ready:NoExecute",
-            true,
-        )),
+        Some(("has taint node.kubernetes.io/not-ready:NoExecute", true)),
     );
 }
 
@@ -170,16 +167,16 @@ fn n1_a_claim_that_cannot_follow_is_reported_while_its_nodes_turn_pods_away() {
         }
     };
     let in_a = claim(Operator::In, &["a"]);
-    let cordoned = "(node-a: the node is cordoned)";
+    let cordoned = "(node-a is cordoned)";
     check(&in_a, &[zone("a", true), zone("b", false)], Some(cordoned));
     check(&in_a, &[zone("a", false), zone("b", true)], None);
-    check(&in_a, &[zone("b", false)], Some("No node reaches"));
-    check(&in_a, &[Node::default()], Some("No node reaches"));
+    check(&in_a, &[zone("b", false)], Some("No node can reach"));
+    check(&in_a, &[Node::default()], Some("No node can reach"));
     let two = [zone("a", true), zone("a", false)];
     check(&in_a, &two, None);
     let not_b = claim(Operator::NotIn, &["b"]);
     check(&not_b, &[Node::default()], None);
-    check(&not_b, &[zone("b", false)], Some("No node reaches"));
+    check(&not_b, &[zone("b", false)], Some("No node can reach"));
     let movable = SeenClaim {
         name: "data".to_owned(),
         volume: Some(SeenVolume::default()),
