@@ -18,12 +18,14 @@ macro_rules! texts {
 
 mod admission;
 mod claims;
+mod configuration;
 mod placement;
 mod plan;
 mod refusal;
 
 pub use admission::*;
 pub use claims::*;
+pub use configuration::*;
 pub use placement::*;
 pub use plan::*;
 pub use refusal::*;
