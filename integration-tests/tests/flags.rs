@@ -405,7 +405,7 @@ fn m7_what_is_bad_and_slips_past_changes_nothing_and_is_said_everywhere() -> Out
             assert!(
                 warnings
                     .iter()
-                    .any(|warning| warning.contains("coscheduling is off")),
+                    .any(|warning| warning.contains("Coscheduling is off")),
                 "{warnings:?}"
             );
             scene.succeeds("never").await?;
@@ -452,7 +452,7 @@ fn m7_what_is_bad_and_slips_past_changes_nothing_and_is_said_everywhere() -> Out
             );
             let log = std::fs::read_to_string(services.log(Service::ConfigService.replica(2)))?;
             assert!(
-                log.contains("is not valid; the last valid configuration stays in force")
+                log.contains("is not valid. The last valid configuration stays in force")
                     && log.contains("sideways")
             );
             let [event] = events(scene, 1).await?.try_into().unwrap();
@@ -496,7 +496,7 @@ fn m7_what_is_bad_and_slips_past_changes_nothing_and_is_said_everywhere() -> Out
             assert!(
                 warnings
                     .iter()
-                    .any(|warning| warning.contains("coscheduling is off")
+                    .any(|warning| warning.contains("Coscheduling is off")
                         && warning.contains("sideways"))
             );
 

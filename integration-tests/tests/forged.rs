@@ -390,7 +390,7 @@ fn m8_annotations_forged_at_creation_are_stripped_with_a_warning() -> Outcome {
             .task("two", &[], &["one"])
             .into_json();
         let (created, warnings) = send(&scene, "POST", "pipelineruns", &object).await?;
-        check_warned(&warnings, "ignored annotations");
+        check_warned(&warnings, "These annotations are ignored");
         check_warned(&warnings, "spec.taskRunSpecs[1]");
         for (key, value) in created.annotations() {
             assert!(!value.contains("ffffffffff"), "{key}: {value}");
@@ -420,7 +420,7 @@ fn m8_annotations_forged_later_are_restored_or_stripped_with_a_warning() -> Outc
         let changed = json!({"metadata": {"annotations": forged()}});
         let (after, warnings) = send(&scene, "PATCH", "pipelineruns/edited", &changed).await?;
         assert_eq!(pinned(&after), pinned(&created));
-        check_warned(&warnings, "as it was when the run was created");
+        check_warned(&warnings, "after the run was created");
 
         let removed: serde_json::Map<_, _> = PINNED
             .map(|key| (key.to_owned(), Value::Null))
@@ -435,7 +435,7 @@ fn m8_annotations_forged_later_are_restored_or_stripped_with_a_warning() -> Outc
             .filter(|key| created.annotations().contains_key(*key))
             .collect();
         assert!(kept.len() > 4, "{kept:?}");
-        check_warned_of(&kept, &warnings, "as it was when the run was created");
+        check_warned_of(&kept, &warnings, "after the run was created");
 
         let in_task = json!({"spec": {"taskRunSpecs": tasks(forged())}});
         let (after, warnings) = send(&scene, "PATCH", "pipelineruns/edited", &in_task).await?;
@@ -482,7 +482,7 @@ fn m3_annotations_of_a_task_run_that_tekton_did_not_make_are_stripped_with_a_war
                     .collect();
                 assert_eq!(left, Vec::<&str>::new(), "{path}/{name}");
                 assert_eq!(created.annotations()["example.dev/note"], "mine");
-                check_warned(&warnings, "ignored annotations");
+                check_warned(&warnings, "These annotations are ignored");
             }
         }
         Ok(())

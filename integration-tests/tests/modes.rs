@@ -285,7 +285,7 @@ fn m8_a_run_pinned_before_schema_versions_is_served_and_one_of_an_unknown_versio
 
         let told = scene.told("newer", "SchemaVersionUnknown").await?;
         assert!(
-            told.iter().any(|(_, note)| note.contains(": 2 ")),
+            told.iter().any(|(_, note)| note.contains("is \"2\"")),
             "{told:?}"
         );
         // Its pod waits for the placeholder that only the other version would create.

@@ -211,9 +211,8 @@ fn b1_what_is_not_allowed_is_refused_with_who_allows_what() -> Outcome {
             );
             Ok(message)
         };
-        let allowed = "\"isolate-pipelinerun\" may not be chosen here; the operator allows it with key allowed-overrides of \
-             ConfigMap coscheduler-config; allowed: pipelineruns, as the cluster's coschedule says, and workspaces, disabled \
-             of allowed-overrides";
+        let allowed = "\"isolate-pipelinerun\" is not allowed; allowed: workspaces, pipelineruns, disabled. Your operator can \
+             allow more modes with key allowed-overrides of ConfigMap coscheduler-config.";
         let told = refused("own", None, Some("isolate-pipelinerun")).await?;
         assert!(
             told.contains("metadata.annotations[coscheduler.dev/coschedule]")
@@ -317,7 +316,7 @@ fn b1_a_pipeline_that_chooses_disabled_leaves_its_runs_to_tekton() -> Outcome {
             edited
                 .warnings
                 .iter()
-                .any(|told| told.contains("comes too late")),
+                .any(|told| told.contains("create a new run")),
             "{:?}",
             edited.warnings
         );
@@ -491,7 +490,7 @@ async fn override_is_ignored(scene: &Scene<'_>, name: &str) -> Outcome {
         .find(|reason| reason.message.contains("has no effect"));
     let told = &ignored.with_context(|| format!("{reasons:?}"))?.message;
     ensure!(
-        told.contains(": disabled") && told.contains("mode pipelineruns"),
+        told.contains("\"disabled\"") && told.contains("mode pipelineruns"),
         "{told}"
     );
     Ok(())
@@ -760,8 +759,8 @@ fn m2_a_task_run_with_two_claims_fails_its_run_at_once_and_the_author_is_told() 
             .accepted()?;
         let told = created.warnings.join("\n");
         assert!(
-            told.contains("task \"both\" uses 2 persistent volume claims")
-                && told.contains("will not run"),
+            told.contains("Task \"both\" will not run")
+                && told.contains("2 persistent volume claims"),
             "{told}"
         );
 
@@ -862,7 +861,7 @@ fn m2_a_task_run_with_two_claims_fails_its_run_at_once_and_the_author_is_told() 
         }
         let events = self::events(&scene, "refused", 2).await?;
         let about = |name: &str| {
-            let note = format!("TaskRun {name} uses");
+            let note = format!("TaskRun {name} does not run");
             events
                 .iter()
                 .any(|event| event.note.as_ref().is_some_and(|told| told.contains(&note)))

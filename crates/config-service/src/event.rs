@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use coscheduler_core::reasons::Severity;
+use coscheduler_core::reasons::{CONFIGURATION_INVALID, Severity};
 use coscheduler_kubernetes::events::{self, written};
 use jiff::Timestamp;
 use k8s_openapi::api::events::v1::Event;
@@ -15,8 +15,6 @@ use tracing::warn;
 use crate::report::problem;
 use crate::state::{Ours, State};
 
-/// `reason` of the Event.
-const REASON: &str = "ConfigurationInvalid";
 /// Delay after a failure.
 const RETRY: Duration = Duration::from_secs(5);
 
@@ -55,7 +53,7 @@ fn event(ours: &Ours, now: Timestamp) -> Option<Event> {
         format!("{name}.{version}"),
         regarding,
         Severity::Warning,
-        REASON,
+        CONFIGURATION_INVALID,
         &note,
         crate::SERVICE.name,
         now,
@@ -93,7 +91,7 @@ mod tests {
         assert_eq!(made.metadata.name.as_deref(), Some("c.7"));
         let note = made.note.unwrap();
         assert!(
-            note.contains("coscheduling is off") && note.contains("sideways"),
+            note.contains("Coscheduling is off") && note.contains("sideways"),
             "{note}"
         );
         let regarding = made.regarding.unwrap();

@@ -3,7 +3,7 @@
 use prometheus_client::metrics::gauge::Gauge;
 use tracing::{info, warn};
 
-use coscheduler_core::violation::Violation;
+use coscheduler_core::reasons::configuration_invalid;
 use coscheduler_runtime::Metrics;
 
 use crate::state::{Ours, State};
@@ -66,13 +66,6 @@ impl Report {
 
 /// The violations in our ConfigMap and their consequence; `None` where it is valid.
 pub(crate) fn problem(ours: &Ours) -> Option<String> {
-    let violations: Vec<_> = ours.violations.iter().map(Violation::to_string).collect();
-    let consequence = match ours.configuration {
-        Some(_) => "the last valid configuration stays in force",
-        None => "coscheduling is off",
-    };
-    let violations = (!violations.is_empty()).then(|| violations.join("; "))?;
-    Some(format!(
-        "the ConfigMap is not valid; {consequence}: {violations}"
-    ))
+    let invalid = !ours.violations.is_empty();
+    invalid.then(|| configuration_invalid(&ours.violations, ours.configuration.is_some()))
 }

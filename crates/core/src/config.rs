@@ -209,7 +209,8 @@ pub fn tekton_coschedule(feature_flags: &BTreeMap<String, String>) -> Option<Str
 }
 
 /// A ConfigMap's `metadata.resourceVersion` as a number, to tell older from newer (Kubernetes API concepts, "Resource versions").
-/// An empty one is 0, older than all others.
+/// An empty one is 0, older than all others. The number is `generation` on the wire. The order of all other objects' versions is in
+/// `runtime::kubernetes::version`, which the planner cannot use.
 pub fn version_number(resource_version: &str) -> i64 {
     resource_version.parse().unwrap_or_default()
 }

@@ -1,4 +1,5 @@
-//! Every reason that a person may read: its code, its severity and its text.
+//! The texts of all Events, and every other reason that a person may read: its code, its severity and its text. The texts of
+//! admission's warnings and denials are in `admit/warnings.rs` and `admit/denials.rs`.
 //!
 //! Programs match on the code. The text is for people: it says the cause and, if there is one, the remedy. A text stays
 //! the same while its cause does, because an Event is written once for each text.
@@ -17,12 +18,14 @@ macro_rules! texts {
 
 mod admission;
 mod claims;
+mod configuration;
 mod placement;
 mod plan;
 mod refusal;
 
 pub use admission::*;
 pub use claims::*;
+pub use configuration::*;
 pub use placement::*;
 pub use plan::*;
 pub use refusal::*;

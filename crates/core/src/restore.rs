@@ -274,7 +274,10 @@ mod tests {
             })
         };
         let told = chosen("disabled");
-        assert!(told.len() == 1 && told[0].contains("too late"), "{told:?}");
+        assert!(
+            told.len() == 1 && told[0].contains("create a new run"),
+            "{told:?}"
+        );
         // Tekton copies the annotations of the Pipeline, from which the mode came, to the run.
         assert!(chosen("pipelineruns").is_empty());
     }

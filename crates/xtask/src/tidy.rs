@@ -8,6 +8,7 @@ mod machine_paths;
 mod outside;
 mod placeholder_kind;
 mod tests_table;
+mod writes;
 
 use anyhow::bail;
 
@@ -69,6 +70,7 @@ pub(crate) async fn run(workspace: &Workspace) -> anyhow::Result<Vec<String>> {
         ("machine paths", machine_paths::check(files).into()),
         ("links", links::check(files).into()),
         ("test table", tests_table::check(files)?.into()),
+        ("rights to write", writes::check(files)?.into()),
         ("proto style", outside::proto_style(workspace).await?),
         (
             "proto changes",

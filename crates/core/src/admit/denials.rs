@@ -2,7 +2,9 @@
 //! claim of another run (V2a), and a TaskRun with more than one claim (M2). A denied TaskRun is created as cancelled, so that
 //! Tekton ends its PipelineRun as after any failed task.
 
-use crate::config::{ALLOWED_OVERRIDES, COSCHEDULE, Configuration};
+use std::collections::BTreeSet;
+
+use crate::config::{ALLOWED_OVERRIDES, Configuration};
 use crate::mode::Mode;
 use crate::pipeline_run::WorkspaceBinding;
 use crate::reasons::task_run_refused;
@@ -23,16 +25,13 @@ pub(super) fn mode_not_allowed(
     mode: Mode,
     configuration: &Configuration,
 ) -> Violation {
-    let mut allowed = format!("{}, as the cluster's {COSCHEDULE} says", configuration.mode);
     let overrides = configuration.allowed_overrides.iter();
-    let overrides: Vec<_> = overrides.map(|mode| mode.as_str()).collect();
-    if !overrides.is_empty() {
-        let overrides = overrides.join(", ");
-        allowed.push_str(&format!(", and {overrides} of {ALLOWED_OVERRIDES}"));
-    }
+    let allowed: BTreeSet<_> = overrides.chain([&configuration.mode]).collect();
+    let allowed: Vec<_> = allowed.into_iter().map(|mode| mode.as_str()).collect();
+    let allowed = allowed.join(", ");
     choice.violation(&format!(
-        "\"{mode}\" may not be chosen here; the operator allows it with key {ALLOWED_OVERRIDES} of ConfigMap \
-         coscheduler-config; allowed: {allowed}"
+        "\"{mode}\" is not allowed; allowed: {allowed}. Your operator can allow more modes with key {ALLOWED_OVERRIDES} of \
+         ConfigMap coscheduler-config."
     ))
 }
 
@@ -43,8 +42,8 @@ pub(super) fn claim_of_another(index: usize, binding: &WorkspaceBinding) -> Opti
     Some(Violation::new(
         format!("spec.workspaces[{index}].persistentVolumeClaim.claimName"),
         format!(
-            "{claim_name:?} belongs to another run and is deleted with it; allowed for workspace {workspace:?}: a \
-             volumeClaimTemplate, or a claim of your own"
+            "claim {claim_name:?} belongs to another run and is deleted with that run; allowed for workspace {workspace:?}: a \
+             volumeClaimTemplate, or a claim that you created"
         ),
     ))
 }

@@ -175,8 +175,8 @@ fn b1_a_key_that_does_not_exist_is_warned_of_whatever_is_in_force() {
         assert_eq!(
             admission.warnings,
             [
-                "annotation coscheduler.dev/coshedule has no effect: of coscheduler.dev/*, authors write only \
-                 coscheduler.dev/coschedule"
+                "Annotation coscheduler.dev/coshedule has no effect. The only annotation that you can set below \
+                 coscheduler.dev/ is coscheduler.dev/coschedule."
             ]
         );
     }
@@ -186,10 +186,10 @@ fn b1_a_key_that_does_not_exist_is_warned_of_whatever_is_in_force() {
 fn m5_m8_forged_annotations_never_survive() {
     let mut forged = run();
     forge(&mut forged);
-    let warning = "ignored annotations coscheduler.dev/schema-version, coscheduler.dev/mode, coscheduler.dev/isolation-scope, \
-                   coscheduler.dev/group, coscheduler.dev/placeholder, coscheduler.dev/volume-claim-templates, \
+    let warning = "These annotations are ignored, because only tekton-coscheduler may write them: \
+                   coscheduler.dev/schema-version, coscheduler.dev/mode, coscheduler.dev/isolation-scope, coscheduler.dev/group, coscheduler.dev/placeholder, coscheduler.dev/volume-claim-templates, \
                    coscheduler.dev/claims, coscheduler.dev/part-of, pipeline.tekton.dev/affinity-assistant, \
-                   coscheduler.dev/traceparent: only admission writes them";
+                   coscheduler.dev/traceparent. Remove them.";
 
     let disabled = admit(&configuration(Mode::Disabled), &forged, UID);
     assert_eq!(
@@ -223,7 +223,7 @@ fn v2a_a_copy_of_a_stored_run_gets_its_own_group_and_fresh_claims() {
     assert_eq!(admission.apply(&copy), fresh.apply(&clean));
     assert_eq!(admission.warnings.len(), 2);
     assert!(
-        admission.warnings[0].starts_with("workspace \"source\" was bound to claim \"src-"),
+        admission.warnings[0].starts_with("Workspace \"source\" was bound to claim \"src-"),
         "{}",
         admission.warnings[0]
     );
@@ -282,7 +282,7 @@ fn v2a_a_claim_whose_template_is_not_known_is_refused_with_what_to_bind_instead(
                 assert!(
                     violation
                         .description
-                        .contains("a volumeClaimTemplate, or a claim of your own"),
+                        .contains("a volumeClaimTemplate, or a claim that you created"),
                     "{violation}"
                 );
             }
@@ -292,7 +292,7 @@ fn v2a_a_claim_whose_template_is_not_known_is_refused_with_what_to_bind_instead(
         let told = left_alone
             .warnings
             .iter()
-            .filter(|warning| warning.contains("bind a volumeClaimTemplate instead"));
+            .filter(|warning| warning.contains("Bind the workspace to a volumeClaimTemplate"));
         assert_eq!(told.count(), fields.len(), "{:?}", left_alone.warnings);
     }
     let field = |index: usize| format!("spec.workspaces[{index}].persistentVolumeClaim.claimName");
@@ -467,8 +467,9 @@ fn m9_while_tektons_own_flag_is_on_runs_are_left_to_tekton_and_told() {
         let admission = admit(&configured, &run(), UID);
         assert_eq!(admission.apply(&run()), run(), "{mode}");
         assert!(
-            admission.warnings[0]
-                .contains("leaves this run to Tekton, whose own flag coschedule is \"workspaces\""),
+            admission.warnings[0].contains(
+                "leaves this run to Tekton, because Tekton's own flag coschedule is \"workspaces\""
+            ),
             "{mode}: {:?}",
             admission.warnings
         );
@@ -488,7 +489,8 @@ fn m7_without_any_good_configuration_coscheduling_is_off_and_says_why() {
     assert_eq!(
         admission.warnings,
         [
-            "coscheduling is off: the ConfigMap of tekton-coscheduler is not valid (coschedule: \"sideways\" is no mode)"
+            "Coscheduling is off, because the ConfigMap of tekton-coscheduler is not valid: coschedule: \"sideways\" is no \
+             mode. Ask your operator to correct it."
         ]
     );
 }
@@ -583,9 +585,8 @@ fn b1_what_is_not_allowed_is_refused_with_who_allows_what() {
         assert_eq!(violation.field, field);
         assert!(violation.description.starts_with(who), "{violation}");
         for part in [
-            "\"isolate-pipelinerun\" may not be chosen here",
-            "the operator allows it with key allowed-overrides of ConfigMap coscheduler-config",
-            "allowed: pipelineruns, as the cluster's coschedule says, and workspaces, disabled of allowed-overrides",
+            "\"isolate-pipelinerun\" is not allowed; allowed: workspaces, pipelineruns, disabled. Your operator can",
+            "with key allowed-overrides of ConfigMap coscheduler-config.",
         ] {
             assert!(violation.description.contains(part), "{violation}");
         }
@@ -600,7 +601,7 @@ fn b1_what_is_not_allowed_is_refused_with_who_allows_what() {
     assert!(
         nothing_allowed.unwrap_err()[0]
             .description
-            .ends_with("allowed: workspaces, as the cluster's coschedule says")
+            .contains("allowed: workspaces. ")
     );
 }
 
@@ -816,12 +817,12 @@ fn m2_an_embedded_task_with_more_than_one_claim_is_warned_about() {
     assert_eq!(
         warnings,
         [
-            "task \"build\" uses 2 persistent volume claims (workspace \"cache\": claim \"build-cache\", workspace \
-             \"source\": a claim from the volumeClaimTemplate of \"source\"), and coschedule mode workspaces allows \
-             one: the task will not run",
-            "task \"report\" uses 2 persistent volume claims (workspace \"scratch\": a claim from the volumeClaimTemplate \
-             of \"scratch\", workspace \"source\": a claim from the volumeClaimTemplate of \"source\"), and coschedule \
-             mode workspaces allows one: the task will not run",
+            "Task \"build\" will not run, because it uses 2 persistent volume claims (workspace \"cache\": claim \"build-cache\", \
+             workspace \"source\": a claim from the volumeClaimTemplate of \"source\"), and coschedule mode workspaces allows \
+             one. Use subPaths of one claim, or choose mode pipelineruns.",
+            "Task \"report\" will not run, because it uses 2 persistent volume claims (workspace \"scratch\": a claim from the \
+             volumeClaimTemplate of \"scratch\", workspace \"source\": a claim from the volumeClaimTemplate of \"source\"), and \
+             coschedule mode workspaces allows one. Use subPaths of one claim, or choose mode pipelineruns.",
         ]
     );
     assert!(

@@ -11,7 +11,7 @@ use super::TaskAnnotation;
 pub(super) fn coscheduling_off(violations: &[Violation]) -> String {
     let violations: Vec<_> = violations.iter().map(ToString::to_string).collect();
     format!(
-        "coscheduling is off: the ConfigMap of tekton-coscheduler is not valid ({})",
+        "Coscheduling is off, because the ConfigMap of tekton-coscheduler is not valid: {}. Ask your operator to correct it.",
         violations.join("; ")
     )
 }
@@ -19,15 +19,15 @@ pub(super) fn coscheduling_off(violations: &[Violation]) -> String {
 /// Tekton's own flag is on (M9).
 pub(super) fn left_to_tekton(flag: &str) -> String {
     format!(
-        "tekton-coscheduler leaves this run to Tekton, whose own flag coschedule is {flag:?}; set it to \"disabled\" in \
-         Tekton's ConfigMap feature-flags"
+        "tekton-coscheduler leaves this run to Tekton, because Tekton's own flag coschedule is {flag:?}. To change this, set \
+         the flag to \"disabled\" in Tekton's ConfigMap feature-flags."
     )
 }
 
 /// A PipelineRun has reserved annotations.
 pub(super) fn reserved(keys: &[String]) -> String {
     format!(
-        "ignored annotations {}: only admission writes them",
+        "These annotations are ignored, because only tekton-coscheduler may write them: {}. Remove them.",
         keys.join(", ")
     )
 }
@@ -36,59 +36,68 @@ pub(super) fn reserved(keys: &[String]) -> String {
 pub(super) fn reserved_in_task(annotation: &TaskAnnotation) -> String {
     let TaskAnnotation { index, key } = annotation;
     format!(
-        "ignored spec.taskRunSpecs[{index}].metadata.annotations[{key}]: only admission writes it"
+        "Annotation {key} in spec.taskRunSpecs[{index}].metadata is ignored, because only tekton-coscheduler may write it. \
+         Remove it."
     )
 }
 
 /// A TaskRun or CustomRun of another maker than Tekton has reserved annotations.
 pub(crate) fn reserved_in_child(keys: &[String]) -> String {
     format!(
-        "ignored annotations {}: only runs that Tekton makes for a coscheduled PipelineRun have them",
+        "These annotations are ignored, because only runs that Tekton creates for a coscheduled PipelineRun may have them: {}. \
+         Remove them.",
         keys.join(", ")
     )
 }
 
 /// A PipelineRun has an annotation with our prefix that means nothing.
 pub(super) fn unknown_annotation(key: &str) -> String {
-    format!("annotation {key} has no effect: of {PREFIX}*, authors write only {OVERRIDE}")
+    format!(
+        "Annotation {key} has no effect. The only annotation that you can set below {PREFIX} is {OVERRIDE}."
+    )
 }
 
 /// A copy of another run gets its template back (V2a).
 pub(super) fn fresh_claim(workspace: &str, claim_name: &str) -> String {
     format!(
-        "workspace {workspace:?} was bound to claim {claim_name:?} of another run; this run gets a fresh claim from the same \
-         volumeClaimTemplate"
+        "Workspace {workspace:?} was bound to claim {claim_name:?} of another run. This run gets a new claim from the same \
+         volumeClaimTemplate."
     )
 }
 
 /// A copy of another run keeps a claim of that run (V2a).
 pub(super) fn claim_of_another_run(workspace: &str, claim_name: &str) -> String {
     format!(
-        "workspace {workspace:?} is bound to claim {claim_name:?} of another run, which is deleted with that run; bind a \
-         volumeClaimTemplate instead"
+        "Workspace {workspace:?} is bound to claim {claim_name:?} of another run. The claim is deleted with that run. Bind the \
+         workspace to a volumeClaimTemplate instead."
     )
 }
 
 /// A task of an embedded Pipeline uses `claims` claims; `used` says which (M2).
 pub(super) fn task_will_not_run(task: &str, used: &[String], claims: usize) -> String {
-    let problem = multiple_claims(&format!("task {task:?}"), used, claims);
-    format!("{problem}: the task will not run")
+    multiple_claims(&format!("Task {task:?} will not run"), used, claims)
 }
 
 /// An update changed pinned annotations (M8).
 pub(crate) fn kept_annotations(keys: &[&str]) -> String {
     let keys = keys.join(", ");
-    format!("kept {keys} as it was when the run was created: it cannot be changed")
+    format!(
+        "Your change of {keys} has no effect, because this cannot change after the run was created."
+    )
 }
 
 /// An update changed a binding that admission wrote (M8).
 pub(crate) fn kept_binding(workspace: &str, claim_name: &str) -> String {
     format!(
-        "kept workspace {workspace:?} bound to claim {claim_name:?}: the bindings of an existing run cannot be changed"
+        "Your change of workspace {workspace:?} has no effect. The workspace stays bound to claim {claim_name:?}, because the \
+         bindings of an existing run cannot change."
     )
 }
 
 /// An update chose a mode for an existing run (B1).
 pub(crate) fn override_too_late(chosen: &str, mode: Mode) -> String {
-    format!("annotation {OVERRIDE}: {chosen} comes too late: this run was created with mode {mode}")
+    format!(
+        "Your change of annotation {OVERRIDE} has no effect, because this run was created with mode {mode} and keeps it. To \
+         use {chosen:?}, create a new run with the annotation."
+    )
 }

@@ -278,8 +278,9 @@ fn v9_claims_whose_names_are_not_known_are_left_out_and_said() {
     );
     assert_eq!(
         reasons[1].message,
-        "Workspace \"cache\" is bound to claim \"$(params.cache)\". Its name was not known when the run was created, so no \
-         placeholder mounts the claim."
+        "Workspace \"cache\" is bound to claim \"$(params.cache)\". This name has a variable that was not known when the run \
+         was created, so no placeholder mounts the claim. In a new run, use a name without variables, or set the parameter in \
+         the run itself."
     );
 }
 
@@ -530,7 +531,7 @@ fn p3_the_placeholder_shares_what_decides_where_the_runs_pods_may_run() {
     let reason = plan(&run).unwrap().reasons.pop().unwrap();
     assert_eq!(reason.code, ReasonCode::SecurityContextReduced);
     assert!(
-        reason.message.contains("runAsUser: 0"),
+        reason.message.contains("runAsUser to 0"),
         "{}",
         reason.message
     );

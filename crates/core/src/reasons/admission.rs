@@ -10,17 +10,16 @@ pub fn task_run_refused(task_run: &str, used: &[(&str, String)], claims: usize) 
         .iter()
         .map(|(workspace, claim)| format!("workspace {workspace:?}: claim {claim:?}"))
         .collect();
-    let problem = multiple_claims(&format!("TaskRun {task_run}"), &used, claims);
-    let mode = Mode::PipelineRuns;
-    let message = format!("{problem}. Use subPaths of one claim, or mode {mode}.");
+    let message = multiple_claims(&format!("TaskRun {task_run} does not run"), &used, claims);
     Reason::new(ReasonCode::TaskRunRefused, message)
 }
 
-/// The part that TaskRuns and tasks have in common.
-pub(crate) fn multiple_claims(subject: &str, used: &[String], claims: usize) -> String {
+/// The text about a TaskRun or task that uses `claims` claims. `fact` says what happens to it.
+pub(crate) fn multiple_claims(fact: &str, used: &[String], claims: usize) -> String {
     let used = used.join(", ");
-    let mode = Mode::Workspaces;
+    let (mode, other) = (Mode::Workspaces, Mode::PipelineRuns);
     format!(
-        "{subject} uses {claims} persistent volume claims ({used}), and coschedule mode {mode} allows one"
+        "{fact}, because it uses {claims} persistent volume claims ({used}), and coschedule mode {mode} allows one. Use \
+         subPaths of one claim, or choose mode {other}."
     )
 }

@@ -7,26 +7,29 @@ use super::{Reason, ReasonCode};
 
 texts! {
     claim_name_variable(workspace: &str, claim: &str): ClaimNameVariable =
-        "Workspace {workspace:?} is bound to claim {claim:?}. Its name was not known when the run was created, so no \
-         placeholder mounts the claim.";
+        "Workspace {workspace:?} is bound to claim {claim:?}. This name has a variable that was not known when the run was \
+         created, so no placeholder mounts the claim. In a new run, use a name without variables, or set the parameter in the \
+         run itself.";
 
     claim_name_empty(workspace: &str): ClaimNameEmpty =
-        "Workspace {workspace:?} is bound to a claim without a name, so no placeholder mounts it. Set \
-         persistentVolumeClaim.claimName.";
+        "Workspace {workspace:?} is bound to a claim without a name, so no placeholder mounts the claim. Create the run \
+         again, and set persistentVolumeClaim.claimName.";
 
     claim_template_not_replaced(workspace: &str): ClaimTemplateNotReplaced =
-        "Workspace {workspace:?} has a volumeClaimTemplate that was added after the run was created. Tekton makes the claim, \
-         and no placeholder mounts it.";
+        "Somebody added the volumeClaimTemplate of workspace {workspace:?} after the run was created. Tekton creates the \
+         claim, and no placeholder mounts it. To change this, create the run again.";
 
     volume_node_affinity_conflict(conflict: &Conflict, placeholder: &AssistantName): VolumeNodeAffinityConflict =
-        "No node can reach the volumes of all these claims: {conflict}. Placeholder {placeholder} waits for a node that can.";
+        "No node can reach the volumes of all these claims: {conflict}. Placeholder {placeholder} waits for such a node. Add \
+         one, or create the run again with claims that one node can reach.";
 }
 
 /// The placeholder does not mount a `ReadWriteOncePod` claim (V8); `workspace` if it is known.
 pub fn claim_not_mounted(claim: &str, workspace: Option<&str>) -> Reason {
     let of = workspace.map_or_else(String::new, |name| format!(" of workspace {name:?}"));
     let message = format!(
-        "Claim {claim:?}{of} is ReadWriteOncePod, so the placeholder does not mount it. The tasks that use it take turns."
+        "Only one pod at a time can use claim {claim:?}{of}, because it is ReadWriteOncePod. So the placeholder does not mount \
+         it, and the tasks that use it run one after the other."
     );
     Reason::new(ReasonCode::ClaimNotMounted, message)
 }
@@ -35,7 +38,7 @@ pub fn claim_not_mounted(claim: &str, workspace: Option<&str>) -> Reason {
 pub fn claims_out_of_reach(claims: &[&str]) -> Reason {
     let claims = claims.join(", ");
     let message = format!(
-        "No node reaches the volumes of claims {claims}. The run goes on once a node does."
+        "No node can reach the volumes of claims {claims}. Add such a node, or bring it back. The run then continues."
     );
     Reason::new(ReasonCode::ClaimsNotMovable, message)
 }
@@ -46,11 +49,11 @@ pub fn claims_not_movable(claims: &[&str], first: &str, more: usize) -> Reason {
     let claims = claims.join(", ");
     let more = match more {
         0 => String::new(),
-        more => format!(", and {more} more"),
+        more => format!(", and {more} more nodes"),
     };
     let message = format!(
-        "Only nodes that turn pods away reach the volumes of claims {claims} ({first}{more}). Uncordon one of these nodes, or \
-         remove its taint."
+        "Every node that can reach the volumes of claims {claims} is cordoned or has a taint ({first}{more}). Uncordon one of \
+         these nodes, or remove its taint."
     );
     Reason::new(ReasonCode::ClaimsNotMovable, message)
 }

@@ -1,11 +1,11 @@
 //! Texts about the node of a placeholder and of the pods that follow it. `pod` is the name of a pod; `asking` is
-//! the pod's name and requests.
+//! the pod's name and requests; `obstacles` is a sentence.
 
 use crate::reconcile::evacuate::Misplaced;
 
 texts! {
     pod_evacuated(pod: &str, node: &str, cause: &Misplaced): PodEvacuated =
-        "Pod {pod} left node {node}: {cause}.";
+        "Pod {pod} left node {node}, because the node {cause}. It is created again for a node that accepts it.";
 
     placeholder_leaves(pod: &str, placeholder: &str, node: &str): PlaceholderLeaves =
         "Pod {pod} waits until placeholder {placeholder} has left node {node}.";
@@ -14,46 +14,46 @@ texts! {
         "Node {node} of placeholder {placeholder} has room for pod {pod}. The pod waits for the scheduler.";
 
     run_holds_room(pod: &str, placeholder: &str, node: &str): RunHoldsRoom =
-        "Pod {pod} waits for node {node} of placeholder {placeholder}: other pods of the run use the room there.";
+        "Pod {pod} waits for room on node {node} of placeholder {placeholder}. Other pods of the run use that room now.";
 
     placeholder_stays(pod: &str, placeholder: &str, node: &str): RunHoldsRoom =
-        "Pod {pod} waits for node {node}: placeholder {placeholder} stays there for other pods that run beside it.";
+        "Pod {pod} waits for room on node {node}. Placeholder {placeholder} stays there until the pods beside it have ended.";
 
     scale_up_triggered(pod: &str): ScaleUpInFlight =
-        "Pod {pod} waits: the cluster autoscaler is adding a node for it.";
+        "Pod {pod} waits, because the cluster autoscaler adds a node for it.";
 
     node_added(pod: &str): ScaleUpInFlight =
-        "Pod {pod} waits: a node was added a moment ago.";
+        "Pod {pod} waits, because a node was added a moment ago and may have room for it.";
 
     /// A placeholder moved to a node that has room (N2). The scheduler chooses that node, so the text does not name it.
     placeholder_moved(pod: &str, placeholder: &str, node: &str): PlaceholderMoved =
-        "Placeholder {placeholder} leaves node {node} for one that has room for pod {pod}.";
+        "Placeholder {placeholder} leaves node {node}, because pod {pod} has no room there. Both go to a node that has room.";
 
     pod_let_go(pod: &str, placeholder: &str): PodLetGo =
-        "Pod {pod} runs without placeholder {placeholder}: no node takes both, and the pod uses none of the \
-         placeholder's claims.";
+        "Pod {pod} may run on another node than placeholder {placeholder}, because no node can run both. This is safe: \
+         the pod uses no claim of the placeholder.";
 
     pod_fits_no_node(asking: &str, obstacles: &str): PodFitsNoNode =
-        "No node takes {asking}: {obstacles}. Change the task's requests or its podTemplate, or add a node that takes the \
+        "No node can run {asking}. {obstacles}. Change the task's requests or its podTemplate, or add a node that can run the \
          pod.";
 
     pod_fits_no_node_beside(asking: &str, placeholder: &str, obstacles: &str): PodFitsNoNode =
-        "No node that takes {asking} also takes placeholder {placeholder}: {obstacles}. Change the task's requests or its \
-         podTemplate, or add a node that takes the pod.";
+        "No node can run {asking} beside placeholder {placeholder}. {obstacles}. Change the task's requests or its \
+         podTemplate, or add a node that can run both.";
 
     claims_tie_to_other_nodes(asking: &str, placeholder: &str, obstacles: &str): ClaimsNotMovable =
-        "No node that takes {asking} also takes placeholder {placeholder}: {obstacles}. Change the task's requests or its \
-         podTemplate, or add a node that reaches the claims.";
+        "No node can run {asking} beside placeholder {placeholder}. {obstacles}. Change the task's requests or its \
+         podTemplate, or add a node that can run both and reach the claims.";
 
     moves_exhausted(asking: &str, node: &str, moves: u32): MovesExhausted =
-        "Node {node} has no room for {asking}, and the run's placeholders have already moved {moves} times. The run goes on \
-         once the node has room.";
+        "Node {node} has no room for {asking}. The run's placeholders have moved {moves} times and do not move again. Make \
+         room on this node. The run then continues.";
 
     pod_unschedulable(asking: &str, placeholder: &str): PodUnschedulable =
-        "The scheduler rejected every candidate node for {asking} and placeholder {placeholder}. See the PodScheduled \
-         conditions of both pods.";
+        "The scheduler rejected every node that has room for {asking} and placeholder {placeholder}. Condition PodScheduled \
+         of both pods gives its reasons.";
 
     nodes_full(asking: &str, placeholder: &str): NodesFull =
-        "Every node that could take {asking} and placeholder {placeholder} is full, or reserved by an isolated run. The run \
-         goes on once one of them has room.";
+        "Every node that can run {asking} and placeholder {placeholder} is full, or an isolated run uses it alone. The run \
+         continues when one of these nodes has room.";
 }

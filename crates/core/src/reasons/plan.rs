@@ -10,13 +10,13 @@ use super::{Reason, ReasonCode};
 texts! {
     /// Nothing is pinned on the run (M5).
     not_pinned(): NotPinned =
-        "The run is not coscheduled: when it was created, coscheduling was disabled, admission could not decide, or another \
-         controller than Tekton's managed the run.";
+        "The run is not coscheduled. When it was created, coscheduling was disabled or not possible, or its spec.managedBy \
+         did not name Tekton.";
 
     /// This version of tekton-coscheduler cannot read the annotations pinned on the run (M8).
     schema_version_unknown(version: &str): SchemaVersionUnknown =
-        "Annotation {SCHEMA_VERSION}: {version} is not known to this version of tekton-coscheduler, so the run gets no \
-         placeholder. Install the version that admitted the run, or create the run again.";
+        "This version of tekton-coscheduler cannot read the run's annotations, because {SCHEMA_VERSION} is {version:?}. So the \
+         run gets no placeholder. Install the version that admitted the run, or create the run again.";
 
     /// The run has not started (P9).
     pipeline_run_pending(): PipelineRunPending =
@@ -50,13 +50,13 @@ texts! {
 
     /// Placeholders may not have `field` of the run's `securityContext` (P3).
     security_context_reduced(field: &str, value: &str): SecurityContextReduced =
-        "Placeholders do not get {field}: {value} of the run's podTemplate.securityContext, because Pod Security level \
-         restricted does not allow it.";
+        "The run's podTemplate.securityContext sets {field} to {value}. The placeholder does not get this, because Pod \
+         Security level restricted does not allow it. Your task pods get it, so you need not change anything.";
 
     /// `owner` has an object of the placeholder's name (P7).
     placeholder_name_taken(name: &str, owner: &str): PlaceholderNameTaken =
-        "StatefulSet {name} exists and belongs to {owner}, so the placeholder cannot be created. Delete that StatefulSet, or \
-         create the run again.";
+        "StatefulSet {name} belongs to {owner}, so the placeholder of that name cannot be created. Delete that StatefulSet, \
+         or create the run again.";
 }
 
 /// The override `chosen` came after the run was created with `mode`, or does not count (B1).
@@ -68,8 +68,9 @@ pub fn override_ignored(chosen: &str, mode: Mode) -> Reason {
         }
     };
     let message = format!(
-        "Annotation {OVERRIDE}: {chosen} has no effect, because the run was created {cause}. Put the annotation on the run, \
-         on its Namespace or on a Pipeline in the cluster before you create the run."
+        "The run was created {cause}, so its annotation {OVERRIDE} with value {chosen:?} has no effect. To choose a mode, \
+         create a new run that has the annotation from the start. Its Namespace, or a Pipeline in the cluster, may have it \
+         instead."
     );
     Reason::new(ReasonCode::OverrideIgnored, message)
 }
@@ -79,7 +80,7 @@ pub fn pipeline_run_invalid(violations: &[Violation]) -> Reason {
     let violations: Vec<_> = violations.iter().map(ToString::to_string).collect();
     let violations = violations.join("; ");
     let message = format!(
-        "The run's annotations and its workspaces contradict each other: {violations}. Create the run again."
+        "The run's annotations cannot be read, or do not match its workspaces: {violations}. Create the run again."
     );
     Reason::new(ReasonCode::PipelineRunInvalid, message)
 }

@@ -19,36 +19,38 @@ macro_rules! refusals {
 refusals! {
     /// A ResourceQuota forbids it.
     quota_exceeded: QuotaExceeded,
-        "Raise the quota, or wait until other objects in the namespace are gone.";
+        "Raise the quota, or wait until other objects in the namespace are deleted.";
     /// A LimitRange forbids it.
     limit_range_violated: LimitRangeViolated,
-        "Change the LimitRange. For new runs, you can also change placeholder-cpu and placeholder-memory, or the storage \
-         request of the claim.";
+        "Change the LimitRange. For new runs, you can also change placeholder-cpu and placeholder-memory in ConfigMap \
+         coscheduler-config, or the storage request of the claim.";
     /// Pod Security forbids it.
     pod_security_violated: PodSecurityViolated,
-        "Let the namespace enforce a lower level or a later version, or create the run again without this field in its \
-         podTemplate.";
+        "Create the run again without this field in its podTemplate. Or choose a less strict Pod Security level, or a later \
+         version of it, in the labels of the namespace.";
     /// A policy or an admission webhook denied it.
     admission_denied: AdmissionDenied,
-        "Make that policy allow objects with label app.kubernetes.io/managed-by: tekton-coscheduler.";
+        "Change that policy so that it allows objects with label app.kubernetes.io/managed-by: tekton-coscheduler.";
     /// The API server cannot call an admission webhook.
     admission_webhook_failed: AdmissionWebhookFailed,
-        "Restore that webhook, or make it ignore objects with label app.kubernetes.io/managed-by: tekton-coscheduler.";
+        "Repair that webhook, or change it so that it skips objects with label app.kubernetes.io/managed-by: \
+         tekton-coscheduler.";
     /// It names an object that does not exist.
     reference_missing: ReferenceMissing,
-        "Create the missing object, or create the run again with one that exists.";
+        "Create the missing object, or create the run again with an object that exists.";
     /// Its claim has no volume, because its StorageClass does not exist.
     storage_class_missing: ClaimNotProvisioned,
-        "Create that StorageClass, or a default one if the claim names none, or create the run again with one that exists.";
+        "Create the StorageClass, or a default StorageClass if the claim names none. Or create the run again with a \
+         StorageClass that exists.";
     /// Its claim has no volume for another reason.
     claim_not_provisioned: ClaimNotProvisioned,
-        "The provisioner tries again by itself. See its log.";
+        "The storage provisioner tries again by itself. If this does not help, read its log.";
     /// No node takes it.
     placeholder_unschedulable: PlaceholderUnschedulable,
-        "Add a node that meets the run's podTemplate and has room, or make room on one.";
+        "Add a node that matches the run's podTemplate and has room, or make room on a node that matches.";
     /// Kubernetes refused it for another reason.
     placeholder_refused: PlaceholderRefused,
-        "The run goes on once the API server accepts the request.";
+        "Remove this cause. The request is repeated, and the run continues when the API server accepts it.";
 }
 
 fn refused(code: ReasonCode, failed: &str, answer: &str, remedy: &str) -> Reason {

@@ -208,16 +208,15 @@ impl Toleration {
     }
 }
 
+/// Words that follow "the node".
 impl fmt::Display for Misplaced {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Gone => f.write_str("the node is gone"),
-            Self::Tainted(taint) if taint.key == UNSCHEDULABLE => {
-                f.write_str("the node is cordoned")
-            }
+            Self::Gone => f.write_str("is gone"),
+            Self::Tainted(taint) if taint.key == UNSCHEDULABLE => f.write_str("is cordoned"),
             Self::Tainted(Taint { key, value, effect }) => {
                 let separator = if value.is_empty() { "" } else { "=" };
-                write!(f, "the node has taint {key}{separator}{value}:{effect}")
+                write!(f, "has taint {key}{separator}{value}:{effect}")
             }
         }
     }

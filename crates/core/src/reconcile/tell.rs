@@ -139,7 +139,7 @@ fn stranded(tolerations: &[Toleration], seen: &[SeenClaim], nodes: &[&Node]) -> 
     let causes: Option<Vec<_>> = reaching
         .map(|node| {
             Some(format!(
-                "{}: {}",
+                "{} {}",
                 node.name,
                 misplaced(tolerations, Some(node))?
             ))

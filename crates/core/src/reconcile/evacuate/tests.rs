@@ -45,28 +45,25 @@ fn check(node: Option<&Node>, expect: Option<(&str, bool)>) {
 #[test]
 fn n1_a_placeholder_leaves_a_node_that_turns_pods_away() {
     check(Some(&node(&[])), None);
-    check(None, Some(("the node is gone", true)));
+    check(None, Some(("is gone", true)));
     let cordoned = Node {
         unschedulable: true,
         ..node(&[])
     };
-    check(Some(&cordoned), Some(("the node is cordoned", false)));
+    check(Some(&cordoned), Some(("is cordoned", false)));
     check(
         Some(&node(&[taint("spot", "yes", "NoSchedule")])),
-        Some(("the node has taint spot=yes:NoSchedule", false)),
+        Some(("has taint spot=yes:NoSchedule", false)),
     );
     check(
         Some(&node(&[taint("spot", "", "NoExecute")])),
-        Some(("the node has taint spot:NoExecute", false)),
+        Some(("has taint spot:NoExecute", false)),
     );
     check(Some(&node(&[taint("spot", "", "PreferNoSchedule")])), None);
     let not_ready = "node.kubernetes.io/not-ready";
     check(
         Some(&node(&[taint(not_ready, "", "NoExecute")])),
-        Some((
-            "the node has taint node.kubernetes.io/not-ready:NoExecute",
-            true,
-        )),
+        Some(("has taint node.kubernetes.io/not-ready:NoExecute", true)),
     );
 }
 

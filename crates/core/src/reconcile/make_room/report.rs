@@ -64,7 +64,7 @@ fn counted(contention: &Contention<'_>, pod: &Pod, room: &Room) -> Option<Obstac
     own.or_else(|| pod.needs.counted_obstacle(&beside))
 }
 
-/// The obstacles of all nodes, the smallest first; `None` if a node has no obstacle.
+/// A sentence with the obstacles of all nodes, the smallest first; `None` if a node has no obstacle.
 fn every_node<'a>(
     rooms: impl Iterator<Item = &'a Room>,
     obstacle: impl Fn(&Room) -> Option<Obstacle>,
@@ -80,7 +80,7 @@ fn every_node<'a>(
     let obstacles: Option<Vec<_>> = rooms.map(foremost).collect();
     let obstacles = obstacles?;
     if obstacles.is_empty() {
-        return Some("there is no node".to_owned());
+        return Some("The cluster has no node".to_owned());
     }
     let mut texts = BTreeSet::new();
     // For each resource, the node that has the most.
@@ -102,7 +102,11 @@ fn every_node<'a>(
         texts.insert((distance(&lack), lack.to_string()));
     }
     let texts = texts.into_iter().map(|(_, text)| text).take(OBSTACLES);
-    Some(texts.collect::<Vec<_>>().join("; "))
+    let texts: Vec<_> = texts.collect();
+    Some(format!(
+        "Each node has a problem: it {}",
+        texts.join("; or it ")
+    ))
 }
 
 /// The size of an obstacle: how far the node is from taking the pod.

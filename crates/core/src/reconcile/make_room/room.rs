@@ -90,17 +90,18 @@ pub struct Lack {
     pub allocatable: i128,
 }
 
-/// Names no amounts that change all the time, so that the same cause always has the same text.
+/// Words that follow "the node". They name no amounts that change all the time, so that the same cause always has the same
+/// text.
 impl fmt::Display for Obstacle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Misplaced(cause) => cause.fmt(f),
-            Self::NotSelected => f.write_str("the pod does not select the node"),
+            Self::NotSelected => f.write_str("does not match the nodeSelector or node affinity"),
             Self::OutOfReach(claims) => {
-                write!(f, "the node does not reach claims {}", claims.join(", "))
+                write!(f, "does not reach claims {}", claims.join(", "))
             }
-            Self::Isolated => f.write_str("a placeholder of another run keeps the node to itself"),
-            Self::Refused => f.write_str("the scheduler did not take the node"),
+            Self::Isolated => f.write_str("is used by an isolated run alone"),
+            Self::Refused => f.write_str("was rejected by the scheduler"),
             Self::Lacks(lack) => {
                 let Lack {
                     resource,
@@ -108,7 +109,10 @@ impl fmt::Display for Obstacle {
                     allocatable,
                 } = lack;
                 let (asked, has) = (in_words(resource, *asked), in_words(resource, *allocatable));
-                write!(f, "the node has {resource} {has}, and {asked} is asked for")
+                write!(
+                    f,
+                    "has {resource} {has} in total, and {asked} more does not fit"
+                )
             }
         }
     }

@@ -76,7 +76,7 @@ pub(super) fn unschedulable(
     if detail.contains("pod has unbound immediate PersistentVolumeClaims") {
         return None;
     }
-    let failed = format!("No node takes placeholder {name}");
+    let failed = format!("No node can run placeholder {name}");
     let missing = detail
         .strip_prefix("persistentvolumeclaim \"")
         .and_then(|rest| rest.strip_suffix("\" not found"));

@@ -179,12 +179,7 @@ fn n2_a_pod_that_has_room_waits_for_the_scheduler_which_has_the_last_word() {
         case.pod.needs.refused = ["node-1".to_owned(), "node-2".to_owned()].into();
     });
     let code = ReasonCode::PodUnschedulable;
-    check(
-        &everywhere,
-        &Action::Report,
-        code,
-        "rejected every candidate node",
-    );
+    check(&everywhere, &Action::Report, code, "rejected every node");
     let not_the_placeholder = case(&rooms, |case| {
         case.rooms[0] = room("node-1", 1000, 50);
         case.placeholder.needs.refused = ["node-2".to_owned()].into();
@@ -207,8 +202,8 @@ fn n2_the_runs_own_pods_are_waited_for_and_those_of_others_are_not() {
     let (wait, holds) = (Action::Wait, ReasonCode::RunHoldsRoom);
     let away = to(&["node-2"]);
     let moved = ReasonCode::PlaceholderMoved;
-    check(&resident(true, true, 1000), &wait, holds, "use the room");
-    check(&resident(true, false, 1000), &wait, holds, "use the room");
+    check(&resident(true, true, 1000), &wait, holds, "use that room");
+    check(&resident(true, false, 1000), &wait, holds, "use that room");
     // Their end would not help, but they are not left behind, nor are claims that are in use.
     check(&resident(true, true, 900), &wait, holds, "stays there");
     check(&resident(false, true, 1000), &wait, holds, "stays there");
@@ -303,7 +298,7 @@ fn n2_the_number_of_pods_counts_where_nothing_is_asked_for() {
         ..Resident::default()
     }];
     let holds = ReasonCode::RunHoldsRoom;
-    check(&own, &Action::Wait, holds, "use the room");
+    check(&own, &Action::Wait, holds, "use that room");
     // Overcommitted, and asked for nothing.
     let rooms = [full("node-1", 2)];
     check(
@@ -358,7 +353,7 @@ fn n2_a_pod_is_let_go_only_without_shared_claims_and_outside_isolation() {
         })
     };
     let code = ReasonCode::PodLetGo;
-    check(&pinned(|_| ()), &Action::LetGo, code, "without placeholder");
+    check(&pinned(|_| ()), &Action::LetGo, code, "on another node");
     let own = pinned(|case| case.pod.needs.claims = vec![claim("own", Some("node-2"))]);
     check(&own, &Action::LetGo, code, "");
     let shared = pinned(|case| case.pod.needs.claims = vec![claim("data", None)]);
@@ -377,8 +372,8 @@ fn n2_a_pod_is_let_go_only_without_shared_claims_and_outside_isolation() {
         &too_large,
         &Action::Report,
         none,
-        "No node takes pod build-pod (cpu 64): the node has cpu 4, and 64 is asked for. Change the task's requests or its \
-         podTemplate, or add a node that takes the pod.",
+        "No node can run pod build-pod (cpu 64). Each node has a problem: it has cpu 4 in total, and 64 more does not fit. \
+         Change the task's requests or its podTemplate, or add a node that can run the pod.",
     );
 }
 
@@ -497,7 +492,12 @@ fn n4_nothing_is_moved_while_a_node_is_about_to_be_added() {
     };
     let in_flight = ReasonCode::ScaleUpInFlight;
     let moved = ReasonCode::PlaceholderMoved;
-    check(&with(Some(59), None), &Action::Wait, in_flight, "adding");
+    check(
+        &with(Some(59), None),
+        &Action::Wait,
+        in_flight,
+        "autoscaler",
+    );
     check(&with(None, Some(0)), &Action::Wait, in_flight, "was added");
     check(&with(Some(60), Some(61)), &to(&["node-2"]), moved, "");
     check(&with(None, None), &to(&["node-2"]), moved, "");
@@ -566,12 +566,17 @@ fn n2_selectors_taints_and_affinity_are_honoured_for_both() {
         case.pod.needs.selector = [("size".to_owned(), "s".to_owned())].into();
     });
     let code = ReasonCode::PodFitsNoNode;
-    let nearest =
-        "(cpu 2): the node has cpu 1, and 2 is asked for; the pod does not select the node";
+    let nearest = "(cpu 2). Each node has a problem: it has cpu 1 in total, and 2 more does not fit; or it does not match \
+                   the nodeSelector or node affinity.";
     check(&far, &Action::Report, code, nearest);
     // An affinity without terms is met nowhere.
     let nowhere = case(&rooms, |case| case.pod.needs.terms = Some(Vec::new()));
-    check(&nowhere, &Action::Report, code, "does not select");
+    check(
+        &nowhere,
+        &Action::Report,
+        code,
+        "does not match the nodeSelector",
+    );
 }
 
 const NODE_NAMES: [&str; 4] = ["a", "b", "c", "d"];
@@ -859,8 +864,9 @@ proptest! {
         prop_assert_eq!(told, action != Action::Wait);
         if action == Action::Report {
             let fits = fits_an_empty_node(&case.pod, &case.rooms);
-            let no_node = reason.message.starts_with("No node takes");
-            prop_assert_eq!(!fits, no_node, "{}", reason.message);
+            let message = reason.message;
+            let no_node = message.starts_with("No node can run") && !message.contains(" beside placeholder ");
+            prop_assert_eq!(!fits, no_node, "{}", message);
         }
     }
 

@@ -139,7 +139,7 @@ fn n3_a_write_of_ours_that_is_refused_is_read_alike() {
         reason.message,
         format!(
             "Failed to create StatefulSet ci/{SET}: exceeded quota: none, requested: count/statefulsets.apps=1, limited: \
-             count/statefulsets.apps=0. Raise the quota, or wait until other objects in the namespace are gone."
+             count/statefulsets.apps=0. Raise the quota, or wait until other objects in the namespace are deleted."
         )
     );
     let long = refused("create claim ci/source", &"é".repeat(1000));
@@ -161,10 +161,10 @@ fn n3_a_claim_without_a_volume_says_what_helps() {
         );
     }
     let missing = "storageclass.storage.k8s.io \"fast\" not found";
-    check(missing, "Create that StorageClass");
+    check(missing, "Create the StorageClass");
     check(
         "no persistent volumes available for this claim and no storage class is set",
-        "a default one",
+        "a default StorageClass",
     );
     let failed = "failed to provision volume with StorageClass \"fast\": rpc error: code = ResourceExhausted desc = full";
     check(failed, "tries again by itself");
@@ -193,7 +193,7 @@ fn n3_a_placeholder_without_a_node_is_told_without_the_numbers_of_the_moment() {
     assert_eq!(reason.code, ReasonCode::PlaceholderUnschedulable);
     assert!(
         reason.message.starts_with(&format!(
-            "No node takes placeholder {SET}: node(s) didn't match Pod's node affinity/selector, node(s) had untolerated \
+            "No node can run placeholder {SET}: node(s) didn't match Pod's node affinity/selector, node(s) had untolerated \
              taint(s). "
         )),
         "{}",
