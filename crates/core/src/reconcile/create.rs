@@ -8,8 +8,10 @@ use crate::plan::PlaceholderSpec;
 
 /// Normally an `Ensure` creates a placeholder. The leader creates it without a call after this time.
 const MISSING: Duration = Duration::from_secs(2);
-/// The pause before the first retry, without jitter.
+/// The pause before the first retry, without jitter, after a warning Event about the placeholder.
 const FIRST_RETRY: Duration = Duration::from_secs(1);
+/// The same without such an Event: its controller may only be slow, and the Event may be lost.
+const FIRST_SILENT_RETRY: Duration = Duration::from_secs(5);
 /// The longest pause between two retries, without jitter: with it, every placeholder is retried within 30 seconds.
 const LONGEST_RETRY: Duration = Duration::from_secs(20);
 
@@ -39,8 +41,7 @@ fn missing(observed: &Observed, spec: &PlaceholderSpec, decision: &mut Decision)
 }
 
 /// Retries a placeholder without a pod, with or without a warning Event. Its controller alone would wait up to a quarter of an
-/// hour between two tries (client-go's default rate limiter), but tries at once when the object changes. In an ordinary run, and
-/// after an eviction, the pod exists before the first retry is due.
+/// hour between two tries (client-go's default rate limiter), but tries at once when the object changes.
 fn retry(observed: &Observed, placeholder: &Placeholder, decision: &mut Decision) {
     let pod = observed.pod_named_for(&placeholder.object.name);
     if pod.is_some() || placeholder.object.deleting {
@@ -53,7 +54,11 @@ fn retry(observed: &Observed, placeholder: &Placeholder, decision: &mut Decision
     let before = placeholder.record.retried.as_ref();
     let before = before.filter(|done| elapsed(done.last, observed.now) <= since);
     let times = before.map_or(1, |done| done.times.saturating_add(1));
-    let pause = pause(times, FIRST_RETRY, LONGEST_RETRY) + jitter(&placeholder.object.uid);
+    let first = match observed.refused.contains_key(&placeholder.object.name) {
+        true => FIRST_RETRY,
+        false => FIRST_SILENT_RETRY,
+    };
+    let pause = pause(times, first, LONGEST_RETRY) + jitter(&placeholder.object.uid);
     let rested = before.map_or(since, |done| elapsed(done.last, observed.now));
     let left = pause.saturating_sub(rested);
     if left.is_zero() {

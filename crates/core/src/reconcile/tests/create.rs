@@ -134,7 +134,22 @@ fn pauses(observed: &mut Observed) -> Vec<Duration> {
 
 #[test]
 fn n3_a_placeholder_without_a_pod_is_retried_at_least_every_thirty_seconds() {
-    let pauses = pauses(&mut without_pod());
+    let silent = pauses(&mut without_pod());
+    assert_eq!(silent[0].as_secs(), 5, "its controller may only be slow");
+    assert!(
+        silent.iter().all(|pause| *pause <= 22 * SECOND),
+        "{silent:?}"
+    );
+    let mut refused = without_pod();
+    let name = name(&refused);
+    let reason = crate::reasons::no_claims();
+    change_run(&mut refused, |run| {
+        // Its author knows already.
+        let blocked = crate::annotations::BLOCKED.to_owned();
+        run.annotations.insert(blocked, reason.to_annotation());
+    });
+    refused.refused.insert(name, reason);
+    let pauses = pauses(&mut refused);
     let seconds = |from, to| Duration::from_secs(from)..=Duration::from_secs(to);
     let bounds = [
         seconds(1, 3),
@@ -175,8 +190,8 @@ fn n3_a_placeholder_that_has_its_pod_begins_anew_when_it_loses_it() {
     observed.pods.clear();
     let decision = reconcile(&observed);
     assert_eq!(retrying(&decision), None);
-    assert!(pause(&decision) <= 3 * SECOND, "{decision:?}");
-    pass(&mut observed, 3 * SECOND);
+    assert!(pause(&decision) <= 7 * SECOND, "{decision:?}");
+    pass(&mut observed, 7 * SECOND);
     let decision = reconcile(&observed);
     let retried = retrying(&decision).unwrap().record.retried.clone();
     assert_eq!(retried.unwrap().times, 1);
