@@ -817,12 +817,12 @@ fn m2_an_embedded_task_with_more_than_one_claim_is_warned_about() {
     assert_eq!(
         warnings,
         [
-            "Task \"build\" will not run, because it uses 2 persistent volume claims (workspace \"cache\": claim \"build-cache\", \
-             workspace \"source\": a claim from the volumeClaimTemplate of \"source\"), and coschedule mode workspaces allows \
-             one. Use subPaths of one claim, or choose mode pipelineruns.",
-            "Task \"report\" will not run, because it uses 2 persistent volume claims (workspace \"scratch\": a claim from the \
-             volumeClaimTemplate of \"scratch\", workspace \"source\": a claim from the volumeClaimTemplate of \"source\"), and \
-             coschedule mode workspaces allows one. Use subPaths of one claim, or choose mode pipelineruns.",
+            "Task \"build\" will not run, because it uses 2 persistent volume claims: workspace \"cache\": claim \"build-cache\", \
+             workspace \"source\": a claim from the volumeClaimTemplate of \"source\". In coschedule mode workspaces, a task may \
+             use only one claim. Use subPaths of one claim, or choose mode pipelineruns.",
+            "Task \"report\" will not run, because it uses 2 persistent volume claims: workspace \"scratch\": a claim from the \
+             volumeClaimTemplate of \"scratch\", workspace \"source\": a claim from the volumeClaimTemplate of \"source\". In \
+             coschedule mode workspaces, a task may use only one claim. Use subPaths of one claim, or choose mode pipelineruns.",
         ]
     );
     assert!(

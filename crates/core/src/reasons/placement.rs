@@ -1,11 +1,11 @@
-//! Texts about the node of a placeholder and of the pods that follow it. `pod` is the name of a pod; `asking` is
-//! the pod's name and requests; `obstacles` is a sentence.
+//! Texts about the node of a placeholder and of the pods that follow it. `pod` is the name of a pod, and `asking` is the pod's
+//! name with its requests. `obstacles` is a sentence about the problems of the nodes, from `reconcile/make_room/report.rs`.
 
 use crate::reconcile::evacuate::Misplaced;
 
 texts! {
     pod_evacuated(pod: &str, node: &str, cause: &Misplaced): PodEvacuated =
-        "Pod {pod} left node {node}, because the node {cause}. It is created again for a node that accepts it.";
+        "Pod {pod} left node {node}, because the node {cause}. The pod is created again on a node that accepts it.";
 
     placeholder_leaves(pod: &str, placeholder: &str, node: &str): PlaceholderLeaves =
         "Pod {pod} waits until placeholder {placeholder} has left node {node}.";
@@ -50,10 +50,10 @@ texts! {
          room on this node. The run then continues.";
 
     pod_unschedulable(asking: &str, placeholder: &str): PodUnschedulable =
-        "The scheduler rejected every node that has room for {asking} and placeholder {placeholder}. Condition PodScheduled \
-         of both pods gives its reasons.";
+        "The scheduler rejected every node that has room for {asking} and placeholder {placeholder}. Read the scheduler's \
+         reasons in condition PodScheduled of both pods.";
 
     nodes_full(asking: &str, placeholder: &str): NodesFull =
-        "Every node that can run {asking} and placeholder {placeholder} is full, or an isolated run uses it alone. The run \
-         continues when one of these nodes has room.";
+        "No node has room for {asking} and placeholder {placeholder} now. Each node that can run both pods is full, or is \
+         reserved for an isolated run. The run continues when one of these nodes has room.";
 }

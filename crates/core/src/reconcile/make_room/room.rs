@@ -90,7 +90,7 @@ pub struct Lack {
     pub allocatable: i128,
 }
 
-/// Words that follow "the node". They name no amounts that change all the time, so that the same cause always has the same
+/// Words that follow "a node". They contain no amounts that change all the time, so that the same cause always has the same
 /// text.
 impl fmt::Display for Obstacle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -100,7 +100,7 @@ impl fmt::Display for Obstacle {
             Self::OutOfReach(claims) => {
                 write!(f, "does not reach claims {}", claims.join(", "))
             }
-            Self::Isolated => f.write_str("is used by an isolated run alone"),
+            Self::Isolated => f.write_str("is reserved for an isolated run"),
             Self::Refused => f.write_str("was rejected by the scheduler"),
             Self::Lacks(lack) => {
                 let Lack {
@@ -111,7 +111,7 @@ impl fmt::Display for Obstacle {
                 let (asked, has) = (in_words(resource, *asked), in_words(resource, *allocatable));
                 write!(
                     f,
-                    "has {resource} {has} in total, and {asked} more does not fit"
+                    "has {resource} {has} in total, but no room for a request of {asked}"
                 )
             }
         }
