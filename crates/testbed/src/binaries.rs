@@ -1,8 +1,8 @@
-//! Builds the programs of the control plane with the ordinary Go toolchain, from the modules pinned in
-//! `integration-tests/testbed`, and keeps beside them the manifests that the same modules bring.
+//! Builds the programs of the control plane with the ordinary Go toolchain, from the Go modules that
+//! `integration-tests/testbed` pins. It also copies the manifests of these modules to the folder of the programs.
 //!
 //! The programs are in a folder named by a digest of the pinned modules and the build flags. Each file is moved into place
-//! when it is complete, so an interrupted build continues where it was, and no file is built twice.
+//! when it is complete. So a build that was interrupted continues with the missing files, and no file is built twice.
 
 use std::fs::{self, File};
 use std::io::ErrorKind;

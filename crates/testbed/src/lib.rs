@@ -1,6 +1,6 @@
 //! Boots a real control plane on loopback for the demo, tests and benchmarks: etcd, the Kubernetes API server, controller
-//! manager and scheduler, KWOK for nodes and kubelets, and Tekton's controller and webhook. It needs no container engine, and
-//! simulates only the kubelet and the storage provisioner.
+//! manager and scheduler, and Tekton's controller and webhook. KWOK simulates nodes, kubelets and the storage provisioner. The
+//! test bed needs no container engine.
 //!
 //! ```no_run
 //! # async fn example() -> anyhow::Result<()> {

@@ -1,8 +1,12 @@
 //! Patches of a placeholder's object. Each contains the record of earlier actions (N1, N2, N3).
 //!
-//! A move takes three steps. [`send`] adds a required node affinity to the target nodes to the StatefulSet's template. The manager
-//! then deletes the pod, and its controller creates it again. Once that pod is bound, [`end`] restores the template. The update
-//! strategy `OnDelete` leaves the running pod alone, and the scheduler chooses between the target nodes.
+//! A move takes three steps:
+//!
+//! 1. [`send`] changes the pod template of the StatefulSet: a required node affinity allows only the target nodes. The update
+//!    strategy `OnDelete` leaves the running pod alone.
+//! 2. The manager deletes the pod. The StatefulSet controller creates a new pod, and the scheduler chooses one of the target
+//!    nodes.
+//! 3. When the new pod is bound, [`end`] restores the template.
 
 use coscheduler_core::annotations::{MOVE, RECORD};
 use coscheduler_core::observed::{Move, Placeholder, Record};
