@@ -1,5 +1,5 @@
-//! A cache of what reviews depend on: of each object of a kind, a part of its metadata. An object that was created a moment
-//! before a review may not be here yet, so readers wait for it a little. Nothing is ever read live.
+//! A cache of the metadata that reviews need, for all objects of one kind. If an object was created a moment before a review, it
+//! may not be in the cache yet, so readers wait for a short time. The webhook reads no object directly from the API server.
 
 use std::collections::HashMap;
 use std::fmt::Debug;

@@ -1,9 +1,9 @@
-//! The admission-webhook: turns admission reviews into questions to the affinity-planner, and its answers into JSON
+//! The admission-webhook turns admission reviews into questions to the affinity-planner, and the planner's answers into JSON
 //! patches. It decides nothing about runs. It checks the ConfigMap with the flags by itself, with the rules of `core`, and
 //! makes its own certificates (`certificates`).
 //!
-//! Where the planner cannot answer, the webhook answers with HTTP 503, so that the `failurePolicy` of the webhook
-//! configuration decides.
+//! If the planner cannot answer, the webhook answers with HTTP 503. Then the `failurePolicy` of the webhook configuration
+//! decides.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 

@@ -1,4 +1,4 @@
-//! From admission reviews to questions for the planner, and from its answers to responses. Pure functions.
+//! Pure functions that convert admission reviews to questions for the planner, and the planner's answers to responses.
 
 use kube::core::DynamicObject;
 use kube::core::admission::{AdmissionRequest, AdmissionResponse, Operation};

@@ -1,5 +1,6 @@
-//! Facts that the planner needs beside the object under review: the mode that its Pipeline and its Namespace choose (B1),
-//! and the group of the PipelineRun that owns it. The object's own annotations do not prove that group: they may be copies.
+//! The facts that the planner needs in addition to the reviewed object: the mode that the object's Pipeline and Namespace choose
+//! (B1), and the group of the owning PipelineRun. The object's own annotations do not prove this group, because they may be
+//! copied from another object.
 
 use std::time::Duration;
 
@@ -60,10 +61,10 @@ impl Surroundings {
         }
     }
 
-    /// The modes that Pipeline and Namespace choose for a new PipelineRun. The run's own choice comes before the Pipeline's,
-    /// and that before the Namespace's, so that the others need not be looked up.
+    /// The modes that Pipeline and Namespace choose for a new PipelineRun. The run's own choice counts before the Pipeline's
+    /// choice, and the Pipeline's choice before the Namespace's. If one object has a choice, the next objects are not read.
     ///
-    /// A Pipeline that is not in the cache in time may not exist. Tekton reports that, so the run is let in.
+    /// If the Pipeline is not in the cache in time, it may not exist. Tekton reports this, so the run is admitted.
     ///
     /// # Errors
     /// The Namespace is not in the cache.
@@ -99,8 +100,8 @@ impl Surroundings {
         Ok(choices)
     }
 
-    /// The group of the PipelineRun that is an object's controller. `None` where that has none, where the controller is not a
-    /// PipelineRun, and where the object claims no group, so that the owner's does not matter.
+    /// The group of the PipelineRun that is an object's controller. `None` if the PipelineRun has no group, or if the controller is
+    /// not a PipelineRun. Also `None` if the object itself names no group, because then nobody needs the owner's group.
     ///
     /// # Errors
     /// The PipelineRun is not in the cache.

@@ -1,4 +1,4 @@
-//! The wire side of the webhook: an admission review in, a question to the planner, an admission review out.
+//! The wire side of the webhook. It receives an admission review, asks the planner, and sends an admission review back.
 
 use std::fmt::Display;
 use std::mem::take;

@@ -1,5 +1,5 @@
 //! The keys of annotations on PipelineRuns, TaskRuns and CustomRuns. Only [`pinned`](crate::pinned) and
-//! [`admit`](crate::admit) read and write those of admission.
+//! [`admit`](crate::admit) read and write the annotations that admission sets.
 
 /// The beginning of our keys.
 pub const PREFIX: &str = "coscheduler.dev/";
@@ -41,7 +41,7 @@ pub const TRACEPARENT: &str = "coscheduler.dev/traceparent";
 /// even if Tekton's flag `coschedule` is off (Tekton v1.12.0, `pkg/internal/affinityassistant/transformer.go`). Tekton copies the
 /// annotation to every child of the run.
 ///
-/// An empty value adds no affinity. It is still of use: it prevents that Tekton copies a Task's own annotation of this key.
+/// An empty value adds no affinity. It prevents that Tekton copies a Task's own annotation of this key.
 pub const TEKTON_AFFINITY_ASSISTANT: &str = "pipeline.tekton.dev/affinity-assistant";
 
 /// Tekton's own annotation on a PipelineRun: `"true"` asks to delete the claims made from its `volumeClaimTemplate`s when

@@ -1,4 +1,5 @@
-//! Tekton's kinds as Kubernetes objects: metadata typed, the rest as JSON, so that a newer Tekton is read too.
+//! Tekton's kinds as Kubernetes objects. Only metadata is typed. All other fields are JSON, so objects of a newer Tekton can be
+//! read too.
 
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;

@@ -1,4 +1,4 @@
-//! The watches: they write each change of an object into the cache, and on the leader push the affected runs into the queue.
+//! The watches. They write each change of an object into the cache. On the leader, they also push the affected runs into the queue.
 
 use std::fmt::Debug;
 use std::sync::Arc;

@@ -43,8 +43,8 @@ pub struct TestBed {
 }
 
 impl TestBed {
-    /// Boots a bed and waits until its nodes take pods and Tekton takes PipelineRuns. First builds the programs that are
-    /// missing, with plain lines on stderr; call [`build`](crate::build) before to show that in another way.
+    /// Boots a bed and waits until its nodes accept pods and Tekton accepts PipelineRuns. First builds the missing programs, with
+    /// plain lines on stderr. To show the progress of the build in another way, call [`build`](crate::build) before.
     ///
     /// # Errors
     /// When a program cannot be built, or a component ends early; the error carries the end of its log.

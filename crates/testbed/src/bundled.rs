@@ -1,5 +1,5 @@
-//! Files that the Go modules of the test bed hold beside programs: Tekton's manifests and KWOK's stages. They are read from
-//! the module cache when the programs are built, so that a boot needs neither `go` nor the module cache.
+//! Files in the Go modules of the test bed that are not programs: Tekton's manifests and KWOK's stages. The build copies them from
+//! the module cache, so that a boot needs neither `go` nor the module cache.
 
 use std::fs;
 use std::path::{Path, PathBuf};

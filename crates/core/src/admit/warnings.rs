@@ -1,4 +1,4 @@
-//! The texts of admission warnings. Whoever creates or updates an object reads them behind `Warning:`.
+//! The texts of admission warnings. kubectl shows them after `Warning:` to the user who creates or updates an object.
 
 use crate::annotations::{OVERRIDE, PREFIX};
 use crate::mode::Mode;

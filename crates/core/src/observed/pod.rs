@@ -1,4 +1,4 @@
-//! The pods of a run: those of its TaskRuns, and its placeholders'.
+//! The pods of a run: the pods of its TaskRuns, and the pods of its placeholders.
 
 use jiff::Timestamp;
 

@@ -1,5 +1,5 @@
-//! Finds out whether one node could meet several node selectors at once. A node meets a selector if it meets one of its terms, and
-//! a term if it meets all of its requirements (Kubernetes, "Assigning Pods to Nodes").
+//! Finds out if one node could meet several node selectors at the same time. A node meets a selector if it meets one term of the
+//! selector. It meets a term if it meets all requirements of the term (Kubernetes, "Assigning Pods to Nodes").
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

@@ -54,7 +54,7 @@ pub fn configuration_to_wire(configuration: &Configuration) -> wire::Configurati
     }
 }
 
-/// A configuration from the wire, without Tekton's own flag, which is a field of its own there.
+/// A configuration from the wire. Tekton's own flag is not part of it, because the wire has another field for this flag.
 ///
 /// # Errors
 ///

@@ -1,5 +1,6 @@
-//! Predicts whether a node takes a pod, by requests, the number of pods, taints, node selector, required node affinity, and the
-//! node affinity of volumes. The scheduler alone checks ports, the author's inter-pod affinity and limits of attached volumes.
+//! Predicts if a node can run a pod. The prediction uses requests, the number of pods, taints, node selector, required node
+//! affinity, and the node affinity of volumes. It does not use ports, the author's inter-pod affinity and limits of attached
+//! volumes: only the scheduler checks these.
 //!
 //! Source: Kubernetes 1.35, `pkg/scheduler/framework/plugins/noderesources/fit.go`, `fitsRequest`, and `nodeaffinity`.
 
