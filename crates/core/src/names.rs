@@ -130,7 +130,7 @@ impl ClaimTemplateName {
 
 /// The claim that the placeholder's controller makes from a template: `<template>-<placeholder>-0`.
 ///
-/// For claims with binding mode `Immediate`, external provisioners choose the zone by the StatefulSet's name, which is a part of
+/// For claims with binding mode `Immediate`, external provisioners choose the zone by the placeholder's name, which is a part of
 /// the claim's name. So all claims of a run are in one zone.
 pub fn claim_name(template: &ClaimTemplateName, assistant: &AssistantName) -> String {
     format!("{template}-{assistant}-0")

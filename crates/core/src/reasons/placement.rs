@@ -17,32 +17,33 @@ texts! {
         "Pod {pod} waits for room on node {node} of placeholder {placeholder}. Other pods of the run use that room now.";
 
     placeholder_stays(pod: &str, placeholder: &str, node: &str): RunHoldsRoom =
-        "Pod {pod} waits for room on node {node}. Placeholder {placeholder} stays there until the pods beside it have ended.";
+        "Pod {pod} waits for room on node {node}. Placeholder {placeholder} stays there until the pods that need it have ended.";
 
     scale_up_triggered(pod: &str): ScaleUpInFlight =
-        "Pod {pod} waits, because the cluster autoscaler adds a node for it.";
+        "Pod {pod} waits, because the cluster autoscaler adds a node for this pod.";
 
     node_added(pod: &str): ScaleUpInFlight =
-        "Pod {pod} waits, because a node was added a moment ago and may have room for it.";
+        "Pod {pod} waits, because a node was added a moment ago and may have room for the pod.";
 
     /// A placeholder moved to a node that has room (N2). The scheduler chooses that node, so the text does not name it.
     placeholder_moved(pod: &str, placeholder: &str, node: &str): PlaceholderMoved =
-        "Placeholder {placeholder} leaves node {node}, because pod {pod} has no room there. Both go to a node that has room.";
+        "Placeholder {placeholder} leaves node {node}, because pod {pod} has no room there. The placeholder and the pod \
+         go to a node that has room.";
 
     pod_let_go(pod: &str, placeholder: &str): PodLetGo =
-        "Pod {pod} may run on another node than placeholder {placeholder}, because no node can run both. This is safe: \
-         the pod uses no claim of the placeholder.";
+        "Pod {pod} may run on another node than placeholder {placeholder}, because no node can run both. This is safe, \
+         because the pod uses no claim of the placeholder.";
 
     pod_fits_no_node(asking: &str, obstacles: &str): PodFitsNoNode =
         "No node can run {asking}. {obstacles}. Change the task's requests or its podTemplate, or add a node that can run the \
          pod.";
 
     pod_fits_no_node_beside(asking: &str, placeholder: &str, obstacles: &str): PodFitsNoNode =
-        "No node can run {asking} beside placeholder {placeholder}. {obstacles}. Change the task's requests or its \
+        "No node can run both {asking} and placeholder {placeholder}. {obstacles}. Change the task's requests or its \
          podTemplate, or add a node that can run both.";
 
     claims_tie_to_other_nodes(asking: &str, placeholder: &str, obstacles: &str): ClaimsNotMovable =
-        "No node can run {asking} beside placeholder {placeholder}. {obstacles}. Change the task's requests or its \
+        "No node can run both {asking} and placeholder {placeholder}. {obstacles}. Change the task's requests or its \
          podTemplate, or add a node that can run both and reach the claims.";
 
     moves_exhausted(asking: &str, node: &str, moves: u32): MovesExhausted =

@@ -865,7 +865,7 @@ proptest! {
         if action == Action::Report {
             let fits = fits_an_empty_node(&case.pod, &case.rooms);
             let message = reason.message;
-            let no_node = message.starts_with("No node can run") && !message.contains(" beside placeholder ");
+            let no_node = message.starts_with("No node can run") && !message.contains(" and placeholder ");
             prop_assert_eq!(!fits, no_node, "{}", message);
         }
     }
