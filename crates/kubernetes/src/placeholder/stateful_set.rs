@@ -1,4 +1,4 @@
-//! Builds the StatefulSet of a planned placeholder. A plan is always valid, so building cannot fail.
+//! Builds the StatefulSet of a planned placeholder. The plan is valid by then, so building cannot fail.
 //!
 //! Shape and labels: TEP-0135, "Placeholder pod + inter-pod affinity" and "Co-locating volumes" (P1, P3, P5, V1, V2, V8).
 
