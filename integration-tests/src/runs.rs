@@ -34,6 +34,15 @@ impl Run {
         &self.name
     }
 
+    /// A run from JSON.
+    pub fn from_json(object: Value) -> Self {
+        let name = object["metadata"]["name"].as_str().unwrap_or_default();
+        Self {
+            name: name.to_owned(),
+            object,
+        }
+    }
+
     /// The run as JSON.
     pub fn into_json(self) -> Value {
         self.object

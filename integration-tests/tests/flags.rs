@@ -253,6 +253,12 @@ fn m7_bad_flags_are_refused_when_they_are_written() -> Outcome {
                 "7",
                 "allowed: an object",
             ),
+            ("placement", "near", "allowed: spread, pack, none"),
+            (
+                "placeholder-reserves",
+                "peak",
+                "allowed: nothing, placement",
+            ),
             ("placeholder-cpu", "50 m", "allowed: a decimal number"),
             ("placeholder-memory", "0", "allowed: more than 0"),
             ("placeholder-image", "", "allowed: [registry/]path"),

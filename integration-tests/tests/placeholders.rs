@@ -6,15 +6,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use coscheduler_kubernetes::pipeline_run::PipelineRun;
+use coscheduler_proto::config::Reserves;
 use coscheduler_proto::error::reason;
 use coscheduler_proto::placeholder::EnsureOutcome;
-use coscheduler_proto::planner::NothingToDo;
 use coscheduler_proto::planner::report_pipeline_run_response::Outcome as Reported;
+use coscheduler_proto::planner::{NothingToDo, Separation};
 use integration_tests::look::{is_placeholder, node, succeeded};
 use integration_tests::runs::{Run, run};
 use integration_tests::{Scene, alone, shared_with};
 use k8s_openapi::api::apps::v1::StatefulSet;
-use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::{Affinity, ConfigMap, PersistentVolumeClaim, Pod};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
@@ -398,6 +399,7 @@ fn p3_each_field_of_the_runs_pod_template_wins_over_the_clusters_default() -> Ou
             .unwrap()
             .push(json!({"weight": 100, "podAffinityTerm": {
             "labelSelector": {"matchLabels": {"app.kubernetes.io/component": "affinity-assistant"}},
+            "namespaceSelector": {},
             "topologyKey": "kubernetes.io/hostname"}}));
         assert_eq!(full["affinity"], combined);
         // And on the pods of the run.
@@ -477,6 +479,7 @@ fn p4_placeholders_take_nodes_without_one_before_nodes_with_more_room() -> Outco
                 "weight": 100,
                 "podAffinityTerm": {
                     "labelSelector": {"matchLabels": {"app.kubernetes.io/component": "affinity-assistant"}},
+                    "namespaceSelector": {},
                     "topologyKey": "kubernetes.io/hostname",
                 },
             }]}})
@@ -485,6 +488,89 @@ fn p4_placeholders_take_nodes_without_one_before_nodes_with_more_room() -> Outco
             cancel(scene, name).await?;
         }
         scene.nothing_left_but(&[]).await
+    })
+}
+
+/// Sets keys `placement` and `placeholder-reserves`, and waits until new runs are planned with them.
+async fn place(
+    scene: &Scene<'_>,
+    (placement, reserves): (&str, &str),
+    expect: (Separation, Reserves),
+) -> Outcome {
+    let flags = [
+        ("coschedule", "pipelineruns"),
+        ("placement", placement),
+        ("placeholder-reserves", reserves),
+    ];
+    scene.set_flags(&flags).await?;
+    let in_force = async {
+        loop {
+            let spec = scene.plan(two("dry")).await?.placeholders.remove(0);
+            if (spec.separation(), spec.reserves()) == expect {
+                return anyhow::Ok(());
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+        }
+    };
+    tokio::time::timeout(std::time::Duration::from_secs(60), in_force).await?
+}
+
+/// The placeholders of two runs of this name that are created one after the other, each in a namespace of its own.
+async fn one_each(scenes: [&Scene<'_>; 2], name: &str) -> anyhow::Result<[(StatefulSet, Pod); 2]> {
+    let mut seen = Vec::new();
+    for scene in scenes {
+        let long = run(name).task("one", &[], &[]).lasting("one", 600);
+        scene.submit(long).await?;
+        seen.push(scene.placeholder().await?);
+    }
+    for scene in scenes {
+        cancel(scene, name).await?;
+        scene.nothing_left_but(&[]).await?;
+    }
+    Ok(seen.try_into().unwrap())
+}
+
+#[test]
+fn p4_m8_the_placement_decides_whether_runs_of_two_namespaces_share_a_node() -> Outcome {
+    let config = Config {
+        nodes: 2,
+        ..Config::default()
+    };
+    alone(config, async |scene| {
+        let elsewhere = scene.stack.scene().await?;
+        let scenes = [scene, &elsewhere];
+
+        // Without the affinity the second placeholder would take the empty node.
+        let pack = (Separation::Pack, Reserves::Nothing);
+        place(scene, ("pack", "nothing"), pack).await?;
+        let [(_, first), (_, second)] = one_each(scenes, "packed").await?;
+        assert_eq!(node(&first), node(&second));
+
+        let none = (Separation::None, Reserves::Nothing);
+        place(scene, ("none", "nothing"), none).await?;
+        for (set, _) in one_each(scenes, "free").await? {
+            let affinity = set.spec.unwrap().template.spec.unwrap().affinity;
+            assert_eq!(affinity.unwrap_or_default(), Affinity::default());
+        }
+
+        // Without the anti-affinity the second placeholder would take the node with more room.
+        let load: Pod = serde_json::from_value(json!({
+            "metadata": {"name": "load"},
+            "spec": {"nodeName": "node-2", "containers": [{"name": "c", "image": "i/i", "resources": {
+                "requests": {"cpu": "4", "memory": "8Gi"}}}]},
+        }))?;
+        scene.api().create(&PostParams::default(), &load).await?;
+        let spread = (Separation::Spread, Reserves::Nothing);
+        place(scene, ("spread", "nothing"), spread).await?;
+        let [(_, first), (_, second)] = one_each(scenes, "spread").await?;
+        let nodes = (node(&first), node(&second));
+        assert_eq!(nodes, (Some("node-1"), Some("node-2")));
+
+        // Karpenter would add a node for each placeholder that reserves room and spreads.
+        let reserving = (Separation::None, Reserves::Placement);
+        place(scene, ("spread", "placement"), reserving).await?;
+        let reserving = (Separation::Pack, Reserves::Placement);
+        place(scene, ("pack", "placement"), reserving).await
     })
 }
 

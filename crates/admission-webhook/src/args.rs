@@ -27,6 +27,15 @@ pub struct Args {
     )]
     pub(crate) webhook_address: SocketAddr,
 
+    /// Namespace of Tekton's ConfigMaps config-defaults and feature-flags, on which the requests of pods depend
+    #[arg(
+        long,
+        env = "TEKTON_NAMESPACE",
+        value_name = "NAME",
+        default_value = "tekton-pipelines"
+    )]
+    pub(crate) tekton_namespace: String,
+
     #[command(flatten)]
     pub(crate) certificates: CertificateArgs,
 

@@ -1,17 +1,15 @@
-//! A cache of what reviews depend on: of each object of a kind, a part of its metadata. An object that was created a moment
-//! before a review may not be here yet, so readers wait for it a little. Nothing is ever read live.
+//! A cache of what reviews need: a small part of each object of one kind. If an object was created a moment before a review, it may
+//! not be in the cache yet, so readers wait for a short time. The webhook reads no object directly from the API server.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
-use coscheduler_runtime::Process;
 use coscheduler_runtime::kubernetes::watch::{Change, ObjectKey, follow, key};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::core::PartialObjectMeta;
+use coscheduler_runtime::{Health, Process};
 use kube::runtime::watcher;
-use kube::{Api, Client, Resource};
+use kube::{Api, Resource};
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 
@@ -30,22 +28,23 @@ impl<T> Default for Cache<T> {
 }
 
 impl<T: Clone + Send + Sync + 'static> Cache<T> {
-    /// Follows all objects of a kind for the life of the process, which is not ready before they were listed once.
-    pub(crate) fn follow<K>(
+    /// Follows the objects of `api` that `config` selects, for the life of the process. `health` is not ready before they were
+    /// listed once.
+    pub(crate) fn follow<O>(
         kind: &'static str,
         process: &Process,
-        client: &Client,
-        read: fn(ObjectMeta) -> T,
+        health: &Health,
+        (api, config): (Api<O>, watcher::Config),
+        read: fn(O) -> T,
     ) -> Self
     where
-        K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
+        O: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
     {
         let cache = Self::default();
-        let synced = process.health().condition(format!("{kind} cache"));
-        let api = Api::<PartialObjectMeta<K>>::all(client.clone());
+        let synced = health.condition(format!("{kind} cache"));
         let fed = cache.clone();
-        let reduce = move |change: Change<PartialObjectMeta<K>>| match change {
-            Change::Applied(object) => fed.set(key(&object), read(object.metadata)),
+        let reduce = move |change: Change<O>| match change {
+            Change::Applied(object) => fed.set(key(&object), read(object)),
             Change::Deleted(object) => fed.change(|objects| drop(objects.remove(&key(&object)))),
             Change::Listed(keys) => {
                 fed.change(|objects| objects.retain(|key, _| keys.contains(key)))
@@ -53,7 +52,7 @@ impl<T: Clone + Send + Sync + 'static> Cache<T> {
         };
         process.spawn(
             format!("watch {kind}s"),
-            follow(kind, api, watcher::Config::default(), synced, reduce),
+            follow(kind, api, config, synced, reduce),
         );
         cache
     }
@@ -71,6 +70,21 @@ impl<T: Clone + Send + Sync + 'static> Cache<T> {
         let found = objects.wait_for(|objects| objects.get(&key).is_some_and(&wanted));
         let found = tokio::time::timeout(timeout, found).await.ok()?.ok()?;
         found.get(&key).cloned()
+    }
+
+    /// The objects of a namespace that are here, by name; those without a namespace where it is empty.
+    pub(crate) fn in_namespace(&self, namespace: &str) -> BTreeMap<String, T> {
+        let objects = self.objects.borrow();
+        let of_namespace = objects.iter().filter(|((of, _), _)| of == namespace);
+        of_namespace
+            .map(|((_, name), object)| (name.clone(), object.clone()))
+            .collect()
+    }
+
+    /// The object of that name, where it is here.
+    pub(crate) fn find(&self, namespace: &str, name: &str) -> Option<T> {
+        let key = (namespace.to_owned(), name.to_owned());
+        self.objects.borrow().get(&key).cloned()
     }
 
     pub(crate) fn set(&self, key: ObjectKey, value: T) {

@@ -1,8 +1,8 @@
-//! The webhook's own certificates. It makes self-signed serving certificates, keeps them in a Secret that all replicas
+//! The webhook's own certificates. The webhook makes self-signed serving certificates, keeps them in a Secret that all replicas
 //! share, writes them into the `caBundle` of the webhook configurations, and replaces them in time. It needs no certificate
-//! manager, and never reads or writes another Secret or configuration. `docs/decisions/webhook-certificates.md` says why.
+//! manager, and never reads or writes another Secret or configuration. `docs/decisions/webhook-certificates.md` has the reasons.
 //!
-//! `state` decides, `issue` makes certificates, `keeper` carries it out by patches of `object`s, `serving` answers handshakes.
+//! `state` decides, `issue` makes certificates, `keeper` patches the `object`s, and `serving` answers handshakes.
 
 mod issue;
 mod keeper;
@@ -90,8 +90,8 @@ pub(crate) struct CertificateArgs {
     webhook_configuration: String,
 }
 
-/// Starts to look after the certificates; the TLS configuration to serve with. The process is ready once the webhook
-/// configuration trusts the certificate that it serves.
+/// Starts the task that manages the certificates. Returns the TLS configuration of the server. The process is ready when the
+/// webhook configuration trusts the served certificate.
 ///
 /// # Errors
 /// The flags contradict each other.

@@ -9,9 +9,9 @@ use coscheduler_core::config;
 
 use crate::review::refused;
 
-/// Refuses a ConfigMap with invalid flags and lists every key, its value and the allowed values. Warns of deprecated and of
-/// unknown keys. A write that does not change the data passes in any case, so that labels and finalizers of an invalid
-/// ConfigMap can be changed.
+/// Refuses a ConfigMap with invalid flags. The answer lists every invalid key, its value and the allowed values. Deprecated and
+/// unknown keys cause a warning. A write that does not change the data is always admitted, so that labels and finalizers of an
+/// invalid ConfigMap can be changed.
 pub(crate) fn review(request: &AdmissionRequest<DynamicObject>) -> AdmissionResponse {
     let data = data(request.object.as_ref());
     let old = request.old_object.as_ref();

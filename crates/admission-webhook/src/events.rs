@@ -1,5 +1,5 @@
-//! Events on PipelineRuns about TaskRuns that may not run: Tekton sees the answer to a review, the author of the run does
-//! not. They are written after the answer, which never waits for them.
+//! Events on PipelineRuns about TaskRuns that admission cancels. Only Tekton sees the answer to a review, so an Event informs the
+//! author of the run. The webhook writes the Event after the answer, so the answer never waits for the Event.
 
 use std::time::Duration;
 

@@ -1,14 +1,15 @@
-//! The admission-webhook: turns admission reviews into questions to the affinity-planner, and its answers into JSON
+//! The admission-webhook turns admission reviews into questions to the affinity-planner, and the planner's answers into JSON
 //! patches. It decides nothing about runs. It checks the ConfigMap with the flags by itself, with the rules of `core`, and
 //! makes its own certificates (`certificates`).
 //!
-//! Where the planner cannot answer, the webhook answers with HTTP 503, so that the `failurePolicy` of the webhook
-//! configuration decides.
+//! If the planner cannot answer, the webhook answers with HTTP 503. Then the `failurePolicy` of the webhook configuration
+//! decides.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod args;
 mod cache;
+mod catalog;
 mod certificates;
 mod config_map;
 mod events;
@@ -26,6 +27,7 @@ use coscheduler_proto::planner::planner_service_client::PlannerServiceClient;
 use coscheduler_runtime::{GrpcServices, Process, Service, client};
 
 pub use args::Args;
+use catalog::Catalog;
 use events::Events;
 use observe::Reviews;
 use surroundings::Surroundings;
@@ -54,6 +56,7 @@ pub async fn start(args: Args, process: Process) -> anyhow::Result<()> {
     let Args {
         affinity_planner_address,
         webhook_address,
+        tekton_namespace,
         certificates,
         kubernetes,
     } = args;
@@ -62,6 +65,7 @@ pub async fn start(args: Args, process: Process) -> anyhow::Result<()> {
     let webhook = Webhook {
         planner,
         surroundings: Surroundings::follow(&process, &kubernetes),
+        catalog: Catalog::follow(&process, &kubernetes, &tekton_namespace),
         events: Events::spawn(&process, kubernetes.clone()),
     };
     let tls = certificates::start(certificates, kubernetes, &process)?;

@@ -1,5 +1,5 @@
-//! The layer around every admission review: it adds the span, as part of the API server's trace where there is one, and the
-//! metrics. The handler tells it the outcome in an extension of the response.
+//! The layer around every admission review. It adds the metrics and the span. If the API server sends a trace, the span is part
+//! of this trace. The handler passes the outcome to the layer in an extension of the response.
 
 use std::time::Instant;
 

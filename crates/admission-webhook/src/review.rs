@@ -1,4 +1,4 @@
-//! From admission reviews to questions for the planner, and from its answers to responses. Pure functions.
+//! Pure functions that convert admission reviews to questions for the planner, and the planner's answers to responses.
 
 use kube::core::DynamicObject;
 use kube::core::admission::{AdmissionRequest, AdmissionResponse, Operation};
@@ -49,6 +49,7 @@ pub(crate) fn pipeline_run_question(
         pipeline_coschedule: None,
         namespace_coschedule: None,
         owner_group: None,
+        catalog: None,
     })
 }
 

@@ -1,6 +1,8 @@
-//! Facts that the planner needs beside the object under review: the mode that its Pipeline and its Namespace choose (B1),
-//! and the group of the PipelineRun that owns it. The object's own annotations do not prove that group: they may be copies.
+//! The facts that the planner needs in addition to the reviewed object: the mode that the object's Pipeline and Namespace choose
+//! (B1), and the group of the owning PipelineRun. The object's own annotations do not prove this group, because they may be
+//! copied from another object.
 
+use std::fmt::Debug;
 use std::time::Duration;
 
 use coscheduler_core::annotations::{GROUP, OVERRIDE};
@@ -10,7 +12,9 @@ use coscheduler_kubernetes::tekton::{Pipeline, PipelineRun};
 use coscheduler_runtime::Process;
 use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::Client;
+use kube::core::PartialObjectMeta;
+use kube::runtime::watcher;
+use kube::{Api, Client, Resource};
 use serde_json::Value;
 
 use crate::cache::Cache;
@@ -51,19 +55,25 @@ pub(crate) struct Unknown {
 }
 
 impl Surroundings {
-    /// Follows the metadata of all Pipelines, Namespaces and PipelineRuns.
+    /// Follows the metadata of all Pipelines, Namespaces and PipelineRuns. The process is not ready before it was listed once.
     pub(crate) fn follow(process: &Process, client: &Client) -> Self {
         Self {
-            pipelines: Cache::follow::<Pipeline>("Pipeline", process, client, chosen),
-            namespaces: Cache::follow::<Namespace>("Namespace", process, client, chosen),
-            pipeline_runs: Cache::follow::<PipelineRun>("PipelineRun", process, client, owner),
+            pipelines: metadata::<Pipeline, _>("Pipeline", process, client, |it| {
+                chosen(it.metadata)
+            }),
+            namespaces: metadata::<Namespace, _>("Namespace", process, client, |it| {
+                chosen(it.metadata)
+            }),
+            pipeline_runs: metadata::<PipelineRun, _>("PipelineRun", process, client, |it| {
+                owner(it.metadata)
+            }),
         }
     }
 
-    /// The modes that Pipeline and Namespace choose for a new PipelineRun. The run's own choice comes before the Pipeline's,
-    /// and that before the Namespace's, so that the others need not be looked up.
+    /// The modes that Pipeline and Namespace choose for a new PipelineRun. The run's own choice counts before the Pipeline's
+    /// choice, and the Pipeline's choice before the Namespace's. If one object has a choice, the next objects are not read.
     ///
-    /// A Pipeline that is not in the cache in time may not exist. Tekton reports that, so the run is let in.
+    /// If the Pipeline is not in the cache in time, it may not exist. Tekton reports this, so the run is admitted.
     ///
     /// # Errors
     /// The Namespace is not in the cache.
@@ -99,8 +109,8 @@ impl Surroundings {
         Ok(choices)
     }
 
-    /// The group of the PipelineRun that is an object's controller. `None` where that has none, where the controller is not a
-    /// PipelineRun, and where the object claims no group, so that the owner's does not matter.
+    /// The group of the PipelineRun that is an object's controller. `None` if the PipelineRun has no group, or if the controller is
+    /// not a PipelineRun. Also `None` if the object itself names no group, because then nobody needs the owner's group.
     ///
     /// # Errors
     /// The PipelineRun is not in the cache.
@@ -125,6 +135,20 @@ impl Surroundings {
         let owner = owner.await.ok_or(Unknown { kind, name })?;
         Ok(owner.group)
     }
+}
+
+fn metadata<K, T>(
+    kind: &'static str,
+    process: &Process,
+    client: &Client,
+    read: fn(PartialObjectMeta<K>) -> T,
+) -> Cache<T>
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + Send + 'static,
+    T: Clone + Send + Sync + 'static,
+{
+    let all = (Api::all(client.clone()), watcher::Config::default());
+    Cache::follow(kind, process, process.health(), all, read)
 }
 
 fn annotation(metadata: ObjectMeta, key: &str) -> Option<String> {

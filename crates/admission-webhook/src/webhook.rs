@@ -1,4 +1,4 @@
-//! The wire side of the webhook: an admission review in, a question to the planner, an admission review out.
+//! The wire side of the webhook. It receives an admission review, asks the planner, and sends an admission review back.
 
 use std::fmt::Display;
 use std::mem::take;
@@ -23,6 +23,7 @@ use coscheduler_proto::planner::planner_service_client::PlannerServiceClient;
 use coscheduler_runtime::client::{Channel, request as call};
 use coscheduler_runtime::trace;
 
+use crate::catalog::Catalog;
 use crate::events::Events;
 use crate::observe::{Answered, Outcome, Reviews, observe};
 use crate::surroundings::Surroundings;
@@ -38,6 +39,7 @@ const MARGIN: Duration = Duration::from_secs(1);
 pub(crate) struct Webhook {
     pub(crate) planner: PlannerServiceClient<Channel>,
     pub(crate) surroundings: Surroundings,
+    pub(crate) catalog: Catalog,
     pub(crate) events: Events,
 }
 
@@ -123,6 +125,7 @@ impl Webhook {
             question.pipeline_coschedule = choices.pipeline;
             question.namespace_coschedule = choices.namespace;
             question.owner_group = owner_group;
+            question.catalog = self.catalog.of_run(namespace, &object);
             warning = choices.warning;
         }
         let mut planner = self.planner.clone();
@@ -248,6 +251,7 @@ mod tests {
         let webhook = Webhook {
             planner: PlannerServiceClient::new(planner),
             surroundings: Surroundings::default(),
+            catalog: Catalog::default(),
             events: Events::channel().0,
         };
         let routes = routes(webhook, Reviews::new(process.metrics()));

@@ -1,5 +1,5 @@
-//! The configuration in force, as the config-service streams it. When a stream ends, another one is opened, perhaps to a
-//! replica that is behind. A state that is older than the known one is ignored.
+//! The configuration in force, as the config-service streams it. When a stream ends, the planner opens another stream. The new
+//! stream may come from a replica with an older configuration. The planner ignores a configuration that is older than its own.
 
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ impl Known {
     ///
     /// # Errors
     ///
-    /// Where nothing is known yet.
+    /// The planner has received no configuration yet.
     pub(crate) fn in_force(&self) -> Result<InForce<'_>, Error> {
         match &self.configuration {
             None => Err(Error::ConfigNotRead),

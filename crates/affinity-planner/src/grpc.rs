@@ -10,6 +10,7 @@ use coscheduler_core::annotations;
 use coscheduler_core::pipeline_run::{OwnerReference, PipelineRun};
 use coscheduler_core::plan;
 use coscheduler_core::restore::restore;
+use coscheduler_core::sizes;
 use coscheduler_proto::placeholder::placeholder_service_client::PlaceholderServiceClient;
 use coscheduler_proto::planner::planner_service_server::PlannerService;
 use coscheduler_proto::planner::{
@@ -105,6 +106,7 @@ impl PlannerService for Planner {
             pipeline_coschedule,
             namespace_coschedule,
             owner_group,
+            catalog,
         } = request.into_inner();
         let mut violations = Vec::new();
         let mut read = |field, message| {
@@ -132,7 +134,11 @@ impl PlannerService for Planner {
                 };
                 let configuration = self.configuration();
                 let in_force = configuration.in_force()?;
-                admit::admit(in_force, &self.tekton_controller, &question).map_err(of_run)?
+                let mut admission =
+                    admit::admit(in_force, &self.tekton_controller, &question).map_err(of_run)?;
+                let catalog = catalog.map(convert::catalog);
+                sizes::pin(&mut admission, &run, catalog.as_ref());
+                admission
             }
         };
         Ok(Response::new(convert::admission_to_wire(admission)))

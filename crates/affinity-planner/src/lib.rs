@@ -1,8 +1,8 @@
 //! The affinity-planner decides at admission what is pinned on a PipelineRun, and plans for reported runs. Each decision is
 //! a function of `core`.
 //!
-//! The placeholder-manager plans the same runs with the same functions, so this service sends it references to runs and no
-//! plans. Its only state is the newest configuration. It never talks to Kubernetes: no dependency is a Kubernetes client.
+//! The placeholder-manager plans the same runs with the same functions. So this service sends the manager references to runs, and
+//! no plans. Its only state is the newest configuration. It never talks to Kubernetes: no dependency is a Kubernetes client.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 

@@ -1,4 +1,4 @@
-//! Answers a report: plans for the run, then calls `Ensure` or `Release` of the placeholder-manager, or neither.
+//! Answers a report: plans the run, and then calls `Ensure` or `Release` of the placeholder-manager if the run needs it.
 
 use std::time::Duration;
 
@@ -13,11 +13,11 @@ use coscheduler_runtime::client::{self, Channel};
 
 use crate::error::{Error, of_run};
 
-/// Plans for `run`, then calls the placeholder-manager with what is left of the call's time.
+/// Plans `run`, and then calls the placeholder-manager within the remaining time of the call.
 ///
 /// # Errors
 ///
-/// Where the run's annotations or identity cannot be read, or the placeholder-manager answers with an error.
+/// The run's annotations or identity cannot be read, or the placeholder-manager answers with an error.
 pub(crate) async fn report(
     run: &PipelineRun,
     manager: &PlaceholderServiceClient<Channel>,

@@ -1,5 +1,5 @@
-//! The Event on a ConfigMap that is not valid (M7), one for each version of it. The Event's name has that version, so that the
-//! first replica writes it and the others find it there.
+//! The Event on a ConfigMap that is not valid (M7). There is one Event for each version of the ConfigMap, because the Event's name
+//! contains the version: the first replica creates the Event, and the other replicas learn that it exists.
 
 use std::time::Duration;
 

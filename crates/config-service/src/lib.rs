@@ -1,9 +1,9 @@
-//! The config-service: turns one ConfigMap, and Tekton's own flag in another, into one validated, numbered configuration,
-//! and streams it to its clients. `core` knows what the flags mean; this service decides which state of the ConfigMaps is
-//! in force.
+//! The config-service reads our ConfigMap, and Tekton's own flag in another ConfigMap. It turns both into one validated, numbered
+//! configuration, and streams this configuration to its clients. `core` knows the meaning of the flags. This service decides
+//! which version of the ConfigMaps is in force.
 //!
-//! It reads exactly these two ConfigMaps and writes nothing but Events. A ConfigMap that is not valid changes nothing: the
-//! last valid configuration stays in force, and every answer, an Event, a metric and the log say what is wrong.
+//! It reads only these two ConfigMaps, and writes only Events. A ConfigMap that is not valid changes nothing: the last valid
+//! configuration stays in force, and every answer, an Event, a metric and the log report the fault.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 

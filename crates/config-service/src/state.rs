@@ -1,4 +1,4 @@
-//! Which configuration is in force: a reducer over the states of two ConfigMaps, ours and Tekton's `feature-flags`.
+//! Decides which configuration is in force, from the versions of two ConfigMaps: ours, and Tekton's `feature-flags`.
 
 use std::collections::BTreeMap;
 
@@ -67,9 +67,9 @@ impl State {
         }
     }
 
-    /// Takes over the state of Tekton's ConfigMap; `None` where there is none. Its last flag stays in force then, as it does
-    /// in Tekton. Before any was seen, Tekton's default counts: it is better to leave runs alone, and say so, than to place
-    /// pods that Tekton places too.
+    /// Takes over the state of Tekton's ConfigMap. `None` if the ConfigMap does not exist: the last flag then stays in force, as in
+    /// Tekton. If there was no ConfigMap yet, Tekton's default counts. New runs are then left to Tekton with a warning, so that two
+    /// products never place the same pods.
     pub(crate) fn apply_tekton(&mut self, name: &str, map: Option<ConfigMap>) {
         let tekton = self.tekton.get_or_insert_default();
         let mut warnings = Vec::new();

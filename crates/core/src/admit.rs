@@ -1,6 +1,6 @@
-//! Admission of a new PipelineRun. It pins the mode in force, a group of the run's own and the claims that are known. Where one
-//! placeholder serves the whole run, it also replaces `volumeClaimTemplate`s by claims of that group. A run that Tekton makes as a
-//! child of another run joins that run. Every other run with our annotations is a new run.
+//! Admission of a new PipelineRun. It pins the mode in force, a new group, and the claims that are known. If one placeholder serves
+//! the whole run, it also replaces `volumeClaimTemplate`s by claims of this group. If Tekton creates the run as a child of another
+//! run, the child uses the group of its parent. Every other run gets a new group, even if it already has our annotations.
 //!
 //! TaskRuns and CustomRuns are admitted in [`admit_run`](crate::admit_run).
 
@@ -113,18 +113,18 @@ impl RewrittenSource {
 
 /// Decides about a new PipelineRun.
 ///
-/// - A child of another run, made by Tekton itself, uses the placeholders of that run and has none of its own.
-/// - Mode `disabled`, another controller than Tekton's (M5), or Tekton's own flag is on (M9): nothing is set, and reserved
-///   annotations are removed.
-/// - `workspaces`: mode, a group drawn from the request, placeholder defaults and claims are pinned (M1, M8).
-/// - `pipelineruns`, `isolate-pipelinerun`: the same, and the templates that claims replace (M3, M4, V2).
+/// - A run that Tekton creates as a child of another run uses the placeholders of its parent, and has none of its own.
+/// - If the mode is `disabled`, `spec.managedBy` names another controller (M5), or Tekton's own flag is on (M9), nothing is pinned,
+///   and reserved annotations are removed.
+/// - `workspaces`: mode, group, placeholder defaults and claims are pinned (M1, M8). The group comes from the request's uid.
+/// - `pipelineruns`, `isolate-pipelinerun`: the templates that claims replace are pinned too (M3, M4, V2).
 /// - A copy of another run's stored object gets its templates back, and claims of its own (V2a).
 ///
 /// `tekton_controller` is the username of Tekton's controller, ordinarily [`TEKTON_CONTROLLER`].
 ///
 /// # Errors
-/// A denial: an override that is no mode or is not allowed (B1), or claims of another run's placeholder without their templates
-/// (V2a).
+/// Admission denies the run: its override is not the name of a mode, or the mode is not allowed (B1). Or the run names claims of
+/// another run's placeholder, and the templates of these claims are not known (V2a).
 pub fn admit(
     in_force: InForce<'_>,
     tekton_controller: &str,
@@ -160,8 +160,8 @@ pub fn admit(
     }
 }
 
-/// Whether Tekton's own controller makes an object for a PipelineRun. The owner reference alone does not say so, because anybody
-/// can write one.
+/// True if Tekton's own controller creates an object for a PipelineRun. The owner reference alone does not prove this, because
+/// anybody can write an owner reference.
 pub(crate) fn joins_owner(
     controller: Option<&OwnerReference>,
     created_by: &str,
@@ -193,8 +193,8 @@ impl Admission {
     }
 }
 
-/// A child run keeps the annotations that its own TaskRuns need. If some are missing, or are not its parent's own, the parent is
-/// not coscheduled, and neither is the child.
+/// A child run keeps the annotations that its own TaskRuns need. If an annotation is missing, or differs from the parent's, the
+/// parent is not coscheduled. Then the child is not coscheduled either.
 fn join(run: &PipelineRun, parents_group: Option<&str>) -> Admission {
     let assistant = match handed_on(&run.annotations, parents_group) {
         Some((mode, group, _)) => whole_run(mode, &group).map(|name| name.to_string()),

@@ -1,6 +1,7 @@
-//! Admission of a new TaskRun or CustomRun. Of the annotations that Tekton copied from the PipelineRun, only the one stays that
-//! Tekton's pod builder reads. Its value is the placeholder that the run's pinned mode gives this pod, whatever Tekton itself
-//! stamped there (M9). A TaskRun with claims that could be on two nodes is cancelled (M2).
+//! Admission of a new TaskRun or CustomRun. Tekton copied our annotations from the PipelineRun. Admission removes them, except the
+//! annotation that Tekton's pod builder reads. Admission sets this annotation to the placeholder that the run's pinned mode
+//! requires, even if Tekton wrote another name (M9). In mode `workspaces`, admission cancels a TaskRun with more than one claim
+//! (M2).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -83,13 +84,13 @@ pub struct ChildAdmission {
 
 /// Decides about a new TaskRun or CustomRun.
 ///
-/// - Not made by Tekton for a PipelineRun: it loses all reserved annotations.
-/// - Made for a run that is not coscheduled: it keeps only the annotation of Tekton's own assistant.
-/// - `pipelineruns`, `isolate-pipelinerun`: the placeholder of the run (M3).
-/// - `workspaces`: the placeholder of the one claim that it uses; none if it uses no claim, or one that was not known when the
-///   PipelineRun was created (M1, V9). A TaskRun with more than one claim is cancelled (M2). If Tekton's own flag has become
-///   `pipelineruns` or `isolate-pipelinerun` since, Tekton looks for claims under names that nobody has made, so the claims get
-///   their own names back (M9).
+/// - If Tekton did not create the object for a PipelineRun, the object loses all reserved annotations.
+/// - If the PipelineRun is not coscheduled, the object keeps only the annotation of Tekton's own assistant.
+/// - `pipelineruns`, `isolate-pipelinerun`: the object gets the placeholder of the run (M3).
+/// - `workspaces`: the TaskRun gets the placeholder of its claim. It gets no placeholder if it uses no claim, or if
+///   the claim was not known when the PipelineRun was created (M1, V9). A TaskRun with more than one claim is cancelled (M2). If
+///   Tekton's own flag has become `pipelineruns` or `isolate-pipelinerun`, Tekton looks for claims under names that do not exist.
+///   Admission then restores the names (M9).
 ///
 /// `tekton_controller` is the username of Tekton's controller, ordinarily
 /// [`TEKTON_CONTROLLER`](crate::admit::TEKTON_CONTROLLER).

@@ -1,5 +1,5 @@
 //! The keys of annotations on PipelineRuns, TaskRuns and CustomRuns. Only [`pinned`](crate::pinned) and
-//! [`admit`](crate::admit) read and write those of admission.
+//! [`admit`](crate::admit) read and write the annotations that admission sets.
 
 /// The beginning of our keys.
 pub const PREFIX: &str = "coscheduler.dev/";
@@ -30,6 +30,9 @@ pub const VOLUME_CLAIM_TEMPLATES: &str = "coscheduler.dev/volume-claim-templates
 /// of these claims only, so that no TaskRun waits for a placeholder that nobody makes.
 pub const CLAIMS: &str = "coscheduler.dev/claims";
 
+/// The requests of each task's pods and the order of the tasks, as JSON of [`Sizes`](crate::sizes::Sizes) (B3).
+pub const SIZES: &str = "coscheduler.dev/sizes";
+
 /// The name of the parent PipelineRun. The run uses its parent's placeholders and has none of its own.
 pub const PART_OF: &str = "coscheduler.dev/part-of";
 
@@ -37,10 +40,11 @@ pub const PART_OF: &str = "coscheduler.dev/part-of";
 /// there only if the admission was traced. No decision depends on it.
 pub const TRACEPARENT: &str = "coscheduler.dev/traceparent";
 
-/// Tekton's own annotation. Its pod builder adds a required pod affinity to the placeholder of this name, whatever its
-/// `coschedule` flag says (Tekton v1.12.0, `pkg/internal/affinityassistant/transformer.go`), and Tekton copies the annotation to
-/// every child of the run. The pod builder treats an empty value as none, but an empty value keeps a Task's own annotation of that
-/// name away.
+/// Tekton's own annotation: the name of a placeholder. Tekton's pod builder adds a required pod affinity to this placeholder,
+/// even if Tekton's flag `coschedule` is off (Tekton v1.12.0, `pkg/internal/affinityassistant/transformer.go`). Tekton copies the
+/// annotation to every child of the run.
+///
+/// An empty value adds no affinity. It prevents that Tekton copies a Task's own annotation of this key.
 pub const TEKTON_AFFINITY_ASSISTANT: &str = "pipeline.tekton.dev/affinity-assistant";
 
 /// Tekton's own annotation on a PipelineRun: `"true"` asks to delete the claims made from its `volumeClaimTemplate`s when
@@ -48,7 +52,7 @@ pub const TEKTON_AFFINITY_ASSISTANT: &str = "pipeline.tekton.dev/affinity-assist
 pub const TEKTON_AUTO_CLEANUP_PVC: &str = "tekton.dev/auto-cleanup-pvc";
 
 /// Annotations that admission writes when an object is created. An author's own values are removed.
-pub const PINNED: [&str; 10] = [
+pub const PINNED: [&str; 11] = [
     SCHEMA_VERSION,
     MODE,
     ISOLATION_SCOPE,
@@ -56,14 +60,17 @@ pub const PINNED: [&str; 10] = [
     PLACEHOLDER,
     VOLUME_CLAIM_TEMPLATES,
     CLAIMS,
+    SIZES,
     PART_OF,
     TEKTON_AFFINITY_ASSISTANT,
     TRACEPARENT,
 ];
 
-/// Why a run waits for somebody to remove an obstacle (V7, N1, N3): a JSON object with `reason`, a
-/// [`ReasonCode`](crate::reasons::ReasonCode), and `message`. It goes when the obstacle goes. The manager also reads
-/// it: a cause that it already names is reported without delay, and a refusal stays in it while the placeholder is missing.
+/// The obstacle that a run waits for (V7, N1, N3): a JSON object with `reason`, a
+/// [`ReasonCode`](crate::reasons::ReasonCode), and `message`. The manager removes the annotation when the obstacle is gone.
+///
+/// The manager also reads the annotation. It reports a cause without delay if the annotation already names this cause. A
+/// refusal stays in the annotation while the placeholder is missing.
 pub const BLOCKED: &str = "coscheduler.dev/blocked";
 
 /// On a placeholder: what was done with it and when, as JSON of [`Record`](crate::observed::Record).
@@ -76,19 +83,19 @@ pub const MOVE: &str = "coscheduler.dev/move";
 /// on it.
 pub const LET_GO: &str = "coscheduler.dev/let-go";
 
-/// On such a TaskRun: how often that was done, because Tekton may restore the annotation of the placeholder.
+/// On a TaskRun with [`LET_GO`]: how often its pod was let go. Tekton may restore the placeholder's annotation each time.
 pub const LET_GO_TIMES: &str = "coscheduler.dev/let-go-times";
 
 /// Annotations that an author may not give a new object: [`PINNED`], and those that are written later.
-pub(crate) const RESERVED: [&str; 13] = {
-    let mut reserved = [BLOCKED; 13];
+pub(crate) const RESERVED: [&str; 14] = {
+    let mut reserved = [BLOCKED; 14];
     let mut index = 0;
     while index < PINNED.len() {
         reserved[index] = PINNED[index];
         index += 1;
     }
-    reserved[11] = LET_GO;
-    reserved[12] = LET_GO_TIMES;
+    reserved[12] = LET_GO;
+    reserved[13] = LET_GO_TIMES;
     reserved
 };
 

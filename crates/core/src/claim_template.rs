@@ -1,5 +1,5 @@
-//! A `volumeClaimTemplate`: the parts that go into names and onto claims. Its `spec` is checked as far as its types go and
-//! otherwise kept as the author wrote it.
+//! The parts of a `volumeClaimTemplate` that names and claims need. The types in its `spec` are checked. Apart from this check, the
+//! `spec` stays as the author wrote it.
 
 use std::collections::BTreeMap;
 

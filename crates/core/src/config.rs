@@ -14,7 +14,9 @@ use serde_json::{Map, Value};
 use crate::mode::{IsolationScope, Mode};
 use crate::pod_template;
 use crate::quantity::Quantity;
+use crate::separation::Placement;
 use crate::violation::Violation;
+use crate::words::words;
 
 pub use flags::{MigrationPhase, UnknownTruth, behaviour, parse_bool};
 
@@ -31,6 +33,10 @@ pub const ALLOWED_OVERRIDES: &str = "allowed-overrides";
 /// Key of the default pod template of placeholders (P3), as YAML or JSON. Default: empty. Tekton has the same key in its
 /// `config-defaults`.
 pub const POD_TEMPLATE: &str = "default-affinity-assistant-pod-template";
+/// Key of the nodes that placeholders prefer (P4): `spread`, `pack` or `none`. Default: `spread`.
+pub const PLACEMENT: &str = "placement";
+/// Key of what placeholders reserve (B3): `nothing` or `placement`. Default: `nothing`.
+pub const PLACEHOLDER_RESERVES: &str = "placeholder-reserves";
 /// Key of the placeholder's CPU request and limit (P5).
 pub const PLACEHOLDER_CPU: &str = "placeholder-cpu";
 /// Key of the placeholder's memory request and limit (P5).
@@ -38,13 +44,15 @@ pub const PLACEHOLDER_MEMORY: &str = "placeholder-memory";
 /// Key of the placeholder's image.
 pub const PLACEHOLDER_IMAGE: &str = "placeholder-image";
 /// Every key that this version knows.
-pub const KEYS: [&str; 9] = [
+pub const KEYS: [&str; 11] = [
     COSCHEDULE,
     DISABLE_AFFINITY_ASSISTANT,
     MIGRATION_PHASE,
     ISOLATION_SCOPE,
     ALLOWED_OVERRIDES,
     POD_TEMPLATE,
+    PLACEMENT,
+    PLACEHOLDER_RESERVES,
     PLACEHOLDER_CPU,
     PLACEHOLDER_MEMORY,
     PLACEHOLDER_IMAGE,
@@ -66,7 +74,20 @@ pub struct Configuration {
     pub tekton_coschedule: Option<String>,
 }
 
-/// Resources and image of placeholders (P5), and their default pod template (P3).
+words! {
+    /// The resources that a placeholder asks for beside its own (B3).
+    #[derive(Default, Serialize, Deserialize)]
+    #[serde(rename_all = "lowercase")]
+    pub enum Reserves: "what a placeholder can reserve" {
+        /// None.
+        #[default]
+        Nothing = "nothing",
+        /// Until it is bound, the most CPU and memory that the run's pods may request at the same time.
+        Placement = "placement",
+    }
+}
+
+/// Resources and image of placeholders (P5), their default pod template (P3), and the nodes they prefer (P4).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlaceholderDefaults {
     /// CPU request and limit: a Kubernetes quantity, more than zero, in whole thousandths.
@@ -78,6 +99,12 @@ pub struct PlaceholderDefaults {
     /// The default pod template, as [`pod_template`] describes it.
     #[serde(default, rename = "podTemplate", skip_serializing_if = "Map::is_empty")]
     pub pod_template: Map<String, Value>,
+    /// The nodes that they prefer, outside isolation (P4).
+    #[serde(default)]
+    pub placement: Placement,
+    /// The resources that they ask for beside their own (B3).
+    #[serde(default)]
+    pub reserves: Reserves,
 }
 
 impl Default for PlaceholderDefaults {
@@ -87,6 +114,8 @@ impl Default for PlaceholderDefaults {
             memory: "100Mi".to_owned(),
             image: "registry.k8s.io/pause:3.10.1".to_owned(),
             pod_template: Map::new(),
+            placement: Placement::default(),
+            reserves: Reserves::default(),
         }
     }
 }
@@ -261,6 +290,8 @@ fn read_placeholder(
         memory: value(PLACEHOLDER_MEMORY, defaults.memory),
         image: value(PLACEHOLDER_IMAGE, defaults.image),
         pod_template,
+        placement: read(data, PLACEMENT, violations).unwrap_or_default(),
+        reserves: read(data, PLACEHOLDER_RESERVES, violations).unwrap_or_default(),
     };
     violations.extend(placeholder.violations(str::to_owned));
     placeholder

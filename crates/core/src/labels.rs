@@ -1,4 +1,6 @@
 //! The label keys of placeholders and claims, and the labels that a placeholder inherits from its PipelineRun.
+//! `plan/placeholder.rs` puts together the labels of a placeholder. Module `placeholder` of crate `kubernetes` adds the run's uid
+//! and the tool, and writes the labels on placeholders and claims.
 
 use std::collections::BTreeMap;
 
@@ -14,8 +16,8 @@ pub const PIPELINE_RUN: &str = "tekton.dev/pipelineRun";
 /// The name of a claim's workspace, shortened by [`names::label_value`](crate::names::label_value).
 pub const WORKSPACE: &str = "tekton.dev/workspace";
 
-/// The run's uid. Tekton puts it on TaskRuns and so on their pods (Tekton v1.12.0, `pkg/apis/pipeline/register.go`), this
-/// product on what it creates.
+/// The run's uid. Tekton sets this label on TaskRuns and their pods (Tekton v1.12.0, `pkg/apis/pipeline/register.go`). This
+/// product sets the label on the objects that it creates.
 pub const PIPELINE_RUN_UID: &str = "tekton.dev/pipelineRunUID";
 
 /// The tool that creates and deletes an object.
@@ -27,7 +29,7 @@ pub const TEKTON_COSCHEDULER: &str = "tekton-coscheduler";
 /// The value of [`COMPONENT`] (TEP-0135, "Placeholder pod + inter-pod affinity").
 pub const AFFINITY_ASSISTANT: &str = "affinity-assistant";
 
-/// Kueue holds back every pod with its labels, so placeholders never get them (P1).
+/// The prefix of Kueue's labels. Kueue holds back every pod that has such a label, so placeholders never get one (P1).
 pub const KUEUE_PREFIX: &str = "kueue.x-k8s.io/";
 
 /// The labels that a placeholder inherits from its run (P1).

@@ -1,8 +1,8 @@
 //! Every decision of tekton-coscheduler, as pure functions.
 //!
-//! A service passes in the objects that it has seen (a PipelineRun, the flags, leftovers) and gets back the acts to take, so
-//! specific that no choice is left. The crate has no clock, network, randomness, async code or Kubernetes client: the same input
-//! always gives the same answer.
+//! A service passes in the objects that it has seen (a PipelineRun, the flags, leftovers). It gets back the steps to take, with
+//! every detail, so it decides nothing itself. The crate has no clock, network, randomness, async code or Kubernetes client: the
+//! same input always gives the same answer.
 
 pub mod violation;
 pub mod words;
@@ -31,6 +31,7 @@ pub mod plan;
 pub mod reasons;
 pub mod reconcile;
 pub mod restore;
+pub mod sizes;
 pub mod volumes;
 
 mod claim_template;

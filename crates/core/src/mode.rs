@@ -1,5 +1,5 @@
-//! The coschedule mode of a cluster or a run, and how far an isolated run keeps others away. Every `match` on [`Mode`] is
-//! exhaustive, so the compiler lists what a new mode touches.
+//! The coschedule mode of a cluster or a run, and the isolation scope: which placeholders an isolated run keeps away. Every
+//! `match` on [`Mode`] is exhaustive, so the compiler lists the code that a new mode needs.
 
 use crate::words::words;
 
@@ -7,12 +7,12 @@ words! {
     /// Values of the flag `coschedule` (TEP-0135, "Configuration").
     #[derive(Default)]
     pub enum Mode: "a coschedule mode" {
-        /// The pods that use one claim of a PipelineRun run on one node (M1). Tekton's default too.
+        /// The pods that use one claim of a PipelineRun run on one node (M1). Tekton has the same default.
         #[default]
         Workspaces = "workspaces",
         /// All pods of a PipelineRun run on one node (M3).
         PipelineRuns = "pipelineruns",
-        /// All pods of a PipelineRun run on one node, and no other placeholder is there (M4).
+        /// All pods of a PipelineRun run on one node. No other placeholder of the [`IsolationScope`] is on this node (M4).
         IsolatePipelineRun = "isolate-pipelinerun",
         /// Nothing is created or changed (M5).
         Disabled = "disabled",
@@ -26,7 +26,7 @@ words! {
         /// Placeholders of every namespace.
         #[default]
         Cluster = "cluster",
-        /// Placeholders of the run's own namespace. Tekton's built-in assistant does no more.
+        /// Placeholders of the run's own namespace, as with Tekton's built-in assistant.
         Namespace = "namespace",
     }
 }

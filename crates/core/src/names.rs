@@ -87,9 +87,9 @@ name!(
 );
 
 impl Group {
-    /// Draws a run's group from the uid of the admission request that creates the run.
+    /// Makes a run's group from the uid of the admission request that creates the run.
     ///
-    /// At that time a run has no uid and, with `generateName`, no name. Each request has a new uid, so a run that is created
+    /// At this time a run has no uid, and with `generateName` it has no name. Each request has a new uid. So a run that is created
     /// again under its old name gets another group.
     pub fn from_request_uid(request_uid: &str) -> Self {
         Self(hash(request_uid))
@@ -105,8 +105,8 @@ impl AssistantName {
     /// The placeholder of one claim of a run (M1).
     ///
     /// The digits are a hash of `<group>/<claim>`. A group always has ten characters, so no two pairs make the same text.
-    /// Tekton hashes workspace and run name with nothing between them, so `src` of `pr-a` and `s` of `rcpr-a` share an
-    /// assistant there.
+    /// Tekton hashes workspace and run name without a separator. So in Tekton, workspace `src` of run `pr-a` and workspace `s` of
+    /// run `rcpr-a` have the same assistant.
     pub fn of_claim(group: &Group, claim_name: &str) -> Self {
         let hash = hash(&format!("{group}/{claim_name}"));
         Self(format!("{ASSISTANT_PREFIX}{hash}"))
@@ -116,8 +116,8 @@ impl AssistantName {
 impl ClaimTemplateName {
     /// The template of a workspace in a group.
     ///
-    /// The hash of `<group>/<workspace>` tells templates apart. The author's `template_name` is there for people: it is cut
-    /// short, and characters that a DNS label may not have become `-`.
+    /// The hash of `<group>/<workspace>` makes the name unique. The author's `template_name` is there for people. If it is too long,
+    /// it is cut, and each character that is invalid in a DNS label is replaced by `-`.
     pub fn derive(group: &Group, workspace: &str, template_name: Option<&str>) -> Self {
         let hash = hash(&format!("{group}/{workspace}"));
         let readable = dns_label(template_name.unwrap_or_default(), READABLE_LENGTH);
@@ -130,8 +130,8 @@ impl ClaimTemplateName {
 
 /// The claim that the placeholder's controller makes from a template: `<template>-<placeholder>-0`.
 ///
-/// External provisioners choose the zone of an `Immediate` claim of such a name by the set's name, so all claims of a run land
-/// in one zone.
+/// For claims with binding mode `Immediate`, external provisioners choose the zone by the placeholder's name, which is a part of
+/// the claim's name. So all claims of a run are in one zone.
 pub fn claim_name(template: &ClaimTemplateName, assistant: &AssistantName) -> String {
     format!("{template}-{assistant}-0")
 }

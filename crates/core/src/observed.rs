@@ -50,6 +50,8 @@ pub struct Observed {
     pub refused: BTreeMap<String, Reason>,
     /// Kubernetes' last warning Event about each claim, by the claim's name.
     pub not_provisioned: BTreeMap<String, Reason>,
+    /// True if a ResourceQuota of its namespace counts CPU or memory.
+    pub has_quota: bool,
     /// Every node, by name.
     pub nodes: Arc<BTreeMap<String, Arc<Room>>>,
     /// How long earlier observations have seen the same.
@@ -270,6 +272,8 @@ pub enum Sight {
     Missing(String),
     /// The placeholder of this name has no pod.
     NoPod(String),
+    /// The pod of a placeholder, with this uid, has its scheduling gate.
+    Gated(String),
     /// The run waits; the name of the Event that says why.
     Waits(String),
     /// The waiting pod with this name needs a step.

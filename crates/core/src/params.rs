@@ -35,6 +35,12 @@ impl Params {
         &self.0
     }
 
+    /// The number of items in the list of this name; 0 where it is none.
+    pub(crate) fn list_length(&self, name: &str) -> usize {
+        let known = |index: &usize| self.0.contains_key(&format!("{name}[{index}]"));
+        (0..).take_while(known).count()
+    }
+
     fn insert(&mut self, name: &str, value: &Value) {
         let mut set = |key: String, value: &Value| {
             if let Some(text) = value.as_str() {

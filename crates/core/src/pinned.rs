@@ -69,11 +69,13 @@ impl Pinned {
         reader.faults.unless_any(pinned)
     }
 
-    /// How the run's placeholders stay away from others (M4, P4).
+    /// What the run's placeholders ask of their nodes about other placeholders (M4, P4).
     pub fn separation(&self) -> Separation {
         match self.mode {
             Mode::IsolatePipelineRun => Separation::Isolate(self.isolation_scope),
-            Mode::Workspaces | Mode::PipelineRuns | Mode::Disabled => Separation::Spread,
+            Mode::Workspaces | Mode::PipelineRuns | Mode::Disabled => {
+                Separation::shared(self.placeholder.placement, self.placeholder.reserves)
+            }
         }
     }
 

@@ -1,9 +1,12 @@
-//! The tasks of an embedded Pipeline (`spec.pipelineSpec`) and the workspaces that they use, for a warning at creation. Parts that
-//! cannot be read cause no warning.
+//! The tasks of a Pipeline (`spec` of a Pipeline, or `spec.pipelineSpec` of a run): the workspaces that they use, for a warning at
+//! creation, and their order, number and contents, for the sizes of their pods. Parts that cannot be read are left out.
 
 use std::collections::BTreeSet;
 
 use serde_json::Value;
+
+use crate::params::Params;
+use crate::sizes::TaskSpec;
 
 /// A task of a Pipeline.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -13,16 +16,58 @@ pub struct PipelineTask {
     /// The workspaces of the *Pipeline* that it uses: those that it names, and those that an embedded task uses without declaring
     /// them, which Tekton passes on by name.
     pub workspaces: BTreeSet<String>,
+    /// What it runs.
+    pub work: Work,
+    /// The tasks that it waits for: `runAfter`, and those whose results it uses (Tekton v1.12.0,
+    /// `pkg/apis/pipeline/v1/pipeline_types.go`, `Deps`).
+    pub after: BTreeSet<String>,
+    /// Whether it is one of `finally`.
+    pub finally: bool,
+    /// The number of its runs.
+    pub matrix: Matrix,
 }
 
-/// The tasks of `spec.pipelineSpec`, `finally` included.
-pub(crate) fn tasks(pipeline: &Value) -> Vec<PipelineTask> {
-    let lists = ["tasks", "finally"].into_iter();
-    let tasks = lists.filter_map(|key| pipeline.get(key)?.as_array());
-    tasks.flatten().map(task).collect()
+/// What a task of a Pipeline runs.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Work {
+    /// An embedded Task.
+    Embedded(TaskSpec),
+    /// The Task of this name, in the run's namespace.
+    Task(String),
+    /// Whatever the controller of a custom task makes of it.
+    Custom,
+    /// A Task that a resolver fetches, or a child Pipeline.
+    #[default]
+    Elsewhere,
 }
 
-fn task(task: &Value) -> PipelineTask {
+/// A task's `matrix`, as far as the number of combinations depends on it (Tekton v1.12.0, `pkg/apis/pipeline/v1/matrix_types.go`,
+/// `CountCombinations`).
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Matrix {
+    lists: Vec<List>,
+    /// The combinations that `include` adds.
+    included: usize,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum List {
+    OfLength(usize),
+    /// `$(params.NAME[*])`, with the length of the Pipeline's default.
+    OfParam(String, usize),
+}
+
+/// The tasks of a Pipeline's `spec`, `finally` included.
+pub fn tasks(pipeline: &Value) -> Vec<PipelineTask> {
+    let lists = [("tasks", false), ("finally", true)].into_iter();
+    let lists = lists.filter_map(|(key, finally)| Some((pipeline.get(key)?.as_array()?, finally)));
+    lists
+        .flat_map(|(tasks, finally)| tasks.iter().map(move |task| (task, finally)))
+        .map(|(task, finally)| read(task, finally, &pipeline["params"]))
+        .collect()
+}
+
+fn read(task: &Value, finally: bool, params: &Value) -> PipelineTask {
     let mut named = BTreeSet::new();
     let mut workspaces = BTreeSet::new();
     for binding in task["workspaces"].as_array().into_iter().flatten() {
@@ -36,28 +81,125 @@ fn task(task: &Value) -> PipelineTask {
     PipelineTask {
         name: task["name"].as_str().unwrap_or_default().to_owned(),
         workspaces,
+        work: work(task),
+        after: waits_for(task),
+        finally,
+        matrix: Matrix::read(&task["matrix"], params),
     }
+}
+
+fn work(task: &Value) -> Work {
+    let (spec, reference) = (&task["taskSpec"], &task["taskRef"]);
+    let text = |value: &Value, key: &str| value[key].as_str().unwrap_or_default().to_owned();
+    let is_custom =
+        |value: &Value| !text(value, "apiVersion").is_empty() && !text(value, "kind").is_empty();
+    let (name, kind) = (text(reference, "name"), text(reference, "kind"));
+    let fetched = !text(reference, "resolver").is_empty() || name.contains("://");
+    if is_custom(spec) || is_custom(reference) {
+        Work::Custom
+    } else if spec.is_object() {
+        Work::Embedded(TaskSpec::read(spec))
+    } else if name.is_empty() || fetched || !["", "Task"].contains(&kind.as_str()) {
+        Work::Elsewhere
+    } else {
+        Work::Task(name)
+    }
+}
+
+/// The names in `runAfter`, and in all `$(tasks.<name>.results.…)` outside an embedded task.
+pub fn waits_for(task: &Value) -> BTreeSet<String> {
+    let after = task["runAfter"].as_array().into_iter().flatten();
+    let mut names: BTreeSet<_> = after
+        .filter_map(|name| name.as_str().map(str::to_owned))
+        .collect();
+    let fields = task.as_object().into_iter().flatten();
+    for (_, value) in fields.filter(|(key, _)| *key != "taskSpec") {
+        each_variable(value, "$(tasks.", &mut |rest| {
+            let (name, field) = rest.split_once('.')?;
+            field
+                .starts_with("results")
+                .then(|| names.insert(name.to_owned()))
+        });
+    }
+    names
 }
 
 /// The names in all `$(workspaces.<name>.…)` of a task's spec.
 pub fn workspaces_used(task_spec: &Value) -> BTreeSet<String> {
     let mut used = BTreeSet::new();
-    collect(task_spec, &mut used);
+    each_variable(task_spec, "$(workspaces.", &mut |rest| {
+        let name = rest.split(['.', ')']).next()?;
+        (!name.is_empty()).then(|| used.insert(name.to_owned()))
+    });
     used
 }
 
-fn collect(value: &Value, used: &mut BTreeSet<String>) {
+/// Hands the text behind each `prefix` to `found`.
+fn each_variable(value: &Value, prefix: &str, found: &mut impl FnMut(&str) -> Option<bool>) {
     match value {
         Value::String(text) => {
-            let variables = text.split("$(workspaces.").skip(1);
-            used.extend(variables.filter_map(|rest| {
-                let name = rest.split(['.', ')']).next()?;
-                (!name.is_empty()).then(|| name.to_owned())
-            }));
+            for rest in text.split(prefix).skip(1) {
+                found(rest);
+            }
         }
-        Value::Array(items) => items.iter().for_each(|item| collect(item, used)),
-        Value::Object(fields) => fields.values().for_each(|field| collect(field, used)),
+        Value::Array(items) => items.iter().for_each(|it| each_variable(it, prefix, found)),
+        Value::Object(fields) => fields
+            .values()
+            .for_each(|it| each_variable(it, prefix, found)),
         Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
+}
+
+impl Matrix {
+    fn read(matrix: &Value, params: &Value) -> Self {
+        let items = |value: &'_ Value| value.as_array().cloned().unwrap_or_default();
+        let named =
+            |list: &[Value], name: &Value| list.iter().find(|it| it["name"] == *name).cloned();
+        let (own, params) = (items(&matrix["params"]), items(params));
+        let length = |value: &Value| value.as_array().map_or(0, Vec::len);
+        let lists = own.iter().map(|param| {
+            let variable = param["value"].as_str().unwrap_or_default();
+            let of_param = variable.strip_prefix("$(params.");
+            match of_param.and_then(|rest| rest.strip_suffix("[*])")) {
+                Some(name) => {
+                    let declared = named(&params, &name.into()).unwrap_or_default();
+                    List::OfParam(name.to_owned(), length(&declared["default"]))
+                }
+                None => List::OfLength(length(&param["value"])),
+            }
+        });
+        // One more, unless its values are among those of the lists.
+        let is_new = |include: &Value| {
+            let fits = |param: &Value| {
+                let list = named(&own, &param["name"])?;
+                Some(list["value"].as_array()?.contains(&param["value"]))
+            };
+            items(&include["params"])
+                .iter()
+                .any(|param| fits(param) == Some(false))
+        };
+        let include = items(&matrix["include"]);
+        let included = include.iter().filter(|it| own.is_empty() || is_new(it));
+        Self {
+            lists: lists.collect(),
+            included: included.count(),
+        }
+    }
+
+    /// The number of combinations in a run with these parameters; at least one. A list that is not known yet, such as a result,
+    /// counts as one item.
+    pub(crate) fn combinations(&self, params: &Params) -> usize {
+        let length = |list: &List| match list {
+            List::OfLength(length) => *length,
+            List::OfParam(name, default) => match params.list_length(name) {
+                0 => *default,
+                length => length,
+            },
+        };
+        let lists = self.lists.iter().map(|list| length(list).max(1));
+        let product = lists.fold(1, usize::saturating_mul);
+        let listed = if self.lists.is_empty() { 0 } else { product };
+        listed.saturating_add(self.included).max(1)
     }
 }
 

@@ -8,6 +8,7 @@ use crate::claim_template::Parts;
 use crate::document::{Faults, Object};
 use crate::params::Params;
 use crate::pipeline::{self, PipelineTask};
+use crate::sizes::PodSettings;
 use crate::violation::Violation;
 
 /// The parts of a PipelineRun that decisions depend on.
@@ -49,6 +50,10 @@ pub struct PipelineRun {
     pub pod_template: Option<Value>,
     /// Whether the run is pending, active or done.
     pub state: RunState,
+    /// The TaskRuns among `status.childReferences`, by name, with their tasks.
+    pub task_runs: BTreeMap<String, String>,
+    /// The tasks among `status.skippedTasks`.
+    pub skipped_tasks: Vec<String>,
 }
 
 /// An owner of an object.
@@ -86,8 +91,12 @@ pub enum RunState {
 /// The author's settings for the TaskRuns of one task.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TaskRunSpec {
+    /// `pipelineTaskName`.
+    pub task: String,
     /// `metadata.annotations`; Tekton lets them win over the run's own.
     pub annotations: BTreeMap<String, String>,
+    /// The settings of its pods.
+    pub pods: PodSettings,
 }
 
 /// A workspace and its volume source.
@@ -177,6 +186,7 @@ impl PipelineRun {
         check_type(root, faults);
         let metadata = root.object("metadata");
         let spec = root.object("spec");
+        let status = root.object("status");
         let template = spec.object("taskRunTemplate");
         let _ = template.object("podTemplate");
         let task_run_specs = spec.objects("taskRunSpecs");
@@ -192,7 +202,13 @@ impl PipelineRun {
             annotations: metadata.texts("annotations"),
             controller: controller(&metadata),
             managed_by: spec.text("managedBy").map(str::to_owned),
-            state: state(spec.text("status"), &root.object("status")),
+            state: state(spec.text("status"), &status),
+            task_runs: task_runs(&status),
+            skipped_tasks: status
+                .objects("skippedTasks")
+                .iter()
+                .map(|task| task.string("name"))
+                .collect(),
             workspaces: workspaces(&spec, faults),
             params: spec.get("params").map(Params::read).unwrap_or_default(),
             pipeline_name: spec.object("pipelineRef").text("name").map(str::to_owned),
@@ -200,7 +216,9 @@ impl PipelineRun {
             task_run_specs: task_run_specs
                 .iter()
                 .map(|item| TaskRunSpec {
+                    task: item.string("pipelineTaskName"),
                     annotations: item.object("metadata").texts("annotations"),
+                    pods: PodSettings::read(item),
                 })
                 .collect(),
             service_account_name: template.text("serviceAccountName").map(str::to_owned),
@@ -251,6 +269,15 @@ fn state(spec_status: Option<&str>, status: &Object<'_>) -> RunState {
     } else {
         RunState::Active
     }
+}
+
+fn task_runs(status: &Object<'_>) -> BTreeMap<String, String> {
+    let children = status.objects("childReferences");
+    let children = children.iter();
+    let task_runs = children.filter(|child| child.text("kind") == Some("TaskRun"));
+    task_runs
+        .map(|child| (child.string("name"), child.string("pipelineTaskName")))
+        .collect()
 }
 
 fn workspaces(spec: &Object<'_>, faults: &Faults) -> Vec<WorkspaceBinding> {

@@ -1,5 +1,5 @@
-//! Plans the placeholders of a PipelineRun, with their claims, labels and resources. A plan follows from the run and its pinned
-//! annotations alone, never from the configuration of the day (M8). It leaves nothing to decide.
+//! Plans the placeholders of a PipelineRun, with their claims, labels and resources. A plan depends only on the run and its pinned
+//! annotations, never on the current configuration (M8). The plan has every detail, so nothing is left to decide.
 
 mod claims;
 mod placeholder;
@@ -64,11 +64,11 @@ pub enum ReleaseCause {
     Deleted,
 }
 
-/// Plans for a run.
+/// Plans a run.
 ///
 /// # Errors
-/// Every violation at once: a pinned annotation that cannot be read, a pinned template whose workspace is not bound to its
-/// claim, a run without a name or uid. A run that is done or being deleted is released, whatever else is wrong.
+/// All violations together: a pinned annotation cannot be read, a workspace is not bound to the claim of its pinned template, or
+/// the run has no name or uid. A run that is done or being deleted is released even if it has violations.
 pub fn plan(run: &PipelineRun) -> Result<Plan, Vec<Violation>> {
     let Some(mode) = run.annotations.get(MODE) else {
         return Ok(not_pinned(run));
@@ -229,7 +229,7 @@ const GENERATED_SUFFIX: &str = "xxxxx";
 /// Stands for the uid of a run that has none yet.
 const NO_UID: &str = "00000000-0000-0000-0000-000000000000";
 
-/// Admits a run that is not created yet, and plans for the run that would be stored.
+/// Admits a run that is not created yet, and plans the run that would be stored.
 ///
 /// A run without a name gets `<generateName>xxxxx`. Group and uid depend on the request that creates the run, so names made
 /// from them are examples.

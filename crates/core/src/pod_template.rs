@@ -1,13 +1,16 @@
-//! The pod template of a placeholder: fields of the run's own `podTemplate` over the cluster's default (P3). A placeholder
-//! obeys every rule about the nodes of the run's pods. Otherwise it would take a node that the pods cannot have.
+//! The pod template of a placeholder: fields of the run's own `podTemplate` over the cluster's default (P3). The table lists
+//! all fields that a placeholder takes. They include the fields about nodes, so that a placeholder does not choose a node that
+//! the run's pods cannot use.
 //!
-//! | field | the run's `podTemplate` sets it | it does not |
+//! | field | if the run sets the field | if the run does not set the field |
 //! |---|---|---|
 //! | `nodeSelector`, `tolerations`, `imagePullSecrets`, `priorityClassName`, `schedulerName`, `runtimeClassName` | the run's, as a whole | the default's |
-//! | `securityContext` | the parts of the run's that Pod Security `restricted` allows | the default's |
-//! | `affinity` | the run's, **and** the placeholder's own terms | the default's, and the placeholder's own terms |
-//! | `serviceAccountName` | that of the run's `taskRunTemplate`; Tekton lets the default win here | the default's |
-//! | any other | neither | neither |
+//! | `securityContext` | those parts of the run's value that Pod Security `restricted` allows | the default's |
+//! | `affinity` | the run's, and the placeholder's own terms | the default's, and the placeholder's own terms |
+//! | `serviceAccountName` | the run's | the default's |
+//!
+//! A run sets `serviceAccountName` in its `taskRunTemplate`, and all other fields in its `podTemplate`. Tekton's built-in
+//! assistant differs in `serviceAccountName`: it prefers the default's value to the run's.
 
 pub(crate) mod default;
 mod restricted;

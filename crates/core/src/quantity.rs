@@ -25,6 +25,15 @@ impl Quantity {
         self.nano
     }
 
+    /// An equal share of the value for each of `count` containers. The value counts in whole `unit`s, each that many billionths:
+    /// it is rounded up to them and the share down, as Tekton does.
+    pub(crate) fn share(&self, count: usize, unit: i128) -> Self {
+        let units = self.nano.div_euclid(unit) + i128::from(self.nano.rem_euclid(unit) != 0);
+        Self {
+            nano: units / (count.max(1) as i128) * unit,
+        }
+    }
+
     /// Whether the value is a whole number of thousandths, the smallest share of a CPU.
     pub fn is_whole_milli(&self) -> bool {
         self.nano % (NANO / 1000) == 0

@@ -1,8 +1,12 @@
-//! The texts of all Events, and every other reason that a person may read: its code, its severity and its text. The texts of
-//! admission's warnings and denials are in `admit/warnings.rs` and `admit/denials.rs`.
+//! The reasons for decisions: code, severity and text of each. Most texts of Events are here. Four other places add words:
 //!
-//! Programs match on the code. The text is for people: it says the cause and, if there is one, the remedy. A text stays
-//! the same while its cause does, because an Event is written once for each text.
+//! - `reconcile/tell/refusals.rs`: the causes that Kubernetes reports;
+//! - `reconcile/make_room/report.rs` and `room.rs`: the problems of nodes that have no room for a pod;
+//! - `reconcile/evacuate.rs`, `Misplaced`: the problem of a node that pods must leave;
+//! - `admit/warnings.rs` and `admit/denials.rs`: the warnings and denials of admission.
+//!
+//! Programs match on the code. The text is for people: it gives the cause and, if possible, the remedy. The manager publishes
+//! one Event for each text. So a text must not change while its cause stays the same.
 
 /// Declares functions that make a reason from values: `name(parameters): code = text`.
 macro_rules! texts {
@@ -40,7 +44,7 @@ pub struct Reason {
 }
 
 impl Reason {
-    /// A reason with a given text. The functions of this module hold most texts; call this where none of them fits.
+    /// A reason with a given text. Call this only if no function of this module has a text that fits.
     pub fn new(code: ReasonCode, message: impl Into<String>) -> Self {
         Self {
             code,
@@ -80,7 +84,7 @@ macro_rules! reason_codes {
                 }
             }
 
-            /// The severity of the Event that reports it to the run's author; `None` where no Event does.
+            /// The severity of the Event that reports this code to the run's author. `None` if no Event reports the code.
             pub const fn told(self) -> Option<Severity> {
                 match self {
                     $(Self::$code => $told,)*
@@ -105,13 +109,13 @@ reason_codes! {
     PartOfPipelineRun: None,
     /// One placeholder serves the whole run (M3).
     CoschedulePipelineRun: None,
-    /// One placeholder serves the whole run, and no other placeholder is on its node (M4).
+    /// One placeholder serves the whole run, and no other placeholder of the isolation scope is on its node (M4).
     IsolatePipelineRun: None,
     /// A placeholder serves one claim (M1).
     CoscheduleWorkspace: None,
     /// No workspace of the run has a claim, so the run needs no placeholder (M1).
     NoClaims: None,
-    /// Somebody chose another mode too late, or where it does not count (B1).
+    /// Somebody chose another mode for a run that was created before, or in a place that admission does not read (B1).
     OverrideIgnored: Some(Warning),
     /// Only one pod at a time may use a claim, so the placeholder does not mount it (V8).
     ClaimNotMounted: Some(Normal),
@@ -121,9 +125,9 @@ reason_codes! {
     ClaimNameEmpty: Some(Warning),
     /// Admission did not see a `volumeClaimTemplate` of a pinned run, so Tekton makes the claim.
     ClaimTemplateNotReplaced: Some(Warning),
-    /// Placeholders may not have a part of the run's `securityContext` (P3).
+    /// The placeholder does not get a field of the run's `securityContext` (P3).
     SecurityContextReduced: Some(Warning),
-    /// The annotations pinned on the run cannot be read, or contradict its workspaces.
+    /// The annotations pinned on the run cannot be read, or do not match its workspaces.
     PipelineRunInvalid: Some(Warning),
     /// A TaskRun uses more claims than its mode allows, so it does not run (M2).
     TaskRunRefused: Some(Warning),
@@ -145,17 +149,18 @@ reason_codes! {
     ReferenceMissing: Some(Warning),
     /// A claim of a placeholder gets no volume, for example because its StorageClass does not exist (N3).
     ClaimNotProvisioned: Some(Warning),
-    /// No node takes a placeholder (N3).
+    /// The scheduler finds no node for a placeholder (N3).
     PlaceholderUnschedulable: Some(Warning),
-    /// Kubernetes refused a placeholder or its claim for another reason than these (N3).
+    /// Kubernetes refused a placeholder or its claim for a reason that no other code names (N3).
     PlaceholderRefused: Some(Warning),
-    /// A pod left a node that turns pods away (N1).
+    /// A pod left a node that is cordoned, tainted or gone (N1).
     PodEvacuated: Some(Normal),
-    /// No node that reaches a placeholder's claims takes the placeholder (N1), or takes it and a waiting pod (N2).
+    /// No node that reaches a placeholder's claims can run the placeholder (N1), or can run the placeholder and a waiting pod (N2).
     ClaimsNotMovable: Some(Warning),
-    /// The placeholder's node has room for a waiting pod, and the scheduler has yet to see it (N2).
+    /// The placeholder's node has room for a waiting pod. The scheduler has not chosen the node yet (N2).
     RoomOnNode: None,
-    /// The run's own pods use the room that a pod waits for, or keep the placeholder on its node (N2).
+    /// Pods of the run use the room that a pod waits for. Or pods of any run that use the placeholder or its claims keep the
+    /// placeholder on its node (N2).
     RunHoldsRoom: None,
     /// A node is being added, so nothing moves (N4).
     ScaleUpInFlight: None,
@@ -163,14 +168,18 @@ reason_codes! {
     PlaceholderLeaves: None,
     /// A placeholder moved to a node that has room for a waiting pod (N2).
     PlaceholderMoved: Some(Normal),
-    /// A pod runs without its placeholder, because no node takes both (N2).
+    /// No node has room for all that a run may request at the same time, so its placeholder asks for less (B3).
+    ReservationReduced: Some(Normal),
+    /// The API server refused the room that a placeholder asked for, or a ResourceQuota would count it (B3).
+    ReservationRefused: Some(Warning),
+    /// A pod runs without its placeholder, because no node can run both (N2).
     PodLetGo: Some(Warning),
-    /// No node, even when it is empty, takes a pod, or takes both the pod and its placeholder (N2).
+    /// Even an empty node cannot run a pod, or cannot run the pod together with its placeholder (N2).
     PodFitsNoNode: Some(Warning),
-    /// The nodes that could take a pod and its placeholder are full with other pods (N2).
+    /// The nodes that can run a pod and its placeholder are full, or isolated runs use them (N2).
     NodesFull: Some(Warning),
     /// The scheduler rejects the nodes that have room for a pod (N2).
     PodUnschedulable: Some(Warning),
-    /// The run's placeholders were moved as often as they may be, and a pod still waits (N2).
+    /// The run's placeholders have made all moves that a run may make, and a pod still waits (N2).
     MovesExhausted: Some(Warning),
 }

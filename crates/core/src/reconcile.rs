@@ -3,6 +3,7 @@
 
 pub mod delete_claims;
 pub mod evacuate;
+pub mod reserve;
 pub mod tell;
 
 mod clean_up;
@@ -16,6 +17,8 @@ use std::time::Duration;
 use crate::observed::{KnownClaim, ObjectRef, Observed, Record, RunPresence, Sight};
 use crate::pipeline_run::OwnerReference;
 use crate::plan::{PlaceholderSpec, Reason};
+
+use requests::Amounts;
 
 pub use make_room::{requests, room};
 
@@ -77,6 +80,26 @@ pub enum Step {
     Unprotect(Vec<Arc<KnownClaim>>),
     /// Make the placeholder's controller retry to create its pod.
     Retry(Update),
+    /// Set the requests of a placeholder's gated pod, then let the scheduler have it.
+    Open {
+        /// The placeholder's name.
+        placeholder: String,
+        /// The pod.
+        pod: ObjectRef,
+        /// Its requests; `None` to leave them.
+        size: Option<Amounts>,
+        /// The only node that may take it.
+        node: Option<String>,
+    },
+    /// Reduce the requests of a placeholder's pod.
+    Shrink {
+        /// The pod.
+        pod: ObjectRef,
+        /// Its new requests: CPU and memory.
+        size: Amounts,
+        /// The Event to publish afterwards.
+        reason: Option<Reason>,
+    },
     /// Delete exactly this version of a pod, because its node is gone or has a taint that the pod does not tolerate.
     Evict {
         /// The pod.
@@ -135,6 +158,8 @@ pub enum Step {
 pub enum Purpose {
     /// To create placeholders, as an `Ensure` asks for.
     Ensure,
+    /// To let the scheduler have a placeholder. Every replica may.
+    Open,
     /// To clean up, as a `Release` asks for.
     Release,
     /// To move placeholders and pods. Only the leader takes such a step.
@@ -149,7 +174,9 @@ impl Step {
             Self::Delete(_) | Self::DeleteOrphan(_) | Self::DeleteClaim(_) | Self::Unprotect(_) => {
                 Purpose::Release
             }
+            Self::Open { .. } => Purpose::Open,
             Self::Retry(_)
+            | Self::Shrink { .. }
             | Self::Evict { .. }
             | Self::Send { .. }
             | Self::Leave(_)
@@ -178,6 +205,7 @@ pub fn reconcile(observed: &Observed) -> Decision {
         RunPresence::Active => {
             decision.released = Some(Released::RunActive);
             create::create(observed, &mut decision);
+            reserve::reserve(observed, &mut decision);
             if observed.leads {
                 evacuate::evacuate(observed, &mut decision);
                 let cause = make_room::make_room(observed, &mut decision);

@@ -1,6 +1,8 @@
-//! Admission of an update of a PipelineRun. Everything that was pinned when the run was created is restored (M8). Nothing is
-//! denied: Tekton itself updates PipelineRuns, and the author's own manifest, applied again, differs from the stored run only in
-//! the parts that admission wrote (V2a).
+//! Admission of an update of a PipelineRun. Admission restores everything that it pinned when the run was created (M8). There
+//! is one exception: while the run is pending, the claims annotation follows the run's workspaces.
+//!
+//! Admission denies no update. Tekton itself updates PipelineRuns. An author may also apply the manifest again, and the
+//! manifest differs from the stored run in the parts that admission wrote (V2a).
 
 use crate::admit::copied::claim_of_another_run;
 use crate::admit::reserved::{in_tasks, of_tasks};
@@ -13,12 +15,13 @@ use crate::run_claims;
 
 /// Restores the pinned parts of `old` in its update `new`.
 ///
-/// - Pinned annotations stay as they were. Only the claims follow the bindings while the run is pending: it has no placeholder
-///   yet, and Tekton lets its author change it.
+/// - Pinned annotations stay as they were. Only the claims annotation follows the bindings while the run is pending: the run
+///   has no placeholder yet, and Tekton lets the author change a pending run.
 /// - Bindings that admission wrote stay as they were.
 /// - Reserved annotations in `spec.taskRunSpecs` are removed, as at creation.
 ///
-/// A manifest applied again, with its `volumeClaimTemplate`s, causes no warning. Every other change that is undone does.
+/// If the author applies the manifest again, with its `volumeClaimTemplate`s, there is no warning. Every other change that
+/// admission undoes causes a warning.
 pub fn restore(old: &PipelineRun, new: &PipelineRun) -> Admission {
     let mut warnings = in_tasks(new);
     let bindings = bindings(old, new, &mut warnings);
@@ -118,7 +121,7 @@ fn bindings(
 mod tests {
     use super::*;
     use crate::admit::{Question, TEKTON_CONTROLLER, TaskAnnotation, admit};
-    use crate::annotations::{GROUP, PART_OF, TRACEPARENT};
+    use crate::annotations::{GROUP, PART_OF, SIZES, TRACEPARENT};
     use crate::config::Configuration;
     use serde_json::{Value, json};
     use std::collections::BTreeMap;
@@ -149,6 +152,7 @@ mod tests {
         stored
             .annotations
             .insert(TRACEPARENT.to_owned(), "00-1-2-01".to_owned());
+        stored.annotations.insert(SIZES.to_owned(), "{}".to_owned());
         stored
     }
 

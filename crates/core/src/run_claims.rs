@@ -1,5 +1,5 @@
-//! The claims of a run's workspaces that exist, or that Tekton makes, as far as they are known when the run is created. They are
-//! pinned then: placeholders are made for these claims only, and TaskRuns get no other placeholders (V3, V6, V9).
+//! The claims of a run's workspaces whose names are known when the run is created: existing claims, and claims that Tekton
+//! creates. Admission pins these claims. Only these claims have placeholders, and TaskRuns get no other placeholders (V3, V6, V9).
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,55 +1,69 @@
-//! Which placeholders stay away from which (M4, P4). The rule is here once: as the anti-affinity term that the scheduler
-//! reads, and as a predicate that follows from the same term.
+//! Which placeholders stay away from which, or close to which (M4, P4).
 
+use serde::{Deserialize, Serialize};
+
+use crate::config::Reserves;
 use crate::mode::IsolationScope;
+use crate::words::words;
 
-/// How a placeholder stays away from others.
+words! {
+    /// The nodes that placeholders outside mode `isolate-pipelinerun` prefer (P4).
+    #[derive(Default, Serialize, Deserialize)]
+    #[serde(rename_all = "lowercase")]
+    pub enum Placement: "a placement" {
+        /// Nodes without another placeholder.
+        #[default]
+        Spread = "spread",
+        /// Nodes with another placeholder.
+        Pack = "pack",
+        /// No nodes.
+        None = "none",
+    }
+}
+
+/// What a placeholder asks of its node about other placeholders.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Separation {
-    /// It prefers a node without another placeholder, so that runs spread (P4).
+    /// It prefers a node without another placeholder of any namespace, so that runs spread (P4).
     #[default]
     Spread,
+    /// It prefers a node with another placeholder of any namespace, so that runs fill few nodes (P4).
+    Pack,
+    /// It asks nothing (P4).
+    None,
     /// It shares its node with no other placeholder (M4).
     Isolate(IsolationScope),
 }
 
-/// The pod anti-affinity term of a placeholder. It selects other placeholders, by node.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct AntiAffinityTerm {
-    /// Whether the scheduler must follow the term, or only prefers to.
-    pub required: bool,
-    /// Whether the term selects placeholders of every namespace, or only of the placeholder's own.
-    pub every_namespace: bool,
-}
-
 impl Separation {
-    /// The term of a placeholder with this separation.
+    /// The separation of a placeholder outside isolation (P4, B3).
     ///
-    /// Isolation needs a term on the isolated side only: the scheduler also checks a new pod against the required
-    /// anti-affinity of the pods that run on a node (Kubernetes 1.35,
-    /// `pkg/scheduler/framework/plugins/interpodaffinity/filtering.go`, `satisfyExistingPodsAntiAffinity`).
-    pub const fn anti_affinity(self) -> AntiAffinityTerm {
-        match self {
-            Self::Spread => AntiAffinityTerm {
-                required: false,
-                every_namespace: false,
+    /// One that reserves room does not spread: Karpenter treats a preferred anti-affinity as a required one, so each
+    /// placeholder would get a node of its own.
+    pub const fn shared(placement: Placement, reserves: Reserves) -> Self {
+        match placement {
+            Placement::Spread => match reserves {
+                Reserves::Nothing => Self::Spread,
+                Reserves::Placement => Self::None,
             },
-            Self::Isolate(scope) => AntiAffinityTerm {
-                required: true,
-                every_namespace: match scope {
-                    IsolationScope::Cluster => true,
-                    IsolationScope::Namespace => false,
-                },
-            },
+            Placement::Pack => Self::Pack,
+            Placement::None => Self::None,
         }
     }
 
     /// Whether two placeholders may share a node.
+    ///
+    /// It is enough that one of them is isolated: the scheduler also checks a new pod against the required anti-affinity of the
+    /// pods that run on a node (Kubernetes 1.35, `pkg/scheduler/framework/plugins/interpodaffinity/filtering.go`,
+    /// `satisfyExistingPodsAntiAffinity`).
     pub fn shares_a_node_with(self, other: Self, same_namespace: bool) -> bool {
-        [self, other].into_iter().all(|separation| {
-            let term = separation.anti_affinity();
-            !term.required || !(term.every_namespace || same_namespace)
-        })
+        [self, other]
+            .into_iter()
+            .all(|separation| match separation {
+                Self::Spread | Self::Pack | Self::None => true,
+                Self::Isolate(IsolationScope::Namespace) => !same_namespace,
+                Self::Isolate(IsolationScope::Cluster) => false,
+            })
     }
 }
 
@@ -65,6 +79,9 @@ mod tests {
         for (left, right, same_namespace, shares) in [
             (spread, spread, true, true),
             (spread, spread, false, true),
+            (Separation::Pack, Separation::None, true, true),
+            (Separation::Pack, namespace, true, false),
+            (Separation::None, cluster, false, false),
             (spread, namespace, true, false),
             (spread, namespace, false, true),
             (spread, cluster, false, false),

@@ -1,4 +1,4 @@
-//! Enums that a ConfigMap, an annotation or a Kubernetes object writes as one word each.
+//! Enums with one word for each value, as a ConfigMap, an annotation or a Kubernetes object contains it.
 
 /// A text that is none of the words allowed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

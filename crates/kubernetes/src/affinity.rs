@@ -1,10 +1,11 @@
-//! The affinity of a placeholder's pod: the author's own terms, the term that keeps placeholders apart (M4, P4), and the
-//! node affinity of volumes that the placeholder does not mount (V8).
+//! The affinity of a placeholder's pod: the author's own terms, the term about other placeholders (M4, P4), and the node
+//! affinity of volumes that the placeholder does not mount (V8).
 
 use std::collections::BTreeMap;
 
 use coscheduler_core::labels::{AFFINITY_ASSISTANT, COMPONENT};
-use coscheduler_core::separation::{AntiAffinityTerm, Separation};
+use coscheduler_core::mode::IsolationScope;
+use coscheduler_core::separation::Separation;
 use coscheduler_core::volumes::{NodeRequirement, NodeTerm};
 use k8s_openapi::api::core::v1::{
     Affinity, NodeSelectorRequirement, NodeSelectorTerm, PodAffinityTerm, WeightedPodAffinityTerm,
@@ -14,7 +15,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 /// Topology key of a single node.
 const HOSTNAME: &str = "kubernetes.io/hostname";
 
-/// The weight of a preference to stay away from other placeholders: the highest there is.
+/// The weight of a preference about other placeholders: the highest there is.
 const WEIGHT: i32 = 100;
 
 /// The author's affinity together with the placeholder's own terms.
@@ -24,25 +25,30 @@ pub(crate) fn affinity(
     node_terms: &[Vec<NodeTerm>],
 ) -> Affinity {
     let mut affinity = author.unwrap_or_default();
-    let apart = affinity.pod_anti_affinity.get_or_insert_default();
-    let AntiAffinityTerm {
-        required,
-        every_namespace,
-    } = separation.anti_affinity();
-    let term = other_placeholders(every_namespace);
-    if required {
-        apart
-            .required_during_scheduling_ignored_during_execution
+    let preference = || WeightedPodAffinityTerm {
+        weight: WEIGHT,
+        pod_affinity_term: other_placeholders(true),
+    };
+    match separation {
+        Separation::Spread => affinity
+            .pod_anti_affinity
             .get_or_insert_default()
-            .push(term);
-    } else {
-        apart
             .preferred_during_scheduling_ignored_during_execution
             .get_or_insert_default()
-            .push(WeightedPodAffinityTerm {
-                weight: WEIGHT,
-                pod_affinity_term: term,
-            });
+            .push(preference()),
+        Separation::Pack => affinity
+            .pod_affinity
+            .get_or_insert_default()
+            .preferred_during_scheduling_ignored_during_execution
+            .get_or_insert_default()
+            .push(preference()),
+        Separation::None => {}
+        Separation::Isolate(scope) => affinity
+            .pod_anti_affinity
+            .get_or_insert_default()
+            .required_during_scheduling_ignored_during_execution
+            .get_or_insert_default()
+            .push(other_placeholders(scope == IsolationScope::Cluster)),
     }
     if !node_terms.is_empty() {
         let required = affinity
@@ -105,7 +111,6 @@ fn joined(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use coscheduler_core::mode::IsolationScope;
     use coscheduler_core::volumes::Operator;
     use serde_json::{Value, json};
 
@@ -115,7 +120,10 @@ mod tests {
                 {"matchExpressions": [{"key": "disk", "operator": "In", "values": ["ssd"]}]},
                 {"matchExpressions": [{"key": "disk", "operator": "DoesNotExist"}]},
             ]}},
-            "podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": "zone"}]},
+            "podAffinity": {
+                "requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": "zone"}],
+                "preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "podAffinityTerm": {"topologyKey": "rack"}}],
+            },
             "podAntiAffinity": {
                 "requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": "rack"}],
                 "preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "podAffinityTerm": {"topologyKey": "zone"}}],
@@ -129,17 +137,22 @@ mod tests {
     }
 
     #[test]
-    fn p4_placeholders_prefer_a_node_of_their_own() {
-        assert_eq!(
-            built(None, Separation::Spread, &[]),
-            json!({"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{
-                "weight": 100,
-                "podAffinityTerm": {
-                    "labelSelector": {"matchLabels": {"app.kubernetes.io/component": "affinity-assistant"}},
-                    "topologyKey": "kubernetes.io/hostname",
-                },
-            }]}})
-        );
+    fn p4_placeholders_prefer_nodes_by_the_placeholders_of_every_namespace_there() {
+        let preferred = json!({"preferredDuringSchedulingIgnoredDuringExecution": [{
+            "weight": 100,
+            "podAffinityTerm": {
+                "labelSelector": {"matchLabels": {"app.kubernetes.io/component": "affinity-assistant"}},
+                "namespaceSelector": {},
+                "topologyKey": "kubernetes.io/hostname",
+            },
+        }]});
+        for (separation, expect) in [
+            (Separation::Spread, json!({"podAntiAffinity": preferred})),
+            (Separation::Pack, json!({"podAffinity": preferred})),
+            (Separation::None, json!({})),
+        ] {
+            assert_eq!(built(None, separation, &[]), expect);
+        }
     }
 
     #[test]
@@ -162,22 +175,31 @@ mod tests {
     #[test]
     fn p3_everything_the_author_wrote_stays_beside_our_terms() {
         let plain = serde_json::to_value(author()).unwrap();
-        for (separation, list) in [
+        let anti = "podAntiAffinity";
+        for (separation, kind, list) in [
             (
                 Separation::Spread,
+                anti,
+                "preferredDuringSchedulingIgnoredDuringExecution",
+            ),
+            (
+                Separation::Pack,
+                "podAffinity",
                 "preferredDuringSchedulingIgnoredDuringExecution",
             ),
             (
                 Separation::Isolate(IsolationScope::Cluster),
+                anti,
                 "requiredDuringSchedulingIgnoredDuringExecution",
             ),
         ] {
             let mut built = built(Some(author()), separation, &[]);
-            let terms = built["podAntiAffinity"][list].as_array_mut().unwrap();
+            let terms = built[kind][list].as_array_mut().unwrap();
             assert_eq!(terms.len(), 2);
             terms.pop();
             assert_eq!(built, plain);
         }
+        assert_eq!(built(Some(author()), Separation::None, &[]), plain);
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! The Events of this product (Kubernetes API reference, `events.k8s.io/v1`).
 //!
-//! Their names say what they are about, so that the API server keeps one Event however many replicas write it. So
-//! `kube::runtime::events::Recorder` does not fit: it names Events after the time, and takes two Events with one reason for
-//! one that happened twice, whatever their notes.
+//! The name of an Event is made from its content, so the API server stores one Event even if several replicas write it.
+//! `kube::runtime::events::Recorder` cannot do this: it puts the time into the name. It also treats two Events with the same reason
+//! as the same Event, even if their notes differ.
 
 use coscheduler_core::pipeline_run::PipelineRun;
 use coscheduler_core::plan::{Reason, Severity};
@@ -69,7 +69,7 @@ pub fn event(
     }
 }
 
-/// The outcome of creating an Event, where one that another replica wrote before is as good.
+/// The outcome of the request that creates an Event. If another replica has already created the Event, this is a success too.
 ///
 /// # Errors
 /// The request failed for another reason.

@@ -1,7 +1,8 @@
-//! Kubernetes and Tekton objects to and from `core`, as pure functions.
+//! Pure functions that convert Kubernetes and Tekton objects to types of `core`, and types of `core` to objects.
 //!
 //! The crate has the few Tekton types that the services read, and builds the objects that the placeholder-manager writes. It never
-//! talks to an API server; `kube::Error` is here only so that one place says which errors are worth a retry.
+//! talks to an API server. It uses `kube::Error` to read the API server's errors: whether a retry may help, whether an object
+//! exists already, and whether an admission webhook is down.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 

@@ -54,6 +54,15 @@ pub fn requests(pod: &Pod) -> Amounts {
     })
 }
 
+/// The requests in the pod's specification, without what the kubelet reports of a resize.
+pub fn asks(pod: &Pod) -> Amounts {
+    let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
+    requests::requests(&PodResources {
+        containers: containers.map(|it| asked(it.resources.as_ref())).collect(),
+        ..PodResources::default()
+    })
+}
+
 /// The pod's requirements on a node, without its claims and the nodes that the scheduler refused.
 pub fn needs(pod: &Pod) -> Needs {
     let spec = pod.spec.as_ref();

@@ -1,4 +1,4 @@
-//! Which Kubernetes objects belong to this product.
+//! Decides if a Kubernetes object belongs to this product.
 
 use coscheduler_core::labels::{MANAGED_BY, PIPELINE_RUN_UID, TEKTON_COSCHEDULER};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;

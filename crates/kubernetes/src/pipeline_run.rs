@@ -1,6 +1,6 @@
 //! The parts of a PipelineRun that are read: for a cache, for an admission question, and as `core` sees them.
 
-use coscheduler_core::pipeline::workspaces_used;
+use coscheduler_core::pipeline::{waits_for, workspaces_used};
 use coscheduler_core::pipeline_run::PipelineRun as View;
 use coscheduler_core::violation::Violation;
 use serde_json::{Map, Value, json};
@@ -41,17 +41,78 @@ const QUESTION: Parts = Fields(&[
             ("workspaces", All),
             ("params", Each(&Fields(&[("name", All), ("value", All)]))),
             ("pipelineRef", Fields(&[("name", All)])),
+            ("pipelineSpec", Found(pipeline_parts)),
             (
-                "pipelineSpec",
-                Fields(&[
-                    ("tasks", Each(&Found(pipeline_task))),
-                    ("finally", Each(&Found(pipeline_task))),
-                ]),
+                "taskRunSpecs",
+                Each(&Fields(&[
+                    ("metadata", All),
+                    ("pipelineTaskName", All),
+                    ("stepSpecs", CONTAINERS),
+                    ("sidecarSpecs", CONTAINERS),
+                    ("computeResources", All),
+                    ("podTemplate", Fields(&[("runtimeClassName", All)])),
+                ])),
             ),
-            ("taskRunSpecs", Each(&Fields(&[("metadata", All)]))),
         ]),
     ),
     ("status", Fields(&[("conditions", All)])),
+]);
+
+/// The parts of `status` that decisions depend on: whether the run is done, and which tasks have started.
+const STATUS: Parts = Fields(&[
+    ("conditions", All),
+    (
+        "childReferences",
+        Each(&Fields(&[
+            ("kind", All),
+            ("name", All),
+            ("pipelineTaskName", All),
+        ])),
+    ),
+    ("skippedTasks", Each(&Fields(&[("name", All)]))),
+]);
+
+/// The resources of steps or sidecars.
+const CONTAINERS: Parts = Each(&Fields(&[("name", All), ("computeResources", All)]));
+
+/// The parts of a Pipeline's `spec` that `core` reads.
+pub fn pipeline_parts(spec: &Value) -> Value {
+    pick(spec, &PIPELINE)
+}
+
+/// The parts of a Task's `spec` that `core` reads.
+pub fn task_parts(spec: &Value) -> Value {
+    pick(spec, &TASK)
+}
+
+const PIPELINE: Parts = Fields(&[
+    ("params", Each(&Fields(&[("name", All), ("default", All)]))),
+    ("tasks", Each(&Found(pipeline_task))),
+    ("finally", Each(&Found(pipeline_task))),
+]);
+
+const TASK: Parts = Fields(&[
+    ("apiVersion", All),
+    ("kind", All),
+    ("steps", CONTAINERS),
+    ("sidecars", CONTAINERS),
+    ("stepTemplate", Fields(&[("computeResources", All)])),
+    ("results", Each(&Fields(&[]))),
+]);
+
+const PIPELINE_TASK: Parts = Fields(&[
+    ("name", All),
+    ("workspaces", All),
+    ("matrix", All),
+    (
+        "taskRef",
+        Fields(&[
+            ("apiVersion", All),
+            ("kind", All),
+            ("name", All),
+            ("resolver", All),
+        ]),
+    ),
 ]);
 
 /// Drops the parts that no decision depends on, before an object goes into a cache or over the wire. The rest of `status` can be
@@ -62,11 +123,14 @@ pub fn trim(run: &mut PipelineRun) {
         annotations.remove(LAST_APPLIED);
     }
     run.spec.retain(|key, _| SPEC.contains(&key.as_str()));
-    run.status.retain(|key, _| key == "conditions");
+    let status = Value::Object(std::mem::take(&mut run.status));
+    if let Value::Object(status) = pick(&status, &STATUS) {
+        run.status = status;
+    }
 }
 
-/// The parts of a PipelineRun's JSON that `core` reads, for a question about one that is being created or updated. Pipeline and
-/// task specs, which may be large and nested deeply, are not among them.
+/// The parts of a PipelineRun's JSON that `core` reads, for a question about one that is being created or updated. Scripts and
+/// everything else in Pipeline and task specs that may be large or nested deeply are not among them.
 pub fn read_parts(object: &Value) -> Value {
     pick(object, &QUESTION)
 }
@@ -94,13 +158,21 @@ fn metadata(metadata: &Value) -> Value {
     metadata
 }
 
-/// A task of an embedded Pipeline. Of its spec, only the variables stay that name workspaces.
+/// A task of a Pipeline. Its order, and the workspaces that its spec uses, stay without the texts that they are read from.
 fn pipeline_task(task: &Value) -> Value {
-    let mut read = pick(task, &Fields(&[("name", All), ("workspaces", All)]));
-    let used = workspaces_used(&task["taskSpec"]);
-    if !used.is_empty() {
-        let variables = used.iter().map(|name| format!("$(workspaces.{name}.path)"));
-        read["taskSpec"] = variables.collect();
+    let mut read = pick(task, &PIPELINE_TASK);
+    let after = waits_for(task);
+    if !after.is_empty() {
+        read["runAfter"] = json!(after);
+    }
+    if let Some(spec) = task.get("taskSpec") {
+        let mut parts = task_parts(spec);
+        let used = workspaces_used(spec);
+        if parts.is_object() && !used.is_empty() {
+            let variables = used.iter().map(|name| format!("$(workspaces.{name}.path)"));
+            parts["variables"] = variables.collect();
+        }
+        read["taskSpec"] = parts;
     }
     read
 }
@@ -158,13 +230,18 @@ mod tests {
                 "pipelineSpec": {
                     "description": "long", "params": [{"name": "p", "type": "string", "default": "d"}],
                     "tasks": [
-                        {"name": "t", "taskRef": {"name": "x"}, "workspaces": [{"name": "w"}]},
-                        {"name": "u", "taskSpec": {"steps": [{"script": "long; cd $(workspaces.source.path)"}]}},
+                        {"name": "t", "taskRef": {"name": "x", "params": []}, "workspaces": [{"name": "w"}], "timeout": "1h"},
+                        {"name": "u", "taskSpec": {
+                            "steps": [{"name": "s", "script": "long; cd $(workspaces.source.path)", "computeResources": {"requests": {"cpu": "1"}}}],
+                            "results": [{"name": "r", "description": "long"}],
+                        }, "params": [{"name": "p", "value": "long $(tasks.t.results.r)"}]},
+                        {"name": "malformed", "taskSpec": "long"},
                     ],
                     "finally": [{"name": "f", "params": []}], "results": [],
                 },
                 "workspaces": [{"name": "source"}],
-                "taskRunSpecs": [{"pipelineTaskName": "t", "podTemplate": {}, "metadata": {"annotations": {}}}],
+                "taskRunSpecs": [{"pipelineTaskName": "t", "podTemplate": {"env": []}, "metadata": {"annotations": {}},
+                    "sidecarSpecs": [{"name": "db", "computeResources": {"requests": {"cpu": "1"}}}]}],
             },
             "status": {"pipelineSpec": {}},
         });
@@ -177,14 +254,23 @@ mod tests {
                     "params": [{"name": "cache", "value": "build-cache"}],
                     "pipelineRef": {"name": "build"},
                     "pipelineSpec": {
+                        "params": [{"name": "p", "default": "d"}],
                         "tasks": [
-                            {"name": "t", "workspaces": [{"name": "w"}]},
-                            {"name": "u", "taskSpec": ["$(workspaces.source.path)"]},
+                            {"name": "t", "taskRef": {"name": "x"}, "workspaces": [{"name": "w"}]},
+                            {"name": "u", "runAfter": ["t"], "taskSpec": {
+                                "steps": [{"name": "s", "computeResources": {"requests": {"cpu": "1"}}}],
+                                "results": [{}],
+                                "variables": ["$(workspaces.source.path)"],
+                            }},
+                            {"name": "malformed", "taskSpec": "long"},
                         ],
                         "finally": [{"name": "f"}],
                     },
                     "workspaces": [{"name": "source"}],
-                    "taskRunSpecs": [{"metadata": {"annotations": {}}}],
+                    "taskRunSpecs": [{
+                        "pipelineTaskName": "t", "podTemplate": {}, "metadata": {"annotations": {}},
+                        "sidecarSpecs": [{"name": "db", "computeResources": {"requests": {"cpu": "1"}}}],
+                    }],
                 },
                 "status": {},
             })

@@ -1,7 +1,10 @@
-//! A placeholder is a StatefulSet with one pod. This module builds, reads and patches that object; the requests themselves are
-//! elsewhere.
+//! A placeholder is a StatefulSet with one pod. This module builds, reads and patches that object. Module `placeholder` of the
+//! placeholder-manager sends the requests.
+//!
+//! A second kind of placeholder needs a change in these two modules only, see `docs/decisions/placeholder-seam.md`.
 
 pub mod patch;
+pub mod size;
 mod stateful_set;
 
 use coscheduler_core::annotations::RECORD;
@@ -14,8 +17,8 @@ pub use stateful_set::{Owner, build, selector, single_pod_claims};
 use crate::objects;
 use crate::ownership::is_ours;
 
-/// The placeholder; `None` if this product did not create it for a PipelineRun. Tekton's own affinity assistants have names of the
-/// same form.
+/// The placeholder. `None` if this product did not create the StatefulSet for a PipelineRun: the name alone does not show this,
+/// because Tekton's own affinity assistants have names of the same form.
 pub fn view(set: StatefulSet) -> Option<Placeholder> {
     let metadata = set.metadata;
     if !is_ours(&metadata) {
@@ -43,7 +46,7 @@ pub fn view(set: StatefulSet) -> Option<Placeholder> {
         observed: observed >= metadata.generation,
         created: metadata.creation_timestamp.as_ref().map(|time| time.0),
         controller: objects::controller(&metadata),
-        // A record that cannot be read is of another version of this product: it starts empty.
+        // Another version of this product wrote a record that cannot be read. The record then starts empty.
         record: record
             .and_then(|text| serde_json::from_str(text).ok())
             .unwrap_or_default(),

@@ -9,6 +9,7 @@ use coscheduler_core::mode::IsolationScope;
 use coscheduler_core::observed::PodPhase;
 use coscheduler_core::observed::{self, PlaceholderLabels, Unscheduled};
 use coscheduler_core::reconcile::evacuate::Toleration;
+use coscheduler_core::reconcile::reserve::GATE;
 use coscheduler_core::separation::Separation;
 use k8s_openapi::api::core::v1::{Affinity, Pod, PodAffinityTerm};
 
@@ -62,7 +63,17 @@ fn placeholder(pod: &Pod) -> Option<PlaceholderLabels> {
             String::new()
         },
         orphaned: named && made_by_us && controller.is_none(),
+        gated: is_gated(pod),
+        asks: needs::asks(pod),
     })
+}
+
+fn is_gated(pod: &Pod) -> bool {
+    let gates = pod
+        .spec
+        .iter()
+        .flat_map(|spec| spec.scheduling_gates.iter().flatten());
+    gates.into_iter().any(|gate| gate.name == GATE)
 }
 
 /// The pod's phase.
@@ -88,6 +99,9 @@ fn unscheduled(pod: &Pod) -> Option<Unscheduled> {
     Some(Unscheduled {
         no_node: condition.reason.as_deref() == Some("Unschedulable"),
         message: condition.message.clone(),
+        is_newest: condition
+            .observed_generation
+            .is_none_or(|of| Some(of) >= pod.metadata.generation),
     })
 }
 
@@ -122,7 +136,8 @@ pub fn follows(pod: &Pod) -> Vec<String> {
         .collect()
 }
 
-/// How a placeholder's pod stays away from others, by its required anti-affinity.
+/// How far a placeholder's pod is isolated, by its required anti-affinity. A preference keeps no placeholder from a node, so
+/// it is not read: every pod that is not isolated counts as spread.
 fn separation(pod: &Pod) -> Separation {
     let apart = affinity(pod).and_then(|affinity| affinity.pod_anti_affinity.as_ref());
     let terms = apart.and_then(|pods| {

@@ -1,4 +1,5 @@
-//! Tekton's kinds as Kubernetes objects: metadata typed, the rest as JSON, so that a newer Tekton is read too.
+//! Tekton's kinds as Kubernetes objects. Only metadata is typed. All other fields are JSON, so objects of a newer Tekton can be
+//! read too.
 
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -25,11 +26,24 @@ pub struct PipelineRun {
     pub status: Map<String, Value>,
 }
 
-/// The metadata of a `tekton.dev/v1` Pipeline.
+/// A `tekton.dev/v1` Pipeline.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct Pipeline {
     /// Standard metadata.
     pub metadata: ObjectMeta,
+    /// `spec` as JSON.
+    #[serde(default)]
+    pub spec: Value,
+}
+
+/// A `tekton.dev/v1` Task.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub struct Task {
+    /// Standard metadata.
+    pub metadata: ObjectMeta,
+    /// `spec` as JSON.
+    #[serde(default)]
+    pub spec: Value,
 }
 
 macro_rules! tekton_kind {
@@ -59,3 +73,4 @@ macro_rules! tekton_kind {
 
 tekton_kind!(PipelineRun, "pipelineruns");
 tekton_kind!(Pipeline, "pipelines");
+tekton_kind!(Task, "tasks");

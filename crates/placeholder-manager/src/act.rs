@@ -8,17 +8,21 @@ use coscheduler_core::observed::{ObjectRef, Observed, Placeholder};
 use coscheduler_core::pinned::Pinned;
 use coscheduler_core::pipeline_run::PipelineRun;
 use coscheduler_core::plan::{PlaceholderSpec, Reason};
+use coscheduler_core::reasons;
+use coscheduler_core::reconcile::requests::Amounts;
 use coscheduler_core::reconcile::tell::out_of_reach;
 use coscheduler_core::reconcile::{Purpose, Step, Update};
 use coscheduler_core::run_claims::brought;
 use coscheduler_core::volumes::{SeenClaim, Volumes, volumes};
-use coscheduler_kubernetes::pods;
+use coscheduler_kubernetes::{objects, pods};
+use k8s_openapi::api::core::v1::Pod;
 use tracing::{debug, info, warn};
 
 use crate::cache::RunKey;
 use crate::error::Error;
 use crate::placeholder;
 use crate::reconciler::Reconciler;
+use crate::requests::Resized;
 
 /// The first error of the steps with each purpose.
 pub(crate) type Failed = BTreeMap<Purpose, Arc<Error>>;
@@ -118,6 +122,32 @@ impl Reconciler {
                 self.memory.answered(key, &pod.uid, answer);
                 acted.asked = true;
             }
+            Step::Open {
+                placeholder,
+                pod,
+                size,
+                node,
+            } => {
+                if let Some(own) = observed.placeholders.get(placeholder) {
+                    let (pod, node) = (pod.clone(), node.as_deref());
+                    self.open(own, pod, size.as_ref(), node, acted).await?;
+                }
+            }
+            Step::Shrink { pod, size, reason } => {
+                match self.requests.resize(namespace, pod, size).await? {
+                    Resized::To(pod) => {
+                        self.refresh_pod(*pod);
+                        acted.events.extend(reason.clone());
+                    }
+                    Resized::Gone => {}
+                    Resized::Refused(message) => warn!(
+                        namespace,
+                        pod = pod.name,
+                        message,
+                        "the API server refused to reduce the requests of a placeholder's pod"
+                    ),
+                }
+            }
             Step::Retry(update) => {
                 if let Some(own) = known(update) {
                     let recorded = self.requests.record(&own, &update.record).await?;
@@ -189,6 +219,41 @@ impl Reconciler {
             }
         }
         Ok(())
+    }
+
+    /// Sets the requests of a placeholder's gated pod, and removes the gate. If the API server refuses the requests, for example
+    /// by a quota, the pod keeps its own.
+    async fn open(
+        &self,
+        own: &Placeholder,
+        mut pod: ObjectRef,
+        size: Option<&Amounts>,
+        node: Option<&str>,
+        acted: &mut Acted,
+    ) -> Result<(), Error> {
+        let namespace = &own.namespace;
+        if let Some(size) = size {
+            match self.requests.resize(namespace, &pod, size).await? {
+                Resized::To(resized) => pod = objects::reference(resized.metadata),
+                Resized::Gone => return Ok(()),
+                Resized::Refused(message) => {
+                    let name = &own.object.name;
+                    acted
+                        .events
+                        .push(reasons::reservation_refused(name, size, &message));
+                }
+            }
+        }
+        if let Some(opened) = self.requests.open(own, &pod, node).await? {
+            self.refresh_pod(opened);
+        }
+        Ok(())
+    }
+
+    fn refresh_pod(&self, pod: Pod) {
+        if let Some(pod) = pods::view(pod) {
+            self.cache.refresh_pod(pod);
+        }
     }
 
     /// Creates a placeholder. Returns false if it exists already.

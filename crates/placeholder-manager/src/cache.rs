@@ -6,6 +6,7 @@ mod claims;
 mod complaints;
 mod nodes;
 mod pods;
+mod quotas;
 mod runs;
 mod snapshot;
 mod store;
@@ -78,6 +79,8 @@ struct Index {
     nodes: Nodes,
     children: Children,
     complaints: Complaints,
+    /// The ResourceQuotas that count CPU or memory.
+    quotas: BTreeSet<ObjectKey>,
     /// Uids of runs, by `metadata.resourceVersion`.
     versions: HashMap<String, String>,
     /// Names of runs, by uid.

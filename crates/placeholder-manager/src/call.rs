@@ -1,5 +1,5 @@
-//! `Ensure` and `Release`. A call names a run, and the rest comes from the manager's own cache. A call is refused if its
-//! namespace, name or version does not belong to the run with its uid.
+//! `Ensure` and `Release`. A call names a run and contains nothing more. The manager reads the run from its own cache. It
+//! refuses a call if the namespace, name or version in the call does not belong to the run with the call's uid.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,8 +36,11 @@ pub(crate) enum Ensured {
 ///
 /// # Errors
 ///
-/// If the call names another run, the run was not seen yet or cannot be planned for, a placeholder's name is taken or it is being
-/// deleted, no node reaches its volumes, or the API server refuses.
+/// - The uid in the call belongs to another run, or the watch has not delivered the run yet.
+/// - The run cannot be planned.
+/// - Another object has the placeholder's name, or the placeholder is being deleted.
+/// - No node reaches the volumes of the placeholder's claims.
+/// - The API server refuses a request.
 pub(crate) async fn ensure(
     reconciler: &Reconciler,
     identity: &Identity,
@@ -83,7 +86,7 @@ pub(crate) async fn ensure(
 ///
 /// # Errors
 ///
-/// If the call names another run, or the API server refuses.
+/// The uid in the call belongs to another run, or the API server refuses a request.
 pub(crate) async fn release(
     reconciler: &Reconciler,
     identity: &Identity,
@@ -146,7 +149,7 @@ fn known(cache: &Cache, identity: &Identity) -> Result<Option<Arc<PipelineRun>>,
     }
 }
 
-/// As [`known`], for a run that may be gone: its objects still contain its name.
+/// As [`known`], for a run that may be gone. Objects of the run still contain its name.
 fn known_or_gone(cache: &Cache, identity: &Identity) -> Result<RunKey, Error> {
     let key = RunKey::new(&identity.namespace, &identity.uid);
     if known(cache, identity)?.is_none()

@@ -1,5 +1,5 @@
 //! The memory of one replica between looks at a run: how long a condition has lasted, the API server's answers about waiting pods,
-//! and the Events that it published. A new leader starts without the old one's memory, so conditions must last anew.
+//! and the Events that it published. A new leader has an empty memory, so it measures again how long a condition lasts.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -1,4 +1,5 @@
-//! Shares one list between all callers that wait for one: runs that end together in a namespace need the same pods.
+//! Shares one list request between all callers that wait for the same list: runs that end at the same time in a namespace need the
+//! same pods.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -20,12 +21,12 @@ struct List<T> {
 }
 
 impl<T> OneList<T> {
-    /// The result of a list of this namespace that began after this call: `list`, or that of another caller. A list that began
-    /// before may miss a change that the caller relies on.
+    /// The result of a list of this namespace that began after this call: `list`, or the list of another caller. A list that began
+    /// before this call may miss a change that the caller needs.
     ///
     /// # Errors
     ///
-    /// Those of `list`, never those of another caller's list.
+    /// The errors of `list`, never the errors of another caller's list.
     pub(crate) async fn get<E>(
         &self,
         namespace: &str,

@@ -1,5 +1,5 @@
-//! A placeholder is a StatefulSet. Only this module of the service knows that: it watches, creates, patches and deletes
-//! StatefulSets. Another kind of placeholder would be a second implementation of this module.
+//! A placeholder is a StatefulSet. Only this module of the service knows this: it watches, creates, patches and deletes
+//! StatefulSets. A second kind of placeholder would need a second implementation of this module.
 
 use coscheduler_core::labels::{AFFINITY_ASSISTANT, COMPONENT};
 use coscheduler_core::observed::ObjectRef;

@@ -1,8 +1,13 @@
-//! All requests to the API server but those about placeholders and for the deletion of claims: one function each, with its preconditions and the meaning of each
-//! refusal. Transient errors (409, 429, 5xx, no answer) are retried with backoff and jitter, except for patches and for deletions
-//! of one exact version, which the next look decides anew.
+//! Requests to the API server, one function for each, with its preconditions and the meaning of each refusal. Module `placeholder`
+//! has the requests about placeholders, and module `delete_claims` deletes claims.
+//!
+//! Transient errors (409, 429, 5xx, no answer) are retried with backoff and jitter. Patches, and deletions of one exact version,
+//! are not retried: the next look at the run decides again.
 
+mod reservation;
 mod waiting_pods;
+
+pub(crate) use reservation::Resized;
 
 use std::future::Future;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
 //! The sweep queues every run that is active or has objects: when this replica begins to lead, and then once a minute. So the
-//! leftovers of runs that have ended are found even if a change was missed (N6). The sweep itself reads only the cache.
+//! manager finds leftovers of ended runs even if it missed a change (N6). The sweep itself reads only the cache.
 //!
 //! Once the leftovers of a run are deleted, they are logged, one line for each kind of object.
 

@@ -1,4 +1,4 @@
-//! The watches: they write each change of an object into the cache, and on the leader push the affected runs into the queue.
+//! The watches. They write each change of an object into the cache. On the leader, they also push the affected runs into the queue.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -13,7 +13,9 @@ use coscheduler_runtime::Process;
 use coscheduler_runtime::kubernetes::watch::{Change, follow, key};
 use coscheduler_runtime::lease::Leadership;
 use coscheduler_runtime::queue::Queue;
-use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::{
+    Node, PersistentVolume, PersistentVolumeClaim, Pod, ResourceQuota,
+};
 use k8s_openapi::api::events::v1::Event;
 use kube::runtime::watcher;
 use kube::{Api, Client, Resource, ResourceExt as _};
@@ -90,6 +92,16 @@ pub(crate) fn spawn(
             Change::Applied(volume) => cache.apply_volume(key(&volume).1, volumes::view(volume)),
             Change::Deleted(volume) => cache.delete_volume(&key::<PersistentVolume>(&volume).1),
             Change::Listed(keys) => cache.retain_volumes(&keys),
+        },
+    );
+    watches.spawn(
+        "ResourceQuota",
+        Api::all(client.clone()),
+        everything(),
+        |cache, change| match change {
+            Change::Applied(quota) => cache.apply_quota(key(&quota), &quota),
+            Change::Deleted(quota) => cache.delete_quota(&key::<ResourceQuota>(&quota)),
+            Change::Listed(keys) => cache.retain_quotas(&keys),
         },
     );
     watches.spawn(

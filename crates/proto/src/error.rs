@@ -1,5 +1,5 @@
-//! Errors on the wire: `BadRequest` field violations for bad input, `ErrorInfo` with a reason for everything else. Each
-//! service turns its typed errors into a `tonic::Status` in one function, with these.
+//! Errors on the wire: `BadRequest` with field violations for bad input, and `ErrorInfo` with a reason for all other errors. Each
+//! service has one function that turns its typed errors into a `tonic::Status` with these details.
 
 use std::collections::HashMap;
 

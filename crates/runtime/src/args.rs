@@ -1,5 +1,5 @@
-//! The flags of every service, each with an environment variable, and the [`Service`] constant with their defaults. A
-//! service declares only its own flags; [`command`] adds these.
+//! The flags that all services have, each with an environment variable, and the [`Service`] constant with their defaults. A
+//! service declares only its own flags, and [`command`] adds the common flags.
 
 use std::net::SocketAddr;
 

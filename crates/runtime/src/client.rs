@@ -1,5 +1,5 @@
-//! The gRPC client: a lazy channel to each service, with the keepalive that replaces dead connections; retries within
-//! the deadline of a call and the budget of its channel; and the rule for which statuses are worth a retry.
+//! The gRPC client. It has a lazy channel to each service. A keepalive replaces dead connections. The client retries calls within
+//! the deadline of the call and the budget of the channel, and decides after which statuses a retry may help.
 
 mod call;
 mod retry;
@@ -26,14 +26,16 @@ const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(3);
 /// A channel to another service, for a generated client: `PlannerServiceClient::new(channel)`. Clones share one
 /// connection and one retry budget.
 ///
-/// A call made with [`request`] is retried while [`is_retryable`] says so, at growing, random intervals and never
-/// beyond its deadline; a delay that the server asks for (`RetryInfo`) is respected. All retries of a channel together
-/// are at most 50 a second (50 more after a quiet second), and one for every five calls; further ones wait. So the
-/// waiting callers do not overload a service that comes back. Any other call, and so every stream, is made once.
+/// A call made with [`request`] is retried while [`is_retryable`] is true. The intervals grow and are random. There is no retry
+/// after the deadline. If the server asks for a delay (`RetryInfo`), the retry waits for this delay.
+///
+/// All retries of a channel together have a budget: at most 50 a second (50 more after a second without retries), and one for every
+/// five calls. Further retries wait. So callers do not overload a service that recovers. All other calls, and all streams, are made
+/// once.
 pub type Channel = BoxCloneSyncService<HttpRequest<Body>, HttpResponse<Body>, Status>;
 
-/// A channel to `address` (`http://host:port`) for `process`, whose name and version become the user agent, and whose
-/// metrics count the calls. The first call connects; connections that break or stay silent are replaced.
+/// A channel to `address` (`http://host:port`) for `process`. The user agent is the name and version of `process`, and its metrics
+/// count the calls. The first call connects. If a connection breaks or stays silent, the channel replaces it.
 ///
 /// # Errors
 /// `address` is not an `http` address.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use tokio::sync::watch;
 
 /// The readiness of the process; clones share it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Health(Arc<watch::Sender<Readiness>>);
 
 #[derive(Clone, Debug, Default)]
@@ -30,7 +30,9 @@ pub struct Condition {
 }
 
 impl Health {
-    pub(crate) fn new() -> Self {
+    /// A health without conditions. That of the process comes with it; another one tells whether some caches are synced that
+    /// the process can do without.
+    pub fn new() -> Self {
         Health(Arc::new(watch::Sender::new(Readiness::default())))
     }
 

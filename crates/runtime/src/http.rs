@@ -1,5 +1,5 @@
-//! The HTTP server for probes and Prometheus: `/livez`, `/readyz` and `/metrics`. It outlives the gRPC server, so that
-//! `/readyz` answers 503 and the last metrics can be scraped while connections drain.
+//! The HTTP server for probes and Prometheus: `/livez`, `/readyz` and `/metrics`. It ends after the gRPC server. So while
+//! connections drain, `/readyz` answers 503, and Prometheus can read the last metrics.
 
 use axum::Router;
 use axum::extract::State;

@@ -38,9 +38,9 @@ pub struct KubernetesArgs {
 }
 
 impl KubernetesArgs {
-    /// A client for the configured cluster, which connects with its first request. The name and version of `process`
-    /// become the user agent, which audit logs show, and its metrics count the requests. From here on `process` ends
-    /// once it was suspended, and writes nothing after that.
+    /// A client for the configured cluster. It connects with its first request. The user agent, which audit logs show, is the name
+    /// and version of `process`. The metrics of `process` count the requests. If `process` is suspended from now on, it writes
+    /// nothing more and ends.
     ///
     /// # Errors
     /// There is no configuration, or it is malformed.

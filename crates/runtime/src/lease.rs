@@ -5,7 +5,7 @@
 //! the process with exit code 1. When the process stops, the work ends first; then the process releases the Lease, so
 //! that another replica takes over at once.
 //!
-//! Needs the rights to `list`, `watch` and `update` the one Lease, and to `create` Leases.
+//! A service needs the rights to `list`, `watch` and `update` its Lease, and to `create` Leases.
 
 mod campaign;
 mod election;

@@ -1,5 +1,5 @@
-//! The metrics of the process. Their names begin with `coscheduler_`, except those of the gRPC metrics, which existing
-//! dashboards use.
+//! The metrics of the process. `docs/metrics.md` lists all names. A name begins with `coscheduler_`, except the names of gRPC
+//! metrics, because existing dashboards use these.
 
 use std::fmt;
 use std::hash::Hash;

@@ -1,6 +1,6 @@
-//! The life of a service process: which tasks it runs, and in which order they stop. The first task to end, well or
-//! badly, ends the process. A stop first makes the process unready, then gives calls and graceful tasks a bounded time
-//! to end, then drops the loops, and closes the HTTP server last.
+//! The life of a service process: its tasks, and the order in which they stop. When the first task ends, with or without an error,
+//! the process ends. When a process stops, it first becomes unready. Then calls and graceful tasks have a limited time to end. Then
+//! the process drops the loops. Last, it closes the HTTP server.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -81,9 +81,9 @@ impl Process {
         self.0.stopping.clone()
     }
 
-    /// Spawns a loop that runs for the life of the process. If it ends earlier, well or badly, the process stops with
-    /// exit code 1 and names it. When the process stops, the loop goes on while calls drain, and is then dropped at its
-    /// next await; a task that has something to finish belongs in [`Process::spawn_graceful`].
+    /// Spawns a loop that runs for the life of the process. If the loop ends earlier, with or without an error, the process stops
+    /// with exit code 1 and logs the name of the loop. When the process stops, the loop continues while calls drain. Then it is
+    /// dropped at its next await. If a task has something to finish, use [`Process::spawn_graceful`].
     pub fn spawn(
         &self,
         name: impl Into<String>,

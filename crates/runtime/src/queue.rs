@@ -1,8 +1,10 @@
 //! A work queue of keys, between the watches of Kubernetes objects and the work on them.
 //!
-//! One task at a time works on a key, so the work for one object stays in order. A key that is pushed again while it waits is
-//! worked on once. A key that is pushed during its work is worked on once more right afterwards, whatever the outcome. Failed work
-//! is retried with exponential backoff and jitter until it succeeds.
+//! One task at a time works on a key, so the work for one object stays in order:
+//!
+//! - If a key is pushed while it already waits, the queue still holds it only once.
+//! - If a key is pushed while a task works on it, the key goes to the end of the queue when the task ends, also after a failure.
+//! - If the work fails, the queue retries it with exponential backoff and jitter until it succeeds.
 
 use std::collections::{HashMap, VecDeque};
 use std::future::Future;

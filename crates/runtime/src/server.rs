@@ -1,6 +1,8 @@
-//! The gRPC server of a service: its own services, standard health for each of them and for "", and reflection v1 and
-//! v1alpha over the same services. Cross-cutting work is in the layers around them, one file each: deadline, load
-//! shedding, observation (span, log, metrics), and draining.
+//! The gRPC server of a process. It serves three things: the contracts of this process, the standard health of each contract
+//! and of "", and reflection v1 and v1alpha.
+//!
+//! Layers around the contracts do the common work, one file each: deadline, load shedding, observation (span, log, metrics),
+//! and draining.
 
 mod deadline;
 mod drain;

@@ -1,7 +1,7 @@
-//! Logs to standard error, as JSON for collectors or as text for people, and spans by OTLP over gRPC where the standard
-//! `OTEL_*` variables ask for them. One subscriber is installed for the life of the process.
+//! Logs go to standard error, as JSON for collectors or as text for people. Spans go to a collector by OTLP over gRPC, if the
+//! standard `OTEL_*` variables name one. One subscriber is installed for the life of the process.
 //!
-//! Telemetry never stops a service: where spans cannot be exported, a warning says so.
+//! Telemetry never stops a service: if spans cannot be exported, the log has a warning.
 
 use std::io::IsTerminal;
 use std::time::Duration;

@@ -1,7 +1,9 @@
-//! A balancer of TCP connections on loopback, in the place of a Kubernetes Service: replicas can be tested without a cluster
-//! network. It does what kube-proxy does: each new connection goes to one of the endpoints and stays there, and is refused
-//! where there are none. Its owner sets the endpoints. Its owner may also cut it, like a network that loses every packet:
-//! neither end sees an error, and the data arrives once it is healed.
+//! A balancer of TCP connections on loopback. It plays the role of a Kubernetes Service, so that replicas can be tested without a
+//! cluster network. It works like kube-proxy: each new connection goes to one of the endpoints and stays there. If there is no
+//! endpoint, the balancer refuses the connection. The owner of the balancer sets the endpoints.
+//!
+//! The owner may also cut the balancer, like a network that loses every packet: neither end sees an error, and the data arrives
+//! after the cut.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -21,7 +21,7 @@ use crate::credentials::{Credentials, Identity};
 use crate::ports::FreePorts;
 use crate::process::ProcessGroup;
 use crate::waiting::until;
-use crate::{manifests, nodes, tekton};
+use crate::{karpenter, kubelet, manifests, nodes, tekton};
 
 /// How long a new namespace may wait for its default service account.
 const NAMESPACE_TIMEOUT: Duration = Duration::from_secs(30);
@@ -40,11 +40,12 @@ pub struct TestBed {
     kubeconfig: PathBuf,
     kubectl: PathBuf,
     audit: bool,
+    _kubelets: kubelet::Thread,
 }
 
 impl TestBed {
-    /// Boots a bed and waits until its nodes take pods and Tekton takes PipelineRuns. First builds the programs that are
-    /// missing, with plain lines on stderr; call [`build`](crate::build) before to show that in another way.
+    /// Boots a bed and waits until its nodes accept pods and Tekton accepts PipelineRuns. First builds the missing programs, with
+    /// plain lines on stderr. To show the progress of the build in another way, call [`build`](crate::build) before.
     ///
     /// # Errors
     /// When a program cannot be built, or a component ends early; the error carries the end of its log.
@@ -54,23 +55,33 @@ impl TestBed {
                 .with_context(|| format!("failed to find folder {}", folder.display()))?,
             None => binaries::default_folder()?,
         };
-        let binaries = {
-            let folder = folder.clone();
-            tokio::task::spawn_blocking(move || binaries::build(&folder, &Lines))
+        let (binaries, karpenter) = {
+            let (folder, wanted) = (folder.clone(), config.karpenter);
+            let build = move || {
+                let karpenter = wanted.then(|| binaries::build_karpenter(&folder, &Lines));
+                anyhow::Ok((binaries::build(&folder, &Lines)?, karpenter.transpose()?))
+            };
+            tokio::task::spawn_blocking(build)
                 .await
                 .context("failed to wait for the build")??
         };
-        match Self::boot(&folder, &binaries, &config).await {
+        let boot = async || Self::boot(&folder, &binaries, karpenter.as_ref(), &config).await;
+        match boot().await {
             // Ports are chosen before they are used, and another process may have taken one in between.
             Err(error) if format!("{error:#}").contains("address already in use") => {
                 warn!("another process took a port of the test bed; starting again");
-                Self::boot(&folder, &binaries, &config).await
+                boot().await
             }
             booted => booted,
         }
     }
 
-    async fn boot(folder: &Path, binaries: &Binaries, config: &Config) -> Result<Self> {
+    async fn boot(
+        folder: &Path,
+        binaries: &Binaries,
+        karpenter: Option<&Binaries>,
+        config: &Config,
+    ) -> Result<Self> {
         let runs = folder.join("run");
         fs::create_dir_all(&runs)
             .with_context(|| format!("failed to create {}", runs.display()))?;
@@ -91,13 +102,16 @@ impl TestBed {
         let (port, client) = control_plane::start_api_server(&site, config.audit_log).await?;
         control_plane::start_controllers(&site)?;
         nodes::start_kwok(&site, config)?;
+        let kubelets = kubelet::Thread::start(site.credentials.kubeconfig(Identity::Kwok))?;
         futures::try_join!(
             nodes::create(&client, config),
-            tekton::start(&site, &client, config)
+            tekton::start(&site, &client, config),
+            karpenter::start(&site, karpenter, &client, config),
         )?;
         futures::try_join!(
             nodes::wait(&site, &client, config),
             tekton::wait(&site, &client, config),
+            karpenter::wait(&site, &client, config),
             wait_for_service_account(&site, &client, "default"),
         )?;
         Ok(Self {
@@ -107,6 +121,7 @@ impl TestBed {
             kubectl: site.binaries.kubectl(),
             audit: config.audit_log,
             site,
+            _kubelets: kubelets,
         })
     }
 
@@ -142,7 +157,7 @@ impl TestBed {
     }
 
     /// The components' processes, for instance to kill one of them: `etcd`, `kube-apiserver`,
-    /// `kube-controller-manager`, `kube-scheduler`, `kwok`, `tekton-controller`, `tekton-webhook`.
+    /// `kube-controller-manager`, `kube-scheduler`, `kwok`, `tekton-controller`, `tekton-webhook`, `karpenter`.
     pub fn processes(&self) -> &ProcessGroup {
         &self.site.processes
     }
@@ -236,7 +251,8 @@ impl TestBed {
         checked
     }
 
-    /// Leaves the bed running after this process has ended.
+    /// Leaves the bed running after this process has ended, but for the kubelets: before, start a process with
+    /// [`kubelets`](crate::kubelets) in [`TestBed::processes`].
     ///
     /// # Errors
     /// When the guardian of the bed's processes is gone; the bed is ended then.

@@ -1,8 +1,9 @@
-//! Builds the programs of the control plane with the ordinary Go toolchain, from the modules pinned in
-//! `integration-tests/testbed`, and keeps beside them the manifests that the same modules bring.
+//! Builds the programs of the control plane with the ordinary Go toolchain, from the Go modules that
+//! `integration-tests/testbed` pins. It also copies the manifests of these modules to the folder of the programs.
 //!
 //! The programs are in a folder named by a digest of the pinned modules and the build flags. Each file is moved into place
-//! when it is complete, so an interrupted build continues where it was, and no file is built twice.
+//! when it is complete. So a build that was interrupted continues with the missing files, and no file is built twice.
+//! Few beds need Karpenter, so its program has a folder of its own.
 
 use std::fs::{self, File};
 use std::io::ErrorKind;
@@ -13,62 +14,14 @@ use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
-use crate::{bundled, go};
+use crate::go;
 
-/// Tekton's manifests, beside the programs.
-const TEKTON_MANIFESTS: &str = "tekton.json";
-/// KWOK's stages, beside the programs.
-const KWOK_STAGES: &str = "kwok-stages.yaml";
+mod parts;
 
-/// One program: its name, its Go module (a folder of `integration-tests/testbed`) and its package.
-struct Program {
-    name: &'static str,
-    module: &'static str,
-    package: &'static str,
-}
-
-const PROGRAMS: [Program; 8] = [
-    program("etcd", "kubernetes", "go.etcd.io/etcd/server/v3"),
-    program(
-        "kube-apiserver",
-        "kubernetes",
-        "k8s.io/kubernetes/cmd/kube-apiserver",
-    ),
-    program(
-        "kube-controller-manager",
-        "kubernetes",
-        "k8s.io/kubernetes/cmd/kube-controller-manager",
-    ),
-    program(
-        "kube-scheduler",
-        "kubernetes",
-        "k8s.io/kubernetes/cmd/kube-scheduler",
-    ),
-    KUBECTL,
-    program("kwok", "kwok", "sigs.k8s.io/kwok/cmd/kwok"),
-    program(
-        "tekton-controller",
-        "tekton",
-        "github.com/tektoncd/pipeline/cmd/controller",
-    ),
-    program(
-        "tekton-webhook",
-        "tekton",
-        "github.com/tektoncd/pipeline/cmd/webhook",
-    ),
-];
-
-const fn program(name: &'static str, module: &'static str, package: &'static str) -> Program {
-    Program {
-        name,
-        module,
-        package,
-    }
-}
-
-const KUBECTL: Program = program("kubectl", "kubernetes", "k8s.io/kubernetes/cmd/kubectl");
-
-const MODULES: [&str; 3] = ["kubernetes", "kwok", "tekton"];
+use parts::{
+    CONTROL_PLANE, KARPENTER, KARPENTER_KINDS, KUBECTL, KWOK_STAGES, Part, Program,
+    TEKTON_MANIFESTS,
+};
 
 /// Shows how far the build is.
 pub trait Progress {
@@ -87,7 +40,7 @@ pub struct Lines;
 #[allow(clippy::print_stderr)]
 impl Progress for Lines {
     fn begin(&self, total: usize) {
-        eprintln!("building the control plane: {total} programs, about nine minutes from scratch");
+        eprintln!("building the test bed: {total} programs, at most a minute or two each");
     }
 
     fn building(&self, _done: usize, program: &str) {
@@ -95,11 +48,11 @@ impl Progress for Lines {
     }
 
     fn finish(&self) {
-        eprintln!("the control plane is built");
+        eprintln!("the test bed is built");
     }
 }
 
-/// The programs of the control plane, and the manifests that belong to them.
+/// Programs, and the manifests that belong to them.
 #[derive(Clone, Debug)]
 pub struct Binaries {
     folder: PathBuf,
@@ -117,7 +70,16 @@ impl Binaries {
 
     /// All objects of Tekton's manifests.
     pub(crate) fn tekton_manifests(&self) -> Result<Vec<Value>> {
-        let path = self.folder.join(TEKTON_MANIFESTS);
+        self.objects(TEKTON_MANIFESTS)
+    }
+
+    /// Karpenter's CustomResourceDefinitions.
+    pub(crate) fn karpenter_kinds(&self) -> Result<Vec<Value>> {
+        self.objects(KARPENTER_KINDS)
+    }
+
+    fn objects(&self, name: &str) -> Result<Vec<Value>> {
+        let path = self.folder.join(name);
         let text = fs::read(&path).with_context(|| format!("failed to read {}", path.display()))?;
         serde_json::from_slice(&text).with_context(|| format!("failed to parse {}", path.display()))
     }
@@ -140,24 +102,21 @@ pub fn default_folder() -> Result<PathBuf> {
     Ok(target.join("testbed"))
 }
 
-/// Builds whatever is missing in `folder`. One process builds at a time; others wait for it. When nothing is missing,
-/// neither `go` nor the network is needed.
+/// Builds whatever of the control plane is missing in `folder`. One process builds at a time; others wait for it. When
+/// nothing is missing, neither `go` nor the network is needed.
 ///
 /// # Errors
 /// When `go` is missing (the message says which version is wanted) or a build fails.
 pub fn build(folder: &Path, progress: &dyn Progress) -> Result<Binaries> {
-    let build = Build::new(folder)?;
-    if !build.is_complete() {
-        let _lock = build.lock()?;
-        build.programs(&PROGRAMS, progress)?;
-        let put = |name: &str, text: &str| build.put(name, text);
-        put(
-            TEKTON_MANIFESTS,
-            &bundled::tekton_manifests(&build.sources)?,
-        )?;
-        put(KWOK_STAGES, &bundled::kwok_stages(&build.sources)?)?;
-    }
-    Ok(build.binaries)
+    Build::new(folder, &CONTROL_PLANE)?.run(progress)
+}
+
+/// As [`build`], but for Karpenter.
+///
+/// # Errors
+/// As [`build`].
+pub fn build_karpenter(folder: &Path, progress: &dyn Progress) -> Result<Binaries> {
+    Build::new(folder, &KARPENTER)?.run(progress)
 }
 
 /// As [`build`], but for the kubectl of the same release alone.
@@ -165,7 +124,7 @@ pub fn build(folder: &Path, progress: &dyn Progress) -> Result<Binaries> {
 /// # Errors
 /// As [`build`].
 pub fn build_kubectl(folder: &Path, progress: &dyn Progress) -> Result<PathBuf> {
-    let build = Build::new(folder)?;
+    let build = Build::new(folder, &CONTROL_PLANE)?;
     let kubectl = build.binaries.kubectl();
     if !kubectl.exists() {
         let _lock = build.lock()?;
@@ -176,6 +135,7 @@ pub fn build_kubectl(folder: &Path, progress: &dyn Progress) -> Result<PathBuf> 
 
 /// A build and its inputs.
 struct Build {
+    part: &'static Part,
     folder: PathBuf,
     sources: PathBuf,
     /// Linker flags.
@@ -184,14 +144,15 @@ struct Build {
 }
 
 impl Build {
-    fn new(folder: &Path) -> Result<Self> {
+    fn new(folder: &Path, part: &'static Part) -> Result<Self> {
         // `go` runs elsewhere, and so do the programs.
         let folder = std::path::absolute(folder)
             .with_context(|| format!("failed to find folder {}", folder.display()))?;
         let sources = workspace()?.join("integration-tests").join("testbed");
         let stamp = version_stamp(&sources)?;
-        let out = folder.join("bin").join(key(&sources, &stamp)?);
+        let out = folder.join("bin").join(key(part, &sources, &stamp)?);
         Ok(Self {
+            part,
             folder,
             sources,
             stamp,
@@ -199,10 +160,21 @@ impl Build {
         })
     }
 
+    fn run(self, progress: &dyn Progress) -> Result<Binaries> {
+        if !self.is_complete() {
+            let _lock = self.lock()?;
+            self.programs(self.part.programs, progress)?;
+            for file in self.part.files {
+                self.put(file.name, &(file.text)(&self.sources)?)?;
+            }
+        }
+        Ok(self.binaries)
+    }
+
     fn is_complete(&self) -> bool {
-        let programs = PROGRAMS.iter().map(|program| program.name);
+        let programs = self.part.programs.iter().map(|program| program.name);
         programs
-            .chain([TEKTON_MANIFESTS, KWOK_STAGES])
+            .chain(self.part.files.iter().map(|file| file.name))
             .all(|name| self.binaries.folder.join(name).exists())
     }
 
@@ -225,7 +197,7 @@ impl Build {
         if missing.is_empty() {
             return Ok(());
         }
-        require_go(&self.sources)?;
+        require_go(self.part, &self.sources)?;
         progress.begin(missing.len());
         for (done, program) in missing.into_iter().enumerate() {
             progress.building(done, program.name);
@@ -289,14 +261,15 @@ fn workspace() -> Result<PathBuf> {
 }
 
 /// Digest of everything that the build depends on.
-fn key(sources: &Path, stamp: &str) -> Result<String> {
+fn key(part: &Part, sources: &Path, stamp: &str) -> Result<String> {
     let mut parts = vec![stamp.as_bytes().to_vec()];
-    for module in MODULES {
+    for module in part.modules {
         for file in ["go.mod", "go.sum"] {
             parts.push(go::read(&sources.join(module).join(file))?.into_bytes());
         }
     }
-    parts.extend(bundled::names().map(|name| name.as_bytes().to_vec()));
+    let bundled = (part.bundled)();
+    parts.extend(bundled.into_iter().map(|name| name.as_bytes().to_vec()));
     let parts: Vec<&[u8]> = parts.iter().map(Vec::as_slice).collect();
     Ok(hex_digest(&parts, 12))
 }
@@ -320,9 +293,9 @@ fn version_stamp(sources: &Path) -> Result<String> {
     ))
 }
 
-fn require_go(sources: &Path) -> Result<()> {
+fn require_go(part: &Part, sources: &Path) -> Result<()> {
     let mut wanted = (0, 0);
-    for module in MODULES {
+    for module in part.modules {
         let go_mod = go::read(&sources.join(module).join("go.mod"))?;
         let version = go_mod
             .lines()

@@ -1,5 +1,5 @@
-//! Files that the Go modules of the test bed hold beside programs: Tekton's manifests and KWOK's stages. They are read from
-//! the module cache when the programs are built, so that a boot needs neither `go` nor the module cache.
+//! Files in the Go modules of the test bed that are not programs: Tekton's manifests, KWOK's stages and Karpenter's kinds. The build copies them from
+//! the module cache, so that a boot needs neither `go` nor the module cache.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -42,17 +42,40 @@ const KWOK_STAGES: &[&str] = &[
     "pod/fast/pod-ready.yaml",
 ];
 
-/// The names of all of them.
-pub(crate) fn names() -> impl Iterator<Item = &'static str> {
-    TEKTON_MANIFESTS.iter().chain(KWOK_STAGES).copied()
+/// The CustomResourceDefinitions of Karpenter and its KWOK provider, as folders of the module.
+const KARPENTER_KINDS: &[&str] = &["kwok/charts/crds", "kwok/apis/crds"];
+
+/// The names of the files of Tekton and KWOK.
+pub(crate) fn names() -> Vec<&'static str> {
+    TEKTON_MANIFESTS
+        .iter()
+        .chain(KWOK_STAGES)
+        .copied()
+        .collect()
+}
+
+/// The names of the folders of Karpenter.
+pub(crate) fn karpenter_names() -> Vec<&'static str> {
+    KARPENTER_KINDS.to_vec()
 }
 
 /// Tekton's manifests, as a JSON list: they are megabytes, each boot reads them, and JSON is read faster than YAML.
 pub(crate) fn tekton_manifests(sources: &Path) -> Result<String> {
     let module = go::module_folder(sources, "tekton", "github.com/tektoncd/pipeline")?;
+    objects(&module.join("config"), TEKTON_MANIFESTS)
+}
+
+/// Karpenter's CustomResourceDefinitions, as a JSON list.
+pub(crate) fn karpenter_kinds(sources: &Path) -> Result<String> {
+    let module = go::module_folder(sources, "karpenter", "sigs.k8s.io/karpenter")?;
+    objects(&module, KARPENTER_KINDS)
+}
+
+/// The objects of files and folders, as a JSON list.
+fn objects(folder: &Path, names: &[&str]) -> Result<String> {
     let mut objects = Vec::new();
-    for name in TEKTON_MANIFESTS {
-        for file in files(module.join("config").join(name))? {
+    for name in names {
+        for file in files(folder.join(name))? {
             let found = manifests::parse(&go::read(&file)?)
                 .with_context(|| format!("failed to parse {}", file.display()))?;
             objects.extend(found);

@@ -26,6 +26,8 @@ pub struct Config {
     pub tekton_webhook: bool,
     /// True if the API server writes an audit log (every request's metadata, JSON lines).
     pub audit_log: bool,
+    /// True if Karpenter adds nodes of 2, 4, 8 or 16 CPUs for pods that fit nowhere. It is built if it is missing.
+    pub karpenter: bool,
     /// The folder of the programs and of the beds' files; `None` means `target/testbed` of this workspace.
     pub folder: Option<PathBuf>,
 }
@@ -42,6 +44,7 @@ impl Default for Config {
             tekton_coschedule: "disabled".to_owned(),
             tekton_webhook: true,
             audit_log: false,
+            karpenter: false,
             folder: None,
         }
     }

@@ -40,7 +40,12 @@ pub(crate) struct Site {
 impl Site {
     /// A command for one of the programs, without this process's environment.
     pub(crate) fn command(&self, program: &str) -> Command {
-        let mut command = Command::new(self.binaries.program(program));
+        self.command_of(&self.binaries, program)
+    }
+
+    /// As [`Site::command`], for a program that was built separately.
+    pub(crate) fn command_of(&self, binaries: &Binaries, program: &str) -> Command {
+        let mut command = Command::new(binaries.program(program));
         command
             .env_clear()
             .env("HOME", &self.folder)

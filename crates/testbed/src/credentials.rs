@@ -22,16 +22,18 @@ pub(crate) enum Identity {
     Kwok,
     TektonController,
     TektonWebhook,
+    Karpenter,
 }
 
 impl Identity {
-    const ALL: [Self; 6] = [
+    const ALL: [Self; 7] = [
         Self::Administrator,
         Self::ControllerManager,
         Self::Scheduler,
         Self::Kwok,
         Self::TektonController,
         Self::TektonWebhook,
+        Self::Karpenter,
     ];
 
     /// Name of its kubeconfig, and of its process where it has one.
@@ -43,17 +45,19 @@ impl Identity {
             Self::Kwok => "kwok",
             Self::TektonController => "tekton-controller",
             Self::TektonWebhook => "tekton-webhook",
+            Self::Karpenter => "karpenter",
         }
     }
 
-    /// User name and groups in the API server. The administrator, the controller manager and KWOK have all rights; the others
-    /// have those of their manifests.
+    /// User name and groups in the API server. The scheduler and Tekton have the rights of their manifests, all others
+    /// have all rights.
     fn user(self) -> (&'static str, &'static str) {
         match self {
             Self::Administrator => ("admin", "system:masters"),
             Self::ControllerManager => ("system:kube-controller-manager", "system:masters"),
             Self::Scheduler => ("system:kube-scheduler", ""),
             Self::Kwok => ("system:kwok", "system:masters"),
+            Self::Karpenter => ("system:karpenter", "system:masters"),
             Self::TektonController => (
                 "system:serviceaccount:tekton-pipelines:tekton-pipelines-controller",
                 "system:serviceaccounts,system:serviceaccounts:tekton-pipelines",

@@ -1,6 +1,6 @@
 //! Boots a real control plane on loopback for the demo, tests and benchmarks: etcd, the Kubernetes API server, controller
-//! manager and scheduler, KWOK for nodes and kubelets, and Tekton's controller and webhook. It needs no container engine, and
-//! simulates only the kubelet and the storage provisioner.
+//! manager and scheduler, Tekton's controller and webhook, and Karpenter if it is asked for. KWOK simulates nodes, kubelets and the
+//! storage provisioner. The test bed needs no container engine.
 //!
 //! ```no_run
 //! # async fn example() -> anyhow::Result<()> {
@@ -25,6 +25,8 @@ mod config;
 mod control_plane;
 mod credentials;
 mod go;
+mod karpenter;
+mod kubelet;
 mod manifests;
 mod nodes;
 mod ports;
@@ -35,10 +37,13 @@ mod waiting;
 
 pub use balancer::Balancer;
 pub use bed::{Detached, TestBed};
-pub use binaries::{Binaries, Lines, Progress, build, build_kubectl, default_folder};
+pub use binaries::{
+    Binaries, Lines, Progress, build, build_karpenter, build_kubectl, default_folder,
+};
 pub use config::{
     CUSTOM_STATUS, Config, DURATION_ANNOTATION, EXIT_CODE_ANNOTATION, LOCAL_STORAGE_CLASS,
     MESSAGE_ANNOTATION, MOVABLE_STORAGE_CLASS, STATUS_ANNOTATION, ZONAL_STORAGE_CLASS,
 };
+pub use kubelet::kubelets;
 pub use ports::FreePorts;
 pub use process::ProcessGroup;

@@ -18,6 +18,7 @@ use crate::credentials::Identity;
 use crate::manifests;
 use crate::waiting::until;
 
+const NODE_STAGES: &str = include_str!("../manifests/node-stages.yaml");
 const POD_STAGES: &str = include_str!("../manifests/pod-stages.yaml");
 const STORAGE_STAGES: &str = include_str!("../manifests/storage-stages.yaml");
 const STORAGE_CLASSES: &str = include_str!("../manifests/storage-classes.yaml");
@@ -48,11 +49,11 @@ pub(crate) fn start_kwok(site: &Site, config: &Config) -> Result<()> {
             "enablePodsOnNodeSyncStreamWatch": true,
         },
     });
-    let own = site.binaries.kwok_stages()?;
+    let own = kwok_stages(&site.binaries.kwok_stages()?)?;
     let path = site.folder.join("kwok.yaml");
     fs::write(
         &path,
-        format!("{options}\n{own}\n---\n{pods}\n---\n{storage}"),
+        format!("{options}\n---\n{own}\n---\n{NODE_STAGES}\n---\n{pods}\n---\n{storage}"),
     )
     .with_context(|| format!("failed to write {}", path.display()))?;
     site.start(
@@ -65,6 +66,39 @@ pub(crate) fn start_kwok(site: &Site, config: &Config) -> Result<()> {
             ),
         ],
     )
+}
+
+/// KWOK's own stages. A pod starts once it is scheduled (see [`crate::kubelet`]), and its status shows its resources: the API
+/// server takes no resize of a pod without them.
+fn kwok_stages(yaml: &str) -> Result<String> {
+    let mut stages = manifests::parse(yaml)?;
+    let ready = stages
+        .iter_mut()
+        .find(|stage| stage["metadata"]["name"] == "pod-ready")
+        .context("KWOK has no stage pod-ready")?;
+    let spec = &mut ready["spec"];
+    spec["selector"]["matchExpressions"]
+        .as_array_mut()
+        .context("KWOK's stage pod-ready selects no pods")?
+        .push(json!({
+            "key": ".status.conditions.[] | select(.type == \"PodScheduled\") | .status",
+            "operator": "In",
+            "values": ["True"],
+        }));
+    let template = spec["next"]["statusTemplate"].as_str().unwrap_or_default();
+    let with_resources = template.replace(
+        "  restartCount: 0\n",
+        "  restartCount: 0
+  resources: {{ or .resources dict | toJson }}
+  allocatedResources: {{ or .resources.requests dict | toJson }}\n",
+    );
+    if with_resources == template {
+        bail!("KWOK's stage pod-ready writes no status of containers");
+    }
+    let observed = "observedGeneration: {{ or .metadata.generation 0 }}";
+    spec["next"]["statusTemplate"] = json!(format!("{with_resources}\n{observed}\n"));
+    let stages: Vec<String> = stages.iter().map(Value::to_string).collect();
+    Ok(stages.join("\n---\n"))
 }
 
 /// Creates nodes and storage classes. KWOK may start before or after.
@@ -127,7 +161,8 @@ fn is_ready(node: &Node) -> bool {
     ready && !tainted
 }
 
-fn zones(config: &Config) -> Result<Vec<String>> {
+/// The names of the zones.
+pub(crate) fn zones(config: &Config) -> Result<Vec<String>> {
     if config.zones > 26 {
         bail!("a test bed has at most 26 zones, not {}", config.zones);
     }

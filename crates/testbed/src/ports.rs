@@ -1,5 +1,6 @@
-//! Free ports on loopback, below those that Linux gives to outgoing connections: a program may take a minute until it
-//! listens, and Tekton's webhook, for one, reports no error when its port is taken by then.
+//! Free ports on loopback. They are below the ports that Linux gives to outgoing connections, because a program may need a minute
+//! until it listens. Linux must not give its port away in this time. Tekton's webhook, for example, reports no error if its port is
+//! taken.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::ops::Range;

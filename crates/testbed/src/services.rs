@@ -97,9 +97,9 @@ impl Services {
         }
     }
 
-    /// Creates what is absent in the cluster, starts the five services and waits until all are ready, but for the
-    /// admission-webhook, which waits for its registration. Dropping the future, or the result, ends the processes;
-    /// accounts and rights stay for [`Services::remove`] or the next start.
+    /// Creates the missing objects in the cluster, starts the five services and waits until they are ready. It does not wait for
+    /// the admission-webhook, because the webhook waits for its registration. If the future or the result is dropped, the processes
+    /// end. Accounts and rights then stay until [`Services::remove`] or the next start.
     ///
     /// # Errors
     /// If the API server refuses, a port is taken, a service ends early (with the end of its log) or is not ready in time, or

@@ -21,7 +21,7 @@ use crate::Config;
 use crate::control_plane::{Site, flag};
 use crate::credentials::Identity;
 use crate::manifests;
-use crate::waiting::until;
+use crate::waiting::{served, until};
 
 const NAMESPACE: &str = "tekton-pipelines";
 const WEBHOOK_SERVICE: &str = "tekton-pipelines-webhook";
@@ -42,7 +42,7 @@ pub(crate) async fn start(site: &Site, client: &Client, config: &Config) -> Resu
         adapt(object, config, webhook_port);
     }
     manifests::apply(client, &objects, manifests::FIELD_MANAGER).await?;
-    wait_for_kinds(site, client).await?;
+    served(&site.processes, client).await?;
     start_controller(site)?;
     if config.tekton_webhook {
         start_webhook(site, webhook_port)?;
@@ -121,32 +121,6 @@ fn webhook_service(port: u16) -> Value {
             "externalName": "localhost",
             "ports": [{"name": "https-webhook", "port": port}],
         },
-    })
-}
-
-async fn wait_for_kinds(site: &Site, client: &Client) -> Result<()> {
-    let api: Api<CustomResourceDefinition> = Api::all(client.clone());
-    until(
-        &site.processes,
-        "Tekton's kinds to be served",
-        TEKTON_TIMEOUT,
-        async || {
-            let kinds = api.list(&ListParams::default()).await?;
-            Ok(kinds.items.iter().all(is_established))
-        },
-    )
-    .await
-}
-
-fn is_established(kind: &CustomResourceDefinition) -> bool {
-    let conditions = kind
-        .status
-        .as_ref()
-        .and_then(|status| status.conditions.as_ref());
-    conditions.is_some_and(|conditions| {
-        conditions
-            .iter()
-            .any(|condition| condition.type_ == "Established" && condition.status == "True")
     })
 }
 

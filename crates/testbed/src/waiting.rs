@@ -3,11 +3,44 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::api::ListParams;
+use kube::{Api, Client};
 
 use crate::process::ProcessGroup;
 
 /// The time between two polls.
 const PERIOD: Duration = Duration::from_millis(50);
+
+/// How long the API server may take to serve new kinds.
+const KINDS_TIMEOUT: Duration = Duration::from_secs(90);
+
+/// Waits until the API server serves the kinds of all CustomResourceDefinitions.
+pub(crate) async fn served(processes: &ProcessGroup, client: &Client) -> Result<()> {
+    let api: Api<CustomResourceDefinition> = Api::all(client.clone());
+    until(
+        processes,
+        "all kinds to be served",
+        KINDS_TIMEOUT,
+        async || {
+            let kinds = api.list(&ListParams::default()).await?;
+            Ok(kinds.items.iter().all(is_established))
+        },
+    )
+    .await
+}
+
+fn is_established(kind: &CustomResourceDefinition) -> bool {
+    let conditions = kind
+        .status
+        .as_ref()
+        .and_then(|status| status.conditions.as_ref());
+    conditions.is_some_and(|conditions| {
+        conditions
+            .iter()
+            .any(|condition| condition.type_ == "Established" && condition.status == "True")
+    })
+}
 
 /// Waits until `condition` holds. An error of the condition counts as "not yet"; the last one is named at the timeout.
 pub(crate) async fn until(

@@ -1,8 +1,8 @@
 //! The watcher reports every change of every PipelineRun to the affinity-planner: at least once, one run's changes in
 //! order. It decides nothing, and does not know what the planner does with a report.
 //!
-//! Of several replicas, the holder of Lease `watcher` reports; the others keep their caches. The holder also reports
-//! each unfinished run twice a minute, so that foreign changes of its placeholder are mended.
+//! Only the replica that holds Lease `watcher` reports. The other replicas fill their caches. The holder also reports each
+//! unfinished run twice a minute, so that the services repair changes that somebody else made to a placeholder.
 
 mod args;
 mod follow;

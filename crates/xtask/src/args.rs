@@ -147,6 +147,13 @@ pub(crate) enum TestbedCommand {
     Up(UpArgs),
     /// End the test bed of that name and remove its files; it is no error if it is down already
     Down(NameArgs),
+    /// Play the kubelets of a test bed that is up; `up` starts this
+    #[command(hide = true)]
+    Kubelets {
+        /// Kubeconfig of the test bed
+        #[arg(long, value_name = "FILE")]
+        kubeconfig: PathBuf,
+    },
 }
 
 #[derive(Debug, clap::Args)]
@@ -184,6 +191,9 @@ pub(crate) struct UpArgs {
     /// Make the API server write an audit log
     #[arg(long)]
     pub(crate) audit_log: bool,
+    /// Add nodes of 2, 4, 8 or 16 CPUs for pods that fit nowhere, with Karpenter; built at the first use
+    #[arg(long)]
+    pub(crate) karpenter: bool,
 }
 
 fn pairs(text: &str) -> Result<usize, String> {

@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::ErrorKind;
 use std::path::PathBuf;
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
@@ -24,6 +25,7 @@ pub(crate) async fn up(args: UpArgs, interrupt: &mut Interrupt) -> anyhow::Resul
         task_duration,
         tekton_coschedule,
         audit_log,
+        karpenter,
     } = args;
     let note = note(&name)?;
     if let Some(detached) = read(&note)?
@@ -44,9 +46,11 @@ pub(crate) async fn up(args: UpArgs, interrupt: &mut Interrupt) -> anyhow::Resul
         task_duration: Duration::from_millis(task_duration),
         tekton_coschedule,
         audit_log,
+        karpenter,
         ..Config::default()
     };
     let bed = interrupt.or(boot(config)).await?;
+    start_kubelets(&bed)?;
     let kubectl = bed.kubectl_path().to_owned();
     let detached = bed.detach()?;
     let written = serde_json::to_vec_pretty(&detached)
@@ -80,10 +84,24 @@ pub(crate) async fn down(args: &NameArgs) -> anyhow::Result<()> {
 /// Builds the programs that are missing and boots a bed.
 pub(crate) async fn boot(config: Config) -> anyhow::Result<TestBed> {
     binaries::control_plane().await?;
+    if config.karpenter {
+        binaries::karpenter().await?;
+    }
     let step = Step::begin("booting the test bed");
     let bed = TestBed::start(config).await?;
     step.done();
     Ok(bed)
+}
+
+/// Starts this program as the kubelets, which a bed otherwise has in the process that booted it.
+fn start_kubelets(bed: &TestBed) -> anyhow::Result<()> {
+    let program = std::env::current_exe().context("failed to find the program of the kubelets")?;
+    let mut command = Command::new(program);
+    command
+        .args(["testbed", "kubelets", "--kubeconfig"])
+        .arg(bed.kubeconfig())
+        .current_dir(bed.dir());
+    bed.processes().spawn("kubelets", command)
 }
 
 fn note(name: &str) -> anyhow::Result<PathBuf> {

@@ -1,5 +1,5 @@
 //! `cargo xtask bench`: measures decisions, the time that admission adds to creating a PipelineRun, and our services beside
-//! Tekton's own affinity assistant. Prints figures and checks none: they depend on the machine and its other work.
+//! Tekton's own affinity assistant. It prints figures and checks none, because figures depend on the machine and its other work.
 
 mod figures;
 

@@ -56,6 +56,11 @@ pub(crate) async fn control_plane() -> anyhow::Result<()> {
     build_bed(|folder, progress| testbed::build(folder, progress).map(drop)).await
 }
 
+/// Builds Karpenter where it is missing.
+pub(crate) async fn karpenter() -> anyhow::Result<()> {
+    build_bed(|folder, progress| testbed::build_karpenter(folder, progress).map(drop)).await
+}
+
 /// The path of the kubectl of the test bed, which is built where it is missing.
 pub(crate) async fn kubectl() -> anyhow::Result<PathBuf> {
     build_bed(testbed::build_kubectl).await

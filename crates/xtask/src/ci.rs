@@ -1,5 +1,5 @@
-//! `cargo xtask ci`, which `.ci/run` calls. Every step runs even if one before it failed, with a heading, its duration and,
-//! where it failed, the command that mends it. The tests come last, so that their closing lines do too.
+//! `cargo xtask ci`, which `.ci/run` calls. Every step runs, even if an earlier step failed. Each step has a heading and its
+//! duration. A failed step also has the command that repairs it. The tests run last, so that their results are the last lines.
 
 use std::time::{Duration, Instant};
 

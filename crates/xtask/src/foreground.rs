@@ -1,5 +1,5 @@
-//! Programs that run in front of the user (cargo and all that it starts), each in a process group of its own: when the wait
-//! for it is dropped, the whole group gets SIGTERM.
+//! Programs whose output the user sees (cargo and all programs that cargo starts). Each runs in a process group of its own. When
+//! the wait for a program is dropped, its whole group gets SIGTERM.
 
 use std::process::ExitStatus;
 

@@ -74,6 +74,7 @@ async fn run(args: Args) -> anyhow::Result<()> {
         Command::Testbed { command } => match command {
             TestbedCommand::Up(args) => bed::up(args, &mut interrupt).await,
             TestbedCommand::Down(args) => bed::down(&args).await,
+            TestbedCommand::Kubelets { kubeconfig } => testbed::kubelets(&kubeconfig).await,
         },
     }
 }

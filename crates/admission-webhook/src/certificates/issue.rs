@@ -1,4 +1,4 @@
-//! Carries out a [`Change`]. The only place with randomness.
+//! Carries out a [`Change`]. Only this module of the certificates uses randomness.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

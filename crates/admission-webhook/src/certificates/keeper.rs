@@ -1,6 +1,6 @@
 //! Carries out the decisions of [`super::state`]: follows the Secret and the webhook configurations, patches them, and hands
-//! the certificate to the TLS side. Any number of replicas may do so at once: of two patches of one version, the API server
-//! takes the first.
+//! the certificate to the TLS side. Several replicas may do this at the same time: if two replicas patch the same version of an
+//! object, the API server accepts only the first patch.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -80,10 +80,10 @@ impl Keeper {
         }
     }
 
-    /// Goes on for the life of the process.
+    /// Runs for the life of the process.
     ///
     /// # Errors
-    /// A certificate cannot be made, which another try would not mend.
+    /// A certificate cannot be made. Another try would fail too.
     pub(super) async fn run(mut self) -> anyhow::Result<()> {
         let mut changes = select_all([
             self.objects.secret.follow(Seen::Secret),

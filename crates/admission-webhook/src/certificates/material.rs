@@ -1,4 +1,4 @@
-//! The contents of the webhook's Secret: the certificate in use, the next one, and those of before.
+//! The contents of the webhook's Secret: the current certificate, the next certificate, and the previous certificates.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -107,7 +107,7 @@ fn name(name: &GeneralName<'_>) -> Option<String> {
 }
 
 impl Material {
-    /// Reads the Secret's data; `None` where it holds nothing of ours.
+    /// Reads the Secret's data. `None` if the Secret has none of our keys.
     ///
     /// # Errors
     /// A part is missing, malformed, or does not fit the others.

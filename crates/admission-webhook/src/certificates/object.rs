@@ -1,4 +1,4 @@
-//! An object that the keeper follows and patches: its latest state, and each patch from that version alone.
+//! An object that the keeper follows and patches. A patch succeeds only if the object still has the version that the keeper saw.
 
 use std::fmt::Debug;
 use std::future::ready;

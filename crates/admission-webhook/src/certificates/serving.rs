@@ -1,5 +1,5 @@
-//! The TLS side: each handshake takes the certificate of that moment, so that a new certificate needs no new listener.
-//! Handshakes fail before there is one.
+//! The TLS side. Each handshake uses the certificate that is served at this moment, so a new certificate needs no new listener.
+//! Before there is a certificate, handshakes fail.
 
 use std::sync::Arc;
 
@@ -40,7 +40,7 @@ pub(super) fn config(
 /// A pair in the form that `rustls` serves.
 ///
 /// # Errors
-/// The key is none, or not that of the certificate.
+/// The key cannot be read, or does not belong to the certificate.
 pub(super) fn certified(pair: &Pair) -> anyhow::Result<Arc<CertifiedKey>> {
     let PrivateKey(pem) = &pair.key;
     let act = "failed to use a stored private key";

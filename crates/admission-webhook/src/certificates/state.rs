@@ -1,12 +1,19 @@
 //! The decisions about the webhook's certificates, without clock, randomness or Kubernetes: how to change the Secret, which
 //! certificate to serve, and when to look again.
 //!
-//! While the webhook configuration trusts the served certificate, another one is served only after it has been trusted for
-//! the overlap. Otherwise, for example at the start, the Secret's certificate is served at once. A certificate is replaced
-//! in steps. The next one is *introduced*: stored and trusted beside the current one. It is *promoted* once it has been
-//! trusted for the overlap: replicas serve it, and the old one is still trusted. The old certificate is *retired* when every
-//! replica has had time to serve the new one. Each step is a state of the Secret alone, so any replica can take the next
-//! one, after any restart.
+//! A replica replaces the certificate in three steps:
+//!
+//! 1. *Introduce*: the Secret stores a next certificate. API servers trust it and the current certificate.
+//! 2. *Promote*: when API servers have trusted the next certificate for the overlap, it becomes the current certificate, and
+//!    replicas serve it. API servers still trust the previous certificate.
+//! 3. *Retire*: when every replica has had time to serve the new certificate, the Secret drops the previous certificate.
+//!
+//! The Secret holds everything that a replica needs to continue after a restart. The time of a step also depends on what the
+//! replica itself has seen: since when certificates have been trusted and served. A restarted replica counts these times from
+//! its start. So a step may come later, but never earlier.
+//!
+//! If API servers do not accept the served certificate, or a replica serves none yet, it serves the Secret's current
+//! certificate at once.
 
 use std::collections::BTreeSet;
 
@@ -25,7 +32,7 @@ pub(super) struct Wanted {
     pub(super) overlap: SignedDuration,
 }
 
-/// The certificates that the webhook configuration trusts, each with the time when this process first saw it there.
+/// The certificates that the webhook configuration trusts, each with the time when this process first saw the certificate there.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Trust {
     /// Generation of the webhook configuration; `None` where there is none.
@@ -44,13 +51,13 @@ pub(super) struct Served {
 /// One change of the Secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Change<'a> {
-    /// Make a certificate where there is none of use, and keep trusting those that replicas may still serve.
+    /// Make a certificate, because the Secret has no valid one. Keep trusting certificates that replicas may still serve.
     Begin { trusted: Vec<Certificate> },
     /// Make the next certificate.
     Introduce(&'a Material),
     /// Make the next certificate the current one.
     Promote(&'a Material, &'a Pair),
-    /// Stop trusting the certificates of before.
+    /// Stop trusting the previous certificates.
     Retire(&'a Material),
 }
 
@@ -59,7 +66,7 @@ pub(super) enum Change<'a> {
 pub(super) struct Next<'a> {
     /// The change that is due, if any.
     pub(super) change: Option<Change<'a>>,
-    /// When another one will be due.
+    /// When another change will be due.
     pub(super) look_again: Option<Timestamp>,
 }
 
@@ -156,7 +163,7 @@ pub(super) fn next<'a>(
         let at = if named { renewal(current) } else { now };
         (at, Change::Introduce(stored))
     });
-    // The overlap for the last replica to see that it may serve the current certificate, and once more to do so.
+    // Within the first overlap, the last replica sees the current certificate. Within the second overlap, it serves it.
     let retire = served
         .filter(|served| !previous.is_empty() && served.certificate == *current)
         .and_then(|served| {
@@ -189,7 +196,7 @@ pub(super) fn serve(
                 Some(at) => Serve::KeepUntil(at),
             }
         }
-        // API servers accept nothing now, so the change cannot make it worse.
+        // API servers do not accept the served certificate, so the change cannot make this worse.
         Some(_) | None => Serve::Stored,
     }
 }

@@ -1,6 +1,6 @@
 //! A run created from the stored object of another run: `kubectl get -o yaml | kubectl create`, the Dashboard's *rerun*,
-//! `tkn pipeline start --last` (V2a). Its workspaces are bound to claims of the other run's placeholder. If the annotations were
-//! copied too, they have the templates of these claims.
+//! `tkn pipeline start --last` (V2a). The workspaces of the new run are bound to claims of the other run's placeholder. If the
+//! annotations were copied too, they contain the templates of these claims.
 
 use std::collections::BTreeMap;
 

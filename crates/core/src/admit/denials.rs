@@ -1,6 +1,9 @@
-//! Where admission denies an author's request: a PipelineRun with an override that is not allowed (B1), a PipelineRun with a
-//! claim of another run (V2a), and a TaskRun with more than one claim (M2). A denied TaskRun is created as cancelled, so that
-//! Tekton ends its PipelineRun as after any failed task.
+//! The texts of everything that admission denies. Three rules deny an object:
+//!
+//! - `admit/overrides.rs`: a PipelineRun chooses an unknown mode, or a mode that the operator does not allow (B1).
+//! - `admit.rs`: a PipelineRun has a claim of another run, and the claim's template is not known (V2a).
+//! - `admit_run.rs`: a TaskRun uses more than one claim (M2). The TaskRun is created as cancelled, so that Tekton ends its
+//!   PipelineRun in the same way as after a failed task.
 
 use std::collections::BTreeSet;
 
@@ -35,7 +38,7 @@ pub(super) fn mode_not_allowed(
     ))
 }
 
-/// A workspace is bound to another run's claim. Nobody makes that claim for this run, and its template is not known.
+/// A workspace is bound to another run's claim, and the claim's template is not known.
 pub(super) fn claim_of_another(index: usize, binding: &WorkspaceBinding) -> Option<Violation> {
     let claim_name = claim_of_another_run(binding)?;
     let workspace = &binding.name;
@@ -48,7 +51,7 @@ pub(super) fn claim_of_another(index: usize, binding: &WorkspaceBinding) -> Opti
     ))
 }
 
-/// A TaskRun uses `claims` different claims; `used` lists workspaces and claims.
+/// A TaskRun uses `claims` different claims. `used` lists workspaces and claims.
 pub(crate) fn too_many_claims(task_run: &str, used: &[(&str, String)], claims: usize) -> String {
     task_run_refused(task_run, used, claims).message
 }

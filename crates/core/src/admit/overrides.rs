@@ -1,5 +1,5 @@
-//! The choice of a run's mode (B1): by the run itself, else its Pipeline, else its Namespace, else the cluster's flag. The operator
-//! says which modes others may choose.
+//! The choice of a run's mode (B1). Four places can choose. The first of these places that has a value counts: the run itself,
+//! its Pipeline, its Namespace, the cluster's flag. The operator sets the modes that the first three may choose.
 
 use crate::annotations::{OVERRIDE, field};
 use crate::config::Configuration;
@@ -11,7 +11,7 @@ use super::{Question, denials};
 /// The mode of a run.
 ///
 /// # Errors
-/// The first choice is no mode, or is not allowed.
+/// The value that counts is not the name of a mode, or is a mode that the operator does not allow.
 pub(super) fn mode(
     configuration: &Configuration,
     question: &Question<'_>,

@@ -1,5 +1,5 @@
-//! Reserved annotations, which only admission may write, on objects of other writers: in the run's own metadata, or in that of
-//! single tasks, where they would win over the run's.
+//! Finds and removes reserved annotations that an author wrote. Only tekton-coscheduler may write them. They can be in the
+//! run's metadata, and in the metadata of single tasks, where Tekton prefers them to the run's.
 
 use std::collections::BTreeMap;
 

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::annotations::{
-    CLAIMS, GROUP, MODE, OVERRIDE, PINNED, PLACEHOLDER, SCHEMA_VERSION, TRACEPARENT,
+    CLAIMS, GROUP, MODE, OVERRIDE, PINNED, PLACEHOLDER, SCHEMA_VERSION, SIZES, TRACEPARENT,
     VOLUME_CLAIM_TEMPLATES,
 };
 use crate::config::PlaceholderDefaults;
@@ -188,7 +188,7 @@ fn m5_m8_forged_annotations_never_survive() {
     forge(&mut forged);
     let warning = "These annotations are ignored, because only tekton-coscheduler may write them: \
                    coscheduler.dev/schema-version, coscheduler.dev/mode, coscheduler.dev/isolation-scope, coscheduler.dev/group, coscheduler.dev/placeholder, coscheduler.dev/volume-claim-templates, \
-                   coscheduler.dev/claims, coscheduler.dev/part-of, pipeline.tekton.dev/affinity-assistant, \
+                   coscheduler.dev/claims, coscheduler.dev/sizes, coscheduler.dev/part-of, pipeline.tekton.dev/affinity-assistant, \
                    coscheduler.dev/traceparent. Remove them.";
 
     let disabled = admit(&configuration(Mode::Disabled), &forged, UID);
@@ -204,7 +204,7 @@ fn m5_m8_forged_annotations_never_survive() {
 
     let enabled = admit(&configuration(Mode::PipelineRuns), &forged, UID);
     assert_eq!(enabled.warnings, [warning]);
-    assert_eq!(enabled.remove_annotations, [PART_OF, TRACEPARENT]);
+    assert_eq!(enabled.remove_annotations, [SIZES, PART_OF, TRACEPARENT]);
     let clean = run();
     assert_eq!(
         enabled.apply(&forged),
@@ -817,12 +817,12 @@ fn m2_an_embedded_task_with_more_than_one_claim_is_warned_about() {
     assert_eq!(
         warnings,
         [
-            "Task \"build\" will not run, because it uses 2 persistent volume claims (workspace \"cache\": claim \"build-cache\", \
-             workspace \"source\": a claim from the volumeClaimTemplate of \"source\"), and coschedule mode workspaces allows \
-             one. Use subPaths of one claim, or choose mode pipelineruns.",
-            "Task \"report\" will not run, because it uses 2 persistent volume claims (workspace \"scratch\": a claim from the \
-             volumeClaimTemplate of \"scratch\", workspace \"source\": a claim from the volumeClaimTemplate of \"source\"), and \
-             coschedule mode workspaces allows one. Use subPaths of one claim, or choose mode pipelineruns.",
+            "Task \"build\" will not run, because it uses 2 persistent volume claims: workspace \"cache\": claim \"build-cache\", \
+             workspace \"source\": a claim from the volumeClaimTemplate of \"source\". In coschedule mode workspaces, a task may \
+             use only one claim. Use subPaths of one claim, or choose mode pipelineruns.",
+            "Task \"report\" will not run, because it uses 2 persistent volume claims: workspace \"scratch\": a claim from the \
+             volumeClaimTemplate of \"scratch\", workspace \"source\": a claim from the volumeClaimTemplate of \"source\". In \
+             coschedule mode workspaces, a task may use only one claim. Use subPaths of one claim, or choose mode pipelineruns.",
         ]
     );
     assert!(

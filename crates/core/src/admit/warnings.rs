@@ -1,4 +1,4 @@
-//! The texts of admission warnings. Whoever creates or updates an object reads them behind `Warning:`.
+//! The texts of admission warnings. kubectl shows them after `Warning:` to the user who creates or updates an object.
 
 use crate::annotations::{OVERRIDE, PREFIX};
 use crate::mode::Mode;
@@ -7,7 +7,7 @@ use crate::violation::Violation;
 
 use super::TaskAnnotation;
 
-/// No good configuration was ever seen. Bad flags never stop CI: they switch coscheduling off (M7).
+/// There was no valid configuration yet. Invalid flags never stop CI: coscheduling is off until the flags are valid (M7).
 pub(super) fn coscheduling_off(violations: &[Violation]) -> String {
     let violations: Vec<_> = violations.iter().map(ToString::to_string).collect();
     format!(
@@ -19,8 +19,8 @@ pub(super) fn coscheduling_off(violations: &[Violation]) -> String {
 /// Tekton's own flag is on (M9).
 pub(super) fn left_to_tekton(flag: &str) -> String {
     format!(
-        "tekton-coscheduler leaves this run to Tekton, because Tekton's own flag coschedule is {flag:?}. To change this, set \
-         the flag to \"disabled\" in Tekton's ConfigMap feature-flags."
+        "tekton-coscheduler leaves this run to Tekton, because Tekton's own flag coschedule is {flag:?}. To use \
+         tekton-coscheduler, set the flag to \"disabled\" in Tekton's ConfigMap feature-flags."
     )
 }
 
@@ -41,7 +41,7 @@ pub(super) fn reserved_in_task(annotation: &TaskAnnotation) -> String {
     )
 }
 
-/// A TaskRun or CustomRun of another maker than Tekton has reserved annotations.
+/// A TaskRun or CustomRun that Tekton did not create has reserved annotations.
 pub(crate) fn reserved_in_child(keys: &[String]) -> String {
     format!(
         "These annotations are ignored, because only runs that Tekton creates for a coscheduled PipelineRun may have them: {}. \
@@ -50,7 +50,7 @@ pub(crate) fn reserved_in_child(keys: &[String]) -> String {
     )
 }
 
-/// A PipelineRun has an annotation with our prefix that means nothing.
+/// A PipelineRun has an unknown annotation with our prefix.
 pub(super) fn unknown_annotation(key: &str) -> String {
     format!(
         "Annotation {key} has no effect. The only annotation that you can set below {PREFIX} is {OVERRIDE}."
@@ -73,7 +73,7 @@ pub(super) fn claim_of_another_run(workspace: &str, claim_name: &str) -> String 
     )
 }
 
-/// A task of an embedded Pipeline uses `claims` claims; `used` says which (M2).
+/// A task of an embedded Pipeline uses `claims` claims (M2). `used` lists workspaces and claims.
 pub(super) fn task_will_not_run(task: &str, used: &[String], claims: usize) -> String {
     multiple_claims(&format!("Task {task:?} will not run"), used, claims)
 }
@@ -82,7 +82,7 @@ pub(super) fn task_will_not_run(task: &str, used: &[String], claims: usize) -> S
 pub(crate) fn kept_annotations(keys: &[&str]) -> String {
     let keys = keys.join(", ");
     format!(
-        "Your change of {keys} has no effect, because this cannot change after the run was created."
+        "Your change of {keys} has no effect, because these annotations of an existing run cannot change."
     )
 }
 

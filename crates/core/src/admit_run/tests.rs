@@ -226,9 +226,9 @@ fn m2_a_task_run_with_more_than_one_claim_is_let_in_as_cancelled() {
     assert_eq!(
         admission.cancel.unwrap(),
         format!(
-            "TaskRun build-compile does not run, because it uses 2 persistent volume claims (workspace \"source\": claim \
-             {source:?}, workspace \"cache\": claim \"build-cache\", workspace \"modules\": claim \"build-cache\"), and coschedule \
-             mode workspaces allows one. Use subPaths of one claim, or choose mode pipelineruns."
+            "TaskRun build-compile does not run, because it uses 2 persistent volume claims: workspace \"source\": claim \
+             {source:?}, workspace \"cache\": claim \"build-cache\", workspace \"modules\": claim \"build-cache\". In coschedule \
+             mode workspaces, a task may use only one claim. Use subPaths of one claim, or choose mode pipelineruns."
         )
     );
     assert_eq!(admission.set_annotations[TEKTON_AFFINITY_ASSISTANT], "");

@@ -43,10 +43,10 @@ pub const fn behaviour(
 )]
 pub struct UnknownTruth(pub String);
 
-/// Reads a truth value as Tekton reads those of its ConfigMaps: with Go's `strconv.ParseBool`.
+/// Reads a truth value in the same way as Tekton reads its ConfigMaps: with Go's `strconv.ParseBool`.
 ///
 /// # Errors
-/// Where the text is none of the twelve.
+/// The text is none of the twelve allowed values.
 pub fn parse_bool(text: &str) -> Result<bool, UnknownTruth> {
     match text {
         "1" | "t" | "T" | "TRUE" | "true" | "True" => Ok(true),

@@ -1,4 +1,4 @@
-//! Image references, checked as far as a typing error in the ConfigMap can be found.
+//! Checks image references. The check finds typing errors in the ConfigMap. It does not find every invalid reference.
 
 /// The fault of an image reference, if it has one, by the grammar of `distribution/reference`. The registry's host is not checked.
 pub(super) fn fault(text: &str) -> Option<String> {

@@ -30,7 +30,7 @@ fn m1_without_any_key_the_defaults_are_in_force() {
 }
 
 #[test]
-fn every_mode_and_scope_is_read() {
+fn every_word_of_every_key_is_read() {
     for mode in Mode::ALL {
         let checked = check(&data(&[("coschedule", mode.as_str())])).unwrap();
         assert_eq!(checked.configuration.mode, mode);
@@ -38,6 +38,14 @@ fn every_mode_and_scope_is_read() {
     for scope in IsolationScope::ALL {
         let checked = check(&data(&[("isolation-scope", scope.as_str())])).unwrap();
         assert_eq!(checked.configuration.isolation_scope, scope);
+    }
+    for placement in Placement::ALL {
+        let checked = check(&data(&[("placement", placement.as_str())])).unwrap();
+        assert_eq!(checked.configuration.placeholder.placement, placement);
+    }
+    for reserves in Reserves::ALL {
+        let checked = check(&data(&[("placeholder-reserves", reserves.as_str())])).unwrap();
+        assert_eq!(checked.configuration.placeholder.reserves, reserves);
     }
 }
 
@@ -185,7 +193,7 @@ fn b1_allowed_overrides_are_a_list_of_modes() {
 }
 
 #[test]
-fn p3_p5_the_placeholder_is_configurable() {
+fn p3_p4_p5_b3_the_placeholder_is_configurable() {
     let image = "registry.example:5000/pause@sha256:7031c1b283388c2c57d1ad30bbd4d8f1d2c5a8e9a8f0d4fb4d4d9b8c1a2b3c4d";
     let checked = check(&data(&[
         ("coschedule", "pipelineruns"),
@@ -196,6 +204,8 @@ fn p3_p5_the_placeholder_is_configurable() {
             "default-affinity-assistant-pod-template",
             "nodeSelector:\n  disk: ssd\n",
         ),
+        ("placement", "pack"),
+        ("placeholder-reserves", "placement"),
     ]));
     assert_eq!(
         checked.unwrap().configuration.placeholder,
@@ -207,6 +217,8 @@ fn p3_p5_the_placeholder_is_configurable() {
                 .as_object()
                 .cloned()
                 .unwrap(),
+            placement: Placement::Pack,
+            reserves: Reserves::Placement,
         }
     );
 }
@@ -219,7 +231,7 @@ fn an_unknown_key_is_a_warning() {
         [
             "key \"placeholder_cpu\" is not known and was ignored; known keys: coschedule, disable-affinity-assistant, \
              migration-phase, isolation-scope, allowed-overrides, default-affinity-assistant-pod-template, \
-             placeholder-cpu, placeholder-memory, placeholder-image"
+             placement, placeholder-reserves, placeholder-cpu, placeholder-memory, placeholder-image"
         ]
     );
 }
@@ -239,6 +251,12 @@ fn m7_all_violations_come_at_once_with_key_value_and_what_is_allowed() {
             "default-affinity-assistant-pod-template",
             "is not an object",
             "allowed: an object with some of affinity",
+        ),
+        ("placement", "\"near\"", "allowed: spread, pack, none"),
+        (
+            "placeholder-reserves",
+            "\"peak\"",
+            "allowed: nothing, placement",
         ),
         ("placeholder-cpu", "\"50 m\"", "allowed: a decimal number"),
         ("placeholder-memory", "\"0\"", "allowed: more than 0"),
@@ -270,6 +288,8 @@ fn m7_each_bad_value_is_refused_by_its_key() {
         ),
         (MIGRATION_PHASE, &["", "During", "before"]),
         (ISOLATION_SCOPE, &["", "Cluster", "node"]),
+        (PLACEMENT, &["", "Spread", "packed", "nothing"]),
+        (PLACEHOLDER_RESERVES, &["", "Nothing", "none", "true"]),
         (
             PLACEHOLDER_CPU,
             &["", "-1", "0m", "0.5m", "1n", "fifty", "1e"],

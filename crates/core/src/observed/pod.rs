@@ -1,4 +1,4 @@
-//! The pods of a run: those of its TaskRuns, and its placeholders'.
+//! The pods of a run: the pods of its TaskRuns, and the pods of its placeholders.
 
 use jiff::Timestamp;
 
@@ -6,6 +6,7 @@ use super::{ObjectRef, Placeholder};
 use crate::pipeline_run::OwnerReference;
 use crate::plan::Separation;
 use crate::reconcile::evacuate::{Role, Toleration};
+use crate::reconcile::requests::Amounts;
 use crate::reconcile::room::Needs;
 
 /// A pod of a run.
@@ -78,13 +79,17 @@ impl PodPhase {
     }
 }
 
-/// The identity of a placeholder's pod, by its labels and name.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// What a placeholder's pod has that other pods have not.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PlaceholderLabels {
     /// The placeholder's name; empty if label and pod name disagree.
     pub name: String,
     /// True if this product created the pod and it has no controller any more.
     pub orphaned: bool,
+    /// True while the scheduling gate [`GATE`](crate::reconcile::reserve::GATE) keeps the pod from the scheduler.
+    pub gated: bool,
+    /// The requests that it asks for. A resize that is under way counts as done.
+    pub asks: Amounts,
 }
 
 /// Condition `PodScheduled` with status `False`.
@@ -94,6 +99,8 @@ pub struct Unscheduled {
     pub no_node: bool,
     /// Its message.
     pub message: Option<String>,
+    /// True unless the pod has changed since.
+    pub is_newest: bool,
 }
 
 impl Pod {

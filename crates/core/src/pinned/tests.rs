@@ -1,7 +1,9 @@
 //! Pinned annotations, written and read. Each test spoils one annotation.
 
 use super::*;
-use crate::annotations::{PART_OF, PINNED, TRACEPARENT};
+use crate::annotations::{PART_OF, PINNED, SIZES, TRACEPARENT};
+use crate::config::Reserves;
+use crate::separation::Placement;
 use proptest::prelude::*;
 use serde_json::json;
 
@@ -29,7 +31,7 @@ fn m8_exactly_the_pinned_annotations_are_written() {
     let annotations = example().to_annotations();
     let mut keys: Vec<_> = PINNED
         .into_iter()
-        .filter(|key| ![PART_OF, TRACEPARENT].contains(key))
+        .filter(|key| ![PART_OF, SIZES, TRACEPARENT].contains(key))
         .collect();
     keys.sort_unstable();
     assert_eq!(
@@ -47,7 +49,7 @@ fn m8_exactly_the_pinned_annotations_are_written() {
     assert_eq!(annotations[CLAIMS], r#"{"cache":{"name":"build-cache"}}"#);
     assert_eq!(
         serde_json::from_str::<Value>(&annotations[PLACEHOLDER]).unwrap(),
-        json!({"cpu": "50m", "memory": "100Mi", "image": "registry.k8s.io/pause:3.10.1"})
+        json!({"cpu": "50m", "memory": "100Mi", "image": "registry.k8s.io/pause:3.10.1", "placement": "spread", "reserves": "nothing"})
     );
     assert_eq!(
         annotations[VOLUME_CLAIM_TEMPLATES],
@@ -77,6 +79,43 @@ fn m8_a_run_pinned_before_there_were_schema_versions_is_read() {
     let mut annotations = example().to_annotations();
     annotations.remove(SCHEMA_VERSION);
     assert_eq!(Pinned::read(&annotations), Ok(Some(example())));
+}
+
+#[test]
+fn m8_p4_b3_a_run_pinned_before_a_key_was_known_has_the_keys_default() {
+    let mut annotations = example().to_annotations();
+    let older = r#"{"cpu":"50m","memory":"100Mi","image":"registry.k8s.io/pause:3.10.1"}"#;
+    annotations.insert(PLACEHOLDER.to_owned(), older.to_owned());
+    assert_eq!(Pinned::read(&annotations), Ok(Some(example())));
+}
+
+#[test]
+fn p4_m4_b3_the_placement_counts_outside_isolation_and_what_reserves_does_not_spread() {
+    for (placement, reserves, expect) in [
+        (Placement::Spread, Reserves::Nothing, Separation::Spread),
+        (Placement::Pack, Reserves::Nothing, Separation::Pack),
+        (Placement::None, Reserves::Nothing, Separation::None),
+        (Placement::Spread, Reserves::Placement, Separation::None),
+        (Placement::Pack, Reserves::Placement, Separation::Pack),
+        (Placement::None, Reserves::Placement, Separation::None),
+    ] {
+        let mut pinned = example();
+        pinned.placeholder.placement = placement;
+        pinned.placeholder.reserves = reserves;
+        for mode in [Mode::Workspaces, Mode::PipelineRuns] {
+            assert_eq!(
+                Pinned {
+                    mode,
+                    ..pinned.clone()
+                }
+                .separation(),
+                expect
+            );
+        }
+        pinned.mode = Mode::IsolatePipelineRun;
+        let isolated = Separation::Isolate(IsolationScope::Cluster);
+        assert_eq!(pinned.separation(), isolated);
+    }
 }
 
 #[test]
@@ -201,7 +240,14 @@ fn each_unreadable_annotation_is_refused_by_its_key() {
             "\"0\" is not an amount a pod can ask for; allowed: more than 0, in whole thousandths of a CPU, such as 50m",
         )],
     );
-    for text in ["", "{}", "null", r#"{"cpu":"50m","memory":"1Mi"}"#] {
+    for text in [
+        "",
+        "{}",
+        "null",
+        r#"{"cpu":"50m","memory":"1Mi"}"#,
+        r#"{"cpu":"50m","memory":"1Mi","image":"pause","placement":"near"}"#,
+        r#"{"cpu":"50m","memory":"1Mi","image":"pause","reserves":"peak"}"#,
+    ] {
         let mut annotations = example().to_annotations();
         annotations.insert(PLACEHOLDER.to_owned(), text.to_owned());
         assert_eq!(
@@ -227,6 +273,8 @@ proptest! {
             "\\PC*".prop_map(crate::run_claims::RunClaim::Template),
         ], 0..4),
         request in "\\PC*",
+        placement in prop::sample::select(Placement::ALL.to_vec()),
+        reserves in prop::sample::select(Reserves::ALL.to_vec()),
         cpu in 1_u32..10_000,
         memory in 1_u32..10_000,
         templates in proptest::collection::btree_map("\\PC*", ("\\PC*", proptest::option::of(1_u64..u64::MAX)), 0..4),
@@ -240,6 +288,8 @@ proptest! {
                 cpu: format!("{cpu}m"),
                 memory: format!("{memory}Ki"),
                 image: format!("registry.example/pause:{cpu}"),
+                placement,
+                reserves,
                 ..PlaceholderDefaults::default()
             },
             templates: templates

@@ -38,7 +38,14 @@ fn valid() -> Value {
                 {"name": "bare"},
             ],
         },
-        "status": {"conditions": [{"type": "Succeeded", "status": "Unknown"}]},
+        "status": {
+            "conditions": [{"type": "Succeeded", "status": "Unknown"}],
+            "childReferences": [
+                {"kind": "TaskRun", "name": "build-x7k2p-compile", "pipelineTaskName": "compile"},
+                {"kind": "CustomRun", "name": "build-x7k2p-approve", "pipelineTaskName": "approve"},
+            ],
+            "skippedTasks": [{"name": "lint"}],
+        },
     })
 }
 
@@ -91,11 +98,14 @@ fn a_whole_run_is_read() {
         pipeline_tasks: vec![PipelineTask {
             name: "compile".to_owned(),
             workspaces: ["source".to_owned()].into(),
+            ..PipelineTask::default()
         }],
         task_run_specs: Vec::new(),
         service_account_name: Some("builder".to_owned()),
         pod_template: Some(json!({"nodeSelector": {"disk": "ssd"}})),
         state: RunState::Active,
+        task_runs: [("build-x7k2p-compile".to_owned(), "compile".to_owned())].into(),
+        skipped_tasks: vec!["lint".to_owned()],
     };
     assert_eq!(PipelineRun::parse(&valid()), Ok(expect));
 }

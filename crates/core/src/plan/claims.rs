@@ -1,5 +1,5 @@
-//! The claims of a run's placeholders: those made from the templates pinned on the run (V2), those that Tekton makes (V3),
-//! and existing claims (V1).
+//! The claims of a run's placeholders: claims from the templates pinned on the run (V2), claims that Tekton creates (V3), and
+//! existing claims (V1).
 
 use std::collections::BTreeSet;
 

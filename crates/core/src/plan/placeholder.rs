@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
+use crate::config::Reserves;
 use crate::labels;
 use crate::names::{AssistantName, ClaimTemplateName, claim_name, label_value};
 use crate::pinned::Pinned;
@@ -33,12 +34,14 @@ pub struct PlaceholderSpec {
     pub claim_names: Vec<String>,
     /// Claims that Tekton makes and that are not mounted (V8).
     pub unmounted_claim_names: Vec<String>,
-    /// How it stays away from other placeholders (M4, P4).
+    /// What it asks of its node about other placeholders (M4, P4).
     pub separation: Separation,
     /// CPU request and limit, a Kubernetes quantity (P5).
     pub cpu: String,
     /// Memory request and limit, a Kubernetes quantity (P5).
     pub memory: String,
+    /// The resources that it asks for beside `cpu` and `memory` (B3).
+    pub reserves: Reserves,
     /// Image reference.
     pub image: String,
     /// The fields of the run's `podTemplate` and the default's that the placeholder has, by the rules of [`pod_template`] (P3).
@@ -89,6 +92,7 @@ pub(super) fn spec(
         separation: pinned.separation(),
         cpu: defaults.cpu.clone(),
         memory: defaults.memory.clone(),
+        reserves: defaults.reserves,
         image: defaults.image.clone(),
         pod_template: pod_template::merge(run.pod_template.as_ref(), &defaults.pod_template)
             .allowed,

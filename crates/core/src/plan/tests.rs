@@ -5,12 +5,13 @@ use std::collections::BTreeSet;
 use super::*;
 use crate::admit::TEKTON_CONTROLLER;
 use crate::annotations::{GROUP, PINNED, SCHEMA_VERSION};
-use crate::config::{Configuration, PlaceholderDefaults};
+use crate::config::{Configuration, PlaceholderDefaults, Reserves};
 use crate::labels;
 use crate::mode::IsolationScope;
 use crate::names::Group;
 use crate::names::{ClaimTemplateName, claim_name, label_value, tekton_claim_name};
 use crate::pipeline_run::WorkspaceSource;
+use crate::separation::Placement;
 use proptest::prelude::*;
 use serde_json::json;
 use serde_json::{Map, Value};
@@ -129,6 +130,7 @@ fn m3_p1_p5_v1_v2_v6_the_whole_placeholder() {
         separation: Separation::Spread,
         cpu: "50m".to_owned(),
         memory: "100Mi".to_owned(),
+        reserves: Reserves::Nothing,
         image: "registry.k8s.io/pause:3.10.1".to_owned(),
         pod_template: Map::new(),
         service_account_name: String::new(),
@@ -249,12 +251,18 @@ fn m8_the_plan_is_what_was_pinned() {
         cpu: "70m".to_owned(),
         memory: "7Mi".to_owned(),
         image: "pause:7".to_owned(),
+        placement: Placement::Pack,
+        reserves: Reserves::Placement,
         ..PlaceholderDefaults::default()
     };
     let spec = placeholder(&admitted_with(&configured, &run));
     assert_eq!(
         (spec.cpu.as_str(), spec.memory.as_str(), spec.image.as_str()),
         ("70m", "7Mi", "pause:7")
+    );
+    assert_eq!(
+        (spec.separation, spec.reserves),
+        (Separation::Pack, Reserves::Placement)
     );
 }
 
@@ -598,6 +606,7 @@ fn m1_v3_v6_one_placeholder_for_each_claim() {
             separation: Separation::Spread,
             cpu: "50m".to_owned(),
             memory: "100Mi".to_owned(),
+            reserves: Reserves::Nothing,
             image: "registry.k8s.io/pause:3.10.1".to_owned(),
             pod_template: Map::new(),
             service_account_name: String::new(),

@@ -1,5 +1,7 @@
-//! Reads and checks the default pod template of placeholders. The API server would refuse a wrong one on every placeholder, and
-//! every new run would wait (M7). Sources: Kubernetes API reference, `v1.Toleration` and `v1.Affinity`; "Labels and Selectors".
+//! Reads and checks the default pod template of placeholders. Without this check, the API server would refuse every placeholder
+//! with an invalid template, and every new run would wait (M7).
+//!
+//! Sources: Kubernetes API reference, `v1.Toleration` and `v1.Affinity`; "Labels and Selectors".
 
 use serde_json::{Map, Value};
 

@@ -1,10 +1,10 @@
-//! Texts about a TaskRun that admission does not let run.
+//! Texts about a TaskRun that admission cancels.
 
 use crate::mode::Mode;
 
 use super::{Reason, ReasonCode};
 
-/// A TaskRun uses `claims` different claims, by workspace and name in `used`, and its mode allows one (M2).
+/// A TaskRun uses `claims` different claims, but its mode allows only one (M2). `used` has the workspace and the name of each.
 pub fn task_run_refused(task_run: &str, used: &[(&str, String)], claims: usize) -> Reason {
     let used: Vec<_> = used
         .iter()
@@ -14,12 +14,12 @@ pub fn task_run_refused(task_run: &str, used: &[(&str, String)], claims: usize) 
     Reason::new(ReasonCode::TaskRunRefused, message)
 }
 
-/// The text about a TaskRun or task that uses `claims` claims. `fact` says what happens to it.
+/// The text about a TaskRun or task that uses `claims` claims. `fact` is the consequence: "TaskRun build does not run".
 pub(crate) fn multiple_claims(fact: &str, used: &[String], claims: usize) -> String {
     let used = used.join(", ");
     let (mode, other) = (Mode::Workspaces, Mode::PipelineRuns);
     format!(
-        "{fact}, because it uses {claims} persistent volume claims ({used}), and coschedule mode {mode} allows one. Use \
-         subPaths of one claim, or choose mode {other}."
+        "{fact}, because it uses {claims} persistent volume claims: {used}. In coschedule mode {mode}, a task may use only one \
+         claim. Use subPaths of one claim, or choose mode {other}."
     )
 }

@@ -36,9 +36,10 @@ texts! {
     coschedule_pipeline_run(placeholder: &AssistantName): CoschedulePipelineRun =
         "All pods of the run share the node of placeholder {placeholder}.";
 
-    /// One placeholder serves the whole run and keeps other placeholders away (M4).
+    /// One placeholder serves the whole run and keeps other placeholders of the isolation scope away (M4).
     isolate_pipeline_run(placeholder: &AssistantName): IsolatePipelineRun =
-        "All pods of the run share the node of placeholder {placeholder}, and no other placeholder is on that node.";
+        "All pods of the run share the node of placeholder {placeholder}. No other placeholder of the run's isolation scope \
+         (cluster or namespace) is on this node.";
 
     /// A placeholder serves one claim (M1).
     coschedule_workspace(claim: &str, placeholder: &AssistantName): CoscheduleWorkspace =
@@ -48,18 +49,18 @@ texts! {
     no_claims(): NoClaims =
         "No workspace of the run has a claim with a known name, so the run needs no placeholder.";
 
-    /// Placeholders may not have `field` of the run's `securityContext` (P3).
+    /// The placeholder does not get `field` of the run's `securityContext` (P3).
     security_context_reduced(field: &str, value: &str): SecurityContextReduced =
-        "The run's podTemplate.securityContext sets {field} to {value}. The placeholder does not get this, because Pod \
-         Security level restricted does not allow it. Your task pods get it, so you need not change anything.";
+        "The run's podTemplate.securityContext sets {field} to {value}. The placeholder does not get this field, because Pod \
+         Security level \"restricted\" does not allow it. Your task pods get the field, so you need not change anything.";
 
-    /// `owner` has an object of the placeholder's name (P7).
+    /// An object of `owner` already has the placeholder's name (P7).
     placeholder_name_taken(name: &str, owner: &str): PlaceholderNameTaken =
-        "StatefulSet {name} belongs to {owner}, so the placeholder of that name cannot be created. Delete that StatefulSet, \
-         or create the run again.";
+        "StatefulSet {name} belongs to {owner}, so the run's placeholder of the same name cannot be created. Delete this \
+         StatefulSet, or create the run again.";
 }
 
-/// The override `chosen` came after the run was created with `mode`, or does not count (B1).
+/// The override `chosen` has no effect (B1): it came after the run was created with `mode`, or admission did not read it.
 pub fn override_ignored(chosen: &str, mode: Mode) -> Reason {
     let cause = match mode {
         Mode::Disabled => "without coscheduling".to_owned(),
@@ -69,13 +70,13 @@ pub fn override_ignored(chosen: &str, mode: Mode) -> Reason {
     };
     let message = format!(
         "The run was created {cause}, so its annotation {OVERRIDE} with value {chosen:?} has no effect. To choose a mode, \
-         create a new run that has the annotation from the start. Its Namespace, or a Pipeline in the cluster, may have it \
-         instead."
+         create a new run that has the annotation from the start. Or set the annotation on the Namespace, or on a Pipeline \
+         in the cluster, and then create a new run."
     );
     Reason::new(ReasonCode::OverrideIgnored, message)
 }
 
-/// The annotations pinned on the run cannot be read, or contradict its workspaces.
+/// The annotations pinned on the run cannot be read, or do not match its workspaces.
 pub fn pipeline_run_invalid(violations: &[Violation]) -> Reason {
     let violations: Vec<_> = violations.iter().map(ToString::to_string).collect();
     let violations = violations.join("; ");

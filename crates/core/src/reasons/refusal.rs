@@ -1,9 +1,9 @@
-//! Texts about Kubernetes refusing a placeholder (N3). `failed` says what failed ("Failed to create claim ci/source"), `answer`
-//! is Kubernetes' own text about it.
+//! Texts about placeholders that Kubernetes refuses (N3). `failed` is the failed action ("Failed to create claim ci/source").
+//! `answer` is the error text of Kubernetes.
 
 use super::{Reason, ReasonCode};
 
-/// Bytes of Kubernetes' text in a message, so that the remedy behind it fits into an Event.
+/// The most bytes of Kubernetes' text in a message. The remedy after this text must fit into the Event too.
 const ANSWER_LENGTH: usize = 600;
 
 /// Declares a function for each refusal: `name: code, remedy`.
@@ -17,40 +17,41 @@ macro_rules! refusals {
 }
 
 refusals! {
-    /// A ResourceQuota forbids it.
+    /// A ResourceQuota forbids the object.
     quota_exceeded: QuotaExceeded,
         "Raise the quota, or wait until other objects in the namespace are deleted.";
-    /// A LimitRange forbids it.
+    /// A LimitRange forbids the object.
     limit_range_violated: LimitRangeViolated,
         "Change the LimitRange. For new runs, you can also change placeholder-cpu and placeholder-memory in ConfigMap \
          coscheduler-config, or the storage request of the claim.";
-    /// Pod Security forbids it.
+    /// Pod Security forbids the placeholder's pod.
     pod_security_violated: PodSecurityViolated,
-        "Create the run again without this field in its podTemplate. Or choose a less strict Pod Security level, or a later \
-         version of it, in the labels of the namespace.";
-    /// A policy or an admission webhook denied it.
+        "Create the run again without this field in its podTemplate. Or set a less strict Pod Security level, or a later Pod \
+         Security version, in the labels of the namespace.";
+    /// A policy or an admission webhook denied the object.
     admission_denied: AdmissionDenied,
-        "Change that policy so that it allows objects with label app.kubernetes.io/managed-by: tekton-coscheduler.";
+        "Change this policy or webhook so that it allows objects with label app.kubernetes.io/managed-by: \
+         tekton-coscheduler.";
     /// The API server cannot call an admission webhook.
     admission_webhook_failed: AdmissionWebhookFailed,
-        "Repair that webhook, or change it so that it skips objects with label app.kubernetes.io/managed-by: \
+        "Repair this webhook, or change it so that it skips objects with label app.kubernetes.io/managed-by: \
          tekton-coscheduler.";
-    /// It names an object that does not exist.
+    /// The placeholder names an object that does not exist.
     reference_missing: ReferenceMissing,
         "Create the missing object, or create the run again with an object that exists.";
-    /// Its claim has no volume, because its StorageClass does not exist.
+    /// A claim of the placeholder has no volume, because the claim's StorageClass does not exist.
     storage_class_missing: ClaimNotProvisioned,
-        "Create the StorageClass, or a default StorageClass if the claim names none. Or create the run again with a \
-         StorageClass that exists.";
-    /// Its claim has no volume for another reason.
+        "Create the StorageClass. If the claim names no StorageClass, create a default StorageClass. Or create the run again \
+         with a StorageClass that exists.";
+    /// A claim of the placeholder has no volume for another reason.
     claim_not_provisioned: ClaimNotProvisioned,
-        "The storage provisioner tries again by itself. If this does not help, read its log.";
-    /// No node takes it.
+        "The storage provisioner tries again by itself. If the claim still gets no volume, read the provisioner's log.";
+    /// The scheduler finds no node for the placeholder.
     placeholder_unschedulable: PlaceholderUnschedulable,
-        "Add a node that matches the run's podTemplate and has room, or make room on a node that matches.";
-    /// Kubernetes refused it for another reason.
+        "Add a node that matches the run's podTemplate and has room, or make room on a node that matches the podTemplate.";
+    /// Kubernetes refused the placeholder for another reason.
     placeholder_refused: PlaceholderRefused,
-        "Remove this cause. The request is repeated, and the run continues when the API server accepts it.";
+        "Remove this cause. tekton-coscheduler repeats the request. The run continues when the API server accepts the request.";
 }
 
 fn refused(code: ReasonCode, failed: &str, answer: &str, remedy: &str) -> Reason {

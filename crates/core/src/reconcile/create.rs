@@ -1,4 +1,4 @@
-//! Creates missing placeholders, and retries those without a pod (N3, N6).
+//! Creates missing placeholders, and retries placeholders that have no pod (N3, N6).
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! Decides which claims are deleted with a run, when, and when their `pvc-protection` is removed (V4). The manager's module of this
-//! name carries it out.
+//! Decides which claims of a run are deleted, and when. It also decides when `pvc-protection` is removed from a claim (V4). Module
+//! `delete_claims` of the manager carries out these decisions.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -70,7 +70,7 @@ fn auto_cleaned(run: &PipelineRun) -> Vec<String> {
 /// The claims whose protection may be removed: they are deleted, still protected, and every pod that names them has succeeded or
 /// failed. `pods` must be a live list of the namespace, not a cache.
 ///
-/// Kubernetes itself keeps the protection while a completed pod exists, and completed TaskRun pods exist for long.
+/// Kubernetes itself keeps the protection while a completed pod exists, and completed TaskRun pods exist for a long time.
 pub fn unprotectable<'a>(
     claims: &'a [Arc<KnownClaim>],
     pods: &[PodUse],

@@ -1,6 +1,6 @@
 //! Evicts pods from nodes that are gone, or whose taints they do not tolerate (N1). Kubernetes then binds a placeholder to
-//! another node, and pods that never started follow. The first eviction of a placeholder is immediate. Later ones wait longer and
-//! longer, so that unstable nodes do not move it all the time.
+//! another node, and pods that never started follow. The first eviction of a placeholder is immediate. The pauses before later
+//! evictions grow, so that an unstable node does not move a placeholder all the time.
 //!
 //! Kubernetes, "Taints and Tolerations": a toleration matches a taint by effect, key and, unless its operator is `Exists`, value.
 
@@ -141,8 +141,8 @@ fn leave(observed: &Observed, pod: &Pod, decision: &mut Decision) {
     });
 }
 
-/// The moves of a placeholder so far. The first one is not written down: a pod that is younger than its placeholder tells of
-/// it, so that a node with hundreds of placeholders is drained without a patch for each.
+/// The evacuations of a placeholder so far. The first evacuation has no record: if the pod is much younger than its placeholder's
+/// object, there was one evacuation. So a drain of a node with hundreds of placeholders needs no patch for each placeholder.
 fn moved(own: &Placeholder, pod: &Pod) -> Option<Done> {
     let made_anew = || {
         let (own, pod) = (own.created?, pod.created?);
@@ -157,13 +157,15 @@ fn moved(own: &Placeholder, pod: &Pod) -> Option<Done> {
     own.record.evacuated.clone().or_else(made_anew)
 }
 
-/// How a pod leaves the node it is bound to: the cause, and true to delete the pod without a grace period. `None` if it may stay.
+/// The cause why a pod must leave its node, and `true` if the pod is deleted without a grace period. `None` if the pod may stay.
 /// `node` is `None` if the node does not exist.
 ///
-/// A pod that has started may finish. One that never started is deleted without a grace period: otherwise, the kubelet would
-/// report it as failed, and Tekton would fail its TaskRun. If the pod just disappears, Tekton creates it again (Tekton v1.12.0,
-/// `pkg/reconciler/taskrun`). If the node of a placeholder is gone or does not answer, no kubelet confirms the pod's end, and
-/// Kubernetes creates no other pod before that.
+/// - A pod that has started may finish.
+/// - A pod that never started is deleted without a grace period. With a grace period, the kubelet would report the pod as failed,
+///   and Tekton would fail the TaskRun. If the pod just disappears, Tekton creates it again (Tekton v1.12.0,
+///   `pkg/reconciler/taskrun`).
+/// - If a placeholder's node is gone or does not answer, the placeholder is deleted without a grace period. No kubelet confirms the
+///   pod's end there, and without a confirmation Kubernetes creates no new pod.
 fn evict(role: Role, tolerations: &[Toleration], node: Option<&Node>) -> Option<(Misplaced, bool)> {
     let cause = misplaced(tolerations, node)?;
     match role {

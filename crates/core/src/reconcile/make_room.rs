@@ -7,6 +7,8 @@
 pub mod requests;
 pub mod room;
 
+mod arrive;
+mod ask_anew;
 mod choose;
 mod report;
 
@@ -14,8 +16,10 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::evacuate::{FIRST_PAUSE, LONGEST_PAUSE};
-use super::{Again, Decision, Step, Update, pause};
-use crate::observed::{Answer, Done, Observed, Placeholder, Pod, Record, Sight, elapsed};
+use super::{Again, Decision, Step, Update, pause, reserve};
+use crate::observed::{
+    Answer, Done, ObjectRef, Observed, Placeholder, Pod, Record, Sight, elapsed,
+};
 use crate::plan::{Reason, ReasonCode, Separation};
 use crate::volumes::SeenClaim;
 use choose::{Action, ScaleUp};
@@ -26,8 +30,6 @@ use room::Needs;
 const SETTLED: Duration = Duration::from_secs(1);
 /// How long the scheduler may leave a node unused that seems to have room.
 const ROOM_LEFT: Duration = Duration::from_secs(30);
-/// How long a moving placeholder may be unschedulable: the scheduler's cache of nodes may be behind, too.
-const ARRIVAL: Duration = Duration::from_secs(10);
 /// How long a node counts as refused.
 const REFUSED: Duration = Duration::from_secs(120);
 /// The longest time between two looks while a pod waits.
@@ -36,8 +38,6 @@ const LOOK: Duration = Duration::from_secs(5);
 const TRIES: u32 = 5;
 /// The greatest age of an answer of the API server that allows a step.
 const FRESH: Duration = Duration::from_secs(2);
-/// The time to the next look at a run with a moving placeholder, if no watch reports a change before.
-const UNDER_WAY: Duration = Duration::from_secs(1);
 
 /// A placeholder that is bound to a node, and the pods that wait for room on that node.
 #[derive(Debug)]
@@ -45,6 +45,8 @@ struct Contention<'a> {
     observed: &'a Observed,
     /// The placeholder, with the needs of its pod. Its claims are all that it stands for, mounted or not.
     own: Placeholder,
+    /// Its pod.
+    pod: ObjectRef,
     /// The node that it is bound to.
     node: &'a str,
     /// How it stays away from other placeholders.
@@ -74,10 +76,12 @@ pub(super) fn make_room(observed: &Observed, decision: &mut Decision) -> Option<
         }
         let pod = observed.pod_of(own);
         if own.moving.is_some() {
-            arrive(observed, own, pod.map(AsRef::as_ref), decision);
+            arrive::arrive(observed, own, pod.map(AsRef::as_ref), decision);
             continue;
         }
         let pod = pod.filter(|pod| pod.node.is_some() && !pod.object.deleting);
+        // Until the kubelet has given a reservation up, the scheduler refuses pods that will fit.
+        let pod = pod.filter(|pod| !reserve::holds_room(own, pod));
         let contention = pod.and_then(|pod| Contention::see(observed, own, pod));
         let Some(contention) = contention else {
             continue;
@@ -91,54 +95,6 @@ pub(super) fn make_room(observed: &Observed, decision: &mut Decision) -> Option<
         cause = cause.or(reported);
     }
     cause
-}
-
-/// Takes the next step of a move.
-fn arrive(observed: &Observed, own: &Placeholder, pod: Option<&Pod>, decision: &mut Decision) {
-    decision.look_in(UNDER_WAY);
-    let Some((moving, pod)) = own.moving.as_ref().zip(pod) else {
-        return;
-    };
-    if pod.object.deleting {
-        return;
-    }
-    let update = |record: Record| Update {
-        placeholder: own.object.name.clone(),
-        record,
-        reason: None,
-    };
-    match &pod.node {
-        Some(node) if moving.nodes.contains(node) => decision.steps.push(Step::EndMove {
-            update: update(own.record.clone()),
-            lost: None,
-        }),
-        // The pod is still on the old node. Another pod may have started there that the placeholder must not leave.
-        Some(node) if own.observed => {
-            let held = held(observed, own, pod);
-            let stays = residents(observed, own, node, &held);
-            decision.steps.push(if stays.iter().any(|it| it.keeps) {
-                Step::EndMove {
-                    update: update(own.record.clone()),
-                    lost: None,
-                }
-            } else {
-                Step::Leave(pod.object.clone())
-            });
-        }
-        None if pod.unscheduled.as_ref().is_some_and(|it| it.no_node) => {
-            let lost = Sight::Lost(pod.object.uid.clone());
-            if decision.lasts(observed, lost, ARRIVAL) {
-                let mut record = own.record.clone();
-                let refused = moving.nodes.iter().map(|node| (node.clone(), observed.now));
-                record.refused.extend(refused);
-                decision.steps.push(Step::EndMove {
-                    update: update(record),
-                    lost: Some(pod.object.clone()),
-                });
-            }
-        }
-        Some(_) | None => {}
-    }
 }
 
 impl<'a> Contention<'a> {
@@ -177,6 +133,7 @@ impl<'a> Contention<'a> {
         Some(Self {
             observed,
             own,
+            pod: pod.object.clone(),
             node,
             separation: pod.separation,
             waiting,
@@ -218,6 +175,12 @@ impl<'a> Contention<'a> {
                 Action::LetGo => {
                     for other in self.waiting.iter().filter(|it| it.needs == pod.needs) {
                         self.let_go(other, reason.clone(), decision);
+                    }
+                }
+                Action::Report if self.can_ask_anew(&reason) => {
+                    if self.may_act(pod, decision, self.moved()) {
+                        self.ask_anew(pod, decision);
+                        break;
                     }
                 }
                 Action::Report => {

@@ -1,5 +1,5 @@
-//! Decides the messages to the run's author: an Event for each decision that they may not expect, once, and annotation
-//! `coscheduler.dev/blocked` while the run waits.
+//! Decides the messages to the run's author. Each decision that the author may not expect has one Event. While the run waits, it
+//! has annotation `coscheduler.dev/blocked`.
 
 pub mod refusals;
 

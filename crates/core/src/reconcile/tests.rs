@@ -6,6 +6,7 @@ mod create;
 mod evacuate;
 mod make_room;
 mod moving;
+mod reserve;
 mod tell;
 
 use std::collections::BTreeMap;
@@ -141,6 +142,7 @@ fn observed_in(mode: Mode, claims: &[&str]) -> Observed {
             placeholder: Some(PlaceholderLabels {
                 name: name.clone(),
                 orphaned: false,
+                ..PlaceholderLabels::default()
             }),
             phase: PodPhase::Running,
             started: true,
@@ -277,6 +279,7 @@ fn unschedulable(pod: &mut Pod, message: &str) {
     pod.unscheduled = Some(Unscheduled {
         no_node: true,
         message: Some(message.to_owned()),
+        is_newest: true,
     });
 }
 

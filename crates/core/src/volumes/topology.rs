@@ -1,5 +1,5 @@
-//! Finds out whether one node could meet several node selectors at once. A node meets a selector if it meets one of its terms, and
-//! a term if it meets all of its requirements (Kubernetes, "Assigning Pods to Nodes").
+//! Finds out if one node could meet several node selectors at the same time. A node meets a selector if it meets one term of the
+//! selector. It meets a term if it meets all requirements of the term (Kubernetes, "Assigning Pods to Nodes").
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -13,6 +13,17 @@ pub struct NodeTerm {
     pub expressions: Vec<NodeRequirement>,
     /// `matchFields`: about fields, of which Kubernetes knows `metadata.name`.
     pub fields: Vec<NodeRequirement>,
+}
+
+impl NodeTerm {
+    /// True if at most one node meets it, by its name or its label `kubernetes.io/hostname`.
+    pub fn is_of_one_node(&self) -> bool {
+        let mut requirements = self.expressions.iter().chain(&self.fields);
+        requirements.any(|it| {
+            let names = ["kubernetes.io/hostname", "metadata.name"].contains(&it.key.as_str());
+            names && it.operator == Operator::In && it.values.len() == 1
+        })
+    }
 }
 
 /// One requirement of a term.

@@ -1,8 +1,12 @@
 //! Patches of a placeholder's object. Each contains the record of earlier actions (N1, N2, N3).
 //!
-//! A move takes three steps. [`send`] adds a required node affinity to the target nodes to the StatefulSet's template. The manager
-//! then deletes the pod, and its controller creates it again. Once that pod is bound, [`end`] restores the template. The update
-//! strategy `OnDelete` leaves the running pod alone, and the scheduler chooses between the target nodes.
+//! A move takes three steps:
+//!
+//! 1. [`send`] changes the pod template of the StatefulSet: a required node affinity allows only the target nodes. The update
+//!    strategy `OnDelete` leaves the running pod alone.
+//! 2. The manager deletes the pod. The StatefulSet controller creates a new pod, and the scheduler chooses one of the target
+//!    nodes.
+//! 3. When the new pod is bound, [`end`] restores the template.
 
 use coscheduler_core::annotations::{MOVE, RECORD};
 use coscheduler_core::observed::{Move, Placeholder, Record};
@@ -31,9 +35,17 @@ pub fn send(own: &Placeholder, record: &Record, nodes: &[String]) -> Value {
         Some(again) => again.before.clone(),
         None => own.node_affinity.clone(),
     };
+    let affinity = only(before.clone(), nodes);
+    let nodes = nodes.to_vec();
+    let moving = serde_json::to_string(&Move { nodes, before }).unwrap_or_default();
+    patch(own, record, Value::String(moving), json!(affinity))
+}
+
+/// A node affinity that only these nodes meet, and only if they met it before.
+pub(super) fn only(before: Value, nodes: &[String]) -> NodeAffinity {
     // One term for each node, because a field requirement allows one value only.
     let terms: Vec<_> = nodes.iter().map(|node| term(node)).collect();
-    let mut affinity: NodeAffinity = serde_json::from_value(before.clone()).unwrap_or_default();
+    let mut affinity: NodeAffinity = serde_json::from_value(before).unwrap_or_default();
     let required = affinity
         .required_during_scheduling_ignored_during_execution
         .take();
@@ -41,9 +53,7 @@ pub fn send(own: &Placeholder, record: &Record, nodes: &[String]) -> Value {
     affinity.required_during_scheduling_ignored_during_execution = Some(NodeSelector {
         node_selector_terms: both(&required.unwrap_or_default(), &terms),
     });
-    let nodes = nodes.to_vec();
-    let moving = serde_json::to_string(&Move { nodes, before }).unwrap_or_default();
-    patch(own, record, Value::String(moving), json!(affinity))
+    affinity
 }
 
 /// The merge patch that ends a move. It applies to exactly this version of the placeholder. `None` if there is no move.

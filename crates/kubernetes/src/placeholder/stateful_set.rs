@@ -8,19 +8,22 @@ use coscheduler_core::plan::{ClaimTemplateSpec, PlaceholderSpec};
 use k8s_openapi::api::apps::v1::{StatefulSet, StatefulSetSpec, StatefulSetUpdateStrategy};
 use k8s_openapi::api::core::v1::{
     Capabilities, Container, PersistentVolumeClaim, PersistentVolumeClaimSpec,
-    PersistentVolumeClaimVolumeSource, PodSecurityContext, PodSpec, PodTemplateSpec,
-    ResourceRequirements, SeccompProfile, SecurityContext, Volume, VolumeMount,
+    PersistentVolumeClaimVolumeSource, PodSchedulingGate, PodSecurityContext, PodSpec,
+    PodTemplateSpec, ResourceRequirements, SeccompProfile, SecurityContext, Volume, VolumeMount,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, OwnerReference};
 
+use coscheduler_core::config::Reserves;
 use coscheduler_core::labels::{
     AFFINITY_ASSISTANT, COMPONENT, INSTANCE, MANAGED_BY, PIPELINE_RUN_UID, TEKTON_COSCHEDULER,
 };
 use coscheduler_core::names::claim_name;
+use coscheduler_core::reconcile::reserve::GATE;
 use coscheduler_core::volumes::Volumes;
 
 use crate::affinity::affinity;
+use crate::placeholder::size::burstable;
 
 /// A user other than root. Any will do, because the container writes nothing.
 const USER: i64 = 65_532;
@@ -148,6 +151,12 @@ fn pod(spec: &PlaceholderSpec, volumes: &Volumes) -> PodSpec {
         tolerations: shared(spec, "tolerations"),
         service_account_name: Some(spec.service_account_name.clone())
             .filter(|name| !name.is_empty()),
+        scheduling_gates: match spec.reserves {
+            Reserves::Nothing => None,
+            Reserves::Placement => Some(vec![PodSchedulingGate {
+                name: GATE.to_owned(),
+            }]),
+        },
         automount_service_account_token: Some(false),
         enable_service_links: Some(false),
         termination_grace_period_seconds: Some(GRACE_SECONDS),
@@ -194,16 +203,20 @@ fn security_context(run: PodSecurityContext) -> PodSecurityContext {
 }
 
 fn container(spec: &PlaceholderSpec, volumes: Vec<String>) -> Container {
-    let resources = BTreeMap::from([
+    let requests = BTreeMap::from([
         ("cpu".to_owned(), Quantity(spec.cpu.clone())),
         ("memory".to_owned(), Quantity(spec.memory.clone())),
     ]);
+    let limits = match spec.reserves {
+        Reserves::Nothing => requests.clone(),
+        Reserves::Placement => burstable(&requests),
+    };
     Container {
         name: AFFINITY_ASSISTANT.to_owned(),
         image: Some(spec.image.clone()),
         resources: Some(ResourceRequirements {
-            requests: Some(resources.clone()),
-            limits: Some(resources),
+            requests: Some(requests),
+            limits: Some(limits),
             ..ResourceRequirements::default()
         }),
         security_context: Some(SecurityContext {

@@ -1,4 +1,4 @@
-//! Reads pages of lists of pods, and keeps only phases and claims, because a pod of CI has tens of kilobytes.
+//! Reads pages of lists of pods, and keeps only phases and claims, because the pod of a pipeline can have tens of kilobytes.
 
 use coscheduler_core::observed::PodPhase;
 use coscheduler_core::reconcile::delete_claims::PodUse;

@@ -1,4 +1,4 @@
-//! Every node, with the requests of all pods on it. Of pods that belong to no run, only node and requests are stored.
+//! Every node, with the requests of all pods on it. For a pod that belongs to no run, the cache stores only node and requests.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;

@@ -28,6 +28,13 @@ impl Cache {
             },
             run: known.map(|known| (known.run.clone(), known.planned.clone())),
             nodes: index.nodes.rooms(),
+            has_quota: {
+                let first = (key.namespace.clone(), String::new());
+                let mut quotas = index.quotas.range(first..);
+                quotas
+                    .next()
+                    .is_some_and(|(namespace, _)| *namespace == key.namespace)
+            },
             ..Observed::default()
         };
         for own in index.placeholders.of(key) {

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use coscheduler_core::config::{Answer, Configuration, PlaceholderDefaults};
+use coscheduler_core::config::{Answer, Configuration, PlaceholderDefaults, Reserves};
 use coscheduler_core::mode::{IsolationScope, Mode};
+use coscheduler_core::separation::Placement;
 use coscheduler_core::violation::Violation;
 
 use crate::config as wire;
@@ -36,6 +37,40 @@ fn isolation_scope(value: i32) -> Option<IsolationScope> {
     scopes.find(|scope| isolation_scope_to_wire(*scope) as i32 == value)
 }
 
+fn placement_to_wire(placement: Placement) -> wire::Placement {
+    match placement {
+        Placement::Spread => wire::Placement::Spread,
+        Placement::Pack => wire::Placement::Pack,
+        Placement::None => wire::Placement::None,
+    }
+}
+
+/// A config-service of an older version leaves it unspecified.
+fn placement(value: i32) -> Option<Placement> {
+    match wire::Placement::try_from(value).ok()? {
+        wire::Placement::Unspecified => Some(Placement::default()),
+        wire::Placement::Spread => Some(Placement::Spread),
+        wire::Placement::Pack => Some(Placement::Pack),
+        wire::Placement::None => Some(Placement::None),
+    }
+}
+
+pub(super) fn reserves_to_wire(reserves: Reserves) -> wire::Reserves {
+    match reserves {
+        Reserves::Nothing => wire::Reserves::Nothing,
+        Reserves::Placement => wire::Reserves::Placement,
+    }
+}
+
+/// A config-service of an older version leaves it unspecified.
+fn reserves(value: i32) -> Option<Reserves> {
+    match wire::Reserves::try_from(value).ok()? {
+        wire::Reserves::Unspecified => Some(Reserves::default()),
+        wire::Reserves::Nothing => Some(Reserves::Nothing),
+        wire::Reserves::Placement => Some(Reserves::Placement),
+    }
+}
+
 /// A configuration for the wire, without Tekton's own flag, which is a field of its own there.
 pub fn configuration_to_wire(configuration: &Configuration) -> wire::Configuration {
     let overrides = configuration.allowed_overrides.iter();
@@ -48,13 +83,15 @@ pub fn configuration_to_wire(configuration: &Configuration) -> wire::Configurati
             image: placeholder.image.clone(),
             pod_template: (!placeholder.pod_template.is_empty())
                 .then(|| json::to_struct(&placeholder.pod_template)),
+            placement: placement_to_wire(placeholder.placement).into(),
+            reserves: reserves_to_wire(placeholder.reserves).into(),
         }),
         isolation_scope: isolation_scope_to_wire(configuration.isolation_scope).into(),
         allowed_overrides: overrides.map(|mode| mode_to_wire(*mode).into()).collect(),
     }
 }
 
-/// A configuration from the wire, without Tekton's own flag, which is a field of its own there.
+/// A configuration from the wire. Tekton's own flag is not part of it, because the wire has another field for this flag.
 ///
 /// # Errors
 ///
@@ -91,6 +128,14 @@ pub fn configuration(message: wire::Configuration) -> Result<Configuration, Vec<
             .pod_template
             .map(json::from_struct)
             .unwrap_or_default(),
+        placement: placement(defaults.placement).unwrap_or_else(|| {
+            unknown("placeholder.placement", defaults.placement);
+            Placement::default()
+        }),
+        reserves: reserves(defaults.reserves).unwrap_or_else(|| {
+            unknown("placeholder.reserves", defaults.reserves);
+            Reserves::default()
+        }),
     });
     if placeholder.is_none() {
         let field = "configuration.placeholder";
@@ -165,10 +210,42 @@ mod tests {
                 );
             }
         }
+        for placement in Placement::ALL {
+            for reserves in Reserves::ALL {
+                let mut configuration = Configuration::default();
+                configuration.placeholder.placement = placement;
+                configuration.placeholder.reserves = reserves;
+                assert_eq!(
+                    super::configuration(configuration_to_wire(&configuration)),
+                    Ok(configuration)
+                );
+            }
+        }
         let nothing_set = Configuration::default();
         assert_eq!(
             super::configuration(configuration_to_wire(&nothing_set)),
             Ok(nothing_set)
+        );
+    }
+
+    #[test]
+    fn p4_b3_what_an_older_config_service_leaves_out_has_its_default_and_unknown_words_are_named() {
+        let with = |value: i32| {
+            let mut message = configuration_to_wire(&Configuration::default());
+            let placeholder = message.placeholder.as_mut().unwrap();
+            (placeholder.placement, placeholder.reserves) = (value, value);
+            configuration(message)
+        };
+        assert_eq!(with(0), Ok(Configuration::default()));
+        let violations = with(99).unwrap_err();
+        let fields: Vec<_> = violations.iter().map(|v| v.field.as_str()).collect();
+        let placeholder = "configuration.placeholder";
+        assert_eq!(
+            fields,
+            [
+                format!("{placeholder}.placement"),
+                format!("{placeholder}.reserves")
+            ]
         );
     }
 

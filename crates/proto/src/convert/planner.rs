@@ -7,12 +7,15 @@ use coscheduler_core::admit::{Admission, RewrittenBinding, RewrittenSource, Task
 use coscheduler_core::admit_run::{BoundClaim, ChildAdmission, ChildKind, ChildRun};
 use coscheduler_core::mode::IsolationScope;
 use coscheduler_core::params::Params;
+use coscheduler_core::pipeline;
 use coscheduler_core::pipeline_run::{OwnerReference, PipelineRun};
 use coscheduler_core::plan::{
     Action, ClaimTemplateSpec, PlaceholderSpec, Plan, Preview, Reason, Separation,
 };
+use coscheduler_core::sizes::{Catalog, TaskSpec, resource_list};
 use coscheduler_core::violation::Violation;
 
+use super::config::reserves_to_wire;
 use super::{checked, mode_to_wire, required, within};
 use crate::json;
 use crate::planner as wire;
@@ -31,6 +34,34 @@ pub fn pipeline_run(field: &str, message: Option<Struct>) -> Result<PipelineRun,
     };
     PipelineRun::parse(&Value::Object(json::from_struct(fields)))
         .map_err(|violations| within(field, violations))
+}
+
+/// The objects that the requests of a run's pods depend on. Malformed parts are left out: they are no fault of the run's author.
+pub fn catalog(message: wire::Catalog) -> Catalog {
+    let wire::Catalog {
+        pipeline,
+        tasks,
+        limit_ranges,
+        overheads,
+        tekton,
+    } = message;
+    let value = |fields| Value::Object(json::from_struct(fields));
+    let mut catalog = Catalog::default();
+    if let Some(spec) = pipeline {
+        catalog.pipeline = pipeline::tasks(&value(spec));
+    }
+    for (name, spec) in tasks {
+        catalog.tasks.insert(name, TaskSpec::read(&value(spec)));
+    }
+    for (name, fixed) in overheads {
+        let fixed = resource_list(&value(fixed));
+        catalog.overheads.insert(name, fixed);
+    }
+    for spec in limit_ranges {
+        catalog.limits.add(&value(spec));
+    }
+    catalog.configure(&tekton);
+    catalog
 }
 
 /// A TaskRun or CustomRun from the wire.
@@ -237,6 +268,8 @@ fn placeholder_spec_to_wire(spec: &PlaceholderSpec) -> wire::PlaceholderSpec {
     };
     let separation = match spec.separation {
         Separation::Spread => wire::Separation::Spread,
+        Separation::Pack => wire::Separation::Pack,
+        Separation::None => wire::Separation::None,
         Separation::Isolate(IsolationScope::Cluster) => wire::Separation::IsolateCluster,
         Separation::Isolate(IsolationScope::Namespace) => wire::Separation::IsolateNamespace,
     };
@@ -253,6 +286,7 @@ fn placeholder_spec_to_wire(spec: &PlaceholderSpec) -> wire::PlaceholderSpec {
         single_pod_claims: templates(&spec.single_pod_claims),
         unmounted_claim_names: spec.unmounted_claim_names.clone(),
         separation: separation.into(),
+        reserves: reserves_to_wire(spec.reserves).into(),
     }
 }
 

@@ -1,4 +1,4 @@
-//! An outgoing call: counted, timed and traced once, however often it is retried.
+//! An outgoing call. It is counted, timed and traced once, even if it is retried several times.
 
 use std::task::{Context, Poll};
 

@@ -1,5 +1,5 @@
-//! When a call is retried. Each call has its own backoff; the budget of the channel bounds the retries of all its
-//! calls. A call that finds the budget empty waits for another backoff instead of failing.
+//! Decides when a call is retried. Each call has its own backoff. The budget of the channel limits the retries of all calls on the
+//! channel. If the budget is empty, the call does not fail: it waits for another backoff.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;

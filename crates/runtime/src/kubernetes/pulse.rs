@@ -1,6 +1,6 @@
-//! Detects that the process was suspended (SIGSTOP, a frozen cgroup). It wakes up with old caches and with requests in
-//! its sockets that it gave up long ago, and cannot find out when it has caught up. So it writes nothing any more, and
-//! ends; the next process starts with fresh lists.
+//! Detects that the process was suspended (SIGSTOP, a frozen cgroup). When the process continues, its caches are old, and its
+//! sockets contain requests that it gave up long ago. It cannot find out when its caches are up to date again. So it writes nothing
+//! more and ends. The next process starts with new lists.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -44,7 +44,7 @@ impl Pulse {
         Self(Arc::new(Mutex::new(now)))
     }
 
-    /// Passes reads on, and writes as long as the process beats.
+    /// Lets every read through. Lets a write through only if the process was not suspended.
     ///
     /// # Errors
     /// The request writes, and the process was suspended.

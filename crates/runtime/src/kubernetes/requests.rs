@@ -1,5 +1,5 @@
-//! The layer around every request to the API server. It counts and times them by verb and resource, in the terms of
-//! RBAC, and opens a span where the request belongs to a trace. It does not time watches, which last for minutes.
+//! The layer around every request to the API server. It counts and times requests by verb and resource, with the words of RBAC. If
+//! a request belongs to a trace, the layer opens a span. It does not time watches, because they last for minutes.
 
 use std::task::{Context, Poll};
 use std::time::Instant;

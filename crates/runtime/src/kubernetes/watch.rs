@@ -1,4 +1,4 @@
-//! Folds a watch into a cache. All services follow Kubernetes objects with it.
+//! Turns a watch into a cache. All services use this module to follow Kubernetes objects.
 
 use std::collections::HashSet;
 use std::fmt::Debug;
@@ -37,8 +37,8 @@ pub fn key<O: Resource>(object: &O) -> ObjectKey {
 }
 
 /// Follows `api`, hands each change to `reduce` in order, and sets `synced` after the first complete list. Each object
-/// of a list is `Applied` before the list is `Listed`. The watch never ends: it is retried with backoff, and starts
-/// with a new list where it cannot be resumed.
+/// of a list is `Applied` before the list is `Listed`. The watch never ends: it is retried with backoff. If it cannot be resumed, it
+/// starts with a new list.
 ///
 /// # Errors
 /// None; the type is that of a task.

@@ -1,12 +1,15 @@
 //! One candidate's view of an election, and its next act: a state machine without I/O and clock, so that tests can try
 //! every schedule.
 //!
-//! Two rules keep two candidates from leading at once. A candidate takes a Lease over only if it has no holder, or once
-//! it has seen the Lease unchanged for the holder's whole duration by its own clock, and only by an update that fails
-//! if the Lease has changed since. A holder counts on its Lease for less than that duration, from *before* it sent the
-//! write that the API server confirmed. To create a Lease takes nothing over, since the previous one may have been
-//! deleted under its holder: its creator waits like all others. No candidate compares its clock with times that others
-//! wrote.
+//! Two rules prevent that two candidates lead at the same time:
+//!
+//! - A candidate takes a Lease over only if the Lease has no holder, or has not changed for the holder's whole duration. The
+//!   candidate measures this time with its own clock. The update fails if the Lease has changed in the meantime.
+//! - A holder trusts its Lease for less than this duration. The time starts *before* the holder sends the write that the API server
+//!   confirms.
+//!
+//! A candidate that creates a Lease does not lead at once: somebody may have deleted the previous Lease while it had a holder. So
+//! this candidate waits like all others. No candidate compares its clock with times that others wrote.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;

@@ -1,5 +1,5 @@
-//! How long the caller of an RPC still waits. The caller sends it in `grpc-timeout`; the server caps it, so that no RPC
-//! waits for ever, and the handler hands the rest on to the RPCs that it makes.
+//! The deadline of an RPC. The caller sends its time limit in `grpc-timeout`. The server shortens a limit that is too long, so that
+//! no RPC waits for ever. The handler passes the remaining time on to the RPCs that it makes.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! The layer that ends streams once the server drains, so that an endless stream cannot hold up a stop. Its caller gets
-//! `UNAVAILABLE` and retries, on another replica or the next process.
+//! The layer that ends streams when the server drains, so that an endless stream does not delay a stop. The caller of the stream
+//! gets `UNAVAILABLE` and retries on another replica, or with the next process.
 
 use axum::body::{Body, HttpBody as _};
 use axum::extract::{Request, State};

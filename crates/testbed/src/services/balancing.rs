@@ -1,5 +1,5 @@
-//! A stand-in for the Kubernetes Service of each service: a balancer at the service's port, and a probe of each replica, which
-//! is an endpoint while its `/readyz` answers 200.
+//! The replacement for the Kubernetes Service of each service: a balancer at the service's port, and a probe of each replica. A
+//! replica is an endpoint of the balancer while its `/readyz` answers 200.
 
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};

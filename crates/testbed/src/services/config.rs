@@ -22,15 +22,15 @@ pub struct ServicesConfig {
     pub links: bool,
     /// The folder of the five binaries, see [`bin_dir`].
     pub bin_dir: PathBuf,
-    /// Value of `coschedule` in a ConfigMap that is created if there is none; `None` creates none.
+    /// Value of `coschedule` in the ConfigMap that is created if the cluster has none. With `None`, no ConfigMap is created.
     pub mode: Option<String>,
     /// Further keys of that ConfigMap.
     pub flags: BTreeMap<String, String>,
     /// `--log-level` of every service.
     pub log_level: String,
-    /// Environment variables of every service, beside those of this process.
+    /// Further environment variables of every service. The services also get the variables of this process.
     pub environment: Vec<(String, String)>,
-    /// How long all five together may take to become ready.
+    /// The longest time until all five services are ready.
     pub ready_timeout: Duration,
 }
 

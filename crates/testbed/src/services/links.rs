@@ -1,5 +1,5 @@
-//! The connections of the services, to each other and from and to the API server. Each goes through a balancer of its own, so
-//! that a test can cut one alone.
+//! The connections between the services, and between services and the API server. Each connection has a balancer of its own, so
+//! that a test can cut a single connection.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -1,4 +1,5 @@
-//! The loopback ports of one set of services: all are offsets from one number, so that a set moves as a whole.
+//! The loopback ports of one set of services. Every port is a fixed offset from one base number. So another base moves all
+//! ports.
 
 use std::net::TcpListener;
 use std::time::Duration;
@@ -9,10 +10,14 @@ use tokio::time::{Instant, sleep};
 use super::{Replica, Service};
 use crate::ports::{listen, places};
 
-/// The ports of one set: gRPC from base + 1, HTTP from base + 101, admission at base + 343.
+/// The ports of one set, as offsets from the base. With several replicas, balancers listen on the first ports of gRPC and
+/// admission, and the replicas listen on ports of their own:
 ///
-/// With several replicas, balancers have the gRPC and admission ports. Behind them, the replicas serve gRPC from base + 11,
-/// 21 …, and admission from base + 301; their HTTP ports are from base + 101, 111, 121 ….
+/// | | one replica | balancers | several replicas |
+/// |---|---|---|---|
+/// | gRPC | from 1 | from 1 | from 11, 21, … |
+/// | HTTP | from 101 | none | from 101, 111, 121, … |
+/// | admission | 343 | 343 | from 301 |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ports {
     base: u16,

@@ -1,5 +1,5 @@
-//! The end of a set of services and of its objects in the cluster. The webhook configuration goes first, so that the API
-//! server never calls a webhook that is gone; the rights go last, so that every service can end in order.
+//! The end of a set of services and of its objects in the cluster. The webhook configuration is deleted first, so that the API
+//! server never calls a webhook that has ended. The rights are deleted last, so that every service can end in order.
 
 use std::path::Path;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Runs several programs with tests at a time: on the control plane a test mostly waits, and one program after the other
-//! would leave the processors idle.
+//! Runs several test programs at the same time, because a test on the control plane mostly waits. If the programs ran one after the
+//! other, the processors would be idle most of the time.
 
 use std::fmt;
 use std::io::Write as _;

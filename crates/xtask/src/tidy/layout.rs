@@ -1,4 +1,4 @@
-//! Files that must be there, and how long a source file may be: one over 400 lines holds two ideas.
+//! Checks that required files exist, and that no source file is too long: a file with more than 400 lines contains two ideas.
 
 use std::os::unix::fs::PermissionsExt as _;
 

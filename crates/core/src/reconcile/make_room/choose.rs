@@ -1,9 +1,9 @@
-//! Chooses the action for a pod that waits although its placeholder is bound (N2): the pod must share the placeholder's node, and
-//! the scheduler finds no room for it there. The pod waits, the placeholder moves, the pod is freed from it, or an Event tells the
-//! author why nothing helps.
+//! Chooses the action for a pod that waits although its placeholder is bound (N2). The pod must share the placeholder's node, but
+//! the scheduler finds no room for the pod there. There are four actions: the pod waits, the placeholder moves, the pod may run
+//! without the placeholder, or an Event tells the author the obstacle.
 //!
-//! [`room`](super::room) and [`requests`](super::requests) predict the scheduler's decision. The scheduler has the last word: a
-//! node that it did not choose goes into [`Needs::refused`], and the manager moves a run's placeholders [`MOVES`] times at most.
+//! [`room`](super::room) and [`requests`](super::requests) predict the scheduler's decision. If the scheduler did not choose a
+//! predicted node, this node goes into [`Needs::refused`]. The manager moves a run's placeholders [`MOVES`] times at most.
 
 use std::cmp::Reverse;
 use std::time::Duration;
@@ -62,15 +62,15 @@ struct Rank<'a> {
 }
 
 impl Contention<'_> {
-    /// Chooses the action for a pod that waits. The first rule that applies wins:
+    /// Chooses the action for a pod that waits. The first rule that applies decides:
     ///
-    /// - The placeholder itself must leave its node: **wait** for that (N1).
-    /// - The node seems to have room: **wait** for the scheduler.
-    /// - A scale-up is in progress: **wait** (N4).
-    /// - The run's own pods use the room, or the placeholder must stay with a pod there: **wait** for their end.
-    /// - Another node takes placeholder and pod, and reaches every claim they use: **move**, [`MOVES`] times a run.
-    /// - The pod uses no claim of the placeholder, the run is not isolated, and a node takes the pod alone: **let go**.
-    /// - Otherwise: **report** the obstacle.
+    /// 1. The placeholder itself must leave its node: **wait** until it has left (N1).
+    /// 2. The node seems to have room: **wait** for the scheduler.
+    /// 3. A scale-up is in progress: **wait** (N4).
+    /// 4. The run's own pods use the room, or the placeholder must stay because of pods on its node: **wait** until these pods end.
+    /// 5. Another node can run placeholder and pod, and reaches all their claims: **move**, at most [`MOVES`] times a run.
+    /// 6. The pod uses no claim of the placeholder, the run is not isolated, and a node can run the pod alone: **let go**.
+    /// 7. No other rule applies: **report** the obstacle.
     pub(super) fn choose(&self, pod: &Pod, scale_up: ScaleUp) -> Choice {
         let here = self.observed.nodes.get(self.node);
         let Some(here) = here.filter(|room| self.stays(room)) else {
@@ -180,7 +180,7 @@ impl Contention<'_> {
     fn to_let_go(&self, pod: &Pod) -> Option<Choice> {
         match self.separation {
             Separation::Isolate(_) => return None,
-            Separation::Spread => {}
+            Separation::Spread | Separation::Pack | Separation::None => {}
         }
         let held = &self.own.needs.claims;
         let mut claims = pod.needs.claims.iter();

@@ -1,5 +1,5 @@
-//! Describes the obstacle for a pod that no step can help. The text stays the same while the cause does, because the manager
-//! publishes one Event for each text. So it neither names nor counts nodes.
+//! Describes the obstacle for a pod that no step can help. The manager publishes one Event for each text. So the text must not
+//! change while the cause stays the same: it has no number of nodes, and no amounts that change as pods come and go.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +14,7 @@ use crate::reconcile::evacuate::Node;
 /// The greatest number of obstacles in a message.
 const OBSTACLES: usize = 3;
 
-/// Describes the obstacle. Obstacles that even empty nodes have come first.
+/// Describes the obstacle. It first looks for obstacles that empty nodes have too.
 pub(super) fn report(contention: &Contention<'_>, pod: &Pod) -> Reason {
     let own = &contention.own.object.name;
     let said = match pod.needs.requests.to_string() {
@@ -22,12 +22,12 @@ pub(super) fn report(contention: &Contention<'_>, pod: &Pod) -> Reason {
         asked => format!("pod {} ({asked})", pod.object.name),
     };
     let rooms = || contention.observed.nodes.values().map(AsRef::as_ref);
-    // No node takes the pod, even if it is empty.
+    // No node can run the pod, even if the node is empty.
     let alone = |room: &Room| pod.needs.counted_obstacle(&room.emptied());
     if let Some(obstacles) = every_node(rooms(), alone) {
         return reasons::pod_fits_no_node(&said, &obstacles);
     }
-    // No node that takes the pod takes its placeholder as well, even if it is empty.
+    // No node can run both the pod and its placeholder, even if the node is empty.
     let large: Vec<&Room> = rooms().filter(|room| alone(room).is_none()).collect();
     let together = |room: &Room| counted(contention, pod, &room.emptied());
     if let Some(obstacles) = every_node(large.iter().copied(), together) {
@@ -56,7 +56,7 @@ pub(super) fn report(contention: &Contention<'_>, pod: &Pod) -> Reason {
     }
 }
 
-/// Why a node does not take placeholder and pod together, apart from the scheduler's refusals.
+/// The obstacle for placeholder and pod together on a node. The scheduler's refusals do not count.
 fn counted(contention: &Contention<'_>, pod: &Pod, room: &Room) -> Option<Obstacle> {
     let needs = &contention.own.needs;
     let beside = room.with(&needs.requests);
@@ -70,7 +70,7 @@ fn every_node<'a>(
     obstacle: impl Fn(&Room) -> Option<Obstacle>,
 ) -> Option<String> {
     let foremost = |room: &Room| match obstacle(room)? {
-        // An obstacle behind the taint says more.
+        // If the node has another obstacle too, that obstacle says more than the taint.
         Obstacle::Misplaced(cause) => {
             let hidden = obstacle(&untainted(room));
             hidden.or(Some(Obstacle::Misplaced(cause)))
@@ -103,13 +103,10 @@ fn every_node<'a>(
     }
     let texts = texts.into_iter().map(|(_, text)| text).take(OBSTACLES);
     let texts: Vec<_> = texts.collect();
-    Some(format!(
-        "Each node has a problem: it {}",
-        texts.join("; or it ")
-    ))
+    Some(format!("Problems: a node {}", texts.join("; a node ")))
 }
 
-/// The size of an obstacle: how far the node is from taking the pod.
+/// The size of an obstacle: a small obstacle is easier to remove.
 fn distance(obstacle: &Obstacle) -> u8 {
     match obstacle {
         Obstacle::Refused | Obstacle::Isolated | Obstacle::Misplaced(_) => 0,

@@ -1,5 +1,6 @@
-//! Predicts whether a node takes a pod, by requests, the number of pods, taints, node selector, required node affinity, and the
-//! node affinity of volumes. The scheduler alone checks ports, the author's inter-pod affinity and limits of attached volumes.
+//! Predicts if a node can run a pod. The prediction uses requests, the number of pods, taints, node selector, required node
+//! affinity, and the node affinity of volumes. It does not use ports, the author's inter-pod affinity and limits of attached
+//! volumes: only the scheduler checks these.
 //!
 //! Source: Kubernetes 1.35, `pkg/scheduler/framework/plugins/noderesources/fit.go`, `fitsRequest`, and `nodeaffinity`.
 
@@ -90,7 +91,7 @@ pub struct Lack {
     pub allocatable: i128,
 }
 
-/// Words that follow "the node". They name no amounts that change all the time, so that the same cause always has the same
+/// Words that follow "a node". They contain no amounts that change all the time, so that the same cause always has the same
 /// text.
 impl fmt::Display for Obstacle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -100,7 +101,7 @@ impl fmt::Display for Obstacle {
             Self::OutOfReach(claims) => {
                 write!(f, "does not reach claims {}", claims.join(", "))
             }
-            Self::Isolated => f.write_str("is used by an isolated run alone"),
+            Self::Isolated => f.write_str("is reserved for an isolated run"),
             Self::Refused => f.write_str("was rejected by the scheduler"),
             Self::Lacks(lack) => {
                 let Lack {
@@ -111,7 +112,7 @@ impl fmt::Display for Obstacle {
                 let (asked, has) = (in_words(resource, *asked), in_words(resource, *allocatable));
                 write!(
                     f,
-                    "has {resource} {has} in total, and {asked} more does not fit"
+                    "has {resource} {has} in total, but no room for a request of {asked}"
                 )
             }
         }

@@ -1,8 +1,9 @@
 //! Reads Kubernetes' errors about a placeholder (N3): the API server refuses it or its pod, a claim gets no volume, or the
-//! scheduler finds no node. Each error becomes one of eight causes, with a remedy.
+//! scheduler finds no node. Each known error becomes one of eight causes, with a remedy.
 //!
-//! Kubernetes writes these texts for people and may change them. An unknown text becomes [`ReasonCode::PlaceholderRefused`],
-//! unchanged. Numbers that differ from try to try, as the used part of a quota, are left out, so that one cause is one [`Reason`].
+//! Kubernetes writes these texts for people and may change them. An unknown text gets code [`ReasonCode::PlaceholderRefused`], and
+//! its words stay the same. Numbers that change with each try, such as the used part of a quota, are removed. So one cause always
+//! gives the same [`Reason`].
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,5 @@
 use super::*;
+use coscheduler_core::config::Reserves;
 use coscheduler_core::mode::IsolationScope;
 use coscheduler_core::separation::Separation;
 use serde_json::json;
@@ -20,6 +21,7 @@ fn spec() -> PlaceholderSpec {
         separation: Separation::Spread,
         cpu: "50m".to_owned(),
         memory: "100Mi".to_owned(),
+        reserves: Reserves::Nothing,
         image: "pause".to_owned(),
         pod_template: serde_json::Map::new(),
         service_account_name: String::new(),
@@ -117,6 +119,7 @@ fn the_stateful_set_is_exactly_this() {
                             "weight": 100,
                             "podAffinityTerm": {
                                 "labelSelector": {"matchLabels": {"app.kubernetes.io/component": "affinity-assistant"}},
+                                "namespaceSelector": {},
                                 "topologyKey": "kubernetes.io/hostname",
                             },
                         }]}},

@@ -98,6 +98,7 @@ impl Case {
         Contention {
             observed,
             own: self.placeholder.clone(),
+            pod: ObjectRef::default(),
             node: &self.node,
             separation: self.separation,
             waiting: others.chain([self.pod.clone()]).collect(),
@@ -372,7 +373,7 @@ fn n2_a_pod_is_let_go_only_without_shared_claims_and_outside_isolation() {
         &too_large,
         &Action::Report,
         none,
-        "No node can run pod build-pod (cpu 64). Each node has a problem: it has cpu 4 in total, and 64 more does not fit. \
+        "No node can run pod build-pod (cpu 64). Problems: a node has cpu 4 in total, but no room for a request of 64. \
          Change the task's requests or its podTemplate, or add a node that can run the pod.",
     );
 }
@@ -566,8 +567,8 @@ fn n2_selectors_taints_and_affinity_are_honoured_for_both() {
         case.pod.needs.selector = [("size".to_owned(), "s".to_owned())].into();
     });
     let code = ReasonCode::PodFitsNoNode;
-    let nearest = "(cpu 2). Each node has a problem: it has cpu 1 in total, and 2 more does not fit; or it does not match \
-                   the nodeSelector or node affinity.";
+    let nearest = "(cpu 2). Problems: a node has cpu 1 in total, but no room for a request of 2; a node does not match the \
+                   nodeSelector or node affinity.";
     check(&far, &Action::Report, code, nearest);
     // An affinity without terms is met nowhere.
     let nowhere = case(&rooms, |case| case.pod.needs.terms = Some(Vec::new()));
@@ -865,7 +866,7 @@ proptest! {
         if action == Action::Report {
             let fits = fits_an_empty_node(&case.pod, &case.rooms);
             let message = reason.message;
-            let no_node = message.starts_with("No node can run") && !message.contains(" beside placeholder ");
+            let no_node = message.starts_with("No node can run") && !message.contains(" and placeholder ");
             prop_assert_eq!(!fits, no_node, "{}", message);
         }
     }

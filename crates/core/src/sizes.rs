@@ -1,0 +1,248 @@
+//! The sizes of a run, as far as they are known when it is created (B3): the request of each task's pods, and the order of the
+//! tasks. Admission pins them on the run. They are an estimate for placeholders: the pods themselves are never changed.
+//!
+//! Tasks and Pipelines that a resolver fetches, child Pipelines, and matrices over results are not known at that time.
+
+pub mod catalog;
+mod peak;
+mod pod;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::{Map, Value, json};
+
+use crate::admit::Admission;
+use crate::annotations::{MODE, SIZES, field};
+use crate::document::{Faults, Object};
+use crate::mode::Mode;
+use crate::pipeline::{PipelineTask, Work};
+use crate::pipeline_run::PipelineRun;
+use crate::quantity::Quantity;
+use crate::reconcile::requests::{Amounts, PodResources, ResourceList, in_words, requests};
+use crate::violation::Violation;
+
+pub use catalog::Catalog;
+pub use peak::{Demand, Progress};
+pub use pod::{PodSettings, TaskSpec, resource_list};
+
+/// The longest annotation. Kubernetes allows 256 KiB for all annotations of an object together.
+const LONGEST: usize = 64 << 10;
+
+/// The most pods of one task. Tekton allows 256 combinations of a matrix unless its operator changes that.
+const MOST_PODS: u32 = 100_000;
+
+/// The tasks of a run by name.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Sizes(pub BTreeMap<String, TaskSize>);
+
+/// The size of a task.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TaskSize {
+    /// The request of one of its pods; `None` where it is not known.
+    pub requests: Option<Amounts>,
+    /// The number of its pods: the combinations of its matrix.
+    pub pods: u32,
+    /// The tasks that it waits for, all of the same run.
+    pub after: BTreeSet<String>,
+    /// Whether it is one of `finally`: it waits for all others.
+    pub finally: bool,
+    /// Whether it is a custom task. It has no pod of Tekton's, and may wait for a person.
+    pub custom: bool,
+    /// In [`Mode::Workspaces`], the run's workspaces that it uses. Their claims tell the placeholders apart.
+    pub workspaces: BTreeSet<String>,
+}
+
+/// The sizes of a run's tasks. Without a `catalog`, no request is known.
+pub fn of_run(run: &PipelineRun, mode: Mode, catalog: Option<&Catalog>) -> Sizes {
+    let embedded = &run.pipeline_tasks;
+    let tasks = match catalog {
+        Some(catalog) if embedded.is_empty() => &catalog.pipeline,
+        Some(_) | None => embedded,
+    };
+    let names: BTreeSet<_> = tasks.iter().map(|task| &task.name).collect();
+    let sizes = tasks.iter().map(|task| {
+        let pods = task.matrix.combinations(&run.params);
+        let size = TaskSize {
+            requests: catalog.and_then(|catalog| request(run, task, catalog)),
+            pods: u32::try_from(pods).map_or(MOST_PODS, |pods| pods.min(MOST_PODS)),
+            after: (task.after.iter())
+                .filter(|name| names.contains(name) && **name != task.name)
+                .cloned()
+                .collect(),
+            finally: task.finally,
+            custom: task.work == Work::Custom,
+            workspaces: match mode {
+                Mode::Workspaces => task.workspaces.clone(),
+                Mode::PipelineRuns | Mode::IsolatePipelineRun | Mode::Disabled => BTreeSet::new(),
+            },
+        };
+        (task.name.clone(), size)
+    });
+    Sizes(sizes.collect())
+}
+
+fn request(run: &PipelineRun, task: &PipelineTask, catalog: &Catalog) -> Option<Amounts> {
+    let spec = match &task.work {
+        Work::Embedded(spec) => spec,
+        Work::Task(name) => catalog.tasks.get(name)?,
+        Work::Custom | Work::Elsewhere => return None,
+    };
+    // Tekton reads the last one (`pkg/apis/pipeline/v1/pipelinerun_types.go`, `GetTaskRunSpec`).
+    let mut settings = run.task_run_specs.iter();
+    let settings = settings.rfind(|settings| settings.task == task.name);
+    let settings = settings.map(|settings| settings.pods.clone());
+    let template = run.pod_template.as_ref();
+    let runtime_class = template.and_then(|template| template["runtimeClassName"].as_str());
+    Some(pod::requests(
+        spec,
+        &settings.unwrap_or_default(),
+        runtime_class,
+        catalog,
+    ))
+}
+
+/// The Tasks in the run's namespace that these tasks refer to.
+pub fn named_tasks(tasks: &[PipelineTask]) -> BTreeSet<&str> {
+    let names = tasks.iter().filter_map(|task| match &task.work {
+        Work::Task(name) => Some(name.as_str()),
+        Work::Embedded(_) | Work::Custom | Work::Elsewhere => None,
+    });
+    names.collect()
+}
+
+/// Pins the sizes on a new run that `admission` coschedules. Very large ones count as not known.
+pub fn pin(admission: &mut Admission, run: &PipelineRun, catalog: Option<&Catalog>) {
+    let mode = admission.set_annotations.get(MODE);
+    let Some(mode) = mode.and_then(|mode| mode.parse().ok()) else {
+        return;
+    };
+    let mut text = of_run(run, mode, catalog).to_annotation();
+    if text.len() > LONGEST {
+        text = Sizes::default().to_annotation();
+    }
+    admission.remove_annotations.retain(|key| key != SIZES);
+    admission.set_annotations.insert(SIZES.to_owned(), text);
+}
+
+impl Sizes {
+    /// Reads the sizes pinned on a run. Without the annotation, nothing is known.
+    ///
+    /// # Errors
+    /// Every violation at once, with fields such as `metadata.annotations[coscheduler.dev/sizes].build.requests[cpu]`.
+    pub fn read(annotations: &BTreeMap<String, String>) -> Result<Self, Vec<Violation>> {
+        let Some(text) = annotations.get(SIZES) else {
+            return Ok(Self::default());
+        };
+        let value: Value = serde_json::from_str(text).map_err(|error| {
+            let fault = format!("{error}; allowed: JSON, an object of sizes by task");
+            vec![Violation::new(field(SIZES), fault)]
+        })?;
+        let faults = Faults::default();
+        let sizes = Object::at(field(SIZES), &value, &faults);
+        let names = value.as_object().into_iter().flat_map(Map::keys);
+        let read = names.map(|name| {
+            let task = sizes.object(name);
+            (name.clone(), read(&task, &value, &faults))
+        });
+        let read = Self(read.collect());
+        faults.unless_any(read)
+    }
+
+    fn to_annotation(&self) -> String {
+        let tasks = self
+            .0
+            .iter()
+            .map(|(name, size)| (name.clone(), write(size)));
+        Value::Object(tasks.collect()).to_string()
+    }
+}
+
+/// A task as JSON. What is usual is left out.
+fn write(size: &TaskSize) -> Value {
+    let TaskSize {
+        requests,
+        pods,
+        after,
+        finally,
+        custom,
+        workspaces,
+    } = size;
+    let requests = requests.as_ref().map(|requests| {
+        let amounts = requests.resources();
+        let amounts =
+            amounts.map(|(name, amount)| (name.to_owned(), in_words(name, amount).into()));
+        Value::Object(amounts.collect())
+    });
+    let fields = [
+        ("requests", requests),
+        ("pods", (*pods != 1).then(|| json!(pods))),
+        ("after", (!after.is_empty()).then(|| json!(after))),
+        ("finally", finally.then(|| json!(true))),
+        ("custom", custom.then(|| json!(true))),
+        (
+            "workspaces",
+            (!workspaces.is_empty()).then(|| json!(workspaces)),
+        ),
+    ];
+    let fields = fields.into_iter();
+    fields
+        .filter_map(|(key, value)| Some((key.to_owned(), value?)))
+        .collect()
+}
+
+fn read(task: &Object<'_>, tasks: &Value, faults: &Faults) -> TaskSize {
+    let texts = |key: &str, is_allowed: &dyn Fn(&str) -> bool, allowed: &str| {
+        let mut read = BTreeSet::new();
+        for (path, item) in task.items(key) {
+            match item.as_str().filter(|text| is_allowed(text)) {
+                Some(text) => drop(read.insert(text.to_owned())),
+                None => faults.add(path, format!("is {item}; allowed: {allowed}")),
+            }
+        }
+        read
+    };
+    let is_task = |name: &str| tasks.get(name).is_some();
+    TaskSize {
+        requests: task.get("requests").map(|_| amounts(task, faults)),
+        pods: task
+            .get("pods")
+            .map_or(1, |pods| pods_of(task, pods, faults)),
+        after: texts("after", &is_task, "the name of a task in this annotation"),
+        finally: task.flag("finally"),
+        custom: task.flag("custom"),
+        workspaces: texts("workspaces", &|_| true, "the name of a workspace"),
+    }
+}
+
+fn pods_of(task: &Object<'_>, pods: &Value, faults: &Faults) -> u32 {
+    let read = pods.as_u64().and_then(|pods| u32::try_from(pods).ok());
+    read.filter(|pods| (1..=MOST_PODS).contains(pods))
+        .unwrap_or_else(|| {
+            let fault = format!("is {pods}; allowed: 1 to {MOST_PODS}");
+            faults.add(task.path("pods"), fault);
+            1
+        })
+}
+
+fn amounts(task: &Object<'_>, faults: &Faults) -> Amounts {
+    let mut list = ResourceList::new();
+    for (name, text) in task.texts("requests") {
+        let path = format!("{}[{name}]", task.path("requests"));
+        match text.parse::<Quantity>() {
+            Ok(quantity) if quantity.nano() >= 0 => drop(list.insert(name, quantity)),
+            Ok(_) => faults.add(
+                path,
+                format!("is {text:?}; allowed: a quantity that is not negative"),
+            ),
+            Err(error) => faults.add(path, error.to_string()),
+        }
+    }
+    let containers = vec![list];
+    requests(&PodResources {
+        containers,
+        ..PodResources::default()
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,301 @@
+//! The request of a task's pod, as Tekton v1.12.0 and the API server of Kubernetes 1.35 make it. In this order:
+//!
+//! 1. `stepTemplate`, under each step (`pkg/apis/pipeline/v1/merge.go`, `MergeStepsWithStepTemplate`).
+//! 2. `stepSpecs` and `sidecarSpecs` of the run's `taskRunSpecs`, over them by name (`MergeStepsWithSpecs`,
+//!    `MergeSidecarsWithSpecs`). A step that refers to a StepAction is like any other: a StepAction has no resources.
+//! 3. `computeResources` of `taskRunSpecs`, divided among the steps
+//!    (`pkg/internal/computeresources/tasklevel/tasklevel.go`).
+//! 4. The results sidecar and the init containers, without resources of their own (`pkg/pod/pod.go`, `Build`). Whether Tekton
+//!    places scripts or makes working directories depends on scripts; these two init containers always count here. Sidecars run
+//!    beside all steps, whether Tekton or Kubernetes handles them, and start behind the init containers.
+//! 5. Defaults of Tekton's ConfigMap for each container without resources
+//!    (`pkg/internal/defaultresourcerequirements/transformer.go`).
+//! 6. Defaults and minimum of the LimitRanges for the steps (`pkg/internal/computeresources/transformer.go`).
+//! 7. Limits in place of requests that are missing (`k8s.io/kubernetes/pkg/apis/core/v1/defaults.go`, `SetDefaults_Pod`), then
+//!    defaults of the LimitRanges (`plugin/pkg/admission/limitranger/admission.go`) and the overhead of the runtime class
+//!    (`plugin/pkg/admission/runtimeclass/admission.go`).
+
+use serde_json::Value;
+
+use crate::document::Object;
+use crate::quantity::Quantity;
+use crate::reconcile::requests::{self, Amounts, InitContainer, PodResources, ResourceList};
+
+use super::catalog::Catalog;
+
+/// The resources that Tekton handles in LimitRanges, each with the number of billionths in the unit that it divides.
+const DIVIDED: [(&str, i128); 3] = [
+    ("cpu", MILLI),
+    ("memory", WHOLE),
+    ("ephemeral-storage", WHOLE),
+];
+const MILLI: i128 = 1_000_000;
+const WHOLE: i128 = 1_000_000_000;
+
+/// The init containers that Tekton makes (`pkg/pod/{pod,script,workingdir_init}.go`).
+const INIT_CONTAINERS: [&str; 3] = ["prepare", "place-scripts", "working-dir-initializer"];
+
+/// The key of the resources for containers that no other key names (`pkg/apis/config/default.go`).
+const DEFAULT: &str = "default";
+
+/// The sidecar that reads results (`pkg/apis/pipeline/sidecarlogs.go`).
+const RESULTS_SIDECAR: &str = "tekton-log-results";
+
+/// A container's `requests` and `limits`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Resources {
+    requests: ResourceList,
+    limits: ResourceList,
+}
+
+/// A step or a sidecar, or the resources that a run gives to one.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Container {
+    name: String,
+    resources: Resources,
+}
+
+/// The parts of a Task's `spec` that its pod's request depends on.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TaskSpec {
+    steps: Vec<Container>,
+    sidecars: Vec<Container>,
+    template: Resources,
+    has_results: bool,
+}
+
+/// The settings of a run for the pods of one task: an item of `spec.taskRunSpecs`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PodSettings {
+    steps: Vec<Container>,
+    sidecars: Vec<Container>,
+    resources: Resources,
+    runtime_class: Option<String>,
+}
+
+impl Resources {
+    /// Reads `computeResources`. Malformed parts are left out here and below: Tekton denies them.
+    pub(super) fn read(value: &Value) -> Self {
+        Self {
+            requests: resource_list(&value["requests"]),
+            limits: resource_list(&value["limits"]),
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.requests.is_empty() && self.limits.is_empty()
+    }
+
+    fn overridden(mut self, by: &Self) -> Self {
+        self.requests.extend(by.requests.clone());
+        self.limits.extend(by.limits.clone());
+        self
+    }
+}
+
+impl TaskSpec {
+    /// Reads a Task's `spec`, or a `taskSpec`.
+    pub fn read(spec: &Value) -> Self {
+        let results = spec["results"].as_array();
+        Self {
+            steps: containers(&spec["steps"]),
+            sidecars: containers(&spec["sidecars"]),
+            template: Resources::read(&spec["stepTemplate"]["computeResources"]),
+            has_results: results.is_some_and(|results| !results.is_empty()),
+        }
+    }
+}
+
+impl PodSettings {
+    /// Reads an item of `spec.taskRunSpecs`.
+    pub(crate) fn read(item: &Object<'_>) -> Self {
+        let field = |key| item.get(key).unwrap_or(&Value::Null);
+        let runtime_class = field("podTemplate")["runtimeClassName"].as_str();
+        Self {
+            steps: containers(field("stepSpecs")),
+            sidecars: containers(field("sidecarSpecs")),
+            resources: Resources::read(field("computeResources")),
+            runtime_class: runtime_class.map(str::to_owned),
+        }
+    }
+}
+
+/// Reads quantities by resource. None is negative: Kubernetes refuses a pod with such a request.
+pub fn resource_list(value: &Value) -> ResourceList {
+    let entries = value.as_object().into_iter().flatten();
+    let read = |value: &Value| match value {
+        Value::String(text) => text.parse().ok(),
+        Value::Number(number) => number.to_string().parse().ok(),
+        Value::Null | Value::Bool(_) | Value::Array(_) | Value::Object(_) => None,
+    };
+    entries
+        .filter_map(|(name, value)| Some((name.clone(), read(value)?)))
+        .filter(|(_, quantity): &(_, Quantity)| quantity.nano() >= 0)
+        .collect()
+}
+
+fn containers(list: &Value) -> Vec<Container> {
+    let items = list.as_array().into_iter().flatten();
+    let containers = items.map(|item| Container {
+        name: item["name"].as_str().unwrap_or_default().to_owned(),
+        resources: Resources::read(&item["computeResources"]),
+    });
+    containers.collect()
+}
+
+/// The request of a pod of `task`. `runtime_class` is that of the run.
+pub(super) fn requests(
+    task: &TaskSpec,
+    settings: &PodSettings,
+    runtime_class: Option<&str>,
+    catalog: &Catalog,
+) -> Amounts {
+    let mut steps = steps(task, settings);
+    for (name, resources) in &mut steps {
+        catalog.fill(name, resources);
+        step_limits(resources, task.steps.len(), catalog);
+    }
+    let mut sidecars = task.sidecars.clone();
+    if catalog.results_sidecar && task.has_results {
+        sidecars.push(Container {
+            name: RESULTS_SIDECAR.to_owned(),
+            resources: Resources::default(),
+        });
+    }
+    let overridden = overridden(sidecars, &settings.sidecars);
+    let sidecars = overridden.into_iter().map(|(name, mut resources)| {
+        catalog.fill(&format!("sidecar-{name}"), &mut resources);
+        resources
+    });
+    let init_containers = INIT_CONTAINERS.map(|name| {
+        let mut resources = Resources::default();
+        catalog.fill(name, &mut resources);
+        InitContainer {
+            requests: defaulted(resources, catalog),
+            sidecar: false,
+        }
+    });
+    let class = settings.runtime_class.as_deref().or(runtime_class);
+    let class = class.or(catalog.default_runtime_class.as_deref());
+    let overhead = class.and_then(|class| catalog.overheads.get(class));
+    let containers = steps.into_iter().map(|(_, resources)| resources);
+    requests::requests(&PodResources {
+        init_containers: init_containers.into(),
+        containers: containers
+            .chain(sidecars)
+            .map(|resources| defaulted(resources, catalog))
+            .collect(),
+        pod: ResourceList::new(),
+        overhead: overhead.cloned().unwrap_or_default(),
+    })
+}
+
+/// The steps by the names of their containers, with the resources that Task and run give them.
+fn steps(task: &TaskSpec, settings: &PodSettings) -> Vec<(String, Resources)> {
+    let steps = task.steps.iter().map(|step| Container {
+        name: step.name.clone(),
+        resources: task.template.clone().overridden(&step.resources),
+    });
+    let mut steps = overridden(steps.collect(), &settings.steps);
+    let count = steps.len();
+    let level = &settings.resources;
+    for (index, (name, resources)) in steps.iter_mut().enumerate() {
+        *name = match name.as_str() {
+            "" => format!("step-unnamed-{index}"),
+            name => format!("step-{name}"),
+        };
+        if !level.is_empty() {
+            let divided = if resources.requests.is_empty() && level.requests.is_empty() {
+                &level.limits
+            } else {
+                &level.requests
+            };
+            resources.requests = shares(divided, count);
+            resources.limits = level.limits.clone();
+        }
+    }
+    steps
+}
+
+fn overridden(containers: Vec<Container>, by: &[Container]) -> Vec<(String, Resources)> {
+    let overridden = containers.into_iter().map(|Container { name, resources }| {
+        let over = by.iter().rfind(|over| over.name == name);
+        let resources = match over {
+            Some(over) => resources.overridden(&over.resources),
+            None => resources,
+        };
+        (name, resources)
+    });
+    overridden.collect()
+}
+
+/// Each step's share of the task's resources, rounded down (`computeAverageRequests`).
+fn shares(list: &ResourceList, count: usize) -> ResourceList {
+    let unit = |name: &str| match name {
+        "memory" | "ephemeral-storage" => WHOLE,
+        _ => MILLI,
+    };
+    let shares = list.iter();
+    shares
+        .map(|(name, quantity)| (name.clone(), quantity.share(count, unit(name))))
+        .collect()
+}
+
+/// A step without a request has its share of the LimitRange's default, at least its minimum.
+fn step_limits(resources: &mut Resources, count: usize, catalog: &Catalog) {
+    for (name, unit) in DIVIDED {
+        let asked = resources.requests.get(name);
+        if asked.is_some_and(|asked| asked.nano() != 0) {
+            continue;
+        }
+        let share = catalog.limits.step_default.get(name);
+        let share = share.map(|default| default.share(count, unit));
+        let least = catalog.limits.min.get(name).cloned();
+        if let Some(request) = share.max(least).filter(|request| request.nano() != 0) {
+            resources.requests.insert(name.to_owned(), request);
+        }
+    }
+}
+
+/// The requests of a container once the API server has set its defaults.
+fn defaulted(resources: Resources, catalog: &Catalog) -> ResourceList {
+    let Resources {
+        mut requests,
+        limits,
+    } = resources;
+    for (name, quantity) in limits.iter().chain(&catalog.limits.default) {
+        requests
+            .entry(name.clone())
+            .or_insert_with(|| quantity.clone());
+    }
+    requests
+}
+
+impl Catalog {
+    /// Gives a container without resources those of Tekton's ConfigMap: by its name, by the beginning of its name, or the
+    /// default.
+    fn fill(&self, container: &str, resources: &mut Resources) {
+        if !resources.is_empty() {
+            return;
+        }
+        let given = |key: &str| self.containers.get(key).filter(|given| !given.is_empty());
+        let prefixed = || {
+            let mut all = self.containers.iter();
+            let found = all.find(|(key, given)| {
+                let prefix = key.strip_prefix("prefix-").unwrap_or_default();
+                let rest = container.strip_prefix(prefix).unwrap_or_default();
+                !prefix.is_empty() && rest.starts_with('-') && !given.is_empty()
+            });
+            found.map(|(_, given)| given)
+        };
+        if let Some(given) = given(container)
+            .or_else(prefixed)
+            .or_else(|| given(DEFAULT))
+        {
+            *resources = given.clone();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

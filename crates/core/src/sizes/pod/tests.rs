@@ -1,0 +1,269 @@
+//! One test for each rule about a pod's request, numbered as in the module's text.
+
+use super::*;
+use crate::reconcile::requests::Amounts;
+use serde_json::json;
+
+/// The request of a pod of `task` in a run with these settings.
+fn request(task: Value, settings: Value, catalog: &Catalog) -> Amounts {
+    let faults = crate::document::Faults::default();
+    let settings = PodSettings::read(&Object::at("", &settings, &faults));
+    requests(&TaskSpec::read(&task), &settings, None, catalog)
+}
+
+#[track_caller]
+fn check(task: Value, settings: Value, catalog: &Catalog, expect: &str) {
+    assert_eq!(request(task, settings, catalog).to_string(), expect);
+}
+
+fn asking(cpu: &str, memory: &str) -> Value {
+    json!({"requests": {"cpu": cpu, "memory": memory}})
+}
+
+/// A task with a step for each of these `computeResources`.
+fn task(steps: &[Value]) -> Value {
+    let steps = steps.iter().enumerate();
+    let steps: Vec<_> = steps
+        .map(|(index, resources)| json!({"name": format!("s{index}"), "computeResources": resources}))
+        .collect();
+    json!({"steps": steps})
+}
+
+fn with(mut object: Value, field: &str, value: Value) -> Value {
+    object[field] = value;
+    object
+}
+
+fn limits(ranges: &[Value]) -> Catalog {
+    let mut catalog = Catalog::default();
+    for range in ranges {
+        let limits = json!({"limits": [with(range.clone(), "type", "Container".into()), {"type": "Pod", "min": {"cpu": "9"}}]});
+        catalog.limits.add(&limits);
+    }
+    catalog
+}
+
+fn configured(key: &str, text: &str) -> Catalog {
+    let mut catalog = Catalog::default();
+    catalog.configure(&[(key.to_owned(), text.to_owned())].into());
+    catalog
+}
+
+#[test]
+fn b3_steps_and_sidecars_are_summed() {
+    let steps = task(&[
+        asking("500m", "1Gi"),
+        json!({"requests": {"cpu": 1, "example.dev/gpu": "1"}}),
+        json!({}),
+    ]);
+    let sidecars = json!([{"name": "db", "computeResources": asking("250m", "512Mi")}]);
+    let all = with(steps, "sidecars", sidecars);
+    check(
+        all,
+        json!({}),
+        &Catalog::default(),
+        "cpu 1750m, memory 1536Mi, example.dev/gpu 1",
+    );
+    for malformed in [
+        json!(null),
+        json!({"steps": 7}),
+        task(&[json!({"requests": {"cpu": "much", "memory": true, "ephemeral-storage": "-1"}})]),
+    ] {
+        check(malformed, json!({}), &Catalog::default(), "");
+    }
+}
+
+#[test]
+fn b3_1_the_step_template_lies_under_each_step() {
+    let steps = task(&[
+        json!({"requests": {"cpu": "500m"}}),
+        json!({}),
+        json!({"limits": {"memory": "1Gi"}}),
+    ]);
+    let template =
+        json!({"computeResources": {"requests": {"cpu": "100m"}, "limits": {"memory": "2Gi"}}});
+    check(
+        with(steps, "stepTemplate", template),
+        json!({}),
+        &Catalog::default(),
+        "cpu 700m, memory 5Gi",
+    );
+}
+
+#[test]
+fn b3_2_the_run_wins_over_steps_and_sidecars_by_name() {
+    let all = with(
+        task(&[asking("500m", "1Gi"), asking("1", "1Gi")]),
+        "sidecars",
+        json!([{"name": "db"}]),
+    );
+    let settings = json!({
+        "stepSpecs": [{"name": "s1", "computeResources": {"requests": {"cpu": "3"}}}, {"name": "other", "computeResources": asking("9", "9Gi")}],
+        "sidecarSpecs": [{"name": "db", "computeResources": {"requests": {"cpu": "1m"}}}],
+    });
+    check(all, settings, &Catalog::default(), "cpu 3501m, memory 2Gi");
+}
+
+#[test]
+fn b3_3_resources_of_the_task_are_divided_among_its_steps() {
+    let three = task(&[asking("5", "5Gi"), json!({}), json!({})]);
+    let level = |resources: Value| json!({"computeResources": resources});
+    let none = Catalog::default();
+    check(
+        three.clone(),
+        level(asking("1", "10")),
+        &none,
+        "cpu 999m, memory 9",
+    );
+    // Each step has the whole limit, and the first, which asked for something, has no request of its own.
+    check(
+        three,
+        level(json!({"limits": {"cpu": "3"}})),
+        &none,
+        "cpu 5",
+    );
+    let two = task(&[json!({}), json!({})]);
+    check(
+        two,
+        level(json!({"requests": {"cpu": "1"}, "limits": {"cpu": "4", "memory": "1Gi"}})),
+        &none,
+        "cpu 1, memory 2Gi",
+    );
+}
+
+#[test]
+fn b3_4_the_results_sidecar_is_a_container_like_others() {
+    let mut catalog = configured(
+        "default-container-resource-requirements",
+        "sidecar-tekton-log-results: {requests: {cpu: 30m}}",
+    );
+    let results = with(
+        task(&[asking("1", "1Gi")]),
+        "results",
+        json!([{"name": "r"}]),
+    );
+    check(results.clone(), json!({}), &catalog, "cpu 1, memory 1Gi");
+    catalog.results_sidecar = true;
+    check(results, json!({}), &catalog, "cpu 1030m, memory 1Gi");
+    check(
+        task(&[asking("1", "1Gi")]),
+        json!({}),
+        &catalog,
+        "cpu 1, memory 1Gi",
+    );
+}
+
+#[test]
+fn b3_5_tektons_defaults_are_for_containers_without_resources() {
+    let text = "
+        default: {requests: {cpu: 10m}}
+        prepare: {requests: {memory: 1Gi}}
+        step-s1: {limits: {cpu: 200m}}
+        prefix-sidecar: {requests: {cpu: 50m}}
+        prefix-s: {requests: {cpu: 7}}
+        empty: {}";
+    let catalog = configured("default-container-resource-requirements", text);
+    let all = with(
+        task(&[json!({}), json!({}), json!({"limits": {"memory": "1Mi"}})]),
+        "sidecars",
+        json!([{"name": "db"}]),
+    );
+    // 10m of s0, 200m of s1, 50m of the sidecar; the init container is larger than the memory of s2.
+    check(all, json!({}), &catalog, "cpu 260m, memory 1Gi");
+    check(
+        json!({"steps": [{}]}),
+        json!({}),
+        &configured(
+            "default-container-resource-requirements",
+            "step-unnamed-0: {requests: {cpu: 1}}",
+        ),
+        "cpu 1",
+    );
+    check(
+        task(&[json!({})]),
+        json!({}),
+        &configured("default-container-resource-requirements", "{"),
+        "",
+    );
+}
+
+#[test]
+fn b3_6_7_defaults_of_limit_ranges_are_divided_among_steps_only() {
+    let range = json!({"defaultRequest": {"cpu": "1", "memory": "100", "example.dev/gpu": "1"}, "min": {"cpu": "100m"}});
+    let catalog = limits(&[range]);
+    let all = with(
+        task(&[json!({}), json!({}), asking("2", "0")]),
+        "sidecars",
+        json!([{"name": "db"}]),
+    );
+    // Steps: 333m, 333m, 2 CPUs and 33 bytes each; the sidecar has the whole default.
+    check(
+        all,
+        json!({}),
+        &catalog,
+        "cpu 3666m, memory 199, example.dev/gpu 4",
+    );
+    // Rounded down, the steps have less than an init container.
+    check(
+        task(&[json!({}), json!({}), json!({})]),
+        json!({}),
+        &catalog,
+        "cpu 1, memory 100, example.dev/gpu 3",
+    );
+    // A default comes before a step's own limit, but not before a sidecar's.
+    let limited = json!({"limits": {"cpu": "4"}});
+    let all = with(
+        task(std::slice::from_ref(&limited)),
+        "sidecars",
+        json!([{"name": "db", "computeResources": limited}]),
+    );
+    check(
+        all,
+        json!({}),
+        &limits(&[json!({"defaultRequest": {"cpu": "500m"}})]),
+        "cpu 4500m",
+    );
+    // A share is at least the minimum.
+    let range = json!({"defaultRequest": {"cpu": "300m"}, "min": {"cpu": "200m"}});
+    check(
+        task(&[json!({}), json!({})]),
+        json!({}),
+        &limits(&[range]),
+        "cpu 400m",
+    );
+}
+
+#[test]
+fn b3_6_of_more_than_one_limit_range_the_smallest_default_counts_for_steps() {
+    let catalog = limits(&[
+        json!({"defaultRequest": {"cpu": "400m"}}),
+        json!({"defaultRequest": {"cpu": "600m"}, "min": {"memory": "1Mi"}}),
+    ]);
+    let all = with(
+        task(&[json!({}), json!({})]),
+        "sidecars",
+        json!([{"name": "db"}]),
+    );
+    check(all, json!({}), &catalog, "cpu 1, memory 2Mi");
+}
+
+#[test]
+fn b3_7_a_runtime_class_has_an_overhead() {
+    let mut catalog = configured("default-pod-template", "runtimeClassName: small");
+    let overhead = |cpu: &str| resource_list(&json!({"cpu": cpu}));
+    catalog.overheads = [
+        ("small".to_owned(), overhead("10m")),
+        ("large".to_owned(), overhead("20m")),
+    ]
+    .into();
+    let one = TaskSpec::read(&task(&[asking("1", "1Gi")]));
+    let mut settings = PodSettings::default();
+    let cpu = |settings: &PodSettings, run: Option<&str>| {
+        requests(&one, settings, run, &catalog).milli_cpu
+    };
+    assert_eq!(cpu(&settings, None), 1010);
+    assert_eq!(cpu(&settings, Some("large")), 1020);
+    assert_eq!(cpu(&settings, Some("absent")), 1000);
+    settings.runtime_class = Some("small".to_owned());
+    assert_eq!(cpu(&settings, Some("large")), 1010);
+}

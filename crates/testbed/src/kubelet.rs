@@ -1,0 +1,325 @@
+//! The part of the kubelets that needs to know a whole node, which KWOK's stages do not: they see one pod at a time. A pod for
+//! which its node has no room is rejected (`OutOfcpu`), and a resize without room waits (condition `PodResizePending`).
+//!
+//! The scheduler leaves room for the pods it binds. A pod that names its node itself has to wait for an answer here: KWOK
+//! starts a pod once it is `PodScheduled`, which the scheduler or this kubelet writes.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::pin::pin;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use futures::StreamExt as _;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{Patch, PatchParams};
+use kube::runtime::WatchStreamExt as _;
+use kube::runtime::watcher::{self, Event, watcher};
+use kube::{Api, Client, ResourceExt as _};
+use serde_json::{Value, json};
+use tokio::sync::oneshot;
+use tracing::warn;
+
+mod room;
+
+use room::{Room, Shortage};
+
+/// Time until a patch that failed is sent again.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// The condition of a pod that has a node.
+const SCHEDULED: &str = "PodScheduled";
+
+/// The condition of a pod whose resize waits.
+const RESIZE_PENDING: &str = "PodResizePending";
+
+/// The pods that a kubelet looks after.
+const BOUND: &str = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed";
+
+/// Plays the kubelets of a test bed, as far as KWOK does not. Ends only with an error.
+///
+/// # Errors
+/// When the kubeconfig cannot be used, or a watch ends.
+pub async fn kubelets(kubeconfig: &Path) -> Result<()> {
+    let client = crate::control_plane::client(kubeconfig).await?;
+    let config = watcher::Config::default();
+    let pods = watcher(
+        Api::<Pod>::all(client.clone()),
+        config.clone().fields(BOUND),
+    );
+    let nodes = watcher(Api::<Node>::all(client.clone()), config);
+    let (mut pods, mut nodes) = (pin!(pods.default_backoff()), pin!(nodes.default_backoff()));
+    let mut all = Kubelets::default();
+    loop {
+        let heard = tokio::select! {
+            Some(pod) = pods.next() => pod.map(|pod| all.pod(pod)),
+            Some(node) = nodes.next() => node.map(|node| all.node(&node)),
+            else => bail!("the watches of a test bed's kubelets ended"),
+        };
+        match heard {
+            Ok(verdicts) => {
+                for (pod, verdict) in verdicts? {
+                    tell(&client, &pod, &verdict).await?;
+                }
+            }
+            Err(error) => warn!("the watch of a test bed's kubelets failed: {error}"),
+        }
+    }
+}
+
+/// Kubelets in a thread of this process, whatever becomes of the runtime that started it. They end when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Thread {
+    _end: oneshot::Sender<()>,
+}
+
+impl Thread {
+    pub(crate) fn start(kubeconfig: PathBuf) -> Result<Self> {
+        let (sender, ended) = oneshot::channel();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .context("failed to start the runtime of the kubelets")?;
+        let run = move || {
+            runtime.block_on(async {
+                tokio::select! {
+                    _ = ended => {}
+                    ended = kubelets(&kubeconfig) => if let Err(error) = ended {
+                        warn!("the kubelets of a test bed ended: {error:#}");
+                    }
+                }
+            });
+        };
+        std::thread::Builder::new()
+            .name("kubelets".to_owned())
+            .spawn(run)
+            .context("failed to start the thread of the kubelets")?;
+        Ok(Self { _end: sender })
+    }
+}
+
+/// The answer to a pod.
+#[derive(Debug, PartialEq, Eq)]
+enum Verdict {
+    /// It may start: it named its node itself, and there is room.
+    Admitted,
+    /// It never starts.
+    Rejected { reason: String, message: String },
+    /// Its resize waits.
+    Deferred { reason: String, message: String },
+    /// Its resize waited, and does no longer.
+    Resized,
+}
+
+/// All kubelets of a bed.
+#[derive(Default)]
+struct Kubelets {
+    nodes: BTreeMap<String, Kubelet>,
+}
+
+/// One node, with the pods that wait for something.
+#[derive(Default)]
+struct Kubelet {
+    /// `None` while the node is not known.
+    room: Option<Room>,
+    /// Pods that arrived before the node, or whose resize waits, by uid.
+    waiting: BTreeMap<String, Pod>,
+    /// The pods of the watch's list, while that comes in, by uid.
+    listed: BTreeMap<String, Pod>,
+}
+
+impl Kubelets {
+    /// The answers that an event of a node leads to.
+    fn node(&mut self, event: &Event<Node>) -> Result<Vec<(Pod, Verdict)>> {
+        match event {
+            Event::Apply(node) | Event::InitApply(node) => {
+                let kubelet = self.nodes.entry(node.name_any()).or_default();
+                kubelet.room.get_or_insert_default().allocatable = room::allocatable(node)?;
+                kubelet.look_again()
+            }
+            Event::Delete(node) => {
+                self.nodes.remove(&node.name_any());
+                Ok(Vec::new())
+            }
+            Event::Init | Event::InitDone => Ok(Vec::new()),
+        }
+    }
+
+    /// The answers that an event of a pod leads to.
+    fn pod(&mut self, event: Event<Pod>) -> Result<Vec<(Pod, Verdict)>> {
+        match event {
+            Event::Apply(pod) => self.on(&pod).look_at(pod),
+            Event::InitApply(pod) => {
+                let kubelet = self.on(&pod);
+                kubelet.listed.insert(pod.uid().unwrap_or_default(), pod);
+                Ok(Vec::new())
+            }
+            Event::Delete(pod) => {
+                let kubelet = self.on(&pod);
+                kubelet.forget(|uid| pod.metadata.uid.as_ref() == Some(uid));
+                kubelet.look_again()
+            }
+            Event::InitDone => {
+                let mut verdicts = Vec::new();
+                for kubelet in self.nodes.values_mut() {
+                    let listed = std::mem::take(&mut kubelet.listed);
+                    kubelet.forget(|uid| !listed.contains_key(uid));
+                    kubelet.waiting.extend(listed);
+                    verdicts.extend(kubelet.look_again()?);
+                }
+                Ok(verdicts)
+            }
+            Event::Init => Ok(Vec::new()),
+        }
+    }
+
+    fn on(&mut self, pod: &Pod) -> &mut Kubelet {
+        let node = pod.spec.as_ref().and_then(|spec| spec.node_name.clone());
+        self.nodes.entry(node.unwrap_or_default()).or_default()
+    }
+}
+
+impl Kubelet {
+    fn forget(&mut self, gone: impl Fn(&String) -> bool) {
+        self.waiting.retain(|uid, _| !gone(uid));
+        if let Some(room) = &mut self.room {
+            room.pods.retain(|uid, _| !gone(uid));
+        }
+    }
+
+    /// The pod, then all that wait: it may have become smaller.
+    fn look_at(&mut self, pod: Pod) -> Result<Vec<(Pod, Verdict)>> {
+        self.waiting.insert(pod.uid().unwrap_or_default(), pod);
+        self.look_again()
+    }
+
+    fn look_again(&mut self) -> Result<Vec<(Pod, Verdict)>> {
+        let Some(room) = &mut self.room else {
+            return Ok(Vec::new());
+        };
+        let mut verdicts = Vec::new();
+        for (uid, pod) in std::mem::take(&mut self.waiting) {
+            let verdict = judge(room, &uid, &pod)?;
+            if let Some(Verdict::Deferred { reason, .. }) = &verdict {
+                self.waiting.insert(uid, pod.clone());
+                if has_condition(&pod, RESIZE_PENDING, reason) {
+                    continue;
+                }
+            }
+            verdicts.extend(verdict.map(|verdict| (pod, verdict)));
+        }
+        Ok(verdicts)
+    }
+}
+
+/// Takes room for a pod, or says why there is none.
+fn judge(room: &mut Room, uid: &str, pod: &Pod) -> Result<Option<Verdict>> {
+    let status = pod.status.clone().unwrap_or_default();
+    let reason = status.reason.unwrap_or_default();
+    if reason.starts_with(Shortage::REASON) {
+        // KWOK started it in the same moment.
+        let message = status.message.unwrap_or_default();
+        return Ok(Some(Verdict::Rejected { reason, message }));
+    }
+    let wanted = room::requests(pod)?;
+    let shortage = room.shortage(uid, &wanted);
+    match shortage {
+        Some(shortage) if room.pods.contains_key(uid) => {
+            let never = shortage.requested > shortage.capacity;
+            let reason = if never { "Infeasible" } else { "Deferred" };
+            Ok(Some(Verdict::Deferred {
+                reason: reason.to_owned(),
+                message: shortage.to_string(),
+            }))
+        }
+        // A pod that runs already has been admitted, by the kubelet before this one.
+        Some(shortage) if status.phase.as_deref() == Some("Pending") => {
+            Ok(Some(Verdict::Rejected {
+                reason: shortage.reason(),
+                message: format!("Pod was rejected: {shortage}"),
+            }))
+        }
+        Some(_) | None => {
+            room.pods.insert(uid.to_owned(), wanted);
+            Ok(if !has_condition(pod, SCHEDULED, "") {
+                Some(Verdict::Admitted)
+            } else if has_condition(pod, RESIZE_PENDING, "") {
+                Some(Verdict::Resized)
+            } else {
+                None
+            })
+        }
+    }
+}
+
+/// True if a condition holds, for this reason where one is named.
+fn has_condition(pod: &Pod, name: &str, reason: &str) -> bool {
+    let status = pod.status.as_ref();
+    let mut conditions = status
+        .into_iter()
+        .flat_map(|status| status.conditions.iter().flatten());
+    conditions.any(|condition| {
+        let named = condition.reason.as_deref().unwrap_or_default();
+        condition.type_ == name
+            && condition.status == "True"
+            && (reason.is_empty() || named == reason)
+    })
+}
+
+/// Writes an answer into the pod's status, until the API server takes it or the pod is another one.
+async fn tell(client: &Client, pod: &Pod, verdict: &Verdict) -> Result<()> {
+    let name = pod.name_any();
+    let namespace = pod.namespace().unwrap_or_default();
+    let api: Api<Pod> = Api::namespaced(client.clone(), &namespace);
+    let patch = Patch::Strategic(json!({
+        "metadata": {"uid": pod.metadata.uid},
+        "status": status(pod, verdict),
+    }));
+    loop {
+        match api
+            .patch_status(&name, &PatchParams::default(), &patch)
+            .await
+        {
+            Ok(_) => return Ok(()),
+            Err(kube::Error::Api(answer)) if answer.code < 500 && answer.code != 429 => {
+                return if answer.is_not_found() || answer.is_conflict() {
+                    Ok(())
+                } else {
+                    Err(kube::Error::Api(answer)).with_context(|| {
+                        format!("failed to patch the status of pod {namespace}/{name}")
+                    })
+                };
+            }
+            Err(_) => tokio::time::sleep(PAUSE).await,
+        }
+    }
+}
+
+fn status(pod: &Pod, verdict: &Verdict) -> Value {
+    let generation = pod.metadata.generation;
+    let condition = |name: &str| {
+        json!({
+            "type": name,
+            "status": "True",
+            "observedGeneration": generation,
+            "lastTransitionTime": Timestamp::now(),
+        })
+    };
+    match verdict {
+        Verdict::Admitted => json!({"conditions": [condition(SCHEDULED)]}),
+        Verdict::Rejected { reason, message } => json!({
+            "phase": "Failed",
+            "reason": reason,
+            "message": message,
+            "observedGeneration": generation,
+        }),
+        Verdict::Deferred { reason, message } => {
+            let mut condition = condition(RESIZE_PENDING);
+            condition["reason"] = json!(reason);
+            condition["message"] = json!(message);
+            json!({"conditions": [condition]})
+        }
+        Verdict::Resized => json!({"conditions": [{"type": RESIZE_PENDING, "$patch": "delete"}]}),
+    }
+}
