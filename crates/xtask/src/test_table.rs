@@ -161,11 +161,11 @@ mod tests {
         #[test] fn v10_late() {}
         #[test] fn page_one_is_no_requirement() {}
         #[test] fn v2_any() {}
-        #[test] fn n7_early() {}";
+        #[test] fn n9_early() {}";
 
     fn table(path: &str) -> Table {
         let requirements = "| id | what |\n|---|---|\n| P6 | a |\n| V2 | b |\n| V2a | c |\n\
-                            | N7 | d |\n| B1 | e |\n| B2 | f |\n";
+                            | N9 | d |\n| B1 | e |\n| B2 | f |\n";
         Table::read(&Files::from([
             (REQUIREMENTS.to_owned(), requirements.to_owned()),
             (path.to_owned(), SOURCE.to_owned()),
@@ -182,8 +182,8 @@ mod tests {
              | V2 | `crates/x/src/y.rs` | `v2_any` |\n\
              | V2a | `crates/x/src/y.rs` | `p6_v2a_everything_goes` |\n\
              | V10 | `crates/x/src/y.rs` | `v10_late` |\n\
-             | N7 | not yet | |\n\
-             | N7 | `crates/x/src/y.rs` | `n7_early` |\n\
+             | N9 | not yet | |\n\
+             | N9 | `crates/x/src/y.rs` | `n9_early` |\n\
              | B2 | not yet | |\n"
         );
     }
@@ -195,6 +195,6 @@ mod tests {
         assert_eq!(alone.early(), Vec::<&str>::new());
         let shown = table("integration-tests/tests/y.rs");
         assert_eq!(shown.missing(), ["B1"]);
-        assert_eq!(shown.early(), ["N7"]);
+        assert_eq!(shown.early(), ["N9"]);
     }
 }
