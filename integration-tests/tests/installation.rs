@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use coscheduler_kubernetes::pipeline_run::PipelineRun;
+use coscheduler_proto::config::Reserves;
 use integration_tests::audit::{self, Mark};
 use integration_tests::installation::{kubectl, lead_here, serve};
 use integration_tests::look::is_placeholder;
@@ -510,6 +511,7 @@ async fn use_every_right(scene: &Scene<'_>) -> Outcome {
 
     // Pods that find no room beside their placeholder: one has it moved, one is let go.
     no_room(scene).await?;
+    room_reserved(scene).await?;
 
     // A run deleted while the manager is away: what is left has to be looked after without it.
     scene
@@ -580,6 +582,39 @@ async fn use_every_right(scene: &Scene<'_>) -> Outcome {
         .await;
     }
     Ok(())
+}
+
+/// The placeholder of a run asks for the room that the run needs.
+async fn room_reserved(scene: &Scene<'_>) -> Outcome {
+    scene
+        .set_flags(&[("placeholder-reserves", "placement")])
+        .await?;
+    let reserving = async || {
+        let planned = scene.plan(run("dry").template("source").task("one", &["source"], &[]));
+        let planned = planned.await?.placeholders;
+        anyhow::Ok(
+            planned
+                .iter()
+                .all(|spec| spec.reserves() == Reserves::Placement),
+        )
+    };
+    let in_force = async {
+        while !reserving().await? {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        anyhow::Ok(())
+    };
+    tokio::time::timeout(LIMIT, in_force).await??;
+    let run = run("reserves")
+        .template("source")
+        .task("one", &["source"], &[])
+        .asking("1");
+    scene.submit(run).await?;
+    scene.succeeds("reserves").await?;
+    scene.nothing_left_but(&[]).await?;
+    scene
+        .set_flags(&[("placeholder-reserves", "nothing")])
+        .await
 }
 
 /// A placeholder begins on a small node; the large one takes pods once it is there.

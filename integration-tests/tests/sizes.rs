@@ -206,7 +206,7 @@ async fn check(scene: &Scene<'_>) -> Outcome {
 }
 
 #[test]
-fn the_pinned_requests_are_those_of_the_pods_that_follow() -> Outcome {
+fn b3_the_pinned_requests_are_those_of_the_pods_that_follow() -> Outcome {
     alone(Config::default(), async |scene| {
         let class: RuntimeClass = serde_json::from_value(json!({
             "metadata": {"name": "heavy"}, "handler": "heavy", "overhead": {"podFixed": {"cpu": "25m", "memory": "5Mi"}},

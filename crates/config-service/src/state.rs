@@ -103,7 +103,7 @@ impl State {
         self.ours.as_ref().zip(self.tekton.as_ref())
     }
 
-    /// Grows with every change of the configuration, and is the same in every replica; 0 where there is none.
+    /// Grows with every change of the configuration, and is the same in all replicas that are up to date; 0 if there is none.
     pub(crate) fn generation(&self) -> i64 {
         let Some((ours, tekton)) = self.read() else {
             return 0;

@@ -51,8 +51,8 @@ impl Pinned {
     /// Reads what is pinned; `None` if there is no mode. Tekton's own annotation is not read: it derives from the group.
     ///
     /// # Errors
-    /// Every violation at once, with fields such as `metadata.annotations[coscheduler.dev/group]`. An unknown schema version is
-    /// the only violation: the other annotations are not read.
+    /// Every violation at once, with fields such as `metadata.annotations[coscheduler.dev/group]`. If the schema version
+    /// is unknown, this is the only violation, because the other annotations are not read then.
     pub fn read(annotations: &BTreeMap<String, String>) -> Result<Option<Self>, Vec<Violation>> {
         if !annotations.contains_key(MODE) {
             return Ok(None);

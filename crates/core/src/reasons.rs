@@ -1,12 +1,13 @@
-//! The reasons for decisions: code, severity and text of each. Most texts of Events are here. Four other places add words:
+//! The reasons for decisions: code, severity and text of each. Most texts of Events are here. Other places add words:
 //!
+//! - `volumes.rs`, `Conflict`: the nodes that reach each claim; `make_room/requests.rs`: amounts of resources;
 //! - `reconcile/tell/refusals.rs`: the causes that Kubernetes reports;
 //! - `reconcile/make_room/report.rs` and `room.rs`: the problems of nodes that have no room for a pod;
 //! - `reconcile/evacuate.rs`, `Misplaced`: the problem of a node that pods must leave;
 //! - `admit/warnings.rs` and `admit/denials.rs`: the warnings and denials of admission.
 //!
-//! Programs match on the code. The text is for people: it gives the cause and, if possible, the remedy. The manager publishes
-//! one Event for each text. So a text must not change while its cause stays the same.
+//! Programs match on the code. The text is for people: it gives the cause and, if possible, the remedy. One Event is published
+//! for each text. So a text must not change while its cause stays the same.
 
 /// Declares functions that make a reason from values: `name(parameters): code = text`.
 macro_rules! texts {
@@ -159,8 +160,8 @@ reason_codes! {
     ClaimsNotMovable: Some(Warning),
     /// The placeholder's node has room for a waiting pod. The scheduler has not chosen the node yet (N2).
     RoomOnNode: None,
-    /// Pods of the run use the room that a pod waits for. Or pods of any run that use the placeholder or its claims keep the
-    /// placeholder on its node (N2).
+    /// Pods of the run use the room that a pod waits for. Or the placeholder must stay, because pods still use it or its
+    /// claims. These pods may belong to any run (N2).
     RunHoldsRoom: None,
     /// A node is being added, so nothing moves (N4).
     ScaleUpInFlight: None,
@@ -168,7 +169,7 @@ reason_codes! {
     PlaceholderLeaves: None,
     /// A placeholder moved to a node that has room for a waiting pod (N2).
     PlaceholderMoved: Some(Normal),
-    /// No node has room for all that a run may request at the same time, so its placeholder asks for less (B3).
+    /// The scheduler found no node for all that a run can request at the same time, so its placeholder asks for less (B3).
     ReservationReduced: Some(Normal),
     /// The API server refused the room that a placeholder asked for, or a ResourceQuota would count it (B3).
     ReservationRefused: Some(Warning),

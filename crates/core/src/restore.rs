@@ -1,7 +1,7 @@
 //! Admission of an update of a PipelineRun. Admission restores everything that it pinned when the run was created (M8). There
 //! is one exception: while the run is pending, the claims annotation follows the run's workspaces.
 //!
-//! Admission denies no update. Tekton itself updates PipelineRuns. An author may also apply the manifest again, and the
+//! This module denies no update. Tekton itself updates PipelineRuns. An author may also apply the manifest again, and the
 //! manifest differs from the stored run in the parts that admission wrote (V2a).
 
 use crate::admit::copied::claim_of_another_run;

@@ -1,4 +1,4 @@
-//! Which placeholders stay away from which, or close to which (M4, P4).
+//! Which placeholders stay away from which, or close to which (M4, P4). Module `affinity` of crate `kubernetes` builds the terms.
 
 use serde::{Deserialize, Serialize};
 
@@ -16,7 +16,7 @@ words! {
         Spread = "spread",
         /// Nodes with another placeholder.
         Pack = "pack",
-        /// No nodes.
+        /// No preference.
         None = "none",
     }
 }

@@ -1,5 +1,5 @@
 //! Decides three things from the volumes of a placeholder's claims: the claims that the placeholder must not mount, the nodes that
-//! reach the volumes of these claims (V8), and if any node can reach all volumes (V7).
+//! reach the volumes of these claims (V8), and whether any node can reach all volumes (V7).
 //!
 //! A plan only knows the names of existing claims. These decisions need the claims and volumes themselves.
 

@@ -1,4 +1,4 @@
-//! The Events of this product (Kubernetes API reference, `events.k8s.io/v1`).
+//! The Events of this product (Kubernetes API reference, `events.k8s.io/v1`). Their texts are in `reasons` of crate `core`.
 //!
 //! The name of an Event is made from its content, so the API server stores one Event even if several replicas write it.
 //! `kube::runtime::events::Recorder` cannot do this: it puts the time into the name. It also treats two Events with the same reason

@@ -54,7 +54,21 @@ pub fn requests(pod: &Pod) -> Amounts {
     })
 }
 
-/// The requests in the pod's specification, without what the kubelet reports of a resize.
+/// True if the kubelet reports that a container has more than it asks for.
+pub fn is_resizing(pod: &Pod) -> bool {
+    let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
+    let statuses = pod.status.iter();
+    let statuses = statuses.flat_map(|status| status.container_statuses.iter().flatten());
+    let statuses: Vec<_> = statuses.collect();
+    containers.into_iter().any(|container| {
+        let asked = asked(container.resources.as_ref());
+        let mut statuses = statuses.iter();
+        let status = statuses.find(|status| status.name == container.name);
+        status.is_some_and(|status| resized(&asked, status, false).is_some_and(|it| it != asked))
+    })
+}
+
+/// The requests of the pod's containers, without what the kubelet reports of a resize.
 pub fn asks(pod: &Pod) -> Amounts {
     let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
     requests::requests(&PodResources {

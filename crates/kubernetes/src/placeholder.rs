@@ -1,7 +1,7 @@
 //! A placeholder is a StatefulSet with one pod. This module builds, reads and patches that object. Module `placeholder` of the
 //! placeholder-manager sends the requests.
 //!
-//! A second kind of placeholder needs a change in these two modules only, see `docs/decisions/placeholder-seam.md`.
+//! In the code, a second kind of placeholder needs a change in these two modules only, see `docs/decisions/placeholder-seam.md`.
 
 pub mod patch;
 pub mod size;

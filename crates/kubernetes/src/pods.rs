@@ -65,6 +65,7 @@ fn placeholder(pod: &Pod) -> Option<PlaceholderLabels> {
         orphaned: named && made_by_us && controller.is_none(),
         gated: is_gated(pod),
         asks: needs::asks(pod),
+        resizing: needs::is_resizing(pod),
     })
 }
 

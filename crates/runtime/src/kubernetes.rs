@@ -39,8 +39,8 @@ pub struct KubernetesArgs {
 
 impl KubernetesArgs {
     /// A client for the configured cluster. It connects with its first request. The user agent, which audit logs show, is the name
-    /// and version of `process`. The metrics of `process` count the requests. If `process` is suspended from now on, it writes
-    /// nothing more and ends.
+    /// and version of `process`. The metrics of `process` count the requests. If `process` is suspended for more than ten
+    /// seconds at any later time, it writes nothing more and ends.
     ///
     /// # Errors
     /// There is no configuration, or it is malformed.

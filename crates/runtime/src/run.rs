@@ -15,8 +15,8 @@ use crate::{Process, ProcessArgs, Service, Supervisor, args, telemetry};
 
 /// Runs `service` with the command line of this process until SIGTERM, SIGINT or a failure, and returns its exit code.
 ///
-/// `start` builds the service. It may wait (a signal interrupts it), and returns once it has spawned and served
-/// everything. The process becomes ready after that.
+/// `start` builds the service. It may wait; a signal interrupts it. It returns when every task and server has
+/// started. Then the process becomes ready.
 pub fn run<A, F>(service: Service, start: F) -> ExitCode
 where
     A: Args,

@@ -4,7 +4,7 @@
 //! A replica replaces the certificate in three steps:
 //!
 //! 1. *Introduce*: the Secret stores a next certificate. API servers trust it and the current certificate.
-//! 2. *Promote*: when API servers have trusted the next certificate for the overlap, it becomes the current certificate, and
+//! 2. *Promote*: when API servers have trusted the next certificate for a fixed time (`overlap`), it becomes the current certificate, and
 //!    replicas serve it. API servers still trust the previous certificate.
 //! 3. *Retire*: when every replica has had time to serve the new certificate, the Secret drops the previous certificate.
 //!

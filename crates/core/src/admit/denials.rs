@@ -1,9 +1,11 @@
-//! The texts of everything that admission denies. Three rules deny an object:
+//! The texts of denials about runs and TaskRuns. Two rules deny a run, and a third one a TaskRun:
 //!
 //! - `admit/overrides.rs`: a PipelineRun chooses an unknown mode, or a mode that the operator does not allow (B1).
 //! - `admit.rs`: a PipelineRun has a claim of another run, and the claim's template is not known (V2a).
 //! - `admit_run.rs`: a TaskRun uses more than one claim (M2). The TaskRun is created as cancelled, so that Tekton ends its
 //!   PipelineRun in the same way as after a failed task.
+//!
+//! The webhook denies two more things by itself: an invalid ConfigMap, and an object that is nested too deep.
 
 use std::collections::BTreeSet;
 

@@ -88,8 +88,10 @@ pub struct PlaceholderLabels {
     pub orphaned: bool,
     /// True while the scheduling gate [`GATE`](crate::reconcile::reserve::GATE) keeps the pod from the scheduler.
     pub gated: bool,
-    /// The requests that it asks for. A resize that is under way counts as done.
+    /// The requests of its containers. A resize that is under way counts as done.
     pub asks: Amounts,
+    /// True until the kubelet has acted on the last resize.
+    pub resizing: bool,
 }
 
 /// Condition `PodScheduled` with status `False`.

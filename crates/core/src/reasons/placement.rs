@@ -21,8 +21,8 @@ texts! {
         "Pod {pod} waits for room on node {node}. Placeholder {placeholder} stays there until the pods that need it have ended.";
 
     reservation_reduced(placeholder: &str, asked: &Amounts, asks: &Amounts): ReservationReduced =
-        "No node has room for {asked}, which the pods of the run can request at the same time. Placeholder {placeholder} now \
-         asks for {asks}. The pods may run one after the other.";
+        "The scheduler found no node for placeholder {placeholder}, which asked for {asked}: all that the pods of the run can \
+         request at the same time. The placeholder now asks for {asks}. Some pods may have to wait for each other.";
 
     reservation_under_quota(placeholder: &str): ReservationRefused =
         "Placeholder {placeholder} reserves no room, because a ResourceQuota of the namespace counts CPU or memory. The \
@@ -68,7 +68,7 @@ texts! {
 
     pod_unschedulable(asking: &str, placeholder: &str): PodUnschedulable =
         "The scheduler rejected every node that has room for {asking} and placeholder {placeholder}. Read the scheduler's \
-         reasons in condition PodScheduled of both pods.";
+         reasons in condition PodScheduled of the pod.";
 
     nodes_full(asking: &str, placeholder: &str): NodesFull =
         "No node has room for {asking} and placeholder {placeholder} now. Each node that can run both pods is full, or is \

@@ -81,7 +81,7 @@ pub(super) fn make_room(observed: &Observed, decision: &mut Decision) -> Option<
         }
         let pod = pod.filter(|pod| pod.node.is_some() && !pod.object.deleting);
         // Until the kubelet has given a reservation up, the scheduler refuses pods that will fit.
-        let pod = pod.filter(|pod| !reserve::holds_room(own, pod));
+        let pod = pod.filter(|pod| !reserve::holds_room(observed, own, pod));
         let contention = pod.and_then(|pod| Contention::see(observed, own, pod));
         let Some(contention) = contention else {
             continue;

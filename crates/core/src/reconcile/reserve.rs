@@ -1,10 +1,10 @@
 //! Lets placeholders ask the scheduler for the room that their runs need (B3, N7).
 //!
-//! The pod of a placeholder that reserves is created with a scheduling gate and the smallest requests. The manager sets its
-//! requests and removes the gate. First, the pod asks for the most that the run's pods can request at the same time. If the
-//! scheduler finds no node with so much room, it asks for what the largest single pod needs, and waits for a node: an autoscaler
-//! sees one pending pod that a new node would take. Once bound, it gives the room up. A bound pod never grows, because that would
-//! go around the scheduler.
+//! The pod of a placeholder that reserves room is created with a scheduling gate and with the placeholder's own requests only. The
+//! manager sets the requests and removes the gate. First, the pod asks for the most that the run's pods can request at the same
+//! time. If the scheduler finds no node, the pod asks for what the largest single pod needs, and waits. An autoscaler sees this
+//! pending pod and can add a node for it. Once the pod is bound, it gives the room up. A bound pod never grows, because that would
+//! bypass the scheduler.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -115,10 +115,16 @@ fn shrink(observed: &Observed, spec: &PlaceholderSpec, pod: &Pod) -> Option<Step
     })
 }
 
-/// True if a placeholder's pod has more than the placeholder's own requests, as the kubelet reports them.
-pub(super) fn holds_room(own: &Placeholder, pod: &Pod) -> bool {
-    let (own, has) = (&own.needs.requests, &pod.needs.requests);
-    has.milli_cpu > own.milli_cpu || has.memory > own.memory
+/// True until the room that a placeholder's pod reserved is free.
+pub(super) fn holds_room(observed: &Observed, own: &Placeholder, pod: &Pod) -> bool {
+    let mut planned = observed.planned().iter();
+    let spec = planned.find(|spec| spec.name.as_str() == own.object.name);
+    let reserves = spec.is_some_and(|spec| spec.reserves == Reserves::Placement);
+    let own = &own.needs.requests;
+    let holds = pod.placeholder.as_ref().is_some_and(|it| {
+        it.resizing || it.asks.milli_cpu > own.milli_cpu || it.asks.memory > own.memory
+    });
+    reserves && holds
 }
 
 /// The node that the placeholder must return to: some of its run's pods have started there, and the node is good.
@@ -150,7 +156,7 @@ fn demand(observed: &Observed, spec: &PlaceholderSpec) -> Demand {
     });
     let mut together = Amounts::default();
     for pod in observed.pods.values() {
-        if pod.follows.contains(&spec.name.to_string()) && pod.role().is_some() {
+        if pod.follows.iter().any(|it| it == spec.name.as_str()) && pod.role().is_some() {
             together.add(&pod.needs.requests);
             if pod.node.is_none() {
                 demand.need = at_least(&demand.need, &pod.needs.requests);

@@ -167,7 +167,10 @@ fn waits_for(observed: &Observed, spec: &PlaceholderSpec) -> Option<Reason> {
     let not_provisioned = claims.find_map(|claim| observed.not_provisioned.get(&claim).cloned());
     not_provisioned.or_else(|| {
         // If no target node takes a moving placeholder, the move ends (N2).
-        let unscheduled = pod.unscheduled.as_ref().filter(|_| own.moving.is_none())?;
+        // Our own gate is no cause: this product removes it in a moment.
+        let gated = pod.placeholder.as_ref().is_some_and(|it| it.gated);
+        let unscheduled = pod.unscheduled.as_ref();
+        let unscheduled = unscheduled.filter(|_| own.moving.is_none() && !gated)?;
         unschedulable(&spec.name, unscheduled.message.as_deref()?, exists)
     })
 }

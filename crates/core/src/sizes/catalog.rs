@@ -35,8 +35,10 @@ pub struct Catalog {
 
 /// The LimitRanges of a namespace as one.
 ///
-/// With more than one, the order in which Tekton and the API server read them decides which defaults count. Here a step has the
-/// smallest (`pkg/internal/computeresources/limitrange/limitrange.go`), and another container the largest.
+/// With more than one LimitRange, the order in which Tekton and the API server read them decides which defaults count. This type does
+/// not depend on the order. For a step, it takes the smallest default, as Tekton does
+/// (`pkg/internal/computeresources/limitrange/limitrange.go`). For any other container, it takes the largest default, so that it
+/// never counts too little.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Limits {
     pub(super) min: ResourceList,

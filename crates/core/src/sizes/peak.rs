@@ -35,8 +35,8 @@ pub struct Demand {
 type Order<'a> = DiGraph<Option<&'a str>, ()>;
 
 impl Sizes {
-    /// The demand of the tasks that `belongs` accepts. A task that is not in `progress` is still to come. All tasks count for
-    /// the order, and a task without a known request counts as nothing.
+    /// The demand of the tasks that `belongs` accepts. A task that is not in `progress` is still to come. The order of
+    /// the tasks includes the tasks that `belongs` rejects. A task without a known request adds nothing.
     ///
     /// A custom task, such as an approval, and the tasks behind it count as nothing until it has ended: their turn may come hours
     /// later.

@@ -1,13 +1,14 @@
 //! The request of a task's pod, as Tekton v1.12.0 and the API server of Kubernetes 1.35 make it. In this order:
 //!
-//! 1. `stepTemplate`, under each step (`pkg/apis/pipeline/v1/merge.go`, `MergeStepsWithStepTemplate`).
-//! 2. `stepSpecs` and `sidecarSpecs` of the run's `taskRunSpecs`, over them by name (`MergeStepsWithSpecs`,
-//!    `MergeSidecarsWithSpecs`). A step that refers to a StepAction is like any other: a StepAction has no resources.
+//! 1. `stepTemplate`: each step takes the values that it does not set itself (`pkg/apis/pipeline/v1/merge.go`, `MergeStepsWithStepTemplate`).
+//! 2. `stepSpecs` and `sidecarSpecs` of the run's `taskRunSpecs`: they replace the values of the step or sidecar with the same
+//!    name (`MergeStepsWithSpecs`, `MergeSidecarsWithSpecs`). A step that refers to a StepAction is like any other step, because a
+//!    StepAction has no resources.
 //! 3. `computeResources` of `taskRunSpecs`, divided among the steps
 //!    (`pkg/internal/computeresources/tasklevel/tasklevel.go`).
-//! 4. The results sidecar and the init containers, without resources of their own (`pkg/pod/pod.go`, `Build`). Whether Tekton
-//!    places scripts or makes working directories depends on scripts; these two init containers always count here. Sidecars run
-//!    beside all steps, whether Tekton or Kubernetes handles them, and start behind the init containers.
+//! 4. The results sidecar and the init containers, without resources of their own (`pkg/pod/pod.go`, `Build`). Tekton adds the
+//!    init containers `place-scripts` and `working-dir-initializer` only to some tasks. Here both always count. Sidecars start after
+//!    the init containers and run beside all steps, whether Tekton or Kubernetes handles them.
 //! 5. Defaults of Tekton's ConfigMap for each container without resources
 //!    (`pkg/internal/defaultresourcerequirements/transformer.go`).
 //! 6. Defaults and minimum of the LimitRanges for the steps (`pkg/internal/computeresources/transformer.go`).

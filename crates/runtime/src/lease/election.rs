@@ -5,8 +5,8 @@
 //!
 //! - A candidate takes a Lease over only if the Lease has no holder, or has not changed for the holder's whole duration. The
 //!   candidate measures this time with its own clock. The update fails if the Lease has changed in the meantime.
-//! - A holder trusts its Lease for less than this duration. The time starts *before* the holder sends the write that the API server
-//!   confirms.
+//! - A holder trusts its Lease for less than this duration. The time starts just before the holder sends a write, and counts only if
+//!   the API server confirms this write.
 //!
 //! A candidate that creates a Lease does not lead at once: somebody may have deleted the previous Lease while it had a holder. So
 //! this candidate waits like all others. No candidate compares its clock with times that others wrote.

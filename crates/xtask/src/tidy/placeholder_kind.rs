@@ -9,7 +9,6 @@ use crate::workspace::Files;
 
 /// The sources that may say it: files, or with a final slash folders.
 const ALLOWED: &[&str] = &[
-    "crates/cli/",
     "crates/kubernetes/src/placeholder.rs",
     "crates/kubernetes/src/placeholder/",
     "crates/placeholder-manager/src/placeholder.rs",

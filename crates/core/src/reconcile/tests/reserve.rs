@@ -205,6 +205,33 @@ fn too_large() -> Observed {
     observed
 }
 
+#[test]
+fn b3_until_the_kubelet_has_given_the_room_up_nothing_moves() {
+    let mut observed = too_large();
+    change_pods(&mut observed, |_, placeholder| placeholder.resizing = true);
+    assert!(!asks_anew(&mut observed));
+    change_pods(&mut observed, |_, placeholder| {
+        placeholder.resizing = false;
+        placeholder.asks = cpu(3550);
+    });
+    assert!(!asks_anew(&mut observed));
+}
+
+#[test]
+fn b3_a_gate_is_no_cause_for_the_author() {
+    let mut observed = gated();
+    change_pods(&mut observed, |pod, _| {
+        unschedulable(
+            pod,
+            "Scheduling is blocked due to non-empty scheduling gates",
+        );
+        pod.unscheduled.as_mut().unwrap().no_node = false;
+    });
+    pass(&mut observed, 60 * SECOND);
+    let told = reconcile(&observed).events;
+    assert!(told.is_empty(), "{told:?}");
+}
+
 fn asks_anew(observed: &mut Observed) -> bool {
     pass(observed, 2 * SECOND);
     let decision = reconcile(observed);
