@@ -420,7 +420,7 @@ fn m8_annotations_forged_later_are_restored_or_stripped_with_a_warning() -> Outc
         let changed = json!({"metadata": {"annotations": forged()}});
         let (after, warnings) = send(&scene, "PATCH", "pipelineruns/edited", &changed).await?;
         assert_eq!(pinned(&after), pinned(&created));
-        check_warned(&warnings, "after the run was created");
+        check_warned(&warnings, "of an existing run");
 
         let removed: serde_json::Map<_, _> = PINNED
             .map(|key| (key.to_owned(), Value::Null))
@@ -435,7 +435,7 @@ fn m8_annotations_forged_later_are_restored_or_stripped_with_a_warning() -> Outc
             .filter(|key| created.annotations().contains_key(*key))
             .collect();
         assert!(kept.len() > 4, "{kept:?}");
-        check_warned_of(&kept, &warnings, "after the run was created");
+        check_warned_of(&kept, &warnings, "of an existing run");
 
         let in_task = json!({"spec": {"taskRunSpecs": tasks(forged())}});
         let (after, warnings) = send(&scene, "PATCH", "pipelineruns/edited", &in_task).await?;
