@@ -18,19 +18,23 @@ use crate::workspace::Workspace;
 /// The test binaries that take the longest, longest first. They start first, so that none of them runs alone at the end;
 /// the closing table of a run shows where this is out of date.
 const LONGEST: [&str; 12] = [
+    "integration-tests hundred",
     "integration-tests random",
     "integration-tests evacuation",
-    "integration-tests crowd",
-    "integration-tests hundred",
-    "integration-tests overrides",
-    "integration-tests leftovers",
-    "integration-tests tenants",
+    "integration-tests outages",
+    "integration-tests faults",
     "integration-tests installation",
-    "integration-tests contention",
+    "integration-tests reservation",
     "integration-tests placeholders",
-    "integration-tests flags",
     "integration-tests replicas",
+    "integration-tests contention",
+    "integration-tests leadership",
+    "integration-tests rerun",
 ];
+
+/// The test binary that asserts a time of two seconds on a cluster of 300 nodes. Other programs on the machine would be measured
+/// too.
+const ALONE: &str = "integration-tests crowd";
 
 /// A line that cargo writes about what it builds.
 #[derive(Debug, Deserialize)]
@@ -170,7 +174,11 @@ fn job(binary: TestBinary, args: &TestArgs, bin_dir: &Path) -> Job {
         // A failure's message says what was waited for; frames of the async runtime would bury it.
         .env("RUST_BACKTRACE", "0")
         .current_dir(folder);
-    Job { name, command }
+    Job {
+        is_alone: ALONE == name,
+        name,
+        command,
+    }
 }
 
 /// The examples in documentation, which only cargo can run.
@@ -182,6 +190,7 @@ fn examples(workspace: &Workspace, bin_dir: &Path) -> Job {
     Job {
         name: "examples in documentation".to_owned(),
         command,
+        is_alone: false,
     }
 }
 

@@ -25,6 +25,8 @@ const PERIOD: Duration = Duration::from_secs(5);
 pub(super) struct Job {
     pub(super) name: String,
     pub(super) command: Command,
+    /// True if it measures times that other programs would disturb.
+    pub(super) is_alone: bool,
 }
 
 /// A program that runs or has ended, with its output so far. One that is dropped as it runs, because everything is
@@ -87,8 +89,8 @@ impl Drop for Running {
     }
 }
 
-/// Runs all of `jobs`, which start in this order: one for each processor, and another one whenever the processors are
-/// partly idle. Prints the output of each when it has ended, that of failed ones once more at the end, and a table of how long
+/// Runs all of `jobs`. Those that must be alone run first, one after the other. The rest starts in this order: one for each
+/// processor, and another one whenever the processors are partly idle. Prints the output of each when it has ended, that of failed ones once more at the end, and a table of how long
 /// each took.
 ///
 /// # Errors
@@ -98,11 +100,17 @@ pub(super) async fn run(jobs: Vec<Job>) -> anyhow::Result<()> {
     let is_live = jobs.len() == 1;
     println!("test binaries to run: {}", jobs.len());
     let began = Instant::now();
+    let (alone, jobs): (Vec<_>, Vec<_>) = jobs.into_iter().partition(|job| job.is_alone);
     let mut waiting = jobs.into_iter();
     let mut running = FuturesUnordered::new();
     let mut processors = Processors::default();
     let mut ended = Vec::new();
     let start = |job| run_one(job, TIMEOUT, is_live);
+    for job in alone {
+        let binary = start(job).await?;
+        println!("{binary}");
+        ended.push(binary);
+    }
     loop {
         running.extend(
             waiting
@@ -164,7 +172,7 @@ impl Running {
 }
 
 async fn run_one(job: Job, timeout: Duration, is_live: bool) -> anyhow::Result<Running> {
-    let Job { name, command } = job;
+    let Job { name, command, .. } = job;
     let mut running = Running {
         name,
         began: Instant::now(),
@@ -298,6 +306,7 @@ mod tests {
         Job {
             name: "core x".to_owned(),
             command,
+            is_alone: false,
         }
     }
 
@@ -335,6 +344,19 @@ mod tests {
         let failed = vec![shell(closing), shell("exit 3")];
         let error = run(failed).await.unwrap_err();
         assert_eq!(error.to_string(), "tests failed: core x");
+    }
+
+    #[tokio::test]
+    async fn a_program_that_must_be_alone_ends_before_the_others_start() {
+        let folder = tempfile::tempdir().unwrap();
+        let mark = folder.path().join("ended").display().to_string();
+        let passed = "echo 'test result: ok. 1 passed; 0 failed; 0 ignored'";
+        let other = shell(&format!("test -e {mark} && {passed}"));
+        let alone = Job {
+            is_alone: true,
+            ..shell(&format!("sleep 0.2 && touch {mark} && {passed}"))
+        };
+        run(vec![other, alone]).await.unwrap();
     }
 
     #[tokio::test]
