@@ -586,8 +586,9 @@ async fn use_every_right(scene: &Scene<'_>) -> Outcome {
 
 /// The placeholder of a run asks for the room that the run needs.
 async fn room_reserved(scene: &Scene<'_>) -> Outcome {
+    let mode = ("coschedule", "pipelineruns");
     scene
-        .set_flags(&[("placeholder-reserves", "placement")])
+        .set_flags(&[mode, ("placeholder-reserves", "placement")])
         .await?;
     let reserving = async || {
         let planned = scene.plan(run("dry").template("source").task("one", &["source"], &[]));
@@ -612,9 +613,7 @@ async fn room_reserved(scene: &Scene<'_>) -> Outcome {
     scene.submit(run).await?;
     scene.succeeds("reserves").await?;
     scene.nothing_left_but(&[]).await?;
-    scene
-        .set_flags(&[("placeholder-reserves", "nothing")])
-        .await
+    scene.set_flags(&[mode]).await
 }
 
 /// A placeholder begins on a small node; the large one takes pods once it is there.
