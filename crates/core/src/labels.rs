@@ -1,6 +1,6 @@
 //! The label keys of placeholders and claims, and the labels that a placeholder inherits from its PipelineRun.
-//! `plan/placeholder.rs` puts together the labels of a placeholder. `placeholder/stateful_set.rs` of crate `kubernetes` adds the run's
-//! uid and the tool, and writes the labels on placeholders and claims.
+//! `plan/placeholder.rs` puts together the labels of a placeholder. Folder `placeholder` of crate `kubernetes` adds the run's uid and
+//! the tool, and writes the labels on placeholders and claims.
 
 use std::collections::BTreeMap;
 
