@@ -1,4 +1,4 @@
-//! The parts of a `volumeClaimTemplate` that names and claims need. The types in its `spec` are checked. Apart from this check, the
+//! The parts of a `volumeClaimTemplate` that are needed to name and to create a claim. The types in its `spec` are checked. Apart from this check, the
 //! `spec` stays as the author wrote it.
 
 use std::collections::BTreeMap;

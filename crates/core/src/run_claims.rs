@@ -1,5 +1,6 @@
 //! The claims of a run's workspaces whose names are known when the run is created: existing claims, and claims that Tekton
-//! creates. Admission pins these claims. Only these claims have placeholders, and TaskRuns get no other placeholders (V3, V6, V9).
+//! creates. Admission pins these claims. In mode `workspaces`, only these claims have placeholders, and a TaskRun gets the placeholder
+//! of one of these claims or none (V3, V6, V9).
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,6 +1,6 @@
 //! Boots a real control plane on loopback for the demo, tests and benchmarks: etcd, the Kubernetes API server, controller
 //! manager and scheduler, Tekton's controller and webhook, and Karpenter if it is asked for. KWOK simulates nodes, kubelets and the
-//! storage provisioner. The test bed needs no container engine.
+//! storage provisioner. `kubelet.rs` adds what KWOK does not know: the room on a node. The test bed needs no container engine.
 //!
 //! ```no_run
 //! # async fn example() -> anyhow::Result<()> {

@@ -32,8 +32,8 @@ texts! {
         "The API server does not let placeholder {placeholder} ask for {asked}: {message}. The placeholder reserves no room.";
 
     placeholder_asks_anew(pod: &str, placeholder: &str, node: &str): PlaceholderMoved =
-        "Placeholder {placeholder} leaves node {node}, which has no room for pod {pod}. It asks the scheduler for a node that \
-         takes both.";
+        "Placeholder {placeholder} leaves node {node}, which has no room for pod {pod}. The placeholder asks the scheduler for \
+         a node that takes both.";
 
     scale_up_triggered(pod: &str): ScaleUpInFlight =
         "Pod {pod} waits, because the cluster autoscaler adds a node for this pod.";

@@ -11,7 +11,7 @@ texts! {
     /// Nothing is pinned on the run (M5).
     not_pinned(): NotPinned =
         "The run is not coscheduled. When it was created, coscheduling was disabled or not possible, or its spec.managedBy \
-         did not name Tekton.";
+         named another controller.";
 
     /// This version of tekton-coscheduler cannot read the annotations pinned on the run (M8).
     schema_version_unknown(version: &str): SchemaVersionUnknown =

@@ -1,8 +1,8 @@
 //! Lets placeholders ask the scheduler for the room that their runs need (B3, N7).
 //!
 //! The pod of a placeholder that reserves room is created with a scheduling gate and with the placeholder's own requests only. The
-//! manager sets the requests and removes the gate. First, the pod asks for the most that the run's pods can request at the same
-//! time. If the scheduler finds no node, the pod asks for what the largest single pod needs, and waits. An autoscaler sees this
+//! manager sets the requests and removes the gate. Normally, the pod first asks for the most that the run's pods can request
+//! at the same time. If the scheduler finds no node, the pod asks for what the largest single pod needs, and waits. An autoscaler sees this
 //! pending pod and can add a node for it. Once the pod is bound, it gives the room up. A bound pod never grows, because that would
 //! bypass the scheduler.
 

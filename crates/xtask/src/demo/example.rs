@@ -1,4 +1,4 @@
-//! The PipelineRun of the demo: read from a file, created, and deleted where the cluster lives on.
+//! The PipelineRun of the demo. The demo reads it from a file, creates it, and deletes it if the cluster outlives the demo.
 
 use std::path::Path;
 
