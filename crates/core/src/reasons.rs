@@ -1,8 +1,8 @@
 //! The reasons for decisions: code, severity and text of each. Most texts of Events are here. Other places add words:
 //!
-//! - `volumes.rs`, `Conflict`: the nodes that reach each claim; `make_room/requests.rs`: amounts of resources;
+//! - `volumes.rs`, `Conflict`: the nodes that reach each claim; `reconcile/make_room/requests.rs`: amounts of resources;
 //! - `reconcile/tell/refusals.rs`: the causes that Kubernetes reports;
-//! - `reconcile/make_room/report.rs` and `room.rs`: the problems of nodes that have no room for a pod;
+//! - `reconcile/make_room/report.rs` and `reconcile/make_room/room.rs`: the problems of nodes that have no room for a pod;
 //! - `reconcile/evacuate.rs`, `Misplaced`: the problem of a node that pods must leave;
 //! - `admit/warnings.rs` and `admit/denials.rs`: the warnings and denials of admission.
 //!

@@ -38,8 +38,8 @@ pub fn claim_not_mounted(claim: &str, workspace: Option<&str>) -> Reason {
 pub fn claims_out_of_reach(claims: &[&str]) -> Reason {
     let claims = claims.join(", ");
     let message = format!(
-        "No node can reach the volumes of claims {claims}. Add a node that can reach these volumes, or bring the old node back. \
-         The run then continues."
+        "No node can reach the volumes of claims {claims}. Add a node that can reach these volumes, or bring back a node that \
+         could. The run then continues."
     );
     Reason::new(ReasonCode::ClaimsNotMovable, message)
 }

@@ -26,7 +26,7 @@ refusals! {
          coscheduler-config, or the storage request of the claim.";
     /// Pod Security forbids the placeholder's pod.
     pod_security_violated: PodSecurityViolated,
-        "Create the run again without the field that Pod Security names in its podTemplate. Or set a less strict Pod Security level, or a later Pod \
+        "Remove the field that Pod Security names from the podTemplate of the run, and create the run again. Or set a less strict Pod Security level, or a later Pod \
          Security version, in the labels of the namespace.";
     /// A policy or an admission webhook denied the object.
     admission_denied: AdmissionDenied,
