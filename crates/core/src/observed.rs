@@ -190,6 +190,12 @@ impl Observed {
         }
     }
 
+    /// The plan of this placeholder; `None` if it should not exist.
+    pub fn planned_as(&self, own: &Placeholder) -> Option<&crate::plan::PlaceholderSpec> {
+        let mut planned = self.planned().iter();
+        planned.find(|spec| spec.name.as_str() == own.object.name)
+    }
+
     /// The node of this name.
     pub fn node(&self, name: &str) -> Option<&Node> {
         self.nodes.get(name).map(|room| &room.node)

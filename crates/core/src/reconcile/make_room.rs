@@ -327,8 +327,7 @@ fn claims(observed: &Observed, names: &[String]) -> Vec<SeenClaim> {
 
 /// The claims that a placeholder stands for, mounted or not.
 fn held(observed: &Observed, own: &Placeholder, pod: &Pod) -> Vec<String> {
-    let specs = observed.planned().iter();
-    let planned = specs.filter(|spec| spec.name.as_str() == own.object.name);
+    let planned = observed.planned_as(own).into_iter();
     let planned = planned.flat_map(|spec| spec.claims().collect::<Vec<_>>());
     let held: BTreeSet<_> = pod.claims.iter().cloned().chain(planned).collect();
     held.into_iter().collect()

@@ -2,9 +2,9 @@
 //!
 //! The pod of a placeholder that reserves room is created with a scheduling gate and with the placeholder's own requests only. The
 //! manager sets the requests and removes the gate. Normally, the pod first asks for the most that the run's pods can request
-//! at the same time. If the scheduler finds no node, the pod asks for what the largest single pod needs, and waits. An autoscaler sees this
-//! pending pod and can add a node for it. Once the pod is bound, it gives the room up. A bound pod never grows, because that would
-//! bypass the scheduler.
+//! at the same time. If the scheduler finds no node, the pod asks for what the largest single pod needs, and waits. An autoscaler
+//! sees this pending pod and can add a node for it. Once the pod is bound, it gives the room up. A bound pod never grows, because
+//! that would bypass the scheduler.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -44,7 +44,7 @@ pub(super) fn reserve(observed: &Observed, decision: &mut Decision) {
                 decision.events.extend(reason);
             }
         } else if spec.reserves == Reserves::Placement && observed.leads {
-            decision.steps.extend(shrink(observed, spec, pod));
+            decision.steps.extend(shrink(observed, own, spec, pod));
         }
     }
 }
@@ -87,13 +87,14 @@ fn open(
 
 /// Asks for less: for the largest pod, if the scheduler finds no node for all of them, and for nothing beside its own requests
 /// once the pod is bound.
-fn shrink(observed: &Observed, spec: &PlaceholderSpec, pod: &Pod) -> Option<Step> {
+fn shrink(
+    observed: &Observed,
+    own: &Placeholder,
+    spec: &PlaceholderSpec,
+    pod: &Pod,
+) -> Option<Step> {
     let asks = &pod.placeholder.as_ref()?.asks;
-    let own = &observed
-        .placeholders
-        .get(spec.name.as_str())?
-        .needs
-        .requests;
+    let own = &own.needs.requests;
     let (size, reason) = if pod.node.is_some() {
         (own.clone(), None)
     } else if pod
@@ -117,8 +118,7 @@ fn shrink(observed: &Observed, spec: &PlaceholderSpec, pod: &Pod) -> Option<Step
 
 /// True until the room that a placeholder's pod reserved is free.
 pub(super) fn holds_room(observed: &Observed, own: &Placeholder, pod: &Pod) -> bool {
-    let mut planned = observed.planned().iter();
-    let spec = planned.find(|spec| spec.name.as_str() == own.object.name);
+    let spec = observed.planned_as(own);
     let reserves = spec.is_some_and(|spec| spec.reserves == Reserves::Placement);
     let own = &own.needs.requests;
     let holds = pod.placeholder.as_ref().is_some_and(|it| {
@@ -190,27 +190,24 @@ fn progress(observed: &Observed) -> BTreeMap<&str, Progress> {
     progress
 }
 
-/// CPU and memory of the placeholder's own and of the pods beside it. No other resource of a pod can be changed.
+/// CPU and memory of the placeholder's own and of the pods beside it.
 fn with_own(own: &Amounts, beside: &Amounts) -> Amounts {
-    Amounts {
-        milli_cpu: own.milli_cpu + beside.milli_cpu,
-        memory: own.memory + beside.memory,
-        ..Amounts::default()
-    }
+    combined(own, beside, |own, beside| own + beside)
 }
 
 fn at_least(one: &Amounts, other: &Amounts) -> Amounts {
-    Amounts {
-        milli_cpu: one.milli_cpu.max(other.milli_cpu),
-        memory: one.memory.max(other.memory),
-        ..Amounts::default()
-    }
+    combined(one, other, i128::max)
 }
 
 fn at_most(one: &Amounts, other: &Amounts) -> Amounts {
+    combined(one, other, i128::min)
+}
+
+/// CPU and memory only: no other resource of a pod can be changed.
+fn combined(one: &Amounts, other: &Amounts, combine: fn(i128, i128) -> i128) -> Amounts {
     Amounts {
-        milli_cpu: one.milli_cpu.min(other.milli_cpu),
-        memory: one.memory.min(other.memory),
+        milli_cpu: combine(one.milli_cpu, other.milli_cpu),
+        memory: combine(one.memory, other.memory),
         ..Amounts::default()
     }
 }

@@ -12,8 +12,7 @@ impl Contention<'_> {
     /// True if a node that is added could take placeholder and pod: the placeholder then waits for it unbound, where an
     /// autoscaler sees it (N7).
     pub(super) fn can_ask_anew(&self, reason: &Reason) -> bool {
-        let mut planned = self.observed.planned().iter();
-        let spec = planned.find(|spec| spec.name.as_str() == self.own.object.name);
+        let spec = self.observed.planned_as(&self.own);
         let reserves = spec.is_some_and(|spec| spec.reserves == Reserves::Placement);
         let lacks_room = matches!(
             reason.code,
