@@ -10,19 +10,18 @@ use futures::future::try_join_all;
 use integration_tests::audit::{Request, end, requests, table};
 use integration_tests::costs::{audited, one_claim, ours, two_templates};
 use integration_tests::cramped::{gated, stranger, submit};
-use integration_tests::look::{LIMIT, is_done};
+use integration_tests::look::{LIMIT, is_done, no_placeholder_left};
 use integration_tests::nodes::NodeEvent;
 use integration_tests::runs::Run;
+use integration_tests::sides::Side;
 use integration_tests::stack::Stack;
 use integration_tests::struck::Waiting;
-use integration_tests::{Scene, alone_with, on_bed};
-use k8s_openapi::api::apps::v1::StatefulSet;
+use integration_tests::{Scene, alone};
 use kube::Api;
-use kube::api::{ListParams, PostParams};
 use kube::runtime::wait::await_condition;
 use serde_json::json;
-use testbed::services::ServicesConfig;
 use testbed::{Config, LOCAL_STORAGE_CLASS, MOVABLE_STORAGE_CLASS};
+use tokio::runtime::Runtime;
 
 type Outcome = anyhow::Result<()>;
 
@@ -46,10 +45,7 @@ fn main() -> Outcome {
         } else {
             "our services"
         };
-        // The nodes of each case are added without an autoscaler.
-        let hold = ("SCALE_UP_HOLD".to_owned(), "100ms".to_owned());
-        let change = |services: &mut ServicesConfig| services.environment.push(hold);
-        alone_with(config, change, async |scene| {
+        alone(config, async |scene| {
             moves(scene.stack, of).await?;
             contention(scene.stack, of).await
         })?;
@@ -70,7 +66,7 @@ fn costs() -> Outcome {
         for (flag, of) in [(mode, "with its assistant"), ("disabled", "without")] {
             print(
                 &format!("{mode}, Tekton's controller {of}"),
-                &tektons(flag, run())?,
+                &Runtime::new()?.block_on(tektons(flag, run()))?,
             );
         }
     }
@@ -85,33 +81,21 @@ fn print(title: &str, requests: &[Request]) {
 }
 
 /// The requests of Tekton's controller about a run's StatefulSets, pods, claims and nodes, without our services.
-fn tektons(flag: &str, run: Run) -> anyhow::Result<Vec<Request>> {
-    let mut asked = Vec::new();
-    let config = Config {
-        tekton_coschedule: flag.to_owned(),
-        ..audited()
-    };
-    on_bed(config, async |bed| {
+async fn tektons(flag: &str, run: Run) -> anyhow::Result<Vec<Request>> {
+    let side = Side::Tekton(flag.to_owned());
+    let measured = side.measure(audited(), async |bed| {
         bed.create_namespace("measured", &[]).await?;
         let runs: Api<PipelineRun> = Api::namespaced(bed.client(), "measured");
-        let mark = end(&bed)?;
-        let object: PipelineRun = serde_json::from_value(run.into_json())?;
-        runs.create(&PostParams::default(), &object).await?;
+        let mark = end(bed)?;
+        run.create(runs.clone()).await?;
         let done = await_condition(runs, "measured", |run: Option<&PipelineRun>| {
             run.is_some_and(is_done)
         });
         tokio::time::timeout(LIMIT, done).await??;
-        let sets: Api<StatefulSet> = Api::namespaced(bed.client(), "measured");
-        let gone = async {
-            while !sets.list(&ListParams::default()).await?.items.is_empty() {
-                tokio::time::sleep(Duration::from_millis(200)).await;
-            }
-            anyhow::Ok(())
-        };
-        tokio::time::timeout(LIMIT, gone).await??;
-        asked = requests(&bed, mark)?;
-        bed.stop().await
-    })?;
+        no_placeholder_left(&bed.client(), "measured").await?;
+        requests(bed, mark)
+    });
+    let mut asked = measured.await?;
     let controller = "system:serviceaccount:tekton-pipelines:tekton-pipelines-controller";
     let about = ["statefulsets", "pods", "persistentvolumeclaims", "nodes"];
     asked.retain(|request| {
@@ -161,7 +145,7 @@ impl Contention {
             Self::PodLimit => {
                 let run = run(MOVABLE_STORAGE_CLASS).task("two", &["source"], &["gate"]);
                 submit(scene, [("8", 2), ("8", 2)], run).await?;
-                stranger(scene).await
+                stranger(scene, &scene.pool_node(1), "0").await
             }
             Self::TaskWithoutVolumes => {
                 let run = run(LOCAL_STORAGE_CLASS)

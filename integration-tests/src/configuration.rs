@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
+use coscheduler_core::config::{PLACEHOLDER_RESERVES, Reserves};
 use coscheduler_proto::config::config_service_client::ConfigServiceClient;
 use coscheduler_proto::config::{ConfigStatus, GetConfigRequest, Mode};
 use coscheduler_proto::planner::PlanRequest;
@@ -56,6 +57,34 @@ impl Scene<'_> {
             .await
             .with_context(|| format!("failed to set {flags:?}"))?;
         Ok(())
+    }
+
+    /// Sets key `placeholder-reserves` alone, and waits until new runs are planned with it.
+    ///
+    /// # Errors
+    ///
+    /// Where it is refused, or not planned with.
+    pub async fn set_reserves(&self, reserves: Reserves) -> anyhow::Result<()> {
+        let api: Api<ConfigMap> = Api::namespaced(self.client.clone(), NAMESPACE);
+        let patch = Patch::Merge(json!({"data": {PLACEHOLDER_RESERVES: reserves.as_str()}}));
+        api.patch(CONFIG_MAP, &PatchParams::default(), &patch)
+            .await?;
+        let expected = format!("RESERVES_{}", reserves.as_str().to_uppercase());
+        let planned = async {
+            loop {
+                let dry = run("dry").in_mode("pipelineruns").task("one", &[], &[]);
+                let placeholders = self.plan(dry).await?.placeholders;
+                let mut planned = placeholders
+                    .iter()
+                    .map(|spec| spec.reserves().as_str_name());
+                if planned.all(|planned| planned == expected) {
+                    return anyhow::Ok(());
+                }
+                tokio::time::sleep(PAUSE).await;
+            }
+        };
+        let planned = tokio::time::timeout(LIMIT, planned).await;
+        planned.with_context(|| format!("no run is planned with {reserves}"))?
     }
 
     /// Sets Tekton's own flag `coschedule`.

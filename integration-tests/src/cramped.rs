@@ -52,17 +52,18 @@ pub async fn waits(scene: &Scene<'_>) -> anyhow::Result<Pod> {
     Ok(pod.context("it has gone")?.as_ref().clone())
 }
 
-/// Puts a pod of no run on the first node.
+/// Puts a pod of no run on a node: `stranger-` and the node's name.
 ///
 /// # Errors
 ///
 /// The API server's refusal.
-pub async fn stranger(scene: &Scene<'_>) -> anyhow::Result<()> {
+pub async fn stranger(scene: &Scene<'_>, node: &str, cpu: &str) -> anyhow::Result<()> {
+    let asks = json!({"requests": {"cpu": cpu}});
     let stranger: Pod = serde_json::from_value(json!({
-        "metadata": {"name": "stranger"},
+        "metadata": {"name": format!("stranger-{node}")},
         "spec": {
-            "nodeName": scene.pool_node(1),
-            "containers": [{"name": "c", "image": "example/image"}],
+            "nodeName": node,
+            "containers": [{"name": "c", "image": "example/image", "resources": asks}],
         },
     }))?;
     let pods = scene.api::<Pod>();

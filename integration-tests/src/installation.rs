@@ -48,13 +48,10 @@ pub async fn kubectl(bed: &TestBed, arguments: &[&str]) -> anyhow::Result<String
 ///
 /// Where a service does not start.
 pub async fn serve(bed: &TestBed) -> anyhow::Result<Services> {
-    let mut config = ServicesConfig {
+    let config = ServicesConfig {
         installed: true,
         ..ServicesConfig::new(bed.kubeconfig())?
     };
-    // Tests add nodes without an autoscaler, so the manager need not wait for one.
-    let hold = ("SCALE_UP_HOLD".to_owned(), "100ms".to_owned());
-    config.environment.push(hold);
     Services::launch(config).await
 }
 

@@ -1,8 +1,8 @@
-//! The parts that integration tests and their benchmark share: a real control plane with the five services beside a real
+//! The parts that integration tests and their benchmarks share: a real control plane with the five services beside a real
 //! Tekton, a namespace for each test, and waiting on conditions.
 //!
-//! Tests that only create runs share one stack a test binary ([`shared`]) and run in parallel. A test that changes the
-//! configuration or stops services boots its own ([`alone`]). Everything ends with the test binary, however it ends.
+//! Tests that only create runs share one stack a file ([`shared`]) and run in parallel. A test that changes the configuration
+//! or stops services boots its own ([`alone`]). Everything ends with the process, however it ends.
 
 pub mod asking;
 pub mod audit;
@@ -12,6 +12,7 @@ pub mod costs;
 pub mod cramped;
 pub mod faults;
 mod gate;
+pub mod growth;
 mod held;
 pub mod history;
 pub mod installation;
@@ -19,11 +20,16 @@ pub mod leases;
 pub mod look;
 pub mod metrics;
 pub mod nodes;
+pub mod refusing;
 pub mod rights;
+pub mod room;
 pub mod runs;
 pub mod send;
+pub mod sides;
 pub mod stack;
 pub mod struck;
+pub mod timings;
+pub mod waits;
 
 pub use stack::{
     Scene, alone, alone_with, on_bed, shared, shared_on, shared_with, shared_with_overrides,

@@ -10,10 +10,10 @@ use futures::StreamExt as _;
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use k8s_openapi::api::events::v1::Event;
-use kube::api::{ListParams, PostParams};
+use kube::api::ListParams;
 use kube::runtime::watcher;
 use kube::runtime::{WatchStreamExt as _, reflector};
-use kube::{Api, Resource, ResourceExt as _};
+use kube::{Api, Client, Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -51,8 +51,7 @@ impl Scene<'_> {
     ///
     /// The API server's refusal.
     pub async fn submit(&self, run: Run) -> anyhow::Result<PipelineRun> {
-        let object: PipelineRun = serde_json::from_value(run.into_json())?;
-        Ok(self.api().create(&PostParams::default(), &object).await?)
+        run.create(self.api()).await
     }
 
     /// Waits until a run is done, and answers it.
@@ -296,6 +295,27 @@ impl Scene<'_> {
         }
         lines.join("\n")
     }
+}
+
+/// Waits until neither StatefulSet nor placeholder is left in a namespace.
+///
+/// # Errors
+///
+/// Where the API server cannot be asked, or some are left after [`LIMIT`].
+pub async fn no_placeholder_left(client: &Client, namespace: &str) -> anyhow::Result<()> {
+    let sets: Api<StatefulSet> = Api::namespaced(client.clone(), namespace);
+    let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
+    let all = ListParams::default();
+    let gone = async {
+        while !sets.list(&all).await?.items.is_empty()
+            || pods.list(&all).await?.items.iter().any(is_placeholder)
+        {
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+        anyhow::Ok(())
+    };
+    let gone = tokio::time::timeout(LIMIT, gone).await;
+    gone.context("a placeholder is left")?
 }
 
 /// Code and message of an Event that a service of ours wrote about a run.

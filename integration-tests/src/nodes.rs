@@ -16,7 +16,7 @@ use crate::look::{LIMIT, is_placeholder, node};
 use crate::runs::Run;
 
 /// The label that tells pools apart; the value is the test's namespace.
-const POOL: &str = "example.dev/pool";
+pub(crate) const POOL: &str = "example.dev/pool";
 
 /// Something that makes a node turn pods away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -86,11 +86,27 @@ impl Scene<'_> {
     ///
     /// As [`Scene::pool`].
     pub async fn pool_of(&self, sizes: &[(&str, u32)]) -> anyhow::Result<()> {
-        let api = self.nodes();
         for (index, (cpu, pods)) in sizes.iter().enumerate() {
             self.add_node(index + 1, cpu, *pods).await?;
         }
-        for number in 1..=sizes.len() {
+        self.pool_ready(sizes.len()).await
+    }
+
+    /// As [`Scene::pool`], with nodes of so many CPUs and so much memory.
+    ///
+    /// # Errors
+    ///
+    /// As [`Scene::pool`].
+    pub async fn pool_with_memory(&self, sizes: &[(&str, &str)]) -> anyhow::Result<()> {
+        for (index, (cpu, memory)) in sizes.iter().enumerate() {
+            self.add_node_of(index + 1, (cpu, memory, 110)).await?;
+        }
+        self.pool_ready(sizes.len()).await
+    }
+
+    async fn pool_ready(&self, nodes: usize) -> anyhow::Result<()> {
+        let api = self.nodes();
+        for number in 1..=nodes {
             let name = self.pool_node(number);
             let ready = await_condition(api.clone(), &name, |node: Option<&Node>| {
                 node.is_some_and(takes_pods)
@@ -108,8 +124,16 @@ impl Scene<'_> {
     ///
     /// The API server's refusal.
     pub async fn add_node(&self, number: usize, cpu: &str, pods: u32) -> anyhow::Result<()> {
+        self.add_node_of(number, (cpu, "16Gi", pods)).await
+    }
+
+    async fn add_node_of(
+        &self,
+        number: usize,
+        (cpu, memory, pods): (&str, &str, u32),
+    ) -> anyhow::Result<()> {
         let name = self.pool_node(number);
-        let size = json!({"cpu": cpu, "memory": "16Gi", "pods": pods.to_string()});
+        let size = json!({"cpu": cpu, "memory": memory, "pods": pods.to_string()});
         let node: Node = serde_json::from_value(json!({
             "metadata": {"name": name, "labels": {
                 "kubernetes.io/hostname": name,

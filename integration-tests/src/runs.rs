@@ -1,6 +1,10 @@
 //! PipelineRuns to submit: short builders for the shapes that tests need. Steps name a command, as there is no image
 //! registry to ask.
 
+use coscheduler_core::config::Reserves;
+use coscheduler_kubernetes::pipeline_run::PipelineRun;
+use kube::Api;
+use kube::api::PostParams;
 use serde_json::{Value, json};
 use testbed::{DURATION_ANNOTATION, EXIT_CODE_ANNOTATION, MESSAGE_ANNOTATION};
 
@@ -46,6 +50,16 @@ impl Run {
     /// The run as JSON.
     pub fn into_json(self) -> Value {
         self.object
+    }
+
+    /// Creates the run.
+    ///
+    /// # Errors
+    ///
+    /// The API server's refusal.
+    pub async fn create(self, runs: Api<PipelineRun>) -> anyhow::Result<PipelineRun> {
+        let object = serde_json::from_value(self.into_json())?;
+        Ok(runs.create(&PostParams::default(), &object).await?)
     }
 
     /// Binds a workspace to a claim of its own.
@@ -118,13 +132,18 @@ impl Run {
     }
 
     /// Makes the task added last ask for this much CPU.
-    pub fn asking(mut self, cpu: &str) -> Self {
+    pub fn asking(self, cpu: &str) -> Self {
+        self.asking_of("cpu", cpu)
+    }
+
+    /// Makes the task added last ask for this much of a resource.
+    pub fn asking_of(mut self, resource: &str, amount: &str) -> Self {
         if let Some(task) = self.object["spec"]["pipelineSpec"]["tasks"]
             .as_array_mut()
             .and_then(|tasks| tasks.last_mut())
         {
-            let asks = json!({"requests": {"cpu": cpu}});
-            task["taskSpec"]["steps"][0]["computeResources"] = asks;
+            let step = &mut task["taskSpec"]["steps"][0];
+            step["computeResources"]["requests"][resource] = amount.into();
         }
         self
     }
@@ -153,6 +172,13 @@ impl Run {
     /// Chooses the run's mode.
     pub fn in_mode(mut self, mode: &str) -> Self {
         self.object["metadata"]["annotations"]["coscheduler.dev/coschedule"] = mode.into();
+        self
+    }
+
+    /// Chooses what the run's placeholders reserve.
+    pub fn reserving(mut self, reserves: Reserves) -> Self {
+        self.object["metadata"]["annotations"]["coscheduler.dev/placeholder-reserves"] =
+            reserves.as_str().into();
         self
     }
 

@@ -1,7 +1,9 @@
 //! A control plane with the five services, and a namespace on it for one test.
 
-use std::sync::LazyLock;
+use std::collections::BTreeMap;
+use std::panic::Location;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
@@ -21,12 +23,13 @@ use crate::runs::run;
 /// Several times as long as the longest test takes on two cores. A test that hangs fails then, by its name.
 const TEST_LIMIT: Duration = Duration::from_secs(15 * 60);
 
-/// All tests of a binary run on one runtime: the shared stack's tasks must outlive the test that was first.
+/// All tests of a process run on one runtime: a shared stack's tasks must outlive the test that was first.
 static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
     #[allow(clippy::expect_used, reason = "no test can run without it")]
     Runtime::new().expect("failed to start a tokio runtime")
 });
-static SHARED: OnceCell<Stack> = OnceCell::const_new();
+/// The stack of each file of tests.
+static SHARED: Mutex<BTreeMap<&str, &OnceCell<Stack>>> = Mutex::new(BTreeMap::new());
 static NAMESPACES: AtomicUsize = AtomicUsize::new(1);
 
 /// A control plane with the five services.
@@ -81,7 +84,7 @@ impl Stack {
         }
     }
 
-    /// Lets every run choose its mode, and waits until the services know.
+    /// Lets every run choose its mode and what its placeholders reserve, and waits until the services know.
     ///
     /// # Errors
     ///
@@ -89,7 +92,8 @@ impl Stack {
     pub async fn allow_overrides(&self) -> anyhow::Result<()> {
         let client = self.bed.client();
         let configuration: Api<ConfigMap> = Api::namespaced(client.clone(), NAMESPACE);
-        let all = "disabled workspaces pipelineruns isolate-pipelinerun";
+        let all = "disabled workspaces pipelineruns isolate-pipelinerun \
+            placeholder-reserves=nothing placeholder-reserves=placement placeholder-reserves=peak";
         let patch = Patch::Merge(json!({"data": {"allowed-overrides": all}}));
         configuration
             .patch(CONFIG_MAP, &PatchParams::default(), &patch)
@@ -127,20 +131,22 @@ impl Stack {
     }
 }
 
-/// Runs a test on the stack that all tests of this binary share. It keeps an audit log.
+/// Runs a test on the stack that the tests of the calling file share. It keeps an audit log.
 ///
 /// # Errors
 ///
 /// The test's own, and a stack that could not be booted.
+#[track_caller]
 pub fn shared(test: impl AsyncFnOnce(Scene<'static>) -> anyhow::Result<()>) -> anyhow::Result<()> {
     shared_with(Config::default(), |_| {}, test)
 }
 
-/// As [`shared`], on a stack of this configuration. All tests of a binary must ask for the same one: the first one boots it.
+/// As [`shared`], on a stack of this configuration. All tests of a file must ask for the same one: the first one boots it.
 ///
 /// # Errors
 ///
 /// As [`shared`].
+#[track_caller]
 pub fn shared_with(
     config: Config,
     change: impl FnOnce(&mut ServicesConfig),
@@ -161,6 +167,7 @@ pub fn shared_with(
 /// # Errors
 ///
 /// As [`shared`].
+#[track_caller]
 pub fn shared_with_overrides(
     config: Config,
     change: impl FnOnce(&mut ServicesConfig),
@@ -174,17 +181,23 @@ pub fn shared_with_overrides(
     shared_on(boot, test)
 }
 
-/// As [`shared`], on a stack that the first test of the binary boots with `boot`.
+/// As [`shared`], on a stack that the first test of the file boots with `boot`.
 ///
 /// # Errors
 ///
 /// As [`shared`].
+#[track_caller]
 pub fn shared_on(
     boot: impl AsyncFnOnce() -> anyhow::Result<Stack>,
     test: impl AsyncFnOnce(Scene<'static>) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
+    let stack: &'static OnceCell<Stack> = SHARED
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .entry(Location::caller().file())
+        .or_insert_with(|| Box::leak(Box::default()));
     RUNTIME.block_on(async {
-        let stack = SHARED.get_or_try_init(|| boot()).await?;
+        let stack = stack.get_or_try_init(|| boot()).await?;
         in_time(Box::pin(test(stack.scene().await?))).await?;
         // All namespaces of the stack: a test may have made more than its own.
         stack.history.verdict().await?;

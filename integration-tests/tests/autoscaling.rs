@@ -1,138 +1,371 @@
-//! Runs that an autoscaler can serve (N7): the real Karpenter adds a node for a run whose next task fits no node there is.
-#![allow(clippy::unwrap_used, clippy::panic)]
+//! Runs whose next task fits no node there is (N7): the real Karpenter adds nodes for them, and not many more than it adds for the
+//! same runs without coscheduling. Where the claims of a run cannot go to another node, its author is told.
+//!
+//! Each mode has a pool of its own: two nodes of two CPUs and 4Gi, and what Karpenter adds to them. All modes are measured
+//! at the same time, with the same runs. The last task of each run is held until all runs of its wave have come there, so that
+//! the nodes added do not depend on the speed of the machine. Then all that were added are taken away, for the next wave.
+#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)]
 
-use anyhow::ensure;
-use coscheduler_core::quantity::Quantity;
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail, ensure};
+use coscheduler_core::config::Reserves;
+use coscheduler_core::observed::PodPhase;
 use coscheduler_kubernetes::pipeline_run::PipelineRun;
-use futures::future::try_join_all;
-use integration_tests::look::{assert_succeeded, is_done};
+use coscheduler_kubernetes::pods::{is_unschedulable, phase};
+use futures::future::{try_join, try_join_all};
+use integration_tests::cramped::stranger;
+use integration_tests::growth::Added;
 use integration_tests::runs::{Run, run};
+use integration_tests::stack::Stack;
 use integration_tests::{Scene, shared_with_overrides};
-use k8s_openapi::api::core::v1::{Node, Pod};
-use kube::api::{ListParams, PostParams};
-use kube::{Api, ResourceExt as _};
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use k8s_openapi::api::events::v1::Event;
+use k8s_openapi::jiff::Timestamp;
+use kube::ResourceExt as _;
+use kube::api::{DeleteParams, ListParams, PostParams};
 use serde_json::json;
-use testbed::services::ServicesConfig;
-use testbed::{Config, MOVABLE_STORAGE_CLASS};
+use testbed::{Config, LOCAL_STORAGE_CLASS, MOVABLE_STORAGE_CLASS};
 
 type Outcome = anyhow::Result<()>;
 
 const MODES: [&str; 3] = ["workspaces", "pipelineruns", "isolate-pipelinerun"];
+const WITHOUT: &str = "disabled";
+/// How many runs come at once: fifty in six waves, one after the other.
+const WAVES: [usize; 6] = [20, 20, 5, 3, 1, 1];
+/// The time in which an author is told that the claims cannot follow, from the first pod of the run that found no room. Both times
+/// are the API server's: of the pod's condition, in whole seconds, and of the Event.
+const TOLD: Duration = Duration::from_secs(10);
 
-/// On two nodes of two CPUs, with placeholders that reserve room.
-fn shared(test: impl AsyncFnOnce(Scene<'static>) -> Outcome) -> Outcome {
+/// Makes the tests take turns: each sets the configuration, and measures times.
+static TURN: Mutex<()> = Mutex::new(());
+
+/// On a bed with Karpenter, with this in key `placeholder-reserves`.
+fn shared(reserves: Reserves, test: impl AsyncFnOnce(Scene<'static>) -> Outcome) -> Outcome {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let config = Config {
-        nodes: 2,
-        node_cpu: "2".to_owned(),
+        nodes: 1,
         karpenter: true,
         ..Config::default()
     };
-    let reserve = |services: &mut ServicesConfig| {
-        services.flags = [("placeholder-reserves".to_owned(), "placement".to_owned())].into();
-    };
-    shared_with_overrides(config, reserve, test)
+    shared_with_overrides(
+        config,
+        |_| {},
+        async |scene| {
+            scene.set_reserves(reserves).await?;
+            test(scene).await
+        },
+    )
 }
 
-/// A second task that no node there is takes. With a claim that can follow, or none.
-fn growing(name: &str, mode: &str, with_claim: bool) -> Run {
-    let (run, uses): (_, &[&str]) = match with_claim {
-        true => {
-            let run = run(name).template_of_class("source", MOVABLE_STORAGE_CLASS);
+/// A scene with two nodes of two CPUs and 4Gi, to which Karpenter adds more.
+async fn elastic(stack: &Stack) -> anyhow::Result<Scene<'_>> {
+    let scene = stack.scene().await?;
+    scene
+        .pool_with_memory(&[("2", "4Gi"), ("2", "4Gi")])
+        .await?;
+    scene.let_pool_grow().await?;
+    Ok(scene)
+}
+
+fn name(number: usize) -> String {
+    format!("run-{number}")
+}
+
+/// A second task that no node there is takes, by CPU or by memory, with a claim that can follow or with none. Either asks for a node of
+/// 8 CPUs and 16Gi, so that an isolated run leaves no smaller node for the next one by taking a larger one than it needs: where a pod
+/// goes once the nodes are there is the scheduler's choice, not Karpenter's.
+fn growing(scene: &Scene<'_>, mode: &str, number: usize) -> Run {
+    let asks = [("cpu", "6"), ("memory", "12Gi")];
+    let (resource, amount) = asks[number % 2];
+    let run = run(&name(number)).in_pool_of(scene);
+    let (run, uses): (_, &[&str]) = match number / 2 % 2 {
+        0 => {
+            let run = run.template_of_class("source", MOVABLE_STORAGE_CLASS);
             (run, &["source"])
         }
-        false => (run(name), &[]),
+        _ => (run, &[]),
     };
     run.in_mode(mode)
         .task("one", uses, &[])
-        .asking("500m")
+        .asking("100m")
         .task("two", uses, &["one"])
-        .asking("6")
+        .asking_of(resource, amount)
+        .held("two")
 }
 
-/// The thousandths of CPU of the nodes that Karpenter added.
-async fn added(scene: &Scene<'_>) -> anyhow::Result<i128> {
-    let nodes = Api::<Node>::all(scene.client.clone());
-    let nodes = nodes.list(&ListParams::default()).await?.items.into_iter();
-    let cpus = nodes
-        .filter(|node| node.labels().contains_key("karpenter.sh/nodepool"))
-        .map(|node| {
-            let capacity = node.status.unwrap().capacity.unwrap();
-            let cpu: Quantity = capacity["cpu"].0.parse().unwrap();
-            cpu.nano() / 1_000_000
-        });
-    Ok(cpus.sum())
-}
-
-async fn all_succeed(scene: &Scene<'_>, runs: usize) -> Outcome {
-    let done = scene
-        .until_all::<PipelineRun>("are done", |all| {
-            all.iter().filter(|run| is_done(run)).count() == runs
+/// Plays some runs at once, and answers the nodes that Karpenter added for them.
+async fn wave(scene: &Scene<'_>, mode: &str, numbers: Range<usize>) -> anyhow::Result<Added> {
+    let began = Instant::now();
+    try_join_all(
+        numbers
+            .clone()
+            .map(|number| scene.submit(growing(scene, mode, number))),
+    )
+    .await?;
+    let runs = |pod: &Arc<Pod>| {
+        let task = pod.labels().get("tekton.dev/pipelineTask");
+        task.is_some_and(|task| task == "two") && phase(pod) == PodPhase::Running
+    };
+    let what = format!("of all second tasks run, in {mode}");
+    scene
+        .until_all::<Pod>(&what, |pods| {
+            pods.iter().filter(|pod| runs(pod)).count() == numbers.len()
         })
         .await?;
-    done.iter().try_for_each(|run| assert_succeeded(run))
+    let took = began.elapsed();
+    try_join_all(numbers.clone().map(async |number| {
+        let name = name(number);
+        scene.end(&name, "two").await?;
+        scene.succeeds(&name).await.map(drop)
+    }))
+    .await?;
+    let all = ListParams::default();
+    let runs = scene.api::<PipelineRun>();
+    runs.delete_collection(&DeleteParams::background(), &all)
+        .await?;
+    scene.nothing_left_but(&[]).await?;
+    scene
+        .until_all::<Pod>("are gone", |pods| pods.is_empty())
+        .await?;
+    let added = scene.take_added_nodes().await?;
+    println!("{mode:>20}: {numbers:?} in {took:.0?}: {added}");
+    Ok(added)
 }
 
-/// Pods of no run take half of each node.
-async fn fill(scene: &Scene<'_>) -> Outcome {
-    for node in ["node-1", "node-2"] {
-        let asks = json!({"requests": {"cpu": "1"}});
-        let stranger: Pod = serde_json::from_value(json!({
-            "metadata": {"name": format!("stranger-{node}")},
-            "spec": {
-                "nodeName": node,
-                "containers": [{"name": "c", "image": "example/image", "resources": asks}],
-            },
-        }))?;
-        let pods = scene.api::<Pod>();
-        pods.create(&PostParams::default(), &stranger).await?;
+/// Waves of runs in a mode, one after the other.
+async fn play(
+    stack: &Stack,
+    mode: &'static str,
+    waves: &[usize],
+) -> anyhow::Result<(&'static str, Added)> {
+    let scene = elastic(stack).await?;
+    let (mut added, mut first) = (Added::default(), 0);
+    for runs in waves {
+        added = added.and(&wave(&scene, mode, first..first + runs).await?);
+        first += runs;
     }
-    Ok(())
+    Ok((mode, added))
 }
 
-/// The room is gone when the run's next task needs it: the placeholder asks again.
-async fn asks_again(scene: &Scene<'_>) -> Outcome {
-    fill(scene).await?;
+/// Runs that reserve room need at most half as much again as the same runs without coscheduling, and one node for each isolated run.
+fn in_each_mode(reserves: Reserves, waves: &[usize]) -> Outcome {
+    let runs: usize = waves.iter().sum();
+    shared(reserves, async |scene| {
+        let modes = MODES.into_iter().chain([WITHOUT]);
+        let added = try_join_all(modes.map(|mode| play(scene.stack, mode, waves))).await?;
+        let added: BTreeMap<_, _> = added.into_iter().collect();
+        for (mode, added) in &added {
+            println!("{reserves}: {mode} adds {added} for {runs} runs");
+        }
+        if reserves == Reserves::Nothing {
+            return Ok(());
+        }
+        for mode in ["workspaces", "pipelineruns"] {
+            let (with, without) = (added[mode].cpus(), added[WITHOUT].cpus());
+            ensure!(
+                2 * with <= 3 * without,
+                "{reserves}: {mode} adds {with} CPUs, without coscheduling it is {without}"
+            );
+        }
+        let isolated = added["isolate-pipelinerun"].nodes();
+        ensure!(
+            isolated <= runs,
+            "{isolated} nodes for {runs} isolated runs"
+        );
+        Ok(())
+    })
+}
+
+#[test]
+fn n7_b3_an_autoscaler_adds_nodes_for_fifty_runs_that_reserve_room() -> Outcome {
+    in_each_mode(Reserves::Placement, &WAVES)
+}
+
+#[test]
+fn n7_b3_an_autoscaler_adds_nodes_for_runs_that_keep_their_room() -> Outcome {
+    in_each_mode(Reserves::Peak, &[10])
+}
+
+/// The nodes are larger than necessary: Karpenter adds up the placeholder that asks and the pod that waits for it, and takes the
+/// placeholders' preference for nodes of their own as a requirement.
+#[test]
+fn n7_an_autoscaler_adds_nodes_for_runs_that_reserve_nothing() -> Outcome {
+    in_each_mode(Reserves::Nothing, &[6])
+}
+
+/// The values of `placeholder-reserves` but `placement`.
+fn others() -> impl Iterator<Item = Reserves> {
+    let all = Reserves::ALL.into_iter();
+    all.filter(|reserves| *reserves != Reserves::Placement)
+}
+
+/// A run between two tasks. The second one asks for more than is left on each node by then.
+async fn crowded_out(scene: &Scene<'_>, mode: &str, class: &str) -> Outcome {
     let run = run("later")
-        .in_mode("pipelineruns")
-        .template_of_class("source", MOVABLE_STORAGE_CLASS)
+        .in_mode(mode)
+        .in_pool_of(scene)
+        .template_of_class("source", class)
         .task("one", &["source"], &[])
         .gate(&["one"])
         .task("two", &["source"], &["gate"])
         .asking("1500m");
     scene.submit(run).await?;
     scene.at_gate("later").await?;
-    scene.open_gate("later").await?;
-    scene.succeeds("later").await?;
-    let told = scene.told("later", "PlaceholderMoved").await?;
-    ensure!(told.len() == 1, "{told:?}");
-    ensure!(added(scene).await? > 0, "a node was added");
-    Ok(())
+    for number in 1..=2 {
+        stranger(scene, &scene.pool_node(number), "1").await?;
+    }
+    scene.open_gate("later").await
 }
 
 #[test]
-fn n7_b3_an_autoscaler_adds_nodes_for_runs_whose_next_task_fits_none() -> Outcome {
-    shared(async |scene| {
-        asks_again(&scene).await?;
-        let before = added(&scene).await?;
-        for mode in MODES {
-            for with_claim in [true, false] {
-                let name = format!("{mode}-{with_claim}");
-                scene.submit(growing(&name, mode, with_claim)).await?;
-                scene.succeeds(&name).await?;
-            }
-        }
-        let one_by_one = added(&scene).await? - before;
-        ensure!(one_by_one > 0, "a node was added");
-        let runs = (0..12).map(|number| {
-            let mode = MODES[number % 3];
-            growing(&format!("run-{number}"), mode, number % 2 == 0)
-        });
-        try_join_all(runs.map(|run| scene.submit(run))).await?;
-        all_succeed(&scene, 19).await?;
-        let at_once = added(&scene).await? - before - one_by_one;
-        println!(
-            "CPU added, in thousandths: {one_by_one} for 6 runs one by one, {at_once} for 12 at once"
-        );
-        scene.nothing_left_but(&[]).await
+fn n7_b3_a_node_is_added_for_a_run_whose_room_others_took() -> Outcome {
+    shared(Reserves::Placement, async |scene| {
+        try_join_all(MODES.map(async |mode| {
+            let scene = elastic(scene.stack).await?;
+            crowded_out(&scene, mode, MOVABLE_STORAGE_CLASS).await?;
+            scene.succeeds("later").await?;
+            let told = scene.told("later", "PlaceholderMoved").await?;
+            let moved = told.iter().filter(|(code, _)| code == "PlaceholderMoved");
+            ensure!(moved.count() == 1, "{mode}: {told:?}");
+            let added = scene.take_added_nodes().await?;
+            println!("{mode}: {added}");
+            ensure!(added.nodes() == 1, "{mode}: {added}");
+            scene.nothing_left_but(&[]).await
+        }))
+        .await?;
+        Ok(())
     })
+}
+
+/// When the first pod of the scene was found to fit nowhere.
+async fn found_no_room(scene: &Scene<'_>) -> anyhow::Result<Timestamp> {
+    let since = |pod: &Pod| {
+        let conditions = pod.status.as_ref()?.conditions.as_ref()?;
+        let mut conditions = conditions.iter();
+        let scheduled = conditions.find(|condition| condition.type_ == "PodScheduled")?;
+        is_unschedulable(pod).then_some(scheduled.last_transition_time.as_ref()?.0)
+    };
+    let pods = scene
+        .until_all::<Pod>("wait for room", |pods| {
+            pods.iter().any(|pod| since(pod).is_some())
+        })
+        .await?;
+    let first = pods.iter().filter_map(|pod| since(pod)).min();
+    first.context("it has gone")
+}
+
+/// When the author of a run was told that its claims hold it where it is, and in which words.
+async fn told_of_claims(scene: &Scene<'_>, run: &str) -> anyhow::Result<(Timestamp, String)> {
+    let about = |event: &Event| {
+        let regards = event.regarding.as_ref()?;
+        let code = event.reason.as_deref()?;
+        let says_so = regards.kind.as_deref() == Some("PipelineRun")
+            && regards.name.as_deref() == Some(run)
+            && ["ClaimsNotMovable", "VolumeNodeAffinityConflict"].contains(&code);
+        let note = event.note.as_deref().unwrap_or_default();
+        says_so.then_some((event.event_time.as_ref()?.0, format!("{code}: {note}")))
+    };
+    let told = scene.until_all::<Event>("tell of claims that cannot follow", |events| {
+        events.iter().any(|event| about(event).is_some())
+    });
+    match tokio::time::timeout(3 * TOLD, told).await {
+        Ok(events) => {
+            let told = events?.iter().filter_map(|event| about(event)).min();
+            told.context("it has gone")
+        }
+        Err(_) => bail!("told only {:?}", scene.told_so_far(run).await?),
+    }
+}
+
+async fn told_in_time(scene: &Scene<'_>, run: &str, what: &str) -> Outcome {
+    let waits = found_no_room(scene).await?;
+    let (told, words) = told_of_claims(scene, run).await?;
+    let after = told.duration_since(waits).as_secs_f64();
+    println!("{what}: told after {after:.1} s: {words}");
+    ensure!(after < TOLD.as_secs_f64(), "told after {after} s");
+    Ok(())
+}
+
+/// The claim is on a node that others have filled since.
+async fn claim_in_a_crowd(stack: &Stack, mode: &str, what: &str) -> Outcome {
+    let scene = elastic(stack).await?;
+    crowded_out(&scene, mode, LOCAL_STORAGE_CLASS).await?;
+    told_in_time(&scene, "later", what).await?;
+    // It goes on as soon as there is room on the node of the claim.
+    let pods = scene.api::<Pod>();
+    for number in 1..=2 {
+        let name = format!("stranger-{}", scene.pool_node(number));
+        pods.delete(&name, &DeleteParams::default()).await?;
+    }
+    scene.succeeds("later").await?;
+    scene.nothing_left_but(&[]).await
+}
+
+/// The claim is on a node that is too small for the run, from an earlier one.
+async fn claim_on_a_small_node(stack: &Stack, mode: &str, what: &str) -> Outcome {
+    let scene = elastic(stack).await?;
+    let claim: PersistentVolumeClaim = serde_json::from_value(json!({
+        "metadata": {"name": "cache"},
+        "spec": {
+            "accessModes": ["ReadWriteOnce"],
+            "storageClassName": LOCAL_STORAGE_CLASS,
+            "resources": {"requests": {"storage": "1Gi"}},
+        },
+    }))?;
+    scene
+        .api::<PersistentVolumeClaim>()
+        .create(&PostParams::default(), &claim)
+        .await?;
+    let with_cache = |name: &str| {
+        let source = json!({"persistentVolumeClaim": {"claimName": "cache"}});
+        run(name)
+            .in_mode(mode)
+            .in_pool_of(&scene)
+            .workspace("cache", source)
+            .task("one", &["cache"], &[])
+    };
+    scene.submit(with_cache("before")).await?;
+    scene.succeeds("before").await?;
+    scene.nothing_left_but(&["cache"]).await?;
+    let run = with_cache("run")
+        .task("two", &["cache"], &["one"])
+        .asking("6");
+    scene.submit(run).await?;
+    told_in_time(&scene, "run", what).await?;
+    let runs = scene.api::<PipelineRun>();
+    runs.delete("run", &DeleteParams::background()).await?;
+    scene.nothing_left_but(&["cache"]).await
+}
+
+fn claims_that_cannot_follow(reserves: Reserves) -> Outcome {
+    shared(reserves, async |scene| {
+        let crowds = MODES.map(async |mode| {
+            let what = format!("{reserves}, {mode}, a full node");
+            claim_in_a_crowd(scene.stack, mode, &what)
+                .await
+                .context(what)
+        });
+        let small = MODES.map(async |mode| {
+            let what = format!("{reserves}, {mode}, a small node");
+            claim_on_a_small_node(scene.stack, mode, &what)
+                .await
+                .context(what)
+        });
+        try_join(try_join_all(crowds), try_join_all(small)).await?;
+        Ok(())
+    })
+}
+
+#[test]
+fn n7_b3_claims_that_cannot_follow_a_run_that_reserves_room_are_told_in_ten_seconds() -> Outcome {
+    claims_that_cannot_follow(Reserves::Placement)
+}
+
+#[test]
+fn n7_b3_claims_that_cannot_follow_are_told_in_ten_seconds_whatever_else_is_reserved() -> Outcome {
+    others().try_for_each(claims_that_cannot_follow)
 }

@@ -3,13 +3,10 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use anyhow::Context as _;
-use coscheduler_kubernetes::pipeline_run::PipelineRun;
 use coscheduler_proto::config::config_service_client::ConfigServiceClient;
-use coscheduler_proto::config::{
-    CheckFlagsRequest, ConfigStatus, Mode, WatchConfigRequest, WatchConfigResponse,
-};
+use coscheduler_proto::config::{ConfigStatus, Mode, WatchConfigRequest, WatchConfigResponse};
 use integration_tests::runs::run;
-use integration_tests::{Scene, alone, shared};
+use integration_tests::{Scene, alone};
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod};
 use kube::api::{Patch, PatchParams};
 use kube::{Api, ResourceExt as _};
@@ -127,40 +124,5 @@ fn m8_a_run_keeps_what_was_in_force_when_it_was_created_and_m5_disabled_changes_
         scene.end("sized", "one").await?;
         scene.succeeds("sized").await?;
         anyhow::Ok(())
-    })
-}
-
-#[test]
-fn flags_can_be_checked_without_being_set() -> anyhow::Result<()> {
-    shared(async |scene| {
-        let mut config =
-            ConfigServiceClient::connect(scene.stack.services.grpc_address(Service::ConfigService))
-                .await?;
-        let mut check = async |flags: &[(&str, &str)]| {
-            let flags = flags
-                .iter()
-                .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
-                .collect();
-            anyhow::Ok(
-                config
-                    .check_flags(CheckFlagsRequest { flags })
-                    .await?
-                    .into_inner(),
-            )
-        };
-        let good = check(&[("coschedule", "disabled"), ("unheard-of", "x")]).await?;
-        assert_eq!(good.configuration.unwrap().mode(), Mode::Disabled);
-        assert_eq!(good.warnings.len(), 1);
-        let bad = check(&[("coschedule", "sideways"), ("placeholder-cpu", "many")]).await?;
-        assert!(bad.configuration.is_none());
-        let keys: Vec<_> = bad
-            .violations
-            .iter()
-            .map(|violation| violation.key.as_str())
-            .collect();
-        assert_eq!(keys, ["coschedule", "placeholder-cpu"]);
-        let runs: Api<PipelineRun> = scene.api();
-        assert!(runs.list(&Default::default()).await?.items.is_empty());
-        Ok(())
     })
 }

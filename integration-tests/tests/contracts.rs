@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use coscheduler_core::violation::Violation;
+use coscheduler_kubernetes::pipeline_run::PipelineRun;
 use coscheduler_proto::config::config_service_client::ConfigServiceClient;
 use coscheduler_proto::config::{CheckFlagsRequest, Mode};
 use coscheduler_proto::error::{reason, violations};
@@ -433,6 +434,40 @@ fn a_message_over_four_mebibytes_is_refused_and_one_below_is_read() -> anyhow::R
                 assert_eq!(code == Some(Code::OutOfRange), too_large, "{code:?}");
             }
         }
+        Ok(())
+    })
+}
+
+#[test]
+fn flags_can_be_checked_without_being_set() -> anyhow::Result<()> {
+    shared(async |scene| {
+        let mut config =
+            ConfigServiceClient::connect(address(&scene, Service::ConfigService)).await?;
+        let mut check = async |flags: &[(&str, &str)]| {
+            let flags = flags
+                .iter()
+                .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
+                .collect();
+            anyhow::Ok(
+                config
+                    .check_flags(CheckFlagsRequest { flags })
+                    .await?
+                    .into_inner(),
+            )
+        };
+        let good = check(&[("coschedule", "disabled"), ("unheard-of", "x")]).await?;
+        assert_eq!(good.configuration.unwrap().mode(), Mode::Disabled);
+        assert_eq!(good.warnings.len(), 1);
+        let bad = check(&[("coschedule", "sideways"), ("placeholder-cpu", "many")]).await?;
+        assert!(bad.configuration.is_none());
+        let keys: Vec<_> = bad
+            .violations
+            .iter()
+            .map(|violation| violation.key.as_str())
+            .collect();
+        assert_eq!(keys, ["coschedule", "placeholder-cpu"]);
+        let runs = scene.api::<PipelineRun>().list(&Default::default()).await?;
+        assert!(runs.items.is_empty());
         Ok(())
     })
 }

@@ -1,27 +1,79 @@
-//! A large cluster with one crowded run, and other runs whose nodes are cordoned meanwhile (N8, N1).
+//! A large cluster with a crowded run, a tenant whose placeholders are refused, and one whose placeholders fit no node. Beside them,
+//! other tenants' runs begin, and their nodes are cordoned (N8, N1).
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stderr)]
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use anyhow::ensure;
-use integration_tests::alone;
+use anyhow::{Context as _, ensure};
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+use integration_tests::look::is_placeholder;
 use integration_tests::nodes::NodeEvent;
-use integration_tests::runs::run;
+use integration_tests::runs::{Run, run};
 use integration_tests::struck::Waiting;
-use k8s_openapi::api::core::v1::Pod;
+use integration_tests::{Scene, alone};
+use k8s_openapi::api::core::v1::{Pod, ResourceQuota};
+use k8s_openapi::api::events::v1::Event;
+use kube::api::PostParams;
+use serde_json::json;
 use testbed::{Config, LOCAL_STORAGE_CLASS};
 
 type Outcome = anyhow::Result<()>;
 
 const NODES: usize = 300;
 const WAITING: usize = 200;
+/// The runs of each of the two other tenants that need much work of ours.
+const NOISY: usize = 100;
+/// From the creation of a run to its bound placeholder.
+const BEGUN: Duration = Duration::from_secs(5);
 /// Twice the second that a move takes on an idle cluster.
 const MOVED: Duration = Duration::from_secs(2);
 /// A move that takes longer is not waited for.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// Creates runs of one task, several at a time.
+async fn submit_noisy(scene: &Scene<'_>, change: impl Fn(Run) -> Run) -> Outcome {
+    let runs = (0..NOISY).map(|number| run(&format!("run-{number}")).task("one", &[], &[]));
+    stream::iter(runs.map(change))
+        .map(|run| scene.submit(run))
+        .buffer_unordered(10)
+        .try_for_each(async |_| Ok(()))
+        .await
+}
+
+/// A tenant whose quota allows no placeholder.
+async fn refused(scene: &Scene<'_>) -> Outcome {
+    let quota: ResourceQuota = serde_json::from_value(json!({
+        "metadata": {"name": "none"},
+        "spec": {"hard": {"count/statefulsets.apps": "0"}},
+    }))?;
+    let quotas = scene.api::<ResourceQuota>();
+    quotas.create(&PostParams::default(), &quota).await?;
+    submit_noisy(scene, |run| run).await?;
+    scene
+        .until_all::<Event>("tell each run of the quota", |events| {
+            let reasons = events.iter().filter_map(|event| event.reason.as_deref());
+            reasons.filter(|it| *it == "QuotaExceeded").count() >= NOISY
+        })
+        .await?;
+    Ok(())
+}
+
+/// A tenant whose placeholders fit no node.
+async fn unplaceable(scene: &Scene<'_>) -> Outcome {
+    submit_noisy(scene, |run| run.in_pool_of(scene)).await?;
+    scene
+        .until_all::<Pod>("are placeholders that wait", |pods| {
+            let waits = |pod: &Pod| {
+                is_placeholder(pod) && coscheduler_kubernetes::pods::is_unschedulable(pod)
+            };
+            pods.iter().filter(|pod| waits(pod)).count() == NOISY
+        })
+        .await?;
+    Ok(())
+}
+
 #[test]
-fn n8_n1_two_hundred_waiting_pods_do_not_hold_up_another_runs_evacuation() -> Outcome {
+fn n8_n1_noisy_tenants_do_not_hold_up_another_tenants_placeholder_or_evacuation() -> Outcome {
     let config = Config {
         nodes: NODES,
         ..Config::default()
@@ -35,9 +87,10 @@ fn n8_n1_two_hundred_waiting_pods_do_not_hold_up_another_runs_evacuation() -> Ou
         }
         scene.submit(crowd).await?;
         let mut others = Vec::new();
-        for _ in 0..4 {
+        for _ in 0..6 {
             others.push(Waiting::at_gate(scene.stack, None).await?);
         }
+        let struck_later = others.split_off(4);
         let mut waiting = 0;
         while waiting < WAITING {
             // Tekton takes a minute and more to create them all: each step has the usual limit.
@@ -63,6 +116,26 @@ fn n8_n1_two_hundred_waiting_pods_do_not_hold_up_another_runs_evacuation() -> Ou
                 .all(|took| took.is_some_and(|took| took < MOVED)),
             "bound elsewhere after {seconds:.2?}"
         );
+
+        let stack = scene.stack;
+        let (no_quota, no_node) = (stack.scene().await?, stack.scene().await?);
+        futures::try_join!(refused(&no_quota), unplaceable(&no_node))?;
+        for _ in 0..4 {
+            let quiet = stack.scene().await?;
+            let began = Instant::now();
+            quiet.submit(run("run").task("one", &[], &[])).await?;
+            quiet.placeholder().await?;
+            let took = began.elapsed();
+            eprintln!("bound after {took:.2?}");
+            ensure!(took < BEGUN, "a placeholder was bound after {took:?}");
+            quiet.succeeds("run").await.context("a quiet run")?;
+        }
+        // The scheduler tries the pods that wait before it: their number decides how long binding takes.
+        for struck in struck_later {
+            let took = struck.is_made_again(NodeEvent::Cordon).await?;
+            eprintln!("evacuated after {took:.2?}");
+            ensure!(took < MOVED, "evacuated after {took:?}");
+        }
         Ok(())
     })
 }

@@ -256,8 +256,8 @@ fn m7_bad_flags_are_refused_when_they_are_written() -> Outcome {
             ("placement", "near", "allowed: spread, pack, none"),
             (
                 "placeholder-reserves",
-                "peak",
-                "allowed: nothing, placement",
+                "half",
+                "allowed: nothing, placement, peak",
             ),
             ("placeholder-cpu", "50 m", "allowed: a decimal number"),
             ("placeholder-memory", "0", "allowed: more than 0"),

@@ -1,7 +1,7 @@
 //! A hundred runs in each mode, at once and as the mode changes: all succeed, each where its mode wants it, and nothing is left. A watch records where each pod was and when.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -62,15 +62,18 @@ async fn submit(scene: &Scene<'_>, names: &[String]) -> Outcome {
 /// Waits until each has succeeded. The total time depends on the machine, but some more of their pods must end every few
 /// minutes.
 async fn succeed(scene: &Scene<'_>, names: &[String]) -> Outcome {
+    let names: HashSet<&str> = names.iter().map(String::as_str).collect();
+    // Asked at each change of each pod.
     let ended = |pods: &[Arc<Pod>]| {
-        let ours = pods.iter().filter(|pod| !is_placeholder(pod));
-        let ours = ours.filter(|pod| names.iter().any(|name| name == run_of(pod)));
-        ours.filter(|pod| phase(pod) == PodPhase::Succeeded).count()
+        let ended = pods
+            .iter()
+            .filter(|pod| phase(pod) == PodPhase::Succeeded && !is_placeholder(pod));
+        ended.filter(|pod| names.contains(run_of(pod))).count()
     };
     let all = 2 * names.len();
     let mut seen = 0;
     while seen < all {
-        let expected = (seen + 10).min(all);
+        let expected = (seen + 50).min(all);
         let what = format!("have succeeded, {expected} of {all}");
         let pods = scene
             .until_all(&what, |pods| ended(pods) >= expected)
@@ -78,7 +81,9 @@ async fn succeed(scene: &Scene<'_>, names: &[String]) -> Outcome {
         seen = ended(&pods);
     }
     let done = |runs: &[Arc<PipelineRun>]| -> Vec<Arc<PipelineRun>> {
-        let ours = runs.iter().filter(|run| names.contains(&run.name_any()));
+        let ours = runs
+            .iter()
+            .filter(|run| names.contains(run.name_any().as_str()));
         ours.filter(|run| is_done(run)).cloned().collect()
     };
     let runs = scene

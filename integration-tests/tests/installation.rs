@@ -203,7 +203,7 @@ async fn probes_are_answered(client: &Client, services: &Services) -> Outcome {
     Ok(())
 }
 
-/// No role binds it, its pods carry no token, and it may do no more than anybody who is logged in.
+/// No binding of a role names its account, its pods have no token, and the account has only the rights of every account.
 async fn the_planner_may_nothing(bed: &TestBed, client: &Client) -> Outcome {
     let granted = rights::granted(client).await?;
     let planner = Service::AffinityPlanner.name();
@@ -584,20 +584,16 @@ async fn use_every_right(scene: &Scene<'_>) -> Outcome {
     Ok(())
 }
 
-/// The placeholder of a run asks for the room that the run needs.
-async fn room_reserved(scene: &Scene<'_>) -> Outcome {
-    let mode = ("coschedule", "pipelineruns");
-    scene
-        .set_flags(&[mode, ("placeholder-reserves", "placement")])
-        .await?;
+const MODE: (&str, &str) = ("coschedule", "pipelineruns");
+
+/// Sets key `placeholder-reserves`, and waits until new runs are planned with it.
+async fn set_reserves(scene: &Scene<'_>, word: &str, expect: Reserves) -> Outcome {
+    let flags = [MODE, ("placeholder-reserves", word)];
+    scene.set_flags(&flags).await?;
     let reserving = async || {
         let planned = scene.plan(run("dry").template("source").task("one", &["source"], &[]));
         let planned = planned.await?.placeholders;
-        anyhow::Ok(
-            planned
-                .iter()
-                .all(|spec| spec.reserves() == Reserves::Placement),
-        )
+        anyhow::Ok(planned.iter().all(|spec| spec.reserves() == expect))
     };
     let in_force = async {
         while !reserving().await? {
@@ -605,7 +601,12 @@ async fn room_reserved(scene: &Scene<'_>) -> Outcome {
         }
         anyhow::Ok(())
     };
-    tokio::time::timeout(LIMIT, in_force).await??;
+    tokio::time::timeout(LIMIT, in_force).await?
+}
+
+/// The placeholder of a run asks for the room that the run needs.
+async fn room_reserved(scene: &Scene<'_>) -> Outcome {
+    set_reserves(scene, "placement", Reserves::Placement).await?;
     let run = run("reserves")
         .template("source")
         .task("one", &["source"], &[])
@@ -613,11 +614,12 @@ async fn room_reserved(scene: &Scene<'_>) -> Outcome {
     scene.submit(run).await?;
     scene.succeeds("reserves").await?;
     scene.nothing_left_but(&[]).await?;
-    scene.set_flags(&[mode]).await
+    scene.set_flags(&[MODE]).await
 }
 
 /// A placeholder begins on a small node; the large one takes pods once it is there.
 async fn no_room(scene: &Scene<'_>) -> Outcome {
+    set_reserves(scene, "nothing", Reserves::Nothing).await?;
     scene.pool_of(&[("2", 110), ("8", 110)]).await?;
     for (name, class, workspaces) in [
         ("moved", MOVABLE_STORAGE_CLASS, &["source"][..]),

@@ -1,8 +1,9 @@
-//! The choice of a run's mode: by annotation `coscheduler.dev/coschedule` on PipelineRun, Pipeline and Namespace, within the
-//! operator's `allowed-overrides`, and by nothing else that a Pipeline or a Task may carry. Also TaskRuns that are refused in
-//! their run's mode.
+//! The choice of a run's mode, placement and reservation: by annotations of PipelineRun, Pipeline and Namespace, within the
+//! operator's `allowed-overrides` and the Namespace's own, and by nothing else that a Pipeline or a Task may carry. Also TaskRuns
+//! that are refused in their run's mode.
 //!
-//! All tests share one stack in mode `pipelineruns` whose operator allows `disabled` and `workspaces`.
+//! All tests share one stack in mode `pipelineruns` whose operator allows `disabled`, `workspaces`, `placement=pack` and
+//! `placeholder-reserves=peak`. The operator lets a Namespace allow `placement=none` too.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::collections::BTreeMap;
@@ -10,12 +11,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 use coscheduler_core::annotations::{
-    CLAIMS, GROUP, MODE, OVERRIDE, PART_OF, PINNED, TEKTON_AFFINITY_ASSISTANT,
+    ALLOWED_OVERRIDES, CHOSEN_PLACEMENT, CHOSEN_RESERVES, CLAIMS, GROUP, MODE, OVERRIDE, PART_OF,
+    PINNED, PLACEHOLDER, TEKTON_AFFINITY_ASSISTANT,
 };
 use coscheduler_kubernetes::pipeline_run::{PipelineRun, to_json};
+use coscheduler_proto::config::Reserves;
 use coscheduler_proto::json::object_to_struct;
 use coscheduler_proto::planner::planner_service_client::PlannerServiceClient;
-use coscheduler_proto::planner::{PlanRequest, PlanResponse};
+use coscheduler_proto::planner::{PlanRequest, PlanResponse, Separation};
 use integration_tests::installation::kubectl;
 use integration_tests::look::{condition, node};
 use integration_tests::runs::run;
@@ -42,8 +45,10 @@ fn overridable(test: impl AsyncFnOnce(Scene<'static>) -> Outcome) -> Outcome {
     shared(async |scene| {
         let allow = async || {
             let config: Api<ConfigMap> = Api::namespaced(scene.client.clone(), NAMESPACE);
-            let patch =
-                Patch::Merge(json!({"data": {"allowed-overrides": "disabled, workspaces"}}));
+            let patch = Patch::Merge(json!({"data": {
+                "allowed-overrides": "disabled, workspaces, placement=pack, placeholder-reserves=peak",
+                "namespace-may-allow": "placement=none",
+            }}));
             config
                 .patch(CONFIG_MAP, &PatchParams::default(), &patch)
                 .await?;
@@ -78,9 +83,9 @@ async fn plan(scene: &Scene<'_>, object: &Value) -> anyhow::Result<Result<PlanRe
     Ok(answer.map(tonic::Response::into_inner))
 }
 
-/// Chooses a mode for a namespace.
-async fn annotate_namespace(scene: &Scene<'_>, mode: &str) -> Outcome {
-    let patch = Patch::Merge(json!({"metadata": {"annotations": {OVERRIDE: mode}}}));
+/// Chooses for a namespace.
+async fn annotate_namespace(scene: &Scene<'_>, annotations: &Value) -> Outcome {
+    let patch = Patch::Merge(json!({"metadata": {"annotations": annotations}}));
     Api::<Namespace>::all(scene.client.clone())
         .patch(&scene.namespace, &PatchParams::default(), &patch)
         .await?;
@@ -130,27 +135,26 @@ fn message(answer: &Answer) -> String {
         .to_owned()
 }
 
+/// Admission warns that the annotation counts for new runs only.
+#[track_caller]
+fn assert_too_late(edited: &Answer) {
+    let mut warnings = edited.warnings.iter();
+    assert!(
+        warnings.any(|told| told.contains("create a new run")),
+        "{:?}",
+        edited.warnings
+    );
+}
+
 #[test]
 fn b1_the_run_chooses_before_the_pipeline_before_the_namespace_before_the_cluster() -> Outcome {
     overridable(async |plain| {
         let annotated = plain.stack.scene().await?;
-        annotate_namespace(&annotated, "workspaces").await?;
+        annotate_namespace(&annotated, &choice(Some("workspaces"))).await?;
         // The webhook's watch of Namespaces has seen it.
-        let sees = async {
-            let probe = pending("probe", &json!({"resolver": "none"}), &json!({}));
-            let path = format!("{PIPELINE_RUNS}?dryRun=All");
-            while annotated
-                .send("POST", &path, &probe)
-                .await?
-                .accepted()?
-                .annotation(MODE)
-                != Some("workspaces")
-            {
-                tokio::time::sleep(Duration::from_millis(50)).await;
-            }
-            anyhow::Ok(())
-        };
-        tokio::time::timeout(Duration::from_secs(60), sees).await??;
+        let probe = pending("probe", &json!({"resolver": "none"}), &json!({}));
+        let sees = |answer: &Answer| answer.annotation(MODE) == Some("workspaces");
+        once(&annotated, &probe, sees).await?;
 
         let (scenes, mut count) = ([("", &plain), ("workspaces", &annotated)], 0);
         for (of_namespace, scene) in scenes {
@@ -212,7 +216,7 @@ fn b1_what_is_not_allowed_is_refused_with_who_allows_what() -> Outcome {
             Ok(message)
         };
         let allowed = "\"isolate-pipelinerun\" is not allowed; allowed: workspaces, pipelineruns, disabled. Your operator can \
-             allow more modes with key allowed-overrides of ConfigMap coscheduler-config.";
+             allow more values with key allowed-overrides of ConfigMap coscheduler-config.";
         let told = refused("own", None, Some("isolate-pipelinerun")).await?;
         assert!(
             told.contains("metadata.annotations[coscheduler.dev/coschedule]")
@@ -232,20 +236,9 @@ fn b1_what_is_not_allowed_is_refused_with_who_allows_what() -> Outcome {
             "{told}"
         );
 
-        annotate_namespace(&scene, "isolate-pipelinerun").await?;
+        annotate_namespace(&scene, &choice(Some("isolate-pipelinerun"))).await?;
         let object = run("of-namespace").task("one", &[], &[]).into_json();
-        let refusal = async {
-            loop {
-                let answer = scene
-                    .send("POST", &format!("{PIPELINE_RUNS}?dryRun=All"), &object)
-                    .await?;
-                if answer.code == 422 {
-                    return anyhow::Ok(message(&answer));
-                }
-                tokio::time::sleep(Duration::from_millis(50)).await;
-            }
-        };
-        let told = tokio::time::timeout(Duration::from_secs(60), refusal).await??;
+        let told = message(&once(&scene, &object, |answer| answer.code == 422).await?);
         assert!(
             told.contains(&format!("of Namespace {:?}", scene.namespace)) && told.contains(allowed),
             "{told}"
@@ -263,6 +256,129 @@ fn b1_what_is_not_allowed_is_refused_with_who_allows_what() -> Outcome {
         assert_eq!(created.warnings.len(), 1, "{:?}", created.warnings);
         assert!(created.warnings[0].contains("coscheduler.dev/coshedule has no effect"));
         Ok(())
+    })
+}
+
+/// Asks for a run that is not stored until the answer is the `wanted` one, because the webhook's watch of Namespaces has then seen
+/// the change.
+async fn once(
+    scene: &Scene<'_>,
+    object: &Value,
+    wanted: impl Fn(&Answer) -> bool,
+) -> anyhow::Result<Answer> {
+    let path = format!("{PIPELINE_RUNS}?dryRun=All");
+    let answered = async {
+        loop {
+            let answer = scene.send("POST", &path, object).await?;
+            if wanted(&answer) {
+                return anyhow::Ok(answer);
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), answered).await?
+}
+
+#[test]
+fn b1_b3_p4_placement_and_reservation_are_chosen_and_a_namespace_limits_the_choice() -> Outcome {
+    overridable(async |scene| {
+        // The Pipeline chooses the placement, and the Namespace the reservation. The Namespace's placement has no effect.
+        let reserve = json!({CHOSEN_RESERVES: "peak", CHOSEN_PLACEMENT: "none"});
+        annotate_namespace(&scene, &reserve).await?;
+        let packed = pipeline("packed", &json!({CHOSEN_PLACEMENT: "pack"}));
+        scene.send("POST", PIPELINES, &packed).await?.accepted()?;
+        let chosen = |answer: &Answer| -> Option<(Value, Value)> {
+            let pinned: Value = serde_json::from_str(answer.annotation(PLACEHOLDER)?).ok()?;
+            Some((pinned["placement"].clone(), pinned["reserves"].clone()))
+        };
+        let packs = (json!("pack"), json!("peak"));
+        let mut object = started("run", "packed", &json!({}));
+        object["spec"]["taskRunSpecs"] = json!([{
+            "pipelineTaskName": "one",
+            "metadata": {"annotations": {testbed::DURATION_ANNOTATION: "3600s"}},
+            // Without a request, there is nothing to reserve.
+            "computeResources": {"requests": {"cpu": "10m"}},
+        }]);
+        once(&scene, &object, |answer| {
+            chosen(answer).as_ref() == Some(&packs)
+        })
+        .await?;
+        let created = scene
+            .send("POST", PIPELINE_RUNS, &object)
+            .await?
+            .accepted()?;
+        assert_eq!(created.warnings, Vec::<String>::new());
+        let response = plan(&scene, &created.object).await??;
+        let planned = response.plan.context("no plan")?.placeholders;
+        assert_eq!(planned.len(), 1);
+        assert_eq!(
+            (planned[0].separation(), planned[0].reserves()),
+            (Separation::Pack, Reserves::Peak)
+        );
+        let (set, _) = scene.placeholder().await?;
+        let template = set
+            .spec
+            .context("no spec")?
+            .template
+            .spec
+            .context("no pod")?;
+        assert!(
+            template
+                .scheduling_gates
+                .is_some_and(|gates| gates.len() == 1)
+        );
+        let affinity = template.affinity.context("no affinity")?;
+        assert!(affinity.pod_affinity.is_some() && affinity.pod_anti_affinity.is_none());
+
+        // A later change of the Namespace does not change the run.
+        let limit = json!({CHOSEN_PLACEMENT: null, ALLOWED_OVERRIDES: "placement=none, isolate-pipelinerun"});
+        annotate_namespace(&scene, &limit).await?;
+        let asking = |placement: &str| {
+            run("dry")
+                .task("one", &[], &[])
+                .metadata("annotations", json!({CHOSEN_PLACEMENT: placement}))
+                .into_json()
+        };
+        let widened = once(&scene, &asking("none"), |answer| {
+            !answer.warnings.is_empty()
+        })
+        .await?;
+        assert_eq!(chosen(&widened), Some((json!("none"), json!("peak"))));
+        assert_eq!(widened.warnings.len(), 1, "{:?}", widened.warnings);
+        for part in [
+            "coscheduler.dev/allowed-overrides",
+            "\"isolate-pipelinerun\"",
+            "namespace-may-allow",
+        ] {
+            assert!(widened.warnings[0].contains(part), "{:?}", widened.warnings);
+        }
+        let narrowed = scene.send("POST", PIPELINE_RUNS, &asking("pack")).await?;
+        assert_eq!(narrowed.code, 422, "{narrowed:?}");
+        assert_eq!(
+            narrowed.blamed(),
+            ["metadata.annotations[coscheduler.dev/placement]"]
+        );
+        let told = message(&narrowed);
+        let denial = format!(
+            "\"pack\" is not allowed; allowed: spread, none. Annotation coscheduler.dev/allowed-overrides of Namespace {:?} can \
+             allow it.",
+            scene.namespace
+        );
+        assert!(told.contains(&denial), "{told}");
+        let late = json!({"metadata": {"annotations": {CHOSEN_PLACEMENT: "none"}}});
+        let path = format!("{PIPELINE_RUNS}/run");
+        let edited = scene.send("PATCH", &path, &late).await?.accepted()?;
+        assert_eq!(chosen(&edited), Some(packs));
+        assert_too_late(&edited);
+        let told = scene.told("run", "OverrideIgnored").await?;
+        assert!(
+            told.iter()
+                .any(|(_, told)| told.contains("with placement pack")),
+            "{told:?}"
+        );
+        scene.end("run", "one").await?;
+        scene.succeeds("run").await?;
+        scene.nothing_left_but(&[]).await
     })
 }
 
@@ -312,14 +428,7 @@ fn b1_a_pipeline_that_chooses_disabled_leaves_its_runs_to_tekton() -> Outcome {
             .await?
             .accepted()?;
         assert_eq!(edited.annotation(MODE), Some("workspaces"));
-        assert!(
-            edited
-                .warnings
-                .iter()
-                .any(|told| told.contains("create a new run")),
-            "{:?}",
-            edited.warnings
-        );
+        assert_too_late(&edited);
         Ok(())
     })
 }

@@ -340,7 +340,7 @@ async fn accepted(scene: &Scene<'_>) -> Outcome {
         .context("every pod is refused")
 }
 
-/// Tries to create a pod with this in its spec, without creating it, until the API server's answer is such.
+/// Sends dry-run requests to create a pod with these fields in its spec, until the API server's answer is as wanted.
 async fn tried_out(
     scene: &Scene<'_>,
     mut spec: Value,

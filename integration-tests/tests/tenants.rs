@@ -9,9 +9,8 @@ use anyhow::{Context as _, ensure};
 use coscheduler_core::annotations::{CLAIMS, GROUP, TEKTON_AFFINITY_ASSISTANT};
 use coscheduler_kubernetes::pipeline_run::PipelineRun;
 use coscheduler_kubernetes::pods;
-use integration_tests::audit::Mark;
+use integration_tests::audit::{Mark, Request};
 use integration_tests::look::{is_placeholder, node};
-use integration_tests::metrics;
 use integration_tests::runs::{Run, run};
 use integration_tests::{Scene, alone_with};
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
@@ -39,9 +38,6 @@ fn stack(nodes: usize, test: impl AsyncFnOnce(&Scene<'_>) -> Outcome) -> Outcome
     };
     let change = |services: &mut ServicesConfig| {
         services.mode = Some("pipelineruns".to_owned());
-        // New nodes do not hold moves back.
-        let hold = ("SCALE_UP_HOLD".to_owned(), "100ms".to_owned());
-        services.environment.push(hold);
     };
     alone_with(config, change, async |scene| {
         scene.stack.allow_overrides().await?;
@@ -367,28 +363,21 @@ fn n2_p7_a_task_that_says_that_it_is_another_runs_does_not_have_its_placeholder_
                 })
             })
             .await?;
-        // It has been looked at again and again, for longer than anything waits that is acted on.
-        let manager = scene
-            .stack
-            .services
-            .http_address(Service::PlaceholderManager);
-        let looks = async || {
-            let metrics = metrics::scrape(&manager).await?;
-            let labels = [("queue", "runs"), ("outcome", "retry")];
-            anyhow::Ok(metrics::sum(
-                &metrics,
-                "coscheduler_reconciles_total",
-                &labels,
-            ))
+        // The manager has asked whose the stranger is, and has had more time than it waits before it acts.
+        let asks = |request: &Request| {
+            let task_run = request.verb == "get" && request.object.resource == "taskruns";
+            task_run && request.is_by(Service::PlaceholderManager)
         };
-        let (before, since) = (looks().await?, tokio::time::Instant::now());
-        let looked = async {
-            while looks().await? < before + 6.0 || since.elapsed() < Duration::from_secs(5) {
+        let since = tokio::time::Instant::now();
+        let asked = async {
+            while since.elapsed() < Duration::from_secs(5)
+                || !scene.requests_since(mark)?.iter().any(asks)
+            {
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
             anyhow::Ok(())
         };
-        tokio::time::timeout(PATIENCE, looked).await??;
+        tokio::time::timeout(PATIENCE, asked).await??;
         neighbour.is_left_alone(scene, mark).await
     })
 }

@@ -27,7 +27,7 @@ pub struct Args {
     )]
     pub(crate) webhook_address: SocketAddr,
 
-    /// Namespace of Tekton's ConfigMaps config-defaults and feature-flags, on which the requests of pods depend
+    /// Namespace of Tekton's ConfigMaps config-defaults and feature-flags. They have defaults for the requests of pods
     #[arg(
         long,
         env = "TEKTON_NAMESPACE",

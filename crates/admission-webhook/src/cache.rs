@@ -1,5 +1,6 @@
-//! A cache of what reviews need: a small part of each object of one kind. If an object was created a moment before a review, it may
-//! not be in the cache yet, so readers wait for a short time. The webhook reads no object directly from the API server.
+//! A cache of the objects of one kind that a `watcher::Config` selects, with the few fields that admission reviews need. An
+//! object that was created a moment before a review may not be in the cache yet, so readers can wait for it. The webhook reads no
+//! object directly from the API server.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Debug;
@@ -13,7 +14,7 @@ use kube::{Api, Resource};
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 
-/// The objects of one kind, each as a `T`. Clones share it.
+/// The objects of one kind. Each is stored as a `T`. Clones share the same objects.
 #[derive(Clone, Debug)]
 pub(crate) struct Cache<T> {
     objects: Arc<watch::Sender<HashMap<ObjectKey, T>>>,
@@ -28,8 +29,8 @@ impl<T> Default for Cache<T> {
 }
 
 impl<T: Clone + Send + Sync + 'static> Cache<T> {
-    /// Follows the objects of `api` that `config` selects, for the life of the process. `health` is not ready before they were
-    /// listed once.
+    /// Follows those objects of `api` that `config` selects, for the life of the process. `health` reports the process as not
+    /// ready until the objects were listed once.
     pub(crate) fn follow<O>(
         kind: &'static str,
         process: &Process,
@@ -57,7 +58,8 @@ impl<T: Clone + Send + Sync + 'static> Cache<T> {
         cache
     }
 
-    /// The object of that name that is `wanted`, as soon as it is here; `None` where it is not within `timeout`.
+    /// The object with this namespace and name, as soon as the cache has it and `wanted` accepts it. `None` if that takes longer
+    /// than `timeout`.
     pub(crate) async fn get(
         &self,
         namespace: &str,
@@ -72,7 +74,7 @@ impl<T: Clone + Send + Sync + 'static> Cache<T> {
         found.get(&key).cloned()
     }
 
-    /// The objects of a namespace that are here, by name; those without a namespace where it is empty.
+    /// The objects in the cache that are in this namespace, by name. If `namespace` is empty: the objects without a namespace.
     pub(crate) fn in_namespace(&self, namespace: &str) -> BTreeMap<String, T> {
         let objects = self.objects.borrow();
         let of_namespace = objects.iter().filter(|((of, _), _)| of == namespace);
@@ -81,7 +83,7 @@ impl<T: Clone + Send + Sync + 'static> Cache<T> {
             .collect()
     }
 
-    /// The object of that name, where it is here.
+    /// The object in the cache with this namespace and name.
     pub(crate) fn find(&self, namespace: &str, name: &str) -> Option<T> {
         let key = (namespace.to_owned(), name.to_owned());
         self.objects.borrow().get(&key).cloned()

@@ -1,6 +1,6 @@
-//! The objects that the requests of a run's pods depend on, beside the run: Tasks, Pipelines, LimitRanges, RuntimeClasses and
-//! Tekton's defaults. Of each, a cache has only the parts that count. A review never waits for these caches: the sizes of a run
-//! are then not known, which is no harm.
+//! The objects, other than the run itself, that the requests of a run's pods depend on: Tasks, Pipelines, LimitRanges,
+//! RuntimeClasses and Tekton's defaults. The caches keep only the parts that the requests depend on. A review never waits for
+//! these caches. If an object is not in its cache, the sizes that depend on it are not known. The run works without them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,10 +20,10 @@ use serde_json::{Value, json};
 
 use crate::cache::Cache;
 
-/// Tekton's ConfigMaps with the [`TEKTON_KEYS`].
+/// Tekton's ConfigMaps that contain the [`TEKTON_KEYS`].
 const CONFIG_MAPS: [&str; 2] = ["config-defaults", "feature-flags"];
 
-/// The caches.
+/// The caches of these objects.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Catalog {
     synced: Health,
@@ -35,7 +35,7 @@ pub(crate) struct Catalog {
     tekton: [Cache<BTreeMap<String, String>>; 2],
 }
 
-/// A Pipeline's `spec`, and the Tasks that it names.
+/// The `spec` of a Pipeline, and the names of the Tasks to which it refers.
 #[derive(Clone, Debug)]
 struct Named {
     spec: Struct,
@@ -43,7 +43,8 @@ struct Named {
 }
 
 impl Catalog {
-    /// Follows the objects of all namespaces, and Tekton's ConfigMaps in its own. The process is ready without them.
+    /// Follows the objects of all namespaces, and the ConfigMaps of Tekton's namespace. The process can be ready before these
+    /// caches are filled.
     pub(crate) fn follow(process: &Process, client: &Client, tekton_namespace: &str) -> Self {
         let synced = Health::new();
         let tekton = CONFIG_MAPS.map(|name| {
@@ -64,7 +65,7 @@ impl Catalog {
         }
     }
 
-    /// The objects for a new PipelineRun; `None` before each cache was listed once.
+    /// The objects that the sizes of a new PipelineRun depend on. `None` until each cache was filled once.
     pub(crate) fn of_run(&self, namespace: &str, run: &Value) -> Option<planner::Catalog> {
         if !self.synced.is_ready() {
             return None;

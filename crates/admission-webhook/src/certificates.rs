@@ -1,8 +1,10 @@
-//! The webhook's own certificates. The webhook makes self-signed serving certificates, keeps them in a Secret that all replicas
-//! share, writes them into the `caBundle` of the webhook configurations, and replaces them in time. It needs no certificate
-//! manager, and never reads or writes another Secret or configuration. `docs/decisions/webhook-certificates.md` has the reasons.
+//! The webhook's own certificates. The webhook makes self-signed serving certificates. It keeps them in one Secret, which all its
+//! replicas share, and writes them into the `caBundle` of its webhook configurations. It replaces each certificate before it
+//! expires. It needs no certificate manager, and it never reads or writes another Secret or configuration.
+//! `docs/decisions/webhook-certificates.md` has the reasons.
 //!
-//! `state` decides, `issue` makes certificates, `keeper` patches the `object`s, and `serving` answers handshakes.
+//! Module `state` decides, `issue` makes certificates, `keeper` patches each `object`, and `serving` uses the certificate in TLS
+//! handshakes.
 
 mod issue;
 mod keeper;
@@ -30,7 +32,7 @@ use keeper::{Keeper, Objects};
 use object::Object;
 use state::Wanted;
 
-/// The flags about certificates.
+/// The flags for certificates.
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Certificates")]
 pub(crate) struct CertificateArgs {
@@ -44,7 +46,7 @@ pub(crate) struct CertificateArgs {
     )]
     certificate_names: Vec<String>,
 
-    /// How long a serving certificate is valid; it is replaced after two thirds of that
+    /// How long a serving certificate is valid. It is replaced after two thirds of this time
     #[arg(
         long,
         env = "CERTIFICATE_LIFETIME",
@@ -53,7 +55,8 @@ pub(crate) struct CertificateArgs {
     )]
     certificate_lifetime: SignedDuration,
 
-    /// How long a new certificate is trusted before it is served, so that every API server has noticed
+    /// How long API servers must have trusted a new certificate before it is served. All API servers must notice it within this
+    /// time
     #[arg(
         long,
         env = "CERTIFICATE_OVERLAP",
@@ -71,7 +74,7 @@ pub(crate) struct CertificateArgs {
     )]
     certificate_secret_namespace: String,
 
-    /// Name of the Secret that holds the certificates; it must exist, and may be empty
+    /// Name of the Secret that holds the certificates. It must exist, but it may be empty
     #[arg(
         long,
         env = "CERTIFICATE_SECRET",
@@ -139,7 +142,7 @@ fn check(wanted: &Wanted) -> anyhow::Result<()> {
         overlap.is_positive(),
         "--certificate-overlap must be positive"
     );
-    // A rotation takes four overlaps and some delay, and must end before the certificate expires.
+    // A rotation takes up to four overlaps and some delay. It must end before the certificate expires.
     let shortest = overlap
         .checked_mul(6)
         .context("--certificate-overlap is too long")?;

@@ -1,4 +1,4 @@
-//! The check of a write to the ConfigMap with the flags (M7), as a pure function from review to response.
+//! Checks a write to the ConfigMap with the flags (M7). The check is a pure function from the review to the response.
 
 use std::collections::BTreeMap;
 
@@ -9,9 +9,9 @@ use coscheduler_core::config;
 
 use crate::review::refused;
 
-/// Refuses a ConfigMap with invalid flags. The answer lists every invalid key, its value and the allowed values. Deprecated and
-/// unknown keys cause a warning. A write that does not change the data is always admitted, so that labels and finalizers of an
-/// invalid ConfigMap can be changed.
+/// Denies a ConfigMap with invalid flags. The message lists every invalid key with its value and the allowed values. Deprecated
+/// and unknown keys cause warnings. A write that does not change the data is always admitted. So labels and finalizers can be
+/// changed even if the ConfigMap is invalid.
 pub(crate) fn review(request: &AdmissionRequest<DynamicObject>) -> AdmissionResponse {
     let data = data(request.object.as_ref());
     let old = request.old_object.as_ref();
@@ -29,7 +29,7 @@ pub(crate) fn review(request: &AdmissionRequest<DynamicObject>) -> AdmissionResp
     }
 }
 
-/// `data` of a ConfigMap. The API server has checked that its values are strings.
+/// The `data` of a ConfigMap. The API server has checked that all its values are strings.
 fn data(map: Option<&DynamicObject>) -> BTreeMap<String, String> {
     map.and_then(|map| serde_json::from_value(map.data.get("data")?.clone()).ok())
         .unwrap_or_default()

@@ -1,5 +1,5 @@
-//! Events on PipelineRuns about TaskRuns that admission cancels. Only Tekton sees the answer to a review, so an Event informs the
-//! author of the run. The webhook writes the Event after the answer, so the answer never waits for the Event.
+//! Events on PipelineRuns about TaskRuns that admission cancels. Only Tekton's controller sees the answer to the review of a
+//! TaskRun, so an Event informs the author of the run. The webhook sends its answer without waiting until the Event is written.
 
 use std::time::Duration;
 
@@ -14,9 +14,9 @@ use kube::{Api, Client};
 use tokio::sync::mpsc;
 use tracing::warn;
 
-/// The most Events that wait for a write. More are dropped, and the log says so.
+/// The greatest number of Events that wait to be written. If there are more, new Events are dropped, and the log reports this.
 const WAITING: usize = 256;
-/// For one write.
+/// The longest time for one write.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// An Event to write.
@@ -26,14 +26,14 @@ pub(crate) struct Notice {
     pub(crate) reason: Reason,
 }
 
-/// Takes Events to write.
+/// Accepts Events to write.
 #[derive(Clone, Debug)]
 pub(crate) struct Events {
     waiting: mpsc::Sender<Notice>,
 }
 
 impl Events {
-    /// Writes Events for the life of the process.
+    /// Starts a task that writes Events for the life of the process.
     pub(crate) fn spawn(process: &Process, client: Client) -> Self {
         let (events, mut waiting) = Self::channel();
         process.spawn("write Events", async move {
@@ -45,13 +45,13 @@ impl Events {
         events
     }
 
-    /// The sending and the receiving end.
+    /// A sender, and the receiver of the Events that it accepts.
     pub(crate) fn channel() -> (Self, mpsc::Receiver<Notice>) {
         let (sender, receiver) = mpsc::channel(WAITING);
         (Self { waiting: sender }, receiver)
     }
 
-    /// Has an Event written, soon.
+    /// Queues an Event to write.
     pub(crate) fn send(&self, notice: Notice) {
         if let Err(error) = self.waiting.try_send(notice) {
             warn!(%error, "dropped an Event: too many wait for a write");

@@ -1,9 +1,9 @@
-//! The admission-webhook turns admission reviews into questions to the affinity-planner, and the planner's answers into JSON
-//! patches. It decides nothing about runs. It checks the ConfigMap with the flags by itself, with the rules of `core`, and
-//! makes its own certificates (`certificates`).
+//! The admission-webhook converts admission reviews to questions for the affinity-planner, and the planner's answers to JSON
+//! patches. It decides nothing about runs. It checks the ConfigMap with the flags itself, with the rules of `core`. It makes its
+//! own TLS certificates (`certificates`).
 //!
-//! If the planner cannot answer, the webhook answers with HTTP 503. Then the `failurePolicy` of the webhook configuration
-//! decides.
+//! If the planner cannot answer, the webhook answers with HTTP 503. The `failurePolicy` of the webhook configuration then decides
+//! if the object is admitted.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
@@ -24,7 +24,10 @@ use anyhow::Context as _;
 use axum_server::Handle;
 use axum_server::tls_rustls::RustlsConfig;
 use coscheduler_proto::planner::planner_service_client::PlannerServiceClient;
-use coscheduler_runtime::{GrpcServices, Process, Service, client};
+use coscheduler_runtime::{
+    GrpcServices, KEEPALIVE_INTERVAL, KEEPALIVE_TIMEOUT, Process, Service, client,
+};
+use hyper_util::rt::TokioTimer;
 
 pub use args::Args;
 use catalog::Catalog;
@@ -33,7 +36,7 @@ use observe::Reviews;
 use surroundings::Surroundings;
 use webhook::Webhook;
 
-/// The identity of this service.
+/// The name, version and default addresses of this service.
 pub const SERVICE: Service = Service {
     name: "admission-webhook",
     version: env!("CARGO_PKG_VERSION"),
@@ -43,15 +46,15 @@ pub const SERVICE: Service = Service {
     http_address: "127.0.0.1:9205",
 };
 
-/// How long pending reviews may take once the process stops.
+/// When the process stops, the longest time for reviews that have already begun.
 const GRACE: Duration = Duration::from_secs(9);
 
 /// Starts to answer admission reviews.
 ///
 /// # Errors
 ///
-/// The flags contradict each other, no Kubernetes client can be made, the planner's address is invalid, or an address cannot be
-/// bound.
+/// The flags contradict each other, a Kubernetes client cannot be created, the planner's address is invalid, or an address cannot
+/// be bound.
 pub async fn start(args: Args, process: Process) -> anyhow::Result<()> {
     let Args {
         affinity_planner_address,
@@ -74,8 +77,14 @@ pub async fn start(args: Args, process: Process) -> anyhow::Result<()> {
         listener.set_nonblocking(true)?;
         axum_server::from_tcp_rustls(listener, RustlsConfig::from_config(tls))
     };
-    let server = bind()
+    let mut server = bind()
         .with_context(|| format!("failed to bind the admission address {webhook_address}"))?;
+    server
+        .http_builder()
+        .http2()
+        .timer(TokioTimer::new())
+        .keep_alive_interval(KEEPALIVE_INTERVAL)
+        .keep_alive_timeout(KEEPALIVE_TIMEOUT);
 
     let handle = Handle::new();
     let routes = webhook::routes(webhook, Reviews::new(process.metrics())).into_make_service();

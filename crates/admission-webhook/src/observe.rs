@@ -1,5 +1,5 @@
-//! The layer around every admission review. It adds the metrics and the span. If the API server sends a trace, the span is part
-//! of this trace. The handler passes the outcome to the layer in an extension of the response.
+//! The layer around every admission review. It writes the metrics and makes the span. If the API server sends a trace, the span
+//! belongs to this trace. The handler adds the outcome to its response as an extension, and this layer reads it there.
 
 use std::time::Instant;
 
@@ -14,32 +14,33 @@ use tracing::{Instrument as _, field, info_span};
 
 use coscheduler_runtime::{Metrics, trace};
 
-/// Upper bounds in seconds, up to the longest timeout of a webhook.
+/// The upper bounds of the histogram's buckets, in seconds. The last one is the longest timeout that Kubernetes allows for a
+/// webhook.
 const BUCKETS: [f64; 11] = [
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 10.0, 30.0,
 ];
 
-/// The answer to a review.
+/// The outcome of a review.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// Admitted as it is.
+    /// The object is admitted without changes.
     Allowed,
-    /// Admitted with changes.
+    /// The object is admitted with changes.
     Mutated,
-    /// Denied.
+    /// The object is denied.
     Refused,
-    /// No answer: the `failurePolicy` decides.
+    /// There is no answer, so the API server applies the `failurePolicy`.
     Failed,
 }
 
-/// The kind of the object under review, and the outcome.
+/// The outcome of a review, with the kind of the object.
 #[derive(Clone, Debug)]
 pub(crate) struct Answered {
     kind: &'static str,
     outcome: Outcome,
 }
 
-/// The metrics about reviews.
+/// The metrics of reviews.
 #[derive(Clone, Debug)]
 pub(crate) struct Reviews {
     reviews: Family<OutcomeLabels, Counter>,
@@ -69,7 +70,7 @@ impl Outcome {
 }
 
 impl Answered {
-    /// Only the kinds in our webhook configurations become labels.
+    /// Only the kinds in our webhook configurations become label values. So the number of label values is limited.
     pub(crate) fn new(kind: &str, outcome: Outcome) -> Self {
         let kind = ["PipelineRun", "TaskRun", "CustomRun", "ConfigMap"]
             .into_iter()
@@ -78,7 +79,7 @@ impl Answered {
         Self { kind, outcome }
     }
 
-    /// The response to a review with this outcome.
+    /// Adds the outcome to the response of the handler.
     pub(crate) fn on(self, answer: impl IntoResponse) -> Response {
         let mut response = answer.into_response();
         response.extensions_mut().insert(self);
@@ -92,7 +93,7 @@ impl Reviews {
         Self {
             reviews: metrics.register(
                 "admission_reviews",
-                "Admission reviews, by the kind of object and what was answered: allowed, mutated, refused or failed",
+                "Admission reviews, by kind of object and outcome: allowed, mutated, refused or failed",
                 Family::default(),
             ),
             seconds: metrics.register(

@@ -1,4 +1,6 @@
-//! Pure functions that convert admission reviews to questions for the planner, and the planner's answers to responses.
+//! Pure functions. They convert admission reviews to questions for the planner, and the planner's answers to responses.
+
+use std::collections::BTreeMap;
 
 use kube::core::DynamicObject;
 use kube::core::admission::{AdmissionRequest, AdmissionResponse, Operation};
@@ -20,7 +22,7 @@ use coscheduler_proto::planner::AdmitPipelineRunRequest;
 
 use crate::events::Notice;
 
-/// HTTP 422, as in the API server's own answers to invalid objects. Tekton does not retry it (`CreateRunFailed`).
+/// HTTP 422, which the API server also sends for invalid objects. Tekton does not repeat such a request (`CreateRunFailed`).
 const UNPROCESSABLE: u16 = 422;
 
 /// The object of a review, as JSON.
@@ -28,11 +30,11 @@ pub(crate) fn object(request: &AdmissionRequest<DynamicObject>) -> Value {
     serde_json::to_value(&request.object).unwrap_or_default()
 }
 
-/// The question about a PipelineRun that is being created or updated, without the facts from elsewhere.
+/// The question about a new or updated PipelineRun. It contains only the review. The caller adds the facts from other objects.
 ///
 /// # Errors
 ///
-/// The object is nested too deeply for the wire.
+/// The object is nested more deeply than the planner's messages allow.
 pub(crate) fn pipeline_run_question(
     request: &AdmissionRequest<DynamicObject>,
     object: &Value,
@@ -46,14 +48,14 @@ pub(crate) fn pipeline_run_question(
         pipeline_run: Some(askable(object)?),
         old_pipeline_run: old.transpose()?,
         username: request.user_info.username.clone().unwrap_or_default(),
-        pipeline_coschedule: None,
-        namespace_coschedule: None,
+        pipeline_annotations: BTreeMap::new(),
+        namespace_annotations: BTreeMap::new(),
         owner_group: None,
         catalog: None,
     })
 }
 
-/// The parts of a PipelineRun that are asked about.
+/// The parts of a PipelineRun that the planner needs.
 fn askable(object: &Value) -> Result<Struct, Violation> {
     let parts = read_parts(object);
     match json::too_deep(&parts) {
@@ -65,7 +67,7 @@ fn askable(object: &Value) -> Result<Struct, Violation> {
     }
 }
 
-/// A TaskRun or CustomRun that is being created; `None` for anything else.
+/// A new TaskRun or CustomRun. `None` for objects of any other kind.
 pub(crate) fn run(request: &AdmissionRequest<DynamicObject>) -> Option<ChildRun> {
     let object = request.object.as_ref()?;
     let username = request.user_info.username.as_deref().unwrap_or_default();
@@ -73,7 +75,7 @@ pub(crate) fn run(request: &AdmissionRequest<DynamicObject>) -> Option<ChildRun>
     child_run::view(&request.kind.kind, &object.metadata, spec, username)
 }
 
-/// The Event for the author of a PipelineRun about a TaskRun of it that may not run (M2); none for a dry run.
+/// The Event for a PipelineRun's author about a TaskRun that may not run (M2). `None` if the TaskRun may run, and for a dry run.
 pub(crate) fn notice(
     request: &AdmissionRequest<DynamicObject>,
     controller: Option<OwnerReference>,
@@ -92,8 +94,8 @@ pub(crate) fn notice(
     })
 }
 
-/// The planner's changes of a PipelineRun. A new run that is coscheduled also gets the trace of its admission, where there is
-/// one, so that later spans about the run can join it.
+/// The changes of a PipelineRun that the planner decided. If a new run is coscheduled and the review is traced, the run also gets
+/// an annotation with the trace, so that later spans about the run can join it.
 pub(crate) fn pipeline_run_mutation(
     request: &AdmissionRequest<DynamicObject>,
     admission: Admission,
@@ -120,7 +122,7 @@ pub(crate) fn pipeline_run_mutation(
     }
 }
 
-/// The planner's changes of a TaskRun or CustomRun.
+/// The changes of a TaskRun or CustomRun that the planner decided.
 pub(crate) fn run_mutation(admission: ChildAdmission) -> Mutation {
     Mutation {
         set_annotations: admission.set_annotations,
@@ -133,7 +135,7 @@ pub(crate) fn run_mutation(admission: ChildAdmission) -> Mutation {
     }
 }
 
-/// Admits the object with the changes of `mutation`.
+/// The response that admits the object, with the changes of `mutation`.
 ///
 /// # Errors
 ///
@@ -155,7 +157,7 @@ pub(crate) fn admitted(
     Ok(response)
 }
 
-/// Denies the object for these reasons. Each names the field as the author wrote it.
+/// The response that denies the object, with these reasons. Each reason names a field of the author's object.
 pub(crate) fn refused(
     request: &AdmissionRequest<DynamicObject>,
     violations: &[Violation],
@@ -180,7 +182,7 @@ pub(crate) fn refused(
         request.kind.kind,
         reasons.join("; ")
     ));
-    // `kubectl edit` shows the details.
+    // `kubectl edit` shows these details to the user.
     response.result.details = Some(StatusDetails {
         name: request.name.clone(),
         group: request.kind.group.clone(),

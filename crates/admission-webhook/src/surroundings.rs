@@ -1,11 +1,13 @@
-//! The facts that the planner needs in addition to the reviewed object: the mode that the object's Pipeline and Namespace choose
-//! (B1), and the group of the owning PipelineRun. The object's own annotations do not prove this group, because they may be
-//! copied from another object.
+//! Facts from other objects that the planner needs to decide about an object: the annotations by which a run's Pipeline and
+//! Namespace choose for the run (B1), and the group of the PipelineRun that owns the object. The object's own annotation does not
+//! prove its group, because anybody can copy annotations from another object.
 
+use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::time::Duration;
 
-use coscheduler_core::annotations::{GROUP, OVERRIDE};
+use coscheduler_core::annotations::{ALLOWED_OVERRIDES, GROUP};
+use coscheduler_core::overrides::Setting;
 use coscheduler_core::pipeline_run::OwnerReference;
 use coscheduler_kubernetes::child_run;
 use coscheduler_kubernetes::tekton::{Pipeline, PipelineRun};
@@ -19,34 +21,37 @@ use serde_json::Value;
 
 use crate::cache::Cache;
 
-/// How long a new object may take to reach the cache.
+/// The longest time to wait until the cache has another object, because it was created shortly before.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The objects around those under review.
+/// The annotations by which a Pipeline or a Namespace chooses for its runs, and by which a Namespace limits their choice.
+type Annotations = BTreeMap<String, String>;
+
+/// The caches of other objects.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Surroundings {
-    pipelines: Cache<Option<String>>,
-    namespaces: Cache<Option<String>>,
+    pipelines: Cache<Annotations>,
+    namespaces: Cache<Annotations>,
     pipeline_runs: Cache<Owner>,
 }
 
-/// A PipelineRun that others are made for.
+/// The fields of a PipelineRun that matter if it owns other objects.
 #[derive(Clone, Debug)]
 struct Owner {
     uid: String,
     group: Option<String>,
 }
 
-/// The modes chosen for a run that chooses none itself.
+/// The annotations by which other objects choose for a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Choices {
-    pub(crate) pipeline: Option<String>,
-    pub(crate) namespace: Option<String>,
-    /// For the author of the run.
+    pub(crate) pipeline: Annotations,
+    pub(crate) namespace: Annotations,
+    /// A warning for the run's author.
     pub(crate) warning: Option<String>,
 }
 
-/// An object is not in the cache, although it must exist: the object under review is in it, or belongs to it.
+/// The cache does not have an object that must exist: the Namespace of the object under review, or the PipelineRun that owns it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the cache does not have {kind} {name:?} yet")]
 pub(crate) struct Unknown {
@@ -55,7 +60,8 @@ pub(crate) struct Unknown {
 }
 
 impl Surroundings {
-    /// Follows the metadata of all Pipelines, Namespaces and PipelineRuns. The process is not ready before it was listed once.
+    /// Follows the metadata of all Pipelines, Namespaces and PipelineRuns. The process is not ready until each of these was
+    /// listed once.
     pub(crate) fn follow(process: &Process, client: &Client) -> Self {
         Self {
             pipelines: metadata::<Pipeline, _>("Pipeline", process, client, |it| {
@@ -70,13 +76,14 @@ impl Surroundings {
         }
     }
 
-    /// The modes that Pipeline and Namespace choose for a new PipelineRun. The run's own choice counts before the Pipeline's
-    /// choice, and the Pipeline's choice before the Namespace's. If one object has a choice, the next objects are not read.
+    /// The annotations by which the Pipeline and the Namespace choose for a new PipelineRun. The Pipeline is not read if the run
+    /// itself chooses every setting. The Namespace is always read, because it can also limit the choice.
     ///
-    /// If the Pipeline is not in the cache in time, it may not exist. Tekton reports this, so the run is admitted.
+    /// If the cache does not get the Pipeline in time, the run is admitted with a warning: perhaps the Pipeline does not exist,
+    /// and Tekton reports that.
     ///
     /// # Errors
-    /// The Namespace is not in the cache.
+    /// The cache does not have the Namespace.
     pub(crate) async fn choices(
         &self,
         namespace: &str,
@@ -85,35 +92,33 @@ impl Surroundings {
     ) -> Result<Choices, Unknown> {
         let timeout = timeout.min(TIMEOUT);
         let mut choices = Choices::default();
-        if !pipeline_run["metadata"]["annotations"][OVERRIDE].is_null() {
-            return Ok(choices);
-        }
-        // A resolver finds a Pipeline with an address instead of a name.
+        let own = &pipeline_run["metadata"]["annotations"];
+        let is_open = |setting: &Setting| own[setting.annotation()].is_null();
+        // If the name is an address such as `https://…`, a resolver fetches the Pipeline, and there is none to wait for.
         if let Some(name) = pipeline_run["spec"]["pipelineRef"]["name"].as_str()
             && !name.is_empty()
             && !name.contains("://")
+            && Setting::ALL.iter().any(is_open)
         {
             let pipeline = self.pipelines.get(namespace, name, timeout, |_| true);
             match pipeline.await {
-                Some(mode) => choices.pipeline = mode,
+                Some(annotations) => choices.pipeline = annotations,
                 None => choices.warning = Some(unknown_pipeline(namespace, name)),
             }
         }
-        if choices.pipeline.is_none() {
-            let found = self.namespaces.get("", namespace, timeout, |_| true);
-            choices.namespace = found.await.ok_or_else(|| Unknown {
-                kind: "Namespace",
-                name: namespace.to_owned(),
-            })?;
-        }
+        let found = self.namespaces.get("", namespace, timeout, |_| true);
+        choices.namespace = found.await.ok_or_else(|| Unknown {
+            kind: "Namespace",
+            name: namespace.to_owned(),
+        })?;
         Ok(choices)
     }
 
-    /// The group of the PipelineRun that is an object's controller. `None` if the PipelineRun has no group, or if the controller is
-    /// not a PipelineRun. Also `None` if the object itself names no group, because then nobody needs the owner's group.
+    /// The group of the PipelineRun that is the controller of an object. `None` if the controller has no group or is not a
+    /// PipelineRun. Also `None` if the object itself has no group annotation, because then the owner's group is not needed.
     ///
     /// # Errors
-    /// The PipelineRun is not in the cache.
+    /// The cache does not have the PipelineRun.
     pub(crate) async fn owner_group(
         &self,
         namespace: &str,
@@ -151,25 +156,27 @@ where
     Cache::follow(kind, process, process.health(), all, read)
 }
 
-fn annotation(metadata: ObjectMeta, key: &str) -> Option<String> {
-    metadata.annotations?.remove(key)
-}
-
-fn chosen(metadata: ObjectMeta) -> Option<String> {
-    annotation(metadata, OVERRIDE)
+fn chosen(metadata: ObjectMeta) -> Annotations {
+    let mut annotations = metadata.annotations.unwrap_or_default();
+    let is_choice = |key: &str| Setting::ALL.iter().any(|it| it.annotation() == key);
+    annotations.retain(|key, _| key == ALLOWED_OVERRIDES || is_choice(key));
+    annotations
 }
 
 fn owner(metadata: ObjectMeta) -> Owner {
     Owner {
         uid: metadata.uid.clone().unwrap_or_default(),
-        group: annotation(metadata, GROUP),
+        group: metadata
+            .annotations
+            .and_then(|mut annotations| annotations.remove(GROUP)),
     }
 }
 
 fn unknown_pipeline(namespace: &str, name: &str) -> String {
     format!(
-        "there is no Pipeline {name:?} in namespace {namespace:?} yet, so its annotation {OVERRIDE} does not count for this \
-         run; create the Pipeline first, or annotate the run"
+        "there is no Pipeline {name:?} in namespace {namespace:?} yet, so these annotations of this Pipeline have no effect on the \
+         run: {}; create the Pipeline before the run, or set the annotations on the run itself",
+        Setting::ALL.map(Setting::annotation).join(", ")
     )
 }
 
@@ -191,22 +198,34 @@ mod tests {
         cache
     }
 
+    /// The part of an object's annotations that a cache keeps.
+    fn says(annotations: Value) -> Annotations {
+        chosen(serde_json::from_value(json!({"annotations": annotations})).unwrap())
+    }
+
     fn surroundings() -> Surroundings {
-        let mode = |mode: &str| Some(mode.to_owned());
+        let disabled = says(json!({"coscheduler.dev/coschedule": "disabled", "note": "mine"}));
+        let limited = says(json!({
+            "coscheduler.dev/coschedule": "workspaces",
+            "coscheduler.dev/placement": "pack",
+            "coscheduler.dev/placeholder-reserves": "nothing",
+            "coscheduler.dev/allowed-overrides": "disabled",
+            "coscheduler.dev/mode": "forged",
+        }));
         Surroundings {
             pipelines: cache(&[
-                ("ci", "plain", None),
-                ("ci", "annotated", mode("disabled")),
-                ("chosen", "plain", None),
+                ("ci", "plain", says(json!({}))),
+                ("ci", "annotated", disabled),
+                ("chosen", "plain", says(json!({}))),
             ]),
-            namespaces: cache(&[("", "ci", None), ("", "chosen", mode("workspaces"))]),
+            namespaces: cache(&[("", "ci", says(json!({}))), ("", "chosen", limited)]),
             pipeline_runs: cache(&[
                 (
                     "ci",
                     "ours",
                     Owner {
                         uid: "u1".to_owned(),
-                        group: mode("0123456789"),
+                        group: Some("0123456789".to_owned()),
                     },
                 ),
                 (
@@ -221,54 +240,55 @@ mod tests {
         }
     }
 
-    /// The choices of Pipeline and Namespace, and whether there is a warning for the author.
-    async fn choices(namespace: &str, run: Value) -> (Option<String>, Option<String>, bool) {
+    /// The choices of the Pipeline and of the Namespace, and `true` if the author gets a warning.
+    async fn choices(namespace: &str, run: Value) -> (String, String, bool) {
         let choices = surroundings()
             .choices(namespace, &run, SHORT)
             .await
             .unwrap();
+        let words = |annotations: Annotations| {
+            let words: Vec<_> = annotations.into_values().collect();
+            words.join(" ")
+        };
         (
-            choices.pipeline,
-            choices.namespace,
+            words(choices.pipeline),
+            words(choices.namespace),
             choices.warning.is_some(),
         )
     }
 
     #[tokio::test]
-    async fn b1_the_pipeline_comes_before_the_namespace_and_the_run_before_both() {
+    async fn b1_a_pipeline_and_a_namespace_choose_by_their_own_annotations() {
         let refers = |name: &str| json!({"spec": {"pipelineRef": {"name": name}}});
-        let mode = |mode: &str| Some(mode.to_owned());
+        let check = async |namespace: &str, run: Value, pipeline: &str, warns: bool| {
+            let limited = match namespace {
+                "chosen" => "disabled workspaces nothing pack",
+                _ => "",
+            };
+            let expect = (pipeline.to_owned(), limited.to_owned(), warns);
+            assert_eq!(choices(namespace, run).await, expect);
+        };
         let embedded = json!({"spec": {"pipelineSpec": {}}});
         let remote = json!({"spec": {"pipelineRef": {"resolver": "git", "params": []}}});
         let address = refers("https://example.dev/build.yaml");
-        assert_eq!(choices("ci", address).await, (None, None, false));
-        assert_eq!(choices("ci", embedded.clone()).await, (None, None, false));
-        assert_eq!(
-            choices("chosen", embedded).await,
-            (None, mode("workspaces"), false)
-        );
-        assert_eq!(
-            choices("chosen", remote).await,
-            (None, mode("workspaces"), false)
-        );
-        assert_eq!(choices("ci", refers("plain")).await, (None, None, false));
-        assert_eq!(
-            choices("ci", refers("annotated")).await,
-            (mode("disabled"), None, false)
-        );
-        assert_eq!(
-            choices("chosen", refers("plain")).await,
-            (None, mode("workspaces"), false)
-        );
-        // A Pipeline of another namespace is no Pipeline of this one.
-        assert_eq!(
-            choices("chosen", refers("annotated")).await,
-            (None, mode("workspaces"), true)
-        );
+        check("ci", address, "", false).await;
+        check("ci", embedded.clone(), "", false).await;
+        check("chosen", embedded, "", false).await;
+        check("chosen", remote, "", false).await;
+        check("ci", refers("plain"), "", false).await;
+        check("ci", refers("annotated"), "disabled", false).await;
+        check("chosen", refers("plain"), "", false).await;
+        // Only a Pipeline in the run's own namespace counts.
+        check("chosen", refers("annotated"), "", true).await;
 
+        // The webhook waits for the Pipeline, unless the run itself chooses every setting.
         let mut own = refers("absent");
-        own["metadata"] = json!({"annotations": {OVERRIDE: "disabled"}});
-        assert_eq!(choices("nowhere", own).await, (None, None, false));
+        own["metadata"] = json!({"annotations": {"coscheduler.dev/coschedule": "disabled"}});
+        check("chosen", own.clone(), "", true).await;
+        for setting in Setting::ALL {
+            own["metadata"]["annotations"][setting.annotation()] = json!("any");
+        }
+        check("chosen", own, "", false).await;
     }
 
     #[tokio::test]
@@ -291,7 +311,7 @@ mod tests {
         assert_eq!(group("tekton.dev/v1", "ours", "u1").await, ours);
         assert_eq!(group("tekton.dev/v1", "left-alone", "u2").await, Ok(None));
         assert_eq!(group("example.dev/v1", "ours", "u1").await, Ok(None));
-        // Another run of that name.
+        // The owner is another run with the same name.
         let other = group("tekton.dev/v1", "ours", "u3").await;
         assert_eq!(other.unwrap_err().kind, "PipelineRun");
         let silent = named("tekton.dev/v1", "ours", "u3", json!({})).await;

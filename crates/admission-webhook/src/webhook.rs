@@ -1,4 +1,4 @@
-//! The wire side of the webhook. It receives an admission review, asks the planner, and sends an admission review back.
+//! The HTTP side of the webhook. It receives an admission review, asks the planner, and sends the response.
 
 use std::fmt::Display;
 use std::mem::take;
@@ -29,12 +29,12 @@ use crate::observe::{Answered, Outcome, Reviews, observe};
 use crate::surroundings::Surroundings;
 use crate::{config_map, review};
 
-/// The API server's default timeout for a webhook.
+/// The timeout of a webhook, if the API server does not send one. It is the default of Kubernetes.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
-/// The part of the API server's timeout that stays for the way back.
+/// The part of the timeout that is reserved for sending the response.
 const MARGIN: Duration = Duration::from_secs(1);
 
-/// The state of the handlers.
+/// The state that all handlers share.
 #[derive(Clone, Debug)]
 pub(crate) struct Webhook {
     pub(crate) planner: PlannerServiceClient<Channel>,
@@ -43,7 +43,7 @@ pub(crate) struct Webhook {
     pub(crate) events: Events,
 }
 
-/// The paths of the webhook.
+/// The URL paths of the webhook, with their handlers.
 pub(crate) fn routes(webhook: Webhook, reviews: Reviews) -> Router {
     Router::new()
         .route("/admit/pipelinerun", post(admit_pipeline_run))
@@ -57,14 +57,14 @@ type Request = AdmissionRequest<DynamicObject>;
 type Review = Json<AdmissionReview<DynamicObject>>;
 type Failure = (StatusCode, String);
 
-/// The query that the API server adds to every review.
+/// The query parameters that the API server adds to every call of a webhook.
 #[derive(Debug, Deserialize)]
 struct Wait {
     timeout: Option<String>,
 }
 
 impl Wait {
-    /// The time for an answer. The API server writes whole seconds, `10s`.
+    /// The time that is left to make the response. The API server writes its timeout in whole seconds, such as `10s`.
     fn timeout(&self) -> Duration {
         let timeout = self.timeout.as_deref();
         let seconds = timeout.and_then(|timeout| timeout.strip_suffix('s')?.parse().ok());
@@ -95,7 +95,7 @@ async fn admit_run(
     Ok(answered(&request, answer))
 }
 
-/// Checks the flags in this process, so that no other service has to be there.
+/// Checks the flags in this process. So the check works even if no other service is available.
 async fn check_config(Json(review): Review) -> Result<Response, Failure> {
     let request = read(review)?;
     let response = config_map::review(&request);
@@ -122,8 +122,8 @@ impl Webhook {
                 .owner_group(namespace, &metadata, left(until));
             let (choices, owner_group) =
                 tokio::try_join!(choices, owner_group).map_err(unavailable)?;
-            question.pipeline_coschedule = choices.pipeline;
-            question.namespace_coschedule = choices.namespace;
+            question.pipeline_annotations = choices.pipeline;
+            question.namespace_annotations = choices.namespace;
             question.owner_group = owner_group;
             question.catalog = self.catalog.of_run(namespace, &object);
             warning = choices.warning;
@@ -196,7 +196,7 @@ fn unavailable(error: impl Display) -> Failure {
     (StatusCode::SERVICE_UNAVAILABLE, error.to_string())
 }
 
-/// The answer where the planner did not admit the object: it refused it, or it failed.
+/// The response if the planner returned an error. Either the planner denies the object, or it could not decide.
 fn not_admitted(request: &Request, status: &Status) -> Result<AdmissionResponse, Failure> {
     if status.code() == Code::InvalidArgument {
         return Ok(review::refused(request, &violations(status)));
@@ -207,7 +207,7 @@ fn not_admitted(request: &Request, status: &Status) -> Result<AdmissionResponse,
     )))
 }
 
-/// The response on the wire, with its outcome in the log and for [`observe`].
+/// Converts the result to an HTTP response. The log and [`observe`] get the outcome.
 fn answered(request: &Request, answer: Result<AdmissionResponse, Failure>) -> Response {
     let (namespace, kind) = (namespace(request), &request.kind.kind);
     let outcome = match &answer {
@@ -234,7 +234,7 @@ fn answered(request: &Request, answer: Result<AdmissionResponse, Failure>) -> Re
 mod tests {
     use super::*;
 
-    /// Reviews that cannot be read count as well.
+    /// Reviews that the webhook cannot read are counted too.
     #[tokio::test]
     async fn every_review_is_counted_by_kind_and_outcome() {
         use axum::body::Body;
@@ -246,7 +246,7 @@ mod tests {
             .await
             .unwrap();
         let process = supervisor.process();
-        // Nobody listens there.
+        // No server listens on this address.
         let planner = client::channel("http://127.0.0.1:1", &process).unwrap();
         let webhook = Webhook {
             planner: PlannerServiceClient::new(planner),

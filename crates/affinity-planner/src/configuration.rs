@@ -1,5 +1,6 @@
-//! The configuration in force, as the config-service streams it. When a stream ends, the planner opens another stream. The new
-//! stream may come from a replica with an older configuration. The planner ignores a configuration that is older than its own.
+//! The configuration in force. The config-service streams it to the planner. If a stream ends, the planner opens a new one. The
+//! new stream may come from a replica that has an older configuration, so the planner ignores a configuration that is older than
+//! its own.
 
 use std::time::Duration;
 
@@ -19,19 +20,20 @@ use coscheduler_runtime::client::Channel;
 
 use crate::error::Error;
 
-/// The newest known state of each of the two ConfigMaps.
+/// The newest state of each of the two ConfigMaps that the planner has received.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Known {
-    /// Our own ConfigMap, or its violations if it was never valid. `None` until the config-service has sent something.
+    /// The configuration from our own ConfigMap. If that was never valid: its violations. `None` until the config-service has
+    /// sent a message.
     configuration: Option<Result<Configuration, Vec<Violation>>>,
     version: i64,
-    /// Tekton's own flag (M9).
+    /// The value of Tekton's own flag, unless it is `disabled` (M9).
     tekton_coschedule: Option<String>,
     tekton_version: i64,
 }
 
 impl Known {
-    /// The configuration in force, or why there is none.
+    /// The configuration in force. If there is none: the violations in our ConfigMap.
     ///
     /// # Errors
     ///
@@ -43,7 +45,7 @@ impl Known {
         }
     }
 
-    /// Replaces the state of each ConfigMap by the sent one, unless that is older.
+    /// Replaces the known state of each ConfigMap by the received state, if the received state is not older.
     fn update(&mut self, sent: Self) {
         if sent.tekton_version >= self.tekton_version {
             self.tekton_coschedule = sent.tekton_coschedule;
@@ -56,7 +58,7 @@ impl Known {
             );
         }
         match (&self.configuration, sent.configuration) {
-            // A config-service that restarts while the ConfigMap is not valid knows no valid configuration (M7).
+            // If a config-service starts while the ConfigMap is not valid, it does not know the last valid configuration (M7).
             (Some(Ok(_)), Some(Err(violations))) => {
                 warn!(
                     ?violations,
@@ -84,7 +86,7 @@ impl Known {
     }
 }
 
-/// Follows the configuration for the life of the process, and sets `received` after the first message.
+/// Receives configurations for the life of the process. Sets `received` after the first message.
 pub(crate) async fn follow(
     mut client: ConfigServiceClient<Channel>,
     known: watch::Sender<Known>,
@@ -198,7 +200,7 @@ mod tests {
         known.update(sent(Mode::Disabled, 10, None, 3));
         known.update(sent(Mode::PipelineRuns, 9, None, 3));
         check(&known, Mode::Disabled, None);
-        // The same version once more, as after a reconnect, is no step back.
+        // After a reconnect, the planner may receive the same version again. It accepts this version.
         known.update(sent(Mode::Disabled, 10, None, 3));
         check(&known, Mode::Disabled, None);
         known.update(sent(Mode::Workspaces, 11, None, 3));
@@ -213,11 +215,11 @@ mod tests {
         check(&known, Mode::PipelineRuns, Some("workspaces"));
         known.update(sent(Mode::Workspaces, 13, None, 3));
         check(&known, Mode::Workspaces, Some("workspaces"));
-        // A replica that has found no ConfigMap of Tekton's has no version to show for it.
+        // A replica that has never found Tekton's ConfigMap sends no version of it.
         known.update(sent(Mode::Workspaces, 13, None, 14));
         known.update(sent(Mode::Workspaces, 13, Some("workspaces"), 0));
         check(&known, Mode::Workspaces, None);
-        // Tekton's flag counts although our own ConfigMap is not valid.
+        // Tekton's flag changes even while our own ConfigMap is not valid.
         known.update(Known {
             configuration: nothing_valid().configuration,
             ..sent(Mode::Disabled, 0, Some("pipelineruns"), 15)

@@ -6,13 +6,13 @@ use coscheduler_proto::error::{bad_request, with_reason};
 use coscheduler_proto::reason::ErrorReason;
 use tonic::Status;
 
-/// Why a call failed.
+/// The reason why a call failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The request is malformed, or the run in it cannot be read.
+    /// The request is malformed, or the run in the request cannot be read.
     #[error("the request is malformed")]
     BadRequest(Vec<Violation>),
-    /// The config-service has not sent anything yet.
+    /// The config-service has not sent a message yet.
     #[error("no configuration was received from the config-service yet")]
     ConfigNotRead,
     /// The placeholder-manager answered with an error.
@@ -34,7 +34,7 @@ impl From<Error> for Status {
     }
 }
 
-/// Violations of the run in the request.
+/// The error for violations of the run in the request.
 pub(crate) fn of_run(violations: Vec<Violation>) -> Error {
     Error::BadRequest(within("pipeline_run", violations))
 }

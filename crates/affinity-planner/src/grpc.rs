@@ -1,4 +1,5 @@
-//! The wire side of the affinity-planner: reads requests, calls `core`, writes answers.
+//! The gRPC side of the affinity-planner. It reads requests, decides with the functions of `core`, and writes answers. For a
+//! reported run, it also calls the placeholder-manager.
 
 use tokio::sync::watch;
 use tonic::{Request, Response, Status};
@@ -33,8 +34,8 @@ pub(crate) struct Planner {
 }
 
 impl Planner {
-    /// Decides with the latest `configuration` and calls `manager` about reported runs. `tekton_controller` is the username
-    /// with which Tekton creates TaskRuns.
+    /// Serves decisions with the newest `configuration`. For reported runs, it calls `manager`. `tekton_controller` is the
+    /// username of Tekton's controller.
     pub(crate) fn new(
         configuration: watch::Receiver<Known>,
         manager: PlaceholderServiceClient<Channel>,
@@ -60,8 +61,8 @@ impl PlannerService for Planner {
         let PlanRequest {
             pipeline_run,
             request_uid,
-            pipeline_coschedule,
-            namespace_coschedule,
+            pipeline_annotations,
+            namespace_annotations,
         } = request.into_inner();
         let run = read("pipeline_run", pipeline_run)?;
         let exists = !run.uid.is_empty() || run.annotations.contains_key(annotations::MODE);
@@ -72,8 +73,8 @@ impl PlannerService for Planner {
                 run: &run,
                 request_uid: &request_uid,
                 created_by: "",
-                pipeline_override: pipeline_coschedule.as_deref(),
-                namespace_override: namespace_coschedule.as_deref(),
+                pipeline_annotations: Some(&pipeline_annotations),
+                namespace_annotations: Some(&namespace_annotations),
                 owner_group: None,
             };
             let configuration = self.configuration();
@@ -103,8 +104,8 @@ impl PlannerService for Planner {
             pipeline_run,
             old_pipeline_run,
             username,
-            pipeline_coschedule,
-            namespace_coschedule,
+            pipeline_annotations,
+            namespace_annotations,
             owner_group,
             catalog,
         } = request.into_inner();
@@ -121,15 +122,15 @@ impl PlannerService for Planner {
             return Err(Error::BadRequest(violations).into());
         };
         let admission = match &old {
-            // Pinned annotations stay as they are, whatever the configuration is now.
+            // An update does not depend on the configuration, because everything is pinned.
             Some(old) => restore(old, &run),
             None => {
                 let question = admit::Question {
                     run: &run,
                     request_uid: &request_uid,
                     created_by: &username,
-                    pipeline_override: pipeline_coschedule.as_deref(),
-                    namespace_override: namespace_coschedule.as_deref(),
+                    pipeline_annotations: Some(&pipeline_annotations),
+                    namespace_annotations: Some(&namespace_annotations),
                     owner_group: owner_group.as_deref(),
                 };
                 let configuration = self.configuration();

@@ -1,8 +1,10 @@
-//! The affinity-planner decides at admission what is pinned on a PipelineRun, and plans for reported runs. Each decision is
-//! a function of `core`.
+//! The affinity-planner answers the webhook's questions about new and changed runs. When the watcher reports a run, the planner
+//! plans it and, if the plan requires it, calls `Ensure` or `Release` of the placeholder-manager. Each decision is a function of
+//! `core`.
 //!
-//! The placeholder-manager plans the same runs with the same functions. So this service sends the manager references to runs, and
-//! no plans. Its only state is the newest configuration. It never talks to Kubernetes: no dependency is a Kubernetes client.
+//! Such a call only names the run, because the placeholder-manager plans the run again with the same functions. The planner's only
+//! state is the newest configuration. It never talks to Kubernetes, and none of its dependencies is a Kubernetes
+//! client.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
@@ -24,7 +26,7 @@ use configuration::Known;
 
 pub use args::Args;
 
-/// The name and the default addresses of this service.
+/// The name, version and default addresses of this service.
 pub const SERVICE: Service = Service {
     name: "affinity-planner",
     version: env!("CARGO_PKG_VERSION"),
@@ -33,11 +35,11 @@ pub const SERVICE: Service = Service {
     http_address: "127.0.0.1:9202",
 };
 
-/// Starts following the configuration and serving.
+/// Starts to follow the configuration and to serve.
 ///
 /// # Errors
 ///
-/// If an address cannot be parsed, or the gRPC address cannot be bound.
+/// An address cannot be parsed, or the gRPC address cannot be bound.
 pub async fn start(args: Args, process: Process) -> anyhow::Result<()> {
     let Args {
         config_service_address,

@@ -1,4 +1,4 @@
-//! Answers a report: plans the run, and then calls `Ensure` or `Release` of the placeholder-manager if the run needs it.
+//! Handles a report: plans the run, and then calls `Ensure` or `Release` of the placeholder-manager if the plan requires it.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use coscheduler_runtime::client::{self, Channel};
 
 use crate::error::{Error, of_run};
 
-/// Plans `run`, and then calls the placeholder-manager within the remaining time of the call.
+/// Plans `run`. If the plan requires it, calls the placeholder-manager within the time that is left for the report.
 ///
 /// # Errors
 ///
@@ -47,7 +47,7 @@ fn manager_error(status: tonic::Status) -> Error {
     Error::Manager(Box::new(status))
 }
 
-/// The reference to the run. A run that is reported exists, so every field must be set.
+/// A reference to the run. Only a run that exists can be reported, so all fields must be set.
 fn reference(run: &PipelineRun) -> Result<PipelineRunRef, Error> {
     let mut violations = Vec::new();
     for (field, text) in [

@@ -1,5 +1,5 @@
-//! The Event on a ConfigMap that is not valid (M7). There is one Event for each version of the ConfigMap, because the Event's name
-//! contains the version: the first replica creates the Event, and the other replicas learn that it exists.
+//! The Event on a ConfigMap that is not valid (M7). Its name contains the version of the ConfigMap. So each version has one
+//! Event: the first replica creates it, and the other replicas get the error that it exists already.
 
 use std::time::Duration;
 
@@ -15,10 +15,10 @@ use tracing::warn;
 use crate::report::problem;
 use crate::state::{Ours, State};
 
-/// Delay after a failure.
+/// The delay before a failed request is repeated.
 const RETRY: Duration = Duration::from_secs(5);
 
-/// Writes the Events about our ConfigMap for the life of the process.
+/// Creates the Events about our ConfigMap for the life of the process.
 pub(crate) async fn follow(
     events: Api<Event>,
     mut states: watch::Receiver<State>,
@@ -42,7 +42,7 @@ pub(crate) async fn follow(
     }
 }
 
-/// The Event about the ConfigMap as it is now; `None` where it is valid or absent.
+/// The Event about the current version of the ConfigMap. `None` if the ConfigMap is valid or does not exist.
 fn event(ours: &Ours, now: Timestamp) -> Option<Event> {
     let (regarding, note) = (ours.now.clone()?, problem(ours)?);
     let (name, version) = (
@@ -91,7 +91,7 @@ mod tests {
         assert_eq!(made.metadata.name.as_deref(), Some("c.7"));
         let note = made.note.unwrap();
         assert!(
-            note.contains("Coscheduling is off") && note.contains("sideways"),
+            note.contains("Otherwise new runs are not coscheduled.") && note.contains("sideways"),
             "{note}"
         );
         let regarding = made.regarding.unwrap();

@@ -14,7 +14,7 @@ use tracing::warn;
 use crate::report::Report;
 use crate::state::State;
 
-/// Feeds ConfigMaps into the state, and reports its changes.
+/// Writes the ConfigMaps into the state, and reports the changes.
 #[derive(Clone)]
 pub(crate) struct Follower {
     pub(crate) client: Client,
@@ -23,7 +23,8 @@ pub(crate) struct Follower {
 }
 
 impl Follower {
-    /// Follows ConfigMap `namespace/name` for the life of the process, which is not ready before it was read or found absent.
+    /// Follows ConfigMap `namespace/name` for the life of the process. The process is not ready until it has read the ConfigMap,
+    /// or has found that it does not exist.
     pub(crate) fn spawn(
         self,
         process: &Process,
@@ -52,7 +53,7 @@ impl Follower {
         });
     }
 
-    /// Watchers get real changes only.
+    /// Changes the state. Receivers of the state are notified only if it is really different.
     fn change(&self, change: impl FnOnce(&mut State)) {
         self.states.send_if_modified(|state| {
             let before = state.clone();

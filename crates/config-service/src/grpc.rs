@@ -1,4 +1,4 @@
-//! The wire side of the config-service.
+//! The gRPC side of the config-service.
 
 use std::pin::Pin;
 
@@ -65,7 +65,7 @@ fn not_read() -> Status {
     )
 }
 
-/// `None` before both ConfigMaps were read.
+/// The state as a message. `None` until both ConfigMaps were read.
 fn to_wire(state: &State) -> Option<ConfigStatus> {
     let (ours, tekton) = state.read()?;
     Some(ConfigStatus {

@@ -1,9 +1,9 @@
-//! The config-service reads our ConfigMap, and Tekton's own flag in another ConfigMap. It turns both into one validated, numbered
-//! configuration, and streams this configuration to its clients. `core` knows the meaning of the flags. This service decides
-//! which version of the ConfigMaps is in force.
+//! The config-service reads our ConfigMap, and Tekton's own flag in Tekton's ConfigMap. It combines both into one validated,
+//! numbered configuration, and streams this configuration to its clients. The rules for the flags are in `core`. This service
+//! decides which versions of the ConfigMaps are in force.
 //!
-//! It reads only these two ConfigMaps, and writes only Events. A ConfigMap that is not valid changes nothing: the last valid
-//! configuration stays in force, and every answer, an Event, a metric and the log report the fault.
+//! It reads only these two ConfigMaps, and writes only Events. If our ConfigMap becomes invalid, the last valid configuration
+//! stays in force. The answers of `GetConfig` and `WatchConfig`, an Event, a metric and the log report the fault.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
@@ -26,7 +26,7 @@ use follow::Follower;
 use report::Report;
 use state::State;
 
-/// The identity of this service.
+/// The name, version and default addresses of this service.
 pub const SERVICE: Service = Service {
     name: "config-service",
     version: env!("CARGO_PKG_VERSION"),
@@ -35,14 +35,14 @@ pub const SERVICE: Service = Service {
     http_address: "127.0.0.1:9201",
 };
 
-/// Tekton's ConfigMap with its own flags.
+/// The name of Tekton's ConfigMap with Tekton's own flags.
 const TEKTON_CONFIG_MAP: &str = "feature-flags";
 
 /// Starts to follow the ConfigMaps and to serve.
 ///
 /// # Errors
 ///
-/// No Kubernetes client can be made, or the gRPC address cannot be bound.
+/// A Kubernetes client cannot be created, or the gRPC address cannot be bound.
 pub async fn start(args: Args, process: Process) -> anyhow::Result<()> {
     let Args {
         namespace,

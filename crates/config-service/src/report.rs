@@ -21,7 +21,7 @@ impl Report {
         Self {
             valid: metrics.register(
                 "config_valid",
-                "1 while the ConfigMap is valid; 0 while it is not, or absent, and what was valid last is in force",
+                "1 while the ConfigMap is valid; 0 while it is invalid or absent, and the last valid configuration is in force",
                 Gauge::default(),
             ),
             generation: metrics.register(
@@ -32,7 +32,7 @@ impl Report {
         }
     }
 
-    /// Reports the differences between two states. There is nothing to report before both ConfigMaps were read.
+    /// Reports the differences between two states. Before both ConfigMaps were read, it reports nothing.
     pub(crate) fn changed(&self, before: &State, now: &State) {
         let Some((ours, tekton)) = now.read() else {
             return;
@@ -64,7 +64,7 @@ impl Report {
     }
 }
 
-/// The violations in our ConfigMap and their consequence; `None` where it is valid.
+/// The text about the violations in our ConfigMap. `None` if there are no violations.
 pub(crate) fn problem(ours: &Ours) -> Option<String> {
     let invalid = !ours.violations.is_empty();
     invalid.then(|| configuration_invalid(&ours.violations, ours.configuration.is_some()))

@@ -1,4 +1,4 @@
-//! Decides which configuration is in force, from the versions of two ConfigMaps: ours, and Tekton's `feature-flags`.
+//! Decides which configuration is in force. It depends on the contents of two ConfigMaps: ours, and Tekton's `feature-flags`.
 
 use std::collections::BTreeMap;
 
@@ -7,41 +7,41 @@ use coscheduler_core::violation::Violation;
 use k8s_openapi::api::core::v1::{ConfigMap, ObjectReference};
 use kube::{Resource as _, ResourceExt as _};
 
-/// The configuration in force, and the problems of the ConfigMaps as they are now.
+/// The configuration in force, and the current problems of both ConfigMaps.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct State {
-    /// Ours; `None` before it was read or found absent.
+    /// Our ConfigMap. `None` until it was read, or it was clear that it does not exist.
     ours: Option<Ours>,
-    /// Tekton's; `None` before it was read or found absent.
+    /// Tekton's ConfigMap. `None` until it was read, or it was clear that it does not exist.
     tekton: Option<Tekton>,
 }
 
-/// Our ConfigMap, evaluated.
+/// The state of our ConfigMap.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Ours {
-    /// The last valid configuration, without Tekton's flag.
+    /// The last valid configuration. Its field for Tekton's flag is not set.
     pub configuration: Option<Configuration>,
-    /// The version that `configuration` was read from.
+    /// The version of the ConfigMap from which `configuration` was read.
     pub resource_version: String,
-    /// The ConfigMap and its version now; `None` where there is none.
+    /// A reference to the current version of the ConfigMap. `None` if the ConfigMap does not exist.
     pub now: Option<ObjectReference>,
-    /// The violations in the ConfigMap now.
+    /// The violations in the current version of the ConfigMap.
     pub violations: Vec<Violation>,
     warnings: Vec<String>,
 }
 
-/// Tekton's ConfigMap, evaluated.
+/// The state of Tekton's ConfigMap.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Tekton {
-    /// Its flag `coschedule` where that is not `disabled`.
+    /// The value of its flag `coschedule`. `None` if the value is `disabled`.
     pub coschedule: Option<String>,
-    /// The version that it was read from; empty where there never was one.
+    /// The version from which the flag was read. Empty if the ConfigMap has never existed.
     pub resource_version: String,
     warnings: Vec<String>,
 }
 
 impl State {
-    /// Takes over the state of our ConfigMap; `None` where there is none.
+    /// Stores the new state of our ConfigMap. `map` is `None` if the ConfigMap does not exist.
     pub(crate) fn apply(&mut self, name: &str, map: Option<ConfigMap>) {
         let ours = self.ours.get_or_insert_default();
         let version = map.as_ref().and_then(|map| map.resource_version());
@@ -67,9 +67,9 @@ impl State {
         }
     }
 
-    /// Takes over the state of Tekton's ConfigMap. `None` if the ConfigMap does not exist: the last flag then stays in force, as in
-    /// Tekton. If there was no ConfigMap yet, Tekton's default counts. New runs are then left to Tekton with a warning, so that two
-    /// products never place the same pods.
+    /// Stores the new state of Tekton's ConfigMap. If the ConfigMap was deleted (`None`), its last flag stays in force, as in
+    /// Tekton itself. If it has never existed, Tekton's default is used. New runs are then left to Tekton with a warning, so that
+    /// two products never place the same pods.
     pub(crate) fn apply_tekton(&mut self, name: &str, map: Option<ConfigMap>) {
         let tekton = self.tekton.get_or_insert_default();
         let mut warnings = Vec::new();
@@ -98,12 +98,13 @@ impl State {
         tekton.warnings = warnings;
     }
 
-    /// Both, evaluated; `None` before both were read.
+    /// The states of both ConfigMaps. `None` until both were read.
     pub(crate) fn read(&self) -> Option<(&Ours, &Tekton)> {
         self.ours.as_ref().zip(self.tekton.as_ref())
     }
 
-    /// Grows with every change of the configuration, and is the same in all replicas that are up to date; 0 if there is none.
+    /// The number of the configuration, which increases with every change. Replicas that read configuration and
+    /// Tekton's flag from the same versions of the ConfigMaps have the same number. 0 if there is no configuration.
     pub(crate) fn generation(&self) -> i64 {
         let Some((ours, tekton)) = self.read() else {
             return 0;
@@ -113,7 +114,7 @@ impl State {
         ours.configuration.as_ref().map_or(0, |_| latest)
     }
 
-    /// Settings that are allowed, but probably not meant.
+    /// Warnings about settings that are allowed but probably wrong.
     pub(crate) fn warnings(&self) -> Vec<String> {
         let ours = self.ours.iter().flat_map(|ours| &ours.warnings);
         let tekton = self.tekton.iter().flat_map(|tekton| &tekton.warnings);

@@ -1,8 +1,12 @@
-//! Admission of a new PipelineRun. It pins the mode in force, a new group, and the claims that are known. If one placeholder serves
-//! the whole run, it also replaces `volumeClaimTemplate`s by claims of this group. If Tekton creates the run as a child of another
-//! run, the child uses the group of its parent. Every other run gets a new group, even if it already has our annotations.
+//! Admission of a new PipelineRun. Admission *pins* the run's mode, its group, the placeholder defaults and the known claims: it
+//! writes them into the run's annotations. The *group* is ten hex digits from which all names of the run's objects derive. If one
+//! placeholder serves the whole run, admission also replaces each `volumeClaimTemplate` by a claim whose name derives from the
+//! group.
 //!
-//! TaskRuns and CustomRuns are admitted in [`admit_run`](crate::admit_run).
+//! If Tekton creates the run as a child of another run, the child gets the group of its parent. Every other run gets a new group,
+//! even if its author copied annotations with a group from another run.
+//!
+//! [`admit_run`](crate::admit_run) admits TaskRuns and CustomRuns.
 
 pub(crate) mod copied;
 pub(crate) mod denials;
@@ -31,40 +35,43 @@ use reserved::{present, without};
 pub const TEKTON_CONTROLLER: &str =
     "system:serviceaccount:tekton-pipelines:tekton-pipelines-controller";
 
-/// The `spec.managedBy` of Tekton. A run with another one is left alone (M5).
+/// The value of `spec.managedBy` that names Tekton. An unset field means Tekton too. A run with any other value is left alone
+/// (M5).
 pub const MANAGED_BY_TEKTON: &str = "tekton.dev/pipeline";
 
-/// A new PipelineRun, and its surroundings.
+/// A new PipelineRun, and the facts about other objects that its admission needs.
 #[derive(Debug, Clone, Copy)]
 pub struct Question<'a> {
     /// The run.
     pub run: &'a PipelineRun,
-    /// The uid of the admission request; the run's group is drawn from it.
+    /// The uid of the admission request. The run's group is a hash of this uid.
     pub request_uid: &'a str,
-    /// The username that creates the run.
+    /// The user who creates the run.
     pub created_by: &'a str,
-    /// Annotation [`OVERRIDE`](crate::annotations::OVERRIDE) of the Pipeline that `spec.pipelineRef` names in the run's
-    /// own namespace (B1).
-    pub pipeline_override: Option<&'a str>,
-    /// The same annotation of the run's Namespace (B1).
-    pub namespace_override: Option<&'a str>,
-    /// Annotation [`GROUP`](crate::annotations::GROUP) of the PipelineRun that is the run's controller, as it is stored.
+    /// The annotations of the Pipeline that `spec.pipelineRef` names in the run's own namespace. Only those of
+    /// [`Setting`](crate::overrides::Setting) have an effect (B1).
+    pub pipeline_annotations: Option<&'a BTreeMap<String, String>>,
+    /// The annotations of the run's Namespace. Only those of [`Setting`](crate::overrides::Setting) and
+    /// [`ALLOWED_OVERRIDES`](crate::annotations::ALLOWED_OVERRIDES) have an effect (B1).
+    pub namespace_annotations: Option<&'a BTreeMap<String, String>>,
+    /// The stored annotation [`GROUP`](crate::annotations::GROUP) of the PipelineRun that is the run's controller. `None` if the
+    /// run has no such controller, or the controller has no group.
     pub owner_group: Option<&'a str>,
 }
 
-/// The configuration in force, or why there is none.
+/// The configuration in force. If there was no valid configuration yet: the violations in the ConfigMap.
 pub type InForce<'a> = Result<&'a Configuration, &'a [Violation]>;
 
 /// The changes that admission makes on a PipelineRun.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Admission {
-    /// Annotations to set, over those of the author.
+    /// Annotations to set. They replace the author's values.
     pub set_annotations: BTreeMap<String, String>,
-    /// Reserved annotations to remove, in the order of [`PINNED`](crate::annotations::PINNED).
+    /// Reserved annotations to remove.
     pub remove_annotations: Vec<String>,
-    /// Reserved annotations in `spec.taskRunSpecs[].metadata`, where they would win over the run's own.
+    /// Reserved annotations to remove from `spec.taskRunSpecs[].metadata`. Tekton would prefer them to the run's own annotations.
     pub remove_task_annotations: Vec<TaskAnnotation>,
-    /// Workspaces that get another volume source, in the run's order. Everything else of a binding stays.
+    /// Workspaces that get another volume source, in the run's order. All other fields of such a workspace stay as they are.
     pub bindings: Vec<RewrittenBinding>,
     /// Warnings for the author.
     pub warnings: Vec<String>,
@@ -88,12 +95,12 @@ pub struct RewrittenBinding {
     pub source: RewrittenSource,
 }
 
-/// A volume source instead of the one that the author wrote.
+/// A volume source that replaces the author's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RewrittenSource {
-    /// `persistentVolumeClaim`: the placeholder's claim of this name (V2).
+    /// `persistentVolumeClaim`: a claim with this name. The placeholder's controller creates the claim (V2).
     Claim(String),
-    /// `volumeClaimTemplate`: the template of the run that this one is a copy of (V2a).
+    /// `volumeClaimTemplate`: this template. Only for a copy of another run: the template of that run (V2a).
     Template(Value),
 }
 
@@ -113,18 +120,20 @@ impl RewrittenSource {
 
 /// Decides about a new PipelineRun.
 ///
-/// - A run that Tekton creates as a child of another run uses the placeholders of its parent, and has none of its own.
-/// - If the mode is `disabled`, `spec.managedBy` names another controller (M5), or Tekton's own flag is on (M9), nothing is pinned,
-///   and reserved annotations are removed.
-/// - `workspaces`: mode, group, placeholder defaults and claims are pinned (M1, M8). The group comes from the request's uid.
-/// - `pipelineruns`, `isolate-pipelinerun`: the templates that claims replace are pinned too (M3, M4, V2).
-/// - A copy of another run's stored object gets its templates back, and claims of its own (V2a).
+/// - If Tekton creates the run as a child of another run, the run uses the placeholders of its parent, and has none of its own.
+/// - If the mode is `disabled`, `spec.managedBy` names another controller (M5), Tekton's own flag is on (M9), or there was no
+///   valid configuration yet (M7), nothing is pinned, and reserved annotations are removed.
+/// - In mode `workspaces`, admission pins mode, group, placeholder defaults and claims (M1, M8).
+/// - In modes `pipelineruns` and `isolate-pipelinerun`, admission also pins the `volumeClaimTemplate`s that it replaces by claims
+///   (M3, M4, V2).
+/// - If the run is a copy of another run's stored object, with its annotations, admission restores the templates of that run's
+///   claims. So the copy gets claims of its own (V2a).
 ///
-/// `tekton_controller` is the username of Tekton's controller, ordinarily [`TEKTON_CONTROLLER`].
+/// `tekton_controller` is the username of Tekton's controller, normally [`TEKTON_CONTROLLER`].
 ///
 /// # Errors
-/// Admission denies the run: its override is not the name of a mode, or the mode is not allowed (B1). Or the run names claims of
-/// another run's placeholder, and the templates of these claims are not known (V2a).
+/// Admission denies the run in two cases. Either an annotation chooses a value that does not exist or is not allowed (B1), or the
+/// run names claims of another run's placeholder and the templates of these claims are not known (V2a).
 pub fn admit(
     in_force: InForce<'_>,
     tekton_controller: &str,
@@ -150,18 +159,20 @@ pub fn admit(
         let why = warnings::left_to_tekton(flag);
         return Ok(leave_alone(run, Some(why)));
     }
-    let mode = overrides::mode(configuration, question).map_err(|violation| vec![violation])?;
-    match mode {
-        Mode::Disabled => Ok(leave_alone(run, None)),
+    let (configuration, warning) = overrides::choose(configuration, question)?;
+    let mut admission = match configuration.mode {
+        Mode::Disabled => leave_alone(run, None),
         Mode::Workspaces | Mode::PipelineRuns | Mode::IsolatePipelineRun => {
             let group = Group::from_request_uid(question.request_uid);
-            coschedule(configuration, run, mode, group)
+            coschedule(configuration, run, group)?
         }
-    }
+    };
+    admission.warnings.extend(warning);
+    Ok(admission)
 }
 
-/// True if Tekton's own controller creates an object for a PipelineRun. The owner reference alone does not prove this, because
-/// anybody can write an owner reference.
+/// True if Tekton's own controller creates this object for a PipelineRun. The username must match, because anybody can write an
+/// owner reference.
 pub(crate) fn joins_owner(
     controller: Option<&OwnerReference>,
     created_by: &str,
@@ -171,7 +182,7 @@ pub(crate) fn joins_owner(
 }
 
 impl Admission {
-    /// The run after these changes.
+    /// Returns the run as it is after these changes.
     pub fn apply(&self, run: &PipelineRun) -> PipelineRun {
         let mut run = run.clone();
         for key in &self.remove_annotations {
@@ -193,12 +204,13 @@ impl Admission {
     }
 }
 
-/// A child run keeps the annotations that its own TaskRuns need. If an annotation is missing, or differs from the parent's, the
-/// parent is not coscheduled. Then the child is not coscheduled either.
+/// Admits a child run. The child keeps the annotations that its own TaskRuns need. If one of these annotations cannot be read, or
+/// the group is not the parent's, the child is not coscheduled.
 fn join(run: &PipelineRun, parents_group: Option<&str>) -> Admission {
     let assistant = match handed_on(&run.annotations, parents_group) {
         Some((mode, group, _)) => whole_run(mode, &group).map(|name| name.to_string()),
-        // Another version pinned the parent: the child keeps what Tekton copied, for that version to read.
+        // Another version of this product pinned the parent. The child keeps the annotations that Tekton copied from the parent,
+        // so that the other version can read them.
         None if parents_group.is_some() && unknown_schema(&run.annotations).is_some() => {
             run.annotations.get(TEKTON_AFFINITY_ASSISTANT).cloned()
         }
@@ -244,11 +256,11 @@ fn leave_alone(run: &PipelineRun, why: Option<String>) -> Admission {
 }
 
 fn coschedule(
-    configuration: &Configuration,
+    configuration: Configuration,
     run: &PipelineRun,
-    mode: Mode,
     group: Group,
 ) -> Result<Admission, Vec<Violation>> {
+    let mode = configuration.mode;
     let copied = Copied::of(run);
     let assistant = whole_run(mode, &group);
     let mut warnings = reserved::warnings(run, copied.is_one());
@@ -275,7 +287,8 @@ fn coschedule(
                 let name = ClaimTemplateName::derive(&group, workspace, template_name(template));
                 RewrittenSource::Claim(claim_name(&name, assistant))
             }
-            // Tekton makes the claim (V3). Only the binding of a copy becomes a template again.
+            // In mode `workspaces`, Tekton creates the claim (V3). Only a copy of another run needs a change: the template
+            // replaces the other run's claim.
             None if restored.is_some() => RewrittenSource::Template(template.clone()),
             None => continue,
         };
@@ -303,12 +316,12 @@ fn coschedule(
         mode,
         isolation_scope: configuration.isolation_scope,
         group,
-        placeholder: configuration.placeholder.clone(),
+        placeholder: configuration.placeholder,
         templates,
         claims,
     };
     admission.set_annotations = pinned.to_annotations();
-    // The others are another run's, or forged.
+    // Remove all other reserved annotations: they were copied from another run, or the author wrote them.
     let is_set = |key: &str| admission.set_annotations.contains_key(key);
     admission.remove_annotations = present(&run.annotations, |key| !is_set(key));
     admission.remove_task_annotations = reserved::of_tasks(run);

@@ -1,7 +1,7 @@
-//! Admission of a new TaskRun or CustomRun. Tekton copied our annotations from the PipelineRun. Admission removes them, except the
-//! annotation that Tekton's pod builder reads. Admission sets this annotation to the placeholder that the run's pinned mode
-//! requires, even if Tekton wrote another name (M9). In mode `workspaces`, admission cancels a TaskRun with more than one claim
-//! (M2).
+//! Admission of a new TaskRun or CustomRun. Tekton has copied our annotations from the PipelineRun. Admission removes all of them
+//! except the annotation that Tekton's pod builder reads. In this annotation, admission writes the placeholder that the run's
+//! pinned mode requires, even if Tekton wrote another name (M9). In mode `workspaces`, admission cancels a TaskRun with more than
+//! one claim (M2).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,11 +19,11 @@ use crate::run_claims::{self, RunClaims};
 use crate::words::words;
 
 words! {
-    /// The kind of a run that Tekton makes for a task.
+    /// The kinds of object that Tekton creates for a task.
     pub enum ChildKind: "a kind of run" {
-        /// One pod, made by Tekton.
+        /// Tekton creates one pod for it.
         TaskRun = "TaskRun",
-        /// Whatever its own controller makes of it.
+        /// A custom task: its own controller decides what to create for it.
         CustomRun = "CustomRun",
     }
 }
@@ -33,7 +33,7 @@ words! {
 pub struct BoundClaim {
     /// `spec.workspaces[].name`.
     pub workspace: String,
-    /// `spec.workspaces[].persistentVolumeClaim.claimName`, as it stands there.
+    /// `spec.workspaces[].persistentVolumeClaim.claimName`. Variables are not replaced yet.
     pub claim_name: String,
 }
 
@@ -42,24 +42,25 @@ pub struct BoundClaim {
 pub struct ChildRun {
     /// `kind`.
     pub kind: ChildKind,
-    /// `metadata.name`; may be empty.
+    /// `metadata.name`. Empty if the API server has not generated the name yet.
     pub name: String,
     /// `metadata.annotations`.
     pub annotations: BTreeMap<String, String>,
-    /// The one of `metadata.ownerReferences` that is the controller.
+    /// The entry of `metadata.ownerReferences` that has `controller: true`.
     pub controller: Option<OwnerReference>,
-    /// Annotation [`GROUP`](crate::annotations::GROUP) of that controller as it is stored, where it is a PipelineRun.
+    /// The stored annotation [`GROUP`](crate::annotations::GROUP) of the controller, if the controller is a PipelineRun.
     pub owner_group: Option<String>,
-    /// The username that creates it.
+    /// The user who creates the object.
     pub created_by: String,
-    /// The workspaces that are bound to claims, in order.
+    /// The workspaces that are bound to claims, in the order of `spec.workspaces`.
     pub claims: Vec<BoundClaim>,
     /// `spec.params`.
     pub params: Params,
 }
 
 impl ChildRun {
-    /// Whether it joins its owner's group: Tekton's own controller makes it for a PipelineRun.
+    /// True if Tekton's own controller creates the object for a PipelineRun. Only such an object can use that PipelineRun's
+    /// placeholder.
     pub fn joins_owner(&self, tekton_controller: &str) -> bool {
         let controller = self.controller.as_ref();
         joins_owner(controller, &self.created_by, tekton_controller)
@@ -71,12 +72,13 @@ impl ChildRun {
 pub struct ChildAdmission {
     /// Annotations to set.
     pub set_annotations: BTreeMap<String, String>,
-    /// Annotations to remove, in the order of [`PINNED`](crate::annotations::PINNED).
+    /// Annotations to remove.
     pub remove_annotations: Vec<String>,
-    /// Why the TaskRun may not run. It is then created as cancelled, `spec.status: TaskRunCancelled` with this text as
-    /// `spec.statusMessage`, so that Tekton ends the PipelineRun as after any failed task.
+    /// The reason why the TaskRun may not run. Such a TaskRun is created with `spec.status: TaskRunCancelled` and with this text
+    /// as `spec.statusMessage`. Tekton then runs `finally`, as after a failed task, and ends the PipelineRun with reason
+    /// `Cancelled`.
     pub cancel: Option<String>,
-    /// Workspaces that get another claim, in the run's order (M9).
+    /// Workspaces that get a claim with another name, in the run's order (M9).
     pub bindings: Vec<BoundClaim>,
     /// Warnings for the author.
     pub warnings: Vec<String>,
@@ -86,14 +88,13 @@ pub struct ChildAdmission {
 ///
 /// - If Tekton did not create the object for a PipelineRun, the object loses all reserved annotations.
 /// - If the PipelineRun is not coscheduled, the object keeps only the annotation of Tekton's own assistant.
-/// - `pipelineruns`, `isolate-pipelinerun`: the object gets the placeholder of the run (M3).
-/// - `workspaces`: the TaskRun gets the placeholder of its claim. It gets no placeholder if it uses no claim, or if
-///   the claim was not known when the PipelineRun was created (M1, V9). A TaskRun with more than one claim is cancelled (M2). If
-///   Tekton's own flag has become `pipelineruns` or `isolate-pipelinerun`, Tekton looks for claims under names that do not exist.
-///   Admission then restores the names (M9).
+/// - In modes `pipelineruns` and `isolate-pipelinerun`, the object gets the placeholder of the run (M3).
+/// - In mode `workspaces`, a TaskRun gets the placeholder of its claim. It gets no placeholder if it uses no claim, or if its
+///   claim was not known when the PipelineRun was created (M1, V9). A TaskRun with more than one claim is cancelled (M2).
+/// - If the mode is `workspaces` and Tekton's own flag has changed to `pipelineruns` or `isolate-pipelinerun`, Tekton uses names
+///   of claims that do not exist. Admission restores the right names (M9).
 ///
-/// `tekton_controller` is the username of Tekton's controller, ordinarily
-/// [`TEKTON_CONTROLLER`](crate::admit::TEKTON_CONTROLLER).
+/// `tekton_controller` is the username of Tekton's controller, normally [`TEKTON_CONTROLLER`](crate::admit::TEKTON_CONTROLLER).
 pub fn admit_run(run: &ChildRun, tekton_controller: &str) -> ChildAdmission {
     if !run.joins_owner(tekton_controller) {
         let mut admission = without(run, |_| true);
@@ -105,7 +106,8 @@ pub fn admit_run(run: &ChildRun, tekton_controller: &str) -> ChildAdmission {
     }
     let Some((mode, group, claims)) = handed_on(&run.annotations, run.owner_group.as_deref())
     else {
-        // Another version pinned the run: its pods wait for the placeholder that Tekton copied the name of.
+        // If another version of this product pinned the run, keep the placeholder's name that Tekton copied: the pods wait for
+        // that placeholder.
         let unknown = unknown_schema(&run.annotations).is_some();
         let coscheduled = run.owner_group.is_some() && !unknown;
         return without(run, |key| coscheduled || key != TEKTON_AFFINITY_ASSISTANT);
@@ -120,7 +122,7 @@ pub fn admit_run(run: &ChildRun, tekton_controller: &str) -> ChildAdmission {
             (assistant, cancel, bindings)
         }
     };
-    // Empty rather than absent: a Task's own annotation would take the place.
+    // The value is empty, but the key is set: otherwise Tekton would copy a Task's own annotation with this key.
     let assistant = assistant.map(|name| name.to_string()).unwrap_or_default();
     ChildAdmission {
         set_annotations: [(TEKTON_AFFINITY_ASSISTANT.to_owned(), assistant)].into(),
@@ -130,7 +132,7 @@ pub fn admit_run(run: &ChildRun, tekton_controller: &str) -> ChildAdmission {
     }
 }
 
-/// The workspaces whose claims Tekton gave a name that no claim has.
+/// The workspaces for which Tekton uses a claim name that does not exist, each with the right name.
 fn renamed(run: &ChildRun, claims: &RunClaims) -> Vec<BoundClaim> {
     let Some(owner) = &run.controller else {
         return Vec::new();
@@ -159,7 +161,8 @@ fn without(run: &ChildRun, unwanted: impl Fn(&str) -> bool) -> ChildAdmission {
     }
 }
 
-/// The placeholder of the one claim that a run uses, and why the run may not run if it uses more.
+/// If the run uses one known claim: the claim's placeholder. If a TaskRun uses more than one claim: the reason why it may not
+/// run.
 fn of_claim(
     run: &ChildRun,
     renamed: &[BoundClaim],

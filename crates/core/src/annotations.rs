@@ -1,57 +1,69 @@
-//! The keys of annotations on PipelineRuns, TaskRuns and CustomRuns. Only [`pinned`](crate::pinned) and
-//! [`admit`](crate::admit) read and write the annotations that admission sets.
+//! The keys of annotations on PipelineRuns, TaskRuns, CustomRuns and placeholders. The keys that people may write are also read
+//! on Pipelines and Namespaces. An annotation is *pinned* if admission writes it on a new run, and users cannot change it later.
+//! Admission itself changes only [`CLAIMS`] later, while the run is pending.
 
-/// The beginning of our keys.
+/// The prefix of all keys of this product.
 pub const PREFIX: &str = "coscheduler.dev/";
 
-/// The author's choice of a mode (B1), on a PipelineRun, on the Pipeline that it refers to, or on its Namespace. People write no
-/// other key of ours.
+/// The author's choice of a mode (B1), on a PipelineRun, on its Pipeline, or on its Namespace. This key and the next three are
+/// the only keys with our prefix that people may write.
 pub const OVERRIDE: &str = "coscheduler.dev/coschedule";
 
-/// The version of the other pinned annotations (M8). A run without it was pinned before there were versions.
+/// The author's choice of the nodes that placeholders prefer (B1, P4), on the same objects.
+pub const CHOSEN_PLACEMENT: &str = "coscheduler.dev/placement";
+
+/// The author's choice of the resources that placeholders request in addition to their own (B1, B3), on the same objects.
+pub const CHOSEN_RESERVES: &str = "coscheduler.dev/placeholder-reserves";
+
+/// On a Namespace: the values that its runs and Pipelines may choose, in place of the operator's list (B1).
+pub const ALLOWED_OVERRIDES: &str = "coscheduler.dev/allowed-overrides";
+
+/// The version of the format of the pinned annotations (M8). A run with pinned annotations but without this key has version 1.
 pub const SCHEMA_VERSION: &str = "coscheduler.dev/schema-version";
 
-/// The mode in force when the run was created (M8). A run without it is left alone (M5).
+/// The run's mode (M8). A run without this annotation is left alone (M5).
 pub const MODE: &str = "coscheduler.dev/mode";
 
 /// The scope of isolation, if the run is isolated (M4, M8).
 pub const ISOLATION_SCOPE: &str = "coscheduler.dev/isolation-scope";
 
-/// The run's group: ten hex digits from which all names of the run derive.
+/// The run's group: ten hex digits from which the names of its placeholders derive. In modes `pipelineruns` and
+/// `isolate-pipelinerun`, the names of claims from templates derive from it too.
 pub const GROUP: &str = "coscheduler.dev/group";
 
 /// The placeholder defaults in force when the run was created, as JSON (M8).
 pub const PLACEHOLDER: &str = "coscheduler.dev/placeholder";
 
-/// The `volumeClaimTemplate`s that admission replaced by claims, as a JSON object by workspace (V2).
+/// The `volumeClaimTemplate`s that admission replaced by claims: a JSON object with workspaces as keys (V2).
 pub const VOLUME_CLAIM_TEMPLATES: &str = "coscheduler.dev/volume-claim-templates";
 
-/// The claims of the run's other workspaces, variables resolved, as a JSON object by workspace (V9). TaskRuns get placeholders
-/// of these claims only, so that no TaskRun waits for a placeholder that nobody makes.
+/// The claims of the run's other workspaces, with their variables replaced: a JSON object with workspaces as keys (V9). In mode
+/// `workspaces`, a TaskRun gets a placeholder only for one of these claims, so no TaskRun waits for a placeholder that never
+/// exists.
 pub const CLAIMS: &str = "coscheduler.dev/claims";
 
-/// The requests of each task's pods and the order of the tasks, as JSON of [`Sizes`](crate::sizes::Sizes) (B3).
+/// For each task: the requests of its pods, and the tasks that it waits for. JSON of [`Sizes`](crate::sizes::Sizes) (B3).
 pub const SIZES: &str = "coscheduler.dev/sizes";
 
-/// The name of the parent PipelineRun. The run uses its parent's placeholders and has none of its own.
+/// Only on a child of another PipelineRun: the name of this parent. The child uses its parent's placeholders.
 pub const PART_OF: &str = "coscheduler.dev/part-of";
 
-/// The trace of the run's admission, in the format of W3C Trace Context (`traceparent`), so that later work joins it. It is
-/// there only if the admission was traced. No decision depends on it.
+/// The trace of the run's admission, in the format of W3C Trace Context (`traceparent`). Later spans about the run join this
+/// trace. The annotation is set only if the admission was traced. No decision depends on it.
 pub const TRACEPARENT: &str = "coscheduler.dev/traceparent";
 
 /// Tekton's own annotation: the name of a placeholder. Tekton's pod builder adds a required pod affinity to this placeholder,
 /// even if Tekton's flag `coschedule` is off (Tekton v1.12.0, `pkg/internal/affinityassistant/transformer.go`). Tekton copies the
 /// annotation to every child of the run.
 ///
-/// An empty value adds no affinity. It prevents that Tekton copies a Task's own annotation of this key.
+/// An empty value adds no affinity. It only prevents Tekton from copying a Task's own annotation with this key.
 pub const TEKTON_AFFINITY_ASSISTANT: &str = "pipeline.tekton.dev/affinity-assistant";
 
-/// Tekton's own annotation on a PipelineRun: `"true"` asks to delete the claims made from its `volumeClaimTemplate`s when
-/// the run is done (V4; Tekton v1.12.0, `pkg/reconciler/pipelinerun/affinity_assistant.go`).
+/// Tekton's own annotation on a PipelineRun. `"true"` asks for the claims made from the run's `volumeClaimTemplate`s to be
+/// deleted when the run is done (V4; Tekton v1.12.0, `pkg/reconciler/pipelinerun/affinity_assistant.go`).
 pub const TEKTON_AUTO_CLEANUP_PVC: &str = "tekton.dev/auto-cleanup-pvc";
 
-/// Annotations that admission writes when an object is created. An author's own values are removed.
+/// The annotations that admission writes on a new PipelineRun. Admission removes an author's values of these keys.
 pub const PINNED: [&str; 11] = [
     SCHEMA_VERSION,
     MODE,
@@ -66,27 +78,29 @@ pub const PINNED: [&str; 11] = [
     TRACEPARENT,
 ];
 
-/// The obstacle that a run waits for (V7, N1, N3): a JSON object with `reason`, a
-/// [`ReasonCode`](crate::reasons::ReasonCode), and `message`. The manager removes the annotation when the obstacle is gone.
+/// The cause why a run waits (V7, N1, N2, N3): a JSON object with `reason`, a [`ReasonCode`](crate::reasons::ReasonCode), and
+/// `message`. The manager removes the annotation when the cause is gone.
 ///
-/// The manager also reads the annotation. It reports a cause without delay if the annotation already names this cause. A
-/// refusal stays in the annotation while the placeholder is missing.
+/// The manager also reads the annotation. It reports an error of Kubernetes about a placeholder when the error has lasted for two
+/// seconds, or at once if the annotation already names this error. While a placeholder does not exist because of such an error,
+/// the annotation stays.
 pub const BLOCKED: &str = "coscheduler.dev/blocked";
 
-/// On a placeholder: what was done with it and when, as JSON of [`Record`](crate::observed::Record).
+/// On a placeholder: the manager's earlier actions on it, with their times, as JSON of [`Record`](crate::observed::Record).
 pub const RECORD: &str = "coscheduler.dev/record";
 
-/// On a placeholder that is being moved: the nodes that may take it, as JSON of [`Move`](crate::observed::Move).
-pub const MOVE: &str = "coscheduler.dev/move";
+/// On a placeholder's pod that may use fewer nodes than its template allows: the nodes, in words.
+pub const LIMITED_BY: &str = "coscheduler.dev/limited-by";
 
 /// On a TaskRun whose pod runs without its placeholder (N2): the name of that placeholder. It is for people: no decision depends
 /// on it.
 pub const LET_GO: &str = "coscheduler.dev/let-go";
 
-/// On a TaskRun with [`LET_GO`]: how often its pod was let go. Tekton may restore the placeholder's annotation each time.
+/// On a TaskRun with [`LET_GO`]: the number of times that the manager removed the placeholder's name from the TaskRun. There can
+/// be several times, because Tekton may write the name again.
 pub const LET_GO_TIMES: &str = "coscheduler.dev/let-go-times";
 
-/// Annotations that an author may not give a new object: [`PINNED`], and those that are written later.
+/// Annotations that an author may not set on a new object: [`PINNED`], and those that the manager writes later.
 pub(crate) const RESERVED: [&str; 14] = {
     let mut reserved = [BLOCKED; 14];
     let mut index = 0;
@@ -99,10 +113,16 @@ pub(crate) const RESERVED: [&str; 14] = {
     reserved
 };
 
-/// The annotations that the children of a PipelineRun inherit, beside [`TEKTON_AFFINITY_ASSISTANT`].
+/// The annotations that the children of a PipelineRun keep from it, in addition to [`TEKTON_AFFINITY_ASSISTANT`].
 pub(crate) const HANDED_ON: [&str; 4] = [SCHEMA_VERSION, MODE, GROUP, CLAIMS];
 
-/// The path of an annotation's field in violations.
+/// True if a decision about an existing PipelineRun may depend on the annotation. Other programs' annotations can be large: Tekton
+/// Chains writes signatures of tens of kilobytes.
+pub fn is_read(key: &str) -> bool {
+    key.starts_with(PREFIX) || [TEKTON_AFFINITY_ASSISTANT, TEKTON_AUTO_CLEANUP_PVC].contains(&key)
+}
+
+/// The path of an annotation, as violations name it.
 pub(crate) fn field(key: &str) -> String {
     format!("metadata.annotations[{key}]")
 }

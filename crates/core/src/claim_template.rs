@@ -1,5 +1,5 @@
-//! The parts of a `volumeClaimTemplate` that are needed to name and to create a claim. The types in its `spec` are checked. Apart from this check, the
-//! `spec` stays as the author wrote it.
+//! Reads the parts of a `volumeClaimTemplate` that are needed to name and to create a claim. The module checks the types of the
+//! fields in `spec` that it knows. It does not change `spec`.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ pub(crate) struct Parts {
 }
 
 impl Parts {
-    /// Reads the template that stands at `path`. The parts are valid if no fault was found.
+    /// Reads the template at `path` of the document. The parts are valid only if `faults` is still empty.
     pub(crate) fn read(path: String, template: &Value, faults: &Faults) -> Self {
         let object = Object::at(path, template, faults);
         let metadata = object.object("metadata");
@@ -50,7 +50,7 @@ fn check_spec(spec: &Object<'_>, faults: &Faults) {
     let requests = spec.object("resources").object("requests");
     let path = requests.path("storage");
     match requests.get("storage") {
-        // Kubernetes reads a plain number as a quantity too.
+        // Kubernetes also accepts a plain number as a quantity.
         None | Some(Value::Number(_)) => {}
         Some(Value::String(text)) => {
             if let Err(error) = text.parse::<Quantity>() {

@@ -1,5 +1,5 @@
-//! The flags of ConfigMap `coscheduler-config`: read key by key into one valid [`Configuration`]. All violations are reported at
-//! once, and none is corrected silently (M7).
+//! Reads the flags of ConfigMap `coscheduler-config` into one valid [`Configuration`]. All violations are reported at once. No
+//! invalid value is replaced by a default (M7).
 
 mod flags;
 mod image;
@@ -12,30 +12,36 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::mode::{IsolationScope, Mode};
+use crate::overrides::{self, Override, Setting};
 use crate::pod_template;
 use crate::quantity::Quantity;
 use crate::separation::Placement;
 use crate::violation::Violation;
-use crate::words::words;
+use crate::words::{UnknownWord, words};
 
 pub use flags::{MigrationPhase, UnknownTruth, behaviour, parse_bool};
 
 /// Key of the mode (TEP-0135, "Configuration"). Default: `workspaces`.
 pub const COSCHEDULE: &str = "coschedule";
-/// Key of the deprecated flag that switches off the assistants of workspaces (M6). Default: `false`.
+/// Key of the deprecated flag that switches off coscheduling in mode `workspaces` (M6). Default: `false`.
 pub const DISABLE_AFFINITY_ASSISTANT: &str = "disable-affinity-assistant";
-/// Key of the migration phase (M6): `during` or `after`. Default: `after`.
+/// Key of the migration phase (M6). `during`: the deprecated flag counts too. `after`: only `coschedule` counts. Default:
+/// `after`.
 pub const MIGRATION_PHASE: &str = "migration-phase";
-/// Key of the scope of isolation (M4): `cluster` or `namespace`. Default: `cluster`.
+/// Key of the isolation scope (M4): `cluster` or `namespace`. Default: `cluster`.
 pub const ISOLATION_SCOPE: &str = "isolation-scope";
-/// Key of the modes that a run, its Pipeline or its Namespace may choose (B1), separated by commas or white space. Default: none.
+/// Key of the values that a run, its Pipeline or its Namespace may choose in addition to the values in force (B1). They are
+/// separated by commas or white space. Default: none.
 pub const ALLOWED_OVERRIDES: &str = "allowed-overrides";
+/// Key of the values that a Namespace may choose, and may allow its runs and Pipelines to choose, in addition to those of
+/// [`ALLOWED_OVERRIDES`] (B1). Default: none.
+pub const NAMESPACE_MAY_ALLOW: &str = "namespace-may-allow";
 /// Key of the default pod template of placeholders (P3), as YAML or JSON. Default: empty. Tekton has the same key in its
 /// `config-defaults`.
 pub const POD_TEMPLATE: &str = "default-affinity-assistant-pod-template";
 /// Key of the nodes that placeholders prefer (P4): `spread`, `pack` or `none`. Default: `spread`.
 pub const PLACEMENT: &str = "placement";
-/// Key of what placeholders reserve (B3): `nothing` or `placement`. Default: `nothing`.
+/// Key of the resources that placeholders reserve (B3): `nothing`, `placement` or `peak`. Default: `nothing`.
 pub const PLACEHOLDER_RESERVES: &str = "placeholder-reserves";
 /// Key of the placeholder's CPU request and limit (P5).
 pub const PLACEHOLDER_CPU: &str = "placeholder-cpu";
@@ -43,13 +49,14 @@ pub const PLACEHOLDER_CPU: &str = "placeholder-cpu";
 pub const PLACEHOLDER_MEMORY: &str = "placeholder-memory";
 /// Key of the placeholder's image.
 pub const PLACEHOLDER_IMAGE: &str = "placeholder-image";
-/// Every key that this version knows.
-pub const KEYS: [&str; 11] = [
+/// All keys. Any other key causes a warning.
+pub const KEYS: [&str; 12] = [
     COSCHEDULE,
     DISABLE_AFFINITY_ASSISTANT,
     MIGRATION_PHASE,
     ISOLATION_SCOPE,
     ALLOWED_OVERRIDES,
+    NAMESPACE_MAY_ALLOW,
     POD_TEMPLATE,
     PLACEMENT,
     PLACEHOLDER_RESERVES,
@@ -58,51 +65,71 @@ pub const KEYS: [&str; 11] = [
     PLACEHOLDER_IMAGE,
 ];
 
-/// The operator's settings for the cluster. They are pinned on every run that is created while they are in force (M8).
+/// The operator's settings for the cluster. Admission pins the settings in force on each new run (M8).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Configuration {
     /// The mode of new runs.
     pub mode: Mode,
-    /// The scope of isolation (M4).
+    /// The isolation scope (M4).
     pub isolation_scope: IsolationScope,
-    /// The modes that a run, its Pipeline or its Namespace may choose (B1).
-    pub allowed_overrides: BTreeSet<Mode>,
-    /// The defaults of placeholders of new runs.
+    /// The values that a run, its Pipeline or its Namespace may choose in addition to those in force (B1).
+    pub allowed_overrides: BTreeSet<Override>,
+    /// The values that a Namespace may choose and allow in addition to `allowed_overrides` (B1).
+    pub namespace_may_allow: BTreeSet<Override>,
+    /// The placeholder defaults of new runs.
     pub placeholder: PlaceholderDefaults,
-    /// Tekton's own `coschedule` flag, unless it is `disabled`: new runs are left to Tekton then (M9). It comes from Tekton's
-    /// ConfigMap ([`tekton_coschedule`]), not from ours.
+    /// The value of Tekton's own flag `coschedule`. `None` if it is `disabled`. If it is not, new runs are left to Tekton (M9).
+    /// The value comes from Tekton's ConfigMap ([`tekton_coschedule`]), not from `coscheduler-config`.
     pub tekton_coschedule: Option<String>,
 }
 
+impl Configuration {
+    /// The value of a setting.
+    pub(crate) const fn value(&self, setting: Setting) -> Override {
+        setting.value(self.mode, &self.placeholder)
+    }
+
+    /// Replaces the value of a setting.
+    pub(crate) const fn choose(&mut self, value: Override) {
+        match value {
+            Override::Mode(mode) => self.mode = mode,
+            Override::Placement(placement) => self.placeholder.placement = placement,
+            Override::Reserves(reserves) => self.placeholder.reserves = reserves,
+        }
+    }
+}
+
 words! {
-    /// The resources that a placeholder asks for beside its own (B3).
+    /// The resources that a placeholder requests in addition to `cpu` and `memory` of its defaults (B3).
     #[derive(Default, Serialize, Deserialize)]
     #[serde(rename_all = "lowercase")]
     pub enum Reserves: "what a placeholder can reserve" {
-        /// None.
-        #[default]
+        /// No additional resources.
         Nothing = "nothing",
-        /// Until it is bound, the most CPU and memory that the run's pods may request at the same time.
+        /// Until the placeholder is bound to a node: the most CPU and memory that the run's pods may request at the same time.
+        #[default]
         Placement = "placement",
+        /// At first as with `placement`. Once the placeholder is bound, it gives the additional resources up pod by pod.
+        Peak = "peak",
     }
 }
 
 /// Resources and image of placeholders (P5), their default pod template (P3), and the nodes they prefer (P4).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlaceholderDefaults {
-    /// CPU request and limit: a Kubernetes quantity, more than zero, in whole thousandths.
+    /// CPU request and limit: a Kubernetes quantity, more than zero, in whole thousandths of a CPU.
     pub cpu: String,
     /// Memory request and limit: a Kubernetes quantity, more than zero, in whole bytes.
     pub memory: String,
-    /// Image reference.
+    /// A container image reference.
     pub image: String,
     /// The default pod template, as [`pod_template`] describes it.
     #[serde(default, rename = "podTemplate", skip_serializing_if = "Map::is_empty")]
     pub pod_template: Map<String, Value>,
-    /// The nodes that they prefer, outside isolation (P4).
+    /// The nodes that placeholders prefer in all modes except `isolate-pipelinerun` (P4).
     #[serde(default)]
     pub placement: Placement,
-    /// The resources that they ask for beside their own (B3).
+    /// The resources that placeholders request in addition to `cpu` and `memory` (B3).
     #[serde(default)]
     pub reserves: Reserves,
 }
@@ -121,7 +148,7 @@ impl Default for PlaceholderDefaults {
 }
 
 impl PlaceholderDefaults {
-    /// Their violations. `field` gives the field's name for one of the [`KEYS`].
+    /// Returns all violations. `field` returns the path of a value in the document, from the value's key in [`KEYS`].
     pub(crate) fn violations(&self, field: impl Fn(&str) -> String) -> Vec<Violation> {
         let share = "more than 0, in whole thousandths of a CPU, such as 50m";
         let bytes = "more than 0, in whole bytes, such as 100Mi";
@@ -144,21 +171,21 @@ impl PlaceholderDefaults {
     }
 }
 
-/// The effect of flags.
+/// The effect of the flags in a ConfigMap.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer {
-    /// The mode with `migration-phase: during`; `None` if the flags are not valid then (M6).
+    /// The mode if `migration-phase` were `during`. `None` if the flags are not valid in that phase (M6).
     pub during: Option<Mode>,
-    /// The mode with `migration-phase: after`; `None` if `coschedule` is not valid.
+    /// The mode if `migration-phase` were `after`. `None` if the value of `coschedule` is not valid.
     pub after: Option<Mode>,
-    /// The configuration, or every violation at once: the field is the key, the description names the value and the values
-    /// allowed (M7).
+    /// The configuration, or all violations at once. The field of a violation is the key. Its description has the value found and
+    /// the values allowed (M7).
     pub outcome: Result<Configuration, Vec<Violation>>,
     /// Warnings for the operator.
     pub warnings: Vec<String>,
 }
 
-/// A valid configuration.
+/// A valid configuration with its warnings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Checked {
     /// The configuration.
@@ -167,10 +194,10 @@ pub struct Checked {
     pub warnings: Vec<String>,
 }
 
-/// Checks the ConfigMap's data. Keys that are absent take their defaults.
+/// Checks the ConfigMap's data. An absent key has its default.
 ///
 /// # Errors
-/// Every violation at once, as in [`Answer::outcome`] (M7).
+/// All violations at once, as in [`Answer::outcome`] (M7).
 pub fn check(data: &BTreeMap<String, String>) -> Result<Checked, Vec<Violation>> {
     let Answer {
         outcome, warnings, ..
@@ -181,13 +208,14 @@ pub fn check(data: &BTreeMap<String, String>) -> Result<Checked, Vec<Violation>>
     })
 }
 
-/// The effect of the ConfigMap's data, valid or not.
+/// Evaluates the data of the ConfigMap, which need not be valid.
 pub fn answer(data: &BTreeMap<String, String>) -> Answer {
     let mut violations = Vec::new();
     let coschedule: Option<Mode> = read(data, COSCHEDULE, &mut violations);
     let phase: Option<MigrationPhase> = read(data, MIGRATION_PHASE, &mut violations);
     let isolation_scope: Option<IsolationScope> = read(data, ISOLATION_SCOPE, &mut violations);
-    let allowed_overrides = read_overrides(data, &mut violations);
+    let allowed_overrides = read_overrides(data, ALLOWED_OVERRIDES, &mut violations);
+    let namespace_may_allow = read_overrides(data, NAMESPACE_MAY_ALLOW, &mut violations);
     let disable = data
         .get(DISABLE_AFFINITY_ASSISTANT)
         .map_or(Ok(false), |text| parse_bool(text));
@@ -215,6 +243,7 @@ pub fn answer(data: &BTreeMap<String, String>) -> Answer {
             mode,
             isolation_scope,
             allowed_overrides,
+            namespace_may_allow,
             placeholder,
             tekton_coschedule: None,
         }),
@@ -228,8 +257,8 @@ pub fn answer(data: &BTreeMap<String, String>) -> Answer {
     }
 }
 
-/// Tekton's own `coschedule` flag, from the data of its ConfigMap `feature-flags`; `None` if it is `disabled` (M9). If it is not
-/// set, Tekton takes `workspaces`. Tekton ignores case (Tekton v1.12.0, `pkg/apis/config/feature_flags.go`).
+/// Tekton's own flag `coschedule`, from the data of Tekton's ConfigMap `feature-flags`. `None` if the flag is `disabled` (M9). If
+/// the flag is not set, Tekton uses `workspaces`. Tekton ignores case (Tekton v1.12.0, `pkg/apis/config/feature_flags.go`).
 pub fn tekton_coschedule(feature_flags: &BTreeMap<String, String>) -> Option<String> {
     let value = feature_flags
         .get(COSCHEDULE)
@@ -237,9 +266,9 @@ pub fn tekton_coschedule(feature_flags: &BTreeMap<String, String>) -> Option<Str
     (!value.eq_ignore_ascii_case(Mode::Disabled.as_str())).then(|| value.to_owned())
 }
 
-/// A ConfigMap's `metadata.resourceVersion` as a number, to tell older from newer (Kubernetes API concepts, "Resource versions").
-/// An empty one is 0, older than all others. The number is `generation` on the wire. The order of all other objects' versions is in
-/// `runtime::kubernetes::version`, which the planner cannot use.
+/// Returns a ConfigMap's `metadata.resourceVersion` as a number, so that two versions can be compared (Kubernetes API concepts,
+/// "Resource versions"). An empty version is 0, older than all others. The `.proto` files call this number `generation`. For all
+/// other objects, `runtime::kubernetes::version` compares versions. The planner must not depend on that module.
 pub fn version_number(resource_version: &str) -> i64 {
     resource_version.parse().unwrap_or_default()
 }
@@ -261,18 +290,16 @@ where
 
 fn read_overrides(
     data: &BTreeMap<String, String>,
+    key: &str,
     violations: &mut Vec<Violation>,
-) -> BTreeSet<Mode> {
-    let text = data.get(ALLOWED_OVERRIDES).map_or("", String::as_str);
-    let mut modes = BTreeSet::new();
-    for word in text.split(|c: char| c == ',' || c.is_whitespace()) {
-        match word.parse::<Mode>() {
-            _ if word.is_empty() => {}
-            Ok(mode) => drop(modes.insert(mode)),
-            Err(error) => violations.push(Violation::new(ALLOWED_OVERRIDES, error.to_string())),
-        }
-    }
-    modes
+) -> BTreeSet<Override> {
+    let text = data.get(key).map_or("", String::as_str);
+    let values = overrides::words(text).filter_map(|word| {
+        word.parse()
+            .map_err(|error: UnknownWord| violations.push(Violation::new(key, error.to_string())))
+            .ok()
+    });
+    values.collect()
 }
 
 fn read_placeholder(
@@ -297,7 +324,7 @@ fn read_placeholder(
     placeholder
 }
 
-/// One of the three rows of the table that are not valid during the migration (M6).
+/// The violation for each of the three rows of TEP-0135's table that are not valid during the migration (M6).
 fn invalid_combination(coschedule: Mode) -> Violation {
     Violation::new(
         COSCHEDULE,

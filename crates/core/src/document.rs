@@ -1,5 +1,5 @@
-//! Reads Kubernetes JSON as Kubernetes does: unknown fields are ignored and `null` is the same as absent. A wrong type is a
-//! violation that names its path, the value and the type allowed. The callers know the schema.
+//! Reads Kubernetes JSON as Kubernetes does: unknown fields are ignored, and `null` means absent. A value of a wrong type is a
+//! violation that names the path, the value and the allowed type. The callers of this module know the fields.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -8,17 +8,17 @@ use serde_json::{Map, Value};
 
 use crate::violation::Violation;
 
-/// The violations found so far. Whoever reads a document goes on after a fault, so that all are reported at once.
+/// The violations found so far. A reader continues after a violation, so that all violations are reported at once.
 #[derive(Default)]
 pub(crate) struct Faults(RefCell<Vec<Violation>>);
 
 impl Faults {
-    /// Notes a violation of the field at `path`.
+    /// Adds a violation of the field at `path`.
     pub(crate) fn add(&self, path: impl Into<String>, description: impl Into<String>) {
         self.0.borrow_mut().push(Violation::new(path, description));
     }
 
-    /// Notes that the value at `path` has the wrong type.
+    /// Adds a violation: the value at `path` has the wrong type.
     pub(crate) fn wrong_type(&self, path: &str, value: &Value, allowed: &str) {
         let kind = match value {
             Value::Null => "null",
@@ -34,7 +34,7 @@ impl Faults {
         );
     }
 
-    /// The value `read`, or every violation.
+    /// Returns `read` if there is no violation, otherwise all violations.
     pub(crate) fn unless_any<T>(self, read: T) -> Result<T, Vec<Violation>> {
         let faults = self.0.into_inner();
         if faults.is_empty() {
@@ -45,7 +45,7 @@ impl Faults {
     }
 }
 
-/// An object somewhere in a document. An absent one reads like one without fields.
+/// An object in a document. An absent object looks like an object without fields.
 pub(crate) struct Object<'a> {
     path: String,
     fields: Option<&'a Map<String, Value>>,
@@ -53,7 +53,7 @@ pub(crate) struct Object<'a> {
 }
 
 impl<'a> Object<'a> {
-    /// The object `value`, which stands at `path`; the paths of its fields start with `path`.
+    /// The object `value` at `path`. The paths of its fields start with `path`.
     pub(crate) fn at(path: impl Into<String>, value: &'a Value, faults: &'a Faults) -> Self {
         let path = path.into();
         let fields = value.as_object();
@@ -68,7 +68,7 @@ impl<'a> Object<'a> {
         }
     }
 
-    /// The path of field `key`.
+    /// The path of the object's field `key`.
     pub(crate) fn path(&self, key: &str) -> String {
         if self.path.is_empty() {
             key.to_owned()
@@ -77,12 +77,12 @@ impl<'a> Object<'a> {
         }
     }
 
-    /// The path of the object.
+    /// The path of the object itself.
     pub(crate) fn own_path(&self) -> &str {
         &self.path
     }
 
-    /// Reports every field that is not one of `known`.
+    /// Adds a violation for each field that is not in `known`.
     pub(crate) fn only(&self, known: &[&str]) {
         for (key, value) in self.fields.into_iter().flatten() {
             if !value.is_null() && !known.contains(&key.as_str()) {
@@ -92,12 +92,12 @@ impl<'a> Object<'a> {
         }
     }
 
-    /// Field `key`, whatever its type.
+    /// The value of field `key`, of any type. `None` if the field is absent or `null`.
     pub(crate) fn get(&self, key: &str) -> Option<&'a Value> {
         self.fields?.get(key).filter(|value| !value.is_null())
     }
 
-    /// Field `key` as an object.
+    /// The value of field `key`, which must be an object.
     pub(crate) fn object(&self, key: &str) -> Self {
         match self.get(key) {
             Some(value) => Self::at(self.path(key), value, self.faults),
@@ -109,7 +109,7 @@ impl<'a> Object<'a> {
         }
     }
 
-    /// Field `key` as a text.
+    /// The value of field `key`, which must be a string.
     pub(crate) fn text(&self, key: &str) -> Option<&'a str> {
         let value = self.get(key)?;
         if !value.is_string() {
@@ -118,12 +118,12 @@ impl<'a> Object<'a> {
         value.as_str()
     }
 
-    /// Field `key` as a text, empty where it is not set.
+    /// The value of field `key`, which must be a string. Empty if the field is not set.
     pub(crate) fn string(&self, key: &str) -> String {
         self.text(key).unwrap_or_default().to_owned()
     }
 
-    /// Field `key` as a truth value, `false` where it is not set.
+    /// The value of field `key`, which must be a boolean. `false` if the field is not set.
     pub(crate) fn flag(&self, key: &str) -> bool {
         let value = self.get(key);
         if let Some(value) = value.filter(|value| !value.is_boolean()) {
@@ -133,7 +133,7 @@ impl<'a> Object<'a> {
         value.and_then(Value::as_bool).unwrap_or(false)
     }
 
-    /// Field `key` as a map of texts, such as labels.
+    /// The value of field `key`, which must be an object with only string values, such as labels.
     pub(crate) fn texts(&self, key: &str) -> BTreeMap<String, String> {
         let object = self.object(key);
         let mut texts = BTreeMap::new();
@@ -150,7 +150,7 @@ impl<'a> Object<'a> {
         texts
     }
 
-    /// Field `key` as a list, each item with its path.
+    /// The items of field `key`, which must be a list, each with its path.
     pub(crate) fn items(&self, key: &str) -> Vec<(String, &'a Value)> {
         let path = self.path(key);
         let value = self.get(key);
@@ -164,7 +164,7 @@ impl<'a> Object<'a> {
             .collect()
     }
 
-    /// Field `key` as a list of objects. Other items are reported and left out.
+    /// The items of field `key`, which must be a list of objects. An item of another type is a violation and is left out.
     pub(crate) fn objects(&self, key: &str) -> Vec<Self> {
         let items = self.items(key).into_iter();
         items
@@ -174,7 +174,7 @@ impl<'a> Object<'a> {
     }
 }
 
-/// The beginning of a value as JSON, short enough for a message.
+/// The beginning of a value as JSON, short enough for an error message.
 fn excerpt(value: &Value) -> String {
     const LENGTH: usize = 60;
     let text = value.to_string();

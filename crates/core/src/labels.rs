@@ -1,10 +1,10 @@
-//! The label keys of placeholders and claims, and the labels that a placeholder inherits from its PipelineRun.
-//! `plan/placeholder.rs` puts together the labels of a placeholder. Folder `placeholder` of crate `kubernetes` adds the run's uid and
-//! the tool, and writes the labels on placeholders and claims.
+//! The keys of the labels on placeholders and claims, and the labels that a placeholder copies from its PipelineRun. Module
+//! `plan/placeholder.rs` combines the labels of a placeholder. Folder `placeholder` of crate `kubernetes` adds two labels, the
+//! run's uid and [`MANAGED_BY`], and writes all labels on placeholders and claims.
 
 use std::collections::BTreeMap;
 
-/// The kind of component: [`AFFINITY_ASSISTANT`] on placeholders and their claims.
+/// The kind of component. Placeholders and their claims have the value [`AFFINITY_ASSISTANT`].
 pub const COMPONENT: &str = "app.kubernetes.io/component";
 
 /// The name of the placeholder.
@@ -13,26 +13,26 @@ pub const INSTANCE: &str = "app.kubernetes.io/instance";
 /// The name of the PipelineRun, shortened by [`names::label_value`](crate::names::label_value).
 pub const PIPELINE_RUN: &str = "tekton.dev/pipelineRun";
 
-/// The name of a claim's workspace, shortened by [`names::label_value`](crate::names::label_value).
+/// The name of the workspace that uses a claim, shortened by [`names::label_value`](crate::names::label_value).
 pub const WORKSPACE: &str = "tekton.dev/workspace";
 
 /// The run's uid. Tekton sets this label on TaskRuns and their pods (Tekton v1.12.0, `pkg/apis/pipeline/register.go`). This
 /// product sets the label on the objects that it creates.
 pub const PIPELINE_RUN_UID: &str = "tekton.dev/pipelineRunUID";
 
-/// The tool that creates and deletes an object.
+/// The tool that manages an object.
 pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 
-/// The value of [`MANAGED_BY`] on everything that this product creates. Tekton's own assistants lack it.
+/// The value of [`MANAGED_BY`] on all objects that this product creates. Tekton's own affinity assistants do not have it.
 pub const TEKTON_COSCHEDULER: &str = "tekton-coscheduler";
 
 /// The value of [`COMPONENT`] (TEP-0135, "Placeholder pod + inter-pod affinity").
 pub const AFFINITY_ASSISTANT: &str = "affinity-assistant";
 
-/// The prefix of Kueue's labels. Kueue holds back every pod that has such a label, so placeholders never get one (P1).
+/// The prefix of Kueue's labels. Kueue holds back every pod that has such a label, so placeholders do not copy these labels (P1).
 pub const KUEUE_PREFIX: &str = "kueue.x-k8s.io/";
 
-/// The labels that a placeholder inherits from its run (P1).
+/// The labels that a placeholder copies from its run (P1).
 pub(crate) fn inherited(run: &BTreeMap<String, String>) -> BTreeMap<String, String> {
     run.iter()
         .filter(|(key, _)| !key.starts_with(KUEUE_PREFIX))

@@ -1,8 +1,8 @@
-//! Every decision of tekton-coscheduler, as pure functions.
+//! This crate makes every decision of tekton-coscheduler. All decisions are pure functions.
 //!
-//! A service passes in the objects that it has seen (a PipelineRun, the flags, leftovers). It gets back the steps to take, with
-//! every detail, so it decides nothing itself. The crate has no clock, network, randomness, async code or Kubernetes client: the
-//! same input always gives the same answer.
+//! A service passes in the objects that it has seen, for example a PipelineRun and the flags. It gets back complete steps, so the
+//! service decides nothing itself. The crate has no clock, network, randomness, async code or Kubernetes client. So the same
+//! input always gives the same result.
 
 pub mod violation;
 pub mod words;
@@ -17,6 +17,7 @@ pub mod annotations;
 pub mod labels;
 pub mod names;
 
+pub mod overrides;
 pub mod params;
 pub mod pinned;
 pub mod pipeline;

@@ -1,5 +1,5 @@
-//! The coschedule mode of a cluster or a run, and the isolation scope: which placeholders an isolated run keeps away. Every
-//! `match` on [`Mode`] is exhaustive, so the compiler lists the code that a new mode needs.
+//! The mode of coscheduling, and the isolation scope. Every `match` on [`Mode`] names all modes. So after a new mode is added,
+//! the compiler lists all places that must handle it.
 
 use crate::words::words;
 
@@ -20,13 +20,13 @@ words! {
 }
 
 words! {
-    /// The placeholders that an isolated run keeps from its node (M4).
+    /// The other placeholders that may not share a node with an isolated run's placeholder (M4).
     #[derive(Default)]
     pub enum IsolationScope: "an isolation scope" {
-        /// Placeholders of every namespace.
+        /// Placeholders of all namespaces.
         #[default]
         Cluster = "cluster",
-        /// Placeholders of the run's own namespace, as with Tekton's built-in assistant.
+        /// Placeholders of the run's own namespace. Tekton's built-in assistant has this scope too.
         Namespace = "namespace",
     }
 }

@@ -1,29 +1,32 @@
-//! The names of a run's objects. Names derive from the run's group and the names of its workspaces or claims, so every name
-//! is valid, and two runs, two workspaces or two claims never share one (P7, P8).
+//! The names of a run's objects. The names of placeholders and of their claim templates contain ten hex digits: the run's group,
+//! or a hash of the group and the name of a claim or workspace. Each run has another group, so the objects of two runs do not get
+//! the same name (P7). Names from authors are changed where Kubernetes would refuse them (P8).
+//!
+//! This module also computes the names of claims that Tekton creates.
 
 use sha2::{Digest, Sha256};
 
-/// Hex digits of a hash in a name (TEP-0135, "Placeholder pod + inter-pod affinity").
+/// The number of hex digits of a hash in a name (TEP-0135, "Placeholder pod + inter-pod affinity").
 const HASH_LENGTH: usize = 10;
 
-/// The longest DNS label (RFC 1123), label value and name of a pod's volume.
+/// The greatest length of a DNS label (RFC 1123), which is also that of a label value and of the name of a pod's volume.
 const LABEL_LENGTH: usize = 63;
 
-/// Room in a label before `-` and a hash.
+/// The characters of a label that are left for a readable part before `-` and a hash.
 const READABLE_LENGTH: usize = LABEL_LENGTH - HASH_LENGTH - 1;
 
 const ASSISTANT_PREFIX: &str = "affinity-assistant-";
 
-/// Stands for the name of a claim template without one.
+/// The readable part if a claim template has no name.
 const UNNAMED_TEMPLATE: &str = "pvc";
 
-/// A text that is not a name of the kind asked for.
+/// A text that is not a valid name of the expected kind.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is not {expected}")]
 pub struct InvalidName {
-    /// The text.
+    /// The invalid text.
     pub text: String,
-    /// The kind of name, and its rule.
+    /// The kind of name, with the rule for it.
     pub expected: &'static str,
 }
 
@@ -62,7 +65,7 @@ macro_rules! name {
 }
 
 name!(
-    /// A run's group: exactly ten lowercase hex digits, drawn once for each run (P7).
+    /// A run's group: exactly ten lowercase hex digits, a hash of the admission request's uid (P7).
     Group,
     is_hash,
     "a group; allowed: exactly 10 lowercase hex digits"
@@ -76,8 +79,8 @@ name!(
 );
 
 name!(
-    /// The name of a placeholder's `volumeClaimTemplate`: `pvc-<hash>` or `<template name>-<hash>` (V2). The pod's volume has
-    /// the same name, so it is a DNS label.
+    /// The name of a template in a placeholder's `volumeClaimTemplates`: `pvc-<hash>` or `<name of the author's template>-<hash>`
+    /// (V2). The pod's volume has the same name, so the name must be a DNS label.
     ClaimTemplateName,
     |text: &str| text.rsplit_once('-').is_some_and(|(prefix, hash)| {
         is_dns_label(prefix) && is_hash(hash) && text.len() <= LABEL_LENGTH
@@ -87,26 +90,26 @@ name!(
 );
 
 impl Group {
-    /// Makes a run's group from the uid of the admission request that creates the run.
+    /// Derives a run's group from the uid of the admission request that creates the run.
     ///
-    /// At this time a run has no uid, and with `generateName` it has no name. Each request has a new uid. So a run that is created
-    /// again under its old name gets another group.
+    /// At that time, the run has no uid, and with `generateName` it has no name. Each request has a new uid. So a run that is
+    /// created again with the same name gets another group.
     pub fn from_request_uid(request_uid: &str) -> Self {
         Self(hash(request_uid))
     }
 }
 
 impl AssistantName {
-    /// The one placeholder of a whole run: the digits are its group.
+    /// The name of the placeholder that serves a whole run. Its digits are the run's group.
     pub fn of(group: &Group) -> Self {
         Self(format!("{ASSISTANT_PREFIX}{group}"))
     }
 
-    /// The placeholder of one claim of a run (M1).
+    /// The name of the placeholder of one claim of a run (M1).
     ///
-    /// The digits are a hash of `<group>/<claim>`. A group always has ten characters, so no two pairs make the same text.
-    /// Tekton hashes workspace and run name without a separator. So in Tekton, workspace `src` of run `pr-a` and workspace `s` of
-    /// run `rcpr-a` have the same assistant.
+    /// Its digits are a hash of `<group>/<claim>`. A group always has ten characters, so two different pairs never give the same
+    /// text. Tekton hashes the names of workspace and run without a separator. So Tekton's assistants for workspace `src` of run
+    /// `pr-a` and for workspace `s` of run `rcpr-a` have the same name.
     pub fn of_claim(group: &Group, claim_name: &str) -> Self {
         let hash = hash(&format!("{group}/{claim_name}"));
         Self(format!("{ASSISTANT_PREFIX}{hash}"))
@@ -114,10 +117,10 @@ impl AssistantName {
 }
 
 impl ClaimTemplateName {
-    /// The template of a workspace in a group.
+    /// The name of the claim template for a workspace of the run with this group.
     ///
-    /// The hash of `<group>/<workspace>` makes the name unique. The author's `template_name` is there for people. If it is too long,
-    /// it is cut, and each character that is invalid in a DNS label is replaced by `-`.
+    /// A hash of `<group>/<workspace>` makes the name unique. The readable part is the author's `template_name`: it is cut if it
+    /// is too long, and each character that a DNS label may not have is replaced by `-`.
     pub fn derive(group: &Group, workspace: &str, template_name: Option<&str>) -> Self {
         let hash = hash(&format!("{group}/{workspace}"));
         let readable = dns_label(template_name.unwrap_or_default(), READABLE_LENGTH);
@@ -128,15 +131,16 @@ impl ClaimTemplateName {
     }
 }
 
-/// The claim that the placeholder's controller makes from a template: `<template>-<placeholder>-0`.
+/// The name of the claim that the placeholder's controller creates from a placeholder's template: `<template>-<placeholder>-0`.
 ///
-/// For claims with binding mode `Immediate`, external provisioners choose the zone by the placeholder's name, which is a part of
-/// the claim's name. So all claims of a run are in one zone.
+/// External provisioners choose the zone of a claim with binding mode `Immediate` by the placeholder's name, which is a part of
+/// the claim's name. So all claims of a placeholder are in one zone.
 pub fn claim_name(template: &ClaimTemplateName, assistant: &AssistantName) -> String {
     format!("{template}-{assistant}-0")
 }
 
-/// The placeholder in a name that [`claim_name`] makes; `None` for every other name. A user can give a claim any name.
+/// The placeholder in a claim name of the form that [`claim_name`] returns. `None` for every other name. This is no proof that a
+/// placeholder made the claim, because users can choose such a name too.
 pub fn assistant_of(claim_name: &str) -> Option<AssistantName> {
     let rest = claim_name.strip_suffix("-0")?;
     let (template, digits) = rest.rsplit_once(&format!("-{ASSISTANT_PREFIX}"))?;
@@ -144,7 +148,7 @@ pub fn assistant_of(claim_name: &str) -> Option<AssistantName> {
     format!("{ASSISTANT_PREFIX}{digits}").parse().ok()
 }
 
-/// The claim that Tekton makes from a run's `volumeClaimTemplate` while its own assistants are off (V3):
+/// The name of the claim that Tekton creates from a run's `volumeClaimTemplate` while Tekton's own assistants are off (V3). It is
 /// `<template name or pvc>-<10 hex>`, with a hash of the workspace's name and the run's uid (Tekton v1.12.0,
 /// `pkg/reconciler/volumeclaim/pvchandler.go`, `GeneratePVCNameFromWorkspaceBinding`).
 pub fn tekton_claim_name(workspace: &str, template_name: Option<&str>, run_uid: &str) -> String {
@@ -154,15 +158,17 @@ pub fn tekton_claim_name(workspace: &str, template_name: Option<&str>, run_uid: 
     format!("{prefix}-{}", hash(&format!("{workspace}{run_uid}")))
 }
 
-/// The claim of [`tekton_claim_name`] behind the name that Tekton looks for while its own flag is `pipelineruns` or
-/// `isolate-pipelinerun` (M9; Tekton v1.12.0, `pkg/reconciler/pipelinerun/affinity_assistant.go`,
+/// While Tekton's own flag is `pipelineruns` or `isolate-pipelinerun`, Tekton looks for a claim under another name, with a
+/// suffix. This function removes the suffix. The result is the claim's real name, as [`tekton_claim_name`] returns it. `None` if
+/// there is no such suffix (M9; Tekton v1.12.0, `pkg/reconciler/pipelinerun/affinity_assistant.go`,
 /// `getPersistentVolumeClaimNameWithAffinityAssistant`).
 pub fn claim_before_tekton_renamed_it<'a>(claim_name: &'a str, run_name: &str) -> Option<&'a str> {
     let suffix = format!("-{ASSISTANT_PREFIX}{}-0", hash(run_name));
     claim_name.strip_suffix(&suffix)
 }
 
-/// `text` as a label value: unchanged if it is one, else cut and cleaned, with a hash of the whole at the end (P8).
+/// Makes a label value from `text`. A valid label value stays as it is. Any other text is cut, its invalid characters are
+/// replaced by `-`, and a hash of the whole text is added at the end (P8).
 pub fn label_value(text: &str) -> String {
     if is_label_value(text) {
         return text.to_owned();
@@ -188,7 +194,7 @@ fn is_hash(text: &str) -> bool {
     text.len() == HASH_LENGTH && text.bytes().all(is_digit)
 }
 
-/// The parts of `text` that fit into a DNS label, at most `room` characters.
+/// A DNS label made from the first `room` characters of `text`. Each invalid character becomes `-`.
 fn dns_label(text: &str, room: usize) -> String {
     let clean = |c: char| match c.to_ascii_lowercase() {
         c @ ('a'..='z' | '0'..='9') => c,
@@ -206,7 +212,8 @@ fn is_label_char(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.')
 }
 
-/// Kubernetes, "Labels and Selectors": empty, or at most 63 characters that begin and end with a letter or digit.
+/// Kubernetes, "Labels and Selectors": a label value is empty, or has at most 63 characters and begins and ends with a letter or
+/// digit.
 pub(crate) fn is_label_value(text: &str) -> bool {
     text.len() <= LABEL_LENGTH
         && text.chars().all(is_label_char)

@@ -1,4 +1,4 @@
-//! The input of [`reconcile`](crate::reconcile): a run and its objects, as they were at one moment.
+//! The input of [`reconcile`](crate::reconcile): a run and its objects, as the manager saw them at one moment.
 
 mod pod;
 
@@ -12,13 +12,12 @@ use serde::{Deserialize, Serialize};
 use crate::pipeline_run::{OwnerReference, PipelineRun};
 use crate::plan::{Plan, Reason};
 use crate::reconcile::evacuate::Node;
-use crate::reconcile::room::{Needs, Room};
 use crate::violation::Violation;
-use crate::volumes::SeenClaim;
+use crate::volumes::{NodeTerm, SeenClaim};
 
-pub use pod::{PlaceholderLabels, Pod, PodPhase, Unscheduled};
+pub use pod::{Needs, PlaceholderLabels, Pod, PodPhase, Unscheduled};
 
-/// The plan of a run, or the faults that rule one out.
+/// The plan of a run, or the violations that make a plan impossible.
 pub type Planned = Result<Plan, Vec<Violation>>;
 
 /// A run and its objects.
@@ -26,53 +25,54 @@ pub type Planned = Result<Plan, Vec<Violation>>;
 pub struct Observed {
     /// The time of the observation.
     pub now: Timestamp,
-    /// True if this replica holds the Lease: only the holder moves placeholders and reports why runs wait.
+    /// True if this replica holds the Lease. Only the holder moves placeholders and reports why runs wait.
     pub leads: bool,
-    /// True if an `Ensure` waits for the outcome.
+    /// True if a call of `Ensure` waits for the outcome.
     pub called: bool,
-    /// How long a scale-up of the cluster delays moves (N4).
-    pub scale_up_hold: Duration,
     /// Says whether the run still needs its objects.
     pub presence: RunPresence,
     /// The run and its plan, if the run is known.
     pub run: Option<(Arc<PipelineRun>, Arc<Planned>)>,
-    /// Its placeholders, by name.
+    /// The run's placeholders, by name.
     pub placeholders: BTreeMap<String, Arc<Placeholder>>,
-    /// Its TaskRun pods that have not ended, those of its child runs included, and its placeholders' pods, by name.
+    /// Pods by name: the TaskRun pods of the run and of its child runs that have not ended, and the pods of the run's
+    /// placeholders.
     pub pods: BTreeMap<String, Arc<Pod>>,
-    /// The claims that are deleted with the run.
+    /// The names of its TaskRuns that had a pod which has ended.
+    pub ended: BTreeSet<String>,
+    /// The claims that Tekton or this product created for the run.
     pub claims: Vec<Arc<KnownClaim>>,
-    /// The existing claims that its placeholders stand for or its pods use, by name.
+    /// The existing claims, by name, that the run's placeholders or pods use.
     pub volumes: BTreeMap<String, SeenClaim>,
-    /// Pods of other runs that use one of these claims.
+    /// Pods of other runs that use one of the claims in `volumes`.
     pub sharing: Vec<Arc<Pod>>,
-    /// Kubernetes' last warning Event about each placeholder, by the placeholder's name.
+    /// The last warning Event of Kubernetes about each placeholder, by the placeholder's name.
     pub refused: BTreeMap<String, Reason>,
-    /// Kubernetes' last warning Event about each claim, by the claim's name.
+    /// The last warning Event of Kubernetes about each claim, by the claim's name.
     pub not_provisioned: BTreeMap<String, Reason>,
-    /// True if a ResourceQuota of its namespace counts CPU or memory.
+    /// True if a ResourceQuota of the run's namespace counts CPU or memory.
     pub has_quota: bool,
     /// Every node, by name.
-    pub nodes: Arc<BTreeMap<String, Arc<Room>>>,
-    /// How long earlier observations have seen the same.
+    pub nodes: Arc<BTreeMap<String, Arc<Node>>>,
+    /// How long each condition that earlier observations saw has lasted.
     pub since: BTreeMap<Sight, Duration>,
-    /// Answers to [`Step::Ask`](crate::reconcile::Step::Ask), by the pod's uid.
+    /// The API server's answers to [`Step::Ask`](crate::reconcile::Step::Ask), by the uid of the pod.
     pub answers: BTreeMap<String, Answer>,
 }
 
-/// The state of a run, as far as its objects depend on it.
+/// The progress of a run: it decides if the run still needs its objects.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum RunPresence {
-    /// Not done yet.
+    /// The run is not done.
     Active,
-    /// Completed, failed, cancelled, stopped or timed out.
+    /// The run completed, failed, timed out, or was cancelled or stopped.
     Done,
-    /// Deleted, or being deleted.
+    /// The run does not exist, or is being deleted.
     #[default]
     Gone,
 }
 
-/// One version of an object, for a write with preconditions.
+/// The identity and the version of an object. A write can require that the object still has both.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ObjectRef {
     /// `metadata.name`.
@@ -85,48 +85,37 @@ pub struct ObjectRef {
     pub deleting: bool,
 }
 
-/// A placeholder, independent of the Kubernetes object that implements it.
+/// A placeholder. The type does not depend on the kind of Kubernetes object that implements placeholders.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Placeholder {
-    /// The object.
+    /// The identity and version of the Kubernetes object.
     pub object: ObjectRef,
-    /// Its namespace.
+    /// The placeholder's namespace.
     pub namespace: String,
-    /// Its controller: a PipelineRun, unless another program or a user created the object.
+    /// The controller among its owners. It is a PipelineRun, unless another program or a user created the object.
     pub controller: Option<OwnerReference>,
-    /// The uid of the PipelineRun that owns it; empty once nothing owns it.
+    /// The uid of the PipelineRun that owns it. Empty if no PipelineRun owns it.
     pub run_uid: String,
-    /// When it was created.
+    /// The time of its creation.
     pub created: Option<Timestamp>,
     /// The claims that it mounts.
     pub claims: Vec<String>,
-    /// The requirements of its next pod on a node.
+    /// The requirements that its next pod will have on a node.
     pub needs: Needs,
-    /// Its node affinity, as Kubernetes JSON.
-    pub node_affinity: serde_json::Value,
-    /// The move under way.
-    pub moving: Option<Move>,
+    /// True if its next pod starts with the scheduling gate [`GATE`](crate::reconcile::reserve::GATE).
+    pub gated: bool,
     /// True if its controller has observed the newest version of the object, and makes the next pod from it.
     pub observed: bool,
-    /// Earlier actions on it.
+    /// The manager's earlier actions on it.
     pub record: Record,
 }
 
 impl Placeholder {
-    /// The name of the PipelineRun that controls it; empty if nothing does.
+    /// The name of the PipelineRun that controls it. Empty if it has no controller.
     pub fn run_name(&self) -> &str {
         let controller = self.controller.as_ref();
         controller.map_or("", |controller| controller.name.as_str())
     }
-}
-
-/// A move of a placeholder.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Move {
-    /// The nodes that may take it, by name.
-    pub nodes: Vec<String>,
-    /// The node affinity that it had before, as Kubernetes JSON.
-    pub before: serde_json::Value,
 }
 
 /// Earlier actions on a placeholder. The manager stores them on the placeholder, in the request of the action or right before it,
@@ -134,34 +123,37 @@ pub struct Move {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Record {
-    /// Evictions from nodes that turn pods away (N1).
+    /// Evictions of its pod from nodes that are cordoned, tainted or gone (N1).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub evacuated: Option<Done>,
-    /// Moves to make room (N2).
+    /// Moves to a node with room for a waiting pod (N2).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub moved: Option<Done>,
-    /// Further tries to create its pod (N3).
+    /// Retries of the creation of its pod (N3).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retried: Option<Done>,
-    /// Nodes that the scheduler did not choose, with the time.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub refused: BTreeMap<String, Timestamp>,
+    /// The node that it left last to make room.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub left: Option<String>,
+    /// True if it could not give its room up (B3). Its next pods ask for none.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub keeps_room: bool,
 }
 
-/// A count of one kind of action, with the last time and reason.
+/// The number of actions of one kind, with the time and the reason of the last one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Done {
-    /// The number of times.
+    /// The number of actions.
     pub times: u32,
-    /// The last time.
+    /// The time of the last action.
     pub last: Timestamp,
-    /// The reason, in words.
+    /// The reason of the last action, in words.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub why: String,
 }
 
 impl Done {
-    /// Counts one more action after `before`.
+    /// Counts one more action in addition to those in `before`.
     pub fn again(before: Option<&Self>, now: Timestamp, why: impl Into<String>) -> Option<Self> {
         Some(Self {
             times: before.map_or(0, |done| done.times).saturating_add(1),
@@ -170,19 +162,19 @@ impl Done {
         })
     }
 
-    /// The time left until `pause` after the last time.
+    /// The part of `pause` that is still left at `now`, if the pause began with the last action.
     pub fn rests(&self, now: Timestamp, pause: Duration) -> Duration {
         pause.saturating_sub(elapsed(self.last, now))
     }
 }
 
-/// The time from `then` to `now`; zero if the clocks of two machines disagree about the order.
+/// The time from `then` to `now`. Zero if `then` is later: the two times may come from different machines' clocks.
 pub fn elapsed(then: Timestamp, now: Timestamp) -> Duration {
     now.duration_since(then).try_into().unwrap_or_default()
 }
 
 impl Observed {
-    /// The placeholders that should exist.
+    /// The placeholders that the plan requires. Empty if there is no valid plan.
     pub fn planned(&self) -> &[crate::plan::PlaceholderSpec] {
         match self.run.as_ref().map(|(_, planned)| planned.as_ref()) {
             Some(Ok(plan)) => plan.action.placeholders(),
@@ -190,25 +182,46 @@ impl Observed {
         }
     }
 
-    /// The plan of this placeholder; `None` if it should not exist.
-    pub fn planned_as(&self, own: &Placeholder) -> Option<&crate::plan::PlaceholderSpec> {
-        let mut planned = self.planned().iter();
-        planned.find(|spec| spec.name.as_str() == own.object.name)
+    /// The planned placeholders that have a pod, with this pod. Objects that are being deleted do not count.
+    pub(crate) fn placed(
+        &self,
+    ) -> impl Iterator<Item = (&crate::plan::PlaceholderSpec, &Placeholder, &Pod)> {
+        self.planned().iter().filter_map(|spec| {
+            let own = self.placeholders.get(spec.name.as_str())?;
+            let pod = self.pod_of(own)?;
+            (!own.object.deleting && !pod.object.deleting).then_some((spec, &**own, &**pod))
+        })
+    }
+
+    /// The claims that a placeholder stands for, mounted or not.
+    pub(crate) fn claims_of(spec: &crate::plan::PlaceholderSpec, pod: &Pod) -> BTreeSet<String> {
+        pod.claims.iter().cloned().chain(spec.claims()).collect()
+    }
+
+    /// The claims of a placeholder with volumes that only one node reaches.
+    pub(crate) fn tied(&self, spec: &crate::plan::PlaceholderSpec, pod: &Pod) -> Vec<String> {
+        let claims = Self::claims_of(spec, pod).into_iter();
+        let tied = claims.filter(|claim| {
+            let seen = self.volumes.get(claim);
+            let volume = seen.and_then(|seen| seen.volume.as_ref());
+            volume.is_some_and(|it| it.terms.iter().any(NodeTerm::is_of_one_node))
+        });
+        tied.collect()
     }
 
     /// The node of this name.
     pub fn node(&self, name: &str) -> Option<&Node> {
-        self.nodes.get(name).map(|room| &room.node)
+        self.nodes.get(name).map(AsRef::as_ref)
     }
 
-    /// A placeholder's pod, by its controller: anybody can set labels.
+    /// The pod that the placeholder's object controls. Labels are no proof, because anybody can set them.
     pub fn pod_of(&self, placeholder: &Placeholder) -> Option<&Arc<Pod>> {
         let pods = self.pods.values();
         let mut own = pods.filter(|pod| pod.is_of(placeholder));
         own.next()
     }
 
-    /// The pod that carries the name of this placeholder, whoever controls it.
+    /// The placeholder pod that has the name of this placeholder's pod, even if it has another controller.
     pub fn pod_named_for(&self, placeholder: &str) -> Option<&Arc<Pod>> {
         let mut pods = self.pods.values();
         pods.find(|pod| {
@@ -217,8 +230,8 @@ impl Observed {
         })
     }
 
-    /// True if the pod is a placeholder's, or a TaskRun's that follows one of the run's placeholders. The run's label alone is no
-    /// proof, because anybody can set it.
+    /// True if the pod belongs to one of the run's placeholders, or is a TaskRun's pod with an affinity to one of them. The label
+    /// with the run's uid is no proof, because anybody can set it.
     pub fn owns(&self, pod: &Pod) -> bool {
         match &pod.placeholder {
             Some(_) => self.placeholders.values().any(|own| pod.is_of(own)),
@@ -231,22 +244,22 @@ impl Observed {
     }
 }
 
-/// A claim, whoever created it.
+/// A claim. Tekton, a user or this product may have created it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KnownClaim {
-    /// The claim.
+    /// The identity and version of the object.
     pub object: ObjectRef,
-    /// Its namespace.
+    /// The claim's namespace.
     pub namespace: String,
     /// `metadata.finalizers`.
     pub finalizers: Vec<String>,
-    /// The PipelineRun that owns it.
+    /// The PipelineRun among its owners.
     pub owner: Option<OwnerReference>,
-    /// True if a PipelineRun is its controller: Tekton created it.
+    /// True if its controller is a PipelineRun. Only claims that Tekton created have such a controller.
     pub by_tekton: bool,
     /// True if this product created it.
     pub by_us: bool,
-    /// True if only one pod may use it at a time (`ReadWriteOncePod`).
+    /// True if only one pod at a time may use it (`ReadWriteOncePod`).
     pub single_pod: bool,
     /// The name of the volume that it is bound to.
     pub volume: Option<String>,
@@ -267,43 +280,36 @@ impl KnownClaim {
     }
 }
 
-/// The finalizer that keeps a claim while a pod refers to it.
+/// The finalizer that keeps a claim until no pod uses it.
 /// Source: Kubernetes `pkg/volume/util/finalizer.go`, `PVCProtectionFinalizer`.
 pub const PROTECTION: &str = "kubernetes.io/pvc-protection";
 
-/// A condition that must last for some time before the manager acts on it.
+/// A condition. The manager acts on it only after several observations have seen it for some time.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Sight {
-    /// A planned placeholder does not exist.
+    /// The planned placeholder with this name does not exist.
     Missing(String),
-    /// The placeholder of this name has no pod.
+    /// The placeholder with this name has no pod.
     NoPod(String),
-    /// The pod of a placeholder, with this uid, has its scheduling gate.
+    /// The placeholder pod with this uid still has our scheduling gate.
     Gated(String),
-    /// The run waits; the name of the Event that says why.
+    /// The run waits for a placeholder. The text is the name of the Event with the cause.
     Waits(String),
-    /// The waiting pod with this name needs a step.
+    /// The waiting pod with this name needs a step, for example a move of its placeholder.
     Wanted(String),
-    /// A node seems to have room for a waiting pod, but the scheduler does not bind the pod to it.
-    RoomLeft {
-        /// The pod's name.
-        pod: String,
-        /// The node's name.
-        node: String,
-    },
-    /// The scheduler finds no node for the pod with this uid, whose placeholder is being moved.
-    Lost(String),
+    /// The kubelet has not acted on a resize of the pod with this uid.
+    Resizing(String),
+    /// The scheduler finds no node for the pod with this uid and these requests.
+    Refused(String, String),
 }
 
-/// The API server's answer about a waiting pod.
+/// The API server's answer to a question about a waiting pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answer {
     /// The time of the answer.
     pub at: Timestamp,
-    /// True if the pod's TaskRun belongs to the run that the pod's label names.
+    /// True if the pod's TaskRun really belongs to the run that the pod's label names.
     pub own: bool,
-    /// How often the manager let its TaskRun go.
+    /// How often the manager has allowed this TaskRun to run without its placeholder.
     pub let_go: u32,
-    /// The time of the cluster autoscaler's first Event about a scale-up for the pod.
-    pub scale_up: Option<Timestamp>,
 }

@@ -1,20 +1,21 @@
-//! Parameters as variables in claim names (V9): `$(params.cache)` and its other spellings.
+//! Replaces parameters in claim names (V9): `$(params.cache)` and the other ways to write such a variable.
 //!
-//! Tekton replaces variables in a PipelineRun's bindings by the run's own parameters, and the other variables by the parameters
-//! of each TaskRun (v1.12.0, `ApplyParametersToWorkspaceBindings` in `pkg/reconciler/{pipelinerun,taskrun}/resources/apply.go`).
-//! Tekton does not use a Pipeline's defaults there, so this product does not either.
+//! Tekton replaces variables in a PipelineRun's bindings with the run's own parameters. It replaces the remaining variables with
+//! the parameters of each TaskRun (v1.12.0, `ApplyParametersToWorkspaceBindings` in
+//! `pkg/reconciler/{pipelinerun,taskrun}/resources/apply.go`). Tekton does not use the defaults of a Pipeline there, so this
+//! product does not use them either.
 
 use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-/// The values of parameters by the text between `$(params.` and `)`: `cache`, `list[0]`, `object.key`.
+/// Parameter values. The key is the text between `$(params.` and `)`: `cache`, `list[0]` or `object.key`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Params(BTreeMap<String, String>);
 
 impl Params {
-    /// Reads `spec.params` of a PipelineRun, TaskRun or CustomRun: a list of `name` and `value`. Malformed items are ignored:
-    /// Tekton denies them.
+    /// Reads `spec.params` of a PipelineRun, TaskRun or CustomRun: a list of objects with `name` and `value`. Malformed items are
+    /// ignored, because Tekton denies them.
     pub fn read(params: &Value) -> Self {
         let mut read = Self::default();
         for param in params.as_array().into_iter().flatten() {
@@ -25,17 +26,17 @@ impl Params {
         read
     }
 
-    /// Parameters from [`flattened`](Self::flattened) values.
+    /// Makes parameters from a map as [`flattened`](Self::flattened) returns it.
     pub fn from_flattened(values: BTreeMap<String, String>) -> Self {
         Self(values)
     }
 
-    /// The values by the text between `$(params.` and `)`.
+    /// All values. The key is the text between `$(params.` and `)`.
     pub fn flattened(&self) -> &BTreeMap<String, String> {
         &self.0
     }
 
-    /// The number of items in the list of this name; 0 where it is none.
+    /// The number of items in the list parameter with this name. Zero if there is no such list.
     pub(crate) fn list_length(&self, name: &str) -> usize {
         let known = |index: &usize| self.0.contains_key(&format!("{name}[{index}]"));
         (0..).take_while(known).count()
@@ -56,7 +57,7 @@ impl Params {
         }
     }
 
-    /// `text` with every known variable replaced by its value. A variable in a value stays.
+    /// Replaces every known variable in `text` by its value. Variables inside a value are not replaced.
     pub fn resolve(&self, text: &str) -> String {
         let mut resolved = String::with_capacity(text.len());
         let mut rest = text;
@@ -72,7 +73,8 @@ impl Params {
         resolved
     }
 
-    /// The value of `params.name`, `params["name"]` or `params['name']`, with or without an index or a key behind it.
+    /// The value of a reference: `params.name`, `params["name"]` or `params['name']`, each possibly followed by an index or a
+    /// key.
     fn value(&self, reference: &str) -> Option<&str> {
         let rest = reference.strip_prefix("params")?;
         let quoted = |quote: char| {
@@ -89,7 +91,7 @@ impl Params {
     }
 }
 
-/// Whether a claim's name has a variable.
+/// True if a claim's name contains a variable.
 pub(crate) fn has_variable(claim_name: &str) -> bool {
     claim_name.contains("$(")
 }

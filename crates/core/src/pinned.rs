@@ -1,5 +1,5 @@
-//! The annotations that pin a mode and all that follows from it on a new run. Admission writes them once, and every later
-//! decision reads them, so a run keeps what was in force at its creation (M8).
+//! The annotations that *pin* a run's mode and its consequences. Admission writes them on a new run, and every later decision
+//! reads them. So a run keeps the configuration that was in force when it was created (M8).
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -19,40 +19,43 @@ use crate::config::{
 use crate::document::{Faults, Object};
 use crate::mode::{IsolationScope, Mode};
 use crate::names::{AssistantName, Group};
+use crate::overrides::{Override, Setting};
 use crate::run_claims::RunClaims;
 use crate::separation::Separation;
 use crate::violation::Violation;
 
-/// The schema version that this module reads and writes. It grows only when an older version of this module would misread
-/// the annotations.
+/// The version of the annotations' format that this module reads and writes. It increases only when an older version of this
+/// module would misread the annotations.
 const SCHEMA: &str = "1";
 
-/// `volumeClaimTemplate`s by workspace.
+/// `volumeClaimTemplate`s. The key is the workspace.
 type Templates = BTreeMap<String, Value>;
 
 /// Everything that is pinned on a run (M8).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pinned {
-    /// The mode; never [`Mode::Disabled`], which pins nothing (M5).
+    /// The mode. Never [`Mode::Disabled`], because then nothing is pinned (M5).
     pub mode: Mode,
-    /// The scope of isolation, for [`Mode::IsolatePipelineRun`] (M4).
+    /// The isolation scope, for [`Mode::IsolatePipelineRun`] (M4).
     pub isolation_scope: IsolationScope,
     /// The run's group.
     pub group: Group,
     /// The placeholder defaults.
     pub placeholder: PlaceholderDefaults,
-    /// The `volumeClaimTemplate`s that admission replaced by claims, by workspace (V2); empty in [`Mode::Workspaces`] (V3).
+    /// The `volumeClaimTemplate`s that admission replaced by claims (V2). The key is the workspace. Empty in [`Mode::Workspaces`]
+    /// (V3).
     pub templates: BTreeMap<String, Value>,
     /// The claims of the other workspaces (V1, V3, V9).
     pub claims: RunClaims,
 }
 
 impl Pinned {
-    /// Reads what is pinned; `None` if there is no mode. Tekton's own annotation is not read: it derives from the group.
+    /// Reads the pinned annotations. `None` if there is no mode. Tekton's own annotation is not read, because it derives from the
+    /// group.
     ///
     /// # Errors
-    /// Every violation at once, with fields such as `metadata.annotations[coscheduler.dev/group]`. If the schema version
-    /// is unknown, this is the only violation, because the other annotations are not read then.
+    /// All violations at once. The field of a violation is, for example, `metadata.annotations[coscheduler.dev/group]`. If the
+    /// schema version is unknown, this is the only violation, because the other annotations are not read then.
     pub fn read(annotations: &BTreeMap<String, String>) -> Result<Option<Self>, Vec<Violation>> {
         if !annotations.contains_key(MODE) {
             return Ok(None);
@@ -69,7 +72,7 @@ impl Pinned {
         reader.faults.unless_any(pinned)
     }
 
-    /// What the run's placeholders ask of their nodes about other placeholders (M4, P4).
+    /// The rule for other placeholders on the node of the run's placeholder (M4, P4).
     pub fn separation(&self) -> Separation {
         match self.mode {
             Mode::IsolatePipelineRun => Separation::Isolate(self.isolation_scope),
@@ -79,7 +82,7 @@ impl Pinned {
         }
     }
 
-    /// The annotations, Tekton's own included.
+    /// The annotations to write, including Tekton's own.
     pub fn to_annotations(&self) -> BTreeMap<String, String> {
         let assistant = whole_run(self.mode, &self.group);
         [
@@ -100,14 +103,28 @@ impl Pinned {
     }
 }
 
-/// The schema version of annotations that this module cannot read. A run without a version was pinned before there were
-/// versions, with the annotations of version 1.
+/// The value of a setting that a run was created with. `None` if the annotations cannot be read, or if the run is not coscheduled
+/// and the setting is not the mode.
+pub(crate) fn value(annotations: &BTreeMap<String, String>, setting: Setting) -> Option<Override> {
+    match setting {
+        Setting::Mode => {
+            let mode = annotations.get(MODE).and_then(|mode| mode.parse().ok());
+            Some(Override::Mode(mode.unwrap_or(Mode::Disabled)))
+        }
+        Setting::Placement | Setting::Reserves => {
+            let pinned = Pinned::read(annotations).ok()??;
+            Some(setting.value(pinned.mode, &pinned.placeholder))
+        }
+    }
+}
+
+/// The schema version, if this module cannot read annotations of this version. Annotations without a version have version 1.
 pub(crate) fn unknown_schema(annotations: &BTreeMap<String, String>) -> Option<&str> {
     let version = annotations.get(SCHEMA_VERSION)?;
     (version != SCHEMA).then_some(version)
 }
 
-/// The placeholder that all pods of a run share; `None` in a mode without such a placeholder.
+/// The placeholder that serves the whole run. `None` in modes without such a placeholder.
 pub(crate) fn whole_run(mode: Mode, group: &Group) -> Option<AssistantName> {
     match mode {
         Mode::PipelineRuns | Mode::IsolatePipelineRun => Some(AssistantName::of(group)),
@@ -115,15 +132,17 @@ pub(crate) fn whole_run(mode: Mode, group: &Group) -> Option<AssistantName> {
     }
 }
 
-/// The claims as the annotation has them.
+/// The claims as the text of annotation [`CLAIMS`].
 pub(crate) fn claims_to_annotation(claims: &RunClaims) -> String {
     json!(claims).to_string()
 }
 
-/// Mode, group and claims that a child run inherited; `None` unless all can be read and the group is its owner's.
+/// Mode, group and claims that a child run inherited from its owner. `None` if one of them cannot be read, or if the group is not
+/// the owner's.
 ///
-/// Tekton also copies annotations of a Pipeline or an embedded task where the run has none of that key. A coscheduled run has
-/// all three, and a run that is left alone has no group.
+/// The group must match, because Tekton also copies annotations of a Pipeline or an embedded task if the run does not have them.
+/// So a child may have all three annotations although its owner is not coscheduled. But then its owner has no group, and the
+/// groups do not match.
 pub(crate) fn handed_on(
     annotations: &BTreeMap<String, String>,
     owners_group: Option<&str>,
@@ -137,7 +156,7 @@ pub(crate) fn handed_on(
     (mode != Mode::Disabled).then_some((mode, group.parse().ok()?, claims))
 }
 
-/// Group and templates on an object that may be a copy of a run; `None` unless both can be read.
+/// Group and templates from the annotations of an object that may be a copy of a run. `None` if one of them cannot be read.
 pub(crate) fn carried_templates(
     annotations: &BTreeMap<String, String>,
 ) -> Option<(Group, Templates)> {
@@ -155,7 +174,7 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// `None` only after a fault.
+    /// `None` only if there is a violation.
     fn pinned(&self) -> Option<Pinned> {
         let mode = self.parsed(MODE);
         if mode == Some(Mode::Disabled) {

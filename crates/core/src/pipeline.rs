@@ -1,5 +1,6 @@
-//! The tasks of a Pipeline (`spec` of a Pipeline, or `spec.pipelineSpec` of a run): the workspaces that they use, for a warning at
-//! creation, and their order, number and contents, for the sizes of their pods. Parts that cannot be read are left out.
+//! Reads the tasks of a Pipeline: from `spec` of a Pipeline, or from `spec.pipelineSpec` of a run. Admission needs their
+//! workspaces for a warning. It needs their order, number and contents for the sizes of their pods. Parts that cannot be read are
+//! left out.
 
 use std::collections::BTreeSet;
 
@@ -13,51 +14,53 @@ use crate::sizes::TaskSpec;
 pub struct PipelineTask {
     /// `name`.
     pub name: String,
-    /// The workspaces of the *Pipeline* that it uses: those that it names, and those that an embedded task uses without declaring
-    /// them, which Tekton passes on by name.
+    /// The workspaces of the *Pipeline* that it uses. A task can name a workspace. An embedded task can also use a workspace
+    /// without naming it: Tekton then passes on the Pipeline's workspace with this name.
     pub workspaces: BTreeSet<String>,
-    /// What it runs.
+    /// The Task that it runs.
     pub work: Work,
-    /// The tasks that it waits for: `runAfter`, and those whose results it uses (Tekton v1.12.0,
+    /// The tasks that it waits for: those in `runAfter`, and those whose results it uses (Tekton v1.12.0,
     /// `pkg/apis/pipeline/v1/pipeline_types.go`, `Deps`).
     pub after: BTreeSet<String>,
-    /// Whether it is one of `finally`.
+    /// True if it is a task of `finally`.
     pub finally: bool,
-    /// The number of its runs.
+    /// True if it has `when`, so that it may be skipped.
+    pub is_conditional: bool,
+    /// Its matrix, which gives the number of its TaskRuns.
     pub matrix: Matrix,
 }
 
-/// What a task of a Pipeline runs.
+/// The Task that a Pipeline's task runs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Work {
     /// An embedded Task.
     Embedded(TaskSpec),
     /// The Task of this name, in the run's namespace.
     Task(String),
-    /// Whatever the controller of a custom task makes of it.
+    /// A custom task. Its own controller decides what runs.
     Custom,
-    /// A Task that a resolver fetches, or a child Pipeline.
+    /// A Task that a resolver fetches, or a child Pipeline: not known here.
     #[default]
     Elsewhere,
 }
 
-/// A task's `matrix`, as far as the number of combinations depends on it (Tekton v1.12.0, `pkg/apis/pipeline/v1/matrix_types.go`,
-/// `CountCombinations`).
+/// The parts of a task's `matrix` that the number of combinations depends on (Tekton v1.12.0,
+/// `pkg/apis/pipeline/v1/matrix_types.go`, `CountCombinations`).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Matrix {
     lists: Vec<List>,
-    /// The combinations that `include` adds.
+    /// The number of combinations that `include` adds.
     included: usize,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum List {
     OfLength(usize),
-    /// `$(params.NAME[*])`, with the length of the Pipeline's default.
+    /// `$(params.NAME[*])`. The number is the length of the parameter's default in the Pipeline.
     OfParam(String, usize),
 }
 
-/// The tasks of a Pipeline's `spec`, `finally` included.
+/// The tasks of a Pipeline's `spec`, including `finally`.
 pub fn tasks(pipeline: &Value) -> Vec<PipelineTask> {
     let lists = [("tasks", false), ("finally", true)].into_iter();
     let lists = lists.filter_map(|(key, finally)| Some((pipeline.get(key)?.as_array()?, finally)));
@@ -84,6 +87,7 @@ fn read(task: &Value, finally: bool, params: &Value) -> PipelineTask {
         work: work(task),
         after: waits_for(task),
         finally,
+        is_conditional: task["when"].as_array().is_some_and(|when| !when.is_empty()),
         matrix: Matrix::read(&task["matrix"], params),
     }
 }
@@ -106,7 +110,7 @@ fn work(task: &Value) -> Work {
     }
 }
 
-/// The names in `runAfter`, and in all `$(tasks.<name>.results.…)` outside an embedded task.
+/// The task names in `runAfter` and in all variables `$(tasks.<name>.results.…)`, without those inside an embedded task.
 pub fn waits_for(task: &Value) -> BTreeSet<String> {
     let after = task["runAfter"].as_array().into_iter().flatten();
     let mut names: BTreeSet<_> = after
@@ -124,7 +128,7 @@ pub fn waits_for(task: &Value) -> BTreeSet<String> {
     names
 }
 
-/// The names in all `$(workspaces.<name>.…)` of a task's spec.
+/// The names in all variables `$(workspaces.<name>.…)` of a task's spec.
 pub fn workspaces_used(task_spec: &Value) -> BTreeSet<String> {
     let mut used = BTreeSet::new();
     each_variable(task_spec, "$(workspaces.", &mut |rest| {
@@ -134,7 +138,7 @@ pub fn workspaces_used(task_spec: &Value) -> BTreeSet<String> {
     used
 }
 
-/// Hands the text behind each `prefix` to `found`.
+/// Calls `found` with the text after each occurrence of `prefix`.
 fn each_variable(value: &Value, prefix: &str, found: &mut impl FnMut(&str) -> Option<bool>) {
     match value {
         Value::String(text) => {
@@ -168,7 +172,7 @@ impl Matrix {
                 None => List::OfLength(length(&param["value"])),
             }
         });
-        // One more, unless its values are among those of the lists.
+        // An item of `include` adds a combination if one of its values is not in the list of its parameter.
         let is_new = |include: &Value| {
             let fits = |param: &Value| {
                 let list = named(&own, &param["name"])?;
@@ -186,8 +190,8 @@ impl Matrix {
         }
     }
 
-    /// The number of combinations in a run with these parameters; at least one. A list that is not known yet, such as a result,
-    /// counts as one item.
+    /// The number of combinations in a run with these parameters, at least one. A list that is not known yet, such as a task's
+    /// result, counts as one item.
     pub(crate) fn combinations(&self, params: &Params) -> usize {
         let length = |list: &List| match list {
             List::OfLength(length) => *length,

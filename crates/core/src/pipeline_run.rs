@@ -1,9 +1,10 @@
-//! The parts of a PipelineRun that decisions depend on, read from Kubernetes JSON. Everything else is ignored.
+//! The parts of a PipelineRun that decisions depend on, read from Kubernetes JSON. Other parts are ignored.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
+use crate::annotations::{BLOCKED, MODE, PART_OF, TEKTON_AUTO_CLEANUP_PVC, TRACEPARENT};
 use crate::claim_template::Parts;
 use crate::document::{Faults, Object};
 use crate::params::Params;
@@ -16,43 +17,43 @@ use crate::violation::Violation;
 pub struct PipelineRun {
     /// `metadata.namespace`.
     pub namespace: String,
-    /// `metadata.name`; may be empty while the run is being created.
+    /// `metadata.name`. It may be empty while the run is being created.
     pub name: String,
-    /// `metadata.generateName`; empty when unset.
+    /// `metadata.generateName`. Empty if it is not set.
     pub generate_name: String,
-    /// `metadata.uid`; empty while the run is being created.
+    /// `metadata.uid`. Empty while the run is being created.
     pub uid: String,
-    /// `metadata.resourceVersion`; empty while the run is being created.
+    /// `metadata.resourceVersion`. Empty while the run is being created.
     pub resource_version: String,
-    /// Whether `metadata.deletionTimestamp` is set.
+    /// True if `metadata.deletionTimestamp` is set.
     pub deletion: bool,
     /// `metadata.labels`.
     pub labels: BTreeMap<String, String>,
     /// `metadata.annotations`.
     pub annotations: BTreeMap<String, String>,
-    /// The controller among `metadata.ownerReferences`: the parent, if the run is a child of another run.
+    /// The owner with `controller: true` in `metadata.ownerReferences`. For a child run, it is the parent.
     pub controller: Option<OwnerReference>,
     /// `spec.managedBy`. `None` and `tekton.dev/pipeline` mean Tekton (M5).
     pub managed_by: Option<String>,
     /// `spec.workspaces`, in order.
     pub workspaces: Vec<WorkspaceBinding>,
-    /// `spec.params`. The defaults of a Pipeline's parameters do not count (V9, [`params`](crate::params)).
+    /// `spec.params`. The defaults of a Pipeline's parameters are not included (V9, [`params`](crate::params)).
     pub params: Params,
-    /// `spec.pipelineRef.name`: the Pipeline in the run's namespace.
+    /// `spec.pipelineRef.name`: a Pipeline in the run's namespace.
     pub pipeline_name: Option<String>,
-    /// The tasks of `spec.pipelineSpec`; empty where the Pipeline is not embedded.
+    /// The tasks of `spec.pipelineSpec`. Empty if the Pipeline is not embedded.
     pub pipeline_tasks: Vec<PipelineTask>,
     /// `spec.taskRunSpecs`.
     pub task_run_specs: Vec<TaskRunSpec>,
     /// `spec.taskRunTemplate.serviceAccountName`.
     pub service_account_name: Option<String>,
-    /// `spec.taskRunTemplate.podTemplate`, an object.
+    /// `spec.taskRunTemplate.podTemplate`.
     pub pod_template: Option<Value>,
-    /// Whether the run is pending, active or done.
+    /// The progress of the run.
     pub state: RunState,
-    /// The TaskRuns among `status.childReferences`, by name, with their tasks.
+    /// The TaskRuns in `status.childReferences`. The key is the TaskRun's name, and the value is the name of its task.
     pub task_runs: BTreeMap<String, String>,
-    /// The tasks among `status.skippedTasks`.
+    /// The names of the tasks in `status.skippedTasks`.
     pub skipped_tasks: Vec<String>,
 }
 
@@ -70,7 +71,7 @@ pub struct OwnerReference {
 }
 
 impl OwnerReference {
-    /// Whether the owner is a PipelineRun of Tekton, in any API version.
+    /// True if the owner is a PipelineRun of Tekton, in any API version.
     pub fn is_pipeline_run(&self) -> bool {
         self.kind == "PipelineRun" && self.api_version.starts_with("tekton.dev/")
     }
@@ -79,12 +80,12 @@ impl OwnerReference {
 /// The progress of a run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum RunState {
-    /// `spec.status` is `PipelineRunPending`: it has not started (P9).
+    /// The run has not started, because `spec.status` is `PipelineRunPending` (P9).
     Pending,
-    /// Neither pending nor done.
+    /// The run is neither pending nor done.
     #[default]
     Active,
-    /// Condition `Succeeded` is `True` or `False`: completed, failed, cancelled, stopped or timed out (P6).
+    /// Condition `Succeeded` is `True` or `False`: the run completed, failed, timed out, or was cancelled or stopped (P6).
     Done,
 }
 
@@ -93,9 +94,9 @@ pub enum RunState {
 pub struct TaskRunSpec {
     /// `pipelineTaskName`.
     pub task: String,
-    /// `metadata.annotations`; Tekton lets them win over the run's own.
+    /// `metadata.annotations`. Tekton prefers them to the run's own annotations.
     pub annotations: BTreeMap<String, String>,
-    /// The settings of its pods.
+    /// The settings of the task's pods.
     pub pods: PodSettings,
 }
 
@@ -111,18 +112,18 @@ pub struct WorkspaceBinding {
 /// The volume source of a workspace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WorkspaceSource {
-    /// `volumeClaimTemplate`: a claim of the run's own.
+    /// `volumeClaimTemplate`: a new claim for this run.
     ClaimTemplate(ClaimTemplate),
-    /// `persistentVolumeClaim`: a claim that exists.
+    /// `persistentVolumeClaim`: an existing claim.
     Claim {
-        /// `claimName`; empty when unset.
+        /// `claimName`. Empty if it is not set.
         claim_name: String,
     },
-    /// secret, configMap, emptyDir, projected, csi, or nothing: left alone (V5).
+    /// Any other source (`secret`, `configMap`, `emptyDir`, `projected`, `csi`), or none. It is left alone (V5).
     Other,
 }
 
-/// A `volumeClaimTemplate`: an object with a `spec` that is an object.
+/// A valid `volumeClaimTemplate`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClaimTemplate {
     /// `metadata.name`.
@@ -131,7 +132,7 @@ pub struct ClaimTemplate {
     pub template: Value,
 }
 
-/// A workspace binding has exactly one of these (Tekton, "Specifying VolumeSources in Workspaces").
+/// A workspace binding has exactly one volume source (Tekton, "Specifying VolumeSources in Workspaces").
 const VOLUME_CLAIM_TEMPLATE: &str = "volumeClaimTemplate";
 const PERSISTENT_VOLUME_CLAIM: &str = "persistentVolumeClaim";
 const SOURCES: [&str; 7] = [
@@ -144,8 +145,11 @@ const SOURCES: [&str; 7] = [
     "csi",
 ];
 
+/// The annotations that still matter after a run is done.
+const OF_DONE_RUN: [&str; 5] = [BLOCKED, MODE, PART_OF, TEKTON_AUTO_CLEANUP_PVC, TRACEPARENT];
+
 impl WorkspaceSource {
-    /// `persistentVolumeClaim.claimName`; `None` for every other source.
+    /// `persistentVolumeClaim.claimName`. `None` for every other volume source.
     pub(crate) fn claim_name(&self) -> Option<&String> {
         match self {
             Self::Claim { claim_name } => Some(claim_name),
@@ -155,13 +159,13 @@ impl WorkspaceSource {
 }
 
 impl ClaimTemplate {
-    /// Whether only one pod at a time may use the claim, so that the placeholder may not mount it (V8).
+    /// True if only one pod at a time may use the claim. Then the placeholder does not mount the claim (V8).
     pub fn is_single_pod(&self) -> bool {
         is_single_pod(&self.template["spec"])
     }
 }
 
-/// Whether the `spec` of a claim asks for `ReadWriteOncePod`. Kubernetes allows no other access mode beside it.
+/// True if the `spec` of a claim asks for `ReadWriteOncePod`. Kubernetes allows no other access mode in the same claim.
 pub(crate) fn is_single_pod(claim_spec: &Value) -> bool {
     let modes = claim_spec["accessModes"].as_array();
     modes
@@ -174,12 +178,41 @@ impl PipelineRun {
     /// Reads a PipelineRun from Kubernetes JSON. Unknown fields are ignored, and `null` is the same as absent.
     ///
     /// # Errors
-    /// Every violation at once: a wrong type, a workspace that is bound twice, an API version or kind that is set and not
-    /// `tekton.dev/v1` and `PipelineRun`. The field is the JSON path, such as `spec.workspaces[1].volumeClaimTemplate`.
+    /// All violations at once: a value of a wrong type, a workspace that is bound twice or has more than one volume source, or an
+    /// API version or kind other than `tekton.dev/v1` and `PipelineRun`. The field is the JSON path, such as
+    /// `spec.workspaces[1].volumeClaimTemplate`.
     pub fn parse(document: &Value) -> Result<Self, Vec<Violation>> {
         let faults = Faults::default();
         let run = Self::read(&Object::at("", document, &faults), &faults);
         faults.unless_any(run)
+    }
+
+    /// Keeps only the parts of a run that is done that still matter: caches may have thousands of such runs.
+    pub fn reduced(self) -> Self {
+        let mut annotations = self.annotations;
+        annotations.retain(|key, _| OF_DONE_RUN.contains(&key.as_str()));
+        let templates = |mut binding: WorkspaceBinding| match &mut binding.source {
+            WorkspaceSource::ClaimTemplate(claim) => {
+                claim.template = Value::Null;
+                Some(binding)
+            }
+            WorkspaceSource::Claim { .. } | WorkspaceSource::Other => None,
+        };
+        let mut workspaces: Vec<_> = self.workspaces.into_iter().filter_map(templates).collect();
+        // A list that is collected in place keeps the memory of the longer one.
+        workspaces.shrink_to_fit();
+        Self {
+            namespace: self.namespace,
+            name: self.name,
+            uid: self.uid,
+            resource_version: self.resource_version,
+            deletion: self.deletion,
+            annotations,
+            controller: self.controller,
+            workspaces,
+            state: self.state,
+            ..Self::default()
+        }
     }
 
     fn read(root: &Object<'_>, faults: &Faults) -> Self {
@@ -255,7 +288,7 @@ fn state(spec_status: Option<&str>, status: &Object<'_>) -> RunState {
         let decided = matches!(condition.text("status"), Some("True" | "False"));
         condition.text("type") == Some("Succeeded") && decided
     };
-    // Each condition is read, so that each wrong type is reported.
+    // This code reads every condition, so that every wrong type is reported.
     if status
         .objects("conditions")
         .iter()
@@ -285,7 +318,7 @@ fn workspaces(spec: &Object<'_>, faults: &Faults) -> Vec<WorkspaceBinding> {
     let mut bindings = Vec::new();
     for binding in spec.objects("workspaces") {
         let name = binding.string("name");
-        // A name of the wrong type has been reported as such.
+        // If the name has a wrong type, the violation is already reported.
         let reported = binding.get("name").is_some_and(|name| !name.is_string());
         let path = binding.path("name");
         if name.is_empty() && !reported {
@@ -306,7 +339,7 @@ fn source(binding: &Object<'_>, faults: &Faults) -> WorkspaceSource {
         .filter(|key| binding.get(key).is_some())
         .collect();
     if named.len() > 1 {
-        // Tekton refuses such a binding. If one source were replaced, Tekton would take it.
+        // Tekton denies a binding with two sources. If admission replaced one of them, the fault would be hidden from Tekton.
         let sources = named.join(" and ");
         let fault = format!("has {sources}; allowed: exactly one volume source");
         faults.add(binding.own_path(), fault);

@@ -1,17 +1,21 @@
-//! Plans the placeholders of a PipelineRun, with their claims, labels and resources. A plan depends only on the run and its pinned
-//! annotations, never on the current configuration (M8). The plan has every detail, so nothing is left to decide.
+//! Plans the placeholders of a PipelineRun, with their claims, labels and resources. A plan depends only on the run and its
+//! pinned annotations, never on the current configuration (M8). A plan is complete: the service that carries it out makes no
+//! further decision.
 
 mod claims;
 mod placeholder;
 
 use crate::admit::{Admission, InForce, Question, admit};
-use crate::annotations::{MODE, OVERRIDE, PART_OF};
+use crate::annotations::{MODE, PART_OF, SIZES};
+use crate::config::Reserves;
 use crate::document::Faults;
 use crate::mode::Mode;
 use crate::names::AssistantName;
-use crate::pinned::{Pinned, unknown_schema, whole_run};
+use crate::overrides::Setting;
+use crate::pinned::{self, Pinned, unknown_schema, whole_run};
 use crate::pipeline_run::{PipelineRun, RunState};
 use crate::reasons;
+use crate::sizes::Sizes;
 use crate::violation::Violation;
 
 use claims::Claims;
@@ -23,30 +27,32 @@ pub use placeholder::{ClaimTemplateSpec, PlaceholderSpec};
 /// The plan of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
-    /// The mode pinned on the run; [`Mode::Disabled`] if there is none, or if it cannot be read.
+    /// The mode pinned on the run. [`Mode::Disabled`] if no mode is pinned, or if the mode cannot be read.
     pub mode: Mode,
-    /// The act to take.
+    /// The action to take.
     pub action: Action,
-    /// Its reasons, in the order of the decisions.
+    /// The reasons for the plan, in the order of the decisions.
     pub reasons: Vec<Reason>,
 }
 
-/// The act to take for a run.
+/// The action to take for a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
-    /// None: the run is left alone, has not started, or has no claim that needs a placeholder.
+    /// Nothing to do: the run is not coscheduled, has not started, is a child run, has no claim that needs a placeholder, or has
+    /// annotations of an unknown version.
     Nothing,
-    /// Create these placeholders, at least one, once. They are never updated (P1).
+    /// Create each of these placeholders that does not exist. The list is not empty. An existing placeholder is never changed
+    /// (P1).
     Ensure(Vec<PlaceholderSpec>),
-    /// Tear down every object that the run owns, by uid (P6).
+    /// Delete every object that was created for the run. Owner references with the run's uid identify these objects (P6).
     Release {
-        /// Why.
+        /// The cause.
         cause: ReleaseCause,
     },
 }
 
 impl Action {
-    /// The placeholders to create.
+    /// The placeholders to create. Empty for every action except [`Action::Ensure`].
     pub fn placeholders(&self) -> &[PlaceholderSpec] {
         match self {
             Self::Ensure(placeholders) => placeholders,
@@ -55,20 +61,21 @@ impl Action {
     }
 }
 
-/// Why a run's objects are torn down (P6).
+/// The cause why a run's objects are deleted (P6).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReleaseCause {
-    /// The run has completed, failed, been cancelled, stopped or timed out.
+    /// The run completed, failed, timed out, or was cancelled or stopped.
     Done,
     /// The run is being deleted.
     Deleted,
 }
 
-/// Plans a run.
+/// Plans the placeholders of a run.
 ///
 /// # Errors
-/// All violations together: a pinned annotation cannot be read, a workspace is not bound to the claim of its pinned template, or
-/// the run has no name or uid. A run that is done or being deleted is released even if it has violations.
+/// All violations at once: a pinned annotation cannot be read, a workspace is not bound to the claim of its pinned template, or
+/// the run has no name or uid. These violations do not prevent a plan for a run that is done or being deleted: its objects are
+/// deleted.
 pub fn plan(run: &PipelineRun) -> Result<Plan, Vec<Violation>> {
     let Some(mode) = run.annotations.get(MODE) else {
         return Ok(not_pinned(run));
@@ -105,11 +112,26 @@ pub fn plan(run: &PipelineRun) -> Result<Plan, Vec<Violation>> {
                 return Ok(Plan::of(mode, Action::Nothing, reason));
             }
             match Pinned::read(&run.annotations)? {
-                Some(pinned) => ensure(run, &pinned),
+                Some(mut pinned) => {
+                    if !asks_for_any(run) {
+                        pinned.placeholder.reserves = Reserves::Nothing;
+                    }
+                    ensure(run, &pinned)
+                }
                 None => Ok(not_pinned(run)),
             }
         }
     }
+}
+
+/// False if admission estimated the run's sizes, and knows no task that requests CPU or memory. Then a reservation has no purpose.
+fn asks_for_any(run: &PipelineRun) -> bool {
+    if !run.annotations.contains_key(SIZES) {
+        return true;
+    }
+    let sizes = Sizes::read(&run.annotations).unwrap_or_default();
+    let mut requests = sizes.0.values().filter_map(|task| task.requests.as_ref());
+    requests.any(|requests| requests.milli_cpu > 0 || requests.memory > 0)
 }
 
 impl Plan {
@@ -124,15 +146,18 @@ impl Plan {
 
 fn not_pinned(run: &PipelineRun) -> Plan {
     let mut plan = Plan::of(Mode::Disabled, Action::Nothing, reasons::not_pinned());
-    plan.reasons.extend(override_ignored(run, Mode::Disabled));
+    plan.reasons.extend(overrides_ignored(run));
     plan
 }
 
-/// A chosen mode that is not the run's came too late, or did not count, when the run was created. Otherwise it would be the
-/// run's mode, or admission would have refused the run (B1).
-fn override_ignored(run: &PipelineRun, mode: Mode) -> Option<Reason> {
-    let chosen = run.annotations.get(OVERRIDE)?;
-    (chosen != mode.as_str()).then(|| reasons::override_ignored(chosen, mode))
+/// A reason for each annotation of a [`Setting`] that names another value than the run's. Such an annotation was set after the run
+/// was created, or runs were left to Tekton at that time. Otherwise admission would have used its value or denied the run (B1).
+fn overrides_ignored(run: &PipelineRun) -> impl Iterator<Item = Reason> {
+    Setting::ALL.into_iter().filter_map(|setting| {
+        let chosen = run.annotations.get(setting.annotation())?;
+        let pinned = pinned::value(&run.annotations, setting)?;
+        (chosen != pinned.word()).then(|| reasons::override_ignored(chosen, pinned))
+    })
 }
 
 fn ensure(run: &PipelineRun, pinned: &Pinned) -> Result<Plan, Vec<Violation>> {
@@ -163,7 +188,7 @@ fn ensure(run: &PipelineRun, pinned: &Pinned) -> Result<Plan, Vec<Violation>> {
     }
     reasons.append(&mut left_out);
     reasons.extend(placeholder::dropped(run, pinned));
-    reasons.extend(override_ignored(run, pinned.mode));
+    reasons.extend(overrides_ignored(run));
     placeholders.sort_by(|left, right| left.name.cmp(&right.name));
     Ok(Plan {
         mode: pinned.mode,
@@ -175,7 +200,7 @@ fn ensure(run: &PipelineRun, pinned: &Pinned) -> Result<Plan, Vec<Violation>> {
     })
 }
 
-/// A placeholder for each claim (M1), however many workspaces are bound to it (V6).
+/// One placeholder for each claim (M1), even if several workspaces are bound to this claim (V6).
 fn of_each_claim(pinned: &Pinned, claims: Claims) -> Vec<(AssistantName, Claims)> {
     let name = |claim: &str| AssistantName::of_claim(&pinned.group, claim);
     let mounted = claims.existing.into_iter().map(|claim| {
@@ -214,28 +239,28 @@ fn why(mode: Mode, spec: &PlaceholderSpec) -> Reason {
     }
 }
 
-/// Admission and plan of a run that is not created yet.
+/// The admission and the plan of a run that does not exist yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Preview {
-    /// The changes that admission would make.
+    /// The changes that admission would make on the run.
     pub admission: Admission,
-    /// The plan that would follow.
+    /// The plan for the run with these changes.
     pub plan: Plan,
 }
 
-/// Stands for the characters that Kubernetes appends to `generateName`.
+/// Replaces the random characters that Kubernetes appends to `generateName`.
 const GENERATED_SUFFIX: &str = "xxxxx";
 
-/// Stands for the uid of a run that has none yet.
+/// Replaces the uid of a run that has no uid yet.
 const NO_UID: &str = "00000000-0000-0000-0000-000000000000";
 
-/// Admits a run that is not created yet, and plans the run that would be stored.
+/// Admits a run that does not exist yet, and plans the run as it would be stored.
 ///
-/// A run without a name gets `<generateName>xxxxx`. Group and uid depend on the request that creates the run, so names made
-/// from them are examples.
+/// A run without a name gets the name `<generateName>xxxxx`. The group and the uid depend on the request that creates the run. So
+/// names that derive from them are only examples.
 ///
 /// # Errors
-/// As [`admit`] and [`plan`].
+/// The errors of [`admit`] and [`plan`].
 pub fn preview(
     in_force: InForce<'_>,
     tekton_controller: &str,

@@ -1,6 +1,6 @@
-//! The pod template of a placeholder: fields of the run's own `podTemplate` over the cluster's default (P3). The table lists
-//! all fields that a placeholder takes. They include the fields about nodes, so that a placeholder does not choose a node that
-//! the run's pods cannot use.
+//! The pod template of a placeholder (P3). It combines fields of the run's own `podTemplate` with the cluster's default template.
+//! The table lists all fields that a placeholder takes. Among them are node selector, affinity and tolerations, so that a
+//! placeholder does not choose a node that the run's pods cannot use. `topologySpreadConstraints` are not taken.
 //!
 //! | field | if the run sets the field | if the run does not set the field |
 //! |---|---|---|
@@ -17,7 +17,7 @@ mod restricted;
 
 use serde_json::{Map, Value};
 
-/// The fields that a placeholder shares with the run's pods.
+/// The fields that a placeholder takes from the run's `podTemplate`.
 const SHARED: [&str; 8] = [
     "affinity",
     "imagePullSecrets",
@@ -31,10 +31,10 @@ const SHARED: [&str; 8] = [
 
 const SECURITY_CONTEXT: &str = "securityContext";
 
-/// The service account of placeholders whose run names none. Only a default template has it.
+/// The service account of a placeholder whose run names none. Only the default template has this field.
 pub const SERVICE_ACCOUNT_NAME: &str = "serviceAccountName";
 
-/// Fields of a pod template or of a `securityContext`, reduced to those that a placeholder may have.
+/// A pod template or a `securityContext`, reduced to the fields that a placeholder may have.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Reduced {
     /// The fields that a placeholder has.
@@ -43,16 +43,16 @@ pub(crate) struct Reduced {
     pub(crate) dropped: Vec<Dropped>,
 }
 
-/// A part of a `securityContext` that Pod Security `restricted` does not allow on a placeholder.
+/// A part of a `securityContext` that a placeholder does not get, because Pod Security `restricted` does not allow it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Dropped {
-    /// Its path below `securityContext`: `runAsUser`, `seccompProfile`, `sysctls[kernel.msgmax]`.
+    /// The path below `securityContext`, for example `runAsUser`, `seccompProfile` or `sysctls[kernel.msgmax]`.
     pub(crate) field: String,
-    /// Its value, as JSON.
+    /// The value, as JSON.
     pub(crate) value: String,
 }
 
-/// Merges the run's template over the default's, which is valid.
+/// Combines the run's template with the default template, as the table above says. The default template is valid.
 pub(crate) fn merge(run: Option<&Value>, default: &Map<String, Value>) -> Reduced {
     let mut merged = Reduced::default();
     for key in SHARED {
@@ -74,7 +74,8 @@ pub(crate) fn merge(run: Option<&Value>, default: &Map<String, Value>) -> Reduce
     merged
 }
 
-/// The placeholder's service account: the run's, else the default's, else none, which is the namespace's default.
+/// The placeholder's service account: the run's, or else the default template's. If both name none, the result is empty, and
+/// Kubernetes uses service account `default`.
 pub(crate) fn service_account_name(run: Option<&str>, default: &Map<String, Value>) -> String {
     run.filter(|name| !name.is_empty())
         .or_else(|| default.get(SERVICE_ACCOUNT_NAME).and_then(Value::as_str))

@@ -1,5 +1,5 @@
-//! Kubernetes quantities (`50m`, `100Mi`, `1e3`), exact: a value is a whole number of billionths, as in Kubernetes itself
-//! (`k8s.io/apimachinery/pkg/api/resource`, `ParseQuantity`).
+//! Kubernetes quantities, such as `50m`, `100Mi` and `1e3`. Each value is a whole number of billionths, as in Kubernetes itself
+//! (`k8s.io/apimachinery/pkg/api/resource`, `ParseQuantity`). A smaller fraction is rounded away from zero.
 
 use std::str::FromStr;
 
@@ -9,24 +9,25 @@ pub struct Quantity {
     nano: i128,
 }
 
-/// Billionths in one.
+/// The number of billionths in 1.
 const NANO: i128 = 1_000_000_000;
 
-/// The largest quantity. Kubernetes caps every quantity here.
+/// The largest quantity: Kubernetes reduces every larger quantity to this one.
 const LARGEST: i128 = i64::MAX as i128 * NANO;
 
-/// More digits than [`LARGEST`] has, few enough that an `i128` holds 1024 times this and a digit more.
+/// A number with more digits than [`LARGEST`]. It is small enough that an `i128` can hold 1024 times this number and one more
+/// digit.
 const ENOUGH: i128 = 10_i128.pow(30);
 
 impl Quantity {
-    /// The value in billionths, capped at plus or minus 2^63-1 whole units. Smaller parts are rounded away from zero, as in
-    /// Kubernetes.
+    /// The value in billionths. The greatest value is 2^63-1 whole units, and the least is minus this value. A fraction of a
+    /// billionth is rounded away from zero, as in Kubernetes.
     pub fn nano(&self) -> i128 {
         self.nano
     }
 
-    /// An equal share of the value for each of `count` containers. The value counts in whole `unit`s, each that many billionths:
-    /// it is rounded up to them and the share down, as Tekton does.
+    /// The part of the value that each of `count` containers gets, as Tekton computes it. `unit` is a number of billionths. The
+    /// value is first rounded up to whole `unit`s. Then it is divided, and each part is rounded down to whole `unit`s.
     pub(crate) fn share(&self, count: usize, unit: i128) -> Self {
         let units = self.nano.div_euclid(unit) + i128::from(self.nano.rem_euclid(unit) != 0);
         Self {
@@ -34,18 +35,18 @@ impl Quantity {
         }
     }
 
-    /// Whether the value is a whole number of thousandths, the smallest share of a CPU.
+    /// True if the value is a whole number of thousandths. Kubernetes allows no smaller amount of CPU.
     pub fn is_whole_milli(&self) -> bool {
         self.nano % (NANO / 1000) == 0
     }
 
-    /// Whether the value is a whole number of units, such as bytes.
+    /// True if the value is a whole number, for example of bytes.
     pub fn is_whole(&self) -> bool {
         self.nano % NANO == 0
     }
 }
 
-/// A text that is no quantity.
+/// A text that is not a quantity.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{0:?} is not a Kubernetes quantity; allowed: a decimal number, then nothing, one of \
@@ -71,7 +72,7 @@ fn nano(text: &str) -> Option<i128> {
         return None;
     }
     let (binary, decimal) = factor(suffix)?;
-    // The value in billionths is digits * 10^exponent, and a little more where digits were lost.
+    // The value in billionths is digits * 10^exponent. If `lost` is true, it is a little more, because digits were dropped.
     let mut digits = 0;
     let mut exponent = decimal + 9 - fraction.len() as i64;
     let mut lost = false;
@@ -116,7 +117,7 @@ fn factor(suffix: &str) -> Option<(usize, i64)> {
         return Some((binary + 1, 0));
     }
     let exponent = suffix.strip_prefix(['e', 'E'])?;
-    // Rust reads a sign and digits, nothing else, as Go does.
+    // Like Go, Rust accepts only an optional sign and digits here.
     Some((0, exponent.parse::<i32>().ok()?.into()))
 }
 
@@ -185,7 +186,7 @@ mod tests {
         check("1e-100", Some(1));
         // 0.0000000001 * 1024 = 0.0000001024
         check("0.0000000001Ki", Some(103));
-        // The last digit decides although it comes late.
+        // The last digit counts, although there are many zeros before it.
         check("0.00000000000000000000000000000000000000001Ei", Some(1));
     }
 
@@ -252,7 +253,7 @@ mod tests {
             );
             assert_eq!(left, right);
         }
-        // A float takes these for equal.
+        // Floating-point numbers cannot tell these two values apart.
         let (less, more) = ("9007199254740992", "9007199254740993");
         assert!(less.parse::<Quantity>().unwrap() < more.parse::<Quantity>().unwrap());
     }

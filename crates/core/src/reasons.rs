@@ -1,15 +1,18 @@
-//! The reasons for decisions: code, severity and text of each. Most texts of Events are here. Other places add words:
+//! The reasons for decisions: code, severity and text of each. This module and its folder have the sentences of Events. Other
+//! modules fill in some parts of these sentences:
 //!
-//! - `volumes.rs`, `Conflict`: the nodes that reach each claim; `reconcile/make_room/requests.rs`: amounts of resources;
-//! - `reconcile/tell/refusals.rs`: the causes that Kubernetes reports;
-//! - `reconcile/make_room/report.rs` and `reconcile/make_room/room.rs`: the problems of nodes that have no room for a pod;
+//! - `volumes.rs`, `Conflict`: the nodes that reach each claim; `reconcile/requests.rs`: amounts of resources;
+//! - `reconcile/make_room.rs`: a waiting pod with its requests;
+//! - `reconcile/tell/refusals.rs`, and the placeholder-manager: the causes that Kubernetes reports;
 //! - `reconcile/evacuate.rs`, `Misplaced`: the problem of a node that pods must leave;
-//! - `admit/warnings.rs` and `admit/denials.rs`: the warnings and denials of admission.
+//! - every module that makes a `Violation`: the fault of an annotation or of a configuration.
 //!
-//! Programs match on the code. The text is for people: it gives the cause and, if possible, the remedy. One Event is published
-//! for each text. So a text must not change while its cause stays the same.
+//! Warnings and denials of admission are not Events. Their texts are in `admit/warnings.rs` and `admit/denials.rs`.
+//!
+//! Programs compare the code. The text is for people: it gives the cause and, if possible, the remedy. Two different texts become
+//! two Events. So a text must not change while its cause stays the same.
 
-/// Declares functions that make a reason from values: `name(parameters): code = text`.
+/// Declares functions that make a [`Reason`] from values: `name(parameters): code = text`.
 macro_rules! texts {
     ($($(#[$doc:meta])* $name:ident($($value:ident: $type:ty),*): $code:ident = $text:literal;)*) => {$(
         #[doc = concat!("The text of reason [`", stringify!($code), "`](crate::reasons::ReasonCode::", stringify!($code), ").")]
@@ -35,7 +38,7 @@ pub use placement::*;
 pub use plan::*;
 pub use refusal::*;
 
-/// Why something was decided.
+/// The reason for a decision.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reason {
     /// The code, for programs.
@@ -45,7 +48,7 @@ pub struct Reason {
 }
 
 impl Reason {
-    /// A reason with a given text. Call this only if no function of this module has a text that fits.
+    /// Makes a reason with any text. Call this only if no function of this module has a suitable text.
     pub fn new(code: ReasonCode, message: impl Into<String>) -> Self {
         Self {
             code,
@@ -54,12 +57,12 @@ impl Reason {
     }
 }
 
-/// `type` of the Event that reports a reason.
+/// The `type` of the Event that reports a reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Severity {
-    /// Good to know.
+    /// Information: nobody has to act.
     Normal,
-    /// The run is blocked, or differs from the author's request.
+    /// The run waits, or something differs from the author's request.
     Warning,
 }
 
@@ -68,7 +71,7 @@ use Severity::{Normal, Warning};
 /// Declares the codes, each with the severity of its Event. The variant's name is also the string of the code.
 macro_rules! reason_codes {
     ($($(#[$doc:meta])* $code:ident: $told:expr,)*) => {
-        /// The code of a reason. The list is closed, so that clients can match on it.
+        /// The code of a reason. Our Events on PipelineRuns have no other codes.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum ReasonCode {
             $($(#[$doc])* $code,)*
@@ -78,14 +81,14 @@ macro_rules! reason_codes {
             /// Every code.
             pub const ALL: &[Self] = &[$(Self::$code,)*];
 
-            /// The code as clients, Events and logs show it.
+            /// The code as a word, for clients, Events and logs.
             pub const fn as_str(self) -> &'static str {
                 match self {
                     $(Self::$code => stringify!($code),)*
                 }
             }
 
-            /// The severity of the Event that reports this code to the run's author. `None` if no Event reports the code.
+            /// The severity of the Event with this code. `None` if reasons with this code never become Events.
             pub const fn told(self) -> Option<Severity> {
                 match self {
                     $(Self::$code => $told,)*
@@ -96,9 +99,9 @@ macro_rules! reason_codes {
 }
 
 reason_codes! {
-    /// Nothing is pinned on the run (M5).
+    /// Admission did not coschedule the run, so the run has no annotation `coscheduler.dev/mode` (M5).
     NotPinned: None,
-    /// This version cannot read the run's annotations: another version of tekton-coscheduler wrote them (M8).
+    /// This version cannot read the run's annotations, because another version of tekton-coscheduler wrote them (M8).
     SchemaVersionUnknown: Some(Warning),
     /// The run has not started (P9).
     PipelineRunPending: None,
@@ -108,43 +111,45 @@ reason_codes! {
     PipelineRunDeleted: None,
     /// The run is a child of another run and uses that run's placeholders.
     PartOfPipelineRun: None,
-    /// One placeholder serves the whole run (M3).
+    /// One placeholder serves all pods of the run (M3).
     CoschedulePipelineRun: None,
-    /// One placeholder serves the whole run, and no other placeholder of the isolation scope is on its node (M4).
+    /// One placeholder serves all pods of the run. No other placeholder of the isolation scope may be on its node (M4).
     IsolatePipelineRun: None,
-    /// A placeholder serves one claim (M1).
+    /// One placeholder serves the pods that use one of the run's claims (M1).
     CoscheduleWorkspace: None,
-    /// No workspace of the run has a claim, so the run needs no placeholder (M1).
+    /// In mode `workspaces`, no workspace of the run has a claim with a known name, so the run needs no placeholder (M1).
     NoClaims: None,
-    /// Somebody chose another mode for a run that was created before, or in a place that admission does not read (B1).
+    /// Annotation `coscheduler.dev/coschedule`, `coscheduler.dev/placement` or `coscheduler.dev/placeholder-reserves` has no
+    /// effect on the run. It was set after the run was created, or runs were not coscheduled at that time (B1).
     OverrideIgnored: Some(Warning),
     /// Only one pod at a time may use a claim, so the placeholder does not mount it (V8).
     ClaimNotMounted: Some(Normal),
-    /// A claim's name has a variable that was not replaced when the run was created (V9).
+    /// A claim's name has a variable whose value was not known when the run was created (V9).
     ClaimNameVariable: Some(Warning),
-    /// A claim has no name.
+    /// A workspace is bound to a claim without a name.
     ClaimNameEmpty: Some(Warning),
-    /// Admission did not see a `volumeClaimTemplate` of a pinned run, so Tekton makes the claim.
+    /// A pinned run has a `volumeClaimTemplate` that admission did not see. Tekton creates the claim, and no placeholder mounts
+    /// it.
     ClaimTemplateNotReplaced: Some(Warning),
-    /// The placeholder does not get a field of the run's `securityContext` (P3).
+    /// The placeholder does not get a part of the run's `securityContext` (P3).
     SecurityContextReduced: Some(Warning),
-    /// The annotations pinned on the run cannot be read, or do not match its workspaces.
+    /// The pinned annotations of the run cannot be read, or do not match the run's workspaces.
     PipelineRunInvalid: Some(Warning),
-    /// A TaskRun uses more claims than its mode allows, so it does not run (M2).
+    /// A TaskRun uses more claims than the run's mode allows, so the TaskRun does not run (M2).
     TaskRunRefused: Some(Warning),
-    /// No node can reach the volumes of all claims of a placeholder (V7).
+    /// No node can reach the volumes of all claims of a placeholder, so no node can run the placeholder (V7).
     VolumeNodeAffinityConflict: Some(Warning),
-    /// Another owner has an object with the placeholder's name (P7).
+    /// An object with the placeholder's name exists and belongs to another owner (P7).
     PlaceholderNameTaken: Some(Warning),
-    /// A ResourceQuota forbids a placeholder or its claim (N3).
+    /// A ResourceQuota does not allow a placeholder or its claim (N3).
     QuotaExceeded: Some(Warning),
-    /// A LimitRange forbids a placeholder or its claim (N3).
+    /// A LimitRange does not allow a placeholder or its claim (N3).
     LimitRangeViolated: Some(Warning),
-    /// Pod Security forbids a placeholder (N3).
+    /// Pod Security does not allow a placeholder (N3).
     PodSecurityViolated: Some(Warning),
     /// A policy or an admission webhook denied a placeholder or its claim (N3).
     AdmissionDenied: Some(Warning),
-    /// The API server cannot call an admission webhook for a placeholder or its claim (N3).
+    /// The API server cannot call an admission webhook, so it refuses a placeholder or its claim (N3).
     AdmissionWebhookFailed: Some(Warning),
     /// A placeholder names a service account, PriorityClass, RuntimeClass or claim that does not exist (N3).
     ReferenceMissing: Some(Warning),
@@ -154,33 +159,24 @@ reason_codes! {
     PlaceholderUnschedulable: Some(Warning),
     /// Kubernetes refused a placeholder or its claim for a reason that no other code names (N3).
     PlaceholderRefused: Some(Warning),
-    /// A pod left a node that is cordoned, tainted or gone (N1).
+    /// A pod left a node that is cordoned, has a taint that the pod does not tolerate, or is gone (N1). The pod is a
+    /// placeholder's, or never started.
     PodEvacuated: Some(Normal),
-    /// No node that reaches a placeholder's claims can run the placeholder (N1), or can run the placeholder and a waiting pod (N2).
+    /// No node that reaches a placeholder's claims can run the placeholder (N1). Or only one node reaches them, and it has no room
+    /// for a pod (N2).
     ClaimsNotMovable: Some(Warning),
-    /// The placeholder's node has room for a waiting pod. The scheduler has not chosen the node yet (N2).
-    RoomOnNode: None,
-    /// Pods of the run use the room that a pod waits for. Or the placeholder must stay, because pods still use it or its
-    /// claims. These pods may belong to any run (N2).
-    RunHoldsRoom: None,
-    /// A node is being added, so nothing moves (N4).
-    ScaleUpInFlight: None,
-    /// A pod waits for a placeholder that is leaving its node (N1).
-    PlaceholderLeaves: None,
-    /// A placeholder moved to a node that has room for a waiting pod (N2).
+    /// A placeholder left its node, which cannot take a waiting pod, and asks the scheduler for a node for both (N2). Or it had no
+    /// node because it asked for the nodes of certain pods only, and these pods do not need it any more.
     PlaceholderMoved: Some(Normal),
-    /// The scheduler found no node for all that a run can request at the same time, so its placeholder asks for less (B3).
+    /// The scheduler found no node for all that the run's pods can request at the same time, so the placeholder requests less
+    /// (B3).
     ReservationReduced: Some(Normal),
-    /// The API server refused the room that a placeholder asked for, or a ResourceQuota would count it (B3).
+    /// A placeholder does not get the requests that it should have (B3). It reserves no room if the API server refused the
+    /// requests, or if a ResourceQuota of the namespace counts CPU or memory. If it cannot give its room up in time, its pod is
+    /// created again.
     ReservationRefused: Some(Warning),
-    /// A pod runs without its placeholder, because no node can run both (N2).
+    /// A pod runs without its placeholder, because the placeholder's claims keep it from a node with room (N2).
     PodLetGo: Some(Warning),
-    /// Even an empty node cannot run a pod, or cannot run the pod together with its placeholder (N2).
-    PodFitsNoNode: Some(Warning),
-    /// The nodes that can run a pod and its placeholder are full, or isolated runs use them (N2).
-    NodesFull: Some(Warning),
-    /// The scheduler rejects the nodes that have room for a pod (N2).
-    PodUnschedulable: Some(Warning),
-    /// The run's placeholders have made all moves that a run may make, and a pod still waits (N2).
+    /// The run's placeholders were created again as often as they may be to get room, and a pod still waits (N2).
     MovesExhausted: Some(Warning),
 }

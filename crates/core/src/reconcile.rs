@@ -1,8 +1,10 @@
-//! Decides the next steps for a run, from one observation of it. This is a pure function: every replica decides the same, and a
-//! decision may be repeated after any restart or step.
+//! Decides the next steps for a run, from one observation of it. This is a pure function: the same observation always gives the
+//! same decision, so a decision may be repeated after any restart or step. An observation also says if this replica leads. Only a
+//! leader moves placeholders and pods.
 
 pub mod delete_claims;
 pub mod evacuate;
+pub mod requests;
 pub mod reserve;
 pub mod tell;
 
@@ -14,13 +16,14 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::observed::{KnownClaim, ObjectRef, Observed, Record, RunPresence, Sight};
+use crate::observed::{
+    Done, KnownClaim, ObjectRef, Observed, Placeholder, Pod, Record, RunPresence, Sight,
+};
 use crate::pipeline_run::OwnerReference;
 use crate::plan::{PlaceholderSpec, Reason};
 
 use requests::Amounts;
-
-pub use make_room::{requests, room};
+use reserve::Place;
 
 /// The next steps for a run, and the messages to its author.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -47,7 +50,7 @@ pub enum Again {
     OnChange,
     /// After this time.
     After(Duration),
-    /// After a backoff that grows from look to look, because no watch reports the change.
+    /// After a backoff that grows with each reconcile, because no watch reports the change.
     Backoff,
 }
 
@@ -75,22 +78,24 @@ pub enum Step {
     DeleteOrphan(ObjectRef),
     /// Delete this claim.
     DeleteClaim(ObjectRef),
-    /// Remove the protection of those of these claims that only completed pods use, by a live list of the namespace's pods
-    /// ([`unprotectable`](delete_claims::unprotectable)).
+    /// List the namespace's pods, and remove the finalizer `pvc-protection` from each of these claims that only completed pods
+    /// use ([`unprotectable`](delete_claims::unprotectable)).
     Unprotect(Vec<Arc<KnownClaim>>),
     /// Make the placeholder's controller retry to create its pod.
     Retry(Update),
-    /// Set the requests of a placeholder's gated pod, then let the scheduler have it.
+    /// Set the requests of a placeholder's gated pod, then remove its gate, so that the scheduler binds it.
     Open {
         /// The placeholder's name.
         placeholder: String,
         /// The pod.
         pod: ObjectRef,
-        /// Its requests; `None` to leave them.
-        size: Option<Amounts>,
-        /// The only node that may take it.
-        node: Option<String>,
+        /// Its requests: the first of these that the API server accepts. If it accepts none, the requests stay.
+        sizes: Vec<Amounts>,
+        /// The nodes that may take it.
+        place: Place,
     },
+    /// Make the next pod of the placeholder with this name start with the scheduling gate.
+    Gate(String),
     /// Reduce the requests of a placeholder's pod.
     Shrink {
         /// The pod.
@@ -100,7 +105,8 @@ pub enum Step {
         /// The Event to publish afterwards.
         reason: Option<Reason>,
     },
-    /// Delete exactly this version of a pod, because its node is gone or has a taint that the pod does not tolerate.
+    /// Delete exactly this version of a pod. Its node is gone or has a taint that the pod does not tolerate. Or the pod is a
+    /// placeholder's, and its next pod asks the scheduler again.
     Evict {
         /// The pod.
         pod: ObjectRef,
@@ -113,23 +119,7 @@ pub enum Step {
         /// The Event to publish afterwards.
         reason: Reason,
     },
-    /// Start to move a placeholder to one of these nodes.
-    Send {
-        /// The placeholder, with the move in its record.
-        update: Update,
-        /// The nodes, the best first.
-        nodes: Vec<String>,
-    },
-    /// Delete the pod of a moving placeholder from its old node.
-    Leave(ObjectRef),
-    /// End a move.
-    EndMove {
-        /// The placeholder.
-        update: Update,
-        /// The pod to delete, if the scheduler found no node for it.
-        lost: Option<ObjectRef>,
-    },
-    /// Ask the API server which run a waiting pod belongs to, and whether the cluster autoscaler adds a node for it.
+    /// Ask the API server which run a waiting pod belongs to.
     Ask {
         /// The pod.
         pod: ObjectRef,
@@ -158,7 +148,7 @@ pub enum Step {
 pub enum Purpose {
     /// To create placeholders, as an `Ensure` asks for.
     Ensure,
-    /// To let the scheduler have a placeholder. Every replica may.
+    /// To remove the scheduling gate of a placeholder's pod. Every replica may take such a step.
     Open,
     /// To clean up, as a `Release` asks for.
     Release,
@@ -178,9 +168,7 @@ impl Step {
             Self::Retry(_)
             | Self::Shrink { .. }
             | Self::Evict { .. }
-            | Self::Send { .. }
-            | Self::Leave(_)
-            | Self::EndMove { .. }
+            | Self::Gate(_)
             | Self::Ask { .. }
             | Self::LetGo { .. } => Purpose::Move,
         }
@@ -194,8 +182,6 @@ pub struct Update {
     pub placeholder: String,
     /// Its new record.
     pub record: Record,
-    /// The Event to publish afterwards.
-    pub reason: Option<Reason>,
 }
 
 /// Decides the next steps for a run.
@@ -223,7 +209,7 @@ pub fn reconcile(observed: &Observed) -> Decision {
 }
 
 impl Decision {
-    /// Looks again after this time at the latest.
+    /// Makes the next reconcile due after this time at the latest.
     fn look_in(&mut self, time: Duration) {
         self.again = match self.again {
             Again::After(sooner) => Again::After(sooner.min(time)),
@@ -231,7 +217,7 @@ impl Decision {
         };
     }
 
-    /// True if `sight` has lasted for `time`. If not, the next look is when it will have.
+    /// True if `sight` has lasted for `time`. If not, the next reconcile is due when it will have lasted for `time`.
     fn lasts(&mut self, observed: &Observed, sight: Sight, time: Duration) -> bool {
         let left = self.lasts_in(observed, sight, time);
         if !left.is_zero() {
@@ -245,6 +231,34 @@ impl Decision {
         let since = observed.since.get(&sight).copied().unwrap_or_default();
         self.sights.insert(sight);
         time.saturating_sub(since)
+    }
+}
+
+/// How often the placeholders of a run leave their nodes to make room.
+const MOVES: u32 = 5;
+
+/// Deletes a placeholder's pod, so that its next pod asks the scheduler again. `record` is the placeholder's new record without
+/// this step, which this function adds.
+fn ask_again(
+    observed: &Observed,
+    own: &Placeholder,
+    pod: &Pod,
+    record: Record,
+    reason: Reason,
+) -> Step {
+    let before = own.record.moved.as_ref();
+    Step::Evict {
+        pod: pod.object.clone(),
+        at_once: false,
+        unless_exists: None,
+        update: Some(Update {
+            placeholder: own.object.name.clone(),
+            record: Record {
+                moved: Done::again(before, observed.now, &reason.message),
+                ..record
+            },
+        }),
+        reason,
     }
 }
 

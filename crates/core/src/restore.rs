@@ -1,27 +1,27 @@
-//! Admission of an update of a PipelineRun. Admission restores everything that it pinned when the run was created (M8). There
-//! is one exception: while the run is pending, the claims annotation follows the run's workspaces.
+//! Admission of an update of a PipelineRun. It restores everything that admission pinned when the run was created (M8). There is
+//! one exception: while the run is pending, annotation [`CLAIMS`] follows changes of the run's workspaces.
 //!
-//! This module denies no update. Tekton itself updates PipelineRuns. An author may also apply the manifest again, and the
+//! This module denies no update, because Tekton itself updates PipelineRuns. Authors may also apply their manifest again. The
 //! manifest differs from the stored run in the parts that admission wrote (V2a).
 
 use crate::admit::copied::claim_of_another_run;
 use crate::admit::reserved::{in_tasks, of_tasks};
 use crate::admit::{Admission, RewrittenBinding, RewrittenSource, warnings};
-use crate::annotations::{CLAIMS, MODE, OVERRIDE, PINNED};
-use crate::mode::Mode;
-use crate::pinned::{carried_templates, claims_to_annotation};
+use crate::annotations::{CLAIMS, PINNED};
+use crate::overrides::Setting;
+use crate::pinned::{self, carried_templates, claims_to_annotation};
 use crate::pipeline_run::{PipelineRun, RunState, WorkspaceSource};
 use crate::run_claims;
 
 /// Restores the pinned parts of `old` in its update `new`.
 ///
-/// - Pinned annotations stay as they were. Only the claims annotation follows the bindings while the run is pending: the run
-///   has no placeholder yet, and Tekton lets the author change a pending run.
-/// - Bindings that admission wrote stay as they were.
-/// - Reserved annotations in `spec.taskRunSpecs` are removed, as at creation.
+/// - Pinned annotations keep their old values. Only annotation [`CLAIMS`] changes with the bindings, and only while the run is
+///   pending: then the run has no placeholder yet, and Tekton still allows changes of the run.
+/// - Bindings that admission wrote keep their old values.
+/// - Reserved annotations in `spec.taskRunSpecs` are removed, as for a new run.
 ///
-/// If the author applies the manifest again, with its `volumeClaimTemplate`s, there is no warning. Every other change that
-/// admission undoes causes a warning.
+/// There is no warning if the author applies the unchanged manifest again, with its `volumeClaimTemplate`s. Every other change
+/// that this function undoes causes a warning.
 pub fn restore(old: &PipelineRun, new: &PipelineRun) -> Admission {
     let mut warnings = in_tasks(new);
     let bindings = bindings(old, new, &mut warnings);
@@ -30,7 +30,11 @@ pub fn restore(old: &PipelineRun, new: &PipelineRun) -> Admission {
     if !changed.is_empty() {
         warnings.push(warnings::kept_annotations(&changed));
     }
-    warnings.extend(override_too_late(old, new));
+    warnings.extend(
+        Setting::ALL
+            .iter()
+            .filter_map(|setting| override_too_late(*setting, old, new)),
+    );
     let mut admission = Admission {
         remove_task_annotations: of_tasks(new),
         bindings,
@@ -57,7 +61,7 @@ pub fn restore(old: &PipelineRun, new: &PipelineRun) -> Admission {
     admission
 }
 
-/// The claims of a run whose bindings may still change.
+/// The new value of annotation [`CLAIMS`] of a pending run.
 fn claims(old: &PipelineRun, new: &PipelineRun) -> String {
     let mut claims = run_claims::of_run(new);
     if let Some((_, templates)) = carried_templates(&old.annotations) {
@@ -66,17 +70,16 @@ fn claims(old: &PipelineRun, new: &PipelineRun) -> String {
     claims_to_annotation(&claims)
 }
 
-/// A warning about a mode that is chosen for an existing run, by its author or by a Pipeline that a resolver fetched: Tekton
-/// copies that Pipeline's annotations to the run (B1).
-fn override_too_late(old: &PipelineRun, new: &PipelineRun) -> Option<String> {
-    let chosen = new.annotations.get(OVERRIDE)?;
-    let pinned = old.annotations.get(MODE).and_then(|mode| mode.parse().ok());
-    let pinned = pinned.unwrap_or(Mode::Disabled);
-    let is_late = old.annotations.get(OVERRIDE) != Some(chosen) && chosen != pinned.as_str();
-    is_late.then(|| warnings::override_too_late(chosen, pinned))
+/// A warning if the update chooses another value for a setting than the run's. The author may have chosen it. Or a resolver
+/// fetched the Pipeline, and Tekton copied the Pipeline's annotation to the run (B1).
+fn override_too_late(setting: Setting, old: &PipelineRun, new: &PipelineRun) -> Option<String> {
+    let chosen = new.annotations.get(setting.annotation())?;
+    let pinned = pinned::value(&old.annotations, setting)?;
+    let is_new = old.annotations.get(setting.annotation()) != Some(chosen);
+    (is_new && chosen != pinned.word()).then(|| warnings::override_too_late(chosen, pinned))
 }
 
-/// The bindings of `new` that differ from those that admission wrote in `old`.
+/// The bindings that admission wrote in `old` and that `new` changes, with their old sources.
 fn bindings(
     old: &PipelineRun,
     new: &PipelineRun,
@@ -103,7 +106,8 @@ fn bindings(
                 }
                 RewrittenSource::Claim(claim_name.clone())
             }
-            // The manifest of a copy, applied again, still names the other run's claim.
+            // The run is a copy of another run, and its author applied the copy's manifest again. The manifest names the other
+            // run's claim.
             (None, WorkspaceSource::ClaimTemplate(own)) if claim_of_another_run(now).is_some() => {
                 RewrittenSource::Template(own.template.clone())
             }
@@ -121,8 +125,12 @@ fn bindings(
 mod tests {
     use super::*;
     use crate::admit::{Question, TEKTON_CONTROLLER, TaskAnnotation, admit};
-    use crate::annotations::{GROUP, PART_OF, SIZES, TRACEPARENT};
+    use crate::annotations::{
+        CHOSEN_PLACEMENT, CHOSEN_RESERVES, GROUP, MODE, OVERRIDE, PART_OF, PREFIX, SIZES,
+        TRACEPARENT,
+    };
     use crate::config::Configuration;
+    use crate::mode::Mode;
     use serde_json::{Value, json};
     use std::collections::BTreeMap;
 
@@ -142,7 +150,7 @@ mod tests {
         .unwrap()
     }
 
-    /// The run as it is stored.
+    /// The run as the API server stores it.
     fn stored() -> PipelineRun {
         let configuration = Configuration {
             mode: Mode::PipelineRuns,
@@ -161,8 +169,8 @@ mod tests {
             run,
             request_uid: "request",
             created_by: "alice",
-            pipeline_override: None,
-            namespace_override: None,
+            pipeline_annotations: None,
+            namespace_annotations: None,
             owner_group: None,
         };
         admit(Ok(configuration), TEKTON_CONTROLLER, &question)
@@ -170,7 +178,7 @@ mod tests {
             .apply(run)
     }
 
-    /// Pinned annotations survive every update. Returns the warnings.
+    /// Checks that the pinned annotations are the same after the update. Returns the warnings.
     #[track_caller]
     fn check(change: impl FnOnce(&mut PipelineRun)) -> Vec<String> {
         let mut update = stored();
@@ -216,7 +224,7 @@ mod tests {
             let removed = check(|run| {
                 run.annotations.remove(key);
             });
-            // A run that is no part of another one has nothing there to remove.
+            // A run that is not a child of another run does not have this annotation.
             let told = if key == PART_OF {
                 vec![changed]
             } else {
@@ -282,8 +290,33 @@ mod tests {
             told.len() == 1 && told[0].contains("create a new run"),
             "{told:?}"
         );
-        // Tekton copies the annotations of the Pipeline, from which the mode came, to the run.
+        // Tekton copies annotations of the Pipeline to the run. Here the Pipeline's annotation has chosen the run's mode.
         assert!(chosen("pipelineruns").is_empty());
+    }
+
+    #[test]
+    fn b1_a_placement_or_reservation_chosen_once_the_run_exists_comes_too_late() {
+        for (key, late, pinned) in [
+            (CHOSEN_PLACEMENT, "pack", "spread"),
+            (CHOSEN_RESERVES, "nothing", "placement"),
+        ] {
+            let chosen = |word: &str| {
+                check(|run| drop(run.annotations.insert(key.to_owned(), word.to_owned())))
+            };
+            let name = key.trim_start_matches(PREFIX);
+            assert_eq!(
+                chosen(late),
+                [format!(
+                    "Your change of annotation {key} has no effect, because this run was created with {name} {pinned} and keeps \
+                     it. To use {late:?}, create a new run with the annotation."
+                )]
+            );
+            assert!(chosen(pinned).is_empty());
+            // A run that is not coscheduled has no placeholder, so there is no warning.
+            let mut update = manifest();
+            update.annotations.insert(key.to_owned(), late.to_owned());
+            assert_eq!(restore(&manifest(), &update), Admission::default());
+        }
     }
 
     #[test]

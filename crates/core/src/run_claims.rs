@@ -1,6 +1,6 @@
-//! The claims of a run's workspaces whose names are known when the run is created: existing claims, and claims that Tekton
-//! creates. Admission pins these claims. In mode `workspaces`, only these claims have placeholders, and a TaskRun gets the placeholder
-//! of one of these claims or none (V3, V6, V9).
+//! The claims of a run's workspaces whose names admission knows when the run is created: existing claims, and claims that Tekton
+//! creates. Admission pins these claims (V3, V6, V9). In mode `workspaces`, each of these claims has a placeholder. A TaskRun
+//! gets the placeholder of one of these claims, or no placeholder.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,21 +10,21 @@ use crate::names::tekton_claim_name;
 use crate::params::has_variable;
 use crate::pipeline_run::{PipelineRun, WorkspaceSource};
 
-/// The claims of a run by workspace.
+/// The claims of a run. The key is the workspace.
 pub type RunClaims = BTreeMap<String, RunClaim>;
 
-/// A claim, before the run has a uid.
+/// A claim. This type does not contain the run's uid, because a new run has none yet.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RunClaim {
-    /// An existing claim of this name.
+    /// An existing claim with this name.
     Name(String),
-    /// The claim that Tekton makes from a `volumeClaimTemplate` of this name; empty if it has none (V3).
+    /// The claim that Tekton creates from a `volumeClaimTemplate`. The text is the template's `metadata.name`, or empty (V3).
     Template(String),
 }
 
 impl RunClaim {
-    /// The claim's name, in the run with this uid.
+    /// The claim's name, if the run has this uid.
     pub fn name(&self, workspace: &str, run_uid: &str) -> String {
         match self {
             Self::Name(name) => name.clone(),
@@ -33,7 +33,8 @@ impl RunClaim {
     }
 }
 
-/// The claims of a run, with the run's parameters as variables. Claims with other variables are left out (V9).
+/// The claims of a run. The run's parameters replace variables in claim names. Claims whose names then still have variables are
+/// left out (V9).
 pub fn of_run(run: &PipelineRun) -> RunClaims {
     let claims = run.workspaces.iter().filter_map(|binding| {
         let claim = match &binding.source {
@@ -51,7 +52,7 @@ pub fn of_run(run: &PipelineRun) -> RunClaims {
     claims.collect()
 }
 
-/// The existing claims among a run's.
+/// The names of the existing claims.
 pub fn brought(claims: &RunClaims) -> BTreeSet<&str> {
     let brought = claims.values().filter_map(|claim| match claim {
         RunClaim::Name(name) => Some(name.as_str()),
@@ -60,7 +61,7 @@ pub fn brought(claims: &RunClaims) -> BTreeSet<&str> {
     brought.collect()
 }
 
-/// Whether `claim_name` is one of a run's claims.
+/// True if one of the run's claims has this name.
 pub fn contains(claims: &RunClaims, claim_name: &str, run_uid: &str) -> bool {
     claims
         .iter()
@@ -75,7 +76,7 @@ mod tests {
     fn claims() -> RunClaims {
         let run = PipelineRun::parse(&json!({"spec": {
             "params": [{"name": "cache", "value": "build-cache"}],
-            // Tekton does not use a Pipeline's defaults in bindings.
+            // Tekton does not use the defaults of a Pipeline's parameters in bindings.
             "pipelineSpec": {"params": [{"name": "models", "default": "models-v1"}]},
             "workspaces": [
                 {"name": "defaulted", "persistentVolumeClaim": {"claimName": "$(params.models)"}},

@@ -1,7 +1,9 @@
-//! The sizes of a run, as far as they are known when it is created (B3): the request of each task's pods, and the order of the
-//! tasks. Admission pins them on the run. They are an estimate for placeholders: the pods themselves are never changed.
+//! The sizes of a run: the requests of each task's pods, and the order of the tasks (B3). Admission pins what it knows of them
+//! when the run is created. The sizes are an estimate. They are used for the requests of placeholders only, and the pods
+//! themselves are never changed.
 //!
-//! Tasks and Pipelines that a resolver fetches, child Pipelines, and matrices over results are not known at that time.
+//! At that time, some things are not known: Tasks and Pipelines that a resolver fetches, child Pipelines, the number of pods of a
+//! matrix over results, and whether a task with `when` will run.
 
 pub mod catalog;
 mod peak;
@@ -25,34 +27,34 @@ pub use catalog::Catalog;
 pub use peak::{Demand, Progress};
 pub use pod::{PodSettings, TaskSpec, resource_list};
 
-/// The longest annotation. Kubernetes allows 256 KiB for all annotations of an object together.
+/// The greatest length of the annotation. Kubernetes allows 256 KiB for all annotations of an object together.
 const LONGEST: usize = 64 << 10;
 
-/// The most pods of one task. Tekton allows 256 combinations of a matrix unless its operator changes that.
+/// The greatest number of pods of one task. By default, Tekton allows 256 combinations of a matrix.
 const MOST_PODS: u32 = 100_000;
 
-/// The tasks of a run by name.
+/// The sizes of a run's tasks. The key is the task's name.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Sizes(pub BTreeMap<String, TaskSize>);
 
 /// The size of a task.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TaskSize {
-    /// The request of one of its pods; `None` where it is not known.
+    /// The requests of one pod of the task. `None` if they are not known.
     pub requests: Option<Amounts>,
-    /// The number of its pods: the combinations of its matrix.
+    /// The number of pods of the task: one, or one for each combination of its matrix.
     pub pods: u32,
-    /// The tasks that it waits for, all of the same run.
+    /// The tasks that it waits for. All of them belong to the same run.
     pub after: BTreeSet<String>,
-    /// Whether it is one of `finally`: it waits for all others.
+    /// True if it is a task of `finally`, which waits for all tasks outside `finally`.
     pub finally: bool,
-    /// Whether it is a custom task. It has no pod of Tekton's, and may wait for a person.
+    /// True if it is a custom task. Tekton creates no pod for it, and the task may wait for a person's approval.
     pub custom: bool,
-    /// In [`Mode::Workspaces`], the run's workspaces that it uses. Their claims tell the placeholders apart.
+    /// In [`Mode::Workspaces`]: the run's workspaces that the task uses. Their claims show which placeholder serves the task.
     pub workspaces: BTreeSet<String>,
 }
 
-/// The sizes of a run's tasks. Without a `catalog`, no request is known.
+/// The sizes of a run's tasks. Without a `catalog`, the requests of all tasks are unknown.
 pub fn of_run(run: &PipelineRun, mode: Mode, catalog: Option<&Catalog>) -> Sizes {
     let embedded = &run.pipeline_tasks;
     let tasks = match catalog {
@@ -87,21 +89,22 @@ fn request(run: &PipelineRun, task: &PipelineTask, catalog: &Catalog) -> Option<
         Work::Task(name) => catalog.tasks.get(name)?,
         Work::Custom | Work::Elsewhere => return None,
     };
-    // Tekton reads the last one (`pkg/apis/pipeline/v1/pipelinerun_types.go`, `GetTaskRunSpec`).
+    // If several items name the task, Tekton uses the last one (`pkg/apis/pipeline/v1/pipelinerun_types.go`, `GetTaskRunSpec`).
     let mut settings = run.task_run_specs.iter();
     let settings = settings.rfind(|settings| settings.task == task.name);
-    let settings = settings.map(|settings| settings.pods.clone());
+    let settings = settings
+        .map(|settings| settings.pods.clone())
+        .unwrap_or_default();
+    // The placeholder must not wait for a node that only this task needs.
+    if settings.is_special || task.is_conditional {
+        return None;
+    }
     let template = run.pod_template.as_ref();
     let runtime_class = template.and_then(|template| template["runtimeClassName"].as_str());
-    Some(pod::requests(
-        spec,
-        &settings.unwrap_or_default(),
-        runtime_class,
-        catalog,
-    ))
+    Some(pod::requests(spec, &settings, runtime_class, catalog))
 }
 
-/// The Tasks in the run's namespace that these tasks refer to.
+/// The names of the Tasks in the run's namespace to which these tasks refer.
 pub fn named_tasks(tasks: &[PipelineTask]) -> BTreeSet<&str> {
     let names = tasks.iter().filter_map(|task| match &task.work {
         Work::Task(name) => Some(name.as_str()),
@@ -110,7 +113,7 @@ pub fn named_tasks(tasks: &[PipelineTask]) -> BTreeSet<&str> {
     names.collect()
 }
 
-/// Pins the sizes on a new run that `admission` coschedules. Very large ones count as not known.
+/// Pins the sizes on a new run, if `admission` coschedules it. If the annotation would be too long, it has no sizes.
 pub fn pin(admission: &mut Admission, run: &PipelineRun, catalog: Option<&Catalog>) {
     let mode = admission.set_annotations.get(MODE);
     let Some(mode) = mode.and_then(|mode| mode.parse().ok()) else {
@@ -125,10 +128,10 @@ pub fn pin(admission: &mut Admission, run: &PipelineRun, catalog: Option<&Catalo
 }
 
 impl Sizes {
-    /// Reads the sizes pinned on a run. Without the annotation, nothing is known.
+    /// Reads the sizes pinned on a run. If there is no annotation, no size is known.
     ///
     /// # Errors
-    /// Every violation at once, with fields such as `metadata.annotations[coscheduler.dev/sizes].build.requests[cpu]`.
+    /// All violations at once. A field is, for example, `metadata.annotations[coscheduler.dev/sizes].build.requests[cpu]`.
     pub fn read(annotations: &BTreeMap<String, String>) -> Result<Self, Vec<Violation>> {
         let Some(text) = annotations.get(SIZES) else {
             return Ok(Self::default());
@@ -157,7 +160,7 @@ impl Sizes {
     }
 }
 
-/// A task as JSON. What is usual is left out.
+/// A task as JSON. Fields with their usual values are left out.
 fn write(size: &TaskSize) -> Value {
     let TaskSize {
         requests,

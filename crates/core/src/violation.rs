@@ -1,11 +1,11 @@
-//! Violations of an input, field by field. Every parser of this crate returns all violations at once, so that nobody has to
+//! Violations of an input, each with its field. Every parser of this crate returns all violations at once. So nobody has to
 //! correct a file one error at a time.
 
 use serde::{Deserialize, Serialize};
 
-/// One field that breaks a rule.
+/// A field that breaks a rule.
 ///
-/// Maps one to one onto `google.rpc.BadRequest.FieldViolation`.
+/// Each violation becomes one `google.rpc.BadRequest.FieldViolation`.
 #[derive(
     Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, thiserror::Error,
 )]
@@ -13,14 +13,15 @@ use serde::{Deserialize, Serialize};
 pub struct Violation {
     /// A path such as `spec.workspaces[1].volumeClaimTemplate`, or the key of a ConfigMap.
     pub field: String,
-    /// The value found and the values allowed.
+    /// The value found, and the values allowed.
     pub description: String,
 }
 
-/// Characters of a description at most. A quoted value may have megabytes, and the description has to fit into the metadata of
-/// an error.
+/// The greatest number of characters in a description. A quoted value may have megabytes, but a description must fit into the
+/// metadata of a gRPC error.
 const LONGEST: usize = 500;
-/// Characters to keep from the beginning of a longer description. Its end says which values are allowed.
+/// The number of characters to keep from the beginning of a longer description. Its end is kept too, because it has the allowed
+/// values.
 const BEGINNING: usize = 200;
 
 impl Violation {

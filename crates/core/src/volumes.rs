@@ -1,7 +1,7 @@
-//! Decides three things from the volumes of a placeholder's claims: the claims that the placeholder must not mount, the nodes that
-//! reach the volumes of these claims (V8), and whether any node can reach all volumes (V7).
+//! Decides three things about the existing claims of a placeholder: which of them it must not mount, which nodes reach the
+//! volumes of these unmounted claims (V8), and if one node can reach the volumes of all claims (V7).
 //!
-//! A plan only knows the names of existing claims. These decisions need the claims and volumes themselves.
+//! A plan contains only the names of existing claims. The decisions of this module need the claims and volumes themselves.
 
 mod topology;
 
@@ -12,40 +12,42 @@ use crate::plan::PlaceholderSpec;
 
 pub use topology::{NodeRequirement, NodeTerm, Operator};
 
-/// The parts of a PersistentVolumeClaim that decisions depend on.
+/// The parts of a PersistentVolumeClaim that decisions need.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SeenClaim {
     /// `metadata.name`.
     pub name: String,
     /// True if `spec.accessModes` contains `ReadWriteOncePod`.
     pub single_pod: bool,
-    /// The volume it is bound to; `None` before that.
+    /// The volume that the claim is bound to. `None` if it is not bound.
     pub volume: Option<SeenVolume>,
 }
 
-/// The parts of a PersistentVolume that decisions depend on.
+/// The parts of a PersistentVolume that decisions need.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SeenVolume {
-    /// `spec.nodeAffinity.required.nodeSelectorTerms`: a node that meets one of them reaches the volume. If there are none, every
-    /// node does.
+    /// `spec.nodeAffinity.required.nodeSelectorTerms`. A node that meets one of these terms reaches the volume. If there are no
+    /// terms, every node reaches it.
     pub terms: Vec<NodeTerm>,
 }
 
-/// The consequences of its claims' volumes for a placeholder.
+/// The decisions about a placeholder that follow from the volumes of its claims.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Volumes {
-    /// Existing claims that the placeholder must not mount, because only one pod at a time may use them (V8).
+    /// Existing claims that the placeholder must not mount, because only one pod at a time may use each of them (V8).
     pub unmounted: BTreeSet<String>,
-    /// The placeholder's node must meet one term of **each** list. The scheduler does not see claims that are not mounted.
+    /// For each claim that is not mounted: the terms of its volume. The placeholder's node must meet one term of **each** list.
+    /// The placeholder gets them as node affinity, because the scheduler checks only volumes that a pod mounts.
     pub node_terms: Vec<Vec<NodeTerm>>,
-    /// Claims that no node can reach together (V7).
+    /// Claims whose volumes no single node can reach (V7).
     pub conflict: Option<Conflict>,
 }
 
 /// Claims whose volumes no single node can reach.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Conflict {
-    /// Two claims if they are enough for the conflict, otherwise all. Each comes with the nodes that reach it, in words.
+    /// If the volumes of two claims have no common node: these two claims. Otherwise all claims. Each claim has a text about the
+    /// nodes that reach its volume.
     pub claims: Vec<(String, String)>,
 }
 
@@ -59,7 +61,7 @@ impl fmt::Display for Conflict {
     }
 }
 
-/// Decides from `seen`, the existing claims of the placeholder.
+/// Makes the decisions. `seen` has the existing claims of the placeholder.
 pub fn volumes(spec: &PlaceholderSpec, seen: &[SeenClaim]) -> Volumes {
     let mounted: BTreeSet<&str> = spec.claim_names.iter().map(String::as_str).collect();
     let single_pod = || seen.iter().filter(|claim| claim.single_pod);
@@ -77,7 +79,7 @@ pub fn volumes(spec: &PlaceholderSpec, seen: &[SeenClaim]) -> Volumes {
     }
 }
 
-/// Claims that no node can reach together; `None` if a node could reach all.
+/// The claims whose volumes no single node can reach. `None` if a node with suitable labels could reach all volumes.
 pub fn conflict(seen: &[SeenClaim]) -> Option<Conflict> {
     let bound: Vec<(&str, &[NodeTerm])> = seen
         .iter()
@@ -103,12 +105,12 @@ pub fn conflict(seen: &[SeenClaim]) -> Option<Conflict> {
     })
 }
 
-/// True if the node with this name and these labels meets one of the terms of a node selector.
+/// True if the node with this name and these labels meets one of the node selector's terms.
 pub fn meets(node: &str, labels: &BTreeMap<String, String>, terms: &[NodeTerm]) -> bool {
     topology::node_meets(node, labels, &[terms])
 }
 
-/// True if the node with this name and these labels reaches the volumes of all claims.
+/// True if the node with this name and these labels reaches the volumes of all these claims.
 pub fn reaches(node: &str, labels: &BTreeMap<String, String>, seen: &[SeenClaim]) -> bool {
     let volumes = seen.iter().filter_map(|claim| claim.volume.as_ref());
     let lists: Vec<_> = volumes

@@ -1,6 +1,6 @@
-//! Enums with one word for each value, as a ConfigMap, an annotation or a Kubernetes object contains it.
+//! Enums whose values have one word each. ConfigMaps, annotations and Kubernetes objects contain these words.
 
-/// A text that is none of the words allowed.
+/// A text that is not one of the allowed words.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is not {expected}; allowed: {allowed}")]
 pub struct UnknownWord {
@@ -9,7 +9,7 @@ pub struct UnknownWord {
     pub(crate) allowed: String,
 }
 
-/// Declares such an enum, with `ALL`, `as_str`, `Display` and `FromStr`.
+/// Declares an enum with one word for each value, and its `ALL`, `as_str`, `Display` and `FromStr`.
 macro_rules! words {
     (
         $(#[$meta:meta])*
@@ -24,10 +24,10 @@ macro_rules! words {
         }
 
         impl $name {
-            /// Every value, in the order in which messages list them.
+            /// All values, in the order in which messages list them.
             pub const ALL: [Self; [$($word),*].len()] = [$(Self::$variant),*];
 
-            /// The word.
+            /// The word of this value.
             pub const fn as_str(self) -> &'static str {
                 match self {
                     $(Self::$variant => $word,)*

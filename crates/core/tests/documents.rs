@@ -1,4 +1,4 @@
-//! The tables of `docs/configuration.md` say what this crate decides.
+//! Tests that the tables of `docs/configuration.md` agree with this crate.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -8,7 +8,7 @@ use coscheduler_core::mode::Mode;
 
 const CONFIGURATION: &str = include_str!("../../../docs/configuration.md");
 
-/// The rows of the table below a heading, each as its cells; the head of the table is left out.
+/// The rows of the table below a heading, without the table's head. A row is a list of cells.
 fn table(heading: &str) -> Vec<Vec<String>> {
     let section = CONFIGURATION
         .split_once(&format!("\n## {heading}\n"))
@@ -26,7 +26,7 @@ fn table(heading: &str) -> Vec<Vec<String>> {
         .collect()
 }
 
-/// What stands in the first pair of backquotes.
+/// The text in the first pair of backquotes.
 fn code(cell: &str) -> Option<&str> {
     cell.split('`').nth(1)
 }
@@ -65,7 +65,7 @@ fn every_key_is_there_with_the_default_that_it_has() {
     assert_eq!(documented, BTreeSet::from(KEYS));
     for row in rows {
         let (key, default) = (code(&row[0]).unwrap(), code(&row[1]));
-        // A key that says its default is as good as one that is absent.
+        // Setting a key to its default has the same effect as leaving it out.
         let Some(default) = default else {
             assert_eq!(row[1], "none", "{key}");
             continue;

@@ -1,4 +1,4 @@
-//! The changes that admission makes in an object, as a JSON patch.
+//! Makes a JSON patch from the changes that admission makes in an object.
 
 use std::collections::BTreeMap;
 
@@ -8,22 +8,22 @@ use serde_json::{Map, Value, json};
 /// The changes that admission makes in an object.
 #[derive(Clone, Debug, Default)]
 pub struct Mutation {
-    /// Annotations to set, over those of the author.
+    /// Annotations to set. They replace the author's values.
     pub set_annotations: BTreeMap<String, String>,
     /// Annotations to remove.
     pub remove_annotations: Vec<String>,
-    /// Annotations to remove in `spec.taskRunSpecs`, by index and key.
+    /// Annotations to remove in `spec.taskRunSpecs`: the index of the item, and the annotation's key.
     pub remove_task_annotations: Vec<(usize, String)>,
-    /// New volume sources by workspace.
+    /// New volume sources. The key is the workspace.
     pub bindings: BTreeMap<String, RewrittenSource>,
-    /// Why a TaskRun may not run. It becomes a TaskRun that was cancelled before it started.
+    /// The reason why a TaskRun may not run. Such a TaskRun is created as already cancelled.
     pub cancel: Option<String>,
 }
 
 /// `spec.status` of a TaskRun that was cancelled (Tekton v1.12.0, `pkg/apis/pipeline/v1/taskrun_types.go`).
 const CANCELLED: &str = "TaskRunCancelled";
 
-/// The patch that makes these changes; empty if there are none to make.
+/// The patch that makes these changes. Empty if nothing changes.
 pub fn patch(object: &Value, mutation: &Mutation) -> json_patch::Patch {
     let mut changed = object.clone();
     apply(&mut changed, mutation);
@@ -44,7 +44,7 @@ fn apply(object: &mut Value, mutation: &Mutation) {
         let name = binding["name"].as_str().unwrap_or_default();
         let source = mutation.bindings.get(name);
         if let (Some(source), Some(fields)) = (source, binding.as_object_mut()) {
-            // A binding has one source, so the old one goes.
+            // A binding may have only one source, so the old source is removed.
             fields.retain(|field, _| matches!(field.as_str(), "name" | "subPath"));
             let (key, value) = match source {
                 RewrittenSource::Claim(claim_name) => {

@@ -1,5 +1,6 @@
-//! The affinity of a placeholder's pod: the author's own terms, the term about other placeholders (M4, P4), and the node
-//! affinity of volumes that the placeholder does not mount (V8).
+//! The affinity of a placeholder's pod. It combines three parts: the affinity of the run's pod template, or else of the
+//! operator's default template; the rule about other placeholders (M4, P4); the node affinity of volumes that the placeholder
+//! does not mount (V8).
 
 use std::collections::BTreeMap;
 
@@ -12,13 +13,13 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
-/// Topology key of a single node.
+/// The topology key with which each node is its own domain.
 const HOSTNAME: &str = "kubernetes.io/hostname";
 
-/// The weight of a preference about other placeholders: the highest there is.
-const WEIGHT: i32 = 100;
+/// The weight of a preference: the highest there is.
+pub(crate) const WEIGHT: i32 = 100;
 
-/// The author's affinity together with the placeholder's own terms.
+/// The affinity of the pod template, `author`, together with the placeholder's own terms.
 pub(crate) fn affinity(
     author: Option<Affinity>,
     separation: Separation,
@@ -72,15 +73,15 @@ fn other_placeholders(every_namespace: bool) -> PodAffinityTerm {
             )])),
             ..LabelSelector::default()
         }),
-        // An empty selector selects every namespace, none at all the pod's own.
+        // An empty selector selects all namespaces. Without a selector, only the pod's own namespace counts.
         namespace_selector: every_namespace.then(LabelSelector::default),
         topology_key: HOSTNAME.to_owned(),
         ..PodAffinityTerm::default()
     }
 }
 
-/// Terms that a node meets if it meets a term of each side. A node meets a list if it meets one of its terms, and a term if it
-/// meets all of its requirements. Every node meets an empty list.
+/// A list of terms that combines two lists. A node meets the result if it meets at least one term of each list. It meets a term
+/// if it meets all of the term's requirements. Here, every node meets an empty list `left`.
 pub(crate) fn both(left: &[NodeSelectorTerm], right: &[NodeTerm]) -> Vec<NodeSelectorTerm> {
     let every = [NodeSelectorTerm::default()];
     let left = if left.is_empty() { &every } else { left };

@@ -6,8 +6,8 @@ use coscheduler_core::pipeline_run::OwnerReference;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::Value;
 
-/// The object as `core` sees it; `None` for another kind. Malformed parts of `spec` are left out: Tekton's own admission denies
-/// them. The object does not have its owner's group.
+/// Converts the object to the type of `core`. `None` if the kind is neither TaskRun nor CustomRun. Malformed parts of `spec` are
+/// left out, because Tekton's own admission denies them. The group of the owner is not set, because it is not in the object.
 pub fn view(kind: &str, metadata: &ObjectMeta, spec: &Value, username: &str) -> Option<ChildRun> {
     Some(ChildRun {
         kind: kind.parse().ok()?,
@@ -21,7 +21,7 @@ pub fn view(kind: &str, metadata: &ObjectMeta, spec: &Value, username: &str) -> 
     })
 }
 
-/// The controller among an object's owners.
+/// The owner with `controller: true`.
 pub fn controller(metadata: &ObjectMeta) -> Option<OwnerReference> {
     let mut owners = metadata.owner_references.iter().flatten();
     let controller = owners.find(|owner| owner.controller == Some(true))?;

@@ -6,8 +6,8 @@ use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use crate::objects;
 use crate::ownership::is_ours;
 
-/// The claim. A PipelineRun is the controller of each claim that Tekton creates from a `volumeClaimTemplate` (Tekton v1.12.0,
-/// `pkg/reconciler/volumeclaim/pvchandler.go`). A claim of the author's has no such owner (V4).
+/// Converts the claim. If Tekton created the claim from a `volumeClaimTemplate`, its controller is a PipelineRun (Tekton v1.12.0,
+/// `pkg/reconciler/volumeclaim/pvchandler.go`). A claim that a user created has no such owner (V4).
 pub fn view(claim: PersistentVolumeClaim) -> KnownClaim {
     let metadata = claim.metadata;
     let spec = claim.spec.unwrap_or_default();

@@ -1,11 +1,12 @@
-//! Reads warning Events of Kubernetes' controllers about placeholders and claims (N3).
+//! Reads the warning Events that Kubernetes' controllers write about placeholders and claims (N3).
 
 use coscheduler_core::names::AssistantName;
 use coscheduler_core::plan::Reason;
 use coscheduler_core::reconcile::tell::refusals::{failed_create, not_provisioned};
 use k8s_openapi::api::events::v1::Event;
 
-/// The Events' reasons, each with its field selector. Each needs a watch of its own, because field selectors have no "or".
+/// The reasons of these Events, each with a field selector. Each reason needs its own watch, because a field selector has no
+/// "or".
 pub const WATCHES: [(&str, &str); 3] = [
     (
         "FailedCreate",
@@ -21,16 +22,16 @@ pub const WATCHES: [(&str, &str); 3] = [
     ),
 ];
 
-/// A warning Event about an object.
+/// A warning Event of Kubernetes about a placeholder or a claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Complaint {
-    /// The kind of object.
+    /// The kind of object that the Event is about.
     pub about: About,
-    /// The namespace of object and Event, and the object's name.
+    /// The namespace and the name of that object. The Event is in the same namespace.
     pub object: (String, String),
-    /// The object's uid.
+    /// The uid of that object.
     pub uid: String,
-    /// The cause.
+    /// The cause that the Event gives.
     pub reason: Reason,
     /// The Event's name.
     pub event: String,
@@ -41,13 +42,13 @@ pub struct Complaint {
 /// The kind of object that a warning Event is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum About {
-    /// A placeholder whose pod could not be created.
+    /// A placeholder: its pod could not be created.
     Placeholder,
-    /// A claim that has no volume.
+    /// A claim: it has no volume.
     Claim,
 }
 
-/// Reads an Event. `None` if it is not about a claim or a placeholder, or if another Event says the same.
+/// Reads an Event. `None` if it is not about a claim or a placeholder. Also `None` if another Event reports the same cause.
 pub fn read(event: Event) -> Option<Complaint> {
     let regarding = event.regarding?;
     let name = regarding.name?;

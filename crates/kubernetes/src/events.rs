@@ -1,8 +1,9 @@
-//! The Events of this product (Kubernetes API reference, `events.k8s.io/v1`). Their texts are in `reasons` of crate `core`.
+//! Builds the Events of this product (Kubernetes API reference, `events.k8s.io/v1`). Module `reasons` of crate `core` has their
+//! texts.
 //!
-//! The name of an Event is made from its content, so the API server stores one Event even if several replicas write it.
-//! `kube::runtime::events::Recorder` cannot do this: it puts the time into the name. It also treats two Events with the same reason
-//! as the same Event, even if their notes differ.
+//! The name of an Event derives from its content. So if several replicas write the same Event, the API server stores only one.
+//! Type `kube::runtime::events::Recorder` cannot do this, because it puts the time into the name. It also treats two Events with
+//! the same reason as one Event, even if their notes differ.
 
 use coscheduler_core::pipeline_run::PipelineRun;
 use coscheduler_core::plan::{Reason, Severity};
@@ -11,15 +12,15 @@ use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use k8s_openapi::jiff::Timestamp;
 
-/// `action` of all Events of this product.
+/// Field `action` of all Events of this product.
 const ACTION: &str = "Coschedule";
 
-/// The longest note that the API server takes, in bytes.
+/// The greatest length of a note that the API server accepts, in bytes.
 /// Source: Kubernetes `pkg/apis/core/validation/events.go`, `NoteLengthLimit`.
 const NOTE_LENGTH: usize = 1024;
 
-/// The Event about `reason` on PipelineRun `run`, written at `now` by `service`; `None` where the author of the run need not
-/// know.
+/// The Event about `reason` on PipelineRun `run`. `now` is its time, and `service` is the service that writes it. `None` if this
+/// reason never becomes an Event.
 pub fn of_run(run: &PipelineRun, reason: &Reason, service: &str, now: Timestamp) -> Option<Event> {
     let severity = reason.code.told()?;
     let regarding = ObjectReference {
@@ -35,7 +36,8 @@ pub fn of_run(run: &PipelineRun, reason: &Reason, service: &str, now: Timestamp)
     Some(event(name, regarding, severity, code, note, service, now))
 }
 
-/// An Event of that name about the object `regarding`, in its namespace, written at `now` by `service`.
+/// An Event with this name about object `regarding`, in the object's namespace. `now` is its time, and `service` is the service
+/// that writes it.
 pub fn event(
     name: String,
     regarding: ObjectReference,
@@ -62,17 +64,18 @@ pub fn event(
         reason: Some(reason.to_owned()),
         regarding: Some(regarding),
         reporting_controller: Some(controller.clone()),
-        // The replica does not matter: each would write the same Event.
+        // The field does not name the replica, because all replicas must write the same Event.
         reporting_instance: Some(controller),
         type_: Some(type_.to_owned()),
         ..Event::default()
     }
 }
 
-/// The outcome of the request that creates an Event. If another replica has already created the Event, this is a success too.
+/// The result of the request that creates an Event. It is a success too if the Event exists already, because another replica has
+/// created it.
 ///
 /// # Errors
-/// The request failed for another reason.
+/// The request failed, and the Event does not exist already.
 pub fn written(created: kube::Result<Event>) -> kube::Result<()> {
     match created {
         Err(kube::Error::Api(status)) if status.is_already_exists() => Ok(()),

@@ -1,144 +1,105 @@
-//! Reads a pod's requirements on a node, and a node's allocatable resources (N2).
+//! Reads the requirements of a pod on its node, and the allocatable resources of a node (N2).
 
+use coscheduler_core::labels::AFFINITY_ASSISTANT;
+use coscheduler_core::observed::Needs;
 use coscheduler_core::reconcile::requests::{
     self, Amounts, InitContainer, PodResources, ResourceList,
 };
-use coscheduler_core::reconcile::room::Needs;
 use coscheduler_core::volumes::NodeTerm;
-use k8s_openapi::api::core::v1::{
-    Container, ContainerStatus, Node, NodeSelector, Pod, PodStatus, ResourceRequirements,
-};
+use k8s_openapi::api::core::v1::{Node, NodeSelectorTerm, Pod, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use std::collections::BTreeMap;
 
 use crate::pods;
 use crate::volumes::term;
 
-/// The pod's requests, as the scheduler computes them.
+/// The pod's requests, as the scheduler computes them. A resize that is under way counts as done.
 pub fn requests(pod: &Pod) -> Amounts {
     let Some(spec) = &pod.spec else {
         return Amounts::default();
     };
-    let status = pod.status.as_ref();
-    let infeasible = status.is_some_and(is_resize_infeasible);
-    let statuses = |status: &PodStatus| {
-        let lists = [
-            status.container_statuses.clone(),
-            status.init_container_statuses.clone(),
-        ];
-        lists.into_iter().flatten().flatten().collect::<Vec<_>>()
-    };
-    let statuses = status.map(statuses).unwrap_or_default();
-    let in_force = |container: &Container| {
-        let asked = asked(container.resources.as_ref());
-        let status = statuses.iter().find(|status| status.name == container.name);
-        status
-            .and_then(|status| resized(&asked, status, infeasible))
-            .unwrap_or(asked)
-    };
-    let init_containers = spec.init_containers.iter().flatten().map(|container| {
-        let sidecar = container.restart_policy.as_deref() == Some("Always");
-        // Of the init containers, Kubernetes can resize only sidecars.
-        let requests = if sidecar {
-            in_force(container)
-        } else {
-            asked(container.resources.as_ref())
-        };
-        InitContainer { requests, sidecar }
+    let init_containers = spec.init_containers.iter().flatten();
+    let init_containers = init_containers.map(|container| InitContainer {
+        requests: asked(container.resources.as_ref()),
+        sidecar: container.restart_policy.as_deref() == Some("Always"),
     });
+    let containers = spec.containers.iter();
     requests::requests(&PodResources {
         init_containers: init_containers.collect(),
-        containers: spec.containers.iter().map(in_force).collect(),
+        containers: containers.map(|it| asked(it.resources.as_ref())).collect(),
         pod: asked(spec.resources.as_ref()),
         overhead: list(spec.overhead.as_ref()),
     })
 }
 
-/// True if the kubelet reports that a container has more than it asks for.
+/// True if the kubelet reports that a placeholder's own container has more than its spec requests. Then a resize is not finished.
 pub fn is_resizing(pod: &Pod) -> bool {
-    let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
     let statuses = pod.status.iter();
-    let statuses = statuses.flat_map(|status| status.container_statuses.iter().flatten());
-    let statuses: Vec<_> = statuses.collect();
-    containers.into_iter().any(|container| {
-        let asked = asked(container.resources.as_ref());
-        let mut statuses = statuses.iter();
-        let status = statuses.find(|status| status.name == container.name);
-        status.is_some_and(|status| resized(&asked, status, false).is_some_and(|it| it != asked))
+    let mut statuses = statuses.flat_map(|status| status.container_statuses.iter().flatten());
+    let status = statuses.find(|status| status.name == AFFINITY_ASSISTANT);
+    status.is_some_and(|status| {
+        let asks = own_requests(pod);
+        let actual = asked(status.resources.as_ref());
+        let allocated = list(status.allocated_resources.as_ref());
+        let more = |(name, amount): (&String, &_)| asks.get(name).is_some_and(|it| amount > it);
+        actual.iter().chain(&allocated).any(more)
     })
 }
 
-/// The requests of the pod's containers, without what the kubelet reports of a resize.
+/// The requests in the spec of a placeholder's own container. The status of a resize is ignored.
 pub fn asks(pod: &Pod) -> Amounts {
-    let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
-    requests::requests(&PodResources {
-        containers: containers.map(|it| asked(it.resources.as_ref())).collect(),
-        ..PodResources::default()
-    })
+    requests::amounts(&own_requests(pod))
 }
 
-/// The pod's requirements on a node, without its claims and the nodes that the scheduler refused.
+/// As [`asks`]. A webhook may have added other containers.
+fn own_requests(pod: &Pod) -> ResourceList {
+    let mut containers = pod.spec.iter().flat_map(|spec| &spec.containers);
+    let own = containers.find(|container| container.name == AFFINITY_ASSISTANT);
+    asked(own.and_then(|own| own.resources.as_ref()))
+}
+
+/// The pod's requirements on a node, without its claims.
 pub fn needs(pod: &Pod) -> Needs {
     let spec = pod.spec.as_ref();
     let affinity = spec.and_then(|spec| spec.affinity.as_ref()?.node_affinity.as_ref());
-    let required = affinity.and_then(|affinity| {
-        affinity
-            .required_during_scheduling_ignored_during_execution
+    let required = affinity.and_then(|it| {
+        it.required_during_scheduling_ignored_during_execution
             .as_ref()
     });
+    let selector = spec.and_then(|spec| spec.node_selector.clone());
     Needs {
         requests: requests(pod),
-        selector: spec
-            .and_then(|spec| spec.node_selector.clone())
-            .unwrap_or_default(),
-        terms: required.map(terms),
+        selector: selector.unwrap_or_default(),
+        terms: required.map(|required| terms(&required.node_selector_terms)),
         tolerations: pods::tolerations(pod),
-        ..Needs::default()
     }
 }
 
-/// The node's allocatable amounts, and the number of pods that it takes.
-pub fn allocatable(node: &Node) -> (Amounts, i128) {
+/// The amounts of a resource list.
+pub(crate) fn amounts(amounts: &BTreeMap<String, Quantity>) -> Amounts {
+    requests::amounts(&list(Some(amounts)))
+}
+
+/// The node's allocatable amounts, without the number of pods.
+pub fn allocatable(node: &Node) -> Amounts {
     let status = node.status.as_ref();
-    requests::allocatable(&list(status.and_then(|status| status.allocatable.as_ref())))
+    requests::amounts(&list(status.and_then(|status| status.allocatable.as_ref())))
 }
 
 fn asked(resources: Option<&ResourceRequirements>) -> ResourceList {
     list(resources.and_then(|resources| resources.requests.as_ref()))
 }
 
-fn resized(
-    asked: &ResourceList,
-    status: &ContainerStatus,
-    infeasible: bool,
-) -> Option<ResourceList> {
-    let actual = status.resources.as_ref()?;
-    let allocated = list(status.allocated_resources.as_ref());
-    Some(requests::in_force(
-        asked,
-        &list(actual.requests.as_ref()),
-        &allocated,
-        infeasible,
-    ))
-}
-
-fn is_resize_infeasible(status: &PodStatus) -> bool {
-    let mut conditions = status.conditions.iter().flatten();
-    conditions.any(|condition| {
-        condition.type_ == "PodResizePending" && condition.reason.as_deref() == Some("Infeasible")
-    })
-}
-
 /// The API server has validated every quantity. One that cannot be parsed here is left to the scheduler.
 fn list(list: Option<&BTreeMap<String, Quantity>>) -> ResourceList {
     let entries = list.into_iter().flatten();
-    entries
-        .filter_map(|(name, quantity)| Some((name.clone(), quantity.0.parse().ok()?)))
-        .collect()
+    let parsed = entries.filter_map(|(name, it)| Some((name.clone(), it.0.parse().ok()?)));
+    parsed.collect()
 }
 
-fn terms(selector: &NodeSelector) -> Vec<NodeTerm> {
-    selector.node_selector_terms.iter().map(term).collect()
+/// The terms of a node selector.
+pub(crate) fn terms(terms: &[NodeSelectorTerm]) -> Vec<NodeTerm> {
+    terms.iter().map(term).collect()
 }
 
 #[cfg(test)]
@@ -171,32 +132,39 @@ mod tests {
             "status": {"phase": "Pending"},
         }));
         let needs = needs(&full);
-        assert_eq!(
-            needs.requests.to_string(),
-            "cpu 4100m, memory 1Gi, example.dev/gpu 1"
-        );
+        let requests = "cpu 4100m, memory 1Gi, example.dev/gpu 1";
+        assert_eq!(needs.requests.to_string(), requests);
         assert_eq!(needs.selector["arch"], "arm64");
         assert_eq!(needs.tolerations[0].key, "ci");
         assert_eq!(needs.terms.as_ref().unwrap()[0].expressions[0].key, "disk");
     }
 
     #[test]
-    fn n2_a_container_that_is_resized_counts_with_the_most_of_what_is_in_force() {
-        let resized = |reason: &str| {
+    fn b3_a_container_that_a_webhook_added_is_not_the_placeholders() {
+        let injected = pod(json!({"spec": {"containers": [
+            {"name": AFFINITY_ASSISTANT, "resources": {"requests": {"cpu": "50m"}}},
+            {"name": "proxy", "resources": {"requests": {"cpu": "100m"}}},
+        ]}}));
+        assert_eq!(asks(&injected).to_string(), "cpu 50m");
+    }
+
+    #[test]
+    fn b3_a_resize_is_under_way_until_the_kubelet_reports_it() {
+        for (more, expect) in [
+            (json!({}), false),
+            (json!({"resources": {"requests": {"cpu": "1000m"}}}), false),
+            (json!({"resources": {"requests": {"cpu": "3"}}}), true),
+            (json!({"allocatedResources": {"cpu": "3"}}), true),
+        ] {
+            let mut status = json!({"name": AFFINITY_ASSISTANT, "image": "i", "imageID": "", "ready": true, "restartCount": 0});
+            let fields = more.as_object().unwrap().clone();
+            status.as_object_mut().unwrap().extend(fields);
             let pod = pod(json!({
-                "metadata": {"name": "p"},
-                "spec": {"nodeName": "n", "containers": [{"name": "c", "resources": {"requests": {"cpu": "3"}}}]},
-                "status": {
-                    "conditions": [{"type": "PodResizePending", "status": "True", "reason": reason}],
-                    "containerStatuses": [{
-                        "name": "c", "image": "i", "imageID": "", "ready": true, "restartCount": 0,
-                        "allocatedResources": {"cpu": "2"}, "resources": {"requests": {"cpu": "1"}}}],
-                },
+                "spec": {"containers": [{"name": AFFINITY_ASSISTANT, "resources": {"requests": {"cpu": "1"}}}]},
+                "status": {"containerStatuses": [status]},
             }));
-            requests(&pod).to_string()
-        };
-        assert_eq!(resized("Deferred"), "cpu 3");
-        assert_eq!(resized("Infeasible"), "cpu 2");
+            assert_eq!(is_resizing(&pod), expect, "{more}");
+        }
     }
 
     #[test]
@@ -206,7 +174,6 @@ mod tests {
             "status": {"allocatable": {"cpu": "3920m", "pods": "110"}, "capacity": {"cpu": "4"}},
         }))
         .unwrap();
-        let (amounts, pods) = allocatable(&node);
-        assert_eq!((amounts.to_string().as_str(), pods), ("cpu 3920m", 110));
+        assert_eq!(allocatable(&node).to_string(), "cpu 3920m");
     }
 }

@@ -1,25 +1,12 @@
 //! Reads a node: its taints, its labels and its allocatable resources.
 
 use coscheduler_core::reconcile::evacuate::{self, Taint};
-use coscheduler_core::reconcile::room::Room;
 use k8s_openapi::api::core::v1::Node;
 
 use crate::needs;
 
-/// The node, without the pods on it.
-pub fn view(node: &Node) -> Room {
-    let (allocatable, pods_allowed) = needs::allocatable(node);
-    let created = node.metadata.creation_timestamp.as_ref();
-    Room {
-        node: taints(node),
-        created: created.map(|time| time.0),
-        allocatable,
-        pods_allowed,
-        ..Room::default()
-    }
-}
-
-fn taints(node: &Node) -> evacuate::Node {
+/// The fields of a node that decisions need.
+pub fn view(node: &Node) -> evacuate::Node {
     let spec = node.spec.as_ref();
     evacuate::Node {
         name: node.metadata.name.clone().unwrap_or_default(),
@@ -35,12 +22,14 @@ fn taints(node: &Node) -> evacuate::Node {
             })
             .collect(),
         labels: node.metadata.labels.clone().unwrap_or_default(),
+        allocatable: needs::allocatable(node),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use coscheduler_core::reconcile::requests::Amounts;
     use serde_json::json;
 
     #[test]
@@ -60,7 +49,8 @@ mod tests {
             unschedulable: true,
             taints: vec![taint],
             labels: [("zone".to_owned(), "a".to_owned())].into(),
+            allocatable: Amounts::default(),
         };
-        assert_eq!(view(&node).node, expect);
+        assert_eq!(view(&node), expect);
     }
 }

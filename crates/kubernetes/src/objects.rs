@@ -14,14 +14,14 @@ pub fn reference(metadata: ObjectMeta) -> ObjectRef {
     }
 }
 
-/// The object's controller.
+/// The owner with `controller: true`.
 pub fn controller(metadata: &ObjectMeta) -> Option<OwnerReference> {
     let mut owners = metadata.owner_references.iter().flatten();
     let controller = owners.find(|owner| owner.controller == Some(true));
     controller.map(owner)
 }
 
-/// The PipelineRun among the object's owners, controller or not.
+/// The PipelineRun among the object's owners. It need not be the controller.
 pub fn pipeline_run(metadata: &ObjectMeta) -> Option<OwnerReference> {
     let mut owners = metadata.owner_references.iter().flatten();
     let run = owners.find(|owner| owner.kind == "PipelineRun");

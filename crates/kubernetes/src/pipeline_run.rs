@@ -1,5 +1,6 @@
-//! The parts of a PipelineRun that are read: for a cache, for an admission question, and as `core` sees them.
+//! Reads parts of a PipelineRun: for a cache, for a question of the webhook to the planner, and as a type of `core`.
 
+use coscheduler_core::annotations::is_read;
 use coscheduler_core::pipeline::{waits_for, workspaces_used};
 use coscheduler_core::pipeline_run::PipelineRun as View;
 use coscheduler_core::violation::Violation;
@@ -7,10 +8,11 @@ use serde_json::{Map, Value, json};
 
 pub use crate::tekton::PipelineRun;
 
-/// An annotation as large as the object, of no use here.
+/// An annotation that repeats the whole object. No decision depends on it.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
-/// Parts of a JSON value. A value of another type is kept whole, so that `core` reports it.
+/// The parts to keep of a JSON value. If the value has another type than expected, all of it is kept, so that `core` can report
+/// it.
 enum Parts {
     /// The whole value.
     All,
@@ -18,16 +20,17 @@ enum Parts {
     Fields(&'static [(&'static str, Parts)]),
     /// These parts of each item of a list.
     Each(&'static Parts),
-    /// The parts that a function finds.
+    /// The parts that this function returns.
     Found(fn(&Value) -> Value),
 }
 
 use Parts::{All, Each, Fields, Found};
 
-/// The parts of `spec` that decisions depend on at any time.
+/// The fields of `spec` that caches keep, because decisions about existing runs depend on them.
 const SPEC: [&str; 4] = ["managedBy", "status", "taskRunTemplate", "workspaces"];
 
-/// The parts of a PipelineRun that is being created or updated. Their consequences are pinned then, so that caches need only [`SPEC`].
+/// The parts that admission needs of a new or updated PipelineRun. Admission pins what follows from them, so the caches need only
+/// the fields in [`SPEC`].
 const QUESTION: Parts = Fields(&[
     ("apiVersion", All),
     ("kind", All),
@@ -58,9 +61,12 @@ const QUESTION: Parts = Fields(&[
     ("status", Fields(&[("conditions", All)])),
 ]);
 
-/// The parts of `status` that decisions depend on: whether the run is done, and which tasks have started.
+/// The parts of `status` that decisions depend on: is the run done, which tasks have started, and which tasks were skipped?
 const STATUS: Parts = Fields(&[
-    ("conditions", All),
+    (
+        "conditions",
+        Each(&Fields(&[("type", All), ("status", All)])),
+    ),
     (
         "childReferences",
         Each(&Fields(&[
@@ -72,7 +78,7 @@ const STATUS: Parts = Fields(&[
     ("skippedTasks", Each(&Fields(&[("name", All)]))),
 ]);
 
-/// The resources of steps or sidecars.
+/// The names and resources of steps or sidecars.
 const CONTAINERS: Parts = Each(&Fields(&[("name", All), ("computeResources", All)]));
 
 /// The parts of a Pipeline's `spec` that `core` reads.
@@ -115,12 +121,12 @@ const PIPELINE_TASK: Parts = Fields(&[
     ),
 ]);
 
-/// Drops the parts that no decision depends on, before an object goes into a cache or over the wire. The rest of `status` can be
-/// far larger than the run itself.
+/// Removes the parts that no decision depends on, before an object goes into a cache or over the network. The other parts of
+/// `status`, and annotations of other programs, can be much larger than the rest of the run.
 pub fn trim(run: &mut PipelineRun) {
     run.metadata.managed_fields = None;
     if let Some(annotations) = &mut run.metadata.annotations {
-        annotations.remove(LAST_APPLIED);
+        annotations.retain(|key, _| is_read(key));
     }
     run.spec.retain(|key, _| SPEC.contains(&key.as_str()));
     let status = Value::Object(std::mem::take(&mut run.status));
@@ -129,8 +135,8 @@ pub fn trim(run: &mut PipelineRun) {
     }
 }
 
-/// The parts of a PipelineRun's JSON that `core` reads, for a question about one that is being created or updated. Scripts and
-/// everything else in Pipeline and task specs that may be large or nested deeply are not among them.
+/// The parts of a new or updated PipelineRun that `core` reads, as JSON. Scripts and other large or deeply nested parts of
+/// Pipeline and Task specs are not included.
 pub fn read_parts(object: &Value) -> Value {
     pick(object, &QUESTION)
 }
@@ -158,7 +164,8 @@ fn metadata(metadata: &Value) -> Value {
     metadata
 }
 
-/// A task of a Pipeline. Its order, and the workspaces that its spec uses, stay without the texts that they are read from.
+/// The parts of a Pipeline's task that `core` reads. Texts with variables are replaced by two short lists: the tasks that it
+/// waits for, and the workspaces that its spec uses.
 fn pipeline_task(task: &Value) -> Value {
     let mut read = pick(task, &PIPELINE_TASK);
     let after = waits_for(task);
@@ -177,7 +184,7 @@ fn pipeline_task(task: &Value) -> Value {
     read
 }
 
-/// The object as Kubernetes JSON, with the `apiVersion` and `kind` that list items lack.
+/// The object as Kubernetes JSON. It has `apiVersion` and `kind`, which items of a list lack.
 pub fn to_json(run: &PipelineRun) -> Map<String, Value> {
     let PipelineRun {
         metadata,
@@ -196,7 +203,7 @@ pub fn to_json(run: &PipelineRun) -> Map<String, Value> {
     parts.into_iter().collect()
 }
 
-/// Whether the run is done, by its condition alone: some runs cannot be read otherwise.
+/// True if the run is done. This reads only the conditions, so it also works for runs that [`view`] cannot read.
 pub fn is_done(run: &PipelineRun) -> bool {
     let conditions = run.status.get("conditions").and_then(Value::as_array);
     conditions.into_iter().flatten().any(|condition| {
@@ -205,11 +212,11 @@ pub fn is_done(run: &PipelineRun) -> bool {
     })
 }
 
-/// The object as `core` sees it.
+/// Converts the object to the type of `core`.
 ///
 /// # Errors
 ///
-/// Every field that cannot be read, by its JSON path.
+/// All fields that cannot be read. Each violation has the JSON path.
 pub fn view(run: &PipelineRun) -> Result<View, Vec<Violation>> {
     View::parse(&Value::Object(to_json(run)))
 }
@@ -275,11 +282,11 @@ mod tests {
                 "status": {},
             })
         );
-        // Malformed parts stay, so that core reports them by name.
+        // Malformed parts are kept, so that `core` reports each by its path.
         let malformed =
             json!({"spec": {"taskRunSpecs": 7, "params": "x", "pipelineSpec": []}, "metadata": 8});
         assert_eq!(read_parts(&malformed), malformed);
-        // And core reads the same from the parts as from the whole.
+        // `core` reads the same run from the parts as from the whole object.
         let mut whole = View::parse(&object).unwrap();
         whole.annotations.remove(LAST_APPLIED);
         assert_eq!(View::parse(&read_parts(&object)), Ok(whole));
@@ -290,11 +297,14 @@ mod tests {
         let mut run: PipelineRun = serde_json::from_value(json!({
             "metadata": {
                 "name": "run", "namespace": "ci", "uid": "u", "resourceVersion": "7",
-                "annotations": {LAST_APPLIED: "{}", "coscheduler.dev/mode": "pipelineruns"},
+                "annotations": {
+                    LAST_APPLIED: "{}", "chains.tekton.dev/payload": "long",
+                    "coscheduler.dev/mode": "pipelineruns", "tekton.dev/auto-cleanup-pvc": "true",
+                },
                 "managedFields": [{"manager": "kubectl"}],
             },
             "spec": {"pipelineSpec": {"tasks": []}, "workspaces": [{"name": "source", "emptyDir": {}}]},
-            "status": {"pipelineSpec": {}, "conditions": [{"type": "Succeeded", "status": "True"}]},
+            "status": {"pipelineSpec": {}, "conditions": [{"type": "Succeeded", "status": "True", "message": "long"}]},
         }))
         .unwrap();
         trim(&mut run);
@@ -305,7 +315,7 @@ mod tests {
                 "kind": "PipelineRun",
                 "metadata": {
                     "name": "run", "namespace": "ci", "uid": "u", "resourceVersion": "7",
-                    "annotations": {"coscheduler.dev/mode": "pipelineruns"},
+                    "annotations": {"coscheduler.dev/mode": "pipelineruns", "tekton.dev/auto-cleanup-pvc": "true"},
                 },
                 "spec": {"workspaces": [{"name": "source", "emptyDir": {}}]},
                 "status": {"conditions": [{"type": "Succeeded", "status": "True"}]},

@@ -1,7 +1,8 @@
-//! A placeholder is a StatefulSet with one pod. This module builds, reads and patches that object. Module `placeholder` of the
+//! A placeholder is a StatefulSet with one pod. This module builds, reads and patches StatefulSets. Module `placeholder` of the
 //! placeholder-manager sends the requests.
 //!
-//! In the code, a second kind of placeholder needs a change in these two modules only, see `docs/decisions/placeholder-seam.md`.
+//! If placeholders become another kind of object, only the code of these two modules changes
+//! (`docs/decisions/placeholder-seam.md`).
 
 pub mod patch;
 pub mod size;
@@ -17,8 +18,8 @@ pub use stateful_set::{Owner, build, selector, single_pod_claims};
 use crate::objects;
 use crate::ownership::is_ours;
 
-/// The placeholder. `None` if this product did not create the StatefulSet for a PipelineRun: the name alone does not show this,
-/// because Tekton's own affinity assistants have names of the same form.
+/// Converts a StatefulSet to a placeholder. `None` if this product did not create it for a PipelineRun. The name alone does not
+/// show this, because Tekton's own affinity assistants have names of the same form.
 pub fn view(set: StatefulSet) -> Option<Placeholder> {
     let metadata = set.metadata;
     if !is_ours(&metadata) {
@@ -39,20 +40,17 @@ pub fn view(set: StatefulSet) -> Option<Placeholder> {
         spec: spec.template.spec,
         ..Pod::default()
     };
-    let affinity = pod.spec.as_ref().and_then(|pod| pod.affinity.as_ref());
     Some(Placeholder {
         run_uid: objects::pipeline_run(&metadata).map_or_else(String::new, |run| run.uid),
-        moving: patch::under_way(&metadata),
+        gated: crate::pods::is_gated(&pod),
         observed: observed >= metadata.generation,
         created: metadata.creation_timestamp.as_ref().map(|time| time.0),
         controller: objects::controller(&metadata),
-        // Another version of this product wrote a record that cannot be read. The record then starts empty.
+        // If another version of this product wrote a record that this version cannot read, the record starts empty.
         record: record
             .and_then(|text| serde_json::from_str(text).ok())
             .unwrap_or_default(),
         claims: made.chain(crate::pods::claims(&pod)).collect(),
-        node_affinity: serde_json::to_value(affinity.and_then(|it| it.node_affinity.as_ref()))
-            .unwrap_or_default(),
         needs: crate::needs::needs(&pod),
         namespace: metadata.namespace.clone().unwrap_or_default(),
         object: objects::reference(metadata),

@@ -1,22 +1,21 @@
-//! Reads a pod of a run, and keeps only the fields that decisions need. [`Page`] reads the claims of many pods.
+//! Reads a pod of a run, and keeps only the fields that decisions need. [`Page`] reads only the claims and phases of many pods.
 
 mod page;
 
+use coscheduler_core::annotations::LIMITED_BY;
 use coscheduler_core::labels::{
     AFFINITY_ASSISTANT, COMPONENT, INSTANCE, MANAGED_BY, PIPELINE_RUN_UID, TEKTON_COSCHEDULER,
 };
-use coscheduler_core::mode::IsolationScope;
 use coscheduler_core::observed::PodPhase;
 use coscheduler_core::observed::{self, PlaceholderLabels, Unscheduled};
 use coscheduler_core::reconcile::evacuate::Toleration;
 use coscheduler_core::reconcile::reserve::GATE;
-use coscheduler_core::separation::Separation;
-use k8s_openapi::api::core::v1::{Affinity, Pod, PodAffinityTerm};
+use k8s_openapi::api::core::v1::{Affinity, Pod, PodAffinityTerm, PodCondition};
 
 pub use self::page::Page;
 use crate::{needs, objects};
 
-/// The pod; `None` if it has no run's label.
+/// Converts the pod. `None` if it does not have the label with a run's uid.
 pub fn view(pod: Pod) -> Option<observed::Pod> {
     let run_uid = label(&pod, PIPELINE_RUN_UID)?.to_owned();
     let node = node(&pod).map(str::to_owned);
@@ -28,23 +27,24 @@ pub fn view(pod: Pod) -> Option<observed::Pod> {
         phase: phase(&pod),
         started: any_container_started(&pod),
         unscheduled: node.is_none().then(|| unscheduled(&pod)).flatten(),
+        bound: scheduled(&pod, "True").and_then(|it| Some(it.last_transition_time.as_ref()?.0)),
         node,
         created: pod.metadata.creation_timestamp.as_ref().map(|time| time.0),
         claims: claims(&pod),
         needs: needs::needs(&pod),
-        separation: separation(&pod),
         namespace: pod.metadata.namespace.clone().unwrap_or_default(),
         object: objects::reference(pod.metadata),
     })
 }
 
-/// True if the pod is a placeholder's.
+/// True if the pod belongs to a placeholder.
 pub fn is_placeholder(pod: &Pod) -> bool {
     placeholder(pod).is_some()
 }
 
-/// The identity of a placeholder's pod; `None` for other pods. The label alone is no proof: Tekton copies a run's labels to the
-/// pods of its TaskRuns. A pod is orphaned if labels and name say that this product created it, and it has no controller any more.
+/// The facts about a placeholder's pod. `None` for other pods. The label alone is no proof, because Tekton copies a run's labels
+/// to the pods of its TaskRuns. So the pod's controller must not be a TaskRun. The pod is orphaned if it has no controller, and
+/// its labels and its name say that this product created it.
 fn placeholder(pod: &Pod) -> Option<PlaceholderLabels> {
     let controller = objects::controller(&pod.metadata);
     if label(pod, COMPONENT) != Some(AFFINITY_ASSISTANT)
@@ -53,7 +53,7 @@ fn placeholder(pod: &Pod) -> Option<PlaceholderLabels> {
         return None;
     }
     let instance = label(pod, INSTANCE).unwrap_or_default();
-    // Anybody can set labels, but the controller chooses the name.
+    // Anybody can set labels. So the name must match too: the placeholder's controller chooses the name.
     let named = pod.metadata.name.as_deref() == Some(&format!("{instance}-0"));
     let made_by_us = label(pod, MANAGED_BY) == Some(TEKTON_COSCHEDULER);
     Some(PlaceholderLabels {
@@ -66,10 +66,16 @@ fn placeholder(pod: &Pod) -> Option<PlaceholderLabels> {
         gated: is_gated(pod),
         asks: needs::asks(pod),
         resizing: needs::is_resizing(pod),
+        limited_by: pod
+            .metadata
+            .annotations
+            .as_ref()
+            .and_then(|all| all.get(LIMITED_BY).cloned()),
     })
 }
 
-fn is_gated(pod: &Pod) -> bool {
+/// True if the pod has the scheduling gate [`GATE`].
+pub fn is_gated(pod: &Pod) -> bool {
     let gates = pod
         .spec
         .iter()
@@ -88,17 +94,19 @@ pub fn node(pod: &Pod) -> Option<&str> {
     pod.spec.as_ref()?.node_name.as_deref()
 }
 
-/// True if the pod has no node, and the scheduler has found none.
+/// True if the pod has no node, and the scheduler found none in its last try.
 pub fn is_unschedulable(pod: &Pod) -> bool {
     node(pod).is_none() && unscheduled(pod).is_some_and(|unscheduled| unscheduled.no_node)
 }
 
-/// The scheduler's last result for the pod (Kubernetes API reference, `PodCondition`).
+/// The scheduler's last result for a pod that it has not bound (Kubernetes API reference, `PodCondition`).
 fn unscheduled(pod: &Pod) -> Option<Unscheduled> {
-    let mut conditions = pod.status.as_ref()?.conditions.iter().flatten();
-    let condition = conditions.find(|it| it.type_ == "PodScheduled" && it.status == "False")?;
+    let condition = scheduled(pod, "False")?;
+    // The scheduler nominates a node where it makes room by preemption.
+    let status = pod.status.as_ref();
+    let nominated = status.is_some_and(|it| it.nominated_node_name.is_some());
     Some(Unscheduled {
-        no_node: condition.reason.as_deref() == Some("Unschedulable"),
+        no_node: condition.reason.as_deref() == Some("Unschedulable") && !nominated,
         message: condition.message.clone(),
         is_newest: condition
             .observed_generation
@@ -106,19 +114,31 @@ fn unscheduled(pod: &Pod) -> Option<Unscheduled> {
     })
 }
 
+/// The condition that says whether the pod is bound, if it has this status.
+fn scheduled<'a>(pod: &'a Pod, status: &str) -> Option<&'a PodCondition> {
+    let mut conditions = pod
+        .status
+        .iter()
+        .flat_map(|it| it.conditions.iter().flatten());
+    conditions.find(|it| it.type_ == "PodScheduled" && it.status == status)
+}
+
 /// The pod's tolerations.
 pub fn tolerations(pod: &Pod) -> Vec<Toleration> {
     let spec = pod.spec.iter();
     let tolerations = spec.flat_map(|spec| spec.tolerations.iter().flatten());
-    tolerations
-        .map(|toleration| Toleration {
-            key: toleration.key.clone().unwrap_or_default(),
-            exists: toleration.operator.as_deref() == Some("Exists"),
-            value: toleration.value.clone().unwrap_or_default(),
-            effect: toleration.effect.clone().unwrap_or_default(),
-            for_a_while: toleration.toleration_seconds.is_some(),
-        })
-        .collect()
+    tolerations.map(toleration).collect()
+}
+
+/// The toleration.
+pub(crate) fn toleration(toleration: &k8s_openapi::api::core::v1::Toleration) -> Toleration {
+    Toleration {
+        key: toleration.key.clone().unwrap_or_default(),
+        exists: toleration.operator.as_deref() == Some("Exists"),
+        value: toleration.value.clone().unwrap_or_default(),
+        effect: toleration.effect.clone().unwrap_or_default(),
+        for_a_while: toleration.toleration_seconds.is_some(),
+    }
 }
 
 /// The placeholders that the pod's required pod affinity names. Tekton adds this affinity.
@@ -135,24 +155,6 @@ pub fn follows(pod: &Pod) -> Vec<String> {
     terms
         .filter_map(|term| selector(term, INSTANCE).map(str::to_owned))
         .collect()
-}
-
-/// How far a placeholder's pod is isolated, by its required anti-affinity. A preference keeps no placeholder from a node, so
-/// it is not read: every pod that is not isolated counts as spread.
-fn separation(pod: &Pod) -> Separation {
-    let apart = affinity(pod).and_then(|affinity| affinity.pod_anti_affinity.as_ref());
-    let terms = apart.and_then(|pods| {
-        pods.required_during_scheduling_ignored_during_execution
-            .as_ref()
-    });
-    let mut terms = terms.into_iter().flatten();
-    match terms.find(|term| selects_placeholders(term)) {
-        Some(term) if term.namespace_selector.is_some() => {
-            Separation::Isolate(IsolationScope::Cluster)
-        }
-        Some(_) => Separation::Isolate(IsolationScope::Namespace),
-        None => Separation::Spread,
-    }
 }
 
 fn affinity(pod: &Pod) -> Option<&Affinity> {
@@ -180,7 +182,7 @@ fn any_container_started(pod: &Pod) -> bool {
     })
 }
 
-/// The claims among the pod's volumes. The claim of a generic ephemeral volume is named after pod and volume.
+/// The claims that the pod's volumes use. A generic ephemeral volume uses claim `<pod>-<volume>`.
 pub fn claims(pod: &Pod) -> Vec<String> {
     let name = pod.metadata.name.as_deref().unwrap_or_default();
     let volumes = pod
@@ -197,7 +199,7 @@ pub fn claims(pod: &Pod) -> Vec<String> {
     names.collect()
 }
 
-/// The value of one label.
+/// The value of label `key`.
 pub fn label<'a>(pod: &'a Pod, key: &str) -> Option<&'a str> {
     pod.metadata.labels.as_ref()?.get(key).map(String::as_str)
 }
@@ -265,7 +267,7 @@ mod tests {
         assert_eq!(follows(&pod), ["affinity-assistant-1"]);
     }
 
-    /// A pod of a run, as it is kept.
+    /// A pod of a run, converted to the type of `core`.
     fn seen(node: Option<&str>, status: serde_json::Value) -> observed::Pod {
         let volumes = json!([
             {"name": "a", "persistentVolumeClaim": {"claimName": "one"}},
@@ -324,6 +326,10 @@ mod tests {
         assert_eq!(with(None, json!([ready, unscheduled])), said);
         assert_eq!(with(Some("n"), json!([unscheduled])), None);
         assert_eq!(with(None, json!([condition("PodScheduled", "True")])), None);
+        let mut scheduled = condition("PodScheduled", "True");
+        scheduled["lastTransitionTime"] = "2026-01-01T00:00:00Z".into();
+        let bound = seen(Some("n"), json!({"conditions": [scheduled]}));
+        assert_eq!(bound.bound.unwrap().to_string(), "2026-01-01T00:00:00Z");
         assert_eq!(with(None, json!([])), None);
     }
 
@@ -339,5 +345,10 @@ mod tests {
         assert!(waiting("Unschedulable", None));
         assert!(!waiting("SchedulingGated", None));
         assert!(!waiting("Unschedulable", Some("n")));
+        let preempts = seen(
+            None,
+            json!({"nominatedNodeName": "n", "conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]}),
+        );
+        assert!(!preempts.unscheduled.unwrap().no_node);
     }
 }

@@ -1,5 +1,5 @@
-//! Tekton's kinds as Kubernetes objects. Only metadata is typed. All other fields are JSON, so objects of a newer Tekton can be
-//! read too.
+//! Tekton's kinds as Kubernetes objects. Only the metadata is typed. All other fields are JSON, so this code can also read
+//! objects of a newer Tekton.
 
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -10,10 +10,10 @@ use serde_json::{Map, Value};
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PipelineRun {
-    /// `apiVersion`; empty if the object came out of a list.
+    /// `apiVersion`. Empty if the object comes from a list.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub api_version: String,
-    /// `kind`; empty if the object came out of a list.
+    /// `kind`. Empty if the object comes from a list.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub kind: String,
     /// Standard metadata.
@@ -21,7 +21,7 @@ pub struct PipelineRun {
     /// `spec` as JSON.
     #[serde(default)]
     pub spec: Map<String, Value>,
-    /// `status` as JSON; empty before Tekton has seen the run.
+    /// `status` as JSON. Empty until Tekton writes it.
     #[serde(default)]
     pub status: Map<String, Value>,
 }

@@ -1,10 +1,10 @@
-//! The errors of the API server that are worth a retry.
+//! Finds out if a retry is useful after an error of the API server.
 
 use coscheduler_core::plan::ReasonCode;
 use coscheduler_core::reconcile::tell::refusals::refused;
 
-/// Whether the same request may succeed a moment later: the API server was not reached, had a conflict (409), asked the client
-/// to slow down (429) or failed (5xx). A retry does not help against `AlreadyExists`, which is a 409 too.
+/// True if the same request may succeed a moment later: the API server could not be reached, reported a conflict (409), asked the
+/// client to slow down (429), or failed (5xx). `AlreadyExists` is a 409 too, but a retry does not help.
 pub fn is_transient(error: &kube::Error) -> bool {
     match error {
         kube::Error::Api(status) if status.reason == "AlreadyExists" => false,
@@ -14,7 +14,7 @@ pub fn is_transient(error: &kube::Error) -> bool {
     }
 }
 
-/// Whether the API server could not call an admission webhook.
+/// True if the API server could not call an admission webhook.
 pub fn is_webhook_down(error: &kube::Error) -> bool {
     let kube::Error::Api(status) = error else {
         return false;

@@ -1,9 +1,9 @@
-//! Reads a volume: the nodes that reach it, and its claim.
+//! Reads a PersistentVolume: the nodes that reach it, and its claim.
 
 use coscheduler_core::volumes::{NodeRequirement, NodeTerm, SeenVolume};
 use k8s_openapi::api::core::v1::{NodeSelectorRequirement, NodeSelectorTerm, PersistentVolume};
 
-/// The volume, with namespace and name of the claim that it is bound to or reserved for.
+/// Converts the volume. The second value has namespace and name of the claim in `spec.claimRef`.
 pub fn view(volume: PersistentVolume) -> (SeenVolume, Option<(String, String)>) {
     let spec = volume.spec.unwrap_or_default();
     let required = spec.node_affinity.and_then(|affinity| affinity.required);
@@ -22,7 +22,7 @@ pub(crate) fn term(term: &NodeSelectorTerm) -> NodeTerm {
     }
 }
 
-/// Requirements with an unknown operator are left out, and so left to the scheduler.
+/// Requirements with an unknown operator are left out. Only the scheduler checks them.
 fn requirements(requirements: Option<&[NodeSelectorRequirement]>) -> Vec<NodeRequirement> {
     requirements
         .into_iter()

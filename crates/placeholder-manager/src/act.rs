@@ -1,5 +1,6 @@
-//! Carries out the steps that `core` decided, one after the other. Every step is safe to repeat. For most writes, the API server's
-//! answer goes into the cache at once, so that the next look need not wait for the watch.
+//! Carries out the steps that `core` decided, one after the other. Every step is safe to repeat. For most writes, the API
+//! server's answer goes into the cache at once, so that the next observation of the run includes the write, even if the watch
+//! is late.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,6 +11,7 @@ use coscheduler_core::pipeline_run::PipelineRun;
 use coscheduler_core::plan::{PlaceholderSpec, Reason};
 use coscheduler_core::reasons;
 use coscheduler_core::reconcile::requests::Amounts;
+use coscheduler_core::reconcile::reserve::Place;
 use coscheduler_core::reconcile::tell::out_of_reach;
 use coscheduler_core::reconcile::{Purpose, Step, Update};
 use coscheduler_core::run_claims::brought;
@@ -24,7 +26,7 @@ use crate::placeholder;
 use crate::reconciler::Reconciler;
 use crate::requests::Resized;
 
-/// The first error of the steps with each purpose.
+/// For each purpose of steps, the first error.
 pub(crate) type Failed = BTreeMap<Purpose, Arc<Error>>;
 
 /// The outcome of the steps.
@@ -32,27 +34,27 @@ pub(crate) type Failed = BTreeMap<Purpose, Arc<Error>>;
 pub(crate) struct Acted {
     /// True if a placeholder was created.
     pub created: bool,
-    /// True if the next look may follow at once.
+    /// True if the run can be observed again at once, because the cache already knows the result of the steps.
     pub look_again: bool,
     /// True if the API server was asked about a waiting pod.
     pub asked: bool,
-    /// True to look again after a backoff, although nothing failed.
+    /// True if the run must be observed again after a backoff, although no step failed.
     pub look_later: bool,
     /// The Events to publish.
     pub events: Vec<Reason>,
-    /// The errors. The other steps are taken all the same.
+    /// The errors of the steps. After an error, the remaining steps are still taken.
     pub failed: Failed,
-    /// Why a placeholder could not be created, for the run's author.
+    /// The reason why a placeholder could not be created, or keeps its scheduling gate, for the run's author.
     pub refused: Option<Reason>,
 }
 
 impl Reconciler {
-    /// Takes every step.
+    /// Takes the steps in order.
     pub(crate) async fn act(&self, key: &RunKey, observed: &Observed, steps: &[Step]) -> Acted {
         let mut acted = Acted::default();
         for step in steps {
             let purpose = step.purpose();
-            // The Lease may have run out since the decision.
+            // The Lease may have expired since the decision.
             if purpose == Purpose::Move && !self.leadership.is_held() {
                 continue;
             }
@@ -62,7 +64,7 @@ impl Reconciler {
                     error = error.with_causes(),
                     "failed to take a step"
                 );
-                if purpose == Purpose::Ensure {
+                if matches!(purpose, Purpose::Ensure | Purpose::Open) {
                     acted.refused = acted.refused.or_else(|| error.to_reason());
                 }
                 acted.failed.entry(purpose).or_insert(Arc::new(error));
@@ -111,7 +113,7 @@ impl Reconciler {
                 task_run,
                 run_uid,
             } => {
-                let answer = self.requests.ask(namespace, pod, task_run, run_uid).await?;
+                let answer = self.requests.ask(namespace, task_run, run_uid).await?;
                 if !answer.own {
                     warn!(
                         namespace,
@@ -125,12 +127,11 @@ impl Reconciler {
             Step::Open {
                 placeholder,
                 pod,
-                size,
-                node,
+                sizes,
+                place,
             } => {
                 if let Some(own) = observed.placeholders.get(placeholder) {
-                    let (pod, node) = (pod.clone(), node.as_deref());
-                    self.open(own, pod, size.as_ref(), node, acted).await?;
+                    self.open(own, pod.clone(), sizes, place, acted).await?;
                 }
             }
             Step::Shrink { pod, size, reason } => {
@@ -166,7 +167,7 @@ impl Reconciler {
                 update,
                 reason,
             } => {
-                // The watch of nodes may be behind the watch of pods.
+                // The watch of nodes may be later than the watch of pods, so a node that the cache does not know may exist.
                 if let Some(node) = unless_exists
                     && self.requests.node_exists(node).await?
                 {
@@ -177,29 +178,15 @@ impl Reconciler {
                     let recorded = self.requests.record(&own, &update.record).await?;
                     self.refresh(recorded);
                 }
-                // If the pod has changed meanwhile, it is gone or the next look evicts it. The Event is right in both cases.
+                // If the pod was changed meanwhile, this deletes nothing. Then the next reconcile of the run evicts it, or it
+                // is gone already. The Event is right in all cases.
                 self.requests.evict(namespace, pod, *at_once).await?;
                 acted.events.push(reason.clone());
             }
-            Step::Send { update, nodes } => {
-                if let Some(own) = known(update) {
-                    let sent = self.requests.send(&own, &update.record, nodes).await?;
-                    if sent.is_some() {
-                        acted.events.extend(update.reason.clone());
-                    }
-                    self.refresh(sent);
-                }
-            }
-            Step::Leave(pod) => {
-                self.requests.evict(namespace, pod, false).await?;
-            }
-            Step::EndMove { update, lost } => {
-                if let Some(own) = known(update) {
-                    let ended = self.requests.end_move(&own, &update.record).await?;
-                    if let (Some(_), Some(pod)) = (&ended, lost) {
-                        self.requests.evict(namespace, pod, true).await?;
-                    }
-                    self.refresh(ended);
+            Step::Gate(placeholder) => {
+                if let Some(own) = observed.placeholders.get(placeholder) {
+                    let gated = self.requests.gate(own).await?;
+                    self.refresh(gated);
                 }
             }
             Step::LetGo {
@@ -221,30 +208,32 @@ impl Reconciler {
         Ok(())
     }
 
-    /// Sets the requests of a placeholder's gated pod, and removes the gate. If the API server refuses the requests, for example
-    /// by a quota, the pod keeps its own.
+    /// Sets the requests of a placeholder's pod, and then removes its scheduling gate. If the API server refuses the requests,
+    /// for example because of a quota, the pod keeps the requests of its template.
     async fn open(
         &self,
         own: &Placeholder,
         mut pod: ObjectRef,
-        size: Option<&Amounts>,
-        node: Option<&str>,
+        sizes: &[Amounts],
+        place: &Place,
         acted: &mut Acted,
     ) -> Result<(), Error> {
         let namespace = &own.namespace;
-        if let Some(size) = size {
+        for (index, size) in sizes.iter().enumerate() {
             match self.requests.resize(namespace, &pod, size).await? {
-                Resized::To(resized) => pod = objects::reference(resized.metadata),
+                Resized::To(resized) => {
+                    pod = objects::reference(resized.metadata);
+                    break;
+                }
                 Resized::Gone => return Ok(()),
                 Resized::Refused(message) => {
-                    let name = &own.object.name;
-                    acted
-                        .events
-                        .push(reasons::reservation_refused(name, size, &message));
+                    let (name, next) = (&own.object.name, sizes.get(index + 1));
+                    let reason = reasons::reservation_refused(name, size, &message, next);
+                    acted.events.push(reason);
                 }
             }
         }
-        if let Some(opened) = self.requests.open(own, &pod, node).await? {
+        if let Some(opened) = self.requests.open(namespace, &pod, place).await? {
             self.refresh_pod(opened);
         }
         Ok(())
@@ -256,7 +245,7 @@ impl Reconciler {
         }
     }
 
-    /// Creates a placeholder. Returns false if it exists already.
+    /// Creates a placeholder. Returns false if the run has this placeholder already.
     async fn create(&self, run: &PipelineRun, spec: &PlaceholderSpec) -> Result<bool, Error> {
         let volumes = self.volumes(run, spec).await?;
         if let Some(reason) = out_of_reach(spec, &volumes) {
@@ -277,15 +266,16 @@ impl Reconciler {
         Ok(created)
     }
 
-    /// The consequences of the volumes of a placeholder's claims (V7, V8). An existing claim that the cache does not know is read
-    /// from the API server, because the author may have created it right before the run.
+    /// Reads the claims of a placeholder and their volumes, and returns what follows from them for the placeholder (V7, V8). If
+    /// the run uses an existing claim that the cache does not know, the claim is read from the API server, because the author
+    /// may have created it right before the run.
     async fn volumes(&self, run: &PipelineRun, spec: &PlaceholderSpec) -> Result<Volumes, Error> {
         let pinned = Pinned::read(&run.annotations).map_err(Error::BadRequest)?;
         let claims = pinned.map(|pinned| pinned.claims).unwrap_or_default();
         let existing = brought(&claims);
         let mut seen = Vec::new();
         for name in spec.claims() {
-            // A claim that is created for the run may be created later.
+            // A claim that is made for the run may not exist yet, so only the cache is asked.
             let look_up = existing.contains(name.as_str());
             seen.extend(self.claim((run.namespace.clone(), name), look_up).await?);
         }

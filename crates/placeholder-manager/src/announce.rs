@@ -1,7 +1,7 @@
 //! Publishes Events and annotation `coscheduler.dev/blocked` on PipelineRuns.
 //!
-//! An Event's name depends on its run and its text, so the API server stores it once, whichever replica creates it. Each replica
-//! remembers these names, so that an unchanged run costs no request.
+//! The name of an Event is computed from its run, its reason code and its text. So if two replicas create the same Event, the API
+//! server stores it only once. Each replica remembers the names of its Events, so that an unchanged run costs no request.
 
 use coscheduler_core::annotations::BLOCKED;
 use coscheduler_core::observed::Observed;
@@ -21,7 +21,8 @@ use crate::error::Error;
 use crate::reconciler::Reconciler;
 
 impl Reconciler {
-    /// Publishes the decision, the steps taken and the first error.
+    /// Publishes the Events of the steps, the Events of the decision, and the reason why a placeholder was refused. Then
+    /// updates the annotation.
     pub(crate) async fn announce(
         &self,
         key: &RunKey,
@@ -35,12 +36,13 @@ impl Reconciler {
         let mut published = Ok(());
         let reasons = acted.events.iter().chain(&decision.events);
         for reason in reasons.chain(&acted.refused) {
-            // An Event that is refused keeps neither the others nor the annotation back.
+            // If one Event cannot be created, the others and the annotation are still written.
             let this = self.publish(key, run, reason).await;
             published = published.and(this);
         }
         if let Some(reason) = &acted.refused {
-            // New words for the same cause do not change the annotation, because each change of a run triggers Tekton and a report.
+            // If only the text of the same reason has changed, the annotation stays, because each change of a run makes Tekton
+            // reconcile it and the watcher report it.
             if REFUSALS.contains(&reason.code) && said_on(run) != Some(reason.code) {
                 self.annotate(run, Some(reason)).await?;
             }
@@ -50,7 +52,7 @@ impl Reconciler {
         published
     }
 
-    /// Publishes one Event, once.
+    /// Creates an Event, unless this replica has created it before.
     async fn publish(&self, key: &RunKey, run: &PipelineRun, reason: &Reason) -> Result<(), Error> {
         let name = reason.event_name(run);
         if self.memory.has_said(key, &name) {

@@ -1,9 +1,7 @@
 //! The flags of the placeholder-manager.
 
-use std::time::Duration;
-
 use coscheduler_runtime::KubernetesArgs;
-use coscheduler_runtime::lease::{LeaseArgs, parse_duration};
+use coscheduler_runtime::lease::LeaseArgs;
 
 /// The placeholder-manager's own flags.
 #[derive(Clone, Debug, clap::Args)]
@@ -13,10 +11,4 @@ pub struct Args {
 
     #[command(flatten)]
     pub(crate) lease: LeaseArgs,
-
-    /// How long to wait for a scale-up of the cluster, once it was triggered or a node was added, before the manager makes
-    /// room for a waiting pod by other means
-    #[arg(long, env = "SCALE_UP_HOLD", value_name = "DURATION", default_value = "60s",
-        value_parser = parse_duration)]
-    pub(crate) scale_up_hold: Duration,
 }

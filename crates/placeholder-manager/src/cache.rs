@@ -1,5 +1,6 @@
-//! The cache: every coscheduled PipelineRun with its placeholders, pods and claims, and every node and volume. The watches keep it
-//! up to date. It does no I/O and decides nothing.
+//! The cache of Kubernetes objects: coscheduled PipelineRuns with their placeholders, pods and claims; nodes, volumes and
+//! ResourceQuotas; and warning Events about placeholders and claims. The watches keep it up to date. It does no I/O and decides
+//! nothing.
 
 mod children;
 mod claims;
@@ -12,33 +13,41 @@ mod snapshot;
 mod store;
 mod view;
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use coscheduler_core::observed::{KnownClaim, Placeholder, Planned, Pod};
 use coscheduler_core::pipeline_run::PipelineRun;
 use coscheduler_core::reconcile::delete_claims::goes_with;
+use coscheduler_core::reconcile::evacuate::Node;
 use coscheduler_core::volumes::{SeenClaim, SeenVolume};
 use coscheduler_kubernetes::complaints::About;
 use coscheduler_runtime::kubernetes::watch::ObjectKey;
+use coscheduler_runtime::queue::Namespaced;
 use tokio::sync::{broadcast, watch};
 
 use children::Children;
 use complaints::Complaints;
-use nodes::Nodes;
 use store::{Object as _, Store};
 pub(crate) use view::{Change, Listed, Phase};
 
-/// The number of changes that a reader of [`Cache::subscribe`] may be behind before it must start over.
+/// The number of changes that are kept for a slow reader of [`Cache::subscribe`]. A reader that is further behind must start
+/// again with a new list.
 const BUFFERED_CHANGES: usize = 1024;
 
-/// Identifies a PipelineRun, even if another run had its name before.
+/// Identifies a PipelineRun by its uid, because another run may have had the same name before.
 #[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub(crate) struct RunKey {
     /// `metadata.namespace`.
     pub namespace: String,
     /// `metadata.uid`.
     pub uid: String,
+}
+
+impl Namespaced for RunKey {
+    fn namespace(&self) -> &str {
+        &self.namespace
+    }
 }
 
 impl RunKey {
@@ -54,14 +63,15 @@ impl RunKey {
     }
 }
 
-/// A run and its plan, which is computed once for each version of the run.
+/// A run and its plan. The plan is computed once for each version of the run.
 #[derive(Clone, Debug)]
 pub(crate) struct KnownRun {
     pub run: Arc<PipelineRun>,
     pub planned: Arc<Planned>,
 }
 
-/// The cache. Every method takes and releases the lock. Most methods that a watch calls return the runs to reconcile.
+/// The cache. Each method takes the lock and releases it before it returns. Most methods that a watch calls return the runs
+/// that must be reconciled because of the change.
 #[derive(Debug)]
 pub(crate) struct Cache {
     index: RwLock<Index>,
@@ -76,7 +86,8 @@ struct Index {
     pods: Store<Pod>,
     claims: Store<KnownClaim>,
     volumes: HashMap<String, (SeenVolume, Option<ObjectKey>)>,
-    nodes: Nodes,
+    /// The nodes, by name. Observations share this map.
+    nodes: Arc<BTreeMap<String, Arc<Node>>>,
     children: Children,
     complaints: Complaints,
     /// The ResourceQuotas that count CPU or memory.
@@ -85,8 +96,10 @@ struct Index {
     versions: HashMap<String, String>,
     /// Names of runs, by uid.
     names: HashMap<String, ObjectKey>,
-    /// Runs, by the claims that their planned placeholders stand for.
+    /// Runs, by the claims of their planned placeholders.
     users: HashMap<ObjectKey, HashSet<RunKey>>,
+    /// Names of TaskRuns whose pods have ended, by the run that has not ended.
+    ended: HashMap<RunKey, BTreeSet<String>>,
     /// Pods of runs, by the claims that they use.
     pods_by_claim: HashMap<ObjectKey, HashSet<ObjectKey>>,
     /// Pods of placeholders, by run.
@@ -136,7 +149,7 @@ impl Cache {
     }
 }
 
-/// The placeholders of runs before a change.
+/// For each run that a change affects, its placeholders before the change.
 #[derive(Default)]
 struct Before(Vec<(RunKey, Vec<Listed>)>);
 
@@ -178,7 +191,6 @@ impl Index {
             let claim = (pod.namespace.clone(), claim.clone());
             forget(&mut self.pods_by_claim, &claim, key);
         }
-        self.nodes.placeholder(&pod, false);
         let run = RunKey::new(&pod.namespace, &pod.run_uid);
         forget(&mut self.placeholder_pods, &run, key);
         vec![run]
@@ -190,7 +202,7 @@ impl Index {
         (labels.name == own.1).then_some(pod)
     }
 
-    /// The claims that are deleted with a run, by name.
+    /// The claims that are deleted after a run, ordered by name.
     fn claims_of<'a>(&'a self, key: &'a RunKey) -> Vec<&'a Arc<KnownClaim>> {
         let known = self
             .names
@@ -216,7 +228,7 @@ impl Index {
         })
     }
 
-    /// The runs that a claim affects: its owner, and the runs with placeholders that stand for it.
+    /// The runs that a change of this claim affects: its owner, and the runs whose planned placeholders have this claim.
     fn concerned(&self, claim: &ObjectKey) -> Vec<RunKey> {
         let owner = self.claims.get(claim).and_then(|claim| claim.run());
         let users = self.users.get(claim).into_iter().flatten().cloned();
@@ -239,7 +251,7 @@ impl Index {
     }
 }
 
-/// The claims that the planned placeholders of a run stand for.
+/// The claims of the planned placeholders of a run.
 fn used(known: &KnownRun) -> Vec<ObjectKey> {
     let Ok(plan) = known.planned.as_ref() else {
         return Vec::new();

@@ -1,5 +1,6 @@
-//! `Ensure` and `Release`. A call names a run and contains nothing more. The manager reads the run from its own cache. It
-//! refuses a call if the namespace, name or version in the call does not belong to the run with the call's uid.
+//! `Ensure` and `Release`. A call contains only the namespace, name, uid and version of a run. The manager reads the run itself
+//! from its own cache. It refuses a call whose fields contradict each other: the uid is that of one run, but the namespace,
+//! name or version is that of another run.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +15,7 @@ use crate::cache::{Cache, RunKey};
 use crate::error::Error;
 use crate::reconciler::Reconciler;
 
-/// How long a call waits until the watch delivers the version of the run that the caller has seen.
+/// How long an `Ensure` waits until the watch delivers the run at the version in the call.
 const CATCH_UP: Duration = Duration::from_secs(2);
 
 /// The outcome of an `Ensure`.
@@ -24,9 +25,9 @@ pub(crate) enum Ensured {
     Created,
     /// Every placeholder existed already.
     Unchanged,
-    /// A newer version of the run is known.
+    /// The manager knows a newer version of the run than the call names. It created nothing.
     Superseded,
-    /// The run is done.
+    /// The run has ended or is being deleted.
     RunDone,
     /// The run needs no placeholder.
     NotNeeded,
@@ -36,7 +37,7 @@ pub(crate) enum Ensured {
 ///
 /// # Errors
 ///
-/// - The uid in the call belongs to another run, or the watch has not delivered the run yet.
+/// - The fields of the call belong to different runs, or the watch has not delivered the run yet.
 /// - The run cannot be planned.
 /// - Another object has the placeholder's name, or the placeholder is being deleted.
 /// - No node reaches the volumes of the placeholder's claims.
@@ -82,11 +83,11 @@ pub(crate) async fn ensure(
     }
 }
 
-/// Takes the next steps of the clean-up after a run.
+/// Takes the next steps of the clean-up after a run. They may include the last step.
 ///
 /// # Errors
 ///
-/// The uid in the call belongs to another run, or the API server refuses a request.
+/// The fields of the call belong to different runs, or the API server refuses a request.
 pub(crate) async fn release(
     reconciler: &Reconciler,
     identity: &Identity,
@@ -96,8 +97,8 @@ pub(crate) async fn release(
     Ok(looked.released.unwrap_or(Released::InProgress))
 }
 
-/// The run at `identity.resource_version` or later, once the watch has delivered it. A call that names another run is refused
-/// at once.
+/// Waits until the watch has delivered the run at version `identity.resource_version` or later, and returns the run. If the
+/// fields of the call belong to different runs, fails at once.
 async fn seen(cache: &Cache, identity: &Identity) -> Result<Arc<PipelineRun>, Error> {
     let not_seen = || Error::NotSeen {
         run: format!("{}/{}", identity.namespace, identity.name),
@@ -149,7 +150,8 @@ fn known(cache: &Cache, identity: &Identity) -> Result<Option<Arc<PipelineRun>>,
     }
 }
 
-/// As [`known`], for a run that may be gone. Objects of the run still contain its name.
+/// Like [`known`], for a run that may be gone. In this case, the name is compared with the owner references of the run's
+/// objects.
 fn known_or_gone(cache: &Cache, identity: &Identity) -> Result<RunKey, Error> {
     let key = RunKey::new(&identity.namespace, &identity.uid);
     if known(cache, identity)?.is_none()

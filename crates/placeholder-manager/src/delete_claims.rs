@@ -1,5 +1,5 @@
-//! Deletes the claims of a run that has ended, and removes their protection, as the module of `core` with this name decides. No
-//! other module writes to claims that exist.
+//! Deletes the claims of a run that has ended, and removes their finalizer `kubernetes.io/pvc-protection`. Module
+//! `delete_claims` of `core` decides this. No other module changes or deletes claims.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::error::Error;
 use crate::reconciler::Reconciler;
 use crate::requests::{Requests, failed, is_gone, once, retried, this_one};
 
-/// The number of pods in one page. A pod may have 100 KB and more.
+/// The number of pods in one page of a list. A single pod may be larger than 100 KB.
 const PAGE: u32 = 100;
 /// Selects the pods that may still use their claims (Kubernetes, "Field Selectors").
 const NOT_ENDED: &str = "status.phase!=Succeeded,status.phase!=Failed";
@@ -43,7 +43,7 @@ impl Reconciler {
         Ok(())
     }
 
-    /// Removes the protection of the claims that only completed pods use (V4).
+    /// Removes finalizer `pvc-protection` from each of these claims, unless a pod that has not completed uses the claim (V4).
     pub(crate) async fn unprotect(
         &self,
         key: &RunKey,
@@ -66,7 +66,7 @@ impl Reconciler {
 }
 
 impl Requests {
-    /// Deletes a claim. Returns the claim while finalizers keep it, or `None` if it is gone.
+    /// Deletes a claim. Returns the claim if finalizers still keep it, or `None` if it is gone.
     pub(crate) async fn delete_claim(
         &self,
         namespace: &str,
@@ -84,8 +84,9 @@ impl Requests {
         }
     }
 
-    /// The claims that pods of a namespace use, from the API server rather than a cache. The API server leaves out completed pods,
-    /// of which CI namespaces have many. Runs that end together share one list, which is read page by page to save memory.
+    /// The claims that the pods of a namespace use now: a list from the API server, not from the cache. The list leaves out
+    /// completed pods, of which CI namespaces have many. It is read page by page to save memory. Runs that end at the same time
+    /// share one list.
     pub(crate) async fn live_pods(&self, namespace: &str) -> Result<Arc<Vec<PodUse>>, Error> {
         self.pods.get(namespace, self.list_pods(namespace)).await
     }
@@ -122,7 +123,7 @@ impl Requests {
             "resourceVersion": claim.object.resource_version,
             "finalizers": claim.without_protection(),
         }}));
-        // A conflict is an error here: the claim has changed, so the next look must check it again.
+        // A conflict is an error here: the claim has changed, so the next reconcile must check it again.
         match once(api.patch(name, &PatchParams::default(), &patch)).await {
             Ok(left) => Ok(Some(claims::view(left))),
             Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),

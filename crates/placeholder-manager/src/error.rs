@@ -1,4 +1,4 @@
-//! The errors of the work on a run. Only this module turns them into a gRPC status, or a reason for the run's author.
+//! The errors of the work on a run. Only this module turns them into a gRPC status, or into a reason for the run's author.
 
 use coscheduler_core::reasons::{self, Reason};
 use coscheduler_core::reconcile::tell::refusals::refused;
@@ -14,15 +14,15 @@ pub enum Error {
     /// The request is malformed.
     #[error("the request is malformed")]
     BadRequest(Vec<Violation>),
-    /// The PipelineRun cannot be planned for.
+    /// The PipelineRun cannot be planned: its annotations are unreadable or do not match its workspaces.
     #[error("failed to plan for PipelineRun {run}: {detail}")]
     Invalid {
         /// Namespace and name of the run.
         run: String,
-        /// Every fault of the run.
+        /// All violations in the run.
         detail: String,
     },
-    /// The request disagrees with the PipelineRun that has this uid.
+    /// A field of the request does not match the PipelineRun that has the request's uid.
     #[error("{field} does not match PipelineRun {run}: {detail}")]
     Mismatch {
         /// The request's field.
@@ -45,7 +45,7 @@ pub enum Error {
     NameTaken {
         /// Namespace and name of the placeholder.
         name: String,
-        /// Its controller.
+        /// The owner of the existing object.
         owner: String,
     },
     /// A placeholder with this name is still being deleted.
@@ -73,7 +73,7 @@ pub enum Error {
         act: String,
         /// The answer.
         source: Box<kube::Error>,
-        /// True if a retry may succeed.
+        /// True if the same request may succeed later.
         transient: bool,
     },
 }
@@ -92,8 +92,8 @@ impl Error {
         }
     }
 
-    /// The reason for the run's author; `None` for errors that pass by themselves, that the author cannot mend, or that the
-    /// decision reports already.
+    /// The reason for the run's author. `None` for errors that pass by themselves, for errors that the author cannot mend, and
+    /// for errors that the decision of `core` reports already.
     pub(crate) fn to_reason(&self) -> Option<Reason> {
         let reason = match self {
             Self::NameTaken { name, owner } => reasons::placeholder_name_taken(name, owner),
@@ -127,7 +127,7 @@ impl Error {
         causes.fold(self.to_string(), |text, cause| format!("{text}: {cause}"))
     }
 
-    /// The error with the API server's message.
+    /// The error, followed by the API server's message.
     fn message(&self) -> String {
         match self {
             Self::Kubernetes { source, .. } => match source.as_ref() {

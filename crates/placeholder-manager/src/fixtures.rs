@@ -1,7 +1,6 @@
-//! A run with its objects as the watches bring them, and a manager that talks to a scripted API server.
+//! Fixtures: a run with its objects as the watches deliver them, and a manager with a scripted API server.
 
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use clap::FromArgMatches as _;
 use coscheduler_core::admit::{Question, TEKTON_CONTROLLER, admit};
@@ -45,7 +44,7 @@ pub(crate) fn run_in(mode: Mode, claims: &[&str]) -> PipelineRun {
     stored(mode, &json!(claims.iter().map(bound).collect::<Vec<_>>()))
 }
 
-/// A run with these workspaces as admission stores it.
+/// A run with these workspaces, as the API server stores it after admission.
 pub(crate) fn stored(mode: Mode, workspaces: &Value) -> PipelineRun {
     let run = PipelineRun::parse(&json!({
         "metadata": {"namespace": "ci", "name": "build", "uid": "u", "resourceVersion": "10"},
@@ -60,8 +59,8 @@ pub(crate) fn stored(mode: Mode, workspaces: &Value) -> PipelineRun {
         run: &run,
         request_uid: "request",
         created_by: "alice",
-        pipeline_override: None,
-        namespace_override: None,
+        pipeline_annotations: None,
+        namespace_annotations: None,
         owner_group: None,
     };
     let admission = admit(Ok(&configuration), TEKTON_CONTROLLER, &question);
@@ -142,7 +141,7 @@ pub(crate) fn read_claim(claim: Value) -> KnownClaim {
     claims::view(object(claim))
 }
 
-/// What the API server was asked for.
+/// A request that the scripted API server received.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Asked {
     pub method: Method,
@@ -157,7 +156,7 @@ impl Asked {
         self.path.rsplit('/').next().unwrap_or_default()
     }
 
-    /// In short: `DELETE name`.
+    /// The method and the last part of the path, such as `DELETE name`.
     pub(crate) fn short(&self) -> String {
         format!("{} {}", self.method, self.last())
     }
@@ -168,7 +167,7 @@ impl Asked {
 pub(crate) struct Server(Arc<Mutex<Vec<Asked>>>);
 
 impl Server {
-    /// A server that answers by `answer`, and its client.
+    /// A server that answers each request with `answer`, and a client of it.
     pub(crate) fn new(answer: impl Fn(&Asked) -> (u16, Value) + Send + 'static) -> (Client, Self) {
         let (service, mut requests) = mock::pair::<Request<Body>, Response<Body>>();
         let server = Self::default();
@@ -192,18 +191,18 @@ impl Server {
         (Client::new(service, "ci"), server)
     }
 
-    /// What it was asked for since the last time.
+    /// The requests since the last call of this function.
     pub(crate) fn asked(&self) -> Vec<Asked> {
         std::mem::take(&mut *self.0.lock().unwrap())
     }
 
-    /// As [`Self::asked`], in short.
+    /// As [`Self::asked`], each request in its short form.
     pub(crate) fn short(&self) -> Vec<String> {
         self.asked().iter().map(Asked::short).collect()
     }
 }
 
-/// A refusal of the API server.
+/// An error answer of the API server.
 pub(crate) fn status(code: u16, reason: &str, message: &str) -> (u16, Value) {
     let status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
         "message": message, "reason": reason, "code": code});
@@ -214,7 +213,7 @@ pub(crate) fn success() -> Value {
     json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"})
 }
 
-/// As an API server does where nothing is in the way: lists are empty, and what is written is answered.
+/// The answer of an API server without errors: lists are empty, and the answer to a write is the written object.
 pub(crate) fn usual(asked: &Asked) -> (u16, Value) {
     let answer = match asked.method {
         Method::GET if asked.path.contains("/taskruns/") => json!({
@@ -232,6 +231,8 @@ pub(crate) fn usual(asked: &Asked) -> (u16, Value) {
                 annotations.retain(|_, value| !value.is_null());
             }
             set["metadata"]["annotations"] = annotations;
+            let gates = &asked.body["spec"]["template"]["spec"]["schedulingGates"];
+            set["spec"]["template"]["spec"]["schedulingGates"] = gates.clone();
             set
         }
         Method::PATCH => json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata",
@@ -241,7 +242,7 @@ pub(crate) fn usual(asked: &Asked) -> (u16, Value) {
     (200, answer)
 }
 
-/// A manager, and the API server that it talks to.
+/// A manager and its scripted API server.
 pub(crate) struct Manager {
     pub cache: Arc<Cache>,
     pub reconciler: Arc<Reconciler>,
@@ -269,13 +270,7 @@ impl Manager {
         let (client, server) = Server::new(answer);
         let (queue, _) = queue::queue("runs", Options::default(), process.metrics());
         let cache = Arc::new(Cache::default());
-        let reconciler = Reconciler::new(
-            cache.clone(),
-            Requests::new(client),
-            leadership,
-            queue,
-            Duration::from_secs(60),
-        );
+        let reconciler = Reconciler::new(cache.clone(), Requests::new(client), leadership, queue);
         Self {
             cache,
             reconciler: Arc::new(reconciler),
@@ -290,7 +285,7 @@ impl Manager {
         manager
     }
 
-    /// The run's placeholder was evacuated once, long ago.
+    /// Records that the run's placeholder was evacuated once, long ago.
     pub(crate) fn moved_before(&self, run: &PipelineRun) {
         let mut own = placeholder(run);
         own.record.evacuated = Done::again(None, Timestamp::UNIX_EPOCH, "");
@@ -306,7 +301,7 @@ impl Manager {
     }
 }
 
-/// Leadership by a Lease that nobody else wants, or that this process does not get.
+/// A leadership. If `leads` is true, this process gets the Lease; otherwise, it never gets it.
 async fn leadership(process: &Process, args: &LeaseArgs, leads: bool) -> Leadership {
     let (service, mut requests) = mock::pair::<Request<Body>, Response<Body>>();
     let leadership = args.campaign(process, Client::new(service, "ci"), SERVICE.name);

@@ -43,7 +43,7 @@ impl Placeholders {
         Self { reconciler, health }
     }
 
-    /// Fails until the cache has listed everything: before, it would look like an empty cluster.
+    /// Fails until the cache has listed all objects. Before that, the cluster would look empty.
     fn ready(&self) -> Result<(), Error> {
         if self.health.is_ready() {
             return Ok(());
@@ -155,7 +155,7 @@ impl PlaceholderService for Placeholders {
         let wanted = move |namespace_of: &str, run_of: &str| {
             is_wanted((namespace_of, run_of), (&namespace, &pipeline_run))
         };
-        // The subscription comes before the snapshot, so that a change in between is sent twice rather than lost.
+        // The subscription begins before the list is read. So a change between the two is sent twice, but never lost.
         let cache = &self.reconciler.cache;
         let changes = cache.subscribe();
         let first: Vec<_> = cache
@@ -247,7 +247,8 @@ fn page_token(token: &str) -> Result<Option<ObjectKey>, Vec<Violation>> {
     }
 }
 
-/// True if a placeholder with this namespace and name of its run is asked for. Where nothing is asked for, all match.
+/// True if a placeholder with this namespace and run name (`is`) matches the filter `asked`. An empty field of the filter
+/// matches everything.
 fn is_wanted(is: (&str, &str), asked: (&str, &str)) -> bool {
     let matches = |asked: &str, is: &str| asked.is_empty() || asked == is;
     matches(asked.0, is.0) && matches(asked.1, is.1)

@@ -1,12 +1,12 @@
-//! The placeholder-manager creates the placeholders of PipelineRuns, moves them to nodes where the run can continue, and cleans up
-//! after runs. It is the only service that writes workloads.
+//! The placeholder-manager creates the placeholders of PipelineRuns, moves them to nodes where the run can continue, and cleans
+//! up after runs. It is the only service that writes workloads.
 //!
 //! `watch` writes each change of an object into the `cache`, and pushes the affected runs into one queue. For each run, the
-//! `reconciler` observes it, lets `core` decide, acts and announces. All lasting state is in Kubernetes' objects, so the service
-//! is ready once the cache has listed them.
+//! `reconciler` observes it, lets `core` decide, acts and announces. All lasting state is in Kubernetes objects, so the service
+//! is ready when the cache has listed them.
 //!
-//! Every replica serves calls, and takes the steps of creation and clean-up that a call asks for. Only the holder of Lease
-//! `placeholder-manager` reacts to changes and moves placeholders.
+//! Every replica serves the calls `Ensure` and `Release`, and creates and deletes objects for them. Only the leader, which
+//! holds Lease `placeholder-manager`, reacts to changes of objects and moves placeholders.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
@@ -58,13 +58,9 @@ pub const SERVICE: Service = Service {
 ///
 /// # Errors
 ///
-/// If the Kubernetes client cannot be created, or the gRPC address cannot be bound.
+/// The Kubernetes client cannot be created, or the gRPC address cannot be bound.
 pub async fn start(args: Args, process: Process) -> anyhow::Result<()> {
-    let Args {
-        kubernetes,
-        lease,
-        scale_up_hold,
-    } = args;
+    let Args { kubernetes, lease } = args;
     let client = kubernetes.client(&process).await?;
     let cache = Arc::new(Cache::default());
     let (queue, worker) = queue::queue("runs", Options::default(), process.metrics());
@@ -76,7 +72,6 @@ pub async fn start(args: Args, process: Process) -> anyhow::Result<()> {
         Requests::new(client),
         leadership.clone(),
         queue.clone(),
-        scale_up_hold,
     ));
     let service = grpc::Placeholders::new(reconciler.clone(), process.health().clone());
     let services = GrpcServices::new()

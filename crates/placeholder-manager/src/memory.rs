@@ -1,5 +1,6 @@
-//! The memory of one replica between looks at a run: how long a condition has lasted, the API server's answers about waiting pods,
-//! and the Events that it published. A new leader has an empty memory, so it measures again how long a condition lasts.
+//! The memory of one replica about each run, kept between two reconciles of the run: how long a condition has lasted, whether
+//! waiting pods belong to the run, as the API server said, and the Events that the replica published. For each replica, a
+//! condition begins when this replica first observes the condition.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -23,7 +24,7 @@ struct OfRun {
 }
 
 impl Memory {
-    /// Adds the memory of earlier looks to `observed`.
+    /// Adds the memory of this run to `observed`.
     pub(crate) fn recall(&self, run: &RunKey, observed: &mut Observed) {
         let runs = self.lock();
         let Some(of_run) = runs.get(run) else { return };
@@ -34,7 +35,8 @@ impl Memory {
         observed.answers.clone_from(&of_run.answers);
     }
 
-    /// Remembers the conditions of this look, and forgets those that have passed.
+    /// Remembers the conditions (`sights`) of this reconcile, and forgets conditions that have passed. Also forgets answers
+    /// about pods that do not wait any more. If the clean-up of the run is complete, forgets the run.
     pub(crate) fn keep(
         &self,
         run: &RunKey,
@@ -63,7 +65,7 @@ impl Memory {
         }
     }
 
-    /// Remembers an answer about the pod with this uid.
+    /// Remembers an answer of the API server about the pod with this uid.
     pub(crate) fn answered(&self, run: &RunKey, pod: &str, answer: Answer) {
         let mut runs = self.lock();
         let answers = &mut runs.entry(run.clone()).or_default().answers;
@@ -86,7 +88,7 @@ impl Memory {
             .insert(event);
     }
 
-    /// Forgets the runs that `is_known` does not know.
+    /// Forgets the runs for which `is_known` is false.
     pub(crate) fn retain(&self, is_known: impl Fn(&RunKey) -> bool) {
         self.lock().retain(|run, _| is_known(run));
     }

@@ -1,12 +1,12 @@
-//! Shares one list request between all callers that wait for the same list: runs that end at the same time in a namespace need the
-//! same pods.
+//! Shares one list request between all callers that wait for the same list. For example, runs that end at the same time in a
+//! namespace need the same list of pods.
 
 use std::collections::HashMap;
 use std::future::Future;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Lists by namespace. Clones share them.
+/// One list per namespace. Clones share the lists.
 #[derive(Debug)]
 pub(crate) struct OneList<T> {
     lists: Arc<Mutex<HashMap<String, Arc<List<T>>>>>,
@@ -14,15 +14,15 @@ pub(crate) struct OneList<T> {
 
 #[derive(Debug)]
 struct List<T> {
-    /// The number of lists that have begun.
+    /// The number of list requests that have begun.
     begun: AtomicU64,
-    /// The number and the result of the last list that succeeded. Locked while a list is under way.
+    /// The number and the result of the last successful list. Locked while a list request runs.
     last: tokio::sync::Mutex<Option<(u64, Arc<T>)>>,
 }
 
 impl<T> OneList<T> {
-    /// The result of a list of this namespace that began after this call: `list`, or the list of another caller. A list that began
-    /// before this call may miss a change that the caller needs.
+    /// The result of a list request for this namespace that began after this call. It is `list`, or the request of another
+    /// caller. A request that began before this call is not used, because it may miss a change that the caller needs.
     ///
     /// # Errors
     ///
@@ -47,7 +47,7 @@ impl<T> OneList<T> {
     }
 
     fn of(&self, namespace: &str) -> Arc<List<T>> {
-        // No code under the lock can panic half-way.
+        // No code that holds this lock can panic.
         let mut lists = self.lists.lock().unwrap_or_else(PoisonError::into_inner);
         lists.retain(|_, list| Arc::strong_count(list) > 1);
         lists.entry(namespace.to_owned()).or_default().clone()
@@ -94,11 +94,11 @@ mod tests {
         let (end, ended) = oneshot::channel();
         let mut first = Box::pin(lists.get("ci", async { ended.await.map_err(|_| "dropped") }));
         assert!(poll!(&mut first).is_pending());
-        // These ask while it is under way: one more list is enough for both.
+        // These two callers ask while the first request runs. One more request is enough for both.
         let mut second = Box::pin(lists.get("ci", async { Ok(2) }));
         let mut third = Box::pin(lists.get("ci", async { Ok(3) }));
         assert!(poll!(&mut second).is_pending() && poll!(&mut third).is_pending());
-        // Another namespace does not wait.
+        // A caller for another namespace does not wait.
         let other: Found = lists.get("other", async { Ok(9) }).await;
         assert_eq!(other.as_deref(), Ok(&9));
         end.send(1).unwrap();
@@ -110,7 +110,7 @@ mod tests {
         .await;
         let found: Vec<u32> = found.into_iter().map(|found| *found.unwrap()).collect();
         assert_eq!(found, [1, 2, 2]);
-        // And whoever asks afterwards has a new one.
+        // A caller that asks afterwards gets a new list.
         let later: Found = lists.get("ci", async { Ok(4) }).await;
         assert_eq!(later.as_deref(), Ok(&4));
     }

@@ -1,5 +1,5 @@
-//! A placeholder is a StatefulSet. Only this module of the service knows this: it watches, creates, patches and deletes
-//! StatefulSets. A second kind of placeholder would need a second implementation of this module.
+//! A placeholder is a StatefulSet. In this service, only this module knows that: it watches, creates, patches and deletes
+//! StatefulSets. Another kind of placeholder would need another implementation of this module.
 
 use coscheduler_core::labels::{AFFINITY_ASSISTANT, COMPONENT};
 use coscheduler_core::observed::ObjectRef;
@@ -29,11 +29,11 @@ pub(crate) fn watched(client: &Client) -> (Api<StatefulSet>, watcher::Config) {
 }
 
 impl Requests {
-    /// Creates a placeholder of a run. Returns false if the run has it already.
+    /// Creates a placeholder of a run. Returns false if the run has this placeholder already.
     ///
     /// # Errors
     ///
-    /// If the API server refuses, an object with the name has another owner (P7), or the placeholder is being deleted.
+    /// The API server refuses, an object with this name has another owner (P7), or the placeholder is being deleted.
     pub(crate) async fn create_placeholder(
         &self,
         run: &PipelineRun,
@@ -45,7 +45,7 @@ impl Requests {
             name: &run.name,
             uid: &run.uid,
         };
-        // Claims come first, so that an existing placeholder has all its claims (V8).
+        // The claims are created first, so that every placeholder that exists has all its claims (V8).
         for claim in placeholder::single_pod_claims(owner, spec) {
             self.create_claim(&run.namespace, &claim).await?;
         }
@@ -72,42 +72,30 @@ impl Requests {
         Ok(false)
     }
 
-    /// Writes a record on a placeholder. The change also makes its controller retry a failed creation of the pod at once. Returns
-    /// `None` if the placeholder is gone or replaced.
+    /// Writes the record, an annotation, on a placeholder. If the creation of the pod failed, this change also makes the
+    /// StatefulSet controller try again at once. Returns `None` if the placeholder is gone or replaced.
     pub(crate) async fn record(
         &self,
         own: &Placeholder,
         record: &Record,
     ) -> Result<Option<Placeholder>, Error> {
-        self.patch(own, patch::record(own, record)).await
+        self.patch(own, Patch::Merge(patch::record(own, record)))
+            .await
     }
 
-    /// Starts to move exactly this version of a placeholder to one of these nodes. Returns `None` if it has changed or is gone.
-    pub(crate) async fn send(
+    /// Makes the next pod of exactly this version of a placeholder start with the scheduling gate. Returns `None` if it has changed
+    /// or is gone.
+    pub(crate) async fn gate(&self, own: &Placeholder) -> Result<Option<Placeholder>, Error> {
+        self.patch(own, Patch::Strategic(patch::gate(own))).await
+    }
+
+    async fn patch(
         &self,
         own: &Placeholder,
-        record: &Record,
-        nodes: &[String],
+        patch: Patch<Value>,
     ) -> Result<Option<Placeholder>, Error> {
-        self.patch(own, patch::send(own, record, nodes)).await
-    }
-
-    /// Ends the move of exactly this version of a placeholder. Returns `None` if it has changed, is gone, or does not move.
-    pub(crate) async fn end_move(
-        &self,
-        own: &Placeholder,
-        record: &Record,
-    ) -> Result<Option<Placeholder>, Error> {
-        match patch::end(own, record) {
-            Some(patch) => self.patch(own, patch).await,
-            None => Ok(None),
-        }
-    }
-
-    async fn patch(&self, own: &Placeholder, patch: Value) -> Result<Option<Placeholder>, Error> {
         let (api, name) = (self.placeholders(&own.namespace), &own.object.name);
         let params = PatchParams::default();
-        let patch = Patch::Merge(patch);
         match once(api.patch(name, &params, &patch)).await {
             Ok(patched) => Ok(view(patched)),
             // A conflict means that another object has this name, or that this object has changed.
@@ -119,7 +107,7 @@ impl Requests {
         }
     }
 
-    /// Deletes a placeholder and its pod. Returns the placeholder while finalizers keep it, or `None` if it is gone.
+    /// Deletes a placeholder and its pod. Returns the placeholder if finalizers still keep it, or `None` if it is gone.
     pub(crate) async fn delete_placeholder(
         &self,
         namespace: &str,
@@ -142,7 +130,8 @@ impl Requests {
     }
 }
 
-/// Fails if the object has another controller, because such an object is never adopted (P7), or if it is being deleted.
+/// Fails if the controller of the object is not this run, because the manager never adopts objects (P7). Also fails if the
+/// object is being deleted.
 fn check_owner(set: &StatefulSet, run: &PipelineRun, name: String) -> Result<(), Error> {
     let owners = set.metadata.owner_references.iter().flatten();
     let mut controllers = owners.filter(|owner| owner.controller == Some(true));

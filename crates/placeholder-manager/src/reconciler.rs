@@ -1,9 +1,8 @@
-//! Works on a run: observe, decide, act, announce. The queue gives each run to one task at a time, and works on many runs at
-//! once, so that no run waits for another.
+//! Reconciles a run: observe, decide, act, announce. Function `look` repeats this round until no step is left that can be taken
+//! at once. The queue gives each run to only one task at a time, and many tasks work at once on different runs.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use coscheduler_core::annotations;
 use coscheduler_core::observed::Observed;
@@ -23,17 +22,16 @@ use crate::memory::Memory;
 use crate::requests::Requests;
 use crate::sweep::Findings;
 
-/// The greatest number of looks that follow each other at once. A clean-up needs fewer.
+/// The largest number of rounds that follow each other without a pause. A clean-up needs fewer.
 const ROUNDS: usize = 16;
 
-/// Works on runs.
+/// Reconciles runs.
 pub(crate) struct Reconciler {
     pub(crate) cache: Arc<Cache>,
     pub(crate) requests: Requests,
     pub(crate) leadership: Leadership,
     pub(crate) memory: Memory,
     pub(crate) findings: Findings,
-    scale_up_hold: Duration,
     queue: Queue<RunKey>,
     /// `None` once the process stops.
     callers: Mutex<Option<Callers>>,
@@ -42,24 +40,24 @@ pub(crate) struct Reconciler {
 /// The calls that wait, by run.
 type Callers = HashMap<RunKey, Vec<Caller>>;
 
-/// A call that waits for the outcome of the next work on a run.
+/// A call that waits for the outcome of the next reconcile of a run.
 struct Caller {
-    /// Its outcome depends on the steps with this purpose alone.
+    /// The call fails only if a step with this purpose fails.
     purpose: Purpose,
     span: Span,
     answer: oneshot::Sender<Result<Looked, Arc<Error>>>,
 }
 
-/// The outcome of the work on a run.
+/// The outcome of the reconcile of a run.
 #[derive(Clone, Debug)]
 pub(crate) struct Looked {
     /// True if a placeholder was created.
     pub created: bool,
     /// The progress of the clean-up.
     pub released: Option<Released>,
-    /// The errors of the last steps.
+    /// The errors of the last round, by the purpose of their steps.
     failed: Failed,
-    /// The last observation of the run.
+    /// The observation of the last round.
     pub observed: Arc<Observed>,
 }
 
@@ -70,7 +68,6 @@ impl Reconciler {
         requests: Requests,
         leadership: Leadership,
         queue: Queue<RunKey>,
-        scale_up_hold: Duration,
     ) -> Self {
         Self {
             cache,
@@ -78,13 +75,12 @@ impl Reconciler {
             leadership,
             memory: Memory::default(),
             findings: Findings::default(),
-            scale_up_hold,
             queue,
             callers: Mutex::new(Some(Callers::new())),
         }
     }
 
-    /// Queues a run for a call with this purpose, and waits for the outcome.
+    /// Queues a run for a call with this purpose, and waits for the outcome of its reconcile.
     pub(crate) async fn call(&self, run: &RunKey, purpose: Purpose) -> Result<Looked, Arc<Error>> {
         let (answer, outcome) = oneshot::channel();
         let caller = Caller {
@@ -104,9 +100,9 @@ impl Reconciler {
         })
     }
 
-    /// Works on a run from the queue, and answers the calls that wait for it.
+    /// Reconciles a run from the queue, and answers the calls that wait for it.
     pub(crate) async fn work(&self, run: RunKey) -> Outcome {
-        // A call that arrives from now on has pushed the run once more.
+        // Take the calls that wait now. A later call pushes the run again, so it gets the outcome of the next reconcile.
         let callers = self.callers().as_mut().and_then(|all| all.remove(&run));
         let callers = callers.unwrap_or_default();
         let span = self.span(&run, callers.first());
@@ -129,7 +125,8 @@ impl Reconciler {
         outcome
     }
 
-    /// The span of the work. Work for a call belongs to the call's trace, a clean-up to the trace of the run's admission.
+    /// The span of the reconcile. For a call, it belongs to the trace of the call; for a clean-up without a call, to the trace
+    /// of the run's admission. All other reconciles have no span.
     fn span(&self, key: &RunKey, caller: Option<&Caller>) -> Span {
         if let Some(caller) = caller {
             return info_span!(parent: &caller.span, "reconcile", namespace = key.namespace);
@@ -149,7 +146,7 @@ impl Reconciler {
         span
     }
 
-    /// Looks at a run until no step is left that can be taken at once.
+    /// Repeats the round until no step is left that can be taken at once.
     async fn look(&self, key: &RunKey, ensures: bool) -> Result<(Looked, Outcome), Error> {
         let (mut created, mut asked) = (false, false);
         let mut last = Arc::default();
@@ -169,7 +166,8 @@ impl Reconciler {
                 );
             }
             created |= acted.created;
-            // A late answer about one pod makes the answers about others too old. So there is a pause before the next question.
+            // Answers about waiting pods expire. If each answer came late, the round would ask about the pods in turn for ever.
+            // So after the second question, there is a pause.
             let look_again = acted.look_again || (acted.asked && !asked);
             look_later |= acted.asked;
             asked |= acted.asked;
@@ -214,7 +212,7 @@ impl Reconciler {
         Ok((looked, Outcome::Done))
     }
 
-    /// The run as it is now, with this replica's memory of it.
+    /// The current observation of the run, with this replica's memory of it.
     async fn observe(&self, key: &RunKey, called: bool) -> Result<Observed, Error> {
         let mut observed = self.cache.observe(key);
         if observed.run.is_none() {
@@ -223,13 +221,12 @@ impl Reconciler {
         observed.now = k8s_openapi::jiff::Timestamp::now();
         observed.leads = self.leadership.is_held();
         observed.called = called;
-        observed.scale_up_hold = self.scale_up_hold;
         self.memory.recall(key, &mut observed);
         Ok(observed)
     }
 
-    /// Asks the API server whether a run that the cache does not know still needs its objects. Its watch may be late, its
-    /// annotations may have been removed, or the run cannot be read.
+    /// Asks the API server whether a run that the cache does not know still needs its objects. Such a run may exist: the watch
+    /// may be late, the run's annotations may have been removed, or the run cannot be parsed.
     async fn presence(&self, key: &RunKey) -> Result<RunPresence, Error> {
         match self.cache.name_of_owner(key) {
             Some(name) => {
@@ -240,7 +237,7 @@ impl Reconciler {
         }
     }
 
-    /// Lets the calls that wait go: nobody works on runs any more.
+    /// Ends the waiting calls with an error, because no run is reconciled any more.
     pub(crate) fn stop(&self) {
         self.callers().take();
     }

@@ -1,8 +1,8 @@
-//! Requests to the API server, one function for each, with its preconditions and the meaning of each refusal. Module `placeholder`
-//! has the requests about placeholders, and module `delete_claims` deletes claims.
+//! Requests to the API server, one function for each, with its preconditions and the meaning of each refusal. Module
+//! `placeholder` has the requests about placeholders, and module `delete_claims` deletes claims.
 //!
-//! Transient errors (409, 429, 5xx, no answer) are retried with backoff and jitter. Patches, and deletions of one exact version,
-//! are not retried: the next look at the run decides again.
+//! Transient errors (409, 429, 5xx, no answer) are retried with backoff and jitter. Patches, deletions of one exact version, and
+//! requests that fail because a webhook cannot be called, are not retried: the next reconcile of the run decides again.
 
 mod reservation;
 mod waiting_pods;
@@ -169,8 +169,8 @@ impl Requests {
         }
     }
 
-    /// Deletes exactly this version of a pod: with its own grace period, or `at_once` without. Returns false if the pod has changed
-    /// or is gone.
+    /// Deletes exactly this version of a pod: with its own grace period, or `at_once` without. Returns false if the pod has
+    /// changed or is gone.
     pub(crate) async fn evict(
         &self,
         namespace: &str,

@@ -1,7 +1,8 @@
-//! The sweep queues every run that is active or has objects: when this replica begins to lead, and then once a minute. So the
-//! manager finds leftovers of ended runs even if it missed a change (N6). The sweep itself reads only the cache.
+//! The sweep queues every run that has not ended or has objects to delete. It runs when this replica begins to lead, and then
+//! once a minute. So the manager finds leftovers of ended runs even if it missed a change (N6). The sweep itself reads only the
+//! cache.
 //!
-//! Once the leftovers of a run are deleted, they are logged, one line for each kind of object.
+//! When the clean-up of such a run is complete, the manager logs the deleted objects, one line for each kind.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -18,7 +19,7 @@ use crate::memory::Memory;
 
 const PERIOD: Duration = Duration::from_secs(60);
 
-/// Pushes every run that is active or has objects into the queue, once a minute.
+/// Queues every run that has not ended or has objects to delete: now, and then once a minute.
 pub(crate) async fn sweep(cache: &Cache, queue: &Queue<RunKey>, findings: &Findings) {
     let mut rounds = tokio::time::interval(PERIOD);
     rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -34,16 +35,17 @@ pub(crate) async fn sweep(cache: &Cache, queue: &Queue<RunKey>, findings: &Findi
     }
 }
 
-/// Forgets the runs that are gone, once a minute, whether this replica leads or not.
+/// Forgets what is remembered about runs that the cache does not contain, once a minute. Every replica does this, not only the leader.
 pub(crate) async fn forget(cache: &Cache, memory: &Memory) {
     let mut rounds = tokio::time::interval(PERIOD);
     loop {
         rounds.tick().await;
         memory.retain(|run| cache.run(&run.uid).is_some());
+        cache.forget_ended();
     }
 }
 
-/// True if a run has ended, by the cache, and no clean-up has begun.
+/// True if, according to the cache, the run has ended or is gone and none of its objects is being deleted.
 fn is_left_over(observed: &Observed) -> bool {
     let mut placeholders = observed.placeholders.values();
     let mut claims = observed.claims.iter();
@@ -52,11 +54,11 @@ fn is_left_over(observed: &Observed) -> bool {
         && claims.all(|claim| !claim.object.deleting)
 }
 
-/// The runs with leftovers that the sweep has found.
+/// The runs with leftovers that the sweep has found and that are not cleaned up yet.
 #[derive(Debug, Default)]
 pub(crate) struct Findings(Mutex<HashMap<RunKey, Swept>>);
 
-/// The objects of such a run that were deleted since.
+/// The objects of such a run that the manager has deleted since.
 #[derive(Debug)]
 struct Swept {
     /// The run's name, or empty if it is unknown.
@@ -83,7 +85,8 @@ impl Findings {
         }
     }
 
-    /// Logs the deleted objects of a run, because its clean-up is complete or it is active again.
+    /// Logs the deleted objects of a run that the sweep has found. Called when its clean-up is complete, or when the run turns
+    /// out to be active.
     pub(crate) fn settle(&self, key: &RunKey) {
         let Some(swept) = self.lock().remove(key) else {
             return;

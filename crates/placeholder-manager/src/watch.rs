@@ -1,14 +1,16 @@
-//! The watches. They write each change of an object into the cache. On the leader, they also push the affected runs into the queue.
+//! The watches of Kubernetes objects. They write each change of an object into the cache. On the leader, they also push the
+//! affected runs into the queue.
 
 use std::fmt::Debug;
 use std::sync::Arc;
 
 use coscheduler_core::annotations;
 use coscheduler_core::labels::PIPELINE_RUN_UID;
-use coscheduler_core::pipeline_run::PipelineRun as View;
+use coscheduler_core::pipeline_run::{PipelineRun as View, RunState};
 use coscheduler_kubernetes::complaints::{self, WATCHES};
+use coscheduler_kubernetes::kept::Kept;
 use coscheduler_kubernetes::pipeline_run::{self, PipelineRun};
-use coscheduler_kubernetes::{claims, needs, nodes, pods, volumes};
+use coscheduler_kubernetes::{claims, nodes, volumes};
 use coscheduler_runtime::Process;
 use coscheduler_runtime::kubernetes::watch::{Change, follow, key};
 use coscheduler_runtime::lease::Leadership;
@@ -25,10 +27,7 @@ use tracing::warn;
 use crate::cache::{Cache, RunKey};
 use crate::placeholder;
 
-/// Selects the pods that use resources of a node (Kubernetes, "Field Selectors").
-const ON_NODES: &str = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed";
-
-/// Starts all watches. The manager is not ready before each has listed its objects.
+/// Starts all watches. The manager is not ready until each watch has listed its objects.
 pub(crate) fn spawn(
     process: &Process,
     client: &Client,
@@ -46,14 +45,15 @@ pub(crate) fn spawn(
 
     watches.spawn(
         "PipelineRun",
-        Api::all(client.clone()),
+        Api::<Kept<PipelineRun>>::all(client.clone()),
         everything(),
         |cache, change| match change {
             Change::Applied(run) => {
                 let key = key(&run);
-                coscheduled(run).map_or_else(|| cache.delete_run(&key), |run| cache.apply_run(run))
+                coscheduled(run.part)
+                    .map_or_else(|| cache.delete_run(&key), |run| cache.apply_run(run))
             }
-            Change::Deleted(run) => cache.delete_run(&key::<PipelineRun>(&run)),
+            Change::Deleted(run) => cache.delete_run(&key(&run)),
             Change::Listed(keys) => cache.retain_runs(&keys),
         },
     );
@@ -117,33 +117,16 @@ pub(crate) fn spawn(
     let of_runs = everything().labels(PIPELINE_RUN_UID);
     watches.spawn(
         "Pod",
-        Api::all(client.clone()),
+        Api::<Kept<Pod>>::all(client.clone()),
         of_runs,
         |cache, change| match change {
             Change::Applied(pod) => {
                 let key = key(&pod);
-                pods::view(pod).map_or_else(|| cache.delete_pod(&key), |pod| cache.apply_pod(pod))
+                let of_run = pod.part;
+                of_run.map_or_else(|| cache.delete_pod(&key), |pod| cache.apply_pod(pod))
             }
-            Change::Deleted(pod) => cache.delete_pod(&key::<Pod>(&pod)),
+            Change::Deleted(pod) => cache.delete_pod(&key(&pod)),
             Change::Listed(keys) => cache.retain_pods(&keys),
-        },
-    );
-    let on_nodes = everything().fields(ON_NODES);
-    watches.spawn(
-        "Pod on a node",
-        Api::all(client.clone()),
-        on_nodes,
-        |cache, change| {
-            match change {
-                Change::Applied(pod) => {
-                    let bound =
-                        pods::node(&pod).map(|node| (node.to_owned(), needs::requests(&pod)));
-                    cache.on_node(key(&pod), bound);
-                }
-                Change::Deleted(pod) => cache.on_node(key::<Pod>(&pod), None),
-                Change::Listed(keys) => cache.retain_on_nodes(&keys),
-            }
-            Vec::new()
         },
     );
     for (reason, selector) in WATCHES {
@@ -176,7 +159,7 @@ struct Watches<'a> {
 }
 
 impl Watches<'_> {
-    /// Folds a watch into the cache by `reduce`, which returns the affected runs.
+    /// Starts a watch. `reduce` writes each change into the cache and returns the affected runs.
     fn spawn<O>(
         &self,
         kind: &'static str,
@@ -191,7 +174,7 @@ impl Watches<'_> {
         let leadership = self.leadership.clone();
         let reduce = move |change| {
             let runs = reduce(&cache, change);
-            // A replica that begins to lead after this check finds the change in its cache.
+            // If this replica begins to lead after this check, its first sweep queues the runs, and the change is in the cache.
             if leadership.is_held() {
                 runs.into_iter().for_each(|run| queue.push(run));
             }
@@ -203,14 +186,15 @@ impl Watches<'_> {
     }
 }
 
-/// The run, if a mode is pinned on it, or if its author asked for one; `None` for every other run and one that cannot be read.
-fn coscheduled(mut run: PipelineRun) -> Option<View> {
-    pipeline_run::trim(&mut run);
+/// The run, if admission wrote a mode on it, or if it is not done and its author asked for a mode. `None` for every other run, and
+/// for a run that cannot be parsed.
+fn coscheduled(run: PipelineRun) -> Option<View> {
     match pipeline_run::view(&run) {
-        Ok(view) => [annotations::MODE, annotations::OVERRIDE]
-            .iter()
-            .any(|key| view.annotations.contains_key(*key))
-            .then_some(view),
+        Ok(view) => {
+            let has = |key| view.annotations.contains_key(key);
+            let asks = has(annotations::OVERRIDE) && view.state != RunState::Done;
+            (has(annotations::MODE) || asks).then_some(view)
+        }
         Err(violations) => {
             let violations: Vec<_> = violations.iter().map(ToString::to_string).collect();
             warn!(

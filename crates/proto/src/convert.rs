@@ -16,7 +16,7 @@ pub use planner::{
 
 use coscheduler_core::violation::Violation;
 
-/// `value`, or all violations if there are any.
+/// `value` if there are no violations, otherwise all violations.
 fn checked<T>(value: Option<T>, violations: Vec<Violation>) -> Result<T, Vec<Violation>> {
     match value {
         Some(value) if violations.is_empty() => Ok(value),
@@ -31,7 +31,7 @@ pub fn required(field: &str, text: &str, violations: &mut Vec<Violation>) {
     }
 }
 
-/// The violations of a message that is field `field` of a request.
+/// Puts `field.` before the field of each violation, for a message that is field `field` of a request.
 pub fn within(field: &str, mut violations: Vec<Violation>) -> Vec<Violation> {
     for violation in &mut violations {
         violation.field = format!("{field}.{}", violation.field);

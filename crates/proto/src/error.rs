@@ -37,7 +37,7 @@ pub fn with_reason(reason: ErrorReason, message: impl Into<String>) -> Status {
     )
 }
 
-/// Clients send a call again after `UNAVAILABLE`, so only what passes by itself is that.
+/// Clients retry after `UNAVAILABLE`, so a reason gets this code only if its cause passes without a change by a person.
 fn code(reason: ErrorReason) -> Code {
     match reason {
         ErrorReason::Unspecified => Code::Unknown,
@@ -103,7 +103,7 @@ mod tests {
         assert!(violations(&status).is_empty());
     }
 
-    /// Every value of an enum of reason.proto but the unspecified one, each with its comment.
+    /// Every value of the enum `name` in reason.proto, with its comment, except the unspecified value.
     fn documented(name: &str) -> Vec<(String, String)> {
         let files = prost_types::FileDescriptorSet::decode(crate::FILE_DESCRIPTOR_SET).unwrap();
         let is_ours = |file: &&FileDescriptorProto| file.package() == "coscheduler.reason.v1";
@@ -114,7 +114,8 @@ mod tests {
         let values = file.enum_type[index].value.iter().enumerate().skip(1);
         values
             .map(|(value, descriptor)| {
-                // The path of a value: enum_type is field 5 of a file, value is field 2 of an enum.
+                // The path of a value in a FileDescriptorProto: field 5 of a file is `enum_type`, and field 2 of an enum is
+                // `value`.
                 let path = [5, index as i32, 2, value as i32];
                 let comment = comments.iter().find(|comment| comment.path == path);
                 let comment = comment.unwrap().leading_comments();
@@ -154,7 +155,7 @@ mod tests {
         }
     }
 
-    /// Services can send no reason that is not listed, as `with_reason` takes the list's type.
+    /// The compiler checks the other direction: `with_reason` takes an `ErrorReason`, so no service can send another reason.
     #[test]
     fn each_error_reason_is_sent_by_a_service() {
         let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");

@@ -8,11 +8,11 @@ use serde_json::{Map, Number, Value};
 /// The largest magnitude up to which every integer is exact in a double, 2^53.
 const EXACT: f64 = 9_007_199_254_740_992.0;
 
-/// The greatest depth of nested objects and lists on the wire. Decoders refuse more than 100 nested messages, and a level
-/// of JSON takes three.
+/// The greatest depth of nested objects and lists on the wire. Decoders refuse more than 100 nested messages, and each level of
+/// JSON is three nested messages.
 pub const DEEPEST: usize = 28;
 
-/// The JSON path at which a value is nested deeper than [`DEEPEST`].
+/// The JSON path at which a value is nested deeper than [`DEEPEST`]; `None` if there is none.
 pub fn too_deep(value: &Value) -> Option<String> {
     fn beyond(value: &Value, levels_left: usize) -> Option<String> {
         let Some(left) = levels_left.checked_sub(1) else {

@@ -1,4 +1,5 @@
-//! Where everything of a run is and was: a reducer over the events of the watches. It neither watches nor shows.
+//! The state of a run and its objects, present and past. It is built from the events of the watches. Module `watch` watches,
+//! and module `screen` shows.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
@@ -15,11 +16,11 @@ use crate::watch::Change;
 /// The state of the run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RunResult {
-    /// It has not ended; with Tekton's reason, which may be empty.
+    /// It has not ended. Contains Tekton's reason, which may be empty.
     Running(String),
     /// It succeeded.
     Succeeded,
-    /// It failed; with Tekton's reason and message.
+    /// It failed. Contains Tekton's reason and message.
     Failed(String),
     /// It was deleted.
     Gone,
@@ -40,11 +41,11 @@ impl RunResult {
 pub struct TaskPod {
     /// The name of the task in the pipeline.
     pub task: String,
-    /// The node it was bound to last.
+    /// The last node that it was bound to.
     pub node: Option<String>,
 }
 
-/// The kinds of objects that must be gone after the run, in the order in which they are shown.
+/// The kinds of objects that must not exist after the run, in the order of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     /// The owner of a placeholder pod.
@@ -56,7 +57,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// As it is shown.
+    /// The name of the kind in the table.
     pub fn name(self) -> &'static str {
         match self {
             Self::StatefulSet => "StatefulSet",
@@ -142,7 +143,7 @@ impl Board {
         }
     }
 
-    /// The objects that are there now and must be gone after the run.
+    /// The objects that exist now and must not exist after the run.
     fn present(&self) -> BTreeSet<(Kind, String)> {
         let placeholders = self
             .pods
@@ -163,7 +164,7 @@ impl Board {
         sets.chain(placeholders).chain(claims).collect()
     }
 
-    /// The objects that are there now and must be gone after the run, as `kind name`.
+    /// The objects that exist now and must not exist after the run, each as `kind name`.
     pub fn left(&self) -> Vec<String> {
         self.present()
             .into_iter()
@@ -171,7 +172,7 @@ impl Board {
             .collect()
     }
 
-    /// True once every kind has been listed since its watch last broke. Until then an object that is not seen may exist.
+    /// True if the last list of every kind is complete. Otherwise, there may be objects that this board does not know.
     pub fn is_complete(&self) -> bool {
         self.run.complete && self.sets.complete && self.claims.complete && self.pods.complete
     }
@@ -219,13 +220,14 @@ impl Board {
         &self.placeholder_nodes
     }
 
-    /// Every object that was seen and must be gone after the run, and when it was first seen gone.
+    /// Every known object that must not exist after the run, with the time when the board first noticed its deletion, or `None`
+    /// while it exists.
     pub fn passing(&self) -> &BTreeMap<(Kind, String), Option<Duration>> {
         &self.passing
     }
 }
 
-/// The objects of one kind, folded from the events of its watch.
+/// The objects of one kind, as the events of its watch report them.
 #[derive(Debug)]
 pub(crate) struct Kept<K> {
     pub(crate) objects: BTreeMap<String, K>,

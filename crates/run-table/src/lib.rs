@@ -1,7 +1,7 @@
 //! A live table of one PipelineRun: its state, its placeholders, their claims, its TaskRun pods, and the node of each.
 //!
-//! The data flows one way: [`changes`] watches, a [`Board`] keeps what is there and what was there, [`rows`] puts that into
-//! words, and a [`Screen`] shows it. Nothing here changes an object.
+//! The data flows in one direction: [`changes`] watches, a [`Board`] keeps the present and past objects, [`rows`] describes
+//! them in words, and a [`Screen`] shows the rows. This crate changes no object.
 
 mod board;
 mod rows;

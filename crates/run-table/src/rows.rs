@@ -1,4 +1,4 @@
-//! The board as rows of a table, in the words of kubectl.
+//! Turns the board into rows of a table, with the words of kubectl.
 
 use std::collections::BTreeMap;
 
@@ -13,19 +13,19 @@ use crate::board::{Board, Kind, PIPELINE_TASK, RunResult, TASK_RUN, node};
 pub struct Row {
     /// The kind of object, or `task` for a TaskRun's pod.
     pub kind: &'static str,
-    /// The object's name, or the task's in the pipeline.
+    /// The object's name, or for a TaskRun's pod the name of the task in the pipeline.
     pub name: String,
     /// Its state, such as `Running` or `gone`.
     pub state: String,
-    /// Its node; empty where it has none.
+    /// The name of its node; empty if it has none.
     pub node: String,
 }
 
-/// Set by the scheduler on a claim that waits for its first consumer.
+/// The annotation that the scheduler sets on a claim with binding mode `WaitForFirstConsumer`: the chosen node.
 const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
 
-/// The run, then its StatefulSets, placeholders and claims (also those that are gone), then its tasks in the order of their
-/// creation.
+/// First the run. Then its StatefulSets, placeholders and claims, including deleted ones. Then the pods of its tasks, in the
+/// order of their creation.
 pub fn rows(board: &Board) -> Vec<Row> {
     let state = match board.result() {
         RunResult::Running(reason) => reason,
@@ -54,7 +54,7 @@ pub fn rows(board: &Board) -> Vec<Row> {
     });
     let gone = board.passing().iter().filter(|(_, gone)| gone.is_some());
     let gone = gone.map(|((kind, name), _)| (*kind, name.clone(), "gone".to_owned(), None));
-    // Ordered by kind and name, so that a row keeps its place when the thing goes.
+    // Ordered by kind and name, so that a row keeps its place when its object is deleted.
     let passing: BTreeMap<(Kind, String), (String, Option<String>)> = gone
         .chain(sets)
         .chain(placeholders)

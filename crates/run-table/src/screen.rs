@@ -1,6 +1,6 @@
-//! Shows the rows on stderr: on a terminal as a table that is redrawn in place, elsewhere as one line for each change.
+//! Shows the rows on stderr. On a terminal this is a table that is redrawn in place; otherwise, one line for each change.
 
-// A terminal is what this is for.
+// This module writes to the terminal.
 #![allow(clippy::print_stderr)]
 
 use std::io::IsTerminal as _;
@@ -11,10 +11,10 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::rows::Row;
 
-/// The terminal, or the log, that rows are shown on. Dropping it clears the table.
+/// The terminal or log that shows the rows. Dropping it clears the table.
 #[derive(Debug)]
 pub struct Screen {
-    /// The table, on a terminal.
+    /// The table; `None` if stderr is no terminal.
     bar: Option<ProgressBar>,
     shown: Vec<Row>,
 }
@@ -62,7 +62,7 @@ impl Screen {
         }
     }
 
-    /// Leaves the last table on the screen.
+    /// Ends the redrawing. The last table stays on the screen.
     pub fn finish(self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();

@@ -1,5 +1,5 @@
-//! All changes of a run as one stream: of its PipelineRun, and of the StatefulSets, claims and pods with its uid in a label.
-//! A watch that breaks is restarted.
+//! One stream of all changes of a PipelineRun, and of the StatefulSets, claims and pods that have the run's uid in a label. If
+//! a watch breaks, it is restarted.
 
 use std::fmt::{self, Debug};
 use std::pin::Pin;
@@ -42,7 +42,7 @@ impl Debug for Run {
 }
 
 impl Run {
-    /// The PipelineRuns of its namespace.
+    /// The API for PipelineRuns in the run's namespace.
     pub fn api(&self) -> Api<DynamicObject> {
         Api::namespaced_with(self.client.clone(), &self.namespace, &pipeline_runs())
     }
@@ -61,23 +61,23 @@ pub fn pipeline_runs() -> ApiResource {
     reason = "there are few, and each is taken apart at once"
 )]
 pub enum Change {
-    /// Of the PipelineRun.
+    /// A change of the PipelineRun.
     Run(Event<DynamicObject>),
-    /// Of a StatefulSet.
+    /// A change of a StatefulSet.
     Set(Event<StatefulSet>),
-    /// Of a claim.
+    /// A change of a claim.
     Claim(Event<PersistentVolumeClaim>),
-    /// Of a placeholder, or of a TaskRun's pod.
+    /// A change of a placeholder or of a TaskRun's pod.
     Pod(Event<Pod>),
 }
 
-/// A stream of changes, and of failures of a watch.
+/// A stream of changes. An error is the failure of a watch.
 pub type Changes = Pin<Box<dyn Stream<Item = anyhow::Result<Change>> + Send>>;
 
 /// Watches `run`, beginning with the objects that exist.
 pub fn changes(run: &Run) -> Changes {
     let itself = watcher::Config::default().fields(&format!("metadata.name={}", run.name));
-    // Tekton labels TaskRun pods with it, and the placeholder-manager what it creates.
+    // Tekton sets this label on TaskRun pods, and the placeholder-manager on the objects that it creates.
     let belonging =
         watcher::Config::default().labels(&format!("tekton.dev/pipelineRunUID={}", run.uid));
     let (client, namespace) = (&run.client, run.namespace.as_str());

@@ -1,5 +1,5 @@
-//! The flags that all services have, each with an environment variable, and the [`Service`] constant with their defaults. A
-//! service declares only its own flags, and [`command`] adds the common flags.
+//! The flags that all services have, each with an environment variable. A service declares only its own flags, and a [`Service`]
+//! constant with its name and the defaults of its two addresses. [`command`] adds the common flags.
 
 use std::net::SocketAddr;
 
@@ -13,7 +13,7 @@ pub struct Service {
     pub name: &'static str,
     /// Version of the service's crate: `env!("CARGO_PKG_VERSION")`.
     pub version: &'static str,
-    /// One line for `--help`.
+    /// The description in `--help`, in one line.
     pub about: &'static str,
     /// Default of `--grpc-address`, `IP:PORT`.
     pub grpc_address: &'static str,
@@ -40,10 +40,10 @@ pub struct ProcessArgs {
     #[arg(long, env = "HTTP_ADDRESS", value_name = "IP:PORT")]
     pub http_address: SocketAddr,
 
-    /// Maximum number of RPCs in progress. The server answers more with RESOURCE_EXHAUSTED and a retry delay. Health
+    /// Maximum number of RPCs in progress. The server answers further RPCs with RESOURCE_EXHAUSTED and a retry delay. Health
     /// and reflection do not count, and a stream counts until its response begins
-    // An API server has at most 200 writes in flight by default, each of which may wait for an admission, and the
-    // watcher reports 32 runs at a time.
+    // The default is above the sum of two numbers: an API server has at most 200 writes in flight by default, and each may wait
+    // for an admission; and the watcher reports 32 runs at a time.
     #[arg(
         long,
         env = "MAX_CONCURRENT_CALLS",
@@ -62,7 +62,7 @@ pub struct ProcessArgs {
 }
 
 impl ProcessArgs {
-    /// Free ports on loopback and text logs, for a service inside a test.
+    /// The flags of a service that runs inside a test: free ports on loopback, and logs as text.
     pub fn loopback() -> Self {
         ProcessArgs {
             grpc_address: SocketAddr::from(([127, 0, 0, 1], 0)),
@@ -77,7 +77,7 @@ impl ProcessArgs {
 /// The format of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
-    /// One JSON object a line, for log collectors
+    /// One JSON object per line, for log collectors
     Json,
     /// One line of text, for people
     Text,

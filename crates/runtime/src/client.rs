@@ -1,5 +1,6 @@
-//! The gRPC client. It has a lazy channel to each service. A keepalive replaces dead connections. The client retries calls within
-//! the deadline of the call and the budget of the channel, and decides after which statuses a retry may help.
+//! The gRPC client: one channel to each service. A channel connects at its first call, and replaces a dead connection. It retries
+//! a call made with [`request`] after some statuses, until the deadline of the call. A budget limits the retries of all calls on
+//! the channel. Other calls and all streams are sent once.
 
 mod call;
 mod retry;
@@ -18,24 +19,25 @@ use crate::{Deadline, Process, Service};
 use call::Caller;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
-/// A connection that is silent for as long as these two together is replaced: sooner than an admission must be answered
-/// (9 s), so that the next try still helps it.
-const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(4);
-const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(3);
+/// A connection that is silent for both times together (7 s) is replaced. An admission has 9 s, so it can be retried on the new
+/// connection.
+pub(crate) const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(4);
+pub(crate) const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// A channel to another service, for a generated client: `PlannerServiceClient::new(channel)`. Clones share one
 /// connection and one retry budget.
 ///
-/// A call made with [`request`] is retried while [`is_retryable`] is true. The intervals grow and are random. There is no retry
-/// after the deadline. If the server asks for a delay (`RetryInfo`), the retry waits for this delay.
+/// A call made with [`request`] is retried while [`is_retryable`] is true for its status. The intervals grow and are random.
+/// There is no retry after the deadline. If the server asks for a delay (`RetryInfo`), the retry waits for this delay too.
 ///
-/// All retries of a channel together have a budget: at most 50 a second (50 more after a second without retries), and one for every
-/// five calls. Further retries wait. So callers do not overload a service that recovers. All other calls, and all streams, are made
-/// once.
+/// All retries of a channel share a budget of 50 retries per second, plus one retry for every five calls. A channel without
+/// retries saves at most 50. Further retries wait. So callers do not overload a service that recovers. Calls made without
+/// [`request`], and all streams, are sent once.
 pub type Channel = BoxCloneSyncService<HttpRequest<Body>, HttpResponse<Body>, Status>;
 
-/// A channel to `address` (`http://host:port`) for `process`. The user agent is the name and version of `process`, and its metrics
-/// count the calls. The first call connects. If a connection breaks or stays silent, the channel replaces it.
+/// A channel to `address` (`http://host:port`) for `process`. The user agent is the name and version of `process`, and its
+/// metrics count the calls. The channel connects at its first call. If a connection breaks or stays silent, the channel
+/// replaces it.
 ///
 /// # Errors
 /// `address` is not an `http` address.
@@ -68,8 +70,8 @@ pub(crate) fn observed(transport: tonic::transport::Channel, metrics: &Metrics) 
     Channel::new(Caller::new(transport, metrics))
 }
 
-/// A request of a call with one answer. After `timeout` the caller stops waiting; the server gets the same deadline.
-/// Until then the call is retried while that may help: every such RPC of ours is safe to repeat.
+/// A request of a call with one answer. The caller stops waiting after `timeout`, and the server gets the same deadline. Until
+/// then, the call is retried if a retry may help. This is safe, because each of our RPCs may be repeated.
 pub fn request<T>(message: T, timeout: Duration) -> Request<T> {
     let mut request = Request::new(message);
     request.set_timeout(timeout);
@@ -79,18 +81,19 @@ pub fn request<T>(message: T, timeout: Duration) -> Request<T> {
     request
 }
 
-/// Marks a request of a call that has one answer and may be retried until the deadline.
+/// Marks a request as repeatable: its call has one answer, and may be retried until this deadline.
 #[derive(Clone, Copy, Debug)]
 struct Repeatable(Deadline);
 
-/// True if the same call may succeed later: the server was unreachable, overloaded or too slow, or the connection
-/// broke. Every RPC of ours is safe to repeat, so this includes calls with an unknown outcome.
+/// True if the same call may succeed later: the server was unreachable, overloaded or too slow, or the connection broke. Each
+/// of our RPCs may be repeated, so this includes calls with an unknown outcome.
 pub fn is_retryable(status: &Status) -> bool {
     match status.code() {
         Code::Unavailable | Code::DeadlineExceeded | Code::ResourceExhausted | Code::Aborted => {
             true
         }
-        // tonic's client reports a broken connection like this. Unlike a status from the server, it has a source.
+        // tonic's client reports a broken connection with one of these codes. Unlike a status from the server, this status has
+        // a source.
         Code::Cancelled | Code::Unknown | Code::Internal => {
             std::error::Error::source(status).is_some()
         }

@@ -1,4 +1,4 @@
-//! Readiness: ready means synced. A service is ready while all of its named conditions are met and it is not stopping.
+//! The readiness of a service. A service is ready while all of its named conditions are met and it is not stopping.
 //! `/readyz` and gRPC health both report this.
 
 use std::collections::BTreeMap;
@@ -30,13 +30,13 @@ pub struct Condition {
 }
 
 impl Health {
-    /// A health without conditions. That of the process comes with it; another one tells whether some caches are synced that
-    /// the process can do without.
+    /// A health without conditions. Each process has one health for its readiness. A further health can show whether caches are
+    /// synced that the readiness does not depend on.
     pub fn new() -> Self {
         Health(Arc::new(watch::Sender::new(Readiness::default())))
     }
 
-    /// Adds a condition, unmet. `/readyz` shows its name while it is unmet, like `PipelineRun cache`.
+    /// Adds an unmet condition. `/readyz` shows its name, for example `PipelineRun cache`, while it is unmet.
     pub fn condition(&self, name: impl Into<String>) -> Condition {
         let condition = Condition {
             name: name.into(),
@@ -51,7 +51,7 @@ impl Health {
         self.0.borrow().is_ready()
     }
 
-    /// The unmet conditions, and `stopping`; empty when the process is ready.
+    /// The names of the unmet conditions, and `stopping` if the process is stopping. Empty if the process is ready.
     pub fn missing(&self) -> Vec<String> {
         let readiness = self.0.borrow();
         let unmet = readiness
@@ -66,7 +66,7 @@ impl Health {
 
     /// Waits until the process is ready.
     pub async fn ready(&self) {
-        // This fails only where the sender is dropped, and self holds it.
+        // This fails only if the sender is dropped, and `self` holds the sender.
         let _ = self.0.subscribe().wait_for(Readiness::is_ready).await;
     }
 

@@ -1,4 +1,4 @@
-//! The HTTP server for probes and Prometheus: `/livez`, `/readyz` and `/metrics`. It ends after the gRPC server. So while
+//! The HTTP server for probes and Prometheus: `/livez`, `/readyz` and `/metrics`. It ends after the gRPC server. So while gRPC
 //! connections drain, `/readyz` answers 503, and Prometheus can read the last metrics.
 
 use axum::Router;

@@ -1,32 +1,31 @@
-//! The Kubernetes client, for the services that need one: the `--kubeconfig` flag, time limits on connections and
-//! writes, metrics of the requests, and no write by a process that was suspended. It also installs the TLS provider.
+//! The Kubernetes client, for the services that need one: the `--kubeconfig` flag, the connection, and metrics of the requests.
+//! A process that was suspended sends no more writes. This module also installs the TLS provider.
 
+mod connection;
 mod pulse;
 mod requests;
 pub mod version;
 pub mod watch;
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use http::{HeaderValue, Request, header};
 use kube::Config;
-use kube::client::{Body, ClientBuilder};
+use kube::client::retry::RetryPolicy;
+use kube::client::{Body, ClientBuilder, ConfigExt as _};
 use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use tower::filter::FilterLayer;
+use tower::retry::RetryLayer;
+use tower::{BoxError, ServiceBuilder};
 
 use crate::Process;
+use connection::connections;
 use pulse::Pulse;
 use requests::Requests;
 
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
-/// Longer than kube's longest watch (290 s), so that only dead connections reach it.
-const READ_TIMEOUT: Duration = Duration::from_secs(300);
-
-/// The flags of a service with a Kubernetes client, to be flattened into its own.
+/// The flags of a service with a Kubernetes client. The service flattens them into its own flags.
 #[derive(Clone, Debug, Default, clap::Args)]
 #[command(next_help_heading = "Kubernetes")]
 pub struct KubernetesArgs {
@@ -38,8 +37,8 @@ pub struct KubernetesArgs {
 }
 
 impl KubernetesArgs {
-    /// A client for the configured cluster. It connects with its first request. The user agent, which audit logs show, is the name
-    /// and version of `process`. The metrics of `process` count the requests. If `process` is suspended for more than ten
+    /// A client for the configured cluster. It connects at its first request. The user agent, which audit logs show, is the
+    /// name and version of `process`. The metrics of `process` count the requests. If `process` is suspended for more than ten
     /// seconds at any later time, it writes nothing more and ends.
     ///
     /// # Errors
@@ -47,16 +46,26 @@ impl KubernetesArgs {
     pub async fn client(&self, process: &Process) -> anyhow::Result<kube::Client> {
         install_tls_provider();
         let mut config = self.config().await?;
-        config.connect_timeout = Some(CONNECT_TIMEOUT);
-        config.write_timeout = Some(WRITE_TIMEOUT);
-        config.read_timeout = Some(READ_TIMEOUT);
-        config.reset_reader_on_write = true;
         if let Ok(user_agent) = HeaderValue::from_str(&process.service().user_agent()) {
             config.headers.push((header::USER_AGENT, user_agent));
         }
-        let server = config.cluster_url.to_string();
-        let builder = ClientBuilder::try_from(config)
-            .with_context(|| format!("failed to make a Kubernetes client for {server}"))?;
+        // These are the layers of kube's own client. Its connections have no pings, so it is not used here.
+        let service = || {
+            anyhow::Ok(
+                ServiceBuilder::new()
+                    .layer(config.base_uri_layer())
+                    .layer(RetryLayer::new(RetryPolicy::server_retry()))
+                    .option_layer(config.auth_layer()?)
+                    .layer(config.extra_headers_layer()?)
+                    .map_err(BoxError::from)
+                    .service(connections(&config)?),
+            )
+        };
+        let service = service().with_context(|| {
+            let server = &config.cluster_url;
+            format!("failed to make a Kubernetes client for {server}")
+        })?;
+        let builder = ClientBuilder::new(service, config.default_namespace);
         let requests = Requests::new(process.metrics());
         let pulse = Pulse::watch(process);
         let alive = FilterLayer::new(move |request: Request<Body>| pulse.pass(request));
@@ -86,6 +95,6 @@ impl KubernetesArgs {
 /// Makes ring the TLS provider of the process, unless it has one. [`KubernetesArgs::client`] does this itself; a TLS
 /// server needs it too.
 pub fn install_tls_provider() {
-    // This fails only where another thread was first, with the same provider.
+    // This fails only if a provider is installed already.
     let _ = rustls::crypto::ring::default_provider().install_default();
 }

@@ -1,8 +1,8 @@
 //! Leader election by Lease: of several replicas, one does the background work.
 //!
-//! A replica takes part with [`LeaseArgs::campaign`] and wraps its work in [`Leadership::lead`], which checks the Lease
-//! before each poll of the work. So a process that was suspended past its Lease does not act again. A lost Lease ends
-//! the process with exit code 1. When the process stops, the work ends first; then the process releases the Lease, so
+//! A replica takes part with [`LeaseArgs::campaign`] and wraps its work in [`Leadership::lead`], which checks the Lease before
+//! each poll of the work. So a process whose Lease expired while it was suspended does not act again. If a leader loses its
+//! Lease, its process ends with exit code 1. When a process stops, the work ends first. Then the process releases the Lease, so
 //! that another replica takes over at once.
 //!
 //! A service needs the rights to `list`, `watch` and `update` its Lease, and to `create` Leases.
@@ -26,11 +26,11 @@ use tokio_util::task::TaskTracker;
 use crate::Process;
 use campaign::Campaign;
 
-/// How a Lease is lost whose leader cannot reach the API server.
+/// The reason for the loss of a Lease if the leader cannot reach the API server.
 const NOT_RENEWED: &str = "it could not be renewed in time";
 
-/// The flags of a service with leader election, to be flattened into its own. Names and defaults are
-/// controller-runtime's.
+/// The flags of a service with leader election. The service flattens them into its own flags. The names, and the defaults of
+/// the durations, are those of kube-controller-manager.
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Leader election")]
 pub struct LeaseArgs {
@@ -56,13 +56,13 @@ struct Timing {
         value_name = "DURATION", default_value = "15s", value_parser = parse_duration)]
     lease_duration: Duration,
 
-    /// How long a leader goes on without renewing its Lease, like 10s; it renews twice as often. Shorter than the lease
-    /// duration
+    /// How long a leader continues after it last renewed its Lease, like 10s. It renews the Lease after half of this time. Must
+    /// be shorter than the lease duration
     #[arg(long = "leader-elect-renew-deadline", env = "LEADER_ELECT_RENEW_DEADLINE",
         value_name = "DURATION", default_value = "10s", value_parser = parse_duration)]
     renew_deadline: Duration,
 
-    /// How long to wait after a failed attempt to acquire or renew the Lease, like 2s. At most half of the renew
+    /// How long to wait after a failed attempt to acquire or renew the Lease, like 2s. Must be at most half of the renew
     /// deadline
     #[arg(long = "leader-elect-retry-period", env = "LEADER_ELECT_RETRY_PERIOD",
         value_name = "DURATION", default_value = "2s", value_parser = parse_duration)]
@@ -75,7 +75,7 @@ struct Timing {
 pub struct LostLease {
     /// Name of the Lease.
     pub lease: String,
-    /// How it was lost.
+    /// The reason for the loss.
     pub reason: String,
 }
 
@@ -84,7 +84,7 @@ pub struct LostLease {
 pub struct Leadership {
     lease: &'static str,
     state: watch::Receiver<State>,
-    /// The work of the leader; the Lease is released once all of it has ended.
+    /// The work of the leader. The Lease is released when all work has ended.
     work: TaskTracker,
     shutdown: CancellationToken,
 }
@@ -93,11 +93,11 @@ pub struct Leadership {
 enum State {
     /// This process has not led yet.
     Waiting,
-    /// This process leads until then, unless it renews its Lease.
+    /// This process leads until this time. Each renewal of the Lease moves the time.
     Held { until: Instant },
-    /// It lost the Lease, and never leads again.
+    /// This process lost the Lease, and never leads again.
     Lost(LostLease),
-    /// It has released the Lease.
+    /// This process released the Lease.
     Released,
 }
 
@@ -106,7 +106,7 @@ impl LeaseArgs {
     /// `coscheduler_leader{lease="<name>"}` shows whether this process leads.
     ///
     /// # Errors
-    /// The durations do not fit together.
+    /// The durations contradict each other, for example because the renew deadline is longer than the lease duration.
     pub fn campaign(
         &self,
         process: &Process,
@@ -158,12 +158,12 @@ impl Leadership {
         matches!(*self.state.borrow(), State::Held { until } if Instant::now() < until)
     }
 
-    /// Waits until this process leads, then polls `work` until it ends or the Lease is lost. Returns `None` if the
-    /// process began to stop before it led. The Lease is renewed until all such work has ended, so `work` must end by
-    /// itself when the process stops.
+    /// Waits until this process leads, then polls `work` until it ends or the Lease is lost. Returns `None` if the process
+    /// began to stop before it led. The Lease is renewed until the work of all calls of this function has ended, so `work` must
+    /// end by itself when the process stops.
     ///
     /// # Errors
-    /// The Lease was lost before the work had ended. The work is not polled again then.
+    /// The Lease was lost before the work ended. The work is then not polled again.
     pub async fn lead<T>(&self, work: impl Future<Output = T>) -> Result<Option<T>, LostLease> {
         let _keeps_the_lease = self.work.token();
         let mut state = self.state.clone();
@@ -175,7 +175,7 @@ impl Leadership {
         let mut lost = pin!(state.wait_for(|state| !matches!(state, State::Held { .. })));
         let mut work = pin!(work);
         let outcome = poll_fn(|context| {
-            // Each poll checks this first, since the process may have been suspended before it.
+            // Each poll checks the Lease first, because the process may have been suspended before this poll.
             if lost.as_mut().poll(context).is_ready() || !self.is_held() {
                 return Poll::Ready(None);
             }
@@ -187,7 +187,7 @@ impl Leadership {
         }
         match &*self.state.borrow() {
             State::Lost(lost) => Err(lost.clone()),
-            // The campaign is about to notice.
+            // The Lease expired a moment ago, and the campaign has not noticed this yet.
             State::Held { .. } => Err(LostLease {
                 lease: self.lease.to_owned(),
                 reason: NOT_RENEWED.to_owned(),
@@ -200,8 +200,8 @@ impl Leadership {
 /// Parses a duration above zero, like `15s`.
 ///
 /// # Errors
-/// `text` is not one.
-pub fn parse_duration(text: &str) -> Result<Duration, String> {
+/// `text` is not a duration above zero.
+fn parse_duration(text: &str) -> Result<Duration, String> {
     let duration: jiff::SignedDuration = text
         .parse()
         .map_err(|error| format!("expected a duration like 15s: {error}"))?;

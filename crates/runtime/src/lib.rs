@@ -1,9 +1,9 @@
-//! The skeleton of every service process of tekton-coscheduler: flags, logs, signals, the gRPC and HTTP servers with
-//! health and metrics, and the gRPC client. It knows nothing about coscheduling, and has a Kubernetes client only with
-//! the feature `kubernetes`, so that a service without the feature cannot call the API server.
+//! The skeleton of every service process of tekton-coscheduler: flags, logs, signals, the gRPC and HTTP servers with health and
+//! metrics, and the gRPC client. This crate knows nothing about coscheduling. It has a Kubernetes client only with the feature
+//! `kubernetes`, so that a service without this feature cannot call the API server.
 //!
-//! A service is a [`Service`] constant, a struct of its own flags, and one function that builds its caches, serves its
-//! gRPC services and spawns its loops; `main` hands the two to [`run()`]:
+//! A service consists of a [`Service`] constant, a struct of its own flags, and one function that builds its caches, serves its
+//! gRPC services and spawns its loops. `main` passes the constant and the function to [`run()`]:
 //!
 //! ```no_run
 //! use coscheduler_runtime::{GrpcServices, Process, Service};
@@ -56,4 +56,6 @@ pub use kubernetes::KubernetesArgs;
 pub use metrics::{Metrics, Seconds};
 pub use process::{Process, Supervisor};
 pub use run::run;
-pub use server::{Deadline, GrpcServices, MAX_MESSAGE_BYTES};
+pub use server::{
+    Deadline, GrpcServices, KEEPALIVE_INTERVAL, KEEPALIVE_TIMEOUT, MAX_MESSAGE_BYTES,
+};

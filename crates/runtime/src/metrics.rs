@@ -1,5 +1,5 @@
-//! The metrics of the process. `docs/metrics.md` lists all names. A name begins with `coscheduler_`, except the names of gRPC
-//! metrics, because existing dashboards use these.
+//! The metrics of the process. `docs/metrics.md` lists all names. Every name begins with `coscheduler_`, except the standard
+//! names of gRPC metrics that `Metrics::register_protocol` registers: existing dashboards use these names.
 
 use std::fmt;
 use std::hash::Hash;
@@ -16,7 +16,7 @@ use crate::Service;
 /// Media type of [`Metrics::encode`].
 pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Upper bounds in seconds, up to the longest RPC and the longest request to the API server.
+/// The upper bounds of histograms in seconds, up to the time of the longest RPC and of the longest request to the API server.
 const BUCKETS: [f64; 13] = [
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 30.0,
 ];
@@ -34,7 +34,7 @@ pub struct Metrics {
 struct Registries {
     own: Registry,
     protocol: Registry,
-    /// Metrics that several clients or queues of the process share, by type.
+    /// Metrics that several clients or queues of the process share, by their type.
     shared: http::Extensions,
 }
 
@@ -45,7 +45,7 @@ struct BuildLabels {
 }
 
 impl Metrics {
-    /// A registry with only `coscheduler_build_info`.
+    /// A registry that contains only `coscheduler_build_info`.
     pub(crate) fn new(service: Service) -> Self {
         let metrics = Metrics {
             registries: Arc::new(Mutex::new(Registries {
@@ -68,13 +68,13 @@ impl Metrics {
         metrics
     }
 
-    /// New histograms of seconds, to be registered.
+    /// New histograms of seconds. The caller registers them.
     pub fn seconds<L: Clone + Hash + Eq>() -> Seconds<L> {
         Family::new_with_constructor(|| Histogram::new(BUCKETS))
     }
 
-    /// Registers `metric` as `coscheduler_<name>` and returns it. The name ends with its base unit (`_seconds`), if
-    /// any, and without `_total`, which is added to counters; `help` is a sentence without its full stop.
+    /// Registers `metric` as `coscheduler_<name>` and returns it. A name ends with its base unit, if any, such as `_seconds`.
+    /// It does not contain `_total`, which is added to counters. `help` is a sentence without its full stop.
     pub fn register<M: Metric + Clone>(&self, name: &str, help: &str, metric: M) -> M {
         self.lock().own.register(name, help, metric.clone());
         metric
@@ -91,8 +91,8 @@ impl Metrics {
         metric
     }
 
-    /// The metrics of type `T`, registered with `register` at first use: several clients or queues of one process share
-    /// them.
+    /// The metrics of type `T`, which several clients or queues of one process share. The first call registers them with
+    /// `register`.
     pub(crate) fn shared<T: Clone + Send + Sync + 'static>(
         &self,
         register: impl FnOnce(&Metrics) -> T,

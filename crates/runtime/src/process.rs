@@ -1,6 +1,7 @@
-//! The life of a service process: its tasks, and the order in which they stop. When the first task ends, with or without an error,
-//! the process ends. When a process stops, it first becomes unready. Then calls and graceful tasks have a limited time to end. Then
-//! the process drops the loops. Last, it closes the HTTP server.
+//! The life of a service process: its tasks, and the order in which they stop. When the first task ends, with or without an
+//! error, the process ends. When a process stops, it first becomes unready. Then RPCs and graceful tasks
+//! ([`Process::spawn_graceful`]) have a limited time to end. Then the process drops the loops ([`Process::spawn`]). Last, it
+//! closes the HTTP server.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -16,12 +17,13 @@ use tracing::{error, info, warn};
 
 use crate::{Condition, GrpcServices, Health, Metrics, ProcessArgs, Service, http};
 
-/// How long calls and graceful tasks may take once the process is stopping. Below the 30 s that Kubernetes gives a pod.
+/// How long RPCs and graceful tasks may take after the process begins to stop. Below the 30 s that Kubernetes gives a pod by
+/// default.
 const GRACE: Duration = Duration::from_secs(10);
-/// How long everything else may take after that: loops only have to reach their next await.
+/// How long the loops, and then the HTTP server, may take after that. A loop only has to reach its next await.
 const LAST_GRACE: Duration = Duration::from_secs(1);
 
-/// The running process, as its service sees it; clones are handles of the same process.
+/// The service's handle of its running process. Clones are handles of the same process.
 #[derive(Clone, Debug)]
 pub struct Process(Arc<Inner>);
 
@@ -35,17 +37,16 @@ struct Inner {
     metrics: Metrics,
     /// Cancelled when the process begins to stop.
     stopping: CancellationToken,
-    /// Cancelled when all graceful tasks have ended, or their time is over.
+    /// Cancelled when all graceful tasks have ended or their time is over.
     drained: CancellationToken,
     /// The gRPC server and the tasks of [`Process::spawn_graceful`].
     graceful: TaskTracker,
     loops: TaskTracker,
-    /// Takes the reason for which the process ends; only the first is read.
+    /// Receives the reasons why the process must end. Only the first is read.
     ended: mpsc::UnboundedSender<anyhow::Error>,
 }
 
-/// A process that is set up but not yet supervised. [`crate::run()`] uses it, and so may tests that run a service in
-/// their own process.
+/// A process before its service runs. [`crate::run()`] uses it, and tests that run a service inside their own process.
 #[derive(Debug)]
 pub struct Supervisor {
     process: Process,
@@ -56,7 +57,7 @@ pub struct Supervisor {
 }
 
 impl Process {
-    /// The service this process runs.
+    /// The service that this process runs.
     pub fn service(&self) -> Service {
         self.0.service
     }
@@ -81,9 +82,10 @@ impl Process {
         self.0.stopping.clone()
     }
 
-    /// Spawns a loop that runs for the life of the process. If the loop ends earlier, with or without an error, the process stops
-    /// with exit code 1 and logs the name of the loop. When the process stops, the loop continues while calls drain. Then it is
-    /// dropped at its next await. If a task has something to finish, use [`Process::spawn_graceful`].
+    /// Spawns a loop that runs for the life of the process. If the loop ends earlier, with or without an error, the process
+    /// stops with exit code 1 and logs the name of the loop. When the process stops, the loop continues until the RPCs and
+    /// graceful tasks have ended. Then it is dropped at its next await. If a task has something to finish, use
+    /// [`Process::spawn_graceful`].
     pub fn spawn(
         &self,
         name: impl Into<String>,
@@ -99,8 +101,8 @@ impl Process {
         self.supervise(&self.0.loops, name.into(), until_drained);
     }
 
-    /// Like [`Process::spawn`], but once the given token is cancelled, the process gives the task a bounded time to
-    /// end.
+    /// Spawns a task that runs until the process stops, like [`Process::spawn`]. But when the process stops, it cancels the
+    /// token that the task got, and waits a bounded time for the task to end.
     pub fn spawn_graceful<F>(
         &self,
         name: impl Into<String>,
@@ -128,7 +130,8 @@ impl Process {
         Ok(address)
     }
 
-    /// Runs `future` on `tracker`, and reports its end unless the process is stopping anyway.
+    /// Spawns `future` on `tracker`. If it ends, the process stops. If the process is stopping already, a failure is only
+    /// logged.
     fn supervise(
         &self,
         tracker: &TaskTracker,
@@ -154,7 +157,7 @@ impl Process {
 }
 
 impl Supervisor {
-    /// Sets the process up and listens on its HTTP address, so that liveness probes succeed from the first moment.
+    /// Sets up the process and its HTTP server, so that `/livez` answers before the service starts.
     ///
     /// # Errors
     /// The HTTP address cannot be bound.
@@ -198,11 +201,11 @@ impl Supervisor {
         self.process.clone()
     }
 
-    /// Starts the service with `start`, keeps it until `stop` completes or a task ends, then stops it in order.
+    /// Starts the service with `start`, waits until `stop` completes or a task ends, and then stops the process in order.
     ///
     /// # Errors
-    /// `start` failed, or a task ended before `stop` completed. The error is logged already, and the process has
-    /// stopped in order as well.
+    /// `start` failed, or a task ended before `stop` completed. In these cases too, the process was stopped in order, and the
+    /// error was logged.
     pub async fn run(
         mut self,
         stop: impl Future<Output = ()>,

@@ -1,12 +1,18 @@
-//! A work queue of keys, between the watches of Kubernetes objects and the work on them.
+//! A work queue of keys. Watches of Kubernetes objects push the keys of changed objects, and a worker works on them.
 //!
-//! One task at a time works on a key, so the work for one object stays in order:
+//! Only one task at a time works on a key:
 //!
-//! - If a key is pushed while it already waits, the queue still holds it only once.
+//! - If a key is pushed while it already waits in the queue, the queue still contains it only once.
 //! - If a key is pushed while a task works on it, the key goes to the end of the queue when the task ends, also after a failure.
 //! - If the work fails, the queue retries it with exponential backoff and jitter until it succeeds.
+//!
+//! Namespaces take turns (module `turns`).
 
-use std::collections::{HashMap, VecDeque};
+mod turns;
+
+pub use turns::Namespaced;
+
+use std::collections::HashMap;
 use std::future::Future;
 use std::hash::Hash;
 use std::panic::resume_unwind;
@@ -26,8 +32,9 @@ use tokio_util::time::DelayQueue;
 use tokio_util::time::delay_queue;
 
 use crate::Metrics;
+use turns::Turns;
 
-/// Upper bounds in seconds, up to the longest that an RPC may take.
+/// The upper bounds of histograms in seconds, up to the longest time that an RPC may take.
 const BUCKETS: [f64; 12] = [
     0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 30.0,
 ];
@@ -35,20 +42,20 @@ const BUCKETS: [f64; 12] = [
 /// The outcome of the work on a key.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Outcome {
-    /// Nothing is left to do until the key is pushed again.
+    /// Nothing is left to do. The worker forgets the key until it is pushed again.
     Done,
-    /// Try again after a backoff.
+    /// The work failed. Try again after a backoff.
     Retry,
     /// Nothing failed. Work on the key again after this time, or earlier if it is pushed.
     Later(Duration),
 }
 
-/// Concurrency and backoff.
+/// The concurrency and the backoff of a worker.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     /// The number of keys that are worked on at the same time.
     pub concurrency: usize,
-    /// The first backoff of a failing key. Each further one is twice as long, with jitter.
+    /// The first backoff of a failing key. Each further backoff is twice as long, plus jitter.
     pub first_retry: Duration,
     /// The longest backoff.
     pub longest_retry: Duration,
@@ -164,16 +171,16 @@ impl QueueMetrics {
 }
 
 impl<K> Queue<K> {
-    /// Asks for work on `key`. Does nothing once the worker has stopped.
+    /// Asks for work on `key`. Does nothing if the worker has stopped.
     pub fn push(&self, key: K) {
         // The send fails only if the worker is gone.
         drop(self.keys.send(key));
     }
 }
 
-impl<K: Clone + Eq + Hash + Send + 'static> Worker<K> {
-    /// Works on keys until `shutdown`, each in its own task, then waits for the work under way. Dropping this future aborts that
-    /// work. A panic in `work` is resumed here.
+impl<K: Namespaced + Clone + Eq + Hash + Send + 'static> Worker<K> {
+    /// Works on keys until `shutdown`, each key in a task of its own. Then waits for the tasks that still run. Dropping this
+    /// future aborts them. A panic in `work` panics here too.
     pub async fn run<F, Fut>(mut self, shutdown: CancellationToken, work: F)
     where
         F: Fn(K) -> Fut,
@@ -219,14 +226,14 @@ impl<K: Clone + Eq + Hash + Send + 'static> Worker<K> {
 }
 
 fn finished<T>(ended: Result<T, JoinError>) -> T {
-    // Nothing aborts a single task, so it has either ended or panicked.
+    // No code aborts a single task, so the task has either ended or panicked.
     ended.unwrap_or_else(|error| resume_unwind(error.into_panic()))
 }
 
-/// The keys that are ready, being worked on, or waiting for a retry.
+/// The keys that are ready, being worked on, or waiting for their time.
 struct Schedule<K> {
     options: Options,
-    ready: VecDeque<K>,
+    ready: Turns<K>,
     retries: DelayQueue<K>,
     keys: HashMap<K, State>,
 }
@@ -243,18 +250,18 @@ enum Stage {
     Waiting(delay_queue::Key),
 }
 
-impl<K: Clone + Eq + Hash> Schedule<K> {
+impl<K: Namespaced + Clone + Eq + Hash> Schedule<K> {
     fn new(options: Options) -> Self {
         Self {
             options,
-            ready: VecDeque::new(),
+            ready: Turns::new(options.concurrency),
             retries: DelayQueue::new(),
             keys: HashMap::new(),
         }
     }
 
     fn next(&mut self) -> Option<K> {
-        let key = self.ready.pop_front()?;
+        let key = self.ready.next()?;
         if let Some(state) = self.keys.get_mut(&key) {
             state.stage = Stage::Working { again: false };
         }
@@ -268,7 +275,7 @@ impl<K: Clone + Eq + Hash> Schedule<K> {
                 backoff: None,
             };
             self.keys.insert(key.clone(), state);
-            self.ready.push_back(key);
+            self.ready.push(key);
             return;
         };
         match &mut state.stage {
@@ -277,7 +284,7 @@ impl<K: Clone + Eq + Hash> Schedule<K> {
             Stage::Waiting(retry) => {
                 self.retries.try_remove(retry);
                 state.stage = Stage::Ready;
-                self.ready.push_back(key);
+                self.ready.push(key);
             }
         }
     }
@@ -285,11 +292,12 @@ impl<K: Clone + Eq + Hash> Schedule<K> {
     fn due(&mut self, key: K) {
         if let Some(state) = self.keys.get_mut(&key) {
             state.stage = Stage::Ready;
-            self.ready.push_back(key);
+            self.ready.push(key);
         }
     }
 
     fn finished(&mut self, key: K, outcome: Outcome) {
+        self.ready.ended(&key);
         let Some(state) = self.keys.get_mut(&key) else {
             return;
         };
@@ -300,7 +308,7 @@ impl<K: Clone + Eq + Hash> Schedule<K> {
         }
         if again {
             state.stage = Stage::Ready;
-            self.ready.push_back(key);
+            self.ready.push(key);
             return;
         }
         match outcome {

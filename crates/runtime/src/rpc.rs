@@ -1,5 +1,5 @@
-//! One RPC from its beginning to its status, in a server or a client: its span, its line in the log, its metrics. An
-//! RPC that is dropped without a status counts as cancelled.
+//! Observes one RPC of a server or a client from its beginning to its status: opens its span, writes its line in the log, and
+//! counts it in metrics. An RPC that is dropped without a status counts as cancelled.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -17,10 +17,10 @@ use tracing::{Span, debug, field, info, info_span};
 
 use crate::metrics::{Metrics, Seconds};
 
-/// Replaces names that no service here defines, so that callers cannot make up label values.
+/// The label value for names of services and methods that do not exist, so that callers cannot create label values.
 const UNKNOWN: &str = "unknown";
 
-/// The metrics of the RPCs that a process serves, or of those it makes.
+/// The metrics of the RPCs that a process serves, or of the RPCs that it sends.
 #[derive(Clone, Debug)]
 pub(crate) struct RpcMetrics {
     side: Side,
@@ -30,12 +30,12 @@ pub(crate) struct RpcMetrics {
 
 #[derive(Clone, Debug)]
 enum Side {
-    /// With the services whose names may become label values.
+    /// A server. Only the names of these services may become label values.
     Server(Arc<[String]>),
     Client,
 }
 
-/// The labels of a method, with the names that dashboards know from other implementations of gRPC.
+/// The labels of a method. Their names are those of other implementations of gRPC, because existing dashboards use them.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(crate) struct MethodLabels {
     pub(crate) grpc_service: String,
@@ -59,7 +59,7 @@ pub(crate) struct Rpc {
     ended: bool,
 }
 
-/// The body of a response: passes everything on, and reads the status of the RPC off its trailers.
+/// The body of a response. It passes all frames on, and reads the status of the RPC from the trailers.
 #[derive(Debug)]
 pub(crate) struct ObservedBody<B> {
     body: B,
@@ -84,7 +84,7 @@ impl RpcMetrics {
         }
     }
 
-    /// For the RPCs that the process makes.
+    /// Metrics of the RPCs that this process sends.
     pub(crate) fn client(metrics: &Metrics) -> Self {
         RpcMetrics {
             side: Side::Client,
@@ -101,7 +101,7 @@ impl RpcMetrics {
         }
     }
 
-    /// Begins a call of `path`, `/package.Service/Method`.
+    /// Begins an RPC of `path`, which has the form `/package.Service/Method`.
     pub(crate) fn begin(&self, path: &str) -> Rpc {
         let method = MethodLabels::of(path);
         let kind = match self.side {
@@ -127,7 +127,7 @@ impl RpcMetrics {
         }
     }
 
-    /// The labels of a method, without names that callers made up.
+    /// The labels of a method. Unknown names are replaced.
     fn labels(&self, method: &MethodLabels, code: Code) -> MethodLabels {
         let mut labels = method.clone();
         let known = match &self.side {
@@ -164,7 +164,7 @@ impl Rpc {
         self.span.clone()
     }
 
-    /// Ends the call with `status`. Only the first end counts.
+    /// Ends the call with `status`. Later ends of the same call have no effect.
     pub(crate) fn end(&mut self, status: &Status) {
         if self.ended {
             return;
@@ -189,7 +189,7 @@ impl Rpc {
         match (&metrics.side, status.code()) {
             (Side::Server(_), Code::Ok) => debug!(code, seconds, "RPC ended"),
             (Side::Server(_), _) => info!(code, message, seconds, "RPC ended"),
-            // The caller knows how serious a failure is, and logs it.
+            // The code that made the call knows how serious a failure is, and logs it.
             (Side::Client, _) => debug!(code, message, seconds, "RPC returned"),
         }
     }
@@ -200,7 +200,7 @@ impl Rpc {
         self.end(&status.unwrap_or_else(|| Status::unknown("the response had no status")));
     }
 
-    /// Ends the call with the status in the headers of `response`, or else when its body ends.
+    /// Ends the call with the status in the headers of `response`. If there is none, the call ends when the body ends.
     pub(crate) fn observe<B>(
         mut self,
         response: http::Response<B>,
@@ -223,7 +223,7 @@ impl Drop for Rpc {
 }
 
 impl Side {
-    /// True if a span with this status is in error. A caller's mistake is no error of the server (OpenTelemetry,
+    /// True if this status marks the span as an error. In a server, a mistake of the caller is no error (OpenTelemetry,
     /// semantic conventions for gRPC).
     fn is_fault(&self, code: Code) -> bool {
         match self {
@@ -277,7 +277,7 @@ where
     }
 }
 
-/// The name of a status code as in the Go implementation, whose names existing dashboards use.
+/// The name of a status code in the Go implementation of gRPC, because existing dashboards use these names.
 fn code_label(code: Code) -> String {
     match code {
         Code::Ok => "OK".to_owned(),

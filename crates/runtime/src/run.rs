@@ -1,5 +1,5 @@
-//! From the command line to the exit code: parse, log, start, wait for a signal, stop. Exit code 0 is a clean stop, 1 a
-//! failure at run time or a second signal, 2 a usage error.
+//! From the command line to the exit code: parse, log, start, wait for a signal, stop. Exit code 0 means a clean stop, 1 a
+//! failure at run time or a second signal, and 2 a usage error.
 
 use std::process::ExitCode;
 
@@ -15,8 +15,8 @@ use crate::{Process, ProcessArgs, Service, Supervisor, args, telemetry};
 
 /// Runs `service` with the command line of this process until SIGTERM, SIGINT or a failure, and returns its exit code.
 ///
-/// `start` builds the service. It may wait; a signal interrupts it. It returns when every task and server has
-/// started. Then the process becomes ready.
+/// `start` starts all tasks and servers of the service, and then returns. It may wait, and a signal interrupts it. After
+/// `start` has returned, the process becomes ready when all conditions of its health are met.
 pub fn run<A, F>(service: Service, start: F) -> ExitCode
 where
     A: Args,
@@ -25,12 +25,12 @@ where
     let (own, process) = match parse::<A>(service) {
         Ok(parsed) => parsed,
         Err(usage) => {
-            // A print fails only where the terminal is gone.
+            // Printing fails only if the terminal is gone.
             let _ = usage.print();
             return ExitCode::from(if usage.use_stderr() { 2 } else { 0 });
         }
     };
-    // There is no log yet, so clap prints the error as it prints usage errors.
+    // There is no log yet, so clap prints this error in the same way as a usage error.
     let failed = |what: &str, error: anyhow::Error| {
         let message = format!("failed to {what}: {error:#}\n");
         let _ = clap::Error::raw(ErrorKind::Io, message).print();
@@ -54,11 +54,11 @@ where
     if ended.is_ok() {
         telemetry.end();
     }
-    // Tasks that outlived their grace must not hold the process up.
+    // Tasks that did not end in time must not delay the end of the process.
     runtime.shutdown_background();
     match ended {
         Ok(Ok(())) => ExitCode::SUCCESS,
-        // The supervisor has logged it.
+        // The supervisor has logged the error.
         Ok(Err(_)) => ExitCode::FAILURE,
         Err(error) => {
             let error = format!("{error:#}");
@@ -76,10 +76,11 @@ fn parse<A: Args>(service: Service) -> Result<(A, ProcessArgs), clap::Error> {
     ))
 }
 
-/// Runs the service until it has stopped in order, and returns how that ended.
+/// Runs the service until it has stopped in order. The outer error means that the process could not be set up or stopped in
+/// order; the inner error is the failure of the service.
 ///
 /// # Errors
-/// The process could not be set up, or a second signal cut its stop short.
+/// The process could not be set up, or a second signal ended it before it had stopped in order.
 fn run_to_end<A, F>(
     service: Service,
     args: &ProcessArgs,

@@ -1,8 +1,8 @@
-//! The gRPC server of a process. It serves three things: the contracts of this process, the standard health of each contract
-//! and of "", and reflection v1 and v1alpha.
+//! The gRPC server of a process. It serves three things: the gRPC services of this process (the contracts); the standard health
+//! service, with a status for each contract and for the empty name; and reflection v1 and v1alpha.
 //!
-//! Layers around the contracts do the common work, one file each: deadline, load shedding, observation (span, log, metrics),
-//! and draining.
+//! Layers around the contracts do the common work. Each layer has a file: deadline, load shedding, observation (span, log,
+//! metrics), and draining.
 
 mod deadline;
 mod drain;
@@ -36,19 +36,21 @@ use crate::rpc::RpcMetrics;
 pub use deadline::Deadline;
 use shed::Limit;
 
-/// The largest message that a service accepts, in bytes: `.max_decoding_message_size(MAX_MESSAGE_BYTES)` on its server.
-/// The server answers a larger one with `OUT_OF_RANGE`. More than twice the largest object that etcd stores.
+/// The largest message that a service accepts, in bytes: `.max_decoding_message_size(MAX_MESSAGE_BYTES)` on its server. The
+/// server answers a larger message with `OUT_OF_RANGE`. This limit is more than twice the largest object that etcd stores.
 pub const MAX_MESSAGE_BYTES: usize = 4 * 1024 * 1024;
 
-/// The server asks a client to reconnect after this time, so that long-lived clients find new replicas behind a
-/// Service. Calls in flight go on, streams included.
+/// The server asks a client to reconnect after this time, so that long-lived clients find new replicas behind a Service. RPCs
+/// and streams in progress continue on the old connection.
 const MAX_CONNECTION_AGE: Duration = Duration::from_secs(300);
-/// HTTP/2 pings, which detect dead peers.
-const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(30);
-const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
+/// A server sends an HTTP/2 ping on a connection that is silent for this time.
+pub const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(30);
+/// If there is no answer to the ping within this time, the server closes the connection (N9).
+pub const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 
 const HEALTH: &str = "grpc.health.v1.Health";
-/// A name for liveness probes, always healthy: the kubelet must not restart a service because it waits for another one.
+/// The name that liveness probes ask for. It is always healthy, because the kubelet must not restart a service that only waits
+/// for another service.
 const LIVENESS: &str = "liveness";
 const REFLECTION: [&str; 2] = [
     "grpc.reflection.v1.ServerReflection",
@@ -95,14 +97,15 @@ impl GrpcServices {
         self
     }
 
-    /// Adds an encoded `FileDescriptorSet` for reflection, which lists only the services that were added.
+    /// Adds an encoded `FileDescriptorSet` for reflection. Reflection lists only services that were added with
+    /// [`Self::add_service`].
     #[must_use]
     pub fn descriptors(mut self, encoded: &'static [u8]) -> Self {
         self.descriptors.push(encoded);
         self
     }
 
-    /// Adds health, reflection and the layers, which limit the calls in progress to `max_concurrent_calls`.
+    /// Adds health, reflection and the layers. The shedding layer limits the calls in progress to `max_concurrent_calls`.
     pub(crate) fn prepare(
         mut self,
         metrics: &Metrics,
@@ -113,7 +116,7 @@ impl GrpcServices {
             tonic_health::pb::FILE_DESCRIPTOR_SET,
             tonic_reflection::pb::v1::FILE_DESCRIPTOR_SET,
             tonic_reflection::pb::v1alpha::FILE_DESCRIPTOR_SET,
-            // Lets tools show the details of an error.
+            // Lets tools show the details of errors.
             tonic_types::pb::FILE_DESCRIPTOR_SET,
         ];
         let reflection = || {
@@ -150,7 +153,8 @@ impl GrpcServices {
     }
 }
 
-/// Adds the layers, the outermost last: the one that counts sees each end of a call.
+/// Adds the layers, the innermost first. The layer that counts calls is outermost, so that it also sees the answers of other
+/// layers.
 fn layered(
     router: Router,
     metrics: RpcMetrics,
@@ -165,8 +169,8 @@ fn layered(
 }
 
 impl PreparedServer {
-    /// Serves `connections` until `shutdown` is cancelled. Then it publishes NOT_SERVING, stops listening, ends
-    /// streams, and returns once every connection is closed.
+    /// Serves `connections` until `shutdown` is cancelled. Then it publishes NOT_SERVING, stops listening and ends streams. It
+    /// returns when every connection is closed.
     pub(crate) async fn serve<C>(
         self,
         connections: impl Stream<Item = std::io::Result<C>>,

@@ -1,7 +1,7 @@
-//! Logs go to standard error, as JSON for collectors or as text for people. Spans go to a collector by OTLP over gRPC, if the
-//! standard `OTEL_*` variables name one. One subscriber is installed for the life of the process.
+//! Logs and spans. Logs go to standard error, as JSON for collectors or as text for people. If the standard `OTEL_*` variables
+//! name a collector, spans go to it by OTLP over gRPC.
 //!
-//! Telemetry never stops a service: if spans cannot be exported, the log has a warning.
+//! Telemetry never stops a service: if spans cannot be exported, the service logs a warning.
 
 use std::io::IsTerminal;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use tracing_subscriber::{EnvFilter, Layer};
 
 use crate::{LogFormat, ProcessArgs, Service};
 
-/// How long the export of the last spans may take when the process ends.
+/// The time limit for the export of the last spans when the process ends.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The installed export of spans, if any.
@@ -29,16 +29,16 @@ pub(crate) struct Telemetry(Option<SdkTracerProvider>);
 #[derive(Debug, PartialEq, Eq)]
 enum Export {
     Off,
-    /// Of spans. The exporter reads the endpoint from the variables itself.
+    /// Export of spans. The exporter itself reads the endpoint from the variables.
     Spans,
-    /// One that is not supported, for this reason.
+    /// The variables ask for an export that is not supported, for this reason.
     Unsupported(String),
 }
 
 /// Installs the subscriber of the process. The current tokio runtime exports the spans.
 ///
 /// # Errors
-/// The filter does not parse, or the process has a subscriber.
+/// The filter does not parse, or the process has a subscriber already.
 pub(crate) fn init(service: Service, args: &ProcessArgs) -> anyhow::Result<Telemetry> {
     let filter = EnvFilter::try_new(&args.log_level)?;
     let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
@@ -62,7 +62,7 @@ pub(crate) fn init(service: Service, args: &ProcessArgs) -> anyhow::Result<Telem
             .map_err(|error| error.to_string()),
         Export::Unsupported(reason) => Err(reason),
     };
-    // The level of the log does not apply to spans.
+    // The flag for the level of the log does not apply to spans.
     let spans = provider.as_ref().ok().and_then(Option::as_ref);
     let spans = spans.map(|provider| {
         tracing_opentelemetry::layer()
@@ -82,7 +82,7 @@ pub(crate) fn init(service: Service, args: &ProcessArgs) -> anyhow::Result<Telem
 }
 
 impl Telemetry {
-    /// Exports the last spans, within a bounded time. The runtime must still exist.
+    /// Exports the last spans, within a bounded time. The tokio runtime must still exist.
     pub(crate) fn end(self) {
         let Some(provider) = self.0 else { return };
         if let Err(error) = provider.shutdown_with_timeout(FLUSH_TIMEOUT) {
@@ -92,7 +92,7 @@ impl Telemetry {
 }
 
 impl Export {
-    /// Reads the variables as OpenTelemetry defines them, except that the default is off unless an endpoint is set.
+    /// Reads the variables as OpenTelemetry defines them, with one difference: without an endpoint, the default is no export.
     fn of(variable: impl Fn(&str) -> Option<String>) -> Self {
         let given = |name: &str| variable(name).filter(|value| !value.is_empty());
         if given("OTEL_SDK_DISABLED").is_some_and(|value| value.eq_ignore_ascii_case("true")) {

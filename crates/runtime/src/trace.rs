@@ -1,6 +1,6 @@
-//! Trace context across processes, and across the time between a run's admission and its reports. The wire format is
-//! W3C Trace Context, the header `traceparent`. Without an exporter (see `telemetry`), spans have no context: nothing
-//! is injected, and incoming context is ignored.
+//! Passes trace context between processes, and from a run's admission to later work on the run. The wire format is W3C Trace
+//! Context, the header `traceparent`. Without an exporter (see `telemetry`), spans have no context. Then nothing is injected,
+//! and incoming context is ignored.
 
 use std::collections::HashMap;
 
@@ -15,14 +15,15 @@ use tracing_opentelemetry::OpenTelemetrySpanExt as _;
 const TRACEPARENT: &str = "traceparent";
 const TRACESTATE: &str = "tracestate";
 
-/// The context of `span` as a `traceparent`, for others to join; `None` if the span is not recorded.
+/// The context of `span` as a `traceparent`, so that later spans can join its trace. `None` if the span is not sampled.
 pub fn traceparent(span: &Span) -> Option<String> {
     let context = span.context();
     let sampled = context.span().span_context().is_sampled();
     sampled.then(|| fields(&context).remove(TRACEPARENT))?
 }
 
-/// Makes `span` part of the trace that `traceparent` names, before it is first entered. A malformed one is ignored.
+/// Makes `span` part of the trace that `traceparent` names. Call this before the span is first entered. A malformed
+/// `traceparent` is ignored.
 pub fn join(span: &Span, traceparent: &str) {
     let fields = [(TRACEPARENT.to_owned(), traceparent.to_owned())];
     join_fields(span, &HashMap::from(fields));
@@ -41,7 +42,7 @@ pub fn join_caller(span: &Span, headers: &HeaderMap) {
 fn join_fields(span: &Span, fields: &HashMap<String, String>) {
     let context = TraceContextPropagator::new().extract_with_context(&Context::new(), fields);
     if context.span().span_context().is_valid() {
-        // This fails only where spans are not exported.
+        // This fails only if spans are not exported.
         let _ = span.set_parent(context);
     }
 }

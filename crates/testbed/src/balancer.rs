@@ -1,13 +1,14 @@
-//! A balancer of TCP connections on loopback. It plays the role of a Kubernetes Service, so that replicas can be tested without a
-//! cluster network. It works like kube-proxy: each new connection goes to one of the endpoints and stays there. If there is no
-//! endpoint, the balancer refuses the connection. The owner of the balancer sets the endpoints.
+//! A balancer of TCP connections on loopback. It plays the role of a Kubernetes Service, so that replicas can be tested without
+//! a cluster network. It works like kube-proxy: each new connection goes to one of the endpoints and stays there. If there is
+//! no endpoint, the balancer resets the connection. The code that created the balancer sets the endpoints.
 //!
-//! The owner may also cut the balancer, like a network that loses every packet: neither end sees an error, and the data arrives
-//! after the cut.
+//! The code that created the balancer can also cut it. Then the balancer behaves like a network that loses every packet: neither
+//! end sees an error, and the data arrives when the cut has ended. Or it can freeze the connections that exist: they never carry
+//! data again, but new connections do.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -17,20 +18,29 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tracing::warn;
 
-/// The pause after a connection that could not be accepted, for instance for want of a file descriptor.
+/// The pause after a connection could not be accepted, for example because there was no free file descriptor.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Bytes that are read at a time.
+/// The number of bytes that are read at a time.
 const LOAD: usize = 16 * 1024;
 
-/// Accepts connections until it is dropped; its connections end with it.
+/// Accepts connections until it is dropped. The drop also ends its connections.
 #[derive(Debug)]
 pub struct Balancer {
     address: SocketAddr,
     endpoints: Arc<Mutex<Endpoints>>,
-    cut: watch::Sender<bool>,
-    /// One task; a set, because that ends its tasks when it is dropped.
+    passage: watch::Sender<Passage>,
+    /// One task. It is in a `JoinSet`, because dropping the set ends the task.
     _accepting: JoinSet<()>,
+}
+
+/// The connections that may carry data.
+#[derive(Clone, Copy, Debug, Default)]
+struct Passage {
+    /// True if none may.
+    cut: bool,
+    /// Connections that were accepted before this time may not.
+    frozen: Option<Instant>,
 }
 
 #[derive(Debug, Default)]
@@ -43,7 +53,7 @@ impl Balancer {
     /// Starts to accept connections at `address` (port 0 takes a free one), with no endpoint yet.
     ///
     /// # Errors
-    /// When the address is taken.
+    /// The address is taken.
     pub async fn start(address: SocketAddr) -> Result<Self> {
         let listener = TcpListener::bind(address)
             .await
@@ -52,13 +62,17 @@ impl Balancer {
             .local_addr()
             .context("failed to read the address of a balancer")?;
         let endpoints = Arc::<Mutex<Endpoints>>::default();
-        let cut = watch::Sender::new(false);
+        let passage = watch::Sender::default();
         let mut accepting = JoinSet::new();
-        accepting.spawn(accept(listener, Arc::clone(&endpoints), cut.subscribe()));
+        accepting.spawn(accept(
+            listener,
+            Arc::clone(&endpoints),
+            passage.subscribe(),
+        ));
         Ok(Self {
             address,
             endpoints,
-            cut,
+            passage,
             _accepting: accepting,
         })
     }
@@ -68,20 +82,33 @@ impl Balancer {
         self.address
     }
 
-    /// Sends new connections to these endpoints, in turn. Connections that exist stay where they are.
+    /// Sends new connections to these endpoints, in turn. Existing connections stay at their endpoints.
     pub fn set_endpoints(&self, addresses: Vec<SocketAddr>) {
         lock(&self.endpoints).addresses = addresses;
     }
 
-    /// Holds back all data, and the end of a connection too, without an error at either end. New connections are accepted and
-    /// held back as well.
+    /// Holds back all data, and also the end of connections, without an error at either end. New connections are accepted, but
+    /// their data is held back too.
     pub fn cut(&self) {
-        self.cut.send_replace(true);
+        self.passage.send_modify(|passage| passage.cut = true);
     }
 
     /// Ends [`Balancer::cut`]: the data that was held back arrives, on connections that are still open.
     pub fn heal(&self) {
-        self.cut.send_replace(false);
+        self.passage.send_modify(|passage| passage.cut = false);
+    }
+
+    /// Holds back all data of the connections that exist, and also their end, for ever and without an error at either end. New
+    /// connections carry data.
+    pub fn freeze(&self) {
+        let now = Some(Instant::now());
+        self.passage.send_modify(|passage| passage.frozen = now);
+    }
+}
+
+impl Passage {
+    fn is_open_since(self, accepted: Instant) -> bool {
+        !self.cut && self.frozen.is_none_or(|frozen| frozen < accepted)
     }
 }
 
@@ -96,7 +123,7 @@ impl Endpoints {
 async fn accept(
     listener: TcpListener,
     endpoints: Arc<Mutex<Endpoints>>,
-    cut: watch::Receiver<bool>,
+    passage: watch::Receiver<Passage>,
 ) {
     let mut connections = JoinSet::new();
     loop {
@@ -104,7 +131,7 @@ async fn accept(
             accepted = listener.accept() => match accepted {
                 Ok((client, _)) => {
                     let endpoint = lock(&endpoints).next();
-                    connections.spawn(carry(client, endpoint, cut.clone()));
+                    connections.spawn(carry(client, endpoint, passage.clone()));
                 }
                 Err(error) => {
                     warn!(%error, "failed to accept a connection; trying again");
@@ -120,38 +147,40 @@ async fn accept(
 async fn carry(
     mut client: TcpStream,
     endpoint: Option<SocketAddr>,
-    mut cut: watch::Receiver<bool>,
+    mut passage: watch::Receiver<Passage>,
 ) {
-    healed(&mut cut).await;
+    let accepted = Instant::now();
+    opened(&mut passage, accepted).await;
     let connected = match endpoint {
         Some(endpoint) => TcpStream::connect(endpoint).await.ok(),
         None => None,
     };
     let Some(mut server) = connected else {
-        // A reset, as from a Service without endpoints.
+        // The client sees a reset, as with a Service without endpoints.
         let _ = client.set_zero_linger();
         return;
     };
     let _ = (client.set_nodelay(true), server.set_nodelay(true));
     let (from_client, to_client) = client.split();
     let (from_server, to_server) = server.split();
-    // An error ends the connection, and both ends see that.
+    // An error in one direction ends both, so both ends see the end of the connection.
     let _ = tokio::try_join!(
-        forward(from_client, to_server, cut.clone()),
-        forward(from_server, to_client, cut),
+        forward(from_client, to_server, passage.clone(), accepted),
+        forward(from_server, to_client, passage, accepted),
     );
 }
 
-/// Copies one way, up to the end.
+/// Copies data in one direction until its end.
 async fn forward(
     mut from: ReadHalf<'_>,
     mut to: WriteHalf<'_>,
-    mut cut: watch::Receiver<bool>,
+    mut passage: watch::Receiver<Passage>,
+    accepted: Instant,
 ) -> std::io::Result<()> {
     let mut load = vec![0; LOAD];
     loop {
         let read = from.read(&mut load).await;
-        healed(&mut cut).await;
+        opened(&mut passage, accepted).await;
         match load.get(..read?) {
             None | Some([]) => return to.shutdown().await,
             Some(read) => to.write_all(read).await?,
@@ -159,9 +188,10 @@ async fn forward(
     }
 }
 
-async fn healed(cut: &mut watch::Receiver<bool>) {
+async fn opened(passage: &mut watch::Receiver<Passage>, accepted: Instant) {
     // An error means that the balancer was dropped, and this task ends with it.
-    let _ = cut.wait_for(|cut| !cut).await;
+    let open = passage.wait_for(|passage| passage.is_open_since(accepted));
+    let _ = open.await;
 }
 
 fn lock(endpoints: &Mutex<Endpoints>) -> std::sync::MutexGuard<'_, Endpoints> {
@@ -176,7 +206,7 @@ mod tests {
 
     use super::*;
 
-    /// A server that greets with its own port and then answers with what it is sent. Ends with the set.
+    /// A server that first sends its own port, and then sends back all data that it receives. It runs until `tasks` is dropped.
     async fn echo(tasks: &mut JoinSet<()>) -> SocketAddr {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -202,7 +232,7 @@ mod tests {
         balancer
     }
 
-    /// A connection, and the port of the server that greeted.
+    /// A connection through the balancer, and the port that the server sent.
     async fn connect(balancer: &Balancer) -> std::io::Result<(TcpStream, u16)> {
         let mut stream = TcpStream::connect(balancer.address()).await?;
         let greeted = stream.read_u16().await?;
@@ -215,7 +245,7 @@ mod tests {
         !matches!(read.unwrap(), Ok(1..))
     }
 
-    /// How many of `count` new connections each port answers.
+    /// Opens `count` connections, and returns how many of them each port answered.
     async fn spread(balancer: &Balancer, count: usize) -> BTreeMap<u16, usize> {
         let mut answered = BTreeMap::new();
         for _ in 0..count {
@@ -309,6 +339,23 @@ mod tests {
         heard.unwrap_err();
         balancer.heal();
         assert!(has_ended(&mut stream).await);
+    }
+
+    #[tokio::test]
+    async fn frozen_connections_stay_open_and_silent_and_new_ones_are_served() {
+        let mut servers = JoinSet::new();
+        let one = echo(&mut servers).await;
+        let balancer = balancer(&[one]).await;
+        let (mut frozen, _) = connect(&balancer).await.unwrap();
+        balancer.freeze();
+        frozen.write_u8(7).await.unwrap();
+        let (mut new, _) = connect(&balancer).await.unwrap();
+        new.write_u8(8).await.unwrap();
+        assert_eq!(new.read_u8().await.unwrap(), 8);
+        servers.shutdown().await;
+        assert!(has_ended(&mut new).await);
+        let heard = tokio::time::timeout(Duration::from_millis(200), frozen.read(&mut [0])).await;
+        heard.unwrap_err();
     }
 
     #[tokio::test]

@@ -1,4 +1,4 @@
-//! The test bed as a whole: boots its parts in order, gives access to them, and ends them. Each part has a module of its own.
+//! The test bed: boots its parts in order, gives access to them, and ends them. Each part has its own module.
 
 use std::fmt;
 use std::fs;
@@ -26,13 +26,13 @@ use crate::{karpenter, kubelet, manifests, nodes, tekton};
 /// How long a new namespace may wait for its default service account.
 const NAMESPACE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long a token of [`TestBed::kubeconfig_for`] is valid for.
+/// The lifetime of a token of [`TestBed::kubeconfig_for`].
 const TOKEN_SECONDS: i64 = 7 * 24 * 3600;
 
 /// How long a detached bed may take to end.
 const DOWN_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A running control plane with nodes, storage and Tekton. Dropping it ends everything and removes all files.
+/// A running control plane with nodes, storage and Tekton. Dropping it ends all its processes and removes its files.
 pub struct TestBed {
     site: Site,
     port: u16,
@@ -44,11 +44,13 @@ pub struct TestBed {
 }
 
 impl TestBed {
-    /// Boots a bed and waits until its nodes accept pods and Tekton accepts PipelineRuns. First builds the missing programs, with
-    /// plain lines on stderr. To show the progress of the build in another way, call [`build`](crate::build) before.
+    /// Boots a bed and waits until its nodes accept pods and Tekton accepts PipelineRuns. First builds the missing programs,
+    /// and shows this as plain lines on stderr. To show the progress of the build in another way, call [`build`](crate::build)
+    /// before this function.
     ///
     /// # Errors
-    /// When a program cannot be built, or a component ends early; the error carries the end of its log.
+    /// A program cannot be built, or a component ends early. In the second case, the error contains the end of the component's
+    /// log.
     pub async fn start(config: Config) -> Result<Self> {
         let folder = match &config.folder {
             Some(folder) => std::path::absolute(folder)
@@ -67,7 +69,7 @@ impl TestBed {
         };
         let boot = async || Self::boot(&folder, &binaries, karpenter.as_ref(), &config).await;
         match boot().await {
-            // Ports are chosen before they are used, and another process may have taken one in between.
+            // The ports were free when they were chosen, but another process may have taken one since.
             Err(error) if format!("{error:#}").contains("address already in use") => {
                 warn!("another process took a port of the test bed; starting again");
                 boot().await
@@ -130,7 +132,7 @@ impl TestBed {
         &self.kubeconfig
     }
 
-    /// A client of the cluster administrator, without a rate limit.
+    /// A client with the rights of the cluster administrator, without a rate limit.
     pub fn client(&self) -> Client {
         self.client.clone()
     }
@@ -146,7 +148,7 @@ impl TestBed {
             .then(|| control_plane::audit_log(&self.site.folder))
     }
 
-    /// The folder of this bed, which is removed with it.
+    /// The folder of this bed. It is removed when the bed ends.
     pub fn dir(&self) -> &Path {
         &self.site.folder
     }
@@ -156,17 +158,17 @@ impl TestBed {
         self.site.processes.logs_dir()
     }
 
-    /// The components' processes, for instance to kill one of them: `etcd`, `kube-apiserver`,
-    /// `kube-controller-manager`, `kube-scheduler`, `kwok`, `tekton-controller`, `tekton-webhook`, `karpenter`.
+    /// The components' processes, for example to kill one of them: `etcd`, `kube-apiserver`, `kube-controller-manager`,
+    /// `kube-scheduler`, `kwok`, `tekton-controller`, `tekton-webhook`, `karpenter`.
     pub fn processes(&self) -> &ProcessGroup {
         &self.site.processes
     }
 
-    /// Applies a YAML text of one or more documents (server-side apply, field manager `testbed`, forced): namespaces
-    /// and CustomResourceDefinitions first, then all others at once.
+    /// Applies a YAML text of one or more documents (server-side apply, field manager `testbed`, forced). Applies namespaces
+    /// and CustomResourceDefinitions first, and then all other objects in parallel.
     ///
     /// # Errors
-    /// When the text is not YAML, or the API server refuses an object; the error names it.
+    /// The text is not YAML, or the API server refuses an object. The error names the object.
     pub async fn apply(&self, yaml: &str) -> Result<()> {
         let objects = manifests::parse(yaml)?;
         manifests::apply(&self.client, &objects, manifests::FIELD_MANAGER).await
@@ -175,7 +177,7 @@ impl TestBed {
     /// Creates a namespace and waits until pods can be created in it.
     ///
     /// # Errors
-    /// When it exists already, or its default service account does not appear.
+    /// The namespace exists already, or its default service account does not appear.
     pub async fn create_namespace(&self, name: &str, labels: &[(&str, &str)]) -> Result<()> {
         let labels: serde_json::Map<String, serde_json::Value> = labels
             .iter()
@@ -191,10 +193,10 @@ impl TestBed {
         wait_for_service_account(&self.site, &self.client, name).await
     }
 
-    /// A kubeconfig with the token of an existing service account, and so with that account's rights.
+    /// A kubeconfig with a token of an existing service account.
     ///
     /// # Errors
-    /// When there is no such service account.
+    /// There is no such service account.
     pub async fn kubeconfig_for(&self, namespace: &str, name: &str) -> Result<PathBuf> {
         let accounts: Api<ServiceAccount> = Api::namespaced(self.client.clone(), namespace);
         let request = TokenRequest {
@@ -226,7 +228,7 @@ impl TestBed {
     /// Starts the API server again after it was killed, with the same port and files, and waits until it is ready.
     ///
     /// # Errors
-    /// When it runs, or does not become ready.
+    /// The API server runs, or does not become ready.
     pub async fn start_api_server(&self) -> Result<()> {
         self.site.processes.start_again(control_plane::API_SERVER)?;
         control_plane::wait_for_api_server(&self.site, &self.client).await
@@ -235,15 +237,15 @@ impl TestBed {
     /// Checks that all components run.
     ///
     /// # Errors
-    /// When one ended by itself; the error carries the end of its log.
+    /// A component ended by itself. The error contains the end of its log.
     pub fn check(&self) -> Result<()> {
         self.site.processes.check()
     }
 
-    /// Ends everything and removes all files.
+    /// Ends all processes of the bed and removes its files.
     ///
     /// # Errors
-    /// When a component had ended by itself before. Everything is ended in that case too.
+    /// A component had ended by itself before. In this case too, all processes are ended and the files removed.
     pub async fn stop(self) -> Result<()> {
         let checked = self.check();
         self.site.processes.kill_all();
@@ -251,11 +253,11 @@ impl TestBed {
         checked
     }
 
-    /// Leaves the bed running after this process has ended, but for the kubelets: before, start a process with
-    /// [`kubelets`](crate::kubelets) in [`TestBed::processes`].
+    /// Lets the bed run after this process has ended. The kubelets run inside this process, so they end with it: before this
+    /// call, start another process with [`kubelets`](crate::kubelets) in [`TestBed::processes`].
     ///
     /// # Errors
-    /// When the guardian of the bed's processes is gone; the bed is ended then.
+    /// The guardian of the bed's processes is gone. The bed is then ended.
     pub fn detach(self) -> Result<Detached> {
         let detached = Detached {
             kubeconfig: self.kubeconfig,
@@ -268,12 +270,13 @@ impl TestBed {
     }
 }
 
-/// A bed that outlives the process that started it. It can be serialised, and ends the bed later.
+/// A description of a bed that outlives the process that started it. It can be serialised, and another process can end the bed
+/// with it.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Detached {
     /// A kubeconfig of the cluster administrator.
     pub kubeconfig: PathBuf,
-    /// Folder of the bed; gone once the bed is down.
+    /// Folder of the bed. It is removed when the bed ends.
     pub dir: PathBuf,
     /// Process id of the guardian that ends the bed.
     pub guardian: u32,
@@ -282,16 +285,16 @@ pub struct Detached {
 }
 
 impl Detached {
-    /// True while the bed's guardian lives, so that the bed can be used.
+    /// True while the bed's guardian runs. Only then can the bed be used.
     pub fn is_up(&self) -> bool {
         let guardian = i32::try_from(self.guardian).ok().and_then(Pid::from_raw);
         self.dir.exists() && guardian.is_some_and(|guardian| test_kill_process(guardian).is_ok())
     }
 
-    /// Ends the bed and waits until all of it is gone. A bed that is down already is no error.
+    /// Ends the bed and waits until its folder is gone. It is no error if the bed has ended already.
     ///
     /// # Errors
-    /// When the bed does not end.
+    /// The bed does not end.
     pub async fn down(&self) -> Result<()> {
         if !self.dir.exists() {
             return Ok(());
@@ -301,7 +304,7 @@ impl Detached {
         let end = Instant::now() + DOWN_TIMEOUT;
         while self.dir.exists() {
             if !self.is_up() {
-                // Its guardian is gone, for instance after a reboot, and left the files behind.
+                // The guardian is gone, for example after a reboot, and left the files behind.
                 return fs::remove_dir_all(&self.dir)
                     .with_context(|| format!("failed to remove {}", self.dir.display()));
             }

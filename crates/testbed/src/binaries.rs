@@ -1,9 +1,9 @@
 //! Builds the programs of the control plane with the ordinary Go toolchain, from the Go modules that
 //! `integration-tests/testbed` pins. It also copies the manifests of these modules to the folder of the programs.
 //!
-//! The programs are in a folder named by a digest of the pinned modules and the build flags. Each file is moved into place
-//! when it is complete. So a build that was interrupted continues with the missing files, and no file is built twice.
-//! Few beds need Karpenter, so its program has a folder of its own.
+//! The name of the programs' folder is a digest of the pinned modules and the build flags. Each file is moved into this folder
+//! when it is complete. So after an interruption, the next build makes only the missing files. Few beds need Karpenter, so its
+//! program is in another folder.
 
 use std::fs::{self, File};
 use std::io::ErrorKind;
@@ -23,13 +23,13 @@ use parts::{
     TEKTON_MANIFESTS,
 };
 
-/// Shows how far the build is.
+/// Receives the progress of a build.
 pub trait Progress {
     /// A build begins; `total` is the number of programs that are missing, at least one.
     fn begin(&self, total: usize);
     /// `program` is being built now; `done` programs have been built before it.
     fn building(&self, done: usize, program: &str);
-    /// All programs are there.
+    /// All programs are built.
     fn finish(&self);
 }
 
@@ -52,7 +52,7 @@ impl Progress for Lines {
     }
 }
 
-/// Programs, and the manifests that belong to them.
+/// A folder with programs, and with the manifests that belong to them.
 #[derive(Clone, Debug)]
 pub struct Binaries {
     folder: PathBuf,
@@ -93,7 +93,7 @@ impl Binaries {
 /// The folder `testbed` in Cargo's target folder of this workspace.
 ///
 /// # Errors
-/// When the workspace this was compiled from is gone.
+/// The workspace that this crate was compiled from is gone.
 pub fn default_folder() -> Result<PathBuf> {
     let target = match std::env::var_os("CARGO_TARGET_DIR") {
         Some(target) => PathBuf::from(target),
@@ -102,11 +102,11 @@ pub fn default_folder() -> Result<PathBuf> {
     Ok(target.join("testbed"))
 }
 
-/// Builds whatever of the control plane is missing in `folder`. One process builds at a time; others wait for it. When
-/// nothing is missing, neither `go` nor the network is needed.
+/// Builds the programs of the control plane that are missing in `folder`. Only one process builds at a time; others wait for
+/// it. If no program is missing, neither `go` nor the network is needed.
 ///
 /// # Errors
-/// When `go` is missing (the message says which version is wanted) or a build fails.
+/// `go` is missing (the message names the required version), or a build fails.
 pub fn build(folder: &Path, progress: &dyn Progress) -> Result<Binaries> {
     Build::new(folder, &CONTROL_PLANE)?.run(progress)
 }
@@ -119,7 +119,7 @@ pub fn build_karpenter(folder: &Path, progress: &dyn Progress) -> Result<Binarie
     Build::new(folder, &KARPENTER)?.run(progress)
 }
 
-/// As [`build`], but for the kubectl of the same release alone.
+/// As [`build`], but only for kubectl, of the same release as the API server.
 ///
 /// # Errors
 /// As [`build`].
@@ -145,7 +145,7 @@ struct Build {
 
 impl Build {
     fn new(folder: &Path, part: &'static Part) -> Result<Self> {
-        // `go` runs elsewhere, and so do the programs.
+        // `go` and the programs run in other folders, so the path must be absolute.
         let folder = std::path::absolute(folder)
             .with_context(|| format!("failed to find folder {}", folder.display()))?;
         let sources = workspace()?.join("integration-tests").join("testbed");
@@ -178,7 +178,7 @@ impl Build {
             .all(|name| self.binaries.folder.join(name).exists())
     }
 
-    /// Waits until no other process builds; others wait until the returned file is dropped.
+    /// Waits until no other process builds. Other processes then wait until the returned file is dropped.
     fn lock(&self) -> Result<File> {
         let out = &self.binaries.folder;
         fs::create_dir_all(out).with_context(|| format!("failed to create {}", out.display()))?;
@@ -190,7 +190,7 @@ impl Build {
         Ok(lock)
     }
 
-    /// Builds those of `programs` that are missing.
+    /// Builds the missing ones of `programs`.
     fn programs(&self, programs: &[Program], progress: &dyn Progress) -> Result<()> {
         let is_missing = |program: &&Program| !self.binaries.program(program.name).exists();
         let missing: Vec<&Program> = programs.iter().filter(is_missing).collect();
@@ -213,7 +213,8 @@ impl Build {
             module,
             package,
         } = program;
-        // A build that was killed may still be writing its part: each process has its own.
+        // The unfinished file has the process id in its name, because the compiler of a build that was killed may still write
+        // its own unfinished file.
         let part = format!(".{name}.{}.part", std::process::id());
         let part = self.binaries.folder.join(part);
         let mut command = go::command(&self.sources, module);
@@ -260,7 +261,7 @@ fn workspace() -> Result<PathBuf> {
         .with_context(|| format!("failed to find the workspace at {}", folder.display()))
 }
 
-/// Digest of everything that the build depends on.
+/// A digest of all inputs of the build.
 fn key(part: &Part, sources: &Path, stamp: &str) -> Result<String> {
     let mut parts = vec![stamp.as_bytes().to_vec()];
     for module in part.modules {
@@ -274,7 +275,7 @@ fn key(part: &Part, sources: &Path, stamp: &str) -> Result<String> {
     Ok(hex_digest(&parts, 12))
 }
 
-/// The linker flags. They set the version of the Kubernetes programs; without one Tekton refuses the server.
+/// The linker flags. They set the version of the Kubernetes programs, because Tekton refuses an API server without a version.
 fn version_stamp(sources: &Path) -> Result<String> {
     let go_mod = go::read(&sources.join("kubernetes").join("go.mod"))?;
     let version = go_mod

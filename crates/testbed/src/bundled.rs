@@ -1,5 +1,6 @@
-//! Files in the Go modules of the test bed that are not programs: Tekton's manifests, KWOK's stages and Karpenter's kinds. The build copies them from
-//! the module cache, so that a boot needs neither `go` nor the module cache.
+//! Files from the Go modules of the test bed that are not programs: Tekton's manifests, KWOK's stages and Karpenter's
+//! CustomResourceDefinitions. The build copies them from the module cache, so that a boot needs neither `go` nor the module
+//! cache.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -35,7 +36,7 @@ const TEKTON_MANIFESTS: &[&str] = &[
     "config-wait-exponential-backoff.yaml",
 ];
 
-/// KWOK's stages that a bed uses as they are, as files of the module's `kustomize/stage` folder.
+/// KWOK's own stages that a bed uses, as files of the module's `kustomize/stage` folder.
 const KWOK_STAGES: &[&str] = &[
     "node/fast/node-initialize.yaml",
     "node/heartbeat-with-lease/node-heartbeat-with-lease.yaml",
@@ -45,7 +46,7 @@ const KWOK_STAGES: &[&str] = &[
 /// The CustomResourceDefinitions of Karpenter and its KWOK provider, as folders of the module.
 const KARPENTER_KINDS: &[&str] = &["kwok/charts/crds", "kwok/apis/crds"];
 
-/// The names of the files of Tekton and KWOK.
+/// The names of the files and folders that are copied from Tekton and KWOK.
 pub(crate) fn names() -> Vec<&'static str> {
     TEKTON_MANIFESTS
         .iter()
@@ -54,12 +55,12 @@ pub(crate) fn names() -> Vec<&'static str> {
         .collect()
 }
 
-/// The names of the folders of Karpenter.
+/// The names of the folders that are copied from Karpenter.
 pub(crate) fn karpenter_names() -> Vec<&'static str> {
     KARPENTER_KINDS.to_vec()
 }
 
-/// Tekton's manifests, as a JSON list: they are megabytes, each boot reads them, and JSON is read faster than YAML.
+/// Tekton's manifests, as a JSON list. They have several megabytes, and each boot reads them. JSON is parsed faster than YAML.
 pub(crate) fn tekton_manifests(sources: &Path) -> Result<String> {
     let module = go::module_folder(sources, "tekton", "github.com/tektoncd/pipeline")?;
     objects(&module.join("config"), TEKTON_MANIFESTS)
@@ -84,7 +85,7 @@ fn objects(folder: &Path, names: &[&str]) -> Result<String> {
     Ok(Value::Array(objects).to_string())
 }
 
-/// The files of a folder in order, or the one file that `path` is.
+/// The files of folder `path`, in order. If `path` is a file, only this file.
 fn files(path: PathBuf) -> Result<Vec<PathBuf>> {
     if !path.is_dir() {
         return Ok(vec![path]);

@@ -1,10 +1,9 @@
-//! The settings of a test bed: the number and size of its nodes, how long tasks take, Tekton's own flag. The default suits
-//! most tests.
+//! The settings of a test bed, such as the number and size of its nodes. The default suits most tests.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// The shape of one test bed. `Config::default()` is four nodes of 8 CPUs and 16Gi without zones.
+/// The settings of one test bed. `Config::default()` has four nodes of 8 CPUs and 16Gi, without zones.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     /// Number of nodes. They are named `node-1`, `node-2` and so on.
@@ -13,10 +12,10 @@ pub struct Config {
     pub node_cpu: String,
     /// Memory of each node, as a Kubernetes quantity.
     pub node_memory: String,
-    /// Pods each node takes.
+    /// The maximum number of pods on each node.
     pub pods_per_node: usize,
-    /// Number of zones (`zone-a`, `zone-b` and so on) over which the nodes are spread in turn. 0 means no zone labels and no
-    /// `zonal` storage class. At most 26.
+    /// Number of zones, at most 26. The nodes are assigned to `zone-a`, `zone-b` and so on, in turn. 0 means no zone labels and
+    /// no `zonal` storage class.
     pub zones: usize,
     /// How long a task pod runs before it succeeds. Annotation [`DURATION_ANNOTATION`] on a TaskRun overrides it.
     pub task_duration: Duration,
@@ -24,7 +23,7 @@ pub struct Config {
     pub tekton_coschedule: String,
     /// True if Tekton's webhook (defaulting, validation, conversion) runs.
     pub tekton_webhook: bool,
-    /// True if the API server writes an audit log (every request's metadata, JSON lines).
+    /// True if the API server writes an audit log: one JSON line with the metadata of each request.
     pub audit_log: bool,
     /// True if Karpenter adds nodes of 2, 4, 8 or 16 CPUs for pods that fit nowhere. It is built if it is missing.
     pub karpenter: bool,
@@ -54,7 +53,8 @@ impl Default for Config {
 /// and from `spec.taskRunSpecs[].metadata` of the PipelineRun.
 pub const DURATION_ANNOTATION: &str = "testbed.coscheduler.dev/duration";
 
-/// Annotation that makes one task fail: the exit code of its steps. Tekton copies it as it copies [`DURATION_ANNOTATION`].
+/// Annotation that sets the exit code of one task's steps. Any code except 0 makes the task fail. Tekton copies it as it copies
+/// [`DURATION_ANNOTATION`].
 pub const EXIT_CODE_ANNOTATION: &str = "testbed.coscheduler.dev/exit-code";
 
 /// Annotation that sets the termination message of one task's steps, from which Tekton reads the task's results
@@ -67,11 +67,12 @@ pub const LOCAL_STORAGE_CLASS: &str = "local";
 /// A storage class whose volumes are created once a pod is scheduled. Every node reaches them.
 pub const MOVABLE_STORAGE_CLASS: &str = "movable";
 
-/// A storage class whose volumes are created at once, in a zone that depends on the claim's name. Exists with zones only.
+/// A storage class whose volumes are created when the claim is created, in a zone that depends on the claim's name. It exists
+/// only if the bed has zones.
 pub const ZONAL_STORAGE_CLASS: &str = "zonal";
 
-/// Annotation that, with value [`CUSTOM_STATUS`], leaves the status of a node or pod to the test: a node that is not ready
-/// stays so, and a pod that has not started never does.
+/// With value [`CUSTOM_STATUS`], this annotation of a node or pod tells KWOK not to change its status. So only the test changes
+/// it: for example, a pod that has not started never starts.
 pub const STATUS_ANNOTATION: &str = "kwok.x-k8s.io/status";
 
 /// The value of [`STATUS_ANNOTATION`].

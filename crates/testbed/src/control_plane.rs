@@ -1,5 +1,6 @@
-//! Kubernetes itself: etcd, API server, controller manager and scheduler as processes on loopback, configured as in a cluster
-//! (RBAC, default admission, service account tokens), except for durability and leader election.
+//! The Kubernetes control plane: etcd, API server, controller manager and scheduler, as processes on loopback. They are
+//! configured as in a real cluster (RBAC, default admission plugins, service account tokens), but without durability and
+//! without leader election.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -25,7 +26,7 @@ const AUDIT_POLICY: &str = include_str!("../manifests/audit-policy.yaml");
 /// How long the API server may take to become ready.
 const BOOT_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// All that is needed to start a component.
+/// The inputs for starting a component.
 #[derive(Debug)]
 pub(crate) struct Site {
     /// Folder of the bed.
@@ -38,7 +39,7 @@ pub(crate) struct Site {
 }
 
 impl Site {
-    /// A command for one of the programs, without this process's environment.
+    /// A command for one of the programs, without the environment variables of this process.
     pub(crate) fn command(&self, program: &str) -> Command {
         self.command_of(&self.binaries, program)
     }
@@ -49,13 +50,13 @@ impl Site {
         command
             .env_clear()
             .env("HOME", &self.folder)
-            // A bed lives for minutes: memory costs less than processor time.
+            // Run Go's garbage collector less often: a bed runs for minutes, and processor time is scarcer than memory.
             .env("GOGC", "400")
             .current_dir(&self.folder);
         command
     }
 
-    /// Starts a component. Its process has the program's name.
+    /// Starts a component. In [`ProcessGroup`], its process has the name of the program.
     pub(crate) fn start(&self, program: &str, arguments: &[String]) -> Result<()> {
         let mut command = self.command(program);
         command.args(arguments);
@@ -93,7 +94,8 @@ pub(crate) async fn start_api_server(site: &Site, audit: bool) -> Result<(u16, C
         flag("etcd-servers", &etcd),
         "--bind-address=127.0.0.1".to_owned(),
         "--advertise-address=127.0.0.1".to_owned(),
-        // An Endpoints object takes no loopback address.
+        // The API server must not publish its address in an Endpoints object, because Endpoints objects may not contain a
+        // loopback address.
         "--endpoint-reconciler-type=none".to_owned(),
         flag("secure-port", port),
         flag("cert-dir", site.folder.display()),
@@ -145,7 +147,7 @@ pub(crate) async fn wait_for_api_server(site: &Site, client: &Client) -> Result<
     .await
 }
 
-/// Starts controller manager and scheduler, and does not wait for them.
+/// Starts the controller manager and the scheduler, without waiting for them.
 pub(crate) fn start_controllers(site: &Site) -> Result<()> {
     let credentials = &site.credentials;
     site.start(
@@ -194,7 +196,7 @@ pub(crate) fn start_controllers(site: &Site) -> Result<()> {
     )
 }
 
-/// The cluster and the user of a kubeconfig.
+/// The client configuration for the current context of a kubeconfig.
 pub(crate) async fn config(kubeconfig: &Path) -> Result<kube::Config> {
     let read = Kubeconfig::read_from(kubeconfig)
         .with_context(|| format!("failed to read {}", kubeconfig.display()))?;
@@ -206,7 +208,7 @@ pub(crate) async fn config(kubeconfig: &Path) -> Result<kube::Config> {
 /// A client for a kubeconfig.
 pub(crate) async fn client(kubeconfig: &Path) -> Result<Client> {
     let mut config = config(kubeconfig).await?;
-    // An answer that never comes is an error. This is longer than the longest watch.
+    // A connection without data for this time is an error. The time is longer than the longest watch.
     config.read_timeout = Some(Duration::from_secs(300));
     config.reset_reader_on_write = true;
     Client::try_from(config)

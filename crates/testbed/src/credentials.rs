@@ -1,5 +1,5 @@
-//! The credentials of a test bed: its certificate authority, the API server's certificate, one static token for each
-//! component, and their kubeconfigs. Each bed has its own, which are removed with it.
+//! The credentials of a test bed: its certificate authority, the API server's certificate, one static token for each component,
+//! and their kubeconfigs. Each bed has its own credentials. They are removed when the bed ends.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -36,7 +36,7 @@ impl Identity {
         Self::Karpenter,
     ];
 
-    /// Name of its kubeconfig, and of its process where it has one.
+    /// The name of the identity's kubeconfig file. If the identity is a component, also the name of its process.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Administrator => "kubeconfig",
@@ -49,8 +49,8 @@ impl Identity {
         }
     }
 
-    /// User name and groups in the API server. The scheduler and Tekton have the rights of their manifests, all others
-    /// have all rights.
+    /// User name and groups in the API server. The scheduler has its default RBAC rights, and Tekton has the rights in its
+    /// manifests. All others have all rights.
     fn user(self) -> (&'static str, &'static str) {
         match self {
             Self::Administrator => ("admin", "system:masters"),
@@ -87,7 +87,7 @@ impl Credentials {
         Ok(credentials)
     }
 
-    /// The certificate of the authority that signed the API server's.
+    /// The certificate of the authority that signed the API server's certificate.
     pub(crate) fn authority(&self) -> PathBuf {
         self.folder.join("ca.crt")
     }
@@ -133,7 +133,7 @@ impl Credentials {
         Ok(())
     }
 
-    /// Writes a kubeconfig for the API server at `port` and the owner of `token`.
+    /// Writes a kubeconfig for the API server at `port`, with this user and token.
     pub(crate) fn write_kubeconfig(
         &self,
         path: &Path,
@@ -141,7 +141,7 @@ impl Credentials {
         user: &str,
         token: &str,
     ) -> Result<()> {
-        // JSON is YAML, and kubectl, client-go and kube read it as such.
+        // The file is JSON. This is valid YAML, so kubectl, client-go and kube can read it.
         let config = json!({
             "apiVersion": "v1",
             "kind": "Config",
@@ -207,7 +207,7 @@ impl Credentials {
     fn make_tokens(&self) -> Result<()> {
         let mut text = String::new();
         for identity in Identity::ALL {
-            // A new key is random, and needs no further dependency.
+            // The token is a digest of a new random key, so that this crate needs no dependency for random numbers.
             let token = crate::binaries::hex_digest(&[&key_pair()?.serialize_der()], 32);
             let (user, groups) = identity.user();
             writeln!(

@@ -1,4 +1,4 @@
-//! The ordinary Go toolchain, called in one of the modules of `integration-tests/testbed`.
+//! Calls the ordinary Go toolchain in one of the modules of `integration-tests/testbed`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ pub(crate) fn run(mut command: Command) -> Result<Output> {
     Ok(output)
 }
 
-/// The folder in the module cache of the module `path`, which `module` requires.
+/// The folder in Go's module cache of the module `path`, which `module` requires.
 pub(crate) fn module_folder(sources: &Path, module: &str, path: &str) -> Result<PathBuf> {
     let mut command = command(sources, module);
     command.args(["list", "-m", "-f", "{{.Dir}}", path]);

@@ -1,5 +1,6 @@
 #!/bin/sh
-# Ends a group of processes with its owner (see process.rs). It runs as the argument of `sh -c`.
+# The guardian: ends a group of processes when the owner of the group has ended (see process.rs). It runs as the argument of `sh
+# -c`.
 group=$1 folder=$2 stay=
 end() {
   trap '' TERM INT HUP

@@ -1,7 +1,7 @@
-//! Karpenter with its KWOK provider: adds a node for pods that fit nowhere. It creates Node objects, and the bed's KWOK plays
-//! them as all others.
+//! Karpenter with its KWOK provider adds nodes for pods that fit on no node. It creates Node objects, and the bed's KWOK
+//! simulates these nodes like all others.
 //!
-//! Its process listens on all interfaces, on any free ports: Karpenter has no setting for that.
+//! Karpenter's process listens on all interfaces, because it has no setting for the address. Its ports are any free ports.
 
 use std::fs;
 use std::time::Duration;
@@ -21,14 +21,14 @@ use crate::{manifests, nodes};
 
 const POOL: &str = include_str!("../manifests/karpenter.yaml");
 
-/// The sizes of the nodes that Karpenter may add, in CPUs. A node has 2Gi of memory for each. Karpenter's provider keeps 100m
-/// and 10Mi of it from the pods.
+/// The sizes of the nodes that Karpenter may add, in CPUs. A node has 2Gi of memory for each CPU. Karpenter's provider reserves
+/// 100m CPU and 10Mi memory, which pods cannot use.
 const SIZES: [u32; 4] = [2, 4, 8, 16];
 
 /// How long Karpenter may take to start.
 const TIMEOUT: Duration = Duration::from_secs(90);
 
-/// Applies Karpenter's kinds, starts its process, and creates the pool of nodes, if there are `binaries`.
+/// If there are `binaries`: applies Karpenter's CustomResourceDefinitions, starts its process, and creates the NodePool.
 pub(crate) async fn start(
     site: &Site,
     binaries: Option<&Binaries>,
@@ -69,7 +69,7 @@ pub(crate) async fn start(
     manifests::apply(client, &manifests::parse(POOL)?, manifests::FIELD_MANAGER).await
 }
 
-/// Waits until Karpenter has found the pool to be usable, if it is started.
+/// If Karpenter is started, waits until it reports the NodePool as ready.
 pub(crate) async fn wait(site: &Site, client: &Client, config: &Config) -> Result<()> {
     if !config.karpenter {
         return Ok(());
@@ -93,7 +93,7 @@ pub(crate) async fn wait(site: &Site, client: &Client, config: &Config) -> Resul
     .await
 }
 
-/// The nodes on offer, in every zone of the bed.
+/// The instance types that Karpenter may choose from, in every zone of the bed.
 fn instance_types(config: &Config) -> Result<Value> {
     let mut zones = nodes::zones(config)?;
     if zones.is_empty() {

@@ -1,8 +1,10 @@
-//! The part of the kubelets that needs to know a whole node, which KWOK's stages do not: they see one pod at a time. A pod for
-//! which its node has no room is rejected (`OutOfcpu`), and a resize without room waits (condition `PodResizePending`).
+//! Simulates the part of a kubelet that must know all pods of a node. KWOK cannot do this, because its stages see only one pod
+//! at a time. A pod is rejected (`OutOfcpu`) if its node has no room for it, and a resize without room waits (condition
+//! `PodResizePending`).
 //!
-//! The scheduler leaves room for the pods it binds. A pod that names its node itself has to wait for an answer here: KWOK
-//! starts a pod once it is `PodScheduled`, which the scheduler or this kubelet writes.
+//! KWOK starts a pod when its condition `PodScheduled` is true. For the pods that it binds, the scheduler writes this
+//! condition, because it has checked the room. For a pod that was created with a node name, this module writes it, if there is
+//! room.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -25,22 +27,22 @@ mod room;
 
 use room::{Room, Shortage};
 
-/// Time until a patch that failed is sent again.
+/// The pause before a failed patch is sent again.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// The condition of a pod that has a node.
+/// The condition of a pod that has a node and may start.
 const SCHEDULED: &str = "PodScheduled";
 
 /// The condition of a pod whose resize waits.
 const RESIZE_PENDING: &str = "PodResizePending";
 
-/// The pods that a kubelet looks after.
+/// Selects the pods that have a node and have not ended.
 const BOUND: &str = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed";
 
-/// Plays the kubelets of a test bed, as far as KWOK does not. Ends only with an error.
+/// Simulates the kubelets of a test bed, as far as KWOK does not. Runs until an error.
 ///
 /// # Errors
-/// When the kubeconfig cannot be used, or a watch ends.
+/// The kubeconfig cannot be used, or a watch ends.
 pub async fn kubelets(kubeconfig: &Path) -> Result<()> {
     let client = crate::control_plane::client(kubeconfig).await?;
     let config = watcher::Config::default();
@@ -68,7 +70,8 @@ pub async fn kubelets(kubeconfig: &Path) -> Result<()> {
     }
 }
 
-/// Kubelets in a thread of this process, whatever becomes of the runtime that started it. They end when this is dropped.
+/// Runs the kubelets in a thread with its own runtime, so that they do not depend on the runtime of the caller. They end when
+/// this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Thread {
     _end: oneshot::Sender<()>,
@@ -99,16 +102,16 @@ impl Thread {
     }
 }
 
-/// The answer to a pod.
+/// The kubelet's decision about a pod.
 #[derive(Debug, PartialEq, Eq)]
 enum Verdict {
-    /// It may start: it named its node itself, and there is room.
+    /// The pod may start. It was created with a node name, and there is room.
     Admitted,
-    /// It never starts.
+    /// The pod never starts.
     Rejected { reason: String, message: String },
-    /// Its resize waits.
+    /// The pod's resize waits.
     Deferred { reason: String, message: String },
-    /// Its resize waited, and does no longer.
+    /// The pod's resize does not wait any more.
     Resized,
 }
 
@@ -118,19 +121,19 @@ struct Kubelets {
     nodes: BTreeMap<String, Kubelet>,
 }
 
-/// One node, with the pods that wait for something.
+/// The kubelet of one node, with the pods that wait for a decision.
 #[derive(Default)]
 struct Kubelet {
     /// `None` while the node is not known.
     room: Option<Room>,
-    /// Pods that arrived before the node, or whose resize waits, by uid.
+    /// Pods that are known although the node is not, and pods whose resize waits, by uid.
     waiting: BTreeMap<String, Pod>,
-    /// The pods of the watch's list, while that comes in, by uid.
+    /// The pods of a list that the watch has not delivered completely, by uid.
     listed: BTreeMap<String, Pod>,
 }
 
 impl Kubelets {
-    /// The answers that an event of a node leads to.
+    /// Applies an event of a node, and returns the resulting decisions.
     fn node(&mut self, event: &Event<Node>) -> Result<Vec<(Pod, Verdict)>> {
         match event {
             Event::Apply(node) | Event::InitApply(node) => {
@@ -146,7 +149,7 @@ impl Kubelets {
         }
     }
 
-    /// The answers that an event of a pod leads to.
+    /// Applies an event of a pod, and returns the resulting decisions.
     fn pod(&mut self, event: Event<Pod>) -> Result<Vec<(Pod, Verdict)>> {
         match event {
             Event::Apply(pod) => self.on(&pod).look_at(pod),
@@ -188,7 +191,7 @@ impl Kubelet {
         }
     }
 
-    /// The pod, then all that wait: it may have become smaller.
+    /// Decides about the pod, and again about all waiting pods, because this pod may have become smaller.
     fn look_at(&mut self, pod: Pod) -> Result<Vec<(Pod, Verdict)>> {
         self.waiting.insert(pod.uid().unwrap_or_default(), pod);
         self.look_again()
@@ -213,12 +216,12 @@ impl Kubelet {
     }
 }
 
-/// Takes room for a pod, or says why there is none.
+/// Decides about one pod. If there is room for its requests, adds them to the node.
 fn judge(room: &mut Room, uid: &str, pod: &Pod) -> Result<Option<Verdict>> {
     let status = pod.status.clone().unwrap_or_default();
     let reason = status.reason.unwrap_or_default();
     if reason.starts_with(Shortage::REASON) {
-        // KWOK started it in the same moment.
+        // The pod is rejected already, but KWOK may have started it at the same moment. So the rejection is written again.
         let message = status.message.unwrap_or_default();
         return Ok(Some(Verdict::Rejected { reason, message }));
     }
@@ -233,7 +236,7 @@ fn judge(room: &mut Room, uid: &str, pod: &Pod) -> Result<Option<Verdict>> {
                 message: shortage.to_string(),
             }))
         }
-        // A pod that runs already has been admitted, by the kubelet before this one.
+        // Only a pending pod can be rejected. A running pod was admitted before this process started.
         Some(shortage) if status.phase.as_deref() == Some("Pending") => {
             Ok(Some(Verdict::Rejected {
                 reason: shortage.reason(),
@@ -253,7 +256,7 @@ fn judge(room: &mut Room, uid: &str, pod: &Pod) -> Result<Option<Verdict>> {
     }
 }
 
-/// True if a condition holds, for this reason where one is named.
+/// True if the condition is true, and has this reason if `reason` is not empty.
 fn has_condition(pod: &Pod, name: &str, reason: &str) -> bool {
     let status = pod.status.as_ref();
     let mut conditions = status
@@ -267,7 +270,7 @@ fn has_condition(pod: &Pod, name: &str, reason: &str) -> bool {
     })
 }
 
-/// Writes an answer into the pod's status, until the API server takes it or the pod is another one.
+/// Writes a decision into the pod's status. Retries until the API server accepts it, or the pod is gone or replaced.
 async fn tell(client: &Client, pod: &Pod, verdict: &Verdict) -> Result<()> {
     let name = pod.name_any();
     let namespace = pod.namespace().unwrap_or_default();

@@ -1,6 +1,7 @@
 //! Boots a real control plane on loopback for the demo, tests and benchmarks: etcd, the Kubernetes API server, controller
-//! manager and scheduler, Tekton's controller and webhook, and Karpenter if it is asked for. KWOK simulates nodes, kubelets and the
-//! storage provisioner. `kubelet.rs` adds what KWOK does not know: the room on a node. The test bed needs no container engine.
+//! manager and scheduler, Tekton's controller and webhook, and, if the configuration says so, Karpenter. KWOK simulates nodes,
+//! kubelets and the storage provisioner. `kubelet.rs` simulates the part of the kubelet that KWOK lacks: the room on a node.
+//! The test bed needs no container engine.
 //!
 //! ```no_run
 //! # async fn example() -> anyhow::Result<()> {
@@ -14,8 +15,8 @@
 //! # }
 //! ```
 //!
-//! When a bed is dropped, or its owner dies in any way, all its processes end and its files are removed (see
-//! [`ProcessGroup`]).
+//! When a bed is dropped, or the process that started it ends in any way, all processes of the bed end and its files are
+//! removed (see [`ProcessGroup`]).
 
 mod balancer;
 mod bed;

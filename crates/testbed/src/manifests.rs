@@ -1,4 +1,5 @@
-//! Reads YAML manifests, applies them (server-side apply) and deletes them, of any kind that the API server discovers.
+//! Reads YAML manifests, and applies (server-side apply) or deletes their objects. The objects may be of any kind that the API
+//! server serves.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -13,13 +14,13 @@ use kube::discovery::{ApiCapabilities, Scope};
 use kube::{Api, Client};
 use serde_json::Value;
 
-/// The field manager of everything a test bed applies.
+/// The field manager of all objects that a test bed applies.
 pub(crate) const FIELD_MANAGER: &str = "testbed";
 
-/// How many objects are applied at a time.
+/// The number of objects that are applied at the same time.
 const PARALLELISM: usize = 16;
 
-/// All documents of a YAML text that are not empty.
+/// The documents of a YAML text, without empty ones.
 pub(crate) fn parse(yaml: &str) -> Result<Vec<Value>> {
     let documents: Vec<Value> =
         serde_saphyr::from_multiple(yaml).context("failed to parse YAML")?;
@@ -53,7 +54,7 @@ pub(crate) async fn apply(client: &Client, objects: &[Value], manager: &str) -> 
     Ok(())
 }
 
-/// Those of `objects` that exist, with their metadata.
+/// The objects among `objects` that exist in the cluster, with their metadata.
 pub(crate) async fn existing<'a>(
     client: &Client,
     objects: &'a [Value],
@@ -74,7 +75,8 @@ pub(crate) async fn existing<'a>(
     Ok(found.into_iter().flatten().collect())
 }
 
-/// Deletes those of `objects` that exist and for whose metadata `mine` holds at that moment, and answers which they were.
+/// Deletes the objects among `objects` that exist and for whose current metadata `mine` returns true. Returns the deleted
+/// objects.
 pub(crate) async fn delete<'a>(
     client: &Client,
     objects: &'a [Value],
@@ -96,7 +98,7 @@ pub(crate) async fn delete<'a>(
                     None
                 }
                 Err(kube::Error::Api(status)) if status.is_not_found() => None,
-                // It has changed since, and may have another owner now.
+                // The object has changed since it was read, and may have another owner now.
                 Err(kube::Error::Api(status)) if status.is_conflict() => {
                     let now = api.get_metadata_opt(name).await;
                     let now = now.with_context(|| format!("failed to read {}", what(object)))?;
@@ -112,7 +114,7 @@ pub(crate) async fn delete<'a>(
     Ok(deleted)
 }
 
-/// Kind and name of an object, for a person to read.
+/// The kind and the name of an object, for messages.
 pub(crate) fn what(object: &Value) -> String {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let (kind, name) = (text(&object["kind"]), text(&object["metadata"]["name"]));

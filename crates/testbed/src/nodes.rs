@@ -1,5 +1,5 @@
-//! Nodes, kubelets and storage: creates Node objects, and starts KWOK with the stages that play the kubelet and the storage
-//! provisioner. The stages are YAML files under `manifests`.
+//! Nodes, kubelets and storage: creates Node objects, and starts KWOK with stages that simulate the kubelet and the storage
+//! provisioner. The stages are YAML files in folder `manifests`.
 
 use std::fs;
 use std::time::Duration;
@@ -68,8 +68,8 @@ pub(crate) fn start_kwok(site: &Site, config: &Config) -> Result<()> {
     )
 }
 
-/// KWOK's own stages. A pod starts once it is scheduled (see [`crate::kubelet`]), and its status shows its resources: the API
-/// server takes no resize of a pod without them.
+/// KWOK's own stages, with two changes. A pod starts only after it is scheduled (see [`crate::kubelet`]). And the status of a
+/// container shows its resources, because the API server refuses a resize of a pod without them.
 fn kwok_stages(yaml: &str) -> Result<String> {
     let mut stages = manifests::parse(yaml)?;
     let ready = stages
@@ -101,7 +101,7 @@ fn kwok_stages(yaml: &str) -> Result<String> {
     Ok(stages.join("\n---\n"))
 }
 
-/// Creates nodes and storage classes. KWOK may start before or after.
+/// Creates nodes and storage classes. KWOK may start before or after this.
 pub(crate) async fn create(client: &Client, config: &Config) -> Result<()> {
     let mut classes = manifests::parse(STORAGE_CLASSES)?;
     if config.zones == 0 {

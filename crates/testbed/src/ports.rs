@@ -1,18 +1,20 @@
-//! Free ports on loopback. They are below the ports that Linux gives to outgoing connections, because a program may need a minute
-//! until it listens. Linux must not give its port away in this time. Tekton's webhook, for example, reports no error if its port is
-//! taken.
+//! Finds free ports on loopback. A program may need a minute until it listens on its port. So that Linux does not give this
+//! port to an outgoing connection meanwhile, all these ports are below the range for outgoing connections. Tekton's webhook,
+//! for example, reports no error if its port is taken.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::ops::Range;
 
 use anyhow::{Context as _, Result};
 
-/// A launcher of the services uses ports below these, see [`Ports`](crate::services::Ports).
+/// The range of these ports. The launcher of the services uses ports below this range, see [`Ports`](crate::services::Ports).
 const CANDIDATES: Range<u16> = 31_000..32_700;
-/// The first port of each stride is the reservation; the others are given out.
+/// The range is divided into strides of this many ports. The first port of a stride is its reservation: a listener there shows
+/// that the stride is in use. Callers get the other ports.
 const STRIDE: u16 = 10;
 
-/// `N` (at most 9) free ports of 127.0.0.1. No other call of [`FreePorts::find`] gives them out while this lives.
+/// `N` (at most 9) free ports of 127.0.0.1. No other call of [`FreePorts::find`], in any process, returns them while this value
+/// exists.
 #[derive(Debug)]
 pub struct FreePorts<const N: usize> {
     /// The ports.
@@ -26,7 +28,7 @@ impl<const N: usize> FreePorts<N> {
     /// Finds and reserves the ports.
     ///
     /// # Errors
-    /// When no ports are free.
+    /// No ports are free.
     pub fn find() -> Result<Self> {
         let () = Self::FIT;
         places(CANDIDATES, STRIDE)
@@ -44,8 +46,8 @@ impl<const N: usize> FreePorts<N> {
     }
 }
 
-/// Each `stride`th port of a range, once. Processes begin at different places, so that they seldom try the same port at the
-/// same time.
+/// Returns each `stride`th port of a range, once. Different processes begin at different ports, so that they seldom try the
+/// same port at the same time.
 pub(crate) fn places(range: Range<u16>, stride: u16) -> impl Iterator<Item = u16> {
     let places = usize::from((range.end - range.start) / stride);
     let first = usize::try_from(std::process::id()).unwrap_or_default() % places;
@@ -57,7 +59,7 @@ pub(crate) fn places(range: Range<u16>, stride: u16) -> impl Iterator<Item = u16
         .take(places)
 }
 
-/// `None` if the port is taken.
+/// Listens on a port of loopback. Returns `None` if the port is taken.
 pub(crate) fn listen(port: u16) -> Option<TcpListener> {
     TcpListener::bind((Ipv4Addr::LOCALHOST, port)).ok()
 }

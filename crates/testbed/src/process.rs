@@ -1,9 +1,9 @@
 //! A group of processes that ends with its owner, however the owner ends: by return, panic, Ctrl-C or SIGKILL.
 //!
-//! A small shell process, the guardian, reads a pipe that only the owner can write to. When the pipe ends, the
-//! guardian terminates, then kills the process group of the members and removes their folder. The members' group is led
-//! by an idle process (the anchor) that reads from the guardian, so that the group's number stays taken while the
-//! guardian lives.
+//! The owner is the process that started the group; the members are the processes in it. A small shell process, the guardian,
+//! reads a pipe that only the owner can write to. When the owner ends, the pipe ends. Then the guardian sends SIGTERM and later
+//! SIGKILL to the process group of the members, and removes their folder. The leader of this process group is an idle process,
+//! the anchor. It runs as long as the guardian, so that Linux does not give the group's id to other processes.
 
 mod member;
 
@@ -21,16 +21,18 @@ use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 use member::{Member, pid, tail};
 
-/// The guardian's script. `$1` is the members' process group, `$2` the folder to remove at the end. A line `stay` on
-/// the pipe keeps the group beyond the end of the pipe, until there is a file `down` in the folder.
+/// The guardian's script. `$1` is the members' process group, and `$2` is the folder to remove at the end. If the owner writes
+/// a line `stay` to the pipe, the guardian does not end the group at the end of the pipe, but when the folder contains a file
+/// `down`.
 const GUARDIAN: &str = include_str!("guardian.sh");
 
-/// How long the guardian may take to end the group before the owner does it itself.
+/// How long the guardian may take to end the group. After this time, the owner ends it.
 const GUARDIAN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A group of processes that ends with its owner, however the owner ends.
 ///
-/// Dropping the group ends it too and waits for that (a second or two at most).
+/// Dropping the group ends it too, and waits for its end: a moment if all members end after SIGTERM, otherwise about two
+/// seconds, and never much longer than ten seconds.
 #[derive(Debug)]
 pub struct ProcessGroup {
     folder: PathBuf,
@@ -47,11 +49,11 @@ struct Inner {
 }
 
 impl ProcessGroup {
-    /// Starts the guardian of a new, empty group. `folder` must exist and is **removed** when the group has ended;
-    /// the members' output goes to `<folder>/logs/<name>.log`.
+    /// Starts the guardian of a new, empty group. `folder` must exist, and is **removed** when the group has ended. The
+    /// members' output goes to `<folder>/logs/<name>.log`.
     ///
     /// # Errors
-    /// When the folder for logs or the guardian cannot be made.
+    /// The folder for logs cannot be made, or the anchor or the guardian cannot be started.
     pub fn start(folder: &Path) -> Result<Self> {
         let folder = folder
             .canonicalize()
@@ -73,7 +75,7 @@ impl ProcessGroup {
             .take()
             .context("the leader of a process group has no stdin")?;
 
-        // If this process dies right here, the anchor's pipe ends and the anchor with it.
+        // If this process ends right here, the anchor's pipe ends, and so does the anchor.
         let mut guardian = Command::new("sh")
             .args(["-c", GUARDIAN, "guardian"])
             .arg(group.as_raw_nonzero().to_string())
@@ -98,10 +100,10 @@ impl ProcessGroup {
         })
     }
 
-    /// Starts `command` as the member `name`: no stdin, stdout and stderr appended to its log file.
+    /// Starts `command` as the member `name`. It has no stdin. Its stdout and stderr are appended to its log file.
     ///
     /// # Errors
-    /// When the program cannot be started, or a living member has that name. The name of one that ended is free again.
+    /// The program cannot be started, or a running member has this name. The name of a member that has ended may be used again.
     pub fn spawn(&self, name: &str, mut command: Command) -> Result<()> {
         let mut inner = self.lock();
         if let Some(member) = inner.members.get_mut(name)
@@ -128,18 +130,18 @@ impl ProcessGroup {
         Ok(())
     }
 
-    /// Starts a member that has ended once more, by the command that it was started with.
+    /// Starts a member that has ended again, with the same command.
     ///
     /// # Errors
-    /// When there is no such member, it is running, or its program cannot be started.
+    /// There is no such member, it is running, or its program cannot be started.
     pub fn start_again(&self, name: &str) -> Result<()> {
         self.lock().member(name)?.start_again(name)
     }
 
-    /// Checks that no member ended by itself.
+    /// Checks that no member has ended by itself.
     ///
     /// # Errors
-    /// When one did; the error carries the last lines of its log.
+    /// A member has ended by itself. The error contains the last lines of its log.
     pub fn check(&self) -> Result<()> {
         for (name, member) in &mut self.lock().members {
             if let Some(status) = member.poll(name)?
@@ -155,15 +157,15 @@ impl ProcessGroup {
     /// True while the member `name` runs.
     ///
     /// # Errors
-    /// When there never was such a member.
+    /// No member ever had this name.
     pub fn is_running(&self, name: &str) -> Result<bool> {
         Ok(self.lock().member(name)?.poll(name)?.is_none())
     }
 
-    /// Kills one member (SIGKILL) and waits for its end. It may be spawned again under the same name.
+    /// Kills one member (SIGKILL) and waits for its end. A member with the same name may be spawned afterwards.
     ///
     /// # Errors
-    /// When there is no such member.
+    /// There is no such member.
     pub fn kill(&self, name: &str) -> Result<()> {
         self.lock().member(name)?.kill(name)
     }
@@ -176,20 +178,20 @@ impl ProcessGroup {
         }
     }
 
-    /// Asks one member to end (SIGTERM) and waits for it; its exit code, or `None` if a signal ended it.
+    /// Asks one member to end (SIGTERM), and waits for its end. Returns its exit code, or `None` if a signal ended it.
     ///
     /// # Errors
-    /// When there is no such member, or it still runs after `timeout`.
+    /// There is no such member, or it still runs after `timeout`.
     pub async fn terminate(&self, name: &str, timeout: Duration) -> Result<Option<i32>> {
         self.signal(name, Signal::TERM)?;
         self.ended(name, timeout).await.context("it got SIGTERM")
     }
 
-    /// Waits for the end of one member, which [`ProcessGroup::check`] then accepts; its exit code, or `None` if a signal ended
-    /// it.
+    /// Waits for the end of one member. [`ProcessGroup::check`] does not report this end. Returns the exit code, or `None` if a
+    /// signal ended the member.
     ///
     /// # Errors
-    /// When there is no such member, or it still runs after `timeout`.
+    /// There is no such member, or it still runs after `timeout`.
     pub async fn ended(&self, name: &str, timeout: Duration) -> Result<Option<i32>> {
         let end = Instant::now() + timeout;
         loop {
@@ -208,18 +210,18 @@ impl ProcessGroup {
         }
     }
 
-    /// Stops one member where it is (SIGSTOP), as a node that hangs would, until [`ProcessGroup::resume`].
+    /// Suspends one member (SIGSTOP), as if its node hung, until [`ProcessGroup::resume`].
     ///
     /// # Errors
-    /// When there is no such member.
+    /// There is no such member.
     pub fn pause(&self, name: &str) -> Result<()> {
         self.signal(name, Signal::STOP)
     }
 
-    /// Continues a member that was paused (SIGCONT).
+    /// Continues a suspended member (SIGCONT).
     ///
     /// # Errors
-    /// When there is no such member.
+    /// There is no such member.
     pub fn resume(&self, name: &str) -> Result<()> {
         self.signal(name, Signal::CONT)
     }
@@ -245,6 +247,14 @@ impl ProcessGroup {
         self.folder.join("logs")
     }
 
+    /// Process id of the member `name`.
+    ///
+    /// # Errors
+    /// No member ever had this name.
+    pub fn pid(&self, name: &str) -> Result<u32> {
+        Ok(self.lock().member(name)?.child.id())
+    }
+
     /// Process group id of the members.
     pub fn id(&self) -> u32 {
         self.group.as_raw_nonzero().get().unsigned_abs()
@@ -258,7 +268,7 @@ impl ProcessGroup {
     /// Ends all members and removes the folder.
     ///
     /// # Errors
-    /// When a member had ended by itself before. Everything is ended in that case too.
+    /// A member had ended by itself before. In this case too, all members are ended and the folder is removed.
     pub async fn stop(self) -> Result<()> {
         let checked = self.check();
         tokio::task::spawn_blocking(move || drop(self))
@@ -267,10 +277,10 @@ impl ProcessGroup {
         checked
     }
 
-    /// Leaves the members to the guardian, which from now on waits for a file `down` in the folder.
+    /// Lets the members run after the owner has ended. The guardian ends them when the folder contains a file `down`.
     ///
     /// # Errors
-    /// When the guardian is gone; the group is ended then.
+    /// The guardian is gone. The group is then ended.
     pub(crate) fn detach(self) -> Result<()> {
         let mut inner = self.lock();
         let pipe = inner
@@ -302,7 +312,8 @@ impl Drop for ProcessGroup {
         if inner.pipe.take().is_none() {
             return; // detached: the guardian and the members live on
         }
-        // Members have to be reaped all the while, or the guardian would wait for the dead among them.
+        // Reap members that have ended: the guardian waits until the process group is empty, and zombies count as processes of
+        // the group.
         let end = Instant::now() + GUARDIAN_TIMEOUT;
         while Instant::now() < end {
             let _ = inner.anchor.try_wait();
@@ -314,7 +325,7 @@ impl Drop for ProcessGroup {
             }
             std::thread::sleep(Duration::from_millis(10));
         }
-        // The rest is needed only if the guardian was killed.
+        // If the guardian was killed or is too slow, the folder still exists. Then this process ends the group.
         if self.folder.exists() {
             let _ = kill_process_group(self.group, Signal::KILL);
             let _ = inner.guardian.kill();

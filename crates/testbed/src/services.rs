@@ -1,7 +1,8 @@
-//! The five services as local processes against any cluster, for `cargo xtask services`, the demo and the integration
-//! tests. The launcher applies the parts of `deploy/base` that the services need (namespace, ConfigMap, service accounts,
-//! rights, the webhook's Secret and configuration) and starts each service with its own service account. It deletes the webhook
-//! configuration before it ends the services, so that the cluster is never blocked. It restarts nothing by itself.
+//! Runs the five services as local processes against any cluster, for `cargo xtask services`, the demo and the integration
+//! tests. This module is called the launcher. The launcher applies the parts of `deploy/base` that the services need
+//! (namespace, ConfigMap, service accounts, rights, the webhook's Secret and configuration) and starts each service with its
+//! own service account. It deletes the webhook configurations before it ends the services, so that the API server never refuses
+//! runs because of webhooks that have ended. It does not restart a service by itself.
 
 mod accounts;
 mod balancing;
@@ -38,20 +39,21 @@ pub use settings::{CONFIG_MAP, NAMESPACE};
 /// How long a service may take to end after SIGTERM.
 const STOP_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The five services, running. End them with [`Services::stop`]: a drop ends the processes, but leaves the webhook
-/// configurations behind for [`Services::remove`] or the next start.
+/// The five running services. End them with [`Services::stop`]. A drop ends the processes too, but leaves the objects in the
+/// cluster, such as the webhook configurations, until [`Services::remove`] or the next start.
 pub struct Services {
     group: ProcessGroup,
     launch: catalog::Launch,
     client: kube::Client,
     running: Mutex<BTreeSet<Replica>>,
-    /// The name of this launcher on its objects; `None` where the services are installed in the cluster.
+    /// The name of this launcher, in an annotation of its objects. `None` if the services are installed in the cluster: then
+    /// the launcher creates no objects.
     launcher: Option<String>,
     ready_timeout: Duration,
     _accounts: accounts::Accounts,
-    /// With several replicas only.
+    /// `None` if there is only one replica of each service.
     _balancing: Option<balancing::Balancing>,
-    /// Keeps other launchers from the same ports.
+    /// Prevents other launchers from choosing the same ports.
     _reservation: Option<std::net::TcpListener>,
 }
 
@@ -79,16 +81,16 @@ impl fmt::Debug for Services {
 }
 
 impl Services {
-    /// [`Services::launch`], then [`Services::register`].
+    /// Calls [`Services::launch`], then [`Services::register`].
     ///
     /// # Errors
-    /// As those. Nothing keeps running then.
+    /// The errors of these two functions. After an error, no service is running.
     pub async fn start(config: ServicesConfig) -> anyhow::Result<Self> {
         let services = Self::launch(config).await?;
         match services.register().await {
             Ok(()) => Ok(services),
             Err(error) => {
-                // The API server may have stored it before its answer was lost.
+                // The webhook configurations may exist even after an error, so delete them and end the services.
                 let Err(also) = services.stop().await else {
                     return Err(error);
                 };
@@ -97,13 +99,14 @@ impl Services {
         }
     }
 
-    /// Creates the missing objects in the cluster, starts the five services and waits until they are ready. It does not wait for
-    /// the admission-webhook, because the webhook waits for its registration. If the future or the result is dropped, the processes
-    /// end. Accounts and rights then stay until [`Services::remove`] or the next start.
+    /// Creates the missing objects in the cluster, except the webhook configurations, starts the five services and waits until
+    /// they are ready. It does not wait for the admission-webhook, which is ready only after [`Services::register`]. If the
+    /// future or the result is dropped, the processes end. Accounts and rights then stay until [`Services::remove`] or the next
+    /// start.
     ///
     /// # Errors
-    /// If the API server refuses, a port is taken, a service ends early (with the end of its log) or is not ready in time, or
-    /// an object exists that no launcher made. Nothing keeps running then.
+    /// The API server refuses, a port is taken, a service ends early (the error contains the end of its log) or is not ready in
+    /// time, or one of the objects exists but no launcher made it. After an error, no service is running.
     pub async fn launch(config: ServicesConfig) -> anyhow::Result<Self> {
         let ServicesConfig {
             kubeconfig,
@@ -145,7 +148,7 @@ impl Services {
             .tempdir()
             .context("failed to make a folder for the services")?;
         let group = ProcessGroup::start(folder.path())?;
-        // From now on the group removes the folder, however this process ends.
+        // From now on, the process group removes the folder, however this process ends.
         let folder = folder.keep();
         let name = folder.file_name().unwrap_or_default().to_string_lossy();
         let launcher = (!installed).then(|| name.into_owned());
@@ -180,12 +183,12 @@ impl Services {
         Ok(services)
     }
 
-    /// Applies the webhook configurations, also over those of an earlier launcher, and waits until the API server reaches the
-    /// webhooks.
+    /// Applies the webhook configurations and waits until the API server reaches the webhooks. If an earlier launcher left its
+    /// configurations behind, they are replaced.
     ///
     /// # Errors
-    /// If the API server refuses, or the admission-webhook is not ready in time. The services go on running, and the
-    /// registration may be there: [`Services::stop`] ends both.
+    /// The API server refuses, or the admission-webhook is not ready in time. After an error, the services still run and the
+    /// webhook configurations may exist. [`Services::stop`] removes both.
     pub async fn register(&self) -> anyhow::Result<()> {
         if let Some(launcher) = &self.launcher {
             let port = self.launch.admission_port();
@@ -205,7 +208,7 @@ impl Services {
     /// Waits until `/readyz` of every running service answers 200.
     ///
     /// # Errors
-    /// If a service ended (with the end of its log), or one is not ready in time.
+    /// A service has ended (the error contains the end of its log), or a service is not ready in time.
     pub async fn wait_ready(&self) -> anyhow::Result<()> {
         self.wait_ready_of(&self.with_running(|running| running.clone()))
             .await
@@ -231,16 +234,17 @@ impl Services {
         )
     }
 
-    /// Checks that no service ended by itself.
+    /// Checks that no service has ended by itself.
     ///
     /// # Errors
-    /// Names the service and carries the end of its log.
+    /// A service has ended by itself. The error names it and contains the end of its log.
     pub fn check(&self) -> anyhow::Result<()> {
         self.group.check()
     }
 
-    /// Waits for a failure: a service ends by itself, as in [`Services::check`], or this launcher's webhook configuration is
-    /// deleted or taken over, after which PipelineRuns would be created without us.
+    /// Waits for a failure, and returns it. One failure is that a service ends by itself, as in [`Services::check`]. The other
+    /// failure is that somebody deletes this launcher's webhook configuration, or another launcher replaces it. After that, our
+    /// services do not see new PipelineRuns.
     pub async fn failed(&self) -> anyhow::Error {
         let ended = async {
             loop {
@@ -267,14 +271,14 @@ impl Services {
     /// Warnings about configuration in the cluster that prevents coscheduling.
     ///
     /// # Errors
-    /// If the API server does not answer or refuses.
+    /// The API server does not answer, or refuses.
     pub async fn warnings(&self) -> anyhow::Result<Vec<String>> {
         let flags = settings::flags_warning(&self.client).await?;
         let tekton = settings::tekton_warning(&self.client).await?;
         Ok(flags.into_iter().chain(tekton).collect())
     }
 
-    /// The URL of the gRPC port of `service`: of its only process, or of the balancer before several.
+    /// The URL of the gRPC port of `service`. If it has several replicas, this is the port of their balancer.
     pub fn grpc_address(&self, service: Service) -> String {
         format!("http://127.0.0.1:{}", self.launch.ports.grpc(service))
     }
@@ -292,7 +296,7 @@ impl Services {
         format!("http://127.0.0.1:{}", self.launch.ports.http(replica))
     }
 
-    /// All ports in use.
+    /// The ports of these services.
     pub fn ports(&self) -> Ports {
         self.launch.ports
     }
@@ -302,7 +306,7 @@ impl Services {
         self.group.log(&replica.into().to_string())
     }
 
-    /// Where the log files are; gone once the services are stopped.
+    /// The folder of the log files. It is removed when the services are stopped.
     pub fn logs_dir(&self) -> PathBuf {
         self.group.logs_dir()
     }

@@ -1,8 +1,8 @@
-//! Tekton's controller and webhook, from its own manifests and with the service accounts of these. The API server reaches the
-//! webhook through an ExternalName Service. Each bed writes its own port into the webhook configurations, and Tekton keeps the
-//! port when it patches them, so that beds can run side by side.
+//! Starts Tekton's controller and webhook, with Tekton's own manifests and the service accounts in them. The API server reaches
+//! the webhook through an ExternalName Service. Each bed writes its own port into the webhook configurations, so that beds can
+//! run side by side. Tekton keeps this port when it patches the configurations.
 //!
-//! Both processes listen on all interfaces: Tekton has no setting for that.
+//! Both processes listen on all interfaces, because Tekton has no setting for the address.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ use crate::waiting::{served, until};
 const NAMESPACE: &str = "tekton-pipelines";
 const WEBHOOK_SERVICE: &str = "tekton-pipelines-webhook";
 
-/// How long each part of Tekton may take to start.
+/// How long Tekton's controller, and Tekton's webhook, may each take to start.
 const TEKTON_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// Applies Tekton's manifests and starts its processes.
@@ -68,7 +68,7 @@ pub(crate) async fn wait(site: &Site, client: &Client, config: &Config) -> Resul
     .await
 }
 
-/// True for the Lease of the controller's PipelineRun reconciler, once that has a leader.
+/// True if this is the Lease of the controller's PipelineRun reconciler, and it has a holder.
 fn is_controller_lease(lease: &Lease) -> bool {
     let name = lease.metadata.name.as_deref().unwrap_or_default();
     let holder = lease
@@ -108,6 +108,10 @@ fn adapt(object: &mut Value, config: &Config, webhook_port: u16) {
         object["data"]["coschedule"] = json!(config.tekton_coschedule);
     } else if kind == "ConfigMap" && name == "config-observability" {
         object["data"]["metrics-protocol"] = json!("none");
+    } else if kind == "ConfigMap" && name == "config-logging" {
+        // At its own level, info, Tekton writes several lines for each request and each reconcile.
+        let zap = json!({"level": "warn", "encoding": "json", "outputPaths": ["stdout"], "errorOutputPaths": ["stderr"]});
+        object["data"] = json!({"zap-logger-config": zap.to_string()});
     }
 }
 
@@ -133,7 +137,7 @@ fn start_controller(site: &Site) -> Result<()> {
             .display(),
     ));
     command.args(["--kube-api-qps=200", "--kube-api-burst=400"]);
-    // No image is ever pulled, but each needs a name.
+    // No image is ever pulled, but Tekton needs a name for each.
     for image in [
         "entrypoint",
         "nop",
@@ -198,7 +202,7 @@ fn environment(command: &mut std::process::Command, pod: &str) {
         ("CONFIG_FEATURE_FLAGS_NAME", "feature-flags"),
         ("METRICS_DOMAIN", "tekton.dev/pipeline"),
         ("POD_NAME", pod),
-        // Any free port: no kubelet probes.
+        // 0 means any free port. No kubelet probes these processes.
         ("PROBES_PORT", "0"),
         ("PROFILING_PORT", "0"),
     ] {
@@ -206,8 +210,8 @@ fn environment(command: &mut std::process::Command, pod: &str) {
     }
 }
 
-/// Waits until the webhook has written its certificate into every webhook configuration and conversion, and a PipelineRun of
-/// the version that needs conversion is defaulted.
+/// Waits until the webhook has written its certificate into every webhook configuration and every CustomResourceDefinition with
+/// conversion. Then waits until it converts and defaults a PipelineRun of the old API version.
 async fn wait_for_webhook(site: &Site, client: &Client) -> Result<()> {
     let mutating: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
     let validating: Api<ValidatingWebhookConfiguration> = Api::all(client.clone());

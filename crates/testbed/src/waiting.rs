@@ -42,7 +42,8 @@ fn is_established(kind: &CustomResourceDefinition) -> bool {
     })
 }
 
-/// Waits until `condition` holds. An error of the condition counts as "not yet"; the last one is named at the timeout.
+/// Waits until `condition` returns true. An error of the condition counts as false. After the timeout, the returned error
+/// contains the condition's last error.
 pub(crate) async fn until(
     processes: &ProcessGroup,
     what: &str,

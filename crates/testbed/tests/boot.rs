@@ -1,5 +1,5 @@
-//! The test bed itself, on the real thing: it boots, two beds live side by side, Tekton's runs finish on its nodes, its
-//! volumes are where they should be, and nothing is left of it afterwards.
+//! Tests of the test bed: it boots, two beds run side by side, Tekton's runs finish on its nodes, its volumes have the right
+//! node affinity, and after its end no process or file is left.
 
 #![allow(clippy::unwrap_used)]
 
@@ -53,7 +53,8 @@ metadata:
 spec: {taskSpec: {steps: [{name: run, image: busybox, command: ["true"]}]}}
 "#;
 
-/// Two sets with claims of every class; they only differ in name, so their zones may or may not.
+/// The first of two StatefulSets with claims of every storage class. The two differ only in their names, so the zones of their
+/// volumes may differ or not.
 const SET: &str = r#"
 apiVersion: apps/v1
 kind: StatefulSet
@@ -73,14 +74,14 @@ spec:
       spec: {storageClassName: movable, accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}
 "#;
 
-/// One object of a kind of Tekton's.
+/// An object of one of Tekton's kinds.
 async fn tekton(bed: &TestBed, kind: &str, name: &str) -> Value {
     let resource = ApiResource::from_gvk(&GroupVersionKind::gvk("tekton.dev", "v1", kind));
     let api: Api<DynamicObject> = Api::default_namespaced_with(bed.client(), &resource);
     serde_json::to_value(api.get(name).await.unwrap()).unwrap()
 }
 
-/// Status and reason of the condition `Succeeded`, once it is no longer `Unknown`.
+/// Waits until condition `Succeeded` is not `Unknown` any more, and returns its status and reason.
 async fn outcome(bed: &TestBed, kind: &str, name: &str) -> (String, String) {
     let end = Instant::now() + PATIENCE;
     loop {
@@ -109,7 +110,7 @@ async fn wait_for<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T 
     }
 }
 
-/// The values of the one term of a volume's node affinity, with its key; `None` if it can be reached from everywhere.
+/// The key and the values of a volume's node affinity; `None` if every node reaches the volume.
 fn reachable_from(volume: &PersistentVolume) -> Option<(String, Vec<String>)> {
     let affinity = volume.spec.as_ref()?.node_affinity.as_ref()?;
     let terms = &affinity.required.as_ref()?.node_selector_terms;

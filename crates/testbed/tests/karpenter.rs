@@ -1,5 +1,5 @@
-//! The real Karpenter in a test bed: for which pods it adds a node, and that pods and volumes work there. The tests share one
-//! bed, whose own node has two CPUs.
+//! Tests of the real Karpenter in a test bed: for which pods it adds a node, and that pods and volumes work on such a node. The
+//! tests share one bed, whose own node has two CPUs.
 
 #![allow(clippy::unwrap_used)]
 
@@ -16,7 +16,7 @@ use tokio::sync::OnceCell;
 
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// The shared bed outlives each test's runtime.
+/// The shared bed needs a runtime that outlives each test.
 static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| Runtime::new().unwrap());
 static BED: OnceCell<TestBed> = OnceCell::const_new();
 
@@ -31,7 +31,7 @@ async fn client() -> Client {
     bed.await.client()
 }
 
-/// A pod that asks for `cpu`, with more fields of its spec.
+/// Creates a pod that requests `cpu`. `more` contains further fields of its spec.
 async fn create(client: &Client, name: &str, cpu: &str, more: Value) {
     let mut pod = json!({
         "metadata": {"name": name, "labels": {"pod": name}},
@@ -59,7 +59,7 @@ async fn wait_for<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T 
     }
 }
 
-/// The name of a pod's node, once the pod runs.
+/// Waits until the pod runs, and returns the name of its node.
 async fn node_of(client: &Client, name: &str) -> String {
     let pods: Api<Pod> = Api::default_namespaced(client.clone());
     wait_for("a running pod", async || {
@@ -69,7 +69,7 @@ async fn node_of(client: &Client, name: &str) -> String {
     .await
 }
 
-/// Karpenter's Events about a pod: reason and message.
+/// Reason and message of the Events about a pod.
 async fn said(client: &Client, name: &str) -> Vec<(String, String)> {
     let events: Api<Event> = Api::default_namespaced(client.clone());
     let about = ListParams::default().fields(&format!("involvedObject.name={name}"));
@@ -110,7 +110,7 @@ fn a_pod_that_fits_nowhere_gets_a_node_on_which_it_runs_with_its_volume() {
         let terms = &volume["spec"]["nodeAffinity"]["required"]["nodeSelectorTerms"];
         assert_eq!(terms[0]["matchExpressions"][0]["values"], json!([name]));
 
-        // It is a node as all others: the next pod starts there at once, and it can be resized.
+        // The new node is like all others: the next pod starts there at once, and this pod can be resized.
         create(&client, "small", "1500m", json!({"nodeName": name})).await;
         assert_eq!(node_of(&client, "small").await, name);
         let small = Api::<Pod>::default_namespaced(client).get("small").await.unwrap();

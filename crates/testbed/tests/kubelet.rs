@@ -1,5 +1,5 @@
-//! The kubelets of a test bed: resizes, and pods for which there is no room. All tests share one bed; each has a node of
-//! its own there.
+//! Tests of the kubelets of a test bed: resizes, and pods for which there is no room. All tests share one bed, but each test
+//! has its own node.
 
 #![allow(clippy::unwrap_used)]
 
@@ -16,11 +16,11 @@ use tokio::sync::OnceCell;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The shared bed outlives each test's runtime.
+/// The shared bed needs a runtime that outlives each test.
 static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| Runtime::new().unwrap());
 static BED: OnceCell<TestBed> = OnceCell::const_new();
 
-/// A node of 8 CPUs, and the pods that a test has there.
+/// A node of 8 CPUs, and access to the pods of one test there.
 struct Scene {
     pods: Api<Pod>,
     node: &'static str,
@@ -39,7 +39,7 @@ impl Scene {
         format!("{pod}-on-{}", self.node)
     }
 
-    /// Creates a pod that asks for `cpu`, with more fields of its spec.
+    /// Creates a pod that requests `cpu`. `more` contains further fields of its spec.
     async fn create(&self, pod: &str, cpu: &str, more: Value) {
         let mut object = json!({
             "metadata": {"name": self.name(pod)},
@@ -56,12 +56,12 @@ impl Scene {
         created.unwrap();
     }
 
-    /// A spec that lets the scheduler find this scene's node.
+    /// Fields of a pod's spec with which the scheduler chooses this scene's node.
     fn scheduled(&self) -> Value {
         json!({"nodeSelector": {"kubernetes.io/hostname": self.node}})
     }
 
-    /// A spec that goes to this scene's node without the scheduler.
+    /// Fields of a pod's spec that bind the pod to this scene's node without the scheduler.
     fn bound(&self) -> Value {
         json!({"nodeName": self.node})
     }
@@ -82,7 +82,7 @@ impl Scene {
         self.pods.delete(&name, &params).await.unwrap();
     }
 
-    /// The pod, once `holds` says so.
+    /// Waits until `holds` returns true for the pod, and returns the pod.
     async fn until(&self, pod: &str, holds: impl Fn(&Value) -> bool) -> Value {
         let end = Instant::now() + PATIENCE;
         loop {
@@ -101,7 +101,7 @@ fn phase(phase: &str) -> impl Fn(&Value) -> bool {
     move |pod| pod["status"]["phase"] == phase
 }
 
-/// What the pod's kubelet gave it.
+/// Checks that the kubelet has given the pod this amount of CPU.
 fn actual(cpu: &str) -> impl Fn(&Value) -> bool {
     move |pod| {
         let status = &pod["status"]["containerStatuses"][0];
@@ -109,7 +109,7 @@ fn actual(cpu: &str) -> impl Fn(&Value) -> bool {
     }
 }
 
-/// The reason of a condition that holds.
+/// The reason of a condition with status `True`.
 fn because<'a>(pod: &'a Value, condition: &str) -> Option<&'a str> {
     let conditions = pod["status"]["conditions"].as_array()?;
     let found = conditions

@@ -1,5 +1,5 @@
-//! A process group ends with its owner, whatever becomes of the owner, and tells what became of its members. Members are
-//! plain shell commands here; one of them will not be terminated, so that only SIGKILL ends it.
+//! Tests of process groups: a group ends with its owner, however the owner ends, and reports how its members ended. The members
+//! are shell commands. One of them ignores SIGTERM, so that only SIGKILL ends it.
 
 #![allow(clippy::unwrap_used)]
 
@@ -13,7 +13,7 @@ use testbed::ProcessGroup;
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Set for the copy of this test program that plays an owner that is killed.
+/// This variable is set for a second process of this test program: it is an owner that the test kills.
 const OWNER_FOLDER: &str = "TESTBED_TEST_OWNER_FOLDER";
 
 fn shell(script: &str) -> Command {
@@ -22,7 +22,7 @@ fn shell(script: &str) -> Command {
     command
 }
 
-/// A group with one ordinary member and one that does not heed SIGTERM.
+/// A group with one ordinary member and one member that ignores SIGTERM.
 fn group(folder: &Path) -> ProcessGroup {
     let group = ProcessGroup::start(folder).unwrap();
     group.spawn("ordinary", shell("exec sleep 600")).unwrap();
@@ -38,14 +38,14 @@ fn group(folder: &Path) -> ProcessGroup {
     group
 }
 
-/// How many processes of a process group are alive, zombies left out.
+/// The number of processes in a process group, without zombies.
 fn living(group: u32) -> usize {
     let processes = fs::read_dir("/proc").unwrap().flatten();
     let stats =
         processes.filter_map(|process| fs::read_to_string(process.path().join("stat")).ok());
     stats
         .filter(|stat| {
-            // After the program's name, in parentheses: state, parent, process group.
+            // The fields after the program's name, which is in parentheses: state, parent, process group.
             let fields: Vec<&str> = stat
                 .rsplit(')')
                 .next()
@@ -66,7 +66,8 @@ fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-/// What is killed takes a moment to be gone where it is no child of ours, as the children of a shell are.
+/// Waits for the end of all members. Processes that are no children of this process, such as the children of a shell, need a
+/// moment until they are gone.
 #[track_caller]
 fn assert_ended(group: u32) {
     wait_until("the end of the members", || living(group) == 0);
@@ -139,7 +140,8 @@ fn killing_the_owner_ends_the_group() {
     wait_until("the end of the folder", || !folder.path().exists());
 }
 
-/// Not a test by itself: what `killing_the_owner_ends_the_group` starts and kills.
+/// Not a test by itself: test `killing_the_owner_ends_the_group` starts this function in another process and kills that
+/// process.
 #[test]
 fn owner_that_is_killed() {
     let Some(folder) = std::env::var_os(OWNER_FOLDER) else {
@@ -230,6 +232,6 @@ async fn a_member_can_be_paused_and_its_end_waited_for() {
     assert!(error.to_string().contains("still runs"), "{error}");
     group.resume("one").unwrap();
     assert_eq!(group.ended("one", PATIENCE).await.unwrap(), Some(1));
-    // Who waited for the end knows of it.
+    // The test has waited for the end of this member, so `stop` does not report it.
     group.stop().await.unwrap();
 }

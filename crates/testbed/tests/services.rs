@@ -1,7 +1,8 @@
-//! The launcher of the five services, against a real API server: what it creates, what it leaves alone, and that the
-//! cluster is never left with a registration nobody serves, unless the launcher was killed; then the next one takes over.
+//! Tests of the launcher of the five services, with a real API server: which objects it creates, which objects it does not
+//! touch, and that it deletes its webhook configurations before its webhook ends. If a launcher was killed, the next launcher
+//! takes over its webhook configurations.
 //!
-//! Needs the binaries of the services: `cargo xtask test` builds them, as does `cargo build --bins`.
+//! The tests need the binaries of the services. `cargo xtask test` builds them, and so does `cargo build --bins`.
 
 #![allow(clippy::unwrap_used)]
 
@@ -18,7 +19,7 @@ use testbed::services::{
 };
 use testbed::{Config, TestBed};
 
-/// Which launcher the webhooks are registered for, if they are.
+/// The name of the launcher in the webhook configuration; `None` if there is no webhook configuration.
 async fn registered(client: &Client) -> Option<String> {
     let api: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
     let configuration = api.get_opt(CONFIGURATION_NAME).await.unwrap()?;
@@ -28,7 +29,7 @@ async fn registered(client: &Client) -> Option<String> {
         .cloned()
 }
 
-/// Whether the services have their accounts.
+/// True if the service accounts exist.
 async fn has_accounts(client: &Client) -> bool {
     let api: Api<ServiceAccount> = Api::namespaced(client.clone(), NAMESPACE);
     api.get_opt("watcher").await.unwrap().is_some()
@@ -44,7 +45,7 @@ fn config(bed: &TestBed) -> ServicesConfig {
     ServicesConfig::new(bed.kubeconfig()).unwrap()
 }
 
-/// A folder of binaries in which `broken` says a sentence and ends with exit code 3.
+/// Fills a folder with binaries of the services. The binary of `broken` prints a sentence and ends with exit code 3.
 fn with_broken(folder: &Path, broken: Service) {
     for service in Service::ALL {
         let path = folder.join(service.name());
@@ -67,7 +68,8 @@ async fn the_launcher_never_blocks_the_cluster() {
     .unwrap();
     let client = bed.client();
 
-    // A service that ends early is named with the end of its log; nothing is registered, nothing is waited for.
+    // If a service ends early, the start fails at once. The error contains the end of the service's log, and no webhook
+    // configuration is created.
     let folder = tempfile::tempdir().unwrap();
     with_broken(folder.path(), Service::PlaceholderManager);
     let broken = ServicesConfig {
@@ -81,10 +83,10 @@ async fn the_launcher_never_blocks_the_cluster() {
         "{error}"
     );
     assert_eq!(registered(&client).await, None);
-    // The ConfigMap was absent and is there now.
+    // The ConfigMap was absent, and the launcher has created it.
     assert_eq!(mode(&client).await, "pipelineruns");
 
-    // Started: registered. Stopped: not any more, and the logs are gone too.
+    // After the start, the webhook configurations exist. After the stop, they and the logs are gone.
     let services = Services::start(config(&bed)).await.unwrap();
     assert!(registered(&client).await.is_some());
     assert!(has_accounts(&client).await);
@@ -101,7 +103,7 @@ async fn the_launcher_never_blocks_the_cluster() {
     assert!(!has_accounts(&client).await);
     assert!(!logs.exists());
 
-    // A launcher that was killed (here: dropped) leaves its registration, which the next one takes over.
+    // A launcher that was killed (here: dropped) leaves its webhook configurations behind. The next launcher takes them over.
     let killed = Services::start(config(&bed)).await.unwrap();
     drop(killed);
     let stale = registered(&client).await.unwrap();
@@ -109,7 +111,7 @@ async fn the_launcher_never_blocks_the_cluster() {
     let taken_over = registered(&client).await.unwrap();
     assert_ne!(taken_over, stale);
 
-    // Side by side on other ports; the one that was there first does not remove what the other took over.
+    // A second launcher runs on other ports and takes over the objects. The first launcher then does not delete them.
     let other = Services::start(config(&bed)).await.unwrap();
     assert_ne!(other.ports(), successor.ports());
     let noticed = tokio::time::timeout(Duration::from_secs(30), successor.failed())
@@ -122,7 +124,7 @@ async fn the_launcher_never_blocks_the_cluster() {
     assert!(has_accounts(&client).await);
     drop(other);
 
-    // `remove` clears what a killed launcher left, and says so.
+    // `remove` deletes the objects of a killed launcher, and reports them.
     let removed = Services::remove(bed.kubeconfig()).await.unwrap();
     assert_eq!(
         removed[0],
@@ -141,7 +143,8 @@ async fn the_launcher_never_blocks_the_cluster() {
         ["nothing of local services was there"]
     );
 
-    // One that ends while the next has begun, and not registered yet, leaves it what it needs.
+    // The first launcher stops while the next has started its services but has no webhook configurations yet. The first deletes
+    // its webhook configurations, but not the accounts that the next needs.
     let first = Services::start(config(&bed)).await.unwrap();
     let next = Services::launch(config(&bed)).await.unwrap();
     first.stop().await.unwrap();
@@ -151,7 +154,7 @@ async fn the_launcher_never_blocks_the_cluster() {
     next.stop().await.unwrap();
     assert!(!has_accounts(&client).await);
 
-    // An operator's ConfigMap and an installation in the cluster are left alone.
+    // The launcher does not touch an operator's ConfigMap or an installation in the cluster.
     bed.apply(&format!(
         "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {CONFIG_MAP}, namespace: {NAMESPACE}}}\ndata: {{coschedule: disabled}}\n---\n\
          apiVersion: admissionregistration.k8s.io/v1\nkind: MutatingWebhookConfiguration\nmetadata: {{name: {CONFIGURATION_NAME}}}\n"

@@ -1,4 +1,8 @@
-//! Follows PipelineRuns: keeps the last state of each, and queues its key while this replica leads.
+//! Follows PipelineRuns. It keeps the last state of each run until the run is done and its end is reported. While this replica is
+//! the leader, it also puts the key of each changed run into a queue.
+//!
+//! Runs that were done before this process saw them are not reported: the placeholder-manager finds their leftovers by itself. So
+//! a start and a change of the leader cost nothing for old runs, however many there are.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -6,32 +10,65 @@ use std::time::Duration;
 
 use kube::runtime::watcher;
 use kube::{Api, Client};
-use tokio::time::{Instant, MissedTickBehavior};
+use tokio::time::MissedTickBehavior;
 
-use coscheduler_core::pipeline_run::RunState;
-use coscheduler_kubernetes::pipeline_run::{self, PipelineRun};
+use coscheduler_kubernetes::kept::Kept;
+use coscheduler_kubernetes::pipeline_run::{PipelineRun, is_done};
 use coscheduler_runtime::Condition;
 use coscheduler_runtime::kubernetes::watch::{self, Change, ObjectKey};
 use coscheduler_runtime::lease::Leadership;
 use coscheduler_runtime::queue::Queue;
 
-/// How often a run that is not done is reported without a change. The manager mends foreign changes within a minute
-/// (N6), of which the report may take half.
+/// The time after which an unfinished run is reported again although it has not changed. The manager must repair foreign changes
+/// within a minute (N6), so the report comes every half minute.
 const REPEAT: Duration = Duration::from_secs(30);
 
-/// The last state of each PipelineRun. Clones share it.
+/// The last state of each PipelineRun that is not done or whose end is not reported. Clones of this value share the same map.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Runs(Arc<Mutex<HashMap<ObjectKey, Arc<PipelineRun>>>>);
 
 impl Runs {
     pub(crate) fn lock(&self) -> MutexGuard<'_, HashMap<ObjectKey, Arc<PipelineRun>>> {
-        // No panic can leave the map half-changed.
+        // If another thread panicked while it held the lock, the map is still usable: no change leaves it half-written.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Stores the state of a run. Returns false if there is nothing to report, because the run has been done for some time.
+    fn keep(&self, key: &ObjectKey, run: PipelineRun) -> bool {
+        let mut runs = self.lock();
+        let changed = !is_done(&run) || runs.contains_key(key);
+        if changed {
+            runs.insert(key.clone(), Arc::new(run));
+        }
+        changed
+    }
+
+    /// Removes this state of a run. A newer state stays.
+    pub(crate) fn forget(&self, key: &ObjectKey, run: &Arc<PipelineRun>) {
+        let mut runs = self.lock();
+        if runs.get(key).is_some_and(|known| Arc::ptr_eq(known, run)) {
+            runs.remove(key);
+        }
+    }
+
+    /// Removes the run if it is done.
+    fn forget_done(&self, key: &ObjectKey) {
+        let mut runs = self.lock();
+        if runs.get(key).is_some_and(|known| is_done(known)) {
+            runs.remove(key);
+        }
+    }
+
+    /// The keys of the runs that are not done.
+    fn unfinished(&self) -> Vec<ObjectKey> {
+        let runs = self.lock();
+        let unfinished = runs.iter().filter(|(_, run)| !is_done(run));
+        unfinished.map(|(key, _)| key.clone()).collect()
     }
 }
 
-/// Feeds `runs` for the life of the process, and `queue` while this replica leads: on other replicas no worker empties
-/// it.
+/// Writes every change into `runs` for the life of the process. Changes go into `queue` only while this replica is the leader,
+/// because on other replicas no worker empties the queue.
 pub(crate) async fn follow(
     client: Client,
     runs: Runs,
@@ -39,38 +76,71 @@ pub(crate) async fn follow(
     leadership: Leadership,
     synced: Condition,
 ) -> anyhow::Result<()> {
-    let (api, config) = (Api::all(client), watcher::Config::default());
+    let api = Api::<Kept<PipelineRun>>::all(client);
+    let config = watcher::Config::default();
     watch::follow("PipelineRun", api, config, synced, |change| match change {
-        Change::Applied(mut run) => {
-            pipeline_run::trim(&mut run);
+        Change::Applied(run) => {
             let key = watch::key(&run);
-            runs.lock().insert(key.clone(), Arc::new(run));
-            // A replica that begins to lead after this line finds the change in `runs`.
+            if !runs.keep(&key, run.part) {
+                return;
+            }
+            // If this replica becomes the leader later, it queues all unfinished runs in `runs`. So this change is not lost.
             if leadership.is_held() {
                 queue.push(key);
+            } else {
+                runs.forget_done(&key);
             }
         }
-        // The garbage collector deletes what the run owned.
+        // A deleted run needs no report: the garbage collector deletes its objects.
         Change::Deleted(run) => drop(runs.lock().remove(&watch::key(&run))),
         Change::Listed(keys) => runs.lock().retain(|key, _| keys.contains(key)),
     })
     .await
 }
 
-/// Queues every run once, since the previous leader may have missed its last change, and then every unfinished run
-/// every [`REPEAT`].
+/// Queues every unfinished run: now, because the previous leader may have missed a run's last change, and then after each
+/// [`REPEAT`].
 pub(crate) async fn repeat(runs: &Runs, queue: &Queue<ObjectKey>) {
-    let every = runs.lock().clone();
-    every.into_keys().for_each(|key| queue.push(key));
-    let mut rounds = tokio::time::interval_at(Instant::now() + REPEAT, REPEAT);
+    let mut rounds = tokio::time::interval(REPEAT);
     rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         rounds.tick().await;
-        let every = runs.lock().clone();
-        for (key, run) in every {
-            if pipeline_run::view(&run).is_ok_and(|view| view.state != RunState::Done) {
-                queue.push(key);
-            }
-        }
+        let unfinished = runs.unfinished().into_iter();
+        unfinished.for_each(|key| queue.push(key));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn n8_a_run_that_is_done_is_kept_until_its_end_is_reported() {
+        let runs = Runs::default();
+        let key = |name: &str| ("ci".to_owned(), name.to_owned());
+        let state = |status: &str| -> PipelineRun {
+            let conditions = json!([{"type": "Succeeded", "status": status}]);
+            let run = json!({"metadata": {}, "status": {"conditions": conditions}});
+            serde_json::from_value(run).unwrap()
+        };
+        // It was done before this process saw it.
+        assert!(!runs.keep(&key("old"), state("True")));
+        assert!(runs.keep(&key("new"), state("Unknown")));
+        assert_eq!(runs.unfinished(), [key("new")]);
+        runs.forget_done(&key("new"));
+        let active = runs.lock()[&key("new")].clone();
+        assert!(runs.keep(&key("new"), state("False")));
+        assert!(runs.unfinished().is_empty());
+        // The report of its earlier state ends late.
+        runs.forget(&key("new"), &active);
+        let done = runs.lock()[&key("new")].clone();
+        runs.forget(&key("new"), &done);
+        assert!(runs.lock().is_empty());
+        // A replica that does not lead reports no end.
+        assert!(runs.keep(&key("other"), state("Unknown")));
+        assert!(runs.keep(&key("other"), state("True")));
+        runs.forget_done(&key("other"));
+        assert!(runs.lock().is_empty());
     }
 }

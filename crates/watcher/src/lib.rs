@@ -1,8 +1,12 @@
-//! The watcher reports every change of every PipelineRun to the affinity-planner: at least once, one run's changes in
-//! order. It decides nothing, and does not know what the planner does with a report.
+//! After each change of a PipelineRun, the watcher reports the run's latest state to the affinity-planner. If a run changes again
+//! before its report is sent, only the newest state is reported. A report that fails is repeated. The watcher decides nothing,
+//! and does not know what the planner does with a report.
 //!
-//! Only the replica that holds Lease `watcher` reports. The other replicas fill their caches. The holder also reports each
-//! unfinished run twice a minute, so that the services repair changes that somebody else made to a placeholder.
+//! Only the replica that holds Lease `watcher` sends reports. The other replicas only keep their caches up to date. The holder
+//! also reports each unfinished run twice a minute, so that the services repair changes that somebody else made to a placeholder.
+//! It reports the end of a run once.
+
+#![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod args;
 mod follow;
@@ -19,15 +23,15 @@ use follow::Runs;
 pub const SERVICE: Service = Service {
     name: "watcher",
     version: env!("CARGO_PKG_VERSION"),
-    about: "Reports every change of a PipelineRun to the affinity-planner",
+    about: "Reports each PipelineRun to the affinity-planner after every change",
     grpc_address: "127.0.0.1:9104",
     http_address: "127.0.0.1:9204",
 };
 
-/// Starts following PipelineRuns and reporting.
+/// Starts to follow PipelineRuns and to report them.
 ///
 /// # Errors
-/// No Kubernetes client can be made, the planner's address is malformed, or the gRPC address cannot be bound.
+/// A Kubernetes client cannot be created, the planner's address is malformed, or the gRPC address cannot be bound.
 pub async fn start(args: Args, process: Process) -> anyhow::Result<()> {
     let Args {
         affinity_planner_address,

@@ -1,4 +1,4 @@
-//! Reports one run, as it is now, to the affinity-planner.
+//! Reports the latest state of a run to the affinity-planner.
 
 use std::time::Duration;
 
@@ -18,10 +18,11 @@ use coscheduler_runtime::trace;
 
 use crate::follow::Runs;
 
-/// How long a report may take. The manager's wait for its caches and the retries of its writes fit in.
+/// The longest time for a report. The manager waits for its caches and retries its writes within this time.
 const TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Reports the last state of a run, as part of the trace that it was admitted in. A deleted run needs no report.
+/// Reports the latest state of a run. The report belongs to the trace of the run's admission. A deleted run needs no report. A run
+/// is forgotten after the report of its end. A run that cannot be read is forgotten until it changes.
 pub(crate) async fn report(
     runs: Runs,
     mut planner: PlannerServiceClient<Channel>,
@@ -30,7 +31,7 @@ pub(crate) async fn report(
     let Some(run) = runs.lock().get(&key).cloned() else {
         return Outcome::Done;
     };
-    let (namespace, pipeline_run) = key;
+    let (namespace, pipeline_run) = &key;
     let span = info_span!("report", namespace, pipeline_run);
     if let Some(traceparent) = run.annotations().get(annotations::TRACEPARENT) {
         trace::join(&span, traceparent);
@@ -40,32 +41,40 @@ pub(crate) async fn report(
     };
     let request = client::request(request, TIMEOUT);
     let answer = planner.report_pipeline_run(request).instrument(span).await;
-    let status = match answer {
+    let is_done = pipeline_run::is_done(&run);
+    let (outcome, settled) = match answer {
         Ok(answer) => {
             let answer = answer.into_inner();
             debug!(namespace, pipeline_run, ?answer, "reported a PipelineRun");
-            return Outcome::Done;
+            (Outcome::Done, is_done)
         }
-        Err(status) => status,
+        Err(status) if status.code() == Code::InvalidArgument => {
+            let reason = status.message();
+            error!(
+                namespace,
+                pipeline_run, reason, "skipped a PipelineRun that cannot be read, until it changes"
+            );
+            (Outcome::Done, true)
+        }
+        Err(status) => {
+            let (code, reason) = (status.code(), status.message());
+            warn!(
+                namespace,
+                pipeline_run,
+                ?code,
+                reason,
+                "failed to report a PipelineRun"
+            );
+            match code {
+                // This error lasts, so an immediate retry is useless. The manager retries by itself, and an unfinished run is
+                // reported again within a minute.
+                Code::FailedPrecondition => (Outcome::Done, is_done),
+                _ => (Outcome::Retry, false),
+            }
+        }
     };
-    let (code, reason) = (status.code(), status.message());
-    if code == Code::InvalidArgument {
-        error!(
-            namespace,
-            pipeline_run, reason, "skipped a PipelineRun that cannot be read, until it changes"
-        );
-        return Outcome::Done;
+    if settled {
+        runs.forget(&key, &run);
     }
-    warn!(
-        namespace,
-        pipeline_run,
-        ?code,
-        reason,
-        "failed to report a PipelineRun"
-    );
-    match code {
-        // The fault lasts: the manager retries by itself, and the next report comes within a minute.
-        Code::FailedPrecondition => Outcome::Done,
-        _ => Outcome::Retry,
-    }
+    outcome
 }

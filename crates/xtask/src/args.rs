@@ -1,4 +1,4 @@
-//! The command line. The texts are what `cargo xtask --help` prints.
+//! The command line. `cargo xtask --help` prints the doc comments of this file.
 
 use std::path::PathBuf;
 
@@ -7,8 +7,8 @@ use testbed::services::{DEFAULT_BASE, HIGHEST_BASE};
 
 /// The task runner of tekton-coscheduler.
 ///
-/// Needs Rust, and for the test bed (demo, test, ci, testbed) Go and a C compiler. The control plane is built once,
-/// into target/testbed, which takes some minutes.
+/// Needs Rust. Commands that start a test bed (demo, test, bench, ci, testbed) also need Go and a C compiler. They build the
+/// control plane once, into target/testbed, which takes some minutes.
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask", version)]
 pub(crate) struct Args {
@@ -21,35 +21,37 @@ pub(crate) enum Command {
     /// Run a PipelineRun with two volumes on one node, and show it live
     ///
     /// Builds and boots the test bed, starts the five services, creates the example and shows live where the placeholder,
-    /// claims and TaskRun pods are. Exits 0 only if the run succeeded on one node and left nothing behind. Takes everything
-    /// down again, on success, failure and Ctrl-C.
+    /// claims and TaskRun pods are. Exits 0 only if the run succeeded on one node, and its placeholder and claims were deleted
+    /// afterwards. At the end, also after a failure or Ctrl-C, ends the services and the test bed.
     Demo(DemoArgs),
     /// Run the tests of the workspace, all of them or a selection
     ///
-    /// Builds the test bed, the services and the tests, then runs several test binaries at a time. Prints the output of each
-    /// when it has ended, or at once where there is only one, and ends a binary that takes longer than half an hour.
-    /// `cargo xtask test two_volumes -- --nocapture` runs the tests with two_volumes in their names.
+    /// Builds the test bed, the services and the tests, then runs several test binaries at a time. Prints the output of a
+    /// binary when it has ended. If there is only one binary, prints its output at once. Ends a binary that takes longer than
+    /// half an hour. Example: `cargo xtask test two_volumes -- --nocapture` runs the tests with two_volumes in their names.
     Test(TestArgs),
-    /// Measure decisions, admissions, and our services beside Tekton's own affinity assistant
+    /// Measure decisions, admissions, and whole runs with our services and with Tekton's own affinity assistant
     ///
-    /// Runs the benchmark of the decisions (1, 10 and 100 workspaces). Then boots a test bed with the five services and
-    /// creates the example as a dry run, in turn in a namespace of which the webhook is called and in an exempt one, and
-    /// prints medians and 95th percentiles. Then puts the same runs on our services and on Tekton's own affinity assistant,
-    /// and prints requests and seconds of both. Checks nothing: run it on an idle machine.
+    /// First runs the benchmark of the decisions (1, 10 and 100 workspaces). Then boots a test bed with the five services, and
+    /// creates the example as a dry run, in turn in a namespace with our webhook and in a namespace without it. Prints medians
+    /// and 95th percentiles of the times. Last, runs the same PipelineRuns with our services and with Tekton's own affinity
+    /// assistant, and prints the requests and seconds of both. No figure makes this command fail. Run it on an idle machine.
+    /// `cargo xtask bench saturated` is another benchmark.
     Bench(BenchArgs),
-    /// Run all that continuous integration runs: fmt, clippy, tidy, doc, deny, test
+    /// Run all checks of continuous integration: fmt, clippy, tidy, doc, deny, test
     ///
-    /// A step that could not check something is SKIPPED in the summary, with the reason.
+    /// If a step cannot check something, the summary lists it as SKIPPED, with the reason.
     Ci,
     /// Check the rules of this repository that no compiler checks
     ///
-    /// The dependency table, unused dependencies, layout, file sizes, which files know that a placeholder is a StatefulSet,
-    /// machine paths, links, the table of tests, the style of proto files, scripts and Dockerfile, changes of the contracts,
-    /// and that deploy/base can be rendered. Installs the programs for that under target/tools, with python3 and pip.
+    /// The rules are about: dependencies between crates, unused dependencies, required files, file sizes, files that know that
+    /// a placeholder is a StatefulSet, paths of one machine, links, the table of tests, the table of rights to write, the style
+    /// of proto files, scripts and Dockerfile, incompatible changes of proto files, and the rendering of deploy/base. Installs
+    /// the programs for these checks under target/tools, with python3 and pip; builds kubectl with Go.
     Tidy,
-    /// Write docs/tests.md, the table of the tests that show each requirement, from the names of the tests
+    /// Write docs/tests.md, the table of requirements with the tests of each, from the names of the tests
     TestTable,
-    /// Boot a test bed that stays up, or take it down
+    /// Boot a test bed that runs until it is ended, or end it
     Testbed {
         #[command(subcommand)]
         command: TestbedCommand,
@@ -57,10 +59,10 @@ pub(crate) enum Command {
     /// Run the five services as local processes against any cluster
     ///
     /// Creates namespace coscheduler-system and ConfigMap coscheduler-config (coschedule: pipelineruns) if they are absent.
-    /// Applies the service accounts, rights and webhook configurations of deploy/base, with loopback URLs: the API server must
-    /// run on this machine. Starts each service with its own account, then prints a line `ready`. SIGTERM or Ctrl-C ends the
-    /// services and deletes the objects, except namespace and ConfigMap. After a SIGKILL they stay, until the next start takes
-    /// them over or --remove deletes them.
+    /// Applies the service accounts, rights and webhook configurations of deploy/base. The webhooks get loopback URLs, so the
+    /// API server must run on this machine. Starts each service with its own account, then prints a line `ready`. SIGTERM or
+    /// Ctrl-C ends the services and deletes the objects, except namespace and ConfigMap. After a SIGKILL the objects stay until
+    /// the next start takes them over or --remove deletes them.
     Services(ServicesArgs),
 }
 
@@ -69,12 +71,12 @@ pub(crate) struct DemoArgs {
     /// Use the cluster of this kubeconfig, where Tekton runs with `coschedule: disabled`, instead of a test bed
     #[arg(long, value_name = "FILE")]
     pub(crate) kubeconfig: Option<PathBuf>,
-    /// Leave everything up until Ctrl-C, and print how to reach it with grpcurl and kubectl
+    /// Keep the cluster and the services until Ctrl-C, and print how to reach them with grpcurl and kubectl
     #[arg(long)]
     pub(crate) keep: bool,
     #[command(flatten)]
     pub(crate) ports: PortArgs,
-    /// Namespace the PipelineRun is created in
+    /// Namespace of the PipelineRun
     #[arg(long, value_name = "NAME", default_value = "default")]
     pub(crate) namespace: String,
     /// PipelineRun to create; examples/two-volumes.yaml if not set
@@ -102,7 +104,7 @@ pub(crate) struct TestArgs {
     /// Only tests of this package; may be repeated
     #[arg(short, long, value_name = "PACKAGE")]
     pub(crate) package: Vec<String>,
-    /// Only the tests in this file of a `tests` folder; may be repeated
+    /// Only the tests of the target with this name, such as FILE.rs in a `tests` folder; may be repeated
     #[arg(long, value_name = "FILE")]
     pub(crate) test: Vec<String>,
     /// Arguments of the test binaries, such as --nocapture
@@ -111,19 +113,70 @@ pub(crate) struct TestArgs {
 }
 
 #[derive(Debug, clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct BenchArgs {
+    #[command(subcommand)]
+    pub(crate) command: Option<BenchCommand>,
     /// Number of pairs of PipelineRuns that are measured
     #[arg(long, value_name = "N", default_value_t = 500, value_parser = pairs)]
     pub(crate) pairs: usize,
+    /// Measure services that are built with optimisation, as in their images
+    #[arg(long)]
+    pub(crate) release: bool,
+    /// Skip the benchmark of the decisions
+    #[arg(long)]
+    pub(crate) skip_planning: bool,
+    /// Skip the comparison with Tekton's own affinity assistant
+    #[arg(long)]
+    pub(crate) skip_built_in: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum BenchCommand {
+    /// Measure a cluster with room for a third of its runs, for which foreign pods compete
+    ///
+    /// Puts the same runs on Tekton alone (disabled), on Tekton's own affinity assistant (built-in), and on our services with
+    /// each value of placeholder-reserves, each on a test bed of its own. Every second round goes through them in reverse.
+    /// Prints a table, and writes target/bench-saturated.json. Checks nothing, but fails if a run fails or hangs.
+    /// With `--runs 20`, each of these takes about two minutes.
+    Saturated(SaturatedArgs),
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct SaturatedArgs {
+    /// Number of runs, all created at once; the cluster has a node for nine of them
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u16).range(9..))]
+    pub(crate) runs: u16,
+    /// How often each is measured
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..))]
+    pub(crate) rounds: u8,
+    /// Values of placeholder-reserves
+    #[arg(
+        long,
+        value_name = "VALUES",
+        value_delimiter = ',',
+        default_value = "nothing,placement,peak"
+    )]
+    pub(crate) reserves: Vec<String>,
+    /// Leave out Tekton alone and its assistant
+    #[arg(long)]
+    pub(crate) skip_tekton: bool,
+    /// Mode of our services, and of Tekton's assistant
+    #[arg(long, value_name = "MODE", default_value = "workspaces")]
+    pub(crate) mode: String,
+    /// How long a task takes on average, in seconds; a fifth of N if not set, and at least 8, because two cores start about
+    /// three tasks a second
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u16).range(2..))]
+    pub(crate) task_seconds: Option<u16>,
+    /// Share of the cluster's CPUs that foreign pods ask for on average, in percent
+    #[arg(long, value_name = "PERCENT", default_value_t = 15, value_parser = clap::value_parser!(u8).range(..=100))]
+    pub(crate) foreign_percent: u8,
+    /// How long the runs may take until the benchmark fails, in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 600)]
+    pub(crate) limit: u64,
     /// Measure optimised services, as in their images
     #[arg(long)]
     pub(crate) release: bool,
-    /// Leave out the benchmark of the decisions
-    #[arg(long)]
-    pub(crate) skip_planning: bool,
-    /// Leave out the comparison with Tekton's own affinity assistant
-    #[arg(long)]
-    pub(crate) skip_built_in: bool,
 }
 
 #[derive(Debug, clap::Args)]
@@ -145,9 +198,9 @@ pub(crate) struct ServicesArgs {
 pub(crate) enum TestbedCommand {
     /// Build and boot a test bed and leave it running
     Up(UpArgs),
-    /// End the test bed of that name and remove its files; it is no error if it is down already
+    /// End the test bed of this name and remove its files; it is no error if the test bed has ended already
     Down(NameArgs),
-    /// Play the kubelets of a test bed that is up; `up` starts this
+    /// Simulate the kubelets of a running test bed; `up` starts this
     #[command(hide = true)]
     Kubelets {
         /// Kubeconfig of the test bed
@@ -158,7 +211,7 @@ pub(crate) enum TestbedCommand {
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct NameArgs {
-    /// Name of the test bed, so that several can be up at once
+    /// Name of the test bed; several test beds with different names can run at the same time
     #[arg(long, default_value = "default", value_parser = bed_name)]
     pub(crate) name: String,
 }
@@ -176,10 +229,10 @@ pub(crate) struct UpArgs {
     /// Memory of each node, a Kubernetes quantity
     #[arg(long, default_value = "16Gi")]
     pub(crate) node_memory: String,
-    /// Pods each node takes
+    /// Maximum number of pods on each node
     #[arg(long, default_value_t = 110)]
     pub(crate) pods_per_node: usize,
-    /// Number of zones of the nodes; 0 means no zone labels and no zonal storage class
+    /// Number of zones of the nodes; 0 means no zone labels and no storage class `zonal`
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=26))]
     pub(crate) zones: u8,
     /// How long a task pod runs, in milliseconds
@@ -191,7 +244,7 @@ pub(crate) struct UpArgs {
     /// Make the API server write an audit log
     #[arg(long)]
     pub(crate) audit_log: bool,
-    /// Add nodes of 2, 4, 8 or 16 CPUs for pods that fit nowhere, with Karpenter; built at the first use
+    /// Run Karpenter, which adds nodes of 2, 4, 8 or 16 CPUs for pods that fit on no node; it is built at the first use
     #[arg(long)]
     pub(crate) karpenter: bool,
 }
@@ -203,7 +256,7 @@ fn pairs(text: &str) -> Result<usize, String> {
     }
 }
 
-/// The name becomes part of a file name.
+/// Checks the name of a test bed, because it becomes part of a file name.
 fn bed_name(name: &str) -> Result<String, String> {
     let plain = |character: char| {
         character.is_ascii_lowercase() || character.is_ascii_digit() || character == '-'

@@ -81,7 +81,7 @@ pub(crate) async fn down(args: &NameArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Builds the programs that are missing and boots a bed.
+/// Builds the missing programs and boots a test bed.
 pub(crate) async fn boot(config: Config) -> anyhow::Result<TestBed> {
     binaries::control_plane().await?;
     if config.karpenter {
@@ -93,7 +93,8 @@ pub(crate) async fn boot(config: Config) -> anyhow::Result<TestBed> {
     Ok(bed)
 }
 
-/// Starts this program as the kubelets, which a bed otherwise has in the process that booted it.
+/// Starts this program as the kubelets of a bed. Without this, the kubelets run in the process that booted the bed, and end
+/// with it.
 fn start_kubelets(bed: &TestBed) -> anyhow::Result<()> {
     let program = std::env::current_exe().context("failed to find the program of the kubelets")?;
     let mut command = Command::new(program);

@@ -1,9 +1,11 @@
-//! `cargo xtask bench`: measures decisions, the time that admission adds to creating a PipelineRun, and our services beside
-//! Tekton's own affinity assistant. It prints figures and checks none, because figures depend on the machine and its other work.
+//! `cargo xtask bench`: measures how long `core` takes to admit and to plan a run, how much time admission adds to the creation of
+//! a PipelineRun, and how long whole runs take with our services and with Tekton's own affinity assistant. It prints the figures and checks none of them, because they depend on
+//! the machine and its load.
 
 mod figures;
+mod saturated;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
@@ -15,19 +17,19 @@ use tokio::process::Command;
 use tokio::time::Instant;
 
 use self::figures::Pairs;
-use crate::args::BenchArgs;
+use crate::args::{BenchArgs, BenchCommand};
 use crate::demo::example;
 use crate::interrupt::Interrupt;
 use crate::workspace::Workspace;
 use crate::{bed, binaries, foreground, services};
 
-/// A namespace of which the API server calls the webhook.
+/// A namespace for which the API server calls our webhook.
 const ASKED: &str = "default";
-/// A namespace that `deploy/base` exempts.
+/// A namespace that the webhook configuration in `deploy/base` exempts.
 const NOT_ASKED: &str = "kube-system";
-/// The annotation that the webhook gives a run.
+/// The annotation that the webhook sets on a run.
 const MODE: &str = "coscheduler.dev/mode";
-/// Pairs that are not counted, while connections and caches warm up.
+/// The number of pairs at the beginning that are not counted, because connections and caches are still cold.
 const WARM_UP: usize = 20;
 
 pub(crate) async fn run(
@@ -36,22 +38,19 @@ pub(crate) async fn run(
     interrupt: &mut Interrupt,
 ) -> anyhow::Result<()> {
     let BenchArgs {
+        command,
         pairs,
         release,
         skip_planning,
         skip_built_in,
     } = args;
+    if let Some(BenchCommand::Saturated(args)) = command {
+        return saturated::run(workspace, args, interrupt).await;
+    }
     if !skip_planning {
         interrupt.or(planning(workspace)).await?;
     }
-    let bin_dir = match release {
-        true => {
-            interrupt
-                .or(binaries::optimised_services(workspace))
-                .await?
-        }
-        false => interrupt.or(binaries::services(workspace)).await?,
-    };
+    let bin_dir = interrupt.or(services_of(workspace, release)).await?;
     let bed = interrupt.or(bed::boot(Config::default())).await?;
     let measured = admission(workspace, &bed, bin_dir.clone(), pairs, interrupt).await;
     let stopped = bed.stop().await;
@@ -67,22 +66,38 @@ pub(crate) async fn run(
     Ok(())
 }
 
-/// The benchmark of `core`: admitting and planning, with 1, 10 and 100 workspaces.
+/// Builds the services. Returns their folder.
+async fn services_of(workspace: &Workspace, release: bool) -> anyhow::Result<PathBuf> {
+    match release {
+        true => binaries::optimised_services(workspace).await,
+        false => binaries::services(workspace).await,
+    }
+}
+
+/// Runs the benchmark of `core`: admission and planning with 1, 10 and 100 workspaces.
 async fn planning(workspace: &Workspace) -> anyhow::Result<()> {
     let mut cargo = workspace.cargo();
     cargo.args(["bench", "--locked", "--package", "coscheduler-core"]);
     finish(cargo, "coscheduler-core").await
 }
 
-/// The benchmark of `integration-tests`: our services and Tekton's own assistant on the same runs. It mostly waits, so that the
-/// profile of the tests does.
+/// Runs the benchmark of `integration-tests`: the same runs with our services and with Tekton's own affinity assistant. The
+/// benchmark itself mostly waits, so it is built with the profile of the tests.
 async fn built_in(workspace: &Workspace, bin_dir: &Path) -> anyhow::Result<()> {
+    let bench = of_integration_tests(workspace, "built_in", bin_dir);
+    finish(bench, "integration-tests").await
+}
+
+/// A benchmark of `integration-tests`. It mostly waits, so that the profile of the tests does.
+fn of_integration_tests(workspace: &Workspace, name: &str, bin_dir: &Path) -> Command {
     let mut cargo = workspace.cargo();
     cargo
         .args(["bench", "--locked", "--profile", "dev"])
-        .args(["--package", "integration-tests", "--bench", "built_in"])
-        .env("COSCHEDULER_BIN_DIR", bin_dir);
-    finish(cargo, "integration-tests").await
+        .args(["--package", "integration-tests", "--bench", name])
+        .env("COSCHEDULER_BIN_DIR", bin_dir)
+        // A failure's message says what was waited for; frames of the async runtime would bury it.
+        .env("RUST_BACKTRACE", "0");
+    cargo
 }
 
 async fn finish(mut cargo: Command, package: &str) -> anyhow::Result<()> {
@@ -96,7 +111,7 @@ async fn finish(mut cargo: Command, package: &str) -> anyhow::Result<()> {
 async fn admission(
     workspace: &Workspace,
     bed: &TestBed,
-    bin_dir: std::path::PathBuf,
+    bin_dir: PathBuf,
     pairs: usize,
     interrupt: &mut Interrupt,
 ) -> anyhow::Result<Pairs> {
@@ -112,8 +127,8 @@ async fn admission(
     stopped.map(|()| measured)
 }
 
-/// Creates the run in either namespace in turn, as a dry run: all of admission happens, nothing is stored. The order changes
-/// from pair to pair, so that neither namespace gains by it.
+/// Creates the run as a dry run, once in each namespace for each pair. A dry run goes through admission, but is not stored. The
+/// order of the two namespaces changes from pair to pair, so that it does not influence the result.
 async fn measure(client: &Client, run: &DynamicObject, pairs: usize) -> anyhow::Result<Pairs> {
     let mut measured = Pairs::default();
     for number in 0..WARM_UP + pairs {

@@ -11,13 +11,13 @@ use crate::foreground::Foreground;
 use crate::progress::{BedBuild, Step};
 use crate::workspace::Workspace;
 
-/// Builds the services and answers the folder that they are in. Prints cargo's output only if that fails.
+/// Builds the services and returns the folder of their binaries. Prints cargo's output only if the build fails.
 pub(crate) async fn services(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     build_services(workspace, &[]).await?;
     Ok(workspace.target.join("debug"))
 }
 
-/// As [`services`], but optimised as in their images.
+/// As [`services`], but with optimisation, as in their images.
 pub(crate) async fn optimised_services(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     build_services(workspace, &["--release"]).await?;
     Ok(workspace.target.join("release"))
@@ -51,17 +51,17 @@ async fn build_services(workspace: &Workspace, flags: &[&str]) -> anyhow::Result
     Ok(())
 }
 
-/// Builds the control plane of the test bed where it is missing.
+/// Builds the programs of the test bed's control plane that are missing.
 pub(crate) async fn control_plane() -> anyhow::Result<()> {
     build_bed(|folder, progress| testbed::build(folder, progress).map(drop)).await
 }
 
-/// Builds Karpenter where it is missing.
+/// Builds Karpenter if it is missing.
 pub(crate) async fn karpenter() -> anyhow::Result<()> {
     build_bed(|folder, progress| testbed::build_karpenter(folder, progress).map(drop)).await
 }
 
-/// The path of the kubectl of the test bed, which is built where it is missing.
+/// Builds the kubectl of the test bed if it is missing, and returns its path.
 pub(crate) async fn kubectl() -> anyhow::Result<PathBuf> {
     build_bed(testbed::build_kubectl).await
 }

@@ -1,5 +1,7 @@
-//! `cargo xtask ci`, which `.ci/run` calls. Every step runs, even if an earlier step failed. Each step has a heading and its
-//! duration. A failed step also has the command that repairs it. The tests run last, so that their results are the last lines.
+//! `cargo xtask ci`, which `.ci/run` calls. A failed step does not stop the next steps. If a tool cannot be installed, `deny` is
+//! skipped, or `tidy` checks less, and the summary gives the reason. Each step has a heading and its duration. For a failed step,
+//! the summary names a command that repairs or repeats it. The tests run last, so that their results are near the end of the
+//! output.
 
 use std::time::{Duration, Instant};
 
@@ -62,7 +64,7 @@ impl Step {
 #[derive(Debug)]
 enum Outcome {
     Passed,
-    /// Something could not be checked here, for this reason.
+    /// The step could not check everything, for this reason.
     Skipped(String),
     Failed(anyhow::Error),
 }
@@ -139,7 +141,7 @@ async fn run_step(workspace: &Workspace, step: Step) -> anyhow::Result<Outcome> 
             let mut deny = workspace.command(deny);
             deny.args(["--workspace", "--locked", "check"])
                 .arg("--hide-inclusion-graph")
-                // Advisories change without us; the rest depends on Cargo.lock alone.
+                // Not the check of advisories: its result changes without a change of this repository.
                 .args(["bans", "licenses", "sources"]);
             succeed(&mut deny).await
         }
@@ -150,7 +152,7 @@ async fn run_step(workspace: &Workspace, step: Step) -> anyhow::Result<Outcome> 
 
 async fn cargo(workspace: &Workspace, arguments: &[&str]) -> anyhow::Result<()> {
     let mut cargo = workspace.cargo();
-    // Only `cargo doc` reads it.
+    // Of these cargo commands, only `cargo doc` reads this variable.
     succeed(cargo.args(arguments).env("RUSTDOCFLAGS", "-D warnings")).await
 }
 

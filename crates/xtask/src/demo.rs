@@ -1,5 +1,5 @@
-//! `cargo xtask demo`: runs a PipelineRun with two volumes on one node. Boots all it needs, shows live where everything is,
-//! judges the result, and takes everything down again, also after a failure.
+//! `cargo xtask demo`: runs a PipelineRun with two volumes on one node. Boots a test bed and the services, shows the run live,
+//! and judges the result. At the end, also after a failure, it ends the services and the test bed.
 
 pub(crate) mod example;
 mod verdict;
@@ -21,17 +21,17 @@ use crate::interrupt::Interrupt;
 use crate::workspace::Workspace;
 use crate::{bed, binaries, services};
 
-/// How long placeholder and claims may exist after the run has ended.
+/// How long the placeholder and the claims may exist after the run has ended.
 const CLEAN_UP: Duration = Duration::from_secs(30);
-/// How long a task of the test bed takes, so that it can be watched.
+/// How long each task takes in the test bed: long enough to watch it.
 const TASK: Duration = Duration::from_secs(3);
 
-/// All that was started and must be ended, in the order in which it was started.
+/// The parts that the demo has started and must end, in the order of their start.
 #[derive(Debug, Default)]
 struct Stage {
     bed: Option<TestBed>,
     services: Option<Services>,
-    /// Only in a cluster that lives on.
+    /// The run, if it was created in a cluster that continues after the demo.
     submitted: Option<Submitted>,
 }
 
@@ -51,7 +51,7 @@ pub(crate) async fn run(
             error = failed(&stage) => format!("{error:#}"),
         };
         eprintln!("{signal}: taking everything down");
-        // With --keep the run stays.
+        // With --keep, the run is not deleted.
         stage.submitted = None;
     }
     let ended = end(stage).await;
@@ -183,7 +183,7 @@ fn name(submitted: &Submitted) -> String {
     format!("{}/{}", submitted.run.namespace, submitted.run.name)
 }
 
-/// Waits until a part that --keep keeps up fails.
+/// Waits until one of the services fails, while --keep keeps them.
 async fn failed(stage: &Stage) -> anyhow::Error {
     match &stage.services {
         Some(services) => services.failed().await,
@@ -191,7 +191,7 @@ async fn failed(stage: &Stage) -> anyhow::Error {
     }
 }
 
-/// Ends all that was started, the last first. Each step is tried.
+/// Ends all started parts, the last part first. After an error, it continues with the next part.
 async fn end(stage: Stage) -> anyhow::Result<()> {
     let Stage {
         bed,

@@ -1,5 +1,5 @@
-//! Programs whose output the user sees (cargo and all programs that cargo starts). Each runs in a process group of its own. When
-//! the wait for a program is dropped, its whole group gets SIGTERM.
+//! Runs programs whose output the user sees: cargo and all programs that cargo starts. Each program runs in its own process
+//! group. If the future that waits for a program is dropped, the whole group gets SIGTERM.
 
 use std::process::ExitStatus;
 
@@ -8,7 +8,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::io::AsyncReadExt as _;
 use tokio::process::{Child, Command};
 
-/// A running program and whatever it started.
+/// A running program and all processes that it started.
 #[derive(Debug)]
 pub(crate) struct Foreground {
     child: Child,
@@ -31,12 +31,12 @@ impl Foreground {
         Ok(Self { child, group })
     }
 
-    /// Its stderr, which has to be piped.
+    /// The stderr of the program. It must be piped.
     pub(crate) fn take_stderr(&mut self) -> anyhow::Result<tokio::process::ChildStderr> {
         self.child.stderr.take().context("its stderr is not piped")
     }
 
-    /// Hands what it writes to stdout, which has to be piped, to `take` until it ends.
+    /// Passes the stdout of the program, which must be piped, to `take` until the program ends.
     pub(crate) async fn output(
         mut self,
         mut take: impl FnMut(&[u8]),
@@ -59,7 +59,7 @@ impl Foreground {
         self.wait().await
     }
 
-    /// Waits until it ends by itself.
+    /// Waits until the program ends by itself.
     pub(crate) async fn wait(mut self) -> anyhow::Result<ExitStatus> {
         let status = self
             .child
@@ -74,13 +74,13 @@ impl Foreground {
 impl Drop for Foreground {
     fn drop(&mut self) {
         if let Some(group) = self.group {
-            // It may just have ended.
+            // An error means that the group has just ended.
             let _ = kill_process_group(group, Signal::TERM);
         }
     }
 }
 
-/// Runs `command` to its end.
+/// Runs `command` until it ends.
 pub(crate) async fn run(command: &mut Command) -> anyhow::Result<ExitStatus> {
     Foreground::start(command)?.wait().await
 }
@@ -101,7 +101,7 @@ mod tests {
         let mut running = Foreground::start(&mut command).unwrap();
         let mut stderr = running.take_stderr().unwrap();
         drop(running);
-        // The pipe ends when nobody holds its other end any more, the grandchild included.
+        // The pipe ends only when all processes that could write to it have ended, also the grandchild.
         let mut said = Vec::new();
         let read = tokio::time::timeout(Duration::from_secs(20), stderr.read_to_end(&mut said));
         read.await.expect("the grandchild still runs").unwrap();

@@ -1,11 +1,11 @@
-//! Ctrl-C, SIGTERM and a closed terminal: each takes everything down and ends the program.
+//! Handles Ctrl-C, SIGTERM and a closed terminal (SIGHUP): on each of them, this program cleans up and ends.
 
 use std::future::Future;
 
 use anyhow::Context as _;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// Catches signals from its creation on, so that none ends this program before it has cleaned up.
+/// Catches these signals from its creation on, so that none of them ends this program before it has cleaned up.
 #[derive(Debug)]
 pub(crate) struct Interrupt {
     interrupt: Signal,
@@ -23,7 +23,7 @@ impl Interrupt {
         })
     }
 
-    /// Waits for the next signal and answers its name.
+    /// Waits for the next signal and returns its name.
     pub(crate) async fn received(&mut self) -> &'static str {
         tokio::select! {
             _ = self.interrupt.recv() => "Ctrl-C",
@@ -32,7 +32,7 @@ impl Interrupt {
         }
     }
 
-    /// Runs `work` until a signal comes. `work` is dropped then, and the drop must end all that it started.
+    /// Runs `work` until a signal arrives. Then `work` is dropped. The drop must end all processes that `work` started.
     pub(crate) async fn or<T>(
         &mut self,
         work: impl Future<Output = anyhow::Result<T>>,

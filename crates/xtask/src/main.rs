@@ -41,7 +41,7 @@ fn main() -> ExitCode {
         }
     };
     let result = runtime.block_on(run(args));
-    // A build that was interrupted may still run in a blocking thread.
+    // Do not wait for blocking threads: after an interrupt, a build may still run there.
     runtime.shutdown_background();
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -63,7 +63,7 @@ async fn run(args: Args) -> anyhow::Result<()> {
         Command::Ci => interrupt.or(ci::run(&workspace)).await,
         Command::TestTable => test_table::write(&workspace).await,
         Command::Tidy => {
-            // Each check that was skipped is on stderr with its reason.
+            // The reason of each skipped check is already on stderr.
             let skipped = interrupt.or(tidy::run(&workspace)).await?;
             match skipped.len() {
                 0 => println!("tidy: every rule holds"),

@@ -1,4 +1,5 @@
-//! Progress of long work, on stderr: spinners and bars on a terminal, elsewhere one line at the start and one at the end.
+//! Shows the progress of long work on stderr. On a terminal, these are spinners and bars; otherwise, lines at the start and at
+//! the end of the work.
 
 use std::io::IsTerminal as _;
 use std::time::{Duration, Instant};
@@ -9,7 +10,7 @@ fn on_terminal() -> bool {
     std::io::stderr().is_terminal()
 }
 
-/// One piece of work.
+/// The progress of one piece of work.
 #[derive(Debug)]
 pub(crate) struct Step {
     bar: ProgressBar,
@@ -18,7 +19,7 @@ pub(crate) struct Step {
 }
 
 impl Step {
-    /// `text` names the work, as in "starting the services".
+    /// Begins a piece of work. `text` names it, for example "starting the services".
     pub(crate) fn begin(text: &str) -> Self {
         let bar = if on_terminal() {
             let bar = ProgressBar::new_spinner()
@@ -42,7 +43,7 @@ impl Step {
         self.bar.set_message(detail.trim().to_owned());
     }
 
-    /// Ends the work with success.
+    /// Shows that the work has succeeded.
     pub(crate) fn done(self) {
         self.bar.finish_and_clear();
         eprintln!("{}: {}", self.text, seconds(self.began.elapsed()));
@@ -55,14 +56,14 @@ impl Drop for Step {
     }
 }
 
-/// The build of the control plane, as a bar.
+/// Shows the build of the control plane as a bar.
 #[derive(Debug)]
 pub(crate) struct BedBuild {
     bar: ProgressBar,
 }
 
 impl BedBuild {
-    /// A bar on a terminal, plain lines elsewhere.
+    /// A bar on a terminal, otherwise plain lines.
     pub(crate) fn progress() -> Box<dyn testbed::Progress + Send> {
         if !on_terminal() {
             return Box::new(testbed::Lines);
@@ -107,7 +108,7 @@ pub(crate) fn seconds(duration: Duration) -> String {
 }
 
 fn style(template: &str) -> ProgressStyle {
-    // The default style shows progress too, should a template of this file not parse.
+    // If the template does not parse, the default style shows the progress.
     ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_spinner())
 }
 

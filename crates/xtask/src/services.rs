@@ -1,4 +1,4 @@
-//! `cargo xtask services`: the five services against any cluster, until a signal or until one of them ends.
+//! `cargo xtask services`: runs the five services against any cluster, until a signal or until one of the services ends.
 
 use std::io::Write as _;
 
@@ -68,17 +68,18 @@ pub(crate) async fn run(
         }
     };
     let stopped = services.stop().await;
-    // The cause of their end is printed already.
+    // If `ended` is an error, its cause was printed already, and `stopped` fails for the same cause.
     ended.and(stopped)
 }
 
-/// Starts the services. After a signal nothing is left behind.
+/// Starts the services. If a signal interrupts the start, the services are ended and their webhook configurations deleted.
 pub(crate) async fn start(
     config: ServicesConfig,
     interrupt: &mut Interrupt,
 ) -> anyhow::Result<Services> {
     let step = Step::begin("starting the services");
-    // Before the registration a drop ends everything. After it, the API server calls our webhooks until they are deleted.
+    // Before `register`, it is enough to drop the services. After `register` has begun, the webhook configurations may exist,
+    // so they must be deleted with `stop`.
     let services = interrupt.or(Services::launch(config)).await?;
     if let Err(error) = interrupt.or(services.register()).await {
         let Err(also) = services.stop().await else {

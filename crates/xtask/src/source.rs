@@ -1,11 +1,12 @@
-//! Reads Rust sources as tokens, so that a string that looks like code is not taken for code.
+//! Reads Rust sources as tokens, so that code inside a string is not mistaken for code of the file.
 
 use std::path::Path;
 
 use anyhow::Context as _;
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 
-/// The lines of a source file without its tests: none of a file of tests, and those before its test module of any other.
+/// The lines of a source file without tests. A file that contains only tests gives no lines. Any other file gives the lines
+/// before its test module.
 pub(crate) fn without_tests<'a>(file: &str, text: &'a str) -> Vec<&'a str> {
     let mut folders = Path::new(file).iter();
     let only_tests = folders.any(|folder| folder == "tests" || folder == "benches")
@@ -34,7 +35,7 @@ pub(crate) fn tests(text: &str) -> anyhow::Result<Vec<String>> {
 
 fn tokens(text: &str) -> anyhow::Result<TokenStream> {
     let parsed: Result<TokenStream, _> = text.parse();
-    // Its errors borrow from the thread that parsed.
+    // The error of the parser cannot be sent to another thread, so only its text is kept.
     parsed
         .map_err(|error| anyhow::anyhow!("{error}"))
         .context("failed to parse Rust")
@@ -73,7 +74,7 @@ fn is_test(attribute: &str) -> bool {
     attribute == "test" || attribute == "tokio::test" || attribute.starts_with("tokio::test(")
 }
 
-/// The same text with spaces for everything in strings. Comments stay.
+/// The same text, but each character inside a string is replaced by a space. Comments stay as they are.
 pub(crate) fn without_strings(text: &str) -> anyhow::Result<String> {
     let mut bytes = text.as_bytes().to_vec();
     blank_strings(tokens(text)?, &mut bytes);
@@ -85,7 +86,8 @@ fn blank_strings(stream: TokenStream, text: &mut [u8]) {
         match token {
             TokenTree::Group(group) => blank_strings(group.stream(), text),
             TokenTree::Literal(literal) => {
-                // A doc comment is a token too, with the place of the comment.
+                // A doc comment is a string literal too, but its place in the text is that of the comment, so it begins with
+                // `/`.
                 if let Some(bytes) = text.get_mut(literal.span().byte_range())
                     && bytes.contains(&b'"')
                     && !bytes.starts_with(b"/")

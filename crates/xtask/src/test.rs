@@ -1,12 +1,14 @@
-//! `cargo xtask test`: the tests of the workspace, with all that they start built beforehand.
+//! `cargo xtask test`: builds the programs that the tests start, then runs the tests of the workspace.
 
 mod side_by_side;
+mod topics;
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use anyhow::{Context as _, bail};
 use serde::Deserialize;
+use testbed::services::Service;
 use tokio::process::Command;
 
 use self::side_by_side::Job;
@@ -15,15 +17,19 @@ use crate::binaries;
 use crate::foreground::Foreground;
 use crate::workspace::Workspace;
 
-/// The test binaries that take the longest, longest first. They start first, so that none of them runs alone at the end;
-/// the closing table of a run shows where this is out of date.
-const LONGEST: [&str; 12] = [
+/// The test binaries that take the longest time, the longest first. They start first, so that none of them runs alone at the
+/// end. If this order is out of date, the table at the end of a test run shows it.
+const LONGEST: [&str; 16] = [
     "integration-tests hundred",
+    "integration-tests width",
     "integration-tests random",
     "integration-tests evacuation",
     "integration-tests outages",
+    "integration-tests silence",
     "integration-tests faults",
     "integration-tests installation",
+    "integration-tests autoscaling",
+    "integration-tests interruptions",
     "integration-tests reservation",
     "integration-tests placeholders",
     "integration-tests replicas",
@@ -32,11 +38,11 @@ const LONGEST: [&str; 12] = [
     "integration-tests rerun",
 ];
 
-/// The test binary that asserts a time of two seconds on a cluster of 300 nodes. Other programs on the machine would be measured
-/// too.
-const ALONE: &str = "integration-tests crowd";
+/// The test binaries that must run alone. One checks a time limit of two seconds on a cluster of 300 nodes, and other programs would
+/// make it slower. The other one creates thousands of objects: beside other programs, its API server is too slow for the Leases.
+const ALONE: [&str; 2] = ["integration-tests crowd", "integration-tests memory"];
 
-/// A line that cargo writes about what it builds.
+/// A line of JSON in which cargo reports a program that it has built.
 #[derive(Debug, Deserialize)]
 struct Message {
     reason: String,
@@ -59,27 +65,36 @@ struct Profile {
 /// A binary with tests.
 #[derive(Debug, PartialEq)]
 struct TestBinary {
-    /// Its package and target, as people know them.
+    /// The names of its package and target.
     name: String,
     executable: PathBuf,
-    /// The folder of its package, where cargo would run it.
+    /// The folder of its package. Cargo runs tests in this folder too.
     folder: PathBuf,
 }
 
 pub(crate) async fn run(workspace: &Workspace, args: &TestArgs) -> anyhow::Result<()> {
-    let bin_dir = if args.package.is_empty() || args.package.iter().any(|name| boots(name)) {
+    let bin_dir = workspace.target.join("debug");
+    if args.package.is_empty() {
         binaries::control_plane().await?;
-        binaries::services(workspace).await?
-    } else {
-        workspace.target.join("debug")
-    };
-    let mut binaries = build(selection(workspace, args)).await?;
-    binaries.sort_by_key(|binary| place(&binary.name));
-    let jobs = binaries
-        .into_iter()
-        .map(|binary| job(binary, args, &bin_dir));
-    let examples = is_everything(args).then(|| examples(workspace, &bin_dir));
-    side_by_side::run(jobs.chain(examples).collect()).await
+    } else if args.package.iter().any(|name| boots(name)) {
+        binaries::control_plane().await?;
+        binaries::services(workspace).await?;
+    }
+    let mut jobs = Vec::new();
+    for binary in build(selection(workspace, args)).await? {
+        if binary.name == topics::BINARY {
+            jobs.extend(topics::jobs(&binary, args, &bin_dir).await?);
+        } else {
+            let mut command = command(&binary, &bin_dir);
+            command.args(&args.names).args(&args.arguments);
+            jobs.push(job(binary.name, command));
+        }
+    }
+    jobs.sort_by_key(|job| place(&job.name));
+    if is_everything(args) {
+        jobs.push(examples(workspace, &bin_dir));
+    }
+    side_by_side::run(jobs).await
 }
 
 /// True for the packages with tests that boot a control plane.
@@ -87,7 +102,8 @@ fn boots(package: &str) -> bool {
     ["integration-tests", "testbed"].contains(&package)
 }
 
-/// Cargo, asked for the tests that are selected.
+/// The cargo command that builds the selected tests. It also builds the services if no package is selected. If these were built
+/// before, cargo would choose other features of their dependencies and compile all crates twice.
 fn selection(workspace: &Workspace, args: &TestArgs) -> Command {
     let TestArgs {
         names: _,
@@ -96,12 +112,24 @@ fn selection(workspace: &Workspace, args: &TestArgs) -> Command {
         arguments: _,
     } = args;
     let mut cargo = workspace.cargo();
-    cargo.args(["test", "--locked"]);
+    cargo.args(["build", "--locked"]);
     if package.is_empty() {
+        let services = Service::ALL.into_iter().map(Service::name);
         cargo.arg("--workspace");
+        cargo.args(services.flat_map(|service| ["--bin", service]));
     }
-    for (flag, values) in [("--package", package), ("--test", test)] {
-        cargo.args(values.iter().flat_map(|value| [flag, value]));
+    if test.is_empty() {
+        cargo.arg("--tests");
+    }
+    let tests: Vec<_> = test
+        .iter()
+        .map(|test| topics::target(workspace, test))
+        .collect();
+    for (flag, values) in [
+        ("--package", package.iter().map(String::as_str).collect()),
+        ("--test", tests),
+    ] {
+        cargo.args(values.into_iter().flat_map(|value| [flag, value]));
     }
     cargo
 }
@@ -118,7 +146,8 @@ fn is_everything(args: &TestArgs) -> bool {
         .all(|list| list.is_empty())
 }
 
-/// Where in the order a binary starts: tests on the control plane take longer than the others.
+/// The sort key for the order in which binaries start: first those in [`LONGEST`], then the other tests on the control plane,
+/// then all others.
 fn place(name: &str) -> (usize, bool) {
     let longest = LONGEST.iter().position(|longest| *longest == name);
     (
@@ -129,7 +158,7 @@ fn place(name: &str) -> (usize, bool) {
 
 async fn build(mut cargo: Command) -> anyhow::Result<Vec<TestBinary>> {
     cargo
-        .args(["--no-run", "--message-format=json-render-diagnostics"])
+        .arg("--message-format=json-render-diagnostics")
         .stdout(Stdio::piped());
     let mut messages = Vec::new();
     let status = Foreground::start(&mut cargo)?
@@ -159,39 +188,33 @@ fn test_binary(message: Message) -> Option<TestBinary> {
     })
 }
 
-fn job(binary: TestBinary, args: &TestArgs, bin_dir: &Path) -> Job {
-    let TestBinary {
-        name,
-        executable,
-        folder,
-    } = binary;
-    let mut command = Command::new(executable);
+/// A test binary, with all that it needs to run.
+fn command(binary: &TestBinary, bin_dir: &Path) -> Command {
+    let mut command = Command::new(&binary.executable);
     command
-        .args(&args.names)
-        .args(&args.arguments)
         .env("COSCHEDULER_BIN_DIR", bin_dir)
-        .env("CARGO_MANIFEST_DIR", &folder)
-        // A failure's message says what was waited for; frames of the async runtime would bury it.
+        .env("CARGO_MANIFEST_DIR", &binary.folder)
+        // A failed test prints what it waited for. A backtrace would only add frames of the async runtime.
         .env("RUST_BACKTRACE", "0")
-        .current_dir(folder);
+        .current_dir(&binary.folder);
+    command
+}
+
+fn job(name: String, command: Command) -> Job {
     Job {
-        is_alone: ALONE == name,
+        is_alone: ALONE.contains(&name.as_str()),
         name,
         command,
     }
 }
 
-/// The examples in documentation, which only cargo can run.
+/// The job that runs the examples in documentation, which only cargo can run.
 fn examples(workspace: &Workspace, bin_dir: &Path) -> Job {
     let mut command = workspace.cargo();
     command
         .args(["test", "--workspace", "--locked", "--quiet", "--doc"])
         .env("COSCHEDULER_BIN_DIR", bin_dir);
-    Job {
-        name: "examples in documentation".to_owned(),
-        command,
-        is_alone: false,
-    }
+    job("examples in documentation".to_owned(), command)
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
-//! `docs/tests.md`: the tests that show each requirement. The name of a test begins with the ids of the requirements that it
-//! shows (`p6_v4_from_any_state_everything_goes`), so the table is written from the sources and names no test that is not
-//! there.
+//! Writes `docs/tests.md`, the table of requirements with the tests of each. The name of a test begins with the ids of the
+//! requirements that it tests (`p6_v4_from_any_state_everything_goes`). So the table can be written from the sources, and
+//! contains only tests that exist.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,17 +9,17 @@ use anyhow::Context as _;
 use crate::source;
 use crate::workspace::{Files, Workspace};
 
-/// Where the table is.
+/// The path of the table.
 pub(crate) const PATH: &str = "docs/tests.md";
 
-/// Where the requirements are: one row of a table each, with its id in the first column.
+/// The path of the requirements. Each is a row of a table, with its id in the first column.
 pub(crate) const REQUIREMENTS: &str = "docs/requirements.md";
 
-/// Where the tests are that run on the real control plane.
+/// The folder of the tests that run on the real control plane.
 const CONTROL_PLANE: &str = "integration-tests/tests/";
 
-/// Requirements that no test on the control plane shows, because they are not built yet.
-const NOT_YET: [&str; 7] = ["N9", "B2", "B4", "B5", "B7", "B8", "B9"];
+/// The requirements that are not implemented yet, so that they need no test on the control plane.
+const NOT_YET: [&str; 6] = ["B2", "B4", "B5", "B7", "B8", "B9"];
 
 const HEAD: &str = "\
 # Tests
@@ -42,7 +42,7 @@ pub(crate) struct Table {
     tests: BTreeMap<Id, BTreeMap<File, Vec<String>>>,
 }
 
-/// Ids in the order of the requirements: M, P, V, N, B; `V2` before `V2a` before `V3`.
+/// The id of a requirement. Ids are ordered as in the page of requirements: M, P, V, N, B; and `V2` before `V2a` before `V3`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Id {
     row: usize,
@@ -51,7 +51,7 @@ struct Id {
     text: String,
 }
 
-/// Files on the control plane first.
+/// A source file with tests. Files with tests on the control plane come first.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct File {
     crate_alone: bool,
@@ -92,7 +92,7 @@ impl Table {
         Ok(table)
     }
 
-    /// The file as it should be.
+    /// The text of `docs/tests.md`.
     pub(crate) fn to_text(&self) -> String {
         let mut text = HEAD.to_owned();
         let ids: BTreeSet<_> = self.required.iter().chain(self.tests.keys()).collect();
@@ -108,7 +108,7 @@ impl Table {
         text
     }
 
-    /// The requirements that no test shows on the control plane though they are built.
+    /// The implemented requirements that have no test on the control plane.
     pub(crate) fn missing(&self) -> Vec<&str> {
         let required = self.required.iter();
         required
@@ -117,7 +117,7 @@ impl Table {
             .collect()
     }
 
-    /// The requirements that a test shows on the control plane though they count as not built.
+    /// The requirements in [`NOT_YET`] that have a test on the control plane.
     pub(crate) fn early(&self) -> Vec<&str> {
         let tested = self.tests.keys();
         tested
@@ -136,7 +136,7 @@ fn is_not_yet(id: &Id) -> bool {
     NOT_YET.contains(&id.text.as_str())
 }
 
-/// The id that a part of a test's name is, if it is one.
+/// Parses a part of a test's name as an id. Returns `None` if it is no id.
 fn id(part: &str) -> Option<Id> {
     let row = "mpvnb".find(part.chars().next()?)?;
     let rest = &part[1..];
@@ -161,11 +161,11 @@ mod tests {
         #[test] fn v10_late() {}
         #[test] fn page_one_is_no_requirement() {}
         #[test] fn v2_any() {}
-        #[test] fn n9_early() {}";
+        #[test] fn b4_early() {}";
 
     fn table(path: &str) -> Table {
         let requirements = "| id | what |\n|---|---|\n| P6 | a |\n| V2 | b |\n| V2a | c |\n\
-                            | N9 | d |\n| B1 | e |\n| B2 | f |\n";
+                            | B1 | d |\n| B2 | e |\n| B4 | f |\n";
         Table::read(&Files::from([
             (REQUIREMENTS.to_owned(), requirements.to_owned()),
             (path.to_owned(), SOURCE.to_owned()),
@@ -182,9 +182,9 @@ mod tests {
              | V2 | `crates/x/src/y.rs` | `v2_any` |\n\
              | V2a | `crates/x/src/y.rs` | `p6_v2a_everything_goes` |\n\
              | V10 | `crates/x/src/y.rs` | `v10_late` |\n\
-             | N9 | not yet | |\n\
-             | N9 | `crates/x/src/y.rs` | `n9_early` |\n\
-             | B2 | not yet | |\n"
+             | B2 | not yet | |\n\
+             | B4 | not yet | |\n\
+             | B4 | `crates/x/src/y.rs` | `b4_early` |\n"
         );
     }
 
@@ -195,6 +195,6 @@ mod tests {
         assert_eq!(alone.early(), Vec::<&str>::new());
         let shown = table("integration-tests/tests/y.rs");
         assert_eq!(shown.missing(), ["B1"]);
-        assert_eq!(shown.early(), ["N9"]);
+        assert_eq!(shown.early(), ["B4"]);
     }
 }

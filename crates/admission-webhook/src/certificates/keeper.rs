@@ -1,5 +1,5 @@
-//! Carries out the decisions of [`super::state`]: follows the Secret and the webhook configurations, patches them, and hands
-//! the certificate to the TLS side. Several replicas may do this at the same time: if two replicas patch the same version of an
+//! Carries out the decisions of [`super::state`]. It follows the Secret and the webhook configurations, patches them, and passes
+//! the certificate to the TLS side. Several replicas do this at the same time. If two replicas patch the same version of an
 //! object, the API server accepts only the first patch.
 
 use std::sync::Arc;
@@ -25,21 +25,21 @@ use super::object::Object;
 use super::state::{self, Change, Next, Serve, Served, Trust, Wanted};
 use super::{issue, serving};
 
-/// Delay after a failure.
+/// The delay before a failed request is repeated.
 const RETRY: Duration = Duration::from_secs(2);
-/// The longest delay, since somebody may set the clock forward.
+/// The longest delay between two decisions. So a clock that is set forward has an effect after this time at the latest.
 const LATEST: Duration = Duration::from_secs(600);
 
 /// The objects that the keeper follows and patches.
 pub(super) struct Objects {
     pub(super) secret: Object<Secret>,
     pub(super) mutating: Object<DynamicObject>,
-    /// Checks the ConfigMap. It gets the same `caBundle`, but nothing waits for it: without it the API server admits the
-    /// ConfigMap unchecked.
+    /// The configuration of the webhook that checks the ConfigMap. It gets the same `caBundle`. No certificate waits for this
+    /// configuration, because the API server admits the ConfigMap unchecked while it cannot call the webhook.
     pub(super) validating: Object<DynamicObject>,
 }
 
-/// Looks after the certificates.
+/// The task that manages the certificates.
 pub(super) struct Keeper {
     objects: Objects,
     wanted: Wanted,
@@ -50,7 +50,7 @@ pub(super) struct Keeper {
     expiry: Gauge,
 }
 
-/// A new state of one of the objects.
+/// A new state of one of the objects. `None` if the object does not exist.
 enum Seen {
     Secret(Option<Secret>),
     Mutating(Option<DynamicObject>),
@@ -80,10 +80,10 @@ impl Keeper {
         }
     }
 
-    /// Runs for the life of the process.
+    /// Manages the certificates for the life of the process.
     ///
     /// # Errors
-    /// A certificate cannot be made. Another try would fail too.
+    /// A certificate cannot be created. A retry would fail too.
     pub(super) async fn run(mut self) -> anyhow::Result<()> {
         let mut changes = select_all([
             self.objects.secret.follow(Seen::Secret),
@@ -119,9 +119,9 @@ impl Keeper {
         self.trust.observe(generation, bundles, Timestamp::now());
     }
 
-    /// Takes the steps that are due; the time until the next one.
+    /// Takes the steps that are due. Returns the time until the next step.
     async fn act(&mut self) -> anyhow::Result<Duration> {
-        // Each round follows a patch of this replica.
+        // After each successful patch, the loop decides again.
         loop {
             let Objects {
                 secret,
@@ -169,7 +169,7 @@ impl Keeper {
         }
     }
 
-    /// Serves the certificate that is due; the time until that may change.
+    /// Serves the certificate that is due. Returns the time until the next change.
     fn serve(&mut self, stored: &Material, now: Timestamp) -> anyhow::Result<Duration> {
         let (served, overlap) = (self.served.as_ref(), self.wanted.overlap);
         let wait = match state::serve(now, served, stored, &self.trust, overlap) {
@@ -179,13 +179,13 @@ impl Keeper {
                 let certified = serving::certified(&stored.current)?;
                 self.tls.send_replace(Some(certified));
                 let certificate = stored.current.certificate.clone();
-                info!(expires = %certificate.expires, "serves with another certificate");
+                info!(expires = %certificate.expires, "serves another certificate");
                 self.expiry.set(certificate.expires.as_second());
                 self.served = Some(Served {
                     certificate,
                     since: now,
                 });
-                // The certificates of before may now be retired.
+                // Decide again at once, because the previous certificates may now be retired.
                 Duration::ZERO
             }
         };
@@ -213,7 +213,7 @@ fn log(change: &Change<'_>, after: &Material) {
         Change::Begin { .. } => "made a certificate",
         Change::Introduce(_) => "made the next certificate",
         Change::Promote(..) => "promoted the next certificate",
-        Change::Retire(_) => "removed the certificates of before",
+        Change::Retire(_) => "removed the previous certificates",
     };
     info!(expires = %after.current.certificate.expires, "{change}");
 }

@@ -14,28 +14,28 @@ use x509_parser::prelude::{FromDer as _, X509Certificate};
 
 use super::serving;
 
-/// Certificates are valid from this long before they are issued, for API servers whose clock is behind.
+/// A certificate is already valid this long before it is issued, because the clocks of API servers may be slow.
 pub(super) const BACKDATED: SignedDuration = SignedDuration::from_hours(1);
 
-/// The Secret's keys: a certificate and its private key.
+/// The keys of the Secret for a certificate and its private key.
 const CURRENT: [&str; 2] = ["tls.crt", "tls.key"];
 const NEXT: [&str; 2] = ["next.crt", "next.key"];
-/// The Secret's key for the certificates of before.
+/// The key of the Secret for the previous certificates.
 const PREVIOUS: &str = "previous.crt";
 
 /// A self-signed serving certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Certificate {
     pub(super) der: Vec<u8>,
-    /// To the second.
+    /// The time of issue, in whole seconds.
     pub(super) issued: Timestamp,
-    /// To the second.
+    /// The time of expiry, in whole seconds.
     pub(super) expires: Timestamp,
-    /// Host names and IP addresses.
+    /// The host names and IP addresses.
     pub(super) names: BTreeSet<String>,
 }
 
-/// A private key, PEM. `Debug` does not show it.
+/// A private key in PEM format. `Debug` does not print it.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct PrivateKey(pub(super) String);
 
@@ -52,19 +52,19 @@ pub(super) struct Pair {
     pub(super) key: PrivateKey,
 }
 
-/// Everything that the Secret holds.
+/// The contents of the Secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Material {
-    /// The certificate to serve with.
+    /// The certificate to serve.
     pub(super) current: Pair,
-    /// Follows the current one once API servers trust it.
+    /// The certificate that becomes the current one when API servers have trusted it long enough.
     pub(super) next: Option<Pair>,
-    /// Stay trusted until every replica serves the current one.
+    /// Earlier certificates. They stay trusted until every replica serves the current certificate.
     pub(super) previous: Vec<Certificate>,
 }
 
 impl Certificate {
-    /// Parses a certificate; `None` where it is none.
+    /// Reads a certificate. `None` if the bytes are not a certificate.
     pub(super) fn from_der(der: &[u8]) -> Option<Self> {
         let (_, parsed) = X509Certificate::from_der(der).ok()?;
         let validity = parsed.validity();
@@ -79,7 +79,7 @@ impl Certificate {
         })
     }
 
-    /// Every certificate of a PEM text.
+    /// All certificates in a PEM text.
     pub(super) fn from_pem(ByteString(pem): &ByteString) -> Vec<Self> {
         CertificateDer::pem_slice_iter(pem)
             .filter_map(|der| Self::from_der(&der.ok()?))
@@ -110,7 +110,7 @@ impl Material {
     /// Reads the Secret's data. `None` if the Secret has none of our keys.
     ///
     /// # Errors
-    /// A part is missing, malformed, or does not fit the others.
+    /// A key is missing, a value is malformed, or a private key does not belong to its certificate.
     pub(super) fn read(data: &BTreeMap<String, ByteString>) -> anyhow::Result<Option<Self>> {
         let mut keys = CURRENT.iter().chain(&NEXT).chain([&PREVIOUS]);
         if !keys.any(|key| data.contains_key(*key)) {
@@ -125,7 +125,7 @@ impl Material {
         }))
     }
 
-    /// The Secret's data. `None` removes a key.
+    /// The data of the Secret. A key with value `None` is removed.
     pub(super) fn data(&self) -> BTreeMap<&'static str, Option<ByteString>> {
         let Self {
             current,
@@ -144,7 +144,7 @@ impl Material {
         data
     }
 
-    /// The certificates that API servers must trust, the oldest first: a promotion leaves their order as it is.
+    /// The certificates that API servers must trust, the oldest first. A promotion does not change their order.
     pub(super) fn certificates(&self) -> Vec<&Certificate> {
         let pairs = [&self.current].into_iter().chain(&self.next);
         let pairs = pairs.map(|pair| &pair.certificate);
@@ -153,7 +153,7 @@ impl Material {
         certificates
     }
 
-    /// [`Self::certificates`] as a `caBundle`.
+    /// The result of [`Self::certificates`] as a `caBundle`.
     pub(super) fn bundle(&self) -> ByteString {
         bundle(self.certificates())
     }
@@ -173,7 +173,7 @@ fn pair(data: &BTreeMap<String, ByteString>, keys: [&str; 2]) -> anyhow::Result<
     let parsed = Certificate::from_pem(value(certificate)?)
         .into_iter()
         .next();
-    // Parse errors may quote their input, so they are left out.
+    // The text of a parse error may quote the private key, so errors of the parser are dropped.
     let ByteString(pem) = value(key)?;
     let pem = String::from_utf8(pem.clone()).ok();
     let pair = Pair {

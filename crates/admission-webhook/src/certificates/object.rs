@@ -1,4 +1,4 @@
-//! An object that the keeper follows and patches. A patch succeeds only if the object still has the version that the keeper saw.
+//! An object that the keeper follows and patches. A patch succeeds only if the object has not changed since the keeper saw it.
 
 use std::fmt::Debug;
 use std::future::ready;
@@ -15,14 +15,14 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tracing::{debug, warn};
 
-/// For one patch.
+/// The longest time for one patch.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// An object and its latest state.
+/// An object with its last known state.
 pub(super) struct Object<K> {
     api: Api<K>,
     name: String,
-    /// `None` before the first look, `Some(None)` where there is no such object.
+    /// `None` until the object was read for the first time. `Some(None)` if the object does not exist.
     pub(super) seen: Option<Option<K>>,
 }
 
@@ -39,7 +39,7 @@ impl<K: Resource + Clone + DeserializeOwned + Debug + Send + 'static> Object<K> 
         format!("{}/{}", self.api.resource_url(), self.name)
     }
 
-    /// The states of the object, each as a `T`.
+    /// A stream of the object's states, each converted to a `T`.
     pub(super) fn follow<T>(&self, change: fn(Option<K>) -> T) -> BoxStream<'static, T>
     where
         T: Send + 'static,
@@ -54,7 +54,7 @@ impl<K: Resource + Clone + DeserializeOwned + Debug + Send + 'static> Object<K> 
             .boxed()
     }
 
-    /// Patches the object; false, and the reason in the log, where that failed.
+    /// Patches the object. Returns `false` if this failed. The log has the reason.
     pub(super) async fn patch(
         &mut self,
         kind: fn(Value) -> Patch<Value>,
@@ -83,7 +83,7 @@ impl<K: Resource + Clone + DeserializeOwned + Debug + Send + 'static> Object<K> 
 }
 
 impl Object<DynamicObject> {
-    /// The `caBundle` of each webhook, in base64, with the webhook's name; none where there is no webhook configuration.
+    /// The `caBundle` of each webhook, in base64, and the webhook's name. Empty if the webhook configuration does not exist.
     pub(super) fn bundles(&self) -> impl Iterator<Item = (&Value, &Value)> {
         let configuration = self.seen.iter().flatten();
         let webhooks = configuration.flat_map(|seen| seen.data["webhooks"].as_array());
@@ -91,12 +91,13 @@ impl Object<DynamicObject> {
         webhooks.map(|webhook| (&webhook["name"], &webhook["clientConfig"]["caBundle"]))
     }
 
-    /// True where a webhook has another `caBundle`.
+    /// True if a webhook has another `caBundle` than this one.
     pub(super) fn lacks(&self, bundle: &Value) -> bool {
         self.bundles().any(|(_, written)| written != bundle)
     }
 
-    /// Writes the `caBundle` of every webhook. The API server merges webhooks by name, so nothing else changes.
+    /// Writes the `caBundle` of every webhook. The API server merges the list of webhooks by name, so the other fields do not
+    /// change.
     pub(super) async fn trust(&mut self, bundle: &Value) -> bool {
         let webhooks: Vec<_> = self
             .bundles()

@@ -1,5 +1,5 @@
-//! The TLS side. Each handshake uses the certificate that is served at this moment, so a new certificate needs no new listener.
-//! Before there is a certificate, handshakes fail.
+//! The TLS side. Each handshake uses the certificate that is current at this moment, so the listener need not be restarted for a
+//! new certificate. Until there is a certificate, handshakes fail.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use tokio::sync::watch;
 
 use super::material::{Pair, PrivateKey};
 
-/// Hands out the latest certificate.
+/// Gives the latest certificate to each handshake.
 #[derive(Debug)]
 struct Latest(watch::Receiver<Option<Arc<CertifiedKey>>>);
 
@@ -24,7 +24,7 @@ impl ResolvesServerCert for Latest {
     }
 }
 
-/// A TLS configuration that follows `certificates`.
+/// A TLS configuration that always uses the latest certificate.
 pub(super) fn config(
     certificates: watch::Receiver<Option<Arc<CertifiedKey>>>,
 ) -> anyhow::Result<Arc<ServerConfig>> {
@@ -37,7 +37,7 @@ pub(super) fn config(
     Ok(Arc::new(config))
 }
 
-/// A pair in the form that `rustls` serves.
+/// Converts a certificate and its key to the form that `rustls` needs.
 ///
 /// # Errors
 /// The key cannot be read, or does not belong to the certificate.

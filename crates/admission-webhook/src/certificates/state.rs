@@ -1,19 +1,19 @@
-//! The decisions about the webhook's certificates, without clock, randomness or Kubernetes: how to change the Secret, which
-//! certificate to serve, and when to look again.
+//! The decisions about the webhook's certificates. This module reads no clock, and has no randomness and no Kubernetes client. It
+//! decides how to change the Secret, which certificate to serve, and when to decide again.
 //!
-//! A replica replaces the certificate in three steps:
+//! A certificate is replaced in three steps. Any replica can take a step:
 //!
-//! 1. *Introduce*: the Secret stores a next certificate. API servers trust it and the current certificate.
-//! 2. *Promote*: when API servers have trusted the next certificate for a fixed time (`overlap`), it becomes the current certificate, and
-//!    replicas serve it. API servers still trust the previous certificate.
+//! 1. *Introduce*: the Secret gets a *next* certificate. From now on, API servers trust both the current and the next
+//!    certificate.
+//! 2. *Promote*: when API servers have trusted the next certificate for a fixed time (`overlap`), it becomes the *current*
+//!    certificate, and replicas serve it. The old certificate becomes a *previous* certificate, which API servers still trust.
 //! 3. *Retire*: when every replica has had time to serve the new certificate, the Secret drops the previous certificate.
 //!
-//! The Secret holds everything that a replica needs to continue after a restart. The time of a step also depends on what the
-//! replica itself has seen: since when certificates have been trusted and served. A restarted replica counts these times from
-//! its start. So a step may come later, but never earlier.
+//! A restarted replica finds all certificates in the Secret. But it does not know how long they have been trusted and served, so
+//! it counts these times from its start. A step may therefore come later after a restart, but never earlier.
 //!
-//! If API servers do not accept the served certificate, or a replica serves none yet, it serves the Secret's current
-//! certificate at once.
+//! If API servers do not accept the served certificate, or a replica serves no certificate yet, the replica serves the Secret's
+//! current certificate at once.
 
 use std::collections::BTreeSet;
 
@@ -21,27 +21,27 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::material::{Certificate, Material, Pair};
 
-/// The operator's flags.
+/// The operator's flags for certificates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Wanted {
-    /// Host names and IP addresses by which API servers may call the webhook.
+    /// Host names and IP addresses that API servers may use to call the webhook.
     pub(super) names: BTreeSet<String>,
     /// How long a certificate is valid.
     pub(super) lifetime: SignedDuration,
-    /// How long API servers and replicas may take to notice a change.
+    /// The longest time until all API servers and replicas have noticed a change.
     pub(super) overlap: SignedDuration,
 }
 
-/// The certificates that the webhook configuration trusts, each with the time when this process first saw the certificate there.
+/// The certificates that the webhook configuration trusts. Each has the time since when this process has seen it there.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Trust {
-    /// Generation of the webhook configuration; `None` where there is none.
+    /// The generation of the webhook configuration. `None` if the webhook configuration does not exist.
     generation: Option<i64>,
-    /// Trusted by every webhook of the configuration.
+    /// The certificates that every webhook of the configuration trusts.
     certificates: Vec<(Certificate, Timestamp)>,
 }
 
-/// The certificate that this process serves, and since when.
+/// The certificate that this process serves, with the time since when.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Served {
     pub(super) certificate: Certificate,
@@ -51,9 +51,10 @@ pub(super) struct Served {
 /// One change of the Secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Change<'a> {
-    /// Make a certificate, because the Secret has no valid one. Keep trusting certificates that replicas may still serve.
+    /// Make a first certificate, because the Secret has no valid one. Other replicas may still serve the certificates in
+    /// `trusted`, so these stay trusted.
     Begin { trusted: Vec<Certificate> },
-    /// Make the next certificate.
+    /// Make a next certificate.
     Introduce(&'a Material),
     /// Make the next certificate the current one.
     Promote(&'a Material, &'a Pair),
@@ -66,7 +67,7 @@ pub(super) enum Change<'a> {
 pub(super) struct Next<'a> {
     /// The change that is due, if any.
     pub(super) change: Option<Change<'a>>,
-    /// When another change will be due.
+    /// The time when the next change will be due, if it is known.
     pub(super) look_again: Option<Timestamp>,
 }
 
@@ -82,14 +83,14 @@ pub(super) enum Serve {
 }
 
 impl Trust {
-    /// Takes note of the `caBundle` of each webhook in a generation of the webhook configuration.
+    /// Records the `caBundle` of each webhook in this generation of the webhook configuration.
     pub(super) fn observe(
         &mut self,
         generation: Option<i64>,
         bundles: Vec<Vec<Certificate>>,
         now: Timestamp,
     ) {
-        // A generation that this process has not seen may have trusted nothing.
+        // This process may have missed a generation, and in that generation a certificate may not have been trusted.
         let seen_all = matches!(
             (self.generation, generation),
             (Some(before), Some(now)) if (before..=before + 1).contains(&now)
@@ -109,7 +110,7 @@ impl Trust {
             .collect();
     }
 
-    /// True where API servers accept a certificate, as far as the webhook configuration goes.
+    /// True if API servers accept this certificate now, according to the webhook configuration.
     pub(super) fn accepts(&self, certificate: &Certificate, now: Timestamp) -> bool {
         now < certificate.expires && self.since(certificate).is_some()
     }
@@ -129,7 +130,7 @@ impl Trust {
     }
 }
 
-/// Decides how to change the Secret, which holds `stored`.
+/// Decides how to change the Secret. `stored` has the contents of the Secret.
 pub(super) fn next<'a>(
     now: Timestamp,
     stored: Option<&'a Material>,
@@ -163,7 +164,8 @@ pub(super) fn next<'a>(
         let at = if named { renewal(current) } else { now };
         (at, Change::Introduce(stored))
     });
-    // Within the first overlap, the last replica sees the current certificate. Within the second overlap, it serves it.
+    // Two overlaps are enough for all replicas: one until the last replica sees the current certificate, and one until it serves
+    // this certificate.
     let retire = served
         .filter(|served| !previous.is_empty() && served.certificate == *current)
         .and_then(|served| {
@@ -178,7 +180,7 @@ pub(super) fn next<'a>(
     }
 }
 
-/// Decides which certificate to serve, where the Secret holds `stored`.
+/// Decides which certificate to serve. `stored` has the contents of the Secret.
 pub(super) fn serve(
     now: Timestamp,
     served: Option<&Served>,
@@ -196,12 +198,12 @@ pub(super) fn serve(
                 Some(at) => Serve::KeepUntil(at),
             }
         }
-        // API servers do not accept the served certificate, so the change cannot make this worse.
+        // API servers do not accept the served certificate anyway, so another certificate cannot be worse.
         Some(_) | None => Serve::Stored,
     }
 }
 
-/// Two thirds of a certificate's life after it was issued.
+/// The time at which two thirds of a certificate's life are over.
 fn renewal(certificate: &Certificate) -> Timestamp {
     let life = certificate.expires.duration_since(certificate.issued);
     later(certificate.issued, life / 3 * 2)

@@ -1,6 +1,6 @@
-//! Rotations in a simulated world: replicas that see Secret and webhook configuration late and act on them, an API server
-//! that follows the configuration late, and somebody who empties the Secret, wipes the `caBundle` and restarts replicas at
-//! any time. The API server never refuses a replica that it accepted before.
+//! Tests of rotations in a simulated world. Replicas see the Secret and the webhook configuration late, and act on old states. An
+//! API server follows the webhook configuration late. At any time, somebody may empty the Secret, clear the `caBundle` or restart
+//! a replica. The API server must never reject a replica that it accepted before.
 
 use std::collections::VecDeque;
 
@@ -13,7 +13,7 @@ use super::state::{self, Serve, Served, Trust, Wanted};
 
 const START: i64 = 1_800_000_000;
 const OVERLAP: i64 = 8;
-/// How late replicas and the API server may be, in seconds.
+/// The greatest delay of replicas and of the API server, in seconds.
 const LATE: usize = 3;
 
 fn at(second: i64) -> Timestamp {
@@ -28,18 +28,18 @@ fn wanted() -> Wanted {
     }
 }
 
-/// An event in one second of the world.
+/// An event that happens in one second of the simulation.
 #[derive(Clone, Copy, Debug)]
 enum Happening {
     Nothing,
     SecretEmptied,
     BundleWiped,
     Restarted(usize),
-    /// The replica sees and does nothing for a while.
+    /// For some seconds, the replica sees nothing and does nothing.
     Slow(usize),
 }
 
-/// Secret and webhook configuration with their versions, as the API server stores them.
+/// The Secret and the webhook configuration as the API server stores them, each with its version.
 #[derive(Clone, Debug, Default)]
 struct Stored {
     secret: (u64, Option<Material>),
@@ -52,9 +52,9 @@ struct Replica {
     trust: Trust,
     served: Option<Served>,
     slow_for: usize,
-    /// True if it acted in the last second.
+    /// True if the replica acted in the last second.
     acted: bool,
-    /// How many seconds in a row it was ready.
+    /// The number of seconds since the replica became ready.
     ready_for: usize,
 }
 
@@ -62,16 +62,16 @@ struct Replica {
 struct World {
     stored: Stored,
     replicas: Vec<Replica>,
-    /// The bundles of the last seconds, newest first: any of them may be what an API server goes by.
+    /// The bundles of the last seconds, newest first. An API server may still use any of them.
     recent: VecDeque<Vec<Certificate>>,
     wiped_for: usize,
-    /// All certificates that were served so far.
+    /// All certificates that any replica has served.
     served: Vec<Certificate>,
-    /// The history, for a person to read.
+    /// A readable history, for the messages of failed tests.
     trace: Vec<String>,
 }
 
-/// The end of the signature, for a person to tell certificates apart.
+/// The end of the signature, which shows people which certificate it is.
 fn mark(certificate: &Certificate) -> String {
     let end = &certificate.der[certificate.der.len() - 2..];
     end.iter().map(|byte| format!("{byte:02x}")).collect()
@@ -117,7 +117,7 @@ impl World {
                 continue;
             }
             replica.acted = true;
-            // Several times: what a replica writes it sees at once.
+            // The replica acts several times, because it sees its own writes at once.
             for _ in 0..4 {
                 replica.seen = self.stored.clone();
                 replica.act(&mut self.stored, now);
@@ -161,7 +161,8 @@ impl World {
             if !self.served.contains(certificate) {
                 self.served.push(certificate.clone());
             }
-            // A replica is called some time after it was ready for the first time, and nobody is right after a wipe.
+            // The API server calls a replica only some time after the replica became ready. Right after the `caBundle` was
+            // cleared, it cannot call any replica.
             if replica.ready_for <= LATE || self.wiped_for > 0 {
                 continue;
             }
@@ -180,7 +181,7 @@ impl World {
 }
 
 impl Replica {
-    /// Stands for the keeper, without Kubernetes.
+    /// Does the work of the keeper without Kubernetes.
     fn act(&mut self, world: &mut Stored, now: Timestamp) {
         let wanted = wanted();
         let (version, material) = &self.seen.secret;
@@ -217,7 +218,7 @@ fn certificates_follow_one_another_for_ever() {
     for second in 0..2000 {
         world.second(second, Happening::Nothing);
     }
-    // One every 80 seconds: two thirds of a life.
+    // There is a new certificate every 80 seconds: after two thirds of a certificate's life.
     assert!(
         (23..=26).contains(&world.served.len()),
         "{}",

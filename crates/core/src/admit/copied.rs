@@ -1,6 +1,6 @@
-//! A run created from the stored object of another run: `kubectl get -o yaml | kubectl create`, the Dashboard's *rerun*,
-//! `tkn pipeline start --last` (V2a). The workspaces of the new run are bound to claims of the other run's placeholder. If the
-//! annotations were copied too, they contain the templates of these claims.
+//! Copies of runs (V2a). A user may create a run from the stored object of another run, for example with `kubectl get -o yaml |
+//! kubectl create`, with *rerun* in the Dashboard, or with `tkn pipeline start --last`. The workspaces of the copy are bound to
+//! claims of the other run's placeholder. If the annotations were copied too, they contain the templates of these claims.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use crate::pipeline_run::{PipelineRun, WorkspaceBinding};
 
 use super::template_name;
 
-/// Group and templates of the run that this one is a copy of; `None` if it is no copy, or its annotations were not copied.
+/// The group and the templates of the other run. `None` if the run is not a copy, or if the annotations were not copied.
 pub(super) struct Copied(Option<(Group, BTreeMap<String, Value>)>);
 
 impl Copied {
@@ -20,12 +20,12 @@ impl Copied {
         Self(carried_templates(&run.annotations))
     }
 
-    /// Whether the object has the annotations of a stored run.
+    /// True if the object has the annotations of a stored run.
     pub(super) fn is_one(&self) -> bool {
         self.0.is_some()
     }
 
-    /// The template and the claim of a workspace that is bound to the claim which the other run made for it.
+    /// The template and the claim of a workspace, if the workspace is bound to the claim that was made for it in the other run.
     pub(super) fn restored<'a>(
         &'a self,
         binding: &'a WorkspaceBinding,
@@ -39,7 +39,7 @@ impl Copied {
     }
 }
 
-/// The claim of a workspace, if it has the name of a placeholder's claim.
+/// The claim of a workspace, if its name has the form of a claim that a placeholder's controller creates.
 pub(crate) fn claim_of_another_run(binding: &WorkspaceBinding) -> Option<&str> {
     let claim_name = binding.source.claim_name()?;
     assistant_of(claim_name).map(|_| claim_name.as_str())

@@ -1,16 +1,17 @@
-//! The texts of denials about runs and TaskRuns. Two rules deny a run, and a third one a TaskRun:
+//! The texts of denials. Two rules deny a PipelineRun, and one rule cancels a TaskRun:
 //!
-//! - `admit/overrides.rs`: a PipelineRun chooses an unknown mode, or a mode that the operator does not allow (B1).
-//! - `admit.rs`: a PipelineRun has a claim of another run, and the claim's template is not known (V2a).
-//! - `admit_run.rs`: a TaskRun uses more than one claim (M2). The TaskRun is created as cancelled, so that Tekton ends its
-//!   PipelineRun in the same way as after a failed task.
+//! - `admit/overrides.rs`: a PipelineRun chooses a mode, placement or reservation that does not exist, or that is not allowed (B1).
+//! - `admit.rs`: a PipelineRun names a claim of another run, and the claim's template is not known (V2a).
+//! - `admit_run.rs`: a TaskRun uses more than one claim (M2). The TaskRun is not denied, but created as cancelled. So Tekton
+//!   runs `finally`, as after a failed task. The PipelineRun ends with reason `Cancelled`.
 //!
-//! The webhook denies two more things by itself: an invalid ConfigMap, and an object that is nested too deep.
+//! The webhook itself denies two more things: an invalid ConfigMap, and an object that is nested too deeply.
 
 use std::collections::BTreeSet;
 
-use crate::config::{ALLOWED_OVERRIDES, Configuration};
-use crate::mode::Mode;
+use crate::annotations::ALLOWED_OVERRIDES as NAMESPACE_LIMIT;
+use crate::config::ALLOWED_OVERRIDES;
+use crate::overrides::{Override, listed};
 use crate::pipeline_run::WorkspaceBinding;
 use crate::reasons::task_run_refused;
 use crate::violation::Violation;
@@ -19,28 +20,35 @@ use crate::words::UnknownWord;
 use super::copied::claim_of_another_run;
 use super::overrides::Choice;
 
-/// The author chose a mode that does not exist.
-pub(super) fn unknown_mode(choice: &Choice<'_>, error: &UnknownWord) -> Violation {
+/// The author chose a value that does not exist.
+pub(super) fn unknown_value(choice: &Choice<'_>, error: &UnknownWord) -> Violation {
     choice.violation(&error.to_string())
 }
 
-/// The author chose a mode that the operator does not allow.
-pub(super) fn mode_not_allowed(
+/// The author chose a value that is not allowed. `by_namespace` is `true` if the operator lets the Namespace allow it.
+pub(super) fn not_allowed(
     choice: &Choice<'_>,
-    mode: Mode,
-    configuration: &Configuration,
+    value: Override,
+    allowed: &BTreeSet<Override>,
+    by_namespace: bool,
 ) -> Violation {
-    let overrides = configuration.allowed_overrides.iter();
-    let allowed: BTreeSet<_> = overrides.chain([&configuration.mode]).collect();
-    let allowed: Vec<_> = allowed.into_iter().map(|mode| mode.as_str()).collect();
-    let allowed = allowed.join(", ");
+    let word = value.word();
+    let of_setting = allowed.iter().filter(|it| it.setting() == value.setting());
+    let allowed = listed(of_setting.map(|it| it.word()));
+    let remedy = if by_namespace {
+        let namespace = choice.namespace;
+        format!("Annotation {NAMESPACE_LIMIT} of Namespace {namespace:?} can allow it.")
+    } else {
+        format!(
+            "Your operator can allow more values with key {ALLOWED_OVERRIDES} of ConfigMap coscheduler-config."
+        )
+    };
     choice.violation(&format!(
-        "\"{mode}\" is not allowed; allowed: {allowed}. Your operator can allow more modes with key {ALLOWED_OVERRIDES} of \
-         ConfigMap coscheduler-config."
+        "{word:?} is not allowed; allowed: {allowed}. {remedy}"
     ))
 }
 
-/// A workspace is bound to another run's claim, and the claim's template is not known.
+/// A workspace is bound to a claim of another run, and the claim's template is not known.
 pub(super) fn claim_of_another(index: usize, binding: &WorkspaceBinding) -> Option<Violation> {
     let claim_name = claim_of_another_run(binding)?;
     let workspace = &binding.name;
@@ -53,7 +61,7 @@ pub(super) fn claim_of_another(index: usize, binding: &WorkspaceBinding) -> Opti
     ))
 }
 
-/// A TaskRun uses `claims` different claims. `used` lists workspaces and claims.
+/// A TaskRun uses `claims` different claims. `used` has the name of each workspace and of its claim.
 pub(crate) fn too_many_claims(task_run: &str, used: &[(&str, String)], claims: usize) -> String {
     task_run_refused(task_run, used, claims).message
 }

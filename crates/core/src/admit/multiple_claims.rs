@@ -1,5 +1,5 @@
-//! Warns about the tasks of an embedded Pipeline that use more than one claim, when the run is created. Mode `workspaces` denies
-//! their TaskRuns later (M2).
+//! Warns the author of a new run in mode `workspaces` about tasks of its embedded Pipeline that use more than one claim.
+//! Admission will cancel the TaskRuns of these tasks (M2).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,7 @@ use crate::run_claims::{RunClaim, RunClaims};
 
 use super::warnings::task_will_not_run;
 
-/// A warning for each such task.
+/// One warning for each task that uses more than one claim.
 pub(super) fn warnings(run: &PipelineRun, claims: &RunClaims) -> Vec<String> {
     let mut warnings = Vec::new();
     for task in &run.pipeline_tasks {
@@ -29,7 +29,7 @@ pub(super) fn warnings(run: &PipelineRun, claims: &RunClaims) -> Vec<String> {
     warnings
 }
 
-/// A claim as its author knows it: a template's claim has no name before the run exists.
+/// A text about a claim for the run's author. The claim of a template has no name before the run exists.
 fn shown(workspace: &str, claim: &RunClaim) -> String {
     match claim {
         RunClaim::Name(name) => format!("claim {name:?}"),

@@ -1,78 +1,170 @@
-//! The choice of a run's mode (B1). Four places can choose. The first of these places that has a value counts: the run itself,
-//! its Pipeline, its Namespace, the cluster's flag. The operator sets the modes that the first three may choose.
+//! Chooses a run's mode, placement and reservation (B1). These can set each of the three: the run itself, its Pipeline, its
+//! Namespace, and the cluster's key. The first of them that sets a value decides. The operator limits the values that the run, the
+//! Pipeline and the Namespace may choose. Within the operator's limit, the Namespace can set another limit for its runs and
+//! Pipelines.
 
-use crate::annotations::{OVERRIDE, field};
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::annotations::{ALLOWED_OVERRIDES, field};
 use crate::config::Configuration;
 use crate::mode::Mode;
+use crate::overrides::{Override, Setting, words};
 use crate::violation::Violation;
 
-use super::{Question, denials};
+use super::{Question, denials, warnings};
 
-/// The mode of a run.
+/// Returns the configuration in force, with the values that are chosen for the run, and perhaps a warning about the Namespace's
+/// limit.
 ///
 /// # Errors
-/// The value that counts is not the name of a mode, or is a mode that the operator does not allow.
-pub(super) fn mode(
+/// One violation for each setting whose deciding value does not exist or is not allowed. If the run is in mode `disabled`, the
+/// settings of its placeholders are not checked.
+pub(super) fn choose(
     configuration: &Configuration,
     question: &Question<'_>,
-) -> Result<Mode, Violation> {
-    let Some(choice) = choice(question) else {
-        return Ok(configuration.mode);
-    };
-    let mode = choice.text.parse();
-    let mode = mode.map_err(|error| denials::unknown_mode(&choice, &error))?;
-    if mode == configuration.mode || configuration.allowed_overrides.contains(&mode) {
-        Ok(mode)
+) -> Result<(Configuration, Option<String>), Vec<Violation>> {
+    let (limits, warning) = Limits::of(configuration, question);
+    let mut chosen = configuration.clone();
+    let mut violations = Vec::new();
+    for setting in Setting::ALL {
+        if setting != Setting::Mode && chosen.mode == Mode::Disabled {
+            break;
+        }
+        match value(setting, configuration, question, &limits) {
+            Ok(value) => chosen.choose(value),
+            Err(violation) => violations.push(violation),
+        }
+    }
+    if violations.is_empty() {
+        Ok((chosen, warning))
     } else {
-        Err(denials::mode_not_allowed(&choice, mode, configuration))
+        Err(violations)
     }
 }
 
-/// A choice of a mode.
-pub(super) struct Choice<'a> {
-    text: &'a str,
-    /// The field of the run that led to the choice.
-    field: String,
-    /// The object with the choice; empty for the run itself.
-    object: String,
+fn value(
+    setting: Setting,
+    configuration: &Configuration,
+    question: &Question<'_>,
+    limits: &Limits,
+) -> Result<Override, Violation> {
+    let of_cluster = configuration.value(setting);
+    let of_namespace = match Choice::of_namespace(setting, question) {
+        Some(choice) => choice.among(&limits.of_namespace, limits),
+        None => Ok(of_cluster),
+    };
+    let Some(choice) = Choice::of_author(setting, question) else {
+        return of_namespace;
+    };
+    // The value that would be in force without this choice may always be chosen.
+    let mut allowed = limits.of_authors.clone();
+    allowed.insert(of_namespace.unwrap_or(of_cluster));
+    choice.among(&allowed, limits)
 }
 
-impl Choice<'_> {
+/// The values that may be chosen, by whom.
+struct Limits {
+    /// The values that the Namespace may choose for its runs, and may allow them to choose.
+    of_namespace: BTreeSet<Override>,
+    /// The values that runs and Pipelines may choose.
+    of_authors: BTreeSet<Override>,
+}
+
+impl Limits {
+    fn of(configuration: &Configuration, question: &Question<'_>) -> (Self, Option<String>) {
+        let mut of_authors = configuration.allowed_overrides.clone();
+        of_authors.extend(Setting::ALL.map(|setting| configuration.value(setting)));
+        let of_namespace = &of_authors | &configuration.namespace_may_allow;
+        let mut warning = None;
+        if let Some(text) = annotation(question.namespace_annotations, ALLOWED_OVERRIDES) {
+            let permitted = |word: &str| word.parse().ok().filter(|it| of_namespace.contains(it));
+            of_authors = words(text).filter_map(permitted).collect();
+            let others: Vec<_> = words(text)
+                .filter(|word| permitted(word).is_none())
+                .collect();
+            if !others.is_empty() {
+                let namespace = &question.run.namespace;
+                warning = Some(warnings::not_permitted(namespace, &others, &of_namespace));
+            }
+        }
+        let limits = Self {
+            of_namespace,
+            of_authors,
+        };
+        (limits, warning)
+    }
+}
+
+/// The choice of a value.
+pub(super) struct Choice<'a> {
+    setting: Setting,
+    text: &'a str,
+    /// The field of the run to report: the run's own annotation, or the field that names the Pipeline or the Namespace.
+    field: String,
+    /// The beginning of a message: the annotation and the object that chooses the value. Empty if the run itself chooses.
+    object: String,
+    /// The run's Namespace.
+    pub(super) namespace: &'a str,
+}
+
+impl<'a> Choice<'a> {
+    /// The choice of the run, or else of its Pipeline.
+    fn of_author(setting: Setting, question: &Question<'a>) -> Option<Self> {
+        let run = question.run;
+        if let Some(text) = run.annotations.get(setting.annotation()) {
+            return Some(Self {
+                setting,
+                text,
+                field: field(setting.annotation()),
+                object: String::new(),
+                namespace: &run.namespace,
+            });
+        }
+        let pipeline = ("Pipeline", run.pipeline_name.as_deref().unwrap_or_default());
+        let annotations = question.pipeline_annotations;
+        let field = "spec.pipelineRef.name";
+        Self::of(setting, question, annotations, field, pipeline)
+    }
+
+    fn of_namespace(setting: Setting, question: &Question<'a>) -> Option<Self> {
+        let namespace = ("Namespace", question.run.namespace.as_str());
+        let annotations = question.namespace_annotations;
+        let field = "metadata.namespace";
+        Self::of(setting, question, annotations, field, namespace)
+    }
+
+    fn of(
+        setting: Setting,
+        question: &Question<'a>,
+        annotations: Option<&'a BTreeMap<String, String>>,
+        field: &str,
+        (kind, name): (&str, &str),
+    ) -> Option<Self> {
+        let key = setting.annotation();
+        Some(Self {
+            setting,
+            text: annotation(annotations, key)?,
+            field: field.to_owned(),
+            object: format!("annotation {key} of {kind} {name:?}: "),
+            namespace: &question.run.namespace,
+        })
+    }
+
+    fn among(&self, allowed: &BTreeSet<Override>, limits: &Limits) -> Result<Override, Violation> {
+        let value = self.setting.parse(self.text);
+        let value = value.map_err(|error| denials::unknown_value(self, &error))?;
+        if allowed.contains(&value) {
+            return Ok(value);
+        }
+        let by_namespace = limits.of_namespace.contains(&value);
+        Err(denials::not_allowed(self, value, allowed, by_namespace))
+    }
+
     pub(super) fn violation(&self, description: &str) -> Violation {
         Violation::new(self.field.as_str(), format!("{}{description}", self.object))
     }
 }
 
-fn choice<'a>(question: &Question<'a>) -> Option<Choice<'a>> {
-    let run = question.run;
-    if let Some(text) = run.annotations.get(OVERRIDE) {
-        let (field, object) = (field(OVERRIDE), String::new());
-        return Some(Choice {
-            text,
-            field,
-            object,
-        });
-    }
-    let pipeline = run.pipeline_name.as_deref().unwrap_or_default();
-    let others = [
-        (
-            question.pipeline_override,
-            "spec.pipelineRef.name",
-            "Pipeline",
-            pipeline,
-        ),
-        (
-            question.namespace_override,
-            "metadata.namespace",
-            "Namespace",
-            &run.namespace,
-        ),
-    ];
-    others.into_iter().find_map(|(text, field, kind, name)| {
-        Some(Choice {
-            text: text?,
-            field: field.to_owned(),
-            object: format!("annotation {OVERRIDE} of {kind} {name:?}: "),
-        })
-    })
+fn annotation<'a>(annotations: Option<&'a BTreeMap<String, String>>, key: &str) -> Option<&'a str> {
+    annotations?.get(key).map(String::as_str)
 }

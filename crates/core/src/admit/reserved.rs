@@ -1,14 +1,17 @@
-//! Finds and removes reserved annotations that an author wrote. Only tekton-coscheduler may write them. They can be in the
-//! run's metadata, and in the metadata of single tasks, where Tekton prefers them to the run's.
+//! Finds and removes *reserved* annotations: annotations that only tekton-coscheduler may write. An author may have written them
+//! in the run's metadata, or in the metadata of an item of `spec.taskRunSpecs`. Tekton prefers the annotations of such an item to
+//! the annotations of the run.
 
 use std::collections::BTreeMap;
 
-use crate::annotations::{OVERRIDE, PREFIX, RESERVED};
+use crate::annotations::{PREFIX, RESERVED};
+use crate::overrides::Setting;
 use crate::pipeline_run::PipelineRun;
 
 use super::{Admission, TaskAnnotation, warnings};
 
-/// An admission that removes the reserved annotations of a run that `unwanted` names, and all of its single tasks.
+/// An admission that removes those reserved annotations of the run that `unwanted` accepts, and all reserved annotations in
+/// `spec.taskRunSpecs`.
 pub(super) fn without(run: &PipelineRun, unwanted: impl Fn(&str) -> bool) -> Admission {
     Admission {
         remove_annotations: present(&run.annotations, unwanted),
@@ -17,8 +20,8 @@ pub(super) fn without(run: &PipelineRun, unwanted: impl Fn(&str) -> bool) -> Adm
     }
 }
 
-/// Warnings about reserved annotations, unless they came with a copy of another run, and about unknown annotations with our
-/// prefix: a typing error would choose nothing.
+/// Warnings about reserved annotations, and about unknown annotations with our prefix, which may be typing errors. There is no
+/// warning about reserved annotations in the metadata of a copy of another run.
 pub(super) fn warnings(run: &PipelineRun, is_copy: bool) -> Vec<String> {
     let mut warnings = in_tasks(run);
     let keys = present(&run.annotations, |_| true);
@@ -26,13 +29,14 @@ pub(super) fn warnings(run: &PipelineRun, is_copy: bool) -> Vec<String> {
         warnings.push(warnings::reserved(&keys));
     }
     let unknown = run.annotations.keys().filter(|key| {
-        key.starts_with(PREFIX) && *key != OVERRIDE && !RESERVED.contains(&key.as_str())
+        let is_choice = Setting::ALL.iter().any(|it| it.annotation() == *key);
+        key.starts_with(PREFIX) && !is_choice && !RESERVED.contains(&key.as_str())
     });
     warnings.extend(unknown.map(|key| warnings::unknown_annotation(key)));
     warnings
 }
 
-/// The reserved annotations of single tasks.
+/// All reserved annotations in `spec.taskRunSpecs`.
 pub(crate) fn of_tasks(run: &PipelineRun) -> Vec<TaskAnnotation> {
     let specs = run.task_run_specs.iter().enumerate();
     specs
@@ -49,7 +53,7 @@ pub(crate) fn in_tasks(run: &PipelineRun) -> Vec<String> {
     annotations.iter().map(warnings::reserved_in_task).collect()
 }
 
-/// The reserved annotations that are there and that `unwanted` names.
+/// The reserved annotations that the object has and that `unwanted` accepts.
 pub(crate) fn present(
     annotations: &BTreeMap<String, String>,
     unwanted: impl Fn(&str) -> bool,

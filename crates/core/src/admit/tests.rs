@@ -1,14 +1,15 @@
-//! Admission of one run with a template, an existing claim and a secret, under each configuration.
+//! Tests of the admission of one run, under each configuration. The run has a template, an existing claim and a secret.
 
 use super::*;
 use crate::annotations::{
-    CLAIMS, GROUP, MODE, OVERRIDE, PINNED, PLACEHOLDER, SCHEMA_VERSION, SIZES, TRACEPARENT,
-    VOLUME_CLAIM_TEMPLATES,
+    ALLOWED_OVERRIDES, CHOSEN_PLACEMENT, CHOSEN_RESERVES, CLAIMS, GROUP, MODE, OVERRIDE, PINNED,
+    PLACEHOLDER, SCHEMA_VERSION, SIZES, TRACEPARENT, VOLUME_CLAIM_TEMPLATES,
 };
 use crate::config::PlaceholderDefaults;
 use crate::mode::IsolationScope;
 use crate::names::assistant_of;
 use crate::names::{AssistantName, tekton_claim_name};
+use crate::overrides::{Override, Setting, listed, words};
 use crate::pipeline_run::WorkspaceBinding;
 use crate::run_claims::RunClaim;
 use proptest::prelude::*;
@@ -27,14 +28,14 @@ fn template() -> Value {
     json!({"metadata": {"name": "src"}, "spec": {"accessModes": ["ReadWriteOnce"]}})
 }
 
-/// A run that `alice` creates, and nobody overrides anything.
+/// A question about a run that `alice` creates. Pipeline and Namespace choose no mode.
 fn by_alice<'a>(run: &'a PipelineRun, request_uid: &'a str) -> Question<'a> {
     Question {
         run,
         request_uid,
         created_by: "alice",
-        pipeline_override: None,
-        namespace_override: None,
+        pipeline_annotations: None,
+        namespace_annotations: None,
         owner_group: None,
     }
 }
@@ -64,7 +65,7 @@ fn run() -> PipelineRun {
     .unwrap()
 }
 
-/// The run as the API server stores it, admitted under another request.
+/// The run as the API server stores it, after its admission under another request.
 fn stored() -> PipelineRun {
     let run = run();
     admit(&configuration(Mode::PipelineRuns), &run, "another request").apply(&run)
@@ -170,13 +171,14 @@ fn b1_a_key_that_does_not_exist_is_warned_of_whatever_is_in_force() {
     };
     for mode in [Mode::Disabled, Mode::PipelineRuns] {
         let mut configuration = configuration(mode);
-        configuration.allowed_overrides = [Mode::PipelineRuns].into();
+        configuration.allowed_overrides = [Override::Mode(Mode::PipelineRuns)].into();
         let admission = admit(&configuration, &run, UID);
         assert_eq!(
             admission.warnings,
             [
-                "Annotation coscheduler.dev/coshedule has no effect. The only annotation that you can set below \
-                 coscheduler.dev/ is coscheduler.dev/coschedule."
+                "Annotation coscheduler.dev/coshedule has no effect. The only annotations that you can set below \
+                 coscheduler.dev/ are coscheduler.dev/coschedule, coscheduler.dev/placement, \
+                 coscheduler.dev/placeholder-reserves."
             ]
         );
     }
@@ -239,7 +241,7 @@ fn a_copy_does_not_join_the_trace_of_the_run_it_was_copied_from() {
     assert!(!admission.apply(&copy).annotations.contains_key(TRACEPARENT));
 }
 
-/// The one claim of a run that is called like a placeholder's.
+/// The claim of the workspace with this index.
 fn claim_of(run: &PipelineRun, index: usize) -> String {
     match &run.workspaces[index].source {
         WorkspaceSource::Claim { claim_name } => claim_name.clone(),
@@ -250,7 +252,7 @@ fn claim_of(run: &PipelineRun, index: usize) -> String {
 #[test]
 fn v2a_only_exactly_the_derived_claim_is_replaced() {
     let mut copy = stored();
-    // The author has changed it to an existing claim.
+    // The author of the copy has bound the workspace to an existing claim.
     copy.workspaces[0].source = WorkspaceSource::Claim {
         claim_name: "mine".to_owned(),
     };
@@ -287,7 +289,7 @@ fn v2a_a_claim_whose_template_is_not_known_is_refused_with_what_to_bind_instead(
                 );
             }
         }
-        // Where nothing is coscheduled, nothing is refused either.
+        // In mode `disabled`, the run is admitted with a warning.
         let left_alone = admit(&configuration(Mode::Disabled), copy, UID);
         let told = left_alone
             .warnings
@@ -296,17 +298,17 @@ fn v2a_a_claim_whose_template_is_not_known_is_refused_with_what_to_bind_instead(
         assert_eq!(told.count(), fields.len(), "{:?}", left_alone.warnings);
     }
     let field = |index: usize| format!("spec.workspaces[{index}].persistentVolumeClaim.claimName");
-    // Without its annotations, as `tkn pipeline start --last` copies it.
+    // A copy without annotations, as `tkn pipeline start --last` makes it.
     let mut bare = stored();
     bare.annotations.clear();
     refused(&bare, &[&field(0), &field(1)]);
-    // With a group that is not the one the claims are called after.
+    // A copy with another group than the one that the claims' names derive from.
     let mut regrouped = stored();
     regrouped
         .annotations
         .insert(GROUP.to_owned(), "0123456789".to_owned());
     refused(&regrouped, &[&field(0), &field(1)]);
-    // Bound to a workspace it was not made for.
+    // A copy with a workspace that is bound to the claim of another workspace.
     let mut moved = stored();
     moved.workspaces[2].source = WorkspaceSource::Claim {
         claim_name: claim_of(&moved, 0),
@@ -433,7 +435,7 @@ fn m1_m8_v3_a_run_with_placeholders_for_claims_keeps_its_templates() {
         admission.set_annotations[CLAIMS],
         r#"{"cache":{"name":"build-cache"},"source":{"template":"src"},"unnamed":{"template":""}}"#
     );
-    // No placeholder serves the whole run, and no Task may say otherwise.
+    // No placeholder serves the whole run. The value is empty, so that Tekton does not copy a Task's annotation with this key.
     assert_eq!(admission.set_annotations[TEKTON_AFFINITY_ASSISTANT], "");
 }
 
@@ -495,8 +497,13 @@ fn m7_without_any_good_configuration_coscheduling_is_off_and_says_why() {
     );
 }
 
-/// The mode from the choices of a run, its Pipeline and its Namespace while the flag says `pipelineruns`, and `disabled` and
-/// `workspaces` may be chosen.
+fn annotated(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+    let owned = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
+    pairs.iter().map(owned).collect()
+}
+
+/// The mode that results from the choices of a run, its Pipeline and its Namespace. The flag is `pipelineruns`, and the operator
+/// allows `disabled` and `workspaces`.
 #[track_caller]
 fn chosen(
     run: Option<&str>,
@@ -504,7 +511,9 @@ fn chosen(
     namespace: Option<&str>,
 ) -> Result<String, Violation> {
     let configured = Configuration {
-        allowed_overrides: [Mode::Disabled, Mode::Workspaces].into(),
+        allowed_overrides: [Mode::Disabled, Mode::Workspaces]
+            .map(Override::Mode)
+            .into(),
         ..configuration(Mode::PipelineRuns)
     };
     let mut wished = PipelineRun {
@@ -515,9 +524,11 @@ fn chosen(
     wished
         .annotations
         .extend(run.map(|mode| (OVERRIDE.to_owned(), mode.to_owned())));
+    let [pipeline, namespace] =
+        [pipeline, namespace].map(|mode| mode.map(|mode| annotated(&[(OVERRIDE, mode)])));
     let question = Question {
-        pipeline_override: pipeline,
-        namespace_override: namespace,
+        pipeline_annotations: pipeline.as_ref(),
+        namespace_annotations: namespace.as_ref(),
         ..by_alice(&wished, UID)
     };
     ask(&configured, &question)
@@ -546,7 +557,7 @@ fn b1_the_run_chooses_before_its_pipeline_before_its_namespace_before_the_flag()
         "disabled",
     );
     check(Some("workspaces"), None, Some("disabled"), "workspaces");
-    // The flag's own mode may always be chosen, and only the first choice is read.
+    // The flag's own mode is always allowed. Only the first choice is read.
     check(
         Some("pipelineruns"),
         Some("isolate-pipelinerun"),
@@ -586,7 +597,7 @@ fn b1_what_is_not_allowed_is_refused_with_who_allows_what() {
         assert!(violation.description.starts_with(who), "{violation}");
         for part in [
             "\"isolate-pipelinerun\" is not allowed; allowed: workspaces, pipelineruns, disabled. Your operator can",
-            "with key allowed-overrides of ConfigMap coscheduler-config.",
+            "allow more values with key allowed-overrides of ConfigMap coscheduler-config.",
         ] {
             assert!(violation.description.contains(part), "{violation}");
         }
@@ -594,7 +605,7 @@ fn b1_what_is_not_allowed_is_refused_with_who_allows_what() {
     let nothing_allowed = ask(
         &configuration(Mode::Workspaces),
         &Question {
-            namespace_override: Some("disabled"),
+            namespace_annotations: Some(&annotated(&[(OVERRIDE, "disabled")])),
             ..by_alice(&run(), UID)
         },
     );
@@ -621,7 +632,7 @@ fn b1_what_is_no_mode_is_refused_by_name() {
 #[test]
 fn b1_a_disabled_cluster_may_let_runs_choose() {
     let configured = Configuration {
-        allowed_overrides: Mode::ALL.into(),
+        allowed_overrides: Mode::ALL.map(Override::Mode).into(),
         ..configuration(Mode::Disabled)
     };
     for mode in Mode::ALL {
@@ -641,7 +652,267 @@ fn b1_a_disabled_cluster_may_let_runs_choose() {
     }
 }
 
-/// A run that Tekton makes as a part of one that is stored in `mode`: it has the parent's annotations, copied.
+/// A cluster in mode `pipelineruns` with the defaults of all other settings.
+fn limited(allowed: &str, namespace_may_allow: &str) -> Configuration {
+    let read = |text: &str| words(text).map(|word| word.parse().unwrap()).collect();
+    Configuration {
+        allowed_overrides: read(allowed),
+        namespace_may_allow: read(namespace_may_allow),
+        ..configuration(Mode::PipelineRuns)
+    }
+}
+
+/// The annotations of a run, its Pipeline and its Namespace.
+type Of<'a> = [&'a [(&'a str, &'a str)]; 3];
+
+/// Mode, placement and reservation of such a run, and its warnings; or its denials.
+fn settled(
+    configuration: &Configuration,
+    [run, pipeline, namespace]: Of<'_>,
+) -> Result<(String, Vec<String>), Vec<Violation>> {
+    let run = PipelineRun {
+        annotations: annotated(run),
+        namespace: "ci".to_owned(),
+        pipeline_name: Some("build".to_owned()),
+        ..self::run()
+    };
+    let question = Question {
+        pipeline_annotations: Some(&annotated(pipeline)),
+        namespace_annotations: Some(&annotated(namespace)),
+        ..by_alice(&run, UID)
+    };
+    let admission = ask(configuration, &question)?;
+    let words = match Pinned::read(&admission.set_annotations).unwrap() {
+        Some(Pinned {
+            mode, placeholder, ..
+        }) => format!("{mode} {} {}", placeholder.placement, placeholder.reserves),
+        None => "disabled".to_owned(),
+    };
+    Ok((words, admission.warnings))
+}
+
+#[test]
+fn b1_p4_b3_placement_and_reservation_are_chosen_as_the_mode_is_each_by_itself() {
+    let all = Override::all().map(|it| it.to_string()).collect::<Vec<_>>();
+    let configured = limited(&all.join(","), "");
+    #[track_caller]
+    fn check(configured: &Configuration, of: Of<'_>, expect: &str) {
+        let (words, warnings) = settled(configured, of).unwrap();
+        assert_eq!((words.as_str(), warnings), (expect, vec![]));
+    }
+    let pack = (CHOSEN_PLACEMENT, "pack");
+    let none = (CHOSEN_PLACEMENT, "none");
+    let reserve = (CHOSEN_RESERVES, "peak");
+    let nothing = (CHOSEN_RESERVES, "nothing");
+    let mode = (OVERRIDE, "workspaces");
+    check(
+        &configured,
+        [&[], &[], &[]],
+        "pipelineruns spread placement",
+    );
+    check(
+        &configured,
+        [&[pack, reserve], &[], &[]],
+        "pipelineruns pack peak",
+    );
+    check(
+        &configured,
+        [&[], &[pack], &[none, reserve]],
+        "pipelineruns pack peak",
+    );
+    check(
+        &configured,
+        [&[nothing], &[mode, reserve], &[none]],
+        "workspaces none nothing",
+    );
+    // The run is not coscheduled, so its other annotations are not checked.
+    let odd = (CHOSEN_PLACEMENT, "odd");
+    check(
+        &configured,
+        [&[(OVERRIDE, "disabled"), odd], &[], &[]],
+        "disabled",
+    );
+}
+
+#[test]
+fn b1_what_is_not_allowed_of_placement_and_reservation_is_refused_by_name_all_at_once() {
+    let configured = limited("placement=pack", "placeholder-reserves=peak");
+    let none = (CHOSEN_PLACEMENT, "none");
+    let reserve = (CHOSEN_RESERVES, "peak");
+    let own = [
+        (
+            "metadata.annotations[coscheduler.dev/placement]",
+            "\"none\" is not allowed; allowed: spread, pack. Your operator can allow more values with key allowed-overrides of \
+             ConfigMap coscheduler-config.",
+        ),
+        (
+            "metadata.annotations[coscheduler.dev/placeholder-reserves]",
+            "\"peak\" is not allowed; allowed: placement. Annotation coscheduler.dev/allowed-overrides of Namespace \"ci\" can \
+             allow it.",
+        ),
+    ];
+    let own = own.map(|(field, description)| Violation::new(field, description));
+    assert_eq!(
+        settled(&configured, [&[none, reserve], &[], &[]]).unwrap_err(),
+        own
+    );
+    let foreign = settled(&configured, [&[], &[reserve], &[none]]).unwrap_err();
+    for (violation, field, beginning) in [
+        (
+            &foreign[0],
+            "metadata.namespace",
+            "annotation coscheduler.dev/placement of Namespace \"ci\": \"none\" is not",
+        ),
+        (
+            &foreign[1],
+            "spec.pipelineRef.name",
+            "annotation coscheduler.dev/placeholder-reserves of Pipeline \"build\": \"peak\" is not",
+        ),
+    ] {
+        assert_eq!(violation.field, field);
+        assert!(violation.description.starts_with(beginning), "{violation}");
+    }
+    for setting in [CHOSEN_PLACEMENT, CHOSEN_RESERVES] {
+        let unknown = settled(&configured, [&[(setting, "odd")], &[], &[]]).unwrap_err();
+        assert_eq!(unknown[0].field, format!("metadata.annotations[{setting}]"));
+        assert!(
+            unknown[0].description.starts_with("\"odd\" is not "),
+            "{unknown:?}"
+        );
+        assert!(
+            unknown[0].description.contains("; allowed: "),
+            "{unknown:?}"
+        );
+    }
+}
+
+#[test]
+fn b1_a_namespace_narrows_and_widens_what_may_be_chosen_within_the_operators_bound() {
+    let configured = limited("workspaces, placement=pack", "disabled");
+    let allows = |words: &'static str| (ALLOWED_OVERRIDES, words);
+    let admitted = |of: Of<'_>| settled(&configured, of).map(|(words, _)| words);
+    let [workspaces, disabled, isolate] =
+        ["workspaces", "disabled", "isolate-pipelinerun"].map(|mode| (OVERRIDE, mode));
+    // If the Namespace has no list, the cluster's list has an effect.
+    assert!(admitted([&[workspaces], &[], &[]]).is_ok());
+    assert!(admitted([&[disabled], &[], &[]]).is_err());
+    // A Namespace's list can allow less than the cluster's list. The denial then names the Namespace.
+    for narrow in ["", "placement=pack"] {
+        let denied = admitted([&[workspaces], &[], &[allows(narrow)]]).unwrap_err();
+        assert_eq!(
+            denied[0].description,
+            "\"workspaces\" is not allowed; allowed: pipelineruns. Annotation coscheduler.dev/allowed-overrides of Namespace \
+             \"ci\" can allow it."
+        );
+    }
+    assert!(admitted([&[(CHOSEN_PLACEMENT, "pack")], &[], &[allows("")]]).is_err());
+    // It can also allow what the operator lists in `namespace-may-allow`.
+    assert!(admitted([&[disabled], &[], &[allows("disabled")]]).is_ok());
+    assert!(admitted([&[workspaces], &[], &[allows("disabled")]]).is_err());
+    // It can allow nothing else.
+    let denied = admitted([&[isolate], &[], &[allows("isolate-pipelinerun")]]).unwrap_err();
+    assert!(
+        denied[0]
+            .description
+            .contains("Your operator can allow more values"),
+        "{denied:?}"
+    );
+    let (_, warnings) = settled(
+        &configured,
+        [&[], &[], &[allows("isolate-pipelinerun,all disabled")]],
+    )
+    .unwrap();
+    assert_eq!(
+        warnings,
+        [
+            "Annotation coscheduler.dev/allowed-overrides of Namespace \"ci\" contains \"isolate-pipelinerun\", \"all\", without \
+             effect; allowed: workspaces, pipelineruns, disabled, placement=spread, placement=pack, placeholder-reserves=placement. \
+             Your operator can permit more values with key namespace-may-allow of ConfigMap coscheduler-config."
+        ]
+    );
+    // The Namespace itself may choose the same values. With its list, it can also forbid the cluster's own mode to its runs.
+    assert_eq!(admitted([&[], &[], &[disabled]]).unwrap(), "disabled");
+    let cluster = (OVERRIDE, "pipelineruns");
+    assert!(admitted([&[cluster], &[], &[workspaces]]).is_ok());
+    assert!(admitted([&[cluster], &[], &[workspaces, allows("")]]).is_err());
+    assert!(admitted([&[workspaces], &[], &[workspaces, allows("")]]).is_ok());
+    // The annotation has no effect on a run or a Pipeline.
+    assert!(admitted([&[disabled, allows("disabled")], &[allows("disabled")], &[]]).is_err());
+}
+
+fn any_list() -> impl Strategy<Value = Vec<Override>> {
+    proptest::sample::subsequence(Override::all().collect::<Vec<_>>(), 0..6)
+}
+
+/// Choices of one object: a value of some settings.
+fn any_choices() -> impl Strategy<Value = Vec<Override>> {
+    any_list().prop_map(|mut values| {
+        values.dedup_by_key(|value| value.setting());
+        values
+    })
+}
+
+proptest! {
+    /// Whatever the four places say: nobody gets a value that is neither the cluster's nor allowed, a Namespace without a list of
+    /// its own lets its authors choose nothing that the cluster's list does not have, and a list of its own leaves nothing else.
+    #[test]
+    fn b1_nobody_passes_the_bounds_and_the_first_choice_counts(
+        allowed in any_list(),
+        may_allow in any_list(),
+        list in proptest::option::of(any_list()),
+        run in any_choices(),
+        pipeline in any_choices(),
+        namespace in any_choices(),
+    ) {
+        let text = |values: &[Override]| listed(values);
+        let configured = limited(&text(&allowed), &text(&may_allow));
+        let choices = |values: &[Override]| -> Vec<_> {
+            values.iter().map(|it| (it.setting().annotation(), it.word())).collect()
+        };
+        let mut of_namespace = choices(&namespace);
+        let list_text = list.as_deref().map(text);
+        of_namespace.extend(list_text.as_deref().map(|text| (ALLOWED_OVERRIDES, text)));
+        let of_run = choices(&run);
+        let of_pipeline = choices(&pipeline);
+        let answer = settled(&configured, [&of_run, &of_pipeline, &of_namespace]);
+
+        let find = |values: &[Override], setting| values.iter().copied().find(|it| it.setting() == setting);
+        let bound = |value: Override| {
+            value == configured.value(value.setting()) || allowed.contains(&value) || may_allow.contains(&value)
+        };
+        let mut expect = Vec::new();
+        for setting in Setting::ALL {
+            let author = find(&run, setting).or(find(&pipeline, setting));
+            let by_namespace = find(&namespace, setting);
+            let default = by_namespace.filter(|it| bound(*it)).unwrap_or(configured.value(setting));
+            let of_list = |value: Override| match &list {
+                Some(list) => list.contains(&value) && bound(value),
+                None => value == configured.value(setting) || allowed.contains(&value),
+            };
+            let good = match (author, by_namespace) {
+                (Some(value), _) => (value == default || of_list(value)).then_some(value),
+                (None, Some(value)) => bound(value).then_some(value),
+                (None, None) => Some(configured.value(setting)),
+            };
+            expect.push(good);
+            if good == Some(Override::Mode(Mode::Disabled)) {
+                break;
+            }
+        }
+        match (answer, expect.iter().copied().collect::<Option<Vec<_>>>()) {
+            (Ok((words, _)), Some(values)) => {
+                let values: Vec<_> = values.iter().map(|it| it.word()).collect();
+                prop_assert_eq!(words, values.join(" "));
+            }
+            (Err(violations), None) => {
+                prop_assert_eq!(violations.len(), expect.iter().filter(|it| it.is_none()).count());
+            }
+            (answer, expect) => prop_assert!(false, "{answer:?}, expected {expect:?}"),
+        }
+    }
+}
+
+/// A child run, as Tekton creates it for a parent in `mode`: with the parent's annotations.
 fn part(mode: Mode) -> PipelineRun {
     let parent = run();
     let annotations = admit(&configuration(mode), &parent, "request of the parent")
@@ -668,7 +939,7 @@ fn a_part_of_a_run_has_its_parents_placeholders_and_none_of_its_own() {
             owner_group: part.annotations.get(GROUP).map(String::as_str),
             ..by_alice(&part, UID)
         };
-        // Whatever the configuration has become meanwhile (M8).
+        // The configuration may have changed since the parent was created (M8).
         for in_force in [
             Ok(&configuration(Mode::Disabled)),
             Ok(&configuration(Mode::PipelineRuns)),
@@ -746,7 +1017,7 @@ fn a_part_of_a_run_that_was_left_alone_is_left_alone() {
     );
 }
 
-/// The parent's Pipeline has annotations that Tekton copies where the parent has none.
+/// The parent has no annotations. Tekton copied annotations of the parent's Pipeline to the child instead.
 #[test]
 fn m8_a_pipeline_cannot_make_a_part_of_a_run_join_a_group() {
     let forged = part(Mode::PipelineRuns);
@@ -775,7 +1046,7 @@ fn p7_pretending_to_be_a_part_of_a_run_makes_a_run_of_its_own() {
         Group::from_request_uid(UID).as_str()
     );
     assert!(!after.annotations.contains_key(PART_OF));
-    // Nor does being Tekton help without an owner.
+    // An object that Tekton creates without an owner is not a child run either.
     let orphan = PipelineRun {
         controller: None,
         ..pretended
@@ -819,10 +1090,12 @@ fn m2_an_embedded_task_with_more_than_one_claim_is_warned_about() {
         [
             "Task \"build\" will not run, because it uses 2 persistent volume claims: workspace \"cache\": claim \"build-cache\", \
              workspace \"source\": a claim from the volumeClaimTemplate of \"source\". In coschedule mode workspaces, a task may \
-             use only one claim. Use subPaths of one claim, or choose mode pipelineruns.",
+             use only one claim. Create the run again with subPaths of one claim. Or, if your \
+             operator allows mode pipelineruns, create the run again with annotation coscheduler.dev/coschedule: pipelineruns.",
             "Task \"report\" will not run, because it uses 2 persistent volume claims: workspace \"scratch\": a claim from the \
              volumeClaimTemplate of \"scratch\", workspace \"source\": a claim from the volumeClaimTemplate of \"source\". In \
-             coschedule mode workspaces, a task may use only one claim. Use subPaths of one claim, or choose mode pipelineruns.",
+             coschedule mode workspaces, a task may use only one claim. Create the run again with subPaths of one claim. Or, if \
+             your operator allows mode pipelineruns, create the run again with annotation coscheduler.dev/coschedule: pipelineruns.",
         ]
     );
     assert!(

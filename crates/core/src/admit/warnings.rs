@@ -1,13 +1,17 @@
-//! The texts of admission warnings. kubectl shows them after `Warning:` to the user who creates or updates an object.
+//! The texts of admission warnings. kubectl shows each warning, after the word `Warning:`, to the user who creates or updates an
+//! object.
 
-use crate::annotations::{OVERRIDE, PREFIX};
-use crate::mode::Mode;
+use std::collections::BTreeSet;
+
+use crate::annotations::{ALLOWED_OVERRIDES, PREFIX};
+use crate::config::NAMESPACE_MAY_ALLOW;
+use crate::overrides::{Override, Setting, listed};
 use crate::reasons::multiple_claims;
 use crate::violation::Violation;
 
 use super::TaskAnnotation;
 
-/// There was no valid configuration yet. Invalid flags never stop CI: coscheduling is off until the flags are valid (M7).
+/// No configuration has been valid yet. Invalid flags never stop runs. Coscheduling is off until the flags are valid (M7).
 pub(super) fn coscheduling_off(violations: &[Violation]) -> String {
     let violations: Vec<_> = violations.iter().map(ToString::to_string).collect();
     format!(
@@ -24,7 +28,7 @@ pub(super) fn left_to_tekton(flag: &str) -> String {
     )
 }
 
-/// A PipelineRun has reserved annotations.
+/// The metadata of a new PipelineRun has reserved annotations.
 pub(super) fn reserved(keys: &[String]) -> String {
     format!(
         "These annotations are ignored, because only tekton-coscheduler may write them: {}. Remove them.",
@@ -32,7 +36,7 @@ pub(super) fn reserved(keys: &[String]) -> String {
     )
 }
 
-/// A task of a PipelineRun has a reserved annotation.
+/// An item of `spec.taskRunSpecs` has a reserved annotation.
 pub(super) fn reserved_in_task(annotation: &TaskAnnotation) -> String {
     let TaskAnnotation { index, key } = annotation;
     format!(
@@ -44,20 +48,36 @@ pub(super) fn reserved_in_task(annotation: &TaskAnnotation) -> String {
 /// A TaskRun or CustomRun that Tekton did not create has reserved annotations.
 pub(crate) fn reserved_in_child(keys: &[String]) -> String {
     format!(
-        "These annotations are ignored, because only runs that Tekton creates for a coscheduled PipelineRun may have them: {}. \
-         Remove them.",
+        "These annotations are ignored, because only objects that Tekton creates for a coscheduled PipelineRun may have them: \
+         {}. Remove them.",
         keys.join(", ")
     )
 }
 
 /// A PipelineRun has an unknown annotation with our prefix.
 pub(super) fn unknown_annotation(key: &str) -> String {
+    let known = listed(Setting::ALL.map(Setting::annotation));
     format!(
-        "Annotation {key} has no effect. The only annotation that you can set below {PREFIX} is {OVERRIDE}."
+        "Annotation {key} has no effect. The only annotations that you can set below {PREFIX} are {known}."
     )
 }
 
-/// A copy of another run gets its template back (V2a).
+/// The Namespace's list of allowed values contains words that are not values, or values that the operator does not let the
+/// Namespace allow (B1).
+pub(super) fn not_permitted(
+    namespace: &str,
+    words: &[&str],
+    permitted: &BTreeSet<Override>,
+) -> String {
+    let words = listed(words.iter().map(|word| format!("{word:?}")));
+    let permitted = listed(permitted);
+    format!(
+        "Annotation {ALLOWED_OVERRIDES} of Namespace {namespace:?} contains {words}, without effect; allowed: {permitted}. Your \
+         operator can permit more values with key {NAMESPACE_MAY_ALLOW} of ConfigMap coscheduler-config."
+    )
+}
+
+/// A copy of another run gets the template of that run back (V2a).
 pub(super) fn fresh_claim(workspace: &str, claim_name: &str) -> String {
     format!(
         "Workspace {workspace:?} was bound to claim {claim_name:?} of another run. This run gets a new claim from the same \
@@ -65,7 +85,7 @@ pub(super) fn fresh_claim(workspace: &str, claim_name: &str) -> String {
     )
 }
 
-/// A copy of another run keeps a claim of that run (V2a).
+/// A copy of another run uses a claim of that run, and nothing is coscheduled (V2a).
 pub(super) fn claim_of_another_run(workspace: &str, claim_name: &str) -> String {
     format!(
         "Workspace {workspace:?} is bound to claim {claim_name:?} of another run. The claim is deleted with that run. Bind the \
@@ -73,7 +93,7 @@ pub(super) fn claim_of_another_run(workspace: &str, claim_name: &str) -> String 
     )
 }
 
-/// A task of an embedded Pipeline uses `claims` claims (M2). `used` lists workspaces and claims.
+/// A task of an embedded Pipeline uses `claims` different claims (M2). `used` has the workspaces and their claims.
 pub(super) fn task_will_not_run(task: &str, used: &[String], claims: usize) -> String {
     multiple_claims(&format!("Task {task:?} will not run"), used, claims)
 }
@@ -94,10 +114,12 @@ pub(crate) fn kept_binding(workspace: &str, claim_name: &str) -> String {
     )
 }
 
-/// An update chose a mode for an existing run (B1).
-pub(crate) fn override_too_late(chosen: &str, mode: Mode) -> String {
+/// An update chose another value than `pinned` for an existing run (B1).
+pub(crate) fn override_too_late(chosen: &str, pinned: Override) -> String {
+    let setting = pinned.setting();
+    let (annotation, name, word) = (setting.annotation(), setting.name(), pinned.word());
     format!(
-        "Your change of annotation {OVERRIDE} has no effect, because this run was created with mode {mode} and keeps it. To \
+        "Your change of annotation {annotation} has no effect, because this run was created with {name} {word} and keeps it. To \
          use {chosen:?}, create a new run with the annotation."
     )
 }

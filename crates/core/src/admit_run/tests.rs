@@ -1,4 +1,4 @@
-//! TaskRuns and CustomRuns of one run, stored in each mode.
+//! Tests of TaskRuns and CustomRuns of one run that is stored in each mode.
 
 use super::*;
 use crate::admit::{Question, TEKTON_CONTROLLER, admit};
@@ -11,7 +11,7 @@ use serde_json::json;
 
 const UID: &str = "u1";
 
-/// The annotations of a run that is stored in `mode`, as Tekton copies them.
+/// The annotations of a run that is stored in `mode`. Tekton copies them to TaskRuns.
 fn annotations(mode: Mode) -> BTreeMap<String, String> {
     let run = PipelineRun::parse(&json!({
         "metadata": {"name": "build", "annotations": {"note": "mine"}},
@@ -31,8 +31,8 @@ fn annotations(mode: Mode) -> BTreeMap<String, String> {
         run: &run,
         request_uid: "request",
         created_by: "alice",
-        pipeline_override: None,
-        namespace_override: None,
+        pipeline_annotations: None,
+        namespace_annotations: None,
         owner_group: None,
     };
     admit(Ok(&configuration), TEKTON_CONTROLLER, &question)
@@ -50,7 +50,7 @@ fn pipeline_run_owner() -> OwnerReference {
     }
 }
 
-/// A TaskRun that Tekton makes of that run, with these workspaces.
+/// A TaskRun with these workspaces, as Tekton creates it for that run.
 fn task_run(mode: Mode, claims: &[(&str, &str)]) -> ChildRun {
     let annotations = annotations(mode);
     ChildRun {
@@ -79,7 +79,7 @@ fn source_claim() -> String {
     tekton_claim_name("source", Some("src"), UID)
 }
 
-/// The annotations as they are stored.
+/// The annotations that the TaskRun has after its admission.
 fn stored(run: &ChildRun) -> BTreeMap<String, String> {
     let admission = admit_run(run, TEKTON_CONTROLLER);
     let mut annotations = run.annotations.clone();
@@ -88,7 +88,7 @@ fn stored(run: &ChildRun) -> BTreeMap<String, String> {
     annotations
 }
 
-/// The author's note and this assistant are stored.
+/// Checks that exactly two annotations are stored: the author's note, and this placeholder.
 #[track_caller]
 fn check(run: &ChildRun, assistant: &str) {
     let stored = stored(run);
@@ -180,7 +180,7 @@ fn m9_a_run_that_was_left_to_tekton_keeps_tektons_assistant_and_nothing_else() {
     );
 }
 
-/// Tekton copies what a Pipeline or an embedded task carries to the TaskRuns, where the run has nothing of that name.
+/// If the run does not have an annotation, Tekton copies this annotation from a Pipeline or an embedded task to the TaskRuns.
 #[test]
 fn m8_a_pipeline_cannot_make_tasks_of_a_run_that_was_left_alone_join_a_group() {
     for mode in [
@@ -198,7 +198,7 @@ fn m8_a_pipeline_cannot_make_tasks_of_a_run_that_was_left_alone_join_a_group() {
             .collect();
         let mut run = task_run(mode, &claims);
         run.owner_group = None;
-        // As unmodified Tekton has it, which may have put its own assistant there.
+        // The value stays as Tekton wrote it: Tekton may have its own assistant there.
         check(&run, run.annotations[TEKTON_AFFINITY_ASSISTANT].as_str());
         assert!(
             admit_run(&run, TEKTON_CONTROLLER)
@@ -228,11 +228,12 @@ fn m2_a_task_run_with_more_than_one_claim_is_let_in_as_cancelled() {
         format!(
             "TaskRun build-compile does not run, because it uses 2 persistent volume claims: workspace \"source\": claim \
              {source:?}, workspace \"cache\": claim \"build-cache\", workspace \"modules\": claim \"build-cache\". In coschedule \
-             mode workspaces, a task may use only one claim. Use subPaths of one claim, or choose mode pipelineruns."
+             mode workspaces, a task may use only one claim. Create the run again with subPaths of one claim. Or, if your \
+             operator allows mode pipelineruns, create the run again with annotation coscheduler.dev/coschedule: pipelineruns."
         )
     );
     assert_eq!(admission.set_annotations[TEKTON_AFFINITY_ASSISTANT], "");
-    // A CustomRun's controller alone knows the use of its workspaces.
+    // Only the controller of a CustomRun knows how it uses its workspaces.
     let custom = ChildRun {
         kind: ChildKind::CustomRun,
         ..run
@@ -244,7 +245,7 @@ fn m2_a_task_run_with_more_than_one_claim_is_let_in_as_cancelled() {
 fn v9_a_claim_that_is_not_known_beforehand_gets_no_placeholder() {
     let made = |value: &str| Params::read(&json!([{"name": "made", "value": value}]));
     let claims = [("result", "$(params.made)")];
-    // Not known at all, known to the task alone, and known to the task as one that the run has too.
+    // Three cases: the claim is unknown, only the task knows it, and the task names a claim that the run has too.
     check(&task_run(Mode::Workspaces, &claims), "");
     check(
         &ChildRun {
@@ -261,7 +262,7 @@ fn v9_a_claim_that_is_not_known_beforehand_gets_no_placeholder() {
         &known,
         AssistantName::of_claim(&group(), "build-cache").as_str(),
     );
-    // Beside a claim that is known, the latter counts; two that are known are too many.
+    // If one claim is known and one is not, the known claim counts. Two known claims are too many.
     let both = [("cache", "build-cache"), ("result", "$(params.made)")];
     let assistant = AssistantName::of_claim(&group(), "build-cache");
     check(&task_run(Mode::Workspaces, &both), assistant.as_str());
@@ -318,7 +319,7 @@ fn m3_nobody_but_tekton_joins_a_group_and_only_for_a_pipeline_run() {
             );
             let admission = admit_run(&run, TEKTON_CONTROLLER);
             assert_eq!(admission.cancel, None);
-            // A warning names the annotation that the pod builder reads, if it is removed.
+            // The warning names each annotation that is removed.
             let told = &admission.warnings[0];
             assert!(
                 admission
@@ -367,7 +368,7 @@ fn b1_a_wish_on_a_task_run_is_nobodys_business() {
 }
 
 proptest! {
-    /// Whatever is on it: only Tekton's own annotation is left, and it names a placeholder only if the run has it.
+    /// For all annotations and claims: only Tekton's annotation is left, and it is empty or names a placeholder of the run.
     #[test]
     fn m1_v9_no_pod_waits_for_a_placeholder_that_nobody_makes(
         claims in proptest::collection::vec(("[a-c]", prop_oneof![
@@ -385,7 +386,7 @@ proptest! {
     }
 }
 
-/// The name is what sha256 of `build` begins with.
+/// The digits in the name are the beginning of the SHA-256 of `build`.
 #[test]
 fn m9_a_claim_that_tekton_has_renamed_meanwhile_is_called_what_it_was_made_as() {
     let renamed = format!("{}-affinity-assistant-44575cf5b2-0", source_claim());
@@ -407,7 +408,7 @@ fn m9_a_claim_that_tekton_has_renamed_meanwhile_is_called_what_it_was_made_as() 
         &run,
         AssistantName::of_claim(&group(), &source_claim()).as_str(),
     );
-    // Another run's, one that is no claim of this run, and a run with claims of the placeholder's.
+    // Three names that stay: one made from another run's name, one that is no claim of this run, and one in mode `pipelineruns`.
     for (mode, claim) in [
         (
             Mode::Workspaces,

@@ -1,11 +1,12 @@
-//! The table of TEP-0135, "Configuration": the meaning of the flag `coschedule` and the deprecated flag
-//! `disable-affinity-assistant` together, during the migration from one to the other and after it (M6).
+//! The table of TEP-0135, "Configuration" (M6). It says which mode two flags together select: `coschedule`, and the deprecated
+//! `disable-affinity-assistant`. The table has one column for the time of the migration from the deprecated flag, and one for the
+//! time after it.
 
 use crate::mode::Mode;
 use crate::words::words;
 
 words! {
-    /// The column of the table that is in force: value of the key `migration-phase`.
+    /// The value of key `migration-phase`: the column of the table that is in force.
     #[derive(Default)]
     pub enum MigrationPhase: "a migration phase" {
         /// Both flags count.
@@ -16,7 +17,7 @@ words! {
     }
 }
 
-/// The mode that the two flags select in a phase; `None` for an invalid combination.
+/// The mode that the two flags select in a phase. `None` if the phase does not allow this combination.
 pub const fn behaviour(
     disable_affinity_assistant: bool,
     coschedule: Mode,
@@ -36,7 +37,7 @@ pub const fn behaviour(
     }
 }
 
-/// A text that is no truth value.
+/// A text that is not a truth value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{0:?} is not a truth value; allowed: true, false (also 1, t, T, TRUE, True, 0, f, F, FALSE, False)"
@@ -46,7 +47,7 @@ pub struct UnknownTruth(pub String);
 /// Reads a truth value in the same way as Tekton reads its ConfigMaps: with Go's `strconv.ParseBool`.
 ///
 /// # Errors
-/// The text is none of the twelve allowed values.
+/// The text is not one of the twelve allowed values.
 pub fn parse_bool(text: &str) -> Result<bool, UnknownTruth> {
     match text {
         "1" | "t" | "T" | "TRUE" | "true" | "True" => Ok(true),
@@ -59,7 +60,7 @@ pub fn parse_bool(text: &str) -> Result<bool, UnknownTruth> {
 mod tests {
     use super::*;
 
-    /// The eight rows as the seeds have them: `disable-affinity-assistant`, `coschedule`, during, after.
+    /// The eight rows of TEP-0135's table: `disable-affinity-assistant`, `coschedule`, mode during the migration, mode after it.
     const TABLE: [(bool, &str, &str, &str); 8] = [
         (false, "disabled", "N/A: invalid", "disabled"),
         (false, "workspaces", "workspaces", "workspaces"),

@@ -1,6 +1,7 @@
 //! Checks image references. The check finds typing errors in the ConfigMap. It does not find every invalid reference.
 
-/// The fault of an image reference, if it has one, by the grammar of `distribution/reference`. The registry's host is not checked.
+/// Returns the error in an image reference, or `None`. The grammar is that of `distribution/reference`. The check of the
+/// registry's host is less strict than this grammar.
 pub(super) fn fault(text: &str) -> Option<String> {
     (!is_image_reference(text)).then(|| {
         format!(
@@ -14,7 +15,7 @@ fn is_image_reference(text: &str) -> bool {
     let (rest, digest) = text
         .split_once('@')
         .map_or((text, None), |(rest, digest)| (rest, Some(digest)));
-    // A colon after the last slash starts the tag. One before it belongs to the registry's port.
+    // A colon after the last slash starts the tag. A colon before it belongs to the registry's port.
     let (path, tag) = match rest.rsplit_once(':') {
         Some((path, tag)) if !tag.contains('/') => (path, Some(tag)),
         Some(_) | None => (rest, None),
@@ -42,7 +43,7 @@ fn is_image_reference(text: &str) -> bool {
         })
 }
 
-/// Whether a text consists of words, and of these characters between them.
+/// True if the text begins and ends with a word character, and has only word characters and characters of `between`.
 fn is_part(text: &str, is_word: impl Fn(char) -> bool, between: &str) -> bool {
     text.starts_with(&is_word)
         && text.ends_with(&is_word)

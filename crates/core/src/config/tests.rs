@@ -1,4 +1,4 @@
-//! The keys one by one, and the eight rows through the ConfigMap.
+//! Tests of each key, and of the eight rows of TEP-0135's table, read from a ConfigMap.
 
 use super::*;
 use proptest::prelude::*;
@@ -21,6 +21,7 @@ fn m1_without_any_key_the_defaults_are_in_force() {
                 mode: Mode::Workspaces,
                 isolation_scope: IsolationScope::Cluster,
                 allowed_overrides: BTreeSet::new(),
+                namespace_may_allow: BTreeSet::new(),
                 placeholder: PlaceholderDefaults::default(),
                 tekton_coschedule: None,
             },
@@ -49,7 +50,7 @@ fn every_word_of_every_key_is_read() {
     }
 }
 
-/// Through the ConfigMap: `disable-affinity-assistant`, `coschedule`, and the mode during and after.
+/// The eight rows: `disable-affinity-assistant`, `coschedule`, mode during the migration, mode after it.
 #[test]
 fn m6_the_eight_rows_are_what_flags_do() {
     let modes = [
@@ -166,30 +167,52 @@ fn m6_modes_are_answered_even_where_another_key_is_bad() {
 }
 
 #[test]
-fn b1_allowed_overrides_are_a_list_of_modes() {
-    let allowed = |text| {
-        check(&data(&[("allowed-overrides", text)]))
-            .unwrap()
-            .configuration
-            .allowed_overrides
-    };
-    assert_eq!(allowed(""), [].into());
-    assert_eq!(allowed("disabled"), [Mode::Disabled].into());
-    let both = [Mode::Disabled, Mode::PipelineRuns].into();
-    for text in [
-        "disabled,pipelineruns",
-        "pipelineruns, disabled",
-        " disabled\npipelineruns\n",
-        "disabled,,pipelineruns,",
-    ] {
-        assert_eq!(allowed(text), both, "{text:?}");
+fn b1_overrides_are_lists_of_modes_placements_and_reservations() {
+    for key in ["allowed-overrides", "namespace-may-allow"] {
+        let allowed = |text| {
+            let configuration = check(&data(&[(key, text)])).unwrap().configuration;
+            let (filled, empty) = match key {
+                "allowed-overrides" => (
+                    configuration.allowed_overrides,
+                    configuration.namespace_may_allow,
+                ),
+                _ => (
+                    configuration.namespace_may_allow,
+                    configuration.allowed_overrides,
+                ),
+            };
+            assert_eq!(empty, [].into());
+            filled
+        };
+        let disabled = Override::Mode(Mode::Disabled);
+        assert_eq!(allowed(""), [].into());
+        assert_eq!(allowed("disabled"), [disabled].into());
+        let three = [
+            disabled,
+            Override::Placement(Placement::Pack),
+            Override::Reserves(Reserves::Placement),
+        ];
+        for text in [
+            "disabled,placement=pack,placeholder-reserves=placement",
+            "placeholder-reserves=placement, placement=pack, disabled",
+            " disabled\nplacement=pack\n\nplaceholder-reserves=placement\n",
+            "disabled,,placement=pack,,placeholder-reserves=placement,",
+        ] {
+            assert_eq!(allowed(text), three.into(), "{text:?}");
+        }
+        let violations = check(&data(&[(key, "all, none disabled pack placement=all")]));
+        let violations = violations.unwrap_err();
+        assert_eq!(violations.len(), 4);
+        for (violation, word) in violations
+            .iter()
+            .zip(["all", "none", "pack", "placement=all"])
+        {
+            assert_eq!(violation.field, key);
+            for part in [word, "allowed: workspaces", "placement=pack"] {
+                assert!(violation.description.contains(part), "{violation}");
+            }
+        }
     }
-    let violations = check(&data(&[("allowed-overrides", "all, none disabled")])).unwrap_err();
-    let fields: Vec<_> = violations
-        .iter()
-        .map(|violation| violation.field.as_str())
-        .collect();
-    assert_eq!(fields, ["allowed-overrides"; 2]);
 }
 
 #[test]
@@ -230,7 +253,7 @@ fn an_unknown_key_is_a_warning() {
         checked.warnings,
         [
             "key \"placeholder_cpu\" is not known and was ignored; known keys: coschedule, disable-affinity-assistant, \
-             migration-phase, isolation-scope, allowed-overrides, default-affinity-assistant-pod-template, \
+             migration-phase, isolation-scope, allowed-overrides, namespace-may-allow, default-affinity-assistant-pod-template, \
              placement, placeholder-reserves, placeholder-cpu, placeholder-memory, placeholder-image"
         ]
     );
@@ -247,6 +270,7 @@ fn m7_all_violations_come_at_once_with_key_value_and_what_is_allowed() {
         ("migration-phase", "\"later\"", "allowed: during, after"),
         ("isolation-scope", "\"zone\"", "allowed: cluster, namespace"),
         ("allowed-overrides", "\"all\"", "allowed: workspaces"),
+        ("namespace-may-allow", "\"any\"", "allowed: workspaces"),
         (
             "default-affinity-assistant-pod-template",
             "is not an object",
@@ -255,8 +279,8 @@ fn m7_all_violations_come_at_once_with_key_value_and_what_is_allowed() {
         ("placement", "\"near\"", "allowed: spread, pack, none"),
         (
             "placeholder-reserves",
-            "\"peak\"",
-            "allowed: nothing, placement",
+            "\"half\"",
+            "allowed: nothing, placement, peak",
         ),
         ("placeholder-cpu", "\"50 m\"", "allowed: a decimal number"),
         ("placeholder-memory", "\"0\"", "allowed: more than 0"),

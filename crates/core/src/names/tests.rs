@@ -1,4 +1,4 @@
-//! Names as tables, and their validity and uniqueness as properties.
+//! Tests of names: tables of examples, and properties such as validity and uniqueness.
 
 use super::*;
 use proptest::prelude::*;
@@ -19,7 +19,7 @@ fn p1_the_placeholder_is_named_after_the_group() {
     assert_eq!("affinity-assistant-79340742ab".parse(), Ok(assistant()));
 }
 
-/// The digits are what `printf <text> | sha256sum` prints.
+/// The digits are the beginning of the output of `printf <text> | sha256sum`.
 #[test]
 fn p7_the_group_is_drawn_from_the_request() {
     assert_eq!(
@@ -29,7 +29,7 @@ fn p7_the_group_is_drawn_from_the_request() {
     assert_eq!(Group::from_request_uid("").as_str(), "e3b0c44298");
 }
 
-/// The digits are what `printf 79340742ab/build-cache | sha256sum` prints.
+/// The digits are the beginning of the output of `printf 79340742ab/build-cache | sha256sum`.
 #[test]
 fn m1_p7_the_placeholder_of_a_claim_is_named_after_group_and_claim() {
     let name = AssistantName::of_claim(&group(GROUP), "build-cache");
@@ -37,7 +37,7 @@ fn m1_p7_the_placeholder_of_a_claim_is_named_after_group_and_claim() {
     assert_eq!(name.as_str().parse(), Ok(name));
 }
 
-/// Tekton gives both the same name: it hashes workspace and run name with nothing between them.
+/// Tekton gives both assistants the same name, because it hashes workspace and run name without a separator.
 #[test]
 fn p7_workspace_src_of_pr_a_and_workspace_s_of_rcpr_a_have_placeholders_of_their_own() {
     let of = |run_uid: &str, workspace: &str| {
@@ -49,7 +49,7 @@ fn p7_workspace_src_of_pr_a_and_workspace_s_of_rcpr_a_have_placeholders_of_their
         format!("{}{}", "s", "rcpr-a")
     );
     assert_ne!(of("pr-a", "src"), of("rcpr-a", "s"));
-    // Not even where Tekton's own claim names meet, and not within one group either.
+    // They differ even if Tekton gives both claims the same name. Two claims of one group have different placeholders too.
     assert_eq!(
         tekton_claim_name("src", None, "pr-a"),
         tekton_claim_name("s", None, "rcpr-a")
@@ -61,7 +61,7 @@ fn p7_workspace_src_of_pr_a_and_workspace_s_of_rcpr_a_have_placeholders_of_their
     );
 }
 
-/// The digits are what `printf sourceb0bd8d0e-7f37-4d4f-9c1b-2d9f0f3a1c55 | sha256sum` prints.
+/// The digits are the beginning of the output of `printf sourceb0bd8d0e-7f37-4d4f-9c1b-2d9f0f3a1c55 | sha256sum`.
 #[test]
 fn v3_claims_that_tekton_makes_are_known_by_name() {
     let uid = "b0bd8d0e-7f37-4d4f-9c1b-2d9f0f3a1c55";
@@ -189,7 +189,7 @@ proptest! {
     ) {
         let derive = |(of, claim): &(String, String)| AssistantName::of_claim(&group(of), claim);
         prop_assert_eq!(derive(&left) == derive(&right), left == right);
-        // Nor is it that of a whole run.
+        // It also differs from the name of the placeholder of a whole run.
         prop_assert_ne!(derive(&left), AssistantName::of(&group(&left.0)));
         prop_assert_ne!(derive(&left), AssistantName::of(&group(&right.0)));
     }
@@ -199,7 +199,7 @@ proptest! {
         let name = AssistantName::of_claim(&Group::from_request_uid(&request), &claim);
         prop_assert!(is_dns_label(name.as_str()) && is_label_value(name.as_str()));
         prop_assert_eq!(&name.as_str().parse::<AssistantName>().unwrap(), &name);
-        // The pod's name and the controller-revision-hash label still fit.
+        // With suffixes, the name of the pod and label `controller-revision-hash` are still valid.
         prop_assert!(name.as_str().len() == 29);
     }
 

@@ -1,13 +1,14 @@
 //! The pods of a run: the pods of its TaskRuns, and the pods of its placeholders.
 
+use std::collections::BTreeMap;
+
 use jiff::Timestamp;
 
 use super::{ObjectRef, Placeholder};
 use crate::pipeline_run::OwnerReference;
-use crate::plan::Separation;
 use crate::reconcile::evacuate::{Role, Toleration};
 use crate::reconcile::requests::Amounts;
-use crate::reconcile::room::Needs;
+use crate::volumes::NodeTerm;
 
 /// A pod of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -16,13 +17,13 @@ pub struct Pod {
     pub object: ObjectRef,
     /// Its namespace.
     pub namespace: String,
-    /// The uid of its run, by its label.
+    /// The uid of its run, from its label.
     pub run_uid: String,
-    /// Its controller.
+    /// The controller among its owners.
     pub controller: Option<OwnerReference>,
-    /// Set if it is a placeholder's pod.
+    /// Set if the pod belongs to a placeholder.
     pub placeholder: Option<PlaceholderLabels>,
-    /// The placeholders whose node it must share, by its required pod affinity.
+    /// The placeholders that its required pod affinity names. It must run on their node.
     pub follows: Vec<String>,
     /// Its phase.
     pub phase: PodPhase,
@@ -30,16 +31,29 @@ pub struct Pod {
     pub started: bool,
     /// The node that it is bound to.
     pub node: Option<String>,
-    /// The scheduler's last result, while it has no node.
+    /// The time since which it is bound.
+    pub bound: Option<Timestamp>,
+    /// The scheduler's last result. `None` if the pod has a node.
     pub unscheduled: Option<Unscheduled>,
-    /// When it was created.
+    /// The time of its creation.
     pub created: Option<Timestamp>,
     /// The claims that it uses.
     pub claims: Vec<String>,
-    /// Its requirements on a node, without its claims.
+    /// Its requirements on a node, without those that come from its claims.
     pub needs: Needs,
-    /// How it stays away from placeholders.
-    pub separation: Separation,
+}
+
+/// A pod's requirements on a node.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Needs {
+    /// Its requests.
+    pub requests: Amounts,
+    /// `spec.nodeSelector`.
+    pub selector: BTreeMap<String, String>,
+    /// The terms of its required node affinity; the node must meet one of them. `None` if it has no such affinity.
+    pub terms: Option<Vec<NodeTerm>>,
+    /// `spec.tolerations`.
+    pub tolerations: Vec<Toleration>,
 }
 
 /// `status.phase` of a pod.
@@ -47,13 +61,13 @@ pub struct Pod {
 pub enum PodPhase {
     /// Not all containers have started.
     Pending,
-    /// At least one container runs.
+    /// All containers have been created, and at least one of them runs, starts or restarts.
     Running,
     /// All containers have succeeded.
     Succeeded,
     /// All containers have ended, and at least one failed.
     Failed,
-    /// Missing, or a phase of a later version of Kubernetes.
+    /// The phase is not set, or this version does not know it.
     #[default]
     Unknown,
 }
@@ -70,7 +84,7 @@ impl PodPhase {
         }
     }
 
-    /// True if no container runs any more.
+    /// True if all containers have ended.
     pub fn has_ended(self) -> bool {
         match self {
             Self::Succeeded | Self::Failed => true,
@@ -79,34 +93,36 @@ impl PodPhase {
     }
 }
 
-/// What a placeholder's pod has that other pods have not.
+/// The facts about a placeholder's pod that other pods do not have.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PlaceholderLabels {
-    /// The placeholder's name; empty if label and pod name disagree.
+    /// The placeholder's name. Empty if the pod's name does not match its label.
     pub name: String,
-    /// True if this product created the pod and it has no controller any more.
+    /// True if this product created the pod, and the pod has no controller any more.
     pub orphaned: bool,
-    /// True while the scheduling gate [`GATE`](crate::reconcile::reserve::GATE) keeps the pod from the scheduler.
+    /// True while the pod has the scheduling gate [`GATE`](crate::reconcile::reserve::GATE), so that the scheduler ignores it.
     pub gated: bool,
-    /// The requests of its containers. A resize that is under way counts as done.
+    /// The requests in its spec. If the pod is being resized, these are the new requests.
     pub asks: Amounts,
-    /// True until the kubelet has acted on the last resize.
+    /// True until the kubelet has finished the last resize.
     pub resizing: bool,
+    /// What limits its nodes, as in [`Place`](crate::reconcile::reserve::Place).
+    pub limited_by: Option<String>,
 }
 
-/// Condition `PodScheduled` with status `False`.
+/// Condition `PodScheduled` with status `False`: the scheduler has not bound the pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unscheduled {
-    /// True if its reason is `Unschedulable`: the scheduler has found no node.
+    /// True if the condition's reason is `Unschedulable`: the scheduler found no node.
     pub no_node: bool,
-    /// Its message.
+    /// The condition's message.
     pub message: Option<String>,
-    /// True unless the pod has changed since.
+    /// True if the pod has not changed since the scheduler wrote the condition.
     pub is_newest: bool,
 }
 
 impl Pod {
-    /// Its role for an evacuation; `None` once it has ended.
+    /// Its role in an evacuation. `None` if the pod has ended.
     pub fn role(&self) -> Option<Role> {
         match self.phase {
             PodPhase::Succeeded | PodPhase::Failed => None,
@@ -116,18 +132,18 @@ impl Pod {
         }
     }
 
-    /// The TaskRun that controls it.
+    /// The TaskRun that controls the pod.
     pub fn task_run(&self) -> Option<&OwnerReference> {
         let controller = self.controller.as_ref();
         controller.filter(|controller| controller.kind == "TaskRun")
     }
 
-    /// Its tolerations.
+    /// The pod's tolerations.
     pub fn tolerations(&self) -> &[Toleration] {
         &self.needs.tolerations
     }
 
-    /// True if the placeholder controls this pod.
+    /// True if this placeholder's object controls the pod.
     pub fn is_of(&self, placeholder: &Placeholder) -> bool {
         let controller = self.controller.as_ref();
         self.placeholder.is_some() && controller.is_some_and(|it| it.uid == placeholder.object.uid)

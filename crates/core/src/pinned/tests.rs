@@ -1,4 +1,4 @@
-//! Pinned annotations, written and read. Each test spoils one annotation.
+//! Tests that write pinned annotations and read them again. Each of the other tests makes one annotation invalid.
 
 use super::*;
 use crate::annotations::{PART_OF, PINNED, SIZES, TRACEPARENT};
@@ -49,7 +49,7 @@ fn m8_exactly_the_pinned_annotations_are_written() {
     assert_eq!(annotations[CLAIMS], r#"{"cache":{"name":"build-cache"}}"#);
     assert_eq!(
         serde_json::from_str::<Value>(&annotations[PLACEHOLDER]).unwrap(),
-        json!({"cpu": "50m", "memory": "100Mi", "image": "registry.k8s.io/pause:3.10.1", "placement": "spread", "reserves": "nothing"})
+        json!({"cpu": "50m", "memory": "100Mi", "image": "registry.k8s.io/pause:3.10.1", "placement": "spread", "reserves": "placement"})
     );
     assert_eq!(
         annotations[VOLUME_CLAIM_TEMPLATES],
@@ -246,7 +246,7 @@ fn each_unreadable_annotation_is_refused_by_its_key() {
         "null",
         r#"{"cpu":"50m","memory":"1Mi"}"#,
         r#"{"cpu":"50m","memory":"1Mi","image":"pause","placement":"near"}"#,
-        r#"{"cpu":"50m","memory":"1Mi","image":"pause","reserves":"peak"}"#,
+        r#"{"cpu":"50m","memory":"1Mi","image":"pause","reserves":"half"}"#,
     ] {
         let mut annotations = example().to_annotations();
         annotations.insert(PLACEHOLDER.to_owned(), text.to_owned());

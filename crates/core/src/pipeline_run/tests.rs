@@ -1,4 +1,4 @@
-//! One valid run; each test changes one thing about it.
+//! Tests of one valid run. Each test changes one part of it.
 
 use super::*;
 use proptest::prelude::*;
@@ -146,7 +146,7 @@ fn p6_p9_the_state_follows_from_condition_and_spec_status() {
     );
 }
 
-/// One field of the valid run is replaced, one violation is expected at exactly that path.
+/// Replaces one field of the valid run. Exactly one violation is expected, at the path `field`.
 #[track_caller]
 fn refused(pointer: &str, value: Value, field: &str, description: &str) {
     let mut document = valid();

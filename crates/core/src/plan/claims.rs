@@ -13,20 +13,20 @@ use crate::pinned::Pinned;
 use crate::pipeline_run::{PipelineRun, WorkspaceBinding, WorkspaceSource, is_single_pod};
 use crate::reasons;
 
-/// The claims of a run, or of one placeholder, in the order of the run's workspaces, each once.
+/// The claims of a run or of one placeholder, each once, in the order of the run's workspaces.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Claims {
-    /// Made by the placeholder's controller.
+    /// Claims that the placeholder's controller creates and the placeholder mounts.
     pub(super) templates: Vec<ClaimTemplateSpec>,
-    /// Made beside the placeholder (V8).
+    /// Claims that the manager creates and the placeholder does not mount (V8).
     pub(super) single_pod: Vec<ClaimTemplateSpec>,
-    /// Made by others, and mounted.
+    /// Claims that exist, or that Tekton creates. The placeholder mounts them.
     pub(super) existing: Vec<String>,
-    /// Made by others, and not mounted (V8).
+    /// Claims that Tekton creates and the placeholder does not mount (V8).
     pub(super) unmounted: Vec<String>,
 }
 
-/// The claims of a run. A claim that is left out, or not mounted, adds a reason to `left_out`.
+/// The claims of a run. For each claim that no placeholder mounts, `left_out` gets a reason.
 pub(super) fn of(
     run: &PipelineRun,
     pinned: &Pinned,
@@ -71,8 +71,8 @@ pub(super) fn of(
     claims
 }
 
-/// The pinned templates in the order of the run's workspaces. Each workspace must be bound to the claim made from its template:
-/// otherwise tasks would not use a claim that is made, or would wait for one that nobody makes.
+/// The pinned templates in the order of the run's workspaces. Each of these workspaces must still be bound to the claim of its
+/// template. Otherwise no task would use this claim, or tasks would wait for a claim that nobody creates.
 fn templates(
     run: &PipelineRun,
     pinned: &Pinned,
@@ -119,7 +119,8 @@ fn template_field(workspace: &str) -> String {
     format!("{templates}[{workspace}]")
 }
 
-/// Why the claim of a workspace is left out, if it has one, so that no placeholder waits for a literal `$(…)` (V9).
+/// The reason why no placeholder mounts the claim of a workspace. `None` if the workspace has no claim. Without this rule, a
+/// placeholder would wait for a claim that is literally named `$(…)` (V9).
 fn not_known(binding: &WorkspaceBinding) -> Option<Reason> {
     let workspace = &binding.name;
     match &binding.source {

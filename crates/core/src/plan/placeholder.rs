@@ -1,4 +1,4 @@
-//! The specification of a placeholder, from the run and its pinned annotations.
+//! Makes the specification of a placeholder from the run and its pinned annotations.
 
 use std::collections::BTreeMap;
 
@@ -16,42 +16,43 @@ use crate::separation::Separation;
 use super::Reason;
 use super::claims::Claims;
 
-/// The specification of a placeholder. One thing is left to decide: which existing claims are `ReadWriteOncePod`
-/// ([`volumes`](crate::volumes)).
+/// The specification of a placeholder. One question is still open, because it needs the existing claims: which of them are
+/// `ReadWriteOncePod` ([`volumes`](crate::volumes))?
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlaceholderSpec {
     /// Its name (P1).
     pub name: AssistantName,
-    /// Labels of the placeholder and its pod: the run's own except Kueue's, and ours, which win (P1).
+    /// The labels of the placeholder and its pod: the run's labels except Kueue's, and our labels, which have priority (P1).
     pub labels: BTreeMap<String, String>,
-    /// Claims that its controller makes (V2), in the order of the run's workspaces.
+    /// Claims that the placeholder's controller creates (V2), in the order of the run's workspaces.
     pub claim_templates: Vec<ClaimTemplateSpec>,
-    /// Claims that are made beside it, under the names that it would give them. They are not mounted, because only
-    /// one pod at a time may use them (V8).
+    /// Claims that the manager creates itself, under the names that the placeholder's controller would use. The placeholder does
+    /// not mount them, because only one pod at a time may use them (V8).
     pub single_pod_claims: Vec<ClaimTemplateSpec>,
-    /// Other claims to mount: those that exist already (V1), and those that Tekton makes (V3), each once (V6), in the order of
-    /// the run's workspaces.
+    /// The other claims to mount: existing claims (V1), and claims that Tekton creates (V3). Each is listed once (V6), in the
+    /// order of the run's workspaces.
     pub claim_names: Vec<String>,
-    /// Claims that Tekton makes and that are not mounted (V8).
+    /// Claims that Tekton creates and that the placeholder does not mount (V8).
     pub unmounted_claim_names: Vec<String>,
-    /// What it asks of its node about other placeholders (M4, P4).
+    /// The rule for other placeholders on the same node (M4, P4).
     pub separation: Separation,
     /// CPU request and limit, a Kubernetes quantity (P5).
     pub cpu: String,
     /// Memory request and limit, a Kubernetes quantity (P5).
     pub memory: String,
-    /// The resources that it asks for beside `cpu` and `memory` (B3).
+    /// The resources that it requests in addition to `cpu` and `memory` (B3).
     pub reserves: Reserves,
-    /// Image reference.
+    /// A container image reference.
     pub image: String,
-    /// The fields of the run's `podTemplate` and the default's that the placeholder has, by the rules of [`pod_template`] (P3).
+    /// The fields that the placeholder takes from the run's `podTemplate` or from the default template, by the rules of
+    /// [`pod_template`] (P3).
     pub pod_template: Map<String, Value>,
-    /// The run's service account, else the default's; empty if neither names one (P3).
+    /// The run's service account, or else that of the default template. Empty if neither names one (P3).
     pub service_account_name: String,
 }
 
 impl PlaceholderSpec {
-    /// The names of all claims of the placeholder, mounted or not.
+    /// The names of all claims of the placeholder, mounted or not mounted.
     pub fn claims(&self) -> impl Iterator<Item = String> {
         let templates = self.claim_templates.iter().chain(&self.single_pod_claims);
         let made = templates.map(|template| claim_name(&template.name, &self.name));
@@ -60,18 +61,18 @@ impl PlaceholderSpec {
     }
 }
 
-/// A claim to make for a run.
+/// A claim to create for a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClaimTemplateSpec {
-    /// Name of the template and of the pod's volume.
+    /// The name of the template and of the pod's volume.
     pub name: ClaimTemplateName,
-    /// The workspace it backs.
+    /// The workspace that uses the claim.
     pub workspace: String,
-    /// `spec` of the template as the author wrote it, an object.
+    /// `spec` of the template, as the author wrote it.
     pub spec: Value,
-    /// Labels of the claim: the author's, and ours, which win (V2).
+    /// The claim's labels: the author's labels, and our labels, which have priority (V2).
     pub labels: BTreeMap<String, String>,
-    /// Annotations of the claim: the author's.
+    /// The claim's annotations: those that the author wrote.
     pub annotations: BTreeMap<String, String>,
 }
 
@@ -103,7 +104,7 @@ pub(super) fn spec(
     }
 }
 
-/// A reason for each part of the run's `securityContext` that its placeholders do not get (P3).
+/// One reason for each part of the run's `securityContext` that its placeholders do not get (P3).
 pub(super) fn dropped(run: &PipelineRun, pinned: &Pinned) -> Vec<Reason> {
     let merged = pod_template::merge(run.pod_template.as_ref(), &pinned.placeholder.pod_template);
     let dropped = merged.dropped.iter();

@@ -1,15 +1,18 @@
-//! Plans for one admitted run; each test changes one thing about it.
+//! Tests of plans for one admitted run. Each test changes one part of the run.
 
 use std::collections::BTreeSet;
 
 use super::*;
 use crate::admit::TEKTON_CONTROLLER;
-use crate::annotations::{GROUP, PINNED, SCHEMA_VERSION};
+use crate::annotations::{
+    CHOSEN_PLACEMENT, CHOSEN_RESERVES, GROUP, OVERRIDE, PINNED, SCHEMA_VERSION, SIZES,
+};
 use crate::config::{Configuration, PlaceholderDefaults, Reserves};
 use crate::labels;
 use crate::mode::IsolationScope;
 use crate::names::Group;
 use crate::names::{ClaimTemplateName, claim_name, label_value, tekton_claim_name};
+use crate::overrides::Override;
 use crate::pipeline_run::WorkspaceSource;
 use crate::separation::Placement;
 use proptest::prelude::*;
@@ -60,8 +63,8 @@ fn question(run: &PipelineRun) -> Question<'_> {
         run,
         request_uid: UID,
         created_by: "alice",
-        pipeline_override: None,
-        namespace_override: None,
+        pipeline_annotations: None,
+        namespace_annotations: None,
         owner_group: None,
     }
 }
@@ -127,10 +130,10 @@ fn m3_p1_p5_v1_v2_v6_the_whole_placeholder() {
         single_pod_claims: vec![],
         claim_names: vec!["build-cache".to_owned(), "models".to_owned()],
         unmounted_claim_names: vec![],
-        separation: Separation::Spread,
+        separation: Separation::None,
         cpu: "50m".to_owned(),
         memory: "100Mi".to_owned(),
-        reserves: Reserves::Nothing,
+        reserves: Reserves::Placement,
         image: "registry.k8s.io/pause:3.10.1".to_owned(),
         pod_template: Map::new(),
         service_account_name: String::new(),
@@ -255,7 +258,8 @@ fn m8_the_plan_is_what_was_pinned() {
         reserves: Reserves::Placement,
         ..PlaceholderDefaults::default()
     };
-    let spec = placeholder(&admitted_with(&configured, &run));
+    let mut run = admitted_with(&configured, &run);
+    let spec = placeholder(&run);
     assert_eq!(
         (spec.cpu.as_str(), spec.memory.as_str(), spec.image.as_str()),
         ("70m", "7Mi", "pause:7")
@@ -264,6 +268,17 @@ fn m8_the_plan_is_what_was_pinned() {
         (spec.separation, spec.reserves),
         (Separation::Pack, Reserves::Placement)
     );
+    for (sizes, reserves) in [
+        (
+            r#"{"free": {}, "build": {"requests": {"cpu": "1"}}}"#,
+            Reserves::Placement,
+        ),
+        // No task is known to request anything.
+        (r#"{"free": {}}"#, Reserves::Nothing),
+    ] {
+        run.annotations.insert(SIZES.to_owned(), sizes.to_owned());
+        assert_eq!(placeholder(&run).reserves, reserves);
+    }
 }
 
 #[test]
@@ -286,9 +301,9 @@ fn v9_claims_whose_names_are_not_known_are_left_out_and_said() {
     );
     assert_eq!(
         reasons[1].message,
-        "Workspace \"cache\" is bound to claim \"$(params.cache)\". This name has a variable that was not known when the run \
-         was created, so no placeholder mounts the claim. In a new run, use a name without variables, or set the parameter in \
-         the run itself."
+        "Workspace \"cache\" is bound to claim \"$(params.cache)\". The value of the variable in this name was not known when \
+         the run was created, so tekton-coscheduler ignores the claim. Create a new run, and give it a claim name without \
+         variables. If the variable is a parameter, you can keep it, and set the parameter in spec.params of the new run."
     );
 }
 
@@ -303,7 +318,7 @@ fn v9_a_claim_whose_name_has_a_known_parameter_is_mounted_under_its_value() {
         placeholder(&run).claim_names,
         ["cache-of-main", "build-cache", "models"]
     );
-    // The plan needs the parameters no longer: they are not kept in caches.
+    // The plan no longer needs the parameters, so the caches do not keep them.
     run.params = crate::params::Params::default();
     assert_eq!(
         placeholder(&run).claim_names,
@@ -564,7 +579,7 @@ fn m8_p3_the_default_template_that_was_pinned_holds_where_the_run_has_nothing() 
     assert_eq!(spec.service_account_name, "placeholder");
 }
 
-/// The placeholders of the document in `workspaces`, by the claim each is for.
+/// The placeholders of the test's run in mode `workspaces`. The key is the claim that the placeholder serves.
 #[track_caller]
 fn of_claims(run: &PipelineRun) -> BTreeMap<String, PlaceholderSpec> {
     let Action::Ensure(placeholders) = plan(run).unwrap().action else {
@@ -603,10 +618,10 @@ fn m1_v3_v6_one_placeholder_for_each_claim() {
             single_pod_claims: vec![],
             claim_names: vec![claim],
             unmounted_claim_names: vec![],
-            separation: Separation::Spread,
+            separation: Separation::None,
             cpu: "50m".to_owned(),
             memory: "100Mi".to_owned(),
-            reserves: Reserves::Nothing,
+            reserves: Reserves::Placement,
             image: "registry.k8s.io/pause:3.10.1".to_owned(),
             pod_template: Map::new(),
             service_account_name: String::new(),
@@ -716,7 +731,7 @@ fn v8_a_claim_for_one_pod_is_never_a_volume_of_the_placeholder() {
             (0, 1),
             "{mode}"
         );
-        // Under the name that the tasks are bound to.
+        // The claim has the name that the workspace is bound to.
         let name = claim_name(&spec.single_pod_claims[0].name, &spec.name);
         assert_eq!(
             stored.workspaces[0].source,
@@ -754,6 +769,10 @@ fn b1_a_mode_chosen_too_late_is_said() {
     let mut left_alone = PipelineRun::parse(&document()).unwrap();
     left_alone
         .annotations
+        .insert(CHOSEN_PLACEMENT.to_owned(), "pack".to_owned());
+    assert_eq!(plan(&left_alone).unwrap().reasons.len(), 1);
+    left_alone
+        .annotations
         .insert(OVERRIDE.to_owned(), "workspaces".to_owned());
     assert_eq!(
         plan(&left_alone).unwrap().reasons[1].code,
@@ -761,8 +780,66 @@ fn b1_a_mode_chosen_too_late_is_said() {
     );
 }
 
+#[test]
+fn b1_a_placement_or_reservation_chosen_too_late_is_said() {
+    for (key, pinned, late, said) in [
+        (
+            CHOSEN_PLACEMENT,
+            "spread",
+            "pack",
+            "with placement spread, and",
+        ),
+        (
+            CHOSEN_RESERVES,
+            "placement",
+            "nothing",
+            "with placeholder-reserves placement, and",
+        ),
+    ] {
+        let mut run = admitted(&document());
+        run.annotations.insert(key.to_owned(), pinned.to_owned());
+        assert_eq!(plan(&run).unwrap().reasons.len(), 1);
+        run.annotations.insert(key.to_owned(), late.to_owned());
+        let ignored = &plan(&run).unwrap().reasons[1];
+        assert_eq!(ignored.code, ReasonCode::OverrideIgnored);
+        for part in [said, key, &format!("{late:?}")] {
+            assert!(ignored.message.contains(part), "{}", ignored.message);
+        }
+    }
+}
+
+#[test]
+fn b1_p4_b3_what_a_run_chose_is_what_its_placeholders_ask_for() {
+    let modes = [Mode::Workspaces, Mode::PipelineRuns];
+    let cases = modes.map(|mode| Reserves::ALL.map(|reserves| (mode, reserves)));
+    for (mode, reserves) in cases.into_iter().flatten() {
+        let mut run = PipelineRun::parse(&document()).unwrap();
+        for (key, word) in [
+            (CHOSEN_PLACEMENT, "pack"),
+            (CHOSEN_RESERVES, reserves.as_str()),
+        ] {
+            run.annotations.insert(key.to_owned(), word.to_owned());
+        }
+        let configured = Configuration {
+            allowed_overrides: Override::all().collect(),
+            ..configuration(mode)
+        };
+        let plan = plan(&admitted_with(&configured, &run)).unwrap();
+        let placeholders = plan.action.placeholders();
+        assert!(!placeholders.is_empty());
+        for spec in placeholders {
+            assert_eq!(
+                (spec.separation, spec.reserves),
+                (Separation::Pack, reserves)
+            );
+        }
+        let ignored = |reason: &Reason| reason.code == ReasonCode::OverrideIgnored;
+        assert!(!plan.reasons.iter().any(ignored), "{:?}", plan.reasons);
+    }
+}
+
 proptest! {
-    /// Runs of any names and claims never share a placeholder.
+    /// For all names: two claims never have the same placeholder, in one run or in two runs.
     #[test]
     fn m1_p7_p8_no_two_claims_and_no_two_runs_share_a_placeholder(
         runs in proptest::collection::btree_map("[a-z0-9-]{1,8}", ("[a-z][a-z0-9.-]{0,62}", proptest::collection::btree_map(

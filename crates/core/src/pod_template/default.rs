@@ -1,5 +1,5 @@
-//! Reads and checks the default pod template of placeholders. Without this check, the API server would refuse every placeholder
-//! with an invalid template, and every new run would wait (M7).
+//! Reads and checks the default pod template of placeholders (M7). Without this check, the operator could set an invalid
+//! template. The API server would then refuse every placeholder, and every new run would wait.
 //!
 //! Sources: Kubernetes API reference, `v1.Toleration` and `v1.Affinity`; "Labels and Selectors".
 
@@ -40,7 +40,7 @@ const SELECTS: [&str; 6] = ["DoesNotExist", "Exists", "Gt", "In", "Lt", "NotIn"]
 /// Reads a default template from YAML or JSON. An empty text is an empty template, as in Tekton.
 ///
 /// # Errors
-/// Every fault, in one sentence.
+/// All faults, in one text.
 pub(crate) fn parse(text: &str) -> Result<Map<String, Value>, String> {
     if text.trim().is_empty() {
         return Ok(Map::new());
@@ -63,7 +63,7 @@ pub(crate) fn parse(text: &str) -> Result<Map<String, Value>, String> {
     Ok(template)
 }
 
-/// Every fault of a default template that stands at `path`.
+/// All faults of a default template. `path` is its path in the document.
 pub(crate) fn faults(value: &Value, path: &str) -> Vec<Violation> {
     let faults = Faults::default();
     check(&Object::at(path, value, &faults), &faults);
@@ -115,7 +115,7 @@ fn check(template: &Object<'_>, faults: &Faults) {
     }
 }
 
-/// Every `operator` in an affinity is one of a selector.
+/// Checks that each `operator` in an affinity is an operator of a selector.
 fn check_operators(path: &str, value: &Value, faults: &Faults) {
     match value {
         Value::Object(fields) => {

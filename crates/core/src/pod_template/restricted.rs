@@ -1,5 +1,6 @@
-//! The fields of a pod's `securityContext` that Pod Security `restricted` allows, the rules of `baseline` included
-//! (Kubernetes, "Pod Security Standards"). Fields that are not listed here are not allowed: a placeholder does not need them.
+//! The fields of a pod's `securityContext` that a placeholder may have: Pod Security `restricted`, which includes the rules of
+//! `baseline`, must allow them (Kubernetes, "Pod Security Standards"). All fields that are not listed here are dropped, because a
+//! placeholder does not need them.
 
 use serde_json::Value;
 
@@ -29,7 +30,7 @@ const SELINUX_TYPES: [&str; 5] = [
     "container_engine_t",
 ];
 
-/// Reduces a `securityContext` to the allowed fields. A value that is no object is dropped as a whole.
+/// Reduces a `securityContext` to the allowed fields. If the value is not an object, everything is dropped.
 pub(super) fn reduce(context: &Value) -> Reduced {
     let mut reduced = Reduced::default();
     let Some(fields) = context.as_object() else {
@@ -186,7 +187,7 @@ mod tests {
     }
 
     proptest! {
-        /// Allowed fields are allowed again, and no field is both allowed and dropped.
+        /// Reducing the result again changes nothing, and no field is both allowed and dropped.
         #[test]
         fn p3_reducing_twice_changes_nothing(
             user in -1_i64..3, nonroot in any::<bool>(), profile in "RuntimeDefault|Localhost|Unconfined|", kind in "container_t|spc_t|",

@@ -1,10 +1,12 @@
 //! Texts about a TaskRun that admission cancels.
 
+use crate::annotations::OVERRIDE;
 use crate::mode::Mode;
 
 use super::{Reason, ReasonCode};
 
-/// A TaskRun uses `claims` different claims, but its mode allows only one (M2). `used` has the workspace and the name of each.
+/// The Event about a TaskRun that uses `claims` different claims in a mode that allows only one (M2). `used` has the name of each
+/// workspace and of its claim.
 pub fn task_run_refused(task_run: &str, used: &[(&str, String)], claims: usize) -> Reason {
     let used: Vec<_> = used
         .iter()
@@ -14,12 +16,14 @@ pub fn task_run_refused(task_run: &str, used: &[(&str, String)], claims: usize) 
     Reason::new(ReasonCode::TaskRunRefused, message)
 }
 
-/// The text about a TaskRun or task that uses `claims` claims. `fact` is the consequence: "TaskRun build does not run".
+/// The text about a TaskRun or task that uses `claims` different claims. `fact` is its beginning, such as "TaskRun build does not
+/// run".
 pub(crate) fn multiple_claims(fact: &str, used: &[String], claims: usize) -> String {
     let used = used.join(", ");
     let (mode, other) = (Mode::Workspaces, Mode::PipelineRuns);
     format!(
         "{fact}, because it uses {claims} persistent volume claims: {used}. In coschedule mode {mode}, a task may use only one \
-         claim. Use subPaths of one claim, or choose mode {other}."
+         claim. Create the run again with subPaths of one claim. Or, if your operator allows mode {other}, create the run again \
+         with annotation {OVERRIDE}: {other}."
     )
 }

@@ -7,55 +7,58 @@ use super::{Reason, ReasonCode};
 
 texts! {
     claim_name_variable(workspace: &str, claim: &str): ClaimNameVariable =
-        "Workspace {workspace:?} is bound to claim {claim:?}. This name has a variable that was not known when the run was \
-         created, so no placeholder mounts the claim. In a new run, use a name without variables, or set the parameter in the \
-         run itself.";
+        "Workspace {workspace:?} is bound to claim {claim:?}. The value of the variable in this name was not known when the run \
+         was created, so tekton-coscheduler ignores the claim. Create a new run, and give it a claim name without \
+         variables. If the variable is a parameter, you can keep it, and set the parameter in spec.params of the new run.";
 
     claim_name_empty(workspace: &str): ClaimNameEmpty =
-        "Workspace {workspace:?} is bound to a claim without a name, so no placeholder mounts the claim. Create the run \
-         again, and set persistentVolumeClaim.claimName.";
+        "Workspace {workspace:?} is bound to a persistent volume claim without a name, so tekton-coscheduler ignores the \
+         workspace. Create the run again, and set persistentVolumeClaim.claimName.";
 
     claim_template_not_replaced(workspace: &str): ClaimTemplateNotReplaced =
-        "Somebody added the volumeClaimTemplate of workspace {workspace:?} after the run was created. Tekton creates the \
-         claim, and no placeholder mounts this claim. Create the run again if a placeholder must mount the claim.";
+        "Workspace {workspace:?} got its volumeClaimTemplate after the run was created. So Tekton creates the claim, and \
+         tekton-coscheduler ignores the claim. Create the run again if the pods that use the claim must run on one node.";
 
     volume_node_affinity_conflict(conflict: &Conflict, placeholder: &AssistantName): VolumeNodeAffinityConflict =
-        "No node can reach the volumes of all these claims: {conflict}. So placeholder {placeholder} waits. Add a node that can \
-         reach all these volumes, or create the run again with claims that one node can reach.";
+        "No node can reach the volumes of all these claims: {conflict}. So no node can run placeholder \
+         {placeholder}, and the run waits. Create the run again with claims that one node can reach. Or replace one of these \
+         claims by a claim with the same name, so that one node can reach all volumes. This run then continues.";
 }
 
-/// The placeholder does not mount a `ReadWriteOncePod` claim (V8). `workspace` is the workspace of the claim, if known.
+/// A placeholder does not mount a `ReadWriteOncePod` claim (V8). `workspace` is the claim's workspace, if it is known.
 pub fn claim_not_mounted(claim: &str, workspace: Option<&str>) -> Reason {
     let of = workspace.map_or_else(String::new, |name| format!(" of workspace {name:?}"));
     let message = format!(
-        "Only one pod at a time can use claim {claim:?}{of}, because it is ReadWriteOncePod. So the placeholder does not mount \
-         the claim, and the tasks that use the claim run one after the other."
+        "Only one pod at a time can use claim {claim:?}{of}, because its access mode is ReadWriteOncePod. So the run's \
+         placeholder pod does not mount the claim, and the tasks that use the claim run one after the other. You need not \
+         change anything."
     );
     Reason::new(ReasonCode::ClaimNotMounted, message)
 }
 
-/// There is no node that reaches the volumes of a placeholder's claims (N1).
+/// No node of the cluster reaches the volumes of all these claims of a placeholder (N1).
 pub fn claims_out_of_reach(claims: &[&str]) -> Reason {
     let claims = claims.join(", ");
     let message = format!(
-        "No node can reach the volumes of claims {claims}. Add a node that can reach these volumes, or bring back a node that \
-         could. The run then continues."
+        "No node can reach the volumes of all these claims: {claims}. So the run's placeholder pod waits, and the next pods of \
+         the run wait for it. Add a node that can reach all these volumes, or bring back such a node. The run then continues."
     );
     Reason::new(ReasonCode::ClaimsNotMovable, message)
 }
 
-/// Every node that reaches the volumes of a placeholder's claims is cordoned or tainted (N1). `first` names one of these nodes
-/// with the cause. `more` is the number of the other nodes.
+/// Every node that reaches the volumes of a placeholder's claims is cordoned or tainted (N1). `first` has the name and the
+/// problem of one of these nodes. `more` is the number of the other nodes.
 pub fn claims_not_movable(claims: &[&str], first: &str, more: usize) -> Reason {
     let claims = claims.join(", ");
     let more = match more {
         0 => String::new(),
-        1 => ", and 1 more node".to_owned(),
-        more => format!(", and {more} more nodes"),
+        1 => "; and 1 more node".to_owned(),
+        more => format!("; and {more} more nodes"),
     };
     let message = format!(
-        "Every node that can reach the volumes of claims {claims} is cordoned or has a taint ({first}{more}). Uncordon one of \
-         these nodes, or remove its taint."
+        "The run's placeholder pod can run only on a node that reaches the volumes of all these claims: {claims}. Each such node \
+         is cordoned, or has a taint that the placeholder does not tolerate ({first}{more}). Uncordon one of these nodes, or \
+         remove its taint. The run then continues."
     );
     Reason::new(ReasonCode::ClaimsNotMovable, message)
 }

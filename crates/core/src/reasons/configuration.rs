@@ -1,21 +1,21 @@
-//! The text about a ConfigMap that is not valid (M7). The ConfigMap belongs to no run, so its code is not in
-//! [`ReasonCode`](super::ReasonCode).
+//! The text about a ConfigMap that is not valid (M7). This Event is about the ConfigMap and not about a run, so its code is not
+//! in [`ReasonCode`](super::ReasonCode).
 
 use crate::violation::Violation;
 
-/// `reason` of the Event.
+/// The `reason` of the Event.
 pub const CONFIGURATION_INVALID: &str = "ConfigurationInvalid";
 
-/// The ConfigMap has `violations`. `in_force` is true if an earlier, valid configuration is in force.
+/// The text about a ConfigMap with these `violations`. `in_force` is true if the config-service knows an earlier, valid
+/// configuration. Otherwise a planner that has run longer than the config-service may know one.
 pub fn configuration_invalid(violations: &[Violation], in_force: bool) -> String {
     let violations: Vec<_> = violations.iter().map(ToString::to_string).collect();
     let violations = violations.join("; ");
     let consequence = if in_force {
         "The last valid configuration stays in force"
     } else {
-        "Coscheduling is off"
+        "If the running affinity-planner received a valid configuration earlier, that earlier configuration stays in \
+          force. Otherwise new runs are not coscheduled"
     };
-    format!(
-        "The ConfigMap is not valid. {consequence} until you correct these values: {violations}."
-    )
+    format!("The ConfigMap is not valid. {consequence}. Correct these values: {violations}.")
 }

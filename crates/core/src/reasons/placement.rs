@@ -1,76 +1,80 @@
 //! Texts about the node of a placeholder and of the pods that follow it. `pod` is the name of a pod, and `asking` is the pod's
-//! name with its requests. `obstacles` is a sentence about the problems of the nodes, from `reconcile/make_room/report.rs`.
+//! name with its requests.
 
 use crate::reconcile::evacuate::Misplaced;
 use crate::reconcile::requests::Amounts;
+
+use super::{Reason, ReasonCode};
 
 texts! {
     pod_evacuated(pod: &str, node: &str, cause: &Misplaced): PodEvacuated =
         "Pod {pod} left node {node}, because the node {cause}. The pod is created again on a node that accepts it.";
 
-    placeholder_leaves(pod: &str, placeholder: &str, node: &str): PlaceholderLeaves =
-        "Pod {pod} waits until placeholder {placeholder} has left node {node}.";
-
-    room_on_node(pod: &str, placeholder: &str, node: &str): RoomOnNode =
-        "Node {node} of placeholder {placeholder} has room for pod {pod}. The pod waits for the scheduler.";
-
-    run_holds_room(pod: &str, placeholder: &str, node: &str): RunHoldsRoom =
-        "Pod {pod} waits for room on node {node} of placeholder {placeholder}. Other pods of the run use that room now.";
-
-    placeholder_stays(pod: &str, placeholder: &str, node: &str): RunHoldsRoom =
-        "Pod {pod} waits for room on node {node}. Placeholder {placeholder} stays there until the pods that need it have ended.";
-
     reservation_reduced(placeholder: &str, asked: &Amounts, asks: &Amounts): ReservationReduced =
-        "The scheduler found no node for placeholder {placeholder}, which asked for {asked}: all that the pods of the run can \
-         request at the same time. The placeholder now asks for {asks}. Some pods may have to wait for each other.";
+        "The scheduler found no node for placeholder {placeholder}, which asked for {asked}. The placeholder now asks for {asks}: \
+         its own requests, and those of the largest pod that the run still has to start. Some pods of the run may have to wait \
+         until others have ended.";
 
     reservation_under_quota(placeholder: &str): ReservationRefused =
-        "Placeholder {placeholder} reserves no room, because a ResourceQuota of the namespace counts CPU or memory. The \
-         reservation would take the quota from the pods of the run.";
+        "Placeholder {placeholder} reserves no room, because a ResourceQuota of the namespace counts CPU or memory. A \
+         reservation would use up quota that the pods of the run need.";
 
-    reservation_refused(placeholder: &str, asked: &Amounts, message: &str): ReservationRefused =
-        "The API server does not let placeholder {placeholder} ask for {asked}: {message}. The placeholder reserves no room.";
+    reservation_not_reduced(placeholder: &str, node: &str): ReservationRefused =
+        "Placeholder {placeholder} on node {node} could not give its room up within 10 seconds, because the API server or the \
+         node's kubelet did not reduce its requests. The placeholder's pod is created again.";
 
     placeholder_asks_anew(pod: &str, placeholder: &str, node: &str): PlaceholderMoved =
-        "Placeholder {placeholder} leaves node {node}, which has no room for pod {pod}. The placeholder asks the scheduler for \
-         a node that takes both.";
+        "The scheduler cannot bind pod {pod} to node {node}, where placeholder {placeholder} is. So the placeholder leaves this \
+         node, and asks the scheduler for a node that can take the pod and the placeholder.";
 
-    scale_up_triggered(pod: &str): ScaleUpInFlight =
-        "Pod {pod} waits, because the cluster autoscaler adds a node for this pod.";
-
-    node_added(pod: &str): ScaleUpInFlight =
-        "Pod {pod} waits, because a node was added a moment ago and may have room for the pod.";
-
-    /// A placeholder moved to a node that has room (N2). The scheduler chooses that node, so the text does not name it.
-    placeholder_moved(pod: &str, placeholder: &str, node: &str): PlaceholderMoved =
-        "Placeholder {placeholder} leaves node {node}, because pod {pod} has no room there. The placeholder and the pod \
-         go to a node that has room.";
+    placeholder_asks_without(placeholder: &str, limit: &str): PlaceholderMoved =
+        "The pod of placeholder {placeholder} could run only on {limit}. The scheduler found no room for the placeholder \
+         there. No pod of the run needs this restriction any more, so the placeholder's pod is created again without it.";
 
     pod_let_go(pod: &str, placeholder: &str): PodLetGo =
-        "Pod {pod} may run on another node than placeholder {placeholder}, because no node can run both. This is safe, \
-         because the pod uses no claim of the placeholder.";
-
-    pod_fits_no_node(asking: &str, obstacles: &str): PodFitsNoNode =
-        "No node can run {asking}. {obstacles}. Change the task's requests or its podTemplate, or add a node that can run the \
-         pod.";
-
-    pod_fits_no_node_beside(asking: &str, placeholder: &str, obstacles: &str): PodFitsNoNode =
-        "No node can run both {asking} and placeholder {placeholder}. {obstacles}. Change the task's requests or its \
-         podTemplate, or add a node that can run both.";
-
-    claims_tie_to_other_nodes(asking: &str, placeholder: &str, obstacles: &str): ClaimsNotMovable =
-        "No node can run both {asking} and placeholder {placeholder}. {obstacles}. Change the task's requests or its \
-         podTemplate, or add a node that can run both and reach the claims.";
+        "Pod {pod} is now allowed to run on another node than placeholder {placeholder}. The scheduler found no node for \
+         both, and some nodes cannot reach the volumes of the placeholder's claims. The pod uses none of these claims, so it \
+         need not run on the placeholder's node.";
 
     moves_exhausted(asking: &str, node: &str, moves: u32): MovesExhausted =
-        "Node {node} has no room for {asking}. The run's placeholders have moved {moves} times and do not move again. Make \
-         room on this node. The run then continues.";
+        "The scheduler cannot bind {asking} to node {node}, where the pod's placeholder is. The run's placeholders were \
+         created again {moves} times, and do not leave their nodes again for a pod that waits. The run continues when this node can take the \
+         pod.";
+}
 
-    pod_unschedulable(asking: &str, placeholder: &str): PodUnschedulable =
-        "The scheduler rejected every node that has room for {asking} and placeholder {placeholder}. Read the scheduler's \
-         reasons in condition PodScheduled of the pod.";
+/// The API server refuses the requests of a placeholder that asks for room. `next` are those that the placeholder asks for instead.
+pub fn reservation_refused(
+    placeholder: &str,
+    asked: &Amounts,
+    message: &str,
+    next: Option<&Amounts>,
+) -> Reason {
+    let consequence = next.map_or_else(
+        || "The placeholder reserves no room.".to_owned(),
+        |next| format!("It asks for {next} instead, the room of the largest pod."),
+    );
+    let message = format!(
+        "The API server does not let placeholder {placeholder} ask for {asked}: {message}. {consequence}"
+    );
+    Reason::new(ReasonCode::ReservationRefused, message)
+}
 
-    nodes_full(asking: &str, placeholder: &str): NodesFull =
-        "No node has room for {asking} and placeholder {placeholder} now. Each node that can run both pods is full, or is \
-         reserved for an isolated run. The run continues when one of these nodes has room.";
+/// A pod finds no room, and volumes keep the placeholder on its node.
+pub fn claims_hold_placeholder(asking: &str, node: &str, claims: &[String]) -> Reason {
+    let message = format!(
+        "The scheduler cannot bind {asking} to node {node}. The pod and its placeholder cannot run on another node, because only \
+         this node can reach the volumes of these claims: {}. The run continues when this node can take the pod.",
+        claims.join(", ")
+    );
+    Reason::new(ReasonCode::ClaimsNotMovable, message)
+}
+
+/// A placeholder that asks for room finds no node, because only one node can reach its volumes.
+pub fn claims_hold_unbound(placeholder: &str, asks: &Amounts, claims: &[String]) -> Reason {
+    let message = format!(
+        "Only one node can reach the volumes of these claims: {}. This node has no room for placeholder {placeholder}, which \
+         asks for {asks}. Make room on this node. The run then continues.",
+        claims.join(", ")
+    );
+    Reason::new(ReasonCode::ClaimsNotMovable, message)
 }

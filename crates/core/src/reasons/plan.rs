@@ -1,22 +1,24 @@
-//! Texts about the placeholders that a run gets.
+//! Texts about the plan of a run: the placeholders that the run gets, or the cause why it gets none.
 
-use crate::annotations::{OVERRIDE, SCHEMA_VERSION};
+use crate::annotations::SCHEMA_VERSION;
 use crate::mode::Mode;
 use crate::names::AssistantName;
+use crate::overrides::Override;
 use crate::violation::Violation;
 
 use super::{Reason, ReasonCode};
 
 texts! {
-    /// Nothing is pinned on the run (M5).
+    /// Admission did not coschedule the run (M5).
     not_pinned(): NotPinned =
         "The run is not coscheduled. When it was created, coscheduling was disabled or not possible, or its spec.managedBy \
          named another controller.";
 
     /// This version of tekton-coscheduler cannot read the annotations pinned on the run (M8).
     schema_version_unknown(version: &str): SchemaVersionUnknown =
-        "This version of tekton-coscheduler cannot read the run's annotations, because {SCHEMA_VERSION} is {version:?}. So the \
-         run gets no placeholder. Install the version that admitted the run, or create the run again.";
+        "The run's annotation {SCHEMA_VERSION} is {version:?}. The installed version of tekton-coscheduler cannot read the run's \
+         annotations in this format, so the run gets no placeholder. Ask your operator to install the version that wrote these \
+         annotations, or create the run again.";
 
     /// The run has not started (P9).
     pipeline_run_pending(): PipelineRunPending =
@@ -36,42 +38,49 @@ texts! {
     coschedule_pipeline_run(placeholder: &AssistantName): CoschedulePipelineRun =
         "All pods of the run share the node of placeholder {placeholder}.";
 
-    /// One placeholder serves the whole run and keeps other placeholders of the isolation scope away (M4).
+    /// One placeholder serves all pods of the run, and no other placeholder of the isolation scope may be on its node (M4).
     isolate_pipeline_run(placeholder: &AssistantName): IsolatePipelineRun =
         "All pods of the run share the node of placeholder {placeholder}. No other placeholder of the run's isolation scope \
          (cluster or namespace) is on this node.";
 
-    /// A placeholder serves one claim (M1).
+    /// One placeholder serves the pods that use one claim (M1).
     coschedule_workspace(claim: &str, placeholder: &AssistantName): CoscheduleWorkspace =
         "The pods that use claim {claim:?} share the node of placeholder {placeholder}.";
 
-    /// No workspace of the run has a claim (M1).
+    /// In mode `workspaces`, no workspace of the run has a claim with a known name (M1).
     no_claims(): NoClaims =
         "No workspace of the run has a claim with a known name, so the run needs no placeholder.";
 
     /// The placeholder does not get `field` of the run's `securityContext` (P3).
     security_context_reduced(field: &str, value: &str): SecurityContextReduced =
-        "The run's podTemplate.securityContext sets {field} to {value}. The placeholder does not get this field, because Pod \
-         Security level \"restricted\" does not allow it. Your task pods get the field, so you need not change anything.";
+        "The run's podTemplate.securityContext sets {field} to {value}. The run's placeholder pod does not get this field, because \
+         Pod Security level \"restricted\" does not allow it, or because the placeholder does not need it. The pods of the tasks get the field. You need not change anything.";
 
-    /// An object of `owner` already has the placeholder's name (P7).
+    /// An object of `owner` has the placeholder's name (P7).
     placeholder_name_taken(name: &str, owner: &str): PlaceholderNameTaken =
-        "StatefulSet {name} belongs to {owner}, so the run's placeholder of the same name cannot be created. Delete this \
-         StatefulSet, or create the run again.";
+        "StatefulSet {name} belongs to {owner}. The run needs a placeholder with this name, so tekton-coscheduler cannot create \
+         the placeholder. Delete this StatefulSet, or create the run again.";
 }
 
-/// The override `chosen` has no effect (B1): it came after the run was created with `mode`, or admission did not read it.
-pub fn override_ignored(chosen: &str, mode: Mode) -> Reason {
-    let cause = match mode {
-        Mode::Disabled => "without coscheduling".to_owned(),
-        Mode::Workspaces | Mode::PipelineRuns | Mode::IsolatePipelineRun => {
-            format!("with mode {mode}")
+/// The annotation that chooses the setting of `pinned` has value `chosen`, which has no effect (B1). `pinned` is the run's value.
+pub fn override_ignored(chosen: &str, pinned: Override) -> Reason {
+    let setting = pinned.setting();
+    let (cause, exceptions) = match pinned {
+        Override::Mode(Mode::Disabled) => (
+            "without coscheduling".to_owned(),
+            " It has no effect on a run that names another controller in spec.managedBy. It also has no effect if the run is \
+             created while Tekton's own flag coschedule is not \"disabled\", or while tekton-coscheduler has no valid configuration.",
+        ),
+        Override::Mode(mode) => (format!("in coschedule mode {mode}"), ""),
+        Override::Placement(_) | Override::Reserves(_) => {
+            (format!("with {} {}", setting.key(), pinned.word()), "")
         }
     };
+    let annotation = setting.annotation();
     let message = format!(
-        "The run was created {cause}, so its annotation {OVERRIDE} with value {chosen:?} has no effect. To choose a mode, \
-         create a new run that has the annotation from the start. Or set the annotation on the Namespace, or on a Pipeline \
-         in the cluster, and then create a new run."
+        "The run was created {cause}, and this does not change. So its annotation {annotation} with value {chosen:?} has no effect. \
+         The annotation counts only at the time when a run is created. Set it on a new run. Or set it on the Namespace, or on a \
+         Pipeline in this namespace, and then create a new run.{exceptions}"
     );
     Reason::new(ReasonCode::OverrideIgnored, message)
 }
@@ -81,7 +90,8 @@ pub fn pipeline_run_invalid(violations: &[Violation]) -> Reason {
     let violations: Vec<_> = violations.iter().map(ToString::to_string).collect();
     let violations = violations.join("; ");
     let message = format!(
-        "The run's annotations cannot be read, or do not match its workspaces: {violations}. Create the run again."
+        "The annotations that tekton-coscheduler wrote on the run cannot be read, or do not match the run's workspaces: \
+         {violations}. Create the run again."
     );
     Reason::new(ReasonCode::PipelineRunInvalid, message)
 }

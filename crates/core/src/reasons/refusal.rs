@@ -1,12 +1,12 @@
-//! Texts about placeholders that Kubernetes refuses (N3). `failed` is the failed action ("Failed to create claim ci/source").
-//! `answer` is the error text of Kubernetes.
+//! Texts about errors of Kubernetes that concern a placeholder (N3). `failed` begins the text and says what failed, such as
+//! "Failed to create claim ci/source" or "Claim source has no volume". `answer` is the error text of Kubernetes.
 
 use super::{Reason, ReasonCode};
 
-/// The most bytes of Kubernetes' text in a message. The remedy after this text must fit into the Event too.
+/// The greatest number of bytes of Kubernetes' text in a message. The Event must also have room for the remedy after this text.
 const ANSWER_LENGTH: usize = 600;
 
-/// Declares a function for each refusal: `name: code, remedy`.
+/// Declares one function for each cause: `name: code, remedy`.
 macro_rules! refusals {
     ($($(#[$doc:meta])* $name:ident: $code:ident, $remedy:literal;)*) => {$(
         $(#[$doc])*
@@ -17,17 +17,17 @@ macro_rules! refusals {
 }
 
 refusals! {
-    /// A ResourceQuota forbids the object.
+    /// A ResourceQuota does not allow the object.
     quota_exceeded: QuotaExceeded,
         "Raise the quota, or wait until other objects in the namespace are deleted.";
-    /// A LimitRange forbids the object.
+    /// A LimitRange does not allow the object.
     limit_range_violated: LimitRangeViolated,
-        "Change the LimitRange. For new runs, you can also change placeholder-cpu and placeholder-memory in ConfigMap \
-         coscheduler-config, or the storage request of the claim.";
-    /// Pod Security forbids the placeholder's pod.
+        "Change the LimitRange. Or create the run again after one of these changes: your operator sets another placeholder-cpu \
+         or placeholder-memory in ConfigMap coscheduler-config, or you change the storage request in the volumeClaimTemplate.";
+    /// Pod Security does not allow the placeholder's pod.
     pod_security_violated: PodSecurityViolated,
-        "Remove the field that Pod Security names from the podTemplate of the run, and create the run again. Or set a less strict Pod Security level, or a later Pod \
-         Security version, in the labels of the namespace.";
+        "Remove the field that this message names from the run's podTemplate, and create the run again. Or set a less strict \
+         Pod Security level, or a later Pod Security version, in the labels of the namespace.";
     /// A policy or an admission webhook denied the object.
     admission_denied: AdmissionDenied,
         "Change this policy or webhook so that it allows objects with label app.kubernetes.io/managed-by: \
@@ -45,13 +45,15 @@ refusals! {
          with a StorageClass that exists.";
     /// A claim of the placeholder has no volume for another reason.
     claim_not_provisioned: ClaimNotProvisioned,
-        "The storage provisioner tries again by itself. If the claim still gets no volume, read the provisioner's log.";
+        "The storage provisioner tries again by itself. If the claim still gets no volume, read the log of the provisioner.";
     /// The scheduler finds no node for the placeholder.
     placeholder_unschedulable: PlaceholderUnschedulable,
-        "Add a node that matches the run's podTemplate and has room, or make room on a node that matches the podTemplate.";
+        "An autoscaler may add a node. If not, add a node that matches the run's podTemplate and has room, or make room on such a \
+         node. In mode isolate-pipelinerun, the run continues by itself when such a node has no other placeholder.";
     /// Kubernetes refused the placeholder for another reason.
     placeholder_refused: PlaceholderRefused,
-        "Remove this cause. tekton-coscheduler repeats the request. The run continues when the API server accepts the request.";
+        "Correct the cause of this error. tekton-coscheduler repeats the request. The run continues when the API server accepts \
+         the request.";
 }
 
 fn refused(code: ReasonCode, failed: &str, answer: &str, remedy: &str) -> Reason {

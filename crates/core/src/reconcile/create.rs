@@ -50,7 +50,7 @@ fn retry(observed: &Observed, placeholder: &Placeholder, decision: &mut Decision
     let sight = Sight::NoPod(placeholder.object.name.clone());
     let since = observed.since.get(&sight).copied().unwrap_or_default();
     decision.sights.insert(sight);
-    // Tries before that were for an earlier pod.
+    // Retries before the placeholder lost its pod were for an earlier pod.
     let before = placeholder.record.retried.as_ref();
     let before = before.filter(|done| elapsed(done.last, observed.now) <= since);
     let times = before.map_or(1, |done| done.times.saturating_add(1));
@@ -69,7 +69,6 @@ fn retry(observed: &Observed, placeholder: &Placeholder, decision: &mut Decision
         decision.steps.push(Step::Retry(Update {
             placeholder: placeholder.object.name.clone(),
             record,
-            reason: None,
         }));
     }
     decision.look_in(if left.is_zero() { pause } else { left });

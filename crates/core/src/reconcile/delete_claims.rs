@@ -1,5 +1,5 @@
-//! Decides which claims of a run are deleted, and when. It also decides when `pvc-protection` is removed from a claim (V4). Module
-//! `delete_claims` of the manager carries out these decisions.
+//! Decides which claims of a run are deleted, and when. It also decides when `pvc-protection` is removed from a claim (V4).
+//! Module `delete_claims` of the manager carries out these decisions.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -37,8 +37,8 @@ pub(super) fn delete_claims(claims: &[Arc<KnownClaim>], decision: &mut Decision)
     Released::InProgress
 }
 
-/// True if a claim is deleted with `run`, which owns it: this product created it for the run, or Tekton did and the author wants it
-/// deleted. Never an existing claim of the author.
+/// True if a claim is deleted after `run`, which owns it: this product created it for the run, or Tekton created it and the
+/// author asks to delete it. Never an existing claim of the author.
 pub fn goes_with(claim: &KnownClaim, run: Option<&PipelineRun>) -> bool {
     let given_up = || run.is_some_and(|run| auto_cleaned(run).contains(&claim.object.name));
     claim.by_us || (claim.by_tekton && given_up())

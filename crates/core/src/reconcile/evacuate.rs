@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
+use super::requests::Amounts;
 use super::{Decision, Step, Update, pause};
 use crate::observed::{Done, Observed, Placeholder, Pod, Record, elapsed};
 use crate::reasons;
@@ -41,6 +42,8 @@ pub struct Node {
     pub taints: Vec<Taint>,
     /// `metadata.labels`: node affinity of pods and volumes selects by them.
     pub labels: BTreeMap<String, String>,
+    /// `status.allocatable`, without the number of pods.
+    pub allocatable: Amounts,
 }
 
 /// A taint of a node.
@@ -65,8 +68,8 @@ pub struct Toleration {
     pub value: String,
     /// `effect`; empty matches every effect.
     pub effect: String,
-    /// True if `tolerationSeconds` is set. Such a toleration does not keep a pod on the node: Kubernetes adds one for NotReady and
-    /// one for unreachable nodes to every pod.
+    /// True if `tolerationSeconds` is set. Such a toleration does not keep a pod on the node: Kubernetes adds one for NotReady
+    /// and one for unreachable nodes to every pod.
     pub for_a_while: bool,
 }
 
@@ -108,7 +111,7 @@ fn leave(observed: &Observed, pod: &Pod, decision: &mut Decision) {
         return;
     };
     let reason = reasons::pod_evacuated(&pod.object.name, node, &cause);
-    // An earlier look or Kubernetes itself has deleted the pod.
+    // An earlier reconcile or Kubernetes itself has deleted the pod.
     if pod.object.deleting && !at_once {
         decision.events.push(reason);
         return;
@@ -130,7 +133,6 @@ fn leave(observed: &Observed, pod: &Pod, decision: &mut Decision) {
             evacuated: Done::again(Some(&done), observed.now, &reason.message),
             ..own.record.clone()
         },
-        reason: None,
     });
     decision.steps.push(Step::Evict {
         pod: pod.object.clone(),

@@ -1,354 +1,221 @@
-//! Helps pods that wait although their placeholder is bound to a node (N2, N4): the placeholder moves, the pod is freed from it,
-//! or an Event tells the author the obstacle.
-//!
-//! The scheduler has the last word. A node that seems to have room but is not chosen counts as refused, and so do the target
-//! nodes of a move that fails.
+//! Helps pods that find no room on the node of their placeholder (N2, N7). The manager does not predict which node has room: only
+//! the scheduler knows. The placeholder leaves its node, and asks the scheduler for a node with the room that the waiting pods
+//! need ([`reserve`]).
 
-pub mod requests;
-pub mod room;
-
-mod arrive;
-mod ask_anew;
-mod choose;
-mod report;
-
-use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
-use super::evacuate::{FIRST_PAUSE, LONGEST_PAUSE};
-use super::{Again, Decision, Step, Update, pause, reserve};
-use crate::observed::{
-    Answer, Done, ObjectRef, Observed, Placeholder, Pod, Record, Sight, elapsed,
-};
-use crate::plan::{Reason, ReasonCode, Separation};
-use crate::volumes::SeenClaim;
-use choose::{Action, ScaleUp};
-use requests::Amounts;
-use room::Needs;
+use jiff::Timestamp;
 
-/// How long a pod must need a step before the manager takes it: one watch may be behind another.
-const SETTLED: Duration = Duration::from_secs(1);
-/// How long the scheduler may leave a node unused that seems to have room.
-const ROOM_LEFT: Duration = Duration::from_secs(30);
-/// How long a node counts as refused.
-const REFUSED: Duration = Duration::from_secs(120);
-/// The longest time between two looks while a pod waits.
-const LOOK: Duration = Duration::from_secs(5);
+use super::evacuate::{FIRST_PAUSE, LONGEST_PAUSE, misplaced};
+use super::reserve::{self, Placed};
+use super::{Decision, MOVES, Step, ask_again, pause};
+use crate::observed::{Observed, Pod, Record, Sight, elapsed};
+use crate::plan::{Reason, Separation};
+use crate::reasons;
+
+/// How long a pod must need a step before the manager takes it. The scheduler needs a moment to bind pods after others have
+/// ended, and one watch may be behind another.
+const SETTLED: Duration = Duration::from_secs(2);
+/// The scheduler tries a waiting pod again within this time after the pod's placeholder is bound. After failed tries it pauses for up
+/// to ten seconds, and until then its last result is about the time before.
+const TRIED: Duration = Duration::from_secs(12);
 /// How often a pod is let go, if Tekton recreates it with its affinity.
 const TRIES: u32 = 5;
 /// The greatest age of an answer of the API server that allows a step.
 const FRESH: Duration = Duration::from_secs(2);
 
-/// A placeholder that is bound to a node, and the pods that wait for room on that node.
-#[derive(Debug)]
-struct Contention<'a> {
-    observed: &'a Observed,
-    /// The placeholder, with the needs of its pod. Its claims are all that it stands for, mounted or not.
-    own: Placeholder,
-    /// Its pod.
-    pod: ObjectRef,
-    /// The node that it is bound to.
-    node: &'a str,
-    /// How it stays away from other placeholders.
-    separation: Separation,
-    /// The pods, with their claims added to their needs, in the order of their names.
-    waiting: Vec<Pod>,
-    residents: Vec<Resident>,
-}
-
-/// A pod on the placeholder's node that has not ended, and decides whether the placeholder may leave.
-#[derive(Clone, Debug, Default)]
-struct Resident {
-    /// Its requests.
-    requests: Amounts,
-    /// True if it belongs to the same run: then waiting for its end is worthwhile.
-    own: bool,
-    /// True if the placeholder must stay with it: it follows the placeholder, or uses a claim that the placeholder stands for.
-    keeps: bool,
-}
-
 /// Makes room for the run's pods. Returns why one waits, if no step can help it.
 pub(super) fn make_room(observed: &Observed, decision: &mut Decision) -> Option<Reason> {
     let mut cause = None;
-    for own in observed.placeholders.values() {
-        if own.object.deleting || observed.planned().is_empty() {
-            continue;
-        }
-        let pod = observed.pod_of(own);
-        if own.moving.is_some() {
-            arrive::arrive(observed, own, pod.map(AsRef::as_ref), decision);
-            continue;
-        }
-        let pod = pod.filter(|pod| pod.node.is_some() && !pod.object.deleting);
-        // Until the kubelet has given a reservation up, the scheduler refuses pods that will fit.
-        let pod = pod.filter(|pod| !reserve::holds_room(observed, own, pod));
-        let contention = pod.and_then(|pod| Contention::see(observed, own, pod));
-        let Some(contention) = contention else {
+    for placed in reserve::placed(observed) {
+        let waiting = placed.waiting().filter(|pod| {
+            let refused = pod.unscheduled.as_ref().is_some_and(|it| it.no_node);
+            refused && pod.placeholder.is_none() && !pod.object.deleting && observed.owns(pod)
+        });
+        let waiting: Vec<_> = waiting.collect();
+        let Some(first) = waiting.first() else {
             continue;
         };
-        // No watch reports when a node has room.
-        decision.again = match decision.again {
-            Again::OnChange | Again::Backoff => Again::Backoff,
-            Again::After(time) => Again::After(time.min(LOOK)),
-        };
-        let reported = contention.decide(decision);
-        cause = cause.or(reported);
+        if let Some(node) = &placed.pod.node {
+            let reported = placed.beside(node, first, &waiting, decision);
+            cause = cause.or(reported);
+        } else if placed.is_refused(decision) && placed.is_bound_by_claims() {
+            // Nodes that its volumes do not reach may still take the pods that use none of its claims.
+            placed.let_go(&waiting, decision);
+        }
     }
     cause
 }
 
-impl<'a> Contention<'a> {
-    /// `None` if no pod waits for the placeholder.
-    fn see(observed: &'a Observed, own: &Placeholder, pod: &'a Pod) -> Option<Self> {
-        let waiting = observed.pods.values().filter(|pod| {
-            pod.unscheduled.as_ref().is_some_and(|it| it.no_node)
-                && pod.placeholder.is_none()
-                && !pod.object.deleting
-                && pod.follows.contains(&own.object.name)
-                && observed.owns(pod)
-        });
-        let waiting: Vec<_> = waiting
-            .map(|pod| {
-                let mut pod = Pod::clone(pod);
-                pod.needs.claims = claims(observed, &pod.claims);
-                pod
-            })
-            .collect();
-        if waiting.is_empty() {
+impl Placed<'_> {
+    /// Decides for a bound placeholder. The scheduler found no node for the pods in `waiting`, of which `first` is the first.
+    fn beside(
+        &self,
+        node: &str,
+        first: &Pod,
+        waiting: &[&Pod],
+        decision: &mut Decision,
+    ) -> Option<Reason> {
+        let leaves = misplaced(self.pod.tolerations(), self.observed.node(node)).is_some();
+        // Until the kubelet has reduced a reservation, the scheduler refuses pods that will fit.
+        if leaves || self.is_giving_up() {
             return None;
         }
-        let node = pod.node.as_deref()?;
-        let held = held(observed, own, pod);
-        let residents = residents(observed, own, node, &held);
-        let mut own = own.clone();
-        let refused = own.record.refused.iter();
-        let refused = refused.filter(|(_, at)| elapsed(**at, observed.now) < REFUSED);
-        own.needs = Needs {
-            requests: pod.needs.requests.clone(),
-            claims: claims(observed, &held),
-            refused: refused.map(|(node, _)| node.clone()).collect(),
-            // The pod's own node affinity may come from an earlier move.
-            ..own.needs
-        };
-        Some(Self {
-            observed,
-            own,
-            pod: pod.object.clone(),
-            node,
-            separation: pod.separation,
-            waiting,
-            residents,
+        if let Some(size) = self.less(&self.own.needs.requests) {
+            // The room that the placeholder keeps for later pods is of more use to this pod.
+            if self.is_confirmed(first, None, decision) {
+                decision.steps.push(self.shrink(size, None));
+            }
+            return None;
+        }
+        if self.must_stay(node) {
+            return None;
+        }
+        let claims = self.observed.tied(self.spec, self.pod);
+        if claims.is_empty() {
+            return self.ask_anew(node, first, decision);
+        }
+        self.let_go(waiting, decision);
+        let tied = waiting.iter().find(|pod| !self.is_free(pod))?;
+        let reason = reasons::claims_hold_placeholder(&asking(tied), node, &claims);
+        self.is_confirmed(tied, None, decision).then_some(reason)
+    }
+
+    /// True if some nodes do not reach the volumes of all claims.
+    fn is_bound_by_claims(&self) -> bool {
+        let mut claims = Observed::claims_of(self.spec, self.pod).into_iter();
+        claims.any(|claim| {
+            let seen = self.observed.volumes.get(&claim);
+            let volume = seen.and_then(|seen| seen.volume.as_ref());
+            volume.is_some_and(|volume| !volume.terms.is_empty())
         })
     }
 
-    /// Decides for each waiting pod. Returns why one waits, if no step can help it.
-    fn decide(&self, decision: &mut Decision) -> Option<Reason> {
-        let mut cause = None;
-        let mut decided: Vec<&Needs> = Vec::new();
-        for pod in &self.waiting {
-            // Pods with the same needs get the same decision.
-            if decided.contains(&&pod.needs) {
-                continue;
-            }
-            decided.push(&pod.needs);
-            let scale_up = self.scale_up(pod);
-            let (mut action, mut reason) = self.choose(pod, scale_up);
-            if reason.code == ReasonCode::RoomOnNode {
-                let left = Sight::RoomLeft {
-                    pod: pod.object.name.clone(),
-                    node: self.node.to_owned(),
-                };
-                if decision.lasts_in(self.observed, left, ROOM_LEFT).is_zero() {
-                    let mut pod = pod.clone();
-                    pod.needs.refused.insert(self.node.to_owned());
-                    (action, reason) = self.choose(&pod, scale_up);
-                }
-            }
-            match action {
-                Action::Wait => {}
-                Action::Move(nodes) => {
-                    if self.may_act(pod, decision, self.moved()) {
-                        self.send(nodes, reason, decision);
-                        break;
-                    }
-                }
-                Action::LetGo => {
-                    for other in self.waiting.iter().filter(|it| it.needs == pod.needs) {
-                        self.let_go(other, reason.clone(), decision);
-                    }
-                }
-                Action::Report if self.can_ask_anew(&reason) => {
-                    if self.may_act(pod, decision, self.moved()) {
-                        self.ask_anew(pod, decision);
-                        break;
-                    }
-                }
-                Action::Report => {
-                    let wanted = Sight::Wanted(pod.object.name.clone());
-                    if decision.lasts(self.observed, wanted, SETTLED)
-                        && self.answer(pod, None, decision).is_some_and(|it| it.own)
-                    {
-                        cause = cause.or(Some(reason));
-                    }
-                }
-            }
-        }
-        cause
+    /// True if pods on the node follow the placeholder, or use its claims. Such pods may belong to other runs.
+    fn must_stay(&self, node: &str) -> bool {
+        let is_there = |pod: &&Arc<Pod>| {
+            let is_bound = pod.node.as_deref() == Some(node);
+            is_bound && pod.role().is_some() && pod.placeholder.is_none()
+        };
+        let follows = |pod: &Pod| pod.follows.contains(&self.own.object.name);
+        let mut of_run = self.observed.pods.values().filter(is_there);
+        let mut others = self.observed.sharing.iter().filter(is_there);
+        of_run.any(|pod| follows(pod) || self.shares_claim(pod))
+            || others.any(|pod| self.shares_claim(pod))
     }
 
-    fn moves(&self) -> u32 {
-        self.moved().map_or(0, |done| done.times)
+    /// True if the pod uses a claim that the placeholder stands for, mounted or not.
+    fn shares_claim(&self, pod: &Pod) -> bool {
+        let claims = Observed::claims_of(self.spec, self.pod);
+        pod.claims.iter().any(|claim| claims.contains(claim))
     }
 
-    /// The moves of all placeholders of the run together.
-    fn moved(&self) -> Option<Done> {
+    /// True if the pod may run on another node than the placeholder.
+    fn is_free(&self, pod: &Pod) -> bool {
+        let isolated = matches!(self.spec.separation, Separation::Isolate(_));
+        !isolated && !self.shares_claim(pod)
+    }
+
+    /// Lets the placeholder leave its node for a pod. The placeholders of a run leave at most [`MOVES`] times, all of them together.
+    fn ask_anew(&self, node: &str, pod: &Pod, decision: &mut Decision) -> Option<Reason> {
         let all = self.observed.placeholders.values();
         let moved = all.filter_map(|own| own.record.moved.as_ref());
-        moved.cloned().reduce(|one, other| Done {
-            times: one.times + other.times,
-            last: one.last.max(other.last),
-            why: one.why,
-        })
-    }
-
-    /// Only the first scale-up since the pod was created counts, so that frequent scale-ups do not delay a move for ever.
-    fn scale_up(&self, pod: &Pod) -> ScaleUp {
-        let now = self.observed.now;
-        let rooms = self.observed.nodes.values();
-        let added = rooms.filter_map(|room| room.created);
-        let added = added.filter(|created| pod.created.is_some_and(|since| *created >= since));
-        let added = added.min();
-        let answer = self.observed.answers.get(&pod.object.uid);
-        let triggered = answer.and_then(|answer| answer.scale_up);
-        let first = triggered.into_iter().chain(added).min();
-        let ago = |at| {
-            (first == at)
-                .then(|| at.map(|at| elapsed(at, now)))
-                .flatten()
-        };
-        ScaleUp {
-            triggered: ago(triggered),
-            node_added: ago(added),
-            hold: self.observed.scale_up_hold,
+        let moves = moved.clone().map(|done| done.times).sum();
+        if moves >= MOVES {
+            let reason = reasons::moves_exhausted(&asking(pod), node, moves);
+            return self.is_confirmed(pod, None, decision).then_some(reason);
         }
+        if !self.may_act(pod, moves, moved.map(|done| done.last).max(), decision) {
+            return None;
+        }
+        let placeholder = &self.own.object.name;
+        if !self.own.gated {
+            decision.steps.push(Step::Gate(placeholder.clone()));
+        } else if self.own.observed {
+            // Its controller makes the next pod from the version that it has observed.
+            let reason = reasons::placeholder_asks_anew(&pod.object.name, placeholder, node);
+            let record = Record {
+                left: Some(node.to_owned()),
+                ..self.own.record.clone()
+            };
+            let step = ask_again(self.observed, self.own, self.pod, record, reason);
+            decision.steps.push(step);
+        }
+        None
     }
 
-    /// True if a step for the pod may be taken now: the pod has needed it for a while, `last` is long enough ago, and the API
-    /// server has confirmed that the pod is the run's. Labels and affinity prove nothing: by `taskRunSpecs`, a run can give its
-    /// pods those of another run.
-    fn may_act(&self, pod: &Pod, decision: &mut Decision, last: Option<Done>) -> bool {
-        let now = self.observed.now;
+    /// True if a step for the pod may be taken now: the pod is confirmed, the scheduler has tried it since the placeholder is bound, and
+    /// of `times` steps, the last is long enough ago.
+    fn may_act(
+        &self,
+        pod: &Pod,
+        times: u32,
+        last: Option<Timestamp>,
+        decision: &mut Decision,
+    ) -> bool {
+        let pause = pause(times, FIRST_PAUSE, LONGEST_PAUSE);
+        let rest = |since: Option<Timestamp>, pause: Duration| {
+            since.map_or(Duration::ZERO, |since| {
+                pause.saturating_sub(elapsed(since, self.observed.now))
+            })
+        };
+        let rest = rest(last, pause).max(rest(self.pod.bound, TRIED));
+        if !rest.is_zero() {
+            decision.look_in(rest);
+        }
+        rest.is_zero() && self.is_confirmed(pod, Some(FRESH), decision)
+    }
+
+    /// True if the pod has waited for a while, and the API server has confirmed, not longer ago than `fresh`, that the pod is the
+    /// run's. Labels and affinity prove nothing: by `taskRunSpecs`, a run can give its pods those of another run.
+    fn is_confirmed(&self, pod: &Pod, fresh: Option<Duration>, decision: &mut Decision) -> bool {
         let wanted = Sight::Wanted(pod.object.name.clone());
         if !decision.lasts(self.observed, wanted, SETTLED) {
             return false;
         }
-        let rest = last.map_or(Duration::ZERO, |done| {
-            done.rests(now, pause(done.times, FIRST_PAUSE, LONGEST_PAUSE))
+        // If the API server answered that the pod belongs to another run, the pod is no follower any more.
+        let answer = self.observed.answers.get(&pod.object.uid);
+        let confirmed = answer.is_some_and(|answer| {
+            fresh.is_none_or(|fresh| elapsed(answer.at, self.observed.now) < fresh)
         });
-        if !rest.is_zero() {
-            decision.look_in(rest);
-            return false;
-        }
-        self.answer(pod, Some(FRESH), decision)
-            .is_some_and(|answer| answer.own)
-    }
-
-    /// The API server's answer about a pod, not older than `fresh`. If there is none, adds a step that asks.
-    fn answer(
-        &self,
-        pod: &Pod,
-        fresh: Option<Duration>,
-        decision: &mut Decision,
-    ) -> Option<Answer> {
-        let answer = self.observed.answers.get(&pod.object.uid).copied();
-        // A pod of another run stays one, so such an answer never expires.
-        let answer = answer.filter(|answer| {
-            !answer.own || fresh.is_none_or(|fresh| elapsed(answer.at, self.observed.now) < fresh)
-        });
-        if let (None, Some(task_run)) = (answer, pod.task_run()) {
+        if let (false, Some(task_run)) = (confirmed, pod.task_run()) {
             decision.steps.push(Step::Ask {
                 pod: pod.object.clone(),
                 task_run: task_run.clone(),
                 run_uid: pod.run_uid.clone(),
             });
         }
-        answer
+        confirmed
     }
 
-    fn send(&self, nodes: Vec<String>, reason: Reason, decision: &mut Decision) {
-        let before = self.own.record.moved.as_ref();
-        decision.steps.push(Step::Send {
-            update: Update {
-                placeholder: self.own.object.name.clone(),
-                record: Record {
-                    moved: Done::again(before, self.observed.now, &reason.message),
-                    ..self.own.record.clone()
-                },
-                reason: Some(reason),
-            },
-            nodes,
-        });
-    }
-
-    fn let_go(&self, pod: &Pod, reason: Reason, decision: &mut Decision) {
-        let answer = self.observed.answers.get(&pod.object.uid);
-        let times = answer.map_or(0, |answer| answer.let_go);
-        // Tekton recreates the pod each time, so the pod's age is the time since then.
-        let last = pod.created.filter(|_| times > 0).map(|last| Done {
-            times,
-            last,
-            why: String::new(),
-        });
-        if times >= TRIES || !self.may_act(pod, decision, last) {
-            return;
-        }
-        if let Some(task_run) = pod.task_run() {
-            decision.steps.push(Step::LetGo {
-                pod: pod.object.clone(),
-                task_run: task_run.clone(),
-                placeholder: self.own.object.name.clone(),
-                times: times + 1,
-                reason,
-            });
+    /// Lets those of the pods go that may run on another node.
+    fn let_go(&self, waiting: &[&Pod], decision: &mut Decision) {
+        for pod in waiting.iter().filter(|pod| self.is_free(pod)) {
+            let answer = self.observed.answers.get(&pod.object.uid);
+            let times = answer.map_or(0, |answer| answer.let_go);
+            // Tekton recreates the pod each time, so the pod's age is the time since then.
+            let last = pod.created.filter(|_| times > 0);
+            if times < TRIES
+                && self.may_act(pod, times, last, decision)
+                && let Some(task_run) = pod.task_run()
+            {
+                decision.steps.push(Step::LetGo {
+                    pod: pod.object.clone(),
+                    task_run: task_run.clone(),
+                    placeholder: self.own.object.name.clone(),
+                    times: times + 1,
+                    reason: reasons::pod_let_go(&pod.object.name, self.spec.name.as_str()),
+                });
+            }
         }
     }
 }
 
-fn claims(observed: &Observed, names: &[String]) -> Vec<SeenClaim> {
-    let seen = |name: &String| {
-        let seen = observed.volumes.get(name).cloned();
-        seen.unwrap_or_else(|| SeenClaim {
-            name: name.clone(),
-            ..SeenClaim::default()
-        })
-    };
-    names.iter().map(seen).collect()
-}
-
-/// The claims that a placeholder stands for, mounted or not.
-fn held(observed: &Observed, own: &Placeholder, pod: &Pod) -> Vec<String> {
-    let planned = observed.planned_as(own).into_iter();
-    let planned = planned.flat_map(|spec| spec.claims().collect::<Vec<_>>());
-    let held: BTreeSet<_> = pod.claims.iter().cloned().chain(planned).collect();
-    held.into_iter().collect()
-}
-
-/// The pods that decide whether the placeholder may leave the node: the run's own, and those of other runs that use its claims.
-fn residents(observed: &Observed, own: &Placeholder, node: &str, held: &[String]) -> Vec<Resident> {
-    let there = |pod: &&std::sync::Arc<Pod>| {
-        pod.node.as_deref() == Some(node) && pod.role().is_some() && pod.placeholder.is_none()
-    };
-    let uses = |pod: &Pod| pod.claims.iter().any(|claim| held.contains(claim));
-    let of_run = observed.pods.values().filter(there).map(|pod| Resident {
-        requests: pod.needs.requests.clone(),
-        own: true,
-        keeps: pod.follows.contains(&own.object.name) || uses(pod),
-    });
-    let others = observed.sharing.iter().filter(there);
-    let others = others.filter(|pod| uses(pod)).map(|pod| Resident {
-        requests: pod.needs.requests.clone(),
-        own: false,
-        keeps: true,
-    });
-    of_run.chain(others).collect()
+/// The pod's name, with its requests if it has any.
+fn asking(pod: &Pod) -> String {
+    match pod.needs.requests.to_string() {
+        nothing if nothing.is_empty() => format!("pod {}", pod.object.name),
+        requests => format!("pod {} ({requests})", pod.object.name),
+    }
 }

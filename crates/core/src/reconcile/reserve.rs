@@ -1,21 +1,25 @@
 //! Lets placeholders ask the scheduler for the room that their runs need (B3, N7).
 //!
-//! The pod of a placeholder that reserves room is created with a scheduling gate and with the placeholder's own requests only. The
-//! manager sets the requests and removes the gate. Normally, the pod first asks for the most that the run's pods can request
-//! at the same time. If the scheduler finds no node, the pod asks for what the largest single pod needs, and waits. An autoscaler
-//! sees this pending pod and can add a node for it. Once the pod is bound, it gives the room up. A bound pod never grows, because
-//! that would bypass the scheduler.
+//! The pod of a placeholder that asks for room is created with a scheduling gate and with the placeholder's own requests only. The
+//! manager increases the requests and removes the gate. The first question is for the most that the run's pods can request at the
+//! same time. If the scheduler finds no node, the pod asks for what the largest single pod needs, and waits. An autoscaler sees
+//! this pending pod and can add a node for it. Once the pod is bound, it gives the room up: at once, or with [`Reserves::Peak`] pod
+//! by pod. A bound pod never grows, because that would bypass the scheduler.
+//!
+//! With [`Reserves::Nothing`], a placeholder asks for room only after it left a node that had no room for a pod of the run
+//! (module `make_room`). Then it asks for the largest waiting pod.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::evacuate::misplaced;
 use super::requests::Amounts;
-use super::{Decision, Step};
+use super::{Decision, MOVES, Step, ask_again};
 use crate::config::Reserves;
 use crate::mode::Mode;
-use crate::observed::{Observed, Placeholder, Pod, Sight};
+use crate::observed::{Needs, Observed, Placeholder, PlaceholderLabels, Pod, Record, Sight};
 use crate::pinned::Pinned;
+use crate::pipeline_run::PipelineRun;
 use crate::plan::{PlaceholderSpec, Reason};
 use crate::reasons;
 use crate::sizes::{Demand, Progress, Sizes};
@@ -24,183 +28,342 @@ use crate::sizes::{Demand, Progress, Sizes};
 pub const GATE: &str = "coscheduler.dev/reservation";
 /// Normally the leader removes the gate. Another replica does so after this time.
 const GATED: Duration = Duration::from_secs(2);
+/// The kubelet acts on a resize within this time.
+const RESIZED: Duration = Duration::from_secs(10);
+/// The scheduler looks at a pod with new requests within this time.
+const REFUSED: Duration = Duration::from_secs(5);
+/// The most nodes that a placeholder prefers by name.
+const NODES: usize = 50;
 
-/// Sets the requests of the pods of the run's placeholders.
-pub(super) fn reserve(observed: &Observed, decision: &mut Decision) {
-    for spec in observed.planned() {
-        let own = observed.placeholders.get(spec.name.as_str());
-        let pod = own.and_then(|own| Some((own, observed.pod_of(own)?)));
-        let Some((own, pod)) = pod.filter(|(_, pod)| !pod.object.deleting) else {
-            continue;
-        };
-        let Some(placeholder) = &pod.placeholder else {
-            continue;
-        };
-        if placeholder.gated {
-            let gated = Sight::Gated(pod.object.uid.clone());
-            if observed.leads || decision.lasts(observed, gated, GATED) {
-                let (step, reason) = open(observed, own, spec, pod);
-                decision.steps.push(step);
-                decision.events.extend(reason);
-            }
-        } else if spec.reserves == Reserves::Placement && observed.leads {
-            decision.steps.extend(shrink(observed, own, spec, pod));
-        }
-    }
+/// The nodes that may take a placeholder's pod.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    /// The only node that may take it.
+    pub only: Option<String>,
+    /// The waiting pod for which the placeholder asks. The node must also meet the node selector and the required node affinity of
+    /// this pod, and the placeholder gets its tolerations.
+    pub with: Option<Needs>,
+    /// A node to prefer others to.
+    pub avoid: Option<String>,
+    /// The nodes to prefer. If it is empty, no node is preferred.
+    pub prefer: Vec<String>,
+    /// Why fewer nodes may take the placeholder's pod than its template allows, in words: `a node that pod a
+    /// can use`, or `node n, where pods of the run were`.
+    pub limited_by: Option<String>,
 }
 
-/// Sets the first requests of a pod, and removes its gate. The reason says why it reserves nothing.
-fn open(
-    observed: &Observed,
-    own: &Placeholder,
-    spec: &PlaceholderSpec,
-    pod: &Pod,
-) -> (Step, Option<Reason>) {
-    let home = home(observed, own);
-    let mut reason = None;
-    let beside = match (&home, spec.reserves) {
-        (None, Reserves::Placement) if observed.has_quota => {
-            reason = Some(reasons::reservation_under_quota(spec.name.as_str()));
-            None
-        }
-        (None, Reserves::Placement) => {
-            let demand = demand(observed, spec);
-            // The target nodes of a move have room for the waiting pod, but perhaps not for all.
-            let demanded = if own.moving.is_some() {
-                demand.need
-            } else {
-                demand.peak
-            };
-            Some(demanded).filter(|demanded| demanded.resources().next().is_some())
-        }
-        // It returns to pods that run already.
-        (Some(_), _) | (None, Reserves::Nothing) => None,
-    };
-    let step = Step::Open {
-        placeholder: own.object.name.clone(),
-        pod: pod.object.clone(),
-        size: beside.map(|beside| with_own(&own.needs.requests, &beside)),
-        node: home,
-    };
-    (step, reason)
+/// A planned placeholder that has a pod. Neither is being deleted.
+pub(super) struct Placed<'a> {
+    pub observed: &'a Observed,
+    pub run: &'a PipelineRun,
+    pub spec: &'a PlaceholderSpec,
+    pub own: &'a Placeholder,
+    /// Its pod.
+    pub pod: &'a Pod,
+    /// The facts about its pod.
+    pub labels: &'a PlaceholderLabels,
 }
 
-/// Asks for less: for the largest pod, if the scheduler finds no node for all of them, and for nothing beside its own requests
-/// once the pod is bound.
-fn shrink(
-    observed: &Observed,
-    own: &Placeholder,
-    spec: &PlaceholderSpec,
-    pod: &Pod,
-) -> Option<Step> {
-    let asks = &pod.placeholder.as_ref()?.asks;
-    let own = &own.needs.requests;
-    let (size, reason) = if pod.node.is_some() {
-        (own.clone(), None)
-    } else if pod
-        .unscheduled
-        .as_ref()
-        .is_some_and(|it| it.no_node && it.is_newest)
-    {
-        let need = with_own(own, &demand(observed, spec).need);
-        let reason = reasons::reservation_reduced(spec.name.as_str(), asks, &need);
-        (at_most(&need, asks), Some(reason))
-    } else {
-        return None;
-    };
-    let grants = size.milli_cpu < asks.milli_cpu || size.memory < asks.memory;
-    grants.then(|| Step::Shrink {
-        pod: pod.object.clone(),
-        size,
-        reason,
+/// The run's placeholders that have pods.
+pub(super) fn placed(observed: &Observed) -> impl Iterator<Item = Placed<'_>> {
+    observed.placed().filter_map(|(spec, own, pod)| {
+        Some(Placed {
+            observed,
+            run: &observed.run.as_ref()?.0,
+            spec,
+            own,
+            pod,
+            labels: pod.placeholder.as_ref()?,
+        })
     })
 }
 
-/// True until the room that a placeholder's pod reserved is free.
-pub(super) fn holds_room(observed: &Observed, own: &Placeholder, pod: &Pod) -> bool {
-    let spec = observed.planned_as(own);
-    let reserves = spec.is_some_and(|spec| spec.reserves == Reserves::Placement);
-    let own = &own.needs.requests;
-    let holds = pod.placeholder.as_ref().is_some_and(|it| {
-        it.resizing || it.asks.milli_cpu > own.milli_cpu || it.asks.memory > own.memory
-    });
-    reserves && holds
-}
-
-/// The node that the placeholder must return to: some of its run's pods have started there, and the node is good.
-fn home(observed: &Observed, own: &Placeholder) -> Option<String> {
-    let followers = observed.pods.values().filter(|pod| {
-        pod.follows.contains(&own.object.name) && pod.started && pod.role().is_some()
-    });
-    let mut nodes = followers.filter_map(|pod| pod.node.clone());
-    nodes.find(|node| misplaced(&own.needs.tolerations, observed.node(node)).is_none())
-}
-
-/// The requests of the pods that share the placeholder's node: as admission estimated them, corrected by the pods that exist.
-fn demand(observed: &Observed, spec: &PlaceholderSpec) -> Demand {
-    let Some((run, _)) = &observed.run else {
-        return Demand::default();
-    };
-    let sizes = Sizes::read(&run.annotations).unwrap_or_default();
-    let pinned = Pinned::read(&run.annotations).ok().flatten();
-    let held: BTreeSet<String> = spec.claims().collect();
-    let mut demand = sizes.demand(&progress(observed), |_, task| match &pinned {
-        Some(pinned) if pinned.mode == Mode::Workspaces => {
-            let mut claims = task.workspaces.iter().filter_map(|workspace| {
-                let claim = pinned.claims.get(workspace)?;
-                Some(claim.name(workspace, &run.uid))
-            });
-            claims.any(|claim| held.contains(&claim))
+/// Sets the requests of the pods of the run's placeholders.
+pub(super) fn reserve(observed: &Observed, decision: &mut Decision) {
+    for placed in placed(observed) {
+        if placed.labels.gated {
+            let gated = Sight::Gated(placed.pod.object.uid.clone());
+            if observed.leads || decision.lasts(observed, gated, GATED) {
+                placed.open(decision);
+            }
+        } else if observed.leads {
+            placed.reduce(decision);
         }
-        Some(_) | None => true,
-    });
-    let mut together = Amounts::default();
-    for pod in observed.pods.values() {
-        if pod.follows.iter().any(|it| it == spec.name.as_str()) && pod.role().is_some() {
-            together.add(&pod.needs.requests);
-            if pod.node.is_none() {
-                demand.need = at_least(&demand.need, &pod.needs.requests);
+    }
+}
+
+impl<'a> Placed<'a> {
+    /// Sets the first requests of the pod and the nodes that may take it, and removes its gate.
+    fn open(&self, decision: &mut Decision) {
+        let left = &self.own.record.left;
+        let home = self.home();
+        // `followers` has left out the pods that are another run's. Without an answer, a pod may be another run's: any pod of the
+        // namespace can have the labels and the affinity.
+        let confirmed = |pod: &&Pod| self.observed.answers.contains_key(&pod.object.uid);
+        let mut waiting = self.waiting().filter(confirmed);
+        let waiting = waiting.next().filter(|_| home.is_none());
+        let own = &self.own.needs;
+        let special = waiting
+            .filter(|pod| pod.needs.selector != own.selector || pod.needs.terms != own.terms);
+        let beside = match (special, self.spec.reserves) {
+            // It returns to pods that run already, or could not give its room up before.
+            _ if home.is_some() || self.own.record.keeps_room => Vec::new(),
+            // It needs nodes that other pods may not need, so their requests do not count.
+            (Some(special), _) => vec![special.needs.requests.clone()],
+            (None, Reserves::Nothing) => vec![self.demand().need],
+            // At the start of a run, the reservation would compete with the run's first pod.
+            (None, Reserves::Placement | Reserves::Peak)
+                if self.observed.has_quota && left.is_none() =>
+            {
+                let reason = reasons::reservation_under_quota(self.spec.name.as_str());
+                decision.events.push(reason);
+                Vec::new()
+            }
+            (None, Reserves::Placement | Reserves::Peak) => {
+                let Demand { peak, need } = self.demand();
+                vec![peak, need]
+            }
+        };
+        let beside = beside.iter().filter(|it| **it != Amounts::default());
+        let mut sizes: Vec<_> = beside.map(|it| self.with_own(it)).collect();
+        sizes.dedup();
+        decision.steps.push(Step::Open {
+            placeholder: self.own.object.name.clone(),
+            pod: self.pod.object.clone(),
+            sizes,
+            place: Place {
+                with: waiting.map(|pod| pod.needs.clone()),
+                avoid: left.clone().filter(|_| home.is_none()),
+                prefer: waiting.map_or_else(Vec::new, |pod| large_enough(self.observed, pod)),
+                limited_by: home.as_deref().map(on_node).or(special.map(for_pod)),
+                only: home,
+            },
+        });
+    }
+
+    /// Asks for less. If the scheduler finds no node for all the run's pods, the placeholder asks for the largest of them. Once
+    /// bound, it keeps the room for pods that do not exist yet ([`Reserves::Peak`]), or keeps nothing.
+    fn reduce(&self, decision: &mut Decision) {
+        if let Some(node) = &self.pod.node {
+            let less = self.less(&self.kept());
+            if less.is_some() || self.labels.resizing {
+                self.come_back(node, decision);
+            }
+            let step = less.map(|size| self.shrink(size, None));
+            decision.steps.extend(step);
+        } else if self.is_refused(decision) {
+            let limit = self.labels.limited_by.as_ref();
+            if let Some(limit) = limit.filter(|it| !self.is_limited_by(it)) {
+                decision.steps.push(Step::Evict {
+                    pod: self.pod.object.clone(),
+                    at_once: false,
+                    unless_exists: None,
+                    update: None,
+                    reason: reasons::placeholder_asks_without(&self.own.object.name, limit),
+                });
+                return;
+            }
+            let need = self.with_own(&self.demand().need);
+            let (name, asks) = (self.spec.name.as_str(), &self.labels.asks);
+            let reason = reasons::reservation_reduced(name, asks, &need);
+            let less = self.less(&need);
+            let step = less.map(|size| self.shrink(size, Some(reason)));
+            decision.steps.extend(step);
+        }
+    }
+
+    /// The step that reduces the requests of the pod.
+    pub(super) fn shrink(&self, size: Amounts, reason: Option<Reason>) -> Step {
+        Step::Shrink {
+            pod: self.pod.object.clone(),
+            size,
+            reason,
+        }
+    }
+
+    /// True while `limit` is the pods to which the placeholder must return, or a pod that waits for it.
+    fn is_limited_by(&self, limit: &str) -> bool {
+        self.waiting().any(|pod| for_pod(pod) == limit)
+            || self.home().is_some_and(|node| on_node(&node) == limit)
+    }
+
+    /// Creates the pod again if it holds room for too long, because the API server or the kubelet does not act on a resize. Does so
+    /// at most [`MOVES`] times.
+    fn come_back(&self, node: &str, decision: &mut Decision) {
+        let moved = self.own.record.moved.as_ref();
+        let resizing = Sight::Resizing(self.pod.object.uid.clone());
+        if moved.is_none_or(|done| done.times < MOVES)
+            && decision.lasts(self.observed, resizing, RESIZED)
+        {
+            let reason = reasons::reservation_not_reduced(&self.own.object.name, node);
+            let record = Record {
+                keeps_room: true,
+                ..self.own.record.clone()
+            };
+            let step = ask_again(self.observed, self.own, self.pod, record, reason);
+            decision.steps.push(step);
+        }
+    }
+
+    /// True if the scheduler has found no node for the newest version of the pod. The scheduler writes the version that it looked
+    /// at only together with another change, so a refusal that lasts counts too.
+    pub(super) fn is_refused(&self, decision: &mut Decision) -> bool {
+        let refused = self.pod.unscheduled.as_ref().filter(|it| it.no_node);
+        refused.is_some_and(|refused| {
+            let asks = self.labels.asks.to_string();
+            let sight = Sight::Refused(self.pod.object.uid.clone(), asks);
+            refused.is_newest || decision.lasts(self.observed, sight, REFUSED)
+        })
+    }
+
+    /// The requests that a bound placeholder keeps.
+    fn kept(&self) -> Amounts {
+        match self.spec.reserves {
+            // Under a quota, the kept room could keep the run's own pods from being created.
+            Reserves::Peak if !self.observed.has_quota => {
+                let (peak, taken) = (self.demand().peak, self.together());
+                // The peak counts the pods that exist, so it is never less than what they have taken.
+                self.with_own(&combined(&peak, &taken, |peak, taken| peak - taken))
+            }
+            Reserves::Nothing | Reserves::Placement | Reserves::Peak => {
+                self.own.needs.requests.clone()
             }
         }
     }
-    demand.peak = at_least(&at_least(&demand.peak, &together), &demand.need);
-    demand
-}
 
-/// The tasks that have started, and whether they have ended.
-fn progress(observed: &Observed) -> BTreeMap<&str, Progress> {
-    let Some((run, _)) = &observed.run else {
-        return BTreeMap::new();
-    };
-    let pods = observed.pods.values();
-    let alive: BTreeSet<&str> = pods
-        .filter(|pod| pod.role().is_some())
-        .filter_map(|pod| Some(pod.task_run()?.name.as_str()))
-        .collect();
-    let mut progress: BTreeMap<&str, Progress> = BTreeMap::new();
-    for (task_run, task) in &run.task_runs {
-        let task = progress.entry(task).or_insert(Progress::Ended);
-        if alive.contains(task_run.as_str()) {
-            *task = Progress::Running;
+    /// True until the room that the pod gives up is free.
+    pub(super) fn is_giving_up(&self) -> bool {
+        self.labels.resizing || self.less(&self.kept()).is_some()
+    }
+
+    /// The pods that follow the placeholder and have not ended, without those of which the API server said that they are another
+    /// run's.
+    fn followers(&self) -> impl Iterator<Item = &'a Pod> {
+        let pods = self.observed.pods.values().map(AsRef::as_ref);
+        pods.filter(|pod| {
+            let answer = self.observed.answers.get(&pod.object.uid);
+            pod.follows.contains(&self.own.object.name)
+                && pod.role().is_some()
+                && answer.is_none_or(|answer| answer.own)
+        })
+    }
+
+    /// The followers without a node, in the order of their names.
+    pub(super) fn waiting(&self) -> impl Iterator<Item = &'a Pod> {
+        self.followers().filter(|pod| pod.node.is_none())
+    }
+
+    /// The requests of all followers together.
+    fn together(&self) -> Amounts {
+        let mut together = Amounts::default();
+        for pod in self.followers() {
+            together.add(&pod.needs.requests);
         }
+        together
     }
-    for task in &run.skipped_tasks {
-        progress.insert(task, Progress::Ended);
+
+    /// The node that the placeholder must return to: some of its run's pods are bound to it, and the node is good. The scheduler
+    /// may have bound such a pod while the placeholder left.
+    fn home(&self) -> Option<String> {
+        let pods = self.followers().filter(|pod| !pod.object.deleting);
+        let mut nodes = pods.filter_map(|pod| pod.node.clone());
+        let own = &self.own.needs.tolerations;
+        nodes.find(|node| misplaced(own, self.observed.node(node)).is_none())
     }
-    progress
+
+    /// The requests of the pods that share the placeholder's node: as admission estimated them, corrected by the pods that exist.
+    fn demand(&self) -> Demand {
+        let run = self.run;
+        let sizes = match self.spec.reserves {
+            Reserves::Nothing => Sizes::default(),
+            Reserves::Placement | Reserves::Peak => {
+                Sizes::read(&run.annotations).unwrap_or_default()
+            }
+        };
+        let pinned = Pinned::read(&run.annotations).ok().flatten();
+        let held: BTreeSet<String> = self.spec.claims().collect();
+        let mut demand = sizes.demand(&self.progress(&sizes), |_, task| match &pinned {
+            Some(pinned) if pinned.mode == Mode::Workspaces => {
+                task.workspaces.iter().any(|workspace| {
+                    let claim = pinned.claims.get(workspace);
+                    claim.is_some_and(|it| held.contains(&it.name(workspace, &run.uid)))
+                })
+            }
+            Some(_) | None => true,
+        });
+        for pod in self.waiting() {
+            demand.need = combined(&demand.need, &pod.needs.requests, i128::max);
+        }
+        demand.peak = combined(&demand.peak, &self.together(), i128::max);
+        demand
+    }
+
+    /// The progress of the tasks that have TaskRuns, and of skipped tasks.
+    fn progress<'b>(&'b self, sizes: &'b Sizes) -> BTreeMap<&'b str, Progress> {
+        let pods = self.observed.pods.values();
+        let alive = pods.filter(|pod| pod.role().is_some());
+        let alive: BTreeSet<_> = alive
+            .filter_map(|pod| Some(&pod.task_run()?.name))
+            .collect();
+        let mut progress: BTreeMap<&str, Progress> = BTreeMap::new();
+        for (task_run, task) in &self.run.task_runs {
+            let state = if alive.contains(task_run) {
+                Progress::Running
+            } else if self.observed.ended.contains(task_run) {
+                Progress::Ended
+            } else {
+                Progress::Waiting
+            };
+            // A task with a matrix has several TaskRuns.
+            let task = progress.entry(task).or_insert(state);
+            *task = state.max(*task);
+        }
+        // A TaskRun can time out before it has a pod.
+        for task in sizes.before(self.run.task_runs.values()) {
+            if progress.get(task) == Some(&Progress::Waiting) {
+                progress.insert(task, Progress::Ended);
+            }
+        }
+        let skipped = self.run.skipped_tasks.iter();
+        progress.extend(skipped.map(|task| (task.as_str(), Progress::Ended)));
+        progress
+    }
+
+    /// CPU and memory of the placeholder's own and of the pods beside it.
+    fn with_own(&self, beside: &Amounts) -> Amounts {
+        combined(&self.own.needs.requests, beside, |own, beside| own + beside)
+    }
+
+    /// The requests that the pod can be reduced to; `None` if it asks for no more than `size`.
+    pub(super) fn less(&self, size: &Amounts) -> Option<Amounts> {
+        let asks = &self.labels.asks;
+        let size = combined(size, asks, i128::min);
+        (size.milli_cpu < asks.milli_cpu || size.memory < asks.memory).then_some(size)
+    }
 }
 
-/// CPU and memory of the placeholder's own and of the pods beside it.
-fn with_own(own: &Amounts, beside: &Amounts) -> Amounts {
-    combined(own, beside, |own, beside| own + beside)
+fn for_pod(pod: &Pod) -> String {
+    format!("a node that pod {} can use", pod.object.name)
 }
 
-fn at_least(one: &Amounts, other: &Amounts) -> Amounts {
-    combined(one, other, i128::max)
+fn on_node(node: &str) -> String {
+    format!("node {node}, where pods of the run were")
 }
 
-fn at_most(one: &Amounts, other: &Amounts) -> Amounts {
-    combined(one, other, i128::min)
+/// The nodes that have enough of the resources that a placeholder cannot ask for, because Kubernetes resizes only CPU and memory.
+/// Empty if the pod requests no such resource.
+fn large_enough(observed: &Observed, pod: &Pod) -> Vec<String> {
+    let requests = pod.needs.requests.resources();
+    let fixed = requests.filter(|(name, _)| !["cpu", "memory"].contains(name));
+    let fixed: Vec<_> = fixed.collect();
+    if fixed.is_empty() {
+        return Vec::new();
+    }
+    let nodes = observed.nodes.values().filter(|node| {
+        let mut fixed = fixed.iter();
+        fixed.all(|(name, amount)| node.allocatable.of(name) >= *amount)
+    });
+    nodes.map(|node| node.name.clone()).take(NODES).collect()
 }
 
 /// CPU and memory only: no other resource of a pod can be changed.

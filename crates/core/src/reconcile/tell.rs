@@ -18,7 +18,7 @@ use crate::pipeline_run::{PipelineRun, RunState};
 use crate::plan::{PlaceholderSpec, Reason, ReasonCode};
 use crate::reasons;
 use crate::volumes::{SeenClaim, Volumes, reaches, volumes};
-use refusals::{said_on, unschedulable};
+use refusals::{lacks_room, said_on, unschedulable};
 
 /// How long a placeholder waits before the author gets an Event. Most causes pass sooner: volumes are provisioned, caches sync.
 const MOMENT: Duration = Duration::from_secs(2);
@@ -67,8 +67,8 @@ pub(super) fn tell(observed: &Observed, cause: Option<Reason>, decision: &mut De
     decision.blocked = Some(blocked);
 }
 
-/// The Events that follow from a run's plan and its claims, and why the run waits. `claim` returns the claim with that name in the
-/// run's namespace. A run without a valid plan waits.
+/// The Events that follow from a run's plan and its claims, and why the run waits. `claim` returns the claim with that name in
+/// the run's namespace. A run without a valid plan waits.
 fn of_plan(
     planned: &Planned,
     claim: impl Fn(&str) -> Option<SeenClaim>,
@@ -116,13 +116,13 @@ fn no_node_reaches(observed: &Observed) -> Option<Reason> {
         let seen: Vec<SeenClaim> = claims
             .filter_map(|name| observed.volumes.get(name).cloned())
             .collect();
-        let nodes: Vec<&Node> = observed.nodes.values().map(|room| &room.node).collect();
+        let nodes: Vec<&Node> = observed.nodes.values().map(AsRef::as_ref).collect();
         stranded(pod.tolerations(), &seen, &nodes)
     })
 }
 
-/// Why a placeholder finds no node, if its claims are the cause: it does not tolerate the taints of any of `nodes` that reaches
-/// the volumes of its claims, `seen`.
+/// Why a placeholder finds no node, if its claims (`seen`) are the cause: none of `nodes` reaches the volumes of all its claims,
+/// or each node that does has a taint that the placeholder does not tolerate.
 fn stranded(tolerations: &[Toleration], seen: &[SeenClaim], nodes: &[&Node]) -> Option<Reason> {
     let held = |claim: &&SeenClaim| claim.volume.as_ref().is_some_and(|on| !on.terms.is_empty());
     let claims: Vec<_> = seen
@@ -155,7 +155,7 @@ fn stranded(tolerations: &[Toleration], seen: &[SeenClaim], nodes: &[&Node]) -> 
 /// The first cause that Kubernetes has reported why a placeholder waits (N3).
 fn waits_for(observed: &Observed, spec: &PlaceholderSpec) -> Option<Reason> {
     let name = spec.name.as_str();
-    let own = observed.placeholders.get(name)?;
+    observed.placeholders.get(name)?;
     let Some(pod) = observed.pod_named_for(name) else {
         return observed.refused.get(name).cloned();
     };
@@ -166,12 +166,16 @@ fn waits_for(observed: &Observed, spec: &PlaceholderSpec) -> Option<Reason> {
     let mut claims = spec.claims().filter(|claim| exists(claim));
     let not_provisioned = claims.find_map(|claim| observed.not_provisioned.get(&claim).cloned());
     not_provisioned.or_else(|| {
-        // If no target node takes a moving placeholder, the move ends (N2).
-        // Our own gate is no cause: this product removes it in a moment.
-        let gated = pod.placeholder.as_ref().is_some_and(|it| it.gated);
-        let unscheduled = pod.unscheduled.as_ref();
-        let unscheduled = unscheduled.filter(|_| own.moving.is_none() && !gated)?;
-        unschedulable(&spec.name, unscheduled.message.as_deref()?, exists)
+        // The scheduling gate is no cause: this product removes it in a moment.
+        let unscheduled = pod.unscheduled.as_ref().filter(|it| it.no_node)?;
+        let asks = pod.placeholder.as_ref().map(|it| it.asks.clone());
+        let asks = asks.unwrap_or_default();
+        let message = unscheduled.message.as_deref()?;
+        let tied = observed.tied(spec, pod);
+        if !tied.is_empty() && lacks_room(message) {
+            return Some(reasons::claims_hold_unbound(name, &asks, &tied));
+        }
+        unschedulable(&spec.name, &asks, message, exists)
     })
 }
 

@@ -5,7 +5,6 @@ mod clean_up;
 mod create;
 mod evacuate;
 mod make_room;
-mod moving;
 mod reserve;
 mod tell;
 
@@ -18,14 +17,13 @@ use serde_json::json;
 use super::*;
 use crate::admit::{Question, TEKTON_CONTROLLER, admit};
 use crate::config::Configuration;
-use crate::mode::{IsolationScope, Mode};
+use crate::mode::Mode;
 use crate::observed::PodPhase;
-use crate::observed::{Answer, Done, Placeholder, PlaceholderLabels, Pod, Unscheduled};
+use crate::observed::{Answer, Done, Needs, Placeholder, PlaceholderLabels, Pod, Unscheduled};
 use crate::pipeline_run::{PipelineRun, RunState};
-use crate::plan::{Separation, plan};
+use crate::plan::plan;
 use crate::reconcile::evacuate::Node;
 use crate::reconcile::requests::Amounts;
-use crate::reconcile::room::{Needs, Room};
 use crate::volumes::{NodeRequirement, NodeTerm, Operator, SeenClaim, SeenVolume};
 
 const CLAIM: &str = "data";
@@ -47,8 +45,8 @@ fn run(mode: Mode, claims: &[&str]) -> PipelineRun {
         run: &run,
         request_uid: "request",
         created_by: "alice",
-        pipeline_override: None,
-        namespace_override: None,
+        pipeline_annotations: None,
+        namespace_annotations: None,
         owner_group: None,
     };
     let admission = admit(Ok(&configuration), TEKTON_CONTROLLER, &question);
@@ -105,14 +103,13 @@ fn bare(mode: Mode, claims: &[&str]) -> Observed {
     let mut observed = Observed {
         now: "2026-01-01T00:00:00Z".parse().unwrap(),
         leads: true,
-        scale_up_hold: 60 * SECOND,
         ..Observed::default()
     };
     set_run(&mut observed, run(mode, claims));
     observed
 }
 
-/// The run with its placeholders on node-1, which has 1 CPU. Node-2 has 4.
+/// The run with its placeholders on node-1. There is a node-2, too.
 fn observed_in(mode: Mode, claims: &[&str]) -> Observed {
     let mut observed = bare(mode, claims);
     let specs = observed.planned().to_vec();
@@ -130,8 +127,7 @@ fn observed_in(mode: Mode, claims: &[&str]) -> Observed {
                 requests: cpu(50),
                 ..Needs::default()
             },
-            node_affinity: serde_json::Value::Null,
-            moving: None,
+            gated: false,
             observed: true,
             record: Record::default(),
         };
@@ -148,11 +144,6 @@ fn observed_in(mode: Mode, claims: &[&str]) -> Observed {
             started: true,
             node: Some("node-1".to_owned()),
             claims,
-            separation: if mode == Mode::IsolatePipelineRun {
-                Separation::Isolate(IsolationScope::Cluster)
-            } else {
-                Separation::Spread
-            },
             ..task("", "", 50)
         };
         observed.placeholders.insert(name, Arc::new(own));
@@ -166,22 +157,14 @@ fn observed_in(mode: Mode, claims: &[&str]) -> Observed {
         };
         observed.volumes.insert(seen.name.clone(), seen);
     }
-    let rooms = [("node-1", 1000), ("node-2", 4000)].map(|(name, milli_cpu)| {
-        let room = Room {
-            node: Node {
-                name: name.to_owned(),
-                ..Node::default()
-            },
-            allocatable: cpu(milli_cpu),
-            pods_allowed: 110,
-            ..Room::default()
+    let nodes = ["node-1", "node-2"].map(|name| {
+        let node = Node {
+            name: name.to_owned(),
+            ..Node::default()
         };
-        (name.to_owned(), Arc::new(room))
+        (name.to_owned(), Arc::new(node))
     });
-    observed.nodes = Arc::new(rooms.into());
-    let placeholders = specs.len();
-    room(&mut observed, "node-1").pods = i128::try_from(placeholders).unwrap();
-    room(&mut observed, "node-1").requested = cpu(50 * i128::try_from(placeholders).unwrap());
+    observed.nodes = Arc::new(nodes.into());
     observed
 }
 
@@ -207,12 +190,12 @@ fn task(name: &str, follows: &str, milli_cpu: i128) -> Pod {
         node: None,
         unscheduled: None,
         created: None,
+        bound: None,
         claims: vec![CLAIM.to_owned()],
         needs: Needs {
             requests: cpu(milli_cpu),
             ..Needs::default()
         },
-        separation: Separation::Spread,
     }
 }
 
@@ -253,9 +236,9 @@ fn own_pod(observed: &mut Observed) -> &mut Pod {
     pod(observed, &name)
 }
 
-fn room<'a>(observed: &'a mut Observed, name: &str) -> &'a mut Room {
-    let rooms = Arc::make_mut(&mut observed.nodes);
-    Arc::make_mut(rooms.get_mut(name).unwrap())
+fn node<'a>(observed: &'a mut Observed, name: &str) -> &'a mut Node {
+    let nodes = Arc::make_mut(&mut observed.nodes);
+    Arc::make_mut(nodes.get_mut(name).unwrap())
 }
 
 /// Ties a claim to node-1.
@@ -265,6 +248,20 @@ fn pin(observed: &mut Observed, claim: &str) {
             key: "metadata.name".to_owned(),
             operator: Operator::In,
             values: vec!["node-1".to_owned()],
+        }],
+        ..NodeTerm::default()
+    };
+    let seen = observed.volumes.get_mut(claim).unwrap();
+    seen.volume = Some(SeenVolume { terms: vec![term] });
+}
+
+/// Lets only nodes with this label reach the volume of a claim.
+fn restrict(observed: &mut Observed, claim: &str, key: &str, value: &str) {
+    let term = NodeTerm {
+        expressions: vec![NodeRequirement {
+            key: key.to_owned(),
+            operator: Operator::In,
+            values: vec![value.to_owned()],
         }],
         ..NodeTerm::default()
     };
@@ -304,7 +301,6 @@ fn answer(observed: &mut Observed, decision: &Decision, change: impl Fn(&mut Ans
                 at: observed.now,
                 own: true,
                 let_go: 0,
-                scale_up: None,
             };
             change(&mut answer);
             answers.insert(pod.uid.clone(), answer);
@@ -321,7 +317,7 @@ fn settled(observed: &mut Observed) -> Decision {
 }
 
 fn settled_with(observed: &mut Observed, change: impl Fn(&mut Answer)) -> Decision {
-    pass(observed, SECOND);
+    pass(observed, 2 * SECOND);
     let decision = reconcile(observed);
     answer(observed, &decision, change);
     reconcile(observed)
@@ -375,7 +371,8 @@ fn a_record_reads_back_as_it_was_written_and_an_empty_one_is_short() {
         evacuated: once(&observed, 1, SECOND),
         moved: Done::again(once(&observed, 1, SECOND).as_ref(), observed.now, "no room"),
         retried: None,
-        refused: [("node-2".to_owned(), observed.now)].into(),
+        left: Some("node-2".to_owned()),
+        keeps_room: true,
     };
     let text = serde_json::to_string(&record).unwrap();
     assert_eq!(serde_json::from_str::<Record>(&text).unwrap(), record);

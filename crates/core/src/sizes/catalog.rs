@@ -1,4 +1,4 @@
-//! The objects of a cluster that the requests of a run's pods depend on, beside the run.
+//! The objects, other than the run itself, that the requests of a run's pods depend on.
 
 use std::collections::BTreeMap;
 
@@ -10,17 +10,17 @@ use crate::reconcile::requests::ResourceList;
 
 use super::pod::{Resources, TaskSpec, resource_list};
 
-/// The keys of Tekton's ConfigMap `config-defaults` that count, and that of `feature-flags` (Tekton v1.12.0,
-/// `pkg/apis/config/{default,feature_flags}.go`).
+/// The keys that are read from Tekton's ConfigMaps: two keys of `config-defaults`, and one key of `feature-flags` (Tekton
+/// v1.12.0, `pkg/apis/config/{default,feature_flags}.go`).
 pub const TEKTON_KEYS: [&str; 3] = [CONTAINERS, POD_TEMPLATE, RESULTS_FROM];
 const CONTAINERS: &str = "default-container-resource-requirements";
 const POD_TEMPLATE: &str = "default-pod-template";
 const RESULTS_FROM: &str = "results-from";
 
-/// The objects that the requests of one run's pods depend on.
+/// The objects, other than the run itself, that the requests of a run's pods depend on.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Catalog {
-    /// The tasks of the Pipeline that `spec.pipelineRef` names; empty where it is not known.
+    /// The tasks of the Pipeline that `spec.pipelineRef` names. Empty if this Pipeline is not known.
     pub pipeline: Vec<PipelineTask>,
     /// Tasks of the run's namespace, by name.
     pub tasks: BTreeMap<String, TaskSpec>,
@@ -33,11 +33,11 @@ pub struct Catalog {
     pub(super) results_sidecar: bool,
 }
 
-/// The LimitRanges of a namespace as one.
+/// All LimitRanges of a namespace together.
 ///
-/// With more than one LimitRange, the order in which Tekton and the API server read them decides which defaults count. This type does
-/// not depend on the order. For a step, it takes the smallest default, as Tekton does
-/// (`pkg/internal/computeresources/limitrange/limitrange.go`). For any other container, it takes the largest default, so that it
+/// If there are several LimitRanges, the defaults that Kubernetes and Tekton use depend on the order in which they read the
+/// LimitRanges. This type does not depend on the order. For a step, it uses the smallest default, as Tekton does
+/// (`pkg/internal/computeresources/limitrange/limitrange.go`). For any other container, it uses the largest default, so that it
 /// never counts too little.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Limits {
@@ -47,7 +47,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Adds the `spec` of a LimitRange. The API server has set its defaults.
+    /// Adds the `spec` of a LimitRange, as the API server stores it with its defaults.
     pub fn add(&mut self, spec: &Value) {
         let limits = spec["limits"].as_array().into_iter().flatten();
         for limit in limits.filter(|limit| limit["type"] == "Container") {
@@ -70,8 +70,8 @@ fn merge(into: &mut ResourceList, from: ResourceList, choose: fn(Quantity, Quant
 }
 
 impl Catalog {
-    /// Reads the [`TEKTON_KEYS`] of Tekton's ConfigMaps. Tekton keeps its last configuration where a value is malformed; here such
-    /// a value counts as not set.
+    /// Reads the [`TEKTON_KEYS`] of Tekton's ConfigMaps. A malformed value counts as not set. (Tekton itself would keep its last
+    /// valid configuration.)
     pub fn configure(&mut self, data: &BTreeMap<String, String>) {
         let read = |key: &str| {
             let text = data.get(key)?;

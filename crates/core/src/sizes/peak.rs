@@ -1,5 +1,5 @@
-//! The most that the pods of a run can request at the same time: the heaviest antichain of the tasks that are left, for each
-//! resource by itself.
+//! The most CPU and memory that the pods of a run can request at the same time: the largest sum over tasks of which none waits for
+//! another.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
@@ -13,33 +13,35 @@ use crate::reconcile::requests::Amounts;
 use super::{Sizes, TaskSize};
 
 /// The progress of a task that has started.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Progress {
-    /// Its pod, or its custom task, has not ended.
-    Running,
-    /// It ended, or was skipped.
+    /// It has ended, or Tekton has skipped it.
     Ended,
+    /// Its TaskRun exists, but has no pod yet.
+    Waiting,
+    /// Its pod has not ended.
+    Running,
 }
 
-/// The requests of the pods that a group of tasks can still have.
+/// The CPU and memory of the pods that a set of tasks can still have.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Demand {
-    /// The most that pods, those that run included, can request at the same time, for each resource by itself.
+    /// The most that these pods can request at the same time, of each separately. Pods that already run count too.
     pub peak: Amounts,
-    /// The most that one pod still to come requests, for each resource by itself. A node with less cannot take all of these pods,
-    /// not even one after the other. Never more than the peak.
+    /// The most that a single pod requests, of each separately. Only pods that do not exist yet count. A node with less
+    /// room cannot run all of these pods, not even one after the other. This amount is never greater than `peak`.
     pub need: Amounts,
 }
 
-/// The tasks that have not ended, with an edge from each to those that wait for it. `None` stands between `finally` and the others.
+/// The tasks that have not ended. An edge leads from each task to each task that waits for it. Node `None` lies between the
+/// `finally` tasks and all other tasks: it stands for the end of all other tasks.
 type Order<'a> = DiGraph<Option<&'a str>, ()>;
 
 impl Sizes {
-    /// The demand of the tasks that `belongs` accepts. A task that is not in `progress` is still to come. The order of
-    /// the tasks includes the tasks that `belongs` rejects. A task without a known request adds nothing.
+    /// The demand of the tasks that `belongs` accepts. A task that is not in `progress` has not started. The tasks that `belongs`
+    /// rejects add nothing, but they still count for the order of the tasks. A task with unknown requests adds nothing.
     ///
-    /// A custom task, such as an approval, and the tasks behind it count as nothing until it has ended: their turn may come hours
-    /// later.
+    /// A custom task, such as an approval, may take hours. So the tasks that wait for it add nothing until they have TaskRuns.
     pub fn demand(
         &self,
         progress: &BTreeMap<&str, Progress>,
@@ -51,29 +53,38 @@ impl Sizes {
             Some((task.requests.as_ref()?, task.pods))
         };
         let mut demand = Demand::default();
-        let mut resources = BTreeSet::new();
-        for name in order.tasks.iter().flatten() {
-            let Some((requests, _)) = requests(name) else {
-                continue;
-            };
-            for (resource, amount) in requests.resources() {
-                resources.insert(resource);
-                if !progress.contains_key(name) {
-                    let need = demand.need.of(resource).max(amount);
-                    set(&mut demand.need, resource, need);
-                }
+        let waiting = |name: &&str| progress.get(name) != Some(&Progress::Running);
+        for name in order.tasks.iter().flatten().filter(|it| waiting(it)) {
+            if let Some((one, _)) = requests(name) {
+                demand.need.milli_cpu = demand.need.milli_cpu.max(one.milli_cpu);
+                demand.need.memory = demand.need.memory.max(one.memory);
             }
         }
-        for resource in resources {
-            let peak = heaviest(&order, |name| {
-                requests(name).map_or(0, |(one, pods)| one.of(resource) * i128::from(pods))
-            });
-            set(&mut demand.peak, resource, peak);
-        }
+        let peak = |of: fn(&Amounts) -> i128| {
+            let weight =
+                |name: &str| requests(name).map_or(0, |(one, pods)| of(one) * i128::from(pods));
+            heaviest(&order, weight)
+        };
+        demand.peak.milli_cpu = peak(|one| one.milli_cpu);
+        demand.peak.memory = peak(|one| one.memory);
         demand
     }
 
-    /// The tasks that run, and those that no custom task keeps from starting.
+    /// The tasks that have ended because a task that waits for them has started.
+    pub fn before<'a>(&'a self, started: impl Iterator<Item = &'a String>) -> BTreeSet<&'a str> {
+        let mut before = BTreeSet::new();
+        for task in started.filter_map(|name| self.0.get(name)) {
+            before.extend(task.after.iter().map(String::as_str));
+            let others = self
+                .0
+                .iter()
+                .filter(|(_, other)| task.finally && !other.finally);
+            before.extend(others.map(|(name, _)| name.as_str()));
+        }
+        before
+    }
+
+    /// The order of the tasks that run, and of those that do not wait for a custom task.
     fn order<'a>(&'a self, progress: &BTreeMap<&str, Progress>) -> Order<'a> {
         let mut order = Order::new();
         let gate = order.add_node(None);
@@ -114,14 +125,14 @@ impl Sizes {
     }
 }
 
-/// An order without the edges that follow from others, by the indices of the tasks.
+/// The order of tasks, without the edges that follow from other edges. The edges are pairs of indices of `tasks`.
 struct Reduced<'a> {
     tasks: Vec<Option<&'a str>>,
     edges: Vec<(usize, usize)>,
 }
 
 fn reduced<'a>(order: &Order<'a>) -> Reduced<'a> {
-    // Tekton refuses a Pipeline with a cycle. Should there be one, all its tasks count at the same time.
+    // Tekton denies a Pipeline with a cycle. If there is a cycle anyway, all its tasks count as if they ran at the same time.
     let sorted = toposort(order, None).unwrap_or_default();
     let (successors, _) = dag_to_toposorted_adjacency_list::<_, u32>(order, &sorted);
     let (reduction, _) = dag_transitive_reduction_closure(&successors);
@@ -139,18 +150,10 @@ fn reduced<'a>(order: &Order<'a>) -> Reduced<'a> {
     }
 }
 
-fn set(amounts: &mut Amounts, resource: &str, amount: i128) {
-    match resource {
-        "cpu" => amounts.milli_cpu = amount,
-        "memory" => amounts.memory = amount,
-        "ephemeral-storage" => amounts.ephemeral_storage = amount,
-        other => drop(amounts.others.insert(other.to_owned(), amount)),
-    }
-}
-
-/// The weight of the heaviest set of tasks of which none waits for another. By Dilworth's theorem with weights, it is the sum of
-/// all weights less a maximum flow. Each task is a node that flow leaves and one that it reaches; an edge between these two lets
-/// flow on to later tasks, so that a few edges of the order are enough.
+/// The greatest total weight of a set of tasks of which none waits for another. By the weighted form of Dilworth's theorem, this
+/// is the sum of all weights minus a maximum flow. The network has two nodes for each task: flow leaves through one and arrives
+/// at the other. An edge from the second to the first lets flow continue to later tasks. So the edges of the reduced order are
+/// enough.
 fn heaviest(order: &Reduced<'_>, weight: impl Fn(&str) -> i128) -> i128 {
     let Reduced { tasks, edges } = order;
     let weight = |name| u128::try_from(weight(name)).unwrap_or(0);

@@ -1,20 +1,21 @@
-//! The request of a task's pod, as Tekton v1.12.0 and the API server of Kubernetes 1.35 make it. In this order:
+//! Computes the requests of a task's pod, as Tekton v1.12.0 and the API server of Kubernetes 1.35 set them. The order is:
 //!
-//! 1. `stepTemplate`: each step takes the values that it does not set itself (`pkg/apis/pipeline/v1/merge.go`, `MergeStepsWithStepTemplate`).
+//! 1. `stepTemplate`: each step takes the values that it does not set itself (`pkg/apis/pipeline/v1/merge.go`,
+//!    `MergeStepsWithStepTemplate`).
 //! 2. `stepSpecs` and `sidecarSpecs` of the run's `taskRunSpecs`: they replace the values of the step or sidecar with the same
 //!    name (`MergeStepsWithSpecs`, `MergeSidecarsWithSpecs`). A step that refers to a StepAction is like any other step, because a
 //!    StepAction has no resources.
 //! 3. `computeResources` of `taskRunSpecs`, divided among the steps
 //!    (`pkg/internal/computeresources/tasklevel/tasklevel.go`).
-//! 4. The results sidecar and the init containers, without resources of their own (`pkg/pod/pod.go`, `Build`). Tekton adds the
-//!    init containers `place-scripts` and `working-dir-initializer` only to some tasks. Here both always count. Sidecars start after
-//!    the init containers and run beside all steps, whether Tekton or Kubernetes handles them.
-//! 5. Defaults of Tekton's ConfigMap for each container without resources
+//! 4. The results sidecar and the init containers, which have no resources of their own (`pkg/pod/pod.go`, `Build`). Tekton adds
+//!    the init containers `place-scripts` and `working-dir-initializer` only to some tasks. Here both always count. Sidecars
+//!    start after the init containers and run at the same time as all steps.
+//! 5. Defaults from Tekton's ConfigMap, for each container without resources
 //!    (`pkg/internal/defaultresourcerequirements/transformer.go`).
-//! 6. Defaults and minimum of the LimitRanges for the steps (`pkg/internal/computeresources/transformer.go`).
-//! 7. Limits in place of requests that are missing (`k8s.io/kubernetes/pkg/apis/core/v1/defaults.go`, `SetDefaults_Pod`), then
-//!    defaults of the LimitRanges (`plugin/pkg/admission/limitranger/admission.go`) and the overhead of the runtime class
-//!    (`plugin/pkg/admission/runtimeclass/admission.go`).
+//! 6. Defaults and minimums of the LimitRanges, for the steps (`pkg/internal/computeresources/transformer.go`).
+//! 7. In each container, a limit becomes the request if there is no request (`k8s.io/kubernetes/pkg/apis/core/v1/defaults.go`,
+//!    `SetDefaults_Pod`). Then the defaults of the LimitRanges (`plugin/pkg/admission/limitranger/admission.go`), and the
+//!    overhead of the RuntimeClass (`plugin/pkg/admission/runtimeclass/admission.go`).
 
 use serde_json::Value;
 
@@ -24,7 +25,7 @@ use crate::reconcile::requests::{self, Amounts, InitContainer, PodResources, Res
 
 use super::catalog::Catalog;
 
-/// The resources that Tekton handles in LimitRanges, each with the number of billionths in the unit that it divides.
+/// The resources of LimitRanges that Tekton handles. The number is the unit, in billionths, in which Tekton divides the resource.
 const DIVIDED: [(&str, i128); 3] = [
     ("cpu", MILLI),
     ("memory", WHOLE),
@@ -33,10 +34,10 @@ const DIVIDED: [(&str, i128); 3] = [
 const MILLI: i128 = 1_000_000;
 const WHOLE: i128 = 1_000_000_000;
 
-/// The init containers that Tekton makes (`pkg/pod/{pod,script,workingdir_init}.go`).
+/// The init containers that Tekton adds (`pkg/pod/{pod,script,workingdir_init}.go`).
 const INIT_CONTAINERS: [&str; 3] = ["prepare", "place-scripts", "working-dir-initializer"];
 
-/// The key of the resources for containers that no other key names (`pkg/apis/config/default.go`).
+/// The key with the resources for containers that have no key of their own (`pkg/apis/config/default.go`).
 const DEFAULT: &str = "default";
 
 /// The sidecar that reads results (`pkg/apis/pipeline/sidecarlogs.go`).
@@ -49,14 +50,14 @@ pub(super) struct Resources {
     limits: ResourceList,
 }
 
-/// A step or a sidecar, or the resources that a run gives to one.
+/// A step or a sidecar of a Task, or an item of `stepSpecs` or `sidecarSpecs` of a run.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Container {
     name: String,
     resources: Resources,
 }
 
-/// The parts of a Task's `spec` that its pod's request depends on.
+/// The parts of a Task's `spec` that the requests of its pod depend on.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TaskSpec {
     steps: Vec<Container>,
@@ -65,17 +66,19 @@ pub struct TaskSpec {
     has_results: bool,
 }
 
-/// The settings of a run for the pods of one task: an item of `spec.taskRunSpecs`.
+/// A run's settings for the pods of one task: an item of `spec.taskRunSpecs`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PodSettings {
     steps: Vec<Container>,
     sidecars: Vec<Container>,
     resources: Resources,
     runtime_class: Option<String>,
+    /// True if the pods need other nodes than the run's other pods.
+    pub(super) is_special: bool,
 }
 
 impl Resources {
-    /// Reads `computeResources`. Malformed parts are left out here and below: Tekton denies them.
+    /// Reads `computeResources`. This module leaves out malformed parts, because Tekton denies them.
     pub(super) fn read(value: &Value) -> Self {
         Self {
             requests: resource_list(&value["requests"]),
@@ -111,8 +114,10 @@ impl PodSettings {
     /// Reads an item of `spec.taskRunSpecs`.
     pub(crate) fn read(item: &Object<'_>) -> Self {
         let field = |key| item.get(key).unwrap_or(&Value::Null);
-        let runtime_class = field("podTemplate")["runtimeClassName"].as_str();
+        let template = field("podTemplate");
+        let runtime_class = template["runtimeClassName"].as_str();
         Self {
+            is_special: !template["nodeSelector"].is_null() || !template["affinity"].is_null(),
             steps: containers(field("stepSpecs")),
             sidecars: containers(field("sidecarSpecs")),
             resources: Resources::read(field("computeResources")),
@@ -121,7 +126,8 @@ impl PodSettings {
     }
 }
 
-/// Reads quantities by resource. None is negative: Kubernetes refuses a pod with such a request.
+/// Reads a map from resources to quantities. Negative quantities are left out, because Kubernetes refuses a pod with such a
+/// request.
 pub fn resource_list(value: &Value) -> ResourceList {
     let entries = value.as_object().into_iter().flatten();
     let read = |value: &Value| match value {
@@ -144,7 +150,7 @@ fn containers(list: &Value) -> Vec<Container> {
     containers.collect()
 }
 
-/// The request of a pod of `task`. `runtime_class` is that of the run.
+/// The requests of a pod of `task`. `runtime_class` is the one in the run's own `podTemplate`.
 pub(super) fn requests(
     task: &TaskSpec,
     settings: &PodSettings,
@@ -191,7 +197,7 @@ pub(super) fn requests(
     })
 }
 
-/// The steps by the names of their containers, with the resources that Task and run give them.
+/// The steps with the names of their containers, and with the resources that the Task and the run give them.
 fn steps(task: &TaskSpec, settings: &PodSettings) -> Vec<(String, Resources)> {
     let steps = task.steps.iter().map(|step| Container {
         name: step.name.clone(),
@@ -230,7 +236,7 @@ fn overridden(containers: Vec<Container>, by: &[Container]) -> Vec<(String, Reso
     overridden.collect()
 }
 
-/// Each step's share of the task's resources, rounded down (`computeAverageRequests`).
+/// The part of the task's resources that each of `count` steps gets, rounded down (`computeAverageRequests`).
 fn shares(list: &ResourceList, count: usize) -> ResourceList {
     let unit = |name: &str| match name {
         "memory" | "ephemeral-storage" => WHOLE,
@@ -242,7 +248,7 @@ fn shares(list: &ResourceList, count: usize) -> ResourceList {
         .collect()
 }
 
-/// A step without a request has its share of the LimitRange's default, at least its minimum.
+/// Sets the missing requests of a step: its part of the LimitRange's default, but at least the LimitRange's minimum.
 fn step_limits(resources: &mut Resources, count: usize, catalog: &Catalog) {
     for (name, unit) in DIVIDED {
         let asked = resources.requests.get(name);
@@ -258,7 +264,7 @@ fn step_limits(resources: &mut Resources, count: usize, catalog: &Catalog) {
     }
 }
 
-/// The requests of a container once the API server has set its defaults.
+/// The requests of a container after the API server has added its defaults.
 fn defaulted(resources: Resources, catalog: &Catalog) -> ResourceList {
     let Resources {
         mut requests,
@@ -273,8 +279,8 @@ fn defaulted(resources: Resources, catalog: &Catalog) -> ResourceList {
 }
 
 impl Catalog {
-    /// Gives a container without resources those of Tekton's ConfigMap: by its name, by the beginning of its name, or the
-    /// default.
+    /// Sets the resources of a container that has none, from Tekton's ConfigMap. The first of these keys that exists is used: the
+    /// container's name, a prefix of this name, `default`.
     fn fill(&self, container: &str, resources: &mut Resources) {
         if !resources.is_empty() {
             return;

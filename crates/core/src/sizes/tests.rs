@@ -1,4 +1,4 @@
-//! The sizes of whole runs, and the annotation.
+//! Tests of the sizes of whole runs, and of the annotation.
 
 use super::*;
 use crate::annotations::PINNED;
@@ -80,6 +80,33 @@ fn b3_requests_order_and_number_of_the_pods_are_pinned() {
         annotation(&by_name, "pipelineruns", Some(&catalog())),
         json!({})
     );
+}
+
+/// A placeholder must not wait for a node that the run may never need, or that only one of its tasks needs.
+#[test]
+fn b3_tasks_that_may_be_skipped_or_need_nodes_of_their_own_have_no_known_requests() {
+    let when = json!([{"input": "a", "operator": "in", "values": ["b"]}]);
+    let tasks = json!([
+        {"name": "always", "taskSpec": asking("1"), "when": []},
+        {"name": "release", "taskSpec": asking("32"), "when": when},
+        {"name": "on-gpu", "taskSpec": asking("32")},
+        {"name": "tolerates", "taskSpec": asking("2")},
+    ]);
+    let run = run(json!({
+        "pipelineSpec": {"tasks": tasks},
+        "taskRunSpecs": [
+            {"pipelineTaskName": "on-gpu", "podTemplate": {"nodeSelector": {"pool": "gpu"}}},
+            {"pipelineTaskName": "tolerates", "podTemplate": {"tolerations": []}},
+        ],
+    }));
+    let expect = json!({
+        "always": {"requests": {"cpu": "1"}},
+        "release": {},
+        "on-gpu": {},
+        "tolerates": {"requests": {"cpu": "2"}},
+    });
+    let pinned = annotation(&run, "pipelineruns", Some(&catalog()));
+    assert_eq!(pinned, expect);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Claims in zones and on nodes, and a node found by trying all of them.
+//! Tests with claims in zones and on nodes. A slow, simple search for a node checks the results.
 
 use super::*;
 use proptest::prelude::*;
@@ -96,7 +96,7 @@ fn v7_local_volumes_on_two_nodes_are_a_conflict() {
         &[claim("a", on_node("n1")), claim("b", on_node("n2"))],
         Some(&["a", "b"]),
     );
-    // A label of that name is not the field.
+    // A label with this name is not the same as the field.
     let label = vec![term(&[requirement("metadata.name", Operator::In, &["n2"])])];
     check(&[claim("a", on_node("n1")), claim("b", label)], None);
 }
@@ -284,7 +284,7 @@ fn operators_read_back_and_others_are_not_known() {
     assert!("Matches".parse::<Operator>().is_err());
 }
 
-/// Labels `x` and `y`, each absent or one of a few values: every node there is.
+/// All nodes of the test: labels `x` and `y` are each absent or have one of a few values.
 fn nodes() -> Vec<[Option<&'static str>; 2]> {
     let values = [None, Some("0"), Some("1"), Some("2"), Some("other")];
     values

@@ -1,5 +1,5 @@
-//! Finds out if one node could meet several node selectors at the same time. A node meets a selector if it meets one term of the
-//! selector. It meets a term if it meets all requirements of the term (Kubernetes, "Assigning Pods to Nodes").
+//! Finds out if one node could meet several node selectors at the same time. A node meets a selector if it meets at least one of
+//! its terms. It meets a term if it meets all requirements of this term (Kubernetes, "Assigning Pods to Nodes").
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -9,14 +9,15 @@ use crate::words::words;
 /// One of the `nodeSelectorTerms` of a node selector.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct NodeTerm {
-    /// `matchExpressions`: about labels.
+    /// `matchExpressions`: requirements on labels.
     pub expressions: Vec<NodeRequirement>,
-    /// `matchFields`: about fields, of which Kubernetes knows `metadata.name`.
+    /// `matchFields`: requirements on fields. Kubernetes supports only field `metadata.name`.
     pub fields: Vec<NodeRequirement>,
 }
 
 impl NodeTerm {
-    /// True if at most one node meets it, by its name or its label `kubernetes.io/hostname`.
+    /// True if at most one node can meet the term, because the term names the node or the value of its label
+    /// `kubernetes.io/hostname`.
     pub fn is_of_one_node(&self) -> bool {
         let mut requirements = self.expressions.iter().chain(&self.fields);
         requirements.any(|it| {
@@ -29,28 +30,28 @@ impl NodeTerm {
 /// One requirement of a term.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct NodeRequirement {
-    /// The label, or the field.
+    /// The key of the label, or the path of the field.
     pub key: String,
-    /// How it is compared.
+    /// The operator.
     pub operator: Operator,
-    /// The values to compare it with.
+    /// The values of the operator.
     pub values: Vec<String>,
 }
 
 words! {
-    /// How a label or field is compared.
+    /// An operator of a requirement, about the value of a label or field.
     pub enum Operator: "an operator of a node selector" {
-        /// It has one of the values.
+        /// The value is one of those listed.
         In = "In",
-        /// It has none of the values, or does not exist.
+        /// The value is none of those listed, or the label or field does not exist.
         NotIn = "NotIn",
-        /// It exists.
+        /// The label or field exists.
         Exists = "Exists",
-        /// It does not exist.
+        /// The label or field does not exist.
         DoesNotExist = "DoesNotExist",
-        /// It is a number greater than the one value.
+        /// The value is a number greater than the listed one.
         Gt = "Gt",
-        /// It is a number less than the one value.
+        /// The value is a number less than the listed one.
         Lt = "Lt",
     }
 }
@@ -71,7 +72,7 @@ impl fmt::Display for NodeRequirement {
     }
 }
 
-/// Terms in words: `topology.kubernetes.io/zone In a, b and disk Exists, or metadata.name In n1`.
+/// The terms as text, for example `topology.kubernetes.io/zone In a, b and disk Exists, or metadata.name In n1`.
 pub(super) fn describe(terms: &[NodeTerm]) -> String {
     let term = |term: &NodeTerm| {
         let all = term.expressions.iter().chain(&term.fields);
@@ -82,11 +83,11 @@ pub(super) fn describe(terms: &[NodeTerm]) -> String {
     terms.join(", or ")
 }
 
-/// The greatest number of terms to try. After that, the answer is yes: a false alarm is worse than none, and the scheduler has the
-/// last word.
+/// The greatest number of terms to try. If these are not enough, the answer is yes, because a false alarm is worse than no alarm.
+/// The scheduler still checks the real nodes.
 const COMBINATIONS: usize = 100_000;
 
-/// True if a node could meet one term of each list.
+/// True if one node could meet at least one term of each list.
 pub(super) fn some_node_meets(lists: &[&[NodeTerm]]) -> bool {
     let distinct: BTreeSet<&[NodeTerm]> = lists.iter().copied().collect();
     let mut lists: Vec<_> = distinct.into_iter().collect();
@@ -94,7 +95,7 @@ pub(super) fn some_node_meets(lists: &[&[NodeTerm]]) -> bool {
     search(&lists, &Required::default(), &mut 0)
 }
 
-/// True if the node with this name and these labels meets one term of each list.
+/// True if the node with this name and these labels meets at least one term of each list.
 pub(super) fn node_meets(
     name: &str,
     labels: &BTreeMap<String, String>,
@@ -124,13 +125,13 @@ fn search(lists: &[&[NodeTerm]], required: &Required<'_>, tried: &mut usize) -> 
     })
 }
 
-/// The key of a requirement. `true` marks a field, `false` a label.
+/// The key of a requirement: `true` for a field or `false` for a label, and its name.
 type Key<'a> = (bool, &'a str);
 
-/// The requirements on a node so far.
+/// The requirements that the node must meet so far.
 type Required<'a> = BTreeMap<Key<'a>, Vec<&'a NodeRequirement>>;
 
-/// The requirements so far and those of `term`; `None` if no node can meet them all.
+/// The requirements so far together with those of `term`. `None` if no node can meet all of them.
 fn with<'a>(required: &Required<'a>, term: &'a NodeTerm) -> Option<Required<'a>> {
     let mut both = required.clone();
     for (key, requirement) in term.requirements() {
@@ -141,11 +142,12 @@ fn with<'a>(required: &Required<'a>, term: &'a NodeTerm) -> Option<Required<'a>>
     possible.then_some(both)
 }
 
-/// True if one label or field can meet all of these requirements.
+/// True if the value of one label or field can meet all of these requirements.
 fn can_be_met(requirements: &[&NodeRequirement]) -> bool {
     let listed = || requirements.iter().flat_map(|one| &one.values);
     let unlisted: String = listed().map(String::as_str).chain(["x"]).collect();
-    // Numbers beyond a bound: one more than the other requirements can exclude.
+    // For `Gt` and `Lt`, also try numbers beyond the bound: one more number than there are listed values, so that `NotIn` cannot
+    // exclude all of them.
     let count = listed().count() as i64 + 1;
     let beyond = requirements.iter().flat_map(|one| {
         let bound = one.bound().unwrap_or_default();
@@ -167,7 +169,7 @@ fn can_be_met(requirements: &[&NodeRequirement]) -> bool {
 }
 
 impl NodeTerm {
-    /// No node meets a term without requirements.
+    /// A term without requirements matches no node.
     fn is_empty(&self) -> bool {
         self.expressions.is_empty() && self.fields.is_empty()
     }
@@ -185,7 +187,7 @@ impl NodeRequirement {
         self.values.first()?.parse().ok()
     }
 
-    /// True if a label or field with this value meets the requirement. `None` stands for a label or field that does not exist.
+    /// True if a label or field with this value meets the requirement. `None` means that the label or field does not exist.
     fn is_met_by(&self, value: Option<&str>) -> bool {
         let is_listed = || value.is_some_and(|value| self.values.iter().any(|one| one == value));
         let number = value.and_then(|value| value.parse::<i64>().ok());

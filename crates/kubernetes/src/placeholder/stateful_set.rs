@@ -1,6 +1,7 @@
-//! Builds the StatefulSet of a planned placeholder. The plan is valid by then, so building cannot fail.
+//! Builds the StatefulSet of a placeholder from its specification. The specification is valid, so building cannot fail.
 //!
-//! Shape and labels: TEP-0135, "Placeholder pod + inter-pod affinity" and "Co-locating volumes" (P1, P3, P5, V1, V2, V8).
+//! Sources for its fields and labels: TEP-0135, "Placeholder pod + inter-pod affinity" and "Co-locating volumes" (P1, P3, P5, V1,
+//! V2, V8).
 
 use std::collections::BTreeMap;
 
@@ -23,29 +24,37 @@ use coscheduler_core::reconcile::reserve::GATE;
 use coscheduler_core::volumes::Volumes;
 
 use crate::affinity::affinity;
-use crate::placeholder::size::burstable;
+use crate::needs;
+use crate::placeholder::size::limits;
 
-/// A user other than root. Any will do, because the container writes nothing.
+/// Any user except root is suitable, because the container writes no files.
 const USER: i64 = 65_532;
-/// Seconds that the placeholder has to stop. Its process stops on SIGTERM at once. With 0, the pod would be gone before the
-/// kubelet unmounts its volumes, and the next pod would find them still attached to the old node.
+/// The seconds that the placeholder may take to stop. Its process stops immediately on SIGTERM. With 0 seconds, the pod would be
+/// gone before the kubelet unmounts its volumes. The next pod would then find these volumes still attached to the old node.
 const GRACE_SECONDS: i64 = 1;
+
+/// These annotations keep autoscalers from removing a node that is not full while a run uses it (N7). Sources: Karpenter,
+/// "Disruption", "Pod-Level Controls"; Cluster Autoscaler, FAQ, "What types of pods can prevent CA from removing a node?".
+const KEEPS_NODE: [(&str, &str); 2] = [
+    ("karpenter.sh/do-not-disrupt", "true"),
+    ("cluster-autoscaler.kubernetes.io/safe-to-evict", "false"),
+];
 
 /// The PipelineRun that owns a placeholder.
 #[derive(Clone, Copy, Debug)]
 pub struct Owner<'a> {
-    /// Namespace of the run and so of its placeholders.
+    /// The namespace of the run, which is also that of its placeholders.
     pub namespace: &'a str,
-    /// Name of the run.
+    /// The name of the run.
     pub name: &'a str,
-    /// Uid of the run.
+    /// The uid of the run.
     pub uid: &'a str,
 }
 
-/// The StatefulSet of a placeholder. `volumes` holds the consequences of its existing claims; [`Volumes::default`] has none.
+/// The StatefulSet of a placeholder. `volumes` has the decisions about its existing claims.
 ///
-/// Its owner reference makes the run its controller, without `blockOwnerDeletion`: under the admission plugin
-/// `OwnerReferencesPermissionEnforcement`, that field needs permission to update the finalizers of PipelineRuns.
+/// An owner reference makes the run its controller. The reference does not set `blockOwnerDeletion`: with the admission plugin
+/// `OwnerReferencesPermissionEnforcement`, that field would need the right to update finalizers of PipelineRuns.
 pub fn build(owner: Owner<'_>, spec: &PlaceholderSpec, volumes: &Volumes) -> StatefulSet {
     let all_labels = with_owner(spec.labels.clone(), owner);
     StatefulSet {
@@ -68,6 +77,11 @@ pub fn build(owner: Owner<'_>, spec: &PlaceholderSpec, volumes: &Volumes) -> Sta
             template: PodTemplateSpec {
                 metadata: Some(ObjectMeta {
                     labels: Some(all_labels),
+                    annotations: Some(
+                        KEEPS_NODE
+                            .map(|(key, value)| (key.to_owned(), value.to_owned()))
+                            .into(),
+                    ),
                     ..ObjectMeta::default()
                 }),
                 spec: Some(pod(spec, volumes)),
@@ -88,7 +102,7 @@ pub fn build(owner: Owner<'_>, spec: &PlaceholderSpec, volumes: &Volumes) -> Sta
     }
 }
 
-/// The labels that select exactly one placeholder (P2).
+/// The labels that select the pod of exactly one placeholder (P2).
 pub fn selector(name: &str) -> BTreeMap<String, String> {
     BTreeMap::from([
         (COMPONENT.to_owned(), AFFINITY_ASSISTANT.to_owned()),
@@ -96,7 +110,7 @@ pub fn selector(name: &str) -> BTreeMap<String, String> {
     ])
 }
 
-/// Adds the labels by which the placeholder-manager finds its objects.
+/// Adds two labels: the run's uid, and [`MANAGED_BY`]. The placeholder-manager finds its objects by them.
 fn with_owner(mut labels: BTreeMap<String, String>, owner: Owner<'_>) -> BTreeMap<String, String> {
     labels.insert(PIPELINE_RUN_UID.to_owned(), owner.uid.to_owned());
     labels.insert(MANAGED_BY.to_owned(), TEKTON_COSCHEDULER.to_owned());
@@ -113,8 +127,8 @@ fn reference(owner: Owner<'_>) -> OwnerReference {
     }
 }
 
-/// The claims that the manager creates itself (V8). They look like those of the StatefulSet's controller, which adds the labels of
-/// its selector.
+/// The claims that the manager creates itself (V8). They have the same fields as claims that the StatefulSet controller creates.
+/// That controller also adds the labels of the StatefulSet's selector.
 pub fn single_pod_claims(owner: Owner<'_>, spec: &PlaceholderSpec) -> Vec<PersistentVolumeClaim> {
     spec.single_pod_claims
         .iter()
@@ -153,7 +167,7 @@ fn pod(spec: &PlaceholderSpec, volumes: &Volumes) -> PodSpec {
             .filter(|name| !name.is_empty()),
         scheduling_gates: match spec.reserves {
             Reserves::Nothing => None,
-            Reserves::Placement => Some(vec![PodSchedulingGate {
+            Reserves::Placement | Reserves::Peak => Some(vec![PodSchedulingGate {
                 name: GATE.to_owned(),
             }]),
         },
@@ -185,8 +199,8 @@ fn pod(spec: &PlaceholderSpec, volumes: &Volumes) -> PodSpec {
     }
 }
 
-/// The run's security context, with the fields that Pod Security `restricted` requires added (P3, P5). The fields that it forbids
-/// are gone already ([`pod_template`](coscheduler_core::pod_template)).
+/// The security context of the run, with the fields added that Pod Security `restricted` requires (P3, P5). The plan has already
+/// removed the fields that `restricted` forbids ([`pod_template`](coscheduler_core::pod_template)).
 fn security_context(run: PodSecurityContext) -> PodSecurityContext {
     PodSecurityContext {
         run_as_non_root: Some(true),
@@ -209,7 +223,7 @@ fn container(spec: &PlaceholderSpec, volumes: Vec<String>) -> Container {
     ]);
     let limits = match spec.reserves {
         Reserves::Nothing => requests.clone(),
-        Reserves::Placement => burstable(&requests),
+        Reserves::Placement | Reserves::Peak => limits(&needs::amounts(&requests)),
     };
     Container {
         name: AFFINITY_ASSISTANT.to_owned(),
@@ -243,13 +257,13 @@ fn container(spec: &PlaceholderSpec, volumes: Vec<String>) -> Container {
     }
 }
 
-/// A field that the placeholder shares with the run's pods (P3). A field of the wrong type is left out, because Tekton's own
-/// validation refuses such a run.
+/// A field of the placeholder's pod template (P3). A field with a wrong type is left out, because Tekton's own validation denies
+/// such a run.
 fn shared<T: serde::de::DeserializeOwned>(spec: &PlaceholderSpec, field: &str) -> Option<T> {
     serde_json::from_value(spec.pod_template.get(field)?.clone()).ok()
 }
 
-/// A claim template. As in TEP-0135, its owner reference has neither `controller` nor `blockOwnerDeletion`.
+/// The claim template. As in TEP-0135, its owner reference sets neither `controller` nor `blockOwnerDeletion`.
 fn claim(owner: Owner<'_>, template: &ClaimTemplateSpec) -> PersistentVolumeClaim {
     let labels = with_owner(template.labels.clone(), owner);
     PersistentVolumeClaim {
@@ -265,8 +279,8 @@ fn claim(owner: Owner<'_>, template: &ClaimTemplateSpec) -> PersistentVolumeClai
     }
 }
 
-/// The author's claim spec; empty if it does not fit the type, so that the API server refuses it. `core` has checked the fields
-/// that this product reads.
+/// The claim's `spec`, as the author wrote it. If it does not have the right types, the result is empty, and the API server
+/// refuses the claim. `core` has checked only the fields that this product reads.
 fn claim_spec(template: &ClaimTemplateSpec) -> PersistentVolumeClaimSpec {
     serde_json::from_value(template.spec.clone()).unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! Reads pages of lists of pods, and keeps only phases and claims, because the pod of a pipeline can have tens of kilobytes.
+//! Reads lists of pods page by page. It keeps only phases and claims, because one pod can have many kilobytes.
 
 use coscheduler_core::observed::PodPhase;
 use coscheduler_core::reconcile::delete_claims::PodUse;
@@ -53,7 +53,7 @@ struct SlimStatus {
 }
 
 impl Page {
-    /// The token of the next page; `None` if this is the last one.
+    /// The token of the next page. `None` if this is the last page.
     pub fn next(&self) -> Option<&str> {
         let token = self.metadata.continue_.as_deref();
         token.filter(|token| !token.is_empty())
@@ -72,7 +72,7 @@ impl Slim {
             spec,
             status,
         } = self;
-        // A generic ephemeral volume's claim is named after pod and volume.
+        // A generic ephemeral volume uses claim `<pod>-<volume>`.
         let claim = |volume: SlimVolume| match (volume.persistent_volume_claim, volume.ephemeral) {
             (Some(claim), _) => Some(claim.claim_name),
             (None, Some(_)) => Some(format!("{}-{}", metadata.name, volume.name)),

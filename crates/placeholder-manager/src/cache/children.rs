@@ -1,5 +1,6 @@
-//! Child runs: PipelineRuns that Tekton creates for a PipelineRun. A child run uses its parent's placeholders, so the parent's
-//! clean-up waits for the pods of its child runs too. A change of a child run queues the run at the top.
+//! Child runs: PipelineRuns that Tekton creates for a PipelineRun. A child run uses its parent's placeholders, so the clean-up
+//! of the parent waits for the pods of its child runs too. A change of a child run queues its top run: the ancestor that is not
+//! a child run itself.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -8,7 +9,7 @@ use coscheduler_core::pipeline_run::PipelineRun;
 
 use super::RunKey;
 
-/// Child runs by parent, and parents by child run. A child run stays while the cache has an object of it.
+/// Child runs by parent, and parents by child run. A child run is kept while the cache contains the run or one of its objects.
 #[derive(Debug, Default)]
 pub(super) struct Children {
     parents: HashMap<RunKey, RunKey>,
@@ -16,7 +17,8 @@ pub(super) struct Children {
 }
 
 impl Children {
-    /// Adds a child run. Its annotation is proof: only admission sets it, and only if Tekton created the run for its controller.
+    /// Adds a child run. The annotation is a proof: only admission sets it, and only if Tekton created the run for the
+    /// PipelineRun that owns it.
     pub(super) fn learn(&mut self, run: &PipelineRun) {
         let Some(owner) = &run.controller else { return };
         if !run.annotations.contains_key(PART_OF) {
@@ -29,7 +31,7 @@ impl Children {
         self.parents.insert(key, parent);
     }
 
-    /// Removes a run without objects.
+    /// Removes a run. The caller has checked that the cache contains no object of it.
     pub(super) fn forget(&mut self, key: &RunKey) {
         let Some(parent) = self.parents.remove(key) else {
             return;
@@ -42,7 +44,7 @@ impl Children {
         }
     }
 
-    /// The run at the top: the run itself, or its first ancestor that is no child run.
+    /// The top run: the run itself if it is no child run, otherwise its first ancestor that is no child run.
     pub(super) fn top(&self, key: &RunKey) -> RunKey {
         let mut top = key;
         let mut seen = BTreeSet::from([key]);
@@ -54,7 +56,7 @@ impl Children {
         top.clone()
     }
 
-    /// The child runs of a run, and their child runs.
+    /// The child runs of a run, their child runs, and so on.
     pub(super) fn of(&self, key: &RunKey) -> BTreeSet<RunKey> {
         let mut found = BTreeSet::new();
         let mut look = vec![key];

@@ -1,4 +1,4 @@
-//! Claims and volumes, whoever created them, and warning Events about claims and placeholders.
+//! The parts of the cache for all claims and volumes, and for warning Events about claims and placeholders.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ impl Cache {
         self.change(|index, _| index.put_claim(claim))
     }
 
-    /// Stores the answer to a write, unless the watch has reported meanwhile that the claim is gone.
+    /// Stores a claim from the API server's answer to a write, unless the watch has reported its deletion meanwhile.
     pub(crate) fn refresh_claim(&self, claim: KnownClaim) {
         let mut index = self.write();
         if index.claims.knows(&claim) {
@@ -73,7 +73,7 @@ impl Cache {
             .collect()
     }
 
-    /// A claim, with its volume if that is known.
+    /// A claim, and its volume if the cache knows the volume.
     pub(crate) fn claim(&self, key: &ObjectKey) -> Option<(Arc<KnownClaim>, SeenClaim)> {
         let index = self.read();
         Some((index.claims.get(key)?.clone(), index.seen(key)?))
@@ -103,7 +103,7 @@ impl Cache {
         })
     }
 
-    /// Removes the Events of this watch that are not `listed`.
+    /// Removes the Events that came from this watch and are not `listed`. Returns the runs that this affects.
     pub(crate) fn retain_complaints(
         &self,
         watch: &'static str,
@@ -124,7 +124,8 @@ impl Index {
         if self.claims.is_behind(&claim) {
             return Vec::new();
         }
-        // A claim stays its run's even if a deletion with `--cascade=orphan` removes the owner reference.
+        // If a run is deleted with `--cascade=orphan`, its claims lose their owner reference. The cache keeps the known owner,
+        // so that the claims are still deleted after the run.
         if let Some(known) = self.claims.get(&key)
             && claim.owner.is_none()
             && known.object.uid == claim.object.uid

@@ -1,5 +1,5 @@
-//! The last warning Event about each placeholder and each claim. It is removed once the placeholder has its pod or the claim its
-//! volume.
+//! The last warning Event about each placeholder and each claim. An Event is removed when the placeholder has its pod, or the
+//! claim has its volume.
 
 use std::collections::{HashMap, HashSet};
 
@@ -13,7 +13,7 @@ use coscheduler_runtime::kubernetes::watch::ObjectKey;
 pub(super) struct Complaints(HashMap<(About, ObjectKey), (&'static str, Complaint)>);
 
 impl Complaints {
-    /// Adds an Event of this watch. Returns true if its reason is new.
+    /// Adds an Event from this watch. Returns true if its reason is new for the object.
     pub(super) fn insert(&mut self, watch: &'static str, complaint: Complaint) -> bool {
         let key = (complaint.about, complaint.object.clone());
         let news = match self.0.get(&key) {
@@ -34,7 +34,7 @@ impl Complaints {
         self.0.remove(&(about, object.clone()));
     }
 
-    /// Removes the Events of this watch that are not `listed`. Returns the objects that they were about.
+    /// Removes the Events that came from this watch and are not `listed`. Returns the objects of these Events.
     pub(super) fn retain(
         &mut self,
         watch: &'static str,

@@ -1,17 +1,15 @@
-//! Placeholders, pods and nodes.
+//! Placeholders and pods.
 
 use std::collections::HashSet;
 
 use coscheduler_core::observed::{Placeholder, Pod};
-use coscheduler_core::reconcile::requests::Amounts;
-use coscheduler_core::reconcile::room::Room;
+use coscheduler_core::pipeline_run::RunState;
 use coscheduler_kubernetes::complaints::About;
 use coscheduler_runtime::kubernetes::watch::ObjectKey;
 
 use super::store::Object as _;
 use super::{Before, Cache, Index, RunKey};
 
-/// Placeholders and pods.
 impl Cache {
     pub(crate) fn apply_placeholder(&self, own: Placeholder) -> Vec<RunKey> {
         self.change(|index, before| index.put_placeholder(own, before))
@@ -46,12 +44,20 @@ impl Cache {
         news.collect()
     }
 
-    /// Stores a pod. TaskRun pods that have ended are removed, because no decision depends on them.
+    /// Stores a pod. Of TaskRun pods that have ended, only the TaskRun's name is kept, until the run has ended.
     pub(crate) fn apply_pod(&self, pod: Pod) -> Vec<RunKey> {
         if pod.placeholder.is_none() && pod.role().is_none() {
+            self.write().end(&pod);
             return self.delete_pod(&pod.key());
         }
         self.change(|index, before| index.put_pod(pod, before))
+    }
+
+    /// Forgets the ended pods of runs that do not exist.
+    pub(crate) fn forget_ended(&self) {
+        let mut index = self.write();
+        let Index { ended, names, .. } = &mut *index;
+        ended.retain(|run, _| names.contains_key(&run.uid));
     }
 
     /// Stores the answer to a write, as [`Self::refresh_placeholder`] does.
@@ -78,46 +84,6 @@ impl Cache {
         let stale = self.read().pods.stale(listed);
         stale.iter().flat_map(|key| self.delete_pod(key)).collect()
     }
-
-    /// Stores the node and the requests of a pod; `None` removes the pod. This queues no run, because runs that wait for room poll
-    /// with backoff.
-    pub(crate) fn on_node(&self, key: ObjectKey, bound: Option<(String, Amounts)>) {
-        let nodes = &mut self.write().nodes;
-        match bound {
-            Some((node, requests)) => nodes.put(key, node, requests),
-            None => nodes.take_away(&key),
-        }
-    }
-
-    pub(crate) fn retain_on_nodes(&self, listed: &HashSet<ObjectKey>) {
-        self.write().nodes.retain_pods(listed);
-    }
-}
-
-/// Nodes.
-impl Cache {
-    pub(crate) fn apply_node(&self, node: Room) -> Vec<RunKey> {
-        let name = node.node.name.clone();
-        self.change(|index, _| match index.nodes.insert(node) {
-            true => index.bound_to(&name),
-            false => Vec::new(),
-        })
-    }
-
-    pub(crate) fn delete_node(&self, name: &str) -> Vec<RunKey> {
-        self.change(|index, _| {
-            index.nodes.remove(name);
-            index.bound_to(name)
-        })
-    }
-
-    pub(crate) fn retain_nodes(&self, listed: &HashSet<ObjectKey>) -> Vec<RunKey> {
-        let stale = self.read().nodes.stale(listed);
-        stale
-            .iter()
-            .flat_map(|name| self.delete_node(name))
-            .collect()
-    }
 }
 
 impl Index {
@@ -141,6 +107,18 @@ impl Index {
         vec![run]
     }
 
+    /// Notes that a TaskRun's pod has ended.
+    fn end(&mut self, pod: &Pod) {
+        let run = RunKey::new(&pod.namespace, &pod.run_uid);
+        let name = self.names.get(&run.uid);
+        let known = name.and_then(|name| self.runs.get(name));
+        let is_done = known.is_some_and(|known| known.run.state == RunState::Done);
+        if let Some(task_run) = pod.task_run().filter(|_| !is_done) {
+            let ended = self.ended.entry(run).or_default();
+            ended.insert(task_run.name.clone());
+        }
+    }
+
     fn put_pod(&mut self, pod: Pod, before: &mut Before) -> Vec<RunKey> {
         if self.pods.is_behind(&pod) {
             return Vec::new();
@@ -157,7 +135,6 @@ impl Index {
             let using = self.pods_by_claim.entry(claim).or_default();
             using.insert(key.clone());
         }
-        self.nodes.placeholder(&pod, true);
         if let Some(labels) = &pod.placeholder {
             let of_run = self.placeholder_pods.entry(run.clone()).or_default();
             of_run.insert(key.clone());

@@ -1,4 +1,5 @@
-//! The ResourceQuotas that count CPU or memory: in their namespaces, a reservation would take what the run's pods need.
+//! The ResourceQuotas that count CPU or memory. In their namespaces, a placeholder reserves no room before a pod of its run
+//! waits, because the quota would count the reservation in addition to the run's pods.
 
 use std::collections::HashSet;
 
@@ -48,32 +49,29 @@ impl Cache {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use coscheduler_core::observed::Observed;
     use serde_json::json;
-
-    use crate::cache::RunKey;
 
     #[test]
     fn b3_a_run_hears_of_quotas_of_its_namespace_that_count_cpu_or_memory() {
         let cache = Cache::default();
-        let quota = |hard: &str| serde_json::from_value(json!({"spec": {"hard": {hard: "1"}}}));
         let key = |name: &str| ("ci".to_owned(), name.to_owned());
-        let seen = |namespace: &str| -> bool {
-            let observed: Observed = cache.observe(&RunKey::new(namespace, "u"));
-            observed.has_quota
+        let apply = |name: &str, hard: &str| {
+            let quota = json!({"spec": {"hard": {hard: "1"}}});
+            cache.apply_quota(key(name), &serde_json::from_value(quota).unwrap());
         };
-        cache.apply_quota(key("pods"), &quota("pods").unwrap());
+        let seen = |namespace: &str| cache.observe(&RunKey::new(namespace, "u")).has_quota;
+        apply("a", "pods");
         assert!(!seen("ci"));
-        cache.apply_quota(key("cpu"), &quota("requests.cpu").unwrap());
+        apply("a", "requests.cpu");
         assert!(seen("ci") && !seen("other"));
-        cache.apply_quota(key("cpu"), &quota("pods").unwrap());
+        apply("a", "pods");
         assert!(!seen("ci"));
-        cache.apply_quota(key("memory"), &quota("limits.memory").unwrap());
-        cache.retain_quotas(&[key("pods")].into());
+        apply("b", "limits.memory");
+        cache.retain_quotas(&[key("a")].into());
         assert!(!seen("ci"));
-        cache.apply_quota(key("memory"), &quota("memory").unwrap());
+        apply("b", "memory");
         assert!(seen("ci"));
-        cache.delete_quota(&key("memory"));
+        cache.delete_quota(&key("b"));
         assert!(!seen("ci"));
     }
 }

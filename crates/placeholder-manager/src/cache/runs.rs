@@ -1,8 +1,10 @@
-//! PipelineRuns, each with its plan. They are indexed by uid, by version and by the claims that their placeholders stand for.
+//! The part of the cache for PipelineRuns, each with its plan. They are indexed by uid, by version, and by the claims of their
+//! placeholders.
 
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
+use coscheduler_core::annotations::BLOCKED;
 use coscheduler_core::pipeline_run::{PipelineRun, RunState};
 use coscheduler_core::plan::plan;
 use coscheduler_runtime::kubernetes::version::is_newer;
@@ -13,7 +15,10 @@ use super::store::Object as _;
 use super::{Before, Cache, Index, KnownRun, RunKey, used};
 
 impl Cache {
+    /// Stores a run. A run that was done before and has no objects needs no reconcile: there may be thousands of them.
     pub(crate) fn apply_run(&self, run: PipelineRun) -> Vec<RunKey> {
+        let is_done = run.state == RunState::Done;
+        let run = if is_done { run.reduced() } else { run };
         let planned = Arc::new(plan(&run));
         let run = Arc::new(run);
         let news = self.change(|index, before| {
@@ -23,7 +28,11 @@ impl Cache {
             }
             let key = RunKey::of(&known.run);
             before.of(index, &key);
+            let was_done = index.was_done(&known.run);
             let mut news = index.forget_run(&known.key());
+            if is_done {
+                index.ended.remove(&key);
+            }
             index.children.learn(&known.run);
             let version = known.run.resource_version.clone();
             index.versions.insert(version, key.uid.clone());
@@ -31,9 +40,12 @@ impl Cache {
             for claim in used(&known) {
                 index.users.entry(claim).or_default().insert(key.clone());
             }
+            let run = known.run.clone();
             index.runs.insert(known);
             news.retain(|other| *other != key);
-            news.push(key);
+            if !(is_done && was_done && index.is_cleaned_up(&key, &run)) {
+                news.push(key);
+            }
             news
         });
         self.version.send_modify(|version| *version += 1);
@@ -45,6 +57,7 @@ impl Cache {
             if let Some(known) = index.runs.get(key) {
                 let key = RunKey::of(&known.run);
                 before.of(index, &key);
+                index.ended.remove(&key);
             }
             index.forget_run(key)
         })
@@ -55,7 +68,7 @@ impl Cache {
         stale.iter().flat_map(|key| self.delete_run(key)).collect()
     }
 
-    /// Stores an annotation of a run that was just set or removed, and the run's new version.
+    /// Stores that the manager has set or removed an annotation of a run, and the run's new version.
     pub(crate) fn annotated(
         &self,
         run: &PipelineRun,
@@ -76,13 +89,13 @@ impl Cache {
         Some(known.run.clone())
     }
 
-    /// The run with this newest known version. No two PipelineRuns have the same `resourceVersion`.
+    /// The run whose newest known version is this one. No two PipelineRuns have the same `resourceVersion`.
     pub(crate) fn run_at(&self, resource_version: &str) -> Option<Arc<PipelineRun>> {
         let uid = self.read().versions.get(resource_version).cloned();
         self.run(&uid?)
     }
 
-    /// The name of a run, by the owner references of its objects: also for a run that is gone.
+    /// The name of a run, from the owner references of its placeholders and claims. These exist even if the run is gone.
     pub(crate) fn name_of_owner(&self, key: &RunKey) -> Option<String> {
         let index = self.read();
         let controllers = index
@@ -95,29 +108,48 @@ impl Cache {
         owner.map(|owner| owner.name.clone())
     }
 
-    /// Every run that is not done, and every run with placeholders, placeholder pods or claims to delete.
+    /// Every run that has not ended, and every run with placeholders, placeholder pods or claims that must be deleted. Child
+    /// runs are replaced by their top run.
     pub(crate) fn runs_to_sweep(&self) -> BTreeSet<RunKey> {
         let index = self.read();
         let runs = index.runs.all().values();
-        let active = runs.filter(|known| known.run.state != RunState::Done);
-        let active = active.map(|known| RunKey::of(&known.run));
+        let unfinished = runs.filter(|known| {
+            let run = &known.run;
+            run.state != RunState::Done || run.annotations.contains_key(BLOCKED)
+        });
+        let unfinished = unfinished.map(|known| RunKey::of(&known.run));
         let claims = index.claims.runs();
         let claims = claims.filter(|run| !index.claims_of(run).is_empty());
         let pods = index.placeholder_pods.keys();
         let with_objects = index.placeholders.runs().chain(pods).chain(claims);
-        active
+        unfinished
             .chain(with_objects.cloned())
             .map(|run| index.children.top(&run))
             .collect()
     }
 
-    /// A number that grows whenever the watch delivers a run.
+    /// A number that grows each time the watch delivers a run.
     pub(crate) fn version(&self) -> watch::Receiver<u64> {
         self.version.subscribe()
     }
 }
 
 impl Index {
+    /// False if the index has a version of this run in which it is not done.
+    fn was_done(&self, run: &PipelineRun) -> bool {
+        let known = self.names.get(&run.uid);
+        let known = known.and_then(|name| self.runs.get(name));
+        known.is_none_or(|known| known.run.state == RunState::Done)
+    }
+
+    /// True if a run that is done has no objects, and no annotation says any more that it waits.
+    fn is_cleaned_up(&self, key: &RunKey, run: &PipelineRun) -> bool {
+        self.placeholders.is_empty(key)
+            && self.pods.is_empty(key)
+            && self.claims_of(key).is_empty()
+            && !run.annotations.contains_key(BLOCKED)
+    }
+
     fn annotate(
         &mut self,
         run: &PipelineRun,

@@ -1,4 +1,4 @@
-//! One observation of a run and its objects.
+//! Builds the observation of a run and its objects from the cache.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use super::store::Object as _;
 use super::{Cache, RunKey};
 
 impl Cache {
-    /// A run and its objects, as they are now. The reconciler adds the fields that the cache does not know.
+    /// A run and its objects, as the cache knows them now. The reconciler adds the fields that do not come from the cache.
     pub(crate) fn observe(&self, key: &RunKey) -> Observed {
         let index = self.read();
         let known = index
@@ -27,7 +27,7 @@ impl Cache {
                 None => RunPresence::Gone,
             },
             run: known.map(|known| (known.run.clone(), known.planned.clone())),
-            nodes: index.nodes.rooms(),
+            nodes: index.nodes.clone(),
             has_quota: {
                 let first = (key.namespace.clone(), String::new());
                 let mut quotas = index.quotas.range(first..);
@@ -51,6 +51,8 @@ impl Cache {
             let pods = index.pods.of(run);
             let pods = pods.map(|pod| (pod.object.name.clone(), pod.clone()));
             observed.pods.extend(pods);
+            let ended = index.ended.get(run).into_iter().flatten();
+            observed.ended.extend(ended.cloned());
         }
         observed.claims = index.claims_of(key).into_iter().cloned().collect();
         let planned = observed.planned().iter().flat_map(|spec| spec.claims());

@@ -1,4 +1,4 @@
-//! Objects of one kind, indexed by namespace and name, and by their run.
+//! A store of objects of one kind, indexed by namespace and name, and by their run.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -20,7 +20,7 @@ pub(super) trait Object {
         (namespace.to_owned(), name.to_owned())
     }
 
-    /// Its run.
+    /// The run that the object belongs to.
     fn run(&self) -> Option<RunKey> {
         let identity = self.identity();
         Some(RunKey::new(identity.namespace, identity.run_uid?))
@@ -62,7 +62,7 @@ impl<T: Object> Store<T> {
         &self.objects
     }
 
-    /// The objects of a run, by name.
+    /// The objects of a run.
     pub(super) fn of<'a>(&'a self, run: &'a RunKey) -> impl Iterator<Item = &'a Arc<T>> {
         let names = self.names.get(run).into_iter().flatten();
         names.filter_map(|name| self.objects.get(&(run.namespace.clone(), name.clone())))
@@ -77,7 +77,8 @@ impl<T: Object> Store<T> {
         !self.names.contains_key(run)
     }
 
-    /// True if a later version of `object` is stored already: the watch may be behind the answer to a write.
+    /// True if a later version of `object` is stored already. The watch may deliver an old version after the answer to a write
+    /// was stored.
     pub(super) fn is_behind(&self, object: &T) -> bool {
         self.objects.get(&object.key()).is_some_and(|known| {
             let (object, known) = (object.identity(), known.identity());
@@ -85,13 +86,13 @@ impl<T: Object> Store<T> {
         })
     }
 
-    /// True if an object of this name and uid is stored.
+    /// True if an object with this namespace, name and uid is stored.
     pub(super) fn knows(&self, object: &T) -> bool {
         let known = self.objects.get(&object.key());
         known.is_some_and(|known| known.identity().uid == object.identity().uid)
     }
 
-    /// Stores an object. Returns the one that had its name before.
+    /// Stores an object. Returns the stored object that it replaces.
     pub(super) fn insert(&mut self, object: T) -> Option<Arc<T>> {
         let (key, run) = (object.key(), object.run());
         let before = self.remove(&key);

@@ -1,4 +1,4 @@
-//! What is known after changes, in whatever order they come.
+//! Tests of the cache: its content after changes, in different orders.
 
 mod claims;
 mod complaints;
@@ -9,6 +9,7 @@ use crate::fixtures::{
     key, name, placeholder, placeholder_pod, planned, read_claim, read_pod, read_set, run, set,
     task_pod,
 };
+use coscheduler_core::annotations::{MODE, PLACEHOLDER};
 use coscheduler_core::observed::RunPresence;
 use coscheduler_core::pipeline_run::RunState;
 use serde_json::{Value, json};
@@ -126,7 +127,7 @@ fn a_run_is_known_by_its_uid_and_newest_version_until_it_goes() {
     assert_eq!(at("10").as_deref(), Some("u"));
     cache.apply_run(version(&first, "11"));
     assert_eq!((at("10"), at("11").as_deref()), (None, Some("u")));
-    // A list may bring what is older than a change.
+    // A list may deliver an older version than the change before it.
     assert!(cache.apply_run(first).is_empty());
     assert_eq!(cache.run("u").unwrap().resource_version, "11");
     cache.delete_run(&name("build"));
@@ -199,7 +200,7 @@ fn the_answer_to_a_write_does_not_bring_back_what_is_gone() {
     cache.refresh_pod(placeholder_pod(&run, None, running()));
     let observed = cache.observe(&key());
     assert!(observed.placeholders.is_empty() && observed.pods.is_empty());
-    // One that has taken the name is not the same.
+    // A placeholder with the same name but another uid is another object, so an answer about it is not stored.
     cache.apply_placeholder(placeholder(&run));
     let mut other = placeholder(&run);
     (other.object.uid, other.object.resource_version) = ("other".to_owned(), "99".to_owned());
@@ -213,7 +214,7 @@ fn the_answer_to_a_write_does_not_bring_back_what_is_gone() {
     );
 }
 
-/// The watch may be faster than the answer.
+/// The watch may deliver a later version before the answer to a write arrives.
 #[test]
 fn n2_the_answer_to_a_write_does_not_take_the_place_of_a_later_version() {
     let cache = Cache::default();
@@ -228,7 +229,7 @@ fn n2_the_answer_to_a_write_does_not_take_the_place_of_a_later_version() {
         cache.refresh_placeholder(read_set(set(&run, answer)));
         assert_eq!(known(), expect);
     }
-    // Nor does the watch itself, which is behind the answer.
+    // An older version from the watch does not replace a newer answer either.
     assert!(
         cache
             .apply_placeholder(read_set(set(&run, "10")))
@@ -250,7 +251,7 @@ fn an_annotation_that_was_written_is_known_before_the_watch_says_so() {
     annotate(&run, written.clone(), "12");
     assert_eq!(value(), written);
     assert!(cache.run_at("12").is_some() && cache.run_at("10").is_none());
-    // What the watch had on the way is older.
+    // The watch still delivers an older version.
     cache.apply_run(version(&run, "11"));
     assert_eq!(value(), written);
     annotate(&run, None, "11");
@@ -278,7 +279,7 @@ fn p6_pods_of_a_child_are_the_parents_even_once_the_child_itself_is_gone() {
     };
     let cache = Cache::default();
     cache.apply_run(run(&[]));
-    // Pods may arrive before their run does.
+    // Pods may arrive before their run.
     cache.apply_pod(read_pod(task_pod("grandchild", "deep")));
     cache.apply_pod(read_pod(task_pod("u", "own")));
     assert_eq!(pods(&cache, &key()), ["own"]);
@@ -289,7 +290,7 @@ fn p6_pods_of_a_child_are_the_parents_even_once_the_child_itself_is_gone() {
     assert_eq!(pods(&cache, &key()), ["deep", "own"]);
     assert_eq!(cache.delete_pod(&name("deep")), [key()]);
     assert_eq!(pods(&cache, &key()), ["own"]);
-    // An owner reference alone makes no child.
+    // An owner reference without the annotation does not make a run a child run.
     let mut stranger = child("stranger", "u");
     stranger.annotations.clear();
     assert_eq!(cache.apply_run(stranger), [RunKey::new("ci", "stranger")]);
@@ -307,7 +308,19 @@ fn n8_a_task_runs_pod_that_has_ended_is_forgotten() {
         let index = cache.read();
         assert!(index.pods.all().is_empty() && index.pods_by_node.is_empty());
         drop(index);
-        // A placeholder's keeps its claims, whatever its phase.
+        // The name of its TaskRun is kept until the run has ended.
+        assert_eq!(cache.observe(&key()).ended.len(), 1);
+        let mut done = run(&[]);
+        done.state = RunState::Done;
+        cache.apply_run(done);
+        assert!(cache.read().ended.is_empty());
+        let mut stray = task_pod("gone", "stray");
+        stray["status"]["phase"] = phase.into();
+        cache.apply_pod(read_pod(stray));
+        assert!(!cache.read().ended.is_empty());
+        cache.forget_ended();
+        assert!(cache.read().ended.is_empty());
+        // A placeholder's pod that has ended is kept, with its claims.
         let ended = placeholder_pod(&run(&[]), Some("node-1"), json!({"phase": phase}));
         cache.apply_pod(ended);
         assert_eq!(pods(&cache, &key()).len(), 1);
@@ -357,7 +370,7 @@ fn n6_what_is_active_or_has_left_anything_is_swept() {
     });
     cache.apply_pod(read_pod(task_pod("u", "build")));
     assert_eq!(swept(), []);
-    // A pod that its placeholder left behind.
+    // A placeholder's pod whose placeholder does not exist.
     cache.apply_pod(placeholder_pod(&active, None, running()));
     assert_eq!(swept(), [key()]);
     cache.retain_pods(&HashSet::new());
@@ -380,10 +393,10 @@ fn p6_a_placeholder_that_lost_its_owner_is_still_its_runs() {
     let mut orphan = set(&run, "6");
     orphan["metadata"]["ownerReferences"] = Value::Null;
     orphan["metadata"]["labels"] = json!({"app.kubernetes.io/managed-by": "tekton-coscheduler"});
-    // Nothing says whose it is.
+    // Without an owner reference, the cache cannot know the run of this placeholder.
     assert_eq!(cache.apply_placeholder(read_set(orphan.clone())), []);
     cache.apply_placeholder(read_set(owned));
-    // `--cascade=orphan` takes the owner away.
+    // `--cascade=orphan` removes the owner reference.
     assert_eq!(cache.apply_placeholder(read_set(orphan)), [key()]);
     let observed = cache.observe(&key());
     let own = observed.placeholders.values().next().unwrap();
@@ -411,4 +424,34 @@ fn n8_a_child_run_whose_last_object_is_a_claim_leaves_nothing() {
     assert_eq!(cache.delete_claim(&name("made")), [key()]);
     assert_eq!(top(&cache), RunKey::new("ci", "child"));
     assert!(cache.read().children.of(&key()).is_empty());
+}
+
+#[test]
+fn n8_a_run_that_is_done_and_has_no_objects_is_small_and_queues_nothing() {
+    let done = |version: &str, annotation: &str| {
+        let mut done = run(&["data"]);
+        done.state = RunState::Done;
+        done.resource_version = version.to_owned();
+        let long = "x".repeat(1000);
+        done.labels.insert("long".to_owned(), long.clone());
+        done.annotations.insert(annotation.to_owned(), long);
+        done
+    };
+    let cache = Cache::default();
+    // It was done before this process saw it.
+    assert_eq!(cache.apply_run(done("11", PLACEHOLDER)), []);
+    let kept = cache.run("u").unwrap();
+    assert_eq!(kept.annotations.keys().collect::<Vec<_>>(), [MODE]);
+    assert!(kept.labels.is_empty() && kept.workspaces.is_empty());
+    assert_eq!(cache.apply_run(done("12", PLACEHOLDER)), []);
+    // Work is left: its annotation says that it waits, or it has an object.
+    assert!(cache.runs_to_sweep().is_empty());
+    assert_eq!(cache.apply_run(done("13", BLOCKED)), [key()]);
+    assert_eq!(cache.runs_to_sweep(), [key()].into());
+    cache.apply_placeholder(placeholder(&run(&["data"])));
+    assert_eq!(cache.apply_run(done("14", PLACEHOLDER)), [key()]);
+    // It ends.
+    let cache = Cache::default();
+    cache.apply_run(run(&["data"]));
+    assert_eq!(cache.apply_run(done("11", PLACEHOLDER)), [key()]);
 }

@@ -1,4 +1,4 @@
-//! Placeholders as the API shows them: each combines the placeholder, its pod and its run.
+//! Placeholders as the gRPC API shows them. Each entry combines a placeholder, its pod and its run.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -26,7 +26,7 @@ pub(crate) enum Phase {
     Terminating,
 }
 
-/// A placeholder as the API shows it.
+/// A placeholder as the gRPC API shows it.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Listed {
     pub namespace: String,
@@ -34,30 +34,31 @@ pub(crate) struct Listed {
     pub phase: Phase,
     /// The node that its pod is bound to; empty until then.
     pub node: String,
-    /// The PipelineRun that owns it, by name.
+    /// The name of the PipelineRun that owns it.
     pub run_name: String,
-    /// The PipelineRun that owns it, by uid.
+    /// The uid of the PipelineRun that owns it.
     pub run_uid: String,
     /// The claims that it mounts.
     pub claim_names: Vec<String>,
     /// The mode of its run, if the run is known.
     pub mode: Option<Mode>,
     pub created: Option<Timestamp>,
-    /// Why the run waits.
+    /// The reason why the run waits, from its annotation `coscheduler.dev/blocked`.
     pub waiting: Option<Reason>,
 }
 
 /// A placeholder that changed.
 #[derive(Clone, Debug)]
 pub(crate) struct Change {
-    /// Its state now, or its last state.
+    /// Its current state, or its last state if it is gone.
     pub placeholder: Listed,
     /// True if it is gone.
     pub deleted: bool,
 }
 
 impl Cache {
-    /// At most `size` placeholders after `after` that match `wanted`, ordered by namespace and name.
+    /// The next placeholders that match `wanted`, at most `size`, ordered by namespace and name. The list begins after the
+    /// placeholder with key `after`.
     pub(crate) fn list(
         &self,
         after: Option<ObjectKey>,
@@ -128,7 +129,7 @@ impl Index {
     }
 }
 
-/// The changes of a run's placeholders between two views.
+/// Compares a run's placeholders before and after a change, and returns the differences.
 pub(super) fn changes(before: Vec<Listed>, after: Vec<Listed>) -> Vec<Change> {
     let before = before.into_iter();
     let mut gone: BTreeMap<_, _> = before.map(|it| (it.name.clone(), it)).collect();

@@ -1,4 +1,4 @@
-//! One honest call; each test changes one thing about it, or about what is known.
+//! Tests of calls. Each test changes one field of a correct call, or one object in the cache.
 
 use super::*;
 use crate::fixtures::{
@@ -21,7 +21,7 @@ fn mine() -> Identity {
     }
 }
 
-/// This run, another one of its namespace, and one of another namespace.
+/// A cache with three runs: the run of the call, another run in its namespace, and a run in another namespace.
 fn cache() -> Cache {
     let cache = Cache::default();
     let run = run(&[]);
@@ -40,7 +40,8 @@ fn cache() -> Cache {
     cache
 }
 
-/// `None`: the call is about a run that is known. Otherwise the field that is refused.
+/// Checks a call after `change`. If `expect` is `None`, the call must be accepted. Otherwise, it must be refused because of
+/// this field.
 #[track_caller]
 fn check(cache: &Cache, change: impl FnOnce(&mut Identity), expect: Option<&str>) {
     let mut identity = mine();
@@ -60,7 +61,7 @@ fn check(cache: &Cache, change: impl FnOnce(&mut Identity), expect: Option<&str>
 fn each_field_that_names_another_run_is_refused() {
     let cache = cache();
     check(&cache, |_| (), None);
-    // Any version that is nobody's may be one that was, or that will be seen.
+    // A version that belongs to no known run may be an old or a future version of this run.
     check(&cache, |call| call.resource_version = "9".to_owned(), None);
     check(&cache, |call| call.resource_version = "99".to_owned(), None);
     for namespace in ["prod", "absent"] {
@@ -77,7 +78,7 @@ fn each_field_that_names_another_run_is_refused() {
         let other = |call: &mut Identity| call.resource_version = version.to_owned();
         check(&cache, other, Some("resource_version"));
     }
-    // The uid of another run, all else as it is: the version betrays it, or else the name or the namespace does.
+    // With the uid of another run, the version does not match, or else the name or the namespace does not match.
     check(
         &cache,
         |call| call.uid = "u-other".to_owned(),
@@ -114,14 +115,14 @@ fn a_run_that_is_gone_is_judged_by_what_it_left() {
     assert!(matches!(error, Error::Mismatch { .. }), "{error}");
 }
 
-/// A manager that does not lead: every replica serves calls.
+/// A manager that does not lead, because every replica serves calls.
 async fn manager(run: &PipelineRun) -> Manager {
     let manager = Manager::new(false, usual).await;
     manager.cache.apply_run(run.clone());
     manager
 }
 
-/// Makes a call, and works on what it pushes.
+/// Makes a call, and works on the run that the call queues.
 async fn call(manager: &Manager, identity: &Identity) -> Result<Ensured, Arc<Error>> {
     let worked = manager.reconciler.work(crate::fixtures::key());
     let (outcome, _) = tokio::join!(ensure(&manager.reconciler, identity), worked);
@@ -229,7 +230,7 @@ async fn an_honest_call_creates_the_placeholder_of_the_run_once() {
     assert!(matches!(&*error, Error::Terminating { .. }), "{error:?}");
 }
 
-/// Reads of existing claims and writes of placeholders: an Event or an annotation is none of them.
+/// The requests to the API server, without those for Events and annotations.
 fn of_placeholders(manager: &Manager) -> Vec<String> {
     let asked = manager.server.asked().into_iter();
     let asked =
@@ -237,7 +238,7 @@ fn of_placeholders(manager: &Manager) -> Vec<String> {
     asked.map(|it| it.short()).collect()
 }
 
-/// A claim of the run, bound to a volume of this zone.
+/// A claim that is bound to a volume of this zone.
 fn claim(name: &str, zone: &str) -> Value {
     json!({
         "metadata": {"namespace": "ci", "name": name},
@@ -351,7 +352,7 @@ async fn p7_a_name_that_is_taken_keeps_no_other_placeholder_waiting() {
         .map(|it| it.body["metadata"]["name"].clone())
         .collect();
     assert_eq!(created, [names[0].as_str(), names[1].as_str()]);
-    // And the run's author hears of it.
+    // An Event tells the run's author.
     let event = asked.iter().find(|it| it.short() == "POST events").unwrap();
     assert_eq!(event.body["reason"], "PlaceholderNameTaken");
 }
@@ -399,7 +400,7 @@ async fn a_release_says_how_far_the_clean_up_is() {
 
 #[tokio::test]
 async fn n6_a_call_fails_only_for_steps_that_it_asked_for() {
-    // The placeholder exists, and its pod has to leave a node that is gone. The API server refuses that.
+    // The placeholder exists, and its pod must be evicted because its node is gone. The API server refuses the eviction.
     let run = run(&["data"]);
     let manager = Manager::new(true, |asked| match asked.method {
         Method::DELETE => status(403, "Forbidden", "no"),

@@ -1,41 +1,34 @@
-//! What is asked of the API server for one look at a run, with the cache filled by hand.
+//! Tests of the requests that one reconcile of a run sends to the API server. The tests fill the cache by hand.
 
 mod clean_up;
 mod notices;
+mod reservation;
 
 use super::*;
 use crate::fixtures::{
-    Asked, Manager, key, object, placeholder, placeholder_pod, planned, read_claim, read_pod,
-    read_set, run, set, status, success, task_pod, usual,
+    Asked, Manager, key, object, placeholder, placeholder_pod, planned, read_claim, read_pod, run,
+    set, status, success, task_pod, usual,
 };
+use std::time::Duration;
+
 use coscheduler_core::observed::Pod;
 use coscheduler_core::pipeline_run::PipelineRun;
 use coscheduler_core::reconcile::evacuate::Node;
-use coscheduler_core::reconcile::requests::Amounts;
-use coscheduler_core::reconcile::room::Room;
 use coscheduler_kubernetes::volumes;
 use http::Method;
 use serde_json::{Value, json};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-fn node(name: &str, milli_cpu: i128, unschedulable: bool) -> Room {
-    Room {
-        node: Node {
-            name: name.to_owned(),
-            unschedulable,
-            ..Node::default()
-        },
-        allocatable: Amounts {
-            milli_cpu,
-            ..Amounts::default()
-        },
-        pods_allowed: 110,
-        ..Room::default()
+fn node(name: &str, unschedulable: bool) -> Node {
+    Node {
+        name: name.to_owned(),
+        unschedulable,
+        ..Node::default()
     }
 }
 
-/// A TaskRun's pod that follows the run's placeholder.
+/// A TaskRun's pod with required affinity to the run's placeholder.
 fn follower(run: &PipelineRun, name: &str) -> Value {
     let mut pod = task_pod("u", name);
     pod["spec"]["affinity"]["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"] = json!([{
@@ -51,7 +44,7 @@ impl Manager {
         self.reconciler.work(key()).await
     }
 
-    /// What is asked for in one look, Events aside.
+    /// Reconciles once, and returns the outcome and the requests, without those for Events.
     async fn asks(&self) -> (Outcome, Vec<Asked>) {
         let outcome = self.work().await;
         let asked = self.server.asked().into_iter();
@@ -72,7 +65,7 @@ fn record(patch: &Asked) -> Value {
 async fn what_an_active_run_needs_costs_no_request() {
     let run = run(&["data"]);
     let manager = Manager::with(&run).await;
-    manager.cache.apply_node(node("node-1", 1000, false));
+    manager.cache.apply_node(node("node-1", false));
     manager.cache.apply_pod(read_pod(follower(&run, "build")));
     assert_eq!(manager.asks().await, (Outcome::Done, vec![]));
 }
@@ -82,7 +75,7 @@ async fn n1_the_record_is_written_before_exactly_the_version_that_was_looked_at_
     let run = run(&["data"]);
     let manager = Manager::with(&run).await;
     manager.moved_before(&run);
-    manager.cache.apply_node(node("node-1", 1000, true));
+    manager.cache.apply_node(node("node-1", true));
     let mut waits = follower(&run, "waits");
     waits["spec"]["nodeName"] = "node-1".into();
     manager.cache.apply_pod(read_pod(waits));
@@ -109,7 +102,7 @@ async fn n1_the_record_is_written_before_exactly_the_version_that_was_looked_at_
     );
     assert_eq!(follower.short(), "DELETE waits");
     assert_eq!(follower.body["gracePeriodSeconds"], 0);
-    // The record holds the next move back, before the watch has brought it.
+    // The record that was written delays the next move, even before the watch delivers it.
     let (outcome, asked) = manager.asks().await;
     let deleted: Vec<_> = asked.iter().map(Asked::short).collect();
     assert_eq!(deleted, ["DELETE waits"]);
@@ -128,7 +121,7 @@ async fn n1_nothing_is_deleted_where_the_record_cannot_be_written() {
     .await;
     manager.know(&run(&["data"]));
     manager.moved_before(&run(&["data"]));
-    manager.cache.apply_node(node("node-1", 1000, true));
+    manager.cache.apply_node(node("node-1", true));
     let (outcome, asked) = manager.asks().await;
     assert_eq!(outcome, Outcome::Retry);
     assert!(
@@ -180,7 +173,7 @@ async fn only_the_leader_moves_anything() {
     let run = run(&["data"]);
     let manager = Manager::new(false, usual).await;
     manager.know(&run);
-    manager.cache.apply_node(node("node-1", 1000, true));
+    manager.cache.apply_node(node("node-1", true));
     let key = key();
     let called = manager.reconciler.call(&key, Purpose::Ensure);
     let (looked, outcome) = tokio::join!(called, manager.work());
@@ -208,7 +201,7 @@ async fn n3_a_retry_is_a_change_of_the_object_whatever_its_version() {
     assert_eq!(patch.body["metadata"]["uid"], "s");
     assert_eq!(patch.body["metadata"].get("resourceVersion"), None);
     assert_eq!(record(patch)["retried"]["times"], 1);
-    // The answer is known before the watch says so.
+    // The cache knows the answer to the patch before the watch delivers it.
     assert!(matches!(outcome, Outcome::Later(_)), "{outcome:?}");
     let (outcome, asked) = manager.asks().await;
     assert_eq!(asked, []);
@@ -218,7 +211,7 @@ async fn n3_a_retry_is_a_change_of_the_object_whatever_its_version() {
     );
 }
 
-/// A run whose pod waits: node-1 of the placeholder is too small for it, node-2 is not.
+/// A run with a pod that waits beside its placeholder on node-1.
 async fn waiting(claim: &str, answer: impl Fn(&Asked) -> (u16, Value) + Send + 'static) -> Manager {
     let run = run(&["data"]);
     let manager = Manager::new(true, answer).await;
@@ -230,47 +223,48 @@ async fn waiting(claim: &str, answer: impl Fn(&Asked) -> (u16, Value) + Send + '
     waits["status"]["conditions"] =
         json!([{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]);
     manager.cache.apply_pod(read_pod(waits));
-    manager.cache.apply_node(node("node-1", 1000, false));
-    manager.cache.apply_node(node("node-2", 4000, false));
+    manager.cache.apply_node(node("node-1", false));
+    manager.cache.apply_node(node("node-2", false));
     manager
 }
 
-/// Looks twice, far enough apart that what is wanted has settled.
+/// Reconciles twice. Between the two, the condition has lasted long enough for a step. Returns the outcome and the requests of
+/// the second.
 async fn settled(manager: &Manager) -> (Outcome, Vec<Asked>) {
     let (_, asked) = manager.asks().await;
     assert_eq!(asked, []);
-    tokio::time::advance(SECOND).await;
+    tokio::time::advance(2 * SECOND).await;
     manager.asks().await
 }
 
 #[tokio::test(start_paused = true)]
-async fn n2_a_placeholder_is_sent_once_the_api_server_has_said_whose_the_pod_is() {
+async fn n2_a_placeholder_leaves_once_the_api_server_has_said_whose_the_pod_is() {
     let manager = waiting("data", usual).await;
     let (_, asked) = settled(&manager).await;
-    let [task_run, send] = &asked[..] else {
+    let set = planned(&run(&["data"])).remove(0);
+    let [task_run, gate] = &asked[..] else {
         panic!("{asked:?}");
     };
     assert_eq!(task_run.short(), "GET task");
-    let set = planned(&run(&["data"])).remove(0);
-    assert_eq!(send.short(), format!("PATCH {set}"));
-    assert_eq!(send.body["metadata"]["resourceVersion"], "5");
-    let affinity = &send.body["spec"]["template"]["spec"]["affinity"]["nodeAffinity"];
-    assert!(affinity.to_string().contains("node-2"), "{affinity}");
-    assert_eq!(record(send)["moved"]["times"], 1);
-    // What was written is known: the pod that is to leave is deleted in exactly this version.
-    let (outcome, asked) = manager.asks().await;
-    let [leave] = &asked[..] else {
+    assert_eq!(gate.short(), format!("PATCH {set}"));
+    assert_eq!(gate.body["metadata"]["resourceVersion"], "5");
+    let gates = &gate.body["spec"]["template"]["spec"]["schedulingGates"];
+    assert_eq!(gates[0]["name"], "coscheduler.dev/reservation");
+    // What was written is known: the pod leaves in exactly this version.
+    let (_, asked) = manager.asks().await;
+    let [recorded, leave] = &asked[..] else {
         panic!("{asked:?}");
     };
+    assert_eq!(record(recorded)["moved"]["times"], 1);
+    assert_eq!(record(recorded)["left"], "node-1");
     assert_eq!(leave.short(), format!("DELETE {set}-0"));
     assert_eq!(
         leave.body["preconditions"],
         json!({"uid": "p", "resourceVersion": "7"})
     );
-    assert_eq!(outcome, Outcome::Later(SECOND));
 }
 
-/// Two pods wait, and each answer takes so long that the other pod's is too old then.
+/// Two pods wait. Each answer takes so long that the answer about the other pod is then too old.
 #[tokio::test]
 async fn n2_there_is_a_pause_before_the_api_server_is_asked_once_more() {
     let manager = to_let_go(|asked| {
@@ -286,11 +280,11 @@ async fn n2_there_is_a_pause_before_the_api_server_is_asked_once_more() {
     other.object.uid = "uid-of-waits-too".to_owned();
     manager.cache.apply_pod(other);
     manager.asks().await;
-    tokio::time::sleep(SECOND).await;
+    tokio::time::sleep(2 * SECOND).await;
     let (outcome, asked) = manager.asks().await;
     assert_eq!(outcome, Outcome::Retry);
     let asked = asked.iter().filter(|it| it.short() == "GET task");
-    // Both once, and the first once more.
+    // One question about each of the two pods, and one more about the first pod.
     assert_eq!(asked.count(), 3);
 }
 
@@ -307,26 +301,6 @@ async fn n2_p7_nothing_is_done_for_a_pod_whose_task_run_is_another_runs() {
     let (_, asked) = settled(&manager).await;
     let short: Vec<_> = asked.iter().map(Asked::short).collect();
     assert_eq!(short, ["GET task"]);
-}
-
-#[tokio::test(start_paused = true)]
-async fn n4_nothing_is_moved_for_a_pod_that_the_autoscaler_adds_a_node_for() {
-    let manager = waiting("data", |asked| {
-        if asked.method != Method::GET || asked.last() != "events" {
-            return usual(asked);
-        }
-        assert!(asked.query.contains("regarding.uid%3Duid-of-waits"), "{}", asked.query);
-        let now = k8s_openapi::jiff::Timestamp::now().to_string();
-        let event = json!({"metadata": {"name": "e", "creationTimestamp": now}});
-        (200, json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadataList", "metadata": {}, "items": [event]}))
-    })
-    .await;
-    let (outcome, asked) = settled(&manager).await;
-    let short: Vec<_> = asked.iter().map(Asked::short).collect();
-    assert_eq!(
-        (outcome, short),
-        (Outcome::Retry, vec!["GET task".to_owned()])
-    );
 }
 
 /// As [`waiting`], with a pod that uses no claim of the placeholder, which cannot leave node-1.
@@ -380,33 +354,4 @@ async fn n2_a_pod_whose_task_run_was_replaced_stays() {
     let (_, asked) = settled(&manager).await;
     let short: Vec<_> = asked.iter().map(Asked::short).collect();
     assert_eq!(short, ["GET task", "PATCH task"]);
-}
-
-/// The scheduler has the last word.
-#[tokio::test(start_paused = true)]
-async fn n2_a_placeholder_that_no_node_takes_is_made_anew_once_its_move_has_ended() {
-    let run = run(&["data"]);
-    let manager = Manager::new(true, usual).await;
-    manager.know(&run);
-    let mut sent = set(&run, "6");
-    let moving = json!({"nodes": ["node-2"], "before": null}).to_string();
-    sent["metadata"]["annotations"] = json!({"coscheduler.dev/move": moving});
-    manager.cache.apply_placeholder(read_set(sent));
-    let condition = json!({"type": "PodScheduled", "status": "False", "reason": "Unschedulable"});
-    let lost = json!({"phase": "Pending", "conditions": [condition]});
-    manager.cache.apply_pod(placeholder_pod(&run, None, lost));
-    manager.asks().await;
-    tokio::time::advance(10 * SECOND).await;
-    let (_, asked) = manager.asks().await;
-    let [end, delete] = &asked[..] else {
-        panic!("{asked:?}");
-    };
-    assert_eq!(
-        end.body["metadata"]["annotations"]["coscheduler.dev/move"],
-        Value::Null
-    );
-    assert_eq!(end.body["metadata"]["resourceVersion"], "6");
-    assert!(record(end)["refused"].get("node-2").is_some());
-    assert_eq!(delete.short(), format!("DELETE {}-0", planned(&run)[0]));
-    assert_eq!(delete.body["gracePeriodSeconds"], 0);
 }

@@ -1,13 +1,15 @@
 //! The requests about the room that a placeholder's pod reserves (B3).
 
-use coscheduler_core::observed::{ObjectRef, Placeholder};
+use coscheduler_core::observed::ObjectRef;
 use coscheduler_core::reconcile::requests::Amounts;
+use coscheduler_core::reconcile::reserve::Place;
 use coscheduler_kubernetes::placeholder::size;
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
-use kube::api::{Patch, PatchParams};
+use kube::api::{ListParams, Patch, PatchParams};
+use serde_json::Value;
 
-use super::{Requests, failed, once};
+use super::{Requests, failed, once, retried};
 use crate::error::Error;
 
 /// The outcome of a resize.
@@ -15,32 +17,43 @@ use crate::error::Error;
 pub(crate) enum Resized {
     /// The pod asks for the size now.
     To(Box<Pod>),
-    /// The pod is gone or replaced.
+    /// The pod is gone, or it was changed or replaced meanwhile.
     Gone,
     /// The API server's objection.
     Refused(String),
 }
 
 impl Requests {
-    /// Makes a placeholder's pod ask for this size.
+    /// Makes a placeholder's pod ask for this size. Kubernetes before 1.34 does not reduce a limit of memory, so then this limit
+    /// stays.
     pub(crate) async fn resize(
         &self,
         namespace: &str,
         pod: &ObjectRef,
         size: &Amounts,
     ) -> Result<Resized, Error> {
+        let mut limits = size::limits(size);
+        let resized = self.send(namespace, pod, size::resize(pod, size, &limits));
+        match resized.await? {
+            Resized::Refused(message) if message.contains("memory limits cannot be decreased") => {
+                limits.remove("memory");
+                self.send(namespace, pod, size::resize(pod, size, &limits))
+                    .await
+            }
+            resized => Ok(resized),
+        }
+    }
+
+    async fn send(&self, namespace: &str, pod: &ObjectRef, patch: Value) -> Result<Resized, Error> {
         let api: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
-        let patch = Patch::Strategic(size::resize(pod, size));
+        let patch = Patch::Strategic(patch);
         match once(api.patch_resize(&pod.name, &PatchParams::default(), &patch)).await {
             Ok(pod) => Ok(Resized::To(Box::new(pod))),
             Err(kube::Error::Api(status)) if status.code == 409 => Ok(Resized::Gone),
             // An API server without the subresource names no object.
             Err(kube::Error::Api(status)) if status.code == 404 => {
-                let of_pod = status
-                    .details
-                    .as_ref()
-                    .is_some_and(|it| it.name == pod.name);
-                Ok(match of_pod {
+                let details = status.details.as_ref();
+                Ok(match details.is_some_and(|it| it.name == pod.name) {
                     true => Resized::Gone,
                     false => Resized::Refused("it does not serve pods/resize".to_owned()),
                 })
@@ -55,23 +68,40 @@ impl Requests {
         }
     }
 
-    /// Lets the scheduler have a placeholder's pod, for this node only if one is given. Returns `None` if the pod is gone or
-    /// replaced.
+    /// Lets the scheduler have a placeholder's pod, for the nodes of `place`. If the API server refuses these nodes, every node that
+    /// the template allows may take the pod. Returns `None` if the pod is gone or replaced.
     pub(crate) async fn open(
         &self,
-        own: &Placeholder,
+        namespace: &str,
         pod: &ObjectRef,
-        node: Option<&str>,
+        place: &Place,
     ) -> Result<Option<Pod>, Error> {
-        let api: Api<Pod> = Api::namespaced(self.client.clone(), &own.namespace);
-        let patch = Patch::Strategic(size::open(own, pod, node));
-        match once(api.patch(&pod.name, &PatchParams::default(), &patch)).await {
+        let api: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
+        let act = || format!("remove the gate of pod {namespace}/{}", pod.name);
+        let patch = if *place == Place::default() {
+            size::open(pod)
+        } else {
+            // The patch replaces whole lists, such as the tolerations.
+            let params = ListParams::default().fields(&format!("metadata.name={}", pod.name));
+            let found = retried(|| api.list(&params)).await;
+            let mut found = found.map_err(|error| failed(act(), error))?.into_iter();
+            match found.find(|it| it.metadata.uid.as_ref() == Some(&pod.uid)) {
+                Some(found) => size::open_at(found, place),
+                None => return Ok(None),
+            }
+        };
+        let send = async |patch| {
+            let (params, patch) = (PatchParams::default(), Patch::Strategic(patch));
+            once(api.patch(&pod.name, &params, &patch)).await
+        };
+        let patched = match send(patch).await {
+            Err(kube::Error::Api(status)) if status.code == 422 => send(size::open(pod)).await,
+            patched => patched,
+        };
+        match patched {
             Ok(pod) => Ok(Some(pod)),
             Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(None),
-            Err(error) => Err(failed(
-                format!("remove the gate of pod {}/{}", own.namespace, pod.name),
-                error,
-            )),
+            Err(error) => Err(failed(act(), error)),
         }
     }
 }

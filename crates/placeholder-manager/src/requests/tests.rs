@@ -1,4 +1,4 @@
-//! How often a request is sent, and what its preconditions are.
+//! Tests of the number of times that a request is sent, and of its preconditions.
 
 use super::*;
 use crate::fixtures::{Asked, Server, object, placeholder, read_claim, run, set, status, success};
@@ -8,7 +8,7 @@ use http::Method;
 use serde_json::Value;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// What the scripted API server answers, one after the other.
+/// An answer of the scripted API server.
 #[derive(Clone, Copy, Debug)]
 enum Answer {
     Conflict,
@@ -33,7 +33,8 @@ impl Answer {
     }
 }
 
-/// Creates a claim at an API server that answers as scripted, the last answer for ever, and says how often it was asked.
+/// Creates a claim. The API server gives the answers of the script in order, and then repeats the last answer. Returns the
+/// result and the number of requests.
 async fn create(script: &'static [Answer]) -> (Result<(), Error>, usize) {
     let number = AtomicUsize::new(0);
     let (client, server) = Server::new(move |asked| {
@@ -72,7 +73,8 @@ async fn what_exists_is_no_error_and_what_is_forbidden_is_final() {
     assert_eq!(asked, 1);
 }
 
-/// What comes of creating a placeholder whose name is taken by `found`.
+/// Creates a placeholder when an object with its name exists already: `found`. With `None`, this object is gone a moment later.
+/// Returns the result.
 async fn meets(found: Option<Value>) -> Result<bool, Error> {
     let (client, _) = Server::new(move |asked| match (&asked.method, &found) {
         (&Method::POST, _) => status(409, "AlreadyExists", "exists"),

@@ -1,25 +1,20 @@
-//! The requests about pods that wait for room (N2, N4).
+//! The requests about pods that wait for room (N2).
 
 use coscheduler_core::annotations::{LET_GO, LET_GO_TIMES, TEKTON_AFFINITY_ASSISTANT};
 use coscheduler_core::observed::Answer;
-use coscheduler_core::observed::ObjectRef;
 use coscheduler_core::pipeline_run::OwnerReference;
-use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::jiff::Timestamp;
 use kube::Api;
-use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams};
+use kube::api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams};
 use serde_json::json;
 
 use super::{Requests, failed, once, retried};
 use crate::error::Error;
 
-/// The reason of the cluster autoscaler's Event about a pod for which it adds a node (cluster-autoscaler, "FAQ": "What events are
-/// emitted by CA?").
-const TRIGGERED: &str = "TriggeredScaleUp";
-
 impl Requests {
-    /// Empties the annotation of the TaskRun that names its placeholder, and notes the placeholder in another one. The annotation
-    /// is empty rather than removed, because the Task's own would replace it. Returns false if the TaskRun is gone or replaced.
+    /// Lets a TaskRun's pod run without its placeholder: empties the TaskRun's annotation with the placeholder's name, and
+    /// writes the name into another annotation. The first annotation is not removed, because Tekton would then copy a value
+    /// from the Task. Returns false if the TaskRun is gone or replaced.
     pub(crate) async fn let_go(
         &self,
         namespace: &str,
@@ -41,12 +36,10 @@ impl Requests {
         }
     }
 
-    /// Reads whether the PipelineRun with this uid controls the pod's TaskRun, how often that was let go, and since when the
-    /// cluster autoscaler adds a node for the pod.
+    /// Reads whether the PipelineRun with this uid controls the pod's TaskRun, and how often that was let go.
     pub(crate) async fn ask(
         &self,
         namespace: &str,
-        pod: &ObjectRef,
         task_run: &OwnerReference,
         run_uid: &str,
     ) -> Result<Answer, Error> {
@@ -59,31 +52,13 @@ impl Requests {
         let mut owners = metadata.owner_references.iter().flatten();
         let own = metadata.uid.as_ref() == Some(&task_run.uid)
             && owners.any(|owner| owner.controller == Some(true) && owner.uid == run_uid);
-        let times = metadata
-            .annotations
-            .as_ref()
-            .and_then(|all| all.get(LET_GO_TIMES));
-        let scale_up = self.scale_up(namespace, &pod.uid).await?;
+        let annotations = metadata.annotations.unwrap_or_default();
+        let times = annotations.get(LET_GO_TIMES);
         Ok(Answer {
             at: Timestamp::now(),
             own,
-            let_go: times
-                .and_then(|times| times.parse().ok())
-                .unwrap_or_default(),
-            scale_up,
+            let_go: times.and_then(|it| it.parse().ok()).unwrap_or_default(),
         })
-    }
-
-    async fn scale_up(&self, namespace: &str, uid: &str) -> Result<Option<Timestamp>, Error> {
-        let api: Api<Event> = Api::namespaced(self.client.clone(), namespace);
-        let fields = format!("reason={TRIGGERED},regarding.uid={uid}");
-        let params = ListParams::default().fields(&fields);
-        let list = retried(|| api.list_metadata(&params)).await;
-        let list =
-            list.map_err(|error| failed(format!("look for Events of pods in {namespace}"), error))?;
-        let times = list.items.into_iter();
-        let times = times.filter_map(|event| event.metadata.creation_timestamp);
-        Ok(times.map(|time| time.0).min())
     }
 
     fn task_runs(&self, namespace: &str) -> Api<DynamicObject> {

@@ -1,13 +1,15 @@
-//! Configurations, and answers about flags.
+//! Conversions of configurations, and of the answers of `CheckFlags`.
 
 use std::collections::BTreeSet;
 
 use coscheduler_core::config::{Answer, Configuration, PlaceholderDefaults, Reserves};
 use coscheduler_core::mode::{IsolationScope, Mode};
+use coscheduler_core::overrides::Override;
 use coscheduler_core::separation::Placement;
 use coscheduler_core::violation::Violation;
 
 use crate::config as wire;
+use crate::config::r#override::Value;
 use crate::json;
 
 /// A mode for the wire.
@@ -20,21 +22,11 @@ pub fn mode_to_wire(mode: Mode) -> wire::Mode {
     }
 }
 
-fn mode(value: i32) -> Option<Mode> {
-    let mut modes = Mode::ALL.into_iter();
-    modes.find(|mode| mode_to_wire(*mode) as i32 == value)
-}
-
 fn isolation_scope_to_wire(scope: IsolationScope) -> wire::IsolationScope {
     match scope {
         IsolationScope::Cluster => wire::IsolationScope::Cluster,
         IsolationScope::Namespace => wire::IsolationScope::Namespace,
     }
-}
-
-fn isolation_scope(value: i32) -> Option<IsolationScope> {
-    let mut scopes = IsolationScope::ALL.into_iter();
-    scopes.find(|scope| isolation_scope_to_wire(*scope) as i32 == value)
 }
 
 fn placement_to_wire(placement: Placement) -> wire::Placement {
@@ -45,35 +37,67 @@ fn placement_to_wire(placement: Placement) -> wire::Placement {
     }
 }
 
-/// A config-service of an older version leaves it unspecified.
-fn placement(value: i32) -> Option<Placement> {
-    match wire::Placement::try_from(value).ok()? {
-        wire::Placement::Unspecified => Some(Placement::default()),
-        wire::Placement::Spread => Some(Placement::Spread),
-        wire::Placement::Pack => Some(Placement::Pack),
-        wire::Placement::None => Some(Placement::None),
-    }
-}
-
 pub(super) fn reserves_to_wire(reserves: Reserves) -> wire::Reserves {
     match reserves {
         Reserves::Nothing => wire::Reserves::Nothing,
         Reserves::Placement => wire::Reserves::Placement,
+        Reserves::Peak => wire::Reserves::Peak,
     }
 }
 
-/// A config-service of an older version leaves it unspecified.
-fn reserves(value: i32) -> Option<Reserves> {
-    match wire::Reserves::try_from(value).ok()? {
-        wire::Reserves::Unspecified => Some(Reserves::default()),
-        wire::Reserves::Nothing => Some(Reserves::Nothing),
-        wire::Reserves::Placement => Some(Reserves::Placement),
+/// The value among `all` that has this number on the wire.
+fn known<T: Copy, W: Into<i32>, const N: usize>(
+    all: [T; N],
+    to_wire: fn(T) -> W,
+    number: i32,
+) -> Option<T> {
+    all.into_iter().find(|it| to_wire(*it).into() == number)
+}
+
+/// The value among `all` that has this number on the wire. An older config-service leaves it unspecified (0); this means the
+/// default.
+fn known_or_default<T: Copy + Default, W: Into<i32>, const N: usize>(
+    all: [T; N],
+    to_wire: fn(T) -> W,
+    number: i32,
+) -> Option<T> {
+    match number {
+        0 => Some(T::default()),
+        _ => known(all, to_wire, number),
     }
 }
 
-/// A configuration for the wire, without Tekton's own flag, which is a field of its own there.
+fn override_to_wire(value: &Override) -> wire::Override {
+    wire::Override {
+        value: Some(match value {
+            Override::Mode(mode) => Value::Mode(mode_to_wire(*mode).into()),
+            Override::Placement(placement) => {
+                Value::Placement(placement_to_wire(*placement).into())
+            }
+            Override::Reserves(reserves) => Value::Reserves(reserves_to_wire(*reserves).into()),
+        }),
+    }
+}
+
+/// An override from the wire. The error is the number of a value that is not known to this version.
+fn override_of(message: &wire::Override) -> Result<Override, i32> {
+    let (value, number) = match message.value.ok_or(0)? {
+        Value::Mode(it) => (known(Mode::ALL, mode_to_wire, it).map(Override::Mode), it),
+        Value::Placement(it) => {
+            let placement = known(Placement::ALL, placement_to_wire, it);
+            (placement.map(Override::Placement), it)
+        }
+        Value::Reserves(it) => {
+            let reserves = known(Reserves::ALL, reserves_to_wire, it);
+            (reserves.map(Override::Reserves), it)
+        }
+    };
+    value.ok_or(number)
+}
+
+/// A configuration for the wire, without Tekton's own flag: the wire message has a separate field for this flag.
 pub fn configuration_to_wire(configuration: &Configuration) -> wire::Configuration {
-    let overrides = configuration.allowed_overrides.iter();
+    let overrides = |values: &BTreeSet<Override>| values.iter().map(override_to_wire).collect();
     let placeholder = &configuration.placeholder;
     wire::Configuration {
         mode: mode_to_wire(configuration.mode).into(),
@@ -87,11 +111,12 @@ pub fn configuration_to_wire(configuration: &Configuration) -> wire::Configurati
             reserves: reserves_to_wire(placeholder.reserves).into(),
         }),
         isolation_scope: isolation_scope_to_wire(configuration.isolation_scope).into(),
-        allowed_overrides: overrides.map(|mode| mode_to_wire(*mode).into()).collect(),
+        allowed_overrides: overrides(&configuration.allowed_overrides),
+        namespace_may_allow: overrides(&configuration.namespace_may_allow),
     }
 }
 
-/// A configuration from the wire. Tekton's own flag is not part of it, because the wire has another field for this flag.
+/// A configuration from the wire, without Tekton's own flag: the wire message has a separate field for this flag.
 ///
 /// # Errors
 ///
@@ -105,21 +130,25 @@ pub fn configuration(message: wire::Configuration) -> Result<Configuration, Vec<
             description,
         ));
     };
-    let mode = self::mode(message.mode);
+    let mode = known(Mode::ALL, mode_to_wire, message.mode);
     if mode.is_none() {
         unknown("mode", message.mode);
     }
-    let isolation_scope = self::isolation_scope(message.isolation_scope);
+    let scope = message.isolation_scope;
+    let isolation_scope = known(IsolationScope::ALL, isolation_scope_to_wire, scope);
     if isolation_scope.is_none() {
-        unknown("isolation_scope", message.isolation_scope);
+        unknown("isolation_scope", scope);
     }
-    let mut allowed_overrides = BTreeSet::new();
-    for (index, value) in message.allowed_overrides.iter().enumerate() {
-        match self::mode(*value) {
-            Some(mode) => drop(allowed_overrides.insert(mode)),
-            None => unknown(&format!("allowed_overrides[{index}]"), *value),
-        }
-    }
+    let mut overrides = |field: &str, messages: &[wire::Override]| {
+        let values = messages.iter().enumerate().filter_map(|(index, message)| {
+            override_of(message)
+                .map_err(|number| unknown(&format!("{field}[{index}]"), number))
+                .ok()
+        });
+        values.collect()
+    };
+    let allowed_overrides = overrides("allowed_overrides", &message.allowed_overrides);
+    let namespace_may_allow = overrides("namespace_may_allow", &message.namespace_may_allow);
     let placeholder = message.placeholder.map(|defaults| PlaceholderDefaults {
         cpu: defaults.cpu,
         memory: defaults.memory,
@@ -128,14 +157,16 @@ pub fn configuration(message: wire::Configuration) -> Result<Configuration, Vec<
             .pod_template
             .map(json::from_struct)
             .unwrap_or_default(),
-        placement: placement(defaults.placement).unwrap_or_else(|| {
-            unknown("placeholder.placement", defaults.placement);
-            Placement::default()
-        }),
-        reserves: reserves(defaults.reserves).unwrap_or_else(|| {
-            unknown("placeholder.reserves", defaults.reserves);
-            Reserves::default()
-        }),
+        placement: known_or_default(Placement::ALL, placement_to_wire, defaults.placement)
+            .unwrap_or_else(|| {
+                unknown("placeholder.placement", defaults.placement);
+                Placement::default()
+            }),
+        reserves: known_or_default(Reserves::ALL, reserves_to_wire, defaults.reserves)
+            .unwrap_or_else(|| {
+                unknown("placeholder.reserves", defaults.reserves);
+                Reserves::default()
+            }),
     });
     if placeholder.is_none() {
         let field = "configuration.placeholder";
@@ -150,6 +181,7 @@ pub fn configuration(message: wire::Configuration) -> Result<Configuration, Vec<
         mode,
         isolation_scope,
         allowed_overrides,
+        namespace_may_allow,
         placeholder,
         tekton_coschedule: None,
     })
@@ -194,7 +226,8 @@ mod tests {
                 let configuration = Configuration {
                     mode,
                     isolation_scope,
-                    allowed_overrides: [Mode::Disabled, mode].into(),
+                    allowed_overrides: [Override::Mode(mode)].into(),
+                    namespace_may_allow: Override::all().collect(),
                     placeholder: PlaceholderDefaults {
                         pod_template: json!({"nodeSelector": {"disk": "ssd"}})
                             .as_object()
@@ -252,7 +285,17 @@ mod tests {
     #[test]
     fn every_missing_field_is_named() {
         let message = wire::Configuration {
-            allowed_overrides: vec![1, 99],
+            allowed_overrides: [
+                Some(Value::Mode(1)),
+                Some(Value::Mode(99)),
+                None,
+                Some(Value::Placement(0)),
+            ]
+            .map(|value| wire::Override { value })
+            .into(),
+            namespace_may_allow: vec![wire::Override {
+                value: Some(Value::Reserves(99)),
+            }],
             ..wire::Configuration::default()
         };
         let violations = configuration(message).unwrap_err();
@@ -263,6 +306,9 @@ mod tests {
                 "configuration.mode",
                 "configuration.isolation_scope",
                 "configuration.allowed_overrides[1]",
+                "configuration.allowed_overrides[2]",
+                "configuration.allowed_overrides[3]",
+                "configuration.namespace_may_allow[0]",
                 "configuration.placeholder"
             ]
         );

@@ -1,11 +1,11 @@
-//! References to PipelineRuns.
+//! Reads the reference to a PipelineRun in a request.
 
 use coscheduler_core::violation::Violation;
 
 use super::{checked, required};
 use crate::placeholder as wire;
 
-/// One version of one PipelineRun, every field set.
+/// One version of one PipelineRun. No field is empty.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Identity {
     /// `metadata.namespace`.

@@ -1,4 +1,4 @@
-//! Questions to the affinity-planner, and its answers.
+//! Conversions of the affinity-planner's requests and responses.
 
 use prost_types::Struct;
 use serde_json::Value;
@@ -25,7 +25,7 @@ use crate::planner::binding::Source;
 ///
 /// # Errors
 ///
-/// A violation for each field that cannot be read, by its path below `field`.
+/// A violation for each field that cannot be read. It names the field by its path, which begins with `field`.
 pub fn pipeline_run(field: &str, message: Option<Struct>) -> Result<PipelineRun, Vec<Violation>> {
     let Some(fields) = message else {
         let description =
@@ -36,7 +36,8 @@ pub fn pipeline_run(field: &str, message: Option<Struct>) -> Result<PipelineRun,
         .map_err(|violations| within(field, violations))
 }
 
-/// The objects that the requests of a run's pods depend on. Malformed parts are left out: they are no fault of the run's author.
+/// The objects that determine the resource requests of a run's pods. A malformed object is left out, because the run's author
+/// may not be able to mend it.
 pub fn catalog(message: wire::Catalog) -> Catalog {
     let wire::Catalog {
         pipeline,
@@ -236,7 +237,7 @@ pub fn plan_to_wire(plan: &Plan) -> wire::Plan {
     }
 }
 
-/// A plan for a run that is not created yet, for the wire.
+/// A preview for the wire: the plan of a run that does not exist yet.
 pub fn preview_to_wire(preview: Preview) -> wire::Plan {
     wire::Plan {
         bindings: bindings_to_wire(preview.admission.bindings),

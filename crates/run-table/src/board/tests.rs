@@ -1,4 +1,4 @@
-//! The board as data: events in, rows and leftovers out.
+//! Tests of the board: each applies events and compares the rows and the objects that are left.
 
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};

@@ -20,7 +20,7 @@ use crate::metrics::Metrics;
 use crate::rpc::{MethodLabels, RpcMetrics};
 use crate::{Deadline, MAX_MESSAGE_BYTES, trace};
 
-/// The flag and the length before a message.
+/// The bytes of the compression flag and the length before each gRPC message.
 const FRAMING_BYTES: usize = 5;
 
 /// Makes calls over a transport.
@@ -31,7 +31,7 @@ pub(super) struct Caller {
     retries: Retries,
 }
 
-/// The outcome of one try: a complete response, or why there is none.
+/// The outcome of one attempt: a complete response, or the status of its failure.
 type Attempt = Result<Response<Collected<Bytes>>, Status>;
 
 impl Caller {
@@ -54,7 +54,7 @@ impl Service<Request<Body>> for Caller {
     type Error = Status;
     type Future = BoxFuture<'static, Result<Response<Body>, Status>>;
 
-    /// Always ready: each try waits for the transport, within the deadline.
+    /// Always ready, because each attempt itself waits for the transport, within the deadline.
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Status>> {
         Poll::Ready(Ok(()))
     }
@@ -95,7 +95,7 @@ impl Caller {
 
     async fn attempt(&self, parts: &Parts, message: Bytes, deadline: Deadline) -> Attempt {
         let mut request = Request::from_parts(parts.clone(), Body::new(Full::new(message)));
-        // Only tonic's own requests know the format of `grpc-timeout`.
+        // tonic formats `grpc-timeout` only for its own requests, so the header is taken from an empty tonic request.
         let mut timeout = tonic::Request::new(());
         timeout.set_timeout(deadline.remaining());
         let timeout = timeout.into_parts().0.into_headers();
@@ -107,7 +107,7 @@ impl Caller {
             Ok(Response::from_parts(parts, body))
         };
         let answer = tokio::time::timeout_at(deadline.instant(), answer).await;
-        // The transport has the same deadline, and may be first to report it.
+        // The transport has the same deadline, and may report it first, with another status.
         match answer {
             Err(_) => Err(too_late()),
             Ok(Err(_)) if deadline.remaining().is_zero() => Err(too_late()),
@@ -123,7 +123,7 @@ impl Caller {
     }
 }
 
-/// The status for an answer whose body ended early.
+/// The status of a call whose answer could not be read completely.
 fn broken(error: StdError) -> Status {
     if error.is::<LengthLimitError>() {
         return Status::out_of_range(format!(
@@ -133,7 +133,7 @@ fn broken(error: StdError) -> Status {
     Status::from_error(error)
 }
 
-/// The status of a try.
+/// The status of one attempt.
 fn status(attempt: &Attempt) -> Status {
     let response = match attempt {
         Ok(response) => response,

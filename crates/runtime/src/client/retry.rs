@@ -1,5 +1,6 @@
-//! Decides when a call is retried. Each call has its own backoff. The budget of the channel limits the retries of all calls on the
-//! channel. If the budget is empty, the call does not fail: it waits for another backoff.
+//! Decides when a call is retried. Each call has its own backoff. The budget of the channel limits the retries of all its calls
+//! together. If the budget is empty, the call waits for its next backoff. The call fails if this wait would end after its
+//! deadline.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -15,15 +16,15 @@ use crate::Deadline;
 use crate::metrics::Metrics;
 use crate::rpc::MethodLabels;
 
-/// The first backoff; every further one is twice as long, plus up to as much again at random.
+/// The first backoff. Each further backoff is twice as long. A random time of up to the same length is added to each.
 const FIRST_DELAY: Duration = Duration::from_millis(50);
 const LONGEST_DELAY: Duration = Duration::from_secs(1);
-/// Retries that a channel may send in a second. A service that has just started answers hundreds of calls a second, so
-/// it serves a burst of fifty waiting creations within a second or two.
+/// Retries that a channel may send per second. A service that has just started can answer hundreds of calls per second, so this
+/// rate does not overload it.
 const RETRIES_PER_SECOND: f64 = 50.0;
-/// The most that a quiet channel saves up.
+/// The most retries that the budget holds, after a time without retries.
 const MOST_SAVED: f64 = 50.0;
-/// Retries for each call, in addition.
+/// Each call adds this many retries to the budget.
 const RETRIES_PER_CALL: f64 = 0.2;
 
 /// The retries of one channel; clones share the budget.
@@ -39,8 +40,8 @@ struct RetryMetrics {
     held_back: Family<MethodLabels, Counter>,
 }
 
-/// The retries that may be sent now. Time and calls refill it. (tower's own budget forgets within half of its
-/// configured time if it is asked often.)
+/// The number of retries that may be sent now. Time and calls increase it. tower's own budget is not used: if it is read often,
+/// it loses its saved retries after half of the configured time.
 #[derive(Debug)]
 struct Budget {
     retries: f64,
@@ -78,10 +79,10 @@ impl Retries {
         }
     }
 
-    /// Begins a call.
+    /// Begins a call: adds its share to the budget.
     pub(super) fn begin(&self, method: MethodLabels, deadline: Deadline) -> Turns {
         self.change_budget(|retries| *retries += RETRIES_PER_CALL);
-        // A scrape must show zero before the first one, or Prometheus sees no increase.
+        // Both counters must exist with value zero before the first retry, or Prometheus sees no increase.
         drop(self.metrics.retries.get_or_create(&method));
         drop(self.metrics.held_back.get_or_create(&method));
         Turns {
@@ -97,7 +98,7 @@ impl Retries {
         }
     }
 
-    /// Takes one retry out of the budget; false where it is empty.
+    /// Takes one retry out of the budget. Returns false if the budget has less than one retry.
     fn withdraw(&self) -> bool {
         self.change_budget(|retries| {
             let enough = *retries >= 1.0;
@@ -120,8 +121,8 @@ impl Retries {
 }
 
 impl Turns {
-    /// Waits until the call may be retried after a try that ended with `status`. Returns false at once if the deadline
-    /// would pass before that.
+    /// Waits until the call may be retried after an attempt that ended with `status`. Returns false if the deadline would pass
+    /// before that time.
     pub(super) async fn next(&mut self, status: &Status) -> bool {
         let asked = status.get_details_retry_info();
         let mut asked = asked.and_then(|info| info.retry_delay).unwrap_or_default();

@@ -23,17 +23,17 @@ enum Says {
     Ok,
     /// This status, at once.
     Status(Status),
-    /// This status, after it has begun to answer.
+    /// The beginning of an answer, and then this status.
     BreaksWith(Code),
-    /// Nothing.
+    /// No answer.
     Nothing,
 }
 
 /// The time of a call, and its `grpc-timeout`.
 type Call = (Instant, Option<String>);
 
-/// A server behind a channel. It gives the answers on its list, the last one for ever, and records the time and the
-/// `grpc-timeout` of each call.
+/// A scripted server. It gives the answers on its list in order, and repeats the last answer for all further calls. It records
+/// the time and the `grpc-timeout` of each call.
 #[derive(Clone)]
 struct Scripted {
     says: Arc<Mutex<Vec<Says>>>,
@@ -211,8 +211,8 @@ async fn a_stream_is_begun_once() {
     ));
 }
 
-/// A hundred callers, nine seconds, and a server that refuses all of them: without a budget each would retry a dozen
-/// times.
+/// A hundred callers call a server for nine seconds, and the server refuses all calls. Without a budget, each caller would
+/// retry about a dozen times.
 #[tokio::test(start_paused = true)]
 async fn the_budget_bounds_what_all_calls_together_send() {
     let server = Scripted::new([unavailable()]);
@@ -249,7 +249,7 @@ async fn the_budget_bounds_what_all_calls_together_send() {
     );
 }
 
-/// The same hundred callers, but the server comes back after two seconds: all of them are served.
+/// A hundred callers call a server that refuses all calls for two seconds, and then answers. All callers get an answer.
 #[tokio::test(start_paused = true)]
 async fn calls_that_wait_for_the_budget_still_succeed() {
     let server = Scripted::new([unavailable()]);

@@ -1,6 +1,6 @@
-//! Detects that the process was suspended (SIGSTOP, a frozen cgroup). When the process continues, its caches are old, and its
-//! sockets contain requests that it gave up long ago. It cannot find out when its caches are up to date again. So it writes nothing
-//! more and ends. The next process starts with new lists.
+//! Detects that the process was suspended (SIGSTOP, a frozen cgroup). When the process continues, its caches are old, and it
+//! cannot find out when they are up to date again. So it writes nothing more and ends. The next process starts with new lists.
+//! To detect the pause, a task notes the time once a second (a beat).
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::Process;
 
 const BEAT: Duration = Duration::from_secs(1);
 
-/// The longest pause between two beats that is harmless: a leader counts on its Lease for as long without renewing it.
+/// The longest pause between two beats that is harmless. A leader relies on its Lease for the same time without renewing it.
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
 /// The process was suspended.
@@ -25,7 +25,7 @@ pub(super) struct Suspended(Duration);
 pub(super) struct Pulse(Arc<Mutex<Instant>>);
 
 impl Pulse {
-    /// Lets `process` beat, and ends it after a pause.
+    /// Starts the beats of `process`. A pause that is too long ends the process.
     pub(super) fn watch(process: &Process) -> Self {
         let pulse = Self::new(Instant::now());
         let beating = pulse.clone();
@@ -91,7 +91,7 @@ mod tests {
             pulse.beat(after(31)),
             Err(Suspended(Duration::from_secs(11)))
         );
-        // A later beat does not reset the pause.
+        // After a pause that was too long, every later beat fails too.
         assert_eq!(
             pulse.beat(after(32)),
             Err(Suspended(Duration::from_secs(12)))

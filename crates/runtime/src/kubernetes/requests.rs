@@ -1,4 +1,4 @@
-//! The layer around every request to the API server. It counts and times requests by verb and resource, with the words of RBAC. If
+//! The layer around every request to the API server. It counts and times requests by verb and resource, as RBAC names them. If
 //! a request belongs to a trace, the layer opens a span. It does not time watches, because they last for minutes.
 
 use std::task::{Context, Poll};
@@ -16,10 +16,10 @@ use crate::metrics::{Metrics, Seconds};
 
 /// The code of a request without an answer, as in client-go.
 const NO_ANSWER: &str = "<error>";
-/// Stands for the resource in paths without one, like `/version`.
+/// The label value for requests without a resource, such as `/version`.
 const NO_RESOURCE: &str = "none";
 
-/// The layer.
+/// The layer, with its metrics.
 #[derive(Clone, Debug)]
 pub(super) struct Requests {
     requests: Family<AnswerLabels, Counter>,
@@ -111,7 +111,7 @@ where
             };
             let span = Span::current();
             span.record("http.response.status_code", &code);
-            // Conflicts and absent objects are part of normal work.
+            // Other codes, such as 404 and 409, are part of normal work.
             if code.starts_with('5') || code == NO_ANSWER {
                 span.record("otel.status_code", "ERROR");
             }
@@ -122,7 +122,7 @@ where
     }
 }
 
-/// A span for a request inside another span; none for the lists and watches of the caches, which belong to no trace.
+/// A span for a request inside another span. Lists and watches of the caches belong to no trace, so they get no span.
 fn span(labels: &RequestLabels) -> Span {
     let RequestLabels { verb, resource } = labels;
     if Span::current().is_none() {

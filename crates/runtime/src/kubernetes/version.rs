@@ -2,14 +2,14 @@
 
 use std::cmp::Ordering;
 
-/// Compares two versions of objects of one resource. They are numbers (Kubernetes 1.35, "Resource versions"); `None` where one
-/// is not.
+/// Compares two versions of objects of one resource. Versions are numbers (Kubernetes 1.35, "Resource versions"). Returns
+/// `None` if one of the two is not a number.
 pub fn compare(left: &str, right: &str) -> Option<Ordering> {
     let (left, right) = (left.parse::<u128>().ok()?, right.parse().ok()?);
     Some(left.cmp(&right))
 }
 
-/// Whether `left` is a later version than `right`. A version that is not a number is never later.
+/// True if `left` is a later version than `right`. A version that is not a number is never later.
 pub fn is_newer(left: &str, right: &str) -> bool {
     compare(left, right) == Some(Ordering::Greater)
 }

@@ -1,4 +1,4 @@
-//! The I/O of an election: watches the Lease, carries out the acts of [`Election`], and publishes whether this process
+//! The requests of an election: watches the Lease, carries out the acts of [`Election`], and publishes whether this process
 //! leads.
 
 use std::fmt;
@@ -25,11 +25,11 @@ use tracing::{info, warn};
 use super::election::{Act, Election};
 use super::{Leadership, LostLease, State, Timing};
 
-/// The first and longest backoff of a failed watch. Short: without a watch this replica cannot take over.
+/// The first and longest backoff of a failed watch. They are short, because this replica cannot take over without a watch.
 const FIRST_REWATCH: Duration = Duration::from_millis(200);
 const LONGEST_REWATCH: Duration = Duration::from_secs(5);
 
-/// A candidate at work.
+/// A candidate for a Lease that watches and writes the Lease.
 pub(super) struct Campaign {
     api: Api<Lease>,
     election: Election,
@@ -40,7 +40,7 @@ pub(super) struct Campaign {
 type Watch = BoxStream<'static, Result<Option<Lease>, watcher::Error>>;
 
 impl Campaign {
-    /// A candidate for Lease `lease`, and its leadership for the rest of the process.
+    /// A candidate for Lease `lease`, and the handle that shows whether it leads.
     pub(super) fn new(
         api: Api<Lease>,
         lease: &'static str,
@@ -64,10 +64,11 @@ impl Campaign {
         (campaign, leadership)
     }
 
-    /// Takes part until the process stops and the work of the leader has ended.
+    /// Takes part in the election until the process stops. If this process leads, it continues until the leader's work has
+    /// ended and the Lease is released.
     ///
     /// # Errors
-    /// The Lease was held, and is lost.
+    /// This process held the Lease and lost it.
     pub(super) async fn run(mut self) -> Result<(), LostLease> {
         let Leadership {
             lease,
@@ -124,7 +125,7 @@ impl Campaign {
         }
     }
 
-    /// Creates the Lease, or replaces it from the version in `lease`.
+    /// Creates the Lease if `lease` has no version. Otherwise, replaces exactly this version of it.
     async fn write(&mut self, lease: Lease) {
         let sent = Instant::now();
         let creates = lease.metadata.resource_version.is_none();
@@ -147,7 +148,7 @@ impl Campaign {
             Ok(Err(error)) => anyhow!(error),
             Err(_) => anyhow!("no answer in time"),
         };
-        // Another client was quicker to create, change or delete it.
+        // A conflict: another client created, changed or deleted the Lease first.
         let conflict = matches!(
             error.downcast_ref(),
             Some(kube::Error::Api(status))
@@ -181,15 +182,15 @@ impl Campaign {
     }
 }
 
-/// A unique name for this process: that of its host, and 64 random bits.
+/// A unique name for this process: the host name and 64 random bits.
 pub(super) fn identity() -> String {
     let random = RandomState::new().hash_one(());
     let host = rustix::system::uname();
     format!("{}_{random:016x}", host.nodename().to_string_lossy())
 }
 
-/// 1 if this process leads at the moment of the scrape, so that a process that was suspended never shows an expired
-/// Lease.
+/// A gauge that is computed at each scrape: 1 if this process leads at this moment, otherwise 0. So a process that was
+/// suspended never reports an expired Lease as held.
 #[derive(Clone, Debug)]
 pub(super) struct Gauge(pub(super) Leadership);
 

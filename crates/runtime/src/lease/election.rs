@@ -1,15 +1,16 @@
-//! One candidate's view of an election, and its next act: a state machine without I/O and clock, so that tests can try
-//! every schedule.
+//! Decides the next act of one candidate in an election. It is a state machine without I/O, and no decision reads a clock, so
+//! that tests can try many schedules.
 //!
-//! Two rules prevent that two candidates lead at the same time:
+//! Two rules prevent two candidates from leading at the same time:
 //!
 //! - A candidate takes a Lease over only if the Lease has no holder, or has not changed for the holder's whole duration. The
-//!   candidate measures this time with its own clock. The update fails if the Lease has changed in the meantime.
-//! - A holder trusts its Lease for less than this duration. The time starts just before the holder sends a write, and counts only if
-//!   the API server confirms this write.
+//!   candidate measures this time with its own clock. The update fails if the Lease has changed since the candidate read it.
+//! - A holder trusts its Lease for a shorter time than this duration. The time starts just before the holder sends a write, and
+//!   counts only if the API server confirms this write.
 //!
-//! A candidate that creates a Lease does not lead at once: somebody may have deleted the previous Lease while it had a holder. So
-//! this candidate waits like all others. No candidate compares its clock with times that others wrote.
+//! A candidate that creates a Lease does not lead at once: somebody may have deleted the previous Lease while it had a holder.
+//! So this candidate waits for the whole duration, like all others. No candidate compares its clock with times that others
+//! wrote.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -26,11 +27,11 @@ use super::{LostLease, NOT_RENEWED, Timing};
 /// The next act of a candidate.
 #[derive(Debug)]
 pub(super) enum Act {
-    /// Wait for a change of the Lease, or until then.
+    /// Wait for a change of the Lease, but not longer than until this time.
     Wait(Instant),
-    /// Start a new watch of the Lease: its state is unknown, and the old watch is silent.
+    /// Start a new watch of the Lease, because its state is unknown and the old watch delivers nothing.
     Look,
-    /// Create the Lease, or replace it if it has a version.
+    /// Create this Lease if it has no version; otherwise, replace that version.
     Write(Box<Lease>),
     /// Stop: the Lease is lost.
     Lost(LostLease),
@@ -47,24 +48,24 @@ pub(super) struct Election {
     identity: String,
     timing: Timing,
     known: Known,
-    /// The last labels of the Lease, for its next creation.
+    /// The labels that the Lease had last. If this candidate creates the Lease again, it sets these labels.
     labels: Option<BTreeMap<String, String>>,
     /// Set while this candidate holds the Lease.
     held: Option<Held>,
-    /// Set once this candidate releases the Lease, for which it has until then.
+    /// Set when this candidate begins to release the Lease: the time until which it tries.
     resigning: Option<Instant>,
-    /// The earliest next write, after one that failed.
+    /// The earliest time of the next write, after a failed write.
     not_before: Option<Instant>,
 }
 
 /// The last known state of the Lease.
 #[derive(Debug)]
 enum Known {
-    /// Unknown; time for a new look.
+    /// Unknown. If no event arrives until `look_at`, a new watch is needed.
     Nothing { look_at: Instant },
-    /// It does not exist, first seen at that time.
+    /// The Lease does not exist. The candidate noticed this at time `since`.
     Absent { since: Instant },
-    /// This version, first seen at that time.
+    /// The candidate first saw this version of the Lease at time `seen`.
     Present { lease: Box<Lease>, seen: Instant },
 }
 
@@ -89,7 +90,7 @@ impl Election {
         }
     }
 
-    /// The time until which this candidate leads, `None` if it does not.
+    /// The time until which this candidate leads; `None` if it does not lead.
     pub(super) fn held_until(&self) -> Option<Instant> {
         self.held.map(|held| held.until)
     }
@@ -98,8 +99,8 @@ impl Election {
         self.resigning.is_some()
     }
 
-    /// Takes in the Lease from the API server, `None` if it does not exist. Versions older than the known one are
-    /// ignored.
+    /// Stores the Lease that the API server reported; `None` if it does not exist. Versions that are not newer than the known
+    /// version are ignored.
     pub(super) fn observe(&mut self, lease: Option<Lease>, now: Instant) {
         match (lease, &self.known) {
             (None, Known::Absent { .. }) => {}
@@ -125,10 +126,11 @@ impl Election {
         }
         match &self.known {
             Known::Nothing { look_at } => look(*look_at, now),
-            // A holder that still exists may create it again first.
+            // If the previous holder still exists, it creates the deleted Lease again within this pause.
             Known::Absent { since } => self.create(*since + self.timing.retry_period, now),
             Known::Present { lease, seen } => {
-                // Its own name there is from a write whose answer it missed, and gives it no right.
+                // If the holder is this candidate itself, the answer to its write was lost. Such a write does not make it the
+                // leader.
                 let free = match holder(lease) {
                     Some(_) => *seen + self.duration_of(lease),
                     None => *seen,
@@ -138,7 +140,7 @@ impl Election {
         }
     }
 
-    /// Takes in the answer to a write sent at `sent`, which created the Lease or replaced it.
+    /// Stores the answer to a write that was sent at time `sent` and created or replaced the Lease.
     pub(super) fn wrote(&mut self, lease: Lease, created: bool, sent: Instant, now: Instant) {
         self.not_before = None;
         let mine = holder(&lease) == Some(&self.identity);
@@ -153,15 +155,15 @@ impl Election {
         }
     }
 
-    /// How long a write sent now may wait for its answer: a holder keeps time for another one.
+    /// How long a write that is sent now may wait for its answer. A holder keeps enough time for a second attempt.
     pub(super) fn write_timeout(&self, now: Instant) -> Duration {
         let left = self.held.map(|held| held.until.duration_since(now));
         let longest = left.unwrap_or(self.timing.renew_deadline);
         (longest / 2).max(self.timing.retry_period).min(longest)
     }
 
-    /// Takes in that a write sent at `sent` failed, or that its outcome is unknown. After a conflict the candidate
-    /// looks at the Lease again, and a holder then writes at once.
+    /// Notes that a write sent at time `sent` failed, or that its outcome is unknown. After a conflict, the candidate reads the
+    /// Lease again with a new watch. A holder then writes at once.
     pub(super) fn failed(&mut self, conflict: bool, sent: Instant, now: Instant) {
         self.not_before = Some(sent + self.timing.retry_period);
         if conflict {
@@ -172,14 +174,14 @@ impl Election {
         }
     }
 
-    /// Takes in that a new watch has started. Its first event is due within the retry period; a dead connection never
-    /// delivers one.
+    /// Notes that a new watch has started. If it delivers no event within the retry period, its connection may be dead, and the
+    /// candidate starts another watch.
     pub(super) fn looks(&mut self, now: Instant) {
         let look_at = now + self.timing.retry_period;
         self.known = Known::Nothing { look_at };
     }
 
-    /// From now on this candidate releases the Lease, if it holds it.
+    /// Ends the leadership of this candidate. From now on, it tries to release the Lease.
     pub(super) fn resign(&mut self, now: Instant) {
         self.held = None;
         self.resigning = Some(now + self.timing.renew_deadline / 2);
@@ -225,7 +227,7 @@ impl Election {
         self.from(time, now, || self.record(&lease))
     }
 
-    /// Writes `lease` at `time`, but not before the next write may be.
+    /// Writes `lease` at `time`, but not before the pause after a failed write is over.
     fn from(&self, time: Instant, now: Instant, lease: impl FnOnce() -> Lease) -> Act {
         let time = self.not_before.map_or(time, |retry| time.max(retry));
         if now < time {
@@ -235,7 +237,7 @@ impl Election {
         }
     }
 
-    /// The Lease with this candidate as its holder.
+    /// Returns the Lease with this candidate as its holder.
     fn record(&self, lease: &Lease) -> Lease {
         let mut lease = lease.clone();
         let now = MicroTime(jiff::Timestamp::now());
@@ -284,7 +286,7 @@ fn look(at: Instant, now: Instant) -> Act {
     if now < at { Act::Wait(at) } else { Act::Look }
 }
 
-/// The Lease without a holder: free for the first candidate that writes.
+/// Returns the Lease without a holder. The first candidate that writes gets it.
 fn released(lease: &Lease) -> Lease {
     let mut lease = lease.clone();
     lease.metadata.managed_fields = None;
@@ -300,7 +302,7 @@ fn holder(lease: &Lease) -> Option<&str> {
 }
 
 /// True if `lease` is a later version than `known`. Resource versions compare as numbers (Kubernetes 1.35, "Resource
-/// versions"); where they are no numbers, any other version counts as later.
+/// versions"); if they are no numbers, every different version counts as later.
 fn is_newer(lease: &Lease, known: &Lease) -> bool {
     let version = |lease: &Lease| lease.metadata.resource_version.clone().unwrap_or_default();
     let (lease, known) = (version(lease), version(known));

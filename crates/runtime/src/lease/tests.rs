@@ -1,5 +1,5 @@
-//! Candidates under a paused clock, with a Lease versioned like in Kubernetes: one scene a test, then random schedules
-//! of pauses, partitions, lost and late answers, deletions, stops and crashes.
+//! Tests of candidates with a paused clock and a scripted API server. Each test here plays one scene. Module `schedule` plays
+//! random schedules of pauses, partitions, lost and late answers, deletions, stops and crashes.
 
 mod api_server;
 mod candidate;
@@ -30,7 +30,7 @@ async fn led(candidate: &Candidate) -> Duration {
     start.elapsed()
 }
 
-/// A leader and a standby, both started.
+/// Starts two candidates: the first leads, the second is the standby.
 async fn two(stage: &Stage, server: &ApiServer) -> (Candidate, Candidate) {
     let leader = Candidate::start(stage, server, "a", TIMING);
     led(&leader).await;
@@ -47,7 +47,7 @@ async fn a_free_lease_is_taken_at_once_and_renewed_sparingly() {
     let standby = Candidate::start(&stage, &server, "b", TIMING);
     sleep(600 * SECOND).await;
     assert!(leader.leadership.is_held() && !standby.leadership.is_held());
-    // Two writes in ten seconds, and none by the standby.
+    // The leader writes twice in ten seconds, and the standby does not write.
     assert!(server.changes() <= 122, "{}", server.changes());
     assert_eq!(stage.actors(), ["a"]);
 }
@@ -138,7 +138,7 @@ async fn failures_that_end_before_the_deadline_do_no_harm() {
         sleep(100 * SECOND).await;
         assert!(leader.leadership.is_held(), "{fault:?}");
         assert!(!standby.leadership.is_held(), "{fault:?}");
-        // The same for the write that acquires.
+        // The same fault, but for the write that acquires the Lease.
         standby.connection.fault(fault);
         leader.kill();
         led(&standby).await;
@@ -165,7 +165,7 @@ async fn a_leader_without_an_api_server_stops_before_its_successor_starts() {
     assert!(leader.end().await.is_err());
     let (_, last) = stage.span("a");
     let (first, _) = stage.span("b");
-    // Between them lies what the duration is longer than the deadline, less what a renewal takes.
+    // The lease duration is 5 s longer than the renew deadline. A renewal takes part of this time.
     assert!(first - last > 4 * SECOND, "{:?}", first - last);
 }
 
@@ -178,7 +178,7 @@ async fn a_standby_whose_watch_died_takes_over_nothing_that_is_held() {
     standby.connection.cut(false);
     sleep(100 * SECOND).await;
     assert!(leader.leadership.is_held() && !standby.leadership.is_held());
-    // It has found out, and watches again.
+    // The standby has noticed its dead watch, and watches again.
     leader.shutdown.cancel();
     assert!(led(&standby).await < SECOND);
 }
@@ -205,7 +205,7 @@ async fn a_deleted_lease_is_made_again_by_its_holder() {
     server.edit(|lease| assert_eq!(lease["metadata"]["labels"]["team"], "ci"));
     assert!(leader.leadership.is_held() && !standby.leadership.is_held());
 
-    // One that died with its Lease is succeeded after the duration.
+    // If the leader dies and its Lease is deleted, the standby leads after the lease duration.
     leader.kill();
     server.delete();
     let waited = led(&standby).await;

@@ -1,4 +1,4 @@
-//! What becomes of keys that are pushed, fail, or are put off.
+//! Tests of the queue: keys that are pushed, fail, or must be worked on later.
 
 use super::*;
 use std::sync::Arc;
@@ -10,6 +10,65 @@ const QUICK: Options = Options {
     first_retry: Duration::from_millis(1),
     longest_retry: Duration::from_millis(2),
 };
+
+/// Names of tests' keys, all of one namespace.
+impl Namespaced for &str {
+    fn namespace(&self) -> &str {
+        ""
+    }
+}
+
+impl Namespaced for i32 {
+    fn namespace(&self) -> &str {
+        ""
+    }
+}
+
+fn key(namespace: &str, name: usize) -> (String, String) {
+    (namespace.to_owned(), name.to_string())
+}
+
+#[tokio::test(start_paused = true)]
+async fn n8_the_slow_work_of_one_namespace_leaves_tasks_for_another() {
+    let metrics = Metrics::new(crate::Service::EXAMPLE);
+    let (queue, worker) = queue("test", QUICK, &metrics);
+    let shutdown = CancellationToken::new();
+    let (began, mut seen) = mpsc::unbounded_channel();
+    for name in 0..100 {
+        queue.push(key("slow", name));
+    }
+    queue.push(key("quick", 0));
+    let work = worker.run(shutdown, move |(namespace, _)| {
+        let began = began.clone();
+        async move {
+            began.send(namespace.clone()).unwrap();
+            if namespace == "slow" {
+                std::future::pending::<()>().await;
+            }
+            Outcome::Done
+        }
+    });
+    let quick = async { while seen.recv().await.unwrap() != "quick" {} };
+    tokio::select! {
+        () = work => panic!("the worker ended"),
+        quick = tokio::time::timeout(Duration::from_secs(1), quick) => quick.unwrap(),
+    }
+}
+
+#[test]
+fn n8_namespaces_take_turns() {
+    let mut schedule = Schedule::new(QUICK);
+    for (namespace, keys) in [("a", 3), ("b", 1), ("c", 2)] {
+        (0..keys).for_each(|name| schedule.pushed(key(namespace, name)));
+    }
+    let mut order = String::new();
+    while let Some(key) = schedule.next() {
+        order += &key.0;
+        schedule.finished(key, Outcome::Done);
+    }
+    assert_eq!(order, "abcaca");
+    assert_eq!(schedule.ready.len(), 0);
+}
 
 #[tokio::test]
 async fn a_key_pushed_during_its_work_is_worked_on_once_more() {
@@ -36,7 +95,7 @@ async fn a_key_pushed_during_its_work_is_worked_on_once_more() {
     started.notified().await;
     queue.push("run");
     queue.push("run");
-    // The worker takes both in before the work under way may end; else the second could start a third run.
+    // The worker must receive both pushes before the current work ends. Otherwise, the second push could cause a third run.
     tokio::task::yield_now().await;
     gate.add_permits(1);
     started.notified().await;
@@ -78,7 +137,7 @@ async fn work_for_later_is_done_at_its_time_or_when_it_is_pushed() {
     assert!(encoded.lines().any(|found| found == line), "{encoded}");
 }
 
-/// What it was pushed for came too late for the work that failed.
+/// The push came after the failed work had begun, so this work may not have seen the change.
 #[tokio::test(start_paused = true)]
 async fn a_key_pushed_during_work_that_fails_does_not_wait_for_the_backoff() {
     let options = Options {

@@ -1,5 +1,5 @@
-//! The deadline of an RPC. The caller sends its time limit in `grpc-timeout`. The server shortens a limit that is too long, so that
-//! no RPC waits for ever. The handler passes the remaining time on to the RPCs that it makes.
+//! The deadline of an RPC. The caller sends its time limit in `grpc-timeout`. The server shortens a limit that is too long, so
+//! that no RPC waits for ever. The handler uses the remaining time for the RPCs that it sends.
 
 use std::time::Duration;
 
@@ -10,15 +10,16 @@ use http::HeaderMap;
 use tokio::time::Instant;
 use tonic::Status;
 
-/// The longest an RPC may take until its response begins. Streams may go on for as long as they like after that.
+/// The longest time that an RPC may take until its response begins. After that, a stream may last for any time.
 pub(crate) const MAXIMUM: Duration = Duration::from_secs(30);
 
-/// The moment after which the caller of an RPC stops waiting.
+/// The time at which the caller of an RPC stops waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Deadline(Instant);
 
 impl Deadline {
-    /// The deadline of the RPC that `request` belongs to: the caller's own, at most 30 s after its arrival.
+    /// The deadline of the RPC that `request` belongs to: the caller's deadline, but at most 30 s after the arrival of the
+    /// request.
     pub fn of<T>(request: &tonic::Request<T>) -> Self {
         request
             .extensions()
@@ -50,8 +51,8 @@ impl Deadline {
     }
 }
 
-/// The layer: `axum::middleware::from_fn(enforce)`. It passes the deadline to the handler, and answers in its place
-/// once the deadline has passed.
+/// The layer: `axum::middleware::from_fn(enforce)`. It passes the deadline to the handler. If the deadline passes first, the
+/// layer answers instead of the handler.
 pub(crate) async fn enforce(mut request: Request, next: Next) -> Response {
     let deadline = Deadline::from_headers(request.headers());
     request.extensions_mut().insert(deadline);

@@ -1,5 +1,5 @@
-//! The layer that ends streams when the server drains, so that an endless stream does not delay a stop. The caller of the stream
-//! gets `UNAVAILABLE` and retries on another replica, or with the next process.
+//! The layer that ends streams when the server drains, so that an endless stream does not delay a stop. The caller of the
+//! stream gets `UNAVAILABLE`, and can open the stream again at another replica or at the next process.
 
 use axum::body::{Body, HttpBody as _};
 use axum::extract::{Request, State};
@@ -19,7 +19,7 @@ pub(crate) async fn drain(
     next: Next,
 ) -> Response {
     next.run(request).await.map(|body| {
-        // An error is all header; framing it again would cost its end-of-stream flag.
+        // An error response has only headers. A wrapped body would lose the end-of-stream flag of these headers.
         if body.is_end_stream() {
             return body;
         }
@@ -28,7 +28,7 @@ pub(crate) async fn drain(
             async move {
                 let mut frames = frames?;
                 tokio::select! {
-                    // A call whose answer is ready ends with it.
+                    // Prefer the next frame, so that a call whose answer is ready ends with this answer.
                     biased;
                     frame = frames.next() => frame.map(|frame| (frame, Some(frames))),
                     () = draining.cancelled() => Some((Ok(Frame::trailers(trailers())), None)),

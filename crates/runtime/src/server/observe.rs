@@ -1,5 +1,5 @@
-//! The outermost layer around every RPC. It opens the call's span, as part of the caller's trace. When the call ends, it counts,
-//! times and logs the call, even if another layer ended the call.
+//! The outermost layer around every RPC. It opens the span of the call, as part of the caller's trace. When the call ends, it
+//! counts, times and logs the call, even if another layer answered it.
 
 use axum::body::Body;
 use axum::extract::{Request, State};

@@ -1,6 +1,6 @@
-//! The layer that limits the calls in progress. It answers further calls with `RESOURCE_EXHAUSTED` and a retry delay,
-//! instead of letting all of them wait until their callers give up. A stream counts until its response begins. Health
-//! and reflection are exempt: probes and people must reach a busy process.
+//! The layer that limits the calls in progress. It answers further calls with `RESOURCE_EXHAUSTED` and a retry delay.
+//! Otherwise, all calls would wait until their callers stop waiting. A stream counts until its response begins. Health and
+//! reflection are exempt, because probes and people must reach a busy process.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,20 +19,19 @@ use tonic_types::{ErrorDetails, StatusExt as _};
 use crate::metrics::Metrics;
 use crate::rpc::MethodLabels;
 
-/// The delay before a rejected caller may retry. Handlers answer within milliseconds, or wait for a cache for two
-/// seconds at most.
+/// The delay before a rejected caller may retry. Most calls end within milliseconds, so other calls have ended by then.
 const RETRY_DELAY: Duration = Duration::from_millis(200);
-/// The `ErrorInfo` of the answer.
+/// The `ErrorInfo.reason` of the answer.
 const REASON: &str = "TOO_MANY_CALLS";
 const DOMAIN: &str = "coscheduler.dev";
 
-/// The calls in progress, and how many there may be.
+/// The limit of the calls in progress.
 #[derive(Clone, Debug)]
 pub(crate) struct Limit {
     free: Arc<Semaphore>,
     in_flight: Gauge,
-    /// The services that the limit applies to, each with its rejected calls (from zero, so that Prometheus sees the
-    /// first).
+    /// The services that the limit applies to, each with the counter of its rejected calls. The counters exist from the start,
+    /// so that Prometheus sees the first increase.
     shed: Arc<[(&'static str, Counter)]>,
 }
 
@@ -43,7 +42,7 @@ struct Call {
 }
 
 impl Limit {
-    /// At most `calls` of these `services` at once.
+    /// A limit of `calls` calls at once, for all these `services` together.
     pub(crate) fn new(metrics: &Metrics, calls: usize, services: &[&'static str]) -> Self {
         let shed = metrics.register(
             "rpcs_shed",

@@ -1,4 +1,4 @@
-//! The layers around calls that never end, or too many of them.
+//! Tests of the layers: calls that never end, and too many calls.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -15,7 +15,7 @@ use tower::ServiceExt as _;
 use super::*;
 use crate::Service;
 
-/// A router whose calls never end: `/test.Known/Silent` never answers, any other path begins a stream and says nothing.
+/// A router whose calls never end. `/test.Known/Silent` never answers. Any other path begins a stream that sends nothing.
 fn endless(metrics: &Metrics, draining: &CancellationToken) -> Router {
     let router = Router::new()
         .route(
@@ -172,7 +172,7 @@ async fn calls_beyond_the_limit_are_turned_away_at_once_and_told_when_to_come_ba
     assert_eq!(code(&exempt), None, "health begins to stream");
     assert_eq!(code(&stream_of_nobody), None);
 
-    // Those two have ended, and streams that have begun do not count.
+    // The two silent calls have ended, and a stream does not count after its response has begun.
     let streams = [
         ask("/test.Known/Stream").await,
         ask("/test.Known/Stream").await,

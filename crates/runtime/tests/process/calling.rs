@@ -1,4 +1,4 @@
-//! The client: each fault makes a status that is worth a retry, or one that is final.
+//! Tests of the client: after each fault, the status of the call shows correctly whether a retry may help.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -19,7 +19,7 @@ use tower::Service;
 
 use super::{Running, SERVICE, TIMEOUT, caller, channel, within};
 
-/// A service whose method `Cancelled` answers with that status, and whose other methods never answer.
+/// A service whose method `Cancelled` answers with status `CANCELLED`. Its other methods never answer.
 #[derive(Clone, Default)]
 pub(crate) struct Scripted {
     called: CancellationToken,
@@ -57,7 +57,7 @@ async fn call(address: SocketAddr, method: &'static str, timeout: Duration) -> S
     grpc.ready().await.unwrap();
     let codec: tonic_prost::ProstCodec<HealthCheckRequest, HealthCheckRequest> = Default::default();
     let path = http::uri::PathAndQuery::from_static(method);
-    // `client::request` would be retried.
+    // Not `client::request`, because such a request would be retried.
     let mut request = tonic::Request::new(HealthCheckRequest::default());
     request.set_timeout(timeout);
     grpc.unary::<_, HealthCheckRequest, _>(request, path, codec)
@@ -113,7 +113,7 @@ async fn a_connection_that_breaks_is_worth_another_try() {
     let called = scripted.called.clone();
     let running = Running::start(GrpcServices::new().add_service(scripted)).await;
 
-    // A proxy between the two breaks the connection during the call.
+    // A proxy between client and server breaks the connection during the call.
     let proxy = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = proxy.local_addr().unwrap();
     let upstream = running.grpc;

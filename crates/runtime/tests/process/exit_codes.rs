@@ -1,4 +1,4 @@
-//! Exit codes 0, 1 and 2 with their logs, of a real process: the binary `skeleton`.
+//! Tests of exit codes 0, 1 and 2 and their logs, with a real process: the binary `skeleton`.
 
 use std::process::{Output, Stdio};
 
@@ -33,7 +33,7 @@ const LOOPBACK: [&str; 4] = [
     "127.0.0.1:0",
 ];
 
-/// A skeleton that is up, and its log from then on.
+/// A running skeleton, and the part of its log that was not read yet.
 struct Up {
     child: Child,
     log: Lines<BufReader<ChildStderr>>,

@@ -1,4 +1,4 @@
-//! Connecting to Kubernetes: where the configuration comes from, and how the service names itself to the API server.
+//! Tests of the Kubernetes client: the source of its configuration, and its user agent.
 
 use std::path::PathBuf;
 

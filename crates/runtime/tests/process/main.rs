@@ -1,4 +1,4 @@
-//! A process over real sockets: its services, its stop, its exit code.
+//! Tests of a process over real sockets: its services, its stop and its exit code.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -33,10 +33,10 @@ const SERVICE: Service = Service {
     http_address: "127.0.0.1:0",
 };
 
-/// A test that waits this long has failed.
+/// If a test waits for this time, it fails.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A process that serves gRPC, and the means to stop it.
+/// A process that serves gRPC. The test can stop it.
 struct Running {
     process: Process,
     grpc: SocketAddr,

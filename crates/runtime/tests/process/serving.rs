@@ -1,4 +1,4 @@
-//! Health, readiness, reflection and metrics, seen by a client.
+//! Tests of health, readiness, reflection and metrics, as a client sees them.
 
 use std::collections::BTreeSet;
 
@@ -31,12 +31,12 @@ async fn health_goes_from_not_serving_to_serving_and_back_before_the_listener_st
             .await
             .unwrap()
             .into_inner();
-        // The first status may be the last one before the condition was added, or the first after.
+        // The first status may be from before the condition was added, or from after.
         synced.set(false);
         while within(statuses.message()).await.unwrap().unwrap().status()
             != ServingStatus::NotServing
         {}
-        // Liveness probes ignore readiness: the kubelet must not restart a service because it waits.
+        // Liveness ignores readiness, because the kubelet must not restart a service that only waits for another service.
         let alive = within(client.check(check("liveness"))).await.unwrap();
         assert_eq!(alive.into_inner().status(), ServingStatus::Serving);
         synced.set(true);
@@ -50,7 +50,7 @@ async fn health_goes_from_not_serving_to_serving_and_back_before_the_listener_st
         .unwrap_err();
     assert_eq!(unknown.code(), Code::NotFound);
 
-    // A task holds the process between "stopping" and "stopped", so that this state can be looked at.
+    // A graceful task keeps the process between "stopping" and "stopped", so that the test can check this state.
     let (finish, finished) = oneshot::channel::<()>();
     running
         .process

@@ -1,5 +1,5 @@
-//! The smallest service: the skeleton of every service, and a task that misbehaves on request. The tests of exit codes
-//! run it; it is not shipped.
+//! The smallest service: the skeleton of every service, with one task. A flag makes this task fail or hang. Only the tests of
+//! exit codes run this program.
 
 use std::process::ExitCode;
 
@@ -24,9 +24,9 @@ struct Args {
 
 #[derive(Clone, Copy, ValueEnum)]
 enum Task {
-    /// Goes on until the process stops
+    /// Runs until the process stops
     Goes,
-    /// Fails once started
+    /// Fails at once
     Fails,
     /// Does not end when the process stops
     Hangs,

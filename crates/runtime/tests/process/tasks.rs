@@ -1,4 +1,4 @@
-//! No orphan tasks: the first task to end ends the process in order, and a stop waits for graceful tasks.
+//! Tests of tasks: when the first task ends, the process stops in order, and a stop waits for graceful tasks.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use tokio::sync::Notify;
 
 use super::{Running, within};
 
-/// Checks the error of a process that ends because of `task`.
+/// Checks the error of a process that stops because `task` ended.
 #[track_caller]
 fn check(
     task: impl Future<Output = anyhow::Result<()>> + Send + 'static,

@@ -1,4 +1,5 @@
-//! The programs of a test bed, and the files that stay beside them: the control plane, which every bed needs, and Karpenter.
+//! The programs of a test bed, and the files in the same folder. There are two parts: the control plane, which every bed needs,
+//! and Karpenter.
 
 use std::path::Path;
 
@@ -6,11 +7,11 @@ use anyhow::Result;
 
 use crate::bundled;
 
-/// Tekton's manifests.
+/// The file with Tekton's manifests.
 pub(super) const TEKTON_MANIFESTS: &str = "tekton.json";
-/// KWOK's stages.
+/// The file with KWOK's stages.
 pub(super) const KWOK_STAGES: &str = "kwok-stages.yaml";
-/// Karpenter's CustomResourceDefinitions.
+/// The file with Karpenter's CustomResourceDefinitions.
 pub(super) const KARPENTER_KINDS: &str = "karpenter.json";
 
 /// Programs and files that are built together.
@@ -18,7 +19,7 @@ pub(super) struct Part {
     pub(super) modules: &'static [&'static str],
     pub(super) programs: &'static [Program],
     pub(super) files: &'static [File],
-    /// The names of all that the files are made of.
+    /// The names of the sources of `files`. They are part of the digest in the folder's name.
     pub(super) bundled: fn() -> Vec<&'static str>,
 }
 
@@ -29,7 +30,7 @@ pub(super) struct Program {
     pub(super) package: &'static str,
 }
 
-/// One file, made from what the modules bring.
+/// One file, and the function that makes its text from the sources in the Go modules.
 pub(super) struct File {
     pub(super) name: &'static str,
     pub(super) text: fn(&Path) -> Result<String>,

@@ -1,4 +1,4 @@
-//! The room on a node: what it has, what its pods request, and what a pod lacks there.
+//! The room on a node: its allocatable resources, minus the requests of its pods.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,17 +8,17 @@ use coscheduler_core::quantity::Quantity;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::apimachinery::pkg::api::resource;
 
-/// Amounts by resource, in billionths.
+/// Amounts by resource, in billionths of the resource's unit.
 pub(super) type Amounts = BTreeMap<String, i128>;
 
-/// What a node has, and what its pods request, by uid.
+/// The allocatable resources of a node, and the requests of its pods by uid.
 #[derive(Debug, Default)]
 pub(super) struct Room {
     pub(super) allocatable: Amounts,
     pub(super) pods: BTreeMap<String, Amounts>,
 }
 
-/// The first resource that a pod lacks. Its text is a kubelet's.
+/// A resource of which the node has too little for a pod. Its text is the same as in the message of a real kubelet.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Shortage {
     resource: String,
@@ -28,7 +28,7 @@ pub(super) struct Shortage {
 }
 
 impl Shortage {
-    /// The reason's text before the name of the resource.
+    /// The beginning of the reason; the name of the resource follows.
     pub(super) const REASON: &str = "OutOf";
 
     pub(super) fn reason(&self) -> String {
@@ -54,7 +54,8 @@ impl fmt::Display for Shortage {
 }
 
 impl Room {
-    /// What the pod lacks, besides what it has already.
+    /// The first resource of which the node has too little for `wanted`. A resource that the pod does not request more of than
+    /// before is never short.
     pub(super) fn shortage(&self, uid: &str, wanted: &Amounts) -> Option<Shortage> {
         let amount = |amounts: &Amounts, resource: &String| amounts.get(resource).copied();
         let had = |resource: &String| self.pods.get(uid).and_then(|had| amount(had, resource));
@@ -73,13 +74,14 @@ impl Room {
     }
 }
 
-/// What a node has for pods.
+/// The allocatable resources of a node.
 pub(super) fn allocatable(node: &Node) -> Result<Amounts> {
     let status = node.status.as_ref();
     amounts(status.and_then(|status| status.allocatable.as_ref()))
 }
 
-/// What a pod requests, as Kubernetes counts it (`k8s.io/component-helpers/resource`, `PodRequests`), and the pod itself.
+/// The requests of a pod, as Kubernetes counts them (`k8s.io/component-helpers/resource`, `PodRequests`), plus one of resource
+/// `pods`.
 pub(super) fn requests(pod: &Pod) -> Result<Amounts> {
     let spec = pod.spec.as_ref().context("a pod has no spec")?;
     let of = |container: &k8s_openapi::api::core::v1::Container| {

@@ -7,12 +7,12 @@ use std::process::{Child, Command, ExitStatus};
 use anyhow::{Context as _, Result, bail};
 use rustix::process::Pid;
 
-/// How many lines of a member's log an error carries.
+/// The number of lines of a member's log in an error.
 const LOG_TAIL: usize = 12;
 
 #[derive(Debug)]
 pub(super) struct Member {
-    /// Kept to start it again.
+    /// Kept so that the process can be started again.
     command: Command,
     pub(super) child: Child,
     ended: Option<ExitStatus>,
@@ -39,7 +39,7 @@ impl Member {
         Ok(())
     }
 
-    /// How it ended, if it has.
+    /// The exit status, if the process has ended.
     pub(super) fn poll(&mut self, name: &str) -> Result<Option<ExitStatus>> {
         if self.ended.is_none() {
             self.ended = self
@@ -50,7 +50,7 @@ impl Member {
         Ok(self.ended)
     }
 
-    /// Kills it, and waits for its end.
+    /// Kills the process, and waits for its end.
     pub(super) fn kill(&mut self, name: &str) -> Result<()> {
         self.asked_to_end = true;
         self.child

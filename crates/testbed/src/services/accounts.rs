@@ -1,5 +1,5 @@
-//! The kubeconfigs of the services. Each has a token of the service's own account, which the launcher replaces long before it
-//! expires, as the kubelet does for a pod. The affinity-planner has no kubeconfig.
+//! The kubeconfigs of the services. Each contains a token of the service's own account. The launcher replaces the token long
+//! before it expires, as the kubelet does for a pod. The affinity-planner has no kubeconfig.
 
 use std::fs::OpenOptions;
 use std::io::Write as _;
@@ -24,15 +24,15 @@ const TOKEN_SECONDS: i64 = 24 * 3600;
 /// How often tokens are replaced. An API server may shorten their lifetime, but not below ten minutes.
 const REFRESH: Duration = Duration::from_secs(300);
 
-/// Keeps the tokens of the services valid while it lives.
+/// Keeps the tokens of the services valid until it is dropped.
 #[derive(Debug)]
 pub(super) struct Accounts {
     _refresh: JoinSet<()>,
 }
 
 impl Accounts {
-    /// Writes a kubeconfig into `folder` for each service that calls the API server: the cluster of `administrator`, reached
-    /// through the `links`.
+    /// Writes a kubeconfig into `folder` for each service that calls the API server. It has the cluster of kubeconfig
+    /// `administrator`. If there are `links`, the service reaches this cluster through its link.
     pub(super) async fn write(
         client: &Client,
         administrator: &Path,
@@ -76,7 +76,7 @@ async fn keep_fresh(client: Client, folder: PathBuf) {
     loop {
         tokio::time::sleep(REFRESH).await;
         for service in with_account() {
-            // The old token is valid for a while yet.
+            // A failure is only logged, because the old token is still valid for a long time.
             if let Err(error) = refresh(&client, &folder, service).await {
                 warn!("{error:#}; trying again in {REFRESH:?}");
             }
@@ -99,14 +99,14 @@ async fn refresh(client: &Client, folder: &Path, service: Service) -> anyhow::Re
         .await
         .with_context(act)?;
     let status = answer.status.with_context(act)?;
-    // Renamed when it is complete, because the service may read it at any moment.
+    // The new file replaces the old file when it is complete, because the service may read the token at any time.
     let path = token_of(folder, service);
     let fresh = path.with_extension("fresh");
     write(&fresh, &status.token)?;
     std::fs::rename(&fresh, &path).with_context(|| format!("failed to write {}", path.display()))
 }
 
-/// The administrator's kubeconfig with the account of `service` as its user.
+/// The administrator's kubeconfig, but with the account of `service` as its user.
 fn act_as(
     administrator: &Kubeconfig,
     folder: &Path,
@@ -153,7 +153,7 @@ fn act_as(
     })
 }
 
-/// Points the kubeconfig at a loopback port.
+/// Replaces the API server's address in the kubeconfig by a loopback port.
 fn lead_to(kubeconfig: &mut Kubeconfig, port: u16) {
     for cluster in &mut kubeconfig.clusters {
         if let Some(cluster) = &mut cluster.cluster {

@@ -1,5 +1,5 @@
-//! The replacement for the Kubernetes Service of each service: a balancer at the service's port, and a probe of each replica. A
-//! replica is an endpoint of the balancer while its `/readyz` answers 200.
+//! Replaces the Kubernetes Service of each of our services, if they have several replicas. A balancer listens on the service's
+//! port. A replica is an endpoint of the balancer while its `/readyz` answers 200.
 
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -15,10 +15,10 @@ use crate::Balancer;
 /// The time between two probes of a replica. A cluster needs about a second to see that a container has ended.
 const PERIOD: Duration = Duration::from_millis(500);
 
-/// The balancers of all services; they end when this is dropped.
+/// The balancers of all services. They end when this value is dropped.
 #[derive(Debug)]
 pub(super) struct Balancing {
-    /// One task for each replica; the tasks hold the balancers.
+    /// One task for each replica. The tasks own the balancers.
     _probes: JoinSet<()>,
 }
 
@@ -27,16 +27,16 @@ pub(super) struct Balancing {
 struct Front {
     ports: Ports,
     grpc: Balancer,
-    /// For the admission-webhook only.
+    /// The balancer for admission requests; only the admission-webhook has it.
     admission: Option<Balancer>,
     ready: Mutex<BTreeSet<Replica>>,
 }
 
 impl Balancing {
-    /// Binds the balancers and starts to probe. No replica is an endpoint before it is ready.
+    /// Starts the balancers and the probes.
     ///
     /// # Errors
-    /// If a port is taken.
+    /// A port is taken.
     pub(super) async fn start(ports: Ports) -> anyhow::Result<Self> {
         let mut probes = JoinSet::new();
         for service in Service::ALL {
@@ -105,7 +105,7 @@ mod tests {
 
     use super::*;
 
-    /// A replica of the config service: ready until it ends; it sends its gRPC port to each connection.
+    /// Simulates a replica of the config-service. It is ready until it ends, and sends its gRPC port on each connection.
     async fn replica(ports: Ports, number: u16) -> JoinSet<()> {
         let replica = Service::ConfigService.replica(number);
         let greeting = ports.grpc_of(replica).to_be_bytes().to_vec();
@@ -129,7 +129,8 @@ mod tests {
         tasks
     }
 
-    /// The gRPC ports that a few connections to the service lead to, 0 for a connection that was refused.
+    /// Opens four connections to the service, and returns the gRPC ports of the replicas that answered. A connection that was
+    /// refused or reset counts as port 0.
     async fn heard(ports: Ports) -> BTreeSet<u16> {
         let mut heard = BTreeSet::new();
         for _ in 0..4 {

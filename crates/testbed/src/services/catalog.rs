@@ -10,16 +10,16 @@ use anyhow::bail;
 use super::links::{Links, Peer};
 use super::{NAMESPACE, Ports, Replica, accounts};
 
-/// One of the five services, in the order of their ports.
+/// One of the five services. Their order is that of their ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Service {
     /// Turns the ConfigMap into one validated configuration.
     ConfigService,
-    /// Decides at admission, and plans.
+    /// Decides about admission, and plans placeholders.
     AffinityPlanner,
     /// Creates, moves and deletes placeholders.
     PlaceholderManager,
-    /// Reports PipelineRun changes.
+    /// Reports changes of PipelineRuns.
     Watcher,
     /// Answers admission reviews.
     AdmissionWebhook,
@@ -46,7 +46,7 @@ impl Service {
         }
     }
 
-    /// True if it has a service account's token.
+    /// True if the service calls the API server, with the token of a service account.
     pub(super) fn talks_to_kubernetes(self) -> bool {
         match self {
             Self::ConfigService
@@ -57,7 +57,7 @@ impl Service {
         }
     }
 
-    /// The services that it calls.
+    /// The services that this service calls.
     pub(super) fn calls(self) -> &'static [Self] {
         match self {
             Self::ConfigService | Self::PlaceholderManager => &[],
@@ -109,7 +109,7 @@ impl Launch {
         }
         let mut command = Command::new(program);
         command.args(self.arguments(replica));
-        // A service reaches the cluster of its flags alone.
+        // Without these variables, a service can only reach the cluster that its flags name.
         for variable in [
             "KUBECONFIG",
             "KUBERNETES_SERVICE_HOST",
@@ -156,7 +156,7 @@ impl Launch {
                 "--webhook-address",
                 loopback(self.ports.admission_of(replica)),
             );
-            // For its loopback address, and for the installed Service.
+            // The certificate is valid for the loopback address, and for the Service of an installation in the cluster.
             let names = format!("127.0.0.1,{}.{NAMESPACE}.svc", service.name());
             flag("--certificate-names", names.into());
         }

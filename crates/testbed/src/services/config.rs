@@ -1,4 +1,4 @@
-//! The settings of a set of services: cluster, ports, binaries.
+//! The settings of a launcher: cluster, ports, binaries and so on.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -6,17 +6,18 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 
-/// The settings of a set of services.
+/// The settings of a launcher of the five services.
 #[derive(Clone, Debug)]
 pub struct ServicesConfig {
-    /// An administrator's kubeconfig of the cluster. The services themselves use their own service accounts.
+    /// A kubeconfig with administrator rights in the cluster. The launcher uses it; each service uses its own service account.
     pub kubeconfig: PathBuf,
     /// True if the services are installed in the cluster already (`kubectl apply -k deploy/base`): their accounts, rights and
     /// webhook configurations are then used as they are, and nothing is created or deleted.
     pub installed: bool,
-    /// The base of the [`Ports`](super::Ports); `None` chooses free ones, so that several sets can run side by side.
+    /// The base of the [`Ports`](super::Ports); With `None`, the launcher chooses free ports, so that several launchers can run
+    /// side by side.
     pub port_base: Option<u16>,
-    /// Processes of each service, 1 to 8. Where there are several, a balancer stands before them.
+    /// The number of processes of each service, 1 to 8. With more than one, each service also has a balancer.
     pub replicas: u16,
     /// True if every connection of a service goes through a link that [`Services::cut`](super::Services::cut) can cut.
     pub links: bool,
@@ -24,7 +25,7 @@ pub struct ServicesConfig {
     pub bin_dir: PathBuf,
     /// Value of `coschedule` in the ConfigMap that is created if the cluster has none. With `None`, no ConfigMap is created.
     pub mode: Option<String>,
-    /// Further keys of that ConfigMap.
+    /// Further keys of the ConfigMap that is created.
     pub flags: BTreeMap<String, String>,
     /// `--log-level` of every service.
     pub log_level: String,
@@ -35,10 +36,10 @@ pub struct ServicesConfig {
 }
 
 impl ServicesConfig {
-    /// `pipelineruns` on free ports, with the binaries of this build.
+    /// The default settings: mode `pipelineruns`, free ports, and the binaries of this build.
     ///
     /// # Errors
-    /// If the folder of the binaries cannot be found.
+    /// The folder of the binaries cannot be found.
     pub fn new(kubeconfig: impl Into<PathBuf>) -> anyhow::Result<Self> {
         Ok(Self {
             kubeconfig: kubeconfig.into(),
@@ -56,11 +57,11 @@ impl ServicesConfig {
     }
 }
 
-/// The folder of this build's service binaries: `COSCHEDULER_BIN_DIR`, else that of the running executable (or one folder up
-/// for a test binary, which cargo puts into `deps`).
+/// The folder of the services' binaries. It is the value of `COSCHEDULER_BIN_DIR` if this variable is set. Otherwise, it is the
+/// folder of the running executable, or for a test binary, which cargo puts into `deps`, the folder above.
 ///
 /// # Errors
-/// If the path of the running executable cannot be read.
+/// The path of the running executable cannot be read.
 pub fn bin_dir() -> anyhow::Result<PathBuf> {
     if let Some(dir) = std::env::var_os("COSCHEDULER_BIN_DIR") {
         return Ok(PathBuf::from(dir));
@@ -78,7 +79,7 @@ pub fn bin_dir() -> anyhow::Result<PathBuf> {
 /// A client for the current context of a kubeconfig file.
 ///
 /// # Errors
-/// If the file cannot be read or does not describe a cluster.
+/// The file cannot be read, or does not describe a cluster.
 pub async fn kube_client(kubeconfig: &Path) -> anyhow::Result<kube::Client> {
     crate::control_plane::client(kubeconfig)
         .await

@@ -1,5 +1,6 @@
-//! The parts of `deploy/base` that the launcher applies: the accounts, rights, Secret and webhook configurations of an
-//! installation in the cluster, but labelled as a launcher's, and with the webhooks at a loopback address.
+//! The objects of `deploy/base` that the launcher (module `services`) applies: namespace, accounts, rights, Leases, Secret and webhook
+//! configurations. They have the launcher's label and annotation (except the namespace), and the webhooks have a loopback
+//! address.
 
 use anyhow::Context as _;
 use serde_json::{Value, json};
@@ -7,10 +8,10 @@ use serde_json::{Value, json};
 use super::CONFIGURATION_NAME;
 use crate::manifests;
 
-/// Value of `app.kubernetes.io/managed-by` on everything made by a launcher; also its field manager.
+/// The value of `app.kubernetes.io/managed-by` on all objects that a launcher made, and the launcher's field manager.
 pub const MANAGED_BY: &str = "coscheduler-local-services";
 pub(super) const MANAGED_BY_LABEL: &str = "app.kubernetes.io/managed-by";
-/// Annotation with the launcher that applied the object last.
+/// The annotation with the name of the launcher that applied the object last.
 pub(super) const LAUNCHER: &str = "coscheduler.dev/launcher";
 
 macro_rules! base {
@@ -41,7 +42,7 @@ pub(super) fn namespace() -> anyhow::Result<Vec<Value>> {
     read(&NAMESPACE)
 }
 
-/// The services' accounts and rights, their Leases, and the Secret with the webhook's certificates, for `launcher`.
+/// The services' accounts and rights, their Leases, and the Secret with the webhook's certificates, marked for `launcher`.
 pub(super) fn rights(launcher: &str) -> anyhow::Result<Vec<Value>> {
     let mut objects = read(&RIGHTS)?;
     for object in &mut objects {
@@ -50,7 +51,8 @@ pub(super) fn rights(launcher: &str) -> anyhow::Result<Vec<Value>> {
     Ok(objects)
 }
 
-/// The webhook configurations, mutating and validating, for the admission-webhook of `launcher` at a loopback `port`.
+/// The mutating and the validating webhook configuration, marked for `launcher`, with the admission-webhook at loopback port
+/// `port`.
 pub(super) fn webhook_configurations(port: u16, launcher: &str) -> anyhow::Result<Vec<Value>> {
     let mut configurations = read(&WEBHOOKS)?;
     for configuration in &mut configurations {

@@ -1,5 +1,5 @@
 //! The connections between the services, and between services and the API server. Each connection has a balancer of its own, so
-//! that a test can cut a single connection.
+//! that a test can cut or freeze a single connection.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,7 +12,7 @@ use super::{Ports, Service, Services};
 use crate::Balancer;
 use crate::control_plane::config;
 
-/// One end of a link.
+/// One end of a link: a service or the API server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Peer {
     /// All processes of a service.
@@ -52,7 +52,7 @@ impl fmt::Display for Link {
 }
 
 impl Link {
-    /// The link between these two.
+    /// The link from one peer to another.
     pub fn new(from: impl Into<Peer>, to: impl Into<Peer>) -> Self {
         Self {
             from: from.into(),
@@ -60,7 +60,7 @@ impl Link {
         }
     }
 
-    /// All links.
+    /// All links between the services and the API server.
     pub fn all() -> impl Iterator<Item = Self> {
         let of = |from: Service| {
             let asked = from.calls().iter().map(|service| Peer::from(*service));
@@ -72,15 +72,16 @@ impl Link {
     }
 }
 
-/// The balancers; empty where connections are direct.
+/// The balancer of each link. Empty if connections are direct.
 #[derive(Debug, Default)]
 pub(super) struct Links(BTreeMap<Link, Balancer>);
 
 impl Links {
-    /// A balancer for each link, on ports of their own.
+    /// Starts a balancer for each link, each on its own port.
     ///
     /// # Errors
-    /// If the kubeconfig names the API server by a host name: its certificate would not cover a balancer's address.
+    /// The kubeconfig contains a host name for the API server instead of an IP address and a port. The API server's certificate
+    /// is then not valid for a balancer's loopback address.
     pub(super) async fn start(ports: Ports, kubeconfig: &Path) -> anyhow::Result<Self> {
         let url = config(kubeconfig).await?.cluster_url;
         let api_server: SocketAddr = url
@@ -103,7 +104,7 @@ impl Links {
         Ok(Self(balancers))
     }
 
-    /// The loopback port of a link; `None` where connections are direct.
+    /// The loopback port of a link; `None` if connections are direct.
     pub(super) fn port(&self, from: impl Into<Peer>, to: impl Into<Peer>) -> Option<u16> {
         let balancer = self.0.get(&Link::new(from, to))?;
         Some(balancer.address().port())
@@ -111,20 +112,36 @@ impl Links {
 }
 
 impl Services {
-    /// Cuts a link: no data gets through, without an error at either end, until [`Services::heal`].
+    /// Cuts a link until [`Services::heal`]: no data passes, and neither end sees an error.
     ///
     /// # Errors
-    /// If connections are direct ([`ServicesConfig::links`](super::ServicesConfig::links)).
+    /// Connections are direct, because [`ServicesConfig::links`](super::ServicesConfig::links) is false.
     pub fn cut(&self, link: Link) -> anyhow::Result<()> {
         self.link(link).map(Balancer::cut)
     }
 
-    /// Heals a link that was cut: the data that was held back arrives.
+    /// Heals a cut link: the data that was held back arrives.
     ///
     /// # Errors
     /// As [`Services::cut`].
     pub fn heal(&self, link: Link) -> anyhow::Result<()> {
         self.link(link).map(Balancer::heal)
+    }
+
+    /// Freezes the connections of a link that exist: they stay open, and never carry data again. New ones do.
+    ///
+    /// # Errors
+    /// As [`Services::cut`].
+    pub fn freeze(&self, link: Link) -> anyhow::Result<()> {
+        self.link(link).map(Balancer::freeze)
+    }
+
+    /// The loopback port to which the client of a link connects.
+    ///
+    /// # Errors
+    /// As [`Services::cut`].
+    pub fn link_port(&self, link: Link) -> anyhow::Result<u16> {
+        self.link(link).map(|balancer| balancer.address().port())
     }
 
     fn link(&self, link: Link) -> anyhow::Result<&Balancer> {

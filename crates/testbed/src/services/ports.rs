@@ -1,5 +1,5 @@
-//! The loopback ports of one set of services. Every port is a fixed offset from one base number. So another base moves all
-//! ports.
+//! The loopback ports of the services of one launcher. Every port is a base number plus a fixed offset, so another base changes
+//! all ports.
 
 use std::net::TcpListener;
 use std::time::Duration;
@@ -10,8 +10,8 @@ use tokio::time::{Instant, sleep};
 use super::{Replica, Service};
 use crate::ports::{listen, places};
 
-/// The ports of one set, as offsets from the base. With several replicas, balancers listen on the first ports of gRPC and
-/// admission, and the replicas listen on ports of their own:
+/// The ports of one launcher. The table shows the offsets from the base. With several replicas, balancers listen on the ports
+/// that other processes call, and the replicas listen on other ports:
 ///
 /// | | one replica | balancers | several replicas |
 /// |---|---|---|---|
@@ -24,25 +24,26 @@ pub struct Ports {
     replicas: u16,
 }
 
-/// Base of the documented ports: gRPC 9101 to 9105, HTTP 9201 to 9205, admission 9443.
+/// The default base. It gives the ports in the documentation: gRPC 9101 to 9105, HTTP 9201 to 9205, admission 9443.
 pub const DEFAULT_BASE: u16 = 9100;
-/// The highest base for which all ports exist.
+/// The highest base for which all ports are valid port numbers.
 pub const HIGHEST_BASE: u16 = u16::MAX - RESERVATION;
 
 const ADMISSION: u16 = 343;
 /// The distance between the ports of one replica and the next.
 const NEXT_REPLICA: u16 = 10;
-/// The most replicas of each service.
+/// The maximum number of replicas of each service.
 const MOST_REPLICAS: u16 = 8;
-/// A launcher that chose its own ports listens here, so that other launchers choose other ports.
+/// A launcher that chooses free ports listens on the port with this offset, so that other launchers choose another base.
 const RESERVATION: u16 = 344;
-/// Below the ports of test beds, and those that Linux gives to outgoing connections.
+/// The bases that a launcher chooses from. They are below the ports of test beds, and below the ports that Linux gives to
+/// outgoing connections.
 const CANDIDATES: std::ops::Range<u16> = 10_100..31_000;
-/// The ports of one base fit between it and the next candidate.
+/// The distance between two such bases. All ports of one base are below the next base.
 const STRIDE: u16 = 400;
 
 impl Ports {
-    /// The ports of `base`; a base above [`HIGHEST_BASE`] counts as that.
+    /// The ports of `base`. If it is above [`HIGHEST_BASE`], the ports of [`HIGHEST_BASE`].
     pub fn at(base: u16) -> Self {
         Self {
             base: base.min(HIGHEST_BASE),
@@ -50,7 +51,7 @@ impl Ports {
         }
     }
 
-    /// The same ports for that many replicas of each service.
+    /// The ports with the same base, for this number of replicas of each service.
     pub(super) fn for_replicas(self, replicas: u16) -> anyhow::Result<Self> {
         ensure!(
             (1..=MOST_REPLICAS).contains(&replicas),
@@ -59,17 +60,17 @@ impl Ports {
         Ok(Self { replicas, ..self })
     }
 
-    /// How many processes each service has.
+    /// The number of processes of each service.
     pub(super) fn replicas(self) -> u16 {
         self.replicas
     }
 
-    /// The number all others are counted from.
+    /// The base.
     pub fn base(self) -> u16 {
         self.base
     }
 
-    /// gRPC port of `service`.
+    /// The port where other processes call `service`: of its only process, or of its balancer.
     pub fn grpc(self, service: Service) -> u16 {
         self.base + service.port_offset()
     }
@@ -86,12 +87,12 @@ impl Ports {
         self.grpc(replica.service()) + 100 + NEXT_REPLICA * (replica.number() - 1)
     }
 
-    /// HTTPS port of admission-webhook that the API server calls.
+    /// The HTTPS port of the admission-webhook that the API server calls.
     pub fn admission(self) -> u16 {
         self.base + ADMISSION
     }
 
-    /// HTTPS port of one process of admission-webhook.
+    /// The HTTPS port of one process of the admission-webhook.
     pub(super) fn admission_of(self, replica: Replica) -> u16 {
         match self.replicas {
             1 => self.admission(),
@@ -127,8 +128,7 @@ impl Ports {
         self.all().find(|(_, port)| listen(*port).is_none())
     }
 
-    /// Waits until all ports are free: the services of a launcher that was killed a moment ago need
-    /// that moment to end.
+    /// Waits until all ports are free, because the services of a launcher that was just killed need a moment to end.
     pub(super) async fn wait_free(self, patience: Duration) -> anyhow::Result<Self> {
         let deadline = Instant::now() + patience;
         while let Some((what, port)) = self.taken() {
@@ -144,7 +144,7 @@ impl Ports {
     }
 }
 
-/// Free ports, and the listener that keeps other launchers away from them as long as it is held.
+/// Chooses free ports. Also returns a listener: until it is dropped, other launchers do not choose these ports.
 pub(super) fn reserve(replicas: u16) -> anyhow::Result<(Ports, Option<TcpListener>)> {
     Ports::at(CANDIDATES.start).for_replicas(replicas)?;
     places(CANDIDATES, STRIDE)

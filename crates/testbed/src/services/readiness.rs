@@ -1,4 +1,4 @@
-//! Waits for `/readyz`, and reports a service that ends meanwhile at once.
+//! Waits until `/readyz` of the services answers 200. If a service ends meanwhile, the wait fails at once.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use super::{Ports, Replica};
 
 /// The time between two probes of a service that is not ready yet.
 const PERIOD: Duration = Duration::from_millis(100);
-/// How long an answer may take.
+/// The time limit of one probe.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Probes the readiness of processes.
@@ -25,8 +25,8 @@ impl Default for Probe {
     }
 }
 
-/// Probes until every process in `wanted` answers 200, `check` fails, or `limit` has passed. Answers those that were not ready
-/// by then.
+/// Probes the processes in `wanted` until each has answered 200, `check` fails, or `limit` has passed. Returns the processes
+/// that were not ready.
 pub(super) async fn wait(
     wanted: &BTreeSet<Replica>,
     ports: Ports,
@@ -73,7 +73,7 @@ mod tests {
     use super::super::Service;
     use super::*;
 
-    /// A service that answers 503 `refusals` times and 200 from then on.
+    /// A service that first answers 503 `refusals` times, and then always 200.
     async fn serve(port: u16, refusals: usize) -> Arc<AtomicUsize> {
         let listener = tokio::net::TcpListener::bind(("127.0.0.1", port))
             .await

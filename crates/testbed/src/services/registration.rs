@@ -1,6 +1,6 @@
-//! The objects of a launcher in the cluster: accounts and rights of the services, and the webhook configurations that name
-//! this machine's admission-webhook. All of them have a label, and objects without it are never changed or deleted, so that an
-//! installation in the cluster is safe.
+//! The objects of a launcher in the cluster: accounts and rights of the services, and the webhook configurations with the
+//! address of the local admission-webhook. All of them have the launcher's label. Objects without this label are never changed
+//! or deleted, so that an installation in the cluster is safe.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -19,16 +19,16 @@ use tokio::time::sleep;
 use super::deploy::{self, LAUNCHER, MANAGED_BY, MANAGED_BY_LABEL};
 use crate::manifests;
 
-/// Name of the MutatingWebhookConfiguration.
+/// The name of the MutatingWebhookConfiguration and of the ValidatingWebhookConfiguration.
 pub const CONFIGURATION_NAME: &str = "coscheduler.dev";
 
-/// For calls that use only the names of the configurations.
+/// The port for calls that use only the names of the webhook configurations.
 const NO_PORT: u16 = 0;
 
 /// The time between two attempts to reach the webhooks.
 const PERIOD: Duration = Duration::from_millis(100);
 
-/// Fails if an object exists that no launcher made, most likely of an installation in the cluster.
+/// Fails if one of the objects exists but no launcher made it. Most likely, it belongs to an installation in the cluster.
 pub(super) async fn refuse_foreign(client: &Client) -> anyhow::Result<()> {
     let mut objects = deploy::webhook_configurations(NO_PORT, "")?;
     objects.extend(deploy::rights("")?);
@@ -49,12 +49,12 @@ fn foreign(what: &str) -> String {
     )
 }
 
-/// Applies the services' accounts and rights, and the webhook's Secret, also over those of an earlier launcher.
+/// Applies the services' accounts and rights, and the webhook's Secret. Objects of an earlier launcher are taken over.
 pub(super) async fn apply_rights(client: &Client, launcher: &str) -> anyhow::Result<()> {
     manifests::apply(client, &deploy::rights(launcher)?, MANAGED_BY).await
 }
 
-/// Applies the webhook configurations with that loopback port, also over those of an earlier launcher.
+/// Applies the webhook configurations with this loopback port. Those of an earlier launcher are taken over.
 pub(super) async fn apply_webhooks(
     client: &Client,
     port: u16,
@@ -64,7 +64,8 @@ pub(super) async fn apply_webhooks(
     manifests::apply(client, &configurations, MANAGED_BY).await
 }
 
-/// Waits until the API server reaches the webhooks: it sees their certificate a moment after they do.
+/// Waits until the API server reaches the webhooks. It learns their certificate a moment after the admission-webhook has
+/// written it into the configurations.
 pub(super) async fn reached(client: &Client) -> anyhow::Result<()> {
     let kind = ApiResource::from_gvk(&GroupVersionKind::gvk("tekton.dev", "v1", "PipelineRun"));
     let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), "default", &kind);
@@ -87,15 +88,15 @@ pub(super) async fn reached(client: &Client) -> anyhow::Result<()> {
             {
                 sleep(PERIOD).await;
             }
-            // Any other refusal is not about our webhooks.
+            // Any other refusal has another cause than our webhooks.
             Ok(_) | Err(kube::Error::Api(_)) => return Ok(()),
             Err(error) => return Err(error).context("failed to create a PipelineRun as a dry run"),
         }
     }
 }
 
-/// Deletes the webhook configurations, unless another launcher has taken them over: the mutating one first. The validating one
-/// blocks nothing: without an answer, a ConfigMap is admitted.
+/// Deletes the webhook configurations, unless another launcher has taken them over. The mutating configuration goes first,
+/// because without an answer of its webhooks the API server refuses runs. The validating configuration blocks nothing.
 pub(super) async fn remove_own_webhooks(client: &Client, launcher: &str) -> anyhow::Result<()> {
     remove_own(
         client,
@@ -120,7 +121,7 @@ async fn remove_own(client: &Client, launcher: &str, objects: &[Value]) -> anyho
 pub(super) async fn lost(client: &Client, launcher: &str) {
     let mut states = pin!(watch_object(api(client), CONFIGURATION_NAME).default_backoff());
     while let Some(state) = states.next().await {
-        // An API server that does not answer has deleted nothing.
+        // An error of the watch does not mean that the configuration is gone.
         let Ok(existing) = state else { continue };
         if !existing.is_some_and(|existing| launched_by(&existing.metadata, launcher)) {
             return;
@@ -128,8 +129,8 @@ pub(super) async fn lost(client: &Client, launcher: &str) {
     }
 }
 
-/// Deletes all objects of any launcher, the webhook configurations first. Answers one sentence for each, also for those of an
-/// installation, which stay.
+/// Deletes all objects of any launcher, the webhook configurations first. Returns one sentence for each. Objects of an
+/// installation stay, and there is a sentence for them too.
 pub(super) async fn remove_all(client: &Client) -> anyhow::Result<Vec<String>> {
     let webhooks = deploy::webhook_configurations(NO_PORT, "")?;
     let mut done = remove(client, &webhooks).await?;

@@ -1,4 +1,4 @@
-//! The processes of a set of services, and what a test may do to each.
+//! The processes of the services, and the functions with which a test ends, suspends or restarts one process.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use anyhow::{Context as _, bail};
 
 use super::{STOP_TIMEOUT, Service, Services};
 
-/// One process of a service, counted from 1. A [`Service`] converts to its first.
+/// One process of a service, with its number from 1. A [`Service`] converts to its first process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Replica {
     service: Service,
@@ -14,7 +14,7 @@ pub struct Replica {
 }
 
 impl Service {
-    /// The process of that number, from 1.
+    /// The process of this service with this number. Numbers begin at 1.
     pub fn replica(self, number: u16) -> Replica {
         Replica {
             service: self,
@@ -48,7 +48,7 @@ impl From<Service> for Replica {
     }
 }
 
-/// The name of its process and of its log.
+/// The name of the process in [`ProcessGroup`](crate::ProcessGroup), and of its log.
 impl fmt::Display for Replica {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.number {
@@ -59,10 +59,10 @@ impl fmt::Display for Replica {
 }
 
 impl Services {
-    /// Starts one process that has ended; its log goes on in the same file. Does not wait for readiness.
+    /// Starts one process that has ended. It continues the same log file. Does not wait for readiness.
     ///
     /// # Errors
-    /// If it is running or its binary cannot be started.
+    /// The process is running, or its binary cannot be started.
     pub fn start_service(&self, replica: impl Into<Replica>) -> anyhow::Result<()> {
         let replica = replica.into();
         let command = self.launch.command(replica)?;
@@ -73,10 +73,10 @@ impl Services {
         Ok(())
     }
 
-    /// Kills one process with SIGKILL and waits for its end, as a crash would.
+    /// Kills one process with SIGKILL, like a crash, and waits for its end.
     ///
     /// # Errors
-    /// If it is not running.
+    /// The process is not running.
     pub fn kill(&self, replica: impl Into<Replica>) -> anyhow::Result<()> {
         let replica = replica.into();
         self.with_running(|running| running.remove(&replica));
@@ -85,10 +85,10 @@ impl Services {
             .with_context(|| format!("failed to kill {replica}"))
     }
 
-    /// Ends one process with SIGTERM and waits for its end, as a rollout would.
+    /// Ends one process with SIGTERM, like a rollout, and waits for its end.
     ///
     /// # Errors
-    /// If it is not running or does not end well.
+    /// The process is not running, or does not end with exit code 0 in time.
     pub async fn terminate(&self, replica: impl Into<Replica>) -> anyhow::Result<()> {
         let replica = replica.into();
         self.with_running(|running| running.remove(&replica));
@@ -107,10 +107,10 @@ impl Services {
         }
     }
 
-    /// [`Services::terminate`] and [`Services::start_service`], then waits until it is ready again.
+    /// Calls [`Services::terminate`] and [`Services::start_service`], then waits until all running services are ready.
     ///
     /// # Errors
-    /// As those.
+    /// The errors of these two functions, or a service is not ready in time.
     pub async fn restart(&self, replica: impl Into<Replica>) -> anyhow::Result<()> {
         let replica = replica.into();
         self.terminate(replica).await?;
@@ -118,27 +118,27 @@ impl Services {
         self.wait_ready().await
     }
 
-    /// Stops one process where it is (SIGSTOP), as a node that hangs would, until [`Services::resume`].
+    /// Suspends one process (SIGSTOP), as if its node hung, until [`Services::resume`].
     ///
     /// # Errors
-    /// If it is not running.
+    /// The process is not running.
     pub fn pause(&self, replica: impl Into<Replica>) -> anyhow::Result<()> {
         self.group.pause(&replica.into().to_string())
     }
 
-    /// Continues a process that was paused (SIGCONT).
+    /// Continues a suspended process (SIGCONT).
     ///
     /// # Errors
-    /// If it is not running.
+    /// The process is not running.
     pub fn resume(&self, replica: impl Into<Replica>) -> anyhow::Result<()> {
         self.group.resume(&replica.into().to_string())
     }
 
-    /// Waits until a process has ended by itself, which [`Services::check`] then accepts; its exit code, or `None` if a signal
-    /// ended it.
+    /// Waits until a process ends by itself. [`Services::check`] does not report this end. Returns the exit code, or `None` if
+    /// a signal ended the process.
     ///
     /// # Errors
-    /// If it still runs after a while.
+    /// The process still runs after 20 s.
     pub async fn ended(&self, replica: impl Into<Replica>) -> anyhow::Result<Option<i32>> {
         let replica = replica.into();
         let code = self.group.ended(&replica.to_string(), STOP_TIMEOUT).await?;
@@ -149,9 +149,17 @@ impl Services {
     /// True while a process runs.
     ///
     /// # Errors
-    /// If it was never started.
+    /// The process was never started.
     pub fn is_running(&self, replica: impl Into<Replica>) -> anyhow::Result<bool> {
         self.group.is_running(&replica.into().to_string())
+    }
+
+    /// The id of a process.
+    ///
+    /// # Errors
+    /// The process was never started.
+    pub fn pid(&self, replica: impl Into<Replica>) -> anyhow::Result<u32> {
+        self.group.pid(&replica.into().to_string())
     }
 
     /// Every process of a service, whether it runs or not.

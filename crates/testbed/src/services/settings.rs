@@ -1,5 +1,5 @@
-//! The namespace and the ConfigMap that the services read. They are created if absent and never changed, because they are the
-//! operator's.
+//! The namespace, and the ConfigMap that the services read. The launcher creates them if they are absent, and never changes
+//! them, because they belong to the operator.
 
 use std::collections::BTreeMap;
 
@@ -10,15 +10,16 @@ use kube::{Api, Client};
 
 use super::deploy;
 
-/// Namespace of the services' configuration.
+/// The namespace of the services and their ConfigMap.
 pub const NAMESPACE: &str = "coscheduler-system";
-/// Name of the ConfigMap with the flags.
+/// The name of the ConfigMap with the flags.
 pub const CONFIG_MAP: &str = "coscheduler-config";
 
 const TEKTON_NAMESPACE: &str = "tekton-pipelines";
 const TEKTON_FLAGS: &str = "feature-flags";
 
-/// Creates the namespace and, where there is a `mode`, a ConfigMap with it and with `flags`.
+/// Creates the namespace if it is absent. If `mode` is set, also creates the ConfigMap if it is absent, with this mode and
+/// `flags`.
 pub(super) async fn ensure(
     client: &Client,
     mode: Option<&str>,
@@ -52,7 +53,7 @@ pub(super) async fn ensure(
         .with_context(|| format!("failed to create ConfigMap {NAMESPACE}/{CONFIG_MAP}"))
 }
 
-/// A warning if the ConfigMap is not valid: the services then run, and coschedule nothing.
+/// A warning if the ConfigMap is not valid. Services that start with such a ConfigMap run, but coschedule nothing.
 pub(super) async fn flags_warning(client: &Client) -> anyhow::Result<Option<String>> {
     let data = data(client, NAMESPACE, CONFIG_MAP)
         .await?
@@ -67,7 +68,7 @@ pub(super) async fn flags_warning(client: &Client) -> anyhow::Result<Option<Stri
     )))
 }
 
-/// A warning if Tekton's own affinity assistant is on. A Tekton in another namespace is not found.
+/// A warning if Tekton's own affinity assistant is enabled. It only checks a Tekton in namespace `tekton-pipelines`.
 pub(super) async fn tekton_warning(client: &Client) -> anyhow::Result<Option<String>> {
     let Some(flags) = data(client, TEKTON_NAMESPACE, TEKTON_FLAGS).await? else {
         return Ok(None);
@@ -82,7 +83,7 @@ pub(super) async fn tekton_warning(client: &Client) -> anyhow::Result<Option<Str
     })
 }
 
-/// The data of a ConfigMap; `None` where there is no such ConfigMap.
+/// The data of a ConfigMap; `None` if there is no such ConfigMap.
 async fn data(
     client: &Client,
     namespace: &str,

@@ -1,4 +1,4 @@
-//! The end of a set of services and of its objects in the cluster. The webhook configuration is deleted first, so that the API
+//! Ends the services and deletes their objects in the cluster. The webhook configurations are deleted first, so that the API
 //! server never calls a webhook that has ended. The rights are deleted last, so that every service can end in order.
 
 use std::path::Path;
@@ -14,11 +14,12 @@ const UNREGISTER_TIMEOUT: Duration = Duration::from_secs(20);
 
 impl Services {
     /// Deletes the webhook configurations, then ends the services and removes their folder, then deletes their accounts and
-    /// rights. Objects that another launcher has taken over stay, as do Namespace and ConfigMap, which are the operator's. Each
-    /// step is tried even if one before it failed.
+    /// rights. Namespace and ConfigMap stay, because they belong to the operator. Objects that another launcher has taken over
+    /// stay too. The services are ended even if the webhook configurations could not be deleted; in this case, accounts and
+    /// rights stay.
     ///
     /// # Errors
-    /// If an object could not be deleted, or a service had ended by itself or did not end well.
+    /// An object could not be deleted, a service had ended by itself before, or a service did not end with exit code 0 in time.
     pub async fn stop(self) -> anyhow::Result<()> {
         let unregistered = self.unregister().await;
         let checked = self.group.check();
@@ -28,7 +29,7 @@ impl Services {
         let stopped = if checked.is_ok() {
             self.group.stop().await
         } else {
-            // It would report the end of the same service again.
+            // This error is ignored, because it reports the end of the same service again.
             let _ = self.group.stop().await;
             Ok(())
         };
@@ -51,7 +52,7 @@ impl Services {
         }
     }
 
-    /// Deletes the webhook configurations, where they are this launcher's.
+    /// Deletes the webhook configurations if they belong to this launcher.
     async fn unregister(&self) -> anyhow::Result<()> {
         let Some(launcher) = &self.launcher else {
             return Ok(());
@@ -70,10 +71,11 @@ impl Services {
             })
     }
 
-    /// Deletes the objects that launchers left behind (after a SIGKILL), and nothing else. Answers one sentence for each.
+    /// Deletes the objects that launchers left behind, for example after a SIGKILL, and no others. Returns one sentence for
+    /// each.
     ///
     /// # Errors
-    /// If the API server does not answer or refuses.
+    /// The API server does not answer, or refuses.
     pub async fn remove(kubeconfig: &Path) -> anyhow::Result<Vec<String>> {
         registration::remove_all(&kube_client(kubeconfig).await?).await
     }

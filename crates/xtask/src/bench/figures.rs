@@ -1,9 +1,10 @@
-//! Median and 95th percentile of paired measurements, and of the difference within the pairs.
+//! Computes the median and the 95th percentile of measurements that were taken in pairs, and of the differences within the
+//! pairs.
 
 use std::fmt::Write as _;
 use std::time::Duration;
 
-/// Measurements taken in pairs: one with our webhook, one without, right after each other.
+/// Pairs of measurements: one with our webhook and one without it, directly after each other.
 #[derive(Debug, Default)]
 pub(super) struct Pairs {
     with: Vec<f64>,
@@ -16,7 +17,7 @@ impl Pairs {
         self.without.push(without.as_secs_f64() * 1e3);
     }
 
-    /// A table for people, in milliseconds.
+    /// A table of the figures for people, in milliseconds.
     pub(super) fn report(&self, build: &str) -> String {
         let added: Vec<f64> = self
             .with
@@ -44,7 +45,7 @@ impl Pairs {
     }
 }
 
-/// The percentile by nearest rank; 0 where there are no figures.
+/// The percentile by nearest rank; 0 if there are no figures.
 fn percentile(figures: &[f64], percent: usize) -> f64 {
     let mut sorted = figures.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -83,7 +84,7 @@ mod tests {
                 .collect::<Vec<_>>()
                 .join(" ")
         };
-        // The medians of the two differ by 1 ms; within the pairs the median is 2 ms.
+        // The two medians differ by 1 ms, but the median of the differences within the pairs is 2 ms.
         assert_eq!(line("with the"), "with the webhook 11.00 ms 102.00 ms");
         assert_eq!(line("without"), "without it 10.00 ms 100.00 ms");
         assert_eq!(line("added"), "added within a pair 2.00 ms 3.00 ms");

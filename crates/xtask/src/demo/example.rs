@@ -1,4 +1,5 @@
-//! The PipelineRun of the demo. The demo reads it from a file, creates it, and deletes it if the cluster outlives the demo.
+//! The PipelineRun of the demo. The demo reads it from a file, creates it, and deletes it if the cluster continues after the
+//! demo.
 
 use std::path::Path;
 
@@ -9,19 +10,19 @@ use run_table::Run;
 
 pub(crate) use run_table::pipeline_runs;
 
-/// Written by the webhook; empty on a PipelineRun that gets no placeholder.
+/// The annotation that our webhook writes. It is empty on a PipelineRun without a placeholder.
 const AFFINITY_ASSISTANT: &str = "pipeline.tekton.dev/affinity-assistant";
 
 /// A PipelineRun that was created.
 #[derive(Clone, Debug)]
 pub(super) struct Submitted {
     pub(super) run: Run,
-    /// True if the webhook gave it a placeholder.
+    /// True if the webhook has planned a placeholder for the run.
     pub(super) coscheduled: bool,
 }
 
 impl Submitted {
-    /// Deletes it; one that is gone is no error.
+    /// Deletes the run. It is no error if the run is gone already.
     pub(super) async fn delete(&self) -> anyhow::Result<()> {
         let Run {
             namespace, name, ..
@@ -44,7 +45,7 @@ pub(crate) fn read(path: &Path) -> anyhow::Result<DynamicObject> {
         .with_context(|| format!("failed to parse {} as one PipelineRun", path.display()))
 }
 
-/// Creates it; the API server completes a generated name.
+/// Creates the run. If it has `generateName`, the API server chooses the name.
 pub(super) async fn submit(
     client: &Client,
     namespace: &str,

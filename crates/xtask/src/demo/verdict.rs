@@ -1,4 +1,4 @@
-//! The result of the demo: whether the run succeeded, on one node, and left nothing behind.
+//! The result of the demo. The demo is a success if the run succeeded on one node, and its placeholder and claims are gone.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -9,18 +9,18 @@ use run_table::{Board, RunResult};
 
 use crate::progress::seconds;
 
-/// The end of a demo.
+/// The facts at the end of a demo.
 #[derive(Debug)]
 pub(super) struct Verdict {
     result: RunResult,
-    /// From submission to the run's end.
+    /// The time from the creation of the run to its end. `None` if it did not end in time.
     took: Option<Duration>,
     limit: Duration,
     children: usize,
     /// Task and node of each TaskRun pod.
     pods: Vec<(String, Option<String>)>,
     placeholder_nodes: BTreeSet<String>,
-    /// Each object that is gone, and how long after the run's end.
+    /// Each object that was deleted, with the time from the run's end to its deletion.
     cleaned: Vec<(String, Duration)>,
     left: Vec<String>,
 }
@@ -55,7 +55,7 @@ impl Verdict {
             .collect()
     }
 
-    /// For people.
+    /// A summary for people.
     pub(super) fn summary(&self) -> String {
         let mut text = String::new();
         let mut line = |name: &str, value: String| {
@@ -99,7 +99,7 @@ impl Verdict {
         text.trim_end().to_owned()
     }
 
-    /// Fails with all that is wrong.
+    /// Fails if the demo is no success. The error lists all reasons.
     pub(super) fn judge(&self) -> anyhow::Result<()> {
         let mut wrong = Vec::new();
         match &self.result {

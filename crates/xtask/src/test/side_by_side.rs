@@ -1,5 +1,5 @@
-//! Runs several test programs at the same time, because a test on the control plane mostly waits. If the programs ran one after the
-//! other, the processors would be idle most of the time.
+//! Runs several test programs at the same time, because a test on the control plane mostly waits. If the programs ran one after
+//! the other, the processors would be idle most of the time.
 
 use std::fmt;
 use std::io::Write as _;
@@ -14,10 +14,10 @@ use tokio::process::Command;
 use crate::foreground::Foreground;
 use crate::progress::seconds;
 
-/// How long a program may take: several times what the slowest takes on two cores.
+/// How long a program may take: several times as long as the slowest takes on two cores.
 const TIMEOUT: Duration = Duration::from_secs(30 * 60);
 
-/// How often the processors are looked at.
+/// The time between two measurements of the processors' load.
 const PERIOD: Duration = Duration::from_secs(5);
 
 /// A program with tests.
@@ -25,12 +25,12 @@ const PERIOD: Duration = Duration::from_secs(5);
 pub(super) struct Job {
     pub(super) name: String,
     pub(super) command: Command,
-    /// True if it measures times that other programs would disturb.
+    /// True if it must run alone, because it measures times.
     pub(super) is_alone: bool,
 }
 
-/// A program that runs or has ended, with its output so far. One that is dropped as it runs, because everything is
-/// interrupted, prints that.
+/// A program that runs or has ended, with its output so far. If it is dropped before its end, because of an interrupt, it
+/// prints this output.
 struct Running {
     name: String,
     began: Instant,
@@ -89,12 +89,12 @@ impl Drop for Running {
     }
 }
 
-/// Runs all of `jobs`. Those that must be alone run first, one after the other. The rest starts in this order: one for each
-/// processor, and another one whenever the processors are partly idle. Prints the output of each when it has ended, that of failed ones once more at the end, and a table of how long
-/// each took.
+/// Runs all `jobs`. Jobs that must be alone run first, one after the other. The others start in the given order: as many as
+/// there are processors, and one more each time the processors are partly idle, up to twice as many. Prints the output of each
+/// job that ran a test when it has ended. At the end, prints a table of the times, and the output of failed jobs again.
 ///
 /// # Errors
-/// If one failed, naming each that did, or no test ran.
+/// A job failed (the error names all failed jobs), or no test ran.
 pub(super) async fn run(jobs: Vec<Job>) -> anyhow::Result<()> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let is_live = jobs.len() == 1;
@@ -163,7 +163,7 @@ impl Running {
         self.ended.map_or(Verdict::TimedOut, |(verdict, _)| verdict)
     }
 
-    /// True if it passed because no test in it is selected.
+    /// True if the program passed, but contained no selected test.
     fn had_no_test(&self) -> bool {
         let output = String::from_utf8_lossy(&self.output);
         let passed = self.verdict() == Verdict::Passed;
@@ -185,11 +185,11 @@ async fn run_one(job: Job, timeout: Duration, is_live: bool) -> anyhow::Result<R
         running.output.extend_from_slice(read);
         if is_live {
             let mut stdout = std::io::stdout();
-            // The output is kept; a terminal that is gone ends this program by a signal.
+            // An error does not matter: the output is kept, and if the terminal is gone, a signal ends this program.
             let _ = stdout.write_all(read).and_then(|()| stdout.flush());
         }
     });
-    // At the timeout the wait is dropped, and all that the program started ends with it.
+    // At the timeout, the future is dropped. This ends the program and all processes that it started.
     let verdict = match tokio::time::timeout(timeout, output).await {
         Ok(status) if status.as_ref().is_ok_and(ExitStatus::success) => Verdict::Passed,
         Ok(status) => status.map(|_| Verdict::Failed)?,
@@ -199,7 +199,7 @@ async fn run_one(job: Job, timeout: Duration, is_live: bool) -> anyhow::Result<R
     Ok(running)
 }
 
-/// The same command with stdout and stderr in one pipe, in the order in which they are written.
+/// The same command, with stdout and stderr in one pipe, so that the order of their lines is kept.
 fn with_both_streams_in_one(command: &Command) -> Command {
     let command = command.as_std();
     let mut shell = Command::new("sh");
@@ -221,7 +221,7 @@ fn with_both_streams_in_one(command: &Command) -> Command {
     shell
 }
 
-/// The processors' time so far, in the kernel's units.
+/// The time of all processors since boot, in the kernel's units.
 #[derive(Debug, Default)]
 struct Processors {
     idle: u64,
@@ -231,7 +231,7 @@ struct Processors {
 impl Processors {
     /// True if they were idle for more than a quarter of the time since the last call.
     fn are_partly_idle(&mut self) -> bool {
-        // Without this file no further program starts, and the tests take longer.
+        // Without this file, the function returns false. Then fewer programs run at once, and the tests take longer.
         let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
         let now = Self::read(&stat);
         let Self { idle, total } = std::mem::replace(self, now);
@@ -242,20 +242,20 @@ impl Processors {
         total > 0 && idle * 4 > total
     }
 
-    /// Reads the first line of `/proc/stat`: user, nice, system, idle and waiting for input and output, and others.
+    /// Reads the first line of `/proc/stat`. Its numbers are the times for user, nice, system, idle, iowait and others.
     fn read(stat: &str) -> Self {
         let line = stat.lines().next().unwrap_or_default();
         let times = line.split_whitespace().skip(1);
         let times: Vec<u64> = times.filter_map(|time| time.parse().ok()).collect();
         Self {
             idle: times.iter().skip(3).take(2).sum(),
-            // The last two, of guests, are part of the first two.
+            // Numbers after the eighth are the times of guests, which user and nice already include.
             total: times.iter().take(8).sum(),
         }
     }
 }
 
-/// How many tests passed and failed, as the closing lines in `output` say.
+/// The numbers of passed and of failed tests, from the lines `test result:` in `output`.
 fn tests_run(output: &[u8]) -> (usize, usize) {
     let output = String::from_utf8_lossy(output);
     let closing = output
@@ -273,7 +273,7 @@ fn tests_run(output: &[u8]) -> (usize, usize) {
     })
 }
 
-/// How long each took, longest first.
+/// A table of the time of each program, the longest first.
 fn table(ended: &[Running], took: Duration) -> String {
     let mut rows: Vec<_> = ended
         .iter()

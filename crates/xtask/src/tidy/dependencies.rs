@@ -1,5 +1,5 @@
-//! The dependency table: the crates of the workspace that each crate may depend on, and the packages that must never be among
-//! the dependencies of core (it is pure) and of the planner (it never calls Kubernetes).
+//! Checks the dependency table: the crates of the workspace that each crate may depend on. Also checks that the dependencies of
+//! core and of the planner contain no forbidden packages, because core is pure and the planner never calls Kubernetes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,7 @@ use anyhow::Context as _;
 use super::{Finding, Report};
 use crate::workspace::{Package, Workspace};
 
-/// Workspace package → the workspace packages it depends on, for code, build script or tests.
+/// For each package of the workspace, the packages of the workspace that its code, build script or tests depend on.
 type Inside = BTreeMap<String, BTreeSet<String>>;
 
 const CORE: &str = "coscheduler-core";
@@ -16,8 +16,8 @@ const PROTO: &str = "coscheduler-proto";
 const KUBERNETES: &str = "coscheduler-kubernetes";
 const RUNTIME: &str = "coscheduler-runtime";
 
-/// The packages that each package may depend on. No list has a service: services share only the contracts, and tests and tools
-/// start their binaries.
+/// The packages that each package may depend on. No list contains a service: services share only the contracts, and tests and
+/// tools start the services' binaries.
 const TABLE: [(&str, &[&str]); 13] = [
     (CORE, &[]),
     (RUNTIME, &[]),
@@ -37,11 +37,12 @@ const TABLE: [(&str, &[&str]); 13] = [
     ),
 ];
 
-/// A package and those that must not be in the tree of its normal dependencies.
+/// A package, and the packages that must not be among its direct and indirect dependencies (without build and test
+/// dependencies).
 struct Absence {
     package: &'static str,
     why: &'static str,
-    /// Names, or with a final `*` beginnings of names.
+    /// Names of packages. A final `*` stands for any further characters.
     forbidden: &'static [&'static str],
 }
 
@@ -93,8 +94,8 @@ fn inside(packages: &[Package]) -> Inside {
         .collect()
 }
 
-/// Names of all packages below `package`, with the features it has when built alone: with the whole workspace selected,
-/// cargo would add features (and with them dependencies) that only other packages ask for.
+/// The names of all direct and indirect dependencies of `package`, when it is built alone. For the whole workspace, cargo would
+/// add features, and so dependencies, that only other packages need.
 async fn tree(
     workspace: &Workspace,
     package: &str,
@@ -114,7 +115,7 @@ async fn tree(
         .await
         .context("failed to start `cargo tree`")?;
     if !output.status.success() {
-        // Most likely Cargo.lock is older than a manifest.
+        // Most likely, Cargo.lock is older than a Cargo.toml.
         let stderr = String::from_utf8_lossy(&output.stderr);
         let reason = stderr.lines().next().unwrap_or_default();
         return Ok(Err(Finding::new(

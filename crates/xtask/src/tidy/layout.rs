@@ -1,5 +1,6 @@
 //! Checks that required files exist, and that no source file is too long: a file with more than 400 lines contains two ideas.
 
+use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt as _;
 
 use testbed::services::Service;
@@ -8,7 +9,7 @@ use super::Finding;
 use crate::source::without_tests;
 use crate::workspace::{Files, Workspace};
 
-/// Lines a source file may have, its unit tests not counted.
+/// The maximum number of lines of a source file, without its tests.
 const LINES: usize = 400;
 
 const REQUIRED: &[&str] = &[
@@ -38,8 +39,11 @@ const REQUIRED: &[&str] = &[
     "rustfmt.toml",
 ];
 
-/// The skeleton every service shares.
+/// The files that every service has.
 const SERVICE_FILES: [&str; 4] = ["Cargo.toml", "src/main.rs", "src/lib.rs", "src/args.rs"];
+
+/// The tests on the control plane, a topic each, which are one binary.
+const TOPICS: &str = "integration-tests/tests/";
 
 const CONTRACTS: [&str; 3] = ["config", "planner", "placeholder"];
 
@@ -87,7 +91,29 @@ fn missing(tracked: &Files) -> Vec<Finding> {
                 format!("write the contract in {folder}"),
             )
         });
-    files.chain(contracts).collect()
+    files.chain(contracts).chain(unlinked(tracked)).collect()
+}
+
+/// Files of tests that are part of no binary.
+fn unlinked(tracked: &Files) -> Vec<Finding> {
+    let main = format!("{TOPICS}main.rs");
+    let linked: BTreeSet<_> = tracked
+        .get(&main)
+        .into_iter()
+        .flat_map(|text| text.lines())
+        .collect();
+    let topics = tracked
+        .keys()
+        .filter_map(|file| file.strip_prefix(TOPICS)?.strip_suffix(".rs"));
+    topics
+        .filter(|topic| *topic != "main" && !linked.contains(format!("mod {topic};").as_str()))
+        .map(|topic| {
+            Finding::new(
+                format!("no test of {TOPICS}{topic}.rs is ever run"),
+                format!("add `mod {topic};` to {main}"),
+            )
+        })
+        .collect()
 }
 
 pub(super) fn sizes(files: &Files) -> Vec<Finding> {
@@ -138,6 +164,22 @@ mod tests {
                 "proto/coscheduler/planner/v1/ holds no contract"
             ]
         );
+    }
+
+    #[test]
+    fn a_file_of_tests_that_is_not_linked_is_named() {
+        let files = [
+            ("main.rs", "mod drain;\n"),
+            ("drain.rs", ""),
+            ("sizes.rs", ""),
+        ];
+        let files = files.map(|(file, text)| (format!("{TOPICS}{file}"), text.to_owned()));
+        let whats: Vec<String> = unlinked(&files.into())
+            .into_iter()
+            .map(|finding| finding.what)
+            .collect();
+        let expected = format!("no test of {TOPICS}sizes.rs is ever run");
+        assert_eq!(whats, [expected]);
     }
 
     #[test]

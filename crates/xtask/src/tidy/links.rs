@@ -1,4 +1,4 @@
-//! Links in Markdown files lead to files, folders and headings of the repository that exist.
+//! Checks that links in Markdown files lead to files, folders and headings that exist in the repository.
 
 use super::Finding;
 use crate::workspace::Files;
@@ -30,7 +30,7 @@ fn is_markdown(file: &str) -> bool {
     file.ends_with(".md")
 }
 
-/// The targets of inline links within the repository.
+/// The targets of inline links, without links to other sites.
 fn links(text: &str) -> impl Iterator<Item = &str> {
     prose(text)
         .flat_map(|line| line.split("](").skip(1))
@@ -39,7 +39,7 @@ fn links(text: &str) -> impl Iterator<Item = &str> {
         .filter(|link| !link.contains("://") && !link.starts_with("mailto:"))
 }
 
-/// The anchors that GitHub gives the headings.
+/// The anchors that GitHub generates for the headings.
 fn headings(text: &str) -> impl Iterator<Item = String> {
     prose(text)
         .filter(|line| line.starts_with('#'))
@@ -53,7 +53,7 @@ fn headings(text: &str) -> impl Iterator<Item = String> {
         })
 }
 
-/// The lines outside of code blocks.
+/// The lines that are not in code blocks.
 fn prose(text: &str) -> impl Iterator<Item = &str> {
     let mut code = false;
     text.lines().filter(move |line| {
@@ -63,7 +63,8 @@ fn prose(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// `path` as seen from `file`, from the root of the repository; the file itself where it is empty.
+/// Resolves `path`, which is relative to the folder of `file`, to a path from the root of the repository. If `path` is empty,
+/// returns `file`.
 fn resolve(file: &str, path: &str) -> String {
     if path.is_empty() {
         return file.to_owned();
@@ -89,7 +90,7 @@ fn exists(target: &str, files: &Files) -> bool {
 mod tests {
     use super::*;
 
-    /// True if a link in `docs/guide.md` leads somewhere.
+    /// True if the check accepts this link in `docs/guide.md`.
     fn leads(link: &str) -> bool {
         let files = Files::from([
             (

@@ -1,4 +1,4 @@
-//! No file names a folder that exists on one machine only, such as a home folder.
+//! Checks that no file contains a path that exists only on one machine, such as a home folder.
 
 use super::Finding;
 use crate::workspace::Files;
@@ -24,7 +24,7 @@ fn check_text(file: &str, text: &str) -> Vec<Finding> {
         .collect()
 }
 
-/// True if `line` has an absolute path into `folder`; `a/root/b` and `$X/home/` are none.
+/// True if `line` contains an absolute path into `folder`. Paths such as `a/root/b` and `$X/home/` do not count.
 fn names(line: &str, folder: &str) -> bool {
     let path = format!("/{folder}/");
     line.match_indices(&path).any(|(at, _)| {

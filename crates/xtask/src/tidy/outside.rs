@@ -1,4 +1,4 @@
-//! Checks that other programs make.
+//! Checks that run other programs.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use crate::binaries;
 use crate::tools::{self, Tool};
 use crate::workspace::{Files, Workspace};
 
-/// The contracts that clients were last given.
+/// The contracts of the last release, as a compiled file. New contracts must be compatible with them.
 const BASELINE: &str = "proto/baseline.binpb";
 
 pub(super) async fn unused_dependencies(workspace: &Workspace) -> anyhow::Result<Report> {
@@ -68,7 +68,7 @@ async fn checked_by(
     }
 }
 
-/// Runs a program that exits with 1, or 100 as buf does, where it finds something.
+/// Runs a program. Exit code 1, or 100 in the case of buf, means that the program has found something.
 async fn run(workspace: &Workspace, program: &Path, arguments: &[&str]) -> anyhow::Result<Report> {
     let mut command = workspace.command(program);
     let output = command.args(arguments).output().await;

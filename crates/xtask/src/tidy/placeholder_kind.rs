@@ -1,5 +1,5 @@
-//! A placeholder is a StatefulSet, and few files of the product know that: those that read and write Kubernetes objects.
-//! Strings are texts for people and may say it anywhere.
+//! Checks that only the files in [`ALLOWED`] know that a placeholder is a StatefulSet. The word may not occur in code and
+//! comments of other product files. It may occur in strings, because they are texts for people.
 
 use anyhow::Context as _;
 
@@ -7,19 +7,19 @@ use super::Finding;
 use crate::source;
 use crate::workspace::Files;
 
-/// The sources that may say it: files, or with a final slash folders.
+/// The sources that may contain the word. A path with a final slash is a folder.
 const ALLOWED: &[&str] = &[
     "crates/kubernetes/src/placeholder.rs",
     "crates/kubernetes/src/placeholder/",
     "crates/placeholder-manager/src/placeholder.rs",
     "crates/placeholder-manager/src/placeholder/",
-    // Tools, not the product.
+    // These crates are tools and no part of the product.
     "crates/run-table/",
     "crates/testbed/",
     "crates/xtask/",
 ];
 
-/// The kind as comments, types and modules name it, in lower case.
+/// The forms of the word in comments, types and modules, in lower case.
 const NAMES: [&str; 2] = ["statefulset", "stateful_set"];
 
 pub(super) fn check(files: &Files) -> anyhow::Result<Vec<Finding>> {

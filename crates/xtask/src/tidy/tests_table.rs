@@ -1,4 +1,5 @@
-//! `docs/tests.md` agrees with the names of the tests, and each requirement has a test on the control plane.
+//! Checks that `docs/tests.md` matches the names of the tests, and that each implemented requirement has a test on the control
+//! plane.
 
 use super::Finding;
 use crate::test_table::{PATH, REQUIREMENTS, Table};
@@ -65,11 +66,11 @@ mod tests {
             found(&[
                 (PATH, "# Tests\n"),
                 (REQUIREMENTS, "| M1 | modes |\n"),
-                ("integration-tests/tests/a.rs", "#[test] fn n9_x() {}"),
+                ("integration-tests/tests/a.rs", "#[test] fn b4_x() {}"),
             ]),
             [
                 "no test on the control plane shows M1",
-                "a test shows N9, which counts as not built yet",
+                "a test shows B4, which counts as not built yet",
                 "docs/tests.md differs from the names of the tests"
             ]
         );

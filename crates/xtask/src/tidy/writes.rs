@@ -1,4 +1,5 @@
-//! `docs/who-may-write.md` has a row for each right to write that the manifests in `deploy/` grant, and no other row.
+//! Checks that `docs/who-may-write.md` has a row for each right to write that the manifests in `deploy/` grant, and no other
+//! row.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +13,7 @@ const PAGE: &str = "docs/who-may-write.md";
 const MANIFESTS: &str = "deploy/";
 /// The verbs that change nothing.
 const READS: [&str; 3] = ["get", "list", "watch"];
-/// The columns of a row that say which right it is about. The next one says why.
+/// The number of columns that identify the right of a row. The next column gives the reason.
 const COLUMNS: usize = 4;
 
 pub(super) fn check(files: &Files) -> anyhow::Result<Vec<Finding>> {
@@ -34,7 +35,7 @@ pub(super) fn check(files: &Files) -> anyhow::Result<Vec<Finding>> {
     Ok(missing.chain(stale).collect())
 }
 
-/// The right that a row is about; `None` for a line that is no row, and for the head of the table.
+/// The permission that a row of the table describes. `None` for a line that is no row, and for the head of the table.
 fn row(line: &str) -> Option<String> {
     let cells: Vec<_> = line.strip_prefix("| `")?.split(" | ").collect();
     Some(format!("`{}", cells.get(..COLUMNS)?.join(" | ")))
@@ -51,7 +52,7 @@ fn manifests(files: &Files) -> anyhow::Result<Vec<Value>> {
     Ok(manifests)
 }
 
-/// The rights to write that bindings give to accounts, each as the beginning of its row.
+/// The rights to write that bindings grant to accounts, each in the form of the first columns of a row.
 fn granted(manifests: &[Value]) -> BTreeSet<String> {
     let mut rights = BTreeSet::new();
     for binding in manifests {
@@ -75,7 +76,7 @@ fn granted(manifests: &[Value]) -> BTreeSet<String> {
     rights
 }
 
-/// The verbs of a rule that write, each with its resource.
+/// The verbs of a rule that can change objects, each with its resource.
 fn written(rule: &Value) -> Vec<String> {
     let mut written = Vec::new();
     for verb in strings(items(&rule["verbs"])).filter(|verb| !READS.contains(verb)) {

@@ -1,4 +1,5 @@
-//! The decisions as tables, with certificates that are mere descriptions. `super::super::tests` plays them through over time.
+//! Tests of the decisions, as tables. The certificates are not real. `super::super::tests` tests sequences of decisions with real
+//! ones.
 
 use super::*;
 use crate::certificates::material::PrivateKey;
@@ -43,7 +44,7 @@ fn pair(certificate: Certificate) -> Pair {
     }
 }
 
-/// Certificate `old`, made at 0.
+/// The Secret with only certificate `old`, which was issued at 0.
 fn material() -> Material {
     Material {
         current: pair(old()),
@@ -52,7 +53,7 @@ fn material() -> Material {
     }
 }
 
-/// `new`, made at 600, is to follow.
+/// The Secret with next certificate `new`, which was issued at 600.
 fn introduced() -> Material {
     Material {
         next: Some(pair(new())),
@@ -68,7 +69,7 @@ fn promoted() -> Material {
     }
 }
 
-/// A configuration that has come to trust these certificates, one after the other, since those seconds.
+/// A webhook configuration that trusts these certificates. The number is the second since when it trusts the certificate.
 fn trust(certificates: &[(Certificate, i64)]) -> Trust {
     let mut trust = Trust::default();
     let mut seen = Vec::new();
@@ -142,19 +143,19 @@ fn a_certificate_is_replaced_in_steps_after_two_thirds_of_its_life() {
     check(599, &material(), &serves_old, &only_old, "wait until 600");
     check(600, &material(), &serves_old, &only_old, "introduce");
 
-    // Not before the webhook configuration has trusted it for the overlap.
+    // The promotion waits until the webhook configuration has trusted the certificate for one overlap.
     check(650, &introduced(), &serves_old, &only_old, "wait");
     let both = trust(&[(old(), 1), (new(), 603)]);
     check(612, &introduced(), &serves_old, &both, "wait until 613");
     check(613, &introduced(), &serves_old, &both, "promote new");
 
-    // The overlap for replicas to see that they may change, and once more to do so.
+    // Replicas get one overlap to see the new certificate, and one more to serve it.
     check(620, &promoted(), &serves_old, &both, "wait");
     check(620, &promoted(), &None, &both, "wait");
     let serves_new = served(new(), 613);
     check(632, &promoted(), &serves_new, &both, "wait until 633");
     check(633, &promoted(), &serves_new, &both, "retire");
-    // Not while others may still wait for trust in the current one.
+    // API servers have trusted the current certificate for too short a time, so some replicas may not serve it yet.
     let late = trust(&[(old(), 1), (new(), 625)]);
     check(644, &promoted(), &serves_new, &late, "wait until 645");
     check(644, &promoted(), &serves_new, &only_old, "wait");
@@ -176,7 +177,7 @@ fn a_certificate_that_lacks_a_name_is_replaced_at_once() {
         check(1, Some(&stored), serves.as_ref(), &trust, expected);
     };
     check(&["other"], "introduce");
-    // Another replica may want the additional name.
+    // Names that this replica does not need are allowed, because another replica may need them.
     check(&["other", "webhook"], "wait until 600");
 }
 
@@ -196,14 +197,14 @@ fn trust_is_as_old_as_its_last_interruption() {
     let bundle = || vec![old()];
     trust.observe(Some(3), vec![bundle(), bundle()], at(7));
     assert_eq!(trust.since(&old()), Some(at(1)));
-    // One webhook of two that does not trust it is as good as none.
+    // A certificate counts as trusted only if both webhooks trust it.
     trust.observe(Some(4), vec![bundle(), Vec::new()], at(8));
     assert_eq!(trust.since(&old()), None);
     trust.observe(Some(5), vec![bundle(), bundle()], at(9));
     assert_eq!(trust.since(&old()), Some(at(9)));
     trust.observe(Some(5), vec![bundle(), bundle()], at(10));
     assert_eq!(trust.since(&old()), Some(at(9)));
-    // A generation that was not seen may have trusted nothing.
+    // Generation 6 was not seen, and the certificate may not have been trusted there.
     trust.observe(Some(7), vec![bundle(), bundle()], at(11));
     assert_eq!(trust.since(&old()), Some(at(11)));
 }
@@ -223,7 +224,7 @@ fn the_current_certificate_is_served_once_it_is_trusted_for_the_overlap() {
     check(611, served(old(), 1), &only_old, Serve::Keep);
     check(614, served(old(), 1), &both, Serve::KeepUntil(at(615)));
     check(615, served(old(), 1), &both, Serve::Stored);
-    // API servers accept neither.
+    // API servers do not accept the served certificate: it has expired, or it is not trusted.
     check(900, served(old(), 1), &only_old, Serve::Stored);
     check(611, served(old(), 1), &trust(&[]), Serve::Stored);
 }

@@ -1,9 +1,9 @@
 //! Reads Kubernetes' errors about a placeholder (N3): the API server refuses it or its pod, a claim gets no volume, or the
 //! scheduler finds no node. Each known error becomes one of eight causes, with a remedy.
 //!
-//! Kubernetes writes these texts for people and may change them. An unknown text gets code [`ReasonCode::PlaceholderRefused`], and
-//! its words stay the same. Numbers that change with each try, such as the used part of a quota, are removed. So one cause always
-//! gives the same [`Reason`].
+//! Kubernetes writes these texts for people and may change them. An unknown text gets code [`ReasonCode::PlaceholderRefused`],
+//! and its words stay the same. Numbers that change with each try, such as the used part of a quota, are removed. So one cause
+//! always gives the same [`Reason`].
 
 use std::collections::BTreeSet;
 
@@ -13,6 +13,7 @@ use crate::names::AssistantName;
 use crate::pipeline_run::PipelineRun;
 use crate::plan::{Reason, ReasonCode};
 use crate::reasons;
+use crate::reconcile::requests::Amounts;
 
 /// The causes that keep a placeholder from being created or scheduled. The last stands for unknown texts.
 pub const REFUSALS: [ReasonCode; 9] = [
@@ -66,10 +67,12 @@ pub fn not_provisioned(claim: &str, note: &str) -> Reason {
     }
 }
 
-/// Why a placeholder's pod has no node, from the scheduler's message. `None` while the pod waits for volumes: if provisioning
-/// fails, a warning Event about the claim says so. `None`, too, if a claim `exists` that the scheduler's cache does not have yet.
+/// Why a placeholder's pod, which requests `asks`, has no node, from the scheduler's message. `None` while the pod waits for
+/// volumes: if provisioning fails, a warning Event about the claim says so. `None`, too, if the message says that a claim is
+/// missing, but the claim `exists`: the scheduler's cache does not have it yet.
 pub(super) fn unschedulable(
     name: &AssistantName,
+    asks: &Amounts,
     said: &str,
     exists: impl Fn(&str) -> bool,
 ) -> Option<Reason> {
@@ -77,7 +80,7 @@ pub(super) fn unschedulable(
     if detail.contains("pod has unbound immediate PersistentVolumeClaims") {
         return None;
     }
-    let failed = format!("No node can run placeholder {name}");
+    let failed = format!("No node can run placeholder {name} ({asks})");
     let missing = detail
         .strip_prefix("persistentvolumeclaim \"")
         .and_then(|rest| rest.strip_suffix("\" not found"));
@@ -89,6 +92,11 @@ pub(super) fn unschedulable(
     } else {
         reasons::placeholder_unschedulable(&failed, &detail)
     })
+}
+
+/// True if a node lacks room, by the scheduler's message (`pkg/scheduler/framework/plugins/noderesources/fit.go`, `fitsRequest`).
+pub(super) fn lacks_room(said: &str) -> bool {
+    said.contains("Insufficient ") || said.contains("Too many pods")
 }
 
 /// The refusal in annotation [`BLOCKED`] of a run.

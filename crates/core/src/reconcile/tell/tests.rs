@@ -23,8 +23,8 @@ fn admitted(mode: Mode, spec: Value) -> PipelineRun {
         run: &run,
         request_uid: "request",
         created_by: "alice",
-        pipeline_override: None,
-        namespace_override: None,
+        pipeline_annotations: None,
+        namespace_annotations: None,
         owner_group: None,
     };
     admit(Ok(&configuration), TEKTON_CONTROLLER, &question)
@@ -184,8 +184,8 @@ fn v7_the_annotation_cannot_be_forged() {
             run: &run,
             request_uid: "request",
             created_by: "alice",
-            pipeline_override: None,
-            namespace_override: None,
+            pipeline_annotations: None,
+            namespace_annotations: None,
             owner_group: None,
         };
         let admission = admit(Ok(&configuration), TEKTON_CONTROLLER, &question).unwrap();

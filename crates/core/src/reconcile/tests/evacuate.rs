@@ -14,7 +14,7 @@ fn leaving(decision: &Decision) -> Vec<(&str, bool)> {
 
 fn cordoned() -> Observed {
     let mut observed = observed();
-    room(&mut observed, "node-1").node.unschedulable = true;
+    node(&mut observed, "node-1").unschedulable = true;
     observed
 }
 
@@ -151,7 +151,7 @@ fn n1_the_first_move_is_made_at_once_and_later_ones_wait_longer_and_longer() {
 #[test]
 fn n1_each_placeholder_rests_on_its_own() {
     let mut observed = observed_in(Mode::Workspaces, &["one", "two"]);
-    room(&mut observed, "node-1").node.unschedulable = true;
+    node(&mut observed, "node-1").unschedulable = true;
     own(&mut observed).record.evacuated = once(&observed, 3, SECOND);
     let other = format!("{}-0", observed.planned()[1].name);
     assert_eq!(leaving(&reconcile(&observed)), [(other.as_str(), false)]);

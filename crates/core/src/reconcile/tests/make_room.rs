@@ -1,15 +1,18 @@
-//! Pods that wait although their placeholder is bound (N2, N4).
+//! Pods that wait although their placeholder is bound (N2, N7).
 
 use super::*;
 
-/// A pod that waits and has no room on node-1. Node-2 has it.
+/// A pod that waits, and no pod on node-1 but the placeholder's.
 fn waiting() -> Observed {
-    waiting_in(Mode::PipelineRuns, &[CLAIM], CLAIM, 2000)
+    waiting_in(Mode::PipelineRuns, &[CLAIM], CLAIM)
 }
 
-fn waiting_in(mode: Mode, claims: &[&str], uses: &str, milli_cpu: i128) -> Observed {
+fn waiting_in(mode: Mode, claims: &[&str], uses: &str) -> Observed {
     let mut observed = observed_in(mode, claims);
-    let mut waits = task("waits", &name(&observed), milli_cpu);
+    for own in observed.placeholders.values_mut() {
+        Arc::make_mut(own).gated = true;
+    }
+    let mut waits = task("waits", &name(&observed), 2000);
     waits.claims = vec![uses.to_owned()];
     unschedulable(&mut waits, "0/2 nodes are available: 2 Insufficient cpu.");
     add(&mut observed, waits);
@@ -18,15 +21,21 @@ fn waiting_in(mode: Mode, claims: &[&str], uses: &str, milli_cpu: i128) -> Obser
 
 /// As [`waiting`], but the placeholder cannot leave node-1: its claim is there.
 fn pinned(mode: Mode, uses: &str) -> Observed {
-    let mut observed = waiting_in(mode, &[CLAIM], uses, 2000);
+    let mut observed = waiting_in(mode, &[CLAIM], uses);
     pin(&mut observed, CLAIM);
     observed
 }
 
-/// The nodes that a placeholder is sent to.
-fn sent(decision: &Decision) -> Option<&[String]> {
+/// How often the placeholder has left its node, with this time, and the node.
+pub(super) fn left(decision: &Decision) -> Option<(u32, &str)> {
     decision.steps.iter().find_map(|step| match step {
-        Step::Send { nodes, .. } => Some(&nodes[..]),
+        Step::Evict {
+            update: Some(update),
+            ..
+        } => {
+            let moved = update.record.moved.as_ref()?;
+            Some((moved.times, update.record.left.as_deref()?))
+        }
         _ => None,
     })
 }
@@ -46,19 +55,19 @@ fn asks(decision: &Decision) -> bool {
     steps.any(|step| matches!(step, Step::Ask { .. }))
 }
 
+/// No step is taken for so many seconds. One second passes.
+#[track_caller]
+fn rests(observed: &mut Observed, seconds: u32) {
+    let decision = pass(observed, SECOND);
+    assert_eq!(decision.steps, []);
+    assert_eq!(decision.again, Again::After(seconds * SECOND));
+}
+
 #[test]
-fn n2_a_placeholder_is_sent_once_that_has_settled_and_the_api_server_says_whose_the_pod_is() {
+fn n2_a_placeholder_leaves_once_that_has_settled_and_the_api_server_says_whose_the_pod_is() {
     let mut observed = waiting();
-    let decision = pass(&mut observed, SECOND / 4);
-    assert_eq!(
-        (&decision.steps[..], decision.again),
-        (&[][..], Again::After(SECOND))
-    );
-    let decision = pass(&mut observed, SECOND * 3 / 4);
-    assert_eq!(
-        (&decision.steps[..], decision.again),
-        (&[][..], Again::After(SECOND * 3 / 4))
-    );
+    rests(&mut observed, 2);
+    rests(&mut observed, 1);
     let decision = reconcile(&observed);
     let waits = observed.pods["waits"].clone();
     let ask = Step::Ask {
@@ -69,39 +78,51 @@ fn n2_a_placeholder_is_sent_once_that_has_settled_and_the_api_server_says_whose_
     assert_eq!(decision.steps, [ask]);
     assert_eq!(answer(&mut observed, &decision, |_| ()), 1);
     let decision = reconcile(&observed);
-    let [Step::Send { update, nodes }] = &decision.steps[..] else {
+    assert_eq!(left(&decision), Some((1, "node-1")));
+    let [Step::Evict { pod, reason, .. }] = &decision.steps[..] else {
         panic!("{:?}", decision.steps);
     };
-    assert_eq!(nodes, &["node-2"]);
-    assert_eq!(update.placeholder, name(&observed));
-    let reason = update.reason.clone().unwrap();
+    assert_eq!(*pod, own_pod(&mut observed).object);
     assert_eq!(reason.code.as_str(), "PlaceholderMoved");
-    let moved = Done::again(None, observed.now, &reason.message);
-    assert_eq!(
-        update.record,
-        Record {
-            moved,
-            ..Record::default()
-        }
-    );
     // An answer is soon too old for a step to rest on it.
     observed.now += 2 * SECOND;
     let decision = reconcile(&observed);
-    assert!(asks(&decision) && sent(&decision).is_none(), "{decision:?}");
+    assert_eq!((asks(&decision), left(&decision)), (true, None));
+}
+
+/// With `placeholder-reserves: nothing`, the StatefulSet has no gate until then.
+#[test]
+fn m4_n2_a_placeholder_stays_until_the_scheduler_has_tried_the_pod_on_its_node() {
+    let mut observed = waiting();
+    own_pod(&mut observed).bound = Some(observed.now);
+    rests(&mut observed, 12);
+    rests(&mut observed, 11);
+    pass(&mut observed, 10 * SECOND);
+    rests(&mut observed, 2);
+}
+
+#[test]
+fn n2_the_next_pod_starts_gated_before_the_placeholder_leaves() {
+    let mut observed = waiting();
+    own(&mut observed).gated = false;
+    let decision = settled(&mut observed);
+    assert_eq!(decision.steps, [Step::Gate(name(&observed))]);
+    own(&mut observed).gated = true;
+    own(&mut observed).observed = false;
+    assert_eq!(settled(&mut observed).steps, []);
+    own(&mut observed).observed = true;
+    assert!(left(&settled(&mut observed)).is_some());
 }
 
 #[test]
 fn n2_what_is_not_wanted_any_more_settles_anew() {
     let mut observed = waiting();
     pass(&mut observed, SECOND);
-    room(&mut observed, "node-1").allocatable = cpu(8000);
+    let waits = observed.pods["waits"].clone();
+    pod(&mut observed, "waits").unscheduled = None;
     pass(&mut observed, SECOND);
-    room(&mut observed, "node-1").allocatable = cpu(1000);
-    let decision = reconcile(&observed);
-    assert_eq!(
-        (asks(&decision), decision.again),
-        (false, Again::After(SECOND))
-    );
+    add(&mut observed, (*waits).clone());
+    rests(&mut observed, 2);
 }
 
 #[test]
@@ -111,10 +132,7 @@ fn n2_only_the_leader_makes_room_and_not_for_a_run_that_is_done_or_cannot_be_rea
         let mut observed = waiting();
         change(&mut observed);
         let decision = settled(&mut observed);
-        assert!(
-            sent(&decision).is_none() && !asks(&decision),
-            "{decision:?}"
-        );
+        assert_eq!((left(&decision), asks(&decision)), (None, false));
     }
     check(|observed| (observed.leads, observed.called) = (false, true));
     check(|observed| change_run(observed, |run| run.state = RunState::Done));
@@ -131,72 +149,63 @@ fn n2_only_the_leader_makes_room_and_not_for_a_run_that_is_done_or_cannot_be_rea
     check(|observed| pod(observed, "waits").follows.clear());
     check(|observed| pod(observed, "waits").controller = Some(owner("Job", "j", "j")));
     check(|observed| pod(observed, "waits").unscheduled.as_mut().unwrap().no_node = false);
-    check(|observed| room(observed, "node-1").allocatable = cpu(8000));
-}
-
-/// Nothing tells when there is room.
-#[test]
-fn n2_a_run_that_waits_is_looked_at_with_a_backoff() {
-    let mut observed = waiting();
-    room(&mut observed, "node-1").allocatable = cpu(8000);
-    assert_eq!(reconcile(&observed).again, Again::Backoff);
 }
 
 /// By `taskRunSpecs` a run can give its pods the labels and the affinity of another one.
 #[test]
 fn n2_p7_nothing_is_done_or_said_for_a_pod_whose_task_run_is_another_runs() {
     let stranger = |answer: &mut Answer| answer.own = false;
+    for mut observed in [waiting(), pinned(Mode::PipelineRuns, CLAIM)] {
+        let decision = settled_with(&mut observed, stranger);
+        assert_eq!((decision.steps.len(), decision.events.len()), (0, 0));
+        assert_eq!(blocked(&decision), Some(""));
+    }
+}
+
+#[test]
+fn n2_p7_a_pod_of_another_run_does_not_keep_the_runs_own_pods_waiting() {
     let mut observed = waiting();
-    let decision = settled_with(&mut observed, stranger);
-    assert_eq!(
-        (&decision.steps[..], blocked(&decision)),
-        (&[][..], Some(""))
-    );
-    let mut hopeless = waiting();
-    Arc::make_mut(&mut hopeless.nodes).remove("node-2");
-    let decision = settled_with(&mut hopeless, stranger);
-    assert_eq!(
-        (&decision.steps[..], blocked(&decision)),
-        (&[][..], Some(""))
-    );
-    assert_eq!(decision.events, []);
+    let mut foreign = (*observed.pods["waits"]).clone();
+    foreign.object = object("a-foreign-pod", "f");
+    add(&mut observed, foreign);
+    for _ in 0..3 {
+        let decision = pass(&mut observed, SECOND);
+        answer(&mut observed, &decision, |_| ());
+        if let Some(answer) = observed.answers.get_mut("f") {
+            answer.own = false;
+        }
+    }
+    assert_eq!(left(&settled(&mut observed)), Some((1, "node-1")));
 }
 
 #[test]
 fn n2_why_nothing_helps_is_reported_for_the_runs_own_pods() {
-    let mut observed = waiting();
-    Arc::make_mut(&mut observed.nodes).remove("node-2");
+    let mut observed = pinned(Mode::PipelineRuns, CLAIM);
     assert_eq!(blocked(&reconcile(&observed)), Some(""), "not at once");
     let decision = settled(&mut observed);
-    assert_eq!(blocked(&decision), Some("PodFitsNoNode"));
-    assert_eq!(codes(&decision.events), ["PodFitsNoNode"]);
+    assert_eq!(blocked(&decision), Some("ClaimsNotMovable"));
+    assert_eq!(codes(&decision.events), ["ClaimsNotMovable"]);
     // A report needs no fresh answer.
     observed.now += 60 * SECOND;
     let decision = reconcile(&observed);
-    assert_eq!(
-        (asks(&decision), blocked(&decision)),
-        (false, Some("PodFitsNoNode"))
-    );
+    assert!(!asks(&decision));
+    assert_eq!(blocked(&decision), Some("ClaimsNotMovable"));
 }
 
 #[test]
 fn n2_all_placeholders_of_a_run_share_its_five_moves() {
     let moved = |times: [u32; 2]| {
-        let mut observed = waiting_in(Mode::Workspaces, &["one", "two"], "one", 2000);
+        let mut observed = waiting_in(Mode::Workspaces, &["one", "two"], "one");
         let done = times.map(|times| once(&observed, times, 600 * SECOND));
-        let names: Vec<_> = observed
-            .planned()
-            .iter()
-            .map(|it| it.name.to_string())
-            .collect();
-        for (name, done) in names.iter().zip(done) {
-            let own = Arc::make_mut(observed.placeholders.get_mut(name).unwrap());
-            own.record.moved = done;
+        let names = observed.planned().iter().map(|it| it.name.to_string());
+        for (name, done) in names.collect::<Vec<_>>().iter().zip(done) {
+            let own = observed.placeholders.get_mut(name).unwrap();
+            Arc::make_mut(own).record.moved = done;
         }
         settled(&mut observed)
     };
     let fifth = moved([2, 2]);
-    assert!(sent(&fifth).is_some(), "{fifth:?}");
+    assert_eq!(left(&fifth), Some((3, "node-1")));
     let sixth = moved([2, 3]);
     assert_eq!(sixth.steps, []);
     assert_eq!(blocked(&sixth), Some("MovesExhausted"));
@@ -206,59 +215,53 @@ fn n2_all_placeholders_of_a_run_share_its_five_moves() {
 fn n2_moves_wait_longer_and_longer_whichever_replica_made_them() {
     let mut observed = waiting();
     own(&mut observed).record.moved = once(&observed, 3, Duration::ZERO);
-    for left in [3, 2, 1] {
-        pass(&mut observed, SECOND);
-        let decision = reconcile(&observed);
-        assert_eq!(
-            (&decision.steps[..], decision.again),
-            (&[][..], Again::After(left * SECOND))
-        );
+    for seconds in [4, 3, 2, 1] {
+        rests(&mut observed, seconds);
     }
-    observed.now += SECOND;
-    let decision = reconcile(&observed);
-    answer(&mut observed, &decision, |_| ());
-    let decision = reconcile(&observed);
-    let [Step::Send { update, .. }] = &decision.steps[..] else {
-        panic!("{decision:?}");
-    };
-    assert_eq!(update.record.moved.as_ref().unwrap().times, 4);
+    assert_eq!(left(&settled(&mut observed)), Some((4, "node-1")));
 }
 
 #[test]
 fn n2_a_pod_is_let_go_by_its_task_run_and_only_where_it_may_be() {
     let mut observed = pinned(Mode::PipelineRuns, "own");
     let decision = settled(&mut observed);
-    let [
-        Step::LetGo {
-            pod,
-            task_run,
-            placeholder,
-            times: 1,
-            reason,
-        },
-    ] = &decision.steps[..]
-    else {
-        panic!("{:?}", decision.steps);
+    let waits = observed.pods["waits"].clone();
+    let placeholder = name(&observed);
+    let let_go = Step::LetGo {
+        pod: waits.object.clone(),
+        task_run: waits.controller.clone().unwrap(),
+        reason: crate::reasons::pod_let_go("waits", &placeholder),
+        placeholder,
+        times: 1,
     };
-    assert_eq!(*pod, observed.pods["waits"].object);
-    assert_eq!(Some(task_run), observed.pods["waits"].task_run());
-    assert_eq!(*placeholder, name(&observed));
-    assert_eq!(reason.code.as_str(), "PodLetGo");
+    assert_eq!(decision.steps, [let_go]);
     for (mode, claim) in [
         (Mode::PipelineRuns, CLAIM),
         (Mode::IsolatePipelineRun, "own"),
     ] {
         let decision = settled(&mut pinned(mode, claim));
         assert_eq!(decision.steps, [], "{mode:?} {claim}");
-        assert!(
-            blocked(&decision).is_some_and(|code| !code.is_empty()),
-            "{decision:?}"
-        );
+        assert_eq!(blocked(&decision), Some("ClaimsNotMovable"));
     }
 }
 
+/// Its claims keep the placeholder in a zone in which the scheduler finds no node.
 #[test]
-fn n2_pods_that_need_the_same_are_let_go_together() {
+fn n2_a_placeholder_that_waits_for_a_node_of_its_zone_lets_other_pods_go() {
+    let mut observed = waiting_in(Mode::PipelineRuns, &[CLAIM], "own");
+    unschedulable(own_pod(&mut observed), "0/2 nodes are available");
+    assert_eq!(let_go(&settled(&mut observed)), [], "every node is left");
+    restrict(&mut observed, CLAIM, "zone", "a");
+    assert_eq!(let_go(&settled(&mut observed)), [("waits", 1)]);
+    // The scheduler has not decided about the newest size.
+    observed.since.clear();
+    let refusal = own_pod(&mut observed).unscheduled.as_mut();
+    refusal.unwrap().is_newest = false;
+    assert_eq!(let_go(&settled(&mut observed)), []);
+}
+
+#[test]
+fn n2_pods_that_may_go_are_let_go_together() {
     let mut observed = pinned(Mode::PipelineRuns, "own");
     let mut other = (*observed.pods["waits"]).clone();
     other.object = object("waits-too", "w2");
@@ -270,152 +273,51 @@ fn n2_pods_that_need_the_same_are_let_go_together() {
 /// Tekton may make the pod with its affinity again.
 #[test]
 fn n2_a_pod_is_let_go_five_times_and_not_at_once_again() {
-    for (times, expect) in [(1, Some(2)), (4, Some(5)), (5, None)] {
+    for (times, age, expect) in [
+        (1, 60, vec![("waits", 2)]),
+        (4, 60, vec![("waits", 5)]),
+        (5, 60, vec![]),
+        (3, 0, vec![]),
+    ] {
         let mut observed = pinned(Mode::PipelineRuns, "own");
-        pod(&mut observed, "waits").created = Some(observed.now - 60 * SECOND);
+        pod(&mut observed, "waits").created = Some(observed.now - age * SECOND);
         let decision = settled_with(&mut observed, |answer| answer.let_go = times);
-        let expect: Vec<_> = expect.into_iter().map(|times| ("waits", times)).collect();
         assert_eq!(let_go(&decision), expect, "{times} times before");
     }
-    let mut observed = pinned(Mode::PipelineRuns, "own");
-    pod(&mut observed, "waits").created = Some(observed.now);
-    let decision = settled_with(&mut observed, |answer| answer.let_go = 3);
-    assert_eq!(
-        (&decision.steps[..], decision.again),
-        (&[][..], Again::After(3 * SECOND))
-    );
 }
 
-#[test]
-fn n4_nothing_is_moved_for_a_pod_that_the_autoscaler_adds_a_node_for() {
-    let mut observed = waiting();
-    let since = observed.now;
-    let decision = settled_with(&mut observed, |answer| answer.scale_up = Some(since));
-    assert_eq!(
-        (&decision.steps[..], decision.again),
-        (&[][..], Again::Backoff)
-    );
-    // It may not come.
-    observed.now = since + 60 * SECOND;
-    assert!(sent(&settled(&mut observed)).is_some());
-}
-
-#[test]
-fn n4_a_node_that_was_added_since_the_pod_waits_holds_a_move_back() {
-    let held = |created: Option<i64>| {
-        let mut observed = waiting();
-        let at = |seconds: i64| observed.now - Duration::from_secs(seconds.unsigned_abs());
-        let (waits, added) = (at(30), created.map(at));
-        pod(&mut observed, "waits").created = Some(waits);
-        room(&mut observed, "node-2").created = added;
-        sent(&settled(&mut observed)).is_none()
-    };
-    assert!(held(Some(10)) && held(Some(30)));
-    assert!(!held(Some(40)) && !held(None));
-}
-
-#[test]
-fn n4_one_hold_follows_no_other_and_nodes_that_come_again_and_again_hold_back_once() {
-    let mut observed = waiting();
-    let began = observed.now;
-    pod(&mut observed, "waits").created = Some(began);
-    let mut number = 3;
-    while observed.now < began + 60 * SECOND {
-        let mut added = room(&mut observed, "node-1").clone();
-        added.node.name = format!("node-{number}");
-        added.created = Some(observed.now);
-        Arc::make_mut(&mut observed.nodes).insert(added.node.name.clone(), Arc::new(added));
-        number += 1;
-        let decision = settled_with(&mut observed, |_| ());
-        assert_eq!(decision.steps, [], "after {:?}", observed.now);
-        observed.now += 9 * SECOND;
-    }
-    // The autoscaler says so only now: the first news counts.
-    let now = observed.now;
-    let decision = settled_with(&mut observed, |answer| answer.scale_up = Some(now));
-    assert!(sent(&decision).is_some(), "{decision:?}");
-}
-
-/// The scheduler has the last word.
-#[test]
-fn n2_room_that_the_scheduler_leaves_for_a_while_counts_as_refused() {
-    let mut observed = waiting_in(Mode::PipelineRuns, &[CLAIM], CLAIM, 500);
-    pass(&mut observed, 29 * SECOND);
-    assert!(sent(&settled(&mut observed)).is_none(), "not after 29 s");
-    assert_eq!(
-        sent(&settled(&mut observed)),
-        Some(&["node-2".to_owned()][..])
-    );
-    // The time of another node does not count.
-    let mut observed = waiting_in(Mode::PipelineRuns, &[CLAIM], CLAIM, 500);
-    pass(&mut observed, 20 * SECOND);
-    own_pod(&mut observed).node = Some("node-2".to_owned());
-    pass(&mut observed, 20 * SECOND);
-    assert!(sent(&settled(&mut observed)).is_none());
-}
-
-#[test]
-fn n2_a_node_that_the_scheduler_did_not_take_is_not_tried_for_two_minutes() {
-    for (ago, expect) in [(100, false), (120, true)] {
-        let mut observed = waiting();
-        let at = observed.now - Duration::from_secs(ago);
-        own(&mut observed).record.refused = [("node-2".to_owned(), at)].into();
-        let decision = settled(&mut observed);
-        assert_eq!(sent(&decision).is_some(), expect, "after {ago} s");
-        let code = if expect { "" } else { "PodUnschedulable" };
-        assert_eq!(blocked(&decision), Some(code));
-    }
-}
-
-#[test]
-fn n2_the_runs_own_pods_are_waited_for() {
-    let mut observed = waiting_in(Mode::PipelineRuns, &[CLAIM], CLAIM, 500);
-    let mut runs = task("runs", "", 700);
-    runs.claims.clear();
-    (runs.node, runs.started) = (Some("node-1".to_owned()), true);
-    add(&mut observed, runs);
-    room(&mut observed, "node-1").requested = cpu(750);
-    let decision = settled(&mut observed);
-    assert_eq!(
-        (&decision.steps[..], blocked(&decision)),
-        (&[][..], Some(""))
-    );
-    // Once it has ended, there is room.
-    pod(&mut observed, "runs").phase = PodPhase::Succeeded;
-    assert!(sent(&settled(&mut observed)).is_some());
-}
-
-/// Pods on a node that the placeholder cannot leave: those that follow it, and those that use a claim that it holds.
+/// The placeholder cannot leave pods that follow it, nor pods that use a claim that it holds.
 #[test]
 fn n2_claims_in_use_are_not_left() {
-    let stays = |of_run: bool, change: fn(&mut Pod, &str)| {
+    fn stays(of_run: bool, change: impl FnOnce(&mut Pod, String)) -> bool {
         let mut observed = waiting();
-        let mut resident = task("resident", "", 0);
-        resident.node = Some("node-1".to_owned());
-        resident.started = true;
-        resident.claims = vec!["own".to_owned()];
-        change(&mut resident, &name(&observed));
+        let mut resident = Pod {
+            node: Some("node-1".to_owned()),
+            started: true,
+            claims: vec!["own".to_owned()],
+            ..task("resident", "", 0)
+        };
+        change(&mut resident, name(&observed));
         if of_run {
             add(&mut observed, resident);
         } else {
             observed.sharing.push(Arc::new(resident));
         }
-        sent(&settled(&mut observed)).is_none()
-    };
-    assert!(stays(true, |pod, name| pod.follows = vec![name.to_owned()]));
-    assert!(stays(true, |pod, _| pod.claims = vec![CLAIM.to_owned()]));
-    assert!(stays(false, |pod, _| pod.claims = vec![CLAIM.to_owned()]));
-    assert!(!stays(true, |_, _| ()));
-    assert!(!stays(false, |_, _| ()));
-    assert!(!stays(false, |pod, name| pod.follows = vec![name.to_owned()]));
-    let elsewhere = |pod: &mut Pod, _: &str| {
-        pod.claims = vec![CLAIM.to_owned()];
-        pod.node = Some("node-2".to_owned());
-    };
-    assert!(!stays(true, elsewhere) && !stays(false, elsewhere));
-    let ended = |pod: &mut Pod, _: &str| {
-        pod.claims = vec![CLAIM.to_owned()];
-        pod.phase = PodPhase::Failed;
-    };
-    assert!(!stays(true, ended) && !stays(false, ended));
+        left(&settled(&mut observed)).is_none()
+    }
+    let uses = |pod: &mut Pod| pod.claims = vec![CLAIM.to_owned()];
+    assert!(stays(true, |pod, name| pod.follows = vec![name]));
+    assert!(!stays(false, |pod, name| pod.follows = vec![name]));
+    for of_run in [true, false] {
+        assert!(!stays(of_run, |_, _| ()));
+        assert!(stays(of_run, |pod, _| uses(pod)));
+        assert!(!stays(of_run, |pod, _| {
+            uses(pod);
+            pod.node = Some("node-2".to_owned());
+        }));
+        assert!(!stays(of_run, |pod, _| {
+            uses(pod);
+            pod.phase = PodPhase::Failed;
+        }));
+    }
 }

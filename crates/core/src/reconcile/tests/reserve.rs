@@ -1,5 +1,6 @@
 //! Placeholders that ask the scheduler for the room that their runs need (B3, N7).
 
+use super::make_room::left;
 use super::*;
 use crate::annotations::{PLACEHOLDER, SIZES};
 use crate::reconcile::reserve::GATE;
@@ -17,62 +18,131 @@ fn gated() -> Observed {
 
 fn gated_in(mode: Mode, claims: &[&str]) -> Observed {
     let mut observed = observed_in(mode, claims);
-    change_run(&mut observed, |run| {
-        let defaults = run.annotations.get_mut(PLACEHOLDER).unwrap();
-        let mut value: serde_json::Value = serde_json::from_str(defaults).unwrap();
-        value["reserves"] = json!("placement");
-        *defaults = value.to_string();
-        run.annotations.insert(SIZES.to_owned(), SIZED.to_owned());
-    });
-    change_pods(&mut observed, |pod, placeholder| {
+    set_sizes(&mut observed, SIZED);
+    for pod in observed.pods.values_mut().map(Arc::make_mut) {
         pod.node = None;
         pod.phase = PodPhase::Pending;
         pod.started = false;
-        placeholder.gated = true;
-        placeholder.asks = cpu(50);
-    });
+        let labels = pod.placeholder.as_mut().unwrap();
+        (labels.gated, labels.asks) = (true, cpu(50));
+    }
     observed
 }
 
-/// Changes every placeholder's pod.
-fn change_pods(observed: &mut Observed, change: impl Fn(&mut Pod, &mut PlaceholderLabels)) {
-    for pod in observed.pods.values_mut() {
-        let pod = Arc::make_mut(pod);
-        if let Some(mut placeholder) = pod.placeholder.take() {
-            change(pod, &mut placeholder);
-            pod.placeholder = Some(placeholder);
-        }
+fn set_sizes(observed: &mut Observed, sizes: &str) {
+    change_run(observed, |run| {
+        run.annotations.insert(SIZES.to_owned(), sizes.to_owned());
+    });
+}
+
+/// A TaskRun of this task exists.
+fn start(observed: &mut Observed, task: &str) {
+    change_run(observed, |run| {
+        let task_run = format!("build-{task}");
+        run.task_runs.insert(task_run, task.to_owned());
+    });
+}
+
+/// The facts about the only placeholder's pod.
+fn labels(observed: &mut Observed) -> &mut PlaceholderLabels {
+    own_pod(observed).placeholder.as_mut().unwrap()
+}
+
+/// The placeholder's pod has no gate any more, and asks for this much CPU.
+fn open(observed: &mut Observed, milli_cpu: i128) {
+    let labels = labels(observed);
+    (labels.gated, labels.asks) = (false, cpu(milli_cpu));
+}
+
+/// The scheduler finds no node for the placeholder's pod, which asks for this much CPU.
+fn refused(mut observed: Observed, milli_cpu: i128) -> Observed {
+    open(&mut observed, milli_cpu);
+    unschedulable(own_pod(&mut observed), "0/2 nodes are available");
+    observed
+}
+
+/// The placeholder of a run with these pods, which left node-1 to ask anew.
+fn asks_again(reserves: &str, pods: &[Pod]) -> Observed {
+    let mut observed = gated();
+    change_run(&mut observed, |run| {
+        let defaults = run.annotations.get_mut(PLACEHOLDER).unwrap();
+        let reserves = format!(r#""reserves":"{reserves}""#);
+        *defaults = defaults.replace(r#""reserves":"placement""#, &reserves);
+    });
+    for pod in pods {
+        let follows = vec![name(&observed)];
+        let pod = pod.clone();
+        add(&mut observed, Pod { follows, ..pod });
+    }
+    own(&mut observed).record.left = Some("node-1".to_owned());
+    observed
+}
+
+/// As [`asks_again`], but the placeholder's pod is bound to node-1, and asks for this much CPU.
+fn bound(reserves: &str, milli_cpu: i128, pods: &[Pod]) -> Observed {
+    let mut observed = asks_again(reserves, pods);
+    own(&mut observed).gated = true;
+    own_pod(&mut observed).node = Some("node-1".to_owned());
+    open(&mut observed, milli_cpu);
+    observed
+}
+
+fn on_node_1(name: &str, milli_cpu: i128) -> Pod {
+    Pod {
+        node: Some("node-1".to_owned()),
+        ..task(name, "", milli_cpu)
     }
 }
 
-/// The placeholder's pod without its gate, as it asks for this much CPU.
-fn asking(milli_cpu: i128) -> Observed {
-    let mut observed = gated();
-    change_pods(&mut observed, |_, placeholder| {
-        placeholder.gated = false;
-        placeholder.asks = cpu(milli_cpu);
-    });
-    observed
+/// A pod for which the scheduler found no node.
+fn waits(milli_cpu: i128) -> Pod {
+    let mut pod = task("waits", "", milli_cpu);
+    unschedulable(&mut pod, "Insufficient cpu");
+    pod
 }
 
-fn refuse(observed: &mut Observed) {
-    change_pods(observed, |pod, _| {
-        unschedulable(pod, "0/2 nodes are available")
-    });
+/// The API server says whose the pod is.
+fn confirm(observed: &mut Observed, pod: &str, own: bool) {
+    let answer = Answer {
+        at: observed.now,
+        own,
+        let_go: 0,
+    };
+    let uid = observed.pods[pod].object.uid.clone();
+    observed.answers.insert(uid, answer);
 }
 
-/// The CPU that pods are opened with, in the order of the placeholders, and the node for each.
-fn opening(decision: &Decision) -> Vec<(Option<i128>, Option<&str>)> {
+/// The CPU that pods are opened with, and their nodes, in the order of the placeholders.
+fn opening(decision: &Decision) -> Vec<(Option<i128>, &Place)> {
     let steps = decision.steps.iter();
     let opening = steps.filter_map(|step| match step {
-        Step::Open { size, node, .. } => {
-            Some((size.as_ref().map(|size| size.milli_cpu), node.as_deref()))
-        }
+        Step::Open { sizes, place, .. } => Some((sizes.first().map(|it| it.milli_cpu), place)),
         _ => None,
     });
     opening.collect()
 }
 
+/// The CPU that the only pod is opened with.
+fn opened(observed: &Observed) -> Option<i128> {
+    opening(&reconcile(observed))[0].0
+}
+
+/// The nodes for the only pod.
+fn place(observed: &Observed) -> Place {
+    opening(&reconcile(observed))[0].1.clone()
+}
+
+#[test]
+fn b3_if_the_api_server_refuses_the_peak_the_largest_pod_is_asked_for() {
+    let decision = reconcile(&gated());
+    let sizes = decision.steps.iter().find_map(|step| match step {
+        Step::Open { sizes, .. } => Some(sizes.iter().map(|it| it.milli_cpu).collect()),
+        _ => None,
+    });
+    assert_eq!(sizes, Some(vec![3550, 2050]));
+}
+
+/// The CPU that the pod is reduced to, and the Event.
 fn shrinking(decision: &Decision) -> Option<(i128, Option<&str>)> {
     decision.steps.iter().find_map(|step| match step {
         Step::Shrink { size, reason, .. } => {
@@ -86,48 +156,51 @@ fn shrinking(decision: &Decision) -> Option<(i128, Option<&str>)> {
 #[test]
 fn b3_a_gated_pod_asks_for_the_peak_beside_its_own_requests() {
     assert!(GATE.starts_with(crate::annotations::PREFIX));
-    assert_eq!(opening(&reconcile(&gated())), [(Some(3550), None)]);
-    let mut unknown = gated();
-    change_run(&mut unknown, |run| drop(run.annotations.remove(SIZES)));
-    assert_eq!(opening(&reconcile(&unknown)), [(None, None)]);
-    // Real pods count where nothing is known.
-    let follows = name(&unknown);
-    add(&mut unknown, task("a", &follows, 400));
-    add(&mut unknown, task("b", &follows, 300));
-    assert_eq!(opening(&reconcile(&unknown)), [(Some(750), None)]);
+    assert_eq!(opened(&gated()), Some(3550));
+    // Real pods count where less is known.
+    let mut less = asks_again("placement", &[task("a", "", 400), task("b", "", 300)]);
+    set_sizes(&mut less, r#"{"one": {"requests": {"cpu": "100m"}}}"#);
+    assert_eq!(opened(&less), Some(750));
 }
 
 #[test]
 fn b3_under_a_quota_nothing_is_reserved_and_the_author_hears_it() {
     let mut observed = gated();
     observed.has_quota = true;
-    let decision = reconcile(&observed);
-    assert_eq!(opening(&decision), [(None, None)]);
-    let mut told = decision.events.iter().map(|reason| reason.code.as_str());
-    assert!(told.any(|code| code == "ReservationRefused"));
+    assert_eq!(opened(&observed), None);
+    assert!(codes(&reconcile(&observed).events).contains(&"ReservationRefused"));
 }
 
 #[test]
 fn b3_in_workspaces_the_tasks_of_each_claim_count() {
-    let observed = gated_in(Mode::Workspaces, &["data", "other"]);
-    let decision = reconcile(&observed);
-    let mut sizes = opening(&decision);
-    sizes.sort();
+    let decision = reconcile(&gated_in(Mode::Workspaces, &["data", "other"]));
+    let sizes: BTreeSet<_> = opening(&decision).iter().map(|it| it.0).collect();
     // Of data's tasks, three comes after one.
-    assert_eq!(sizes, [(Some(1550), None), (Some(2050), None)]);
+    assert_eq!(sizes, [Some(1550), Some(2050)].into());
 }
 
 #[test]
 fn b3_tasks_that_have_ended_or_are_skipped_do_not_count() {
     let mut observed = gated();
-    change_run(&mut observed, |run| {
-        run.task_runs = [("build-two".to_owned(), "two".to_owned())].into();
-    });
-    assert_eq!(opening(&reconcile(&observed)), [(Some(1550), None)]);
+    start(&mut observed, "two");
+    // A TaskRun exists some time before its pod.
+    assert_eq!(opened(&observed), Some(3550));
+    let needs = refused(observed.clone(), 3550);
+    let reduced = Some((2050, Some("ReservationReduced")));
+    assert_eq!(shrinking(&reconcile(&needs)), reduced);
+    observed.ended = ["build-two".to_owned()].into();
+    assert_eq!(opened(&observed), Some(1550));
     change_run(&mut observed, |run| {
         run.skipped_tasks = vec!["three".to_owned()];
     });
-    assert_eq!(opening(&reconcile(&observed)), [(Some(1050), None)]);
+    assert_eq!(opened(&observed), Some(1050));
+    // One timed out before it had a pod. A task that waits for it has started.
+    let mut observed = gated();
+    set_sizes(&mut observed, &SIZED.replace("\"1\"", "\"9\""));
+    start(&mut observed, "one");
+    assert_eq!(opened(&observed), Some(9050));
+    start(&mut observed, "two");
+    assert_eq!(opened(&observed), Some(3550));
 }
 
 #[test]
@@ -136,142 +209,246 @@ fn n5_another_replica_opens_the_gate_a_moment_later() {
     observed.leads = false;
     assert_eq!(opening(&pass(&mut observed, SECOND)), []);
     assert_eq!(opening(&pass(&mut observed, SECOND)), []);
-    assert_eq!(opening(&reconcile(&observed)), [(Some(3550), None)]);
+    assert_eq!(opened(&observed), Some(3550));
 }
 
 #[test]
 fn b3_a_placeholder_returns_to_pods_that_run_unless_their_node_is_bad() {
-    let mut observed = gated();
-    let runs = Pod {
-        node: Some("node-1".to_owned()),
-        started: true,
-        phase: PodPhase::Running,
-        ..task("a", &name(&observed), 1000)
+    let mut observed = asks_again("placement", &[on_node_1("a", 1000)]);
+    let home = Place {
+        only: Some("node-1".to_owned()),
+        limited_by: Some("node node-1, where pods of the run were".to_owned()),
+        ..Place::default()
     };
-    add(&mut observed, runs);
-    assert_eq!(opening(&reconcile(&observed)), [(None, Some("node-1"))]);
-    room(&mut observed, "node-1").node.unschedulable = true;
-    assert_eq!(opening(&reconcile(&observed)), [(Some(3550), None)]);
+    // The scheduler bound it while the placeholder left.
+    assert_eq!(opening(&reconcile(&observed)), [(None, &home)]);
+    pod(&mut observed, "a").started = true;
+    pod(&mut observed, "a").phase = PodPhase::Running;
+    assert_eq!(opening(&reconcile(&observed)), [(None, &home)]);
+    node(&mut observed, "node-1").unschedulable = true;
+    assert_eq!(opened(&observed), Some(3550));
+    assert_eq!(place(&observed).only, None);
 }
 
 #[test]
 fn n7_a_wish_that_the_scheduler_refuses_becomes_the_need_and_the_need_waits() {
-    let mut observed = asking(3550);
+    let mut observed = gated();
+    open(&mut observed, 3550);
     assert_eq!(shrinking(&reconcile(&observed)), None, "not decided yet");
-    refuse(&mut observed);
+    let mut observed = refused(observed, 3550);
     let reduced = Some((2050, Some("ReservationReduced")));
     assert_eq!(shrinking(&reconcile(&observed)), reduced);
     observed.leads = false;
     assert_eq!(shrinking(&reconcile(&observed)), None);
     observed.leads = true;
-    change_pods(&mut observed, |pod, _| {
-        pod.unscheduled.as_mut().unwrap().is_newest = false;
-    });
-    assert_eq!(
-        shrinking(&reconcile(&observed)),
-        None,
-        "about an older size"
-    );
-    let mut needs = asking(2050);
-    refuse(&mut needs);
-    assert_eq!(shrinking(&reconcile(&needs)), None);
+    let refusal = own_pod(&mut observed).unscheduled.as_mut();
+    refusal.unwrap().is_newest = false;
+    let decision = pass(&mut observed, 5 * SECOND);
+    assert_eq!(shrinking(&decision), None, "about an older size");
+    // The scheduler does not repeat a condition that has not changed.
+    assert_eq!(shrinking(&reconcile(&observed)), reduced);
+    assert_eq!(shrinking(&reconcile(&refused(gated(), 2050))), None);
 }
 
 #[test]
 fn b3_a_bound_placeholder_gives_its_room_up_and_never_grows() {
-    let bind = |observed: &mut Observed| {
-        change_pods(observed, |pod, _| pod.node = Some("node-2".to_owned()));
-    };
-    let mut observed = asking(3550);
-    bind(&mut observed);
-    assert_eq!(shrinking(&reconcile(&observed)), Some((50, None)));
-    for small in [50, 20] {
-        let mut observed = asking(small);
-        bind(&mut observed);
-        assert_eq!(shrinking(&reconcile(&observed)), None);
+    for (asks, expect) in [(3550, Some((50, None))), (50, None), (20, None)] {
+        let decision = reconcile(&bound("placement", asks, &[]));
+        assert_eq!(shrinking(&decision), expect);
     }
-}
-
-/// A bound placeholder, and a pod of its run that fits no node.
-fn too_large() -> Observed {
-    let mut observed = asking(50);
-    change_pods(&mut observed, |pod, _| {
-        pod.node = Some("node-1".to_owned());
-        pod.phase = PodPhase::Running;
-    });
-    let mut large = task("large", &name(&observed), 6000);
-    unschedulable(&mut large, "Insufficient cpu");
-    add(&mut observed, large);
-    observed
 }
 
 #[test]
 fn b3_until_the_kubelet_has_given_the_room_up_nothing_moves() {
-    let mut observed = too_large();
-    change_pods(&mut observed, |_, placeholder| placeholder.resizing = true);
-    assert!(!asks_anew(&mut observed));
-    change_pods(&mut observed, |_, placeholder| {
-        placeholder.resizing = false;
-        placeholder.asks = cpu(3550);
-    });
-    assert!(!asks_anew(&mut observed));
+    let mut observed = bound("placement", 50, &[waits(6000)]);
+    labels(&mut observed).resizing = true;
+    assert_eq!(left(&settled(&mut observed)), None);
+    labels(&mut observed).resizing = false;
+    open(&mut observed, 3550);
+    assert_eq!(left(&settled(&mut observed)), None);
 }
 
 #[test]
 fn b3_a_gate_is_no_cause_for_the_author() {
     let mut observed = gated();
-    change_pods(&mut observed, |pod, _| {
-        unschedulable(
-            pod,
-            "Scheduling is blocked due to non-empty scheduling gates",
-        );
-        pod.unscheduled.as_mut().unwrap().no_node = false;
-    });
-    pass(&mut observed, 60 * SECOND);
-    let told = reconcile(&observed).events;
-    assert!(told.is_empty(), "{told:?}");
-}
-
-fn asks_anew(observed: &mut Observed) -> bool {
-    pass(observed, 2 * SECOND);
-    let decision = reconcile(observed);
-    answer(observed, &decision, |_| {});
-    let decision = reconcile(observed);
-    decision.steps.iter().any(|step| match step {
-        Step::Evict { update, reason, .. } => {
-            let moved = update.as_ref().unwrap().record.moved.as_ref();
-            assert_eq!(
-                (moved.unwrap().times, reason.code.as_str()),
-                (1, "PlaceholderMoved")
-            );
-            true
-        }
-        _ => false,
-    })
+    let said = "Scheduling is blocked due to non-empty scheduling gates";
+    unschedulable(own_pod(&mut observed), said);
+    let refusal = own_pod(&mut observed).unscheduled.as_mut();
+    refusal.unwrap().no_node = false;
+    // Until the scheduler has looked at the pod, the condition stays.
+    for gated in [true, false] {
+        labels(&mut observed).gated = gated;
+        pass(&mut observed, 60 * SECOND);
+        assert_eq!(reconcile(&observed).events, []);
+    }
 }
 
 #[test]
 fn n7_a_placeholder_leaves_for_a_node_that_only_an_autoscaler_can_add() {
-    let mut observed = too_large();
-    assert!(asks_anew(&mut observed));
+    let mut observed = bound("placement", 50, &[waits(6000)]);
+    assert_eq!(left(&settled(&mut observed)), Some((1, "node-1")));
     // A volume ties it to its node.
-    let mut tied = too_large();
-    let term = NodeTerm {
-        expressions: vec![NodeRequirement {
-            key: "kubernetes.io/hostname".to_owned(),
-            operator: Operator::In,
-            values: vec!["node-1".to_owned()],
-        }],
-        ..NodeTerm::default()
+    let hostname = "kubernetes.io/hostname";
+    restrict(&mut observed, CLAIM, hostname, "node-1");
+    assert_eq!(left(&settled(&mut observed)), None);
+}
+
+/// A gated placeholder, a waiting pod that needs another kind of node, and a larger one that does not.
+fn with_special() -> Observed {
+    let mut special = task("a", "", 300);
+    special.needs.selector = [("pool".to_owned(), "gpu".to_owned())].into();
+    let mut observed = asks_again("nothing", &[special, task("b", "", 700)]);
+    confirm(&mut observed, "a", true);
+    observed
+}
+
+#[test]
+fn n2_a_placeholder_that_asks_for_a_pods_own_kind_of_node_asks_for_this_pod_only() {
+    let mut observed = with_special();
+    assert_eq!(opened(&observed), Some(350));
+    assert_eq!(
+        place(&observed).limited_by.as_deref(),
+        Some("a node that pod a can use")
+    );
+    // A pod of another run adds nothing.
+    confirm(&mut observed, "a", false);
+    assert_eq!(opened(&observed), Some(750));
+    assert_eq!(place(&observed).limited_by, None);
+    confirm(&mut observed, "b", false);
+    assert_eq!(opened(&observed), None);
+}
+
+#[test]
+fn n2_a_placeholder_asks_again_without_a_pod_that_needs_it_no_more() {
+    let leaves = |observed: &Observed| {
+        let steps = reconcile(observed).steps;
+        let leaves = |step: &Step| matches!(step, Step::Evict { update: None, .. });
+        steps.iter().any(leaves)
     };
-    let seen = tied.volumes.get_mut(CLAIM).unwrap();
-    seen.volume = Some(SeenVolume { terms: vec![term] });
-    assert!(!asks_anew(&mut tied));
-    // Without a reservation it would only wait elsewhere.
-    let mut nothing = too_large();
-    change_run(&mut nothing, |run| {
-        let defaults = run.annotations.get_mut(PLACEHOLDER).unwrap();
-        *defaults = defaults.replace("placement", "nothing");
-    });
-    assert!(!asks_anew(&mut nothing));
+    for (limit, gone) in [
+        ("a node that pod a can use", "a"),
+        ("node node-1, where pods of the run were", "runs"),
+    ] {
+        let mut observed = refused(with_special(), 50);
+        let follows = vec![name(&observed)];
+        let runs = on_node_1("runs", 300);
+        add(&mut observed, Pod { follows, ..runs });
+        labels(&mut observed).limited_by = Some(limit.to_owned());
+        assert!(!leaves(&observed), "{limit}");
+        observed.pods.remove(gone);
+        assert!(leaves(&observed), "{limit}");
+        own_pod(&mut observed).unscheduled = None;
+        assert!(!leaves(&observed), "the scheduler may find a node");
+    }
+}
+
+#[test]
+fn n2_with_nothing_reserved_a_placeholder_asks_for_the_largest_pod_that_waits() {
+    let pods = [task("a", "", 300), task("b", "", 700)];
+    assert_eq!(opened(&asks_again("nothing", &pods)), Some(750));
+    assert_eq!(opened(&asks_again("nothing", &[])), None);
+    assert_eq!(opened(&asks_again("placement", &pods)), Some(3550));
+}
+
+#[test]
+fn n2_a_placeholder_asks_for_a_node_like_the_waiting_pods_and_prefers_another_than_before() {
+    let waits = task("a", "", 300);
+    let mut observed = asks_again("nothing", std::slice::from_ref(&waits));
+    assert_eq!(place(&observed).with, None, "it may be another run's pod");
+    confirm(&mut observed, "a", true);
+    let expect = Place {
+        with: Some(waits.needs),
+        avoid: Some("node-1".to_owned()),
+        ..Place::default()
+    };
+    assert_eq!(place(&observed), expect);
+    // Kubernetes resizes no extended resource, so the nodes that have it are preferred.
+    let gpu = |amounts: &mut Amounts| {
+        amounts.others.insert("example.dev/gpu".to_owned(), 1);
+    };
+    gpu(&mut pod(&mut observed, "a").needs.requests);
+    assert_eq!(place(&observed).prefer, [""; 0]);
+    gpu(&mut node(&mut observed, "node-2").allocatable);
+    assert_eq!(place(&observed).prefer, ["node-2"]);
+    // A placeholder that was never asked to leave may go anywhere.
+    assert_eq!(place(&gated()), Place::default());
+}
+
+#[test]
+fn b3_a_quota_does_not_keep_a_placeholder_from_asking_for_a_pod_that_waits() {
+    let mut observed = asks_again("placement", &[task("a", "", 300)]);
+    observed.has_quota = true;
+    assert_eq!(opened(&observed), Some(3550));
+    // The first pod of a run waits for its placeholder, not for room.
+    own(&mut observed).record.left = None;
+    assert_eq!(opened(&observed), None);
+}
+
+#[test]
+fn b3_with_peak_room_is_given_up_pod_by_pod() {
+    let one = || vec![on_node_1("one", 1000)];
+    let more = vec![on_node_1("two", 2000), task("three", "", 1500)];
+    for (asks, pods, expect) in [
+        (3550, vec![], None),
+        (3550, one(), Some((2550, None))),
+        (2550, one(), None),
+        (2550, more, Some((50, None))),
+        // What an estimate forgot is no debt.
+        (3550, vec![on_node_1("one", 9000)], Some((50, None))),
+    ] {
+        let decision = reconcile(&bound("peak", asks, &pods));
+        assert_eq!(shrinking(&decision), expect, "{asks} {pods:?}");
+    }
+    let mut quota = bound("peak", 3550, &one());
+    quota.has_quota = true;
+    assert_eq!(shrinking(&reconcile(&quota)), Some((50, None)));
+    // If the scheduler refused the peak, all that is kept may be too little.
+    let mut reduced = bound("peak", 1550, &[waits(2000)]);
+    assert_eq!(shrinking(&settled(&mut reduced)), Some((50, None)));
+    // A pod that finds no room although nothing is kept asks anew.
+    let mut observed = bound("peak", 50, &[waits(9000)]);
+    assert_eq!(left(&settled(&mut observed)), Some((1, "node-1")));
+}
+
+#[test]
+fn b3_a_placeholder_comes_back_if_the_kubelet_does_not_reduce_it() {
+    let mut observed = bound("peak", 50, &[]);
+    labels(&mut observed).resizing = true;
+    assert_eq!(pass(&mut observed, 9 * SECOND).steps, []);
+    assert_eq!(pass(&mut observed, SECOND).steps, []);
+    let decision = reconcile(&observed);
+    assert_eq!(left(&decision), Some((1, "node-1")));
+    let [Step::Evict { reason, update, .. }] = &decision.steps[..] else {
+        panic!("{:?}", decision.steps);
+    };
+    assert_eq!(reason.code.as_str(), "ReservationRefused");
+    assert!(update.as_ref().unwrap().record.keeps_room);
+    own(&mut observed).record.moved = once(&observed, 5, SECOND);
+    assert_eq!(reconcile(&observed).steps, []);
+    // The API server may also refuse to reduce it.
+    let mut observed = bound("peak", 9000, &[]);
+    assert!(shrinking(&pass(&mut observed, 10 * SECOND)).is_some());
+    assert_eq!(left(&reconcile(&observed)), Some((1, "node-1")));
+    // Its next pod asks for nothing. Otherwise, it would hold room again.
+    let mut observed = gated();
+    own(&mut observed).record.keeps_room = true;
+    assert_eq!(opening(&reconcile(&observed))[0].0, None);
+}
+
+#[test]
+fn n7_the_author_hears_of_claims_that_keep_a_placeholder_on_a_full_node() {
+    let mut observed = refused(gated(), 2050);
+    pin(&mut observed, CLAIM);
+    for (said, code) in [
+        (
+            "1 Insufficient cpu, 1 node(s) had volume node affinity conflict.",
+            "ClaimsNotMovable",
+        ),
+        ("2 other.", "PlaceholderUnschedulable"),
+    ] {
+        let said = format!("0/2 nodes are available: {said}");
+        unschedulable(own_pod(&mut observed), &said);
+        pass(&mut observed, 2 * SECOND);
+        assert_eq!(blocked(&reconcile(&observed)), Some(code));
+    }
 }

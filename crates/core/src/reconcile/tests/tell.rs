@@ -137,22 +137,10 @@ fn n3_a_refusal_stays_on_the_run_until_the_placeholder_exists() {
     assert_eq!(said(&reconcile(&exists)), (vec![], Some("")));
     // Another text in the annotation is none of a refusal.
     change_run(&mut observed, |run| {
-        let other = Reason::new(ReasonCode::NodesFull, "full");
+        let other = Reason::new(ReasonCode::MovesExhausted, "full");
         run.annotations
             .insert(BLOCKED.to_owned(), other.to_annotation());
     });
-    assert_eq!(said(&reconcile(&observed)), (vec![], Some("")));
-}
-
-#[test]
-fn n3_a_placeholder_that_is_being_moved_is_not_told_to_fit_nowhere() {
-    let mut observed = observed();
-    unschedulable(own_pod(&mut observed), "none");
-    own(&mut observed).moving = Some(crate::observed::Move {
-        nodes: vec!["node-2".to_owned()],
-        before: serde_json::Value::Null,
-    });
-    pass(&mut observed, MOMENT);
     assert_eq!(said(&reconcile(&observed)), (vec![], Some("")));
 }
 

@@ -1,11 +1,11 @@
-//! The demand of tasks, in tables and against brute force.
+//! Tests of the demand of tasks: tables of examples, and a comparison with a slow, simple computation.
 
 use std::time::{Duration, Instant};
 
 use super::*;
 use proptest::prelude::*;
 
-/// A task with this CPU, in thousandths, after these others.
+/// A task with this CPU request in thousandths, which waits for the tasks in `after`.
 fn task(cpu: i128, after: &[&str]) -> TaskSize {
     TaskSize {
         requests: Some(Amounts {
@@ -23,7 +23,29 @@ fn sizes<const N: usize>(tasks: [(&str, TaskSize); N]) -> Sizes {
     Sizes(tasks.map(|(name, size)| (name.to_owned(), size)).into())
 }
 
-/// The CPU of peak and need.
+#[test]
+fn b3_tasks_before_one_that_has_started_have_ended() {
+    let finally = TaskSize {
+        finally: true,
+        ..task(0, &[])
+    };
+    let all = sizes([
+        ("a", task(0, &[])),
+        ("b", task(0, &["a"])),
+        ("c", task(0, &[])),
+        ("f", finally),
+    ]);
+    let check = |started: &[&str], expect: &[&str]| {
+        let started: Vec<_> = started.iter().map(ToString::to_string).collect();
+        let before: Vec<_> = all.before(started.iter()).into_iter().collect();
+        assert_eq!(before, expect);
+    };
+    check(&["a", "unknown"], &[]);
+    check(&["b"], &["a"]);
+    check(&["f"], &["a", "b", "c"]);
+}
+
+/// Checks the CPU of `peak` and `need`.
 #[track_caller]
 fn check(sizes: &Sizes, progress: &[(&str, Progress)], expect: (i128, i128)) {
     let progress = progress.iter().copied().collect();
@@ -114,7 +136,7 @@ fn b3_what_an_unfinished_custom_task_keeps_from_starting_does_not_count() {
     check(&all, &[("build", Ended)], (0, 0));
     check(&all, &[("build", Ended), ("approve", Running)], (0, 0));
     check(&all, &[("build", Ended), ("approve", Ended)], (900, 900));
-    // Told out of order: it runs, so it counts.
+    // `deploy` runs although `approve` has not ended. It counts, because it runs.
     check(
         &all,
         &[("approve", Running), ("deploy", Running)],
@@ -171,12 +193,12 @@ fn b3_three_hundred_tasks_take_no_time() {
         let demand = all.demand(&BTreeMap::new(), |_, _| true);
         let took = begin.elapsed();
         assert!(demand.peak.milli_cpu >= demand.need.milli_cpu);
-        // Unoptimised, on a busy machine.
+        // The limit allows for a build without optimisation on a busy machine.
         assert!(took < Duration::from_secs(2), "{name}: {took:?}");
     }
 }
 
-/// The definition: of all sets of tasks that may run side by side, the heaviest.
+/// The demand by its definition: the greatest sum of all sets of tasks that may run at the same time.
 fn brute_force(sizes: &Sizes, progress: &BTreeMap<&str, Progress>) -> Demand {
     let tasks: Vec<_> = sizes
         .0
@@ -260,7 +282,7 @@ proptest! {
                 finally,
                 custom: *kind == 2,
                 requests: task(*cpu, &[]).requests.filter(|_| ![2, 3].contains(kind)),
-                // None of `finally` comes before another task.
+                // No task waits for a task of `finally`.
                 after: after.filter(|before| drawn[*before].3 != 1).map(|before| names[before].clone()).collect(),
                 ..TaskSize::default()
             };
@@ -270,7 +292,7 @@ proptest! {
         let mut progress = BTreeMap::new();
         for (name, drawn) in names.iter().zip(&drawn) {
             let state = drawn.4.map(|ended| if ended { Ended } else { Running });
-            // As in a run: a task that has started has none before it that has not ended.
+            // As in a real run: a task starts only after all tasks that it waits for have ended.
             let free = all.0[name].after.iter().all(|it| progress.get(it.as_str()) == Some(&Ended));
             if let Some(state) = state.filter(|_| free && !all.0[name].finally) {
                 progress.insert(name.as_str(), state);

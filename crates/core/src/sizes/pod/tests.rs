@@ -1,10 +1,10 @@
-//! One test for each rule about a pod's request, numbered as in the module's text.
+//! Tests of a pod's requests, one for each rule. The numbers are those in the module's comment.
 
 use super::*;
 use crate::reconcile::requests::Amounts;
 use serde_json::json;
 
-/// The request of a pod of `task` in a run with these settings.
+/// The requests of a pod of `task` in a run with these settings.
 fn request(task: Value, settings: Value, catalog: &Catalog) -> Amounts {
     let faults = crate::document::Faults::default();
     let settings = PodSettings::read(&Object::at("", &settings, &faults));
@@ -115,7 +115,8 @@ fn b3_3_resources_of_the_task_are_divided_among_its_steps() {
         &none,
         "cpu 999m, memory 9",
     );
-    // Each step has the whole limit, and the first, which asked for something, has no request of its own.
+    // The limit is not divided: each step gets all of it. The first step has a request, so it loses this request and gets no
+    // share of the limit.
     check(
         three,
         level(json!({"limits": {"cpu": "3"}})),
@@ -168,7 +169,7 @@ fn b3_5_tektons_defaults_are_for_containers_without_resources() {
         "sidecars",
         json!([{"name": "db"}]),
     );
-    // 10m of s0, 200m of s1, 50m of the sidecar; the init container is larger than the memory of s2.
+    // CPU: 10m of s0, 200m of s1 and 50m of the sidecar. The init container requests more memory than s2.
     check(all, json!({}), &catalog, "cpu 260m, memory 1Gi");
     check(
         json!({"steps": [{}]}),
@@ -196,21 +197,21 @@ fn b3_6_7_defaults_of_limit_ranges_are_divided_among_steps_only() {
         "sidecars",
         json!([{"name": "db"}]),
     );
-    // Steps: 333m, 333m, 2 CPUs and 33 bytes each; the sidecar has the whole default.
+    // Steps: 333m CPU, 333m CPU and 2 CPUs, and 33 bytes each. The sidecar gets the whole default.
     check(
         all,
         json!({}),
         &catalog,
         "cpu 3666m, memory 199, example.dev/gpu 4",
     );
-    // Rounded down, the steps have less than an init container.
+    // Rounded down, the shares of the steps together are less than the request of an init container.
     check(
         task(&[json!({}), json!({}), json!({})]),
         json!({}),
         &catalog,
         "cpu 1, memory 100, example.dev/gpu 3",
     );
-    // A default comes before a step's own limit, but not before a sidecar's.
+    // For a step, the LimitRange's default is used before the step's own limit. For a sidecar, its own limit is used first.
     let limited = json!({"limits": {"cpu": "4"}});
     let all = with(
         task(std::slice::from_ref(&limited)),
@@ -223,7 +224,7 @@ fn b3_6_7_defaults_of_limit_ranges_are_divided_among_steps_only() {
         &limits(&[json!({"defaultRequest": {"cpu": "500m"}})]),
         "cpu 4500m",
     );
-    // A share is at least the minimum.
+    // A share is never less than the LimitRange's minimum.
     let range = json!({"defaultRequest": {"cpu": "300m"}, "min": {"cpu": "200m"}});
     check(
         task(&[json!({}), json!({})]),

@@ -76,7 +76,7 @@ fn p3_what_decides_where_the_runs_pods_may_run_holds_for_the_placeholder_too() {
     assert_eq!(weights, [Some(1), Some(100)]);
 }
 
-/// The whole object: a field that is added, dropped or changed shows here.
+/// Compares the whole object, so that every change of a field makes this test fail.
 #[test]
 fn the_stateful_set_is_exactly_this() {
     let owner = Owner {
@@ -113,7 +113,10 @@ fn the_stateful_set_is_exactly_this() {
                 "selector": {"matchLabels": selector},
                 "updateStrategy": {"type": "OnDelete"},
                 "template": {
-                    "metadata": {"labels": labels},
+                    "metadata": {"labels": labels, "annotations": {
+                        "karpenter.sh/do-not-disrupt": "true",
+                        "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+                    }},
                     "spec": {
                         "affinity": {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{
                             "weight": 100,

@@ -1,4 +1,4 @@
-//! Claims and volumes: whom they belong to, whom they concern, and who else uses them.
+//! Tests of claims and volumes: the run that owns them, the runs that they affect, and other pods that use them.
 
 use super::*;
 use coscheduler_core::annotations::{MODE, TEKTON_AUTO_CLEANUP_PVC};
@@ -56,7 +56,7 @@ fn v4_tektons_claims_go_with_a_run_that_gives_them_up_whichever_is_seen_first() 
     assert_eq!(names(&cache), [""; 0]);
     cache.apply_run(giving_up(&GIVEN_UP));
     assert_eq!(names(&cache), std::slice::from_ref(&made));
-    // Its author has changed their mind.
+    // The author removes one of the two annotations.
     cache.apply_run(giving_up(&GIVEN_UP[..1]));
     assert_eq!(names(&cache), [""; 0]);
     cache.apply_run(giving_up(&GIVEN_UP));
@@ -73,7 +73,7 @@ fn v4_what_has_the_name_of_tektons_claim_and_is_not_is_left_alone() {
     cache.apply_claim(read_claim(of_run(&made, false)));
     cache.apply_claim(read_claim(of_run("another", true)));
     assert_eq!(names(&cache), [""; 0]);
-    // What this product made belongs to its run, whether that is known or not.
+    // A claim that the manager made belongs to its run, even if the cache does not know the run.
     cache.delete_run(&name("build"));
     assert_eq!(cache.apply_claim(ours("c", true)), [key()]);
     assert_eq!(names(&cache), ["ours"]);
@@ -85,12 +85,12 @@ fn v4_what_has_the_name_of_tektons_claim_and_is_not_is_left_alone() {
 fn p6_a_claim_that_lost_its_owner_is_still_the_runs_it_was_made_for() {
     let cache = Cache::default();
     cache.apply_claim(ours("c", true));
-    // `--cascade=orphan` takes the owner away.
+    // `--cascade=orphan` removes the owner reference.
     assert_eq!(cache.apply_claim(ours("c", false)), [key()]);
     assert_eq!(names(&cache), ["ours"]);
     assert_eq!(cache.delete_claim(&name("ours")), [key()]);
     assert_eq!(names(&cache), [""; 0]);
-    // Another claim of that name is nobody's.
+    // A new claim with the same name belongs to no run.
     cache.apply_claim(ours("d", false));
     assert_eq!(names(&cache), [""; 0]);
 }
@@ -139,7 +139,7 @@ fn v7_a_claim_and_its_volume_concern_the_runs_that_use_it_and_no_others() {
     assert!(cache.retain_volumes(&listed).is_empty());
     assert!(cache.volume("pv").is_some() && cache.volume("pv-2").is_none());
     assert_eq!(cache.delete_volume("pv"), [key()]);
-    // A run that is done uses nothing.
+    // A run that has ended uses no claim.
     cache.apply_run(PipelineRun {
         state: RunState::Done,
         ..run(&["data"])

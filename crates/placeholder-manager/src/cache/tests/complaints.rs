@@ -1,4 +1,4 @@
-//! Complaints of Kubernetes, and whom they concern (N3).
+//! Tests of warning Events, and of the runs that they affect (N3).
 
 use super::*;
 use coscheduler_core::plan::{Reason, ReasonCode};
@@ -28,7 +28,7 @@ fn about_claim() -> Complaint {
     }
 }
 
-/// What is known of the placeholder and of the claim.
+/// The messages of the known Events about the placeholder and about the claim.
 fn known(cache: &Cache) -> (Option<String>, Option<String>) {
     let observed = cache.observe(&key());
     let message = |reason: Option<&Reason>| reason.map(|reason| reason.message.clone());
@@ -72,14 +72,14 @@ fn n3_a_complaint_is_news_for_its_run_and_the_same_once_more_is_none() {
         cache.apply_complaint(PODS, about_placeholder("limit", "6")),
         [key()]
     );
-    // A list brings older ones behind newer ones.
+    // A list may deliver an older Event after a newer one.
     assert!(
         cache
             .apply_complaint(PODS, about_placeholder("none", "5"))
             .is_empty()
     );
     assert_eq!(known(&cache).0, says("limit"));
-    // A placeholder of the same name that is gone.
+    // An Event about a deleted placeholder that had the same name.
     let mut of_another = about_placeholder("none", "7");
     of_another.uid = "before".to_owned();
     cache.apply_complaint(PODS, of_another);
@@ -105,7 +105,7 @@ fn n3_a_complaint_is_settled_once_the_object_has_what_it_lacked() {
     let pod_name = name(&pod.object.name);
     cache.apply_pod(pod);
     assert_eq!(known(&cache).0, None);
-    // One that comes late is settled already, and not kept for the next time.
+    // An Event that arrives after its cause has passed is not stored.
     assert!(
         cache
             .apply_complaint(PODS, about_placeholder("none", "4"))
@@ -139,7 +139,7 @@ fn a_complaint_goes_with_its_object_and_with_its_event() {
     );
     assert_eq!(known(&cache).0, None);
 
-    // A list of one watch says nothing about what another one has brought.
+    // A new list of one watch does not remove Events that came from another watch.
     cache.apply_claim(claim(None));
     cache.apply_complaint(PODS, about_placeholder("none", "3"));
     cache.apply_complaint(CLAIMS, about_claim());

@@ -1,4 +1,4 @@
-//! What is asked of the API server after a run (P6, V4, N6).
+//! Tests of the requests that are sent to the API server after a run has ended (P6, V4, N6).
 
 use super::*;
 use coscheduler_core::observed::KnownClaim;
@@ -71,7 +71,7 @@ async fn p6_v4_all_that_is_left_goes_in_order_without_waiting_for_the_watch() {
     assert_eq!(manager.server.short(), expected);
 }
 
-/// The run before it was done: then it has a plan.
+/// The same run before it ended, because only an active run has a plan.
 fn run_of(run: &PipelineRun) -> PipelineRun {
     PipelineRun {
         state: RunState::Active,
@@ -122,7 +122,7 @@ async fn v4_a_claim_is_let_go_of_once_however_late_the_watch_is() {
     manager.work().await;
     let short = manager.server.short();
     assert_eq!((short.len(), &short[0][..]), (2, "GET pods"));
-    // What the watch had on the way is older than the answer.
+    // The watch delivers an older version than the answer.
     manager
         .cache
         .apply_claim(read_claim(claim("7", true, true)));
@@ -150,7 +150,7 @@ async fn v4_a_claim_that_a_pod_still_uses_is_looked_at_again_later() {
     assert_eq!(manager.server.short(), ["GET pods"]);
 }
 
-/// The watch of PipelineRuns may be late, or nothing is pinned on the run any more.
+/// The cache may not know a run that exists: the watch is late, or our annotations were removed from the run.
 #[tokio::test(start_paused = true)]
 async fn n6_a_run_that_is_not_known_is_looked_up_before_its_objects_go() {
     let gone = || status(404, "NotFound", "no such run");

@@ -1,4 +1,4 @@
-//! What is asked of the API server to inform a run's author.
+//! Tests of the Events and annotations that inform a run's author.
 
 use super::*;
 use coscheduler_core::annotations::BLOCKED;
@@ -7,12 +7,12 @@ use coscheduler_kubernetes::complaints::{About, Complaint};
 
 const LEFT_OUT: &str = "$(tasks.make.results.claim)";
 
-/// A run whose author has to hear of a claim that was left out.
+/// A run with a claim that was left out, which an Event must report.
 fn left_out() -> PipelineRun {
     run(&[LEFT_OUT])
 }
 
-/// The Events, and the annotation that was written.
+/// The reasons of the Events, and the annotation, that were written.
 fn said(manager: &Manager) -> (Vec<Value>, Option<Value>) {
     let asked = manager.server.asked();
     let events = asked.iter().filter(|it| it.short() == "POST events");
@@ -31,7 +31,7 @@ fn said(manager: &Manager) -> (Vec<Value>, Option<Value>) {
 #[tokio::test(start_paused = true)]
 async fn v9_an_author_is_told_once_by_an_event_of_the_same_name_whoever_tells() {
     let mut names = Vec::new();
-    // Two replicas: the second meets the first one's Event.
+    // Two replicas publish the same Event. For the second, the Event exists already.
     for exists in [false, true] {
         let manager = Manager::new(true, move |asked| match asked.method {
             Method::POST if exists => status(409, "AlreadyExists", "exists"),
@@ -39,7 +39,7 @@ async fn v9_an_author_is_told_once_by_an_event_of_the_same_name_whoever_tells() 
         })
         .await;
         manager.know(&left_out());
-        manager.cache.apply_node(node("node-1", 1000, false));
+        manager.cache.apply_node(node("node-1", false));
         assert_eq!(manager.work().await, Outcome::Done);
         let asked = manager.server.asked();
         let [event] = &asked[..] else {
@@ -64,7 +64,7 @@ async fn an_event_that_is_refused_is_not_tried_again_and_one_that_fails_is() {
         })
         .await;
         manager.know(&left_out());
-        manager.cache.apply_node(node("node-1", 1000, false));
+        manager.cache.apply_node(node("node-1", false));
         assert_eq!(manager.work().await, expect, "{code}");
     }
 }
@@ -95,7 +95,7 @@ async fn n3_what_a_placeholder_waits_for_is_told_after_a_moment_and_withdrawn_wh
     manager.work().await;
     let waits = json!({"reason": "QuotaExceeded", "message": "no pods here"});
     assert_eq!(said(&manager), (vec![json!("QuotaExceeded")], Some(waits)));
-    // What was written is known before the watch says so, and not written again; what the watch had on the way is older.
+    // The watch delivers an older version. The cache keeps the annotation that was written, so it is not written again.
     manager.cache.apply_run(run.clone());
     manager.work().await;
     assert_eq!(said(&manager), (vec![], None));
@@ -103,12 +103,12 @@ async fn n3_what_a_placeholder_waits_for_is_told_after_a_moment_and_withdrawn_wh
     manager
         .cache
         .apply_pod(placeholder_pod(&run, Some("node-1"), running));
-    manager.cache.apply_node(node("node-1", 1000, false));
+    manager.cache.apply_node(node("node-1", false));
     manager.work().await;
     assert_eq!(said(&manager), (vec![], Some(Value::Null)));
 }
 
-/// A manager that is called for a run, by a replica that does not lead, where the placeholder is refused like that.
+/// Calls `Ensure` on a replica that does not lead. The API server refuses the placeholder with this code and message.
 async fn refused(
     run: &PipelineRun,
     code: u16,
@@ -133,7 +133,7 @@ async fn refused(
 #[tokio::test(start_paused = true)]
 async fn n3_a_refusal_of_our_own_write_is_told_at_once_by_the_replica_that_was_called() {
     let run = run(&[]);
-    // The API server itself is in trouble: nothing that the author could do.
+    // The API server itself fails. The author cannot mend that, so nothing is published.
     let (_, busy) = refused(&run, 500, "etcdserver: no leader").await;
     assert_eq!(busy, (vec![], None));
     let down = "Internal error occurred: failed calling webhook \"a\": failed to call webhook: Post \"https://a\": EOF";
@@ -145,7 +145,7 @@ async fn n3_a_refusal_of_our_own_write_is_told_at_once_by_the_replica_that_was_c
         let (manager, (events, annotation)) = refused(&run, code, message).await;
         assert_eq!(events, [reason]);
         assert_eq!(annotation.unwrap()["reason"], reason);
-        // Once more: it is said already.
+        // A second call publishes nothing, because the Event and the annotation exist already.
         let key = key();
         let (looked, _) = tokio::join!(
             manager.reconciler.call(&key, Purpose::Ensure),
@@ -154,7 +154,7 @@ async fn n3_a_refusal_of_our_own_write_is_told_at_once_by_the_replica_that_was_c
         looked.unwrap_err();
         assert_eq!(said(&manager), (vec![], None));
     }
-    // The same cause in other words is one more Event, and no change of the run.
+    // The same reason with another message causes one more Event, but does not change the annotation.
     let mut annotated = run.clone();
     let reason = Reason::new(ReasonCode::QuotaExceeded, "exceeded quota: all");
     annotated

@@ -20,7 +20,7 @@ use crate::client::{self, Channel};
 use crate::{GrpcServices, Health, Metrics, Service};
 
 const PORT: u16 = 9100;
-/// The time of an admission.
+/// The time that an admission may take.
 const TIMEOUT: Duration = Duration::from_secs(9);
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
@@ -32,7 +32,7 @@ fn network<'a>() -> turmoil::Sim<'a> {
         .build()
 }
 
-/// The server of every service, on the current host.
+/// Runs the gRPC server that every service has, on the current host.
 async fn serve() -> Outcome {
     let listener = TcpListener::bind(("0.0.0.0", PORT)).await?;
     let connections = futures::stream::unfold(listener, |listener| async {
@@ -46,7 +46,7 @@ async fn serve() -> Outcome {
     Ok(())
 }
 
-/// The channel of every service. Each connection goes to the next of these hosts, as behind a Service.
+/// The channel that every service has. Each connection goes to the next of these hosts, as behind a Kubernetes Service.
 fn channel(hosts: &'static [&'static str]) -> HealthClient<Channel> {
     let next = Arc::new(AtomicUsize::new(0));
     let connect = tower::service_fn(move |_: Uri| {
@@ -83,7 +83,7 @@ fn a_call_made_during_a_partition_is_answered_once_it_heals() -> Outcome {
         let (answer, ()) = futures::join!(call(&mut client, TIMEOUT), healing);
         answer?;
 
-        // In a long partition calls end at their deadlines, and the channel works again afterwards.
+        // During a long partition, calls end at their deadlines. After the partition, the channel works again.
         turmoil::partition("client", "server");
         for _ in 0..3 {
             let began = tokio::time::Instant::now();
@@ -141,7 +141,7 @@ fn no_call_fails_when_one_of_two_replicas_dies() -> Outcome {
         }
         Ok(())
     });
-    // Each dies once, in turn, in the middle of the calls.
+    // Each host stops once and starts again, one after the other, while calls are made.
     let mut faults = vec![
         (Duration::from_secs(2), "one", false),
         (Duration::from_secs(4), "one", true),
@@ -171,7 +171,9 @@ fn a_server_that_is_never_there_is_given_up_at_the_deadline() -> Outcome {
     network.client("client", async {
         let began = tokio::time::Instant::now();
         let status = call(&mut channel(&["server"]), TIMEOUT).await.unwrap_err();
-        assert_eq!(status.code(), Code::Unavailable, "{status:?}");
+        // The deadline comes between two tries, or during one: their intervals are random.
+        let given_up = [Code::Unavailable, Code::DeadlineExceeded].contains(&status.code());
+        assert!(given_up, "{status:?}");
         assert!(began.elapsed() <= TIMEOUT);
         Ok(())
     });

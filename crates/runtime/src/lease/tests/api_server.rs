@@ -18,17 +18,17 @@ use tokio::sync::watch;
 pub(super) enum Fault {
     /// The request never arrives.
     RequestLost,
-    /// The server carries the request out, and its answer is lost.
+    /// The server carries out the request, but its answer is lost.
     AnswerLost,
-    /// The request arrives this many milliseconds later, even if the client gave it up.
+    /// The request arrives this many milliseconds later, even if the client has stopped waiting.
     Late(u64),
-    /// The server answers 500 and has done nothing.
+    /// The server does nothing and answers 500.
     Refused,
-    /// The server answers 500 and has carried the request out.
+    /// The server carries out the request, but answers 500.
     RefusedAfterAll,
 }
 
-/// The server; clones are the same one.
+/// The server. Clones share its state.
 #[derive(Clone)]
 pub(super) struct ApiServer {
     store: Arc<Mutex<Store>>,
@@ -40,7 +40,7 @@ struct Store {
     version: u64,
     lease: Option<Value>,
     events: Vec<(u64, Value)>,
-    /// Holder of the Lease after each write that changed it.
+    /// The holder of the Lease after each change of the Lease.
     holders: Vec<String>,
 }
 
@@ -48,7 +48,7 @@ struct Store {
 #[derive(Clone, Default)]
 pub(super) struct Connection {
     faults: Arc<Mutex<VecDeque<Fault>>>,
-    /// True while nothing gets through. Requests in progress at that time are lost, as on a dead connection.
+    /// True while no data passes. Requests in progress at this time are lost, as on a dead connection.
     cut: Arc<watch::Sender<bool>>,
 }
 
@@ -96,12 +96,12 @@ impl ApiServer {
         Client::new(service, "ns")
     }
 
-    /// The holder of the Lease; empty without a holder or a Lease.
+    /// The holder of the Lease; empty if there is no holder or no Lease.
     pub(super) fn holder(&self) -> String {
         holder(self.store.lock().unwrap().lease.as_ref())
     }
 
-    /// Holder of the Lease after each change of it.
+    /// The holder of the Lease after each change of the Lease.
     pub(super) fn holders(&self) -> Vec<String> {
         self.store.lock().unwrap().holders.clone()
     }
@@ -111,12 +111,12 @@ impl ApiServer {
         self.store.lock().unwrap().events.len()
     }
 
-    /// Deletes the Lease, as a user.
+    /// Deletes the Lease, as a user might.
     pub(super) fn delete(&self) {
         self.change(|_| None);
     }
 
-    /// Changes the Lease, as a user.
+    /// Changes the Lease, as a user might.
     pub(super) fn edit(&self, change: impl FnOnce(&mut Value)) {
         self.change(|lease| {
             let mut lease = lease?;
@@ -145,7 +145,7 @@ impl ApiServer {
         let method = request.method().clone();
         let body = request.into_body().collect_bytes().await.unwrap();
         let lease: Value = serde_json::from_slice(&body).unwrap();
-        // Kubernetes refuses what does not parse.
+        // Like Kubernetes, fail if the body is no Lease.
         let _: Lease = serde_json::from_value(lease.clone()).unwrap();
         let fault = connection.faults.lock().unwrap().pop_front();
         let server = self.clone();
@@ -185,7 +185,7 @@ impl ApiServer {
         json_answer(200, &stored.unwrap())
     }
 
-    /// Stores what `change` makes of the Lease, and tells the watches.
+    /// Replaces the Lease by the result of `change`, and notifies the watches.
     fn change(&self, change: impl FnOnce(Option<Value>) -> Option<Value>) -> Option<Value> {
         let mut store = self.store.lock().unwrap();
         let before = store.lease.take();

@@ -1,4 +1,4 @@
-//! A candidate with its campaign and its work, which a test can pause like SIGSTOP does.
+//! A candidate with its campaign and its work. A test can pause it, like SIGSTOP.
 
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,17 +13,17 @@ use tokio_util::sync::CancellationToken;
 use super::super::*;
 use super::api_server::{ApiServer, Connection};
 
-/// The defaults.
+/// The defaults of the flags.
 pub(super) const TIMING: Timing = Timing {
     lease_duration: Duration::from_secs(15),
     renew_deadline: Duration::from_secs(10),
     retry_period: Duration::from_secs(2),
 };
 
-/// How often the work acts.
+/// The time between two acts of the work.
 const ACT: Duration = Duration::from_millis(200);
 
-/// The acts of several candidates, with their times.
+/// Records the acts of several candidates, with their times.
 #[derive(Clone, Default)]
 pub(super) struct Stage {
     leaderships: Arc<Mutex<Vec<Leadership>>>,
@@ -38,7 +38,7 @@ pub(super) struct Candidate {
     pub(super) shutdown: CancellationToken,
     pause: Arc<Pause>,
     campaign: JoinHandle<Result<(), LostLease>>,
-    /// Taken once it has ended.
+    /// `None` after [`Self::check`] found that the work has ended.
     work: Option<JoinHandle<Result<Option<()>, LostLease>>>,
 }
 
@@ -49,7 +49,7 @@ struct Pause {
 }
 
 impl Stage {
-    /// The candidates that acted, in order, without repetitions.
+    /// The names of the candidates that acted, in order. Consecutive acts of one candidate count once.
     pub(super) fn actors(&self) -> Vec<String> {
         let mut actors: Vec<_> = self
             .acts
@@ -62,7 +62,7 @@ impl Stage {
         actors
     }
 
-    /// When a candidate acted first, and last.
+    /// The times of the first and the last act of a candidate.
     pub(super) fn span(&self, name: &str) -> (Instant, Instant) {
         let acts = self.acts.lock().unwrap();
         let mut of = acts
@@ -73,7 +73,7 @@ impl Stage {
         (first, of.next_back().unwrap_or(first))
     }
 
-    /// How many candidates believe that they lead: never more than one.
+    /// The number of candidates that believe that they lead. Fails if there are two.
     pub(super) fn leading(&self) -> usize {
         let leaderships = self.leaderships.lock().unwrap();
         let leading = leaderships
@@ -149,15 +149,15 @@ impl Candidate {
         work
     }
 
-    /// Kills it with SIGKILL.
+    /// Ends the candidate at once, as SIGKILL would.
     pub(super) fn kill(&self) {
         self.campaign.abort();
         self.work.iter().for_each(JoinHandle::abort);
     }
 
-    /// Fails if the work met a second leader.
+    /// Fails if the work noticed a second leader.
     pub(super) async fn check(&mut self) {
-        // A panic of the work is a failure of the test; that it was killed is not.
+        // If the work panicked, the test fails. If the work was killed, it does not.
         if let Some(ended) = self.work.take_if(|work| work.is_finished())
             && let Err(error) = ended.await
             && error.is_panic()

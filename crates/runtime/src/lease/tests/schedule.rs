@@ -1,4 +1,4 @@
-//! Random events for three candidates and their Lease: two never lead at once, and after the last event one leads.
+//! Random events for three candidates and their Lease. At no time do two candidates lead, and after the last event one leads.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use super::candidate::{Candidate, Stage, TIMING};
 /// A random event.
 #[derive(Clone, Debug)]
 enum Happening {
-    /// Nothing, for this many milliseconds.
+    /// No event for this many milliseconds.
     Time(u64),
     Pause(usize),
     Resume(usize),
@@ -55,7 +55,7 @@ fn happening() -> impl Strategy<Value = Happening> {
     ]
 }
 
-/// The candidates' processes, each with a unique name.
+/// The processes of the candidates. Each process has a unique name.
 struct Processes {
     stage: Stage,
     server: ApiServer,
@@ -120,7 +120,8 @@ async fn play(schedule: Vec<Happening>) {
         processes.running[which].resume();
         processes.running[which].connection.mend();
     }
-    // Candidates that were stopped or have lost end; one of their successors leads within two durations.
+    // Candidates that were stopped or lost their Lease end within 20 s. New candidates replace them, and one candidate leads
+    // within 60 s.
     processes.happen(Happening::Time(20_000)).await;
     for which in 0..CANDIDATES {
         processes.restart(which).await;

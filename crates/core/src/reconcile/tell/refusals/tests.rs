@@ -176,7 +176,11 @@ fn n3_a_claim_without_a_volume_says_what_helps() {
 }
 
 fn pending(said: &str) -> Option<Reason> {
-    unschedulable(&name(), said, |_| false)
+    let asks = Amounts {
+        milli_cpu: 2000,
+        ..Amounts::default()
+    };
+    unschedulable(&name(), &asks, said, |_| false)
 }
 
 #[test]
@@ -193,7 +197,7 @@ fn n3_a_placeholder_without_a_node_is_told_without_the_numbers_of_the_moment() {
     assert_eq!(reason.code, ReasonCode::PlaceholderUnschedulable);
     assert!(
         reason.message.starts_with(&format!(
-            "No node can run placeholder {SET}: node(s) didn't match Pod's node affinity/selector, node(s) had untolerated \
+            "No node can run placeholder {SET} (cpu 2): node(s) didn't match Pod's node affinity/selector, node(s) had untolerated \
              taint(s). "
         )),
         "{}",
@@ -218,7 +222,9 @@ fn n3_a_claim_that_does_not_exist_is_told_and_a_volume_on_its_way_is_not() {
     );
     let not_heard_of_yet =
         "0/5 nodes are available: persistentvolumeclaim \"data\" not found. not found";
-    let said = unschedulable(&name(), not_heard_of_yet, |claim| claim == "data");
+    let said = unschedulable(&name(), &Amounts::default(), not_heard_of_yet, |claim| {
+        claim == "data"
+    });
     assert_eq!(said, None);
     let unbound =
         "0/5 nodes are available: pod has unbound immediate PersistentVolumeClaims. not found";

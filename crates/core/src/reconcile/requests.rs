@@ -40,7 +40,7 @@ pub struct Amounts {
 pub struct PodResources {
     /// `spec.initContainers`, in order.
     pub init_containers: Vec<InitContainer>,
-    /// `resources.requests` of each of `spec.containers`, or the requests [`in_force`].
+    /// `resources.requests` of each of `spec.containers`.
     pub containers: Vec<ResourceList>,
     /// `spec.resources.requests`: for the pod as a whole.
     pub pod: ResourceList,
@@ -51,31 +51,10 @@ pub struct PodResources {
 /// An init container.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct InitContainer {
-    /// `resources.requests`, or the requests [`in_force`].
+    /// `resources.requests`.
     pub requests: ResourceList,
     /// True if `restartPolicy` is `Always`: it keeps running beside the containers after it.
     pub sidecar: bool,
-}
-
-/// The requests in force of a container whose resources the kubelet reports, because an in-place resize may be under way: the
-/// most of its requested, actual and allocated resources. A request that the kubelet finds infeasible does not count.
-pub fn in_force(
-    asked: &ResourceList,
-    actual: &ResourceList,
-    allocated: &ResourceList,
-    infeasible: bool,
-) -> ResourceList {
-    let mut most = if infeasible {
-        ResourceList::new()
-    } else {
-        asked.clone()
-    };
-    for (name, quantity) in actual.iter().chain(allocated) {
-        most.entry(name.clone())
-            .and_modify(|known| *known = quantity.clone().max(known.clone()))
-            .or_insert_with(|| quantity.clone());
-    }
-    most
 }
 
 /// A pod's requests: the most that it needs at any time, plus its overhead. A sidecar keeps running beside the containers after
@@ -84,13 +63,11 @@ pub fn requests(pod: &PodResources) -> Amounts {
     let mut sidecars = Nano::default();
     let mut starting = Nano::default();
     for container in &pod.init_containers {
+        let mut together = sidecars.clone();
+        together.add(&container.requests);
+        starting.at_least(&together);
         if container.sidecar {
-            sidecars.add(&container.requests);
-            starting.at_least(&sidecars);
-        } else {
-            let mut beside = sidecars.clone();
-            beside.add(&container.requests);
-            starting.at_least(&beside);
+            sidecars = together;
         }
     }
     let mut most = sidecars;
@@ -107,36 +84,29 @@ pub fn requests(pod: &PodResources) -> Amounts {
     most.rounded_up()
 }
 
-/// A node's `status.allocatable`: the amounts, and the number of pods.
-pub fn allocatable(list: &ResourceList) -> (Amounts, i128) {
+/// The amounts of a list, without the number of pods. Fractions are rounded up.
+pub fn amounts(list: &ResourceList) -> Amounts {
     let mut all = Nano::default();
     all.add(list);
-    let pods = list
-        .get("pods")
-        .map_or(0, |pods| rounded_up(pods.nano(), NANO));
-    (all.rounded_up(), pods)
+    all.rounded_up()
 }
 
 impl Amounts {
     /// Adds the requests of another pod.
     pub fn add(&mut self, more: &Self) {
-        self.combine(more, |left, right| left + right);
-    }
-
-    /// Subtracts the requests of a pod.
-    pub fn subtract(&mut self, less: &Self) {
-        self.combine(less, |left, right| left - right);
-        self.others.retain(|_, amount| *amount != 0);
+        self.milli_cpu += more.milli_cpu;
+        self.memory += more.memory;
+        self.ephemeral_storage += more.ephemeral_storage;
+        for (name, amount) in &more.others {
+            *self.others.entry(name.clone()).or_default() += amount;
+        }
     }
 
     /// The amount of the resource with this name.
     pub fn of(&self, name: &str) -> i128 {
-        match name {
-            CPU => self.milli_cpu,
-            MEMORY => self.memory,
-            EPHEMERAL_STORAGE => self.ephemeral_storage,
-            other => self.others.get(other).copied().unwrap_or(0),
-        }
+        let mut resources = self.resources();
+        let found = resources.find(|(it, _)| *it == name);
+        found.map_or(0, |(_, amount)| amount)
     }
 
     /// Each resource with an amount other than zero, with its name.
@@ -151,25 +121,13 @@ impl Amounts {
         .chain(others.map(|(name, amount)| (name.as_str(), *amount)))
         .filter(|(_, amount)| *amount != 0)
     }
-
-    fn combine(&mut self, other: &Self, combine: impl Fn(i128, i128) -> i128) {
-        self.milli_cpu = combine(self.milli_cpu, other.milli_cpu);
-        self.memory = combine(self.memory, other.memory);
-        self.ephemeral_storage = combine(self.ephemeral_storage, other.ephemeral_storage);
-        for (name, amount) in &other.others {
-            let own = self.others.entry(name.clone()).or_default();
-            *own = combine(*own, *amount);
-        }
-    }
 }
 
 impl fmt::Display for Amounts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, (name, amount)) in self.resources().enumerate() {
-            let separator = if index == 0 { "" } else { ", " };
-            write!(f, "{separator}{name} {}", in_words(name, amount))?;
-        }
-        Ok(())
+        let resources = self.resources();
+        let words = resources.map(|(name, amount)| format!("{name} {}", in_words(name, amount)));
+        f.write_str(&words.collect::<Vec<_>>().join(", "))
     }
 }
 
@@ -179,14 +137,10 @@ pub fn in_words(name: &str, amount: i128) -> String {
         CPU if amount % 1000 != 0 => format!("{amount}m"),
         CPU => (amount / 1000).to_string(),
         _ if name == MEMORY || name == EPHEMERAL_STORAGE || name.starts_with(HUGE_PAGES) => {
-            let suffixes = [("Gi", 1_i128 << 30), ("Mi", 1 << 20), ("Ki", 1 << 10)];
-            suffixes
-                .iter()
-                .find(|(_, unit)| amount != 0 && amount % unit == 0)
-                .map_or_else(
-                    || amount.to_string(),
-                    |(suffix, unit)| format!("{}{suffix}", amount / unit),
-                )
+            let mut units = [("Gi", 1_i128 << 30), ("Mi", 1 << 20), ("Ki", 1 << 10)].into_iter();
+            let fitting = units.find(|(_, unit)| amount != 0 && amount % unit == 0);
+            let (suffix, unit) = fitting.unwrap_or(("", 1));
+            format!("{}{suffix}", amount / unit)
         }
         _ => amount.to_string(),
     }
@@ -214,14 +168,14 @@ impl<'a> Nano<'a> {
     fn rounded_up(self) -> Amounts {
         let mut amounts = Amounts::default();
         for (name, nano) in self.0 {
+            let unit = if name == CPU { NANO_PER_MILLI } else { NANO };
+            let amount = nano.div_euclid(unit) + i128::from(nano.rem_euclid(unit) != 0);
             match name {
-                CPU => amounts.milli_cpu = rounded_up(nano, NANO_PER_MILLI),
-                MEMORY => amounts.memory = rounded_up(nano, NANO),
-                EPHEMERAL_STORAGE => amounts.ephemeral_storage = rounded_up(nano, NANO),
+                CPU => amounts.milli_cpu = amount,
+                MEMORY => amounts.memory = amount,
+                EPHEMERAL_STORAGE => amounts.ephemeral_storage = amount,
                 other if is_counted(other) && nano != 0 => {
-                    amounts
-                        .others
-                        .insert(other.to_owned(), rounded_up(nano, NANO));
+                    amounts.others.insert(other.to_owned(), amount);
                 }
                 _ => {}
             }
@@ -235,10 +189,6 @@ impl<'a> Nano<'a> {
 fn is_counted(name: &str) -> bool {
     let prefixed = name.contains('/') && !name.starts_with(QUOTA);
     prefixed || name.starts_with(HUGE_PAGES) || name.starts_with(ATTACHABLE_VOLUMES)
-}
-
-fn rounded_up(nano: i128, unit: i128) -> i128 {
-    nano.div_euclid(unit) + i128::from(nano.rem_euclid(unit) != 0)
 }
 
 #[cfg(test)]

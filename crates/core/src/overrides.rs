@@ -1,0 +1,176 @@
+//! The settings that a run, its Pipeline or its Namespace may choose in place of the cluster's, and their values (B1). Module
+//! `admit/overrides.rs` decides which choice has an effect.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::annotations::{CHOSEN_PLACEMENT, CHOSEN_RESERVES, OVERRIDE};
+use crate::config::{COSCHEDULE, PLACEHOLDER_RESERVES, PLACEMENT, PlaceholderDefaults, Reserves};
+use crate::mode::Mode;
+use crate::separation::Placement;
+use crate::words::UnknownWord;
+
+/// A setting that can be chosen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Setting {
+    /// The mode.
+    Mode,
+    /// The nodes that placeholders prefer (P4).
+    Placement,
+    /// The resources that placeholders request in addition to their own (B3).
+    Reserves,
+}
+
+impl Setting {
+    /// Every setting. The mode comes first, because without coscheduling no other setting has an effect.
+    pub const ALL: [Self; 3] = [Self::Mode, Self::Placement, Self::Reserves];
+
+    /// The key of the ConfigMap that sets the cluster's value.
+    pub const fn key(self) -> &'static str {
+        match self {
+            Self::Mode => COSCHEDULE,
+            Self::Placement => PLACEMENT,
+            Self::Reserves => PLACEHOLDER_RESERVES,
+        }
+    }
+
+    /// The annotation that chooses a value.
+    pub const fn annotation(self) -> &'static str {
+        match self {
+            Self::Mode => OVERRIDE,
+            Self::Placement => CHOSEN_PLACEMENT,
+            Self::Reserves => CHOSEN_RESERVES,
+        }
+    }
+
+    /// The setting's name in texts for people.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Mode => "mode",
+            Self::Placement | Self::Reserves => self.key(),
+        }
+    }
+
+    /// The value that `text` names.
+    ///
+    /// # Errors
+    /// `text` names no value of this setting.
+    pub fn parse(self, text: &str) -> Result<Override, UnknownWord> {
+        Ok(match self {
+            Self::Mode => Override::Mode(text.parse()?),
+            Self::Placement => Override::Placement(text.parse()?),
+            Self::Reserves => Override::Reserves(text.parse()?),
+        })
+    }
+
+    /// The value of this setting in a configuration with this mode and these placeholder defaults.
+    pub(crate) const fn value(self, mode: Mode, placeholder: &PlaceholderDefaults) -> Override {
+        match self {
+            Self::Mode => Override::Mode(mode),
+            Self::Placement => Override::Placement(placeholder.placement),
+            Self::Reserves => Override::Reserves(placeholder.reserves),
+        }
+    }
+}
+
+/// A value of a setting. Its text is a word of key `allowed-overrides`: the name of a mode, or any other value after its key, such
+/// as `placement=pack`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Override {
+    /// A mode.
+    Mode(Mode),
+    /// The nodes that placeholders prefer.
+    Placement(Placement),
+    /// The resources that placeholders request in addition to their own.
+    Reserves(Reserves),
+}
+
+impl Override {
+    /// Every value of every setting.
+    pub fn all() -> impl Iterator<Item = Self> {
+        let modes = Mode::ALL.into_iter().map(Self::Mode);
+        let placements = Placement::ALL.into_iter().map(Self::Placement);
+        let reserves = Reserves::ALL.into_iter().map(Self::Reserves);
+        modes.chain(placements).chain(reserves)
+    }
+
+    /// The setting that this is a value of.
+    pub const fn setting(self) -> Setting {
+        match self {
+            Self::Mode(_) => Setting::Mode,
+            Self::Placement(_) => Setting::Placement,
+            Self::Reserves(_) => Setting::Reserves,
+        }
+    }
+
+    /// The value as it is written in the setting's key or annotation.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Mode(mode) => mode.as_str(),
+            Self::Placement(placement) => placement.as_str(),
+            Self::Reserves(reserves) => reserves.as_str(),
+        }
+    }
+}
+
+impl fmt::Display for Override {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Mode(mode) => mode.fmt(f),
+            Self::Placement(_) | Self::Reserves(_) => {
+                write!(f, "{}={}", self.setting().key(), self.word())
+            }
+        }
+    }
+}
+
+impl FromStr for Override {
+    type Err = UnknownWord;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let known = Self::all().find(|known| known.to_string() == text);
+        known.ok_or_else(|| UnknownWord {
+            text: text.to_owned(),
+            expected: "an override",
+            allowed: listed(Self::all()),
+        })
+    }
+}
+
+/// The words of key or annotation `allowed-overrides`.
+pub(crate) fn words(text: &str) -> impl Iterator<Item = &str> {
+    text.split(|c: char| c == ',' || c.is_whitespace())
+        .filter(|word| !word.is_empty())
+}
+
+/// A list of items, separated by commas. [`words`] can read it.
+pub(crate) fn listed<T: ToString>(items: impl IntoIterator<Item = T>) -> String {
+    let items: Vec<_> = items.into_iter().map(|item| item.to_string()).collect();
+    items.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn b1_every_value_reads_back_as_itself_and_no_word_has_two_meanings() {
+        for value in Override::all() {
+            assert_eq!(value.to_string().parse(), Ok(value));
+            assert_eq!(value.setting().parse(value.word()), Ok(value));
+        }
+        for text in ["placement", "none", "placement=", "coschedule=disabled"] {
+            let error = text.parse::<Override>().unwrap_err().to_string();
+            assert_eq!(
+                error,
+                format!(
+                    "{text:?} is not an override; allowed: {}",
+                    listed(Override::all())
+                )
+            );
+            assert!(
+                error.contains("allowed: workspaces, ") && error.contains(", placement=pack, ")
+            );
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! The tests on the control plane are one binary, so that they are linked once. It runs once for each topic (a file of
+//! `integration-tests/tests`), so that a topic's stack ends with its last test.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use anyhow::{Context as _, bail};
+
+use super::side_by_side::Job;
+use super::{TestBinary, command, job};
+use crate::args::TestArgs;
+use crate::workspace::Workspace;
+
+const PACKAGE: &str = "integration-tests";
+
+const TARGET: &str = "control_plane";
+
+/// The binary's name, as [`TestBinary`] has it.
+pub(super) const BINARY: &str = "integration-tests control_plane";
+
+/// The target of cargo that has the tests of the file `test`.
+pub(super) fn target<'a>(workspace: &Workspace, test: &'a str) -> &'a str {
+    let topic = Path::new(PACKAGE).join("tests").join(format!("{test}.rs"));
+    if workspace.root.join(topic).is_file() {
+        TARGET
+    } else {
+        test
+    }
+}
+
+/// One for each topic that has a test that is selected.
+pub(super) async fn jobs(
+    binary: &TestBinary,
+    args: &TestArgs,
+    bin_dir: &Path,
+) -> anyhow::Result<Vec<Job>> {
+    let mut list = command(binary, bin_dir);
+    list.args(&args.names)
+        .args(&args.arguments)
+        .args(["--list", "--format", "terse"]);
+    let listed = list.output().await.context("failed to list the tests")?;
+    if !listed.status.success() {
+        bail!(
+            "failed to list the tests: {}",
+            String::from_utf8_lossy(&listed.stderr).trim()
+        );
+    }
+    let listed = String::from_utf8_lossy(&listed.stdout);
+    let jobs = topics(&listed, &args.test)
+        .into_iter()
+        .map(|(topic, tests)| {
+            let mut command = command(binary, bin_dir);
+            command.args(tests).args(&args.arguments);
+            if !args.arguments.iter().any(|argument| argument == "--exact") {
+                command.arg("--exact");
+            }
+            job(format!("{PACKAGE} {topic}"), command)
+        });
+    Ok(jobs.collect())
+}
+
+/// The tests in a list by their topics, only those of the topics in `wanted` if that has any.
+fn topics<'a>(list: &'a str, wanted: &[String]) -> BTreeMap<&'a str, Vec<&'a str>> {
+    let mut topics: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    for test in list.lines().filter_map(|line| line.strip_suffix(": test")) {
+        let topic = test.split("::").next().unwrap_or(test);
+        if wanted.is_empty() || wanted.iter().any(|wanted| wanted == topic) {
+            topics.entry(topic).or_default().push(test);
+        }
+    }
+    topics
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_topic_has_its_tests() {
+        let list = "drain::one: test\ncrowd::all: test\ndrain::inner::two: test\n";
+        let drain = ("drain", vec!["drain::one", "drain::inner::two"]);
+        let all = [("crowd", vec!["crowd::all"]), drain.clone()];
+        assert_eq!(topics(list, &[]), all.into());
+        assert_eq!(topics(list, &["drain".to_owned()]), [drain].into());
+    }
+}

@@ -1,0 +1,104 @@
+//! A cluster with room for a third of its runs, and foreign pods that compete for it: `cargo xtask bench saturated` calls it.
+//! The same runs are measured under Tekton alone, Tekton's own affinity assistant, and our services with each value of
+//! `placeholder-reserves`. Prints figures and checks none: only a run that fails or hangs is an error.
+#![allow(missing_docs, clippy::print_stdout)]
+
+mod foreign;
+mod report;
+mod runs;
+mod trial;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+use coscheduler_core::config::{self, PLACEHOLDER_RESERVES};
+use integration_tests::sides::Side;
+use serde::{Deserialize, Serialize};
+use tokio::runtime::Runtime;
+
+use self::report::Measured;
+
+type Outcome = anyhow::Result<()>;
+
+/// The variable with the [`Options`], as JSON.
+const OPTIONS: &str = "COSCHEDULER_BENCH";
+
+/// The options of `cargo xtask bench saturated`.
+#[derive(Debug, Deserialize, Serialize)]
+struct Options {
+    /// Runs of one trial, all created at once.
+    runs: usize,
+    /// Trials of each side.
+    rounds: usize,
+    /// The mode of our services, and Tekton's flag for its assistant.
+    mode: String,
+    /// The values of `placeholder-reserves`.
+    reserves: Vec<String>,
+    /// True if Tekton without our services is measured too.
+    tekton: bool,
+    /// The mean length of a task.
+    task_seconds: u32,
+    /// The share of the cluster's CPUs that foreign pods ask for on average, in percent.
+    foreign_percent: u32,
+    /// A trial that takes longer has failed.
+    limit_seconds: u64,
+    /// The build of the services.
+    build: String,
+    /// The file for the figures.
+    output: PathBuf,
+}
+
+impl Options {
+    fn read() -> anyhow::Result<Self> {
+        let text = std::env::var(OPTIONS);
+        let text = text.context("start this with `cargo xtask bench saturated`")?;
+        serde_json::from_str(&text).with_context(|| format!("failed to read {OPTIONS}"))
+    }
+
+    /// The sides by name.
+    fn sides(&self) -> anyhow::Result<Vec<(String, Side)>> {
+        let mut sides = Vec::new();
+        if self.tekton {
+            for (name, flag) in [("disabled", "disabled"), ("built-in", &*self.mode)] {
+                sides.push((name.to_owned(), Side::Tekton(flag.to_owned())));
+            }
+        }
+        for reserves in &self.reserves {
+            let flags = BTreeMap::from([
+                ("coschedule".to_owned(), self.mode.clone()),
+                (PLACEHOLDER_RESERVES.to_owned(), reserves.clone()),
+            ]);
+            // Before minutes are spent on the other sides.
+            if let Err(violations) = config::check(&flags) {
+                let violations = violations.iter().map(ToString::to_string);
+                anyhow::bail!("{}", violations.collect::<Vec<_>>().join("; "));
+            }
+            sides.push((reserves.clone(), Side::Ours(flags.into_iter().collect())));
+        }
+        Ok(sides)
+    }
+}
+
+fn main() -> Outcome {
+    let options = Options::read()?;
+    let sides = options.sides()?;
+    let mut measured = Measured::default();
+    let runtime = Runtime::new().context("failed to start a tokio runtime")?;
+    for round in 1..=options.rounds {
+        let mut order: Vec<_> = sides.iter().collect();
+        if round % 2 == 0 {
+            order.reverse();
+        }
+        for (name, side) in order {
+            let trial = trial::measure(side, &options);
+            let figures = runtime
+                .block_on(trial)
+                .with_context(|| format!("round {round}, {name}"))?;
+            println!("round {round}, {name}: {:.1} s", figures.makespan);
+            measured.push(name, figures);
+        }
+    }
+    println!("{}", measured.table(&options));
+    measured.write(&options)
+}

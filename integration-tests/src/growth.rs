@@ -1,0 +1,133 @@
+//! Nodes that Karpenter adds for one scene: a NodePool of the scene's own, so that the scenes of a stack do not share nodes.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use k8s_openapi::api::core::v1::Node;
+use kube::api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams};
+use kube::{Api, ResourceExt as _};
+use serde_json::json;
+
+use crate::Scene;
+use crate::look::LIMIT;
+use crate::nodes::POOL;
+
+/// The time between two looks.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// The nodes that Karpenter added.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Added {
+    /// How many, by the CPUs of a node.
+    sizes: BTreeMap<u32, usize>,
+}
+
+impl Added {
+    /// The number of nodes.
+    pub fn nodes(&self) -> usize {
+        self.sizes.values().sum()
+    }
+
+    /// The CPUs of all nodes.
+    pub fn cpus(&self) -> usize {
+        let sizes = self.sizes.iter();
+        sizes.map(|(cpus, nodes)| *cpus as usize * nodes).sum()
+    }
+
+    /// Adds those of another wave of runs.
+    pub fn and(mut self, other: &Self) -> Self {
+        for (cpus, nodes) in &other.sizes {
+            *self.sizes.entry(*cpus).or_default() += nodes;
+        }
+        self
+    }
+}
+
+impl fmt::Display for Added {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let sizes = self.sizes.iter();
+        let sizes: Vec<_> = sizes
+            .map(|(cpus, nodes)| format!("{nodes} of {cpus}"))
+            .collect();
+        let (cpus, nodes, sizes) = (self.cpus(), self.nodes(), sizes.join(", "));
+        write!(formatter, "{cpus} CPUs on {nodes} nodes ({sizes})")
+    }
+}
+
+impl Scene<'_> {
+    /// Lets Karpenter add nodes to the scene's pool. On a bed with Karpenter only.
+    ///
+    /// # Errors
+    ///
+    /// The API server's refusal.
+    pub async fn let_pool_grow(&self) -> anyhow::Result<()> {
+        let pool = json!({
+            "apiVersion": "karpenter.sh/v1",
+            "kind": "NodePool",
+            "metadata": {"name": self.namespace},
+            "spec": {
+                "template": {
+                    "metadata": {"labels": {POOL: self.namespace}},
+                    "spec": {
+                        "nodeClassRef": {"group": "karpenter.kwok.sh", "kind": "KWOKNodeClass", "name": "testbed"},
+                        "requirements": [{"key": "kubernetes.io/os", "operator": "In", "values": ["linux"]}],
+                        "expireAfter": "Never",
+                    },
+                },
+                "disruption": {"consolidationPolicy": "WhenEmpty", "consolidateAfter": "Never"},
+            },
+        });
+        self.stack.bed.apply(&pool.to_string()).await
+    }
+
+    /// Takes away the nodes that Karpenter added to the scene's pool, and answers them. The sizes are those of Karpenter's types of
+    /// nodes: the capacity that its provider writes on a node is only what Karpenter added the node for.
+    ///
+    /// # Errors
+    ///
+    /// Where they do not go.
+    pub async fn take_added_nodes(&self) -> anyhow::Result<Added> {
+        let of_pool =
+            ListParams::default().labels(&format!("karpenter.sh/nodepool={}", self.namespace));
+        let kind = ApiResource::from_gvk(&GroupVersionKind::gvk("karpenter.sh", "v1", "NodeClaim"));
+        let claims = Api::<DynamicObject>::all_with(self.client.clone(), &kind);
+        let nodes = Api::<Node>::all(self.client.clone());
+        let mut seen = BTreeMap::new();
+        let taken = async {
+            loop {
+                let there = claims.list(&of_pool).await?.items;
+                if there.is_empty() && nodes.list(&of_pool).await?.items.is_empty() {
+                    return anyhow::Ok(());
+                }
+                for claim in there {
+                    let name = claim.name_any();
+                    // Without it, no node is there yet.
+                    let Some(of_type) = claim.labels().get("node.kubernetes.io/instance-type")
+                    else {
+                        continue;
+                    };
+                    let cpus = of_type.strip_prefix("testbed-").unwrap_or_default();
+                    let cpus: u32 = cpus.parse().with_context(|| format!("{name}: {of_type}"))?;
+                    if seen.insert(name.clone(), cpus).is_none() {
+                        claims.delete(&name, &DeleteParams::default()).await?;
+                    }
+                }
+                tokio::time::sleep(PAUSE).await;
+            }
+        };
+        match tokio::time::timeout(LIMIT, taken).await {
+            Ok(taken) => taken?,
+            Err(_) => bail!(
+                "after {LIMIT:?} there are still added nodes in {}",
+                self.namespace
+            ),
+        }
+        let mut added = Added::default();
+        for cpus in seen.into_values() {
+            *added.sizes.entry(cpus).or_default() += 1;
+        }
+        Ok(added)
+    }
+}

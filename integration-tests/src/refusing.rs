@@ -1,0 +1,105 @@
+//! Changes of pods that the API server refuses in one namespace, by a real `ValidatingAdmissionPolicy`.
+
+use std::time::Duration;
+
+use anyhow::Context as _;
+use k8s_openapi::api::admissionregistration::v1::{
+    ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
+};
+use k8s_openapi::api::core::v1::Pod;
+use kube::Api;
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use serde_json::json;
+
+use crate::Scene;
+use crate::look::LIMIT;
+
+/// How the API server answers a change that it refuses.
+#[derive(Clone, Copy, Debug)]
+pub enum Refusal {
+    /// As it answers an invalid object (422).
+    Invalid,
+    /// As it answers a body that is too large (413). No service of ours gives up after it, so whoever sends the change stays right
+    /// before it.
+    TooLarge,
+}
+
+impl Scene<'_> {
+    /// Refuses each change of a pod of this namespace, and each resize, for which `allowed` is false: an expression in CEL, for which
+    /// `variables.resizes` tells a resize from another change.
+    ///
+    /// # Errors
+    ///
+    /// Where the API server does not enforce it.
+    pub async fn refuse(&self, refusal: Refusal, allowed: &str) -> anyhow::Result<()> {
+        let name = &self.namespace;
+        let reason = match refusal {
+            Refusal::Invalid => "Invalid",
+            Refusal::TooLarge => "RequestEntityTooLarge",
+        };
+        let policy: ValidatingAdmissionPolicy = serde_json::from_value(json!({
+            "metadata": {"name": name},
+            "spec": {
+                "matchConstraints": {"resourceRules": [{"apiGroups": [""], "apiVersions": ["v1"],
+                    "operations": ["UPDATE"], "resources": ["pods", "pods/resize"]}]},
+                "variables": [{
+                    "name": "resizes",
+                    "expression": "has(request.subResource) && request.subResource == 'resize'",
+                }],
+                "validations": [{
+                    "expression": format!("object.metadata.name != 'probe' && ({allowed})"),
+                    "reason": reason,
+                }],
+            },
+        }))?;
+        let binding: ValidatingAdmissionPolicyBinding = serde_json::from_value(json!({
+            "metadata": {"name": name},
+            "spec": {"policyName": name, "validationActions": ["Deny"],
+                "matchResources": {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": name}}}},
+        }))?;
+        let params = PostParams::default();
+        let policies = Api::all(self.client.clone());
+        policies.create(&params, &policy).await?;
+        let bindings = Api::all(self.client.clone());
+        bindings.create(&params, &binding).await?;
+
+        // The API server enforces a new policy a moment later.
+        let probe: Pod = serde_json::from_value(json!({
+            "metadata": {"name": "probe"},
+            "spec": {"schedulingGates": [{"name": "example.dev/probe"}],
+                "containers": [{"name": "c", "image": "example/image"}]},
+        }))?;
+        let pods = self.api::<Pod>();
+        pods.create(&params, &probe).await?;
+        let change = Patch::Merge(json!({"metadata": {"labels": {"changed": "yes"}}}));
+        let dry_run = PatchParams {
+            dry_run: true,
+            ..PatchParams::default()
+        };
+        let enforced = async {
+            while pods.patch("probe", &dry_run, &change).await.is_ok() {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        };
+        tokio::time::timeout(LIMIT, enforced)
+            .await
+            .context("the policy is not enforced")?;
+        let at_once = DeleteParams::default().grace_period(0);
+        pods.delete("probe", &at_once).await?;
+        Ok(())
+    }
+
+    /// Ends what [`Scene::refuse`] began.
+    ///
+    /// # Errors
+    ///
+    /// Where nothing is refused.
+    pub async fn refuse_no_more(&self) -> anyhow::Result<()> {
+        let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(self.client.clone());
+        let params = DeleteParams::default();
+        bindings.delete(&self.namespace, &params).await?;
+        let policies: Api<ValidatingAdmissionPolicy> = Api::all(self.client.clone());
+        policies.delete(&self.namespace, &params).await?;
+        Ok(())
+    }
+}

@@ -1,0 +1,314 @@
+//! The CPUs of the nodes, from a watch of all pods: [`Room`] says which tasks found no room beside their placeholder, for which
+//! of them somebody else had taken it, and how often placeholders moved.
+
+use std::collections::{HashMap, HashSet};
+
+use coscheduler_core::config::PlaceholderDefaults;
+use coscheduler_core::labels::INSTANCE;
+use coscheduler_core::observed::PodPhase;
+use coscheduler_core::quantity::Quantity;
+use coscheduler_kubernetes::{needs, pods};
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt as _;
+use kube::runtime::watcher::Event;
+
+/// CPU in thousandths.
+type Milli = i128;
+
+/// What a watch of pods has shown until now. Each TaskRun and each placeholder has a name of its own.
+#[derive(Debug)]
+pub struct Room {
+    /// CPU of each node.
+    capacity: Milli,
+    /// CPU that a placeholder asks for itself.
+    own: Milli,
+    /// The pods that have not ended, by uid.
+    pods: HashMap<String, Seen>,
+    /// The uid of the bound pod of each placeholder.
+    bound: HashMap<String, String>,
+    /// What the pods of placeholders had reserved when they were bound, by uid.
+    reserved: HashMap<String, Milli>,
+    placeholders: HashSet<String>,
+    crowded: HashSet<String>,
+    taken: HashSet<String>,
+    taken_by_foreign: usize,
+}
+
+#[derive(Debug)]
+struct Seen {
+    node: Option<String>,
+    requests: Milli,
+    is_placeholder: bool,
+    /// True if it is neither a run's nor a placeholder.
+    is_foreign: bool,
+    /// The placeholder that the pod is, or that it must be beside.
+    placeholder: Option<String>,
+    /// The TaskRun, while the scheduler finds no node.
+    waits: Option<String>,
+}
+
+impl Room {
+    /// Room on nodes of so many CPUs.
+    ///
+    /// # Errors
+    ///
+    /// Where the default of a placeholder's CPU is no quantity.
+    pub fn on_nodes_of(cpus: u32) -> anyhow::Result<Self> {
+        let own: Quantity = PlaceholderDefaults::default().cpu.parse()?;
+        Ok(Self {
+            capacity: Milli::from(cpus) * 1000,
+            own: own.nano() / 1_000_000,
+            pods: HashMap::new(),
+            bound: HashMap::new(),
+            reserved: HashMap::new(),
+            placeholders: HashSet::new(),
+            crowded: HashSet::new(),
+            taken: HashSet::new(),
+            taken_by_foreign: 0,
+        })
+    }
+
+    /// Tasks of which a pod was unschedulable while its placeholder was bound, and the placeholder's node had no room for it,
+    /// even without what the placeholder still held.
+    pub fn crowded(&self) -> usize {
+        self.crowded.len()
+    }
+
+    /// The crowded tasks whose room somebody else had taken: the pod, its run's other pods on the node and what the placeholder
+    /// still held were together no more than the placeholder had reserved there when it was bound.
+    pub fn taken(&self) -> usize {
+        self.taken.len()
+    }
+
+    /// The taken tasks that would have had room without the foreign pods on the node, when the room was first seen taken.
+    pub fn taken_by_foreign(&self) -> usize {
+        self.taken_by_foreign
+    }
+
+    /// How often a placeholder was bound again.
+    pub fn moves(&self) -> usize {
+        self.reserved.len() - self.placeholders.len()
+    }
+
+    /// Takes in an event.
+    pub fn pod(&mut self, event: &Event<Pod>) {
+        match event {
+            Event::Init => {
+                self.pods.clear();
+                self.bound.clear();
+            }
+            Event::InitDone => {}
+            Event::Apply(pod) | Event::InitApply(pod) => match pods::phase(pod) {
+                PodPhase::Pending | PodPhase::Running | PodPhase::Unknown => self.there(pod),
+                PodPhase::Succeeded | PodPhase::Failed => self.gone(pod),
+            },
+            Event::Delete(pod) => self.gone(pod),
+        }
+    }
+
+    fn there(&mut self, pod: &Pod) {
+        let uid = pod.uid().unwrap_or_default();
+        let is_placeholder = pods::is_placeholder(pod);
+        let placeholder = match is_placeholder {
+            true => pods::label(pod, INSTANCE).map(str::to_owned),
+            false => pods::follows(pod).into_iter().next(),
+        };
+        let node = pods::node(pod).map(str::to_owned);
+        if let (true, Some(name), Some(_)) = (is_placeholder, &placeholder, &node) {
+            let beside = needs::asks(pod).milli_cpu - self.own;
+            self.reserved.entry(uid.clone()).or_insert(beside);
+            self.bound.insert(name.clone(), uid.clone());
+            self.placeholders.insert(name.clone());
+        }
+        let waits = pods::label(pod, "tekton.dev/taskRun").filter(|_| pods::is_unschedulable(pod));
+        let seen = Seen {
+            node: node.clone(),
+            requests: needs::requests(pod).milli_cpu,
+            is_placeholder,
+            is_foreign: !is_placeholder && pods::label(pod, "tekton.dev/pipelineRun").is_none(),
+            placeholder,
+            waits: waits.map(str::to_owned),
+        };
+        self.pods.insert(uid.clone(), seen);
+        self.judge(&uid, node.as_deref());
+    }
+
+    fn gone(&mut self, pod: &Pod) {
+        let uid = pod.uid().unwrap_or_default();
+        self.bound.retain(|_, bound| *bound != uid);
+        if let Some(gone) = self.pods.remove(&uid) {
+            self.judge(&uid, gone.node.as_deref());
+        }
+    }
+
+    /// Looks at a pod that has changed, and at those that wait beside a placeholder on its node.
+    fn judge(&mut self, changed: &str, node: Option<&str>) {
+        for (uid, pod) in &self.pods {
+            let (Some(task_run), Some(name)) = (&pod.waits, &pod.placeholder) else {
+                continue;
+            };
+            let Some((placeholder, seen)) = self
+                .bound
+                .get(name)
+                .and_then(|it| self.pods.get_key_value(it))
+            else {
+                continue;
+            };
+            if uid != changed && seen.node.as_deref() != node {
+                continue;
+            }
+            let sum = |counts: &dyn Fn(&Seen) -> bool| -> Milli {
+                let there = self.pods.values().filter(|it| it.node == seen.node);
+                there.filter(|it| counts(it)).map(|it| it.requests).sum()
+            };
+            let held = seen.requests - self.own;
+            let lacks = sum(&|_| true) - held + pod.requests - self.capacity;
+            if lacks <= 0 {
+                continue;
+            }
+            self.crowded.insert(task_run.clone());
+            let mates = sum(&|it| !it.is_placeholder && it.placeholder == pod.placeholder);
+            if mates + held + pod.requests <= self.reserved[placeholder] {
+                let is_new = self.taken.insert(task_run.clone());
+                if is_new && lacks <= sum(&|it| it.is_foreign) {
+                    self.taken_by_foreign += 1;
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use coscheduler_core::labels::AFFINITY_ASSISTANT;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn pod(name: &str, node: Option<&str>, cpu: &str, labels: &Value) -> Pod {
+        let refused =
+            json!([{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]);
+        let term = json!([{
+            "topologyKey": "kubernetes.io/hostname",
+            "labelSelector": {"matchLabels": {
+                "app.kubernetes.io/component": "affinity-assistant", INSTANCE: "assistant",
+            }},
+        }]);
+        let follows = labels.get("tekton.dev/taskRun").is_some();
+        let affinity = follows.then(
+            || json!({"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": term}}),
+        );
+        serde_json::from_value(json!({
+            "metadata": {"name": name, "uid": name, "labels": labels},
+            "spec": {
+                "nodeName": node,
+                "affinity": affinity,
+                "containers": [{"name": AFFINITY_ASSISTANT, "resources": {"requests": {"cpu": cpu}}}],
+            },
+            "status": {"phase": "Pending", "conditions": if node.is_none() { refused } else { json!([]) }},
+        }))
+        .unwrap()
+    }
+
+    fn placeholder(uid: &str, node: Option<&str>, cpu: &str) -> Pod {
+        let labels =
+            json!({"app.kubernetes.io/component": "affinity-assistant", INSTANCE: "assistant"});
+        pod(uid, node, cpu, &labels)
+    }
+
+    fn task(name: &str, node: Option<&str>, cpu: &str) -> Pod {
+        let labels = json!({"tekton.dev/taskRun": name, "tekton.dev/pipelineRun": "run"});
+        pod(name, node, cpu, &labels)
+    }
+
+    fn foreign(name: &str, cpu: &str) -> Pod {
+        pod(name, Some("node"), cpu, &json!({}))
+    }
+
+    #[track_caller]
+    fn check(seen: &[Pod], crowded: usize, taken: usize) {
+        let mut room = Room::on_nodes_of(4).unwrap();
+        for pod in seen {
+            room.pod(&Event::Apply(pod.clone()));
+        }
+        assert_eq!((room.crowded(), room.taken()), (crowded, taken));
+    }
+
+    #[test]
+    fn room_is_taken_if_the_run_would_fit_into_what_was_reserved() {
+        let reserved = placeholder("p", Some("node"), "3050m");
+        let given_up = placeholder("p", Some("node"), "50m");
+        let one = task("one", Some("node"), "1");
+        let two = task("two", None, "2");
+        let taker = foreign("foreign", "1");
+        let seen = [&reserved, &given_up, &one, &taker, &two].map(Clone::clone);
+        check(&seen, 1, 1);
+        // The scheduler has not looked again yet: there is room.
+        check(
+            &[reserved.clone(), given_up.clone(), one.clone(), two.clone()],
+            0,
+            0,
+        );
+        // The placeholder still holds it.
+        check(&[reserved.clone(), two.clone()], 0, 0);
+        // Nothing was reserved.
+        check(&[given_up, one.clone(), taker.clone(), two.clone()], 1, 0);
+        // The run's own pods hold it.
+        let more = task("more", Some("node"), "2");
+        check(
+            &[
+                reserved,
+                placeholder("p", Some("node"), "50m"),
+                one,
+                more,
+                two,
+            ],
+            1,
+            0,
+        );
+        // The placeholder waits too.
+        check(
+            &[
+                placeholder("p", None, "3050m"),
+                taker,
+                task("two", None, "4"),
+            ],
+            0,
+            0,
+        );
+    }
+
+    #[test]
+    fn room_that_is_taken_later_counts_once() {
+        let mut room = Room::on_nodes_of(4).unwrap();
+        let events = [
+            Event::Apply(placeholder("p", Some("node"), "2050m")),
+            Event::Apply(task("two", None, "2")),
+            Event::Apply(placeholder("p", Some("node"), "50m")),
+            Event::Apply(foreign("first", "2")),
+            Event::Apply(foreign("second", "1")),
+            Event::Delete(foreign("second", "1")),
+            Event::Apply(foreign("third", "1")),
+        ];
+        for event in &events {
+            room.pod(event);
+        }
+        assert_eq!((room.crowded(), room.taken(), room.moves()), (1, 1, 0));
+        assert_eq!(room.taken_by_foreign(), 1);
+    }
+
+    #[test]
+    fn a_placeholder_that_is_bound_again_has_moved() {
+        let mut room = Room::on_nodes_of(4).unwrap();
+        for event in [
+            Event::Apply(placeholder("p", Some("node"), "50m")),
+            Event::Delete(placeholder("p", Some("node"), "50m")),
+            Event::Apply(placeholder("q", None, "1")),
+            Event::Apply(placeholder("q", Some("other"), "1")),
+            Event::Apply(placeholder("q", Some("other"), "50m")),
+        ] {
+            room.pod(&event);
+        }
+        assert_eq!(room.moves(), 1);
+    }
+}

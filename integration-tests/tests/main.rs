@@ -1,0 +1,43 @@
+//! All tests on the control plane, a file for each topic. They are one program because linking takes longer than compiling.
+//! `cargo xtask test` runs it once for each topic, so that a stack ends with the last test of its topic.
+
+mod autoscaling;
+mod configuration;
+mod contention;
+mod contracts;
+mod crowd;
+mod deployments;
+mod drain;
+mod evacuation;
+mod events;
+mod examples;
+mod faults;
+mod flags;
+mod forged;
+mod hundred;
+mod installation;
+mod interruptions;
+mod invariants;
+mod isolation;
+mod leadership;
+mod leftovers;
+mod memory;
+mod modes;
+mod outages;
+mod overrides;
+mod parents;
+mod pipelineruns;
+mod placeholders;
+mod random;
+mod refusals;
+mod replicas;
+mod requests;
+mod rerun;
+mod reservation;
+mod silence;
+mod sizes;
+mod tekton_flag;
+mod telemetry;
+mod tenants;
+mod volumes;
+mod width;

@@ -1,0 +1,163 @@
+//! Frozen connections of each service in turn: they stay open and carry nothing, while new ones are served. The service closes
+//! them within 45 seconds. A new run gets its placeholder, a placeholder leaves a cordoned node, and a changed configuration is
+//! in force, all within a minute (N9).
+#![allow(clippy::print_stdout)]
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, ensure};
+use coscheduler_core::config::Reserves;
+use integration_tests::faults::kubelet;
+use integration_tests::nodes::NodeEvent;
+use integration_tests::runs::run;
+use integration_tests::stack::Stack;
+use integration_tests::struck::Waiting;
+use integration_tests::{Scene, alone_with};
+use testbed::Config;
+use testbed::services::{Link, Peer, Service, ServicesConfig};
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
+
+type Outcome = anyhow::Result<()>;
+
+/// How long a service may keep a frozen connection.
+const SILENCE: Duration = Duration::from_secs(45);
+const MINUTE: Duration = Duration::from_secs(60);
+/// The time between two looks at the open connections.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// Freezes the services one after the other, on a stack whose services have these environment variables. Only services of
+/// `may_end` may end by themselves, and are restarted.
+fn each_service_in_turn(environment: &[(&str, &str)], may_end: &[Service]) -> Outcome {
+    let change = |services: &mut ServicesConfig| {
+        services.links = true;
+        let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+        services.environment = environment.iter().map(owned).collect();
+    };
+    alone_with(Config::default(), change, async |scene| {
+        let (restarted, _) = watch::channel(BTreeSet::new());
+        let reserves = [Reserves::Nothing, Reserves::Placement].into_iter().cycle();
+        for (service, reserves) in Service::ALL.into_iter().zip(reserves) {
+            tokio::select! {
+                outcome = freeze(scene.stack, service, reserves) => {
+                    outcome.with_context(|| format!("{service} frozen"))?;
+                }
+                never = kubelet(&scene.stack.services, &restarted) => match never? {},
+            }
+            scene.stack.services.wait_ready().await?;
+            let ended = restarted.borrow().clone();
+            let expected = ended.iter().all(|ended| may_end.contains(ended));
+            ensure!(expected, "{service} frozen: {ended:?} ended");
+        }
+        Ok(())
+    })
+}
+
+/// Freezes all connections from and to a service. At the same time, cordons the node of a placeholder, creates a run and
+/// changes the configuration.
+async fn freeze(stack: &Stack, service: Service, reserves: Reserves) -> Outcome {
+    let waiting = Waiting::at_gate(stack, None).await?;
+    let scene = stack.scene().await?;
+    let frozen = connections(stack, service)?;
+    ensure!(!frozen.is_empty(), "it has no connections");
+    for link in links(service) {
+        stack.services.freeze(link)?;
+    }
+
+    let closed = async {
+        while !frozen.is_disjoint(&connections(stack, service)?) {
+            sleep(LOOK).await;
+        }
+        Ok(())
+    };
+    let moved = async {
+        let moved = waiting.moves(NodeEvent::Cordon, MINUTE).await?;
+        moved.context("the placeholder is still on the cordoned node")
+    };
+    let (closed, moved, created, configured) = tokio::try_join!(
+        within(SILENCE, "all connections were closed", closed),
+        moved,
+        within(MINUTE, "the new run has a placeholder", new_run(&scene)),
+        within(
+            MINUTE,
+            "the configuration changed",
+            scene.set_reserves(reserves)
+        ),
+    )?;
+    println!(
+        "{service}: closed {} after {closed:.1?}, moved {moved:.1?}, placeholder {created:.1?}, configuration {configured:.1?}",
+        frozen.len()
+    );
+    scene.succeeds("new").await.map(drop)
+}
+
+/// Creates a run until it is admitted: the API server cannot reach the webhook over a frozen connection either. Waits until the
+/// run's placeholder is bound.
+async fn new_run(scene: &Scene<'_>) -> Outcome {
+    let new = || run("new").template("source").task("one", &["source"], &[]);
+    while let Err(error) = scene.submit(new()).await {
+        let refusal = format!("{error:#}");
+        ensure!(refusal.contains("failed calling webhook"), "{refusal}");
+    }
+    scene.placeholder().await.map(drop)
+}
+
+async fn within(
+    limit: Duration,
+    what: &str,
+    work: impl Future<Output = Outcome>,
+) -> anyhow::Result<Duration> {
+    let since = Instant::now();
+    let done = timeout(limit, work).await;
+    done.with_context(|| format!("after {limit:?} it does not hold that {what}"))??;
+    Ok(since.elapsed())
+}
+
+/// The links from and to a service.
+fn links(service: Service) -> impl Iterator<Item = Link> {
+    let peer = service.into();
+    Link::all().filter(move |link| [link.from, link.to].contains(&peer))
+}
+
+/// The established connections of a service's links, as the service's end has them: its own port, and the other one.
+fn connections(stack: &Stack, service: Service) -> anyhow::Result<BTreeSet<(u16, u16)>> {
+    let services = &stack.services;
+    let ports = services.ports();
+    let (mut served, mut called) = (Vec::new(), Vec::new());
+    for link in links(service) {
+        match link.from {
+            Peer::ApiServer => served.push(ports.admission()),
+            Peer::Service(from) if from == service => called.push(services.link_port(link)?),
+            Peer::Service(_) => served.push(ports.grpc(service)),
+        }
+    }
+    let table = std::fs::read_to_string("/proc/net/tcp")?;
+    let mut connections: BTreeSet<_> = table.lines().filter_map(established).collect();
+    connections.retain(|(own, other)| served.contains(own) || called.contains(other));
+    Ok(connections)
+}
+
+/// The two ports of an established connection in the kernel's table (`0: 0100007F:2382 0100007F:A1B2 01 …`).
+fn established(line: &str) -> Option<(u16, u16)> {
+    let mut columns = line.split_whitespace().skip(1);
+    let mut port = || u16::from_str_radix(columns.next()?.split_once(':')?.1, 16).ok();
+    let ports = (port()?, port()?);
+    (columns.next()? == "01").then_some(ports)
+}
+
+#[test]
+fn n9_frozen_connections_delay_no_placeholder_and_no_evacuation_by_a_minute() -> Outcome {
+    // The leaders lose their Leases, end, and are restarted.
+    each_service_in_turn(&[], &[Service::PlaceholderManager, Service::Watcher])
+}
+
+#[test]
+fn n9_each_service_replaces_its_frozen_connections_itself() -> Outcome {
+    // No service ends, because Leases outlast the silence.
+    let leases = [
+        ("LEADER_ELECT_LEASE_DURATION", "120s"),
+        ("LEADER_ELECT_RENEW_DEADLINE", "110s"),
+    ];
+    each_service_in_turn(&leases, &[])
+}
