@@ -169,7 +169,7 @@ async fn starts_at_once_under_quota(scene: &Scene<'_>, cpu: &str) -> Outcome {
     let took = began.elapsed();
     ensure!(took < AT_ONCE, "{took:?}");
     ensure!(asked <= OWN, "the placeholder asked for {asked}");
-    scene.told("run", "ReservationRefused").await?;
+    scene.told("run", "ReservationReduced").await?;
     scene.succeeds("run").await?;
     scene.nothing_left_but(&[]).await
 }

@@ -166,14 +166,13 @@ reason_codes! {
     /// for a pod (N2).
     ClaimsNotMovable: Some(Warning),
     /// A placeholder left its node, which cannot take a waiting pod, and asks the scheduler for a node for both (N2). Or it had no
-    /// node because it asked for the nodes of certain pods only, and these pods do not need it any more.
+    /// node and its pod is created again, because it may run on more nodes now, or must return to the node of the run's pods.
     PlaceholderMoved: Some(Normal),
-    /// The scheduler found no node for all that the run's pods can request at the same time, so the placeholder requests less
-    /// (B3).
+    /// The scheduler found no node for all that the run's pods can request at the same time, so the placeholder requests less. Or
+    /// it requests nothing for them, because a ResourceQuota of the namespace counts CPU or memory (B3).
     ReservationReduced: Some(Normal),
-    /// A placeholder does not get the requests that it should have (B3). It reserves no room if the API server refused the
-    /// requests, or if a ResourceQuota of the namespace counts CPU or memory. If it cannot give its room up in time, its pod is
-    /// created again.
+    /// A placeholder does not get the requests that it should have (B3). It asks for less or for no room if the API
+    /// server refused the requests. If it cannot give its room up in time, its pod is created again.
     ReservationRefused: Some(Warning),
     /// A pod runs without its placeholder, because the placeholder's claims keep it from a node with room (N2).
     PodLetGo: Some(Warning),

@@ -246,18 +246,21 @@ fn ask_again(
     record: Record,
     reason: Reason,
 ) -> Step {
-    let before = own.record.moved.as_ref();
+    let moved = Done::again(own.record.moved.as_ref(), observed.now, &reason.message);
+    let update = Update {
+        placeholder: own.object.name.clone(),
+        record: Record { moved, ..record },
+    };
+    evict(pod, Some(update), reason)
+}
+
+/// Deletes a pod with its grace period.
+fn evict(pod: &Pod, update: Option<Update>, reason: Reason) -> Step {
     Step::Evict {
         pod: pod.object.clone(),
         at_once: false,
         unless_exists: None,
-        update: Some(Update {
-            placeholder: own.object.name.clone(),
-            record: Record {
-                moved: Done::again(before, observed.now, &reason.message),
-                ..record
-            },
-        }),
+        update,
         reason,
     }
 }

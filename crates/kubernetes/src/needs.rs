@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn n2_everything_that_a_pod_asks_for_is_read() {
+    fn n2_what_a_pod_asks_for_and_what_a_node_has_is_read() {
         let full = pod(json!({
             "metadata": {"name": "p"},
             "spec": {
@@ -137,15 +137,10 @@ mod tests {
         assert_eq!(needs.selector["arch"], "arm64");
         assert_eq!(needs.tolerations[0].key, "ci");
         assert_eq!(needs.terms.as_ref().unwrap()[0].expressions[0].key, "disk");
-    }
-
-    #[test]
-    fn b3_a_container_that_a_webhook_added_is_not_the_placeholders() {
-        let injected = pod(json!({"spec": {"containers": [
-            {"name": AFFINITY_ASSISTANT, "resources": {"requests": {"cpu": "50m"}}},
-            {"name": "proxy", "resources": {"requests": {"cpu": "100m"}}},
-        ]}}));
-        assert_eq!(asks(&injected).to_string(), "cpu 50m");
+        let status =
+            json!({"allocatable": {"cpu": "3920m", "pods": "110"}, "capacity": {"cpu": "4"}});
+        let node = serde_json::from_value(json!({"metadata": {}, "status": status})).unwrap();
+        assert_eq!(allocatable(&node).to_string(), "cpu 3920m");
     }
 
     #[test]
@@ -159,21 +154,15 @@ mod tests {
             let mut status = json!({"name": AFFINITY_ASSISTANT, "image": "i", "imageID": "", "ready": true, "restartCount": 0});
             let fields = more.as_object().unwrap().clone();
             status.as_object_mut().unwrap().extend(fields);
+            let container =
+                |name, cpu| json!({"name": name, "resources": {"requests": {"cpu": cpu}}});
             let pod = pod(json!({
-                "spec": {"containers": [{"name": AFFINITY_ASSISTANT, "resources": {"requests": {"cpu": "1"}}}]},
+                // A webhook added the other container.
+                "spec": {"containers": [container(AFFINITY_ASSISTANT, "1"), container("proxy", "100m")]},
                 "status": {"containerStatuses": [status]},
             }));
             assert_eq!(is_resizing(&pod), expect, "{more}");
+            assert_eq!(asks(&pod).to_string(), "cpu 1");
         }
-    }
-
-    #[test]
-    fn n2_what_a_node_has_is_read() {
-        let node: Node = serde_json::from_value(json!({
-            "metadata": {"name": "n"},
-            "status": {"allocatable": {"cpu": "3920m", "pods": "110"}, "capacity": {"cpu": "4"}},
-        }))
-        .unwrap();
-        assert_eq!(allocatable(&node).to_string(), "cpu 3920m");
     }
 }

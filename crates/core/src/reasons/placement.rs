@@ -15,7 +15,7 @@ texts! {
          its own requests, and those of the largest pod that the run still has to start. Some pods of the run may have to wait \
          until others have ended.";
 
-    reservation_under_quota(placeholder: &str): ReservationRefused =
+    reservation_under_quota(placeholder: &str): ReservationReduced =
         "Placeholder {placeholder} reserves no room, because a ResourceQuota of the namespace counts CPU or memory. A \
          reservation would use up quota that the pods of the run need.";
 
@@ -31,10 +31,15 @@ texts! {
         "The pod of placeholder {placeholder} could run only on {limit}. The scheduler found no room for the placeholder \
          there. No pod of the run needs this restriction any more, so the placeholder's pod is created again without it.";
 
+    /// `home` is the node, in words.
+    placeholder_returns(placeholder: &str, home: &str): PlaceholderMoved =
+        "The pod of placeholder {placeholder} is created again, because it must return to {home}. The scheduler found no node \
+         for the room that it asked for. Now it asks for none.";
+
     pod_let_go(pod: &str, placeholder: &str): PodLetGo =
-        "Pod {pod} is now allowed to run on another node than placeholder {placeholder}. The scheduler found no node for \
-         both, and some nodes cannot reach the volumes of the placeholder's claims. The pod uses none of these claims, so it \
-         need not run on the placeholder's node.";
+        "Pod {pod} is now allowed to run on another node than placeholder {placeholder}. The scheduler found no node that has \
+         room for both and reaches the volumes of the placeholder's claims. The pod uses none of these claims, so it need not run \
+         on the placeholder's node.";
 
     moves_exhausted(asking: &str, node: &str, moves: u32): MovesExhausted =
         "The scheduler cannot bind {asking} to node {node}, where the pod's placeholder is. The run's placeholders were \

@@ -1,10 +1,9 @@
 //! Lets placeholders ask the scheduler for the room that their runs need (B3, N7).
 //!
-//! The pod of a placeholder that asks for room is created with a scheduling gate and with the placeholder's own requests only. The
-//! manager increases the requests and removes the gate. The first question is for the most that the run's pods can request at the
-//! same time. If the scheduler finds no node, the pod asks for what the largest single pod needs, and waits. An autoscaler sees
-//! this pending pod and can add a node for it. Once the pod is bound, it gives the room up: at once, or with [`Reserves::Peak`] pod
-//! by pod. A bound pod never grows, because that would bypass the scheduler.
+//! The pod of a placeholder that asks for room is created with a scheduling gate. The manager increases its requests and removes
+//! the gate. The first question is for the most that the run's pods can request at the same time. If the scheduler finds no node,
+//! the pod asks for what the largest single pod needs, and waits. Once it is bound, it gives the room up: at once, or with
+//! [`Reserves::Peak`] pod by pod. A bound pod never grows, because that would bypass the scheduler.
 //!
 //! With [`Reserves::Nothing`], a placeholder asks for room only after it left a node that had no room for a pod of the run
 //! (module `make_room`). Then it asks for the largest waiting pod.
@@ -14,7 +13,7 @@ use std::time::Duration;
 
 use super::evacuate::misplaced;
 use super::requests::Amounts;
-use super::{Decision, MOVES, Step, ask_again};
+use super::{Decision, MOVES, Step, ask_again, evict};
 use crate::config::Reserves;
 use crate::mode::Mode;
 use crate::observed::{Needs, Observed, Placeholder, PlaceholderLabels, Pod, Record, Sight};
@@ -100,29 +99,24 @@ impl<'a> Placed<'a> {
         // `followers` has left out the pods that are another run's. Without an answer, a pod may be another run's: any pod of the
         // namespace can have the labels and the affinity.
         let confirmed = |pod: &&Pod| self.observed.answers.contains_key(&pod.object.uid);
-        let mut waiting = self.waiting().filter(confirmed);
-        let waiting = waiting.next().filter(|_| home.is_none());
+        let waiting = self.waiting().find(confirmed).filter(|_| home.is_none());
         let own = &self.own.needs;
         let special = waiting
             .filter(|pod| pod.needs.selector != own.selector || pod.needs.terms != own.terms);
+        let Demand { peak, need } = self.demand();
         let beside = match (special, self.spec.reserves) {
             // It returns to pods that run already, or could not give its room up before.
             _ if home.is_some() || self.own.record.keeps_room => Vec::new(),
             // It needs nodes that other pods may not need, so their requests do not count.
             (Some(special), _) => vec![special.needs.requests.clone()],
-            (None, Reserves::Nothing) => vec![self.demand().need],
+            (None, Reserves::Nothing) => vec![need],
             // At the start of a run, the reservation would compete with the run's first pod.
-            (None, Reserves::Placement | Reserves::Peak)
-                if self.observed.has_quota && left.is_none() =>
-            {
+            (None, _) if self.observed.has_quota && left.is_none() => {
                 let reason = reasons::reservation_under_quota(self.spec.name.as_str());
                 decision.events.push(reason);
                 Vec::new()
             }
-            (None, Reserves::Placement | Reserves::Peak) => {
-                let Demand { peak, need } = self.demand();
-                vec![peak, need]
-            }
+            (None, Reserves::Placement | Reserves::Peak) => vec![peak, need],
         };
         let beside = beside.iter().filter(|it| **it != Amounts::default());
         let mut sizes: Vec<_> = beside.map(|it| self.with_own(it)).collect();
@@ -145,29 +139,30 @@ impl<'a> Placed<'a> {
     /// bound, it keeps the room for pods that do not exist yet ([`Reserves::Peak`]), or keeps nothing.
     fn reduce(&self, decision: &mut Decision) {
         if let Some(node) = &self.pod.node {
-            let less = self.less(&self.kept());
-            if less.is_some() || self.labels.resizing {
+            if self.is_giving_up() {
                 self.come_back(node, decision);
             }
+            let less = self.less(&self.kept());
             let step = less.map(|size| self.shrink(size, None));
             decision.steps.extend(step);
         } else if self.is_refused(decision) {
-            let limit = self.labels.limited_by.as_ref();
-            if let Some(limit) = limit.filter(|it| !self.is_limited_by(it)) {
-                decision.steps.push(Step::Evict {
-                    pod: self.pod.object.clone(),
-                    at_once: false,
-                    unless_exists: None,
-                    update: None,
-                    reason: reasons::placeholder_asks_without(&self.own.object.name, limit),
-                });
+            let name = self.spec.name.as_str();
+            // Without the gate, the next pod would not return to this node either.
+            let home = self.home().filter(|_| self.own.gated);
+            let home = home.map(|node| on_node(&node));
+            let waits_for = |limit: &String| self.waiting().any(|pod| for_pod(pod) == *limit);
+            let reason = match (&self.labels.limited_by, home) {
+                (None, home) => home.map(|home| reasons::placeholder_returns(name, &home)),
+                (Some(limit), home) if home.as_ref() == Some(limit) || waits_for(limit) => None,
+                (Some(limit), _) => Some(reasons::placeholder_asks_without(name, limit)),
+            };
+            if let Some(reason) = reason {
+                decision.steps.push(evict(self.pod, None, reason));
                 return;
             }
             let need = self.with_own(&self.demand().need);
-            let (name, asks) = (self.spec.name.as_str(), &self.labels.asks);
-            let reason = reasons::reservation_reduced(name, asks, &need);
-            let less = self.less(&need);
-            let step = less.map(|size| self.shrink(size, Some(reason)));
+            let reason = reasons::reservation_reduced(name, &self.labels.asks, &need);
+            let step = self.less(&need).map(|size| self.shrink(size, Some(reason)));
             decision.steps.extend(step);
         }
     }
@@ -179,12 +174,6 @@ impl<'a> Placed<'a> {
             size,
             reason,
         }
-    }
-
-    /// True while `limit` is the pods to which the placeholder must return, or a pod that waits for it.
-    fn is_limited_by(&self, limit: &str) -> bool {
-        self.waiting().any(|pod| for_pod(pod) == limit)
-            || self.home().is_some_and(|node| on_node(&node) == limit)
     }
 
     /// Creates the pod again if it holds room for too long, because the API server or the kubelet does not act on a resize. Does so

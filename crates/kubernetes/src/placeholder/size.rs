@@ -20,11 +20,8 @@ use crate::{needs, objects, pods};
 /// class Guaranteed, and Kubernetes does not allow a resize that changes the QoS class. With whole CPUs, such a pod could also
 /// get exclusive CPUs.
 pub fn limits(requests: &Amounts) -> BTreeMap<String, Quantity> {
+    let more = |amount: i128| amount + (amount / 100).max(1);
     list(more(requests.milli_cpu), more(requests.memory))
-}
-
-fn more(amount: i128) -> i128 {
-    amount + (amount / 100).max(1)
 }
 
 /// The strategic merge patch for subresource `resize`. It sets the requests of exactly this version of the pod to `size`, and the
@@ -158,11 +155,6 @@ mod tests {
         &affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
     }
 
-    fn preferred(patch: &Value) -> &Value {
-        let affinity = &patch["affinity"]["nodeAffinity"];
-        &affinity["preferredDuringSchedulingIgnoredDuringExecution"]
-    }
-
     fn field(operator: &str, node: &str) -> Value {
         json!([{"key": "metadata.name", "operator": operator, "values": [node]}])
     }
@@ -219,12 +211,13 @@ mod tests {
             ..Place::default()
         };
         let patch = opened(json!({"containers": []}), &place);
+        let affinity = &patch["affinity"]["nodeAffinity"];
+        let wishes = [("NotIn", "n1"), ("In", "n2")].map(|(operator, node)| {
+            json!({"weight": 100, "preference": {"matchFields": field(operator, node)}})
+        });
         assert_eq!(
-            preferred(&patch),
-            &json!([
-                {"weight": 100, "preference": {"matchFields": field("NotIn", "n1")}},
-                {"weight": 100, "preference": {"matchFields": field("In", "n2")}},
-            ])
+            affinity["preferredDuringSchedulingIgnoredDuringExecution"],
+            json!(wishes)
         );
         assert_eq!(required(&patch), &Value::Null);
         let home = Place {

@@ -31,9 +31,9 @@ impl Cache {
     }
 
     pub(crate) fn retain_nodes(&self, listed: &HashSet<ObjectKey>) -> Vec<RunKey> {
-        let is_stale = |name: &String| !listed.contains(&(String::new(), name.clone()));
-        let known: Vec<_> = self.read().nodes.keys().cloned().collect();
-        let stale = known.iter().filter(|name| is_stale(name));
-        stale.flat_map(|name| self.delete_node(name)).collect()
+        let mut stale: Vec<_> = self.read().nodes.keys().cloned().collect();
+        stale.retain(|name| !listed.contains(&(String::new(), name.clone())));
+        let delete = |name: &String| self.delete_node(name);
+        stale.iter().flat_map(delete).collect()
     }
 }
