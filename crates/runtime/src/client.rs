@@ -1,22 +1,28 @@
-//! The gRPC client: one channel to each service. A channel connects at its first call, and replaces a dead connection. It retries
-//! a call made with [`request`] after some statuses, until the deadline of the call. A budget limits the retries of all calls on
+//! The gRPC client: one channel to each service. A channel has several connections (`spread`). Each connects at its first call, and is
+//! replaced when it is dead. The channel retries a call made with [`request`] after some statuses, until the deadline of the call. A budget limits the retries of all calls on
 //! the channel. Other calls and all streams are sent once.
 
 mod call;
 mod retry;
+mod spread;
 
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use http::{Request as HttpRequest, Response as HttpResponse};
 use tonic::body::Body;
+use tonic::codegen::StdError;
 use tonic::transport::Endpoint;
 use tonic::{Code, Request, Status};
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_check_response::ServingStatus;
+use tonic_health::pb::health_client::HealthClient;
 use tower::util::BoxCloneSyncService;
 
 use crate::metrics::Metrics;
 use crate::{Deadline, Process, Service};
 use call::Caller;
+use spread::Spread;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// A connection that is silent for both times together (7 s) is replaced. An admission has 9 s, so it can be retried on the new
@@ -24,8 +30,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 pub(crate) const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(4);
 pub(crate) const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// A channel to another service, for a generated client: `PlannerServiceClient::new(channel)`. Clones share one
-/// connection and one retry budget.
+/// A channel to another service, for a generated client: `PlannerServiceClient::new(channel)`. Clones share the
+/// connections and one retry budget.
 ///
 /// A call made with [`request`] is retried while [`is_retryable`] is true for its status. The intervals grow and are random.
 /// There is no retry after the deadline. If the server asks for a delay (`RetryInfo`), the retry waits for this delay too.
@@ -36,14 +42,13 @@ pub(crate) const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(3);
 pub type Channel = BoxCloneSyncService<HttpRequest<Body>, HttpResponse<Body>, Status>;
 
 /// A channel to `address` (`http://host:port`) for `process`. The user agent is the name and version of `process`, and its
-/// metrics count the calls. The channel connects at its first call. If a connection breaks or stays silent, the channel
-/// replaces it.
+/// metrics count the calls. If a connection breaks or stays silent, the channel replaces it.
 ///
 /// # Errors
 /// `address` is not an `http` address.
 pub fn channel(address: &str, process: &Process) -> anyhow::Result<Channel> {
     let endpoint = endpoint(address, process.service())?;
-    Ok(observed(endpoint.connect_lazy(), process.metrics()))
+    Ok(observed(Spread::connect_lazy(&endpoint), process.metrics()))
 }
 
 /// The settings of a connection to `address`.
@@ -66,12 +71,21 @@ pub(crate) fn endpoint(address: &str, caller: Service) -> anyhow::Result<Endpoin
 }
 
 /// A channel over `transport` that counts its calls in `metrics`.
-pub(crate) fn observed(transport: tonic::transport::Channel, metrics: &Metrics) -> Channel {
+pub(crate) fn observed<S>(transport: S, metrics: &Metrics) -> Channel
+where
+    S: tower::Service<HttpRequest<Body>, Response = HttpResponse<Body>>
+        + Clone
+        + Send
+        + Sync
+        + 'static,
+    S::Error: Into<StdError> + 'static,
+    S::Future: Send + 'static,
+{
     Channel::new(Caller::new(transport, metrics))
 }
 
-/// A request of a call with one answer. The caller stops waiting after `timeout`, and the server gets the same deadline. Until
-/// then, the call is retried if a retry may help. This is safe, because each of our RPCs may be repeated.
+/// A request of a unary call. The caller stops waiting after `timeout`, and the server gets the same deadline. Until then, the
+/// call is retried if a retry may help. This is safe, because all our RPCs are idempotent.
 pub fn request<T>(message: T, timeout: Duration) -> Request<T> {
     let mut request = Request::new(message);
     request.set_timeout(timeout);
@@ -79,6 +93,13 @@ pub fn request<T>(message: T, timeout: Duration) -> Request<T> {
         .extensions_mut()
         .insert(Repeatable(Deadline::after(timeout)));
     request
+}
+
+/// True if the service at the other end says within `timeout` that it is ready.
+pub async fn is_serving(channel: Channel, timeout: Duration) -> bool {
+    let asked = request(HealthCheckRequest::default(), timeout);
+    let answer = HealthClient::new(channel).check(asked).await;
+    answer.is_ok_and(|answer| answer.into_inner().status() == ServingStatus::Serving)
 }
 
 /// Marks a request as repeatable: its call has one answer, and may be retried until this deadline.

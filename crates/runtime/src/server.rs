@@ -40,9 +40,9 @@ use shed::Limit;
 /// server answers a larger message with `OUT_OF_RANGE`. This limit is more than twice the largest object that etcd stores.
 pub const MAX_MESSAGE_BYTES: usize = 4 * 1024 * 1024;
 
-/// The server asks a client to reconnect after this time, so that long-lived clients find new replicas behind a Service. RPCs
-/// and streams in progress continue on the old connection.
-const MAX_CONNECTION_AGE: Duration = Duration::from_secs(300);
+/// The server asks a client to reconnect after this time, so that a new replica behind a Service soon gets its share of the calls
+/// (B9). RPCs and streams in progress continue on the old connection.
+const MAX_CONNECTION_AGE: Duration = Duration::from_secs(8);
 /// A server sends an HTTP/2 ping on a connection that is silent for this time.
 pub const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(30);
 /// If there is no answer to the ping within this time, the server closes the connection (N9).

@@ -1,0 +1,50 @@
+//! Several connections to one service (B9). Behind a Kubernetes Service, each connection goes to one replica and stays there. So a
+//! channel has several connections, and its calls take turns. Servers end each connection after a few seconds, so new replicas get
+//! their share.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+
+use futures::future::BoxFuture;
+use http::{Request, Response};
+use tonic::body::Body;
+use tonic::transport::{Channel, Endpoint, Error};
+use tower::{Service, ServiceExt as _};
+
+/// The connections of a channel. Two, three or four replicas can get the same number of them.
+const CONNECTIONS: usize = 12;
+
+/// A transport over several connections. Each connects at its first call.
+#[derive(Clone, Debug)]
+pub(super) struct Spread {
+    connections: Arc<[Channel]>,
+    calls: Arc<AtomicUsize>,
+}
+
+impl Spread {
+    pub(super) fn connect_lazy(endpoint: &Endpoint) -> Self {
+        let connections = (0..CONNECTIONS).map(|_| endpoint.connect_lazy());
+        Self {
+            connections: connections.collect(),
+            calls: Arc::default(),
+        }
+    }
+}
+
+impl Service<Request<Body>> for Spread {
+    type Response = Response<Body>;
+    type Error = Error;
+    type Future = BoxFuture<'static, Result<Response<Body>, Error>>;
+
+    /// Always ready, because each call waits for its own connection.
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let turn = self.calls.fetch_add(1, Ordering::Relaxed) % CONNECTIONS;
+        let connection = self.connections[turn].clone();
+        Box::pin(connection.oneshot(request))
+    }
+}

@@ -1,0 +1,186 @@
+//! Calls spread over all ready replicas of a service, as these come and go (B9).
+#![allow(clippy::print_stdout)]
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, ensure};
+use coscheduler_kubernetes::pipeline_run::PipelineRun;
+use integration_tests::runs::run;
+use integration_tests::{Scene, alone_with, metrics};
+use kube::Api;
+use kube::api::PostParams;
+use serde_json::json;
+use testbed::Config;
+use testbed::services::{Replica, Service, Services, ServicesConfig};
+use tokio::time::{interval, sleep};
+
+type Outcome = anyhow::Result<()>;
+
+/// A new replica has its share of the calls after this time.
+const SHARED: Duration = Duration::from_secs(10);
+/// How long shares are compared.
+const WINDOW: Duration = Duration::from_secs(12);
+/// Of two replicas, each answers at least this part of the calls that the other one answers. Of three, each answers at least this
+/// part of a third of the calls.
+const SHARE: f64 = 0.8;
+const PERIOD: Duration = Duration::from_millis(50);
+
+/// The services whose calls are compared, with the methods: one for each new run, and those for each change of a run.
+const CALLED: [(Service, &[&str]); 2] = [
+    (
+        Service::AffinityPlanner,
+        &["AdmitPipelineRun", "ReportPipelineRun"],
+    ),
+    (Service::PlaceholderManager, &["Ensure"]),
+];
+
+/// Tries a new run out every 50 ms, and changes a run that exists, until the API server refuses one.
+async fn calls(scene: &Scene<'_>) -> anyhow::Result<()> {
+    let dry_run = PostParams {
+        dry_run: true,
+        ..PostParams::default()
+    };
+    let runs: Api<PipelineRun> = scene.api();
+    let probe = run("probe").task("one", &[], &[]).into_json();
+    let probe: PipelineRun = serde_json::from_value(probe)?;
+    let held = run("held").template("source").task("one", &["source"], &[]);
+    scene.submit(held.held("one")).await?;
+    let mut period = interval(PERIOD);
+    for number in 0_u64.. {
+        period.tick().await;
+        runs.create(&dry_run, &probe).await.context("a new run")?;
+        // The watcher reports every change.
+        let path = "tekton.dev/v1/pipelineruns/held";
+        let change = json!({"metadata": {"labels": {"example.dev/change": number.to_string()}}});
+        let changed = scene.send("PATCH", path, &change).await?;
+        ensure!(
+            changed.refusal().is_none(),
+            "a change: {:?}",
+            changed.refusal()
+        );
+    }
+    Ok(())
+}
+
+/// The calls of these methods that each replica answered so far.
+async fn answered(
+    services: &Services,
+    replicas: &[Replica],
+    methods: &[&str],
+) -> anyhow::Result<Vec<f64>> {
+    let mut answered = Vec::new();
+    for replica in replicas {
+        let metrics = metrics::scrape(&services.http_address(*replica)).await?;
+        let calls = methods.iter().map(|method| {
+            let labels = [("grpc_method", *method)];
+            metrics::sum(&metrics, "grpc_server_handled_total", &labels)
+        });
+        answered.push(calls.sum());
+    }
+    Ok(answered)
+}
+
+/// Asks that these replicas of each service answer equal shares of the calls from now on.
+async fn shared_by(services: &Services, numbers: &[u16]) -> Outcome {
+    let mut before = BTreeMap::new();
+    let replicas = |service: Service| -> Vec<_> {
+        numbers
+            .iter()
+            .map(|number| service.replica(*number))
+            .collect()
+    };
+    for (service, methods) in CALLED {
+        let now = answered(services, &replicas(service), methods).await?;
+        before.insert(service, now);
+    }
+    // The scenario, not a wait for something.
+    sleep(WINDOW).await;
+    for (service, methods) in CALLED {
+        let now = answered(services, &replicas(service), methods).await?;
+        let calls = now.iter().zip(&before[&service]);
+        let calls: Vec<f64> = calls.map(|(now, before)| now - before).collect();
+        println!("{service}: {calls:?} calls of {methods:?} in {WINDOW:?}");
+        let most = calls.iter().copied().fold(0.0, f64::max);
+        let least = calls.iter().copied().fold(f64::MAX, f64::min);
+        ensure!(most > 20.0, "{service} was hardly called: {calls:?}");
+        let share = match numbers.len() {
+            2 => most,
+            _ => calls.iter().sum::<f64>() / calls.len() as f64,
+        };
+        ensure!(least >= SHARE * share, "{service}: {calls:?}");
+    }
+    Ok(())
+}
+
+/// The calls between the services that failed in spite of retries.
+async fn failed(services: &Services) -> anyhow::Result<Vec<String>> {
+    let mut failed = Vec::new();
+    for service in [
+        Service::AdmissionWebhook,
+        Service::Watcher,
+        Service::AffinityPlanner,
+    ] {
+        for replica in services.replicas(service) {
+            if !services.is_running(replica)? {
+                continue;
+            }
+            let metrics = metrics::scrape(&services.http_address(replica)).await?;
+            let lines = metrics.lines().filter(|line| {
+                line.starts_with("grpc_client_handled_total")
+                    && !line.contains("grpc_code=\"OK\"")
+                    && !line.contains("Watch")
+                    && !line.ends_with(" 0")
+            });
+            failed.extend(lines.map(|line| format!("{replica}: {line}")));
+        }
+    }
+    Ok(failed)
+}
+
+async fn scenario(services: &Services) -> Outcome {
+    let third = CALLED.map(|(service, _)| service.replica(3));
+    shared_by(services, &[1, 2]).await.context("two replicas")?;
+
+    for replica in third {
+        services.start_service(replica)?;
+    }
+    services.wait_ready().await?;
+    let since = Instant::now();
+    sleep(SHARED).await;
+    shared_by(services, &[1, 2, 3])
+        .await
+        .context("three replicas")?;
+    println!(
+        "compared from {SHARED:?} to {:?} after it was ready",
+        since.elapsed()
+    );
+
+    for replica in third {
+        services.withdraw(replica);
+        services.terminate(replica).await?;
+    }
+    shared_by(services, &[1, 2]).await.context("two again")?;
+    let failed = failed(services).await?;
+    ensure!(failed.is_empty(), "{failed:?}");
+    Ok(())
+}
+
+#[test]
+fn b9_replicas_share_the_calls_and_none_is_lost_when_one_goes() -> Outcome {
+    let three = |services: &mut ServicesConfig| services.replicas = 3;
+    alone_with(Config::default(), three, async |scene| {
+        let services = &scene.stack.services;
+        for (service, _) in CALLED {
+            services.withdraw(service.replica(3));
+            services.terminate(service.replica(3)).await?;
+        }
+        tokio::select! {
+            refused = calls(scene) => refused?,
+            done = scenario(services) => done?,
+        }
+        scene.end("held", "one").await?;
+        scene.succeeds("held").await?;
+        scene.nothing_left_but(&[]).await
+    })
+}
