@@ -42,26 +42,39 @@ pub async fn kubectl(bed: &TestBed, arguments: &[&str]) -> anyhow::Result<String
     Ok(text)
 }
 
+/// The folder of the installation.
+pub const BASE: &str = "deploy/base";
+
 /// Starts the services as processes under the installed accounts. They are not ready before [`lead_here`].
 ///
 /// # Errors
 ///
 /// Where a service does not start.
-pub async fn serve(bed: &TestBed) -> anyhow::Result<Services> {
+pub async fn serve(bed: &TestBed, replicas: u16) -> anyhow::Result<Services> {
     let config = ServicesConfig {
         installed: true,
+        replicas,
         ..ServicesConfig::new(bed.kubeconfig())?
     };
     Services::launch(config).await
 }
 
-/// Leads the installed Service and webhook configurations to a process on this machine, and waits until the API server
-/// reaches it there.
+/// As [`lead`], and waits until the API server reaches the process.
 ///
 /// # Errors
 ///
 /// Where it does not.
 pub async fn lead_here(client: &Client, services: &Services) -> anyhow::Result<()> {
+    lead(client, services).await?;
+    services.register().await
+}
+
+/// Leads the installed Service and webhook configurations to a process on this machine.
+///
+/// # Errors
+///
+/// Where the API server refuses.
+pub async fn lead(client: &Client, services: &Services) -> anyhow::Result<()> {
     let here = json!({"spec": {"type": "ExternalName", "externalName": "localhost"}});
     Api::<Service>::namespaced(client.clone(), NAMESPACE)
         .patch(
@@ -72,8 +85,7 @@ pub async fn lead_here(client: &Client, services: &Services) -> anyhow::Result<(
         .await
         .context("failed to change the Service")?;
     lead_webhooks_here::<MutatingWebhookConfiguration>(client, services).await?;
-    lead_webhooks_here::<ValidatingWebhookConfiguration>(client, services).await?;
-    services.register().await
+    lead_webhooks_here::<ValidatingWebhookConfiguration>(client, services).await
 }
 
 async fn lead_webhooks_here<K>(client: &Client, services: &Services) -> anyhow::Result<()>

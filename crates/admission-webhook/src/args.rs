@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use coscheduler_runtime::KubernetesArgs;
 
 use crate::certificates::CertificateArgs;
+use crate::registration::RegistrationArgs;
 
 /// The admission-webhook's own flags.
 #[derive(Clone, Debug, clap::Args)]
@@ -35,6 +36,27 @@ pub struct Args {
         default_value = "tekton-pipelines"
     )]
     pub(crate) tekton_namespace: String,
+
+    /// Namespace of this service's Deployment and of the Secret with its certificates
+    #[arg(
+        long,
+        env = "INSTALLATION_NAMESPACE",
+        value_name = "NAME",
+        default_value = "coscheduler-system"
+    )]
+    pub(crate) installation_namespace: String,
+
+    /// Name of the MutatingWebhookConfiguration and ValidatingWebhookConfiguration of this service
+    #[arg(
+        long,
+        env = "WEBHOOK_CONFIGURATION",
+        value_name = "NAME",
+        default_value = "coscheduler.dev"
+    )]
+    pub(crate) webhook_configuration: String,
+
+    #[command(flatten)]
+    pub(crate) registration: RegistrationArgs,
 
     #[command(flatten)]
     pub(crate) certificates: CertificateArgs,

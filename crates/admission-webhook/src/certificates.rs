@@ -3,13 +3,12 @@
 //! expires. It needs no certificate manager, and it never reads or writes another Secret or configuration.
 //! `docs/decisions/webhook-certificates.md` has the reasons.
 //!
-//! Module `state` decides, `issue` makes certificates, `keeper` patches each `object`, and `serving` uses the certificate in TLS
+//! Module `state` decides, `issue` makes certificates, `keeper` patches the objects, and `serving` uses the certificate in TLS
 //! handshakes.
 
 mod issue;
 mod keeper;
 mod material;
-mod object;
 mod serving;
 mod state;
 #[cfg(test)]
@@ -20,17 +19,14 @@ use std::sync::Arc;
 use anyhow::{Context as _, ensure};
 use coscheduler_runtime::Process;
 use jiff::SignedDuration;
-use k8s_openapi::api::admissionregistration::v1::{
-    MutatingWebhookConfiguration, ValidatingWebhookConfiguration,
-};
-use kube::core::ApiResource;
 use kube::{Api, Client};
 use rustls::ServerConfig;
 use tokio::sync::watch;
 
 use keeper::{Keeper, Objects};
-use object::Object;
 use state::Wanted;
+
+use crate::object::{Configurations, Object};
 
 /// The flags for certificates.
 #[derive(Clone, Debug, clap::Args)]
@@ -65,15 +61,6 @@ pub(crate) struct CertificateArgs {
     )]
     certificate_overlap: SignedDuration,
 
-    /// Namespace of the Secret that holds the certificates
-    #[arg(
-        long,
-        env = "CERTIFICATE_SECRET_NAMESPACE",
-        value_name = "NAME",
-        default_value = "coscheduler-system"
-    )]
-    certificate_secret_namespace: String,
-
     /// Name of the Secret that holds the certificates. It must exist, but it may be empty
     #[arg(
         long,
@@ -82,15 +69,6 @@ pub(crate) struct CertificateArgs {
         default_value = "admission-webhook-certs"
     )]
     certificate_secret: String,
-
-    /// Name of the MutatingWebhookConfiguration and ValidatingWebhookConfiguration of this service
-    #[arg(
-        long,
-        env = "WEBHOOK_CONFIGURATION",
-        value_name = "NAME",
-        default_value = "coscheduler.dev"
-    )]
-    webhook_configuration: String,
 }
 
 /// Starts the task that manages the certificates. Returns the TLS configuration of the server. The process is ready when the
@@ -100,6 +78,8 @@ pub(crate) struct CertificateArgs {
 /// The flags contradict each other.
 pub(crate) fn start(
     args: CertificateArgs,
+    namespace: &str,
+    configurations: Configurations,
     client: Client,
     process: &Process,
 ) -> anyhow::Result<Arc<ServerConfig>> {
@@ -107,9 +87,7 @@ pub(crate) fn start(
         certificate_names,
         certificate_lifetime,
         certificate_overlap,
-        certificate_secret_namespace,
         certificate_secret,
-        webhook_configuration,
     } = args;
     let wanted = Wanted {
         names: certificate_names.into_iter().collect(),
@@ -119,15 +97,10 @@ pub(crate) fn start(
     check(&wanted)?;
     let (sender, receiver) = watch::channel(None);
     let tls = serving::config(receiver)?;
-    let secrets = Api::namespaced(client.clone(), &certificate_secret_namespace);
-    let configuration = |kind| {
-        let api = Api::all_with(client.clone(), &kind);
-        Object::new(api, &webhook_configuration)
-    };
+    let secrets = Api::namespaced(client, namespace);
     let objects = Objects {
         secret: Object::new(secrets, &certificate_secret),
-        mutating: configuration(ApiResource::erase::<MutatingWebhookConfiguration>(&())),
-        validating: configuration(ApiResource::erase::<ValidatingWebhookConfiguration>(&())),
+        configurations,
     };
     let keeper = Keeper::new(objects, wanted, sender, process);
     process.spawn("look after the certificates", keeper.run());

@@ -1,6 +1,6 @@
 //! The admission-webhook converts admission reviews to questions for the affinity-planner, and the planner's answers to JSON
 //! patches. It decides nothing about runs. It checks the ConfigMap with the flags itself, with the rules of `core`. It makes its
-//! own TLS certificates (`certificates`).
+//! own TLS certificates (`certificates`), and enters the rules of its webhooks when it can answer (`registration`).
 //!
 //! If the planner cannot answer, the webhook answers with HTTP 503. The `failurePolicy` of the webhook configuration then decides
 //! if the object is admitted.
@@ -13,7 +13,9 @@ mod catalog;
 mod certificates;
 mod config_map;
 mod events;
+mod object;
 mod observe;
+mod registration;
 mod review;
 mod surroundings;
 mod webhook;
@@ -32,6 +34,7 @@ use hyper_util::rt::TokioTimer;
 pub use args::Args;
 use catalog::Catalog;
 use events::Events;
+use object::Configurations;
 use observe::Reviews;
 use surroundings::Surroundings;
 use webhook::Webhook;
@@ -53,25 +56,44 @@ const GRACE: Duration = Duration::from_secs(9);
 ///
 /// # Errors
 ///
-/// The flags contradict each other, a Kubernetes client cannot be created, the planner's address is invalid, or an address cannot
+/// The flags are negative or contradict each other, a Kubernetes client cannot be created, the planner's address is invalid, or an address cannot
 /// be bound.
 pub async fn start(args: Args, process: Process) -> anyhow::Result<()> {
     let Args {
         affinity_planner_address,
         webhook_address,
         tekton_namespace,
+        installation_namespace,
+        webhook_configuration,
+        registration,
         certificates,
         kubernetes,
     } = args;
-    let planner = PlannerServiceClient::new(client::channel(&affinity_planner_address, &process)?);
+    let planner = client::channel(&affinity_planner_address, &process)?;
     let kubernetes = kubernetes.client(&process).await?;
+    let configurations = || Configurations::new(&kubernetes, &webhook_configuration);
+    registration::start(
+        registration,
+        &installation_namespace,
+        configurations(),
+        planner.clone(),
+        &kubernetes,
+        &process,
+    )?;
     let webhook = Webhook {
-        planner,
+        planner: PlannerServiceClient::new(planner),
         surroundings: Surroundings::follow(&process, &kubernetes),
         catalog: Catalog::follow(&process, &kubernetes, &tekton_namespace),
         events: Events::spawn(&process, kubernetes.clone()),
     };
-    let tls = certificates::start(certificates, kubernetes, &process)?;
+    let configurations = configurations();
+    let tls = certificates::start(
+        certificates,
+        &installation_namespace,
+        configurations,
+        kubernetes,
+        &process,
+    )?;
     let bind = || {
         let listener = std::net::TcpListener::bind(webhook_address)?;
         listener.set_nonblocking(true)?;

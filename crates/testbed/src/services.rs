@@ -52,7 +52,7 @@ pub struct Services {
     ready_timeout: Duration,
     _accounts: accounts::Accounts,
     /// `None` if there is only one replica of each service.
-    _balancing: Option<balancing::Balancing>,
+    balancing: Option<balancing::Balancing>,
     /// Prevents other launchers from choosing the same ports.
     _reservation: Option<std::net::TcpListener>,
 }
@@ -68,7 +68,7 @@ impl fmt::Debug for Services {
             launcher: _,
             ready_timeout: _,
             _accounts: _,
-            _balancing: _,
+            balancing: _,
             _reservation: _,
         } = self;
         formatter
@@ -165,13 +165,14 @@ impl Services {
                 bin_dir,
                 log_level,
                 environment,
+                installed,
             },
             group,
             client,
             running: Mutex::default(),
             ready_timeout,
             _accounts: accounts,
-            _balancing: balancing,
+            balancing,
             _reservation: reservation,
         };
         for replica in Replica::all(ports.replicas()) {

@@ -45,7 +45,7 @@ pub(crate) enum Command {
     /// Check the rules of this repository that no compiler checks
     ///
     /// The rules are about: dependencies between crates, unused dependencies, required files, file sizes, files that know that
-    /// a placeholder is a StatefulSet, paths of one machine, links, the table of tests, the table of rights to write, the style
+    /// a placeholder is a StatefulSet, paths that exist on one machine only, links, the table of tests, the table of rights to write, the style
     /// of proto files, scripts and Dockerfile, incompatible changes of proto files, and the rendering of deploy/base. Installs
     /// the programs for these checks under target/tools, with python3 and pip; builds kubectl with Go.
     Tidy,

@@ -16,14 +16,14 @@ use kube::api::Patch;
 use kube::core::DynamicObject;
 use prometheus_client::metrics::gauge::Gauge;
 use rustls::sign::CertifiedKey;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::sync::watch;
 use tracing::{info, warn};
 
 use super::material::{Certificate, Material};
-use super::object::Object;
 use super::state::{self, Change, Next, Serve, Served, Trust, Wanted};
 use super::{issue, serving};
+use crate::object::{Configurations, Object};
 
 /// The delay before a failed request is repeated.
 const RETRY: Duration = Duration::from_secs(2);
@@ -33,10 +33,9 @@ const LATEST: Duration = Duration::from_secs(600);
 /// The objects that the keeper follows and patches.
 pub(super) struct Objects {
     pub(super) secret: Object<Secret>,
-    pub(super) mutating: Object<DynamicObject>,
-    /// The configuration of the webhook that checks the ConfigMap. It gets the same `caBundle`. No certificate waits for this
-    /// configuration, because the API server admits the ConfigMap unchecked while it cannot call the webhook.
-    pub(super) validating: Object<DynamicObject>,
+    /// All get the same `caBundle`. No certificate waits for the validating configuration, because the API server admits the
+    /// ConfigMap unchecked while it cannot call the webhook.
+    pub(super) configurations: Configurations,
 }
 
 /// The task that manages the certificates.
@@ -87,18 +86,23 @@ impl Keeper {
     pub(super) async fn run(mut self) -> anyhow::Result<()> {
         let mut changes = select_all([
             self.objects.secret.follow(Seen::Secret),
-            self.objects.mutating.follow(Seen::Mutating),
-            self.objects.validating.follow(Seen::Validating),
+            self.objects.configurations.mutating.follow(Seen::Mutating),
+            self.objects
+                .configurations
+                .validating
+                .follow(Seen::Validating),
         ]);
         let mut wait = LATEST;
         loop {
             match tokio::time::timeout(wait, changes.next()).await {
                 Ok(Some(Seen::Secret(seen))) => self.objects.secret.seen = Some(seen),
                 Ok(Some(Seen::Mutating(seen))) => {
-                    self.objects.mutating.seen = Some(seen);
+                    self.objects.configurations.mutating.seen = Some(seen);
                     self.observe();
                 }
-                Ok(Some(Seen::Validating(seen))) => self.objects.validating.seen = Some(seen),
+                Ok(Some(Seen::Validating(seen))) => {
+                    self.objects.configurations.validating.seen = Some(seen)
+                }
                 Ok(None) => return Ok(()),
                 Err(_) => {}
             }
@@ -107,11 +111,11 @@ impl Keeper {
     }
 
     fn observe(&mut self) {
-        let mutating = &self.objects.mutating;
+        let mutating = &self.objects.configurations.mutating;
         let configuration = mutating.seen.iter().flatten().next();
         let generation = configuration.map(|seen| seen.metadata.generation.unwrap_or_default());
-        let bundles = mutating.bundles().map(|(_, bundle)| {
-            let pem = serde_json::from_value(bundle.clone());
+        let bundles = mutating.webhooks().map(|webhook| {
+            let pem = serde_json::from_value(bundle(webhook).clone());
             pem.map(|pem| Certificate::from_pem(&pem))
                 .unwrap_or_default()
         });
@@ -125,8 +129,11 @@ impl Keeper {
         loop {
             let Objects {
                 secret,
-                mutating,
-                validating,
+                configurations:
+                    Configurations {
+                        mutating,
+                        validating,
+                    },
             } = &mut self.objects;
             let (Some(stored), Some(_)) = (&secret.seen, &mutating.seen) else {
                 return Ok(LATEST);
@@ -153,16 +160,16 @@ impl Keeper {
                 return Ok(RETRY);
             };
             let mut wait = look_again.map_or(LATEST, |at| until(at, now));
-            let bundle = json!(stored.bundle());
-            if mutating.lacks(&bundle) {
-                if mutating.trust(&bundle).await {
+            let trusted = json!(stored.bundle());
+            if lacks(mutating, &trusted) {
+                if trust(mutating, &trusted).await {
                     info!("wrote the caBundle of the MutatingWebhookConfiguration");
                     self.observe();
                     continue;
                 }
                 wait = wait.min(RETRY);
             }
-            if validating.lacks(&bundle) && !validating.trust(&bundle).await {
+            if lacks(validating, &trusted) && !trust(validating, &trusted).await {
                 wait = wait.min(RETRY);
             }
             return Ok(wait.min(self.serve(stored, now)?));
@@ -194,6 +201,26 @@ impl Keeper {
         self.trusted.set(accepted);
         Ok(wait)
     }
+}
+
+/// The webhook's `caBundle`, in base64.
+fn bundle(webhook: &Value) -> &Value {
+    &webhook["clientConfig"]["caBundle"]
+}
+
+/// True if a webhook of the configuration has another `caBundle` than this one.
+fn lacks(configuration: &Object<DynamicObject>, trusted: &Value) -> bool {
+    let mut webhooks = configuration.webhooks();
+    webhooks.any(|webhook| bundle(webhook) != trusted)
+}
+
+/// Writes the `caBundle` of every webhook.
+async fn trust(configuration: &mut Object<DynamicObject>, trusted: &Value) -> bool {
+    let webhooks = configuration.webhooks();
+    let changes =
+        webhooks.map(|it| json!({"name": it["name"], "clientConfig": {"caBundle": trusted}}));
+    let changes = changes.collect();
+    configuration.patch_webhooks(changes).await
 }
 
 fn read(secret: &Secret) -> Option<Material> {

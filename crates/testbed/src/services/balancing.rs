@@ -18,6 +18,7 @@ const PERIOD: Duration = Duration::from_millis(500);
 /// The balancers of all services. They end when this value is dropped.
 #[derive(Debug)]
 pub(super) struct Balancing {
+    fronts: Vec<Arc<Front>>,
     /// One task for each replica. The tasks own the balancers.
     _probes: JoinSet<()>,
 }
@@ -29,7 +30,14 @@ struct Front {
     grpc: Balancer,
     /// The balancer for admission requests; only the admission-webhook has it.
     admission: Option<Balancer>,
-    ready: Mutex<BTreeSet<Replica>>,
+    replicas: Mutex<Replicas>,
+}
+
+#[derive(Debug, Default)]
+struct Replicas {
+    ready: BTreeSet<Replica>,
+    /// Those that are about to end.
+    withdrawn: BTreeSet<Replica>,
 }
 
 impl Balancing {
@@ -39,6 +47,7 @@ impl Balancing {
     /// A port is taken.
     pub(super) async fn start(ports: Ports) -> anyhow::Result<Self> {
         let mut probes = JoinSet::new();
+        let mut fronts = Vec::new();
         for service in Service::ALL {
             let admission = match service {
                 Service::AdmissionWebhook => {
@@ -53,28 +62,45 @@ impl Balancing {
                 ports,
                 grpc: Balancer::start(loopback(ports.grpc(service))).await?,
                 admission,
-                ready: Mutex::default(),
+                replicas: Mutex::default(),
             });
+            fronts.push(Arc::clone(&front));
             for number in 1..=ports.replicas() {
                 probes.spawn(probe(Arc::clone(&front), service.replica(number)));
             }
         }
-        Ok(Self { _probes: probes })
+        Ok(Self {
+            fronts,
+            _probes: probes,
+        })
+    }
+
+    /// Sends no new connection to a replica from now on, or sends it connections again.
+    pub(super) fn withdraw(&self, replica: Replica, withdrawn: bool) {
+        for front in &self.fronts {
+            front.change(|replicas| match withdrawn {
+                true => replicas.withdrawn.insert(replica),
+                false => replicas.withdrawn.remove(&replica),
+            });
+        }
     }
 }
 
 impl Front {
     fn set(&self, replica: Replica, is_ready: bool) {
+        self.change(|replicas| match is_ready {
+            true => replicas.ready.insert(replica),
+            false => replicas.ready.remove(&replica) | replicas.withdrawn.remove(&replica),
+        });
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Replicas) -> bool) {
         // A panic elsewhere cannot leave a set half-written.
-        let mut ready = self.ready.lock().unwrap_or_else(PoisonError::into_inner);
-        if is_ready {
-            ready.insert(replica);
-        } else {
-            ready.remove(&replica);
-        }
+        let mut replicas = self.replicas.lock().unwrap_or_else(PoisonError::into_inner);
+        change(&mut replicas);
         let endpoints = |port: fn(Ports, Replica) -> u16| {
-            ready
-                .iter()
+            let serving = replicas.ready.difference(&replicas.withdrawn);
+            serving
                 .map(|replica| loopback(port(self.ports, *replica)))
                 .collect()
         };

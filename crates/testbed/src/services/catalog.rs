@@ -94,6 +94,8 @@ pub(super) struct Launch {
     pub(super) bin_dir: PathBuf,
     pub(super) log_level: String,
     pub(super) environment: Vec<(String, String)>,
+    /// True if the cluster has the services' Deployments.
+    pub(super) installed: bool,
 }
 
 impl Launch {
@@ -117,6 +119,8 @@ impl Launch {
         ] {
             command.env_remove(variable);
         }
+        // The API server reaches a process on this machine at once.
+        command.env("RULES_DELAY", "0s");
         command.envs(self.environment.iter().cloned());
         Ok(command)
     }
@@ -159,6 +163,10 @@ impl Launch {
             // The certificate is valid for the loopback address, and for the Service of an installation in the cluster.
             let names = format!("127.0.0.1,{}.{NAMESPACE}.svc", service.name());
             flag("--certificate-names", names.into());
+            if self.installed {
+                let deployments = Service::ALL.map(Service::name).join(",");
+                flag("--deployments", deployments.into());
+            }
         }
         arguments
     }
@@ -176,6 +184,7 @@ mod tests {
             bin_dir: "bin".into(),
             log_level: "info".into(),
             environment: Vec::new(),
+            installed: false,
         };
         let arguments = launch.arguments(replica.into());
         arguments
@@ -250,6 +259,7 @@ mod tests {
             bin_dir: "nowhere".into(),
             log_level: "info".into(),
             environment: Vec::new(),
+            installed: false,
         };
         let error = launch
             .command(Service::Watcher.into())

@@ -14,7 +14,7 @@ pub struct ServicesConfig {
     /// True if the services are installed in the cluster already (`kubectl apply -k deploy/base`): their accounts, rights and
     /// webhook configurations are then used as they are, and nothing is created or deleted.
     pub installed: bool,
-    /// The base of the [`Ports`](super::Ports); With `None`, the launcher chooses free ports, so that several launchers can run
+    /// The base of the [`Ports`](super::Ports). With `None`, the launcher chooses free ports, so that several launchers can run
     /// side by side.
     pub port_base: Option<u16>,
     /// The number of processes of each service, 1 to 8. With more than one, each service also has a balancer.

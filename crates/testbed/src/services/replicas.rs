@@ -118,6 +118,27 @@ impl Services {
         self.wait_ready().await
     }
 
+    /// Replaces one process as a rollout does: first no new connection goes to it, then it gets SIGTERM. Waits until the new
+    /// process is ready.
+    ///
+    /// # Errors
+    /// The errors of [`Services::restart`].
+    pub async fn roll(&self, replica: impl Into<Replica>) -> anyhow::Result<()> {
+        let replica = replica.into();
+        self.withdraw(replica);
+        self.restart(replica).await?;
+        let balancing = self.balancing.iter();
+        balancing.for_each(|balancing| balancing.withdraw(replica, false));
+        Ok(())
+    }
+
+    /// Sends no new connection to one process until it has ended, as Kubernetes does before a pod ends.
+    pub fn withdraw(&self, replica: impl Into<Replica>) {
+        let replica = replica.into();
+        let balancing = self.balancing.iter();
+        balancing.for_each(|balancing| balancing.withdraw(replica, true));
+    }
+
     /// Suspends one process (SIGSTOP), as if its node hung, until [`Services::resume`].
     ///
     /// # Errors

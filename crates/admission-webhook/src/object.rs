@@ -1,4 +1,4 @@
-//! An object that the keeper follows and patches. A patch succeeds only if the object has not changed since the keeper saw it.
+//! An object that a task follows and patches. A patch succeeds only if the object has not changed since the task saw it.
 
 use std::fmt::Debug;
 use std::future::ready;
@@ -6,11 +6,14 @@ use std::time::Duration;
 
 use futures::StreamExt as _;
 use futures::stream::BoxStream;
+use k8s_openapi::api::admissionregistration::v1::{
+    MutatingWebhookConfiguration, ValidatingWebhookConfiguration,
+};
 use kube::api::{Patch, PatchParams};
-use kube::core::DynamicObject;
+use kube::core::{ApiResource, DynamicObject};
 use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::watch_object;
-use kube::{Api, Resource, ResourceExt as _};
+use kube::{Api, Client, Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tracing::{debug, warn};
@@ -19,15 +22,15 @@ use tracing::{debug, warn};
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// An object with its last known state.
-pub(super) struct Object<K> {
+pub(crate) struct Object<K> {
     api: Api<K>,
     name: String,
     /// `None` until the object was read for the first time. `Some(None)` if the object does not exist.
-    pub(super) seen: Option<Option<K>>,
+    pub(crate) seen: Option<Option<K>>,
 }
 
 impl<K: Resource + Clone + DeserializeOwned + Debug + Send + 'static> Object<K> {
-    pub(super) fn new(api: Api<K>, name: &str) -> Self {
+    pub(crate) fn new(api: Api<K>, name: &str) -> Self {
         Self {
             api,
             name: name.to_owned(),
@@ -40,22 +43,22 @@ impl<K: Resource + Clone + DeserializeOwned + Debug + Send + 'static> Object<K> 
     }
 
     /// A stream of the object's states, each converted to a `T`.
-    pub(super) fn follow<T>(&self, change: fn(Option<K>) -> T) -> BoxStream<'static, T>
-    where
-        T: Send + 'static,
-    {
+    pub(crate) fn follow<T: Send + 'static>(
+        &self,
+        change: impl Fn(Option<K>) -> T + Send + 'static,
+    ) -> BoxStream<'static, T> {
         let path = self.path();
         watch_object(self.api.clone(), &self.name)
             .default_backoff()
             .filter_map(move |object| {
                 let failed = |error| warn!(path, %error, "watch failed, will be resumed");
-                ready(object.map_err(failed).ok().map(change))
+                ready(object.map_err(failed).ok().map(&change))
             })
             .boxed()
     }
 
     /// Patches the object. Returns `false` if this failed. The log has the reason.
-    pub(super) async fn patch(
+    pub(crate) async fn patch(
         &mut self,
         kind: fn(Value) -> Patch<Value>,
         mut change: Value,
@@ -82,28 +85,37 @@ impl<K: Resource + Clone + DeserializeOwned + Debug + Send + 'static> Object<K> 
     }
 }
 
+/// The two webhook configurations of this service. Each task that patches them has its own.
+pub(crate) struct Configurations {
+    pub(crate) mutating: Object<DynamicObject>,
+    /// The configuration of the webhook that checks the ConfigMap.
+    pub(crate) validating: Object<DynamicObject>,
+}
+
+impl Configurations {
+    /// The configurations with this name.
+    pub(crate) fn new(client: &Client, name: &str) -> Self {
+        let object = |kind| Object::new(Api::all_with(client.clone(), &kind), name);
+        Self {
+            mutating: object(ApiResource::erase::<MutatingWebhookConfiguration>(&())),
+            validating: object(ApiResource::erase::<ValidatingWebhookConfiguration>(&())),
+        }
+    }
+}
+
+/// A webhook configuration.
 impl Object<DynamicObject> {
-    /// The `caBundle` of each webhook, in base64, and the webhook's name. Empty if the webhook configuration does not exist.
-    pub(super) fn bundles(&self) -> impl Iterator<Item = (&Value, &Value)> {
+    /// The webhooks. Empty if the webhook configuration does not exist.
+    pub(crate) fn webhooks(&self) -> impl Iterator<Item = &Value> {
         let configuration = self.seen.iter().flatten();
         let webhooks = configuration.flat_map(|seen| seen.data["webhooks"].as_array());
-        let webhooks = webhooks.flatten();
-        webhooks.map(|webhook| (&webhook["name"], &webhook["clientConfig"]["caBundle"]))
+        webhooks.flatten()
     }
 
-    /// True if a webhook has another `caBundle` than this one.
-    pub(super) fn lacks(&self, bundle: &Value) -> bool {
-        self.bundles().any(|(_, written)| written != bundle)
-    }
-
-    /// Writes the `caBundle` of every webhook. The API server merges the list of webhooks by name, so the other fields do not
-    /// change.
-    pub(super) async fn trust(&mut self, bundle: &Value) -> bool {
-        let webhooks: Vec<_> = self
-            .bundles()
-            .map(|(name, _)| json!({"name": name, "clientConfig": {"caBundle": bundle}}))
-            .collect();
-        let change = json!({"webhooks": webhooks});
+    /// Changes fields of webhooks. Each of `changes` has a webhook's name. The API server merges the list of webhooks by name, so
+    /// the other fields do not change.
+    pub(crate) async fn patch_webhooks(&mut self, changes: Vec<Value>) -> bool {
+        let change = json!({"webhooks": changes});
         self.patch(Patch::Strategic, change).await
     }
 }

@@ -1,0 +1,265 @@
+//! The installation comes, rolls and goes while somebody creates a PipelineRun every 200 ms: none is ever refused (B8).
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use coscheduler_core::annotations::{GROUP, MODE};
+use coscheduler_kubernetes::pipeline_run::PipelineRun;
+use futures::future::try_join_all;
+use integration_tests::installation::{BASE, kubectl, lead, serve};
+use integration_tests::look::LIMIT;
+use integration_tests::on_bed;
+use integration_tests::runs::{Run, run};
+use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::ListParams;
+use kube::runtime::wait::await_condition;
+use kube::{Api, Client, ResourceExt as _};
+use serde_json::json;
+use testbed::services::{CONFIGURATION_NAME, NAMESPACE, Service, Services};
+use testbed::{Config, TestBed};
+use tokio::sync::watch;
+
+type Outcome = anyhow::Result<()>;
+
+/// The time between two runs.
+const PERIOD: Duration = Duration::from_millis(200);
+/// How long a pod of the webhook goes on serving after its deletion (`preStop` in its Deployment).
+const PRE_STOP: Duration = Duration::from_secs(5);
+/// Runs of a burst beside the roll.
+const BURST: usize = 100;
+const NEW_RUNS: &str = "pipelineruns.coscheduler.dev";
+const PLANNER: &str = "deploy/base/affinity-planner/deployment.yaml";
+
+/// The runs that were created so far.
+#[derive(Clone, Copy, Debug, Default)]
+struct Created {
+    number: usize,
+    /// True if the last one is coscheduled.
+    coscheduled: bool,
+}
+
+/// A run that Tekton does not start.
+fn pending(name: &str) -> Run {
+    let pending = json!("PipelineRunPending");
+    run(name).task("one", &[], &[]).spec("status", pending)
+}
+
+/// Creates a run every 200 ms, until one is refused.
+async fn create(runs: Api<PipelineRun>, created: &watch::Sender<Created>) -> anyhow::Error {
+    let mut period = tokio::time::interval(PERIOD);
+    loop {
+        period.tick().await;
+        let number = created.borrow().number + 1;
+        let name = format!("run-{number}");
+        match pending(&name).create(runs.clone()).await {
+            Ok(run) => {
+                let coscheduled = run.annotations().contains_key(MODE);
+                // What admission alone writes comes complete.
+                if run.annotations().contains_key(GROUP) != coscheduled {
+                    return anyhow::anyhow!("half pinned: {:?}", run.annotations());
+                }
+                created.send_replace(Created {
+                    number,
+                    coscheduled,
+                });
+            }
+            Err(error) => return error.context(format!("{name} is refused")),
+        }
+    }
+}
+
+/// The installation on a bed where runs are created all the time.
+struct Installation<'a> {
+    bed: &'a TestBed,
+    client: Client,
+    created: watch::Receiver<Created>,
+}
+
+impl Installation<'_> {
+    /// Waits until new runs are coscheduled, or are not.
+    async fn coschedules(&mut self, expect: bool) -> Outcome {
+        let seen = self.created.wait_for(|it| it.coscheduled == expect);
+        let seen = tokio::time::timeout(LIMIT, seen).await;
+        seen.with_context(|| format!("runs are coscheduled: never {expect}"))??;
+        Ok(())
+    }
+
+    /// Asks that none of the next ten runs is coscheduled, and that the API server asks nobody about new runs.
+    async fn is_quiet(&mut self) -> Outcome {
+        let first = self.created.borrow().number;
+        for number in first + 1..=first + 10 {
+            let seen = self.created.wait_for(|it| it.number >= number).await?;
+            ensure!(!seen.coscheduled, "run {} is coscheduled", seen.number);
+        }
+        let rules = self.webhooks_with_rules().await?;
+        ensure!(!rules.contains(&NEW_RUNS.to_owned()), "{rules:?}");
+        Ok(())
+    }
+
+    async fn webhooks_with_rules(&self) -> anyhow::Result<Vec<String>> {
+        let configurations: Api<MutatingWebhookConfiguration> = Api::all(self.client.clone());
+        let found = configurations.get_opt(CONFIGURATION_NAME).await?;
+        let webhooks = found.into_iter().flat_map(|found| found.webhooks);
+        let with_rules = webhooks.flatten().filter(|it| it.rules.is_some());
+        Ok(with_rules.map(|webhook| webhook.name).collect())
+    }
+
+    async fn apply(&self) -> Outcome {
+        kubectl(self.bed, &["apply", "-k", BASE]).await?;
+        Ok(())
+    }
+
+    /// Starts the processes. Rules must not come before the API server is led to them, so a Deployment is missing until then.
+    async fn serve(&self, missing: &str) -> anyhow::Result<Services> {
+        kubectl(self.bed, &["delete", "-f", missing]).await?;
+        let services = serve(self.bed, 2).await?;
+        lead(&self.client, &services).await?;
+        Ok(services)
+    }
+
+    /// Kills the processes of services whose pods are deleted, five seconds later, as a kubelet does.
+    async fn kubelet(&self, services: &Services) -> Outcome {
+        let end = async |service: Service| {
+            let pods: Api<Pod> = Api::namespaced(self.client.clone(), NAMESPACE);
+            let label = format!("app.kubernetes.io/name={service}");
+            let of_service = ListParams::default().labels(&label);
+            for pod in pods.list(&of_service).await? {
+                let gone = |found: Option<&Pod>| {
+                    found.is_none_or(|found| found.metadata.deletion_timestamp.is_some())
+                };
+                await_condition(pods.clone(), &pod.name_any(), gone).await?;
+            }
+            tokio::time::sleep(PRE_STOP).await;
+            let mut replicas = services.replicas(service);
+            replicas.try_for_each(|replica| services.kill(replica))
+        };
+        try_join_all(Service::ALL.map(end)).await?;
+        Ok(())
+    }
+}
+
+#[test]
+fn b8_no_run_is_refused_while_the_installation_comes_rolls_and_goes() -> Outcome {
+    on_bed(Config::default(), async |bed| {
+        let client = bed.client();
+        let (sender, created) = watch::channel(Created::default());
+        let installation = Installation {
+            bed: &bed,
+            client: client.clone(),
+            created,
+        };
+        tokio::select! {
+            refused = create(Api::default_namespaced(client), &sender) => return Err(refused),
+            done = scenario(installation) => done?,
+        }
+        println!("{} runs were created", sender.borrow().number);
+        bed.stop().await
+    })
+}
+
+async fn scenario(mut installation: Installation<'_>) -> Outcome {
+    // Nothing serves yet, as if no image could be pulled.
+    installation.apply().await?;
+    installation.is_quiet().await?;
+
+    // The processes are there, but the planner's Deployment is not, and then no planner answers.
+    let services = installation.serve(PLANNER).await?;
+    installation.is_quiet().await?;
+    for replica in services.replicas(Service::AffinityPlanner) {
+        services.kill(replica)?;
+    }
+    kubectl(installation.bed, &["apply", "-f", PLANNER]).await?;
+    installation.is_quiet().await?;
+    for replica in services.replicas(Service::AffinityPlanner) {
+        services.start_service(replica)?;
+    }
+    installation.coschedules(true).await?;
+    assert_eq!(installation.webhooks_with_rules().await?.len(), 3);
+    // The README's way to wait for that.
+    let rules = "jsonpath={.webhooks[0].rules[0].operations[0]}=CREATE";
+    let webhooks = "mutatingwebhookconfiguration";
+    let wait = ["wait", webhooks, CONFIGURATION_NAME, "--for", rules];
+    kubectl(installation.bed, &wait).await?;
+
+    // Everything rolls under a burst.
+    let runs: Api<PipelineRun> = Api::default_namespaced(installation.client.clone());
+    let burst = (0..BURST).map(|number| pending(&format!("burst-{number}")).create(runs.clone()));
+    let roll = async {
+        for service in Service::ALL {
+            for replica in services.replicas(service) {
+                services.roll(replica).await?;
+            }
+        }
+        anyhow::Ok(())
+    };
+    let (burst, rolled) = tokio::join!(try_join_all(burst), roll);
+    rolled?;
+    for run in burst.context("a run of the burst is refused")? {
+        assert!(run.annotations().contains_key(MODE), "{}", run.name_any());
+    }
+
+    // Another service is deleted: new runs are not ours, the TaskRuns of those that exist are.
+    kubectl(installation.bed, &["delete", "-f", PLANNER]).await?;
+    installation.coschedules(false).await?;
+    let left = installation.webhooks_with_rules().await?;
+    let expect = [
+        "pipelinerun-updates.coscheduler.dev",
+        "runs.coscheduler.dev",
+    ];
+    assert_eq!(left, expect);
+    kubectl(installation.bed, &["apply", "-f", PLANNER]).await?;
+    installation.coschedules(true).await?;
+
+    Box::pin(removals(&mut installation, services)).await
+}
+
+/// Removes the installation in several orders, and installs it again each time.
+async fn removals(installation: &mut Installation<'_>, mut services: Services) -> Outcome {
+    let bed = installation.bed;
+    let orders: [&[&[&str]]; 4] = [
+        &[&["delete", "namespace", NAMESPACE]],
+        &[&["delete", "-k", BASE, "--ignore-not-found"]],
+        // As Argo CD prunes: in the opposite order of a synchronization.
+        &[
+            &[
+                "delete",
+                "-f",
+                "deploy/base/admission-webhook/webhook-configuration.yaml",
+            ],
+            &["delete", "deployments", "--all", "-n", NAMESPACE],
+            &["delete", "-k", BASE, "--ignore-not-found"],
+        ],
+        // The services that others need go first.
+        &[
+            &["delete", "deployment", "config-service", "-n", NAMESPACE],
+            &["delete", "-f", PLANNER],
+            &["delete", "deployments", "--all", "-n", NAMESPACE],
+            &["delete", "-k", BASE, "--ignore-not-found"],
+        ],
+    ];
+    let last = orders.len() - 1;
+    for (index, order) in orders.into_iter().enumerate() {
+        let remove = async {
+            for command in order {
+                kubectl(bed, command).await?;
+            }
+            anyhow::Ok(())
+        };
+        tokio::try_join!(remove, installation.kubelet(&services))
+            .with_context(|| format!("{order:?}"))?;
+        installation.is_quiet().await?;
+        let rules = installation.webhooks_with_rules().await?;
+        ensure!(rules.is_empty(), "{order:?} left {rules:?}");
+        services.stop().await?;
+        if index == last {
+            return Ok(());
+        }
+        installation.apply().await?;
+        services = installation.serve(PLANNER).await?;
+        kubectl(bed, &["apply", "-f", PLANNER]).await?;
+        installation.coschedules(true).await?;
+    }
+    Ok(())
+}
