@@ -33,11 +33,11 @@ pub(crate) struct Known {
 }
 
 impl Known {
-    /// The configuration in force. If there is none: the violations in our ConfigMap.
+    /// The configuration in force. If no configuration was ever valid: the violations in our ConfigMap.
     ///
     /// # Errors
     ///
-    /// The planner has received no configuration yet.
+    /// The config-service has not sent a message yet.
     pub(crate) fn in_force(&self) -> Result<InForce<'_>, Error> {
         match &self.configuration {
             None => Err(Error::ConfigNotRead),

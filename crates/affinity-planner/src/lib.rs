@@ -1,8 +1,8 @@
 //! The affinity-planner answers the webhook's questions about new and changed runs. When the watcher reports a run, the planner
-//! plans it and, if the plan requires it, calls `Ensure` or `Release` of the placeholder-manager. Each decision is a function of
-//! `core`.
+//! plans it and, if the plan requires it, calls `Ensure` or `Release` of the placeholder-manager. Functions in
+//! crate `core` make all decisions.
 //!
-//! Such a call only names the run, because the placeholder-manager plans the run again with the same functions. The planner's only
+//! `Ensure` and `Release` only name the run, because the placeholder-manager plans the run again with the same functions. The planner's only
 //! state is the newest configuration. It never talks to Kubernetes, and none of its dependencies is a Kubernetes
 //! client.
 

@@ -41,11 +41,11 @@ pub const NAMESPACE_MAY_ALLOW: &str = "namespace-may-allow";
 pub const POD_TEMPLATE: &str = "default-affinity-assistant-pod-template";
 /// Key of the nodes that placeholders prefer (P4): `spread`, `pack` or `none`. Default: `spread`.
 pub const PLACEMENT: &str = "placement";
-/// Key of the resources that placeholders reserve (B3): `nothing`, `placement` or `peak`. Default: `nothing`.
+/// Key of the resources that placeholders reserve (B3): `nothing`, `placement` or `peak`. Default: `placement`.
 pub const PLACEHOLDER_RESERVES: &str = "placeholder-reserves";
-/// Key of the placeholder's CPU request and limit (P5).
+/// Key of the placeholder's CPU request (P5).
 pub const PLACEHOLDER_CPU: &str = "placeholder-cpu";
-/// Key of the placeholder's memory request and limit (P5).
+/// Key of the placeholder's memory request (P5).
 pub const PLACEHOLDER_MEMORY: &str = "placeholder-memory";
 /// Key of the placeholder's image.
 pub const PLACEHOLDER_IMAGE: &str = "placeholder-image";
@@ -117,9 +117,9 @@ words! {
 /// Resources and image of placeholders (P5), their default pod template (P3), and the nodes they prefer (P4).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlaceholderDefaults {
-    /// CPU request and limit: a Kubernetes quantity, more than zero, in whole thousandths of a CPU.
+    /// CPU request: a Kubernetes quantity, more than zero, in whole thousandths of a CPU.
     pub cpu: String,
-    /// Memory request and limit: a Kubernetes quantity, more than zero, in whole bytes.
+    /// Memory request: a Kubernetes quantity, more than zero, in whole bytes.
     pub memory: String,
     /// A container image reference.
     pub image: String,

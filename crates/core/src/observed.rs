@@ -132,7 +132,7 @@ pub struct Record {
     /// Retries of the creation of its pod (N3).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retried: Option<Done>,
-    /// The node that it left last to make room.
+    /// The node that it left in its last move (N2). Its next pod prefers other nodes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub left: Option<String>,
     /// True if it could not give its room up (B3). Its next pods ask for none.

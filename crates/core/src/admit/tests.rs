@@ -176,8 +176,8 @@ fn b1_a_key_that_does_not_exist_is_warned_of_whatever_is_in_force() {
         assert_eq!(
             admission.warnings,
             [
-                "Annotation coscheduler.dev/coshedule has no effect. The only annotations that you can set below \
-                 coscheduler.dev/ are coscheduler.dev/coschedule, coscheduler.dev/placement, \
+                "Annotation coscheduler.dev/coshedule has no effect. The only annotations with prefix coscheduler.dev/ that \
+                 you can set on a PipelineRun are coscheduler.dev/coschedule, coscheduler.dev/placement, \
                  coscheduler.dev/placeholder-reserves."
             ]
         );

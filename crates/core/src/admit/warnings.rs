@@ -58,7 +58,7 @@ pub(crate) fn reserved_in_child(keys: &[String]) -> String {
 pub(super) fn unknown_annotation(key: &str) -> String {
     let known = listed(Setting::ALL.map(Setting::annotation));
     format!(
-        "Annotation {key} has no effect. The only annotations that you can set below {PREFIX} are {known}."
+        "Annotation {key} has no effect. The only annotations with prefix {PREFIX} that you can set on a PipelineRun are {known}."
     )
 }
 

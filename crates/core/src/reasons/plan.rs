@@ -68,7 +68,7 @@ pub fn override_ignored(chosen: &str, pinned: Override) -> Reason {
     let (cause, exceptions) = match pinned {
         Override::Mode(Mode::Disabled) => (
             "without coscheduling".to_owned(),
-            " It has no effect on a run that names another controller in spec.managedBy. It also has no effect if the run is \
+            " The annotation has no effect on a run that names another controller in spec.managedBy. It also has no effect if the run is \
              created while Tekton's own flag coschedule is not \"disabled\", or while tekton-coscheduler has no valid configuration.",
         ),
         Override::Mode(mode) => (format!("in coschedule mode {mode}"), ""),
@@ -79,8 +79,8 @@ pub fn override_ignored(chosen: &str, pinned: Override) -> Reason {
     let annotation = setting.annotation();
     let message = format!(
         "The run was created {cause}, and this does not change. So its annotation {annotation} with value {chosen:?} has no effect. \
-         The annotation counts only at the time when a run is created. Set it on a new run. Or set it on the Namespace, or on a \
-         Pipeline in this namespace, and then create a new run.{exceptions}"
+         The annotation counts only at the time when a run is created. Set it on a new run. Or set it on the Namespace, or on the \
+         Pipeline that spec.pipelineRef.name names in this namespace, and then create a new run.{exceptions}"
     );
     Reason::new(ReasonCode::OverrideIgnored, message)
 }

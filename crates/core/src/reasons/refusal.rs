@@ -22,8 +22,9 @@ refusals! {
         "Raise the quota, or wait until other objects in the namespace are deleted.";
     /// A LimitRange does not allow the object.
     limit_range_violated: LimitRangeViolated,
-        "Change the LimitRange. Or create the run again after one of these changes: your operator sets another placeholder-cpu \
-         or placeholder-memory in ConfigMap coscheduler-config, or you change the storage request in the volumeClaimTemplate.";
+        "Change the LimitRange. Or create the run again after another change: a different placeholder-cpu or placeholder-memory \
+         in ConfigMap coscheduler-config, or a different storage request in the volumeClaimTemplate. If this message names a \
+         ratio: set annotation coscheduler.dev/placeholder-reserves: nothing, if your operator allows it.";
     /// Pod Security does not allow the placeholder's pod.
     pod_security_violated: PodSecurityViolated,
         "Remove the field that this message names from the run's podTemplate, and create the run again. Or set a less strict \
