@@ -485,6 +485,12 @@ fn m3_annotations_of_a_task_run_that_tekton_did_not_make_are_stripped_with_a_war
                 check_warned(&warnings, "These annotations are ignored");
             }
         }
+        // If this account is Tekton's after all, nobody reads the warnings.
+        let told = scene.told("owner", "TektonAccountUnknown").await?;
+        let told = told
+            .iter()
+            .filter(|(code, _)| code == "TektonAccountUnknown");
+        assert_eq!(told.count(), 1, "for both objects");
         Ok(())
     })
 }

@@ -1,4 +1,4 @@
-//! Events on PipelineRuns about TaskRuns that admission cancels. Only Tekton's controller sees the answer to the review of a
+//! Events on PipelineRuns about their TaskRuns and CustomRuns under review. Only Tekton's controller sees the answer to the review of a
 //! TaskRun, so an Event informs the author of the run. The webhook sends its answer without waiting until the Event is written.
 
 use std::time::Duration;

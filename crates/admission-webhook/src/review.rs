@@ -12,7 +12,7 @@ use coscheduler_core::admit::{Admission, RewrittenSource};
 use coscheduler_core::admit_run::{ChildAdmission, ChildRun};
 use coscheduler_core::annotations;
 use coscheduler_core::pipeline_run::{OwnerReference, PipelineRun};
-use coscheduler_core::reasons::{Reason, ReasonCode};
+use coscheduler_core::reasons::Reason;
 use coscheduler_core::violation::Violation;
 use coscheduler_kubernetes::admission::{Mutation, patch};
 use coscheduler_kubernetes::child_run;
@@ -75,23 +75,26 @@ pub(crate) fn run(request: &AdmissionRequest<DynamicObject>) -> Option<ChildRun>
     child_run::view(&request.kind.kind, &object.metadata, spec, username)
 }
 
-/// The Event for a PipelineRun's author about a TaskRun that may not run (M2). `None` if the TaskRun may run, and for a dry run.
-pub(crate) fn notice(
+/// The Events on the PipelineRun that is the controller of a TaskRun or CustomRun. Empty for a dry run.
+pub(crate) fn notices(
     request: &AdmissionRequest<DynamicObject>,
     controller: Option<OwnerReference>,
-    admission: &ChildAdmission,
-) -> Option<Notice> {
-    let message = admission.cancel.clone().filter(|_| !request.dry_run)?;
-    let OwnerReference { name, uid, .. } = controller?;
-    Some(Notice {
-        pipeline_run: PipelineRun {
-            namespace: request.namespace.clone().unwrap_or_default(),
-            name,
-            uid,
-            ..PipelineRun::default()
-        },
-        reason: Reason::new(ReasonCode::TaskRunRefused, message),
-    })
+    events: Vec<Reason>,
+) -> Vec<Notice> {
+    let Some(controller) = controller.filter(|_| !request.dry_run) else {
+        return Vec::new();
+    };
+    let pipeline_run = PipelineRun {
+        namespace: request.namespace.clone().unwrap_or_default(),
+        name: controller.name,
+        uid: controller.uid,
+        ..PipelineRun::default()
+    };
+    let events = events.into_iter().map(|reason| Notice {
+        pipeline_run: pipeline_run.clone(),
+        reason,
+    });
+    events.collect()
 }
 
 /// The changes of a PipelineRun that the planner decided. If a new run is coscheduled and the review is traced, the run also gets

@@ -160,7 +160,7 @@ impl Webhook {
             Ok(answer) => convert::child_admission(answer.into_inner()),
             Err(status) => return not_admitted(request, &status),
         };
-        if let Some(notice) = review::notice(request, controller, &admission) {
+        for notice in review::notices(request, controller, take(&mut admission.events)) {
             self.events.send(notice);
         }
         let (object, warnings) = (review::object(request), take(&mut admission.warnings));

@@ -8,8 +8,9 @@ use tracing::warn;
 use coscheduler_core::admit;
 use coscheduler_core::admit_run::admit_run;
 use coscheduler_core::annotations;
-use coscheduler_core::pipeline_run::{OwnerReference, PipelineRun};
+use coscheduler_core::pipeline_run::PipelineRun;
 use coscheduler_core::plan;
+use coscheduler_core::reasons::ReasonCode;
 use coscheduler_core::restore::restore;
 use coscheduler_core::sizes;
 use coscheduler_proto::placeholder::placeholder_service_client::PlaceholderServiceClient;
@@ -19,8 +20,9 @@ use coscheduler_proto::planner::{
     PlanRequest, PlanResponse, ReportPipelineRunRequest, ReportPipelineRunResponse,
 };
 use coscheduler_proto::{Struct, convert};
-use coscheduler_runtime::Deadline;
 use coscheduler_runtime::client::Channel;
+use coscheduler_runtime::{Deadline, Metrics};
+use prometheus_client::metrics::counter::Counter;
 
 use crate::configuration::Known;
 use crate::error::{Error, of_run};
@@ -31,6 +33,8 @@ pub(crate) struct Planner {
     configuration: watch::Receiver<Known>,
     manager: PlaceholderServiceClient<Channel>,
     tekton_controller: String,
+    /// Counts runs of coscheduled PipelineRuns that another account created.
+    strangers: Counter,
 }
 
 impl Planner {
@@ -40,11 +44,17 @@ impl Planner {
         configuration: watch::Receiver<Known>,
         manager: PlaceholderServiceClient<Channel>,
         tekton_controller: String,
+        metrics: &Metrics,
     ) -> Self {
         Self {
             configuration,
             manager,
             tekton_controller,
+            strangers: metrics.register(
+                "tekton_account_unknown",
+                "TaskRuns and CustomRuns of coscheduled PipelineRuns that another account than Tekton's controller created",
+                Counter::default(),
+            ),
         }
     }
 
@@ -148,17 +158,10 @@ impl PlannerService for Planner {
     async fn admit_run(&self, request: Request<AdmitRunRequest>) -> Answer<AdmitRunResponse> {
         let run = convert::child_run(request.into_inner()).map_err(Error::BadRequest)?;
         let admission = admit_run(&run, &self.tekton_controller);
-        let of_pipeline_run = run
-            .controller
-            .as_ref()
-            .is_some_and(OwnerReference::is_pipeline_run);
-        if of_pipeline_run && !run.joins_owner(&self.tekton_controller) {
-            warn!(
-                username = run.created_by,
-                expected = self.tekton_controller,
-                "removed the annotations of a run that belongs to a PipelineRun, because Tekton's controller did not create \
-                 it; if it did, correct --tekton-controller-username"
-            );
+        let mut events = admission.events.iter();
+        if let Some(event) = events.find(|it| it.code == ReasonCode::TektonAccountUnknown) {
+            self.strangers.inc();
+            warn!("{}", event.message);
         }
         Ok(Response::new(convert::child_admission_to_wire(admission)))
     }

@@ -57,7 +57,12 @@ pub async fn start(args: Args, process: Process) -> anyhow::Result<()> {
         configuration::follow(config, sender, received),
     );
 
-    let planner = grpc::Planner::new(configuration, manager, tekton_controller_username);
+    let planner = grpc::Planner::new(
+        configuration,
+        manager,
+        tekton_controller_username,
+        process.metrics(),
+    );
     let planner = PlannerServiceServer::new(planner).max_decoding_message_size(MAX_MESSAGE_BYTES);
     let services = GrpcServices::new()
         .add_service(planner)

@@ -15,6 +15,7 @@ use crate::names::{AssistantName, Group, claim_before_tekton_renamed_it};
 use crate::params::{Params, has_variable};
 use crate::pinned::{handed_on, unknown_schema, whole_run};
 use crate::pipeline_run::OwnerReference;
+use crate::reasons::{self, Reason, ReasonCode};
 use crate::run_claims::{self, RunClaims};
 use crate::words::words;
 
@@ -65,6 +66,12 @@ impl ChildRun {
         let controller = self.controller.as_ref();
         joins_owner(controller, &self.created_by, tekton_controller)
     }
+
+    /// True if a coscheduled PipelineRun is the object's controller.
+    fn is_of_pinned_run(&self) -> bool {
+        let controller = self.controller.as_ref();
+        self.owner_group.is_some() && controller.is_some_and(OwnerReference::is_pipeline_run)
+    }
 }
 
 /// The changes that admission makes on a TaskRun or CustomRun.
@@ -80,8 +87,10 @@ pub struct ChildAdmission {
     pub cancel: Option<String>,
     /// Workspaces that get a claim with another name, in the run's order (M9).
     pub bindings: Vec<BoundClaim>,
-    /// Warnings for the author.
+    /// Warnings for the user who creates the object.
     pub warnings: Vec<String>,
+    /// Events on the PipelineRun that is the controller. Its author sees no warnings.
+    pub events: Vec<Reason>,
 }
 
 /// Decides about a new TaskRun or CustomRun.
@@ -101,6 +110,11 @@ pub fn admit_run(run: &ChildRun, tekton_controller: &str) -> ChildAdmission {
         if !admission.remove_annotations.is_empty() {
             let warning = reserved_in_child(&admission.remove_annotations);
             admission.warnings.push(warning);
+        }
+        if run.is_of_pinned_run() {
+            let account = run.created_by.as_str();
+            let reason = reasons::tekton_account_unknown(account, tekton_controller);
+            admission.events.push(reason);
         }
         return admission;
     }
@@ -122,10 +136,14 @@ pub fn admit_run(run: &ChildRun, tekton_controller: &str) -> ChildAdmission {
             (assistant, cancel, bindings)
         }
     };
+    let events = cancel
+        .iter()
+        .map(|cancel| Reason::new(ReasonCode::TaskRunRefused, cancel));
     // The value is empty, but the key is set: otherwise Tekton would copy a Task's own annotation with this key.
     let assistant = assistant.map(|name| name.to_string()).unwrap_or_default();
     ChildAdmission {
         set_annotations: [(TEKTON_AFFINITY_ASSISTANT.to_owned(), assistant)].into(),
+        events: events.collect(),
         cancel,
         bindings,
         ..without(run, |key| key != TEKTON_AFFINITY_ASSISTANT)

@@ -88,6 +88,11 @@ macro_rules! reason_codes {
                 }
             }
 
+            /// The code of this word.
+            pub fn read(word: &str) -> Option<Self> {
+                Self::ALL.iter().copied().find(|code| code.as_str() == word)
+            }
+
             /// The severity of the Event with this code. `None` if reasons with this code never become Events.
             pub const fn told(self) -> Option<Severity> {
                 match self {
@@ -137,6 +142,9 @@ reason_codes! {
     PipelineRunInvalid: Some(Warning),
     /// A TaskRun uses more claims than the run's mode allows, so the TaskRun does not run (M2).
     TaskRunRefused: Some(Warning),
+    /// Another account than that of Tekton's controller created a TaskRun or CustomRun of a coscheduled run, so the pod does not follow
+    /// the run's placeholder. Perhaps the name of Tekton's account is wrong in the planner's flags.
+    TektonAccountUnknown: Some(Warning),
     /// No node can reach the volumes of all claims of a placeholder, so no node can run the placeholder (V7).
     VolumeNodeAffinityConflict: Some(Warning),
     /// An object with the placeholder's name exists and belongs to another owner (P7).
@@ -176,6 +184,6 @@ reason_codes! {
     ReservationRefused: Some(Warning),
     /// A pod runs without its placeholder, because the placeholder's claims keep it from a node with room (N2).
     PodLetGo: Some(Warning),
-    /// The run's placeholders were created again as often as they may be to get room, and a pod still waits (N2).
+    /// The run's placeholders were created again as often as they may be, and a pod still waits (N2).
     MovesExhausted: Some(Warning),
 }

@@ -319,6 +319,9 @@ fn m3_nobody_but_tekton_joins_a_group_and_only_for_a_pipeline_run() {
             );
             let admission = admit_run(&run, TEKTON_CONTROLLER);
             assert_eq!(admission.cancel, None);
+            let events = admission.events.iter().map(|event| event.code);
+            let expect = (created_by == "alice").then_some(ReasonCode::TektonAccountUnknown);
+            assert_eq!(events.collect::<Vec<_>>(), Vec::from_iter(expect));
             // The warning names each annotation that is removed.
             let told = &admission.warnings[0];
             assert!(

@@ -1,9 +1,17 @@
-//! Texts about a TaskRun that admission cancels.
+//! Texts about TaskRuns and CustomRuns under review.
 
 use crate::annotations::OVERRIDE;
 use crate::mode::Mode;
 
 use super::{Reason, ReasonCode};
+
+texts! {
+    tekton_account_unknown(account: &str, expected: &str): TektonAccountUnknown =
+        "Account {account} created a TaskRun or CustomRun of this run. tekton-coscheduler expects that account {expected} does this. \
+         So the pods of this TaskRun or CustomRun do not follow the run's placeholder, and may run on other nodes. If {account} is \
+         the account of Tekton's controller, your operator has to set flag --tekton-controller-username of the affinity-planner to \
+         {account}.";
+}
 
 /// The Event about a TaskRun that uses `claims` different claims in a mode that allows only one (M2). `used` has the name of each
 /// workspace and of its claim.

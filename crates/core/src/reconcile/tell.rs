@@ -207,9 +207,7 @@ pub fn blocked_reason(value: &str) -> Option<Reason> {
         message: String,
     }
     let Blocked { reason, message } = serde_json::from_str(value).ok()?;
-    let mut codes = ReasonCode::ALL.iter();
-    let code = codes.find(|code| code.as_str() == reason)?;
-    Some(Reason::new(*code, message))
+    Some(Reason::new(ReasonCode::read(&reason)?, message))
 }
 
 /// The new value of annotation [`BLOCKED`] of `run`, where the inner `None` removes it; the outer `None` if it is up to date.

@@ -95,7 +95,7 @@ fn override_of(message: &wire::Override) -> Result<Override, i32> {
     value.ok_or(number)
 }
 
-/// A configuration for the wire, without Tekton's own flag: the wire message has a separate field for this flag.
+/// A configuration for the wire, without Tekton's own flag, which is a field of `ConfigStatus`.
 pub fn configuration_to_wire(configuration: &Configuration) -> wire::Configuration {
     let overrides = |values: &BTreeSet<Override>| values.iter().map(override_to_wire).collect();
     let placeholder = &configuration.placeholder;
@@ -116,11 +116,12 @@ pub fn configuration_to_wire(configuration: &Configuration) -> wire::Configurati
     }
 }
 
-/// A configuration from the wire, without Tekton's own flag: the wire message has a separate field for this flag.
+/// A configuration from the wire, without Tekton's own flag, which is a field of `ConfigStatus`.
 ///
 /// # Errors
 ///
-/// A violation for each field that is missing, and for each value that is not known to this version.
+/// A violation for each missing field except `placement` and `reserves`, which then have their defaults, and for each value that
+/// this version does not know.
 pub fn configuration(message: wire::Configuration) -> Result<Configuration, Vec<Violation>> {
     let mut violations = Vec::new();
     let mut unknown = |field: &str, value: i32| {

@@ -10,8 +10,9 @@ use coscheduler_core::params::Params;
 use coscheduler_core::pipeline;
 use coscheduler_core::pipeline_run::{OwnerReference, PipelineRun};
 use coscheduler_core::plan::{
-    Action, ClaimTemplateSpec, PlaceholderSpec, Plan, Preview, Reason, Separation,
+    Action, ClaimTemplateSpec, PlaceholderSpec, Plan, Preview, Separation,
 };
+use coscheduler_core::reasons::{Reason, ReasonCode};
 use coscheduler_core::sizes::{Catalog, TaskSpec, resource_list};
 use coscheduler_core::violation::Violation;
 
@@ -129,6 +130,7 @@ pub fn child_admission_to_wire(admission: ChildAdmission) -> wire::AdmitRunRespo
         set_annotations: admission.set_annotations,
         cancel_message: admission.cancel.unwrap_or_default(),
         bindings: claims_to_wire(admission.bindings),
+        events: admission.events.iter().map(reason_to_wire).collect(),
     }
 }
 
@@ -140,6 +142,8 @@ pub fn child_admission(message: wire::AdmitRunResponse) -> ChildAdmission {
         cancel: Some(message.cancel_message).filter(|message| !message.is_empty()),
         bindings: claims(message.bindings),
         warnings: message.warnings,
+        // A newer planner may know codes that this version does not know.
+        events: message.events.into_iter().filter_map(reason).collect(),
     }
 }
 
@@ -254,6 +258,11 @@ pub fn reason_to_wire(reason: &Reason) -> crate::reason::Reason {
     }
 }
 
+fn reason(message: crate::reason::Reason) -> Option<Reason> {
+    let code = ReasonCode::read(&message.code)?;
+    Some(Reason::new(code, message.message))
+}
+
 fn placeholder_spec_to_wire(spec: &PlaceholderSpec) -> wire::PlaceholderSpec {
     let templates = |templates: &[ClaimTemplateSpec]| {
         templates
@@ -355,6 +364,7 @@ mod tests {
                 cancel,
                 bindings: child().claims,
                 warnings: vec!["d".to_owned()],
+                events: vec![Reason::new(ReasonCode::TaskRunRefused, "e")],
             };
             assert_eq!(
                 child_admission(child_admission_to_wire(admission.clone())),
