@@ -1,5 +1,5 @@
 //! The installation comes, rolls and goes while somebody creates a PipelineRun every 200 ms: none is ever refused (B8).
-#![allow(clippy::unwrap_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)]
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use anyhow::{Context as _, ensure};
 use coscheduler_core::annotations::{GROUP, MODE};
 use coscheduler_kubernetes::pipeline_run::PipelineRun;
 use futures::future::try_join_all;
-use integration_tests::installation::{BASE, kubectl, lead, serve};
+use integration_tests::installation::{kubectl, lead, serve};
 use integration_tests::look::LIMIT;
 use integration_tests::on_bed;
 use integration_tests::runs::{Run, run};
@@ -29,6 +29,9 @@ const PERIOD: Duration = Duration::from_millis(200);
 const PRE_STOP: Duration = Duration::from_secs(5);
 /// Runs of a burst beside the roll.
 const BURST: usize = 100;
+/// The base with the components that a large cluster needs.
+const PRODUCTION: &str = "deploy/overlays/production";
+const OPENSHIFT: &str = "deploy/overlays/openshift";
 const NEW_RUNS: &str = "pipelineruns.coscheduler.dev";
 const PLANNER: &str = "deploy/base/affinity-planner/deployment.yaml";
 
@@ -40,21 +43,25 @@ struct Created {
     coscheduled: bool,
 }
 
+/// The Deployment of the webhook itself.
+const OWN: &str = "deploy/base/admission-webhook/deployment.yaml";
+
 /// A run that Tekton does not start.
 fn pending(name: &str) -> Run {
     let pending = json!("PipelineRunPending");
     run(name).task("one", &[], &[]).spec("status", pending)
 }
 
-/// Creates a run every 200 ms, until one is refused.
+/// Creates two runs at the same time every 200 ms, until one is refused.
 async fn create(runs: Api<PipelineRun>, created: &watch::Sender<Created>) -> anyhow::Error {
     let mut period = tokio::time::interval(PERIOD);
     loop {
         period.tick().await;
         let number = created.borrow().number + 1;
         let name = format!("run-{number}");
-        match pending(&name).create(runs.clone()).await {
-            Ok(run) => {
+        let beside = pending(&format!("beside-{number}")).create(runs.clone());
+        match tokio::try_join!(pending(&name).create(runs.clone()), beside) {
+            Ok((run, _)) => {
                 let coscheduled = run.annotations().contains_key(MODE);
                 // What admission alone writes comes complete.
                 if run.annotations().contains_key(GROUP) != coscheduled {
@@ -106,8 +113,8 @@ impl Installation<'_> {
         Ok(with_rules.map(|webhook| webhook.name).collect())
     }
 
-    async fn apply(&self) -> Outcome {
-        kubectl(self.bed, &["apply", "-k", BASE]).await?;
+    async fn apply(&self, overlay: &str) -> Outcome {
+        kubectl(self.bed, &["apply", "-k", overlay]).await?;
         Ok(())
     }
 
@@ -161,7 +168,13 @@ fn b8_no_run_is_refused_while_the_installation_comes_rolls_and_goes() -> Outcome
 
 async fn scenario(mut installation: Installation<'_>) -> Outcome {
     // Nothing serves yet, as if no image could be pulled.
-    installation.apply().await?;
+    let tekton = ["create", "namespace", "openshift-pipelines"];
+    kubectl(installation.bed, &tekton).await?;
+    installation.apply(OPENSHIFT).await?;
+    installation.is_quiet().await?;
+    let delete = ["delete", "-k", OPENSHIFT, "--ignore-not-found"];
+    kubectl(installation.bed, &delete).await?;
+    installation.apply(PRODUCTION).await?;
     installation.is_quiet().await?;
 
     // The processes are there, but the planner's Deployment is not, and then no planner answers.
@@ -212,6 +225,14 @@ async fn scenario(mut installation: Installation<'_>) -> Outcome {
     kubectl(installation.bed, &["apply", "-f", PLANNER]).await?;
     installation.coschedules(true).await?;
 
+    // The webhook's own Deployment is deleted, and nothing else: all rules leave, and come back with it.
+    kubectl(installation.bed, &["delete", "-f", OWN]).await?;
+    installation.coschedules(false).await?;
+    installation.is_quiet().await?;
+    assert_eq!(installation.webhooks_with_rules().await?, [""; 0]);
+    kubectl(installation.bed, &["apply", "-f", OWN]).await?;
+    installation.coschedules(true).await?;
+
     Box::pin(removals(&mut installation, services)).await
 }
 
@@ -220,7 +241,7 @@ async fn removals(installation: &mut Installation<'_>, mut services: Services) -
     let bed = installation.bed;
     let orders: [&[&[&str]]; 4] = [
         &[&["delete", "namespace", NAMESPACE]],
-        &[&["delete", "-k", BASE, "--ignore-not-found"]],
+        &[&["delete", "-k", PRODUCTION, "--ignore-not-found"]],
         // As Argo CD prunes: in the opposite order of a synchronization.
         &[
             &[
@@ -229,20 +250,22 @@ async fn removals(installation: &mut Installation<'_>, mut services: Services) -
                 "deploy/base/admission-webhook/webhook-configuration.yaml",
             ],
             &["delete", "deployments", "--all", "-n", NAMESPACE],
-            &["delete", "-k", BASE, "--ignore-not-found"],
+            &["delete", "-k", PRODUCTION, "--ignore-not-found"],
         ],
         // The services that others need go first.
         &[
             &["delete", "deployment", "config-service", "-n", NAMESPACE],
             &["delete", "-f", PLANNER],
             &["delete", "deployments", "--all", "-n", NAMESPACE],
-            &["delete", "-k", BASE, "--ignore-not-found"],
+            &["delete", "-k", PRODUCTION, "--ignore-not-found"],
         ],
     ];
     let last = orders.len() - 1;
+    let created = installation.created.clone();
     for (index, order) in orders.into_iter().enumerate() {
         let remove = async {
             for command in order {
+                println!("{command:?} after {} runs", created.borrow().number);
                 kubectl(bed, command).await?;
             }
             anyhow::Ok(())
@@ -256,7 +279,7 @@ async fn removals(installation: &mut Installation<'_>, mut services: Services) -
         if index == last {
             return Ok(());
         }
-        installation.apply().await?;
+        installation.apply(PRODUCTION).await?;
         services = installation.serve(PLANNER).await?;
         kubectl(bed, &["apply", "-f", PLANNER]).await?;
         installation.coschedules(true).await?;

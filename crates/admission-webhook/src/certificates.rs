@@ -71,8 +71,8 @@ pub(crate) struct CertificateArgs {
     certificate_secret: String,
 }
 
-/// Starts the task that manages the certificates. Returns the TLS configuration of the server. The process is ready when the
-/// webhook configuration trusts the served certificate.
+/// Starts the task that manages the certificates. Returns the TLS configuration of the server. The process is not ready
+/// until the webhook configuration has the served certificate.
 ///
 /// # Errors
 /// The flags contradict each other.

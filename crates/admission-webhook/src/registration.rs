@@ -12,12 +12,13 @@ use futures::StreamExt as _;
 use futures::stream::{BoxStream, select_all};
 use jiff::SignedDuration;
 use k8s_openapi::api::apps::v1::Deployment;
-use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::api::core::v1::{Namespace, Service};
 use kube::core::DynamicObject;
 use kube::{Api, Client};
+use prometheus_client::metrics::gauge::Gauge;
 use serde_json::{Value, json};
 use tokio::time::Instant;
-use tracing::info;
+use tracing::{info, warn};
 
 use crate::object::{Configurations, Object};
 
@@ -25,6 +26,8 @@ use crate::object::{Configurations, Object};
 const PERIOD: Duration = Duration::from_millis(200);
 /// The delay before a failed request is repeated.
 const RETRY: Duration = Duration::from_secs(2);
+/// Another replica that has removed the rules may know of a removal earlier. This process enters them again only after this time.
+const LOST: Duration = Duration::from_secs(2);
 /// How long the planner may take to answer.
 const PLANNER: Duration = Duration::from_secs(2);
 
@@ -69,8 +72,9 @@ pub(crate) struct RegistrationArgs {
     )]
     rules_delay: SignedDuration,
 
-    /// The Deployments of the five services. While one of them does not exist or is being deleted, new PipelineRuns are not
-    /// reviewed. Without this flag, Deployments are not looked at
+    /// The Deployments of the five services, with this service's own as the last. The rules are entered when each has an available
+    /// pod. While one of them does not exist, has no replicas or is being deleted, new PipelineRuns are not reviewed. Without this
+    /// flag, no Deployment counts, and no Service
     #[arg(
         long,
         env = "DEPLOYMENTS",
@@ -85,11 +89,11 @@ pub(crate) struct RegistrationArgs {
 enum Stage {
     /// This process cannot answer reviews yet, or does not know everything yet.
     Starting,
-    /// All services are installed, and this process has been ready for long enough.
+    /// All services are available, and this process has been ready for long enough.
     Ready,
-    /// The Deployment of another service does not exist or is being deleted.
+    /// The Deployment of another service is gone.
     Incomplete,
-    /// This service's own Deployment or the Namespace does not exist or is being deleted.
+    /// This service's own Deployment or Service is gone, or the Namespace is.
     Leaving,
 }
 
@@ -97,12 +101,26 @@ enum Stage {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Part {
     Namespace,
+    /// This service's own.
+    Service,
+    /// The name. This service's own is [`Part::Own`].
     Deployment(String),
+    Own,
+}
+
+/// The state of a part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// It does not exist, has no replicas, or is being deleted.
+    Gone,
+    /// It has no available pod.
+    Waiting,
+    Available,
 }
 
 /// A new state of an object.
 enum Seen {
-    Part(Part, bool),
+    Part(Part, State),
     Mutating(Option<DynamicObject>),
     Validating(Option<DynamicObject>),
 }
@@ -110,8 +128,8 @@ enum Seen {
 /// The task that enters and removes the rules.
 struct Registration {
     configurations: Configurations,
-    /// Whether each part exists and is not being deleted. `None` until it was looked at.
-    parts: BTreeMap<Part, Option<bool>>,
+    /// The state of each part. `None` until it was looked at.
+    parts: BTreeMap<Part, Option<State>>,
     process: Process,
     planner: Channel,
     delay: Duration,
@@ -119,6 +137,11 @@ struct Registration {
     ready_since: Option<Instant>,
     /// True if this process has compared the rules with its own.
     entered: bool,
+    /// When somebody else has removed the rules.
+    lost: Option<Instant>,
+    /// The stage that was logged last.
+    logged: Option<Stage>,
+    rules: Gauge,
 }
 
 /// Starts the task that enters and removes the rules.
@@ -139,16 +162,24 @@ pub(crate) fn start(
     let mut changes = vec![
         configurations.mutating.follow(Seen::Mutating),
         configurations.validating.follow(Seen::Validating),
-        found.follow(|found| Seen::Part(Part::Namespace, stays(found.as_ref()))),
+        found.follow(|found| Seen::Part(Part::Namespace, state(found.as_ref()))),
     ];
     let mut parts = BTreeMap::from([(Part::Namespace, None)]);
-    for name in args.deployments {
-        let part = Part::Deployment(name.clone());
-        parts.insert(part.clone(), None);
-        let api = Api::<Deployment>::namespaced(client.clone(), namespace);
-        let follow = Object::new(api, &name)
-            .follow(move |found| Seen::Part(part.clone(), stays(found.as_ref())));
-        changes.push(follow);
+    let mut deployments = args.deployments;
+    if let Some(own) = deployments.pop() {
+        let named = |name: String| (Part::Deployment(name.clone()), name);
+        let deployments = deployments.into_iter().map(named);
+        for (part, name) in deployments.chain([(Part::Own, own)]) {
+            parts.insert(part.clone(), None);
+            let api = Api::namespaced(client.clone(), namespace);
+            let found = Object::new(api, &name);
+            let follow = found.follow(move |found| Seen::Part(part.clone(), available(found)));
+            changes.push(follow);
+        }
+        parts.insert(Part::Service, None);
+        let api = Api::<Service>::namespaced(client.clone(), namespace);
+        let found = Object::new(api, crate::SERVICE.name);
+        changes.push(found.follow(|found| Seen::Part(Part::Service, state(found.as_ref()))));
     }
     let registration = Registration {
         configurations,
@@ -158,13 +189,33 @@ pub(crate) fn start(
         delay,
         ready_since: None,
         entered: false,
+        lost: None,
+        logged: None,
+        rules: process.metrics().register(
+            "webhook_rules",
+            "1 while the API server calls the admission webhook about new PipelineRuns",
+            Gauge::default(),
+        ),
     };
     process.spawn("enter and remove the rules", registration.run(changes));
     Ok(())
 }
 
-fn stays<K: kube::Resource>(found: Option<&K>) -> bool {
-    found.is_some_and(|found| found.meta().deletion_timestamp.is_none())
+fn state<K: kube::Resource>(found: Option<&K>) -> State {
+    let stays = found.is_some_and(|found| found.meta().deletion_timestamp.is_none());
+    if stays { State::Available } else { State::Gone }
+}
+
+fn available(found: Option<Deployment>) -> State {
+    let spec = found.as_ref().and_then(|found| found.spec.as_ref());
+    let is_off = spec.is_some_and(|spec| spec.replicas == Some(0));
+    let status = found.as_ref().and_then(|found| found.status.as_ref());
+    let available = status.and_then(|status| status.available_replicas);
+    match state(found.as_ref()) {
+        State::Available if is_off => State::Gone,
+        State::Available if available.unwrap_or_default() == 0 => State::Waiting,
+        state => state,
+    }
 }
 
 impl Registration {
@@ -173,10 +224,16 @@ impl Registration {
         let mut wait = PERIOD;
         loop {
             match tokio::time::timeout(wait, changes.next()).await {
-                Ok(Some(Seen::Part(part, stays))) => {
-                    self.parts.insert(part, Some(stays));
+                Ok(Some(Seen::Part(part, state))) => {
+                    self.parts.insert(part, Some(state));
                 }
-                Ok(Some(Seen::Mutating(seen))) => self.configurations.mutating.seen = Some(seen),
+                Ok(Some(Seen::Mutating(seen))) => {
+                    let had_rules = self.has_rules();
+                    self.configurations.mutating.seen = Some(seen);
+                    if had_rules && !self.has_rules() {
+                        self.lost = Some(Instant::now());
+                    }
+                }
                 Ok(Some(Seen::Validating(seen))) => {
                     self.configurations.validating.seen = Some(seen);
                 }
@@ -184,13 +241,24 @@ impl Registration {
                 Err(_) => {}
             }
             let stage = self.stage();
+            if self.logged != Some(stage) {
+                info!(?stage, parts = ?self.parts, "looked at the installation");
+                self.logged = Some(stage);
+            }
             let is_done = self.act(stage).await;
+            self.rules.set(self.has_rules().into());
             wait = match stage {
                 Stage::Starting => PERIOD,
                 Stage::Ready | Stage::Incomplete | Stage::Leaving if is_done => Duration::MAX,
                 Stage::Ready | Stage::Incomplete | Stage::Leaving => RETRY,
             };
         }
+    }
+
+    /// True if the API server calls the webhook for new PipelineRuns.
+    fn has_rules(&self) -> bool {
+        let mut webhooks = self.configurations.mutating.webhooks();
+        webhooks.any(|webhook| webhook["name"] == NEW_RUNS && !webhook["rules"].is_null())
     }
 
     fn stage(&mut self) -> Stage {
@@ -203,7 +271,8 @@ impl Registration {
             };
         }
         let since = *self.ready_since.get_or_insert_with(Instant::now);
-        match since.elapsed() < self.delay {
+        let was_lost = self.lost.is_some_and(|lost| lost.elapsed() < LOST);
+        match was_lost || since.elapsed() < self.delay {
             true => Stage::Starting,
             false => Stage::Ready,
         }
@@ -231,9 +300,16 @@ impl Registration {
             if changes.is_empty() {
                 continue;
             }
-            // The planner may be down later: existing rules stay.
-            if stage == Stage::Ready && !client::is_serving(self.planner.clone(), PLANNER).await {
-                return false;
+            if stage == Stage::Ready {
+                let mut webhooks = configuration.webhooks();
+                if webhooks.any(|webhook| webhook["clientConfig"]["caBundle"].is_null()) {
+                    return false;
+                }
+                // The planner may be down later: existing rules stay.
+                if !client::is_serving(self.planner.clone(), PLANNER).await {
+                    warn!("the planner does not answer, so the webhooks get no rules");
+                    return false;
+                }
             }
             if configuration.patch_webhooks(changes.clone()).await {
                 info!(?stage, ?changes, "changed the rules of the webhooks");
@@ -247,14 +323,16 @@ impl Registration {
 }
 
 /// The stage of a process that has been ready for long enough.
-fn stage(parts: &BTreeMap<Part, Option<bool>>) -> Stage {
-    let own = Part::Deployment(crate::SERVICE.name.to_owned());
-    let goes = |part| parts.get(part) == Some(&Some(false));
-    if goes(&Part::Namespace) || goes(&own) {
+fn stage(parts: &BTreeMap<Part, Option<State>>) -> Stage {
+    let is_gone = |part| parts.get(&part) == Some(&Some(State::Gone));
+    if [Part::Namespace, Part::Service, Part::Own]
+        .into_iter()
+        .any(is_gone)
+    {
         Stage::Leaving
-    } else if parts.values().any(|stays| *stays == Some(false)) {
+    } else if parts.values().any(|state| *state == Some(State::Gone)) {
         Stage::Incomplete
-    } else if parts.values().all(Option::is_some) {
+    } else if parts.values().all(|state| *state == Some(State::Available)) {
         Stage::Ready
     } else {
         Stage::Starting
@@ -278,6 +356,8 @@ fn next(webhook: &Value, stage: Stage, entered: bool) -> Option<Value> {
     let rules: Vec<_> = rules.collect();
     let wanted = match stage {
         Stage::Starting => return None,
+        // Somebody else's webhook.
+        _ if rules.is_empty() => return None,
         // During an upgrade, a process of another version may have entered other rules. Each replaces them only once.
         Stage::Ready if entered && current.is_some() => return None,
         Stage::Ready => rules,
@@ -299,30 +379,43 @@ mod tests {
 
     #[test]
     fn b8_rules_come_when_all_is_there_and_go_before_it_goes() {
-        let own = "admission-webhook";
-        let of = |present: &[(&str, Option<bool>)]| {
-            let parts = present.iter().map(|(name, stays)| match *name {
-                "" => (Part::Namespace, *stays),
-                name => (Part::Deployment(name.to_owned()), *stays),
-            });
-            stage(&parts.collect())
-        };
-        let (yes, no) = (Some(true), Some(false));
-        for (namespace, webhook, planner, expect) in [
-            (yes, yes, None, Stage::Starting),
-            (yes, yes, yes, Stage::Ready),
-            (yes, yes, no, Stage::Incomplete),
-            (None, None, no, Stage::Incomplete),
-            (yes, no, yes, Stage::Leaving),
-            (no, yes, no, Stage::Leaving),
+        let (yes, no, late) = (
+            Some(State::Available),
+            Some(State::Gone),
+            Some(State::Waiting),
+        );
+        for (namespace, service, own, planner, expect) in [
+            (yes, yes, yes, None, Stage::Starting),
+            (yes, yes, yes, late, Stage::Starting),
+            (yes, yes, yes, yes, Stage::Ready),
+            (yes, yes, yes, no, Stage::Incomplete),
+            (None, None, None, no, Stage::Incomplete),
+            (yes, yes, no, yes, Stage::Leaving),
+            (yes, no, yes, yes, Stage::Leaving),
+            (no, yes, yes, no, Stage::Leaving),
         ] {
-            let parts = [
-                ("", namespace),
-                (own, webhook),
-                ("affinity-planner", planner),
-            ];
-            assert_eq!(of(&parts), expect, "{parts:?}");
+            let parts = BTreeMap::from([
+                (Part::Namespace, namespace),
+                (Part::Service, service),
+                (Part::Own, own),
+                (Part::Deployment("affinity-planner".to_owned()), planner),
+            ]);
+            assert_eq!(stage(&parts), expect, "{parts:?}");
         }
+    }
+
+    #[test]
+    fn b8_a_deployment_counts_while_it_has_an_available_pod() {
+        let of = |deployment: Value| available(serde_json::from_value(deployment).unwrap());
+        assert_eq!(of(json!({"metadata": {}})), State::Waiting);
+        let status = json!({"availableReplicas": 1});
+        let found = json!({"metadata": {}, "status": status});
+        assert_eq!(of(found), State::Available);
+        let off = json!({"replicas": 0, "selector": {}, "template": {}});
+        assert_eq!(of(json!({"metadata": {}, "spec": off})), State::Gone);
+        let ends = json!({"deletionTimestamp": "2026-01-01T00:00:00Z"});
+        assert_eq!(of(json!({"metadata": ends, "status": status})), State::Gone);
+        assert_eq!(available(None), State::Gone);
     }
 
     #[test]
@@ -344,7 +437,8 @@ mod tests {
             (NEW_RUNS, &none, Stage::Incomplete, None),
             (updates, &entered, Stage::Incomplete, None),
             (updates, &entered, Stage::Leaving, Some(json!([]))),
-            ("webhook.example.dev", &none, Stage::Ready, None),
+            ("webhook.example.dev", &entered, Stage::Ready, None),
+            ("webhook.example.dev", &entered, Stage::Leaving, None),
         ] {
             let found = next(&webhook(name, rules), stage, false);
             assert_eq!(found, expect, "{name} {stage:?}");

@@ -24,7 +24,8 @@ use crate::{Deadline, Process, Service};
 use call::Caller;
 use spread::Spread;
 
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+/// Short, because until its endpoint is removed, a replica on a dead node swallows every new connection to it.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// A connection that is silent for both times together (7 s) is replaced. An admission has 9 s, so it can be retried on the new
 /// connection.
 pub(crate) const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(4);
@@ -101,6 +102,10 @@ pub async fn is_serving(channel: Channel, timeout: Duration) -> bool {
     let answer = HealthClient::new(channel).check(asked).await;
     answer.is_ok_and(|answer| answer.into_inner().status() == ServingStatus::Serving)
 }
+
+/// Marks an attempt as a retry.
+#[derive(Clone, Copy, Debug)]
+struct Retry;
 
 /// Marks a request as repeatable: its call has one answer, and may be retried until this deadline.
 #[derive(Clone, Copy, Debug)]

@@ -1,7 +1,8 @@
 //! Logs and spans. Logs go to standard error, as JSON for collectors or as text for people. If the standard `OTEL_*` variables
 //! name a collector, spans go to it by OTLP over gRPC.
 //!
-//! Telemetry never stops a service: if spans cannot be exported, the service logs a warning.
+//! A problem with spans never stops a service. If the export cannot be set up, or the last spans cannot be exported at the end, the
+//! service logs a warning. Other failures of the export are not logged.
 
 use std::io::IsTerminal;
 use std::time::Duration;

@@ -15,7 +15,7 @@ use tower::{Service, ServiceExt as _};
 use tracing::{Instrument as _, Span};
 
 use super::retry::Retries;
-use super::{Repeatable, is_retryable};
+use super::{Repeatable, Retry, is_retryable};
 use crate::metrics::Metrics;
 use crate::rpc::{MethodLabels, RpcMetrics};
 use crate::{Deadline, MAX_MESSAGE_BYTES, trace};
@@ -80,7 +80,7 @@ impl Service<Request<Body>> for Caller {
 impl Caller {
     /// Makes a call with one answer, and retries it until `deadline`.
     async fn unary(self, request: Request<Body>, deadline: Deadline) -> Attempt {
-        let (parts, body) = request.into_parts();
+        let (mut parts, body) = request.into_parts();
         let method = MethodLabels::of(parts.uri.path());
         let message = body.collect().await?.to_bytes();
         let mut turns = self.retries.begin(method, deadline);
@@ -90,6 +90,7 @@ impl Caller {
             if !is_retryable(&status) || !turns.next(&status).await {
                 return attempt;
             }
+            parts.extensions.insert(Retry);
         }
     }
 

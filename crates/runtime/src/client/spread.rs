@@ -12,6 +12,8 @@ use tonic::body::Body;
 use tonic::transport::{Channel, Endpoint, Error};
 use tower::{Service, ServiceExt as _};
 
+use super::Retry;
+
 /// The connections of a channel. Two, three or four replicas can get the same number of them.
 const CONNECTIONS: usize = 12;
 
@@ -20,6 +22,8 @@ const CONNECTIONS: usize = 12;
 pub(super) struct Spread {
     connections: Arc<[Channel]>,
     calls: Arc<AtomicUsize>,
+    /// The connection that answered last.
+    answered: Arc<AtomicUsize>,
 }
 
 impl Spread {
@@ -28,6 +32,7 @@ impl Spread {
         Self {
             connections: connections.collect(),
             calls: Arc::default(),
+            answered: Arc::default(),
         }
     }
 }
@@ -43,8 +48,21 @@ impl Service<Request<Body>> for Spread {
     }
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let turn = self.calls.fetch_add(1, Ordering::Relaxed) % CONNECTIONS;
+        // A retry goes where somebody answers.
+        let turn = match request.extensions().get() {
+            Some(Retry) => self.answered.load(Ordering::Relaxed),
+            None => self.calls.fetch_add(1, Ordering::Relaxed) % CONNECTIONS,
+        };
         let connection = self.connections[turn].clone();
-        Box::pin(connection.oneshot(request))
+        let answered = Arc::clone(&self.answered);
+        Box::pin(async move {
+            let response = connection.oneshot(request).await;
+            let (order, next) = (Ordering::Relaxed, (turn + 1) % CONNECTIONS);
+            match response.is_ok() {
+                true => answered.store(turn, order),
+                false => drop(answered.compare_exchange(turn, next, order, order)),
+            }
+            response
+        })
     }
 }

@@ -84,6 +84,13 @@ impl Balancing {
             });
         }
     }
+
+    /// Waits until new connections go to a replica.
+    pub(super) async fn serves(&self, replica: Replica) {
+        while !self.fronts.iter().any(|front| front.serves(replica)) {
+            tokio::time::sleep(PERIOD).await;
+        }
+    }
 }
 
 impl Front {
@@ -92,6 +99,11 @@ impl Front {
             true => replicas.ready.insert(replica),
             false => replicas.ready.remove(&replica) | replicas.withdrawn.remove(&replica),
         });
+    }
+
+    fn serves(&self, replica: Replica) -> bool {
+        let replicas = self.replicas.lock().unwrap_or_else(PoisonError::into_inner);
+        replicas.ready.contains(&replica) && !replicas.withdrawn.contains(&replica)
     }
 
     fn change(&self, change: impl FnOnce(&mut Replicas) -> bool) {

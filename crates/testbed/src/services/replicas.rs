@@ -119,7 +119,7 @@ impl Services {
     }
 
     /// Replaces one process as a rollout does: first no new connection goes to it, then it gets SIGTERM. Waits until the new
-    /// process is ready.
+    /// process is ready and new connections go to it.
     ///
     /// # Errors
     /// The errors of [`Services::restart`].
@@ -127,8 +127,11 @@ impl Services {
         let replica = replica.into();
         self.withdraw(replica);
         self.restart(replica).await?;
-        let balancing = self.balancing.iter();
-        balancing.for_each(|balancing| balancing.withdraw(replica, false));
+        if let Some(balancing) = &self.balancing {
+            balancing.withdraw(replica, false);
+            let served = tokio::time::timeout(self.ready_timeout, balancing.serves(replica));
+            served.await.context("the balancer leaves it out")?;
+        }
         Ok(())
     }
 
