@@ -204,7 +204,13 @@ impl Observed {
         let tied = claims.filter(|claim| {
             let seen = self.volumes.get(claim);
             let volume = seen.and_then(|seen| seen.volume.as_ref());
-            volume.is_some_and(|it| it.terms.iter().any(NodeTerm::is_of_one_node))
+            // Terms are alternatives.
+            let mut nodes = volume
+                .iter()
+                .flat_map(|it| &it.terms)
+                .map(NodeTerm::one_node);
+            let first = nodes.next().flatten();
+            first.is_some() && nodes.all(|node| node == first)
         });
         tied.collect()
     }

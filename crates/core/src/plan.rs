@@ -73,8 +73,8 @@ pub enum ReleaseCause {
 /// Plans the placeholders of a run.
 ///
 /// # Errors
-/// All violations at once: a pinned annotation cannot be read, a workspace is not bound to the claim of its pinned template, or
-/// the run has no name or uid. These violations do not prevent a plan for a run that is done or being deleted: its objects are
+/// Either all pinned annotations that cannot be read. Or, if all can be read, all other violations: a workspace is not bound to the
+/// claim of its pinned template, or the run has no name or uid. These violations do not prevent a plan for a run that is done or being deleted: its objects are
 /// deleted.
 pub fn plan(run: &PipelineRun) -> Result<Plan, Vec<Violation>> {
     let Some(mode) = run.annotations.get(MODE) else {

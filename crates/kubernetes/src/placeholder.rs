@@ -1,7 +1,7 @@
 //! A placeholder is a StatefulSet with one pod. This module builds, reads and patches StatefulSets. Module `placeholder` of the
 //! placeholder-manager sends the requests.
 //!
-//! If placeholders become another kind of object, only the code of these two modules changes
+//! If placeholders become another kind of object, only the code of these two modules and module `complaints` changes
 //! (`docs/decisions/placeholder-seam.md`).
 
 pub mod patch;

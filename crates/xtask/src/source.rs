@@ -74,7 +74,7 @@ fn is_test(attribute: &str) -> bool {
     attribute == "test" || attribute == "tokio::test" || attribute.starts_with("tokio::test(")
 }
 
-/// The same text, but each character inside a string is replaced by a space. Comments stay as they are.
+/// The same text, but each byte of a string, with its quotes, becomes a space. Comments and line ends stay as they are.
 pub(crate) fn without_strings(text: &str) -> anyhow::Result<String> {
     let mut bytes = text.as_bytes().to_vec();
     blank_strings(tokens(text)?, &mut bytes);

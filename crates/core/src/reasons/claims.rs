@@ -17,7 +17,8 @@ texts! {
 
     claim_template_not_replaced(workspace: &str): ClaimTemplateNotReplaced =
         "Workspace {workspace:?} got its volumeClaimTemplate after the run was created. So Tekton creates the claim, and \
-         tekton-coscheduler ignores the claim. Create the run again if the pods that use the claim must run on one node.";
+         tekton-coscheduler ignores the claim. So the placeholder may be on a node that cannot reach the claim's volume, or, in mode \
+         workspaces, the pods that use the claim may run on different nodes. To prevent this, create the run again.";
 
     volume_node_affinity_conflict(conflict: &Conflict, placeholder: &AssistantName): VolumeNodeAffinityConflict =
         "No node can reach the volumes of all these claims: {conflict}. So no node can run placeholder \

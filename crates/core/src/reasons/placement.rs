@@ -16,8 +16,9 @@ texts! {
          until others have ended.";
 
     reservation_under_quota(placeholder: &str): ReservationReduced =
-        "Placeholder {placeholder} reserves no room, because a ResourceQuota of the namespace counts CPU or memory. A \
-         reservation would use up quota that the pods of the run need.";
+        "Placeholder {placeholder} reserves no room at the beginning of the run, because a ResourceQuota of the namespace counts \
+         CPU or memory. A reservation would use up quota that the pods of the run need. The placeholder asks for room only if a \
+         pod of the run finds none.";
 
     reservation_not_reduced(placeholder: &str, node: &str): ReservationRefused =
         "Placeholder {placeholder} on node {node} could not give its room up within 10 seconds, because the API server or the \
@@ -28,13 +29,14 @@ texts! {
          node, and asks the scheduler for a node that can take the pod and the placeholder.";
 
     placeholder_asks_without(placeholder: &str, limit: &str): PlaceholderMoved =
-        "The pod of placeholder {placeholder} could run only on {limit}. The scheduler found no room for the placeholder \
-         there. No pod of the run needs this restriction any more, so the placeholder's pod is created again without it.";
+        "The pod of placeholder {placeholder} could run only on {limit}. The scheduler could not place it there. No pod \
+         of the run needs this restriction any more, or the node does not accept the placeholder any more. So the placeholder's pod \
+         is created again without this restriction.";
 
-    /// `home` is the node, in words.
-    placeholder_returns(placeholder: &str, home: &str): PlaceholderMoved =
-        "The pod of placeholder {placeholder} is created again, because it must return to {home}. The scheduler found no node \
-         for the room that it asked for. Now it asks for none.";
+    placeholder_returns(placeholder: &str, node: &str): PlaceholderMoved =
+        "The scheduler found no node with the room that placeholder {placeholder} asked for. Pods of the run are on node {node}, so \
+         the placeholder must be there too. The placeholder's pod is created again. It can run only on this node, and reserves no \
+         room.";
 
     pod_let_go(pod: &str, placeholder: &str): PodLetGo =
         "Pod {pod} is now allowed to run on another node than placeholder {placeholder}. The scheduler found no node that has \
@@ -56,7 +58,11 @@ pub fn reservation_refused(
 ) -> Reason {
     let consequence = next.map_or_else(
         || "The placeholder reserves no room.".to_owned(),
-        |next| format!("It asks for {next} instead, the room of the largest pod."),
+        |next| {
+            format!(
+                "It asks for {next} instead: its own requests, and those of the run's largest pod."
+            )
+        },
     );
     let message = format!(
         "The API server does not let placeholder {placeholder} ask for {asked}: {message}. {consequence}"

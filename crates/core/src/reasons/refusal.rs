@@ -24,7 +24,8 @@ refusals! {
     limit_range_violated: LimitRangeViolated,
         "Change the LimitRange. Or create the run again after another change: a different placeholder-cpu or placeholder-memory \
          in ConfigMap coscheduler-config, or a different storage request in the volumeClaimTemplate. If this message names a \
-         ratio: set annotation coscheduler.dev/placeholder-reserves: nothing, if your operator allows it.";
+         ratio, and your operator allows it: create the run again, and set its annotation coscheduler.dev/placeholder-reserves to \
+         \"nothing\".";
     /// Pod Security does not allow the placeholder's pod.
     pod_security_violated: PodSecurityViolated,
         "Remove the field that this message names from the run's podTemplate, and create the run again. Or set a less strict \

@@ -149,21 +149,22 @@ impl<'a> Placed<'a> {
             let name = self.spec.name.as_str();
             // Without the gate, the next pod would not return to this node either.
             let home = self.home().filter(|_| self.own.gated);
-            let home = home.map(|node| on_node(&node));
+            let is_home = |limit: &String| home.as_ref().is_some_and(|it| on_node(it) == *limit);
             let waits_for = |limit: &String| self.waiting().any(|pod| for_pod(pod) == *limit);
-            let reason = match (&self.labels.limited_by, home) {
-                (None, home) => home.map(|home| reasons::placeholder_returns(name, &home)),
-                (Some(limit), home) if home.as_ref() == Some(limit) || waits_for(limit) => None,
-                (Some(limit), _) => Some(reasons::placeholder_asks_without(name, limit)),
+            let reason = match &self.labels.limited_by {
+                None => home.map(|home| reasons::placeholder_returns(name, &home)),
+                Some(limit) if is_home(limit) || waits_for(limit) => None,
+                Some(limit) => Some(reasons::placeholder_asks_without(name, limit)),
             };
             if let Some(reason) = reason {
                 decision.steps.push(evict(self.pod, None, reason));
                 return;
             }
-            let need = self.with_own(&self.demand().need);
-            let reason = reasons::reservation_reduced(name, &self.labels.asks, &need);
-            let step = self.less(&need).map(|size| self.shrink(size, Some(reason)));
-            decision.steps.extend(step);
+            let less = self.less(&self.with_own(&self.demand().need));
+            decision.steps.extend(less.map(|size| {
+                let reason = reasons::reservation_reduced(name, &self.labels.asks, &size);
+                self.shrink(size, Some(reason))
+            }));
         }
     }
 

@@ -279,8 +279,8 @@ fn defaulted(resources: Resources, catalog: &Catalog) -> ResourceList {
 }
 
 impl Catalog {
-    /// Sets the resources of a container that has none, from Tekton's ConfigMap. The first of these keys that exists is used: the
-    /// container's name, a prefix of this name, `default`.
+    /// Sets the resources of a container that has none, from Tekton's ConfigMap. The first of these keys that has resources is
+    /// used: the container's name; `prefix-P`, if the name begins with `P-`; `default`.
     fn fill(&self, container: &str, resources: &mut Resources) {
         if !resources.is_empty() {
             return;

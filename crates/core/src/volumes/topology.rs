@@ -16,13 +16,16 @@ pub struct NodeTerm {
 }
 
 impl NodeTerm {
-    /// True if at most one node can meet the term, because the term names the node or the value of its label
-    /// `kubernetes.io/hostname`.
-    pub fn is_of_one_node(&self) -> bool {
+    /// The only node that can meet the term: its name, or the value of its label `kubernetes.io/hostname`. `None` if the term does
+    /// not name one node.
+    pub fn one_node(&self) -> Option<&str> {
         let mut requirements = self.expressions.iter().chain(&self.fields);
-        requirements.any(|it| {
+        requirements.find_map(|it| {
             let names = ["kubernetes.io/hostname", "metadata.name"].contains(&it.key.as_str());
-            names && it.operator == Operator::In && it.values.len() == 1
+            match &it.values[..] {
+                [node] if names && it.operator == Operator::In => Some(node.as_str()),
+                _ => None,
+            }
         })
     }
 }

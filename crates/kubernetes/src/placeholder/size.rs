@@ -140,7 +140,7 @@ mod tests {
     use coscheduler_core::labels::{COMPONENT, PIPELINE_RUN_UID};
     use coscheduler_core::observed::Needs;
 
-    /// The patch of a pod with this spec, without what each such patch has.
+    /// The `spec` of the patch for a pod with this spec. Checks what every patch has: the uid, and the removal of the gate.
     fn opened(spec: Value, place: &Place) -> Value {
         let pod = json!({"metadata": {"name": "p", "uid": "u"}, "spec": spec});
         let mut patch = open_at(serde_json::from_value(pod).unwrap(), place);

@@ -35,7 +35,6 @@ fn set_sizes(observed: &mut Observed, sizes: &str) {
     });
 }
 
-/// A TaskRun of this task exists.
 fn start(observed: &mut Observed, task: &str) {
     change_run(observed, |run| {
         let task_run = format!("build-{task}");

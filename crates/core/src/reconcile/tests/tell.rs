@@ -284,3 +284,23 @@ fn n3_a_refusal_stays_on_the_run_until_its_placeholders_exist() {
         false,
     );
 }
+
+/// The terms of a volume are alternatives.
+#[test]
+fn n2_a_volume_that_two_nodes_reach_does_not_tie_a_placeholder() {
+    let mut observed = observed_in(Mode::PipelineRuns, &[CLAIM]);
+    restrict(&mut observed, CLAIM, "kubernetes.io/hostname", "node-1");
+    let tied = |observed: &Observed| {
+        let (spec, _, pod) = observed.placed().next().unwrap();
+        observed.tied(spec, pod)
+    };
+    assert_eq!(tied(&observed), [CLAIM]);
+    let seen = observed.volumes.get_mut(CLAIM).unwrap();
+    let terms = &mut seen.volume.as_mut().unwrap().terms;
+    terms.push(terms[0].clone());
+    assert_eq!(tied(&observed), [CLAIM]);
+    let seen = observed.volumes.get_mut(CLAIM).unwrap();
+    let terms = &mut seen.volume.as_mut().unwrap().terms;
+    terms[1].expressions[0].values = vec!["node-2".to_owned()];
+    assert_eq!(tied(&observed), [""; 0]);
+}
