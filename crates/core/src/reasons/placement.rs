@@ -3,6 +3,7 @@
 
 use crate::reconcile::evacuate::Misplaced;
 use crate::reconcile::requests::Amounts;
+use crate::reconcile::tell::refusals::read_answer;
 
 use super::{Reason, ReasonCode};
 
@@ -56,6 +57,7 @@ pub fn reservation_refused(
     message: &str,
     next: Option<&Amounts>,
 ) -> Reason {
+    let (_, message) = read_answer(message);
     let consequence = next.map_or_else(
         || "The placeholder reserves no room.".to_owned(),
         |next| {

@@ -106,7 +106,7 @@ pub fn said_on(run: &PipelineRun) -> Option<ReasonCode> {
 }
 
 /// The reason behind the API server's answer, and the part of the answer that does not change from try to try.
-fn read_answer(answer: &str) -> (fn(&str, &str) -> Reason, String) {
+pub(crate) fn read_answer(answer: &str) -> (fn(&str, &str) -> Reason, String) {
     // Webhooks first, because their own texts may look like any other answer.
     if answer.starts_with("admission webhook ") {
         return (reasons::admission_denied, answer.to_owned());

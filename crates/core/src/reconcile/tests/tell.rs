@@ -304,3 +304,20 @@ fn n2_a_volume_that_two_nodes_reach_does_not_tie_a_placeholder() {
     terms[1].expressions[0].values = vec!["node-2".to_owned()];
     assert_eq!(tied(&observed), [""; 0]);
 }
+
+/// Two texts would become two Events.
+#[test]
+fn b3_a_refused_reservation_is_told_without_the_used_part_of_a_quota() {
+    let told = |used: &str| {
+        let message = format!(
+            "pods \"p\" is forbidden: exceeded quota: q, requested: requests.cpu=3, used: requests.cpu={used}, limited: requests.cpu=4"
+        );
+        crate::reasons::reservation_refused("s", &Amounts::default(), &message, None).message
+    };
+    assert_eq!(told("1"), told("2"));
+    assert!(
+        told("1").contains("limited: requests.cpu=4"),
+        "{}",
+        told("1")
+    );
+}
