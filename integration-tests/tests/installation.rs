@@ -6,8 +6,8 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use coscheduler_core::config::Reserves;
 use coscheduler_kubernetes::pipeline_run::PipelineRun;
-use coscheduler_proto::config::Reserves;
 use integration_tests::audit::{self, Mark};
 use integration_tests::installation::{BASE, kubectl, lead_here, serve};
 use integration_tests::look::is_placeholder;
@@ -590,27 +590,9 @@ async fn use_every_right(scene: &Scene<'_>) -> Outcome {
 
 const MODE: (&str, &str) = ("coschedule", "pipelineruns");
 
-/// Sets key `placeholder-reserves`, and waits until new runs are planned with it.
-async fn set_reserves(scene: &Scene<'_>, word: &str, expect: Reserves) -> Outcome {
-    let flags = [MODE, ("placeholder-reserves", word)];
-    scene.set_flags(&flags).await?;
-    let reserving = async || {
-        let planned = scene.plan(run("dry").template("source").task("one", &["source"], &[]));
-        let planned = planned.await?.placeholders;
-        anyhow::Ok(planned.iter().all(|spec| spec.reserves() == expect))
-    };
-    let in_force = async {
-        while !reserving().await? {
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-        anyhow::Ok(())
-    };
-    tokio::time::timeout(LIMIT, in_force).await?
-}
-
 /// The placeholder of a run asks for the room that the run needs.
 async fn room_reserved(scene: &Scene<'_>) -> Outcome {
-    set_reserves(scene, "placement", Reserves::Placement).await?;
+    scene.set_reserves(Reserves::Placement).await?;
     let run = run("reserves")
         .template("source")
         .task("one", &["source"], &[])
@@ -623,7 +605,7 @@ async fn room_reserved(scene: &Scene<'_>) -> Outcome {
 
 /// A placeholder begins on a small node; the large one takes pods once it is there.
 async fn no_room(scene: &Scene<'_>) -> Outcome {
-    set_reserves(scene, "nothing", Reserves::Nothing).await?;
+    scene.set_reserves(Reserves::Nothing).await?;
     scene.pool_of(&[("2", 110), ("8", 110)]).await?;
     for (name, class, workspaces) in [
         ("moved", MOVABLE_STORAGE_CLASS, &["source"][..]),

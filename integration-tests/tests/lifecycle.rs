@@ -113,14 +113,13 @@ impl Installation<'_> {
         Ok(with_rules.map(|webhook| webhook.name).collect())
     }
 
-    async fn apply(&self, overlay: &str) -> Outcome {
-        kubectl(self.bed, &["apply", "-k", overlay]).await?;
-        Ok(())
+    async fn kubectl(&self, arguments: &[&str]) -> Outcome {
+        kubectl(self.bed, arguments).await.map(drop)
     }
 
     /// Starts the processes. Rules must not come before the API server is led to them, so a Deployment is missing until then.
     async fn serve(&self, missing: &str) -> anyhow::Result<Services> {
-        kubectl(self.bed, &["delete", "-f", missing]).await?;
+        self.kubectl(&["delete", "-f", missing]).await?;
         let services = serve(self.bed, 2).await?;
         lead(&self.client, &services).await?;
         Ok(services)
@@ -169,12 +168,12 @@ fn b8_no_run_is_refused_while_the_installation_comes_rolls_and_goes() -> Outcome
 async fn scenario(mut installation: Installation<'_>) -> Outcome {
     // Nothing serves yet, as if no image could be pulled.
     let tekton = ["create", "namespace", "openshift-pipelines"];
-    kubectl(installation.bed, &tekton).await?;
-    installation.apply(OPENSHIFT).await?;
+    installation.kubectl(&tekton).await?;
+    installation.kubectl(&["apply", "-k", OPENSHIFT]).await?;
     installation.is_quiet().await?;
     let delete = ["delete", "-k", OPENSHIFT, "--ignore-not-found"];
-    kubectl(installation.bed, &delete).await?;
-    installation.apply(PRODUCTION).await?;
+    installation.kubectl(&delete).await?;
+    installation.kubectl(&["apply", "-k", PRODUCTION]).await?;
     installation.is_quiet().await?;
 
     // The processes are there, but the planner's Deployment is not, and then no planner answers.
@@ -183,7 +182,7 @@ async fn scenario(mut installation: Installation<'_>) -> Outcome {
     for replica in services.replicas(Service::AffinityPlanner) {
         services.kill(replica)?;
     }
-    kubectl(installation.bed, &["apply", "-f", PLANNER]).await?;
+    installation.kubectl(&["apply", "-f", PLANNER]).await?;
     installation.is_quiet().await?;
     for replica in services.replicas(Service::AffinityPlanner) {
         services.start_service(replica)?;
@@ -194,7 +193,7 @@ async fn scenario(mut installation: Installation<'_>) -> Outcome {
     let rules = "jsonpath={.webhooks[0].rules[0].operations[0]}=CREATE";
     let webhooks = "mutatingwebhookconfiguration";
     let wait = ["wait", webhooks, CONFIGURATION_NAME, "--for", rules];
-    kubectl(installation.bed, &wait).await?;
+    installation.kubectl(&wait).await?;
 
     // Everything rolls under a burst.
     let runs: Api<PipelineRun> = Api::default_namespaced(installation.client.clone());
@@ -214,7 +213,7 @@ async fn scenario(mut installation: Installation<'_>) -> Outcome {
     }
 
     // Another service is deleted: new runs are not ours, the TaskRuns of those that exist are.
-    kubectl(installation.bed, &["delete", "-f", PLANNER]).await?;
+    installation.kubectl(&["delete", "-f", PLANNER]).await?;
     installation.coschedules(false).await?;
     let left = installation.webhooks_with_rules().await?;
     let expect = [
@@ -222,15 +221,15 @@ async fn scenario(mut installation: Installation<'_>) -> Outcome {
         "runs.coscheduler.dev",
     ];
     assert_eq!(left, expect);
-    kubectl(installation.bed, &["apply", "-f", PLANNER]).await?;
+    installation.kubectl(&["apply", "-f", PLANNER]).await?;
     installation.coschedules(true).await?;
 
     // The webhook's own Deployment is deleted, and nothing else: all rules leave, and come back with it.
-    kubectl(installation.bed, &["delete", "-f", OWN]).await?;
+    installation.kubectl(&["delete", "-f", OWN]).await?;
     installation.coschedules(false).await?;
     installation.is_quiet().await?;
     assert_eq!(installation.webhooks_with_rules().await?, [""; 0]);
-    kubectl(installation.bed, &["apply", "-f", OWN]).await?;
+    installation.kubectl(&["apply", "-f", OWN]).await?;
     installation.coschedules(true).await?;
 
     Box::pin(removals(&mut installation, services)).await
@@ -279,9 +278,9 @@ async fn removals(installation: &mut Installation<'_>, mut services: Services) -
         if index == last {
             return Ok(());
         }
-        installation.apply(PRODUCTION).await?;
+        installation.kubectl(&["apply", "-k", PRODUCTION]).await?;
         services = installation.serve(PLANNER).await?;
-        kubectl(bed, &["apply", "-f", PLANNER]).await?;
+        installation.kubectl(&["apply", "-f", PLANNER]).await?;
         installation.coschedules(true).await?;
     }
     Ok(())

@@ -56,8 +56,8 @@ const GRACE: Duration = Duration::from_secs(9);
 ///
 /// # Errors
 ///
-/// The flags are negative or contradict each other, a Kubernetes client cannot be created, the planner's address is invalid, or an address cannot
-/// be bound.
+/// A duration is negative, flags contradict each other, a Kubernetes client cannot be created, the planner's address is invalid, or
+/// an address cannot be bound.
 pub async fn start(args: Args, process: Process) -> anyhow::Result<()> {
     let Args {
         affinity_planner_address,

@@ -5,7 +5,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::admit::denials::too_many_claims;
 use crate::admit::joins_owner;
 use crate::admit::reserved::present;
 use crate::admit::warnings::reserved_in_child;
@@ -15,7 +14,7 @@ use crate::names::{AssistantName, Group, claim_before_tekton_renamed_it};
 use crate::params::{Params, has_variable};
 use crate::pinned::{handed_on, unknown_schema, whole_run};
 use crate::pipeline_run::OwnerReference;
-use crate::reasons::{self, Reason, ReasonCode};
+use crate::reasons::{self, Reason};
 use crate::run_claims::{self, RunClaims};
 use crate::words::words;
 
@@ -126,25 +125,22 @@ pub fn admit_run(run: &ChildRun, tekton_controller: &str) -> ChildAdmission {
         let coscheduled = run.owner_group.is_some() && !unknown;
         return without(run, |key| coscheduled || key != TEKTON_AFFINITY_ASSISTANT);
     };
-    let (assistant, cancel, bindings) = match mode {
+    let (assistant, refused, bindings) = match mode {
         Mode::PipelineRuns | Mode::IsolatePipelineRun | Mode::Disabled => {
             (whole_run(mode, &group), None, Vec::new())
         }
         Mode::Workspaces => {
             let bindings = renamed(run, &claims);
-            let (assistant, cancel) = of_claim(run, &bindings, &group, &claims);
-            (assistant, cancel, bindings)
+            let (assistant, refused) = of_claim(run, &bindings, &group, &claims);
+            (assistant, refused, bindings)
         }
     };
-    let events = cancel
-        .iter()
-        .map(|cancel| Reason::new(ReasonCode::TaskRunRefused, cancel));
     // The value is empty, but the key is set: otherwise Tekton would copy a Task's own annotation with this key.
     let assistant = assistant.map(|name| name.to_string()).unwrap_or_default();
     ChildAdmission {
         set_annotations: [(TEKTON_AFFINITY_ASSISTANT.to_owned(), assistant)].into(),
-        events: events.collect(),
-        cancel,
+        cancel: refused.as_ref().map(|reason| reason.message.clone()),
+        events: refused.into_iter().collect(),
         bindings,
         ..without(run, |key| key != TEKTON_AFFINITY_ASSISTANT)
     }
@@ -186,7 +182,7 @@ fn of_claim(
     renamed: &[BoundClaim],
     group: &Group,
     claims: &RunClaims,
-) -> (Option<AssistantName>, Option<String>) {
+) -> (Option<AssistantName>, Option<Reason>) {
     let mut used = Vec::new();
     for bound in &run.claims {
         let renamed = renamed.iter().find(|to| to.workspace == bound.workspace);
@@ -203,8 +199,8 @@ fn of_claim(
             (known.then(|| AssistantName::of_claim(group, claim)), None)
         }
         (2.., _) if run.kind == ChildKind::TaskRun => {
-            let cancel = too_many_claims(&run.name, &used, distinct.len());
-            (None, Some(cancel))
+            let refused = reasons::task_run_refused(&run.name, &used, distinct.len());
+            (None, Some(refused))
         }
         _ => (None, None),
     }

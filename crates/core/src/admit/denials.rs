@@ -1,9 +1,10 @@
-//! The texts of denials. Two rules deny a PipelineRun, and one rule cancels a TaskRun:
+//! The texts of denials. Two rules deny a PipelineRun:
 //!
 //! - `admit/overrides.rs`: a PipelineRun chooses a mode, placement or reservation that does not exist, or that is not allowed (B1).
 //! - `admit.rs`: a PipelineRun names a claim of another run, and the claim's template is not known (V2a).
-//! - `admit_run.rs`: a TaskRun uses more than one claim (M2). The TaskRun is not denied, but created as cancelled. So Tekton
-//!   runs `finally`, as after a failed task. The PipelineRun ends with reason `Cancelled`.
+//!
+//! A TaskRun that uses more than one claim (M2) is not denied, but created as cancelled. So Tekton runs `finally`, as after a failed
+//! task. The PipelineRun ends with reason `Cancelled`. This text is in `reasons/admission.rs`.
 //!
 //! The webhook itself denies two more things: an invalid ConfigMap, and an object that is nested too deeply.
 
@@ -13,7 +14,6 @@ use crate::annotations::ALLOWED_OVERRIDES as NAMESPACE_LIMIT;
 use crate::config::ALLOWED_OVERRIDES;
 use crate::overrides::{Override, listed};
 use crate::pipeline_run::WorkspaceBinding;
-use crate::reasons::task_run_refused;
 use crate::violation::Violation;
 use crate::words::UnknownWord;
 
@@ -59,9 +59,4 @@ pub(super) fn claim_of_another(index: usize, binding: &WorkspaceBinding) -> Opti
              volumeClaimTemplate, or a claim that you created"
         ),
     ))
-}
-
-/// A TaskRun uses `claims` different claims. `used` has the name of each workspace and of its claim.
-pub(crate) fn too_many_claims(task_run: &str, used: &[(&str, String)], claims: usize) -> String {
-    task_run_refused(task_run, used, claims).message
 }

@@ -6,6 +6,7 @@ use crate::annotations::{CLAIMS, GROUP, MODE, OVERRIDE, PINNED, SCHEMA_VERSION};
 use crate::config::Configuration;
 use crate::names::tekton_claim_name;
 use crate::pipeline_run::PipelineRun;
+use crate::reasons::ReasonCode;
 use proptest::prelude::*;
 use serde_json::json;
 
