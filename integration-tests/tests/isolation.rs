@@ -22,7 +22,12 @@ fn on_one_node(scope: &str, test: impl AsyncFnOnce(&Scene<'_>) -> Outcome) -> Ou
     };
     let change = |services: &mut ServicesConfig| {
         services.mode = Some("isolate-pipelinerun".to_owned());
-        services.flags = [("isolation-scope".to_owned(), scope.to_owned())].into();
+        services.flags = [
+            ("isolation-scope", scope),
+            ("allowed-overrides", "disabled"),
+        ]
+        .map(|(flag, value)| (flag.to_owned(), value.to_owned()))
+        .into();
     };
     alone_with(config, change, test)
 }
@@ -126,5 +131,34 @@ fn m4_with_scope_namespace_runs_of_other_namespaces_may_share_the_node() -> Outc
         );
         assert!(third.0 < first.1, "side by side: {first:?} {third:?}");
         Ok(())
+    })
+}
+
+#[test]
+fn m4_the_label_of_placeholders_on_an_authors_run_keeps_no_isolated_run_away() -> Outcome {
+    on_one_node("cluster", async |scene| {
+        let elsewhere = scene.stack.scene().await?;
+        let forged = json!({"app.kubernetes.io/component": "affinity-assistant"});
+        let forged = run("forged")
+            .task("one", &[], &[])
+            .held("one")
+            .in_mode("disabled")
+            .metadata("labels", forged);
+        scene.submit(forged).await?;
+        scene
+            .until_all::<Pod>("have a running pod with the label", |pods| {
+                let labelled = |pod: &&std::sync::Arc<Pod>| {
+                    let component = pod.labels().get("app.kubernetes.io/component");
+                    component.is_some_and(|it| it == "affinity-assistant") && node(pod).is_some()
+                };
+                pods.iter().filter(labelled).count() == 1
+            })
+            .await?;
+        elsewhere.submit(one("isolated")).await?;
+        elsewhere.succeeds("isolated").await?;
+        scene.end("forged", "one").await?;
+        scene.succeeds("forged").await?;
+        elsewhere.nothing_left_but(&[]).await?;
+        scene.nothing_left_but(&[]).await
     })
 }

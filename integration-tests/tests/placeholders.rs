@@ -232,7 +232,9 @@ fn p1_p2_in_workspaces_each_pod_requires_the_placeholder_of_its_claim() -> Outco
             .task("bare", &[], &[])
             .held("clone")
             .held("warm")
-            .metadata("labels", json!({"team": "ci", "kueue.x-k8s.io/queue-name": "q", "app.kubernetes.io/instance": "mine"}));
+            .metadata("labels", json!({
+                "team": "ci", "kueue.x-k8s.io/queue-name": "q", "app.kubernetes.io/instance": "mine", "tekton.dev/taskRun": "forged",
+            }));
         let created = scene.submit(in_mode("workspaces", mixed)).await?;
         let sets = sets_of(&scene, "mixed", 2).await?;
         let mut by_claim = BTreeMap::new();
@@ -252,6 +254,7 @@ fn p1_p2_in_workspaces_each_pod_requires_the_placeholder_of_its_claim() -> Outco
                 assert_eq!(labels["tekton.dev/pipelineRun"], "mixed");
                 assert_eq!(labels["team"], "ci");
                 assert!(!labels.contains_key("kueue.x-k8s.io/queue-name"));
+                assert!(!labels.contains_key("tekton.dev/taskRun"));
             }
             let owner = &set.owner_references()[0];
             assert_eq!(
@@ -398,7 +401,10 @@ fn p3_each_field_of_the_runs_pod_template_wins_over_the_clusters_default() -> Ou
             .as_array_mut()
             .unwrap()
             .push(json!({"weight": 100, "podAffinityTerm": {
-            "labelSelector": {"matchLabels": {"app.kubernetes.io/component": "affinity-assistant"}},
+            "labelSelector": {
+                "matchLabels": {"app.kubernetes.io/component": "affinity-assistant"},
+                "matchExpressions": [{"key": "tekton.dev/taskRun", "operator": "DoesNotExist"}],
+            },
             "namespaceSelector": {},
             "topologyKey": "kubernetes.io/hostname"}}));
         assert_eq!(full["affinity"], combined);
@@ -478,7 +484,10 @@ fn p4_placeholders_take_nodes_without_one_before_nodes_with_more_room() -> Outco
             json!({"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{
                 "weight": 100,
                 "podAffinityTerm": {
-                    "labelSelector": {"matchLabels": {"app.kubernetes.io/component": "affinity-assistant"}},
+                    "labelSelector": {
+                        "matchLabels": {"app.kubernetes.io/component": "affinity-assistant"},
+                        "matchExpressions": [{"key": "tekton.dev/taskRun", "operator": "DoesNotExist"}],
+                    },
                     "namespaceSelector": {},
                     "topologyKey": "kubernetes.io/hostname",
                 },

@@ -205,6 +205,34 @@ async fn check(scene: &Scene<'_>) -> Outcome {
     Ok(())
 }
 
+/// Checks that tasks with `when`, and tasks with a node selector of their own, have no pinned requests.
+async fn left_out(scene: &Scene<'_>) -> Outcome {
+    let tasks: Vec<_> = ["plain", "conditional", "choosy"]
+        .map(|name| json!({"name": name, "taskSpec": {"steps": [step("a", asks("40m", "10Mi"))]}}))
+        .into();
+    let mut tasks = json!(tasks);
+    tasks[1]["when"] = json!([{"input": "a", "operator": "in", "values": ["b"]}]);
+    let choosy =
+        json!([{"pipelineTaskName": "choosy", "podTemplate": {"nodeSelector": {"disk": "ssd"}}}]);
+    let asked = run("left-out")
+        .spec("pipelineSpec", json!({"tasks": tasks}))
+        .spec("taskRunSpecs", choosy);
+    let resource = format!("{PIPELINE_RUNS}?dryRun=All");
+    let answer = scene.send("POST", &resource, &asked.into_json()).await?;
+    let stored: PipelineRun = serde_json::from_value(answer.accepted()?.object)?;
+    let sizes = pinned(stored.annotations());
+    let known: Vec<_> = sizes
+        .0
+        .iter()
+        .filter(|(_, task)| task.requests.is_some())
+        .collect();
+    assert!(
+        matches!(known[..], [(name, _)] if name == "plain"),
+        "{sizes:?}"
+    );
+    Ok(())
+}
+
 #[test]
 fn b3_the_pinned_requests_are_those_of_the_pods_that_follow() -> Outcome {
     alone(Config::default(), async |scene| {
@@ -216,6 +244,7 @@ fn b3_the_pinned_requests_are_those_of_the_pods_that_follow() -> Outcome {
         prepare(scene).await?;
         settled(scene, "").await?;
         check(scene).await?;
+        left_out(scene).await?;
 
         let limited = scene.stack.scene().await?;
         let range: LimitRange = serde_json::from_value(json!({

@@ -28,7 +28,7 @@ pub struct Args {
     )]
     pub(crate) webhook_address: SocketAddr,
 
-    /// Namespace of Tekton's ConfigMaps config-defaults and feature-flags. They have defaults for the requests of pods
+    /// Namespace of Tekton's ConfigMaps config-defaults and feature-flags. The requests of pods depend on some of their keys
     #[arg(
         long,
         env = "TEKTON_NAMESPACE",

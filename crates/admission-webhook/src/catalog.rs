@@ -1,6 +1,7 @@
 //! The objects, other than the run itself, that the requests of a run's pods depend on: Tasks, Pipelines, LimitRanges,
 //! RuntimeClasses and Tekton's defaults. The caches keep only the parts that the requests depend on. A review never waits for
-//! these caches. If an object is not in its cache, the sizes that depend on it are not known. The run works without them.
+//! these caches. If a Task or Pipeline is not in its cache, the sizes of its tasks are not known. Other missing objects are
+//! ignored. The run works without them.
 
 use std::collections::{BTreeMap, BTreeSet};
 

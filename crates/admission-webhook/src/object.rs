@@ -85,7 +85,7 @@ impl<K: Resource + Clone + DeserializeOwned + Debug + Send + 'static> Object<K> 
     }
 }
 
-/// The two webhook configurations of this service. Each task that patches them has its own.
+/// The two webhook configurations of this service. Each task that patches them has its own value of this type.
 pub(crate) struct Configurations {
     pub(crate) mutating: Object<DynamicObject>,
     /// The configuration of the webhook that checks the ConfigMap.

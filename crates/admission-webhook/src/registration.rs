@@ -22,11 +22,12 @@ use tracing::{info, warn};
 
 use crate::object::{Configurations, Object};
 
-/// The time between two looks at a process that is not ready for long enough.
+/// The time between two looks at a process that has not been ready for long enough yet.
 const PERIOD: Duration = Duration::from_millis(200);
 /// The delay before a failed request is repeated.
 const RETRY: Duration = Duration::from_secs(2);
-/// Another replica that has removed the rules may know of a removal earlier. This process enters them again only after this time.
+/// Another replica may notice an uninstallation earlier and remove the rules. This process enters rules again only after this
+/// time.
 const LOST: Duration = Duration::from_secs(2);
 /// How long the planner may take to answer.
 const PLANNER: Duration = Duration::from_secs(2);
@@ -72,9 +73,9 @@ pub(crate) struct RegistrationArgs {
     )]
     rules_delay: SignedDuration,
 
-    /// The Deployments of the five services, with this service's own as the last. The rules are entered when each has an available
-    /// pod. While one of them does not exist, has no replicas or is being deleted, new PipelineRuns are not reviewed. Without this
-    /// flag, no Deployment counts, and no Service
+    /// The Deployments of the five services, with this service's own as the last. The rules are entered when each has an
+    /// available pod. While one of them does not exist, has no replicas or is being deleted, new PipelineRuns are not reviewed.
+    /// Without this flag, the state of Deployments and of this service's Service has no effect
     #[arg(
         long,
         env = "DEPLOYMENTS",
@@ -135,7 +136,7 @@ struct Registration {
     delay: Duration,
     /// Since when the process is ready and the installation is complete.
     ready_since: Option<Instant>,
-    /// True if this process has compared the rules with its own.
+    /// True if this process has entered its rules, or has found them entered.
     entered: bool,
     /// When somebody else has removed the rules.
     lost: Option<Instant>,
@@ -285,7 +286,7 @@ impl Registration {
             validating,
         } = &mut self.configurations;
         let mut is_done = mutating.seen.is_some() && validating.seen.is_some();
-        // Whoever waits for the rules of PipelineRuns finds the check of the ConfigMap too.
+        // The rule of the ConfigMap is entered first and removed last: while PipelineRuns have rules, it has one too.
         let mut configurations = [mutating, validating];
         if stage == Stage::Ready {
             configurations.reverse();
@@ -358,11 +359,12 @@ fn next(webhook: &Value, stage: Stage, entered: bool) -> Option<Value> {
         Stage::Starting => return None,
         // Somebody else's webhook.
         _ if rules.is_empty() => return None,
-        // During an upgrade, a process of another version may have entered other rules. Each replaces them only once.
+        // During an upgrade, a process of another version may have entered other rules. Each process replaces the rules of
+        // another version only once.
         Stage::Ready if entered && current.is_some() => return None,
         Stage::Ready => rules,
-        Stage::Incomplete if name != NEW_RUNS => return None,
         // TaskRuns of runs under way wait until the other service is there again.
+        Stage::Incomplete if name != NEW_RUNS => return None,
         Stage::Incomplete | Stage::Leaving => Vec::new(),
     };
     let current = current.map(Vec::as_slice).unwrap_or_default();

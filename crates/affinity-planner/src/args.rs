@@ -23,7 +23,8 @@ pub struct Args {
     )]
     pub(crate) placeholder_manager_address: String,
 
-    /// Username of Tekton's controller. Only TaskRuns and runs that this user creates can belong to a coscheduled PipelineRun
+    /// Username of Tekton's controller. Only TaskRuns, CustomRuns and child PipelineRuns that this user creates can belong to a
+    /// coscheduled PipelineRun
     #[arg(
         long,
         env = "TEKTON_CONTROLLER_USERNAME",

@@ -14,7 +14,7 @@ pub struct Args {
     )]
     pub(crate) namespace: String,
 
-    /// Name of the ConfigMap that holds the flags
+    /// Name of the ConfigMap that holds the configuration
     #[arg(
         long,
         env = "CONFIG_MAP",

@@ -55,7 +55,7 @@ pub struct Question<'a> {
     /// [`ALLOWED_OVERRIDES`](crate::annotations::ALLOWED_OVERRIDES) have an effect (B1).
     pub namespace_annotations: Option<&'a BTreeMap<String, String>>,
     /// The stored annotation [`GROUP`](crate::annotations::GROUP) of the PipelineRun that is the run's controller. `None` if the
-    /// run has no such controller, or the controller has no group.
+    /// run has no such controller, or if the controller or the run itself has no group annotation.
     pub owner_group: Option<&'a str>,
 }
 
@@ -132,8 +132,8 @@ impl RewrittenSource {
 /// `tekton_controller` is the username of Tekton's controller, normally [`TEKTON_CONTROLLER`].
 ///
 /// # Errors
-/// Admission denies the run in two cases. Either an annotation chooses a value that does not exist or is not allowed (B1), or the
-/// run names claims of another run's placeholder and the templates of these claims are not known (V2a).
+/// Admission denies the run in two cases. Either an annotation chooses a value that does not exist or is not allowed (B1). Or the
+/// run is to be coscheduled, and names claims of another run's placeholder whose templates are not known (V2a).
 pub fn admit(
     in_force: InForce<'_>,
     tekton_controller: &str,

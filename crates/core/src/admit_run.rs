@@ -48,7 +48,8 @@ pub struct ChildRun {
     pub annotations: BTreeMap<String, String>,
     /// The entry of `metadata.ownerReferences` that has `controller: true`.
     pub controller: Option<OwnerReference>,
-    /// The stored annotation [`GROUP`](crate::annotations::GROUP) of the controller, if the controller is a PipelineRun.
+    /// The stored annotation [`GROUP`](crate::annotations::GROUP) of the controller, if the controller is a PipelineRun. `None`
+    /// if the object itself has no such annotation.
     pub owner_group: Option<String>,
     /// The user who creates the object.
     pub created_by: String,
@@ -66,7 +67,7 @@ impl ChildRun {
         joins_owner(controller, &self.created_by, tekton_controller)
     }
 
-    /// True if a coscheduled PipelineRun is the object's controller.
+    /// True if the object has a group annotation, and a coscheduled PipelineRun is its controller.
     fn is_of_pinned_run(&self) -> bool {
         let controller = self.controller.as_ref();
         self.owner_group.is_some() && controller.is_some_and(OwnerReference::is_pipeline_run)

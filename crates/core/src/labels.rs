@@ -32,10 +32,14 @@ pub const AFFINITY_ASSISTANT: &str = "affinity-assistant";
 /// The prefix of Kueue's labels. Kueue holds back every pod that has such a label, so placeholders do not copy these labels (P1).
 pub const KUEUE_PREFIX: &str = "kueue.x-k8s.io/";
 
-/// The labels that a placeholder copies from its run (P1).
+/// The name of the TaskRun. Tekton sets this label on the pod of each TaskRun, so that no pod with it is a placeholder's (Tekton
+/// v1.12.0, `pkg/pod/pod.go`, `makeLabels`).
+pub const TASK_RUN: &str = "tekton.dev/taskRun";
+
+/// The labels that a placeholder copies from its run (P1): all but Kueue's and [`TASK_RUN`].
 pub(crate) fn inherited(run: &BTreeMap<String, String>) -> BTreeMap<String, String> {
     run.iter()
-        .filter(|(key, _)| !key.starts_with(KUEUE_PREFIX))
+        .filter(|(key, _)| !key.starts_with(KUEUE_PREFIX) && *key != TASK_RUN)
         .map(|(key, value)| (key.clone(), value.clone()))
         .collect()
 }

@@ -14,7 +14,7 @@ words! {
         PipelineRuns = "pipelineruns",
         /// All pods of a PipelineRun run on one node. No other placeholder of the [`IsolationScope`] is on this node (M4).
         IsolatePipelineRun = "isolate-pipelinerun",
-        /// Nothing is created or changed (M5).
+        /// The run is not coscheduled (M5).
         Disabled = "disabled",
     }
 }

@@ -35,10 +35,10 @@ pub struct Observed {
     pub run: Option<(Arc<PipelineRun>, Arc<Planned>)>,
     /// The run's placeholders, by name.
     pub placeholders: BTreeMap<String, Arc<Placeholder>>,
-    /// Pods by name: the TaskRun pods of the run and of its child runs that have not ended, and the pods of the run's
+    /// Pods by name: those TaskRun pods of the run and of its child runs that have not ended yet, and the pods of the run's
     /// placeholders.
     pub pods: BTreeMap<String, Arc<Pod>>,
-    /// The names of its TaskRuns that had a pod which has ended.
+    /// The names of the TaskRuns whose pod has ended, of the run and of its child runs.
     pub ended: BTreeSet<String>,
     /// The claims that Tekton or this product created for the run.
     pub claims: Vec<Arc<KnownClaim>>,
@@ -54,7 +54,7 @@ pub struct Observed {
     pub has_quota: bool,
     /// Every node, by name.
     pub nodes: Arc<BTreeMap<String, Arc<Node>>>,
-    /// How long each condition that earlier observations saw has lasted.
+    /// For each condition in earlier observations: how long it has lasted.
     pub since: BTreeMap<Sight, Duration>,
     /// The API server's answers to [`Step::Ask`](crate::reconcile::Step::Ask), by the uid of the pod.
     pub answers: BTreeMap<String, Answer>,

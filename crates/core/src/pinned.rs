@@ -103,8 +103,8 @@ impl Pinned {
     }
 }
 
-/// The value of a setting that a run was created with. `None` if the annotations cannot be read, or if the run is not coscheduled
-/// and the setting is not the mode.
+/// The value of a setting that a run was created with. For the mode: `disabled` if none can be read. For other settings: `None`
+/// if the run is not coscheduled, or its annotations cannot be read.
 pub(crate) fn value(annotations: &BTreeMap<String, String>, setting: Setting) -> Option<Override> {
     match setting {
         Setting::Mode => {
@@ -206,7 +206,9 @@ impl Reader<'_> {
     fn text(&self, key: &str) -> Option<&str> {
         let found = self.annotations.get(key);
         if found.is_none() {
-            let fault = format!("is not set; allowed: what admission writes beside {MODE}");
+            let fault = format!(
+                "is not set; allowed: the value that admission writes together with {MODE}"
+            );
             self.faults.add(field(key), fault);
         }
         found.map(String::as_str)

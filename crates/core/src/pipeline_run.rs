@@ -187,7 +187,7 @@ impl PipelineRun {
         faults.unless_any(run)
     }
 
-    /// Keeps only the parts of a run that is done that still matter: caches may have thousands of such runs.
+    /// Drops the parts of a run that do not matter once the run is done: caches may have thousands of such runs.
     pub fn reduced(self) -> Self {
         let mut annotations = self.annotations;
         annotations.retain(|key, _| OF_DONE_RUN.contains(&key.as_str()));
@@ -199,7 +199,7 @@ impl PipelineRun {
             WorkspaceSource::Claim { .. } | WorkspaceSource::Other => None,
         };
         let mut workspaces: Vec<_> = self.workspaces.into_iter().filter_map(templates).collect();
-        // A list that is collected in place keeps the memory of the longer one.
+        // `collect` may reuse the memory of the longer source list.
         workspaces.shrink_to_fit();
         Self {
             namespace: self.namespace,

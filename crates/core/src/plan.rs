@@ -150,8 +150,9 @@ fn not_pinned(run: &PipelineRun) -> Plan {
     plan
 }
 
-/// A reason for each annotation of a [`Setting`] that names another value than the run's. Such an annotation was set after the run
-/// was created, or runs were left to Tekton at that time. Otherwise admission would have used its value or denied the run (B1).
+/// A reason for each annotation of a [`Setting`] that names another value than the run's. Such an annotation was set after the
+/// run was created, or admission did not coschedule the run (M5, M7, M9). Otherwise admission would have used its value or denied
+/// the run (B1).
 fn overrides_ignored(run: &PipelineRun) -> impl Iterator<Item = Reason> {
     Setting::ALL.into_iter().filter_map(|setting| {
         let chosen = run.annotations.get(setting.annotation())?;

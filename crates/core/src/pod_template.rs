@@ -39,11 +39,12 @@ pub const SERVICE_ACCOUNT_NAME: &str = "serviceAccountName";
 pub(crate) struct Reduced {
     /// The fields that a placeholder has.
     pub(crate) allowed: Map<String, Value>,
-    /// The parts of a `securityContext` that Pod Security `restricted` does not allow.
+    /// The parts of a `securityContext` that Pod Security `restricted` does not allow, or that a placeholder does not need.
     pub(crate) dropped: Vec<Dropped>,
 }
 
-/// A part of a `securityContext` that a placeholder does not get, because Pod Security `restricted` does not allow it.
+/// A part of a `securityContext` that a placeholder does not get, because Pod Security `restricted` does not allow it, or a
+/// placeholder does not need it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Dropped {
     /// The path below `securityContext`, for example `runAsUser`, `seccompProfile` or `sysctls[kernel.msgmax]`.

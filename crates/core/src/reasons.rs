@@ -2,7 +2,8 @@
 //! modules fill in some parts of these sentences:
 //!
 //! - `volumes.rs`, `Conflict`: the nodes that reach each claim; `reconcile/requests.rs`: amounts of resources;
-//! - `reconcile/make_room.rs`: a waiting pod with its requests;
+//! - `reconcile/make_room.rs`: a waiting pod with its requests; `reconcile/reserve.rs`: the nodes that a placeholder is limited
+//!   to;
 //! - `reconcile/tell/refusals.rs`, and the placeholder-manager: the causes that Kubernetes reports;
 //! - `reconcile/evacuate.rs`, `Misplaced`: the problem of a node that pods must leave;
 //! - every module that makes a `Violation`: the fault of an annotation or of a configuration.
@@ -125,7 +126,7 @@ reason_codes! {
     /// In mode `workspaces`, no workspace of the run has a claim with a known name, so the run needs no placeholder (M1).
     NoClaims: None,
     /// Annotation `coscheduler.dev/coschedule`, `coscheduler.dev/placement` or `coscheduler.dev/placeholder-reserves` has no
-    /// effect on the run. It was set after the run was created, or runs were not coscheduled at that time (B1).
+    /// effect on the run. It was set after the run was created, or admission did not coschedule the run (B1).
     OverrideIgnored: Some(Warning),
     /// Only one pod at a time may use a claim, so the placeholder does not mount it (V8).
     ClaimNotMounted: Some(Normal),

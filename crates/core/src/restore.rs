@@ -20,8 +20,8 @@ use crate::run_claims;
 /// - Bindings that admission wrote keep their old values.
 /// - Reserved annotations in `spec.taskRunSpecs` are removed, as for a new run.
 ///
-/// There is no warning if the author applies the unchanged manifest again, with its `volumeClaimTemplate`s. Every other change
-/// that this function undoes causes a warning.
+/// There is no warning if the author applies the unchanged manifest again, also if it is that of a copy of another run. Other
+/// changes that this function undoes cause a warning.
 pub fn restore(old: &PipelineRun, new: &PipelineRun) -> Admission {
     let mut warnings = in_tasks(new);
     let bindings = bindings(old, new, &mut warnings);

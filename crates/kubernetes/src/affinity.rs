@@ -2,16 +2,14 @@
 //! operator's default template; the rule about other placeholders (M4, P4); the node affinity of volumes that the placeholder
 //! does not mount (V8).
 
-use std::collections::BTreeMap;
-
-use coscheduler_core::labels::{AFFINITY_ASSISTANT, COMPONENT};
+use coscheduler_core::labels::{AFFINITY_ASSISTANT, COMPONENT, TASK_RUN};
 use coscheduler_core::mode::IsolationScope;
 use coscheduler_core::separation::Separation;
 use coscheduler_core::volumes::{NodeRequirement, NodeTerm};
 use k8s_openapi::api::core::v1::{
     Affinity, NodeSelectorRequirement, NodeSelectorTerm, PodAffinityTerm, WeightedPodAffinityTerm,
 };
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
 
 /// The topology key with which each node is its own domain.
 const HOSTNAME: &str = "kubernetes.io/hostname";
@@ -65,13 +63,17 @@ pub(crate) fn affinity(
 }
 
 fn other_placeholders(every_namespace: bool) -> PodAffinityTerm {
+    let component = (COMPONENT.to_owned(), AFFINITY_ASSISTANT.to_owned());
+    // Tekton copies the labels of a run to the pods of its TaskRuns, so an author can give them the label of a placeholder.
+    let of_no_task = LabelSelectorRequirement {
+        key: TASK_RUN.to_owned(),
+        operator: "DoesNotExist".to_owned(),
+        values: None,
+    };
     PodAffinityTerm {
         label_selector: Some(LabelSelector {
-            match_labels: Some(BTreeMap::from([(
-                COMPONENT.to_owned(),
-                AFFINITY_ASSISTANT.to_owned(),
-            )])),
-            ..LabelSelector::default()
+            match_labels: Some([component].into()),
+            match_expressions: Some(vec![of_no_task]),
         }),
         // An empty selector selects all namespaces. Without a selector, only the pod's own namespace counts.
         namespace_selector: every_namespace.then(LabelSelector::default),
@@ -137,12 +139,19 @@ mod tests {
         serde_json::to_value(affinity(author, separation, terms)).unwrap()
     }
 
+    fn placeholders() -> Value {
+        json!({
+            "matchLabels": {"app.kubernetes.io/component": "affinity-assistant"},
+            "matchExpressions": [{"key": "tekton.dev/taskRun", "operator": "DoesNotExist"}],
+        })
+    }
+
     #[test]
     fn p4_placeholders_prefer_nodes_by_the_placeholders_of_every_namespace_there() {
         let preferred = json!({"preferredDuringSchedulingIgnoredDuringExecution": [{
             "weight": 100,
             "podAffinityTerm": {
-                "labelSelector": {"matchLabels": {"app.kubernetes.io/component": "affinity-assistant"}},
+                "labelSelector": placeholders(),
                 "namespaceSelector": {},
                 "topologyKey": "kubernetes.io/hostname",
             },
@@ -158,8 +167,7 @@ mod tests {
 
     #[test]
     fn m4_an_isolated_placeholder_has_its_node_for_itself() {
-        let selector =
-            json!({"matchLabels": {"app.kubernetes.io/component": "affinity-assistant"}});
+        let selector = placeholders();
         let required = |term: Value| json!({"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}});
         assert_eq!(
             built(None, Separation::Isolate(IsolationScope::Cluster), &[]),

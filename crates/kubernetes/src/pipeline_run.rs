@@ -53,7 +53,14 @@ const QUESTION: Parts = Fields(&[
                     ("stepSpecs", CONTAINERS),
                     ("sidecarSpecs", CONTAINERS),
                     ("computeResources", All),
-                    ("podTemplate", Fields(&[("runtimeClassName", All)])),
+                    (
+                        "podTemplate",
+                        Fields(&[
+                            ("runtimeClassName", All),
+                            ("nodeSelector", IS_SET),
+                            ("affinity", IS_SET),
+                        ]),
+                    ),
                 ])),
             ),
         ]),
@@ -77,6 +84,9 @@ const STATUS: Parts = Fields(&[
     ),
     ("skippedTasks", Each(&Fields(&[("name", All)]))),
 ]);
+
+/// Nothing but whether the field is set: an object keeps none of its fields.
+const IS_SET: Parts = Fields(&[]);
 
 /// The names and resources of steps or sidecars.
 const CONTAINERS: Parts = Each(&Fields(&[("name", All), ("computeResources", All)]));
@@ -103,13 +113,14 @@ const TASK: Parts = Fields(&[
     ("steps", CONTAINERS),
     ("sidecars", CONTAINERS),
     ("stepTemplate", Fields(&[("computeResources", All)])),
-    ("results", Each(&Fields(&[]))),
+    ("results", Each(&IS_SET)),
 ]);
 
 const PIPELINE_TASK: Parts = Fields(&[
     ("name", All),
     ("workspaces", All),
     ("matrix", All),
+    ("when", Each(&IS_SET)),
     (
         "taskRef",
         Fields(&[
@@ -237,7 +248,8 @@ mod tests {
                 "pipelineSpec": {
                     "description": "long", "params": [{"name": "p", "type": "string", "default": "d"}],
                     "tasks": [
-                        {"name": "t", "taskRef": {"name": "x", "params": []}, "workspaces": [{"name": "w"}], "timeout": "1h"},
+                        {"name": "t", "taskRef": {"name": "x", "params": []}, "workspaces": [{"name": "w"}], "timeout": "1h",
+                         "when": [{"input": "long", "operator": "in", "values": ["long"]}]},
                         {"name": "u", "taskSpec": {
                             "steps": [{"name": "s", "script": "long; cd $(workspaces.source.path)", "computeResources": {"requests": {"cpu": "1"}}}],
                             "results": [{"name": "r", "description": "long"}],
@@ -247,7 +259,7 @@ mod tests {
                     "finally": [{"name": "f", "params": []}], "results": [],
                 },
                 "workspaces": [{"name": "source"}],
-                "taskRunSpecs": [{"pipelineTaskName": "t", "podTemplate": {"env": []}, "metadata": {"annotations": {}},
+                "taskRunSpecs": [{"pipelineTaskName": "t", "podTemplate": {"env": [], "nodeSelector": {"a": "b"}}, "metadata": {"annotations": {}},
                     "sidecarSpecs": [{"name": "db", "computeResources": {"requests": {"cpu": "1"}}}]}],
             },
             "status": {"pipelineSpec": {}},
@@ -263,7 +275,7 @@ mod tests {
                     "pipelineSpec": {
                         "params": [{"name": "p", "default": "d"}],
                         "tasks": [
-                            {"name": "t", "taskRef": {"name": "x"}, "workspaces": [{"name": "w"}]},
+                            {"name": "t", "taskRef": {"name": "x"}, "workspaces": [{"name": "w"}], "when": [{}]},
                             {"name": "u", "runAfter": ["t"], "taskSpec": {
                                 "steps": [{"name": "s", "computeResources": {"requests": {"cpu": "1"}}}],
                                 "results": [{}],
@@ -275,7 +287,7 @@ mod tests {
                     },
                     "workspaces": [{"name": "source"}],
                     "taskRunSpecs": [{
-                        "pipelineTaskName": "t", "podTemplate": {}, "metadata": {"annotations": {}},
+                        "pipelineTaskName": "t", "podTemplate": {"nodeSelector": {}}, "metadata": {"annotations": {}},
                         "sidecarSpecs": [{"name": "db", "computeResources": {"requests": {"cpu": "1"}}}],
                     }],
                 },

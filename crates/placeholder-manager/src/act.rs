@@ -178,8 +178,8 @@ impl Reconciler {
                     let recorded = self.requests.record(&own, &update.record).await?;
                     self.refresh(recorded);
                 }
-                // If the pod was changed meanwhile, this deletes nothing. Then the next reconcile of the run evicts it, or it
-                // is gone already. The Event is right in all cases.
+                // If the pod was changed meanwhile, this deletes nothing. Then the next reconcile of the run evicts the pod,
+                // unless it is gone. The Event is right in all cases.
                 self.requests.evict(namespace, pod, *at_once).await?;
                 acted.events.push(reason.clone());
             }

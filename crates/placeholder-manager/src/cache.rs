@@ -98,7 +98,7 @@ struct Index {
     names: HashMap<String, ObjectKey>,
     /// Runs, by the claims of their planned placeholders.
     users: HashMap<ObjectKey, HashSet<RunKey>>,
-    /// Names of TaskRuns whose pods have ended, by the run that has not ended.
+    /// For each run that has not ended: the names of its TaskRuns whose pods have ended.
     ended: HashMap<RunKey, BTreeSet<String>>,
     /// Pods of runs, by the claims that they use.
     pods_by_claim: HashMap<ObjectKey, HashSet<ObjectKey>>,

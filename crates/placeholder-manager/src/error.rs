@@ -129,13 +129,12 @@ impl Error {
 
     /// The error, followed by the API server's message.
     fn message(&self) -> String {
-        match self {
-            Self::Kubernetes { source, .. } => match source.as_ref() {
-                kube::Error::Api(status) => format!("{self}: {}", status.message),
-                _ => self.to_string(),
-            },
-            _ => self.to_string(),
+        if let Self::Kubernetes { source, .. } = self
+            && let kube::Error::Api(status) = source.as_ref()
+        {
+            return format!("{self}: {}", status.message);
         }
+        self.to_string()
     }
 }
 

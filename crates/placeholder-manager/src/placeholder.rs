@@ -45,7 +45,7 @@ impl Requests {
             name: &run.name,
             uid: &run.uid,
         };
-        // The claims are created first, so that every placeholder that exists has all its claims (V8).
+        // These claims are created first, so that they exist if the placeholder exists (V8).
         for claim in placeholder::single_pod_claims(owner, spec) {
             self.create_claim(&run.namespace, &claim).await?;
         }

@@ -42,7 +42,7 @@ type Callers = HashMap<RunKey, Vec<Caller>>;
 
 /// A call that waits for the outcome of the next reconcile of a run.
 struct Caller {
-    /// The call fails only if a step with this purpose fails.
+    /// Errors of steps with another purpose do not fail the call.
     purpose: Purpose,
     span: Span,
     answer: oneshot::Sender<Result<Looked, Arc<Error>>>,
@@ -166,8 +166,8 @@ impl Reconciler {
                 );
             }
             created |= acted.created;
-            // Answers about waiting pods expire. If each answer came late, the round would ask about the pods in turn for ever.
-            // So after the second question, there is a pause.
+            // Answers about waiting pods expire. If they expired before use, the rounds would ask again for ever. So after the
+            // second round that asks, there is a pause.
             let look_again = acted.look_again || (acted.asked && !asked);
             look_later |= acted.asked;
             asked |= acted.asked;

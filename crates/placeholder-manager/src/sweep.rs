@@ -1,6 +1,6 @@
-//! The sweep queues every run that has not ended or has objects to delete. It runs when this replica begins to lead, and then
-//! once a minute. So the manager finds leftovers of ended runs even if it missed a change (N6). The sweep itself reads only the
-//! cache.
+//! The sweep queues every run that has not ended, has objects to delete, or still has annotation `blocked`. It runs when this
+//! replica begins to lead, and then once a minute. So the manager finds leftovers of ended runs even if it missed a change (N6).
+//! The sweep itself reads only the cache.
 //!
 //! When the clean-up of such a run is complete, the manager logs the deleted objects, one line for each kind.
 
@@ -19,7 +19,7 @@ use crate::memory::Memory;
 
 const PERIOD: Duration = Duration::from_secs(60);
 
-/// Queues every run that has not ended or has objects to delete: now, and then once a minute.
+/// Queues the runs that [`Cache::runs_to_sweep`] returns: now, and then once a minute.
 pub(crate) async fn sweep(cache: &Cache, queue: &Queue<RunKey>, findings: &Findings) {
     let mut rounds = tokio::time::interval(PERIOD);
     rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -103,7 +103,7 @@ impl Findings {
                 kind,
                 names = names.join(", "),
                 count = names.len(),
-                "swept what a run that is over had left"
+                "deleted leftovers of an ended run"
             );
         }
     }

@@ -24,7 +24,7 @@ use crate::{Deadline, Process, Service};
 use call::Caller;
 use spread::Spread;
 
-/// Short, because until its endpoint is removed, a replica on a dead node swallows every new connection to it.
+/// Short: a replica on a dead node swallows every new connection until Kubernetes removes its endpoint.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// A connection that is silent for both times together (7 s) is replaced. An admission has 9 s, so it can be retried on the new
 /// connection.
@@ -37,8 +37,8 @@ pub(crate) const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(3);
 /// A call made with [`request`] is retried while [`is_retryable`] is true for its status. The intervals grow and are random.
 /// There is no retry after the deadline. If the server asks for a delay (`RetryInfo`), the retry waits for this delay too.
 ///
-/// All retries of a channel share a budget of 50 retries per second, plus one retry for every five calls. A channel without
-/// retries saves at most 50. Further retries wait. So callers do not overload a service that recovers. Calls made without
+/// All retries of a channel share a budget of 50 retries per second, plus one retry for every five calls. Unused retries add up
+/// to at most 50. If the budget is empty, retries wait. So callers do not overload a service that recovers. Calls made without
 /// [`request`], and all streams, are sent once.
 pub type Channel = BoxCloneSyncService<HttpRequest<Body>, HttpResponse<Body>, Status>;
 

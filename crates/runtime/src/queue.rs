@@ -44,7 +44,7 @@ const BUCKETS: [f64; 12] = [
 pub enum Outcome {
     /// Nothing is left to do. The worker forgets the key until it is pushed again.
     Done,
-    /// The work failed. Try again after a backoff.
+    /// Try again after a backoff, because the work failed or nothing reports the awaited change.
     Retry,
     /// Nothing failed. Work on the key again after this time, or earlier if it is pushed.
     Later(Duration),

@@ -26,8 +26,8 @@ pub(super) fn apply(
             previous: trusted.clone(),
         },
         Change::Introduce(stored) => {
-            // The new certificate has the names of both. Otherwise, replicas with different flags would replace each other's
-            // certificates again and again.
+            // The new certificate has the names of the current one and the names in this replica's flags. Otherwise, replicas
+            // with different flags would replace each other's certificates again and again.
             let names = &stored.current.certificate.names | &wanted.names;
             Material {
                 next: Some(self_signed(now, &names, wanted.lifetime)?),

@@ -41,7 +41,7 @@ pub(super) struct Trust {
     certificates: Vec<(Certificate, Timestamp)>,
 }
 
-/// The certificate that this process serves, with the time since when.
+/// The certificate that this process serves, and the time when it began to serve it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Served {
     pub(super) certificate: Certificate,

@@ -1,7 +1,8 @@
 //! The texts of denials. Two rules deny a PipelineRun:
 //!
 //! - `admit/overrides.rs`: a PipelineRun chooses a mode, placement or reservation that does not exist, or that is not allowed (B1).
-//! - `admit.rs`: a PipelineRun names a claim of another run, and the claim's template is not known (V2a).
+//! - `admit.rs`: a PipelineRun that is to be coscheduled names a claim of another run, and the claim's template is not known
+//!   (V2a).
 //!
 //! A TaskRun that uses more than one claim (M2) is not denied, but created as cancelled. So Tekton runs `finally`, as after a failed
 //! task. The PipelineRun ends with reason `Cancelled`. This text is in `reasons/admission.rs`.

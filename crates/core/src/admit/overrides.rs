@@ -1,7 +1,7 @@
-//! Chooses a run's mode, placement and reservation (B1). These can set each of the three: the run itself, its Pipeline, its
-//! Namespace, and the cluster's key. The first of them that sets a value decides. The operator limits the values that the run, the
-//! Pipeline and the Namespace may choose. Within the operator's limit, the Namespace can set another limit for its runs and
-//! Pipelines.
+//! Chooses a run's mode, placement and reservation (B1). Four places can set each of them: the run itself, its Pipeline, its
+//! Namespace, and ConfigMap coscheduler-config. The first of these that sets a value decides. The operator limits the values that
+//! the run, the Pipeline and the Namespace may choose. Within the operator's limit, the Namespace can set another limit for its
+//! runs and Pipelines.
 
 use std::collections::{BTreeMap, BTreeSet};
 

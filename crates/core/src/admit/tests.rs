@@ -825,9 +825,9 @@ fn b1_a_namespace_narrows_and_widens_what_may_be_chosen_within_the_operators_bou
     assert_eq!(
         warnings,
         [
-            "Annotation coscheduler.dev/allowed-overrides of Namespace \"ci\" contains \"isolate-pipelinerun\", \"all\", without \
-             effect; allowed: workspaces, pipelineruns, disabled, placement=spread, placement=pack, placeholder-reserves=placement. \
-             Your operator can permit more values with key namespace-may-allow of ConfigMap coscheduler-config."
+            "Annotation coscheduler.dev/allowed-overrides of Namespace \"ci\" contains values that have no effect: \
+             \"isolate-pipelinerun\", \"all\". Allowed values: workspaces, pipelineruns, disabled, placement=spread, placement=pack, \
+             placeholder-reserves=placement. Your operator can permit more values with key namespace-may-allow of ConfigMap coscheduler-config."
         ]
     );
     // The Namespace itself may choose the same values. With its list, it can also forbid the cluster's own mode to its runs.

@@ -72,8 +72,8 @@ pub(super) fn not_permitted(
     let words = listed(words.iter().map(|word| format!("{word:?}")));
     let permitted = listed(permitted);
     format!(
-        "Annotation {ALLOWED_OVERRIDES} of Namespace {namespace:?} contains {words}, without effect; allowed: {permitted}. Your \
-         operator can permit more values with key {NAMESPACE_MAY_ALLOW} of ConfigMap coscheduler-config."
+        "Annotation {ALLOWED_OVERRIDES} of Namespace {namespace:?} contains values that have no effect: {words}. Allowed \
+         values: {permitted}. Your operator can permit more values with key {NAMESPACE_MAY_ALLOW} of ConfigMap coscheduler-config."
     )
 }
 

@@ -209,7 +209,7 @@ fn each_unreadable_annotation_is_refused_by_its_key() {
         None,
         &[(
             group,
-            "is not set; allowed: what admission writes beside coscheduler.dev/mode",
+            "is not set; allowed: the value that admission writes together with coscheduler.dev/mode",
         )],
     );
     let templates = "metadata.annotations[coscheduler.dev/volume-claim-templates]";

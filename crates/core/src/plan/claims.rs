@@ -119,8 +119,8 @@ fn template_field(workspace: &str) -> String {
     format!("{templates}[{workspace}]")
 }
 
-/// The reason why no placeholder mounts the claim of a workspace. `None` if the workspace has no claim. Without this rule, a
-/// placeholder would wait for a claim that is literally named `$(…)` (V9).
+/// The reason why no placeholder mounts the claim of a workspace. `None` if the workspace has no claim. If a placeholder mounted
+/// a claim with a variable, it would wait for one that is literally named `$(…)` (V9).
 fn not_known(binding: &WorkspaceBinding) -> Option<Reason> {
     let workspace = &binding.name;
     match &binding.source {

@@ -62,7 +62,7 @@ pub fn reservation_refused(
         || "The placeholder reserves no room.".to_owned(),
         |next| {
             format!(
-                "It asks for {next} instead: its own requests, and those of the run's largest pod."
+                "The placeholder asks for {next} instead: its own requests, and those of the run's largest pod."
             )
         },
     );

@@ -12,7 +12,7 @@ const MISSING: Duration = Duration::from_secs(2);
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 /// The same without such an Event: its controller may only be slow, and the Event may be lost.
 const FIRST_SILENT_RETRY: Duration = Duration::from_secs(5);
-/// The longest pause between two retries, without jitter: with it, every placeholder is retried within 30 seconds.
+/// The longest pause between two retries, without jitter. Even with jitter, every placeholder is retried within 30 seconds.
 const LONGEST_RETRY: Duration = Duration::from_secs(20);
 
 /// Creates missing placeholders, and retries those without a pod.

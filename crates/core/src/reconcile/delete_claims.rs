@@ -67,8 +67,8 @@ fn auto_cleaned(run: &PipelineRun) -> Vec<String> {
         .collect()
 }
 
-/// The claims whose protection may be removed: they are deleted, still protected, and every pod that names them has succeeded or
-/// failed. `pods` must be a live list of the namespace, not a cache.
+/// The claims whose protection may be removed: they are being deleted, still protected, and every pod that names them has
+/// succeeded or failed. `pods` must be a live list of the namespace, not a cache.
 ///
 /// Kubernetes itself keeps the protection while a completed pod exists, and completed TaskRun pods exist for a long time.
 pub fn unprotectable<'a>(
@@ -85,7 +85,7 @@ pub fn unprotectable<'a>(
         .collect()
 }
 
-/// True if the claim is deleted, but its protection keeps it.
+/// True if the claim is being deleted, and its protection keeps it.
 fn is_held(claim: &KnownClaim) -> bool {
     claim.object.deleting && claim.is_protected()
 }

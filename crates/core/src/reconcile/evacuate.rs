@@ -166,8 +166,8 @@ fn moved(own: &Placeholder, pod: &Pod) -> Option<Done> {
 /// - A pod that never started is deleted without a grace period. With a grace period, the kubelet would report the pod as failed,
 ///   and Tekton would fail the TaskRun. If the pod just disappears, Tekton creates it again (Tekton v1.12.0,
 ///   `pkg/reconciler/taskrun`).
-/// - If a placeholder's node is gone or does not answer, the placeholder is deleted without a grace period. No kubelet confirms the
-///   pod's end there, and without a confirmation Kubernetes creates no new pod.
+/// - If a placeholder's node is gone or does not answer, the placeholder's pod is deleted without a grace period. No kubelet
+///   confirms the pod's end there, and without a confirmation Kubernetes creates no new pod.
 fn evict(role: Role, tolerations: &[Toleration], node: Option<&Node>) -> Option<(Misplaced, bool)> {
     let cause = misplaced(tolerations, node)?;
     match role {

@@ -17,8 +17,8 @@ use crate::reasons;
 /// How long a pod must need a step before the manager takes it. The scheduler needs a moment to bind pods after others have
 /// ended, and one watch may be behind another.
 const SETTLED: Duration = Duration::from_secs(2);
-/// The scheduler tries a waiting pod again within this time after the pod's placeholder is bound. After failed tries it pauses for up
-/// to ten seconds, and until then its last result is about the time before.
+/// The scheduler tries a waiting pod again within this time after the pod's placeholder is bound. After failed tries it pauses
+/// for up to ten seconds. Until it tries again, its last result may be older than the binding.
 const TRIED: Duration = Duration::from_secs(12);
 /// How often a pod is let go, if Tekton recreates it with its affinity.
 const TRIES: u32 = 5;
@@ -82,7 +82,7 @@ impl Placed<'_> {
         self.is_confirmed(tied, None, decision).then_some(reason)
     }
 
-    /// True if some nodes do not reach the volumes of all claims.
+    /// True if the volume of at least one claim has a node affinity, so that not every node reaches it.
     fn is_bound_by_claims(&self) -> bool {
         let mut claims = Observed::claims_of(self.spec, self.pod).into_iter();
         claims.any(|claim| {
@@ -145,8 +145,8 @@ impl Placed<'_> {
         None
     }
 
-    /// True if a step for the pod may be taken now: the pod is confirmed, the scheduler has tried it since the placeholder is bound, and
-    /// of `times` steps, the last is long enough ago.
+    /// True if a step for the pod may be taken now: the pod is confirmed, the scheduler has tried it since the placeholder was
+    /// bound, and the pause after the last of `times` steps is over.
     fn may_act(
         &self,
         pod: &Pod,

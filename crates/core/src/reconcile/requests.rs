@@ -18,7 +18,7 @@ const HUGE_PAGES: &str = "hugepages-";
 const ATTACHABLE_VOLUMES: &str = "attachable-volumes-";
 const QUOTA: &str = "requests.";
 
-/// Quantities are computed in billionths: this many are one unit, and one thousandth.
+/// Quantities are computed in billionths. These are the numbers of billionths in one unit and in one thousandth.
 const NANO: i128 = 1_000_000_000;
 const NANO_PER_MILLI: i128 = 1_000_000;
 

@@ -42,7 +42,7 @@ pub struct Place {
     /// The waiting pod for which the placeholder asks. The node must also meet the node selector and the required node affinity of
     /// this pod, and the placeholder gets its tolerations.
     pub with: Option<Needs>,
-    /// A node to prefer others to.
+    /// The node to avoid if another one can take the pod.
     pub avoid: Option<String>,
     /// The nodes to prefer. If it is empty, no node is preferred.
     pub prefer: Vec<String>,
@@ -105,9 +105,9 @@ impl<'a> Placed<'a> {
             .filter(|pod| pod.needs.selector != own.selector || pod.needs.terms != own.terms);
         let Demand { peak, need } = self.demand();
         let beside = match (special, self.spec.reserves) {
-            // It returns to pods that run already, or could not give its room up before.
+            // The placeholder returns to pods that run already, or could not give its room up before.
             _ if home.is_some() || self.own.record.keeps_room => Vec::new(),
-            // It needs nodes that other pods may not need, so their requests do not count.
+            // The waiting pod needs nodes that other pods may not need, so their requests do not count.
             (Some(special), _) => vec![special.needs.requests.clone()],
             (None, Reserves::Nothing) => vec![need],
             // At the start of a run, the reservation would compete with the run's first pod.
@@ -147,7 +147,7 @@ impl<'a> Placed<'a> {
             decision.steps.extend(step);
         } else if self.is_refused(decision) {
             let name = self.spec.name.as_str();
-            // Without the gate, the next pod would not return to this node either.
+            // Only a pod that starts with the gate can be limited to its home node.
             let home = self.home().filter(|_| self.own.gated);
             let is_home = |limit: &String| home.as_ref().is_some_and(|it| on_node(it) == *limit);
             let waits_for = |limit: &String| self.waiting().any(|pod| for_pod(pod) == *limit);
@@ -195,8 +195,8 @@ impl<'a> Placed<'a> {
         }
     }
 
-    /// True if the scheduler has found no node for the newest version of the pod. The scheduler writes the version that it looked
-    /// at only together with another change, so a refusal that lasts counts too.
+    /// True if the scheduler has found no node for the newest version of the pod. The scheduler updates the condition's
+    /// `observedGeneration` only together with another field. So a condition that lasts counts too.
     pub(super) fn is_refused(&self, decision: &mut Decision) -> bool {
         let refused = self.pod.unscheduled.as_ref().filter(|it| it.no_node);
         refused.is_some_and(|refused| {
@@ -319,7 +319,7 @@ impl<'a> Placed<'a> {
         progress
     }
 
-    /// CPU and memory of the placeholder's own and of the pods beside it.
+    /// CPU and memory of the placeholder's own requests and of the pods beside it.
     fn with_own(&self, beside: &Amounts) -> Amounts {
         combined(&self.own.needs.requests, beside, |own, beside| own + beside)
     }

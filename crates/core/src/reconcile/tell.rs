@@ -106,7 +106,7 @@ pub fn out_of_reach(spec: &PlaceholderSpec, volumes: &Volumes) -> Option<Reason>
     Some(reasons::volume_node_affinity_conflict(conflict, &spec.name))
 }
 
-/// Why a placeholder that lost its node cannot be bound to another one (N1).
+/// Why a placeholder's pod that has no node cannot be bound to any (N1).
 fn no_node_reaches(observed: &Observed) -> Option<Reason> {
     let pods = observed.pods.values();
     let mut unbound =

@@ -12,7 +12,7 @@ use crate::reconcile::requests::Amounts;
 
 use super::{Sizes, TaskSize};
 
-/// The progress of a task that has started.
+/// The progress of a task that has started or was skipped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Progress {
     /// It has ended, or Tekton has skipped it.
@@ -26,9 +26,9 @@ pub enum Progress {
 /// The CPU and memory of the pods that a set of tasks can still have.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Demand {
-    /// The most that these pods can request at the same time, of each separately. Pods that already run count too.
+    /// The most CPU, and the most memory, that these pods can request at the same time. Pods that already run count too.
     pub peak: Amounts,
-    /// The most that a single pod requests, of each separately. Only pods that do not exist yet count. A node with less
+    /// The most CPU, and the most memory, that a single pod requests. Only pods that have no node yet count. A node with less
     /// room cannot run all of these pods, not even one after the other. This amount is never greater than `peak`.
     pub need: Amounts,
 }

@@ -91,7 +91,8 @@ impl Index {
         if self.placeholders.is_behind(&own) {
             return Vec::new();
         }
-        // A placeholder stays its run's: deleting the run with `--cascade=orphan` takes its owner away.
+        // If a run is deleted with `--cascade=orphan`, its placeholders lose their owner reference. The cache keeps the known
+        // owner.
         if own.run_uid.is_empty() {
             match self.placeholders.get(&own.key()) {
                 Some(known) if known.object.uid == own.object.uid => {

@@ -108,8 +108,8 @@ impl Cache {
         owner.map(|owner| owner.name.clone())
     }
 
-    /// Every run that has not ended, and every run with placeholders, placeholder pods or claims that must be deleted. Child
-    /// runs are replaced by their top run.
+    /// Every run that has not ended or still has annotation `blocked`, and every run with placeholders, placeholder pods or
+    /// claims that must be deleted. Child runs are replaced by their top run.
     pub(crate) fn runs_to_sweep(&self) -> BTreeSet<RunKey> {
         let index = self.read();
         let runs = index.runs.all().values();

@@ -68,8 +68,8 @@ impl Requests {
         }
     }
 
-    /// Lets the scheduler have a placeholder's pod, for the nodes of `place`. If the API server refuses these nodes, every node that
-    /// the template allows may take the pod. Returns `None` if the pod is gone or replaced.
+    /// Removes the gate of a placeholder's pod, and limits the pod to the nodes of `place`. If the API server refuses these
+    /// nodes, every node that the template allows may take the pod. Returns `None` if the pod is gone or replaced.
     pub(crate) async fn open(
         &self,
         namespace: &str,

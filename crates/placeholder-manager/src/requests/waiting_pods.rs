@@ -32,11 +32,14 @@ impl Requests {
         match once(api.patch_metadata(name, &PatchParams::default(), &patch)).await {
             Ok(_) => Ok(true),
             Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(false),
-            Err(error) => Err(failed(format!("let go TaskRun {namespace}/{name}"), error)),
+            Err(error) => Err(failed(
+                format!("release TaskRun {namespace}/{name} from its placeholder"),
+                error,
+            )),
         }
     }
 
-    /// Reads whether the PipelineRun with this uid controls the pod's TaskRun, and how often that was let go.
+    /// Reads whether the PipelineRun with this uid controls the pod's TaskRun, and how often the TaskRun was let go.
     pub(crate) async fn ask(
         &self,
         namespace: &str,

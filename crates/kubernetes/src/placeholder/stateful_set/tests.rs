@@ -121,7 +121,10 @@ fn the_stateful_set_is_exactly_this() {
                         "affinity": {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{
                             "weight": 100,
                             "podAffinityTerm": {
-                                "labelSelector": {"matchLabels": {"app.kubernetes.io/component": "affinity-assistant"}},
+                                "labelSelector": {
+                                    "matchLabels": {"app.kubernetes.io/component": "affinity-assistant"},
+                                    "matchExpressions": [{"key": "tekton.dev/taskRun", "operator": "DoesNotExist"}],
+                                },
                                 "namespaceSelector": {},
                                 "topologyKey": "kubernetes.io/hostname",
                             },
