@@ -20,6 +20,7 @@ pub mod leases;
 pub mod look;
 pub mod metrics;
 pub mod nodes;
+pub mod prometheus;
 pub mod refusing;
 pub mod rights;
 pub mod room;

@@ -13,8 +13,16 @@ use kube::client::Body;
 ///
 /// Where the service does not answer with 200.
 pub async fn scrape(address: &str) -> anyhow::Result<String> {
-    let url = format!("{address}/metrics");
-    let request = http::Request::get(&url).body(Body::empty())?;
+    get(&format!("{address}/metrics")).await
+}
+
+/// The text at `url`.
+///
+/// # Errors
+///
+/// As for [`scrape`].
+pub async fn get(url: &str) -> anyhow::Result<String> {
+    let request = http::Request::get(url).body(Body::empty())?;
     let client: Client<_, Body> = Client::builder(TokioExecutor::new()).build_http();
     let answer = client
         .request(request)

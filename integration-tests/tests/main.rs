@@ -24,6 +24,7 @@ mod leftovers;
 mod lifecycle;
 mod memory;
 mod modes;
+mod monitoring;
 mod outages;
 mod overrides;
 mod parents;

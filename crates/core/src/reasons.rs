@@ -128,7 +128,7 @@ reason_codes! {
     /// Annotation `coscheduler.dev/coschedule`, `coscheduler.dev/placement` or `coscheduler.dev/placeholder-reserves` has no
     /// effect on the run. It was set after the run was created, or admission did not coschedule the run (B1).
     OverrideIgnored: Some(Warning),
-    /// Only one pod at a time may use a claim, so the placeholder does not mount it (V8).
+    /// The placeholder does not mount a claim that only one pod at a time may use (V8).
     ClaimNotMounted: Some(Normal),
     /// A claim's name has a variable whose value was not known when the run was created (V9).
     ClaimNameVariable: Some(Warning),
@@ -175,16 +175,17 @@ reason_codes! {
     /// for a pod (N2).
     ClaimsNotMovable: Some(Warning),
     /// A placeholder left its node, which cannot take a waiting pod, and asks the scheduler for a node for both (N2). Or it had no
-    /// node and its pod is created again, because it may run on more nodes now, or must return to the node of the run's pods.
+    /// node, and its pod is created again: without an old restriction to some nodes, or limited to the node of the run's pods.
     PlaceholderMoved: Some(Normal),
     /// The scheduler found no node for all that the run's pods can request at the same time, so the placeholder requests less. Or
     /// it requests nothing for them, because a ResourceQuota of the namespace counts CPU or memory (B3).
     ReservationReduced: Some(Normal),
-    /// A placeholder does not get the requests that it should have (B3). It asks for less or for no room if the API
-    /// server refused the requests. If it cannot give its room up in time, its pod is created again.
+    /// A placeholder does not get the requests that it should have (B3). It asks for less or for no room if the API server
+    /// refused the requests. If its requests are not reduced within ten seconds after it is bound, its pod is created again.
     ReservationRefused: Some(Warning),
-    /// A pod runs without its placeholder, because the placeholder's claims keep it from a node with room (N2).
+    /// A pod may run on another node than its placeholder, because the placeholder's claims keep the placeholder from every node
+    /// with room for both (N2).
     PodLetGo: Some(Warning),
-    /// The run's placeholders were created again as often as they may be, and a pod still waits (N2).
+    /// The pods of the run's placeholders were created again as often as they may be, and a pod still waits (N2).
     MovesExhausted: Some(Warning),
 }

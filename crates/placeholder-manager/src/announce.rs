@@ -59,7 +59,9 @@ impl Reconciler {
             return Ok(());
         }
         if let Some(event) = events::of_run(run, reason, SERVICE.name, Timestamp::now()) {
-            self.requests.create_event(&run.namespace, &event).await?;
+            if self.requests.create_event(&run.namespace, &event).await? {
+                self.published.count(reason.code);
+            }
             info!(
                 namespace = run.namespace,
                 pipeline_run = run.name,

@@ -19,6 +19,7 @@ mod act;
 mod announce;
 mod delete_claims;
 mod memory;
+mod metrics;
 mod reconciler;
 
 mod one_list;
@@ -73,6 +74,15 @@ pub async fn start(args: Args, process: Process) -> anyhow::Result<()> {
         leadership.clone(),
         queue.clone(),
     ));
+    reconciler.published.register(process.metrics());
+    let seconds = metrics::register(process.metrics(), &cache);
+    let (followed, leads, health) = (cache.clone(), leadership.clone(), process.health().clone());
+    process.spawn("measure placeholders", async move {
+        // The first lists would look like changes.
+        health.ready().await;
+        metrics::follow(&followed, &leads, &seconds).await;
+        Ok(())
+    });
     let service = grpc::Placeholders::new(reconciler.clone(), process.health().clone());
     let services = GrpcServices::new()
         .add_service(

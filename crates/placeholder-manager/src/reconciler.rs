@@ -19,6 +19,7 @@ use crate::act::Failed;
 use crate::cache::{Cache, RunKey};
 use crate::error::Error;
 use crate::memory::Memory;
+use crate::metrics::Published;
 use crate::requests::Requests;
 use crate::sweep::Findings;
 
@@ -32,6 +33,7 @@ pub(crate) struct Reconciler {
     pub(crate) leadership: Leadership,
     pub(crate) memory: Memory,
     pub(crate) findings: Findings,
+    pub(crate) published: Published,
     queue: Queue<RunKey>,
     /// `None` once the process stops.
     callers: Mutex<Option<Callers>>,
@@ -75,6 +77,7 @@ impl Reconciler {
             leadership,
             memory: Memory::default(),
             findings: Findings::default(),
+            published: Published::default(),
             queue,
             callers: Mutex::new(Some(Callers::new())),
         }

@@ -95,14 +95,14 @@ impl Requests {
             .map_err(|error| failed(format!("read volume {name}"), error))
     }
 
-    /// Creates an Event. An existing Event of this name says the same.
-    pub(crate) async fn create_event(&self, namespace: &str, event: &Event) -> Result<(), Error> {
+    /// Creates an Event. Returns false if there is an Event of this name, which says the same.
+    pub(crate) async fn create_event(&self, namespace: &str, event: &Event) -> Result<bool, Error> {
         let api: Api<Event> = Api::namespaced(self.client.clone(), namespace);
         let name = event.metadata.name.clone().unwrap_or_default();
         let params = PostParams::default();
         match retried(|| api.create(&params, event)).await {
-            Ok(_) => Ok(()),
-            Err(kube::Error::Api(status)) if status.reason == "AlreadyExists" => Ok(()),
+            Ok(_) => Ok(true),
+            Err(kube::Error::Api(status)) if status.reason == "AlreadyExists" => Ok(false),
             Err(error) => Err(failed(format!("create Event {namespace}/{name}"), error)),
         }
     }

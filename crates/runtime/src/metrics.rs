@@ -5,6 +5,7 @@ use std::fmt;
 use std::hash::Hash;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{EncodeLabelSet, text};
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -78,6 +79,11 @@ impl Metrics {
     pub fn register<M: Metric + Clone>(&self, name: &str, help: &str, metric: M) -> M {
         self.lock().own.register(name, help, metric.clone());
         metric
+    }
+
+    /// Registers metrics that are computed at each scrape. Their names get the prefix `coscheduler_` too.
+    pub fn collect(&self, collector: impl Collector) {
+        self.lock().own.register_collector(Box::new(collector));
     }
 
     /// Registers `metric` without the prefix.

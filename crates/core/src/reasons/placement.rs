@@ -31,8 +31,8 @@ texts! {
 
     placeholder_asks_without(placeholder: &str, limit: &str): PlaceholderMoved =
         "The pod of placeholder {placeholder} could run only on {limit}. The scheduler could not place it there. No pod \
-         of the run needs this restriction any more, or the node does not accept the placeholder any more. So the placeholder's pod \
-         is created again without this restriction.";
+         of the run needs this restriction any more, or the node of the run's pods does not accept the placeholder any more. So the \
+         placeholder's pod is created again without this restriction.";
 
     placeholder_returns(placeholder: &str, node: &str): PlaceholderMoved =
         "The scheduler found no node with the room that placeholder {placeholder} asked for. Pods of the run are on node {node}, so \
@@ -45,9 +45,9 @@ texts! {
          on the placeholder's node.";
 
     moves_exhausted(asking: &str, node: &str, moves: u32): MovesExhausted =
-        "The scheduler cannot bind {asking} to node {node}, where the pod's placeholder is. The run's placeholders were \
-         created again {moves} times, and do not leave their nodes again for a pod that waits. The run continues when this node can take the \
-         pod.";
+        "The scheduler cannot bind {asking} to node {node}, where the pod's placeholder is. The pods of the run's \
+         placeholders were created again {moves} times. The placeholders do not leave their nodes again for a pod that waits. The \
+         run continues when this node can take the pod.";
 }
 
 /// The API server refuses the requests of a placeholder that asks for room. `next` are those that the placeholder asks for instead.

@@ -24,7 +24,7 @@ refusals! {
     limit_range_violated: LimitRangeViolated,
         "Change the LimitRange. Or create the run again after another change: a different placeholder-cpu or placeholder-memory \
          in ConfigMap coscheduler-config, or a different storage request in the volumeClaimTemplate. If this message names a \
-         ratio, and your operator allows it: create the run again, and set its annotation coscheduler.dev/placeholder-reserves to \
+         max limit to request ratio, and your operator allows it: create the run again with annotation coscheduler.dev/placeholder-reserves set to \
          \"nothing\".";
     /// Pod Security does not allow the placeholder's pod.
     pod_security_violated: PodSecurityViolated,

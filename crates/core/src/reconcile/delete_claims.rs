@@ -31,14 +31,14 @@ pub(super) fn delete_claims(claims: &[Arc<KnownClaim>], decision: &mut Decision)
     let held: Vec<_> = held.cloned().collect();
     if decision.steps.is_empty() && !held.is_empty() {
         decision.steps.push(Step::Unprotect(held));
-        // No watch queues this run when pods of others stop using a claim.
+        // No watch queues this run when a pod that is not of this run stops using a claim.
         decision.again = Again::Backoff;
     }
     Released::InProgress
 }
 
-/// True if a claim is deleted after `run`, which owns it: this product created it for the run, or Tekton created it and the
-/// author asks to delete it. Never an existing claim of the author.
+/// True if a claim, which `run` owns, is deleted when the run has ended: this product created it, or Tekton created it and the
+/// author asks to delete it. Never a claim that the author created.
 pub fn goes_with(claim: &KnownClaim, run: Option<&PipelineRun>) -> bool {
     let given_up = || run.is_some_and(|run| auto_cleaned(run).contains(&claim.object.name));
     claim.by_us || (claim.by_tekton && given_up())

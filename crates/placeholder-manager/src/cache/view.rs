@@ -6,7 +6,9 @@ use std::ops::Bound;
 use coscheduler_core::annotations::BLOCKED;
 use coscheduler_core::mode::Mode;
 use coscheduler_core::observed::Placeholder;
+use coscheduler_core::pipeline_run::RunState;
 use coscheduler_core::plan::Reason;
+use coscheduler_core::reasons::ReasonCode;
 use coscheduler_core::reconcile::tell::blocked_reason;
 use coscheduler_runtime::kubernetes::watch::ObjectKey;
 use k8s_openapi::jiff::Timestamp;
@@ -24,6 +26,20 @@ pub(crate) enum Phase {
     Bound,
     /// It is being deleted.
     Terminating,
+}
+
+impl Phase {
+    /// Every phase.
+    pub(crate) const ALL: [Self; 3] = [Self::Pending, Self::Bound, Self::Terminating];
+
+    /// The phase as a word, for metrics.
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Pending => "pending",
+            Self::Bound => "bound",
+            Self::Terminating => "terminating",
+        }
+    }
 }
 
 /// A placeholder as the gRPC API shows it.
@@ -72,6 +88,15 @@ impl Cache {
         let wanted = placeholders.filter(|(_, own)| wanted(own));
         let listed = wanted.map(|(_, own)| index.view(own));
         listed.take(size).collect()
+    }
+
+    /// For each run that waits, the reason in its annotation `coscheduler.dev/blocked`.
+    pub(crate) fn waiting(&self) -> Vec<ReasonCode> {
+        let index = self.read();
+        let runs = index.runs.all().values().map(|known| &known.run);
+        let active = runs.filter(|run| run.state != RunState::Done);
+        let blocked = active.filter_map(|run| blocked_reason(run.annotations.get(BLOCKED)?));
+        blocked.map(|reason| reason.code).collect()
     }
 
     /// The placeholder of this namespace and name.
