@@ -10,11 +10,12 @@ use coscheduler_kubernetes::pipeline_run::PipelineRun;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use integration_tests::cramped::{gated, stranger, submit, waits};
 use integration_tests::look::node;
-use integration_tests::runs::Run;
+use integration_tests::runs::{Run, run};
 use integration_tests::stack::Stack;
 use integration_tests::{Scene, shared_with_overrides};
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::ResourceExt as _;
-use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams};
+use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams, PostParams};
 use serde_json::json;
 use testbed::{Config, LOCAL_STORAGE_CLASS, MOVABLE_STORAGE_CLASS};
 
@@ -156,6 +157,44 @@ fn n2_a_task_without_volumes_that_fits_no_node_the_rest_fits_is_let_go() -> Outc
             .collect();
         assert_eq!(let_go, ["run-two"]);
         scene.nothing_left_but(&[]).await
+    })
+}
+
+/// Only the first node reaches the claim, and it has less room than the run's largest task asks for.
+#[test]
+fn b3_n2_a_reservation_that_fits_no_node_of_the_claim_keeps_no_run_from_starting() -> Outcome {
+    shared(async |scene| {
+        scene.pool_of(&[("2", 110)]).await?;
+        let claim: PersistentVolumeClaim = serde_json::from_value(json!({
+            "metadata": {"name": "cache"},
+            "spec": {
+                "accessModes": ["ReadWriteOnce"], "storageClassName": LOCAL_STORAGE_CLASS,
+                "resources": {"requests": {"storage": "1Gi"}},
+            },
+        }))?;
+        let claims = scene.api::<PersistentVolumeClaim>();
+        claims.create(&PostParams::default(), &claim).await?;
+        let with_cache = |name: &str| {
+            let source = json!({"persistentVolumeClaim": {"claimName": "cache"}});
+            let run = run(name).in_mode("pipelineruns").in_pool_of(&scene);
+            run.workspace("cache", source).task("one", &["cache"], &[])
+        };
+        scene.submit(with_cache("before")).await?;
+        scene.succeeds("before").await?;
+        scene.add_node(2, "8", 110).await?;
+        let run = with_cache("run")
+            .task("two", &[], &["one"])
+            .asking("4")
+            .task("three", &["cache"], &["two"]);
+        scene.submit(run).await?;
+        scene.succeeds("run").await?;
+        assert_eq!(node_of(&scene, "two").await?, scene.pool_node(2));
+        assert_eq!(node_of(&scene, "three").await?, scene.pool_node(1));
+        let told = scene.told("run", "PodLetGo").await?;
+        let codes: Vec<_> = told.iter().map(|(code, _)| code.as_str()).collect();
+        assert!(codes.contains(&"ReservationReduced"), "{told:?}");
+        assert!(!codes.contains(&"ClaimsNotMovable"), "{told:?}");
+        scene.nothing_left_but(&["cache"]).await
     })
 }
 

@@ -178,7 +178,8 @@ reason_codes! {
     /// node, and its pod is created again: without an old restriction to some nodes, or limited to the node of the run's pods.
     PlaceholderMoved: Some(Normal),
     /// The scheduler found no node for all that the run's pods can request at the same time, so the placeholder requests less. Or
-    /// it requests nothing for them, because a ResourceQuota of the namespace counts CPU or memory (B3).
+    /// it requests nothing for them, because a ResourceQuota of the namespace counts CPU or memory, or because only one node reaches
+    /// its claims and lacks the room (B3).
     ReservationReduced: Some(Normal),
     /// A placeholder does not get the requests that it should have (B3). It asks for less or for no room if the API server
     /// refused the requests. If its requests are not reduced within ten seconds after it is bound, its pod is created again.

@@ -178,10 +178,10 @@ impl Reconciler {
                     let recorded = self.requests.record(&own, &update.record).await?;
                     self.refresh(recorded);
                 }
-                // If the pod was changed meanwhile, this deletes nothing. Then the next reconcile of the run evicts the pod,
-                // unless it is gone. The Event is right in all cases.
-                self.requests.evict(namespace, pod, *at_once).await?;
-                acted.events.push(reason.clone());
+                // If the pod was changed meanwhile, this deletes nothing, and the next reconcile of the run decides again.
+                if self.requests.evict(namespace, pod, *at_once).await? {
+                    acted.events.push(reason.clone());
+                }
             }
             Step::Gate(placeholder) => {
                 if let Some(own) = observed.placeholders.get(placeholder) {

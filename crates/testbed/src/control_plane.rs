@@ -169,6 +169,8 @@ pub(crate) fn start_controllers(site: &Site) -> Result<()> {
             "--bind-address=127.0.0.1".to_owned(),
             "--kube-api-qps=500".to_owned(),
             "--kube-api-burst=1000".to_owned(),
+            // Ended pods are never deleted: a benchmark has more of them than the default allows.
+            "--terminated-pod-gc-threshold=0".to_owned(),
             "--profiling=false".to_owned(),
         ],
     )?;

@@ -36,7 +36,7 @@ pub(crate) enum Command {
     /// creates the example as a dry run, in turn in a namespace with our webhook and in a namespace without it. Prints medians
     /// and 95th percentiles of the times. Last, runs the same PipelineRuns with our services and with Tekton's own affinity
     /// assistant, and prints the requests and seconds of both. No figure makes this command fail. Run it on an idle machine.
-    /// `cargo xtask bench saturated` is another benchmark.
+    /// `cargo xtask bench saturated` and `cargo xtask bench scale` are other benchmarks.
     Bench(BenchArgs),
     /// Run all checks of continuous integration: fmt, clippy, tidy, doc, deny, test
     ///
@@ -140,6 +140,31 @@ pub(crate) enum BenchCommand {
     /// Prints a table, and writes target/bench-saturated.json. Checks nothing, but fails if a run fails or hangs.
     /// With `--runs 20`, each of these takes about two minutes.
     Saturated(SaturatedArgs),
+    /// Measure the services beside many ended runs, nodes, foreign pods and active runs
+    ///
+    /// Measures two clusters, the second one twice as large. Prints memory, CPU and start of each service, and the times of new
+    /// runs and evacuations, and writes target/bench-scale.json. Fails if a service needs more than 150 MiB, or is not ready 20
+    /// seconds after its start. Needs about 10 GiB of memory.
+    Scale(ScaleArgs),
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct ScaleArgs {
+    /// Number of ended runs in the larger cluster, each with four ended pods
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(2..))]
+    pub(crate) ended_runs: u32,
+    /// Number of nodes
+    #[arg(long, value_name = "N", default_value_t = 2_000, value_parser = clap::value_parser!(u32).range(2..))]
+    pub(crate) nodes: u32,
+    /// Number of pods that belong to no run
+    #[arg(long, value_name = "N", default_value_t = 50_000, value_parser = clap::value_parser!(u32).range(2..))]
+    pub(crate) foreign_pods: u32,
+    /// Number of active runs
+    #[arg(long, value_name = "N", default_value_t = 500, value_parser = clap::value_parser!(u32).range(2..))]
+    pub(crate) active_runs: u32,
+    /// Measure services that are built with optimisation, as in their images
+    #[arg(long)]
+    pub(crate) release: bool,
 }
 
 #[derive(Debug, clap::Args)]

@@ -4,6 +4,7 @@
 
 mod figures;
 mod saturated;
+mod scale;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -44,8 +45,12 @@ pub(crate) async fn run(
         skip_planning,
         skip_built_in,
     } = args;
-    if let Some(BenchCommand::Saturated(args)) = command {
-        return saturated::run(workspace, args, interrupt).await;
+    match command {
+        Some(BenchCommand::Saturated(args)) => {
+            return saturated::run(workspace, args, interrupt).await;
+        }
+        Some(BenchCommand::Scale(args)) => return scale::run(workspace, &args, interrupt).await,
+        None => {}
     }
     if !skip_planning {
         interrupt.or(planning(workspace)).await?;

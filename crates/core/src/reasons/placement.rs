@@ -82,6 +82,16 @@ pub fn claims_hold_placeholder(asking: &str, node: &str, claims: &[String]) -> R
     Reason::new(ReasonCode::ClaimsNotMovable, message)
 }
 
+/// Only one node reaches `claims`, and it has no room for what the placeholder asked for.
+pub fn reservation_given_up(placeholder: &str, asked: &Amounts, claims: &[String]) -> Reason {
+    let message = format!(
+        "Only one node can reach the volumes of these claims: {}. This node has no room for placeholder {placeholder}, which \
+         asked for {asked}. So the placeholder reserves no room. Pods of the run that fit on this node can start.",
+        claims.join(", ")
+    );
+    Reason::new(ReasonCode::ReservationReduced, message)
+}
+
 /// A placeholder that asks for room finds no node, because only one node can reach its volumes.
 pub fn claims_hold_unbound(placeholder: &str, asks: &Amounts, claims: &[String]) -> Reason {
     let message = format!(

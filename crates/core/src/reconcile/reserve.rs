@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use super::evacuate::misplaced;
 use super::requests::Amounts;
+use super::tell::refusals::lacks_room;
 use super::{Decision, MOVES, Step, ask_again, evict};
 use crate::config::Reserves;
 use crate::mode::Mode;
@@ -31,6 +32,8 @@ const GATED: Duration = Duration::from_secs(2);
 const RESIZED: Duration = Duration::from_secs(10);
 /// The scheduler looks at a pod with new requests within this time.
 const REFUSED: Duration = Duration::from_secs(5);
+/// A placeholder without a node is created again for the node of its run's pods after this time.
+const RETURNS: Duration = Duration::from_secs(2);
 /// The most nodes that a placeholder prefers by name.
 const NODES: usize = 50;
 
@@ -135,8 +138,8 @@ impl<'a> Placed<'a> {
         });
     }
 
-    /// Asks for less. If the scheduler finds no node for all the run's pods, the placeholder asks for the largest of them. Once
-    /// bound, it keeps the room for pods that do not exist yet ([`Reserves::Peak`]), or keeps nothing.
+    /// Asks for less. If the scheduler finds no node for all the run's pods, the placeholder asks for the largest of them, and then
+    /// for none if only one node can reach its claims. Once bound, it keeps the room for pods that do not exist yet ([`Reserves::Peak`]), or keeps nothing.
     fn reduce(&self, decision: &mut Decision) {
         if let Some(node) = &self.pod.node {
             if self.is_giving_up() {
@@ -157,14 +160,31 @@ impl<'a> Placed<'a> {
                 Some(limit) => Some(reasons::placeholder_asks_without(name, limit)),
             };
             if let Some(reason) = reason {
-                decision.steps.push(evict(self.pod, None, reason));
+                // The scheduler binds pods side by side: it may be binding this one, too.
+                let asks = self.labels.asks.to_string();
+                let sight = Sight::Refused(self.pod.object.uid.clone(), asks);
+                if decision.lasts(self.observed, sight, RETURNS) {
+                    decision.steps.push(evict(self.pod, None, reason));
+                }
                 return;
             }
-            let less = self.less(&self.with_own(&self.demand().need));
-            decision.steps.extend(less.map(|size| {
-                let reason = reasons::reservation_reduced(name, &self.labels.asks, &size);
-                self.shrink(size, Some(reason))
-            }));
+            let asked = &self.labels.asks;
+            if let Some(size) = self.less(&self.with_own(&self.demand().need)) {
+                let reason = reasons::reservation_reduced(name, asked, &size);
+                decision.steps.push(self.shrink(size, Some(reason)));
+                return;
+            }
+            // No other node can come to have the room. Without a reservation, pods that need less can start on this node.
+            let tied = self.observed.tied(self.spec, self.pod);
+            let refusal = self.pod.unscheduled.as_ref();
+            let said = refusal.and_then(|refusal| refusal.message.as_deref());
+            if !tied.is_empty()
+                && said.is_some_and(lacks_room)
+                && let Some(size) = self.less(&self.own.needs.requests)
+            {
+                let reason = reasons::reservation_given_up(name, asked, &tied);
+                decision.steps.push(self.shrink(size, Some(reason)));
+            }
         }
     }
 

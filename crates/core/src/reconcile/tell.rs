@@ -14,9 +14,11 @@ use super::evacuate::{Node, Toleration, misplaced};
 use crate::annotations::BLOCKED;
 use crate::names::hash;
 use crate::observed::{Observed, Planned, Sight};
+use crate::pinned::Pinned;
 use crate::pipeline_run::{PipelineRun, RunState};
 use crate::plan::{PlaceholderSpec, Reason, ReasonCode};
 use crate::reasons;
+use crate::run_claims::brought;
 use crate::volumes::{SeenClaim, Volumes, reaches, volumes};
 use refusals::{lacks_room, said_on, unschedulable};
 
@@ -162,7 +164,11 @@ fn waits_for(observed: &Observed, spec: &PlaceholderSpec) -> Option<Reason> {
     if pod.node.is_some() {
         return None;
     }
-    let exists = |claim: &str| observed.volumes.contains_key(claim);
+    // A claim that is made for the run comes in a moment.
+    let (run, _) = observed.run.as_ref()?;
+    let pinned = Pinned::read(&run.annotations).ok().flatten()?;
+    let brought = brought(&pinned.claims);
+    let exists = |claim: &str| observed.volumes.contains_key(claim) || !brought.contains(claim);
     let mut claims = spec.claims().filter(|claim| exists(claim));
     let not_provisioned = claims.find_map(|claim| observed.not_provisioned.get(&claim).cloned());
     not_provisioned.or_else(|| {

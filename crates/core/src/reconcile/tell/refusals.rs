@@ -95,7 +95,7 @@ pub(super) fn unschedulable(
 }
 
 /// True if a node lacks room, by the scheduler's message (`pkg/scheduler/framework/plugins/noderesources/fit.go`, `fitsRequest`).
-pub(super) fn lacks_room(said: &str) -> bool {
+pub(in crate::reconcile) fn lacks_room(said: &str) -> bool {
     said.contains("Insufficient ") || said.contains("Too many pods")
 }
 

@@ -320,6 +320,8 @@ fn leaves(observed: &Observed) -> bool {
 fn b3_a_placeholder_that_finds_no_room_beside_running_pods_returns_to_them() {
     let observed = asks_again("placement", &[on_node_1("a", 1000)]);
     let mut observed = refused(observed, 3550);
+    assert!(!leaves(&observed), "its own binding may be under way");
+    pass(&mut observed, 2 * SECOND);
     assert!(leaves(&observed));
     assert_eq!(shrinking(&reconcile(&observed)), None);
     own(&mut observed).gated = false;
@@ -339,6 +341,7 @@ fn n2_a_placeholder_asks_again_without_a_pod_that_needs_it_no_more() {
         labels(&mut observed).limited_by = Some(limit.to_owned());
         assert!(!leaves(&observed), "{limit}");
         observed.pods.remove(gone);
+        pass(&mut observed, 2 * SECOND);
         assert!(leaves(&observed), "{limit}");
         own_pod(&mut observed).unscheduled = None;
         assert!(!leaves(&observed), "the scheduler may find a node");
@@ -436,6 +439,23 @@ fn b3_a_placeholder_comes_back_if_the_kubelet_does_not_reduce_it() {
     let mut observed = gated();
     own(&mut observed).record.keeps_room = true;
     assert_eq!(opened(&observed), None);
+}
+
+#[test]
+fn b3_a_reservation_that_only_one_node_could_hold_is_given_up() {
+    let mut observed = refused(gated(), 2050);
+    let said = "0/2 nodes are available: 1 Insufficient cpu.";
+    unschedulable(own_pod(&mut observed), said);
+    assert_eq!(shrinking(&reconcile(&observed)), None, "a node may come");
+    pin(&mut observed, CLAIM);
+    let given_up = Some((50, Some("ReservationReduced")));
+    assert_eq!(shrinking(&reconcile(&observed)), given_up);
+    unschedulable(own_pod(&mut observed), "0/2 nodes are available: 2 other.");
+    assert_eq!(
+        shrinking(&reconcile(&observed)),
+        None,
+        "not for want of room"
+    );
 }
 
 #[test]

@@ -1,0 +1,110 @@
+//! The services beside many objects: runs and pods that have ended, nodes, pods that are none of ours, and active runs. `cargo
+//! xtask bench scale` calls it. It measures two clusters, the second one twice as large, so that growth shows.
+//!
+//! The ended runs and the foreign pods are copies, which it writes straight into etcd: the API server would take many minutes.
+#![allow(missing_docs, clippy::print_stdout)]
+
+mod crowd;
+mod etcd;
+mod measure;
+
+use std::path::PathBuf;
+
+use anyhow::{Context as _, ensure};
+use integration_tests::stack::Stack;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use testbed::Config;
+use tokio::runtime::Runtime;
+
+use self::measure::{Figures, table};
+
+type Outcome = anyhow::Result<()>;
+
+/// The variable with the [`Options`], as JSON.
+const OPTIONS: &str = "COSCHEDULER_BENCH";
+/// The most memory of a service, and the longest time until it is ready again (N8).
+const MOST_MEMORY_MIB: f64 = 150.0;
+const LONGEST_START_SECONDS: f64 = 20.0;
+
+/// The options of `cargo xtask bench scale`: the objects of the larger cluster.
+#[derive(Debug, Deserialize, Serialize)]
+struct Options {
+    ended_runs: usize,
+    nodes: usize,
+    foreign_pods: usize,
+    active_runs: usize,
+    /// The build of the services.
+    build: String,
+    /// The file for the figures.
+    output: PathBuf,
+}
+
+/// The objects of one cluster.
+#[derive(Clone, Copy, Debug, Serialize)]
+struct Size {
+    ended_runs: usize,
+    nodes: usize,
+    foreign_pods: usize,
+    active_runs: usize,
+}
+
+fn main() -> Outcome {
+    let options = std::env::var(OPTIONS);
+    let options = options.context("start this with `cargo xtask bench scale`")?;
+    let options: Options = serde_json::from_str(&options)?;
+    let whole = Size {
+        ended_runs: options.ended_runs,
+        nodes: options.nodes,
+        foreign_pods: options.foreign_pods,
+        active_runs: options.active_runs,
+    };
+    let half = Size {
+        ended_runs: whole.ended_runs / 2,
+        nodes: whole.nodes / 2,
+        foreign_pods: whole.foreign_pods / 2,
+        active_runs: whole.active_runs / 2,
+    };
+    let runtime = Runtime::new().context("failed to start a tokio runtime")?;
+    let mut measured = Vec::new();
+    for size in [half, whole] {
+        measured.push(runtime.block_on(Box::pin(trial(size)))?);
+    }
+    println!(
+        "\n{} build of the services\n\n{}",
+        options.build,
+        table(&measured)
+    );
+    let text = serde_json::to_vec_pretty(&json!({"options": options, "clusters": measured}))?;
+    let file = &options.output;
+    std::fs::write(file, text).with_context(|| format!("failed to write {}", file.display()))?;
+    println!("\nThe figures are in {}", file.display());
+    measured.iter().try_for_each(check)
+}
+
+async fn trial(size: Size) -> anyhow::Result<Figures> {
+    let config = Config {
+        nodes: size.nodes,
+        ..Config::default()
+    };
+    let stack = Stack::boot(config, |_| {}).await?;
+    println!("a cluster of {} nodes is up", size.nodes);
+    crowd::fill(&stack, size).await?;
+    let figures = measure::measure(&stack, size).await?;
+    let Stack { bed, services, .. } = stack;
+    services.stop().await?;
+    bed.stop().await?;
+    Ok(figures)
+}
+
+fn check(figures: &Figures) -> Outcome {
+    for (service, of) in &figures.services {
+        let (memory, start) = (of.memory_mib, of.start_seconds);
+        ensure!(memory <= MOST_MEMORY_MIB, "{service} has {memory:.0} MiB");
+        ensure!(
+            start <= LONGEST_START_SECONDS,
+            "{service} is ready after {start:.1} s"
+        );
+    }
+    Ok(())
+}
