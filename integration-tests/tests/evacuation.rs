@@ -452,7 +452,8 @@ fn is_unschedulable(pod: &Pod) -> bool {
 fn n1_nodes_that_come_and_go_move_a_placeholder_more_and_more_seldom() -> Outcome {
     shared(async |scene| {
         scene.pool(2).await?;
-        let run = gated(&scene, "pipelineruns", MOVABLE_STORAGE_CLASS);
+        // The manager counts the first move only if the placeholder is more than two seconds older than its next pod.
+        let run = gated(&scene, "pipelineruns", MOVABLE_STORAGE_CLASS).lasting("one", 4);
         scene.submit(run).await?;
         scene.at_gate("three").await?;
         let mut old = node_of(&scene.placeholder().await?.1);

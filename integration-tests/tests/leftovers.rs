@@ -85,7 +85,7 @@ fn said(scene: &Scene<'_>) -> anyhow::Result<Vec<(String, String)>> {
     let log = std::fs::read_to_string(log).context("failed to read the manager's log")?;
     let swept = log
         .lines()
-        .filter(|line| line.contains("swept what a run that is over had left"));
+        .filter(|line| line.contains("deleted leftovers of an ended run"));
     let run = |line: &str| {
         Some(
             line.split_once("pipeline_run=\"")?

@@ -20,7 +20,7 @@ type Outcome = anyhow::Result<()>;
 /// A new replica has its share of the calls after this time.
 const SHARED: Duration = Duration::from_secs(10);
 /// How long shares are compared.
-const WINDOW: Duration = Duration::from_secs(12);
+const WINDOW: Duration = Duration::from_secs(24);
 /// Of two replicas, each answers at least this part of the calls that the other one answers. Of three, each answers at least this
 /// part of a third of the calls.
 const SHARE: f64 = 0.8;
