@@ -144,23 +144,24 @@ pub(crate) enum BenchCommand {
     ///
     /// Measures two clusters, the second one twice as large. Prints memory, CPU and start of each service, and the times of new
     /// runs and evacuations, and writes target/bench-scale.json. Fails if a service needs more than 150 MiB, or is not ready 20
-    /// seconds after its start. Needs about 10 GiB of memory.
+    /// seconds after its start. The larger cluster needs about 8 GiB of memory. Beside one of twice the default size, the control plane
+    /// needs more than two processors.
     Scale(ScaleArgs),
 }
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct ScaleArgs {
     /// Number of ended runs in the larger cluster, each with four ended pods
-    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(2..))]
+    #[arg(long, value_name = "N", default_value_t = 5_000, value_parser = clap::value_parser!(u32).range(2..))]
     pub(crate) ended_runs: u32,
     /// Number of nodes
-    #[arg(long, value_name = "N", default_value_t = 2_000, value_parser = clap::value_parser!(u32).range(2..))]
+    #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(2..))]
     pub(crate) nodes: u32,
     /// Number of pods that belong to no run
-    #[arg(long, value_name = "N", default_value_t = 50_000, value_parser = clap::value_parser!(u32).range(2..))]
+    #[arg(long, value_name = "N", default_value_t = 25_000, value_parser = clap::value_parser!(u32).range(2..))]
     pub(crate) foreign_pods: u32,
     /// Number of active runs
-    #[arg(long, value_name = "N", default_value_t = 500, value_parser = clap::value_parser!(u32).range(2..))]
+    #[arg(long, value_name = "N", default_value_t = 250, value_parser = clap::value_parser!(u32).range(2..))]
     pub(crate) active_runs: u32,
     /// Measure services that are built with optimisation, as in their images
     #[arg(long)]

@@ -68,7 +68,9 @@ fn main() -> Outcome {
     let runtime = Runtime::new().context("failed to start a tokio runtime")?;
     let mut measured = Vec::new();
     for size in [half, whole] {
-        measured.push(runtime.block_on(Box::pin(trial(size)))?);
+        let figures = runtime.block_on(Box::pin(trial(size)))?;
+        println!("\n{}\n", table(std::slice::from_ref(&figures)));
+        measured.push(figures);
     }
     println!(
         "\n{} build of the services\n\n{}",
