@@ -12,7 +12,7 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use serde_json::json;
-use testbed::services::{CONFIG_MAP, NAMESPACE, Services, ServicesConfig};
+use testbed::services::{CONFIG_MAP, NAMESPACE, Service, Services, ServicesConfig};
 use testbed::{Config, TestBed};
 use tokio::runtime::Runtime;
 use tokio::sync::OnceCell;
@@ -113,6 +113,21 @@ impl Stack {
         tokio::time::timeout(Duration::from_secs(60), accepted)
             .await
             .context("no override is allowed")
+    }
+
+    /// The memory of a service that is not backed by files, in bytes.
+    ///
+    /// # Errors
+    ///
+    /// Where the service does not run.
+    pub fn memory(&self, service: Service) -> anyhow::Result<u64> {
+        let pid = self.services.pid(service)?;
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+        let mut lines = status.lines();
+        let anonymous = lines.find_map(|line| line.strip_prefix("RssAnon:"));
+        let kib = anonymous.and_then(|line| line.trim().strip_suffix(" kB"));
+        let kib: u64 = kib.context("no RssAnon")?.parse()?;
+        Ok(kib * 1024)
     }
 
     /// Creates a namespace for a test.

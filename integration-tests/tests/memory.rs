@@ -34,19 +34,11 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// What Tekton Chains writes on a run, in bytes.
 const SIGNATURE: usize = 20_000;
 
-/// The memory of each service that is not backed by files, in bytes.
+/// The memory of each service ([`integration_tests::stack::Stack::memory`]).
 type Memory = BTreeMap<Service, u64>;
 
 fn memory(scene: &Scene<'_>) -> anyhow::Result<Memory> {
-    let of = |service| {
-        let pid = scene.stack.services.pid(service)?;
-        let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
-        let mut lines = status.lines();
-        let anonymous = lines.find_map(|line| line.strip_prefix("RssAnon:"));
-        let kib = anonymous.and_then(|line| line.trim().strip_suffix(" kB"));
-        let kib: u64 = kib.context("no RssAnon")?.parse()?;
-        anyhow::Ok((service, kib * 1024))
-    };
+    let of = |service| anyhow::Ok((service, scene.stack.memory(service)?));
     Service::ALL.into_iter().map(of).collect()
 }
 

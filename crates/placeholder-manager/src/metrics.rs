@@ -33,7 +33,7 @@ struct PlaceholderLabels {
 
 /// The code of a reason.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub(crate) struct ReasonLabels {
+struct ReasonLabels {
     reason: &'static str,
 }
 

@@ -12,6 +12,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail, ensure};
 use kube::api::{DynamicObject, PostParams};
 use kube::{Api, Client, ResourceExt as _};
+use serde_json::{Value, json};
 use testbed::services::ServicesConfig;
 use testbed::{Config, TestBed};
 use tokio::process::Command;
@@ -103,6 +104,23 @@ fn of_integration_tests(workspace: &Workspace, name: &str, bin_dir: &Path) -> Co
         // A failure's message says what was waited for; frames of the async runtime would bury it.
         .env("RUST_BACKTRACE", "0");
     cargo
+}
+
+/// Runs a benchmark of `integration-tests` that reads `options`. It writes its figures to `target/bench-NAME.json`.
+async fn with_options(
+    workspace: &Workspace,
+    name: &str,
+    release: bool,
+    mut options: Value,
+    interrupt: &mut Interrupt,
+) -> anyhow::Result<()> {
+    let bin_dir = interrupt.or(services_of(workspace, release)).await?;
+    interrupt.or(binaries::control_plane()).await?;
+    options["build"] = json!(if release { "release" } else { "debug" });
+    options["output"] = json!(workspace.target.join(format!("bench-{name}.json")));
+    let mut bench = of_integration_tests(workspace, name, &bin_dir);
+    bench.env("COSCHEDULER_BENCH", options.to_string());
+    interrupt.or(finish(bench, "integration-tests")).await
 }
 
 async fn finish(mut cargo: Command, package: &str) -> anyhow::Result<()> {

@@ -36,19 +36,19 @@ pub(crate) async fn fill(stack: &Stack, size: Size) -> Outcome {
         stack.services.terminate(service).await?;
     }
     let namespace = scene.namespace.as_str();
-    etcd.put((0..size.ended_runs).map(|number| Ok(ended_run(&ended, number, namespace))))
+    etcd.put((0..size.ended_runs).map(|number| ended_run(&ended, number, namespace)))
         .await
         .context("failed to write the ended runs")?;
     let of_runs = (0..size.ended_runs).flat_map(|number| {
         let pods = pods.iter().enumerate();
-        pods.map(move |(task, pod)| Ok(ended_pod(pod, number, task, namespace, size.nodes)))
+        pods.map(move |(task, pod)| ended_pod(pod, number, task, namespace, size.nodes))
     });
     etcd.put(of_runs)
         .await
         .context("failed to write the ended pods")?;
     let foreign = stack.scene().await?;
-    let all = (0..size.foreign_pods)
-        .map(|number| Ok(foreign_pod(number, &foreign.namespace, size.nodes)));
+    let all =
+        (0..size.foreign_pods).map(|number| foreign_pod(number, &foreign.namespace, size.nodes));
     etcd.put(all)
         .await
         .context("failed to write the foreign pods")?;

@@ -37,20 +37,15 @@ impl Etcd {
     /// Stores objects, each under its key.
     pub(crate) async fn put(
         &self,
-        objects: impl Iterator<Item = anyhow::Result<(String, Value)>>,
+        objects: impl Iterator<Item = (String, Value)>,
     ) -> anyhow::Result<()> {
         let mut objects = objects.peekable();
         let transactions = std::iter::from_fn(|| {
             objects.peek()?;
-            Some(
-                objects
-                    .by_ref()
-                    .take(AT_ONCE)
-                    .collect::<anyhow::Result<Vec<_>>>(),
-            )
+            Some(objects.by_ref().take(AT_ONCE).collect())
         });
         stream::iter(transactions)
-            .map(async |transaction| self.send(transaction?).await)
+            .map(async |transaction| self.send(transaction).await)
             .buffer_unordered(PARALLEL)
             .try_for_each(async |()| Ok(()))
             .await

@@ -30,10 +30,8 @@ const LONGEST_START_SECONDS: f64 = 20.0;
 /// The options of `cargo xtask bench scale`: the objects of the larger cluster.
 #[derive(Debug, Deserialize, Serialize)]
 struct Options {
-    ended_runs: usize,
-    nodes: usize,
-    foreign_pods: usize,
-    active_runs: usize,
+    #[serde(flatten)]
+    size: Size,
     /// The build of the services.
     build: String,
     /// The file for the figures.
@@ -41,7 +39,7 @@ struct Options {
 }
 
 /// The objects of one cluster.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 struct Size {
     ended_runs: usize,
     nodes: usize,
@@ -53,12 +51,7 @@ fn main() -> Outcome {
     let options = std::env::var(OPTIONS);
     let options = options.context("start this with `cargo xtask bench scale`")?;
     let options: Options = serde_json::from_str(&options)?;
-    let whole = Size {
-        ended_runs: options.ended_runs,
-        nodes: options.nodes,
-        foreign_pods: options.foreign_pods,
-        active_runs: options.active_runs,
-    };
+    let whole = options.size;
     let half = Size {
         ended_runs: whole.ended_runs / 2,
         nodes: whole.nodes / 2,

@@ -16,6 +16,7 @@ use testbed::services::Service;
 
 use super::Size;
 
+const MIB: f64 = 1024.0 * 1024.0;
 /// New runs and evacuations that are measured.
 const TRIES: usize = 10;
 /// An evacuation that takes longer has failed.
@@ -74,7 +75,7 @@ pub(crate) async fn measure(stack: &Stack, size: Size) -> anyhow::Result<Figures
     for service in Service::ALL {
         let used = after[&service] - before[&service];
         let of = OfService {
-            memory_mib: memory(stack, service)?,
+            memory_mib: stack.memory(service)? as f64 / MIB,
             start_seconds: starts[&service],
             quiet_cpu: used * 1000.0 / QUIET.as_secs_f64(),
         };
@@ -87,17 +88,6 @@ pub(crate) async fn measure(stack: &Stack, size: Size) -> anyhow::Result<Figures
         bound,
         evacuated,
     })
-}
-
-/// The memory of a service that is not backed by files, in MiB.
-fn memory(stack: &Stack, service: Service) -> anyhow::Result<f64> {
-    let pid = stack.services.pid(service)?;
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let anonymous = status
-        .lines()
-        .find_map(|line| line.strip_prefix("RssAnon:"));
-    let kib = anonymous.and_then(|line| line.trim().strip_suffix(" kB"));
-    Ok(kib.context("no RssAnon")?.trim().parse::<f64>()? / 1024.0)
 }
 
 /// The seconds of CPU that each service has used.

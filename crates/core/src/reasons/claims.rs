@@ -17,9 +17,9 @@ texts! {
 
     claim_template_not_replaced(workspace: &str): ClaimTemplateNotReplaced =
         "tekton-coscheduler did not see the volumeClaimTemplate of workspace {workspace:?} when the run was created. So Tekton \
-         creates the claim, and tekton-coscheduler ignores the claim. So the placeholder may be on a node that cannot reach the claim's volume, or, in mode \
-         workspaces, the pods that use the claim may run on different nodes. To prevent this, create the run again. If \
-         this Event comes again, another admission webhook adds the template.";
+         creates the claim, and tekton-coscheduler ignores the claim. So the placeholder may be on a node \
+         that cannot reach the claim's volume, or, in mode workspaces, the pods that use the claim may run on different nodes. To \
+         prevent this, create the run again. If this Event comes again, another admission webhook adds the template.";
 
     volume_node_affinity_conflict(conflict: &Conflict, placeholder: &AssistantName): VolumeNodeAffinityConflict =
         "No node can reach the volumes of all these claims: {conflict}. So no node can run placeholder \

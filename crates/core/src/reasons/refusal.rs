@@ -24,8 +24,8 @@ refusals! {
     limit_range_violated: LimitRangeViolated,
         "Change the LimitRange. Or create the run again after another change: a different placeholder-cpu or placeholder-memory \
          in ConfigMap coscheduler-config, or a different storage request in the volumeClaimTemplate. If this message names a \
-         max limit to request ratio, and your operator allows it: create the run again with annotation coscheduler.dev/placeholder-reserves set to \
-         \"nothing\".";
+         max limit to request ratio, and your operator allows it: create the run again with annotation \
+         coscheduler.dev/placeholder-reserves set to \"nothing\".";
     /// Pod Security does not allow the placeholder's pod.
     pod_security_violated: PodSecurityViolated,
         "Remove the field that this message names from the run's podTemplate, and create the run again. Or set a less strict \

@@ -161,9 +161,7 @@ impl<'a> Placed<'a> {
             };
             if let Some(reason) = reason {
                 // The scheduler binds pods side by side: it may be binding this one, too.
-                let asks = self.labels.asks.to_string();
-                let sight = Sight::Refused(self.pod.object.uid.clone(), asks);
-                if decision.lasts(self.observed, sight, RETURNS) {
+                if self.refused_for(RETURNS, decision) {
                     decision.steps.push(evict(self.pod, None, reason));
                 }
                 return;
@@ -219,11 +217,14 @@ impl<'a> Placed<'a> {
     /// `observedGeneration` only together with another field. So a condition that lasts counts too.
     pub(super) fn is_refused(&self, decision: &mut Decision) -> bool {
         let refused = self.pod.unscheduled.as_ref().filter(|it| it.no_node);
-        refused.is_some_and(|refused| {
-            let asks = self.labels.asks.to_string();
-            let sight = Sight::Refused(self.pod.object.uid.clone(), asks);
-            refused.is_newest || decision.lasts(self.observed, sight, REFUSED)
-        })
+        refused.is_some_and(|refused| refused.is_newest || self.refused_for(REFUSED, decision))
+    }
+
+    /// True if the manager has seen for `time` that the scheduler finds no node for the pod and its present requests.
+    fn refused_for(&self, time: Duration, decision: &mut Decision) -> bool {
+        let asks = self.labels.asks.to_string();
+        let sight = Sight::Refused(self.pod.object.uid.clone(), asks);
+        decision.lasts(self.observed, sight, time)
     }
 
     /// The requests that a bound placeholder keeps.

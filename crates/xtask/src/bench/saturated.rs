@@ -2,9 +2,8 @@
 
 use serde_json::json;
 
-use super::{finish, of_integration_tests, services_of};
+use super::with_options;
 use crate::args::SaturatedArgs;
-use crate::binaries;
 use crate::interrupt::Interrupt;
 use crate::workspace::Workspace;
 
@@ -24,8 +23,6 @@ pub(super) async fn run(
         limit,
         release,
     } = args;
-    let bin_dir = interrupt.or(services_of(workspace, release)).await?;
-    interrupt.or(binaries::control_plane()).await?;
     let options = json!({
         "runs": runs,
         "rounds": rounds,
@@ -35,10 +32,6 @@ pub(super) async fn run(
         "task_seconds": task_seconds.unwrap_or_else(|| (runs / 5).max(8)),
         "foreign_percent": foreign_percent,
         "limit_seconds": limit,
-        "build": if release { "release" } else { "debug" },
-        "output": workspace.target.join("bench-saturated.json"),
     });
-    let mut bench = of_integration_tests(workspace, "saturated", &bin_dir);
-    bench.env("COSCHEDULER_BENCH", options.to_string());
-    interrupt.or(finish(bench, "integration-tests")).await
+    with_options(workspace, "saturated", release, options, interrupt).await
 }
