@@ -1,4 +1,4 @@
-//! Compiles `proto/` with protox, so that nobody needs protoc. Keeps the comments for gRPC reflection.
+//! Compiles the files in `proto/` with protox, so that the build does not need protoc. Keeps their comments for gRPC reflection.
 
 use std::path::PathBuf;
 

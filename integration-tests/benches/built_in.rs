@@ -1,5 +1,5 @@
-//! Our services beside Tekton's own affinity assistant, on the same runs: `cargo xtask bench` calls it. Prints figures and checks
-//! none: they depend on the machine, and Tekton's assistant is not ours to judge.
+//! Compares our services with Tekton's own affinity assistant on the same runs, for `cargo xtask bench`. Prints figures and
+//! checks none of them, because they depend on the machine, and because Tekton's assistant is not part of this project.
 #![allow(missing_docs, clippy::print_stdout)]
 
 use std::time::{Duration, Instant};
@@ -26,15 +26,15 @@ use tokio::runtime::Runtime;
 type Outcome = anyhow::Result<()>;
 
 const MODE: &str = "pipelineruns";
-/// How often each node event happens.
+/// How often each node event happens, on each side.
 const TIMES: usize = 2;
-/// A run that waits longer counts as stuck.
+/// The longest time that a measurement waits for a run.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn main() -> Outcome {
     costs()?;
     for tekton in [false, true] {
-        // Tekton's flag turns our services off: each run is left to Tekton.
+        // If Tekton's own flag is set, our services leave each run to Tekton.
         let config = Config {
             nodes: 1,
             tekton_coschedule: if tekton { MODE } else { "disabled" }.to_owned(),
@@ -53,7 +53,7 @@ fn main() -> Outcome {
     Ok(())
 }
 
-/// Requests to the API server for a run.
+/// Prints the requests to the API server for a run.
 fn costs() -> Outcome {
     for (mode, run, claims) in [
         (MODE, two_templates as fn() -> Run, 0),
@@ -80,7 +80,8 @@ fn print(title: &str, requests: &[Request]) {
     }
 }
 
-/// The requests of Tekton's controller about a run's StatefulSets, pods, claims and nodes, without our services.
+/// The requests of Tekton's controller for StatefulSets, pods, claims and nodes during a run, without our services and without
+/// watches.
 async fn tektons(flag: &str, run: Run) -> anyhow::Result<Vec<Request>> {
     let side = Side::Tekton(flag.to_owned());
     let measured = side.measure(audited(), async |bed| {
@@ -106,7 +107,8 @@ async fn tektons(flag: &str, run: Run) -> anyhow::Result<Vec<Request>> {
     Ok(asked)
 }
 
-/// Seconds from a node event until the placeholder is bound elsewhere. All runs at once: most of Tekton's wait in vain.
+/// Prints the times from a node event until the placeholder is bound elsewhere. All runs are measured at the same time, because
+/// most placeholders of Tekton's assistant never move.
 async fn moves(stack: &Stack, of: &str) -> Outcome {
     let each = NodeEvent::ALL.map(async |event| {
         let waiting = (0..TIMES).map(|_| Waiting::at_gate(stack, None));
@@ -123,7 +125,7 @@ async fn moves(stack: &Stack, of: &str) -> Outcome {
     try_join_all(each).await.map(drop)
 }
 
-/// A reason why the next pod finds no room beside its placeholder.
+/// A reason why the next pod has no room on its placeholder's node.
 #[derive(Clone, Copy, Debug)]
 enum Contention {
     NodeTooSmall,
@@ -132,7 +134,7 @@ enum Contention {
 }
 
 impl Contention {
-    /// Submits the run, and comes back when its second task is about to find no room.
+    /// Submits the run, and returns when its second task is about to find no room.
     async fn begin(self, scene: &Scene<'_>) -> Outcome {
         let run = |class| gated(scene, MODE, class).metadata("annotations", json!({}));
         match self {
@@ -157,7 +159,7 @@ impl Contention {
     }
 }
 
-/// Seconds from the moment in which the second task may start until the run has succeeded.
+/// Prints the time from the opening of the gate until the run has succeeded.
 async fn contention(stack: &Stack, of: &str) -> Outcome {
     use Contention::{NodeTooSmall, PodLimit, TaskWithoutVolumes};
     let cases = [NodeTooSmall, PodLimit, TaskWithoutVolumes].map(async |case| {

@@ -1,4 +1,4 @@
-//! Asks the planner about a run, as the watcher and a person with grpcurl do.
+//! Calls the planner about a run, as the watcher does, or a person with grpcurl.
 
 use anyhow::Context as _;
 use coscheduler_kubernetes::pipeline_run::{PipelineRun, to_json};
@@ -19,7 +19,7 @@ impl Scene<'_> {
     ///
     /// # Errors
     ///
-    /// The planner's refusal, as a [`tonic::Status`].
+    /// The planner refuses the report. The error is a [`tonic::Status`].
     pub async fn report(&self, run: &PipelineRun) -> anyhow::Result<ReportPipelineRunResponse> {
         let request = ReportPipelineRunRequest {
             pipeline_run: Some(to_struct(&to_json(run))),
@@ -32,7 +32,7 @@ impl Scene<'_> {
     ///
     /// # Errors
     ///
-    /// The planner's refusal, as a [`tonic::Status`].
+    /// The planner refuses the request. The error is a [`tonic::Status`].
     pub async fn plan(&self, run: Run) -> anyhow::Result<Plan> {
         let request = PlanRequest {
             pipeline_run: Some(object_to_struct(&run.into_json())),

@@ -1,4 +1,5 @@
-//! The API server's audit log, read from a mark on. A request is in it as soon as it is answered, a watch once it has ended.
+//! Reads the API server's audit log, starting at a [`Mark`]. The log contains a request as soon as it is answered, and a watch
+//! when it has ended.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -12,7 +13,7 @@ use testbed::services::Service;
 
 use crate::Scene;
 
-/// A place in the audit log: its length at some time. The default is its beginning.
+/// A position in the audit log. The default is its beginning.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Mark(u64);
 
@@ -25,16 +26,16 @@ pub struct Request {
     /// Path and query.
     #[serde(rename = "requestURI")]
     pub uri: String,
-    /// When the API server received it.
+    /// The time at which the API server received the request.
     #[serde(rename = "requestReceivedTimestamp")]
     pub received: MicroTime,
-    /// The account that asked.
+    /// The account that sent the request.
     #[serde(default)]
     pub user: User,
-    /// The name of the program that asked.
+    /// The user agent of the program that sent the request.
     #[serde(default)]
     pub user_agent: String,
-    /// The object it was about.
+    /// The object of the request.
     #[serde(default, rename = "objectRef")]
     pub object: Object,
     /// The answer.
@@ -50,15 +51,15 @@ pub struct User {
     pub username: String,
 }
 
-/// The object of a request; empty where the request names none.
+/// The object of a request. Its fields are empty if the request names no object.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Object {
-    /// The API group, empty for the core one.
+    /// The API group; empty for the core group.
     pub api_group: String,
-    /// The plural, `persistentvolumeclaims`.
+    /// The plural name of the kind, such as `persistentvolumeclaims`.
     pub resource: String,
-    /// The part of the object, `status`.
+    /// The subresource, such as `status`; empty if there is none.
     pub subresource: String,
     /// The object's namespace.
     pub namespace: String,
@@ -75,55 +76,55 @@ pub struct Answer {
 }
 
 impl Request {
-    /// Says whether this service asked.
+    /// True if this service sent the request.
     pub fn is_by(&self, service: Service) -> bool {
         let (program, _) = self.user_agent.split_once('/').unwrap_or_default();
         program == service.name()
     }
 
-    /// Says whether it would change an object.
+    /// True if the request can change an object.
     pub fn is_write(&self) -> bool {
         !matches!(self.verb.as_str(), "get" | "list" | "watch")
     }
 }
 
 impl Scene<'_> {
-    /// The end of the audit log as it is now.
+    /// The current end of the audit log.
     ///
     /// # Errors
     ///
-    /// Where the bed has no audit log.
+    /// The bed has no audit log.
     pub fn mark(&self) -> anyhow::Result<Mark> {
         end(&self.stack.bed)
     }
 
-    /// Every request that the audit log got since `mark`. A request answered just before it may be among them:
-    /// [`Request::received`] says when it came.
+    /// Every request in the audit log after `mark`. A request that arrived just before `mark` may be among them: see
+    /// [`Request::received`].
     ///
     /// # Errors
     ///
-    /// Where the audit log cannot be read, or was rotated since.
+    /// The audit log cannot be read, or was rotated after `mark`.
     pub fn requests_since(&self, mark: Mark) -> anyhow::Result<Vec<Request>> {
         requests(&self.stack.bed, mark)
     }
 }
 
-/// The end of a bed's audit log as it is now.
+/// The current end of a bed's audit log.
 ///
 /// # Errors
 ///
-/// Where the bed has no audit log.
+/// The bed has no audit log.
 pub fn end(bed: &TestBed) -> anyhow::Result<Mark> {
     let log = bed.audit_log().context("no audit log is kept")?;
     let metadata = std::fs::metadata(&log).context("failed to look at the audit log")?;
     Ok(Mark(metadata.len()))
 }
 
-/// Every request to a bed that was answered since `mark`.
+/// Every request in a bed's audit log after `mark`.
 ///
 /// # Errors
 ///
-/// Where the audit log cannot be read, or was rotated since.
+/// The audit log cannot be read, or was rotated after `mark`.
 pub fn requests(bed: &TestBed, Mark(from): Mark) -> anyhow::Result<Vec<Request>> {
     let log = bed.audit_log().context("no audit log is kept")?;
     let mut file = File::open(&log).context("failed to open the audit log")?;
@@ -143,8 +144,8 @@ pub fn requests(bed: &TestBed, Mark(from): Mark) -> anyhow::Result<Vec<Request>>
         .collect()
 }
 
-/// The requests of our services. Without Leases and watches, which come and go by the clock, and without the list of all
-/// namespaces by which a cache begins anew when the API server has ended its watch. Every other list counts.
+/// The requests of our services, without those that depend on the time and not on runs: requests for Leases, watches, and the
+/// list of all namespaces with which a cache starts again after the API server has ended its watch. Every other list counts.
 pub fn of_services(requests: Vec<Request>) -> Vec<Request> {
     let mut ended = BTreeMap::<_, usize>::new();
     let mut ours = Vec::new();
@@ -166,7 +167,7 @@ pub fn of_services(requests: Vec<Request>) -> Vec<Request> {
     ours
 }
 
-/// How many requests there are of each verb and kind.
+/// The number of requests for each verb and resource.
 pub fn table(requests: &[Request]) -> BTreeMap<(String, String), usize> {
     let mut table = BTreeMap::new();
     for request in requests {

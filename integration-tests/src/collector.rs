@@ -1,4 +1,4 @@
-//! A collector of traces: receives the spans that the services export by OTLP, and keeps them for tests.
+//! A collector of traces: receives the spans that the services export by OTLP, and stores them for tests.
 
 use std::collections::HashMap;
 use std::net::TcpListener;
@@ -20,18 +20,18 @@ use tonic::{Request, Response, Status};
 /// How long spans may take to arrive on a busy machine.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// A span, as far as tests ask.
+/// The fields of a span that tests read.
 #[derive(Clone, Debug)]
 pub struct Span {
-    /// `service.name` of the process that it comes from.
+    /// `service.name` of the process that exported the span.
     pub service: String,
-    /// Its name.
+    /// The name of the span.
     pub name: String,
-    /// Its trace, in hex digits.
+    /// The id of the span's trace, in hex digits.
     pub trace: String,
-    /// Its own id, in hex digits.
+    /// The id of the span, in hex digits.
     pub id: String,
-    /// The span it is part of, in hex digits; empty for a root.
+    /// The id of the parent span, in hex digits; empty for a root span.
     pub parent: String,
 }
 
@@ -43,11 +43,12 @@ pub struct Collector {
 }
 
 impl Collector {
-    /// A collector that will listen on a free port of loopback, and the port, which takes connections already.
+    /// Returns a collector, and the listener on its free loopback port. The port accepts connections already, and [`Self::serve`]
+    /// answers them.
     ///
     /// # Errors
     ///
-    /// Where no port is free.
+    /// No port is free.
     pub fn bind() -> anyhow::Result<(Self, TcpListener)> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         listener.set_nonblocking(true)?;
@@ -58,11 +59,11 @@ impl Collector {
         Ok((collector, listener))
     }
 
-    /// Receives for as long as the test binary runs.
+    /// Receives spans as long as the test binary runs.
     ///
     /// # Errors
     ///
-    /// Where the port cannot be listened on.
+    /// The listener cannot be used.
     pub fn serve(&self, listener: TcpListener) -> anyhow::Result<()> {
         let listener = tokio::net::TcpListener::from_std(listener)?;
         let server = Server::builder()
@@ -72,7 +73,7 @@ impl Collector {
         Ok(())
     }
 
-    /// The environment variables that make a service export here, and soon.
+    /// The environment variables that make a service export its spans to this collector every 100 ms.
     pub fn environment(&self) -> Vec<(String, String)> {
         [
             ("OTEL_EXPORTER_OTLP_ENDPOINT", self.endpoint.as_str()),
@@ -82,11 +83,11 @@ impl Collector {
         .into()
     }
 
-    /// Waits until the spans of a trace are as `condition` says, and answers them by their id.
+    /// Waits until `condition` holds for the spans of a trace. Returns these spans by their ids.
     ///
     /// # Errors
     ///
-    /// The spans received, where they are never as `condition` says.
+    /// `condition` did not hold in time. The error lists the received spans of the trace.
     pub async fn trace(
         &self,
         trace: &str,
@@ -110,7 +111,7 @@ impl Collector {
         Ok(by_id.collect())
     }
 
-    /// How many spans were received.
+    /// The number of received spans.
     pub fn received(&self) -> usize {
         self.spans.borrow().len()
     }

@@ -1,4 +1,5 @@
-//! Changes and reads the configuration: our ConfigMap and Tekton's, the config service and the planner.
+//! Changes and reads the configuration: our ConfigMap, Tekton's ConfigMap, and the answers of the config-service and the
+//! affinity-planner.
 
 use std::time::Duration;
 
@@ -21,29 +22,29 @@ use crate::send::Answer;
 
 /// How long a change may take to reach every service on a busy machine.
 const LIMIT: Duration = Duration::from_secs(60);
-/// The time between two questions.
+/// The time between two polls.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Namespace and name of Tekton's ConfigMap with its own flags.
 pub const TEKTON_FLAGS: (&str, &str) = ("tekton-pipelines", "feature-flags");
 
 impl Scene<'_> {
-    /// Creates a PipelineRun, and returns the answer with its warnings.
+    /// Creates a PipelineRun, and returns the API server's answer with its warnings.
     ///
     /// # Errors
     ///
-    /// Where it is refused.
+    /// The API server refuses the run.
     pub async fn submit_told(&self, run: crate::runs::Run) -> anyhow::Result<Answer> {
         let object = run.into_json();
         let answer = self.send("POST", "tekton.dev/v1/pipelineruns", &object);
         answer.await?.accepted()
     }
 
-    /// Replaces our ConfigMap's data.
+    /// Replaces the data of our ConfigMap.
     ///
     /// # Errors
     ///
-    /// Where it is refused.
+    /// The API server refuses the change.
     pub async fn set_flags(&self, flags: &[(&str, &str)]) -> anyhow::Result<()> {
         let data: serde_json::Map<_, _> = flags
             .iter()
@@ -59,11 +60,11 @@ impl Scene<'_> {
         Ok(())
     }
 
-    /// Sets key `placeholder-reserves` alone, and waits until new runs are planned with it.
+    /// Sets only key `placeholder-reserves`, and waits until the planner uses the new value for new runs.
     ///
     /// # Errors
     ///
-    /// Where it is refused, or not planned with.
+    /// The API server refuses the change, or the planner does not use the value in time.
     pub async fn set_reserves(&self, reserves: Reserves) -> anyhow::Result<()> {
         let api: Api<ConfigMap> = Api::namespaced(self.client.clone(), NAMESPACE);
         let patch = Patch::Merge(json!({"data": {PLACEHOLDER_RESERVES: reserves.as_str()}}));
@@ -91,7 +92,7 @@ impl Scene<'_> {
     ///
     /// # Errors
     ///
-    /// Where it is refused.
+    /// The API server refuses the change.
     pub async fn set_tekton_flag(&self, value: &str) -> anyhow::Result<()> {
         let (namespace, name) = TEKTON_FLAGS;
         let api: Api<ConfigMap> = Api::namespaced(self.client.clone(), namespace);
@@ -100,32 +101,32 @@ impl Scene<'_> {
         Ok(())
     }
 
-    /// A client of the config service.
+    /// A client of the config-service.
     ///
     /// # Errors
     ///
-    /// Where it cannot be reached.
+    /// The config-service cannot be reached.
     pub async fn config_service(&self) -> anyhow::Result<ConfigServiceClient<Channel>> {
         let address = self.stack.services.grpc_address(Service::ConfigService);
         Ok(ConfigServiceClient::connect(address).await?)
     }
 
-    /// The answer of `GetConfig`.
+    /// The status in the answer of `GetConfig`.
     ///
     /// # Errors
     ///
-    /// Where it answers nothing.
+    /// The call fails, or its answer has no status.
     pub async fn config(&self) -> anyhow::Result<ConfigStatus> {
         let mut service = self.config_service().await?;
         let answer = service.get_config(GetConfigRequest {}).await?;
         answer.into_inner().status.context("no status")
     }
 
-    /// Waits until `GetConfig` answers what `condition` says, and answers it.
+    /// Waits until `condition` holds for the status in the answer of `GetConfig`, and returns this status.
     ///
     /// # Errors
     ///
-    /// The last answer, where none is as `condition` says.
+    /// `condition` did not hold in time. The error contains the last answer.
     pub async fn config_until(
         &self,
         what: &str,
@@ -144,22 +145,23 @@ impl Scene<'_> {
         }
     }
 
-    /// Waits until the planner would plan a new run in this mode: its copy of the configuration follows by a stream.
+    /// Waits until the planner plans new runs in this mode. The planner gets a change of the configuration a moment later, by a
+    /// stream.
     ///
     /// # Errors
     ///
-    /// Where it does not.
+    /// The planner does not use the mode in time.
     pub async fn planned_in(&self, mode: Mode) -> anyhow::Result<()> {
         let address = self.stack.services.grpc_address(Service::AffinityPlanner);
         planned_in(&address, mode).await
     }
 }
 
-/// Waits until the planner at `address` would plan a new run in this mode.
+/// Waits until the planner at `address` plans new runs in this mode.
 ///
 /// # Errors
 ///
-/// Where it does not.
+/// The planner does not use the mode in time.
 pub async fn planned_in(address: &str, mode: Mode) -> anyhow::Result<()> {
     let deadline = tokio::time::Instant::now() + LIMIT;
     loop {
@@ -173,11 +175,11 @@ pub async fn planned_in(address: &str, mode: Mode) -> anyhow::Result<()> {
     }
 }
 
-/// The mode that the planner at `address` would plan a new run in.
+/// The mode in which the planner at `address` would plan a new run.
 ///
 /// # Errors
 ///
-/// Where it does not answer.
+/// The planner does not answer.
 pub async fn planned_mode(address: &str) -> anyhow::Result<Mode> {
     let mut planner = PlannerServiceClient::connect(address.to_owned()).await?;
     let object = run("dry").task("one", &[], &[]).into_json();

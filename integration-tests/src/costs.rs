@@ -1,4 +1,4 @@
-//! The requests that a run costs the API server, by our services and by Tekton's own assistant.
+//! The requests that our services send to the API server for one run.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use crate::look::is_placeholder;
 use crate::runs::{Run, run};
 use crate::{Scene, alone_with, metrics};
 
-/// A bed with an audit log.
+/// The configuration of a bed with an audit log.
 pub fn audited() -> Config {
     Config {
         audit_log: true,
@@ -44,12 +44,12 @@ pub fn one_claim() -> Run {
         .finally("last", &["source"])
 }
 
-/// The requests of our services for a run in this mode, from before its creation until nothing of it is left but the claims
-/// that Tekton made, `tektons` of them.
+/// Boots a bed in this mode, and creates `run` on it. Returns the requests of our services from just before its creation until
+/// the placeholders are gone and only `tektons` claims are left, which Tekton made.
 ///
 /// # Errors
 ///
-/// Where the run does not succeed, or is not cleaned up.
+/// The run does not succeed, or its objects are not deleted in time.
 pub fn ours(mode: &str, run: Run, tektons: usize) -> anyhow::Result<Vec<Request>> {
     let mut asked = Vec::new();
     let change = |services: &mut ServicesConfig| {
@@ -81,7 +81,8 @@ pub fn ours(mode: &str, run: Run, tektons: usize) -> anyhow::Result<Vec<Request>
     Ok(asked)
 }
 
-/// Waits until the webhook knows what the sizes of a run depend on. It is ready before, so its lists could come after the mark.
+/// Waits until the webhook has filled its caches for the sizes of runs. The webhook is ready before that, so the lists for these
+/// caches could come after the mark.
 async fn caches_filled(scene: &Scene<'_>) -> anyhow::Result<()> {
     let probe = run("probe").task("one", &[], &[]).asking("1").into_json();
     let probe: PipelineRun = serde_json::from_value(probe)?;
@@ -104,7 +105,7 @@ async fn caches_filled(scene: &Scene<'_>) -> anyhow::Result<()> {
     tokio::time::timeout(Duration::from_secs(60), filled).await?
 }
 
-/// Waits until the watcher and the manager work on no run.
+/// Waits until the watcher and the manager work on no run, and no run is ready in their queues.
 async fn idle(scene: &Scene<'_>) -> anyhow::Result<()> {
     for service in [Service::Watcher, Service::PlaceholderManager] {
         let address = scene.stack.services.http_address(service);
@@ -125,11 +126,12 @@ async fn idle(scene: &Scene<'_>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Changes a run that is not done in a way that concerns no service, and waits until the manager has answered for it.
+/// Changes an annotation of the active run `measured` that concerns no service, and waits until the manager has answered another
+/// `Ensure` or `Release`.
 ///
 /// # Errors
 ///
-/// Where it does not answer within a minute.
+/// The manager does not answer within a minute.
 pub async fn reported_once_more(scene: &Scene<'_>) -> anyhow::Result<()> {
     let manager = scene
         .stack

@@ -1,4 +1,4 @@
-//! Runs whose next pod finds no room beside its placeholder, on two nodes of which the second one has room.
+//! Runs whose next pod has no room on the placeholder's node. The pool has two nodes, and only the second one has room.
 
 use anyhow::{Context as _, ensure};
 use k8s_openapi::api::core::v1::Pod;
@@ -9,7 +9,7 @@ use crate::Scene;
 use crate::look::{is_placeholder, node};
 use crate::runs::{Run, run};
 
-/// A run named `run` with task one, on a claim of this storage class, and a gate behind it.
+/// A run named `run`: task one with a claim of this storage class, and a gate after it.
 pub fn gated(scene: &Scene<'_>, mode: &str, class: &str) -> Run {
     run("run")
         .in_mode(mode)
@@ -19,12 +19,12 @@ pub fn gated(scene: &Scene<'_>, mode: &str, class: &str) -> Run {
         .gate(&["one"])
 }
 
-/// Creates two nodes of these CPUs and pods, submits a run and waits until it is at its gate. The second node is cordoned until
-/// the placeholder is bound to the first.
+/// Creates two nodes with these CPUs and maximum numbers of pods, submits a run, and waits until the run is at its gate. The
+/// second node is cordoned until the placeholder is bound to the first node.
 ///
 /// # Errors
 ///
-/// Where the run does not come to its gate, or its placeholder is on another node.
+/// The run does not reach its gate, or its placeholder is on another node.
 pub async fn submit(scene: &Scene<'_>, sizes: [(&str, u32); 2], run: Run) -> anyhow::Result<()> {
     scene.pool_of(&sizes).await?;
     scene.cordon(&scene.pool_node(2), true).await?;
@@ -35,11 +35,11 @@ pub async fn submit(scene: &Scene<'_>, sizes: [(&str, u32); 2], run: Run) -> any
     scene.cordon(&scene.pool_node(2), false).await
 }
 
-/// Waits until a task's pod is unschedulable, and returns it.
+/// Waits until the pod of a task is unschedulable, and returns this pod.
 ///
 /// # Errors
 ///
-/// A description of the namespace where there is none.
+/// No such pod appears in time. The error describes the namespace.
 pub async fn waits(scene: &Scene<'_>) -> anyhow::Result<Pod> {
     let waits =
         |pod: &Pod| !is_placeholder(pod) && coscheduler_kubernetes::pods::is_unschedulable(pod);
@@ -52,11 +52,11 @@ pub async fn waits(scene: &Scene<'_>) -> anyhow::Result<Pod> {
     Ok(pod.context("it has gone")?.as_ref().clone())
 }
 
-/// Puts a pod of no run on a node: `stranger-` and the node's name.
+/// Creates a pod of no run on a node. Its name is `stranger-` and the node's name.
 ///
 /// # Errors
 ///
-/// The API server's refusal.
+/// The API server refuses the pod.
 pub async fn stranger(scene: &Scene<'_>, node: &str, cpu: &str) -> anyhow::Result<()> {
     let asks = json!({"requests": {"cpu": cpu}});
     let stranger: Pod = serde_json::from_value(json!({

@@ -1,4 +1,4 @@
-//! Faults of a whole stack or of one of its services, and a kubelet that restarts the services that end.
+//! Faults of a whole stack or of one of its services, and a simulated kubelet that restarts services that end.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -16,25 +16,26 @@ use crate::stack::Stack;
 const API_SERVER: &str = "kube-apiserver";
 const ETCD: &str = "etcd";
 
-/// How long a slow etcd stands still, and then goes on, by turns.
+/// A slow etcd is suspended for [`STILL`], then runs for [`GOING`], and so on.
 const STILL: Duration = Duration::from_millis(500);
 const GOING: Duration = Duration::from_millis(100);
 
-/// The time between two looks of the kubelet.
+/// The time between two checks of the kubelet.
 const LOOK: Duration = Duration::from_millis(200);
 
 /// A fault of a stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// A service is killed with SIGKILL, and started again after a while.
+    /// A service is killed with SIGKILL, and started again later.
     Killed(Service),
-    /// A service stands still (SIGSTOP) for longer than its Lease, and goes on.
+    /// A service is suspended (SIGSTOP) for longer than a leader relies on its Lease, and then continues.
     Paused(Service),
-    /// A connection loses all it carries for longer than a Lease, a keepalive and an admission take, and heals.
+    /// A connection carries no data for longer than a leader relies on its Lease, longer than a connection may be silent, and
+    /// longer than an admission may take. Then the connection works again.
     Cut(Link),
-    /// The API server is killed, and started again after a while.
+    /// The API server is killed, and started again later.
     ApiServerRestarted,
-    /// etcd stands still for half a second, again and again.
+    /// etcd is suspended for half a second, again and again.
     EtcdSlow,
 }
 
@@ -43,7 +44,7 @@ impl Fault {
     ///
     /// # Errors
     ///
-    /// Where its target is missing.
+    /// The process or the link does not exist.
     pub fn strike(self, stack: &Stack) -> anyhow::Result<()> {
         match self {
             Self::Killed(service) => stack.services.kill(service),
@@ -54,11 +55,11 @@ impl Fault {
         }
     }
 
-    /// Runs `meanwhile`, and changes back and forth where the fault does, until it ends.
+    /// Runs `meanwhile`. If the fault consists of repeated changes, makes these changes until `meanwhile` ends.
     ///
     /// # Errors
     ///
-    /// As `meanwhile`.
+    /// `meanwhile` fails, or a repeated change fails.
     pub async fn last<T>(
         self,
         stack: &Stack,
@@ -79,7 +80,7 @@ impl Fault {
     ///
     /// # Errors
     ///
-    /// Where its target does not come back.
+    /// The process or the link cannot be restored.
     pub async fn heal(self, stack: &Stack) -> anyhow::Result<()> {
         match self {
             Self::Killed(service) => stack.services.start_service(service),
@@ -90,19 +91,19 @@ impl Fault {
         }
     }
 
-    /// The shortest time that it lasts.
+    /// The shortest time for which the fault lasts.
     pub fn duration(self) -> Duration {
         match self {
             Self::Killed(_) | Self::ApiServerRestarted => Duration::from_secs(3),
-            // More than the ten seconds that a holder counts on its Lease and that a process may stand still, the seven
-            // after which a silent connection is replaced, and the nine that the webhook gives the planner.
+            // This is longer than three times: the ten seconds for which a leader relies on its Lease and for which a process may
+            // be suspended, the seven after which a silent connection is replaced, and the nine that the webhook gives the
+            // planner.
             Self::Paused(_) | Self::Cut(_) => Duration::from_secs(11),
             Self::EtcdSlow => Duration::ZERO,
         }
     }
 
-    /// Says whether new runs are refused while it lasts. Only the API server, the webhook and the planner take part in an
-    /// admission.
+    /// True if new runs are refused during the fault. Only the API server, the webhook and the planner take part in an admission.
     pub fn refuses_runs(self) -> bool {
         match self {
             Self::Killed(service) | Self::Paused(service) => match service {
@@ -121,8 +122,8 @@ impl Fault {
         }
     }
 
-    /// The services that exit because of it. A service that stood still has a stale cache and exits, unless it has none. A
-    /// leader that cannot renew its Lease exits too.
+    /// The services that exit because of the fault. A service that was suspended exits, because its caches are old. Only the
+    /// planner continues, because it has no client for Kubernetes. A leader that cannot renew its Lease exits too.
     pub fn ends(self) -> BTreeSet<Service> {
         match self {
             Self::Paused(Service::AffinityPlanner)
@@ -153,7 +154,7 @@ impl fmt::Display for Fault {
     }
 }
 
-/// An etcd that stands still answers no request, and loses nothing.
+/// Suspends etcd again and again. A suspended etcd answers no request, and loses no data.
 async fn slow_down(bed: &TestBed) -> anyhow::Result<Infallible> {
     loop {
         bed.processes().pause(ETCD)?;
@@ -163,12 +164,11 @@ async fn slow_down(bed: &TestBed) -> anyhow::Result<Infallible> {
     }
 }
 
-/// Restarts a service that ended with exit code 1, as a kubelet would, and adds it to `restarted`. The sender of a signal
-/// restarts a service that the signal ended.
+/// Restarts each service that ended with exit code 1, as a kubelet would, and adds it to `restarted`. Does not restart a service
+/// that a signal ended: the code that sent the signal does this.
 ///
 /// # Errors
-///
-/// Where a service has ended in another way or cannot be started.
+/// A service ended with another exit code, or cannot be started.
 pub async fn kubelet(
     services: &Services,
     restarted: &watch::Sender<BTreeSet<Service>>,

@@ -1,4 +1,4 @@
-//! A task without a pod between the others, at which a run waits until a test has looked: [`Run::gate`].
+//! A task without a pod, at which a run waits until the test opens it: [`Run::gate`].
 
 use anyhow::bail;
 use kube::Api;
@@ -13,7 +13,7 @@ use crate::runs::Run;
 const TASK: &str = "gate";
 
 impl Run {
-    /// Adds the gate, after these tasks. Those after it name it `gate`.
+    /// Adds the gate, which runs after these tasks. Its name is `gate`, so that later tasks can run after it.
     pub fn gate(self, after: &[&str]) -> Self {
         let wait = json!({"apiVersion": "example.dev/v1", "kind": "Wait", "spec": {}});
         self.task(TASK, &[], after).with("taskSpec", wait)
@@ -21,18 +21,18 @@ impl Run {
 }
 
 impl Scene<'_> {
-    /// The gates that runs have reached: CustomRuns, which Tekton leaves to another controller.
+    /// The API of the gates that runs have reached. A gate is a CustomRun, which Tekton leaves to another controller.
     pub fn gates(&self) -> Api<DynamicObject> {
         let kind =
             ApiResource::from_gvk(&GroupVersionKind::gvk("tekton.dev", "v1beta1", "CustomRun"));
         Api::namespaced_with(self.client.clone(), &self.namespace, &kind)
     }
 
-    /// Waits until a run is at its gate: the tasks before the gate have ended, and none behind it has begun.
+    /// Waits until a run is at its gate: the tasks before the gate have ended, and no task after it has begun.
     ///
     /// # Errors
     ///
-    /// A description of the namespace where it does not reach it.
+    /// The run does not reach its gate in time. The error describes the namespace.
     pub async fn at_gate(&self, run: &str) -> anyhow::Result<()> {
         let name = name(run);
         let there = await_condition(self.gates(), &name, |gate: Option<&DynamicObject>| {
@@ -47,11 +47,11 @@ impl Scene<'_> {
         }
     }
 
-    /// Lets a run that is at its gate go on.
+    /// Lets a run that is at its gate continue.
     ///
     /// # Errors
     ///
-    /// Where the run is not at its gate.
+    /// The run is not at its gate.
     pub async fn open_gate(&self, run: &str) -> anyhow::Result<()> {
         let succeeded = json!({"status": {"conditions": [{
             "type": "Succeeded", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z",

@@ -1,4 +1,5 @@
-//! Nodes that Karpenter adds for one scene: a NodePool of the scene's own, so that the scenes of a stack do not share nodes.
+//! Nodes that Karpenter adds for one scene. Each scene has a NodePool of its own, so that the scenes of a stack do not share
+//! nodes.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,13 +15,13 @@ use crate::Scene;
 use crate::look::LIMIT;
 use crate::nodes::POOL;
 
-/// The time between two looks.
+/// The time between two polls.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// The nodes that Karpenter added.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Added {
-    /// How many, by the CPUs of a node.
+    /// The number of nodes, by the CPUs of a node.
     sizes: BTreeMap<u32, usize>,
 }
 
@@ -36,7 +37,7 @@ impl Added {
         sizes.map(|(cpus, nodes)| *cpus as usize * nodes).sum()
     }
 
-    /// Adds those of another wave of runs.
+    /// Adds the nodes of another wave of runs.
     pub fn and(mut self, other: &Self) -> Self {
         for (cpus, nodes) in &other.sizes {
             *self.sizes.entry(*cpus).or_default() += nodes;
@@ -57,11 +58,11 @@ impl fmt::Display for Added {
 }
 
 impl Scene<'_> {
-    /// Lets Karpenter add nodes to the scene's pool. On a bed with Karpenter only.
+    /// Lets Karpenter add nodes to the scene's pool. The bed must have Karpenter.
     ///
     /// # Errors
     ///
-    /// The API server's refusal.
+    /// The API server refuses the NodePool.
     pub async fn let_pool_grow(&self) -> anyhow::Result<()> {
         let pool = json!({
             "apiVersion": "karpenter.sh/v1",
@@ -82,12 +83,12 @@ impl Scene<'_> {
         self.stack.bed.apply(&pool.to_string()).await
     }
 
-    /// Takes away the nodes that Karpenter added to the scene's pool, and answers them. The sizes are those of Karpenter's types of
-    /// nodes: the capacity that its provider writes on a node is only what Karpenter added the node for.
+    /// Deletes the nodes that Karpenter added to the scene's pool, and returns their sizes. The sizes come from Karpenter's
+    /// instance types: the capacity that its provider writes on a node covers only the pods for which Karpenter added the node.
     ///
     /// # Errors
     ///
-    /// Where they do not go.
+    /// The nodes are not gone in time.
     pub async fn take_added_nodes(&self) -> anyhow::Result<Added> {
         let of_pool =
             ListParams::default().labels(&format!("karpenter.sh/nodepool={}", self.namespace));
@@ -103,7 +104,7 @@ impl Scene<'_> {
                 }
                 for claim in there {
                     let name = claim.name_any();
-                    // Without it, no node is there yet.
+                    // Without this label, the node does not exist yet.
                     let Some(of_type) = claim.labels().get("node.kubernetes.io/instance-type")
                     else {
                         continue;

@@ -1,4 +1,4 @@
-//! Tasks that last until a test has looked: [`Run::held`](crate::runs::Run::held).
+//! Tasks that run until the test ends them: [`Run::held`](crate::runs::Run::held).
 
 use std::time::Duration;
 
@@ -18,9 +18,9 @@ impl Scene<'_> {
     ///
     /// # Errors
     ///
-    /// Where there is no such run; a description of the namespace where the task's pods do not end.
+    /// There is no such run, or the task's pods do not end in time. The second error describes the namespace.
     pub async fn end(&self, run: &str, task: &str) -> anyhow::Result<()> {
-        // By the run's uid: pods of an earlier run with this name may still be there.
+        // The uid is needed, because pods of an earlier run with this name may still exist.
         let uid = self.api::<PipelineRun>().get(run).await?.uid();
         let of_task = |pod: &Pod| {
             let label = |key: &str| pod.labels().get(key);
@@ -29,7 +29,7 @@ impl Scene<'_> {
         };
         let has_ended =
             |pod: &Pod| matches!(pods::phase(pod), PodPhase::Succeeded | PodPhase::Failed);
-        // KWOK may act on an old version of a pod and wait on, so the patch is repeated until the pod ends.
+        // KWOK may act on an old version of a pod and not see the patch, so the patch is repeated until the pod ends.
         let told = async {
             let api = self.api::<Pod>();
             let mut round = 0;

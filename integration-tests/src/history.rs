@@ -1,8 +1,8 @@
-//! Records where each pod was and when, by a watch of the cluster's pods for as long as the control plane lives: the pods
-//! there are now say nothing about a moment ago. Every test checks the record: a volume for one node must never be in use on
-//! two ([`History::verdict`]), which a real cluster reports as a Multi-Attach error.
+//! Records where each pod was and when, with a watch of all pods of the cluster, because a list shows only the present. Every
+//! test checks the record: a volume that only one node can mount must never be in use on two nodes ([`History::verdict`]). A real
+//! cluster would report this as a Multi-Attach error.
 //!
-//! Times are resource versions: a watch delivers changes in the order in which they happened.
+//! Times are resource versions, because a watch delivers changes in the order in which they happened.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
@@ -24,39 +24,39 @@ use tokio::task::JoinHandle;
 
 use crate::look;
 
-/// How long the watch may be behind on a busy machine.
+/// How far the watch may lag behind on a busy machine.
 const BEHIND: Duration = Duration::from_secs(60);
 
-/// A pod on its node.
+/// A pod on its node, from its binding until its end.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Stay {
     /// The pod's namespace.
     pub namespace: String,
     /// The pod's name.
     pub pod: String,
-    /// The run it belongs to; empty where it belongs to none.
+    /// The name of the PipelineRun that the pod belongs to; empty if there is none.
     pub run: String,
-    /// True for a placeholder.
+    /// True if the pod is a placeholder.
     pub placeholder: bool,
-    /// The node it is bound to.
+    /// The node that the pod is bound to.
     pub node: String,
-    /// The claims among its volumes.
+    /// The names of the claims among the pod's volumes.
     pub claims: Vec<String>,
-    /// When it was bound.
+    /// The time at which the pod was bound.
     pub from: u64,
-    /// When it had ended or was gone; `None` while it has not.
+    /// The time at which the pod ended or was deleted; `None` while neither has happened.
     pub until: Option<u64>,
 }
 
 impl Stay {
-    /// Says whether there was a moment in which both were on their nodes.
+    /// True if both pods were on their nodes at the same time.
     pub fn overlaps(&self, other: &Self) -> bool {
         let before = |from: u64, until: Option<u64>| until.is_none_or(|until| from < until);
         before(self.from, other.until) && before(other.from, self.until)
     }
 }
 
-/// The watch.
+/// The watch, and its record.
 pub struct History {
     client: Client,
     log: Arc<Mutex<Log>>,
@@ -66,21 +66,21 @@ pub struct History {
 
 #[derive(Default)]
 struct Log {
-    /// By uid.
+    /// The stays of all pods, by uid.
     stays: HashMap<String, Stay>,
-    /// The newest version of each pod that is there, by uid.
+    /// The namespace and the newest version of each pod that exists, by uid.
     pods: HashMap<String, (String, u64)>,
-    /// Pods that are gone, by uid: a pod may go between a list and a look at the watch.
+    /// The uids of deleted pods. A pod may be deleted after a list, before the watch shows it.
     gone: HashSet<String>,
-    /// Access modes of claims by namespace and name, of those that are gone too.
+    /// The access modes of claims, also of deleted ones, by namespace and name.
     claims: HashMap<(String, String), Vec<String>>,
     listed: HashSet<String>,
-    /// Namespaces whose pods may use a claim on two nodes.
+    /// Namespaces in which pods on two nodes may use the same claim.
     exempt: HashSet<String>,
 }
 
 impl History {
-    /// Begins now.
+    /// Starts the watch.
     pub fn follow(client: Client) -> Self {
         let log = Arc::new(Mutex::new(Log::default()));
         let (news, version) = watch::channel(0);
@@ -105,11 +105,11 @@ impl History {
         }
     }
 
-    /// Every pod that was on a node in namespaces with this prefix, up to now.
+    /// Every stay until now, in namespaces whose names begin with `namespaces`.
     ///
     /// # Errors
     ///
-    /// Where the watch does not catch up.
+    /// The watch does not catch up in time.
     pub async fn stays(&self, namespaces: &str) -> anyhow::Result<Vec<Stay>> {
         let pods: Api<Pod> = Api::all(self.client.clone());
         let list = pods.list(&ListParams::default()).await?;
@@ -137,27 +137,28 @@ impl History {
         Ok(self.seen(namespaces))
     }
 
-    /// Lets a claim be in use on two nodes in this namespace. For tests whose nodes are evacuated under running tasks, which
-    /// keep their volume while the placeholder is bound elsewhere: only a kubelet would hold that back, and the bed has none.
+    /// Allows that pods on two nodes use the same claim in this namespace. Some tests evacuate nodes on which tasks run. These
+    /// tasks keep their volume while the placeholder is bound elsewhere. A real kubelet would make the placeholder wait, but the
+    /// bed has none.
     pub fn exempt(&self, namespace: &str) {
         self.log().exempt.insert(namespace.to_owned());
     }
 
-    /// Checks that no claim for one node was in use on two at a time, in any namespace, up to now.
+    /// Checks that no claim that only one node can mount was in use on two nodes at the same time, in any namespace, until now.
     ///
     /// # Errors
     ///
-    /// The claims, and which pods used them on which nodes.
+    /// There was such a claim (the error names the claims, pods and nodes), or the watch does not catch up in time.
     pub async fn verdict(&self) -> anyhow::Result<()> {
         self.stays("").await?;
         self.verdict_so_far()
     }
 
-    /// As [`History::verdict`], as far as the watch has come, for a control plane that may be gone.
+    /// As [`History::verdict`], but without waiting for the watch, because the control plane may be gone.
     ///
     /// # Errors
     ///
-    /// As [`History::verdict`].
+    /// There was such a claim.
     pub fn verdict_so_far(&self) -> anyhow::Result<()> {
         let exempt = self.log().exempt.clone();
         let stays = self.seen("");
@@ -219,7 +220,7 @@ impl Drop for History {
     }
 }
 
-/// Passes a watch's events to `reduce`, and counts them.
+/// Passes a watch's events to `reduce`, and counts them in `news`.
 async fn take_in<K>(
     events: impl Stream<Item = Result<Event<K>, watcher::Error>>,
     log: Arc<Mutex<Log>>,

@@ -1,5 +1,5 @@
-//! `deploy/base` on a test bed: kubectl applies and deletes it as an operator does. Processes on this machine serve it, since
-//! the bed's nodes run no real pods.
+//! `deploy/base` on a test bed. kubectl applies and deletes it, as an operator does. The services run as processes on this
+//! machine, because the bed's nodes run no real pods.
 
 use std::fmt::Debug;
 use std::path::Path;
@@ -22,7 +22,7 @@ use tokio::process::Command;
 ///
 /// # Errors
 ///
-/// Where it fails, with its output.
+/// kubectl fails. The error contains its output.
 pub async fn kubectl(bed: &TestBed, arguments: &[&str]) -> anyhow::Result<String> {
     let output = Command::new(bed.kubectl_path())
         .arg("--kubeconfig")
@@ -45,11 +45,11 @@ pub async fn kubectl(bed: &TestBed, arguments: &[&str]) -> anyhow::Result<String
 /// The folder of the installation.
 pub const BASE: &str = "deploy/base";
 
-/// Starts the services as processes under the installed accounts. They are not ready before [`lead_here`].
+/// Starts the services as processes under the installed accounts. The admission-webhook is not ready before [`lead_here`].
 ///
 /// # Errors
 ///
-/// Where a service does not start.
+/// A service does not start.
 pub async fn serve(bed: &TestBed, replicas: u16) -> anyhow::Result<Services> {
     let config = ServicesConfig {
         installed: true,
@@ -59,21 +59,21 @@ pub async fn serve(bed: &TestBed, replicas: u16) -> anyhow::Result<Services> {
     Services::launch(config).await
 }
 
-/// As [`lead`], and waits until the API server reaches the process.
+/// Calls [`lead`], and then waits until the API server reaches the webhooks.
 ///
 /// # Errors
 ///
-/// Where it does not.
+/// The API server does not reach the webhooks in time.
 pub async fn lead_here(client: &Client, services: &Services) -> anyhow::Result<()> {
     lead(client, services).await?;
     services.register().await
 }
 
-/// Leads the installed Service and webhook configurations to a process on this machine.
+/// Makes the installed Service and the installed webhook configurations lead to a process on this machine.
 ///
 /// # Errors
 ///
-/// Where the API server refuses.
+/// The API server refuses a change.
 pub async fn lead(client: &Client, services: &Services) -> anyhow::Result<()> {
     let here = json!({"spec": {"type": "ExternalName", "externalName": "localhost"}});
     Api::<Service>::namespaced(client.clone(), NAMESPACE)

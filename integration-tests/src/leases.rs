@@ -1,5 +1,5 @@
-//! Leaders, seen from outside: the Leases as they change, by the times in them, and the replicas' own `/metrics`. All
-//! processes of a test bed share one clock, so it does not matter how late a change is seen.
+//! Observes leaders from outside: the changes of their Leases with the times in them, and the replicas' `/metrics`. All processes
+//! of a test bed share one clock, so it does not matter how late a change is seen.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
@@ -17,13 +17,13 @@ use tokio::task::JoinSet;
 
 use crate::{Scene, metrics};
 
-/// The services with work for one replica only, which lead by a Lease of their own name.
+/// The services in which only one replica does the background work. The Lease of a service has the service's name.
 pub const LED: [Service; 2] = [Service::PlaceholderManager, Service::Watcher];
 
 /// How long an election may take.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Observes the Leases and the replicas that report that they lead, from [`Scene::observe_leaders`] on.
+/// Observes the Leases, and the replicas that report that they lead. [`Scene::observe_leaders`] starts it.
 #[derive(Debug)]
 pub struct Observer {
     seen: Arc<Mutex<Seen>>,
@@ -38,7 +38,7 @@ struct Seen {
     violations: Vec<String>,
 }
 
-/// A Lease as it was seen last.
+/// The last seen state of a Lease.
 #[derive(Debug)]
 struct Known {
     holder: String,
@@ -48,12 +48,12 @@ struct Known {
 }
 
 impl Observer {
-    /// How often a Lease went from one holder to another, and the replicas that have led so far.
+    /// Returns how often a Lease got another holder, and the replicas that have led so far.
     ///
     /// # Errors
     ///
-    /// Every time that two led at once, or that a Lease changed hands before its holder had released it or its duration
-    /// had run out.
+    /// Two replicas led at the same time, or a Lease got another holder before its holder had released it or its duration had
+    /// passed. The error lists all these cases.
     pub fn verdict(&self) -> anyhow::Result<(usize, BTreeSet<Replica>)> {
         let seen = lock(&self.seen);
         if !seen.violations.is_empty() {
@@ -84,22 +84,22 @@ impl Scene<'_> {
         }
     }
 
-    /// Waits until a replica of `service` leads, and answers it.
+    /// Waits until a replica of `service` leads, and returns this replica.
     ///
     /// # Errors
     ///
-    /// Where none leads.
+    /// No replica leads in time.
     pub async fn leader(&self, service: Service) -> anyhow::Result<Replica> {
         self.leader_among(self.stack.services.replicas(service))
             .await
             .with_context(|| format!("no {service} leads"))
     }
 
-    /// Waits until one of `replicas` leads, and answers it.
+    /// Waits until one of `replicas` leads, and returns this replica.
     ///
     /// # Errors
     ///
-    /// Where none does.
+    /// No replica leads in time.
     pub async fn leader_among(
         &self,
         replicas: impl Iterator<Item = Replica> + Clone,
@@ -118,7 +118,7 @@ impl Scene<'_> {
     }
 }
 
-/// Says whether a replica reports that it leads.
+/// True if a replica reports that it leads.
 pub async fn leads(services: &Services, replica: Replica) -> bool {
     says_it_leads(&services.http_address(replica), replica).await
 }
@@ -177,7 +177,8 @@ impl Seen {
     }
 }
 
-/// Asks the replicas of one service in turn whether they lead. Two led at once where one says so before and after another.
+/// Asks the replicas of one service in turn if they lead. Two replicas led at the same time if one says so both before and after
+/// the other one says so.
 async fn compare(replicas: Vec<(Replica, String)>, seen: Arc<Mutex<Seen>>) {
     let mut leading: Option<Replica> = None;
     loop {
@@ -218,7 +219,8 @@ mod tests {
 
     use super::*;
 
-    /// Holders of a Lease of 15 s, each with the second at which it took or renewed it.
+    /// Checks the number of violations in a history of a Lease of 15 s. Each entry of the history is a write: its second, and the
+    /// holder that it names.
     #[track_caller]
     fn check(history: &[(u64, &str)], violations: usize) {
         let mut seen = Seen::default();
@@ -244,8 +246,8 @@ mod tests {
         check(&[(0, "a"), (1, "b"), (2, "a")], 2);
     }
 
-    /// Asks two watchers 20 times whether they lead, and counts how often both did at once. `leads` gets the watcher and the
-    /// number of earlier questions.
+    /// Lets `compare` ask two watchers 20 times if they lead. Returns how many of them led, and how often both led at the same
+    /// time. `leads` gets the number of the watcher and the number of earlier questions.
     async fn compared(leads: fn(u16, usize) -> bool) -> (usize, usize) {
         let seen = Arc::<Mutex<Seen>>::default();
         let questions = Arc::<AtomicUsize>::default();
@@ -286,7 +288,7 @@ mod tests {
     async fn two_that_lead_at_once_are_told_from_two_that_lead_one_after_the_other() {
         let (leaders, violations) = compared(|_, _| true).await;
         assert!(leaders == 2 && violations > 0);
-        // Between a question to the first and one to the second, and the other way round.
+        // The hand-over is between a question to the first watcher and a question to the second one, or the other way round.
         let handed_over = compared(|number, before| (number == 1) == (before < 6)).await;
         assert_eq!(handed_over, (2, 0));
         let handed_over = compared(|number, before| (number == 1) == (before < 7)).await;

@@ -1,8 +1,9 @@
-//! The parts that integration tests and their benchmarks share: a real control plane with the five services beside a real
-//! Tekton, a namespace for each test, and waiting on conditions.
+//! The parts that integration tests and their benchmarks share: a real control plane with the five services beside a real Tekton
+//! (a stack), a namespace for each test, and functions that wait for conditions.
 //!
-//! Tests that only create runs share one stack a file ([`shared`]) and run in parallel. A test that changes the configuration
-//! or stops services boots its own ([`alone`]). Everything ends with the process, however it ends.
+//! The tests of a file that only create runs share one stack ([`shared`]) and run in parallel. A test that changes the
+//! configuration or stops services boots a stack of its own ([`alone`]). All processes of a stack end with the test process,
+//! however it ends.
 
 pub mod asking;
 pub mod audit;
@@ -10,6 +11,7 @@ pub mod collector;
 pub mod configuration;
 pub mod costs;
 pub mod cramped;
+pub mod etcd;
 pub mod faults;
 mod gate;
 pub mod growth;

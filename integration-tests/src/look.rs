@@ -1,4 +1,4 @@
-//! Waits for states of the cluster: by watches with a generous limit, never by a sleep.
+//! Waits for states of the cluster, with watches or polls and a generous limit, and never for a fixed time.
 
 use std::fmt::Debug;
 use std::pin::pin;
@@ -20,7 +20,7 @@ use serde_json::Value;
 use crate::Scene;
 use crate::runs::Run;
 
-/// How long anything may take on a busy machine. Hitting it is a failure, not a measurement.
+/// How long anything may take on a busy machine. A wait that reaches this limit is a failure.
 pub const LIMIT: Duration = Duration::from_secs(300);
 
 /// The pods, claims and StatefulSets of a namespace.
@@ -37,7 +37,7 @@ pub struct Objects {
 }
 
 impl Scene<'_> {
-    /// The API of a kind in the test's namespace.
+    /// The API of a kind in the scene's namespace.
     pub fn api<K>(&self) -> Api<K>
     where
         K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>,
@@ -45,20 +45,20 @@ impl Scene<'_> {
         Api::namespaced(self.client.clone(), &self.namespace)
     }
 
-    /// Submits a run.
+    /// Creates a run.
     ///
     /// # Errors
     ///
-    /// The API server's refusal.
+    /// The API server refuses the run.
     pub async fn submit(&self, run: Run) -> anyhow::Result<PipelineRun> {
         run.create(self.api()).await
     }
 
-    /// Waits until a run is done, and answers it.
+    /// Waits until a run is done, and returns it.
     ///
     /// # Errors
     ///
-    /// A description of the namespace where it does not end.
+    /// The run does not end in time. The error describes the namespace.
     pub async fn done(&self, name: &str) -> anyhow::Result<PipelineRun> {
         self.until(name, "is done", |run: Option<&PipelineRun>| {
             run.is_some_and(is_done)
@@ -71,18 +71,19 @@ impl Scene<'_> {
     ///
     /// # Errors
     ///
-    /// The run's condition where it failed.
+    /// The run failed (the error contains its conditions), or does not end in time.
     pub async fn succeeds(&self, name: &str) -> anyhow::Result<PipelineRun> {
         let run = self.done(name).await?;
         assert_succeeded(&run)?;
         Ok(run)
     }
 
-    /// Waits until an object of that name is as `condition` says, and answers it; `None` where it is absent.
+    /// Waits until `condition` holds for the object with this name, and returns the object. `None` means that the object does not
+    /// exist.
     ///
     /// # Errors
     ///
-    /// A description of the namespace where it does not get there.
+    /// `condition` does not hold in time. The error describes the namespace.
     pub async fn until<K>(
         &self,
         name: &str,
@@ -118,11 +119,11 @@ impl Scene<'_> {
         }
     }
 
-    /// Waits until the objects of a kind in the namespace are as `condition` says, and answers them.
+    /// Waits until `condition` holds for all objects of a kind in the namespace, and returns these objects.
     ///
     /// # Errors
     ///
-    /// A description of the namespace where they do not get there.
+    /// `condition` does not hold in time. The error describes the namespace.
     pub async fn until_all<K>(
         &self,
         what: &str,
@@ -160,11 +161,12 @@ impl Scene<'_> {
         }
     }
 
-    /// Waits until the namespace has a placeholder that is bound to a node, and answers StatefulSet and pod.
+    /// Waits until the namespace has a placeholder that is bound to a node, and returns its StatefulSet and pod. For namespaces
+    /// with one placeholder.
     ///
     /// # Errors
     ///
-    /// A description of the namespace where there is none.
+    /// No placeholder is bound in time. The error describes the namespace.
     pub async fn placeholder(&self) -> anyhow::Result<(StatefulSet, Pod)> {
         self.until_all::<Pod>("have a bound placeholder", |pods| {
             pods.iter()
@@ -177,12 +179,11 @@ impl Scene<'_> {
         set.zip(pod).context("the placeholder has gone")
     }
 
-    /// Waits until our services have written an Event with this code about a run, and returns code and message of each of
-    /// their Events about it.
+    /// Waits until our services have written an Event with reason `code` about a run. Returns reason and note of each of their
+    /// Events about this run.
     ///
     /// # Errors
-    ///
-    /// A description of the namespace where they do not.
+    /// There is no such Event in time. The error describes the namespace.
     pub async fn told(&self, run: &str, code: &str) -> anyhow::Result<Vec<(String, String)>> {
         let events = self
             .until_all::<Event>(&format!("tell run {run} {code}"), |events| {
@@ -198,11 +199,11 @@ impl Scene<'_> {
             .collect())
     }
 
-    /// Code and message of each Event of our services about a run until now.
+    /// Reason and note of each Event that our services have written about a run so far.
     ///
     /// # Errors
     ///
-    /// Where Events cannot be listed.
+    /// The Events cannot be listed.
     pub async fn told_so_far(&self, run: &str) -> anyhow::Result<Vec<(String, String)>> {
         let events = self.api::<Event>().list(&ListParams::default()).await?;
         Ok(events
@@ -211,11 +212,11 @@ impl Scene<'_> {
             .collect())
     }
 
-    /// Waits until neither StatefulSet nor placeholder nor claim is left, except these claims.
+    /// Waits until the namespace has no StatefulSet, no placeholder, and no claims except `existing`.
     ///
     /// # Errors
     ///
-    /// A description of the namespace where something is left.
+    /// An object is left. The error describes the namespace, or names a claim that is left.
     pub async fn nothing_left_but(&self, existing: &[&str]) -> anyhow::Result<()> {
         self.until_all::<StatefulSet>("are gone", |sets| sets.is_empty())
             .await?;
@@ -236,11 +237,11 @@ impl Scene<'_> {
         Ok(())
     }
 
-    /// The objects of the namespace now.
+    /// The current objects of the namespace.
     ///
     /// # Errors
     ///
-    /// Where a list fails.
+    /// A list fails.
     pub async fn objects(&self) -> anyhow::Result<Objects> {
         let all = ListParams::default();
         let pods = self.api::<Pod>().list(&all).await?.items;
@@ -297,11 +298,11 @@ impl Scene<'_> {
     }
 }
 
-/// Waits until neither StatefulSet nor placeholder is left in a namespace.
+/// Waits until a namespace has neither a StatefulSet nor a placeholder.
 ///
 /// # Errors
 ///
-/// Where the API server cannot be asked, or some are left after [`LIMIT`].
+/// The API server does not answer, or an object is left after [`LIMIT`].
 pub async fn no_placeholder_left(client: &Client, namespace: &str) -> anyhow::Result<()> {
     let sets: Api<StatefulSet> = Api::namespaced(client.clone(), namespace);
     let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
@@ -318,7 +319,7 @@ pub async fn no_placeholder_left(client: &Client, namespace: &str) -> anyhow::Re
     gone.context("a placeholder is left")?
 }
 
-/// Code and message of an Event that a service of ours wrote about a run.
+/// Reason and note of an Event; `None` unless one of our services wrote it about this run.
 fn of_ours(event: &Event, run: &str) -> Option<(String, String)> {
     let about = event.regarding.as_ref()?;
     let ours = event
@@ -330,12 +331,12 @@ fn of_ours(event: &Event, run: &str) -> Option<(String, String)> {
     (ours && about_run).then_some((event.reason.clone()?, event.note.clone()?))
 }
 
-/// Status of the run's condition `Succeeded`.
+/// The status of the run's condition `Succeeded`.
 pub fn succeeded(run: &PipelineRun) -> Option<&str> {
     condition(run)?.get("status")?.as_str()
 }
 
-/// Says whether the run is done, well or badly.
+/// True if the run has succeeded or failed.
 pub fn is_done(run: &PipelineRun) -> bool {
     matches!(succeeded(run), Some("True" | "False"))
 }
@@ -344,7 +345,7 @@ pub fn is_done(run: &PipelineRun) -> bool {
 ///
 /// # Errors
 ///
-/// The run's conditions where it has not.
+/// The run has not succeeded. The error contains its conditions.
 pub fn assert_succeeded(run: &PipelineRun) -> anyhow::Result<()> {
     ensure!(
         succeeded(run) == Some("True"),
@@ -363,7 +364,7 @@ pub fn condition(run: &PipelineRun) -> Option<&Value> {
         .find(|condition| condition["type"] == "Succeeded")
 }
 
-/// The names of the claims among the pod's volumes; a generic ephemeral volume's claim is named after pod and volume.
+/// The names of the claims among the pod's volumes. The claim of a generic ephemeral volume is named after pod and volume.
 pub fn claims(pod: &Pod) -> Vec<String> {
     let volumes = pod.spec.as_ref().and_then(|spec| spec.volumes.as_ref());
     volumes
@@ -378,12 +379,12 @@ pub fn claims(pod: &Pod) -> Vec<String> {
         .collect()
 }
 
-/// Says whether a pod is a placeholder.
+/// True if a pod is a placeholder.
 pub fn is_placeholder(pod: &Pod) -> bool {
     coscheduler_kubernetes::pods::is_placeholder(pod)
 }
 
-/// The node a pod is bound to.
+/// The node that a pod is bound to.
 pub fn node(pod: &Pod) -> Option<&str> {
     coscheduler_kubernetes::pods::node(pod)
 }

@@ -7,11 +7,11 @@ use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
 use kube::client::Body;
 
-/// The metrics of the service at `address`, a URL, as text.
+/// The metrics of the service at the URL `address`, as text.
 ///
 /// # Errors
 ///
-/// Where the service does not answer with 200.
+/// The service does not answer with status 200.
 pub async fn scrape(address: &str) -> anyhow::Result<String> {
     get(&format!("{address}/metrics")).await
 }
@@ -20,7 +20,7 @@ pub async fn scrape(address: &str) -> anyhow::Result<String> {
 ///
 /// # Errors
 ///
-/// As for [`scrape`].
+/// As [`scrape`].
 pub async fn get(url: &str) -> anyhow::Result<String> {
     let request = http::Request::get(url).body(Body::empty())?;
     let client: Client<_, Body> = Client::builder(TokioExecutor::new()).build_http();
@@ -37,7 +37,7 @@ pub async fn get(url: &str) -> anyhow::Result<String> {
     Ok(String::from_utf8(body.to_vec())?)
 }
 
-/// The sum of all samples of a metric that have these labels; 0 where there is none.
+/// The sum of all samples of a metric that have these labels; 0 if there are none.
 pub fn sum(metrics: &str, name: &str, labels: &[(&str, &str)]) -> f64 {
     metrics
         .lines()

@@ -1,4 +1,4 @@
-//! A test's own nodes, which pods reach only by the node selector of their run, and the events of nodes.
+//! Nodes of a test's own (a pool), on which the node selector of a run keeps its pods; and events of nodes.
 
 use std::fmt;
 
@@ -15,10 +15,10 @@ use crate::Scene;
 use crate::look::{LIMIT, is_placeholder, node};
 use crate::runs::Run;
 
-/// The label that tells pools apart; the value is the test's namespace.
+/// The label of the nodes of a pool. Its value is the test's namespace.
 pub(crate) const POOL: &str = "example.dev/pool";
 
-/// Something that makes a node turn pods away.
+/// An event after which a node takes no pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum NodeEvent {
     /// `kubectl cordon`.
@@ -27,14 +27,14 @@ pub enum NodeEvent {
     NoSchedule,
     /// A taint `NoExecute`.
     NoExecute,
-    /// Its kubelet says that it is not ready.
+    /// Its kubelet reports that the node is not ready.
     NotReady,
     /// The node object is deleted.
     Deletion,
 }
 
 impl NodeEvent {
-    /// All of them.
+    /// All events.
     pub const ALL: [Self; 5] = [
         Self::Cordon,
         Self::NoSchedule,
@@ -57,12 +57,12 @@ impl fmt::Display for NodeEvent {
 }
 
 impl Run {
-    /// Keeps the run's pods to the nodes of the scene's pool.
+    /// Keeps the run's pods on the nodes of the scene's pool.
     pub fn in_pool_of(self, scene: &Scene<'_>) -> Self {
         self.in_pool_with(scene, json!({}))
     }
 
-    /// As [`Run::in_pool_of`], with more in the pod template.
+    /// As [`Run::in_pool_of`], with further fields in the pod template.
     pub fn in_pool_with(self, scene: &Scene<'_>, mut pod_template: Value) -> Self {
         pod_template["nodeSelector"] = json!({POOL: scene.namespace});
         self.spec("taskRunTemplate", json!({"podTemplate": pod_template}))
@@ -74,13 +74,12 @@ impl Scene<'_> {
     ///
     /// # Errors
     ///
-    /// Where they cannot be created, or do not become ready.
+    /// A node cannot be created, or does not become ready in time.
     pub async fn pool(&self, nodes: usize) -> anyhow::Result<()> {
         self.pool_of(&vec![("8", 110); nodes]).await
     }
 
-    /// As [`Scene::pool`], with nodes of so many CPUs that take so many pods. Names begin with the namespace and count from 1:
-    /// [`Scene::pool_node`].
+    /// As [`Scene::pool`], with one node for each entry of `sizes`: its CPUs, and its maximum number of pods.
     ///
     /// # Errors
     ///
@@ -92,7 +91,7 @@ impl Scene<'_> {
         self.pool_ready(sizes.len()).await
     }
 
-    /// As [`Scene::pool`], with nodes of so many CPUs and so much memory.
+    /// As [`Scene::pool`], with one node for each entry of `sizes`: its CPUs, and its memory.
     ///
     /// # Errors
     ///
@@ -118,11 +117,11 @@ impl Scene<'_> {
         Ok(())
     }
 
-    /// Adds a node to the scene's pool.
+    /// Adds a node with 16Gi of memory to the scene's pool, without waiting until it is ready.
     ///
     /// # Errors
     ///
-    /// The API server's refusal.
+    /// The API server refuses the node.
     pub async fn add_node(&self, number: usize, cpu: &str, pods: u32) -> anyhow::Result<()> {
         self.add_node_of(number, (cpu, "16Gi", pods)).await
     }
@@ -147,7 +146,7 @@ impl Scene<'_> {
         Ok(())
     }
 
-    /// The name of a node of the scene's pool.
+    /// The name of a node of the scene's pool: the namespace, and the number of the node, from 1.
     pub fn pool_node(&self, number: usize) -> String {
         format!("{}-node-{number}", self.namespace)
     }
@@ -156,7 +155,7 @@ impl Scene<'_> {
     ///
     /// # Errors
     ///
-    /// Where the API server refuses it.
+    /// The API server refuses a request.
     pub async fn strike(&self, node: &str, event: NodeEvent) -> anyhow::Result<()> {
         match event {
             NodeEvent::Cordon => self.cordon(node, true).await,
@@ -175,7 +174,7 @@ impl Scene<'_> {
     ///
     /// # Errors
     ///
-    /// Where the API server refuses it.
+    /// The API server refuses the change.
     pub async fn cordon(&self, node: &str, cordoned: bool) -> anyhow::Result<()> {
         self.patch_node(node, json!({"spec": {"unschedulable": cordoned}}))
             .await
@@ -185,18 +184,18 @@ impl Scene<'_> {
     ///
     /// # Errors
     ///
-    /// Where the API server refuses it.
+    /// The API server refuses the change.
     pub async fn taint(&self, node: &str, effect: &str) -> anyhow::Result<()> {
         let taints = json!([{"key": "example.dev/maintenance", "effect": effect}]);
         self.patch_node(node, json!({"spec": {"taints": taints}}))
             .await
     }
 
-    /// Waits until the scene's placeholder is bound to another node than this, and answers it.
+    /// Waits until the scene's placeholder is bound to another node than `from`, and returns its pod.
     ///
     /// # Errors
     ///
-    /// A description of the namespace where it is not.
+    /// The placeholder is not bound elsewhere in time. The error describes the namespace.
     pub async fn moved_from(&self, from: &str) -> anyhow::Result<Pod> {
         let elsewhere = |pod: &Pod| {
             let alive = pod.metadata.deletion_timestamp.is_none();
@@ -211,7 +210,7 @@ impl Scene<'_> {
     }
 
     async fn unready(&self, node: &str) -> anyhow::Result<()> {
-        // From here on KWOK does not repair it.
+        // From now on, KWOK does not change the status of the node.
         let custom = json!({"metadata": {"annotations": {STATUS_ANNOTATION: CUSTOM_STATUS}}});
         self.patch_node(node, custom).await?;
         let now = Timestamp::now().strftime("%FT%TZ").to_string();

@@ -15,10 +15,10 @@ use crate::Scene;
 use crate::look::LIMIT;
 use crate::metrics::get;
 
-/// The time between two looks.
+/// The time between two polls.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// Tests in parallel install it once.
+/// Makes parallel tests install Prometheus only once.
 static INSTALLING: Mutex<()> = Mutex::new(());
 
 /// A Prometheus that scrapes each service once a second. It ends when it is dropped.
@@ -34,7 +34,7 @@ impl Prometheus {
     ///
     /// # Errors
     ///
-    /// Where the program cannot be installed, or does not answer in time.
+    /// Prometheus cannot be installed, or has not scraped every service in time.
     pub async fn start(scene: &Scene<'_>, groups: &Value) -> anyhow::Result<Self> {
         let program = tokio::task::spawn_blocking(program).await??;
         let folder = scene.stack.bed.dir().join("prometheus");
@@ -81,11 +81,11 @@ impl Prometheus {
         Ok(prometheus)
     }
 
-    /// The answer of Prometheus' API, field `data`.
+    /// Field `data` in the answer of Prometheus' API.
     ///
     /// # Errors
     ///
-    /// The error of Prometheus, for example because a query is malformed.
+    /// Prometheus returns an error, for example because a query is malformed.
     pub async fn api(&self, path: &str) -> anyhow::Result<Value> {
         let text = get(&format!("{}/api/v1/{path}", self.address)).await?;
         let mut answer: Value = serde_json::from_str(&text)?;
@@ -97,23 +97,23 @@ impl Prometheus {
     ///
     /// # Errors
     ///
-    /// As for [`Self::api`].
+    /// As [`Self::api`].
     pub async fn query(&self, query: &str) -> anyhow::Result<Vec<Value>> {
         let data = self.api(&format!("query?query={}", encoded(query))).await;
         let mut data = data.with_context(|| format!("query {query}"))?;
         Ok(serde_json::from_value(data["result"].take())?)
     }
 
-    /// Waits until `is` holds for the value of a query, which is `None` if the query has no result.
+    /// Waits until `is` is true for the value of a query. The value is `None` if the query has no result.
     ///
     /// # Errors
     ///
-    /// Where it never does, with the last value.
+    /// `is` is not true in time. The error contains the last value.
     pub async fn until(&self, query: &str, is: impl Fn(Option<f64>) -> bool) -> anyhow::Result<()> {
         let mut last = None;
         let waited = tokio::time::timeout(LIMIT, async {
             loop {
-                // It may not listen yet.
+                // Prometheus may not listen yet.
                 if let Ok(series) = self.query(query).await {
                     let value = series.first().and_then(|one| one["value"][1].as_str());
                     last = value.and_then(|value| value.parse().ok());
@@ -129,7 +129,8 @@ impl Prometheus {
     }
 }
 
-/// The path of Prometheus: the one on `PATH`, or else that of Debian's package, which is downloaded at the first use.
+/// The path of Prometheus: the program on `PATH`, or otherwise the program of Debian's package, which is downloaded at the first
+/// use.
 fn program() -> anyhow::Result<PathBuf> {
     let _one_at_a_time = INSTALLING.lock().unwrap_or_else(PoisonError::into_inner);
     let on_path = Command::new("prometheus").arg("--version").output();
@@ -173,7 +174,7 @@ fn call(folder: &Path, program: &str, arguments: &[&str]) -> anyhow::Result<()> 
     Ok(())
 }
 
-/// A text for the query of a URL.
+/// A text with percent-encoding, for the query of a URL.
 fn encoded(text: &str) -> String {
     let bytes = text.bytes();
     let encoded = bytes.map(|byte| match byte {

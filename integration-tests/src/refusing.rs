@@ -1,4 +1,4 @@
-//! Changes of pods that the API server refuses in one namespace, by a real `ValidatingAdmissionPolicy`.
+//! Makes the API server refuse changes of pods in one namespace, with a real `ValidatingAdmissionPolicy`.
 
 use std::time::Duration;
 
@@ -14,23 +14,23 @@ use serde_json::json;
 use crate::Scene;
 use crate::look::LIMIT;
 
-/// How the API server answers a change that it refuses.
+/// The API server's answer to a change that it refuses.
 #[derive(Clone, Copy, Debug)]
 pub enum Refusal {
-    /// As it answers an invalid object (422).
+    /// The answer to an invalid object (422).
     Invalid,
-    /// As it answers a body that is too large (413). No service of ours gives up after it, so whoever sends the change stays right
-    /// before it.
+    /// The answer to a body that is too large (413). Our services retry after this answer, so they stay at the step before the
+    /// change.
     TooLarge,
 }
 
 impl Scene<'_> {
-    /// Refuses each change of a pod of this namespace, and each resize, for which `allowed` is false: an expression in CEL, for which
-    /// `variables.resizes` tells a resize from another change.
+    /// Makes the API server refuse each update and each resize of a pod in this namespace for which the CEL expression `allowed`
+    /// is false. In this expression, `variables.resizes` is true for a resize.
     ///
     /// # Errors
     ///
-    /// Where the API server does not enforce it.
+    /// The API server does not enforce the policy in time.
     pub async fn refuse(&self, refusal: Refusal, allowed: &str) -> anyhow::Result<()> {
         let name = &self.namespace;
         let reason = match refusal {
@@ -63,7 +63,7 @@ impl Scene<'_> {
         let bindings = Api::all(self.client.clone());
         bindings.create(&params, &binding).await?;
 
-        // The API server enforces a new policy a moment later.
+        // The API server enforces a new policy only after a moment.
         let probe: Pod = serde_json::from_value(json!({
             "metadata": {"name": "probe"},
             "spec": {"schedulingGates": [{"name": "example.dev/probe"}],
@@ -89,11 +89,11 @@ impl Scene<'_> {
         Ok(())
     }
 
-    /// Ends what [`Scene::refuse`] began.
+    /// Ends the refusals that [`Scene::refuse`] began.
     ///
     /// # Errors
     ///
-    /// Where nothing is refused.
+    /// There is no policy.
     pub async fn refuse_no_more(&self) -> anyhow::Result<()> {
         let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(self.client.clone());
         let params = DeleteParams::default();

@@ -1,4 +1,5 @@
-//! The rights that the services' accounts have, by the RBAC objects in the cluster, and those that they use, by the audit log.
+//! The rights that the services' accounts have, from the RBAC objects in the cluster, and the rights that they use, from the
+//! audit log.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -12,18 +13,18 @@ use testbed::services::NAMESPACE;
 
 use crate::audit::Request;
 
-/// The smallest thing that RBAC can allow.
+/// The smallest unit that RBAC can allow.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Right {
     /// The account, without its namespace.
     pub account: String,
     /// `get`, `list`, `watch`, `create`, `update`, `patch`, `delete`, …
     pub verb: String,
-    /// The API group, empty for the core one.
+    /// The API group; empty for the core group.
     pub group: String,
-    /// `pods`, or `pods/status`.
+    /// The resource, such as `pods` or `pods/status`.
     pub resource: String,
-    /// The one object it holds for; `None` where it holds for all.
+    /// The only object that the right applies to; `None` if it applies to all objects.
     pub name: Option<String>,
 }
 
@@ -45,7 +46,7 @@ impl fmt::Display for Right {
 }
 
 impl Right {
-    /// Says whether this right, as granted, allows `used`.
+    /// True if this right, once granted, allows `used`.
     pub fn allows(&self, used: &Self) -> bool {
         let Self {
             account,
@@ -59,11 +60,11 @@ impl Right {
     }
 }
 
-/// Every right that accounts of our namespace were granted, by whatever role.
+/// Every right that any role grants to accounts of our namespace.
 ///
 /// # Errors
 ///
-/// Where roles and bindings cannot be listed.
+/// Roles or bindings cannot be listed.
 pub async fn granted(client: &Client) -> anyhow::Result<BTreeSet<Right>> {
     let all = ListParams::default();
     let roles = Api::<Role>::all(client.clone()).list(&all).await?.items;
@@ -130,8 +131,8 @@ fn expand<'a>(subjects: impl Iterator<Item = &'a Subject>, rules: &[PolicyRule])
     rights
 }
 
-/// The right that a request of one of our accounts needed; `None` for requests of others, and for those that are about
-/// no resource.
+/// The right that a request of one of our accounts needed. `None` for requests of other accounts, and for requests without a
+/// resource.
 pub fn used(request: &Request) -> Option<Right> {
     let prefix = format!("system:serviceaccount:{NAMESPACE}:");
     let account = request.user.username.strip_prefix(&prefix)?;

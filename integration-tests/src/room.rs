@@ -1,5 +1,5 @@
-//! The CPUs of the nodes, from a watch of all pods: [`Room`] says which tasks found no room beside their placeholder, for which
-//! of them somebody else had taken it, and how often placeholders moved.
+//! Computes the free CPU of nodes from a watch of all pods. [`Room`] counts the tasks that found no room on their placeholder's
+//! node, those for which other pods had taken the room, and the moves of placeholders.
 
 use std::collections::{HashMap, HashSet};
 
@@ -12,21 +12,21 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
 use kube::runtime::watcher::Event;
 
-/// CPU in thousandths.
+/// CPU in thousandths of a CPU.
 type Milli = i128;
 
-/// What a watch of pods has shown until now. Each TaskRun and each placeholder has a name of its own.
+/// The state that a watch of pods has shown so far. No two TaskRuns, and no two placeholders, may have the same name.
 #[derive(Debug)]
 pub struct Room {
     /// CPU of each node.
     capacity: Milli,
-    /// CPU that a placeholder asks for itself.
+    /// The CPU that a placeholder requests for itself.
     own: Milli,
     /// The pods that have not ended, by uid.
     pods: HashMap<String, Seen>,
-    /// The uid of the bound pod of each placeholder.
+    /// The uid of the bound pod of each placeholder, by the placeholder's name.
     bound: HashMap<String, String>,
-    /// What the pods of placeholders had reserved when they were bound, by uid.
+    /// The CPU that each pod of a placeholder requested for the run when the pod was bound, by uid.
     reserved: HashMap<String, Milli>,
     placeholders: HashSet<String>,
     crowded: HashSet<String>,
@@ -39,20 +39,20 @@ struct Seen {
     node: Option<String>,
     requests: Milli,
     is_placeholder: bool,
-    /// True if it is neither a run's nor a placeholder.
+    /// True if the pod is neither a placeholder nor a pod of a run.
     is_foreign: bool,
-    /// The placeholder that the pod is, or that it must be beside.
+    /// The placeholder that the pod is, or whose node it must share.
     placeholder: Option<String>,
-    /// The TaskRun, while the scheduler finds no node.
+    /// The name of the TaskRun, while the scheduler finds no node for the pod.
     waits: Option<String>,
 }
 
 impl Room {
-    /// Room on nodes of so many CPUs.
+    /// An empty state of nodes with this many CPUs each.
     ///
     /// # Errors
     ///
-    /// Where the default of a placeholder's CPU is no quantity.
+    /// The default of `placeholder-cpu` is no quantity.
     pub fn on_nodes_of(cpus: u32) -> anyhow::Result<Self> {
         let own: Quantity = PlaceholderDefaults::default().cpu.parse()?;
         Ok(Self {
@@ -68,29 +68,30 @@ impl Room {
         })
     }
 
-    /// Tasks of which a pod was unschedulable while its placeholder was bound, and the placeholder's node had no room for it,
-    /// even without what the placeholder still held.
+    /// The number of tasks with a pod that was unschedulable although its placeholder was bound, because the placeholder's node
+    /// had no room for the pod. The CPU that the placeholder still requested for the run counts as room.
     pub fn crowded(&self) -> usize {
         self.crowded.len()
     }
 
-    /// The crowded tasks whose room somebody else had taken: the pod, its run's other pods on the node and what the placeholder
-    /// still held were together no more than the placeholder had reserved there when it was bound.
+    /// The number of crowded tasks whose room other pods had taken: the requests of the pod, of the run's other pods on the node,
+    /// and of the placeholder for the run were together no more than the placeholder had requested for the run when it was bound.
     pub fn taken(&self) -> usize {
         self.taken.len()
     }
 
-    /// The taken tasks that would have had room without the foreign pods on the node, when the room was first seen taken.
+    /// The number of taken tasks that would have had room without the foreign pods (pods of no run) on the node, when the room
+    /// was first seen taken.
     pub fn taken_by_foreign(&self) -> usize {
         self.taken_by_foreign
     }
 
-    /// How often a placeholder was bound again.
+    /// The number of times that a placeholder was bound again.
     pub fn moves(&self) -> usize {
         self.reserved.len() - self.placeholders.len()
     }
 
-    /// Takes in an event.
+    /// Applies an event of the watch.
     pub fn pod(&mut self, event: &Event<Pod>) {
         match event {
             Event::Init => {
@@ -141,7 +142,7 @@ impl Room {
         }
     }
 
-    /// Looks at a pod that has changed, and at those that wait beside a placeholder on its node.
+    /// Checks the pod that has changed, and the pods that wait beside a placeholder on `node`.
     fn judge(&mut self, changed: &str, node: Option<&str>) {
         for (uid, pod) in &self.pods {
             let (Some(task_run), Some(name)) = (&pod.waits, &pod.placeholder) else {
@@ -243,17 +244,17 @@ mod tests {
         let taker = foreign("foreign", "1");
         let seen = [&reserved, &given_up, &one, &taker, &two].map(Clone::clone);
         check(&seen, 1, 1);
-        // The scheduler has not looked again yet: there is room.
+        // There is room, but the scheduler has not tried again yet.
         check(
             &[reserved.clone(), given_up.clone(), one.clone(), two.clone()],
             0,
             0,
         );
-        // The placeholder still holds it.
+        // The placeholder still requests the room.
         check(&[reserved.clone(), two.clone()], 0, 0);
         // Nothing was reserved.
         check(&[given_up, one.clone(), taker.clone(), two.clone()], 1, 0);
-        // The run's own pods hold it.
+        // The run's own pods use the room.
         let more = task("more", Some("node"), "2");
         check(
             &[

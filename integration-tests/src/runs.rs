@@ -1,5 +1,5 @@
-//! PipelineRuns to submit: short builders for the shapes that tests need. Steps name a command, as there is no image
-//! registry to ask.
+//! PipelineRuns to submit: short builders for the shapes that tests need. Steps name a command, because there is no image
+//! registry from which Tekton could read the image's entrypoint.
 
 use coscheduler_core::config::Reserves;
 use coscheduler_kubernetes::pipeline_run::PipelineRun;
@@ -56,18 +56,18 @@ impl Run {
     ///
     /// # Errors
     ///
-    /// The API server's refusal.
+    /// The API server refuses the run.
     pub async fn create(self, runs: Api<PipelineRun>) -> anyhow::Result<PipelineRun> {
         let object = serde_json::from_value(self.into_json())?;
         Ok(runs.create(&PostParams::default(), &object).await?)
     }
 
-    /// Binds a workspace to a claim of its own.
+    /// Adds a workspace with a `volumeClaimTemplate`, with access mode `ReadWriteOnce`.
     pub fn template(self, workspace: &str) -> Self {
         self.template_with_access(workspace, "ReadWriteOnce")
     }
 
-    /// Binds a workspace to a claim of its own with this access mode.
+    /// Adds a workspace with a `volumeClaimTemplate`, with this access mode.
     pub fn template_with_access(self, workspace: &str, access_mode: &str) -> Self {
         self.workspace(
             workspace,
@@ -78,7 +78,8 @@ impl Run {
         )
     }
 
-    /// Binds a workspace to a claim of its own of this storage class, which goes with the run in every mode.
+    /// Adds a workspace with a `volumeClaimTemplate` of this storage class. In every mode, the claim is deleted after the run has
+    /// ended.
     pub fn template_of_class(mut self, workspace: &str, class: &str) -> Self {
         self.object["metadata"]["annotations"]["tekton.dev/auto-cleanup-pvc"] = "true".into();
         self.workspace(
@@ -91,7 +92,7 @@ impl Run {
         )
     }
 
-    /// Binds a workspace to whatever `source` says.
+    /// Adds a workspace with this source.
     pub fn workspace(mut self, workspace: &str, source: Value) -> Self {
         let mut binding = source;
         binding["name"] = workspace.into();
@@ -103,7 +104,7 @@ impl Run {
         self
     }
 
-    /// Adds a task that uses these workspaces, after these other tasks.
+    /// Adds a task that uses these workspaces and runs after the tasks `after`.
     pub fn task(mut self, task: &str, workspaces: &[&str], after: &[&str]) -> Self {
         let mut task = task_json(task, workspaces);
         task["runAfter"] = json!(after);
@@ -111,7 +112,7 @@ impl Run {
         self
     }
 
-    /// Adds fields to the task added last.
+    /// Sets a field of the task that was added last.
     pub fn with(mut self, field: &str, value: Value) -> Self {
         if let Some(task) = self.object["spec"]["pipelineSpec"]["tasks"]
             .as_array_mut()
@@ -120,6 +121,15 @@ impl Run {
             task[field] = value;
         }
         self
+    }
+
+    /// Makes the task that was added last use the Task of this name, instead of steps in the run.
+    pub fn referring(self, name: &str) -> Self {
+        let mut run = self.with("taskRef", json!({"name": name}));
+        let tasks = run.object["spec"]["pipelineSpec"]["tasks"].as_array_mut();
+        let last = tasks.and_then(|tasks| tasks.last_mut()?.as_object_mut());
+        last.and_then(|task| task.remove("taskSpec"));
+        run
     }
 
     /// Adds a `finally` task that uses these workspaces.
@@ -131,12 +141,12 @@ impl Run {
         self
     }
 
-    /// Makes the task added last ask for this much CPU.
+    /// Makes the task that was added last request this much CPU.
     pub fn asking(self, cpu: &str) -> Self {
         self.asking_of("cpu", cpu)
     }
 
-    /// Makes the task added last ask for this much of a resource.
+    /// Makes the task that was added last request this much of a resource.
     pub fn asking_of(mut self, resource: &str, amount: &str) -> Self {
         if let Some(task) = self.object["spec"]["pipelineSpec"]["tasks"]
             .as_array_mut()
@@ -148,12 +158,12 @@ impl Run {
         self
     }
 
-    /// Makes a task's pod run this long.
+    /// Makes a task's pod run for this time.
     pub fn lasting(self, task: &str, seconds: u32) -> Self {
         self.task_annotation(task, DURATION_ANNOTATION, &format!("{seconds}s"))
     }
 
-    /// Makes a task's pod run until [`Scene::end`](crate::Scene::end), so that nothing goes while the test looks at it.
+    /// Makes a task's pod run until [`Scene::end`](crate::Scene::end), so that it does not end while the test checks the cluster.
     pub fn held(self, task: &str) -> Self {
         self.lasting(task, 3600)
     }
@@ -163,7 +173,7 @@ impl Run {
         self.task_annotation(task, EXIT_CODE_ANNOTATION, "1")
     }
 
-    /// Makes a task answer with a result.
+    /// Makes a task return a result.
     pub fn resulting(self, task: &str, result: &str, value: &str) -> Self {
         let message = json!([{"key": result, "value": value, "type": 1}]);
         self.task_annotation(task, MESSAGE_ANNOTATION, &message.to_string())
@@ -175,7 +185,7 @@ impl Run {
         self
     }
 
-    /// Chooses what the run's placeholders reserve.
+    /// Chooses the run's value of `placeholder-reserves`.
     pub fn reserving(mut self, reserves: Reserves) -> Self {
         self.object["metadata"]["annotations"]["coscheduler.dev/placeholder-reserves"] =
             reserves.as_str().into();
@@ -201,7 +211,7 @@ impl Run {
                 .iter_mut()
                 .find(|spec| spec["pipelineTaskName"] == task)
         });
-        // Tekton reads one of them a task.
+        // Tekton reads only one entry for each task.
         match of_task {
             Some(spec) => spec["metadata"]["annotations"][key] = value.into(),
             None => push(

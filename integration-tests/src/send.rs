@@ -1,4 +1,4 @@
-//! Sends objects to the API server as they stand, and keeps its answers with warnings and refusals, as kubectl shows them.
+//! Sends objects to the API server unchanged, and returns its answers with the warnings and refusals that kubectl shows.
 
 use anyhow::ensure;
 use kube::client::Body;
@@ -13,27 +13,27 @@ pub struct Answer {
     pub code: u16,
     /// The warnings, in order.
     pub warnings: Vec<String>,
-    /// The object as it is stored, or the `Status` that says why it is not.
+    /// The stored object, or the `Status` with the reason of a refusal.
     pub object: Value,
 }
 
 impl Answer {
-    /// The answer, where it is no refusal.
+    /// Returns the answer, unless it is a refusal.
     ///
     /// # Errors
     ///
-    /// The refusal.
+    /// The answer is a refusal.
     pub fn accepted(self) -> anyhow::Result<Self> {
         ensure!(self.code < 300, "{}: {}", self.code, self.object);
         Ok(self)
     }
 
-    /// Why it was refused, in the API server's words; `None` where it was not.
+    /// The reason of a refusal, in the API server's words; `None` if the answer is no refusal.
     pub fn refusal(&self) -> Option<&str> {
         (self.code >= 400).then(|| self.object["message"].as_str().unwrap_or_default())
     }
 
-    /// The fields that a refusal blames one by one, as `kubectl edit` shows them.
+    /// The fields that a refusal names one by one, as `kubectl edit` shows them.
     pub fn blamed(&self) -> Vec<&str> {
         let causes = self.object["details"]["causes"].as_array();
         let causes = causes.into_iter().flatten();
@@ -47,12 +47,11 @@ impl Answer {
 }
 
 impl Scene<'_> {
-    /// Sends JSON about objects of the test's namespace: `resource` is `tekton.dev/v1/pipelineruns`, with a name behind it
-    /// for one that exists, and with a query perhaps. A `PATCH` is a merge patch.
+    /// Sends JSON about objects of the scene's namespace. `resource` has the form `tekton.dev/v1/pipelineruns`. The name of an
+    /// existing object and a query may follow. A `PATCH` is a merge patch.
     ///
     /// # Errors
-    ///
-    /// Where the API server cannot be asked.
+    /// The API server does not answer.
     pub async fn send(
         &self,
         method: &str,
@@ -73,7 +72,7 @@ impl Scene<'_> {
     ///
     /// # Errors
     ///
-    /// Where the API server cannot be asked.
+    /// The API server does not answer.
     pub async fn send_to(&self, method: &str, uri: &str, object: &Value) -> anyhow::Result<Answer> {
         let content_type = match method {
             "PATCH" => "application/merge-patch+json",

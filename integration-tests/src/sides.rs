@@ -1,4 +1,5 @@
-//! The sides of a comparison: Tekton without our services, or our services. Each is measured on a test bed of its own.
+//! The sides of a comparison: Tekton without our services, and Tekton with our services. Each side is measured on a test bed of
+//! its own.
 
 use anyhow::{Context as _, ensure};
 use futures::future::OptionFuture;
@@ -19,7 +20,7 @@ impl Side {
     ///
     /// # Errors
     ///
-    /// Those of `measure`, and of a part that could not be started or ended by itself.
+    /// `measure` fails, or a part cannot be started or ended by itself.
     pub async fn measure<T>(
         &self,
         config: Config,

@@ -1,4 +1,4 @@
-//! A control plane with the five services, and a namespace on it for one test.
+//! A stack: a control plane with the five services. A scene: a stack, with a namespace for one test.
 
 use std::collections::BTreeMap;
 use std::panic::Location;
@@ -20,15 +20,15 @@ use tokio::sync::OnceCell;
 use crate::history::History;
 use crate::runs::run;
 
-/// Several times as long as the longest test takes on two cores. A test that hangs fails then, by its name.
+/// Several times as long as the longest test takes on two cores. After this time, a test that hangs fails under its own name.
 const TEST_LIMIT: Duration = Duration::from_secs(15 * 60);
 
-/// All tests of a process run on one runtime: a shared stack's tasks must outlive the test that was first.
+/// All tests of a process run on one runtime, because the tasks of a shared stack must outlive the test that booted it.
 static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
     #[allow(clippy::expect_used, reason = "no test can run without it")]
     Runtime::new().expect("failed to start a tokio runtime")
 });
-/// The stack of each file of tests.
+/// The shared stack of each test file.
 static SHARED: Mutex<BTreeMap<&str, &OnceCell<Stack>>> = Mutex::new(BTreeMap::new());
 static NAMESPACES: AtomicUsize = AtomicUsize::new(1);
 
@@ -39,26 +39,26 @@ pub struct Stack {
     pub bed: TestBed,
     /// The five services.
     pub services: Services,
-    /// Where each pod was, from the beginning.
+    /// A record of the nodes of all pods, from the beginning.
     pub history: History,
 }
 
-/// A test's view of a stack.
+/// A stack, with a namespace for one test.
 pub struct Scene<'a> {
     /// The stack.
     pub stack: &'a Stack,
     /// A client with all rights.
     pub client: Client,
-    /// A namespace of the test's own.
+    /// The namespace of the test.
     pub namespace: String,
 }
 
 impl Stack {
-    /// Boots a stack in mode `pipelineruns`, with the services' configuration changed by `change`.
+    /// Boots a stack in mode `pipelineruns`. `change` may change the services' configuration first.
     ///
     /// # Errors
     ///
-    /// The part that could not be booted, with the end of its log.
+    /// A part cannot be booted. The error contains the end of its log.
     pub async fn boot(
         config: Config,
         change: impl FnOnce(&mut ServicesConfig),
@@ -74,7 +74,7 @@ impl Stack {
         Ok(Self::new(bed, services))
     }
 
-    /// A stack of services that already run beside a control plane.
+    /// A stack of a control plane and services that run already.
     pub fn new(bed: TestBed, services: Services) -> Self {
         let history = History::follow(bed.client());
         Self {
@@ -84,11 +84,11 @@ impl Stack {
         }
     }
 
-    /// Lets every run choose its mode and what its placeholders reserve, and waits until the services know.
+    /// Lets every run choose its mode and `placeholder-reserves`, and waits until the webhook accepts this.
     ///
     /// # Errors
     ///
-    /// Where no override is allowed within a minute.
+    /// The webhook accepts no override within a minute.
     pub async fn allow_overrides(&self) -> anyhow::Result<()> {
         let client = self.bed.client();
         let configuration: Api<ConfigMap> = Api::namespaced(client.clone(), NAMESPACE);
@@ -115,11 +115,11 @@ impl Stack {
             .context("no override is allowed")
     }
 
-    /// The memory of a service that is not backed by files, in bytes.
+    /// The anonymous memory of a service (memory that is not backed by files), in bytes.
     ///
     /// # Errors
     ///
-    /// Where the service does not run.
+    /// The service does not run.
     pub fn memory(&self, service: Service) -> anyhow::Result<u64> {
         let pid = self.services.pid(service)?;
         let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
@@ -134,7 +134,7 @@ impl Stack {
     ///
     /// # Errors
     ///
-    /// Where it cannot be created.
+    /// The namespace cannot be created.
     pub async fn scene(&self) -> anyhow::Result<Scene<'_>> {
         let namespace = format!("test-{:03}", NAMESPACES.fetch_add(1, Ordering::Relaxed));
         self.bed.create_namespace(&namespace, &[]).await?;
@@ -146,17 +146,18 @@ impl Stack {
     }
 }
 
-/// Runs a test on the stack that the tests of the calling file share. It keeps an audit log.
+/// Runs a test on the stack that the tests of the calling file share. The stack has an audit log.
 ///
 /// # Errors
 ///
-/// The test's own, and a stack that could not be booted.
+/// The test or its final checks fail, or the stack cannot be booted.
 #[track_caller]
 pub fn shared(test: impl AsyncFnOnce(Scene<'static>) -> anyhow::Result<()>) -> anyhow::Result<()> {
     shared_with(Config::default(), |_| {}, test)
 }
 
-/// As [`shared`], on a stack of this configuration. All tests of a file must ask for the same one: the first one boots it.
+/// As [`shared`], on a stack with this configuration. All tests of a file must pass the same configuration, because the first
+/// test boots the stack.
 ///
 /// # Errors
 ///
@@ -177,7 +178,8 @@ pub fn shared_with(
     shared_on(boot, test)
 }
 
-/// As [`shared_with`], on a stack on which each run chooses its mode.
+/// As [`shared_with`], on a stack on which each run may choose its mode and `placeholder-reserves`. The stack has an audit log
+/// only if `config` says so.
 ///
 /// # Errors
 ///
@@ -214,18 +216,18 @@ pub fn shared_on(
     RUNTIME.block_on(async {
         let stack = stack.get_or_try_init(|| boot()).await?;
         in_time(Box::pin(test(stack.scene().await?))).await?;
-        // All namespaces of the stack: a test may have made more than its own.
+        // This checks all namespaces of the stack, because a test may have created further namespaces.
         stack.history.verdict().await?;
         stack.bed.check()?;
         stack.services.check()
     })
 }
 
-/// Runs a test on a stack of its own, and stops it in order.
+/// Runs a test on a stack of its own, and then stops the stack in order.
 ///
 /// # Errors
 ///
-/// The test's own, and a stack that could not be booted or stopped.
+/// The test or its final checks fail, or the stack cannot be booted or stopped.
 pub fn alone(
     config: Config,
     test: impl AsyncFnOnce(&Scene<'_>) -> anyhow::Result<()>,
@@ -233,7 +235,7 @@ pub fn alone(
     alone_with(config, |_| {}, test)
 }
 
-/// As [`alone`], with the services' configuration changed by `change`.
+/// As [`alone`]. `change` may change the services' configuration first.
 ///
 /// # Errors
 ///
@@ -258,11 +260,11 @@ pub fn alone_with(
     })
 }
 
-/// Runs a test on a control plane of its own, without services: the test starts what it needs.
+/// Runs a test on a control plane of its own, without services. The test starts the services that it needs.
 ///
 /// # Errors
 ///
-/// The test's own, and a stack that could not be booted.
+/// The test or its final check fails, or the control plane cannot be booted.
 pub fn on_bed(
     config: Config,
     test: impl AsyncFnOnce(TestBed) -> anyhow::Result<()>,
@@ -272,7 +274,7 @@ pub fn on_bed(
             .await
             .context("failed to boot the test bed")?;
         let history = History::follow(bed.client());
-        // On the heap: a thread of a test has two megabytes of stack.
+        // On the heap, because the thread of a test has a call stack of only two megabytes.
         in_time(Box::pin(test(bed))).await?;
         history.verdict_so_far()
     })

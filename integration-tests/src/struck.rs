@@ -1,4 +1,5 @@
-//! Runs between two tasks whose placeholder's node is struck, and the seconds until their placeholder is bound elsewhere.
+//! Runs that wait between two tasks while an event happens to their placeholder's node, and the time until the placeholder is
+//! bound elsewhere.
 
 use std::time::{Duration, Instant};
 
@@ -18,7 +19,7 @@ use crate::stack::Stack;
 /// The name of the run that [`first`] and [`gated`] build.
 pub const RUN: &str = "three";
 
-/// A run on the scene's pool with task one, on a claim of this storage class. The caller adds tasks two and three.
+/// A run on the scene's pool with task one, which uses a claim of this storage class. The caller adds tasks two and three.
 pub fn first(scene: &Scene<'_>, mode: &str, class: &str) -> Run {
     run(RUN)
         .in_mode(mode)
@@ -27,7 +28,7 @@ pub fn first(scene: &Scene<'_>, mode: &str, class: &str) -> Run {
         .task("one", &["source"], &[])
 }
 
-/// As [`first`], with a gate behind task one, and tasks two and three behind the gate.
+/// As [`first`], with a gate after task one, and tasks two and three after the gate.
 pub fn gated(scene: &Scene<'_>, mode: &str, class: &str) -> Run {
     first(scene, mode, class)
         .gate(&["one"])
@@ -38,18 +39,18 @@ pub fn gated(scene: &Scene<'_>, mode: &str, class: &str) -> Run {
 /// A run at its gate, on two nodes of its own.
 pub struct Waiting<'a> {
     scene: Scene<'a>,
-    /// The node of its placeholder.
+    /// The node of the run's placeholder.
     node: String,
-    /// The uid of its placeholder's pod.
+    /// The uid of the placeholder's pod.
     uid: Option<String>,
 }
 
 impl<'a> Waiting<'a> {
-    /// Brings a run to its gate: in this mode, or in the cluster's where it names none.
+    /// Brings a run to its gate. The run chooses `mode`, or no mode if `mode` is `None`.
     ///
     /// # Errors
     ///
-    /// Where it does not come there.
+    /// The run does not reach its gate.
     pub async fn at_gate(stack: &'a Stack, mode: Option<&str>) -> anyhow::Result<Self> {
         let scene = stack.scene().await?;
         scene.pool(2).await?;
@@ -67,11 +68,11 @@ impl<'a> Waiting<'a> {
         Ok(Self { scene, node, uid })
     }
 
-    /// The time from the event until the placeholder has another pod, bound or not.
+    /// Makes the event happen to the placeholder's node. Returns the time until the placeholder has another pod, bound or not.
     ///
     /// # Errors
     ///
-    /// Where the API server refuses a request, or there is no other pod.
+    /// The API server refuses a request, or no other pod appears.
     pub async fn is_made_again(&self, event: NodeEvent) -> anyhow::Result<Duration> {
         let since = Instant::now();
         self.scene.strike(&self.node, event).await?;
@@ -84,12 +85,12 @@ impl<'a> Waiting<'a> {
         Ok(since.elapsed())
     }
 
-    /// The time from the event until the placeholder is bound to another node; `None` where that takes longer than `limit`.
-    /// Deletes the run.
+    /// Makes the event happen to the placeholder's node. Returns the time until the placeholder is bound to another node; `None`
+    /// if this takes longer than `limit`. Then deletes the run.
     ///
     /// # Errors
     ///
-    /// Where the API server refuses a request.
+    /// The API server refuses a request.
     pub async fn moves(
         &self,
         event: NodeEvent,

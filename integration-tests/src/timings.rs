@@ -1,5 +1,5 @@
-//! How long runs took and their pods waited, by the clock: [`Timings`] reads the events of a watch as they come. The times in
-//! the objects themselves are whole seconds.
+//! Measures how long the pods of tasks wait, by the clock of this machine. [`Timings`] gets the events of a watch as they arrive,
+//! because the times in the objects themselves are whole seconds.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -9,26 +9,26 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
 use kube::runtime::watcher::Event;
 
-/// The pods that one after the other did the same work: those of a TaskRun, or one that belongs to none.
+/// The pods that did the same work one after the other: the pods of one TaskRun, or a single pod of no TaskRun.
 #[derive(Clone, Debug)]
 pub struct Work {
     /// The pods' namespace.
     pub namespace: String,
-    /// The name of the pipeline task; empty where there is none.
+    /// The name of the pipeline task; empty if there is none.
     pub task: String,
-    /// The time from the first answer of the scheduler that no node fits until a node was found, summed up.
+    /// The total time in which the scheduler reported that no node fits.
     pub waited: Duration,
     waits_since: Option<Instant>,
 }
 
-/// What a watch of pods has shown until now. Placeholders are left out.
+/// The times that a watch of pods has shown so far, without those of placeholders.
 #[derive(Clone, Debug, Default)]
 pub struct Timings {
     works: BTreeMap<(String, String), Work>,
 }
 
 impl Timings {
-    /// Takes in an event that came at this time.
+    /// Applies an event of the watch that arrived at time `now`.
     pub fn pod(&mut self, now: Instant, event: &Event<Pod>) {
         let (pod, waits) = match event {
             Event::Apply(pod) | Event::InitApply(pod) => (pod, pods::is_unschedulable(pod)),
@@ -65,7 +65,7 @@ impl Timings {
     }
 }
 
-/// The percentile of these times by nearest rank, in seconds; 0 where there are none.
+/// The percentile of these times by nearest rank, in seconds; 0 if there are none.
 pub fn percentile(times: impl IntoIterator<Item = Duration>, percent: usize) -> f64 {
     let mut sorted: Vec<_> = times.into_iter().collect();
     sorted.sort_unstable();

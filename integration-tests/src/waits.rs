@@ -1,5 +1,5 @@
-//! Records how long the pods of a namespace wait for room, and which of them a kubelet rejects, by a watch. The nodes are those
-//! of the scene's own pool ([`Scene::pool_of`]), on which no other pods run.
+//! Records with a watch how long the pods of a namespace wait for room, and which of them a kubelet rejects. The nodes are those
+//! of the scene's own pool ([`Scene::pool_of`]). No pods of other scenes may run on them.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -28,27 +28,27 @@ const OWN: Room = Room {
     memory: 100 << 20,
 };
 
-/// The watch.
+/// The watch, and its record.
 pub struct Waits {
     log: Arc<Mutex<Log>>,
     task: JoinHandle<()>,
 }
 
-/// A time that a pod waited.
+/// The time for which a pod waited.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Wait {
-    /// How long.
+    /// The length of the time.
     pub time: Duration,
-    /// The pod.
+    /// The name of the pod.
     pub pod: String,
 }
 
 impl Waits {
-    /// Begins now, with the nodes that the scene's pool has now.
+    /// Starts the watch, with the nodes that the scene's pool has now.
     ///
     /// # Errors
     ///
-    /// Where the nodes cannot be listed.
+    /// The nodes cannot be listed.
     pub async fn follow(scene: &Scene<'_>) -> anyhow::Result<Self> {
         let of_pool = ListParams::default().labels(&format!("{POOL}={}", scene.namespace));
         let nodes = Api::<Node>::all(scene.client.clone());
@@ -65,7 +65,7 @@ impl Waits {
             async move {
                 let mut events = pin!(events);
                 while let Some(event) = events.next().await {
-                    // The watcher retries errors. The scene's control plane stays up, so it lists once.
+                    // The watcher retries errors. The scene's control plane does not stop, so the watch lists the pods only once.
                     let mut log = lock(&log);
                     match event {
                         Ok(Event::InitApply(pod) | Event::Apply(pod)) => log.applied(&pod),
@@ -79,18 +79,18 @@ impl Waits {
         Ok(Self { log, task })
     }
 
-    /// The longest time that a pod waited, without a pause, while its placeholder was bound to a node that had the room for it, or
-    /// had it but for what that placeholder held.
+    /// The longest uninterrupted time in which a pod was unschedulable although its placeholder was bound to a node with room for
+    /// the pod. The room that the placeholder reserves for the run counts as room.
     pub fn longest_for_held_room(&self) -> Option<Wait> {
         lock(&self.log).held.longest.clone()
     }
 
-    /// The longest time that a pod of a task was unschedulable, for whatever reason.
+    /// The longest uninterrupted time in which a pod was unschedulable, for any reason. Placeholders do not count.
     pub fn longest(&self) -> Option<Wait> {
         lock(&self.log).all.longest.clone()
     }
 
-    /// The pods that a kubelet rejected, and why.
+    /// The names of the pods that a kubelet rejected, each with the reason.
     pub fn rejected(&self) -> Vec<String> {
         lock(&self.log).rejected.values().cloned().collect()
     }
@@ -111,26 +111,26 @@ impl Drop for Waits {
 #[derive(Default)]
 struct Log {
     nodes: BTreeMap<String, Room>,
-    /// Those that have not ended, by uid.
+    /// The pods that have not ended, by uid.
     pods: HashMap<String, Seen>,
     held: Clock,
     all: Clock,
-    /// By uid.
+    /// The names of the rejected pods, each with the reason, by uid.
     rejected: BTreeMap<String, String>,
 }
 
 struct Seen {
     name: String,
-    /// The placeholder that it is.
+    /// The placeholder's name, if the pod is a placeholder.
     placeholder: Option<String>,
-    /// The placeholders that it must share a node with.
+    /// The placeholders whose node the pod must share.
     follows: Vec<String>,
     node: Option<String>,
     requests: Room,
     unschedulable: bool,
 }
 
-/// Times without a pause, by the pod's uid.
+/// Uninterrupted times, by the pod's uid.
 #[derive(Default)]
 struct Clock {
     since: HashMap<String, Instant>,
@@ -167,7 +167,7 @@ impl Room {
         Self::read(status.and_then(|status| status.allocatable.as_ref()))
     }
 
-    /// The requests of the pod's containers. Until the kubelet has acted on a resize, the larger ones.
+    /// The sum of the requests of the pod's containers. Until the kubelet has acted on a resize, the larger requests count.
     fn requests(pod: &Pod) -> Self {
         let asks = |resources: Option<&ResourceRequirements>| {
             Self::read(resources.and_then(|resources| resources.requests.as_ref()))
@@ -259,7 +259,7 @@ impl Log {
         }
     }
 
-    /// Looks at all pods that wait.
+    /// Checks which pods wait now, and updates the times.
     fn look(&mut self) {
         let mut free = self.nodes.clone();
         for pod in self.pods.values() {

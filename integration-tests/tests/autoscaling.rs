@@ -1,9 +1,9 @@
-//! Runs whose next task fits no node there is (N7): the real Karpenter adds nodes for them, and not many more than it adds for the
-//! same runs without coscheduling. Where the claims of a run cannot go to another node, its author is told.
+//! Runs whose next task fits on no existing node (N7). The real Karpenter adds nodes for them, and not many more than for the
+//! same runs without coscheduling. If the claims of a run cannot be mounted on another node, its author gets an Event.
 //!
-//! Each mode has a pool of its own: two nodes of two CPUs and 4Gi, and what Karpenter adds to them. All modes are measured
-//! at the same time, with the same runs. The last task of each run is held until all runs of its wave have come there, so that
-//! the nodes added do not depend on the speed of the machine. Then all that were added are taken away, for the next wave.
+//! Each mode has a pool of its own: two nodes of two CPUs and 4Gi, and the nodes that Karpenter adds. All modes are measured at
+//! the same time, with the same runs. The last task of each run is held until the last tasks of all runs of its wave run, so that
+//! the number of added nodes does not depend on the speed of the machine. Then the added nodes are deleted, before the next wave.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)]
 
 use std::collections::BTreeMap;
@@ -34,16 +34,16 @@ type Outcome = anyhow::Result<()>;
 
 const MODES: [&str; 3] = ["workspaces", "pipelineruns", "isolate-pipelinerun"];
 const WITHOUT: &str = "disabled";
-/// How many runs come at once: fifty in six waves, one after the other.
+/// The number of runs that are created at the same time, for each wave: fifty runs in six waves, one after the other.
 const WAVES: [usize; 6] = [20, 20, 5, 3, 1, 1];
-/// The time in which an author is told that the claims cannot follow, from the first pod of the run that found no room. Both times
-/// are the API server's: of the pod's condition, in whole seconds, and of the Event.
+/// The time limit for the Event that the claims cannot follow. It starts when the first pod of the run found no room. Both times
+/// come from objects: from the condition of the pod, in whole seconds, and from the Event.
 const TOLD: Duration = Duration::from_secs(10);
 
-/// Makes the tests take turns: each sets the configuration, and measures times.
+/// Makes the tests of this file run one after the other, because each sets the configuration and measures times.
 static TURN: Mutex<()> = Mutex::new(());
 
-/// On a bed with Karpenter, with this in key `placeholder-reserves`.
+/// Runs a test on the shared bed with Karpenter, with this value of `placeholder-reserves`.
 fn shared(reserves: Reserves, test: impl AsyncFnOnce(Scene<'static>) -> Outcome) -> Outcome {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let config = Config {
@@ -61,7 +61,7 @@ fn shared(reserves: Reserves, test: impl AsyncFnOnce(Scene<'static>) -> Outcome)
     )
 }
 
-/// A scene with two nodes of two CPUs and 4Gi, to which Karpenter adds more.
+/// A scene with two nodes of two CPUs and 4Gi, to which Karpenter may add nodes.
 async fn elastic(stack: &Stack) -> anyhow::Result<Scene<'_>> {
     let scene = stack.scene().await?;
     scene
@@ -75,9 +75,10 @@ fn name(number: usize) -> String {
     format!("run-{number}")
 }
 
-/// A second task that no node there is takes, by CPU or by memory, with a claim that can follow or with none. Either asks for a node of
-/// 8 CPUs and 16Gi, so that an isolated run leaves no smaller node for the next one by taking a larger one than it needs: where a pod
-/// goes once the nodes are there is the scheduler's choice, not Karpenter's.
+/// A run whose second task fits on no existing node, because of its CPU or its memory. The run has no claim, or a claim that
+/// every node can reach. Each second task needs a node of 8 CPUs and 16Gi. If they needed nodes of two sizes, an isolated run
+/// could occupy a larger node than it needs, and leave only a smaller one for the next run: the scheduler chooses the node of a
+/// pod, and not Karpenter.
 fn growing(scene: &Scene<'_>, mode: &str, number: usize) -> Run {
     let asks = [("cpu", "6"), ("memory", "12Gi")];
     let (resource, amount) = asks[number % 2];
@@ -97,7 +98,7 @@ fn growing(scene: &Scene<'_>, mode: &str, number: usize) -> Run {
         .held("two")
 }
 
-/// Plays some runs at once, and answers the nodes that Karpenter added for them.
+/// Creates runs at the same time, and waits until they have succeeded. Returns the nodes that Karpenter added for them.
 async fn wave(scene: &Scene<'_>, mode: &str, numbers: Range<usize>) -> anyhow::Result<Added> {
     let began = Instant::now();
     try_join_all(
@@ -136,7 +137,7 @@ async fn wave(scene: &Scene<'_>, mode: &str, numbers: Range<usize>) -> anyhow::R
     Ok(added)
 }
 
-/// Waves of runs in a mode, one after the other.
+/// Creates waves of runs in a mode, one after the other. Returns the mode and the added nodes.
 async fn play(
     stack: &Stack,
     mode: &'static str,
@@ -151,7 +152,8 @@ async fn play(
     Ok((mode, added))
 }
 
-/// Runs that reserve room need at most half as much again as the same runs without coscheduling, and one node for each isolated run.
+/// Creates the same runs in each mode. Checks that runs that reserve room need at most half as many CPUs again as without
+/// coscheduling, and that isolated runs need at most one node each. With `nothing`, checks only that all runs succeed.
 fn in_each_mode(reserves: Reserves, waves: &[usize]) -> Outcome {
     let runs: usize = waves.iter().sum();
     shared(reserves, async |scene| {
@@ -190,20 +192,21 @@ fn n7_b3_an_autoscaler_adds_nodes_for_runs_that_keep_their_room() -> Outcome {
     in_each_mode(Reserves::Peak, &[10])
 }
 
-/// The nodes are larger than necessary: Karpenter adds up the placeholder that asks and the pod that waits for it, and takes the
-/// placeholders' preference for nodes of their own as a requirement.
+/// The added nodes are larger than necessary. Karpenter adds up the requests of the placeholder and of the pod that waits for it,
+/// and treats the placeholders' preference for nodes of their own as a requirement.
 #[test]
 fn n7_an_autoscaler_adds_nodes_for_runs_that_reserve_nothing() -> Outcome {
     in_each_mode(Reserves::Nothing, &[6])
 }
 
-/// The values of `placeholder-reserves` but `placement`.
+/// The values of `placeholder-reserves`, except `placement`.
 fn others() -> impl Iterator<Item = Reserves> {
     let all = Reserves::ALL.into_iter();
     all.filter(|reserves| *reserves != Reserves::Placement)
 }
 
-/// A run between two tasks. The second one asks for more than is left on each node by then.
+/// Brings a run to its gate, fills the nodes with other pods, and opens the gate. The second task of the run then requests more
+/// than is left on each node.
 async fn crowded_out(scene: &Scene<'_>, mode: &str, class: &str) -> Outcome {
     let run = run("later")
         .in_mode(mode)
@@ -241,7 +244,7 @@ fn n7_b3_a_node_is_added_for_a_run_whose_room_others_took() -> Outcome {
     })
 }
 
-/// When the first pod of the scene was found to fit nowhere.
+/// The time at which the scheduler first found no node for a pod of the scene.
 async fn found_no_room(scene: &Scene<'_>) -> anyhow::Result<Timestamp> {
     let since = |pod: &Pod| {
         let conditions = pod.status.as_ref()?.conditions.as_ref()?;
@@ -258,7 +261,7 @@ async fn found_no_room(scene: &Scene<'_>) -> anyhow::Result<Timestamp> {
     first.context("it has gone")
 }
 
-/// When the author of a run was told that its claims hold it where it is, and in which words.
+/// The time and the text of the first Event that tells the author of a run that its claims cannot follow.
 async fn told_of_claims(scene: &Scene<'_>, run: &str) -> anyhow::Result<(Timestamp, String)> {
     let about = |event: &Event| {
         let regards = event.regarding.as_ref()?;
@@ -290,12 +293,12 @@ async fn told_in_time(scene: &Scene<'_>, run: &str, what: &str) -> Outcome {
     Ok(())
 }
 
-/// The claim is on a node that others have filled since.
+/// The claim is on a node that other pods have filled.
 async fn claim_in_a_crowd(stack: &Stack, mode: &str, what: &str) -> Outcome {
     let scene = elastic(stack).await?;
     crowded_out(&scene, mode, LOCAL_STORAGE_CLASS).await?;
     told_in_time(&scene, "later", what).await?;
-    // It goes on as soon as there is room on the node of the claim.
+    // The run continues as soon as there is room on the node of the claim.
     let pods = scene.api::<Pod>();
     for number in 1..=2 {
         let name = format!("stranger-{}", scene.pool_node(number));
@@ -305,7 +308,7 @@ async fn claim_in_a_crowd(stack: &Stack, mode: &str, what: &str) -> Outcome {
     scene.nothing_left_but(&[]).await
 }
 
-/// The claim is on a node that is too small for the run, from an earlier one.
+/// An earlier run bound the claim to a node that is too small for this run.
 async fn claim_on_a_small_node(stack: &Stack, mode: &str, what: &str) -> Outcome {
     let scene = elastic(stack).await?;
     let claim: PersistentVolumeClaim = serde_json::from_value(json!({

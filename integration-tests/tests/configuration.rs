@@ -1,5 +1,5 @@
-//! Changes of the ConfigMap, and their effect on runs created before and after. On a stack of its own, since the flags are the
-//! cluster's.
+//! Changes of the ConfigMap, and their effect on runs created before and after. The test has a stack of its own, because the
+//! ConfigMap applies to the whole cluster.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use anyhow::Context as _;
@@ -15,7 +15,7 @@ use testbed::Config;
 use testbed::services::{CONFIG_MAP, NAMESPACE, Service};
 use tonic::Streaming;
 
-/// Writes keys of the ConfigMap, and waits until the config service answers as `expect` wants and the planner plans by it.
+/// Writes keys of the ConfigMap, and waits until the config-service sends a status for which `expect` is true.
 async fn set(
     scene: &Scene<'_>,
     watch: &mut Streaming<WatchConfigResponse>,
@@ -71,7 +71,7 @@ fn m8_a_run_keeps_what_was_in_force_when_it_was_created_and_m5_disabled_changes_
         scene.submit(two("before").held("one")).await?;
         let (before, _) = scene.placeholder().await?;
 
-        // M5: from now on nothing is created or changed.
+        // M5: from now on, our services change nothing in new runs.
         let disabled = json!({"coschedule": "disabled"});
         let second = set(scene, &mut watch, disabled, |status| {
             mode(status) == Mode::Disabled
@@ -88,7 +88,7 @@ fn m8_a_run_keeps_what_was_in_force_when_it_was_created_and_m5_disabled_changes_
         assert!(created.spec["workspaces"][0]["volumeClaimTemplate"].is_object());
         scene.succeeds("after").await?;
 
-        // M8: the run from before keeps its mode, its placeholder and its clean-up.
+        // M8: the earlier run keeps its mode, its placeholder and its clean-up.
         let objects = scene.objects().await?;
         assert_eq!(objects.stateful_sets.len(), 1);
         assert_eq!(objects.stateful_sets[0].uid(), before.uid());
@@ -103,7 +103,7 @@ fn m8_a_run_keeps_what_was_in_force_when_it_was_created_and_m5_disabled_changes_
                 pod.name_any()
             );
         }
-        // Tekton keeps the claim of `after`; what was made for `before` goes.
+        // Tekton keeps the claim of `after`. The claim of `before` is deleted.
         let left = scene
             .until_all::<PersistentVolumeClaim>("are one", |claims| claims.len() == 1)
             .await?;

@@ -1,5 +1,5 @@
-//! Pods that find no room beside their placeholder (N2, N4). Each case has nodes of its own, which its pods reach by node
-//! selector.
+//! Pods that find no room on their placeholder's node (N2, N4). Each case has nodes of its own, on which the run's node selector
+//! keeps its pods.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::collections::BTreeMap;
@@ -25,7 +25,7 @@ const BLOCKED: &str = "coscheduler.dev/blocked";
 const LET_GO: &str = "coscheduler.dev/let-go";
 const MODES: [&str; 3] = ["workspaces", "pipelineruns", "isolate-pipelinerun"];
 
-/// On a stack on which each run chooses its mode.
+/// Runs a test on a stack on which each run may choose its mode.
 fn shared(test: impl AsyncFnOnce(Scene<'static>) -> Outcome) -> Outcome {
     let config = Config {
         nodes: 1,
@@ -63,7 +63,7 @@ async fn each(
         .await
 }
 
-/// A run whose second task asks for four CPUs.
+/// A run whose second task requests four CPUs.
 fn growing(scene: &Scene<'_>, mode: &str) -> Run {
     gated(scene, mode, MOVABLE_STORAGE_CLASS)
         .task("two", &["source"], &["gate"])
@@ -160,7 +160,7 @@ fn n2_a_task_without_volumes_that_fits_no_node_the_rest_fits_is_let_go() -> Outc
     })
 }
 
-/// Only the first node reaches the claim, and it has less room than the run's largest task asks for.
+/// Only the first node can reach the claim, and the run's largest task requests more CPUs than this node has.
 #[test]
 fn b3_n2_a_reservation_that_fits_no_node_of_the_claim_keeps_no_run_from_starting() -> Outcome {
     shared(async |scene| {
@@ -222,7 +222,7 @@ fn n2_n4_a_task_that_fits_no_node_is_reported_and_goes_on_once_there_is_one() ->
             scene.until("run", "is blocked", is_blocked).await?;
             scene.add_node(3, "80", 110).await?;
             scene.succeeds("run").await?;
-            // It left its node once, and then waited for one.
+            // The placeholder left its node once, and then waited for another node.
             let told = scene.told("run", "PlaceholderMoved").await?;
             let moves = told.iter().filter(|(code, _)| code == "PlaceholderMoved");
             assert_eq!(moves.count(), 1, "{told:?}");
@@ -253,7 +253,7 @@ fn n2_an_isolated_task_is_not_let_go() -> Outcome {
     })
 }
 
-/// Sets the number of pods that a node takes.
+/// Sets the maximum number of pods on a node.
 async fn allow_pods(scene: &Scene<'_>, node: &str, pods: usize) -> Outcome {
     let pods = json!({"pods": pods.to_string()});
     let size = json!({"status": {"allocatable": pods, "capacity": pods}});
@@ -297,7 +297,7 @@ fn n2_runs_whose_placeholders_alone_fill_every_node_get_on() -> Outcome {
     })
 }
 
-/// The manager once waited a minute for an autoscaler after each new node.
+/// An earlier version of the manager waited a minute for an autoscaler after each new node.
 #[test]
 fn n4_nodes_that_come_all_the_time_delay_no_move() -> Outcome {
     shared(async |scene| {
@@ -327,7 +327,7 @@ fn n4_nodes_that_come_all_the_time_delay_no_move() -> Outcome {
             failed = nodes => bail!("{failed:?}"),
         };
         println!("The placeholder left after {moved:?}");
-        // Two seconds, or up to fourteen if the placeholder was bound a moment before.
+        // A move normally takes two seconds, or up to fourteen if the placeholder was bound a moment before.
         assert!(moved < Duration::from_secs(40), "{moved:?}");
         scene.succeeds("run").await?;
         scene.nothing_left_but(&[]).await

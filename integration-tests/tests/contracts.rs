@@ -1,5 +1,5 @@
-//! The contracts as a person with grpcurl meets them: health, reflection, dry-run plans, placeholders, and errors that name
-//! all faults at once.
+//! The contracts, as a person with grpcurl uses them: health, reflection, dry-run plans, placeholders, and errors that list all
+//! violations at once.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -49,7 +49,7 @@ async fn channel(scene: &Scene<'_>, service: Service) -> anyhow::Result<Channel>
     Ok(endpoint.connect().await?)
 }
 
-/// The RPC service that each process serves beside health and reflection.
+/// The gRPC service that a process serves in addition to health and reflection.
 fn own(service: Service) -> Option<&'static str> {
     match service {
         Service::ConfigService => Some("coscheduler.config.v1.ConfigService"),
@@ -265,7 +265,7 @@ fn placeholders_can_be_listed_shown_and_watched() -> anyhow::Result<()> {
             match next(&mut watch).await? {
                 Event::Changed(mut placeholder) => {
                     assert_eq!(placeholder.namespace, namespace);
-                    // On a busy machine the scheduler may refuse it once.
+                    // On a busy machine, the scheduler may first find no node for the placeholder.
                     placeholder.waiting = None;
                     if placeholder.phase() == PlaceholderPhase::Bound {
                         bound.insert(placeholder.name.clone(), placeholder);
@@ -291,7 +291,7 @@ fn placeholders_can_be_listed_shown_and_watched() -> anyhow::Result<()> {
         assert_eq!(listed, bound.into_values().collect::<Vec<_>>());
         let objects = scene.objects().await?;
         for item in &listed {
-            // A placeholder that is bound waits for nothing, soon after.
+            // A bound placeholder waits for nothing, but the manager may see this a moment later.
             let shown = async {
                 loop {
                     let request = GetPlaceholderRequest {
@@ -348,7 +348,8 @@ fn placeholders_can_be_listed_shown_and_watched() -> anyhow::Result<()> {
     })
 }
 
-/// The list and a new watch of one run have its placeholder and no other one; the watch marks the end of its snapshot.
+/// Checks that the list and a new watch of one run contain its placeholder and no other one, and that the watch marks the end of
+/// its snapshot.
 async fn of_one_run(
     manager: &mut PlaceholderServiceClient<Channel>,
     all: &[Placeholder],

@@ -1,5 +1,5 @@
-//! A large cluster with a crowded run, a tenant whose placeholders are refused, and one whose placeholders fit no node. Beside them,
-//! other tenants' runs begin, and their nodes are cordoned (N8, N1).
+//! A large cluster with a run that has many waiting pods, a tenant whose placeholders are refused, and a tenant whose
+//! placeholders fit on no node. Meanwhile, other tenants create runs, and the nodes of their placeholders are cordoned (N8, N1).
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stderr)]
 
 use std::time::{Duration, Instant};
@@ -21,16 +21,16 @@ type Outcome = anyhow::Result<()>;
 
 const NODES: usize = 300;
 const WAITING: usize = 200;
-/// The runs of each of the two other tenants that need much work of ours.
+/// The number of runs of each of the two noisy tenants.
 const NOISY: usize = 100;
-/// From the creation of a run to its bound placeholder.
+/// The longest time from the creation of a run until its placeholder is bound.
 const BEGUN: Duration = Duration::from_secs(5);
-/// Twice the second that a move takes on an idle cluster.
+/// The longest time of a move: twice the time that it takes on an idle cluster.
 const MOVED: Duration = Duration::from_secs(2);
-/// A move that takes longer is not waited for.
+/// The time after which the test stops waiting for a move.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Creates runs of one task, several at a time.
+/// Creates the runs of a noisy tenant, several at a time. Each run has one task.
 async fn submit_noisy(scene: &Scene<'_>, change: impl Fn(Run) -> Run) -> Outcome {
     let runs = (0..NOISY).map(|number| run(&format!("run-{number}")).task("one", &[], &[]));
     stream::iter(runs.map(change))
@@ -40,7 +40,7 @@ async fn submit_noisy(scene: &Scene<'_>, change: impl Fn(Run) -> Run) -> Outcome
         .await
 }
 
-/// A tenant whose quota allows no placeholder.
+/// Creates the runs of a tenant whose quota allows no placeholder, and waits until each run has an Event about this.
 async fn refused(scene: &Scene<'_>) -> Outcome {
     let quota: ResourceQuota = serde_json::from_value(json!({
         "metadata": {"name": "none"},
@@ -58,7 +58,7 @@ async fn refused(scene: &Scene<'_>) -> Outcome {
     Ok(())
 }
 
-/// A tenant whose placeholders fit no node.
+/// Creates the runs of a tenant whose placeholders fit on no node, and waits until all these placeholders are unschedulable.
 async fn unplaceable(scene: &Scene<'_>) -> Outcome {
     submit_noisy(scene, |run| run.in_pool_of(scene)).await?;
     scene
@@ -79,7 +79,7 @@ fn n8_n1_noisy_tenants_do_not_hold_up_another_tenants_placeholder_or_evacuation(
         ..Config::default()
     };
     alone(config, async |scene| {
-        // Each task takes most of a node of eight CPUs, and the claim ties them all to one node.
+        // Each task requests most of the eight CPUs of a node, and the claim keeps all tasks on one node.
         let mut crowd = run("crowd").template_of_class("source", LOCAL_STORAGE_CLASS);
         for number in 0..=WAITING {
             let task = format!("task-{number}");
@@ -93,7 +93,7 @@ fn n8_n1_noisy_tenants_do_not_hold_up_another_tenants_placeholder_or_evacuation(
         let struck_later = others.split_off(4);
         let mut waiting = 0;
         while waiting < WAITING {
-            // Tekton takes a minute and more to create them all: each step has the usual limit.
+            // Tekton needs more than a minute to create all pods, so each fifty pods have a time limit of their own.
             let next = (waiting + 50).min(WAITING);
             scene
                 .until_all::<Pod>(&format!("wait, {next} of {WAITING}"), |pods| {
@@ -130,7 +130,8 @@ fn n8_n1_noisy_tenants_do_not_hold_up_another_tenants_placeholder_or_evacuation(
             ensure!(took < BEGUN, "a placeholder was bound after {took:?}");
             quiet.succeeds("run").await.context("a quiet run")?;
         }
-        // The scheduler tries the pods that wait before it: their number decides how long binding takes.
+        // The scheduler first tries the pods that wait already, so the time until a pod is bound depends on their number. This
+        // part measures only the time until the placeholder has a new pod.
         for struck in struck_later {
             let took = struck.is_made_again(NodeEvent::Cordon).await?;
             eprintln!("evacuated after {took:.2?}");

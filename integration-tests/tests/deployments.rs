@@ -1,5 +1,5 @@
-//! The Deployments of `deploy/base`, checked without a cluster: each service accepts its arguments there. The launcher of the
-//! other tests gives further ones.
+//! Checks the Deployments of `deploy/base` without a cluster: each service accepts the arguments of its Deployment. The launcher
+//! of the other tests uses other arguments.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::io::{BufRead as _, BufReader};
@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use k8s_openapi::api::apps::v1::Deployment;
 use testbed::services::{Service, ServicesConfig};
 
-/// The exit code of a command line that is not understood.
+/// The exit code after a usage error.
 const USAGE: i32 = 2;
 
 fn arguments(service: Service) -> Vec<String> {
@@ -21,7 +21,7 @@ fn arguments(service: Service) -> Vec<String> {
     pod.containers[0].args.clone().unwrap()
 }
 
-/// On loopback, wherever there is room.
+/// Replaces an address of the Deployment by a free port on loopback.
 fn here(argument: &str) -> String {
     match argument.split_once("=0.0.0.0:") {
         Some((flag, _)) => format!("{flag}=127.0.0.1:0"),
@@ -35,7 +35,8 @@ fn every_service_takes_the_arguments_of_its_deployment() {
     for service in Service::ALL {
         let mut command = Command::new(binaries.join(service.name()));
         command.args(arguments(service).iter().map(|argument| here(argument)));
-        // It gets no further than that, except for the affinity-planner, which needs no cluster to start.
+        // Without a cluster, a service ends with exit code 1 after it has read its arguments. Only the affinity-planner starts,
+        // because it needs no cluster.
         let mut running = command
             .env("KUBECONFIG", "/there-is-no-such-file")
             .stdin(Stdio::null())

@@ -1,9 +1,8 @@
-//! A node that is drained while many runs are on it (N1): all go on elsewhere and end well, at the cost of a few requests a
-//! run, however many runs leave at once.
+//! A node is drained while many runs are on it (N1). All runs continue on another node and succeed, and our services send only a
+//! few requests per run.
 //!
-//! The drain is `kubectl drain`, which cordons the node and then evicts everything on it, placeholders and tasks alike. So the
-//! placeholders are evicted twice, by the drain and by the manager, at the same moment. The killed tasks have `retries`, since
-//! Tekton fails a task without them whatever its placeholder does.
+//! `kubectl drain` cordons the node and then evicts all its pods, placeholders and tasks. The manager evicts the placeholders at
+//! the same time. The tasks that are killed have `retries`, because Tekton fails a task without retries if its pod is deleted.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,15 +29,16 @@ use testbed::{Config, DURATION_ANNOTATION, MOVABLE_STORAGE_CLASS};
 type Outcome = anyhow::Result<()>;
 
 const RUNS: usize = 50;
-/// Requests of the test's own that are under way at the same time.
+/// The number of requests that the test itself sends at the same time.
 const AT_ONCE: usize = 10;
 const OLD: &str = "node-1";
 const NEW: &str = "node-2";
 
-/// The requests that our services may send for each run until everything is gone. The run's end takes two deletions
-/// (StatefulSet and claim), a patch of the claim and a list of pods. The drain takes a deletion and an Event. A deletion that
-/// meets the drain's own is refused and decided again. A slow machine adds this, once for each run: its author is told that
-/// the placeholder waits (an Event, and two patches of an annotation), and the placeholder is retried (a patch).
+/// The most requests that our services may send per run, from the drain until everything is deleted. The end of a run needs two
+/// deletions (StatefulSet and claim), a patch of the claim and a list of pods. The drain needs a deletion and an Event. If
+/// `kubectl drain` evicts a pod first, the manager's deletion is refused, and the manager decides again. On a slow machine, each
+/// run may also need an Event and two patches of an annotation, which report that the placeholder waits, and a patch that retries
+/// the placeholder.
 const BOUNDS: [(&str, f64); 4] = [
     ("create", 2.2),
     ("delete", 4.2),
@@ -46,7 +46,7 @@ const BOUNDS: [(&str, f64); 4] = [
     ("patch", 4.2),
 ];
 
-/// On two nodes that each take all the runs.
+/// Runs a test on two nodes. Each of them has room for all runs.
 fn on_two_nodes(test: impl AsyncFnOnce(Scene<'static>) -> Outcome) -> Outcome {
     let config = Config {
         nodes: 2,
@@ -59,8 +59,8 @@ fn on_two_nodes(test: impl AsyncFnOnce(Scene<'static>) -> Outcome) -> Outcome {
     shared_with_overrides(config, |_| {}, test)
 }
 
-/// Two tasks that share a claim, which can follow. Every other run is between them when it is drained, held by a task without
-/// a pod; the others are in the midst of the first one.
+/// A run with two tasks that share a claim, which every node can reach. Every second run is between its tasks when the node is
+/// drained: a task without a pod, the gate, holds it. The other runs are in their first task.
 fn two(number: usize) -> Run {
     let mode = ["pipelineruns", "workspaces"][number / 2 % 2];
     let first = run(&format!("run-{number}"))
@@ -91,7 +91,7 @@ fn has_ended(pod: &Pod) -> bool {
     matches!(pods::phase(pod), PodPhase::Succeeded | PodPhase::Failed)
 }
 
-/// Waits until every run is between its tasks or in the midst of the first one, as its number wants.
+/// Waits until every run is between its tasks or in its first task, as [`two`] says.
 async fn all_under_way(scene: &Scene<'_>) -> Outcome {
     let between = (0..RUNS).filter(|number| is_between_tasks(*number)).count();
     scene
@@ -109,7 +109,7 @@ async fn all_under_way(scene: &Scene<'_>) -> Outcome {
     Ok(())
 }
 
-/// Opens every gate.
+/// Opens the gates of all runs that have one.
 async fn open(scene: &Scene<'_>) -> Outcome {
     let waiting = (0..RUNS).filter(|number| is_between_tasks(*number));
     stream::iter(waiting)
@@ -119,7 +119,7 @@ async fn open(scene: &Scene<'_>) -> Outcome {
         .await
 }
 
-/// Ends the held tasks, again and again: Tekton retries those that the drain killed, and they are held again.
+/// Ends the held tasks, again and again: Tekton retries the tasks that the drain killed, and the new pods are held too.
 async fn end_held(scene: &Scene<'_>) -> Outcome {
     for round in 1.. {
         let duration = format!("{round}ms");
@@ -144,7 +144,7 @@ async fn end_held(scene: &Scene<'_>) -> Outcome {
     Ok(())
 }
 
-/// Waits until each run has succeeded. The total time depends on the machine, but a few more must be done every few minutes.
+/// Waits until each run has succeeded. The total time depends on the machine, but five more runs must end every five minutes.
 async fn all_succeed(scene: &Scene<'_>) -> Outcome {
     let with = |runs: &[Arc<PipelineRun>], wanted: &[&str]| {
         let is = |run: &&Arc<PipelineRun>| {
@@ -169,7 +169,8 @@ async fn all_succeed(scene: &Scene<'_>) -> Outcome {
     Ok(())
 }
 
-/// Checks that every task that was not over before the drain succeeded on the other node. The drain deleted the other pods.
+/// Checks that every task that had not ended before the drain succeeded on the other node. The drain deleted the pods of all
+/// other tasks.
 async fn assert_elsewhere(scene: &Scene<'_>) -> Outcome {
     let mut tasks = BTreeSet::new();
     for pod in scene.objects().await?.task_pods {
@@ -194,8 +195,8 @@ async fn assert_elsewhere(scene: &Scene<'_>) -> Outcome {
     Ok(())
 }
 
-/// Requests of our services by verb, what they were about and the status of the answer, watches and Leases aside, which come
-/// and go by the clock.
+/// The number of requests of our services, by verb, resource and status of the answer. Watches and requests for Leases do not
+/// count, because their number depends on the time.
 fn asked(requests: &[Request]) -> BTreeMap<(String, String, u16), usize> {
     let mut table = BTreeMap::new();
     for request in requests {

@@ -1,5 +1,5 @@
-//! Nodes that begin to turn pods away while runs are on them (N1). Each case has two nodes of its own, which its pods reach by
-//! node selector, so that no case takes another one's nodes away.
+//! Nodes that stop taking pods while runs are on them (N1). Each case has two nodes of its own, on which the run's node selector
+//! keeps its pods, so that no case changes the nodes of another case.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::collections::BTreeMap;
@@ -31,16 +31,16 @@ type Outcome = anyhow::Result<()>;
 
 const BLOCKED: &str = "coscheduler.dev/blocked";
 const MODES: [&str; 3] = ["workspaces", "pipelineruns", "isolate-pipelinerun"];
-/// Cases under way at the same time.
+/// The number of cases that run at the same time.
 const AT_ONCE: usize = 5;
-/// Five times the second that a move takes.
+/// The longest time of a move: five times the second that a move normally takes.
 const MOVED: Duration = Duration::from_secs(5);
-/// How long Tekton may take to end a run with `finally` whose task has lost its pod.
+/// The longest time until Tekton has ended a run with `finally` after one of its tasks has lost its pod.
 const FAILED: Duration = Duration::from_secs(30);
-/// How long Tekton may take to learn of a changed flag.
+/// The longest time until Tekton uses a changed flag.
 const LEARNS: Duration = Duration::from_secs(60);
 
-/// On a stack on which each run chooses its mode, with one node outside the pools.
+/// Runs a test on a stack on which each run may choose its mode. One node belongs to no pool.
 fn shared(test: impl AsyncFnOnce(Scene<'static>) -> Outcome) -> Outcome {
     let config = Config {
         nodes: 1,
@@ -50,14 +50,14 @@ fn shared(test: impl AsyncFnOnce(Scene<'static>) -> Outcome) -> Outcome {
     shared_with_overrides(config, |_| {}, test)
 }
 
-/// Tasks one, two and three on one claim of this storage class.
+/// A run with tasks one, two and three, which use one claim of this storage class.
 fn three(scene: &Scene<'_>, mode: &str, class: &str) -> Run {
     first(scene, mode, class)
         .task("two", &["source"], &["one"])
         .task("three", &["source"], &["two"])
 }
 
-/// The nodes of the run's pods, by task: several of a task that was tried again.
+/// The nodes of the run's pods, by task. A task that was retried may have several nodes.
 async fn nodes_by_task(scene: &Scene<'_>) -> anyhow::Result<BTreeMap<String, Vec<String>>> {
     let mut nodes = BTreeMap::<_, Vec<_>>::new();
     for pod in scene.objects().await?.task_pods {
@@ -68,7 +68,7 @@ async fn nodes_by_task(scene: &Scene<'_>) -> anyhow::Result<BTreeMap<String, Vec
     Ok(nodes)
 }
 
-/// Waits until a task's pod runs, and answers it.
+/// Waits until the pod of a task runs, and returns this pod.
 async fn running(scene: &Scene<'_>, task: &str) -> anyhow::Result<Pod> {
     let runs = |pod: &Pod| {
         let status = pod.status.as_ref();
@@ -101,7 +101,8 @@ async fn each<C: Copy>(
             let scene = stack.scene().await?;
             scene.pool(2).await?;
             check(&scene, case).await?;
-            // Kubernetes evicts pods from one unready node every ten seconds: no other case must wait for these.
+            // Kubernetes evicts the pods of only one unready node every ten seconds. Without these nodes, no other case waits for
+            // that.
             for number in 1..=2 {
                 let path = format!("/api/v1/nodes/{}", scene.pool_node(number));
                 scene.send_to("DELETE", &path, &json!({})).await?;
@@ -207,7 +208,7 @@ fn n1_a_task_that_its_node_kills_is_tried_again_elsewhere() -> Outcome {
     })
 }
 
-/// Kubernetes gives pods five minutes on a node that is not ready unless they say otherwise.
+/// With this toleration, Kubernetes deletes the pods on a node that is not ready after a second, instead of after five minutes.
 fn short_lived() -> Value {
     json!({"tolerations": [{
         "key": "node.kubernetes.io/not-ready",
@@ -230,7 +231,8 @@ async fn killed(scene: &Scene<'_>, event: NodeEvent, mode: &str) -> Outcome {
         .accepted()?;
     let first = running(scene, "one").await?;
     let old = node_of(&first);
-    // Kubernetes itself deletes what runs there: after a NoExecute taint at once, after a deletion within a minute.
+    // Kubernetes itself deletes the pods there: at once after a NoExecute taint, and within a minute after the deletion of the
+    // node.
     scene.strike(&old, event).await?;
     let after = scene.moved_from(&old).await?;
     scene
@@ -247,7 +249,7 @@ async fn killed(scene: &Scene<'_>, event: NodeEvent, mode: &str) -> Outcome {
     scene.end("three", "one").await?;
     scene.succeeds("three").await?;
     let mut nodes = nodes_by_task(scene).await?;
-    // Tekton may have made two pods for the one that was killed, see docs/limits.md.
+    // Tekton may have created two pods for the pod that was killed: see docs/limits.md.
     nodes.entry("one".to_owned()).or_default().dedup();
     for task in ["one", "two", "three"] {
         assert_eq!(nodes[task], [node_of(&after)], "{event}, {mode}: {task}");
@@ -274,7 +276,8 @@ async fn fails(scene: &Scene<'_>, event: NodeEvent) -> Outcome {
     scene.submit(run).await?;
     let one = running(scene, "one").await?;
     let old = node_of(&one);
-    // Tekton must see that the pod has failed before it is gone: else it may make the pod anew, see docs/limits.md.
+    // Tekton must see that the pod has failed before the pod is deleted. Otherwise it may create the pod again: see
+    // docs/limits.md. So a finalizer keeps the pod.
     let finalizers = async |finalizers: Value| {
         let patch = Patch::Merge(json!({"metadata": {"finalizers": finalizers}}));
         let pods = scene.api::<Pod>();
@@ -283,7 +286,7 @@ async fn fails(scene: &Scene<'_>, event: NodeEvent) -> Outcome {
     };
     finalizers(json!(["example.dev/seen"])).await?;
     scene.strike(&old, event).await?;
-    // In Kubernetes' own time.
+    // Kubernetes itself decides when the pod fails.
     scene
         .until(&one.name_any(), "has failed", |pod: Option<&Pod>| {
             pod.is_some_and(|pod| pods::phase(pod) == PodPhase::Failed)
@@ -333,7 +336,7 @@ fn n1_tolerant_placeholders_stay_and_none_moves_back() -> Outcome {
             .await?;
         bearing.taint(&node_of(&bears), "NoExecute").await?;
         bearing.cordon(&node_of(&bears), true).await?;
-        // Once this one has moved, the manager has seen the earlier events too.
+        // When this placeholder has moved, the manager has seen the earlier events too.
         moving.cordon(&node_of(&moves), true).await?;
         let moved = moving.moved_from(&node_of(&moves)).await?;
         moving.cordon(&node_of(&moves), false).await?;
@@ -464,7 +467,7 @@ fn n1_nodes_that_come_and_go_move_a_placeholder_more_and_more_seldom() -> Outcom
             scene.cordon(&old, false).await?;
             old = new;
         }
-        // One second after the first move, two after the second.
+        // The manager waits one second after the first move, and two seconds after the second.
         let pauses = Duration::from_secs(3);
         let took = since.elapsed();
         assert!(took >= pauses && took < pauses + 3 * MOVED, "{took:?}");
@@ -500,7 +503,7 @@ fn n1_a_node_that_turned_bad_while_nobody_looked_is_evacuated() -> Outcome {
     })
 }
 
-/// Silences a node: another holder takes its Lease and never renews it.
+/// Makes a node silent: another holder takes the node's Lease and never renews it.
 async fn silence(scene: &Scene<'_>, node: &str) -> Outcome {
     let custom = json!({"metadata": {"annotations": {STATUS_ANNOTATION: CUSTOM_STATUS}}});
     let path = format!("/api/v1/nodes/{node}");
@@ -545,7 +548,7 @@ fn n1_a_node_that_falls_silent_is_left_once_kubernetes_says_so() -> Outcome {
     })
 }
 
-/// Lets pipelines be in pipelines, and waits until that is so.
+/// Lets Pipelines contain Pipelines, and waits until Tekton's webhook accepts this.
 async fn allow_nesting(scene: &Scene<'_>, nested: &Value) -> Outcome {
     let flags: Api<ConfigMap> = Api::namespaced(scene.client.clone(), "tekton-pipelines");
     let alpha = Patch::Merge(json!({"data": {"enable-api-fields": "alpha"}}));
@@ -617,7 +620,7 @@ fn n1_pods_of_a_pipeline_in_a_pipeline_follow() -> Outcome {
     })
 }
 
-/// Waits until a task's pod is bound to another node than that, and answers it.
+/// Waits until the pod of a task is bound to another node than `other_than`, and returns this pod.
 async fn bound(scene: &Scene<'_>, task: &str, other_than: &str) -> anyhow::Result<Pod> {
     let is_bound = |pod: &Pod| {
         let of = pod.labels().get("tekton.dev/pipelineTask");
@@ -637,7 +640,7 @@ fn n1_a_placeholder_is_bound_elsewhere_within_seconds_of_the_node_event() -> Out
         nodes: 1,
         ..Config::default()
     };
-    // On a stack of its own, so that no other test slows it down.
+    // The test has a stack of its own, so that no other test slows it down.
     alone(config, async |scene| {
         scene.stack.allow_overrides().await?;
         for event in NodeEvent::ALL {

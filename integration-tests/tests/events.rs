@@ -1,4 +1,4 @@
-//! Events about runs, each written once, on a control plane on which each run chooses its mode.
+//! Events about runs: each is written once. Each run may choose its mode.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use coscheduler_kubernetes::pipeline_run::PipelineRun;
@@ -32,7 +32,7 @@ async fn patch(scene: &Scene<'_>, name: &str, patch: Value) -> anyhow::Result<Pi
     Ok(runs.patch(name, &PatchParams::default(), &patch).await?)
 }
 
-/// The manager's writes in the test's namespace to Events and PipelineRuns.
+/// The manager's writes to Events and PipelineRuns in the test's namespace.
 fn tellings(scene: &Scene<'_>, mark: Mark) -> anyhow::Result<Vec<String>> {
     let requests = scene.requests_since(mark)?;
     let tellings = requests.iter().filter(|request| {
@@ -61,7 +61,7 @@ fn p3_each_part_of_a_security_context_that_is_dropped_is_told_once() -> Outcome 
         );
         scene.submit(rooted).await?;
         scene.told("rooted", "SecurityContextReduced").await?;
-        // Each change of the run makes the manager look again.
+        // Each change of the run makes the manager reconcile it again.
         for index in 0..5 {
             let label = json!({"metadata": {"labels": {"round": index.to_string()}}});
             patch(&scene, "rooted", label).await?;
@@ -127,7 +127,7 @@ fn m1_m3_what_goes_as_it_should_is_not_told() -> Outcome {
 #[test]
 fn b1_an_override_that_has_no_effect_is_told_with_the_mode_of_the_run() -> Outcome {
     shared(async |scene| {
-        // As Tekton copies the annotations of a Pipeline that it has found by a resolver.
+        // Tekton adds annotations in this way if a resolver has found the Pipeline.
         let late = |mode: &str| json!({"metadata": {"annotations": {OVERRIDE: mode}}});
         let started = run("started").task("one", &[], &[]).held("one");
         scene.submit(started).await?;
@@ -185,7 +185,7 @@ fn p7_a_name_that_is_taken_is_told_once_and_the_run_goes_on_when_it_is_free() ->
         patch(&scene, "clash", json!({"spec": {"status": null}})).await?;
         let told = scene.told("clash", "PlaceholderNameTaken").await?;
         assert!(told[0].1.contains(name.as_str()), "{told:?}");
-        // It is reported again until it succeeds: each change brings a further try.
+        // Each change of the run leads to a further attempt to create the placeholder, and to no further Event.
         for index in 0..3 {
             let label = json!({"metadata": {"labels": {"round": index.to_string()}}});
             patch(&scene, "clash", label).await?;

@@ -1,5 +1,5 @@
-//! Runs every file of `examples/` as it stands on one control plane, and checks the promises of its comments. All of them run
-//! at once, so that the isolated one has others to keep away.
+//! Runs the files of `examples/` unchanged on one control plane, and checks the promises in their comments. All of them run at
+//! the same time, so that the isolated run must keep others away.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::collections::BTreeSet;
@@ -21,22 +21,22 @@ use testbed::services::{CONFIG_MAP, NAMESPACE, Services, ServicesConfig};
 
 type Outcome = anyhow::Result<()>;
 
-/// The promises in an example's comments. Claims are given by the beginnings of their names.
+/// The promises in an example's comments. A claim is given by the beginning of its name.
 struct Promise {
     file: &'static str,
-    /// The mode pinned on the run; `None` where it is left alone.
+    /// The mode that is pinned on the run; `None` if none is pinned.
     mode: Option<&'static str>,
-    /// The claims that its one placeholder mounts; `None` where it has no placeholder.
+    /// The claims that the run's only placeholder mounts; `None` if the run has no placeholder.
     placeholder: Option<&'static [&'static str]>,
-    /// The tasks whose pods require the placeholder's node.
+    /// The tasks whose pods must be on the placeholder's node.
     together: &'static [&'static str],
     /// The tasks whose pods may run anywhere.
     anywhere: &'static [&'static str],
-    /// The claims that are there when the run has ended and its placeholder is gone.
+    /// The claims that exist after the run has ended and its placeholder was deleted.
     stay: &'static [&'static str],
 }
 
-/// Where no mode is chosen, the cluster's is `pipelineruns`, as in `deploy/base`.
+/// A run that chooses no mode gets the cluster's mode, `pipelineruns`, as in `deploy/base`.
 const PROMISES: [Promise; 12] = [
     Promise {
         file: "claim-name-from-param.yaml",
@@ -140,13 +140,13 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples")
 }
 
-/// The objects of an example, in the order in which `kubectl create -f` makes them.
+/// The objects of an example, in the order in which `kubectl create -f` creates them.
 fn documents(file: &str) -> anyhow::Result<Vec<Value>> {
     let text = std::fs::read_to_string(folder().join(file))?;
     serde_saphyr::from_multiple(&text).with_context(|| format!("failed to parse {file}"))
 }
 
-/// A new file needs its promise here, or another test that runs it.
+/// A new file needs a promise here, or another test that runs it.
 #[test]
 fn every_example_is_run_by_a_test_and_says_how_to_create_it() {
     let here = Path::new(file!()).file_name().unwrap();
@@ -184,7 +184,7 @@ fn every_example_is_run_by_a_test_and_says_how_to_create_it() {
     }
 }
 
-/// The steps of all Pipelines, embedded or not.
+/// The steps of all Pipelines, also of those that are embedded in PipelineRuns.
 fn steps(documents: &[Value]) -> Vec<Value> {
     let specs = documents
         .iter()
@@ -270,7 +270,8 @@ async fn create(scene: &Scene<'_>, document: Value) -> anyhow::Result<DynamicObj
         .with_context(|| format!("failed to create the {kind}"))
 }
 
-/// Waits for the one placeholder to be bound, and answers its node.
+/// Waits until the run's only placeholder is bound, and checks its claims. If the run is isolated, also checks that no other
+/// placeholder is on its node. Returns the node.
 async fn placeholder(
     scene: &Scene<'_>,
     claims: &[&str],
@@ -339,7 +340,7 @@ async fn check_pods(scene: &Scene<'_>, promise: &Promise, home: Option<&str>) ->
     Ok(())
 }
 
-/// One pod has ended before the next one starts.
+/// Checks that no two task pods were on a node at the same time.
 async fn took_turns(scene: &Scene<'_>) -> Outcome {
     let stays = scene.stack.history.stays(&scene.namespace).await?;
     let pods: Vec<_> = stays.iter().filter(|stay| !stay.placeholder).collect();
@@ -351,7 +352,7 @@ async fn took_turns(scene: &Scene<'_>) -> Outcome {
     Ok(())
 }
 
-/// Waits until the placeholder is gone and these claims alone are left.
+/// Waits until the placeholder is deleted and only these claims are left.
 async fn left(scene: &Scene<'_>, stay: &[&str]) -> Outcome {
     scene
         .until_all::<StatefulSet>("are gone", |sets| sets.is_empty())
@@ -376,7 +377,7 @@ async fn left(scene: &Scene<'_>, stay: &[&str]) -> Outcome {
     same(&names, stay).context("other claims are left")
 }
 
-/// Says whether each name begins as promised.
+/// Checks that each name begins as promised.
 fn same(names: &[String], promised: &[&str]) -> Outcome {
     let mut names = names.to_vec();
     names.sort();

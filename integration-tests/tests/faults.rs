@@ -1,7 +1,8 @@
-//! The matrix of faults, each in the midst of runs of every mode and while more are created: every run succeeds where its
-//! mode wants it, each task once, and nothing is left (N5).
+//! A table of faults. Each fault happens while runs of every mode are in progress and new runs are created. The tasks of every
+//! run succeed on one node, each task has one pod, and nothing is left (N5).
 //!
-//! The faults of a kind take turns on a stack of their own. `outages.rs` has longer ones, `replicas.rs` two of each service.
+//! The faults of one kind happen one after the other on one stack. `outages.rs` tests longer faults, and `replicas.rs` tests two
+//! replicas of each service.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,7 +28,7 @@ type Outcome = anyhow::Result<()>;
 
 const MODES: [&str; 3] = ["workspaces", "pipelineruns", "isolate-pipelinerun"];
 
-/// The pause of an author between two tries to create a refused run.
+/// The pause between two attempts to create a refused run.
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// The outcome of creating a run.
@@ -39,7 +40,7 @@ struct Creation {
 
 type Creations = watch::Sender<BTreeMap<&'static str, Creation>>;
 
-/// Two tasks that share a claim, which goes with the run in every mode.
+/// A run with two tasks that share a claim. In every mode, the claim is deleted after the run has ended.
 fn two_tasks(when: &str, mode: &str) -> Run {
     let annotations = json!({"tekton.dev/auto-cleanup-pvc": "true"});
     run(&format!("{when}-{mode}"))
@@ -62,7 +63,7 @@ fn is_running(pod: &Pod) -> bool {
     status.and_then(|status| status.phase.as_deref()) == Some("Running")
 }
 
-/// The faults of a table, one after the other.
+/// Tests these faults on one stack, one after the other.
 fn matrix(faults: impl Iterator<Item = Fault>) -> Outcome {
     let config = Config {
         nodes: 8,
@@ -86,8 +87,8 @@ fn matrix(faults: impl Iterator<Item = Fault>) -> Outcome {
     })
 }
 
-/// Strikes when the first task of a run in each mode runs. While the fault lasts those tasks end, so that the second ones
-/// are created, and a new run of each mode is submitted; all of them are then seen through.
+/// Begins the fault when the first task of a run in each mode runs. During the fault, these tasks end, so that Tekton creates the
+/// second tasks, and a new run of each mode is created. Then waits until all runs have succeeded.
 async fn befall(
     scene: &Scene<'_>,
     fault: Fault,
@@ -132,7 +133,7 @@ async fn befall(
     tokio::try_join!(created, ended, lasted)?;
 
     see_through(scene).await?;
-    // On a busy machine other services may lose their Leases too, and are restarted.
+    // On a busy machine, other services may lose their Leases too, and are then restarted.
     let expected = fault.ends();
     let ended = restarted.wait_for(|ended| ended.is_superset(&expected));
     let ended = timeout(LIMIT, ended).await;
@@ -141,7 +142,7 @@ async fn befall(
     stack.bed.check()
 }
 
-/// Creates a run as a person does who tries again after a refusal.
+/// Creates a run, and tries again after each refusal.
 async fn create(
     scene: &Scene<'_>,
     fault: Fault,
@@ -154,7 +155,7 @@ async fn create(
     let mut refusal = None;
     let tries = async {
         while let Err(error) = scene.submit(two_tasks("new", mode)).await {
-            // Created by a try whose answer was lost.
+            // An earlier attempt created the run, but its answer was lost.
             let text = format!("{error:#}");
             if text.contains("already exists") {
                 break;
@@ -176,7 +177,7 @@ async fn create(
     Ok(())
 }
 
-/// Waits until every new run was refused where the fault refuses them, and has been created where it does not.
+/// If the fault causes refusals, waits until every new run was refused. Otherwise, waits until every new run was created.
 async fn tried(creations: &Creations, fault: Fault) -> Outcome {
     let mut creations = creations.subscribe();
     let all = creations.wait_for(|creations| {
@@ -210,7 +211,7 @@ async fn end(scene: &Scene<'_>, mode: &str) -> Outcome {
         .with_context(|| format!("task one of {run} does not end"))
 }
 
-/// Waits until all runs have succeeded, looks where, and waits until nothing is left.
+/// Waits until all runs have succeeded, checks that the pods of each were on one node, and waits until nothing is left.
 async fn see_through(scene: &Scene<'_>) -> Outcome {
     let names = ["midst", "new"].map(|when| MODES.map(|mode| (mode, format!("{when}-{mode}"))));
     let names = names.as_flattened();
@@ -226,7 +227,7 @@ async fn see_through(scene: &Scene<'_>) -> Outcome {
             .into_iter()
             .map(|pod| node(pod).unwrap())
             .collect();
-        // Two tasks, two pods: nothing had to be tried twice.
+        // Two pods for two tasks: no task was retried.
         assert_eq!(nodes.len(), 2, "{name}");
         assert_eq!(BTreeSet::from_iter(nodes).len(), 1, "{name}");
     }

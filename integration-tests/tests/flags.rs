@@ -1,5 +1,5 @@
-//! The flags of ConfigMap `coscheduler-config`: the effect of each combination on real runs, refusals when it is written,
-//! invalid flags that slip past, and the state of the configuration that counts. Each test has a stack of its own.
+//! The flags of ConfigMap `coscheduler-config`: the effect of each combination on real runs, the refusal of invalid flags,
+//! invalid flags that are written while the webhook is down, and the configuration in force. Each test has a stack of its own.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::collections::BTreeSet;
@@ -27,7 +27,8 @@ type Outcome = anyhow::Result<()>;
 const ASSISTANT: &str = "pipeline.tekton.dev/affinity-assistant";
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// `disable-affinity-assistant`, `coschedule`, and the mode during and after the migration, as the seeds have them.
+/// The rows of TEP-0135's table: `disable-affinity-assistant`, `coschedule`, and the mode during and after the migration. `None`
+/// means that the combination is invalid.
 const TABLE: [(&str, &str, Option<Mode>, Mode); 8] = [
     ("false", "disabled", None, Mode::Disabled),
     (
@@ -84,8 +85,7 @@ fn two_claims(name: &str) -> Run {
         .held("clone")
 }
 
-/// The signs of a run's mode: its StatefulSets while it is under way and, for each of its pods by task, the placeholder that
-/// the pod follows.
+/// Checks signs of the mode of a run in progress: the number of its StatefulSets, and whether they have a required anti-affinity.
 async fn shows(scene: &Scene<'_>, name: &str, mode: Mode) -> Outcome {
     let expected = match mode {
         Mode::Disabled | Mode::Unspecified => 0,
@@ -211,12 +211,12 @@ fn config_map(data: &Value) -> Value {
     json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": CONFIG_MAP}, "data": data})
 }
 
-/// The path of a namespace's ConfigMaps, as a dry run.
+/// The path for a dry run with ConfigMaps of a namespace. `name` is empty, or a slash and the name of a ConfigMap.
 fn tried(namespace: &str, name: &str) -> String {
     format!("/api/v1/namespaces/{namespace}/configmaps{name}?dryRun=All")
 }
 
-/// Waits until the API server has learnt of the check: a moment after the webhooks for runs.
+/// Waits until the API server calls the webhook that checks the ConfigMap. This starts a moment after the webhooks for runs.
 async fn checked(scene: &Scene<'_>) -> Outcome {
     let bad = json!({"data": {"coschedule": "sideways"}});
     let uri = tried(NAMESPACE, &format!("/{CONFIG_MAP}"));
@@ -287,19 +287,19 @@ fn m7_bad_flags_are_refused_when_they_are_written() -> Outcome {
             message.contains("tolerations[0].operator: is \"Is\"; allowed: Equal, Exists"),
             "{message}"
         );
-        // Both of a bad combination's keys are named, and what it would take.
+        // The refusal of an invalid combination names the keys and values that do not go together.
         let combination = json!({"data": {"migration-phase": "during"}});
         let answer = scene.send_to("PATCH", &uri, &combination).await?;
         let message = answer.refusal().unwrap_or_default();
         for part in [
-            "\"pipelineruns\" does not go with",
+            "\"pipelineruns\" cannot be combined with",
             "disable-affinity-assistant",
             "\"during\"",
         ] {
             assert!(message.contains(part), "{message}");
         }
 
-        // Deprecated and unknown keys are let in with a warning.
+        // Deprecated and unknown keys are accepted with a warning.
         let doubtful =
             json!({"data": {"disable-affinity-assistant": "true", "placeholder_cpu": "1"}});
         let answer = scene.send_to("PATCH", &uri, &doubtful).await?;
@@ -320,7 +320,7 @@ fn m7_bad_flags_are_refused_when_they_are_written() -> Outcome {
         let other = scene.send_to("POST", &tried(NAMESPACE, ""), &other).await?;
         assert_eq!((other.refusal(), other.code), (None, 201));
 
-        // It can be deleted, and then not be created with something bad in it.
+        // The ConfigMap can be deleted. After that, it cannot be created with an invalid value.
         let maps: Api<ConfigMap> = Api::namespaced(scene.client.clone(), NAMESPACE);
         maps.delete(CONFIG_MAP, &DeleteParams::default()).await?;
         let created = scene.send_to("POST", &tried(NAMESPACE, ""), &bad).await?;
@@ -329,7 +329,7 @@ fn m7_bad_flags_are_refused_when_they_are_written() -> Outcome {
     })
 }
 
-/// Writes flags while the webhook is down.
+/// Writes flags while both replicas of the webhook are down.
 async fn slip_past(scene: &Scene<'_>, flags: &[(&str, &str)]) -> Outcome {
     let services = &scene.stack.services;
     for number in [1, 2] {
@@ -342,7 +342,7 @@ async fn slip_past(scene: &Scene<'_>, flags: &[(&str, &str)]) -> Outcome {
     services.wait_ready().await
 }
 
-/// The Events about our ConfigMap, once there are this many of them.
+/// The Events about our ConfigMap, as soon as there are at least this many.
 async fn events(scene: &Scene<'_>, count: usize) -> anyhow::Result<Vec<Event>> {
     let events: Api<Event> = Api::namespaced(scene.client.clone(), NAMESPACE);
     let list = async {
@@ -373,7 +373,7 @@ async fn gauge(scene: &Scene<'_>, name: &str) -> anyhow::Result<Vec<f64>> {
     Ok(values)
 }
 
-/// Submits a run, though the webhook's connections may just have been broken, and returns its warnings.
+/// Creates a run, and returns its warnings and its mode. Tries again if the API server cannot reach the webhook.
 async fn told(scene: &Scene<'_>, name: &str) -> anyhow::Result<(Vec<String>, String)> {
     let submit = async {
         loop {
@@ -403,7 +403,7 @@ fn m7_what_is_bad_and_slips_past_changes_nothing_and_is_said_everywhere() -> Out
         two_replicas_without_a_config_map,
         async |scene| {
             let services = &scene.stack.services;
-            // No good configuration was ever seen: coscheduling is off, and runs are admitted.
+            // There was never a valid configuration: coscheduling is off, and runs are admitted.
             let status = scene.config().await?;
             assert_eq!((status.configuration, status.generation), (None, 0));
             let (warnings, mode) = told(scene, "never").await?;
@@ -443,7 +443,7 @@ fn m7_what_is_bad_and_slips_past_changes_nothing_and_is_said_everywhere() -> Out
                 told(scene, "still").await?,
                 (Vec::new(), "pipelineruns".to_owned())
             );
-            // Both replicas have seen it, and one Event says so.
+            // Both replicas have seen the invalid value, and one Event reports it.
             let seen = async {
                 while gauge(scene, "coscheduler_config_valid").await? != [0.0, 0.0] {
                     tokio::time::sleep(Duration::from_millis(100)).await;
@@ -478,8 +478,8 @@ fn m7_what_is_bad_and_slips_past_changes_nothing_and_is_said_everywhere() -> Out
                 "{note}"
             );
 
-            // A config service that restarts now has seen no good configuration, and writes no second Event. Services that saw
-            // the good one keep it. Those that restart too have seen none: coscheduling is off there.
+            // A config-service that restarts now has seen no valid configuration, and writes no second Event. Services that have
+            // seen the valid configuration keep it. Planners that restart too have seen none, so they do not coschedule.
             for number in [1, 2] {
                 let replica = Service::ConfigService.replica(number);
                 services.kill(replica)?;
@@ -506,7 +506,7 @@ fn m7_what_is_bad_and_slips_past_changes_nothing_and_is_said_everywhere() -> Out
                         && warning.contains("sideways"))
             );
 
-            // Another bad version is another Event; then it is mended.
+            // Another invalid version leads to another Event. Then the ConfigMap is corrected.
             slip_past(scene, &[("placeholder-cpu", "many")]).await?;
             assert_eq!(events(scene, 2).await?.len(), 2);
             scene.set_flags(&[("coschedule", "disabled")]).await?;
@@ -523,7 +523,7 @@ fn m7_what_is_bad_and_slips_past_changes_nothing_and_is_said_everywhere() -> Out
     )
 }
 
-/// A replica that is behind is played by one that reads a copy of the ConfigMap from before the change.
+/// In this test, the replica that is behind is a config-service that reads an old copy of the ConfigMap.
 #[test]
 fn m8_a_planner_never_goes_back_to_what_a_replica_that_is_behind_sends() -> Outcome {
     alone(Config::default(), async |scene| {
@@ -567,7 +567,7 @@ fn m8_a_planner_never_goes_back_to_what_a_replica_that_is_behind_sends() -> Outc
         let planner = format!("http://{}", local(planner_grpc));
         planned_in(&planner, Mode::Disabled).await?;
 
-        // From now on it asks the replica that is behind.
+        // From now on, the planner asks the replica that is behind.
         let mut late = Command::new(bin_dir()?.join("config-service"));
         late.args(["--grpc-address", &local(grpc)])
             .args(["--http-address", &local(http)])
@@ -590,7 +590,7 @@ fn m8_a_planner_never_goes_back_to_what_a_replica_that_is_behind_sends() -> Outc
             .context("the planner was not sent anything older")??;
         assert_eq!(planned_mode(&planner).await?, Mode::Disabled);
 
-        // Once it has caught up, its answers count.
+        // When the replica has caught up, the planner uses its answers.
         let patch = Patch::Merge(json!({"data": {"coschedule": "pipelineruns"}}));
         let patched = behind
             .patch(CONFIG_MAP, &PatchParams::default(), &patch)
@@ -603,7 +603,7 @@ fn m8_a_planner_never_goes_back_to_what_a_replica_that_is_behind_sends() -> Outc
     })
 }
 
-/// A run keeps the configuration of its creation, whatever changes before it starts.
+/// A run keeps the configuration of its creation, even if the configuration changes before the run starts.
 #[test]
 fn m8_a_pending_run_starts_with_what_was_in_force_when_it_was_created() -> Outcome {
     alone(Config::default(), async |scene| {

@@ -1,7 +1,7 @@
-//! Calls and objects that say what is not so. Each field of the reference in `Ensure` and `Release` in turn names another
-//! PipelineRun: the manager refuses the call with a reason and writes nothing. A reference is all that a call carries, so no
-//! caller can ask for a placeholder of another shape. Annotations that only admission writes, forged by an author, are
-//! removed or restored, with a warning.
+//! Calls and objects that say something false. In each field in turn, the reference in an `Ensure` or a `Release` names another
+//! PipelineRun: the manager refuses the call with a reason and writes nothing. A call contains only a reference, so no caller can
+//! ask for a placeholder of another shape. If an author forges annotations that only admission writes, they are removed or
+//! restored, with a warning.
 //!
 //! The watcher is stopped, so that only these tests call the manager. The manager never leads, so that it creates no missing
 //! placeholder by itself.
@@ -35,7 +35,7 @@ use tonic::{Code, Status};
 
 type Outcome = anyhow::Result<()>;
 
-/// How long the manager's watch may be behind on a busy machine.
+/// How far the manager's watch may lag behind on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// References to the newest versions of three active runs.
@@ -51,7 +51,7 @@ struct References {
 /// A reference that mixes two runs.
 struct Forgery {
     forge: fn(&mut PipelineRunRef, References),
-    /// The field that the manager's answer names.
+    /// The field that the message of the manager's answer names.
     field: &'static str,
 }
 
@@ -64,7 +64,7 @@ const FORGERIES: [Forgery; 7] = [
         forge: |run, others| run.name = others.other.name,
         field: "pipeline_run.name",
     },
-    // The name is compared whatever the version.
+    // The manager checks the name even if the version is old.
     Forgery {
         forge: |run, others| {
             run.name = others.other.name;
@@ -80,7 +80,7 @@ const FORGERIES: [Forgery; 7] = [
         forge: |run, others| run.uid = others.foreign.uid,
         field: "pipeline_run",
     },
-    // No run has this uid, but the version is that of the run with the true one.
+    // No run has this uid, and the version belongs to the run with the true uid.
     Forgery {
         forge: |run, _| run.uid = "0".to_owned(),
         field: "pipeline_run.resource_version",
@@ -91,7 +91,7 @@ const FORGERIES: [Forgery; 7] = [
     },
 ];
 
-/// Every field there is, without `..`: a new one does not compile before it is in [`FORGERIES`].
+/// Names every field, without `..`: this does not compile with a new field, until the field is here and in [`FORGERIES`].
 fn _every_field(ensure: EnsureRequest, release: ReleaseRequest) {
     let EnsureRequest { pipeline_run: _ } = ensure;
     let ReleaseRequest { pipeline_run } = release;
@@ -105,7 +105,7 @@ fn _every_field(ensure: EnsureRequest, release: ReleaseRequest) {
     );
 }
 
-/// Takes a Lease for longer than these tests last.
+/// Gives a Lease to another holder for longer than these tests last.
 async fn hold_lease(client: &kube::Client, name: &str) -> Outcome {
     let leases: Api<Lease> = Api::namespaced(client.clone(), NAMESPACE);
     let held = json!({"spec": {
@@ -146,7 +146,7 @@ impl Trial {
             (&scene.namespace, "other"),
             (&elsewhere, "foreign"),
         ] {
-            // It waits for a task that no controller works on, so that it stays active and has no pod.
+            // The run waits for a task that no controller works on, so that it stays active and has no pod.
             let waiting = run(name).template("source").task("wait", &[], &[]).with(
                 "taskSpec",
                 json!({"apiVersion": "example.dev/v1", "kind": "Wait", "spec": {}}),
@@ -199,8 +199,8 @@ impl Trial {
         Ok(answer.into_inner().outcome())
     }
 
-    /// Each forgery is refused with its field. A call about a version that is no longer the newest is late, not forged:
-    /// `call` answers true for it, and it is made again.
+    /// Checks that each forgery is refused, with its field in the message. If the version is no longer the newest, a call is
+    /// late, and not forged: `call` returns true for it, and is repeated.
     async fn each_is_refused(
         &self,
         call: impl AsyncFn(PipelineRunRef) -> Result<bool, Status>,
@@ -233,7 +233,7 @@ impl Trial {
         Ok(())
     }
 
-    /// Calls `Ensure` with a true reference.
+    /// Calls `Ensure` with a true reference. Repeats the call while the version is too old or not seen yet.
     async fn ensure_honestly(&self) -> anyhow::Result<EnsureOutcome> {
         let attempts = async {
             loop {
@@ -250,7 +250,7 @@ impl Trial {
             .context("every call came too late or too early")?
     }
 
-    /// The objects that the manager may have written.
+    /// The StatefulSets and claims in the trial's namespaces, which the manager may have written.
     async fn written(&self) -> anyhow::Result<Vec<String>> {
         let all = ListParams::default();
         let mut found = Vec::new();
@@ -275,7 +275,7 @@ impl Trial {
         Ok(found)
     }
 
-    /// The manager has written nothing in the trial's namespaces since `mark`.
+    /// Checks that the manager has written nothing in the trial's namespaces since `mark`.
     fn nothing_written_since(&self, mark: Mark) -> Outcome {
         for request in self.scene.requests_since(mark)? {
             let namespace = &request.object.namespace;
@@ -318,7 +318,7 @@ fn p7_a_release_that_mixes_two_runs_is_refused_and_writes_nothing() -> Outcome {
         let (before, mark) = (trial.written().await?, trial.scene.mark()?);
         trial
             .each_is_refused(async |forged| {
-                // The manager knows no run by a version that is no longer the newest, nor by the uid of none.
+                // The manager gives these answers if the version is no longer the newest, or if no run has the uid.
                 let outcome = trial.release(forged).await?;
                 Ok([ReleaseOutcome::RunActive, ReleaseOutcome::Released].contains(&outcome))
             })
@@ -347,7 +347,7 @@ async fn send(
     Ok((serde_json::from_value(answer.object)?, answer.warnings))
 }
 
-/// Annotations that an author may not write, and one that an author may.
+/// Annotations that an author may not write, and one that an author may write.
 fn forged() -> Value {
     let mut annotations: serde_json::Map<_, _> = PINNED
         .into_iter()
@@ -429,7 +429,7 @@ fn m8_annotations_forged_later_are_restored_or_stripped_with_a_warning() -> Outc
         let removed = json!({"metadata": {"annotations": removed}});
         let (after, warnings) = send(&scene, "PATCH", "pipelineruns/edited", &removed).await?;
         assert_eq!(pinned(&after), pinned(&created));
-        // Without tracing there is no trace to keep.
+        // Without tracing, the run has no annotation with a trace.
         let kept: Vec<_> = PINNED
             .into_iter()
             .filter(|key| created.annotations().contains_key(*key))
@@ -448,7 +448,7 @@ fn m8_annotations_forged_later_are_restored_or_stripped_with_a_warning() -> Outc
 #[test]
 fn m3_annotations_of_a_task_run_that_tekton_did_not_make_are_stripped_with_a_warning() -> Outcome {
     shared(async |scene| {
-        // An author can write an owner reference, but cannot be Tekton.
+        // An author can write an owner reference, but cannot use Tekton's account.
         let (owner, _) = send(
             &scene,
             "POST",
@@ -485,7 +485,7 @@ fn m3_annotations_of_a_task_run_that_tekton_did_not_make_are_stripped_with_a_war
                 check_warned(&warnings, "These annotations are ignored");
             }
         }
-        // If this account is Tekton's after all, nobody reads the warnings.
+        // If this account is Tekton's, nobody reads the warnings, so there is an Event too.
         let told = scene.told("owner", "TektonAccountUnknown").await?;
         let told = told
             .iter()

@@ -1,4 +1,5 @@
-//! A hundred runs in each mode, at once and as the mode changes: all succeed, each where its mode wants it, and nothing is left. A watch records where each pod was and when.
+//! A hundred runs in each mode, created at the same time, also while the mode changes. All succeed, each on the nodes that its
+//! mode requires, and nothing is left. A watch records where each pod was and when.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -24,10 +25,10 @@ type Outcome = anyhow::Result<()>;
 
 const RUNS: usize = 100;
 
-/// Makes the tests take turns, since each keeps the machine busy.
+/// Makes the tests of this file run one after the other, because each keeps the machine busy.
 static TURN: Mutex<()> = Mutex::new(());
 
-/// A hundred runs on nodes that could take them all, so that nothing but the modes keeps runs apart.
+/// Runs a test on nodes that have room for all runs, so that only the mode keeps runs apart.
 fn in_mode(mode: &str, nodes: usize, test: impl AsyncFnOnce(&Scene<'_>) -> Outcome) -> Outcome {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let config = Config {
@@ -42,7 +43,7 @@ fn in_mode(mode: &str, nodes: usize, test: impl AsyncFnOnce(&Scene<'_>) -> Outco
     alone_with(config, change, test)
 }
 
-/// Two tasks that share a claim.
+/// A run with two tasks that share a claim.
 fn two(name: &str) -> Run {
     run(name)
         .template("source")
@@ -59,11 +60,11 @@ async fn submit(scene: &Scene<'_>, names: &[String]) -> Outcome {
     Ok(())
 }
 
-/// Waits until each has succeeded. The total time depends on the machine, but some more of their pods must end every few
-/// minutes.
+/// Waits until all these runs have succeeded. The total time depends on the machine, but fifty more of their pods must end every
+/// five minutes.
 async fn succeed(scene: &Scene<'_>, names: &[String]) -> Outcome {
     let names: HashSet<&str> = names.iter().map(String::as_str).collect();
-    // Asked at each change of each pod.
+    // This is called at each change of a pod.
     let ended = |pods: &[Arc<Pod>]| {
         let ended = pods
             .iter()
@@ -96,7 +97,7 @@ fn run_of(pod: &Pod) -> &str {
     &pod.labels()["tekton.dev/pipelineRun"]
 }
 
-/// The task pods of each run, two for each: nothing had to be tried twice.
+/// The task pods of each run. Checks that each run has two: no task was retried.
 async fn task_pods(
     scene: &Scene<'_>,
     names: &[String],
@@ -130,7 +131,7 @@ fn assert_together(name: &str, pods: &[Pod]) {
     }
 }
 
-/// Waits until no placeholder is left, and no claim but Tekton's, as many as `tektons`.
+/// Waits until no placeholder is left, and only `tektons` claims, which Tekton made.
 async fn nothing_left_but_tektons(scene: &Scene<'_>, tektons: usize) -> Outcome {
     scene
         .until_all::<StatefulSet>("are gone", |sets| sets.is_empty())
@@ -167,7 +168,7 @@ fn m1_m3_m5_m8_v2_v3_a_hundred_runs_of_each_mode_at_once_as_the_mode_changes() -
         for (name, pods) in pods.iter().filter(|(name, _)| !in_disabled.contains(name)) {
             assert_together(name, pods);
             assert_eq!(claims(&pods[0]), claims(&pods[1]), "{name}");
-            // Its claim is the StatefulSet's or Tekton's, as it was when the run was created.
+            // The StatefulSet or Tekton made the claim, depending on the mode in which the run was created.
             let made_for_placeholder = claims(&pods[0])[0].ends_with("-0");
             assert_eq!(
                 made_for_placeholder,

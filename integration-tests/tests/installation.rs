@@ -1,6 +1,6 @@
-//! `deploy/base`, applied as an operator does it: it applies twice, its accounts have exactly the rights that are used, its
-//! connections are the design's, the webhook's certificates come and go without a run being refused, and when it is deleted
-//! in the middle of a run, nothing is in that run's way.
+//! `deploy/base`, applied as an operator does. It can be applied twice, its accounts have exactly the rights that they use, its
+//! network policies allow exactly the connections of the design, the webhook's certificates rotate without a refused run, and its
+//! deletion in the middle of a run does not harm this run.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::collections::BTreeSet;
@@ -44,7 +44,7 @@ type Outcome = anyhow::Result<()>;
 
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Waits until an object of that name is as `condition` says.
+/// Waits until `condition` holds for the object with this name, and returns the object.
 async fn until<K>(api: Api<K>, name: &str, condition: impl Fn(Option<&K>) -> bool) -> Option<K>
 where
     K: kube::Resource + Clone + std::fmt::Debug + serde::de::DeserializeOwned + Send + 'static,
@@ -110,7 +110,7 @@ fn an_installation_works_with_exactly_its_rights_and_stands_in_nobodys_way_when_
 async fn applying_again_changes_nothing(bed: &TestBed, client: &Client) -> Outcome {
     let secrets: Api<Secret> = Api::namespaced(client.clone(), NAMESPACE);
     let configurations: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
-    // The webhook has issued its certificate, and written the CA bundle and the rules.
+    // Wait until the webhook has issued its certificate, and written the CA bundle and the rules.
     until(configurations.clone(), CONFIGURATION_NAME, is_complete).await;
     let checks: Api<ValidatingWebhookConfiguration> = Api::all(client.clone());
     until(
@@ -135,7 +135,7 @@ async fn applying_again_changes_nothing(bed: &TestBed, client: &Client) -> Outco
     let before = look().await?;
     assert!(before.0.data.as_ref().unwrap().contains_key("tls.key"));
     let applied = kubectl(bed, &["apply", "-k", BASE]).await?;
-    // kubectl sends the selector of a PodDisruptionBudget along each time, which changes nothing.
+    // kubectl sends the selector of a PodDisruptionBudget each time, but this changes nothing.
     let changed: Vec<_> = applied
         .lines()
         .filter(|line| !line.ends_with(" unchanged") && !line.starts_with("poddisruptionbudget"))
@@ -149,7 +149,7 @@ async fn applying_again_changes_nothing(bed: &TestBed, client: &Client) -> Outco
     Ok(())
 }
 
-/// The namespace enforces `restricted`, and every Deployment gets its two pods in it.
+/// Checks that the namespace enforces `restricted`, and that every Deployment gets its two pods there.
 async fn pods_run_under_pod_security_restricted(client: &Client) -> Outcome {
     let namespace = Api::<Namespace>::all(client.clone()).get(NAMESPACE).await?;
     assert_eq!(
@@ -171,7 +171,7 @@ async fn pods_run_under_pod_security_restricted(client: &Client) -> Outcome {
     Ok(())
 }
 
-/// The services answer the requests that the kubelet will make.
+/// Checks that the services answer the probes of their Deployments.
 async fn probes_are_answered(client: &Client, services: &Services) -> Outcome {
     let deployments: Api<Deployment> = Api::namespaced(client.clone(), NAMESPACE);
     for service in Service::ALL {
@@ -207,7 +207,8 @@ async fn probes_are_answered(client: &Client, services: &Services) -> Outcome {
     Ok(())
 }
 
-/// No binding of a role names its account, its pods have no token, and the account has only the rights of every account.
+/// Checks that no role binding names the planner's account, that the planner's pods have no token, and that the account has only
+/// the rights that every account has.
 async fn the_planner_may_nothing(bed: &TestBed, client: &Client) -> Outcome {
     let granted = rights::granted(client).await?;
     let planner = Service::AffinityPlanner.name();
@@ -228,7 +229,7 @@ async fn the_planner_may_nothing(bed: &TestBed, client: &Client) -> Outcome {
             non_resource_rules,
             ..
         } = review.status.unwrap_or_default();
-        // In no particular order.
+        // The order of the rules is random.
         let resources = resource_rules.iter().map(|rule| format!("{rule:?}"));
         let others = non_resource_rules.iter().map(|rule| format!("{rule:?}"));
         Ok(resources.chain(others).collect())
@@ -249,7 +250,7 @@ async fn the_planner_may_nothing(bed: &TestBed, client: &Client) -> Outcome {
     Ok(())
 }
 
-/// Where a connection may come from or go to: a service, or anywhere.
+/// The peers of a connection: services, any pod, or anywhere.
 fn peers(peers: Option<&Vec<NetworkPolicyPeer>>) -> Vec<String> {
     let Some(peers) = peers else {
         return vec!["anywhere".to_owned()];
@@ -273,7 +274,7 @@ fn ports(ports: Option<&Vec<NetworkPolicyPort>>) -> Vec<String> {
     ports.unwrap().iter().map(name).collect()
 }
 
-/// Every policy as sentences, `from -> to: port`, in the words of each side.
+/// The rules of a policy as sentences, such as `watcher calls grpc of affinity-planner`: one for each peer and port.
 fn sentences(policy: &NetworkPolicy) -> Vec<String> {
     let spec = policy.spec.as_ref().unwrap();
     let selector = spec.pod_selector.clone().unwrap_or_default();
@@ -316,7 +317,7 @@ async fn policies_allow_the_arrows_of_the_design_and_no_others(client: &Client) 
             "everybody calls UDP/53 of anywhere",
             "everybody calls TCP/53 of anywhere",
             "everybody takes metrics from any pod",
-            // The API server, which no selector names.
+            // This is the API server, which no selector can name.
             "admission-webhook takes webhook from anywhere",
         ]
         .map(str::to_owned),
@@ -338,7 +339,7 @@ async fn policies_allow_the_arrows_of_the_design_and_no_others(client: &Client) 
     }
     assert_eq!(said, expected);
 
-    // A named port that no pod has would allow nothing.
+    // A policy with a named port that no pod has would allow nothing.
     let deployments: Api<Deployment> = Api::namespaced(client.clone(), NAMESPACE);
     for service in Service::ALL {
         let deployment = deployments.get(service.name()).await?;
@@ -366,7 +367,7 @@ async fn policies_allow_the_arrows_of_the_design_and_no_others(client: &Client) 
 
 /// Makes the services use every right, from an ordinary run to repairs after an accident.
 async fn use_every_right(scene: &Scene<'_>) -> Outcome {
-    // Placeholder, claims, clean-up with claims whose protection has to be let go of.
+    // A placeholder, claims, and a clean-up that removes `pvc-protection` from the claims.
     let ordinary = run("ordinary")
         .template("source")
         .task("one", &["source"], &[])
@@ -375,7 +376,7 @@ async fn use_every_right(scene: &Scene<'_>) -> Outcome {
     scene.succeeds("ordinary").await?;
     scene.nothing_left_but(&[]).await?;
 
-    // A claim that only one pod may use, so that it is not the placeholder's.
+    // A claim that only one pod may use, so the placeholder does not mount it.
     let alone = run("alone")
         .template_with_access("source", "ReadWriteOncePod")
         .task("one", &["source"], &[]);
@@ -383,7 +384,7 @@ async fn use_every_right(scene: &Scene<'_>) -> Outcome {
     scene.succeeds("alone").await?;
     scene.nothing_left_but(&[]).await?;
 
-    // A refused TaskRun, about which the webhook writes an Event.
+    // A refused TaskRun: the webhook writes an Event about it.
     let flags: Api<ConfigMap> = Api::namespaced(scene.client.clone(), NAMESPACE);
     let allow = Patch::Merge(json!({"data": {"allowed-overrides": "workspaces"}}));
     flags
@@ -399,7 +400,7 @@ async fn use_every_right(scene: &Scene<'_>) -> Outcome {
         .template("cache")
         .task("both", &["source", "cache"], &[]);
     let taken = async {
-        // Until the planner knows what is allowed now.
+        // Wait until the planner allows the override.
         while scene.submit(refused.clone()).await.is_err() {
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
@@ -464,7 +465,7 @@ async fn use_every_right(scene: &Scene<'_>) -> Outcome {
     scene.succeeds("clash").await?;
     scene.nothing_left_but(&[]).await?;
 
-    // A placeholder's pod that a quota does not let be created.
+    // A placeholder whose pod exceeds a quota.
     let none: ResourceQuota = serde_json::from_value(json!({
         "metadata": {"name": "none"}, "spec": {"hard": {"pods": "0"}},
     }))?;
@@ -477,7 +478,7 @@ async fn use_every_right(scene: &Scene<'_>) -> Outcome {
         })
         .await?;
     let mark = scene.mark()?;
-    // Tekton waits a minute when a task's pod exceeds a quota: this one has none.
+    // If a task's pod exceeds a quota, Tekton waits a minute. This task has no pod.
     let poor = run("poor").task("gate", &[], &[]).with(
         "taskSpec",
         json!({"apiVersion": "example.dev/v1", "kind": "Wait", "spec": {}}),
@@ -513,11 +514,11 @@ async fn use_every_right(scene: &Scene<'_>) -> Outcome {
     scene.succeeds("unblocked").await?;
     scene.nothing_left_but(&[]).await?;
 
-    // Pods that find no room beside their placeholder: one has it moved, one is let go.
+    // Pods that find no room on their placeholder's node. For one, the placeholder moves; the other one is let go.
     no_room(scene).await?;
     room_reserved(scene).await?;
 
-    // A run deleted while the manager is away: what is left has to be looked after without it.
+    // A run that is deleted while its task runs. The manager asks the API server for the run before it deletes what is left.
     scene
         .submit(run("deleted").task("one", &[], &[]).lasting("one", 600))
         .await?;
@@ -533,7 +534,7 @@ async fn use_every_right(scene: &Scene<'_>) -> Outcome {
     .await?;
     scene.nothing_left_but(&[]).await?;
 
-    // A placeholder that has lost its StatefulSet while the manager was away.
+    // A placeholder that loses its StatefulSet while the manager is down.
     let services = &scene.stack.services;
     scene
         .submit(run("orphan").task("one", &[], &[]).held("one"))
@@ -553,7 +554,7 @@ async fn use_every_right(scene: &Scene<'_>) -> Outcome {
     services.wait_ready().await?;
     scene.nothing_left_but(&[]).await?;
 
-    // An invalid ConfigMap, written while the webhook was down.
+    // An invalid ConfigMap, written while the webhook is down.
     services.kill(Service::AdmissionWebhook)?;
     let flags: Api<ConfigMap> = Api::namespaced(scene.client.clone(), NAMESPACE);
     let mark = scene.mark()?;
@@ -590,7 +591,7 @@ async fn use_every_right(scene: &Scene<'_>) -> Outcome {
 
 const MODE: (&str, &str) = ("coschedule", "pipelineruns");
 
-/// The placeholder of a run asks for the room that the run needs.
+/// Creates a run whose placeholder reserves room.
 async fn room_reserved(scene: &Scene<'_>) -> Outcome {
     scene.set_reserves(Reserves::Placement).await?;
     let run = run("reserves")
@@ -603,7 +604,8 @@ async fn room_reserved(scene: &Scene<'_>) -> Outcome {
     scene.set_flags(&[MODE]).await
 }
 
-/// A placeholder begins on a small node; the large one takes pods once it is there.
+/// Creates runs whose second task has no room on the small node. The placeholders start there, because the large node is cordoned
+/// until then.
 async fn no_room(scene: &Scene<'_>) -> Outcome {
     scene.set_reserves(Reserves::Nothing).await?;
     scene.pool_of(&[("2", 110), ("8", 110)]).await?;
@@ -633,7 +635,7 @@ async fn no_room(scene: &Scene<'_>) -> Outcome {
     Ok(())
 }
 
-/// Waits until one of our accounts has used such a right since `mark`.
+/// Waits until one of our accounts has used a right for which `such` is true, since `mark`.
 async fn seen(scene: &Scene<'_>, mark: Mark, such: impl Fn(&Right) -> bool) -> Outcome {
     let wait = async {
         loop {
@@ -651,7 +653,8 @@ async fn seen(scene: &Scene<'_>, mark: Mark, such: impl Fn(&Right) -> bool) -> O
     tokio::time::timeout(LIMIT, wait).await?
 }
 
-/// By the audit log. A watch is in it once it has ended, so the services have been stopped.
+/// Compares the rights with the audit log. The log contains a watch only when it has ended, so the services must have ended
+/// before.
 async fn every_right_is_used_and_none_is_missing(bed: &TestBed, client: &Client) -> Outcome {
     let granted = rights::granted(client).await?;
     let wildcards: Vec<_> = granted
@@ -696,7 +699,7 @@ async fn every_right_is_used_and_none_is_missing(bed: &TestBed, client: &Client)
     let by_planner: Vec<_> = ours
         .filter(|(_, right)| right.account == Service::AffinityPlanner.name())
         .collect();
-    // The one question of this test itself.
+    // This test itself sent the only request.
     assert!(
         by_planner
             .iter()
@@ -722,7 +725,7 @@ async fn deletion_leaves_runs_alone(stack: Stack) -> Outcome {
     let checks: Api<ValidatingWebhookConfiguration> = Api::all(scene.client.clone());
     assert!(checks.get_opt(CONFIGURATION_NAME).await?.is_none());
     assert!(rights::granted(&scene.client).await?.is_empty());
-    // As the pods are by now.
+    // The pods of an installation have ended by now too.
     for service in Service::ALL {
         stack.services.kill(service)?;
     }
@@ -745,7 +748,7 @@ async fn deletion_leaves_runs_alone(stack: Stack) -> Outcome {
         created.annotations()
     );
     scene.succeeds("afterwards").await?;
-    // The rest goes with the run.
+    // The other objects are deleted with the run.
     let pods = scene.api::<Pod>().list(&ListParams::default()).await?;
     assert_eq!(pods.iter().filter(|pod| is_placeholder(pod)).count(), 1);
     scene
@@ -787,7 +790,7 @@ fn a_burst_of_runs_during_rotations_loses_none() -> Outcome {
     })
 }
 
-/// Submits a run a second over several rotations, one of them by force.
+/// Creates a run every second during several rotations, one of them forced.
 async fn burst(scene: &Scene<'_>) -> Outcome {
     let secrets: Api<Secret> = Api::namespaced(scene.client.clone(), NAMESPACE);
     let mut certificates = BTreeSet::new();
@@ -803,15 +806,15 @@ async fn burst(scene: &Scene<'_>) -> Outcome {
                 .patch("admission-webhook-certs", &PatchParams::default(), &empty)
                 .await?;
         }
-        // The scenario, not a wait for something.
+        // This pause is part of the scenario.
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
-    // One every 8 seconds, and one by force.
+    // There is a rotation every 8 seconds, and a forced one.
     assert!(certificates.len() >= 6, "{}", certificates.len());
     Ok(())
 }
 
-/// Tries runs out, without creating them, until one is refused: no moment of a rotation is too short to be noticed.
+/// Creates runs as dry runs until one is refused, so often that no moment of a rotation is missed.
 async fn a_run_is_refused(scene: &Scene<'_>) -> anyhow::Error {
     let dry_run = PostParams {
         dry_run: true,
@@ -830,8 +833,8 @@ async fn a_run_is_refused(scene: &Scene<'_>) -> anyhow::Error {
     }
 }
 
-/// Connects to the webhook again and again, as an API server does that has no connection left: trusting whom the webhook
-/// configuration trusts at that moment, and a little later.
+/// Connects to the webhook again and again, as an API server without an open connection does. It trusts the CA bundle that the
+/// webhook configuration had 200 ms earlier.
 async fn the_webhook_is_refused(scene: &Scene<'_>) -> anyhow::Error {
     loop {
         if let Err(error) = connect(scene).await {
@@ -859,7 +862,7 @@ async fn connect(scene: &Scene<'_>) -> Outcome {
         kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
     let request = http::Request::get("/").body(Vec::new())?;
     match Client::try_from(config)?.request_text(request).await {
-        // Nothing is there, but who said so is trusted.
+        // Nothing is served at this path, but the certificate is trusted.
         Ok(_) | Err(kube::Error::Api(_)) => Ok(()),
         Err(error) => Err(anyhow::Error::from(error).context("the webhook is not trusted")),
     }

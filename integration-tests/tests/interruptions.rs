@@ -1,4 +1,4 @@
-//! Services that are killed in the middle of the steps of a placeholder that reserves room (N5, B3).
+//! Services that are killed during the steps of a placeholder that reserves room (N5, B3).
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::sync::Arc;
@@ -19,25 +19,25 @@ use testbed::{Config, MOVABLE_STORAGE_CLASS};
 
 type Outcome = anyhow::Result<()>;
 
-/// Each change of a pod for which this is false sizes a placeholder that is not bound.
+/// A CEL expression that is false for a resize of a placeholder that is not bound.
 const SIZING: &str = "!variables.resizes || has(object.spec.nodeName)";
-/// Each change of a pod for which this is false removes its gate.
+/// A CEL expression that is false for a change that removes a scheduling gate.
 const OPENING: &str = "!has(oldObject.spec.schedulingGates) || has(object.spec.schedulingGates)";
-/// Each change of a pod for which this is false reduces the room that a bound placeholder holds.
+/// A CEL expression that is false for a resize of a bound placeholder, which gives room up.
 const HAND_OVER: &str = "!variables.resizes || !has(object.spec.nodeName)";
 
-/// A step of the manager. The API server keeps the manager from ending it until the services have been killed.
+/// A step of the manager. The test prevents the end of the step until the services have been killed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Step {
-    /// The placeholder has its gate and the requests of its template.
+    /// The placeholder has its gate, and the requests of its template.
     Sizing,
-    /// The placeholder has its gate and asks for the room of the run.
+    /// The placeholder has its gate, and requests the room of the run.
     Gate,
     /// The placeholder waits for a node.
     Waiting,
-    /// The placeholder is bound and holds the room.
+    /// The placeholder is bound, and still requests the room of the run.
     HandOver,
-    /// The placeholder has left its node and has a gate again.
+    /// The placeholder has left its node, and has a gate again.
     Move,
 }
 
@@ -49,7 +49,7 @@ const STEPS: [Step; 5] = [
     Step::Move,
 ];
 
-/// A task of one CPU, and two behind it that ask for three together.
+/// A run with a task of one CPU, and then two tasks that request three CPUs together.
 fn three(scene: &Scene<'_>) -> Run {
     run("run")
         .in_pool_of(scene)
@@ -72,7 +72,7 @@ fn is_gated(pod: &Pod) -> bool {
     gates.is_some_and(|gates| !gates.is_empty())
 }
 
-/// True if the placeholder holds or asks for room beside its own.
+/// True if the placeholder requests more CPU than for itself.
 fn holds(pod: &Pod) -> bool {
     asks(pod).milli_cpu > 50
 }
@@ -126,7 +126,7 @@ async fn begin(scene: &Scene<'_>, step: Step) -> Outcome {
             scene.submit(three(scene)).await?;
             let settled = |pod: &Pod| node(pod).is_some() && !holds(pod);
             let first = until(scene, "gave their room up", settled).await?;
-            // Two CPUs are left, and the placeholder has a little of them.
+            // After task one, less than two CPUs are free on this node, too little for task two.
             stranger(scene, &scene.pool_node(1), "2").await?;
             scene.cordon(&scene.pool_node(2), false).await?;
             scene.refuse(Refusal::TooLarge, OPENING).await?;
@@ -146,7 +146,7 @@ async fn release(scene: &Scene<'_>, step: Step) -> Outcome {
     }
 }
 
-/// The run goes on where it was, and nothing stays.
+/// Checks that the run continues on the expected node and succeeds, and that nothing is left.
 async fn ends_well(scene: &Scene<'_>, step: Step) -> Outcome {
     let open = |pod: &Pod| node(pod).is_some() && !is_gated(pod) && !holds(pod);
     let placeholder = until(scene, "are bound and hold no room", open).await?;

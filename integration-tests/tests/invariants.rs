@@ -1,4 +1,5 @@
-//! The invariant that every test checks, about volumes on two nodes, fails a test that breaks it and no other.
+//! Every test checks that no volume for one node is in use on two nodes. These tests show that this check fails a test that
+//! breaks the rule, and no other test.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use integration_tests::{Scene, alone, shared};
@@ -22,7 +23,7 @@ async fn claim(scene: &Scene<'_>, name: &str, access_mode: &str) -> Outcome {
     Ok(())
 }
 
-/// A pod that uses a claim, put on a node past the scheduler.
+/// Creates a pod that uses a claim. The pod has a node name, so the scheduler does not handle it.
 async fn pod(scene: &Scene<'_>, name: &str, node: &str, claim: &str) -> Outcome {
     let pod: Pod = serde_json::from_value(json!({
         "metadata": {"name": name},

@@ -1,4 +1,4 @@
-//! How long a run in `isolate-pipelinerun` keeps its node: on a single node, so that other runs wait.
+//! How long a run in `isolate-pipelinerun` keeps its node. The bed has only one node, so that other runs must wait.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use integration_tests::history::Stay;
@@ -14,7 +14,7 @@ use testbed::services::ServicesConfig;
 
 type Outcome = anyhow::Result<()>;
 
-/// One node for isolated runs.
+/// Runs a test on one node, in mode `isolate-pipelinerun` with this scope.
 fn on_one_node(scope: &str, test: impl AsyncFnOnce(&Scene<'_>) -> Outcome) -> Outcome {
     let config = Config {
         nodes: 1,
@@ -39,7 +39,7 @@ fn one(name: &str) -> Run {
         .lasting("one", 3)
 }
 
-/// Waits until the namespace has a placeholder that waits for a node.
+/// Waits until the run has a placeholder that is unschedulable.
 async fn waits(scene: &Scene<'_>, run: &str) -> Outcome {
     scene
         .until_all::<Pod>("have a placeholder without a node", |pods| {
@@ -63,7 +63,7 @@ async fn stays(scene: &Scene<'_>, run: &str) -> anyhow::Result<Vec<Stay>> {
     Ok(stays.into_iter().filter(|stay| stay.run == run).collect())
 }
 
-/// When a run came to a node and when it had left it.
+/// The time at which the first pod of a run came to a node, and the time at which its last pod had left.
 fn span(stays: &[Stay]) -> (u64, u64) {
     let from = stays.iter().map(|stay| stay.from).min().unwrap();
     let until = stays.iter().map(|stay| stay.until.unwrap()).max().unwrap();
@@ -76,7 +76,7 @@ fn m4_an_isolated_runs_node_is_free_once_its_last_pod_has_ended_across_namespace
         let elsewhere = scene.stack.scene().await?;
         let first = scene.submit(one("first").held("one")).await?;
         let (_, placeholder) = scene.placeholder().await?;
-        // A pod of the run that still runs when the PipelineRun is done, as on a node that answers late.
+        // This pod of the run still runs when the PipelineRun has ended, as on a node that reacts late.
         let late: Pod = serde_json::from_value(json!({
             "metadata": {"name": "late", "labels": {
                 "tekton.dev/pipelineRun": "first",
@@ -91,7 +91,7 @@ fn m4_an_isolated_runs_node_is_free_once_its_last_pod_has_ended_across_namespace
         waits(&elsewhere, "second").await?;
         scene.end("first", "one").await?;
         scene.succeeds("first").await?;
-        // The scheduler looks again as the first run's own pod ends.
+        // The scheduler tries again when the pod of the first run's task ends.
         waits(&elsewhere, "second").await?;
         pods.delete("late", &DeleteParams::default().grace_period(0))
             .await?;

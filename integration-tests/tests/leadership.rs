@@ -1,5 +1,5 @@
-//! The work of a Lease's holder, seen from outside: it repairs changes made behind our back within a minute (N6), and
-//! leadership goes from process to process without work done twice.
+//! The work of a leader, seen from outside. It repairs within a minute what somebody deleted (N6), and leadership passes from
+//! process to process.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::time::Duration;
@@ -21,13 +21,13 @@ use tokio::time::Instant;
 
 type Outcome = anyhow::Result<()>;
 
-/// Within this, what was done behind our back is put right (N6).
+/// The time limit for a repair (N6).
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// How long a Lease holds that is not renewed: the services' default.
+/// How long a Lease is valid without a renewal: the services' default.
 const DURATION: Duration = Duration::from_secs(15);
 
-/// A StatefulSet of that name, with another uid than before.
+/// Waits until there is a StatefulSet with the name of `set` and another uid, within a minute.
 async fn comes_back(scene: &Scene<'_>, set: &StatefulSet) -> Outcome {
     let start = Instant::now();
     let before = set.uid();
@@ -127,7 +127,7 @@ fn n6_what_is_left_over_while_the_manager_is_down_is_swept() -> Outcome {
     })
 }
 
-/// The Lease of a service, once it is as `condition` says.
+/// Waits until `condition` holds for the Lease of a service, and returns this Lease.
 async fn lease(
     scene: &Scene<'_>,
     service: Service,
@@ -159,7 +159,7 @@ fn a_lease_goes_from_process_to_process_and_is_made_again_where_it_is_deleted() 
             let first = lease(scene, service, held).await?;
             ensure!(leads(scene, service).await?, "{service}");
 
-            // Deleted by hand: its holder makes it again, and goes on.
+            // If somebody deletes the Lease, its holder creates it again and continues to lead.
             let leases: Api<Lease> = Api::namespaced(scene.client.clone(), NAMESPACE);
             leases
                 .delete(service.name(), &DeleteParams::default())
@@ -173,7 +173,7 @@ fn a_lease_goes_from_process_to_process_and_is_made_again_where_it_is_deleted() 
             assert_eq!(again.labels(), first.labels(), "{service}");
             ensure!(leads(scene, service).await?, "{service}");
 
-            // Ended in order: it is given up, so that the next process leads at once.
+            // A process that ends in order releases the Lease, so that the next process leads at once.
             services.terminate(service).await?;
             let free = lease(scene, service, |lease| {
                 lease.is_some_and(|lease| holder(lease).is_none())
@@ -190,7 +190,7 @@ fn a_lease_goes_from_process_to_process_and_is_made_again_where_it_is_deleted() 
                 start.elapsed()
             );
 
-            // Killed: the next one waits the Lease out, and is ready meanwhile.
+            // After a process was killed, the next process waits until the Lease has expired, and is ready meanwhile.
             let start = Instant::now();
             services.kill(service)?;
             services.start_service(service)?;

@@ -1,5 +1,5 @@
-//! Objects that finished runs have left, also those of another version, which labelled less, or of another mode (N6, P6). The
-//! manager finds them by their owner, deletes them and writes an Event. Objects that only look like them stay (P7, V4).
+//! Objects that ended runs have left, also objects of another version with fewer labels, or of another mode (N6, P6). The manager
+//! finds them by their owner, deletes them and writes a line in its log. Objects that only look like them stay (P7, V4).
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::time::Duration;
@@ -20,10 +20,10 @@ type Outcome = anyhow::Result<()>;
 
 const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 const RUN_UID: &str = "tekton.dev/pipelineRunUID";
-/// Nobody waits longer.
+/// How long the test waits.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A StatefulSet that looks like a placeholder's, with these labels beside. It makes no pods.
+/// Creates a StatefulSet that looks like a placeholder, with these labels in addition. It creates no pods.
 async fn set(
     scene: &Scene<'_>,
     digits: &str,
@@ -79,7 +79,7 @@ fn owners(run: Option<&PipelineRun>, controller: bool) -> Value {
     reference.into_iter().collect()
 }
 
-/// The Events by which the manager reports leftovers that it deleted: their run and their text.
+/// The lines in the manager's log about deleted leftovers: their run, and the rest of the line.
 fn said(scene: &Scene<'_>) -> anyhow::Result<Vec<(String, String)>> {
     let log = scene.stack.services.log(Service::PlaceholderManager);
     let log = std::fs::read_to_string(log).context("failed to read the manager's log")?;
@@ -136,7 +136,8 @@ fn n6_p6_what_another_version_and_another_mode_left_is_swept_and_said() -> Outco
                 })
                 .await?;
             services.kill(Service::PlaceholderManager)?;
-            // Nothing is written on it any more, so that the next manager does not know it, and has to ask.
+            // Without this annotation, nothing on the run concerns the next manager, so it does not know the run and must ask the
+            // API server.
             let unmarked =
                 json!({"metadata": {"annotations": {"coscheduler.dev/coschedule": null}}});
             let unmarked = scene
@@ -147,15 +148,16 @@ fn n6_p6_what_another_version_and_another_mode_left_is_swept_and_said() -> Outco
 
             let uid = |run: &PipelineRun| json!({RUN_UID: run.uid()});
             let ours = json!({MANAGED_BY: "tekton-coscheduler"});
-            // Of another version, with a name that today's would not give: labelled with the run's uid alone.
+            // Objects of another version: their names differ from those of this version, and the run's uid is their only label.
             set(scene, "0000000001", Some(&done), uid(&done)).await?;
             claim(scene, "of-another-version", Some(&done), uid(&done)).await?;
-            // Of another mode: a placeholder for a claim, where the run has one for all of it.
+            // An object of another mode: a placeholder for one claim, although the run has one placeholder for all claims.
             set(scene, "0000000002", Some(&done), ours.clone()).await?;
-            // Of a run that nothing is pinned on any more.
+            // An object of a run that has no pinned annotations.
             set(scene, "0000000003", Some(&left_alone), ours.clone()).await?;
 
-            // Tekton's own assistant, and those of nobody or of a run that is active: a label is anybody's to write.
+            // Objects that stay: Tekton's own affinity assistant, objects without an owner, and objects of an active run. Anybody
+            // can write labels.
             set(
                 scene,
                 "0000000004",
@@ -225,7 +227,7 @@ fn n6_p6_what_another_version_and_another_mode_left_is_swept_and_said() -> Outco
             let told = tokio::time::timeout(PATIENCE, told).await;
             assert_eq!(told.context("it was not said")??, expected);
 
-            // All of that was looked at by the sweep that found the others.
+            // The sweep that found the other objects has checked all these objects too.
             for request in scene.requests_since(integration_tests::audit::Mark::default())? {
                 let deletes =
                     request.verb == "delete" && request.is_by(Service::PlaceholderManager);

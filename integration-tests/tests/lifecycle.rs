@@ -1,4 +1,4 @@
-//! The installation comes, rolls and goes while somebody creates a PipelineRun every 200 ms: none is ever refused (B8).
+//! The installation is applied, rolled out and deleted while PipelineRuns are created every 200 ms. None is ever refused (B8).
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)]
 
 use std::time::Duration;
@@ -23,13 +23,13 @@ use tokio::sync::watch;
 
 type Outcome = anyhow::Result<()>;
 
-/// The time between two runs.
+/// The time between two pairs of runs.
 const PERIOD: Duration = Duration::from_millis(200);
-/// How long a pod of the webhook goes on serving after its deletion (`preStop` in its Deployment).
+/// How long a pod of the webhook continues to serve after its deletion (`preStop` in its Deployment).
 const PRE_STOP: Duration = Duration::from_secs(5);
-/// Runs of a burst beside the roll.
+/// The number of further runs that are created during the rollout.
 const BURST: usize = 100;
-/// The base with the components that a large cluster needs.
+/// The overlay with the components that a large cluster needs.
 const PRODUCTION: &str = "deploy/overlays/production";
 const OPENSHIFT: &str = "deploy/overlays/openshift";
 const NEW_RUNS: &str = "pipelineruns.coscheduler.dev";
@@ -39,11 +39,11 @@ const PLANNER: &str = "deploy/base/affinity-planner/deployment.yaml";
 #[derive(Clone, Copy, Debug, Default)]
 struct Created {
     number: usize,
-    /// True if the last one is coscheduled.
+    /// True if the last run is coscheduled.
     coscheduled: bool,
 }
 
-/// The Deployment of the webhook itself.
+/// The manifest of the webhook's own Deployment.
 const OWN: &str = "deploy/base/admission-webhook/deployment.yaml";
 
 /// A run that Tekton does not start.
@@ -63,7 +63,7 @@ async fn create(runs: Api<PipelineRun>, created: &watch::Sender<Created>) -> any
         match tokio::try_join!(pending(&name).create(runs.clone()), beside) {
             Ok((run, _)) => {
                 let coscheduled = run.annotations().contains_key(MODE);
-                // What admission alone writes comes complete.
+                // Admission writes all its annotations or none.
                 if run.annotations().contains_key(GROUP) != coscheduled {
                     return anyhow::anyhow!("half pinned: {:?}", run.annotations());
                 }
@@ -77,7 +77,7 @@ async fn create(runs: Api<PipelineRun>, created: &watch::Sender<Created>) -> any
     }
 }
 
-/// The installation on a bed where runs are created all the time.
+/// The installation, on a bed on which runs are created all the time.
 struct Installation<'a> {
     bed: &'a TestBed,
     client: Client,
@@ -85,7 +85,7 @@ struct Installation<'a> {
 }
 
 impl Installation<'_> {
-    /// Waits until new runs are coscheduled, or are not.
+    /// Waits until new runs are coscheduled, or, if `expect` is false, until they are not.
     async fn coschedules(&mut self, expect: bool) -> Outcome {
         let seen = self.created.wait_for(|it| it.coscheduled == expect);
         let seen = tokio::time::timeout(LIMIT, seen).await;
@@ -93,7 +93,7 @@ impl Installation<'_> {
         Ok(())
     }
 
-    /// Asks that none of the next ten runs is coscheduled, and that the API server asks nobody about new runs.
+    /// Checks that none of the next ten runs is coscheduled, and that the API server does not call the webhook for new runs.
     async fn is_quiet(&mut self) -> Outcome {
         let first = self.created.borrow().number;
         for number in first + 1..=first + 10 {
@@ -117,7 +117,8 @@ impl Installation<'_> {
         kubectl(self.bed, arguments).await.map(drop)
     }
 
-    /// Starts the processes. Rules must not come before the API server is led to them, so a Deployment is missing until then.
+    /// Starts the processes, and makes the API server reach them. The webhook must not write its rules before that, so Deployment
+    /// `missing` is deleted first.
     async fn serve(&self, missing: &str) -> anyhow::Result<Services> {
         self.kubectl(&["delete", "-f", missing]).await?;
         let services = serve(self.bed, 2).await?;
@@ -125,7 +126,7 @@ impl Installation<'_> {
         Ok(services)
     }
 
-    /// Kills the processes of services whose pods are deleted, five seconds later, as a kubelet does.
+    /// Acts as a kubelet: kills the processes of a service five seconds after the service's pods were deleted.
     async fn kubelet(&self, services: &Services) -> Outcome {
         let end = async |service: Service| {
             let pods: Api<Pod> = Api::namespaced(self.client.clone(), NAMESPACE);
@@ -166,7 +167,7 @@ fn b8_no_run_is_refused_while_the_installation_comes_rolls_and_goes() -> Outcome
 }
 
 async fn scenario(mut installation: Installation<'_>) -> Outcome {
-    // Nothing serves yet, as if no image could be pulled.
+    // No process runs yet, as if no image could be pulled.
     let tekton = ["create", "namespace", "openshift-pipelines"];
     installation.kubectl(&tekton).await?;
     installation.kubectl(&["apply", "-k", OPENSHIFT]).await?;
@@ -176,7 +177,7 @@ async fn scenario(mut installation: Installation<'_>) -> Outcome {
     installation.kubectl(&["apply", "-k", PRODUCTION]).await?;
     installation.is_quiet().await?;
 
-    // The processes are there, but the planner's Deployment is not, and then no planner answers.
+    // First the processes run, but the planner's Deployment is missing. Then the Deployment is there, but no planner runs.
     let services = installation.serve(PLANNER).await?;
     installation.is_quiet().await?;
     for replica in services.replicas(Service::AffinityPlanner) {
@@ -189,13 +190,13 @@ async fn scenario(mut installation: Installation<'_>) -> Outcome {
     }
     installation.coschedules(true).await?;
     assert_eq!(installation.webhooks_with_rules().await?.len(), 3);
-    // The README's way to wait for that.
+    // The README waits in this way.
     let rules = "jsonpath={.webhooks[0].rules[0].operations[0]}=CREATE";
     let webhooks = "mutatingwebhookconfiguration";
     let wait = ["wait", webhooks, CONFIGURATION_NAME, "--for", rules];
     installation.kubectl(&wait).await?;
 
-    // Everything rolls under a burst.
+    // All processes are replaced while many runs are created.
     let runs: Api<PipelineRun> = Api::default_namespaced(installation.client.clone());
     let burst = (0..BURST).map(|number| pending(&format!("burst-{number}")).create(runs.clone()));
     let roll = async {
@@ -212,7 +213,8 @@ async fn scenario(mut installation: Installation<'_>) -> Outcome {
         assert!(run.annotations().contains_key(MODE), "{}", run.name_any());
     }
 
-    // Another service is deleted: new runs are not ours, the TaskRuns of those that exist are.
+    // The planner's Deployment is deleted. The webhook does not review new runs any more, but still reviews the TaskRuns of
+    // existing runs.
     installation.kubectl(&["delete", "-f", PLANNER]).await?;
     installation.coschedules(false).await?;
     let left = installation.webhooks_with_rules().await?;
@@ -224,7 +226,7 @@ async fn scenario(mut installation: Installation<'_>) -> Outcome {
     installation.kubectl(&["apply", "-f", PLANNER]).await?;
     installation.coschedules(true).await?;
 
-    // The webhook's own Deployment is deleted, and nothing else: all rules leave, and come back with it.
+    // Only the webhook's own Deployment is deleted: all rules are removed, and come back with the Deployment.
     installation.kubectl(&["delete", "-f", OWN]).await?;
     installation.coschedules(false).await?;
     installation.is_quiet().await?;
@@ -241,7 +243,7 @@ async fn removals(installation: &mut Installation<'_>, mut services: Services) -
     let orders: [&[&[&str]]; 4] = [
         &[&["delete", "namespace", NAMESPACE]],
         &[&["delete", "-k", PRODUCTION, "--ignore-not-found"]],
-        // As Argo CD prunes: in the opposite order of a synchronization.
+        // Argo CD prunes in this order, the opposite of a synchronization.
         &[
             &[
                 "delete",
@@ -251,7 +253,7 @@ async fn removals(installation: &mut Installation<'_>, mut services: Services) -
             &["delete", "deployments", "--all", "-n", NAMESPACE],
             &["delete", "-k", PRODUCTION, "--ignore-not-found"],
         ],
-        // The services that others need go first.
+        // The services that other services call are deleted first.
         &[
             &["delete", "deployment", "config-service", "-n", NAMESPACE],
             &["delete", "-f", PLANNER],

@@ -1,5 +1,6 @@
-//! All tests on the control plane, a file for each topic. They are one program because linking takes longer than compiling.
-//! `cargo xtask test` runs it once for each topic, so that a stack ends with the last test of its topic.
+//! All tests on the control plane, one file for each topic. They are one program, because linking takes longer than compiling.
+//! `cargo xtask test` runs the program once for each topic, so that the stack of a topic (control plane and services) ends with
+//! its last test.
 
 mod autoscaling;
 mod configuration;

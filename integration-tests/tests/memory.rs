@@ -1,37 +1,37 @@
-//! The memory and the work of the services beside many pods and runs that have ended (N8).
+//! The memory and the work of the services beside many ended pods and runs (N8). The test creates one of each, and stores copies
+//! of it in etcd, because the creation of all would take minutes.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stderr)]
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::sync::Arc;
 
 use anyhow::{Context as _, ensure};
-use coscheduler_kubernetes::pipeline_run::PipelineRun;
-use futures::TryStreamExt as _;
+use coscheduler_kubernetes::pipeline_run::{PipelineRun, to_json};
 use integration_tests::audit::Request;
+use integration_tests::etcd::{Etcd, copy};
 use integration_tests::metrics::{scrape, sum};
 use integration_tests::runs::run;
 use integration_tests::{Scene, alone};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
+use kube::api::{Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 use testbed::Config;
 use testbed::services::Service;
 
 type Outcome = anyhow::Result<()>;
 
-/// How many pods or runs have ended.
-const ENDED: u32 = 2_000;
-/// How many runs that have ended have an annotation that an active run would get an Event for.
-const OVERRIDDEN: u32 = 200;
-/// The claims of each of these pods.
+/// The number of ended pods or runs.
+const ENDED: usize = 2_000;
+/// The number of pods that have not ended yet, at the same time.
+const ACTIVE: usize = 50;
+/// The number of ended runs with an annotation that would lead to an Event on an active run.
+const OVERRIDDEN: usize = 200;
+/// The number of claims of each ended pod.
 const VOLUMES: usize = 11;
-/// What each of them may add to the memory of a service, in bytes.
+/// The most memory that each ended pod or run may add to a service, in bytes.
 const MOST: u64 = 4 * 1024;
-/// The requests of the test that are under way at a time.
-const AT_ONCE: usize = 32;
-/// The time between two looks.
-const PAUSE: Duration = Duration::from_millis(100);
-/// What Tekton Chains writes on a run, in bytes.
+/// The size of the annotation that Tekton Chains writes on a run, in bytes.
 const SIGNATURE: usize = 20_000;
 
 /// The memory of each service ([`integration_tests::stack::Stack::memory`]).
@@ -42,10 +42,10 @@ fn memory(scene: &Scene<'_>) -> anyhow::Result<Memory> {
     Service::ALL.into_iter().map(of).collect()
 }
 
-/// Checks how much memory each service has got since `before`.
+/// Checks how much the memory of each service has grown since `before`, for each ended pod or run.
 fn check(when: &str, before: &Memory, after: &Memory) -> Outcome {
     for (service, after) in after {
-        let each = after.saturating_sub(before[service]) / u64::from(ENDED);
+        let each = after.saturating_sub(before[service]) / ENDED as u64;
         eprintln!(
             "{when}: {service} from {} to {} KiB, {each} bytes each",
             before[service] / 1024,
@@ -53,20 +53,13 @@ fn check(when: &str, before: &Memory, after: &Memory) -> Outcome {
         );
     }
     for (service, after) in after {
-        let each = after.saturating_sub(before[service]) / u64::from(ENDED);
+        let each = after.saturating_sub(before[service]) / ENDED as u64;
         ensure!(each <= MOST, "{when}: {service} keeps {each} bytes of each");
     }
     Ok(())
 }
 
-/// Calls `send` for each number, many at a time.
-async fn each(number: u32, send: impl AsyncFn(u32) -> Outcome) -> Outcome {
-    let all = futures::stream::iter((0..number).map(Ok));
-    all.try_for_each_concurrent(AT_ONCE, |number| send(number))
-        .await
-}
-
-/// Starts the services that keep objects again, and lets them serve a run, so that their caches are complete.
+/// Restarts the services that cache objects, and lets them serve a run, so that their caches are complete.
 async fn start_again(scene: &Scene<'_>, name: &str) -> Outcome {
     let services = &scene.stack.services;
     let keep = [
@@ -86,7 +79,7 @@ async fn start_again(scene: &Scene<'_>, name: &str) -> Outcome {
     serve(scene, name).await
 }
 
-/// A run from its creation to its clean-up. The services have seen everything that was there before.
+/// Creates a run and waits until its objects are deleted. By then, the services have seen all earlier objects.
 async fn serve(scene: &Scene<'_>, name: &str) -> Outcome {
     let one = run(name).template("source").task("one", &["source"], &[]);
     scene.submit(one).await?;
@@ -94,7 +87,29 @@ async fn serve(scene: &Scene<'_>, name: &str) -> Outcome {
     scene.nothing_left_but(&[]).await
 }
 
-/// A pod as Tekton makes it for a TaskRun with [`VOLUMES`] workspaces.
+/// Copies of the object `PREFIX-0` with the names `PREFIX-1` and so on, so that there are `number` objects with the original.
+/// Each copy contains its own name instead of the original's, and has a group of its own.
+fn copies(
+    of: &Value,
+    number: usize,
+    folder: &str,
+    scene: &Scene<'_>,
+) -> impl Iterator<Item = (String, Value)> {
+    let first = of["metadata"]["name"].as_str().unwrap_or_default();
+    let prefix = first.trim_end_matches('0');
+    (1..number).map(move |index| {
+        let name = format!("{prefix}{index}");
+        let renamed = of.to_string().replace(first, &name);
+        let renamed = serde_json::from_str(&renamed).unwrap();
+        let mut copy = copy(&renamed, &name);
+        if let Some(group) = copy["metadata"]["annotations"].get_mut("coscheduler.dev/group") {
+            *group = json!(format!("{index:010x}"));
+        }
+        (format!("{folder}/{}/{name}", scene.namespace), copy)
+    })
+}
+
+/// A pod like those that Tekton creates for a TaskRun with [`VOLUMES`] workspaces.
 fn task_pod(name: &str, like: &Pod) -> Value {
     let claims: Vec<_> = (0..VOLUMES)
         .map(|number| format!("{name}-claim-{number}"))
@@ -123,7 +138,7 @@ fn task_pod(name: &str, like: &Pod) -> Value {
             "ownerReferences": like.owner_references(),
         },
         "spec": {
-            // No scheduler and no kubelet sees it.
+            // Neither the scheduler nor a kubelet handles this pod.
             "schedulerName": "none", "restartPolicy": "Never", "volumes": volumes,
             "initContainers": [step("prepare"), step("place-scripts")],
             "containers": [step("step-one"), step("step-two"), step("step-three")],
@@ -131,7 +146,7 @@ fn task_pod(name: &str, like: &Pod) -> Value {
     })
 }
 
-/// The status of a pod that has succeeded, with a message of 4 KiB.
+/// The status of a pod that has succeeded, with a message of 4 KiB for each container.
 fn succeeded() -> Value {
     let of = |name: &str| {
         json!({
@@ -156,16 +171,19 @@ fn n8_two_thousand_pods_that_have_ended_add_at_most_four_kibibytes_each() -> Out
         let like = pods.into_iter().next().context("no pod")?;
         start_again(scene, "before").await?;
         let before = memory(scene)?;
-        let path = format!("/api/v1/namespaces/{}/pods", scene.namespace);
-        each(ENDED, async |number| {
-            let name = format!("ended-{number}");
-            let pod = task_pod(&name, &like);
-            scene.send_to("POST", &path, &pod).await?.accepted()?;
-            let status = format!("{path}/{name}/status");
-            let patched = scene.send_to("PATCH", &status, &succeeded()).await?;
-            patched.accepted().map(drop)
-        })
-        .await?;
+        let etcd = Etcd::of(&scene.stack.bed)?;
+        let pods = scene.api::<Pod>();
+        let created = serde_json::from_value(task_pod("ended-0", &like))?;
+        let created = pods.create(&PostParams::default(), &created).await?;
+        let ended = Patch::Merge(succeeded());
+        let ended = pods
+            .patch_status("ended-0", &PatchParams::default(), &ended)
+            .await?;
+        let of = |pod: &Pod| Vec::from_iter(copies(&json!(pod), ENDED, "/registry/pods", scene));
+        for (created, ended) in of(&created).chunks(ACTIVE).zip(of(&ended).chunks(ACTIVE)) {
+            etcd.put(created.iter().cloned()).await?;
+            etcd.put(ended.iter().cloned()).await?;
+        }
         serve(scene, "live").await?;
         let live = check("while they end", &before, &memory(scene)?);
         start_again(scene, "after").await?;
@@ -185,48 +203,45 @@ fn n8_two_thousand_runs_that_have_ended_cost_a_new_leader_next_to_nothing() -> O
         let services = &scene.stack.services;
         services.terminate(Service::PlaceholderManager).await?;
         services.terminate(Service::Watcher).await?;
+        let etcd = Etcd::of(&scene.stack.bed)?;
         let runs = scene.api::<PipelineRun>();
-        let end = async |name: &str| {
-            let path = format!("tekton.dev/v1/pipelineruns/{name}/status");
+        let store = async |name: &str, number| {
             let condition = json!({"type": "Succeeded", "status": "True", "lastTransitionTime": "2026-01-02T03:04:05Z"});
-            let done = json!({"status": {"conditions": [condition]}});
-            scene
-                .send("PATCH", &path, &done)
-                .await?
-                .accepted()
-                .map(drop)
+            let done = Patch::Merge(json!({"status": {"conditions": [condition]}}));
+            let ended = runs
+                .patch_status(name, &PatchParams::default(), &done)
+                .await?;
+            let ended = Value::Object(to_json(&ended));
+            let folder = "/registry/tekton.dev/pipelineruns";
+            etcd.put(copies(&ended, number, folder, scene)).await
         };
         let signature = ("chains.tekton.dev/payload", "x".repeat(SIGNATURE));
         let with = |key: &str, value: &str| json!({signature.0: signature.1, key: value});
-        each(ENDED, async |number| {
-            let name = format!("pinned-{number}");
-            let pinned = run(&name)
-                .template("source")
-                .task("one", &["source"], &[])
-                .spec("status", json!("PipelineRunPending"))
-                .metadata("annotations", with("tekton.dev/auto-cleanup-pvc", "true"));
-            scene.submit(pinned).await?;
-            // Tekton would write its status over ours.
-            while runs.get(&name).await?.status.is_empty() {
-                tokio::time::sleep(PAUSE).await;
-            }
-            end(&name).await
-        })
-        .await?;
-        // The override has no effect on the run, because Tekton does not run it.
-        each(OVERRIDDEN, async |number| {
-            let name = format!("old-{number}");
-            let old = run(&name)
-                .task("one", &[], &[])
-                .spec("managedBy", json!("example.com/other"))
-                .metadata(
-                    "annotations",
-                    with("coscheduler.dev/coschedule", "workspaces"),
-                );
-            scene.submit(old).await?;
-            end(&name).await
-        })
-        .await?;
+        let pinned = run("pinned-0")
+            .template("source")
+            .task("one", &["source"], &[])
+            .spec("status", json!("PipelineRunPending"))
+            .metadata("annotations", with("tekton.dev/auto-cleanup-pvc", "true"));
+        scene.submit(pinned).await?;
+        // Otherwise, Tekton would overwrite the status that the test writes.
+        let has_status = |runs: &[Arc<PipelineRun>]| {
+            let mut runs = runs.iter();
+            runs.any(|run| run.name_any() == "pinned-0" && !run.status.is_empty())
+        };
+        scene
+            .until_all("include one with a status", has_status)
+            .await?;
+        store("pinned-0", ENDED).await?;
+        // The override has no effect on this run, because Tekton does not manage it.
+        let old = run("old-0")
+            .task("one", &[], &[])
+            .spec("managedBy", json!("example.com/other"))
+            .metadata(
+                "annotations",
+                with("coscheduler.dev/coschedule", "workspaces"),
+            );
+        scene.submit(old).await?;
+        store("old-0", OVERRIDDEN).await?;
         let mark = scene.mark()?;
         start_again(scene, "after").await?;
         let asked = scene.requests_since(mark)?;
@@ -249,7 +264,7 @@ fn n8_two_thousand_runs_that_have_ended_cost_a_new_leader_next_to_nothing() -> O
         let looks = reconciles(Service::PlaceholderManager, "runs").await?;
         eprintln!("{events} Events, {reports} reports, {looks} reconciles");
         ensure!(events == 0, "{events} Events");
-        let most = f64::from(OVERRIDDEN) / 2.0;
+        let most = OVERRIDDEN as f64 / 2.0;
         ensure!(
             reports < most && looks < most,
             "{reports} reports, {looks} reconciles"

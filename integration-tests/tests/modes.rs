@@ -1,4 +1,4 @@
-//! Modes `workspaces` and `isolate-pipelinerun`, end to end, each on a control plane of its own.
+//! Runs in modes `workspaces`, `isolate-pipelinerun` and `pipelineruns`. Each test has a control plane of its own.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -93,13 +93,13 @@ fn m1_m2_v3_pods_that_use_a_claim_share_its_placeholders_node() -> Outcome {
             let affine = pod.spec.as_ref().unwrap().affinity.is_some();
             assert_eq!(affine, used == 1, "{name}");
         }
-        // The placeholders go; Tekton's claims stay, as always.
+        // The placeholders are deleted. The claims that Tekton made stay, as without our services.
         scene
             .until_all::<StatefulSet>("are gone", |sets| sets.is_empty())
             .await?;
         assert_eq!(scene.objects().await?.claims.len(), 2);
 
-        // M2: the task that uses both does not run, and the run does not hang.
+        // M2: the task that uses both claims does not run, and the run does not hang.
         let refused = run("refused")
             .template("source")
             .template("cache")
@@ -204,7 +204,7 @@ fn v8_tasks_take_turns_with_a_claim_that_only_one_pod_may_use() -> Outcome {
             .task("three", &["cache"], &[]);
         scene.submit(turns).await?;
         let (set, placeholder) = scene.placeholder().await?;
-        // The placeholder holds the other claim alone.
+        // The placeholder mounts only the other claim.
         let made = set.spec.unwrap().volume_claim_templates;
         assert_eq!(made.map(|made| made.len()), Some(1));
         assert_eq!(claims(&placeholder).len(), 1, "{:?}", claims(&placeholder));
@@ -221,7 +221,7 @@ fn v8_tasks_take_turns_with_a_claim_that_only_one_pod_may_use() -> Outcome {
     })
 }
 
-/// Stops the webhook, and lets the API server create PipelineRuns as they are written.
+/// Stops the webhook, and makes the API server create PipelineRuns without it.
 async fn stop_admission(scene: &Scene<'_>) -> Outcome {
     let configurations: Api<MutatingWebhookConfiguration> = Api::all(scene.client.clone());
     let patch = Patch::Json::<()>(serde_json::from_value(json!([
@@ -234,8 +234,8 @@ async fn stop_admission(scene: &Scene<'_>) -> Outcome {
     scene.stack.services.kill(Service::AdmissionWebhook)
 }
 
-/// Creates a run with the annotations that admission would write, but of this schema version, and of this group. Repeats it
-/// until the API server ignores that the webhook is down.
+/// Creates a run with the annotations that admission would write, but with this schema version and this group. Tries again until
+/// the API server ignores that the webhook is down.
 async fn create_pinned(
     scene: &Scene<'_>,
     run: Run,
@@ -288,7 +288,7 @@ fn m8_a_run_pinned_before_schema_versions_is_served_and_one_of_an_unknown_versio
             told.iter().any(|(_, note)| note.contains("is \"2\"")),
             "{told:?}"
         );
-        // Its pod waits for the placeholder that only the other version would create.
+        // The pod waits for a placeholder that only the other version would create.
         let pods = scene
             .until_all::<Pod>("have the pod of the newer run", |pods| {
                 pods.iter().any(|pod| is_of(pod, "newer"))

@@ -1,4 +1,4 @@
-//! The monitoring component: its alerts and its dashboard in a real Prometheus, and the metrics for people on call.
+//! Tests the monitoring component: its alerts and its dashboard in a real Prometheus, and the metrics for people on call.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::collections::BTreeSet;
@@ -20,12 +20,12 @@ use testbed::services::{CONFIG_MAP, NAMESPACE};
 
 type Outcome = anyhow::Result<()>;
 
-/// The time between two looks.
+/// The time between two polls.
 const PAUSE: Duration = Duration::from_millis(200);
 
 const DOCUMENTATION: &str = include_str!("../../docs/metrics.md");
 
-/// A kind of the Prometheus Operator, without its schema.
+/// The CustomResourceDefinition of a kind of the Prometheus Operator, without its schema.
 fn kind(kind: &str, plural: &str) -> Value {
     let schema = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
     json!({
@@ -101,7 +101,7 @@ fn b6_a_real_prometheus_evaluates_every_alert_and_every_panel() -> Outcome {
         scene.submit(run("plain").task("one", &[], &[])).await?;
         scene.succeeds("plain").await?;
 
-        // Every rule is evaluated, and documented under its name.
+        // Every rule is evaluated, and is documented under its name.
         let alerts: Vec<_> = groups[0]["rules"]
             .as_array()
             .context("no rules")?
@@ -135,7 +135,7 @@ fn b6_a_real_prometheus_evaluates_every_alert_and_every_panel() -> Outcome {
             ensure!(rule["health"] == "ok", "{rule:#}");
         }
 
-        // Every query is evaluated, and every metric in it exists.
+        // Every query can be evaluated, and every metric in it has samples.
         let panels = dashboard["panels"].as_array().context("no panels")?;
         let targets = panels
             .iter()
@@ -189,7 +189,7 @@ fn b6_the_metrics_for_people_on_call_follow_what_happens() -> Outcome {
         runs.delete("refused", &DeleteParams::default()).await?;
         prometheus.until(waiting, is(0.0)).await?;
 
-        // An alert without a pause fires.
+        // An alert without `for` fires.
         let maps: Api<ConfigMap> = Api::namespaced(scene.client.clone(), NAMESPACE);
         let firing = "ALERTS{alertname=\"CoschedulerConfigInvalid\",alertstate=\"firing\"}";
         ensure!(prometheus.query(firing).await?.is_empty());

@@ -1,8 +1,8 @@
-//! Services that crash or are down for a while: runs are delayed, and nothing else (N5).
+//! Services that crash or are down for a while. Runs are only delayed (N5).
 //!
-//! Three runs meet each outage: one whose placeholder is being made, one in its midst, one whose last task ends meanwhile.
-//! The crashes share a stack and take turns on it, since a service that is down is down for everybody there; the long
-//! outages have one of their own beside it.
+//! Each outage affects three runs: one whose placeholder is being created, one in its first task, and one whose last task ends
+//! meanwhile. The crashes happen one after the other on a shared stack, because a service that is down is down for all tests
+//! there. The long outages have a stack of their own.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::collections::BTreeSet;
@@ -25,14 +25,14 @@ use tokio::sync::Mutex;
 
 type Outcome = anyhow::Result<()>;
 
-/// How long a service is down: the scenario, not a wait for something.
+/// How long a service is down in a long outage.
 const DOWN: Duration = Duration::from_secs(30);
 
-/// Held by the test whose service is down.
+/// Locked by the test whose service is down.
 static TURN: Mutex<()> = Mutex::const_new(());
 
-/// Kills a service while runs are under way, starts it again after `down`, and asks that every run succeeds on one node
-/// and leaves nothing.
+/// Kills a service while runs are in progress, and starts it again after `down`. Checks that every run succeeds on one node and
+/// leaves nothing.
 async fn outage(scene: &Scene<'_>, service: Service, down: Duration) -> Outcome {
     let services = &scene.stack.services;
     let [early, midst, ending] =
@@ -74,7 +74,7 @@ async fn outage(scene: &Scene<'_>, service: Service, down: Duration) -> Outcome 
             .filter(|pod| is_of(pod, name))
             .map(|pod| node(pod).unwrap())
             .collect();
-        // Not one more than there are tasks: nothing had to be tried twice.
+        // Each task has one pod: no task was retried.
         assert_eq!(nodes.len(), tasks, "{name}");
         assert_eq!(BTreeSet::from_iter(nodes).len(), 1, "{name}");
     }
@@ -126,7 +126,7 @@ fn n5_no_run_comes_to_harm_by_a_crash_of_the_admission_webhook() -> Outcome {
     crash(Service::AdmissionWebhook)
 }
 
-/// As docs/configuration.md has it: `Ignore` for the webhook of new PipelineRuns alone.
+/// Sets the failure policy of the webhook for new PipelineRuns only, as docs/configuration.md describes.
 async fn set_failure_policy(scene: &Scene<'_>, policy: &str) -> Outcome {
     let configurations: Api<MutatingWebhookConfiguration> = Api::all(scene.client.clone());
     let patch = Patch::Json::<()>(serde_json::from_value(json!([
@@ -161,7 +161,7 @@ fn n5_without_a_webhook_runs_are_refused_or_admitted_as_disabled_as_the_operator
 
         set_failure_policy(&scene, "Ignore").await?;
         let admitted = async {
-            // The API server learns of the policy in its own time.
+            // The API server uses the new policy after a moment.
             loop {
                 match scene.submit(two("admitted")).await {
                     Ok(admitted) => break admitted,
@@ -180,7 +180,7 @@ fn n5_without_a_webhook_runs_are_refused_or_admitted_as_disabled_as_the_operator
             assert_eq!(pod.spec.as_ref().unwrap().affinity, None);
         }
 
-        // It stays as it was admitted, and the next run is coscheduled again.
+        // The run stays as it was admitted, and the next run is coscheduled again.
         services.start_service(Service::AdmissionWebhook)?;
         services.wait_ready().await?;
         set_failure_policy(&scene, "Fail").await?;
@@ -235,7 +235,7 @@ fn n6_a_run_reported_again_without_news_costs_no_request() -> Outcome {
             let run = scene.api::<PipelineRun>().get(name).await?;
             anyhow::Ok(run.resource_version())
         };
-        // Two reports between which the run has not changed: the second one was without news.
+        // The run has not changed between two reports, so the second report contained nothing new.
         let quiet = async {
             loop {
                 let (mark, before, reports) = (scene.mark()?, version().await?, ensured().await?);
@@ -258,7 +258,7 @@ fn n6_a_run_reported_again_without_news_costs_no_request() -> Outcome {
                     .into_iter()
                     .any(|service| request.is_by(service))
             })
-            // Watches end and begin anew by the clock, and Leases are renewed by it.
+            // Watches and requests for Leases do not count, because they depend on the time.
             .filter(|request| request.verb != "watch" && request.object.resource != "leases")
             .collect();
         assert!(asked.is_empty(), "{asked:#?}");

@@ -1,9 +1,9 @@
-//! The choice of a run's mode, placement and reservation: by annotations of PipelineRun, Pipeline and Namespace, within the
-//! operator's `allowed-overrides` and the Namespace's own, and by nothing else that a Pipeline or a Task may carry. Also TaskRuns
-//! that are refused in their run's mode.
+//! How a run's mode, placement and reservation are chosen: by annotations of the PipelineRun, the Pipeline and the Namespace,
+//! within the values that the operator and the Namespace allow. Nothing else in a Pipeline or a Task chooses them. Also tests
+//! TaskRuns that are refused because of their run's mode.
 //!
-//! All tests share one stack in mode `pipelineruns` whose operator allows `disabled`, `workspaces`, `placement=pack` and
-//! `placeholder-reserves=peak`. The operator lets a Namespace allow `placement=none` too.
+//! All tests share one stack in mode `pipelineruns`. Its operator allows `disabled`, `workspaces`, `placement=pack` and
+//! `placeholder-reserves=peak`, and lets a Namespace allow `placement=none` too.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::collections::BTreeMap;
@@ -39,7 +39,7 @@ type Outcome = anyhow::Result<()>;
 const PIPELINE_RUNS: &str = "tekton.dev/v1/pipelineruns";
 const PIPELINES: &str = "tekton.dev/v1/pipelines";
 
-/// A test on the shared stack, once the planner knows what the operator allows.
+/// Runs a test on the shared stack, after the planner has seen the values that the operator allows.
 fn overridable(test: impl AsyncFnOnce(Scene<'static>) -> Outcome) -> Outcome {
     static ALLOWED: OnceCell<()> = OnceCell::const_new();
     shared(async |scene| {
@@ -69,7 +69,7 @@ fn overridable(test: impl AsyncFnOnce(Scene<'static>) -> Outcome) -> Outcome {
     })
 }
 
-/// The planner's answer about a run, as it is.
+/// The planner's answer about a run: a response or a status.
 async fn plan(scene: &Scene<'_>, object: &Value) -> anyhow::Result<Result<PlanResponse, Status>> {
     let address = scene.stack.services.grpc_address(Service::AffinityPlanner);
     let request = PlanRequest {
@@ -83,7 +83,7 @@ async fn plan(scene: &Scene<'_>, object: &Value) -> anyhow::Result<Result<PlanRe
     Ok(answer.map(tonic::Response::into_inner))
 }
 
-/// Chooses for a namespace.
+/// Writes annotations on the scene's namespace.
 async fn annotate_namespace(scene: &Scene<'_>, annotations: &Value) -> Outcome {
     let patch = Patch::Merge(json!({"metadata": {"annotations": annotations}}));
     Api::<Namespace>::all(scene.client.clone())
@@ -106,7 +106,7 @@ fn steps() -> Value {
     json!([{"name": "step", "image": "example/image", "command": ["true"]}])
 }
 
-/// A run of whatever `reference` names, that does not start by itself.
+/// A pending run of the Pipeline that `reference` names. It does not start by itself.
 fn pending(name: &str, reference: &Value, annotations: &Value) -> Value {
     json!({
         "apiVersion": "tekton.dev/v1",
@@ -116,14 +116,14 @@ fn pending(name: &str, reference: &Value, annotations: &Value) -> Value {
     })
 }
 
-/// A run of that Pipeline that starts at once.
+/// A run of a Pipeline, which starts at once.
 fn started(name: &str, pipeline: &str, annotations: &Value) -> Value {
     let mut object = pending(name, &json!({"name": pipeline}), annotations);
     object["spec"].as_object_mut().unwrap().remove("status");
     object
 }
 
-/// The annotations by which a Pipeline or PipelineRun chooses this mode, or none.
+/// The annotations with which an object chooses this mode; none if `mode` is `None`.
 fn choice(mode: Option<&str>) -> Value {
     mode.map_or_else(|| json!({}), |mode| json!({OVERRIDE: mode}))
 }
@@ -135,7 +135,7 @@ fn message(answer: &Answer) -> String {
         .to_owned()
 }
 
-/// Admission warns that the annotation counts for new runs only.
+/// Checks that admission warns that the annotation has an effect on new runs only.
 #[track_caller]
 fn assert_too_late(edited: &Answer) {
     let mut warnings = edited.warnings.iter();
@@ -151,7 +151,7 @@ fn b1_the_run_chooses_before_the_pipeline_before_the_namespace_before_the_cluste
     overridable(async |plain| {
         let annotated = plain.stack.scene().await?;
         annotate_namespace(&annotated, &choice(Some("workspaces"))).await?;
-        // The webhook's watch of Namespaces has seen it.
+        // Wait until the webhook's watch of Namespaces has seen the annotation.
         let probe = pending("probe", &json!({"resolver": "none"}), &json!({}));
         let sees = |answer: &Answer| answer.annotation(MODE) == Some("workspaces");
         once(&annotated, &probe, sees).await?;
@@ -172,7 +172,7 @@ fn b1_the_run_chooses_before_the_pipeline_before_the_namespace_before_the_cluste
                 ] {
                     count += 1;
                     let name = format!("case-{count}");
-                    // Nobody waits for anything between the two, as in `kubectl apply -f both.yaml`.
+                    // The run is created directly after its Pipeline, as with `kubectl apply -f both.yaml`.
                     let object = pipeline(&name, &choice(of_pipeline));
                     scene.send("POST", PIPELINES, &object).await?.accepted()?;
                     let object = pending(&name, &json!({"name": name}), &choice(of_run));
@@ -243,7 +243,8 @@ fn b1_what_is_not_allowed_is_refused_with_who_allows_what() -> Outcome {
             told.contains(&format!("of Namespace {:?}", scene.namespace)) && told.contains(allowed),
             "{told}"
         );
-        // The run's own choice comes first, so that it is not refused for the Namespace's; a typing error is none.
+        // The run's own choice has priority, so the run is not refused because of the Namespace's choice. A misspelt annotation
+        // chooses nothing.
         let object = pending(
             "own-choice",
             &json!({"name": "own"}),
@@ -259,8 +260,8 @@ fn b1_what_is_not_allowed_is_refused_with_who_allows_what() -> Outcome {
     })
 }
 
-/// Asks for a run that is not stored until the answer is the `wanted` one, because the webhook's watch of Namespaces has then seen
-/// the change.
+/// Creates a run as a dry run, again and again, until the answer is `wanted`: then the webhook's watch of Namespaces has seen the
+/// change. Returns this answer.
 async fn once(
     scene: &Scene<'_>,
     object: &Value,
@@ -410,7 +411,7 @@ fn b1_a_pipeline_that_chooses_disabled_leaves_its_runs_to_tekton() -> Outcome {
         );
         assert!(objects.stateful_sets.is_empty());
 
-        // A later change of the Pipeline is for later runs: this one keeps its mode (M8).
+        // A later change of the Pipeline has an effect on later runs only: this run keeps its mode (M8).
         let object = pipeline("changes", &choice(Some("workspaces")));
         scene.send("POST", PIPELINES, &object).await?.accepted()?;
         let object = pending("before", &json!({"name": "changes"}), &json!({}));
@@ -436,7 +437,7 @@ fn b1_a_pipeline_that_chooses_disabled_leaves_its_runs_to_tekton() -> Outcome {
 #[test]
 fn b1_the_multi_arch_example_runs_on_nodes_of_both_architectures() -> Outcome {
     overridable(async |scene| {
-        // Half of the nodes are arm64 from here on.
+        // From now on, half of the nodes are arm64.
         let nodes: Api<Node> = Api::all(scene.client.clone());
         let arm64 = Patch::Merge(json!({"metadata": {"labels": {"kubernetes.io/arch": "arm64"}}}));
         for name in ["node-2", "node-4"] {
@@ -465,7 +466,7 @@ fn b1_the_multi_arch_example_runs_on_nodes_of_both_architectures() -> Outcome {
             }
         }
 
-        // Without its annotation it could not end.
+        // Without its annotation, the run could not end.
         let object = kubectl(&scene.stack.bed, &arguments(&["--dry-run=client"])).await?;
         let mut object: Value = serde_json::from_str(&object)?;
         object["metadata"]["annotations"] = json!({});
@@ -502,11 +503,11 @@ fn b1_the_multi_arch_example_runs_on_nodes_of_both_architectures() -> Outcome {
     })
 }
 
-/// The webhook may learn of a Pipeline after it is asked about its run, and waits two seconds for it. Every run here must have
-/// waited; a try on a machine that stood still does not count.
+/// The webhook may see a Pipeline only after the API server has asked about a run of it, so it waits up to two seconds for the
+/// Pipeline. In this test, three runs must wait. An attempt does not count if a slow machine created the Pipeline too late.
 #[test]
 fn b1_a_run_waits_a_moment_for_its_pipeline() -> Outcome {
-    /// Later than a review takes that waits for nothing, and well within the two seconds.
+    /// Later than the answer to a review that does not wait, and well within the two seconds.
     const LATER: Duration = Duration::from_millis(500);
     const IN_TIME: Duration = Duration::from_millis(1200);
     overridable(async |scene| {
@@ -565,7 +566,7 @@ fn b1_a_pipeline_that_is_not_there_is_said_to_be_missing() -> Outcome {
             "{told}"
         );
 
-        // Once it is there, Tekton copies its annotations to the run, and the plan says that this one came too late.
+        // When the Pipeline exists, Tekton copies its annotations to the run, and the plan says that they came too late.
         let mut late = pipeline("late", &choice(Some("disabled")));
         late["spec"]["tasks"][0]["taskSpec"]["metadata"] =
             json!({"annotations": {testbed::DURATION_ANNOTATION: "600s"}});
@@ -579,7 +580,7 @@ fn b1_a_pipeline_that_is_not_there_is_said_to_be_missing() -> Outcome {
     })
 }
 
-/// Waits until Tekton has copied the Pipeline's choice to the run, and asks that the plan says that it does not count.
+/// Waits until Tekton has copied the Pipeline's choice to the run, and checks that the plan says that the choice has no effect.
 async fn override_is_ignored(scene: &Scene<'_>, name: &str) -> Outcome {
     let stored = scene
         .until(
@@ -617,7 +618,7 @@ fn b1_the_annotation_of_a_remote_pipeline_does_not_count_and_the_plan_says_so() 
         assert_eq!(created.annotation(MODE), Some("pipelineruns"));
         assert_eq!(created.warnings, Vec::<String>::new());
 
-        // This test is the resolver.
+        // This test acts as the resolver.
         let requests = "resolution.tekton.dev/v1beta1/resolutionrequests";
         let asked = async {
             loop {
@@ -626,7 +627,7 @@ fn b1_the_annotation_of_a_remote_pipeline_does_not_count_and_the_plan_says_so() 
                     .await?
                     .accepted()?;
                 let request = &list.object["items"][0];
-                // Tekton writes a request's first conditions over whatever it finds, an answer too.
+                // Tekton's first write of conditions would overwrite an answer, so the test waits for this write.
                 let begun = !request["status"]["conditions"].is_null();
                 if let (true, Some(name)) = (begun, request["metadata"]["name"].as_str()) {
                     return anyhow::Ok(name.to_owned());
@@ -660,7 +661,7 @@ fn base64(bytes: &[u8]) -> String {
     text.as_str().unwrap().to_owned()
 }
 
-/// Valid annotations of another run, all of which admission alone may write.
+/// Annotations that look like those of another run. Only admission may write them.
 fn forged() -> Value {
     let mut annotations: serde_json::Map<_, _> = PINNED
         .into_iter()
@@ -672,7 +673,8 @@ fn forged() -> Value {
     Value::Object(annotations)
 }
 
-/// `forged`, without what Tekton itself reads: in a run that is left alone, that is between the Pipeline and Tekton.
+/// `forged`, without the annotation that Tekton itself reads. In a run that our services leave alone, Tekton uses that
+/// annotation.
 fn forged_of_ours() -> Value {
     let mut annotations = forged();
     annotations
@@ -682,7 +684,7 @@ fn forged_of_ours() -> Value {
     annotations
 }
 
-/// A Pipeline that carries forged annotations itself, on an embedded task, and on a Task it refers to.
+/// Creates a Pipeline with these forged annotations on itself, on an embedded task, and on a Task that it refers to.
 async fn forging_pipeline(scene: &Scene<'_>, name: &str, annotations: &Value) -> Outcome {
     let task = json!({
         "apiVersion": "tekton.dev/v1",
@@ -708,7 +710,7 @@ async fn forging_pipeline(scene: &Scene<'_>, name: &str, annotations: &Value) ->
     Ok(())
 }
 
-/// For each task, what its pod may only run beside.
+/// For each task, the placeholders that its pod requires on its node.
 fn assistants(pods: &[Pod]) -> BTreeMap<String, Vec<String>> {
     let of = |pod: &Pod| -> Option<Vec<String>> {
         let affinity = pod
@@ -825,7 +827,8 @@ fn p7_nobody_becomes_a_part_of_a_run_by_saying_so() -> Outcome {
         assert_eq!(child.annotation(MODE), Some("pipelineruns"));
         let own = child.annotation(GROUP).context("no group")?;
         assert_ne!(own, parent.annotations()[GROUP]);
-        // Its pods are its own placeholder's, and its end is not its parent's.
+        // The child's pods require the child's own placeholder, and the end of the child does not delete the parent's
+        // placeholder.
         scene.succeeds("child").await?;
         let pods = scene.objects().await?.task_pods;
         let of_child: Vec<_> = pods
@@ -860,7 +863,7 @@ fn m2_a_task_run_with_two_claims_fails_its_run_at_once_and_the_author_is_told() 
                 .lasting("other", 3)
                 .into_json()
         };
-        // The pipeline is embedded, so that it can be told beforehand.
+        // The Pipeline is embedded, so the webhook can warn in advance.
         let begin = Instant::now();
         let created = scene
             .send("POST", PIPELINE_RUNS, &refused("refused"))
@@ -876,7 +879,7 @@ fn m2_a_task_run_with_two_claims_fails_its_run_at_once_and_the_author_is_told() 
         let ended = scene.done("refused").await?;
         let took = begin.elapsed();
         assert!(took < Duration::from_secs(60), "it took {took:?}");
-        // Tekton's words for a run with a cancelled TaskRun, which no annotation of ours can change.
+        // This is Tekton's message for a run with a cancelled TaskRun. No annotation of ours can change it.
         let end = condition(&ended).unwrap();
         assert_eq!(end["status"], "False");
         assert_eq!(end["reason"], "Cancelled");
@@ -934,7 +937,8 @@ fn m2_a_task_run_with_two_claims_fails_its_run_at_once_and_the_author_is_told() 
         }
         assert_eq!(both.object["spec"]["status"], "TaskRunCancelled");
 
-        // A dry run leaves no Event. Events are written in order, so the second one would come after it.
+        // A dry run leads to no Event. Events are written in order, so an Event about the dry run would exist before the second
+        // Event.
         let tekton = scene
             .stack
             .bed
@@ -983,7 +987,7 @@ fn m2_a_task_run_with_two_claims_fails_its_run_at_once_and_the_author_is_told() 
     })
 }
 
-/// The Events that the webhook has written about a run, once there are so many.
+/// The Events that the webhook has written about refused TaskRuns of a run, as soon as there are at least `count`.
 async fn events(scene: &Scene<'_>, run: &str, count: usize) -> anyhow::Result<Vec<Event>> {
     let ours = |event: &Event| {
         let regarding = event.regarding.as_ref();

@@ -1,5 +1,5 @@
-//! Pipelines in pipelines, alpha in Tekton: the PipelineRuns that Tekton makes for tasks of another one are parts of it.
-//! They have its placeholder and none of their own, and it stays until their pods have ended.
+//! Pipelines in Pipelines, an alpha feature of Tekton. The PipelineRuns that Tekton creates for tasks of another PipelineRun are
+//! parts of this run. They use its placeholder and have none of their own, and the placeholder stays until their pods have ended.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::time::Duration;
@@ -19,7 +19,7 @@ use tokio::sync::OnceCell;
 
 type Outcome = anyhow::Result<()>;
 
-/// A test on the shared stack, once Tekton lets pipelines be in pipelines.
+/// Runs a test on the shared stack, after Tekton accepts Pipelines in Pipelines.
 fn nested(test: impl AsyncFnOnce(Scene<'static>) -> Outcome) -> Outcome {
     static ALPHA: OnceCell<()> = OnceCell::const_new();
     shared(async |scene| {
@@ -55,7 +55,7 @@ fn task(name: &str, seconds: u32) -> Value {
     }})
 }
 
-/// A run with a task of its own and one that is a pipeline of these tasks.
+/// A run with a task of its own, and with a task that is a Pipeline of these tasks.
 fn parent(name: &str, tasks: &Value) -> Run {
     let mut object = run(name)
         .template("source")
@@ -85,7 +85,8 @@ fn m3_pipelines_in_a_pipeline_run_on_its_node_and_leave_nothing_of_their_own() -
         let (set, placeholder) = scene.placeholder().await?;
         assert_eq!(set.name_any(), assistant);
 
-        // The CustomRun of a part carries the annotation, and nothing else of ours. Its controller is this test.
+        // The CustomRun of a part has this annotation, and no other annotation of ours. This test acts as the controller of the
+        // CustomRun.
         let custom_runs = "tekton.dev/v1beta1/customruns";
         let found = async {
             loop {
@@ -139,7 +140,7 @@ fn m3_pipelines_in_a_pipeline_run_on_its_node_and_leave_nothing_of_their_own() -
                 pod.name_any()
             );
         }
-        // One StatefulSet was ever there, by the audit log of the whole bed.
+        // According to the audit log, only one StatefulSet was ever created in this namespace.
         let written = scene.requests_since(integration_tests::audit::Mark::default())?;
         let sets: Vec<_> = written
             .iter()

@@ -1,4 +1,5 @@
-//! Mode `pipelineruns`, end to end: one placeholder a run, all pods on its node, claims made with it and gone with it.
+//! Mode `pipelineruns`, end to end: one placeholder per run, all pods on its node, and claims that are created with the
+//! placeholder and deleted after it.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::collections::BTreeSet;
@@ -18,7 +19,7 @@ use testbed::services::Service;
 
 type Outcome = anyhow::Result<()>;
 
-/// `<prefix>` and ten hex digits.
+/// True if `name` is `prefix` and ten hex digits.
 fn is_hashed(name: &str, prefix: &str) -> bool {
     name.strip_prefix(prefix)
         .is_some_and(|hash| hash.len() == 10 && hash.bytes().all(|byte| byte.is_ascii_hexdigit()))
@@ -156,7 +157,7 @@ fn p1_the_placeholder_is_a_stateful_set_owned_by_the_run() -> Outcome {
             spec.update_strategy.as_ref().unwrap().type_.as_deref(),
             Some("OnDelete")
         );
-        // Created once, never updated: a label added later does not reach it.
+        // The StatefulSet is created once and never updated: a later label of the run does not reach it.
         let mark = scene.mark()?;
         let patch = Patch::Merge(json!({"metadata": {"labels": {"late": "yes"}}}));
         let changed = scene
@@ -164,7 +165,7 @@ fn p1_the_placeholder_is_a_stateful_set_owned_by_the_run() -> Outcome {
             .patch("shape", &PatchParams::default(), &patch)
             .await?;
         assert_eq!(changed.labels()["late"], "yes");
-        // Answered once the manager has worked on this version.
+        // The planner answers when the manager has handled this version.
         scene.report(&changed).await?;
         let objects = scene.objects().await?;
         let (set, pod) = (&objects.stateful_sets[0], &objects.placeholders[0]);
@@ -218,7 +219,7 @@ fn p5_the_placeholder_meets_pod_security_restricted_and_costs_little() -> Outcom
             .create_namespace(&namespace, &labels)
             .await?;
         let scene = Scene { namespace, ..scene };
-        // The namespace refuses Tekton's own pods; a custom task keeps the run going without any.
+        // The namespace refuses Tekton's own pods. A custom task keeps the run active without a pod.
         let run = run("small").template("source").task("wait", &[], &[]).with(
             "taskSpec",
             json!({"apiVersion": "example.dev/v1", "kind": "Wait", "spec": {}}),
@@ -309,7 +310,7 @@ fn p6_the_placeholder_stays_while_a_pod_of_the_run_is_running() -> Outcome {
                     .task("one", &["source"], &[]),
             )
             .await?;
-        // A pod of the run that still runs when the PipelineRun is done, as on a node that answers late.
+        // This pod of the run still runs when the PipelineRun has ended, as on a node that reacts late.
         let late: Pod = serde_json::from_value(json!({
             "metadata": {"name": "late", "labels": {
                 "tekton.dev/pipelineRun": "lingers",
@@ -495,7 +496,7 @@ fn v4_claims_go_after_the_placeholder_and_only_when_no_pod_uses_them() -> Outcom
             .unwrap()
             .to_owned();
         let (_, placeholder) = scene.placeholder().await?;
-        // Somebody else's pod, on the same node, that uses the claim and outlives the run.
+        // A pod of no run, on the same node, which uses the claim and outlives the run.
         let stranger: Pod = serde_json::from_value(json!({
             "metadata": {"name": "stranger"},
             "spec": {
@@ -574,7 +575,7 @@ fn m8_a_finished_run_reported_again_late_or_twice_changes_nothing() -> Outcome {
         scene.end("repeat", "one").await?;
         let done = scene.succeeds("repeat").await?;
         scene.nothing_left_but(&[]).await?;
-        // The late report of a version in which the run was still active.
+        // This is a late report of a version in which the run was still active.
         let run_done = ensured(EnsureOutcome::RunDone);
         assert_eq!(report(&running).await?.outcome, run_done);
         // The manager's own watch may be a moment behind this test's.
@@ -682,7 +683,7 @@ fn m8_what_was_pinned_is_restored_when_a_run_is_edited() -> Outcome {
         }}}))
         .await?;
         assert_eq!(pinned(&forged), pinned(&created));
-        // V2a: the manifest applied again brings its template back.
+        // V2a: somebody applies the manifest again, which contains the template.
         let mut template = created.spec["workspaces"].clone();
         template[0] = json!({"name": "source", "volumeClaimTemplate": {"spec": {
             "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}},
@@ -761,7 +762,7 @@ fn a_deeply_nested_custom_task_does_not_keep_a_run_from_being_created() -> Outco
             .api::<PipelineRun>()
             .delete("deep", &DeleteParams::default())
             .await?;
-        // In a field that we read, such depth is refused.
+        // In a field that our services read, such a depth is refused.
         let template = json!({"volumeClaimTemplate": {"spec": nested(60)}});
         let refused = scene
             .submit(

@@ -1,5 +1,4 @@
-//! A placeholder's shape, lifetime and owner: the rows P1 to P9, in every mode, on a control plane where each run chooses its
-//! own mode.
+//! The shape, lifetime and owner of a placeholder (requirements P1 to P9), in every mode. Each run may choose its mode.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,13 +24,13 @@ use tonic::{Code, Status};
 
 type Outcome = anyhow::Result<()>;
 
-/// The answer to a report about a run for which nothing is to be done.
+/// The answer to a report about a run for which there is nothing to do.
 const NOTHING: Option<Reported> = Some(Reported::Nothing(NothingToDo {}));
 
 /// The modes that coschedule.
 const MODES: [&str; 3] = ["workspaces", "pipelineruns", "isolate-pipelinerun"];
 
-/// The defaults for placeholders of runs that set nothing.
+/// The cluster's default pod template for placeholders.
 const DEFAULTS: &str = r#"{
     "nodeSelector": {"kubernetes.io/os": "linux"},
     "tolerations": [{"key": "of-default", "operator": "Exists"}],
@@ -39,7 +38,7 @@ const DEFAULTS: &str = r#"{
     "securityContext": {"fsGroup": 1111}
 }"#;
 
-/// A stack where every run may choose its mode, with room for isolated runs.
+/// Runs a test on a stack on which every run may choose its mode, with enough nodes for isolated runs.
 fn everything(test: impl AsyncFnOnce(Scene<'static>) -> Outcome) -> Outcome {
     let config = Config {
         nodes: 30,
@@ -93,7 +92,7 @@ async fn under_way(scene: &Scene<'_>, name: &str) -> Outcome {
     Ok(())
 }
 
-/// Waits until the run has that many StatefulSets, and answers them.
+/// Waits until the run has `count` StatefulSets, and returns them.
 async fn sets_of(
     scene: &Scene<'_>,
     name: &str,
@@ -113,7 +112,7 @@ async fn sets_of(
     Ok(of(&sets))
 }
 
-/// Waits until neither a placeholder nor a claim that was made for one is left.
+/// Waits until no placeholder is left, and no claim that was made for a placeholder.
 async fn nothing_of_ours_left(scene: &Scene<'_>) -> Outcome {
     scene
         .until_all::<StatefulSet>("are gone", |sets| sets.is_empty())
@@ -123,7 +122,7 @@ async fn nothing_of_ours_left(scene: &Scene<'_>) -> Outcome {
             !pods.iter().any(|pod| is_placeholder(pod))
         })
         .await?;
-    // Tekton's own claims, in mode `workspaces`, stay as long as their run.
+    // In mode `workspaces`, Tekton's own claims stay as long as their run.
     let ours = |claim: &Arc<PersistentVolumeClaim>| claim.name_any().ends_with("-0");
     scene
         .until_all::<PersistentVolumeClaim>("are Tekton's alone", |claims| !claims.iter().any(ours))
@@ -177,7 +176,7 @@ fn p1_p3_m8_neither_labels_nor_defaults_that_come_later_move_a_placeholder() -> 
         let labelled =
             json!({"metadata": {"labels": {"late": "yes", "tekton.dev/pipeline": "other"}}});
         patch(scene, "kept", labelled).await?;
-        // A restarted service knows only what is on the run's object.
+        // After a restart, the manager knows only what the run's object contains.
         scene.stack.services.kill(Service::PlaceholderManager)?;
         scene
             .stack
@@ -302,7 +301,7 @@ fn p1_p2_in_workspaces_each_pod_requires_the_placeholder_of_its_claim() -> Outco
     })
 }
 
-/// The placeholder pod of a run, whether bound or not.
+/// The spec of a run's placeholder pod, bound or not.
 async fn placeholder_of(scene: &Scene<'_>, name: &str) -> anyhow::Result<Value> {
     let of = |pod: &&Arc<Pod>| is_placeholder(pod) && name_of(pod) == name;
     let pods = scene
@@ -314,7 +313,7 @@ async fn placeholder_of(scene: &Scene<'_>, name: &str) -> anyhow::Result<Value> 
     Ok(serde_json::to_value(&pod.spec)?)
 }
 
-/// The tolerations that were asked for: those that Kubernetes adds to every pod have seconds.
+/// The tolerations that were requested. Those that Kubernetes adds to every pod have `tolerationSeconds`.
 fn tolerations(spec: &Value) -> Vec<&Value> {
     let all = spec["tolerations"].as_array().into_iter().flatten();
     all.filter(|toleration| toleration.get("tolerationSeconds").is_none())
@@ -334,7 +333,7 @@ fn p3_each_field_of_the_runs_pod_template_wins_over_the_clusters_default() -> Ou
                  apiVersion: v1\nkind: ServiceAccount\nmetadata: {{name: builder, namespace: {own}}}\n"
             ))
             .await?;
-        // Without a pod template: the cluster's default.
+        // A run without a pod template gets the cluster's default.
         scene
             .submit(run("plain").task("one", &[], &[]).lasting("one", 600))
             .await?;
@@ -393,7 +392,7 @@ fn p3_each_field_of_the_runs_pod_template_wins_over_the_clusters_default() -> Ou
         assert_eq!(full["securityContext"]["runAsNonRoot"], true);
         assert_eq!(full["serviceAccountName"], "builder");
         assert_eq!(full["containers"][0].get("env"), None);
-        // Kept, with the placeholder's own term beside it.
+        // The run's terms are kept, and the placeholder's own term is added.
         let mut combined = affinity.clone();
         let preferred =
             &mut combined["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"];
@@ -408,7 +407,7 @@ fn p3_each_field_of_the_runs_pod_template_wins_over_the_clusters_default() -> Ou
             "namespaceSelector": {},
             "topologyKey": "kubernetes.io/hostname"}}));
         assert_eq!(full["affinity"], combined);
-        // And on the pods of the run.
+        // The pods of the run have the run's terms too.
         let set = &sets_of(&scene, "full", 1).await?[0];
         scene.end("full", "one").await?;
         scene.succeeds("full").await?;
@@ -436,7 +435,8 @@ fn p3_each_field_of_the_runs_pod_template_wins_over_the_clusters_default() -> Ou
             (&json!("other"), None)
         );
         cancel(&scene, "plain").await?;
-        // Not cancelled: Tekton leaves a pod that it makes at that very moment, and nobody would ever run this one.
+        // The run is deleted and not cancelled. If Tekton creates a pod at the moment of a cancellation, it leaves this pod, and
+        // no scheduler would ever bind it.
         let runs = scene.api::<PipelineRun>();
         runs.delete("other", &DeleteParams::default()).await?;
         scene.nothing_left_but(&[]).await
@@ -450,7 +450,7 @@ fn p4_placeholders_take_nodes_without_one_before_nodes_with_more_room() -> Outco
         ..Config::default()
     };
     alone(config, async |scene| {
-        // All of them fit on node-1: only the anti-affinity leads elsewhere.
+        // All placeholders fit on node-1. Only the anti-affinity makes them take other nodes.
         let filled: Vec<Pod> = ["node-2", "node-3"]
             .iter()
             .map(|node| {
@@ -500,7 +500,7 @@ fn p4_placeholders_take_nodes_without_one_before_nodes_with_more_room() -> Outco
     })
 }
 
-/// Sets keys `placement` and `placeholder-reserves`, and waits until new runs are planned with them.
+/// Sets keys `placement` and `placeholder-reserves`, and waits until the planner uses them for new runs.
 async fn place(
     scene: &Scene<'_>,
     (placement, reserves): (&str, &str),
@@ -524,7 +524,8 @@ async fn place(
     tokio::time::timeout(std::time::Duration::from_secs(60), in_force).await?
 }
 
-/// The placeholders of two runs of this name that are created one after the other, each in a namespace of its own.
+/// The placeholders of two runs with this name. The runs are created one after the other, each in a namespace of its own, and
+/// then cancelled.
 async fn one_each(scenes: [&Scene<'_>; 2], name: &str) -> anyhow::Result<[(StatefulSet, Pod); 2]> {
     let mut seen = Vec::new();
     for scene in scenes {
@@ -549,7 +550,7 @@ fn p4_m8_the_placement_decides_whether_runs_of_two_namespaces_share_a_node() -> 
         let elsewhere = scene.stack.scene().await?;
         let scenes = [scene, &elsewhere];
 
-        // Without the affinity the second placeholder would take the empty node.
+        // Without the affinity, the second placeholder would take the empty node.
         let pack = (Separation::Pack, Reserves::Nothing);
         place(scene, ("pack", "nothing"), pack).await?;
         let [(_, first), (_, second)] = one_each(scenes, "packed").await?;
@@ -562,7 +563,7 @@ fn p4_m8_the_placement_decides_whether_runs_of_two_namespaces_share_a_node() -> 
             assert_eq!(affinity.unwrap_or_default(), Affinity::default());
         }
 
-        // Without the anti-affinity the second placeholder would take the node with more room.
+        // Without the anti-affinity, the second placeholder would take the node with more room.
         let load: Pod = serde_json::from_value(json!({
             "metadata": {"name": "load"},
             "spec": {"nodeName": "node-2", "containers": [{"name": "c", "image": "i/i", "resources": {
@@ -575,7 +576,8 @@ fn p4_m8_the_placement_decides_whether_runs_of_two_namespaces_share_a_node() -> 
         let nodes = (node(&first), node(&second));
         assert_eq!(nodes, (Some("node-1"), Some("node-2")));
 
-        // Karpenter would add a node for each placeholder that reserves room and spreads.
+        // Karpenter would add a node for each placeholder that reserves room and spreads. So a placeholder that reserves room
+        // does not spread.
         let reserving = (Separation::None, Reserves::Placement);
         place(scene, ("spread", "placement"), reserving).await?;
         let reserving = (Separation::Pack, Reserves::Placement);
@@ -595,7 +597,7 @@ fn p5_p3_a_run_that_asks_for_too_much_has_a_placeholder_under_restricted_all_the
             .await?;
         let scene = Scene { namespace, ..scene };
         for mode in MODES {
-            // Tekton's own pods are refused there; a custom task keeps the run going without any.
+            // The namespace refuses Tekton's own pods. A custom task keeps the run active without a pod.
             let run = run(mode)
                 .template("source")
                 .task("wait", &[], &[])
@@ -639,7 +641,7 @@ fn p5_p3_a_run_that_asks_for_too_much_has_a_placeholder_under_restricted_all_the
     })
 }
 
-/// Every way in which a run ends, in one mode.
+/// Tests every way in which a run ends, in one mode.
 fn endings(mode: &str) -> Outcome {
     everything(async |scene| {
         let runs = scene.api::<PipelineRun>();
@@ -678,7 +680,7 @@ fn endings(mode: &str) -> Outcome {
         runs.delete("deleted-at-once", &DeleteParams::default())
             .await?;
 
-        // Each of them in its midst. The tasks of the orphan end by themselves.
+        // Each of these runs is ended while its first task runs. The tasks of the orphan end by themselves.
         let orphan = two("deleted-orphan").lasting("one", 6);
         submit(orphan.finally("last", &["source"])).await?;
         under_way(&scene, "deleted-orphan").await?;
@@ -722,7 +724,8 @@ fn endings(mode: &str) -> Outcome {
             })
             .await?;
         nothing_of_ours_left(&scene).await?;
-        // In mode `workspaces` Tekton's claims go with their run, except those that a finalizer keeps.
+        // In mode `workspaces`, Tekton's claims are deleted with their runs, except the claim of the run that was deleted with
+        // policy `Orphan`.
         for run in runs.list(&ListParams::default()).await? {
             runs.delete(&run.name_any(), &DeleteParams::default())
                 .await?;
@@ -780,7 +783,7 @@ fn p7_workspace_src_of_pr_a_and_workspace_s_of_rcpr_a_do_not_share_a_placeholder
                 scene.succeeds(name).await?;
             }
             for pod in scene.objects().await?.task_pods {
-                // Each one's pods are with its own placeholder, not with the other's.
+                // Each pod requires the placeholder of its own run, and not that of the other run.
                 let affinity = serde_json::to_string(&pod.spec.as_ref().unwrap().affinity)?;
                 let required: Vec<_> = names
                     .iter()
@@ -823,7 +826,7 @@ fn p7_a_run_created_under_an_old_name_has_nothing_of_the_old_one() -> Outcome {
             scene
                 .until(&name, "is gone", |run: Option<&PipelineRun>| run.is_none())
                 .await?;
-            // Tekton would take TaskRuns of the same names for the new run's.
+            // Otherwise, Tekton would use TaskRuns with the same names for the new run.
             scene
                 .until_all::<Pod>("are no task's", |pods| {
                     pods.iter()
@@ -842,7 +845,7 @@ fn p7_a_run_created_under_an_old_name_has_nothing_of_the_old_one() -> Outcome {
             );
             scene.end(&name, "one").await?;
             scene.succeeds(&name).await?;
-            // The new one goes as always. The old one goes once its finalizer is removed.
+            // The new StatefulSet is deleted as always. The old one is deleted when its finalizer is removed.
             let left = sets_of(&scene, &name, 1).await?;
             assert_eq!(left[0].name_any(), old, "{mode}");
             assert!(left[0].metadata.deletion_timestamp.is_some(), "{mode}");
@@ -901,7 +904,7 @@ fn p7_somebody_elses_stateful_set_of_the_right_name_is_left_alone_and_reported()
             (theirs.labels(), &[][..])
         );
         assert_eq!(still.spec, theirs.spec);
-        // The run goes on by itself once the name is free.
+        // The run continues by itself when the name is free.
         sets.delete(&name, &DeleteParams::default()).await?;
         scene.succeeds("clash").await?;
         scene.nothing_left_but(&[]).await
@@ -949,12 +952,12 @@ fn p9_a_pending_run_gets_nothing_until_it_starts() -> Outcome {
                 ["started", "cancelled", "deleted"].map(|name| format!("{name}-{mode}"));
             for name in ["started", "cancelled", "deleted"] {
                 let created = scene.submit(pending(name)).await?;
-                // The manager has been asked nothing, by the watcher or by us.
+                // The planner does not call the manager about a pending run.
                 let answer = scene.report(&created).await?;
                 assert_eq!(answer.outcome, NOTHING, "{mode}");
             }
             let runs = scene.api::<PipelineRun>();
-            // Tekton has seen it and waits.
+            // Wait until Tekton has seen the pending run.
             scene
                 .until(
                     &started,

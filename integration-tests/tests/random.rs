@@ -1,9 +1,10 @@
-//! Two hundred runs of all kinds, each disturbed at a point of its life: it is deleted or cancelled, loses a pod, its
+//! Two hundred runs of all kinds. Each is disturbed at a point of its life: the run is deleted or cancelled, it loses a pod, its
 //! placeholder or its StatefulSet, a service is killed, the mode changes, or nothing happens. A seed decides the runs, the
-//! disturbances and the points. The test prints it, and `COSCHEDULER_SEED` plays it again. Points are states of the run, not
-//! times, so that a seed means the same on a slow machine; the runs that are under way together may still differ.
+//! disturbances and the points. The test prints the seed. With the seed in `COSCHEDULER_SEED`, the test repeats the same cases.
+//! Points are states of the run, and not times, so that a seed means the same on a slow machine. But other runs may be active at
+//! the same time.
 //!
-//! A run that nobody ended succeeds (N5, M8), and only the claims that its mode keeps are left (P6, V4).
+//! A run that no disturbance ended succeeds (N5, M8). In the end, only the claims that the modes keep are left (P6, V4).
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)]
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -41,15 +42,15 @@ use tokio::time::sleep;
 type Outcome = anyhow::Result<()>;
 
 const RUNS: usize = 200;
-/// Runs under way at a time. There are more nodes, so that an isolated run finds an empty one.
+/// The number of runs that are active at the same time. There are more nodes, so that an isolated run finds an empty one.
 const AT_ONCE: usize = 24;
 const NODES: usize = 48;
-/// How long a run may take on a busy machine, with every killed leader waited out.
+/// The time limit of each wait, on a busy machine and with elections of new leaders.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// How long it may take until nothing is left once all runs are over: long enough to replace a killed leader, and half the
-/// period of the sweep, which must not be needed.
+/// The longest time from the end of all runs until nothing is left. It is long enough to replace a killed leader, but only half
+/// the period of the sweep, because the sweep must not be needed.
 const CLEANED_UP: Duration = Duration::from_secs(30);
-/// The environment variable with the seed to play again.
+/// The environment variable with the seed of a repeated test.
 const SEED: &str = "COSCHEDULER_SEED";
 const MODES: [&str; 4] = [
     "disabled",
@@ -64,19 +65,19 @@ const ONE_OF_A_POD: DeleteParams = DeleteParams {
     preconditions: None,
 };
 
-/// A run, its disturbance and the point of it.
+/// A run, its disturbance, and the point at which it is disturbed.
 #[derive(Clone, Debug, PartialEq)]
 struct Case {
     name: String,
-    /// The run's own choice; `None` for the cluster's mode.
+    /// The mode that the run chooses; `None` for the cluster's mode.
     mode: Option<&'static str>,
     volumes: Volumes,
-    /// True where the second task uses the first one's claim too.
+    /// True if the second task also uses the first task's claim.
     shared: bool,
     auto_cleanup: bool,
     finally: bool,
     retries: u32,
-    /// How long the two tasks take.
+    /// How long the two tasks take, in seconds.
     seconds: [u32; 2],
     point: Point,
     deed: Deed,
@@ -107,9 +108,9 @@ enum Point {
 enum Deed {
     Nothing,
     Delete(Cascade),
-    /// With this as `spec.status`.
+    /// The run's `spec.status` is set to this value.
     Cancel(&'static str),
-    /// A pod of a task is deleted, with its grace period or without one.
+    /// A pod of a task is deleted, with or without its grace period.
     KillTask {
         at_once: bool,
     },
@@ -128,7 +129,7 @@ enum Cascade {
 }
 
 impl Deed {
-    /// The points at which there is something to do it to.
+    /// The points at which this disturbance is possible.
     fn points(self) -> &'static [Point] {
         use Point::{Admitted, Done, FirstTaskRunning, PlaceholderBound, SecondTaskCreated};
         match self {
@@ -162,7 +163,7 @@ impl Deed {
     }
 }
 
-/// The runs that a seed makes.
+/// The cases that belong to a seed.
 fn cases(seed: u64) -> Vec<Case> {
     let mut rng = Rng::with_seed(seed);
     (0..RUNS).map(|index| case(&mut rng, index)).collect()
@@ -194,7 +195,7 @@ fn case(rng: &mut Rng, index: usize) -> Case {
     }
 }
 
-/// In a hundred. Services are killed seldom, since a new leader takes a quarter of a minute.
+/// A random disturbance. The ranges are percentages. Services are killed seldom, because a new leader needs about 15 seconds.
 fn deed(rng: &mut Rng) -> Deed {
     match rng.u8(0..100) {
         0..12 => Deed::Nothing,
@@ -227,7 +228,7 @@ fn pick<T: Copy>(rng: &mut Rng, from: &[T]) -> T {
 }
 
 impl Case {
-    /// The claim that exists before the run.
+    /// The name of the claim that exists before the run, if any.
     fn existing(&self) -> Option<String> {
         match self.volumes {
             Volumes::Existing | Volumes::ExistingAndTemplate => {
@@ -237,7 +238,7 @@ impl Case {
         }
     }
 
-    /// Says whether the run may fail, or go, because of its deed. A task with `retries` survives the loss of its pod.
+    /// True if the run may fail or be deleted because of its disturbance. A task with `retries` survives the loss of its pod.
     fn may_end_badly(&self) -> bool {
         match self.deed {
             Deed::Delete(_) | Deed::Cancel(_) => true,
@@ -289,7 +290,7 @@ impl Case {
         }
     }
 
-    /// Says whether a run in this mode has a task that is refused (M2).
+    /// True if a run in this mode has a task that is refused (M2).
     fn is_refused_in(&self, mode: &str) -> bool {
         let two = matches!(
             self.volumes,
@@ -299,7 +300,7 @@ impl Case {
     }
 }
 
-/// The runs and pods of the namespace as a watch has them, by the run's uid and by name.
+/// The runs and pods of the namespace that the watches have shown, by the run's uid and by name.
 #[derive(Default)]
 struct World {
     runs: Kept<PipelineRun>,
@@ -359,20 +360,21 @@ struct Stage<'a> {
     scene: &'a Scene<'a>,
     world: World,
     news: watch::Receiver<()>,
-    /// Held by the case that has killed a service.
+    /// Locked by the case that has killed a service.
     turn: tokio::sync::Mutex<()>,
-    /// How many runs were to meet each deed, and how many of them did so at its point.
+    /// For each disturbance, the number of runs for which it was planned, and the number of those that were disturbed at their
+    /// point.
     met: Mutex<BTreeMap<&'static str, (usize, usize)>>,
 }
 
-/// The state of a run.
+/// The state of one run.
 struct Seen {
     run: Option<PipelineRun>,
     pods: Vec<Pod>,
 }
 
 impl Seen {
-    /// Says whether the run is done or gone.
+    /// True if the run has ended or was deleted.
     fn is_over(&self) -> bool {
         let run = self.run.as_ref();
         run.is_none_or(|run| matches!(succeeded(run), Some("True" | "False")))
@@ -411,7 +413,7 @@ impl Stage<'_> {
         }
     }
 
-    /// Waits until a run is seen so.
+    /// Waits until `holds` is true for the state of a run, and returns this state.
     async fn until(
         &self,
         uid: &str,
@@ -446,7 +448,7 @@ impl Stage<'_> {
         }
     }
 
-    /// Plays one run to its end.
+    /// Creates one run, disturbs it, waits until it has ended, and checks its result.
     async fn play(&self, case: &Case) -> Outcome {
         if let Some(claim) = case.existing() {
             self.create_claim(&claim).await?;
@@ -457,7 +459,7 @@ impl Stage<'_> {
         let created = insist(async || api.create(&params, &object).await).await;
         let uid = match created? {
             Some(created) => created.uid(),
-            // It was created by a request whose answer was lost.
+            // An earlier request created the run, but its answer was lost.
             None => api.get(&case.name).await?.uid(),
         };
         let uid = uid.context("a run without a uid")?;
@@ -500,7 +502,7 @@ impl Stage<'_> {
         Ok(())
     }
 
-    /// Does to a run what it is to meet; `false` where there was nothing to do it to any more.
+    /// Disturbs a run. Returns false if there was nothing to disturb any more.
     async fn act(&self, case: &Case, uid: &str, seen: &Seen) -> anyhow::Result<bool> {
         let services = &self.scene.stack.services;
         let runs = self.scene.api::<PipelineRun>();
@@ -557,7 +559,7 @@ impl Stage<'_> {
                 let _turn = self.turn.lock().await;
                 services.kill(service)?;
                 services.start_service(service)?;
-                // A leader that the API server does not answer in time ends, and is started again by the kubelet.
+                // If the API server does not answer a leader in time, the leader ends, and the simulated kubelet starts it again.
                 while services.wait_ready().await.is_err() {
                     sleep(Duration::from_millis(100)).await;
                 }
@@ -572,7 +574,7 @@ impl Stage<'_> {
         Ok(met)
     }
 
-    /// Deletes an object; `false` where it has gone already.
+    /// Deletes an object. Returns false if it does not exist any more.
     async fn delete<K>(&self, name: &str, params: &DeleteParams) -> anyhow::Result<bool>
     where
         K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>
@@ -586,8 +588,8 @@ impl Stage<'_> {
     }
 }
 
-/// Retries while the API server cannot call a webhook: services are killed meanwhile. `None` where nothing is left to do: the
-/// object is gone, or done, or an unanswered request created it.
+/// Sends a request, and retries while the API server cannot call a webhook, because services are killed meanwhile. Returns `None`
+/// if there is nothing to do: the object is deleted or done, or an earlier request created it.
 async fn insist<T>(request: impl AsyncFn() -> Result<T, kube::Error>) -> anyhow::Result<Option<T>> {
     let asked = async {
         loop {
@@ -617,8 +619,8 @@ fn seed() -> anyhow::Result<u64> {
     }
 }
 
-/// Waits until no StatefulSet and no placeholder is left, and no claim but those that existed before the runs and those that
-/// Tekton made for runs that are still there and want them.
+/// Waits until no StatefulSet and no placeholder is left, and only two kinds of claims: those that existed before the runs, and
+/// those that Tekton made for runs that still exist and keep them.
 async fn nothing_left_but_what_may_stay(scene: &Scene<'_>, cases: &[Case]) -> Outcome {
     let existing: BTreeSet<String> = cases.iter().filter_map(Case::existing).collect();
     let auto_cleanup: BTreeSet<_> = cases
@@ -666,7 +668,7 @@ async fn nothing_left_but_what_may_stay(scene: &Scene<'_>, cases: &[Case]) -> Ou
         "existing claims are gone: {:?}",
         existing.difference(&left)
     );
-    // Tekton's own claims are there where neither mode nor annotation wants them deleted.
+    // Tekton's own claims still exist if neither the mode nor the annotation requires their deletion.
     let claims = scene.api::<PersistentVolumeClaim>().list(&all).await?;
     for case in cases {
         let run = runs.values().find(|run| run.name_any() == case.name);

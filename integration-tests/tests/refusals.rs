@@ -1,5 +1,6 @@
-//! Placeholders that cannot be created or scheduled (N3): each cause in a namespace of its own, all of them side by side. A task
-//! without a pod keeps each run waiting until the cause is gone, because Tekton fails a TaskRun whose own pod is refused.
+//! Placeholders that cannot be created or scheduled (N3). Each cause has a namespace of its own, and all causes are tested at the
+//! same time. A task without a pod (the gate) keeps each run waiting until the cause is removed, because Tekton fails a TaskRun
+//! whose own pod is refused.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::collections::BTreeSet;
@@ -34,9 +35,9 @@ const RECORD: &str = "coscheduler.dev/record";
 const RUN: &str = "waiting";
 /// How long the API server may take to enforce a change.
 const LIMIT: Duration = Duration::from_secs(60);
-/// Five times the five seconds within which an author hears of a cause.
+/// The time limit for the Event about a cause: five times the five seconds that it normally takes.
 const REPORTED: Duration = Duration::from_secs(25);
-/// Twice the longest pause between two tries, 30 seconds.
+/// The time limit for a retry: twice the longest pause between two retries, 30 seconds.
 const RETRIED_WITHIN: Duration = Duration::from_secs(60);
 
 /// A reason why a placeholder cannot be created or scheduled.
@@ -74,7 +75,7 @@ const ALL: [Cause; 13] = [
 ];
 
 impl Cause {
-    /// The code of the Event that reports it, and a part of its message.
+    /// The reason of the Event that reports the cause, and a part of its note.
     fn told(self) -> (&'static str, &'static str) {
         match self {
             Self::QuotaOfPods => ("QuotaExceeded", "requested: pods=1, limited: pods=0. "),
@@ -110,7 +111,7 @@ impl Cause {
         }
     }
 
-    /// A run that waits because of the cause alone.
+    /// A run that waits only because of the cause.
     fn run(self, scene: &Scene<'_>) -> Run {
         let run = run(RUN);
         let with_template = |template: Value| json!({"podTemplate": template});
@@ -190,7 +191,7 @@ impl Cause {
                 refused(scene, json!({}), "failed calling webhook").await
             }
             Self::WebhookOnStatefulSets => {
-                // `refused` tries a pod, so the webhook is for both kinds.
+                // `refused` creates a pod as a dry run, so the webhook applies to pods too.
                 let mut rules = rule("", "pods");
                 rules["apiGroups"] = json!(["", "apps"]);
                 rules["resources"] = json!(["pods", "statefulsets"]);
@@ -285,7 +286,7 @@ async fn quota(scene: &Scene<'_>, hard: Value) -> Outcome {
     Ok(())
 }
 
-/// A setting that Pod Security allows from Kubernetes 1.29 on, in a pod template.
+/// A pod template with a setting that Pod Security (`baseline`) allows only since Kubernetes 1.29.
 fn sysctls() -> Value {
     json!({"securityContext": {"sysctls": [
         {"name": "net.ipv4.tcp_keepalive_time", "value": "600"}]}})
@@ -308,7 +309,7 @@ fn rule(group: &str, resource: &str) -> Value {
     json!({"apiGroups": [group], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": [resource]})
 }
 
-/// A webhook without a server.
+/// Creates a webhook that has no server.
 async fn webhook(scene: &Scene<'_>, rule: Value) -> Outcome {
     let configuration = json!({"metadata": {"name": scene.namespace}, "webhooks": [{
         "name": "down.example.dev",
@@ -322,7 +323,7 @@ async fn webhook(scene: &Scene<'_>, rule: Value) -> Outcome {
     create(&all::<ValidatingWebhookConfiguration>(scene), configuration).await
 }
 
-/// Waits until the API server refuses pods with this in their spec, because of the cause.
+/// Waits until the API server refuses pods with these fields in their spec, with `why` in its message.
 async fn refused(scene: &Scene<'_>, spec: Value, why: &str) -> Outcome {
     tried_out(scene, spec, |answer| match answer {
         Err(kube::Error::Api(status)) => status.message.contains(why),
@@ -332,7 +333,7 @@ async fn refused(scene: &Scene<'_>, spec: Value, why: &str) -> Outcome {
     .with_context(|| format!("no pod is refused: {why}"))
 }
 
-/// Waits until the API server accepts pods again: it remembers a LimitRange for up to half a minute
+/// Waits until the API server accepts pods again. It caches a LimitRange for up to half a minute
 /// (`plugin/pkg/admission/limitranger/admission.go`).
 async fn accepted(scene: &Scene<'_>) -> Outcome {
     tried_out(scene, json!({}), |answer| answer.is_ok())
@@ -340,7 +341,7 @@ async fn accepted(scene: &Scene<'_>) -> Outcome {
         .context("every pod is refused")
 }
 
-/// Sends dry-run requests to create a pod with these fields in its spec, until the API server's answer is as wanted.
+/// Sends dry-run requests to create a pod with these fields in its spec, until `is_such` is true for the API server's answer.
 async fn tried_out(
     scene: &Scene<'_>,
     mut spec: Value,
@@ -458,7 +459,7 @@ fn n3_a_placeholder_that_stays_refused_is_tried_again_and_nothing_else_of_it_cha
     })
 }
 
-/// The record of the tries so far.
+/// The record annotation, whose value changes with each retry.
 fn tried(set: &StatefulSet) -> Option<&str> {
     set.annotations().get(RECORD).map(String::as_str)
 }

@@ -1,4 +1,4 @@
-//! Two replicas of every service: any one of them may end at any time, and the work of a leader is never done by two.
+//! Two replicas of every service. Any one of them may end at any time, and no two replicas lead at the same time.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,16 +23,16 @@ use tonic::transport::{Channel, Endpoint};
 
 type Outcome = anyhow::Result<()>;
 
-/// Runs beside each of the ten kills.
+/// The number of runs that are created around each of the ten kills.
 const WAVE: usize = 10;
 
-/// How long the API server may go on calling a replica of the webhook that was killed.
+/// How long the API server may continue to call a replica of the webhook that was killed.
 const REFUSED: Duration = Duration::from_secs(30);
 
-/// Seconds after which a process that was paused ends itself.
+/// The time of a task in seconds: longer than a process may be paused (ten seconds).
 const LONGER_THAN_A_BREAK: u32 = 12;
 
-/// Calls to a paused process about each version of a run. They wait in its socket.
+/// The number of calls to a paused process for each version of a run. The calls wait in the socket of the process.
 const CALLS: usize = 20;
 
 fn two_replicas(services: &mut ServicesConfig) {
@@ -46,7 +46,8 @@ fn two_tasks(name: &str) -> Run {
         .task("two", &["source"], &["one"])
 }
 
-/// Calls `Release` for these versions of a run, and ignores the answers. A watcher does not serve it, and refuses.
+/// Calls `Release` several times for each of these versions of a run, and ignores the answers. A watcher does not serve
+/// `Release`, and refuses these calls.
 fn release_again_and_again(manager: Channel, runs: &[PipelineRun]) -> JoinSet<()> {
     let identities = runs.iter().map(|run| PipelineRunRef {
         namespace: run.namespace().unwrap_or_default(),
@@ -70,8 +71,8 @@ fn of(pod: &Pod) -> &str {
     &pod.labels()["tekton.dev/pipelineRun"]
 }
 
-/// Submits a run, again and again while the API server calls the replica of the webhook that was killed: it does not call
-/// another one. Returns the number of refusals.
+/// Creates a run. Tries again while the API server calls the replica of the webhook that was killed, because it does not call the
+/// other replica instead. Returns the number of refusals.
 async fn submit(scene: &Scene<'_>, run: Run) -> anyhow::Result<usize> {
     let attempts = async {
         let mut refused = 0;
@@ -130,13 +131,13 @@ fn n5_each_of_two_replicas_is_killed_once_and_a_hundred_runs_succeed() -> Outcom
             let led = LED.contains(&replica.service()) && leads(services, replica).await;
             services.kill(replica)?;
             let refused: usize = create(after).await?.into_iter().sum();
-            // Our own clients call the other replica.
+            // Our own clients call the other replica instead.
             let by_the_api_server = replica.service() == Service::AdmissionWebhook;
             assert!(
                 refused == 0 || by_the_api_server,
                 "{refused} refusals while {replica} was down"
             );
-            // Only the other replica is left for them.
+            // Only the other replica of the service serves these runs.
             for outcome in join_all(names.iter().map(|name| scene.succeeds(name))).await {
                 outcome.with_context(|| format!("while {replica} was down"))?;
             }
@@ -156,14 +157,14 @@ fn n5_each_of_two_replicas_is_killed_once_and_a_hundred_runs_succeed() -> Outcom
         }
         for name in &all {
             let nodes = &nodes[name.as_str()];
-            // Two tasks, two pods: none was created twice.
+            // Two pods for two tasks: no pod was created twice.
             assert_eq!(nodes.len(), 2, "{name}");
             assert_eq!(BTreeSet::from_iter(nodes).len(), 1, "{name}");
         }
         scene.nothing_left_but(&[]).await?;
 
         let (handovers, leaders) = observer.verdict()?;
-        // The leaders of both services were killed, so each replica has led.
+        // The leaders of both services were killed, so each of their replicas has led.
         let both: BTreeSet<_> = LED
             .into_iter()
             .flat_map(|service| services.replicas(service))
@@ -199,8 +200,8 @@ fn n6_a_process_that_was_paused_over_a_completion_writes_nothing_and_ends() -> O
     })
 }
 
-/// Pauses a process in the middle of a run, sends it calls, and resumes it when the run is cleaned up and another process
-/// leads. The process must end without a write.
+/// Pauses a process in the middle of a run and sends it calls. Resumes it when the run is cleaned up and another process leads.
+/// The process must end without a write.
 async fn pause_over_a_completion(scene: &Scene<'_>, paused: Replica, role: &str) -> Outcome {
     let services = &scene.stack.services;
     let name = format!("without-{role}-{paused}");
@@ -233,7 +234,7 @@ async fn pause_over_a_completion(scene: &Scene<'_>, paused: Replica, role: &str)
         .into_iter()
         .filter(|request| request.is_by(Service::PlaceholderManager) && request.is_write())
         .filter(|request| request.object.resource != "leases")
-        // The audit log may get a late entry of its successor.
+        // The audit log may contain a late entry of the process that leads now.
         .filter(|request| request.received.0 >= resumed)
         .collect();
     assert!(written.is_empty(), "{paused}: {written:#?}");

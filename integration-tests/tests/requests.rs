@@ -1,5 +1,5 @@
-//! How many requests our services send the API server for a run, from its audit log. `cargo xtask bench` prints them beside
-//! those of Tekton's own assistant.
+//! The number of requests that our services send to the API server for a run, from the audit log. `cargo xtask bench` prints
+//! these requests, and those of Tekton's own affinity assistant.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use coscheduler_kubernetes::pipeline_run::PipelineRun;
@@ -23,9 +23,9 @@ fn p6_v2_v4_a_run_with_two_templates_costs_at_most_eight_writes_and_one_read() -
         let reads: Vec<_> = asked.iter().filter(|request| !request.is_write()).collect();
         assert!(writes(&asked) <= 8, "{mode}: {:#?}", table(&asked));
         assert!(reads.len() <= 1, "{mode}: {reads:#?}");
-        // The placeholder is created and deleted, and each claim is deleted and loses its finalizer: fewer cannot do it.
+        // At least, the placeholder is created and deleted, and each of the two claims is deleted and loses its finalizer.
         assert!(writes(&asked) >= 6, "{mode}: {:#?}", table(&asked));
-        // Not of all namespaces: that would cost more with each run of others.
+        // A list of all namespaces would cost more with each run of other tenants.
         assert!(
             reads.iter().all(|read| !read.object.namespace.is_empty()),
             "{mode}: {reads:#?}"
@@ -71,7 +71,7 @@ fn n6_a_change_of_a_run_that_is_nobodys_business_costs_no_request() -> Outcome {
                     })
                 })
                 .await?;
-            // Tekton's last write to it for now.
+            // Wait for Tekton's last write to the run for now.
             scene
                 .until("measured", "is running", |run: Option<&PipelineRun>| {
                     let condition = run.and_then(integration_tests::look::condition);

@@ -1,5 +1,5 @@
-//! Manifests applied again and runs started again from stored ones (V2a), with kubectl and Tekton's own webhook: users never
-//! notice that a run's bindings were rewritten.
+//! Manifests that are applied again, and runs that are created again from stored runs (V2a), with kubectl and Tekton's own
+//! webhook. Users never notice that the bindings of a run's workspaces were rewritten.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -34,7 +34,7 @@ fn two(name: &str, mode: &str) -> Run {
         .metadata("annotations", json!({"coscheduler.dev/coschedule": mode}))
 }
 
-/// Calls kubectl with an object in a file, in the test's namespace.
+/// Calls kubectl with a file that contains `object`, in the test's namespace.
 async fn with_file(
     scene: &Scene<'_>,
     arguments: &[&str],
@@ -51,7 +51,7 @@ async fn with_file(
     kubectl(&scene.stack.bed, &all).await
 }
 
-/// The parts of a run that its author and admission wrote.
+/// The parts of a run that only its author and admission write.
 fn settled(run: &PipelineRun) -> (Option<String>, Option<i64>, Value, BTreeMap<String, String>) {
     let mut annotations = run.annotations().clone();
     annotations.retain(|key, _| {
@@ -65,7 +65,7 @@ fn settled(run: &PipelineRun) -> (Option<String>, Option<i64>, Value, BTreeMap<S
     )
 }
 
-/// Applies a manifest, and again while the run is under way and when it is done.
+/// Applies a manifest to create a run, and again while the run is in progress and when it is done.
 fn applied_again(version: &str, how: &[&str]) -> Outcome {
     everything(async |scene| {
         let mut apply = vec!["apply"];
@@ -75,7 +75,8 @@ fn applied_again(version: &str, how: &[&str]) -> Outcome {
             let mut manifest = two(&name, mode).into_json();
             manifest["apiVersion"] = json!(format!("tekton.dev/{version}"));
             if version == "v1beta1" {
-                // As it is, Tekton refuses it by itself once the run has started, whether it is coscheduled or not.
+                // Tekton itself refuses an embedded v1beta1 Pipeline that is applied again after the run has started, coscheduled
+                // or not. So the run refers to a Pipeline.
                 let spec = manifest["spec"]["pipelineSpec"].take();
                 let pipeline = json!({
                     "apiVersion": "tekton.dev/v1",
@@ -135,7 +136,8 @@ fn v2a_a_v1beta1_manifest_applied_again_by_the_server_changes_nothing() -> Outco
     applied_again("v1beta1", &["--server-side"])
 }
 
-/// The stored run as kubectl shows it in this version of the API, under another name, without what only a stored object has.
+/// The stored run as kubectl shows it in this API version, with another name, and without the fields that only a stored object
+/// has.
 async fn copy(scene: &Scene<'_>, version: &str, name: &str, copy: &str) -> anyhow::Result<Value> {
     let kind = format!("pipelineruns.{version}.tekton.dev");
     let arguments = [
@@ -179,7 +181,7 @@ fn v2a_a_run_started_again_with_its_annotations_has_a_group_and_claims_of_its_ow
             let first = format!("first-{mode}");
             scene.submit(two(&first, mode)).await?;
             let original = runs.get(&first).await?;
-            // While the first one is under way, and when nothing is left of it.
+            // The first run is copied while it is in progress, and after it has ended.
             let mut names = vec![first.clone()];
             for (when, version) in [("during", "v1"), ("after", "v1"), ("old", "v1beta1")] {
                 if when == "after" {
@@ -201,7 +203,7 @@ fn v2a_a_run_started_again_with_its_annotations_has_a_group_and_claims_of_its_ow
             for name in &names {
                 scene.succeeds(name).await?;
             }
-            // Four runs, a claim for each.
+            // There are four runs, each with one claim.
             let pods = scene.objects().await?.task_pods;
             let claims: BTreeSet<_> = pods
                 .iter()

@@ -1,4 +1,4 @@
-//! Placeholders that reserve room (B3): they are bound where the whole run fits, and give the room up at once.
+//! Placeholders that reserve room (B3). They are bound to a node that has room for the whole run, and give the room up at once.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)]
 
 use std::sync::Arc;
@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, ensure};
 use coscheduler_core::config::Reserves;
 use coscheduler_kubernetes::needs::asks;
+use coscheduler_kubernetes::pipeline_run::PipelineRun;
 use coscheduler_kubernetes::pods::is_unschedulable;
 use futures::future::try_join_all;
 use integration_tests::cramped::stranger;
@@ -24,15 +25,16 @@ use testbed::{Config, MOVABLE_STORAGE_CLASS};
 type Outcome = anyhow::Result<()>;
 
 const MODES: [&str; 3] = ["workspaces", "pipelineruns", "isolate-pipelinerun"];
-/// The time from the creation of a run to its placeholder, or to its first pod: a few seconds. Tekton tries again after a minute
-/// where a quota refuses a pod.
+/// The longest time from the creation of a run until its placeholder, or its first pod, is bound. Normally this takes a few
+/// seconds. But if a quota refuses a pod, Tekton tries again only after a minute.
 const AT_ONCE: Duration = Duration::from_secs(30);
-/// The time that a pod waits for the room that its placeholder gives up: one to two seconds, and the scheduler's backoff.
+/// The longest time that a pod may wait for the room that its placeholder gives up. Normally this takes one to two seconds, and
+/// the scheduler's backoff.
 const HAND_OVER: Duration = Duration::from_secs(20);
-/// CPU that a placeholder asks for itself, in thousandths.
+/// The CPU that a placeholder requests for itself, in thousandths of a CPU.
 const OWN: i128 = 50;
 
-/// On a stack whose placeholders reserve room, and on which each run chooses its mode.
+/// Runs a test on a stack whose placeholders reserve room. Each run may choose its mode.
 fn shared(test: impl AsyncFnOnce(Scene<'static>) -> Outcome) -> Outcome {
     let config = Config {
         nodes: 1,
@@ -41,7 +43,7 @@ fn shared(test: impl AsyncFnOnce(Scene<'static>) -> Outcome) -> Outcome {
     shared_with_overrides(config, |_| {}, test)
 }
 
-/// A task of one CPU, and two behind it that ask for three together.
+/// A run with a task of one CPU, and then two tasks that request three CPUs together.
 fn three(name: &str, mode: &str) -> Run {
     run(name)
         .in_mode(mode)
@@ -54,7 +56,7 @@ fn three(name: &str, mode: &str) -> Run {
         .asking("1")
 }
 
-/// The placeholder's pod once it is bound and asks for its own requests alone.
+/// Waits until the placeholder is bound and requests only its own CPU, and returns its pod.
 async fn settled(scene: &Scene<'_>) -> anyhow::Result<Arc<Pod>> {
     let is_settled =
         |pod: &Pod| is_placeholder(pod) && node(pod).is_some() && asks(pod).milli_cpu == OWN;
@@ -115,8 +117,9 @@ fn b3_where_no_node_has_room_for_all_the_largest_pod_counts_and_the_others_take_
     })
 }
 
-/// The first quota holds each pod of the run, but not the two that run side by side. The second one holds them all: a reservation would
-/// be granted, and where such a quota is nearly used up, it would compete with the run's first pod.
+/// The first quota has room for each pod of the run, but not for the two parallel pods together. The second quota has room for
+/// all pods, so it would allow a reservation. But if such a quota were nearly used up, the reservation would compete with the
+/// run's first pod. So the placeholder reserves nothing under any quota.
 #[test]
 fn b3_a_quota_that_holds_no_reservation_does_not_keep_a_run_from_starting() -> Outcome {
     shared(async |scene| {
@@ -133,7 +136,7 @@ fn b3_a_quota_that_holds_no_reservation_does_not_keep_a_run_from_starting() -> O
 }
 
 async fn starts_at_once_under_quota(scene: &Scene<'_>, cpu: &str) -> Outcome {
-    // A quota asks for a request of each container.
+    // Under this quota, each container must have a request.
     let small: LimitRange = serde_json::from_value(json!({
         "metadata": {"name": "small"},
         "spec": {"limits": [{"type": "Container", "defaultRequest": {"cpu": "1m"}}]},
@@ -174,7 +177,8 @@ async fn starts_at_once_under_quota(scene: &Scene<'_>, cpu: &str) -> Outcome {
     scene.nothing_left_but(&[]).await
 }
 
-/// The placeholder then asks for the largest pod, so it is not bound to the emptier node, which has no room for that.
+/// The placeholder then requests the room of the largest pod. So it is not bound to the emptier node, which has too little room
+/// for this pod.
 #[test]
 fn b3_where_a_limit_range_forbids_all_the_placeholder_asks_for_the_largest_pod() -> Outcome {
     shared(async |scene| {
@@ -211,7 +215,34 @@ fn b3_where_a_limit_range_forbids_all_the_placeholder_asks_for_the_largest_pod()
     })
 }
 
-/// As Kubernetes before 1.33, which has no `pods/resize`.
+/// The limits of a placeholder that asks for room are a little higher than its requests.
+#[test]
+fn b3_where_limits_may_not_exceed_requests_only_a_run_that_reserves_nothing_starts() -> Outcome {
+    shared(async |scene| {
+        let equal: LimitRange = serde_json::from_value(json!({
+            "metadata": {"name": "equal"},
+            "spec": {"limits": [{"type": "Container", "maxLimitRequestRatio": {"cpu": "1"},
+                "default": {"cpu": "100m"}, "defaultRequest": {"cpu": "100m"}}]},
+        }))?;
+        let params = PostParams::default();
+        scene.api::<LimitRange>().create(&params, &equal).await?;
+        let one = |name| {
+            let run = run(name).in_mode("pipelineruns").template("source");
+            run.task("one", &["source"], &[]).asking("100m")
+        };
+        scene.submit(one("refused")).await?;
+        scene.told("refused", "LimitRangeViolated").await?;
+        scene
+            .submit(one("starts").reserving(Reserves::Nothing))
+            .await?;
+        scene.succeeds("starts").await?;
+        let runs = scene.api::<PipelineRun>();
+        runs.delete("refused", &DeleteParams::background()).await?;
+        scene.nothing_left_but(&[]).await
+    })
+}
+
+/// Kubernetes before 1.33 behaves like this, because it has no `pods/resize`.
 #[test]
 fn b3_if_every_resize_is_refused_a_run_starts_without_a_reservation_and_its_author_hears_it()
 -> Outcome {
@@ -227,13 +258,13 @@ fn b3_if_every_resize_is_refused_a_run_starts_without_a_reservation_and_its_auth
     })
 }
 
-/// The placeholder is created again, and returns to the pods of its run.
+/// The manager creates the placeholder again, and it returns to the pods of its run.
 #[test]
 fn b3_a_reservation_that_cannot_be_given_up_has_an_end() -> Outcome {
     shared(async |scene| {
         let allowed = "!variables.resizes || !has(object.spec.nodeName)";
         scene.refuse(Refusal::Invalid, allowed).await?;
-        // The first task does not fit beside the reservation.
+        // The first task has no room beside the reservation.
         scene.pool_of(&[("4", 110)]).await?;
         let run = three("run", "pipelineruns").held("one").in_pool_of(&scene);
         scene.submit(run).await?;
@@ -282,9 +313,9 @@ fn b3_a_placeholder_that_is_lost_returns_to_its_runs_pods() -> Outcome {
     })
 }
 
-/// A pod of no run is as large as the room that the placeholder keeps for two tasks.
+/// A pod of no run requests as much as the placeholder keeps for two tasks.
 #[test]
-fn b3_with_peak_nobody_else_takes_the_room_of_the_runs_next_pods() -> Outcome {
+fn b3_with_peak_nobody_else_takes_the_room_of_pods_that_do_not_exist_yet() -> Outcome {
     shared(async |scene| {
         scene.pool_of(&[("4", 110)]).await?;
         let run = three("run", "pipelineruns").held("one").held("two");
@@ -302,18 +333,20 @@ fn b3_with_peak_nobody_else_takes_the_room_of_the_runs_next_pods() -> Outcome {
             })
             .await?;
         scene.end("run", "one").await?;
-        let tasks = |pods: &[Arc<Pod>]| {
-            let bound = pods.iter().filter(|pod| {
-                let task = pod.labels().get("tekton.dev/pipelineTask");
-                task.is_some_and(|task| task != "one") && node(pod).is_some()
-            });
-            bound.count() == 2
+        let is_next = |pod: &Pod| {
+            let task = pod.labels().get("tekton.dev/pipelineTask");
+            task.is_some_and(|task| task != "one")
         };
         let pods = scene
-            .until_all::<Pod>("have bound pods of two and three", |pods| tasks(pods))
+            .until_all::<Pod>("have a pod of two or three", |pods| {
+                pods.iter().any(|pod| is_next(pod))
+            })
             .await?;
         let stranger = pods.iter().find(|pod| is_stranger(pod)).unwrap();
         assert_eq!(node(stranger), None);
+        // From now on, the scheduler may bind it before those pods.
+        api.delete(&stranger.name_any(), &DeleteParams::default())
+            .await?;
         scene.end("run", "two").await?;
         scene.succeeds("run").await?;
         let told = scene.told_so_far("run").await?;
@@ -325,7 +358,7 @@ fn b3_with_peak_nobody_else_takes_the_room_of_the_runs_next_pods() -> Outcome {
     })
 }
 
-/// Waits for a bound placeholder that asks for this much CPU beside its own.
+/// Waits until there is a bound placeholder that requests this much CPU for the run.
 async fn asks_for(scene: &Scene<'_>, milli_cpu: i128) -> Outcome {
     let is = |pod: &Pod| {
         is_placeholder(pod) && node(pod).is_some() && asks(pod).milli_cpu == OWN + milli_cpu

@@ -1,6 +1,6 @@
-//! Frozen connections of each service in turn: they stay open and carry nothing, while new ones are served. The service closes
-//! them within 45 seconds. A new run gets its placeholder, a placeholder leaves a cordoned node, and a changed configuration is
-//! in force, all within a minute (N9).
+//! The connections of each service in turn are frozen: they stay open and carry no data, but new connections do. The service
+//! closes the frozen connections within 45 seconds. Within a minute, a new run gets its placeholder, a placeholder leaves a
+//! cordoned node, and a changed configuration is in force (N9).
 #![allow(clippy::print_stdout)]
 
 use std::collections::BTreeSet;
@@ -24,11 +24,11 @@ type Outcome = anyhow::Result<()>;
 /// How long a service may keep a frozen connection.
 const SILENCE: Duration = Duration::from_secs(45);
 const MINUTE: Duration = Duration::from_secs(60);
-/// The time between two looks at the open connections.
+/// The time between two checks of the open connections.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// Freezes the services one after the other, on a stack whose services have these environment variables. Only services of
-/// `may_end` may end by themselves, and are restarted.
+/// Freezes the connections of one service after the other. The services have these environment variables. Only services in
+/// `may_end` may end by themselves; they are then restarted.
 fn each_service_in_turn(environment: &[(&str, &str)], may_end: &[Service]) -> Outcome {
     let change = |services: &mut ServicesConfig| {
         services.links = true;
@@ -92,8 +92,8 @@ async fn freeze(stack: &Stack, service: Service, reserves: Reserves) -> Outcome 
     scene.succeeds("new").await.map(drop)
 }
 
-/// Creates a run until it is admitted: the API server cannot reach the webhook over a frozen connection either. Waits until the
-/// run's placeholder is bound.
+/// Creates a run, and tries again until it is admitted, because the API server cannot reach the webhook over a frozen connection
+/// either. Then waits until the run's placeholder is bound.
 async fn new_run(scene: &Scene<'_>) -> Outcome {
     let new = || run("new").template("source").task("one", &["source"], &[]);
     while let Err(error) = scene.submit(new()).await {
@@ -120,7 +120,7 @@ fn links(service: Service) -> impl Iterator<Item = Link> {
     Link::all().filter(move |link| [link.from, link.to].contains(&peer))
 }
 
-/// The established connections of a service's links, as the service's end has them: its own port, and the other one.
+/// The established connections of a service's links, from the service's end: the service's own port, and the other port.
 fn connections(stack: &Stack, service: Service) -> anyhow::Result<BTreeSet<(u16, u16)>> {
     let services = &stack.services;
     let ports = services.ports();
@@ -148,13 +148,13 @@ fn established(line: &str) -> Option<(u16, u16)> {
 
 #[test]
 fn n9_frozen_connections_delay_no_placeholder_and_no_evacuation_by_a_minute() -> Outcome {
-    // The leaders lose their Leases, end, and are restarted.
+    // The leaders lose their Leases and end, and are then restarted.
     each_service_in_turn(&[], &[Service::PlaceholderManager, Service::Watcher])
 }
 
 #[test]
 fn n9_each_service_replaces_its_frozen_connections_itself() -> Outcome {
-    // No service ends, because Leases outlast the silence.
+    // No service ends, because the Leases are valid for longer than a frozen connection stays open.
     let leases = [
         ("LEADER_ELECT_LEASE_DURATION", "120s"),
         ("LEADER_ELECT_RENEW_DEADLINE", "110s"),

@@ -1,4 +1,4 @@
-//! The requests that admission pins, beside those of the pods that Tekton and the API server make.
+//! Compares the requests that admission pins with the requests of the pods that Tekton and the API server create.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::time::Duration;
@@ -28,7 +28,7 @@ fn asks(cpu: &str, memory: &str) -> Value {
     json!({"requests": {"cpu": cpu, "memory": memory}})
 }
 
-/// Three steps: one that asks, one with a limit only, one with nothing. A sidecar of each kind.
+/// A task with three steps: one with requests, one with only a limit, and one with neither. It has a sidecar of each kind too.
 fn mixed() -> Value {
     let limit = json!({"limits": {"memory": "128Mi"}});
     json!({
@@ -73,14 +73,14 @@ fn task_run_specs() -> Value {
     ])
 }
 
-/// Each kind of task, embedded.
+/// A run with each kind of task, embedded.
 fn embedded() -> Run {
     run("embedded")
         .spec("pipelineSpec", json!({"tasks": tasks()}))
         .spec("taskRunSpecs", task_run_specs())
 }
 
-/// The same in a Pipeline.
+/// A run with the same tasks in a Pipeline.
 fn by_name() -> Run {
     let mut object = run("by-name")
         .spec("taskRunSpecs", task_run_specs())
@@ -98,7 +98,7 @@ fn probe(name: &str) -> Run {
     run(name).spec("pipelineSpec", json!({"tasks": [one]}))
 }
 
-/// Makes the Task, the StepAction and the Pipeline.
+/// Creates the Task, the StepAction and the Pipeline.
 async fn prepare(scene: &Scene<'_>) -> Outcome {
     for (resource, kind, name, spec) in [
         ("tekton.dev/v1/tasks", "Task", "build", templated()),
@@ -127,7 +127,7 @@ fn pinned(annotations: &std::collections::BTreeMap<String, String>) -> Sizes {
     Sizes::read(annotations).unwrap()
 }
 
-/// Waits until the webhook would pin, and Tekton makes, a pod with these requests for a step without any.
+/// Waits until the webhook pins, and Tekton creates, a pod with the requests `expect` for a step without requests.
 async fn settled(scene: &Scene<'_>, expect: &str) -> Outcome {
     let ours = async {
         loop {
@@ -163,7 +163,7 @@ async fn settled(scene: &Scene<'_>, expect: &str) -> Outcome {
     panic!("Tekton never made a pod that requests {expect:?}")
 }
 
-/// The pods of a run's tasks, once there are as many.
+/// Waits until a run has `count` task pods, and returns them.
 async fn pods(scene: &Scene<'_>, run: &str, count: usize) -> anyhow::Result<Vec<Pod>> {
     let of_task = |pod: &&std::sync::Arc<Pod>| {
         let labels = pod.labels();
@@ -184,7 +184,7 @@ async fn pods(scene: &Scene<'_>, run: &str, count: usize) -> anyhow::Result<Vec<
         .collect())
 }
 
-/// Submits both runs, and compares each pod with the size of its task.
+/// Creates both runs, and compares the requests of each pod with the pinned requests of its task.
 async fn check(scene: &Scene<'_>) -> Outcome {
     for asked in [embedded(), by_name()] {
         let name = asked.name().to_owned();

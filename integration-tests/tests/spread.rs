@@ -1,4 +1,4 @@
-//! Calls spread over all ready replicas of a service, as these come and go (B9).
+//! Calls are spread over all ready replicas of a service, while replicas are added and removed (B9).
 #![allow(clippy::print_stdout)]
 
 use std::collections::BTreeMap;
@@ -17,16 +17,17 @@ use tokio::time::{interval, sleep};
 
 type Outcome = anyhow::Result<()>;
 
-/// A new replica has its share of the calls after this time.
+/// The time after which a new replica has its share of the calls.
 const SHARED: Duration = Duration::from_secs(10);
-/// How long shares are compared.
+/// How long the shares are measured.
 const WINDOW: Duration = Duration::from_secs(24);
-/// Of two replicas, each answers at least this part of the calls that the other one answers. Of three, each answers at least this
-/// part of a third of the calls.
+/// With two replicas, each answers at least this part of the calls that the other one answers. With three replicas, each answers
+/// at least this part of a third of the calls.
 const SHARE: f64 = 0.8;
 const PERIOD: Duration = Duration::from_millis(50);
 
-/// The services whose calls are compared, with the methods: one for each new run, and those for each change of a run.
+/// The services whose calls are compared, with the compared methods. `AdmitPipelineRun` is called for each new run, and the other
+/// methods for each change of a run.
 const CALLED: [(Service, &[&str]); 2] = [
     (
         Service::AffinityPlanner,
@@ -35,7 +36,7 @@ const CALLED: [(Service, &[&str]); 2] = [
     (Service::PlaceholderManager, &["Ensure"]),
 ];
 
-/// Tries a new run out every 50 ms, and changes a run that exists, until the API server refuses one.
+/// Every 50 ms, creates a run as a dry run and changes an existing run, until the API server refuses a request.
 async fn calls(scene: &Scene<'_>) -> anyhow::Result<()> {
     let dry_run = PostParams {
         dry_run: true,
@@ -63,7 +64,7 @@ async fn calls(scene: &Scene<'_>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The calls of these methods that each replica answered so far.
+/// The number of calls of these methods that each replica has answered so far.
 async fn answered(
     services: &Services,
     replicas: &[Replica],
@@ -81,7 +82,7 @@ async fn answered(
     Ok(answered)
 }
 
-/// Asks that these replicas of each service answer equal shares of the calls from now on.
+/// Checks that these replicas of each service answer equal shares of the calls from now on.
 async fn shared_by(services: &Services, numbers: &[u16]) -> Outcome {
     let mut before = BTreeMap::new();
     let replicas = |service: Service| -> Vec<_> {
@@ -94,7 +95,7 @@ async fn shared_by(services: &Services, numbers: &[u16]) -> Outcome {
         let now = answered(services, &replicas(service), methods).await?;
         before.insert(service, now);
     }
-    // The scenario, not a wait for something.
+    // This pause is part of the scenario.
     sleep(WINDOW).await;
     for (service, methods) in CALLED {
         let now = answered(services, &replicas(service), methods).await?;
@@ -113,7 +114,7 @@ async fn shared_by(services: &Services, numbers: &[u16]) -> Outcome {
     Ok(())
 }
 
-/// The calls between the services that failed in spite of retries.
+/// The calls between the services that failed despite retries. Streams of method `Watch…` do not count.
 async fn failed(services: &Services) -> anyhow::Result<Vec<String>> {
     let mut failed = Vec::new();
     for service in [

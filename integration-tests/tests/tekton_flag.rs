@@ -1,4 +1,4 @@
-//! Tekton's own flag `coschedule`, on while runs are created and flipped while they are under way.
+//! Tekton's own flag `coschedule`: it is on while runs are created, or it is changed while runs are in progress.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::collections::BTreeSet;
@@ -62,7 +62,7 @@ fn m9_a_run_is_left_to_tekton_while_tektons_own_flag_is_on() -> Outcome {
                 "{annotations}"
             );
             scene.succeeds(&name).await?;
-            // Tekton's own assistant did its work undisturbed.
+            // Tekton's own affinity assistant did its work undisturbed.
             let pods = pods_of(scene, &name).await?;
             assert_eq!(pods.len(), 2);
             for pod in &pods {
@@ -70,7 +70,8 @@ fn m9_a_run_is_left_to_tekton_while_tektons_own_flag_is_on() -> Outcome {
             }
         }
 
-        // Off again: the next run is ours. So it stays when the ConfigMap goes, as for Tekton itself.
+        // The flag is off again, so our services coschedule the next run. This stays so when the ConfigMap is deleted, as for
+        // Tekton itself.
         scene.set_tekton_flag("Disabled").await?;
         scene.planned_in(Mode::Pipelineruns).await?;
         let (namespace, name) = TEKTON_FLAGS;
@@ -87,7 +88,7 @@ fn m9_a_run_is_left_to_tekton_while_tektons_own_flag_is_on() -> Outcome {
             .await?;
         assert_eq!(gone.tekton_coschedule, "");
 
-        // Services that have never seen it take Tekton's default, and say so.
+        // Services that have never seen the ConfigMap use Tekton's default, and report this.
         for service in [Service::ConfigService, Service::AffinityPlanner] {
             scene.stack.services.kill(service)?;
             scene.stack.services.start_service(service)?;
@@ -120,7 +121,8 @@ async fn pods_of(scene: &Scene<'_>, name: &str) -> anyhow::Result<Vec<Pod>> {
     Ok(of_run.collect())
 }
 
-/// Three tasks in a row; the first lasts long enough to flip Tekton's flag during it.
+/// A run with three tasks in a row, and a task without a workspace. The first task is held, so that Tekton's flag can be changed
+/// meanwhile.
 fn three(name: &str, mode: &str) -> Run {
     run(name)
         .metadata("annotations", json!({"coscheduler.dev/coschedule": mode}))
@@ -149,13 +151,14 @@ fn overridable(services: &mut ServicesConfig) {
     services.mode = Some("pipelineruns".to_owned());
 }
 
-/// The StatefulSets of the namespace. They stay until their run has ended, so that no look misses one.
+/// The names of the StatefulSets of the namespace. They stay until their run has ended, so each call sees all of them.
 async fn sets(scene: &Scene<'_>) -> anyhow::Result<BTreeSet<String>> {
     let sets = scene.objects().await?.stateful_sets;
     Ok(sets.iter().map(StatefulSet::name_any).collect())
 }
 
-/// Tekton's flag flipped to `flag` once the first TaskRun of a run in each mode has a pod.
+/// Changes Tekton's flag to `flag` when the first task of a run in each mode has a bound pod. The runs must keep their
+/// placeholders.
 fn flipped_to(flag: &'static str) -> Outcome {
     let config = Config {
         nodes: 6,
@@ -195,7 +198,7 @@ fn flipped_to(flag: &'static str) -> Outcome {
         for mode in MODES {
             scene.end(mode, "one").await?;
         }
-        // Every task of every run has its pod by now, and no run is done.
+        // Wait until the later tasks of all runs have pods. No further StatefulSet may appear.
         let mut seen = before.clone();
         for task in ["two", "three"] {
             scene
@@ -276,8 +279,8 @@ fn m9_runs_keep_their_group_when_tektons_flag_becomes_isolate_pipelinerun() -> O
     flipped_to("isolate-pipelinerun")
 }
 
-/// A limit of an unmodified Tekton: in its `workspaces` it fails a TaskRun with two claims, whichever mode the run has. The run
-/// ends at once, and is cleaned up.
+/// A limit of an unmodified Tekton: if its flag is `workspaces`, it fails a TaskRun with two claims, whatever the mode of the
+/// run. The run ends at once, and is cleaned up.
 #[test]
 fn m9_a_task_with_two_claims_fails_at_once_when_tektons_flag_becomes_workspaces() -> Outcome {
     alone(Config::default(), async |scene| {

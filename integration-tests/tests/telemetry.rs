@@ -1,4 +1,4 @@
-//! The telemetry of the services: one trace for one run, and metrics that mean what the documentation says.
+//! The telemetry of the services: one trace for each run, and metrics as the documentation describes them.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,7 +18,7 @@ use tonic_health::pb::health_client::HealthClient;
 const TRACEPARENT: &str = "coscheduler.dev/traceparent";
 const DOCUMENTATION: &str = include_str!("../../docs/metrics.md");
 
-/// The service and the name of each span, from the outermost inwards.
+/// The service and the name of each span, from the outermost to the innermost.
 const ADMISSION: [(&str, &str); 3] = [
     ("admission-webhook", "admission"),
     (
@@ -58,7 +58,7 @@ const CLEAN_UP: [(&str, &str); 3] = [
     ("placeholder-manager", "delete statefulsets"),
 ];
 
-/// Says whether these spans are there, each a child of the one before it, the first a root.
+/// True if these spans exist, each as a child of the previous one, and the first one as a root.
 fn has_chain(spans: &[Span], chain: &[(&str, &str)]) -> bool {
     let mut parents = BTreeSet::from([""]);
     for (service, name) in chain {
@@ -76,7 +76,7 @@ fn b6_one_trace_follows_a_run_from_its_admission_to_its_clean_up() -> anyhow::Re
     let export = |services: &mut ServicesConfig| services.environment = collector.environment();
     alone_with(Config::default(), export, async |scene| {
         collector.serve(listener)?;
-        // An author's own is not taken for it, nor is another run's.
+        // An author's own trace context is not used for the run, and neither is that of another run.
         let given = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
         let of_author = run("traced")
             .metadata("annotations", serde_json::json!({TRACEPARENT: given}))
@@ -111,17 +111,17 @@ fn b6_one_trace_follows_a_run_from_its_admission_to_its_clean_up() -> anyhow::Re
     })
 }
 
-/// A metric as it is documented or exposed: its type and its labels.
+/// The type and the labels of a metric, as documented or exposed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Metric {
     kind: String,
     labels: BTreeSet<String>,
 }
 
-/// Name to metric.
+/// Metrics by name.
 type Metrics = BTreeMap<String, Metric>;
 
-/// The rows of the documentation's tables that are about `service`.
+/// The metrics of `service` in the tables of the documentation.
 fn documented(service: Service) -> Metrics {
     let rows = DOCUMENTATION.lines().filter(|line| line.starts_with("| `"));
     let metrics = rows.filter_map(|row| {
@@ -145,7 +145,7 @@ fn documented(service: Service) -> Metrics {
     metrics.collect()
 }
 
-/// The metrics of a service, by the names that a query uses: counters with their `_total`.
+/// The metrics that a service exposes, by the names that queries use: counters end with `_total`.
 fn exposed(text: &str) -> Metrics {
     let types = text.lines().filter_map(|line| {
         let (name, kind) = line.strip_prefix("# TYPE ")?.split_once(' ')?;
@@ -183,7 +183,7 @@ fn every_metric_is_documented_and_every_documented_metric_is_there() -> anyhow::
         scene.succeeds("measured").await?;
         scene.nothing_left_but(&[]).await?;
         for service in Service::ALL {
-            // A call that ends, for those that serve nothing but streams.
+            // This call ends, so that services that serve only streams have these metrics too.
             let address = scene.stack.services.grpc_address(service);
             let channel = Endpoint::from_shared(address)?.connect().await?;
             let mut health = HealthClient::new(channel);

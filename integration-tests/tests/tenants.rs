@@ -1,5 +1,5 @@
-//! Runs that carry names, annotations, labels or claims of another run. None of these makes a service of ours write in another
-//! namespace or to another run's objects; every write is in the audit log (P6, P7, N1, N2).
+//! Runs with names, annotations, labels or claims of another run. None of these makes a service of ours write in another
+//! namespace or to another run's objects. The audit log shows every write (P6, P7, N1, N2).
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::collections::BTreeSet;
@@ -27,7 +27,7 @@ type Outcome = anyhow::Result<()>;
 const RUN_UID: &str = "tekton.dev/pipelineRunUID";
 const COMPONENT: &str = "app.kubernetes.io/component";
 const INSTANCE: &str = "app.kubernetes.io/instance";
-/// How long a condition that is polled for may take.
+/// The time limit of a polled condition.
 const PATIENCE: Duration = Duration::from_secs(90);
 
 fn stack(nodes: usize, test: impl AsyncFnOnce(&Scene<'_>) -> Outcome) -> Outcome {
@@ -45,14 +45,14 @@ fn stack(nodes: usize, test: impl AsyncFnOnce(&Scene<'_>) -> Outcome) -> Outcome
     })
 }
 
-/// Another tenant's run, under way: its placeholder and its other objects.
+/// An active run of another tenant, with its placeholder and its other objects.
 struct Victim {
     namespace: String,
     run: PipelineRun,
     set: StatefulSet,
     node: String,
     claim: String,
-    /// The names of its objects.
+    /// The names of the run and of its objects.
     has: BTreeSet<String>,
 }
 
@@ -91,7 +91,7 @@ impl Victim {
         })
     }
 
-    /// Checks that since `mark` no service of ours wrote to the run's objects or an Event about it.
+    /// Checks that, since `mark`, no service of ours wrote to the run's objects, and that there is no Event about the run.
     async fn is_left_alone(&self, scene: &Scene<'_>, mark: Mark) -> Outcome {
         for request in scene.requests_since(mark)? {
             let ours = Service::ALL
@@ -118,7 +118,8 @@ async fn other<'a>(scene: &Scene<'a>) -> anyhow::Result<Scene<'a>> {
     })
 }
 
-/// Writes annotations of a run that admission alone may write: by an administrator, while the webhook is away.
+/// Writes annotations on a run that only admission may write. An administrator can do this while the webhook is down and
+/// `failurePolicy` is `Ignore`.
 async fn forge(scene: &Scene<'_>, name: &str, annotations: Value) -> Outcome {
     let services = &scene.stack.services;
     let configurations: Api<MutatingWebhookConfiguration> = Api::all(scene.client.clone());
@@ -140,7 +141,7 @@ async fn forge(scene: &Scene<'_>, name: &str, annotations: Value) -> Outcome {
     let forged = json!({"metadata": {"annotations": annotations}});
     let written = async {
         let path = format!("tekton.dev/v1/pipelineruns/{name}");
-        // The API server learns of the policy in its own time.
+        // The API server uses the new policy after a moment.
         while scene
             .send("PATCH", &path, &forged)
             .await?
@@ -157,7 +158,7 @@ async fn forge(scene: &Scene<'_>, name: &str, annotations: Value) -> Outcome {
     services.wait_ready().await
 }
 
-/// A pod with the labels of a run, put on a node or left to the scheduler.
+/// Creates a pod with these labels. The pod has a node name, or is left to the scheduler.
 async fn pretend(scene: &Scene<'_>, name: &str, node: Option<&str>, labels: Value) -> Outcome {
     let pod: Pod = serde_json::from_value(json!({
         "metadata": {"name": name, "labels": labels},
@@ -178,7 +179,7 @@ fn held(name: &str) -> Run {
         .held("one")
 }
 
-/// Ends the run's one task, and checks that the run succeeds.
+/// Ends the run's only task, and checks that the run succeeds and that its placeholder and claim are deleted.
 async fn ends_well(scene: &Scene<'_>, victim: &Victim) -> Outcome {
     let name = victim.run.name_any();
     scene.end(&name, "one").await?;
@@ -209,7 +210,7 @@ fn p6_p7_n1_what_says_that_it_is_another_runs_touches_nobody_but_itself() -> Out
         let foreign = Victim::new(&elsewhere, held("foreign")).await?;
         let mark = scene.mark()?;
 
-        // Claims that are called like those of others: such a run is not let in.
+        // Runs with the name of another run's claim: such a run is refused.
         for (name, claim) in [("thief", &neighbour.claim), ("far-thief", &foreign.claim)] {
             let source = json!({"persistentVolumeClaim": {"claimName": claim}});
             let thief = run(name)
@@ -219,8 +220,8 @@ fn p6_p7_n1_what_says_that_it_is_another_runs_touches_nobody_but_itself() -> Out
             assert!(refused.contains(claim), "{refused}");
         }
 
-        // Runs that carry another one's group, placeholder and claims. The placeholder of the one is there already and the
-        // other's is made beside its own run, in its own namespace.
+        // Runs with the group, placeholder and claims of another run. One of these placeholders exists in this namespace, and the
+        // other one in its own run's namespace.
         for (name, of) in [("hostile", &neighbour), ("far-hostile", &foreign)] {
             scene.submit(held(name)).await?;
             let set = of.set.name_any();
@@ -230,7 +231,7 @@ fn p6_p7_n1_what_says_that_it_is_another_runs_touches_nobody_but_itself() -> Out
             forge(scene, name, annotations).await?;
         }
 
-        // Pods that say that they are others' tasks and placeholders: without a node, and on one that turns pods away.
+        // Pods with the labels of other runs' tasks and placeholders: without a node, and on a cordoned node.
         let victims = [&neighbour.node, &foreign.node];
         let free = (1..=6).map(|number| format!("node-{number}"));
         let free = free
@@ -265,7 +266,7 @@ fn p6_p7_n1_what_says_that_it_is_another_runs_touches_nobody_but_itself() -> Out
             })
             .await?;
 
-        // The sweep of a new leader has all of that to look at; a run after it is made and cleaned up.
+        // The sweep of a new leader checks all these objects. Then another run is created and cleaned up.
         services.kill(Service::PlaceholderManager)?;
         services.start_service(Service::PlaceholderManager)?;
         services.wait_ready().await?;
@@ -288,7 +289,7 @@ fn p6_p7_n1_what_says_that_it_is_another_runs_touches_nobody_but_itself() -> Out
 
         neighbour.is_left_alone(scene, mark).await?;
         foreign.is_left_alone(&elsewhere, mark).await?;
-        // Nor to anything else over there.
+        // No service of ours wrote anything else in that namespace either.
         for request in scene.requests_since(mark)? {
             let ours = Service::ALL
                 .into_iter()
@@ -311,7 +312,8 @@ fn p6_p7_n1_what_says_that_it_is_another_runs_touches_nobody_but_itself() -> Out
 #[test]
 fn n2_p7_a_task_that_says_that_it_is_another_runs_does_not_have_its_placeholder_moved() -> Outcome {
     stack(1, async |scene| {
-        // The neighbour's placeholder is alone on a node too small for the stranger, and could follow it to the other one.
+        // The neighbour's placeholder is alone on a node that is too small for the stranger's pod, and could move to the other
+        // node.
         scene.pool_of(&[("2", 110), ("8", 110)]).await?;
         scene.cordon(&scene.pool_node(2), true).await?;
         let movable = json!({"volumeClaimTemplate": {"spec": {
@@ -363,7 +365,7 @@ fn n2_p7_a_task_that_says_that_it_is_another_runs_does_not_have_its_placeholder_
                 })
             })
             .await?;
-        // The manager has asked whose the stranger is, and has had more time than it waits before it acts.
+        // The manager has asked to which run the stranger's pod belongs, and has had more time than it waits before it acts.
         let asks = |request: &Request| {
             let task_run = request.verb == "get" && request.object.resource == "taskruns";
             task_run && request.is_by(Service::PlaceholderManager)

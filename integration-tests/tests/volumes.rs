@@ -20,12 +20,12 @@ use testbed::{Config, LOCAL_STORAGE_CLASS, MOVABLE_STORAGE_CLASS, ZONAL_STORAGE_
 
 type Outcome = anyhow::Result<()>;
 
-/// Five times the five seconds within which an author hears of a conflict.
+/// The time limit for the Event about a conflict: five times the five seconds that it normally takes.
 const REPORTED: Duration = Duration::from_secs(25);
 const BLOCKED: &str = "coscheduler.dev/blocked";
 const ASSISTANT: &str = "pipeline.tekton.dev/affinity-assistant";
 
-/// On a stack with two zones, on which each run chooses its mode.
+/// Runs a test on a stack with two zones, on which each run may choose its mode.
 fn shared(test: impl AsyncFnOnce(Scene<'static>) -> Outcome) -> Outcome {
     let config = Config {
         zones: 2,
@@ -39,7 +39,7 @@ fn bound_to(claim: &str) -> Value {
     json!({"persistentVolumeClaim": {"claimName": claim}})
 }
 
-/// Creates a claim, and waits until it is bound where it is of the zonal class.
+/// Creates a claim. If it has the zonal class, waits until it is bound.
 async fn create_claim(scene: &Scene<'_>, name: &str, class: &str, access_mode: &str) -> Outcome {
     let claim: PersistentVolumeClaim = serde_json::from_value(json!({
         "metadata": {"name": name},
@@ -78,7 +78,7 @@ fn codes(told: &[(String, String)]) -> Vec<&str> {
 #[test]
 fn v7_claims_in_two_zones_are_reported_and_the_run_goes_on_once_one_node_reaches_them() -> Outcome {
     shared(async |scene| {
-        // The provisioner chooses the zone by the number at the end of a name.
+        // The provisioner chooses the zone by the number at the end of the claim's name.
         for name in ["data-0", "data-1"] {
             create_claim(&scene, name, ZONAL_STORAGE_CLASS, "ReadWriteOnce").await?;
         }
@@ -113,13 +113,14 @@ fn v7_claims_in_two_zones_are_reported_and_the_run_goes_on_once_one_node_reaches
         }
         assert_eq!(codes(&told), ["VolumeNodeAffinityConflict"]);
         assert_eq!(told[0].1, message);
-        // Its pod waits, and no placeholder binds more volumes to the nodes of a volume that must be replaced.
+        // The run's pod waits. There is no placeholder that could bind more volumes to the nodes of a volume that must be
+        // replaced.
         scene
             .until_all::<Pod>("has a task's pod", |pods| pods.len() == 1)
             .await?;
         assert!(scene.objects().await?.stateful_sets.is_empty());
 
-        // A claim that binds where its pod is replaces one of them.
+        // A claim whose volume is created where its pod is scheduled replaces one of the two claims.
         let api = scene.api::<PersistentVolumeClaim>();
         api.delete("data-1", &DeleteParams::default()).await?;
         scene
@@ -210,7 +211,7 @@ fn v8_an_existing_claim_for_one_pod_keeps_the_placeholder_to_its_nodes_without_m
             let told = scene.told(mode, "ClaimNotMounted").await?;
             assert_eq!(codes(&told), ["ClaimNotMounted"]);
             assert!(told[0].1.contains(&claim), "{told:?}");
-            // Either may be first.
+            // Either task may run first.
             tokio::try_join!(scene.end(mode, "one"), scene.end(mode, "two"))?;
             scene.succeeds(mode).await?;
             let mut pods = scene.objects().await?.task_pods;
@@ -302,7 +303,7 @@ fn v4_tektons_claims_go_after_the_pods_that_use_them_where_the_author_asks_for_i
             })
             .await?;
         let bound = pods.iter().find(|pod| claims(pod).contains(&claim));
-        // Somebody else's pod, on the same node, that uses the claim and outlives the run.
+        // A pod of no run, on the same node, which uses the claim and outlives the run.
         let stranger: Pod = serde_json::from_value(json!({
             "metadata": {"name": "stranger"},
             "spec": {
@@ -333,7 +334,7 @@ fn v4_tektons_claims_go_after_the_pods_that_use_them_where_the_author_asks_for_i
         );
         pods.delete("stranger", &DeleteParams::default().grace_period(0))
             .await?;
-        // The existing claim stays, and so does Tekton's claim for the run that did not ask.
+        // The existing claim stays, and so does Tekton's claim for the run without the annotation.
         let left = scene
             .until_all::<PersistentVolumeClaim>("are two", |claims| claims.len() == 2)
             .await?;
@@ -421,7 +422,7 @@ fn v5_workspaces_without_a_claim_are_left_alone() -> Outcome {
             scene.end(mode, "one").await?;
             scene.succeeds(mode).await?;
             scene.nothing_left_but(&[]).await?;
-            // Nothing to keep together, nothing to tell.
+            // No claim ties pods together, so there is no Event.
             assert_eq!(scene.told_so_far(mode).await?, []);
         }
         let pods = scene.objects().await?.task_pods;
@@ -476,7 +477,7 @@ fn v9_a_claim_named_by_a_parameter_is_known_and_one_named_by_a_result_is_left_ou
             found.unwrap()
         };
         assert_eq!(node(of("cached")), node(&placeholder));
-        // It uses the claim, and nothing says where.
+        // Its pod uses the claim, but has no affinity.
         assert_eq!(claims(of("late")), BTreeSet::from(["by-result".to_owned()]));
         assert_eq!(of("late").spec.as_ref().unwrap().affinity, None);
         assert_eq!(
@@ -490,7 +491,7 @@ fn v9_a_claim_named_by_a_parameter_is_known_and_one_named_by_a_result_is_left_ou
 #[test]
 fn v9_a_run_whose_every_claim_is_named_by_a_result_is_told_so() -> Outcome {
     shared(async |scene| {
-        // Where a placeholder cannot know the claim, only a volume that can be reached from everywhere is safe.
+        // If the placeholder cannot know the claim, only a volume that every node can reach is safe.
         create_claim(&scene, "only", MOVABLE_STORAGE_CLASS, "ReadWriteOnce").await?;
         let makes = json!({
             "results": [{"name": "claim"}],
@@ -589,12 +590,13 @@ fn mounted(pod: &Pod) -> BTreeSet<String> {
         .collect()
 }
 
-/// A provisioner that chooses the zone by the claim's name puts the claims of one StatefulSet's pod, whose names end in the
-/// same number, into one zone (`ChooseZoneForVolume` of `k8s.io/cloud-provider`). So these names must have that shape.
+/// A provisioner that chooses the zone by the claim's name puts claims whose names end with the same number into one zone
+/// (`ChooseZoneForVolume` of `k8s.io/cloud-provider`). The claims of one StatefulSet's pod have such names. So the names of our
+/// claims must have this form too.
 #[test]
 fn v2_templates_whose_volumes_are_made_at_once_are_in_one_zone() -> Outcome {
     shared(async |scene| {
-        // Enough of them that chance would put two of them apart.
+        // With so many claims, chance would put two of them into different zones.
         let workspaces = ["a", "b", "c", "d"];
         for mode in ["pipelineruns", "isolate-pipelinerun"] {
             let mut zonal = run(mode).in_mode(mode);
@@ -649,7 +651,7 @@ fn v7_a_claim_made_anew_in_another_zone_is_reported_while_the_placeholder_waits(
             .task("one", &["source", "cache"], &[]);
         scene.submit(apart).await?;
         scene.until("anew", "is blocked", conflict).await?;
-        // Without the claim nothing is in conflict, and the placeholder is created and waits.
+        // Without this claim there is no conflict, so the placeholder is created and waits.
         let api = scene.api::<PersistentVolumeClaim>();
         api.delete("anew-1", &DeleteParams::default()).await?;
         scene

@@ -28,7 +28,8 @@ pub struct Args {
     )]
     pub(crate) webhook_address: SocketAddr,
 
-    /// Namespace of Tekton's ConfigMaps config-defaults and feature-flags. The requests of pods depend on some of their keys
+    /// Namespace of Tekton's ConfigMaps config-defaults and feature-flags. The requests of TaskRun pods depend on some keys of
+    /// these ConfigMaps
     #[arg(
         long,
         env = "TEKTON_NAMESPACE",

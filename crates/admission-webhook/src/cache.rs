@@ -74,7 +74,7 @@ impl<T: Clone + Send + Sync + 'static> Cache<T> {
         found.get(&key).cloned()
     }
 
-    /// The objects in the cache that are in this namespace, by name. If `namespace` is empty: the objects without a namespace.
+    /// The cached objects of this namespace, by name. If `namespace` is empty, the objects without a namespace.
     pub(crate) fn in_namespace(&self, namespace: &str) -> BTreeMap<String, T> {
         let objects = self.objects.borrow();
         let of_namespace = objects.iter().filter(|((of, _), _)| of == namespace);
@@ -83,7 +83,7 @@ impl<T: Clone + Send + Sync + 'static> Cache<T> {
             .collect()
     }
 
-    /// The object in the cache with this namespace and name.
+    /// The cached object with this namespace and name.
     pub(crate) fn find(&self, namespace: &str, name: &str) -> Option<T> {
         let key = (namespace.to_owned(), name.to_owned());
         self.objects.borrow().get(&key).cloned()

@@ -1,7 +1,7 @@
-//! The objects, other than the run itself, that the requests of a run's pods depend on: Tasks, Pipelines, LimitRanges,
-//! RuntimeClasses and Tekton's defaults. The caches keep only the parts that the requests depend on. A review never waits for
-//! these caches. If a Task or Pipeline is not in its cache, the sizes of its tasks are not known. Other missing objects are
-//! ignored. The run works without them.
+//! The objects, other than the run itself, on which the CPU and memory requests of a run's pods depend: Tasks, Pipelines,
+//! LimitRanges, RuntimeClasses and Tekton's defaults. The caches keep only the parts that the requests depend on. A review never
+//! waits for these caches. If a Task or Pipeline is not in its cache, the requests of its tasks are unknown. Other missing
+//! objects are ignored. A run is coscheduled even if objects are missing.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -66,7 +66,7 @@ impl Catalog {
         }
     }
 
-    /// The objects that the sizes of a new PipelineRun depend on. `None` until each cache was filled once.
+    /// The objects on which the requests of a new PipelineRun's pods depend. `None` until each cache was filled once.
     pub(crate) fn of_run(&self, namespace: &str, run: &Value) -> Option<planner::Catalog> {
         if !self.synced.is_ready() {
             return None;

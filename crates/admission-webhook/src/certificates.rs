@@ -1,6 +1,6 @@
 //! The webhook's own certificates. The webhook makes self-signed serving certificates. It keeps them in one Secret, which all its
 //! replicas share, and writes them into the `caBundle` of its webhook configurations. It replaces each certificate before it
-//! expires. It needs no certificate manager, and it never reads or writes another Secret or configuration.
+//! expires. It needs no certificate manager, and it never reads or writes another Secret or webhook configuration.
 //! `docs/decisions/webhook-certificates.md` has the reasons.
 //!
 //! Module `state` decides, `issue` makes certificates, `keeper` patches the objects, and `serving` uses the certificate in TLS
@@ -51,8 +51,8 @@ pub(crate) struct CertificateArgs {
     )]
     certificate_lifetime: SignedDuration,
 
-    /// How long API servers must have trusted a new certificate before it is served. All API servers must notice it within this
-    /// time
+    /// How long API servers must have trusted a new certificate before it is served. All API servers must notice a new
+    /// certificate within this time
     #[arg(
         long,
         env = "CERTIFICATE_OVERLAP",
@@ -71,8 +71,8 @@ pub(crate) struct CertificateArgs {
     certificate_secret: String,
 }
 
-/// Starts the task that manages the certificates. Returns the TLS configuration of the server. The process is not ready
-/// until the webhook configuration has the served certificate.
+/// Starts the task that manages the certificates. Returns the TLS configuration of the server. The process is not ready until the
+/// webhook configuration trusts the served certificate.
 ///
 /// # Errors
 /// The flags contradict each other.
@@ -115,7 +115,8 @@ fn check(wanted: &Wanted) -> anyhow::Result<()> {
         overlap.is_positive(),
         "--certificate-overlap must be positive"
     );
-    // A rotation takes up to four overlaps and some delay. It must end before the certificate expires.
+    // A rotation takes up to four overlaps and some delay. The remaining time is enough for the next rotation to replace the new
+    // certificate before it expires.
     let shortest = overlap
         .checked_mul(6)
         .context("--certificate-overlap is too long")?;

@@ -1,4 +1,4 @@
-//! Checks a write to the ConfigMap with the flags (M7). The check is a pure function from the review to the response.
+//! Checks a write to ConfigMap `coscheduler-config` (M7). The check is a pure function from the review to the response.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use coscheduler_core::config;
 
 use crate::review::refused;
 
-/// Denies a ConfigMap with invalid flags. The message lists every invalid key with its value and the allowed values. Deprecated
+/// Denies a ConfigMap with invalid values. The message lists every invalid key with its value and the allowed values. Deprecated
 /// and unknown keys cause warnings. A write that does not change the data is always admitted. So labels and finalizers can be
 /// changed even if the ConfigMap is invalid.
 pub(crate) fn review(request: &AdmissionRequest<DynamicObject>) -> AdmissionResponse {

@@ -1,5 +1,5 @@
-//! Events on PipelineRuns about their TaskRuns and CustomRuns under review. Only Tekton's controller sees the answer to the review of a
-//! TaskRun, so an Event informs the author of the run. The webhook sends its answer without waiting until the Event is written.
+//! Publishes Events on a PipelineRun about reviews of its TaskRuns and CustomRuns. Only Tekton's controller sees the answer to
+//! such a review, so an Event informs the author of the PipelineRun. The answer does not wait for the Event.
 
 use std::time::Duration;
 

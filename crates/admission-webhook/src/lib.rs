@@ -1,6 +1,7 @@
 //! The admission-webhook converts admission reviews to questions for the affinity-planner, and the planner's answers to JSON
-//! patches. It decides nothing about runs. It checks the ConfigMap with the flags itself, with the rules of `core`. It makes its
-//! own TLS certificates (`certificates`), and enters the rules of its webhooks when it can answer (`registration`).
+//! patches. It makes no decision about runs. It checks ConfigMap `coscheduler-config` itself, with the rules of `core`. It makes
+//! its own TLS certificates (module `certificates`), and writes the rules of its webhook configurations when it can answer
+//! (module `registration`).
 //!
 //! If the planner cannot answer, the webhook answers with HTTP 503. The `failurePolicy` of the webhook configuration then decides
 //! if the object is admitted.
@@ -49,15 +50,15 @@ pub const SERVICE: Service = Service {
     http_address: "127.0.0.1:9205",
 };
 
-/// When the process stops, the longest time for reviews that have already begun.
+/// The longest time that reviews under way may take when the process stops.
 const GRACE: Duration = Duration::from_secs(9);
 
 /// Starts to answer admission reviews.
 ///
 /// # Errors
 ///
-/// A duration is negative, flags contradict each other, a Kubernetes client cannot be created, the planner's address is invalid, or
-/// an address cannot be bound.
+/// A flag is invalid, flags contradict each other, a Kubernetes client cannot be created, the planner's address is invalid, or an
+/// address cannot be bound.
 pub async fn start(args: Args, process: Process) -> anyhow::Result<()> {
     let Args {
         affinity_planner_address,

@@ -1,4 +1,4 @@
-//! An object that a task follows and patches. A patch succeeds only if the object has not changed since the task saw it.
+//! An object that a task follows and patches. A patch succeeds only if the object has not changed since the task last saw it.
 
 use std::fmt::Debug;
 use std::future::ready;
@@ -57,7 +57,7 @@ impl<K: Resource + Clone + DeserializeOwned + Debug + Send + 'static> Object<K> 
             .boxed()
     }
 
-    /// Patches the object. Returns `false` if this failed. The log has the reason.
+    /// Patches the object. Returns `false` if the object does not exist or the patch failed. The log has the reason of a failure.
     pub(crate) async fn patch(
         &mut self,
         kind: fn(Value) -> Patch<Value>,

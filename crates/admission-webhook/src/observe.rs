@@ -1,5 +1,5 @@
-//! The layer around every admission review. It writes the metrics and makes the span. If the API server sends a trace, the span
-//! belongs to this trace. The handler adds the outcome to its response as an extension, and this layer reads it there.
+//! The layer around every admission review. It updates the metrics and creates the span. If the API server sends a trace, the
+//! span belongs to this trace. The handler adds the outcome to its response as an extension, and this layer reads it there.
 
 use std::time::Instant;
 
@@ -70,7 +70,8 @@ impl Outcome {
 }
 
 impl Answered {
-    /// Only the kinds in our webhook configurations become label values. So the number of label values is limited.
+    /// Only the kinds in our webhook configurations become label values, and `unknown` stands for all others. So the number of
+    /// label values is limited.
     pub(crate) fn new(kind: &str, outcome: Outcome) -> Self {
         let kind = ["PipelineRun", "TaskRun", "CustomRun", "ConfigMap"]
             .into_iter()
@@ -105,7 +106,7 @@ impl Reviews {
     }
 }
 
-/// The layer: `axum::middleware::from_fn_with_state(reviews, observe)`.
+/// The layer. It is added with `axum::middleware::from_fn_with_state(reviews, observe)`.
 pub(crate) async fn observe(
     State(reviews): State<Reviews>,
     request: Request,

@@ -1,6 +1,6 @@
-//! The rules of the webhooks. The installation has webhook configurations without rules, so that the API server does not call a
-//! webhook that cannot answer. This service enters the rules when it can answer, and removes them when it is being uninstalled
-//! (B8). `docs/decisions/webhook-rules.md` has the reasons.
+//! Enters and removes the rules of the webhook configurations. The installation creates these configurations without rules, so
+//! that the API server does not call a webhook that cannot answer. This service enters the rules when it can answer, and removes
+//! them when it is being uninstalled (B8). `docs/decisions/webhook-rules.md` has the reasons.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -22,19 +22,19 @@ use tracing::{info, warn};
 
 use crate::object::{Configurations, Object};
 
-/// The time between two looks at a process that has not been ready for long enough yet.
+/// The time between two checks while this process has not been ready for long enough.
 const PERIOD: Duration = Duration::from_millis(200);
 /// The delay before a failed request is repeated.
 const RETRY: Duration = Duration::from_secs(2);
-/// Another replica may notice an uninstallation earlier and remove the rules. This process enters rules again only after this
-/// time.
+/// If somebody else removes the rules, this process waits this long before it enters them again: another replica may have noticed
+/// an uninstallation earlier.
 const LOST: Duration = Duration::from_secs(2);
 /// How long the planner may take to answer.
 const PLANNER: Duration = Duration::from_secs(2);
 
 /// The webhook that reviews new PipelineRuns.
 const NEW_RUNS: &str = "pipelineruns.coscheduler.dev";
-/// What each webhook reviews: its name, the operation, and API group, version and resource.
+/// The rules: name of the webhook, operations, and API group, version and resource.
 const RULES: [(&str, &[&str], [&str; 3]); 5] = [
     (NEW_RUNS, &["CREATE"], ["tekton.dev", "v1", "pipelineruns"]),
     (
@@ -63,8 +63,8 @@ const RULES: [(&str, &[&str], [&str; 3]); 5] = [
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Rules of the webhooks")]
 pub(crate) struct RegistrationArgs {
-    /// How long this process must be ready before it enters the rules of its webhooks. In this time, the nodes of the API servers
-    /// learn its address
+    /// How long this process must be ready before it enters the rules of its webhooks. During this time, the nodes of the API
+    /// servers learn that this process is an endpoint of its Service
     #[arg(
         long,
         env = "RULES_DELAY",
@@ -73,9 +73,9 @@ pub(crate) struct RegistrationArgs {
     )]
     rules_delay: SignedDuration,
 
-    /// The Deployments of the five services, with this service's own as the last. The rules are entered when each has an
-    /// available pod. While one of them does not exist, has no replicas or is being deleted, new PipelineRuns are not reviewed.
-    /// Without this flag, the state of Deployments and of this service's Service has no effect
+    /// The Deployments of the five services. The last must be this service's own. The rules are entered when each Deployment has
+    /// an available pod. While a Deployment does not exist, has no replicas or is being deleted, new PipelineRuns are not
+    /// reviewed. Without this flag, the state of Deployments and of this service's Service has no effect
     #[arg(
         long,
         env = "DEPLOYMENTS",
@@ -85,16 +85,16 @@ pub(crate) struct RegistrationArgs {
     deployments: Vec<String>,
 }
 
-/// The state of the installation, as far as it decides about the rules.
+/// The state of the installation on which the rules depend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// This process cannot answer reviews yet, or does not know everything yet.
+    /// This process has not been ready for long enough, or a part has no available pod or an unknown state.
     Starting,
     /// All services are available, and this process has been ready for long enough.
     Ready,
     /// The Deployment of another service is gone.
     Incomplete,
-    /// This service's own Deployment or Service is gone, or the Namespace is.
+    /// The Namespace, or this service's own Deployment or Service, is gone.
     Leaving,
 }
 
@@ -102,10 +102,11 @@ enum Stage {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Part {
     Namespace,
-    /// This service's own.
+    /// This service's own Service.
     Service,
-    /// The name. This service's own is [`Part::Own`].
+    /// The Deployment of another service, by name.
     Deployment(String),
+    /// This service's own Deployment.
     Own,
 }
 
@@ -129,18 +130,18 @@ enum Seen {
 /// The task that enters and removes the rules.
 struct Registration {
     configurations: Configurations,
-    /// The state of each part. `None` until it was looked at.
+    /// The state of each part. `None` until the state is known.
     parts: BTreeMap<Part, Option<State>>,
     process: Process,
     planner: Channel,
     delay: Duration,
-    /// Since when the process is ready and the installation is complete.
+    /// The time since when the process has been ready and the installation complete.
     ready_since: Option<Instant>,
-    /// True if this process has entered its rules, or has found them entered.
+    /// True if this process has entered its rules, or has found that they were entered.
     entered: bool,
-    /// When somebody else has removed the rules.
+    /// The time when somebody else last removed the rules.
     lost: Option<Instant>,
-    /// The stage that was logged last.
+    /// The last stage in the log.
     logged: Option<Stage>,
     rules: Gauge,
 }
@@ -243,7 +244,7 @@ impl Registration {
             }
             let stage = self.stage();
             if self.logged != Some(stage) {
-                info!(?stage, parts = ?self.parts, "looked at the installation");
+                info!(?stage, parts = ?self.parts, "checked the state of the installation");
                 self.logged = Some(stage);
             }
             let is_done = self.act(stage).await;
@@ -286,7 +287,8 @@ impl Registration {
             validating,
         } = &mut self.configurations;
         let mut is_done = mutating.seen.is_some() && validating.seen.is_some();
-        // The rule of the ConfigMap is entered first and removed last: while PipelineRuns have rules, it has one too.
+        // The rule for the ConfigMap is entered first and removed last. So, unless a patch fails, it exists while the rules for
+        // PipelineRuns exist.
         let mut configurations = [mutating, validating];
         if stage == Stage::Ready {
             configurations.reverse();
@@ -306,7 +308,7 @@ impl Registration {
                 if webhooks.any(|webhook| webhook["clientConfig"]["caBundle"].is_null()) {
                     return false;
                 }
-                // The planner may be down later: existing rules stay.
+                // Rules are entered only while the planner answers. If the planner fails later, existing rules stay.
                 if !client::is_serving(self.planner.clone(), PLANNER).await {
                     warn!("the planner does not answer, so the webhooks get no rules");
                     return false;
@@ -340,7 +342,7 @@ fn stage(parts: &BTreeMap<Part, Option<State>>) -> Stage {
     }
 }
 
-/// The rules that the webhook must get, as the API server stores them. `None` if it keeps its own.
+/// The new rules of the webhook, as the API server stores them. `None` if the webhook keeps its rules.
 fn next(webhook: &Value, stage: Stage, entered: bool) -> Option<Value> {
     let name = webhook["name"].as_str()?;
     let current = webhook["rules"].as_array();
@@ -357,13 +359,13 @@ fn next(webhook: &Value, stage: Stage, entered: bool) -> Option<Value> {
     let rules: Vec<_> = rules.collect();
     let wanted = match stage {
         Stage::Starting => return None,
-        // Somebody else's webhook.
+        // Another product's webhook.
         _ if rules.is_empty() => return None,
         // During an upgrade, a process of another version may have entered other rules. Each process replaces the rules of
         // another version only once.
         Stage::Ready if entered && current.is_some() => return None,
         Stage::Ready => rules,
-        // TaskRuns of runs under way wait until the other service is there again.
+        // The other webhooks keep their rules. If the planner is gone, TaskRuns of existing runs wait until it is back.
         Stage::Incomplete if name != NEW_RUNS => return None,
         Stage::Incomplete | Stage::Leaving => Vec::new(),
     };

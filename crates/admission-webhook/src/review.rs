@@ -1,4 +1,4 @@
-//! Pure functions. They convert admission reviews to questions for the planner, and the planner's answers to responses.
+//! Pure functions that convert admission reviews to questions for the planner, and the planner's answers to responses.
 
 use std::collections::BTreeMap;
 
@@ -30,7 +30,8 @@ pub(crate) fn object(request: &AdmissionRequest<DynamicObject>) -> Value {
     serde_json::to_value(&request.object).unwrap_or_default()
 }
 
-/// The question about a new or updated PipelineRun. It contains only the review. The caller adds the facts from other objects.
+/// The question about a new or updated PipelineRun. It contains only facts from the review. The caller adds the facts from other
+/// objects.
 ///
 /// # Errors
 ///
@@ -98,7 +99,7 @@ pub(crate) fn notices(
 }
 
 /// The changes of a PipelineRun that the planner decided. If a new run is coscheduled and the review is traced, the run also gets
-/// an annotation with the trace, so that later spans about the run can join it.
+/// an annotation with the trace, so that later spans about the run can join this trace.
 pub(crate) fn pipeline_run_mutation(
     request: &AdmissionRequest<DynamicObject>,
     admission: Admission,

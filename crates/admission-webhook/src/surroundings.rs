@@ -1,6 +1,7 @@
-//! Facts from other objects that the planner needs to decide about an object: the annotations by which a run's Pipeline and
-//! Namespace choose for the run (B1), and the group of the PipelineRun that owns the object. The object's own annotation does not
-//! prove its group, because anybody can copy annotations from another object.
+//! Facts from other objects that the planner needs for its decision about an object under review: the annotations of a run's
+//! Pipeline and Namespace that choose settings for the run (B1), and the group (annotation [`GROUP`]) of the PipelineRun that
+//! owns the object. The object's own annotation does not prove its group, because anybody can copy annotations from another
+//! object.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -21,10 +22,11 @@ use serde_json::Value;
 
 use crate::cache::Cache;
 
-/// The longest time to wait until the cache has another object, because it was created shortly before.
+/// The longest wait for an object that is not in the cache yet, because it was created shortly before.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The annotations by which a Pipeline or a Namespace chooses for its runs, and by which a Namespace limits their choice.
+/// The annotations of a Pipeline or a Namespace that choose settings for its runs, and the annotation of a Namespace that limits
+/// the choices ([`ALLOWED_OVERRIDES`]).
 type Annotations = BTreeMap<String, String>;
 
 /// The caches of other objects.
@@ -35,14 +37,14 @@ pub(crate) struct Surroundings {
     pipeline_runs: Cache<Owner>,
 }
 
-/// The fields of a PipelineRun that matter if it owns other objects.
+/// The fields of a PipelineRun that a review of its TaskRuns, CustomRuns and child PipelineRuns needs.
 #[derive(Clone, Debug)]
 struct Owner {
     uid: String,
     group: Option<String>,
 }
 
-/// The annotations by which other objects choose for a run.
+/// The annotations of other objects that choose settings for a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Choices {
     pub(crate) pipeline: Annotations,
@@ -60,8 +62,8 @@ pub(crate) struct Unknown {
 }
 
 impl Surroundings {
-    /// Follows the metadata of all Pipelines, Namespaces and PipelineRuns. The process is not ready until each of these was
-    /// listed once.
+    /// Follows the metadata of all Pipelines, Namespaces and PipelineRuns. The process is not ready until it has listed these
+    /// objects once.
     pub(crate) fn follow(process: &Process, client: &Client) -> Self {
         Self {
             pipelines: metadata::<Pipeline, _>("Pipeline", process, client, |it| {
@@ -76,11 +78,11 @@ impl Surroundings {
         }
     }
 
-    /// The annotations by which the Pipeline and the Namespace choose for a new PipelineRun. The Pipeline is not read if the run
-    /// itself chooses every setting. The Namespace is always read, because it can also limit the choice.
+    /// The annotations of the Pipeline and the Namespace that choose settings for a new PipelineRun. The Pipeline is not read if
+    /// the run itself chooses every setting. The Namespace is always read, because it can also limit the choices.
     ///
-    /// If the cache does not get the Pipeline in time, the run is admitted with a warning: perhaps the Pipeline does not exist,
-    /// and Tekton reports that.
+    /// If the cache does not get the Pipeline in time, the run is admitted with a warning. If the Pipeline does not exist, Tekton
+    /// reports this.
     ///
     /// # Errors
     /// The cache does not have the Namespace.
@@ -94,7 +96,8 @@ impl Surroundings {
         let mut choices = Choices::default();
         let own = &pipeline_run["metadata"]["annotations"];
         let is_open = |setting: &Setting| own[setting.annotation()].is_null();
-        // If the name is an address such as `https://…`, a resolver fetches the Pipeline, and there is none to wait for.
+        // If the name is an address such as `https://…`, Tekton fetches the Pipeline, and the namespace has no Pipeline to wait
+        // for.
         if let Some(name) = pipeline_run["spec"]["pipelineRef"]["name"].as_str()
             && !name.is_empty()
             && !name.contains("://")

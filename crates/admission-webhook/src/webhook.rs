@@ -1,4 +1,5 @@
-//! The HTTP side of the webhook. It receives an admission review, asks the planner, and sends the response.
+//! The HTTP side of the webhook. It receives an admission review, asks the planner or checks the ConfigMap, and sends the
+//! response.
 
 use std::fmt::Display;
 use std::mem::take;
@@ -64,7 +65,7 @@ struct Wait {
 }
 
 impl Wait {
-    /// The time that is left to make the response. The API server writes its timeout in whole seconds, such as `10s`.
+    /// The time limit for the response. The API server writes its timeout in whole seconds, such as `10s`.
     fn timeout(&self) -> Duration {
         let timeout = self.timeout.as_deref();
         let seconds = timeout.and_then(|timeout| timeout.strip_suffix('s')?.parse().ok());
@@ -95,7 +96,7 @@ async fn admit_run(
     Ok(answered(&request, answer))
 }
 
-/// Checks the flags in this process. So the check works even if no other service is available.
+/// Checks the ConfigMap in this process. So the check works even if no other service is available.
 async fn check_config(Json(review): Review) -> Result<Response, Failure> {
     let request = read(review)?;
     let response = config_map::review(&request);
@@ -196,7 +197,8 @@ fn unavailable(error: impl Display) -> Failure {
     (StatusCode::SERVICE_UNAVAILABLE, error.to_string())
 }
 
-/// The response if the planner returned an error. Either the planner denies the object, or it could not decide.
+/// The response if the planner returned an error. With code `InvalidArgument`, the planner denies the object. With any other
+/// code, there is no decision.
 fn not_admitted(request: &Request, status: &Status) -> Result<AdmissionResponse, Failure> {
     if status.code() == Code::InvalidArgument {
         return Ok(review::refused(request, &violations(status)));
@@ -234,7 +236,7 @@ fn answered(request: &Request, answer: Result<AdmissionResponse, Failure>) -> Re
 mod tests {
     use super::*;
 
-    /// Reviews that the webhook cannot read are counted too.
+    /// Requests that the webhook cannot read are counted too.
     #[tokio::test]
     async fn every_review_is_counted_by_kind_and_outcome() {
         use axum::body::Body;

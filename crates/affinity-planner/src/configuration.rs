@@ -23,17 +23,17 @@ use crate::error::Error;
 /// The newest state of each of the two ConfigMaps that the planner has received.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Known {
-    /// The configuration from our own ConfigMap. If that was never valid: its violations. `None` until the config-service has
-    /// sent a message.
+    /// The configuration from ConfigMap `coscheduler-config`, or the violations in this ConfigMap if it was never valid. `None`
+    /// until the config-service has sent a message.
     configuration: Option<Result<Configuration, Vec<Violation>>>,
     version: i64,
-    /// The value of Tekton's own flag, unless it is `disabled` (M9).
+    /// The value of Tekton's own flag `coschedule`. `None` if the value is `disabled` (M9).
     tekton_coschedule: Option<String>,
     tekton_version: i64,
 }
 
 impl Known {
-    /// The configuration in force. If no configuration was ever valid: the violations in our ConfigMap.
+    /// The configuration in force, or the violations in the ConfigMap if no configuration was ever valid.
     ///
     /// # Errors
     ///
@@ -45,7 +45,8 @@ impl Known {
         }
     }
 
-    /// Replaces the known state of each ConfigMap by the received state, if the received state is not older.
+    /// Takes over the received state of each ConfigMap, unless the received state is older. A valid configuration is never
+    /// replaced by violations.
     fn update(&mut self, sent: Self) {
         if sent.tekton_version >= self.tekton_version {
             self.tekton_coschedule = sent.tekton_coschedule;

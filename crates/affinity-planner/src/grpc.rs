@@ -33,7 +33,7 @@ pub(crate) struct Planner {
     configuration: watch::Receiver<Known>,
     manager: PlaceholderServiceClient<Channel>,
     tekton_controller: String,
-    /// Counts runs of coscheduled PipelineRuns that another account created.
+    /// Counts the TaskRuns and CustomRuns of coscheduled PipelineRuns that another account than Tekton's controller created.
     strangers: Counter,
 }
 

@@ -1,10 +1,10 @@
 //! The affinity-planner answers the webhook's questions about new and changed runs. When the watcher reports a run, the planner
-//! plans it and, if the plan requires it, calls `Ensure` or `Release` of the placeholder-manager. Functions in
-//! crate `core` make all decisions.
+//! plans the run's placeholders. If the plan requires it, the planner then calls `Ensure` or `Release` of the
+//! placeholder-manager. Functions in crate `core` make all decisions.
 //!
-//! `Ensure` and `Release` only name the run, because the placeholder-manager plans the run again with the same functions. The planner's only
-//! state is the newest configuration. It never talks to Kubernetes, and none of its dependencies is a Kubernetes
-//! client.
+//! `Ensure` and `Release` only name the run, because the placeholder-manager plans the run again with the same functions. The
+//! planner's only state is the newest configuration. The planner never talks to Kubernetes, and none of its dependencies is a
+//! Kubernetes client.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 

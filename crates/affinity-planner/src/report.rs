@@ -13,7 +13,7 @@ use coscheduler_runtime::client::{self, Channel};
 
 use crate::error::{Error, of_run};
 
-/// Plans `run`. If the plan requires it, calls the placeholder-manager within the time that is left for the report.
+/// Plans `run`. If the plan requires it, calls the placeholder-manager within `remaining`, the time that is left for the report.
 ///
 /// # Errors
 ///

@@ -23,7 +23,7 @@ pub struct Args {
     )]
     pub(crate) config_map: String,
 
-    /// Namespace of Tekton's ConfigMap feature-flags, which must say coschedule: disabled
+    /// Namespace of Tekton's ConfigMap feature-flags, which must contain coschedule: disabled
     #[arg(
         long,
         env = "TEKTON_NAMESPACE",

@@ -1,5 +1,5 @@
 //! The Event on a ConfigMap that is not valid (M7). Its name contains the version of the ConfigMap. So each version has one
-//! Event: the first replica creates it, and the other replicas get the error that it exists already.
+//! Event: the first replica creates the Event, and the API server tells the other replicas that it exists already.
 
 use std::time::Duration;
 

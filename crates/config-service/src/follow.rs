@@ -24,7 +24,7 @@ pub(crate) struct Follower {
 
 impl Follower {
     /// Follows ConfigMap `namespace/name` for the life of the process. The process is not ready until it has read the ConfigMap,
-    /// or has found that it does not exist.
+    /// or has found that the ConfigMap does not exist.
     pub(crate) fn spawn(
         self,
         process: &Process,
@@ -53,7 +53,7 @@ impl Follower {
         });
     }
 
-    /// Changes the state. Receivers of the state are notified only if it is really different.
+    /// Changes the state. Receivers of the state are notified only if the state is different.
     fn change(&self, change: impl FnOnce(&mut State)) {
         self.states.send_if_modified(|state| {
             let before = state.clone();

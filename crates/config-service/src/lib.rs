@@ -1,6 +1,6 @@
-//! The config-service reads our ConfigMap, and Tekton's own flag in Tekton's ConfigMap. It combines both into one validated,
-//! numbered configuration, and streams this configuration to its clients. The rules for the flags are in `core`. This service
-//! decides which versions of the ConfigMaps are in force.
+//! The config-service reads our ConfigMap `coscheduler-config`, and flag `coschedule` in Tekton's ConfigMap `feature-flags`. It
+//! combines both into one validated, numbered configuration, and streams this configuration to its clients. The rules for the
+//! flags are in `core`. This service decides which versions of the ConfigMaps are in force.
 //!
 //! It reads only these two ConfigMaps, and writes only Events. If our ConfigMap becomes invalid, the last valid configuration
 //! stays in force. The answers of `GetConfig` and `WatchConfig`, an Event, a metric and the log report the fault.

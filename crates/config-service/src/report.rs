@@ -32,7 +32,7 @@ impl Report {
         }
     }
 
-    /// Reports the differences between two states. Before both ConfigMaps were read, it reports nothing.
+    /// Reports the differences between two states. Reports nothing until both ConfigMaps were read.
     pub(crate) fn changed(&self, before: &State, now: &State) {
         let Some((ours, tekton)) = now.read() else {
             return;

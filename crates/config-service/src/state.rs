@@ -1,4 +1,4 @@
-//! Decides which configuration is in force. It depends on the contents of two ConfigMaps: ours, and Tekton's `feature-flags`.
+//! Decides which configuration is in force, from the contents of two ConfigMaps: ours, and Tekton's `feature-flags`.
 
 use std::collections::BTreeMap;
 
@@ -10,16 +10,16 @@ use kube::{Resource as _, ResourceExt as _};
 /// The configuration in force, and the current problems of both ConfigMaps.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct State {
-    /// Our ConfigMap. `None` until it was read, or it was clear that it does not exist.
+    /// Our ConfigMap. `None` until the ConfigMap was read, or was found not to exist.
     ours: Option<Ours>,
-    /// Tekton's ConfigMap. `None` until it was read, or it was clear that it does not exist.
+    /// Tekton's ConfigMap. `None` until the ConfigMap was read, or was found not to exist.
     tekton: Option<Tekton>,
 }
 
 /// The state of our ConfigMap.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Ours {
-    /// The last valid configuration. Its field for Tekton's flag is not set.
+    /// The last valid configuration. Its field `tekton_coschedule` is not set.
     pub configuration: Option<Configuration>,
     /// The version of the ConfigMap from which `configuration` was read.
     pub resource_version: String,
@@ -33,9 +33,9 @@ pub(crate) struct Ours {
 /// The state of Tekton's ConfigMap.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Tekton {
-    /// The value of its flag `coschedule`. `None` if the value is `disabled`.
+    /// The value of flag `coschedule`. `None` if the value is `disabled`.
     pub coschedule: Option<String>,
-    /// The version from which the flag was read. Empty if the ConfigMap has never existed.
+    /// The version from which the flag was read. Empty if this process has never seen the ConfigMap.
     pub resource_version: String,
     warnings: Vec<String>,
 }
@@ -68,8 +68,8 @@ impl State {
     }
 
     /// Stores the new state of Tekton's ConfigMap. If the ConfigMap was deleted (`None`), its last flag stays in force, as in
-    /// Tekton itself. If it has never existed, Tekton's default is used. New runs are then left to Tekton with a warning, so that
-    /// two products never place the same pods.
+    /// Tekton itself. If this process has never seen the ConfigMap, Tekton's default is used. New runs are then left to Tekton
+    /// with a warning, so that two products never place the same pods.
     pub(crate) fn apply_tekton(&mut self, name: &str, map: Option<ConfigMap>) {
         let tekton = self.tekton.get_or_insert_default();
         let mut warnings = Vec::new();
@@ -98,13 +98,14 @@ impl State {
         tekton.warnings = warnings;
     }
 
-    /// The states of both ConfigMaps. `None` until both were read.
+    /// The states of both ConfigMaps. `None` until both are known.
     pub(crate) fn read(&self) -> Option<(&Ours, &Tekton)> {
         self.ours.as_ref().zip(self.tekton.as_ref())
     }
 
-    /// The number of the configuration, which increases with every change. Replicas that read configuration and
-    /// Tekton's flag from the same versions of the ConfigMaps have the same number. 0 if there is no configuration.
+    /// The number of the configuration: the larger `resourceVersion` of the two ConfigMap versions in force. It increases with
+    /// every change. Replicas that read configuration and Tekton's flag from the same versions of the ConfigMaps have the same
+    /// number. 0 if there is no configuration.
     pub(crate) fn generation(&self) -> i64 {
         let Some((ours, tekton)) = self.read() else {
             return 0;

@@ -3,8 +3,8 @@
 //! placeholder serves the whole run, admission also replaces each `volumeClaimTemplate` by a claim whose name derives from the
 //! group.
 //!
-//! If Tekton creates the run as a child of another run, the child gets the group of its parent. Every other run gets a new group,
-//! even if its author copied annotations with a group from another run.
+//! If Tekton creates the run as a child of another run, the child keeps the group of its parent. Every other run gets a new
+//! group, even if its author copied annotations with a group from another run.
 //!
 //! [`admit_run`](crate::admit_run) admits TaskRuns and CustomRuns.
 
@@ -35,8 +35,8 @@ use reserved::{present, without};
 pub const TEKTON_CONTROLLER: &str =
     "system:serviceaccount:tekton-pipelines:tekton-pipelines-controller";
 
-/// The value of `spec.managedBy` that names Tekton. An unset field means Tekton too. A run with any other value is left alone
-/// (M5).
+/// The value of `spec.managedBy` that names Tekton. If the field is not set, Tekton manages the run too. A run with any other
+/// value is not coscheduled (M5).
 pub const MANAGED_BY_TEKTON: &str = "tekton.dev/pipeline";
 
 /// A new PipelineRun, and the facts about other objects that its admission needs.
@@ -59,7 +59,7 @@ pub struct Question<'a> {
     pub owner_group: Option<&'a str>,
 }
 
-/// The configuration in force. If there was no valid configuration yet: the violations in the ConfigMap.
+/// The configuration in force. If there has been no valid configuration yet: the violations in the ConfigMap.
 pub type InForce<'a> = Result<&'a Configuration, &'a [Violation]>;
 
 /// The changes that admission makes on a PipelineRun.
@@ -100,7 +100,7 @@ pub struct RewrittenBinding {
 pub enum RewrittenSource {
     /// `persistentVolumeClaim`: a claim with this name. The placeholder's controller creates the claim (V2).
     Claim(String),
-    /// `volumeClaimTemplate`: this template. Only for a copy of another run: the template of that run (V2a).
+    /// `volumeClaimTemplate`: this template. Only a copy of another run gets such a source: the template of that run (V2a).
     Template(Value),
 }
 
@@ -121,19 +121,21 @@ impl RewrittenSource {
 /// Decides about a new PipelineRun.
 ///
 /// - If Tekton creates the run as a child of another run, the run uses the placeholders of its parent, and has none of its own.
-/// - If the mode is `disabled`, `spec.managedBy` names another controller (M5), Tekton's own flag is on (M9), or there was no
-///   valid configuration yet (M7), nothing is pinned, and reserved annotations are removed.
+/// - The run is not coscheduled if `spec.managedBy` names another controller (M5), if there has been no valid configuration yet
+///   (M7), if Tekton's own flag is on (M9), or if the mode is `disabled`. Then admission pins nothing, and removes reserved
+///   annotations.
 /// - In mode `workspaces`, admission pins mode, group, placeholder defaults and claims (M1, M8).
 /// - In modes `pipelineruns` and `isolate-pipelinerun`, admission also pins the `volumeClaimTemplate`s that it replaces by claims
 ///   (M3, M4, V2).
-/// - If the run is a copy of another run's stored object, with its annotations, admission restores the templates of that run's
-///   claims. So the copy gets claims of its own (V2a).
+/// - If the run is a copy of another run's stored object with the annotations, admission restores the templates of the other
+///   run's claims. So the copy gets claims of its own (V2a).
 ///
 /// `tekton_controller` is the username of Tekton's controller, normally [`TEKTON_CONTROLLER`].
 ///
 /// # Errors
 /// Admission denies the run in two cases. Either an annotation chooses a value that does not exist or is not allowed (B1). Or the
-/// run is to be coscheduled, and names claims of another run's placeholder whose templates are not known (V2a).
+/// run is to be coscheduled and names claims that were created for another run, and the templates of these claims are not known
+/// (V2a).
 pub fn admit(
     in_force: InForce<'_>,
     tekton_controller: &str,
@@ -205,7 +207,7 @@ impl Admission {
 }
 
 /// Admits a child run. The child keeps the annotations that its own TaskRuns need. If one of these annotations cannot be read, or
-/// the group is not the parent's, the child is not coscheduled.
+/// the group is not the parent's, the child is not coscheduled, except if another version of this product pinned the parent.
 fn join(run: &PipelineRun, parents_group: Option<&str>) -> Admission {
     let assistant = match handed_on(&run.annotations, parents_group) {
         Some((mode, group, _)) => whole_run(mode, &group).map(|name| name.to_string()),
@@ -321,7 +323,7 @@ fn coschedule(
         claims,
     };
     admission.set_annotations = pinned.to_annotations();
-    // Remove all other reserved annotations: they were copied from another run, or the author wrote them.
+    // Remove all other reserved annotations. They were copied from another run, or the author wrote them.
     let is_set = |key: &str| admission.set_annotations.contains_key(key);
     admission.remove_annotations = present(&run.annotations, |key| !is_set(key));
     admission.remove_task_annotations = reserved::of_tasks(run);

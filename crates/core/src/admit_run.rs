@@ -1,7 +1,7 @@
-//! Admission of a new TaskRun or CustomRun. Tekton has copied our annotations from the PipelineRun. Admission removes all of them
-//! except the annotation that Tekton's pod builder reads. In this annotation, admission writes the placeholder that the run's
-//! pinned mode requires, even if Tekton wrote another name (M9). In mode `workspaces`, admission cancels a TaskRun with more than
-//! one claim (M2).
+//! Admission of a new TaskRun or CustomRun. Tekton has copied our annotations from the PipelineRun. Admission removes the
+//! reserved annotations, except the one that Tekton's pod builder reads. Into that annotation, admission writes the name of the
+//! placeholder that the run's pinned mode requires, even if Tekton wrote another name (M9). In mode `workspaces`, admission
+//! cancels a TaskRun with more than one claim (M2).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -48,8 +48,8 @@ pub struct ChildRun {
     pub annotations: BTreeMap<String, String>,
     /// The entry of `metadata.ownerReferences` that has `controller: true`.
     pub controller: Option<OwnerReference>,
-    /// The stored annotation [`GROUP`](crate::annotations::GROUP) of the controller, if the controller is a PipelineRun. `None`
-    /// if the object itself has no such annotation.
+    /// The stored annotation [`GROUP`](crate::annotations::GROUP) of the controller, if the controller is a PipelineRun. Also
+    /// `None` if the object itself has no group annotation.
     pub owner_group: Option<String>,
     /// The user who creates the object.
     pub created_by: String,
@@ -85,21 +85,23 @@ pub struct ChildAdmission {
     /// as `spec.statusMessage`. Tekton then runs `finally`, as after a failed task, and ends the PipelineRun with reason
     /// `Cancelled`.
     pub cancel: Option<String>,
-    /// Workspaces that get a claim with another name, in the run's order (M9).
+    /// Workspaces that get a claim with another name, in the order of `spec.workspaces` (M9).
     pub bindings: Vec<BoundClaim>,
     /// Warnings for the user who creates the object.
     pub warnings: Vec<String>,
-    /// Events on the PipelineRun that is the controller. Its author sees no warnings.
+    /// Events on the PipelineRun that is the controller. They inform the author of the PipelineRun, who does not see the
+    /// warnings.
     pub events: Vec<Reason>,
 }
 
 /// Decides about a new TaskRun or CustomRun.
 ///
 /// - If Tekton did not create the object for a PipelineRun, the object loses all reserved annotations.
-/// - If the PipelineRun is not coscheduled, the object keeps only the annotation of Tekton's own assistant.
-/// - In modes `pipelineruns` and `isolate-pipelinerun`, the object gets the placeholder of the run (M3).
-/// - In mode `workspaces`, a TaskRun gets the placeholder of its claim. It gets no placeholder if it uses no claim, or if its
-///   claim was not known when the PipelineRun was created (M1, V9). A TaskRun with more than one claim is cancelled (M2).
+/// - If the PipelineRun is not coscheduled, the object keeps the annotation of Tekton's own assistant, and loses all other
+///   reserved annotations.
+/// - In modes `pipelineruns` and `isolate-pipelinerun`, the object gets the name of the run's placeholder (M3).
+/// - In mode `workspaces`, the object gets the name of the placeholder of its claim. It gets no name if it uses no claim, or if
+///   its claim was not known when the PipelineRun was created (M1, V9). A TaskRun with more than one claim is cancelled (M2).
 /// - If the mode is `workspaces` and Tekton's own flag has changed to `pipelineruns` or `isolate-pipelinerun`, Tekton uses names
 ///   of claims that do not exist. Admission restores the right names (M9).
 ///
@@ -120,8 +122,8 @@ pub fn admit_run(run: &ChildRun, tekton_controller: &str) -> ChildAdmission {
     }
     let Some((mode, group, claims)) = handed_on(&run.annotations, run.owner_group.as_deref())
     else {
-        // If another version of this product pinned the run, keep the placeholder's name that Tekton copied: the pods wait for
-        // that placeholder.
+        // If another version of this product pinned the run, keep the name of the placeholder that Tekton copied, because the
+        // pods must follow that placeholder.
         let unknown = unknown_schema(&run.annotations).is_some();
         let coscheduled = run.owner_group.is_some() && !unknown;
         return without(run, |key| coscheduled || key != TEKTON_AFFINITY_ASSISTANT);
@@ -136,7 +138,8 @@ pub fn admit_run(run: &ChildRun, tekton_controller: &str) -> ChildAdmission {
             (assistant, refused, bindings)
         }
     };
-    // The value is empty, but the key is set: otherwise Tekton would copy a Task's own annotation with this key.
+    // Without a placeholder, the key is set too, with an empty value. Otherwise Tekton would copy a Task's own annotation with
+    // this key.
     let assistant = assistant.map(|name| name.to_string()).unwrap_or_default();
     ChildAdmission {
         set_annotations: [(TEKTON_AFFINITY_ASSISTANT.to_owned(), assistant)].into(),
@@ -147,7 +150,7 @@ pub fn admit_run(run: &ChildRun, tekton_controller: &str) -> ChildAdmission {
     }
 }
 
-/// The workspaces for which Tekton uses a claim name that does not exist, each with the right name.
+/// The workspaces that Tekton bound to a claim name that does not exist, each with the right name.
 fn renamed(run: &ChildRun, claims: &RunClaims) -> Vec<BoundClaim> {
     let Some(owner) = &run.controller else {
         return Vec::new();
@@ -176,8 +179,8 @@ fn without(run: &ChildRun, unwanted: impl Fn(&str) -> bool) -> ChildAdmission {
     }
 }
 
-/// If the run uses one known claim: the claim's placeholder. If a TaskRun uses more than one claim: the reason why it may not
-/// run.
+/// The placeholder of the claim that the object uses, if it uses one claim, and this claim is known. If a TaskRun uses more than
+/// one claim, the reason why the TaskRun may not run.
 fn of_claim(
     run: &ChildRun,
     renamed: &[BoundClaim],

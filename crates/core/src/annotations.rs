@@ -1,5 +1,5 @@
-//! The keys of annotations on PipelineRuns, TaskRuns, CustomRuns and placeholders. The keys that people may write are also read
-//! on Pipelines and Namespaces. An annotation is *pinned* if admission writes it on a new run, and users cannot change it later.
+//! The keys of annotations on PipelineRuns, TaskRuns, CustomRuns and placeholders. The keys for an author's choice are read on
+//! Pipelines and Namespaces too. An annotation is *pinned* if admission writes it on a new run, and users cannot change it later.
 //! Admission itself changes only [`CLAIMS`] later, while the run is pending.
 
 /// The prefix of all keys of this product.
@@ -21,10 +21,10 @@ pub const ALLOWED_OVERRIDES: &str = "coscheduler.dev/allowed-overrides";
 /// The version of the format of the pinned annotations (M8). A run with pinned annotations but without this key has version 1.
 pub const SCHEMA_VERSION: &str = "coscheduler.dev/schema-version";
 
-/// The run's mode (M8). A run without this annotation is left alone (M5).
+/// The run's mode (M8). A run without this annotation is not coscheduled (M5).
 pub const MODE: &str = "coscheduler.dev/mode";
 
-/// The scope of isolation, if the run is isolated (M4, M8).
+/// The scope of isolation (M4, M8). It has an effect in mode `isolate-pipelinerun` only.
 pub const ISOLATION_SCOPE: &str = "coscheduler.dev/isolation-scope";
 
 /// The run's group: ten hex digits from which the names of its placeholders derive. In modes `pipelineruns` and
@@ -37,12 +37,13 @@ pub const PLACEHOLDER: &str = "coscheduler.dev/placeholder";
 /// The `volumeClaimTemplate`s that admission replaced by claims: a JSON object with workspaces as keys (V2).
 pub const VOLUME_CLAIM_TEMPLATES: &str = "coscheduler.dev/volume-claim-templates";
 
-/// The claims of the run's other workspaces, with their variables replaced: a JSON object with workspaces as keys (V9). In mode
-/// `workspaces`, a TaskRun gets a placeholder only for one of these claims, so no TaskRun waits for a placeholder that never
-/// exists.
+/// The claims of the run's other workspaces, with parameters replaced in their names: a JSON object with workspaces as keys (V9).
+/// In mode `workspaces`, a TaskRun gets a placeholder only for one of these claims, so no TaskRun waits for a placeholder that
+/// never exists.
 pub const CLAIMS: &str = "coscheduler.dev/claims";
 
-/// For each task: the requests of its pods, and the tasks that it waits for. JSON of [`Sizes`](crate::sizes::Sizes) (B3).
+/// The [`Sizes`](crate::sizes::Sizes) of the run's tasks as JSON (B3). For each task, they contain the requests of its pods and
+/// the tasks that it waits for.
 pub const SIZES: &str = "coscheduler.dev/sizes";
 
 /// Only on a child of another PipelineRun: the name of this parent. The child uses its parent's placeholders.
@@ -59,7 +60,7 @@ pub const TRACEPARENT: &str = "coscheduler.dev/traceparent";
 /// An empty value adds no affinity. It only prevents Tekton from copying a Task's own annotation with this key.
 pub const TEKTON_AFFINITY_ASSISTANT: &str = "pipeline.tekton.dev/affinity-assistant";
 
-/// Tekton's own annotation on a PipelineRun. `"true"` asks for the claims made from the run's `volumeClaimTemplate`s to be
+/// Tekton's own annotation on a PipelineRun. If its value is `"true"`, the claims made from the run's `volumeClaimTemplate`s are
 /// deleted when the run is done (V4; Tekton v1.12.0, `pkg/reconciler/pipelinerun/affinity_assistant.go`).
 pub const TEKTON_AUTO_CLEANUP_PVC: &str = "tekton.dev/auto-cleanup-pvc";
 
@@ -89,18 +90,18 @@ pub const BLOCKED: &str = "coscheduler.dev/blocked";
 /// On a placeholder: the manager's earlier actions on it, with their times, as JSON of [`Record`](crate::observed::Record).
 pub const RECORD: &str = "coscheduler.dev/record";
 
-/// On a placeholder's pod that may use fewer nodes than its template allows: the nodes, in words.
+/// On a placeholder's pod that can run on fewer nodes than its template allows: these nodes, in words.
 pub const LIMITED_BY: &str = "coscheduler.dev/limited-by";
 
-/// On a TaskRun whose pod runs without its placeholder (N2): the name of that placeholder. It is for people: no decision depends
-/// on it.
+/// On a TaskRun whose pod may run without its placeholder (N2): the name of that placeholder. The annotation is for people: no
+/// decision depends on it.
 pub const LET_GO: &str = "coscheduler.dev/let-go";
 
-/// On a TaskRun with [`LET_GO`]: the number of times that the manager removed the placeholder's name from the TaskRun. There can
-/// be several times, because Tekton may write the name again.
+/// On a TaskRun with [`LET_GO`]: the number of times that the manager removed the placeholder's name from the TaskRun. The
+/// manager may have to do this several times, because Tekton may write the name again.
 pub const LET_GO_TIMES: &str = "coscheduler.dev/let-go-times";
 
-/// Annotations that an author may not set on a new object: [`PINNED`], and those that the manager writes later.
+/// The annotations that an author may not set on a new object: [`PINNED`], and the annotations that the manager writes later.
 pub(crate) const RESERVED: [&str; 14] = {
     let mut reserved = [BLOCKED; 14];
     let mut index = 0;
@@ -113,11 +114,11 @@ pub(crate) const RESERVED: [&str; 14] = {
     reserved
 };
 
-/// The annotations that the children of a PipelineRun keep from it, in addition to [`TEKTON_AFFINITY_ASSISTANT`].
+/// The annotations that a child PipelineRun keeps from its parent, in addition to [`TEKTON_AFFINITY_ASSISTANT`].
 pub(crate) const HANDED_ON: [&str; 4] = [SCHEMA_VERSION, MODE, GROUP, CLAIMS];
 
-/// True if a decision about an existing PipelineRun may depend on the annotation. Other programs' annotations can be large: Tekton
-/// Chains writes signatures of tens of kilobytes.
+/// True if this product may read the annotation on an existing PipelineRun. The caches leave other annotations out, because they
+/// can be large: Tekton Chains writes signatures of tens of kilobytes.
 pub fn is_read(key: &str) -> bool {
     key.starts_with(PREFIX) || [TEKTON_AFFINITY_ASSISTANT, TEKTON_AUTO_CLEANUP_PVC].contains(&key)
 }

@@ -1,5 +1,5 @@
-//! Reads the parts of a `volumeClaimTemplate` that are needed to name and to create a claim. The module checks the types of the
-//! fields in `spec` that it knows. It does not change `spec`.
+//! Reads the parts of a `volumeClaimTemplate` that are needed to name and to create a claim. The module checks the access modes
+//! and the storage request in `spec`. It does not change `spec`.
 
 use std::collections::BTreeMap;
 

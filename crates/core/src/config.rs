@@ -1,5 +1,5 @@
-//! Reads the flags of ConfigMap `coscheduler-config` into one valid [`Configuration`]. All violations are reported at once. No
-//! invalid value is replaced by a default (M7).
+//! Reads the flags of ConfigMap `coscheduler-config` into one valid [`Configuration`]. All violations are reported at once. An
+//! invalid value is never replaced by a default (M7).
 
 mod flags;
 mod image;
@@ -25,15 +25,15 @@ pub use flags::{MigrationPhase, UnknownTruth, behaviour, parse_bool};
 pub const COSCHEDULE: &str = "coschedule";
 /// Key of the deprecated flag that switches off coscheduling in mode `workspaces` (M6). Default: `false`.
 pub const DISABLE_AFFINITY_ASSISTANT: &str = "disable-affinity-assistant";
-/// Key of the migration phase (M6). `during`: the deprecated flag counts too. `after`: only `coschedule` counts. Default:
-/// `after`.
+/// Key of the migration phase (M6). With `during`, both flags together give the mode. With `after`, `coschedule` alone gives the
+/// mode. Default: `after`.
 pub const MIGRATION_PHASE: &str = "migration-phase";
 /// Key of the isolation scope (M4): `cluster` or `namespace`. Default: `cluster`.
 pub const ISOLATION_SCOPE: &str = "isolation-scope";
-/// Key of the values that a run, its Pipeline or its Namespace may choose in addition to the values in force (B1). They are
-/// separated by commas or white space. Default: none.
+/// Key of the values that a run, its Pipeline or its Namespace may choose in addition to the values in force (B1). Commas or
+/// white space separate the values. Default: none.
 pub const ALLOWED_OVERRIDES: &str = "allowed-overrides";
-/// Key of the values that a Namespace may choose, and may allow its runs and Pipelines to choose, in addition to those of
+/// Key of the values that a Namespace may choose, and may allow its runs and Pipelines to choose, in addition to the values of
 /// [`ALLOWED_OVERRIDES`] (B1). Default: none.
 pub const NAMESPACE_MAY_ALLOW: &str = "namespace-may-allow";
 /// Key of the default pod template of placeholders (P3), as YAML or JSON. Default: empty. Tekton has the same key in its
@@ -72,14 +72,14 @@ pub struct Configuration {
     pub mode: Mode,
     /// The isolation scope (M4).
     pub isolation_scope: IsolationScope,
-    /// The values that a run, its Pipeline or its Namespace may choose in addition to those in force (B1).
+    /// The values that a run, its Pipeline or its Namespace may choose in addition to the values in force (B1).
     pub allowed_overrides: BTreeSet<Override>,
     /// The values that a Namespace may choose and allow in addition to `allowed_overrides` (B1).
     pub namespace_may_allow: BTreeSet<Override>,
     /// The placeholder defaults of new runs.
     pub placeholder: PlaceholderDefaults,
-    /// The value of Tekton's own flag `coschedule`. `None` if it is `disabled`. If it is not, new runs are left to Tekton (M9).
-    /// The value comes from Tekton's ConfigMap ([`tekton_coschedule`]), not from `coscheduler-config`.
+    /// The value of Tekton's own flag `coschedule`. `None` if the flag is `disabled`. With any other value, new runs are left to
+    /// Tekton (M9). The value comes from Tekton's ConfigMap ([`tekton_coschedule`]), not from `coscheduler-config`.
     pub tekton_coschedule: Option<String>,
 }
 
@@ -103,13 +103,14 @@ words! {
     /// The resources that a placeholder requests in addition to `cpu` and `memory` of its defaults (B3).
     #[derive(Default, Serialize, Deserialize)]
     #[serde(rename_all = "lowercase")]
-    pub enum Reserves: "what a placeholder can reserve" {
+    pub enum Reserves: "a value of placeholder-reserves" {
         /// No additional resources.
         Nothing = "nothing",
         /// Until the placeholder is bound to a node: the most CPU and memory that the run's pods may request at the same time.
         #[default]
         Placement = "placement",
-        /// At first as with `placement`. Once the placeholder is bound, it gives the additional resources up pod by pod.
+        /// The same additional resources. Once the placeholder is bound, it gives them up step by step, as pods of the run are
+        /// created.
         Peak = "peak",
     }
 }
@@ -178,7 +179,7 @@ pub struct Answer {
     pub during: Option<Mode>,
     /// The mode if `migration-phase` were `after`. `None` if the value of `coschedule` is not valid.
     pub after: Option<Mode>,
-    /// The configuration, or all violations at once. The field of a violation is the key. Its description has the value found and
+    /// The configuration, or all violations at once. The field of a violation is the key. The description has the value found and
     /// the values allowed (M7).
     pub outcome: Result<Configuration, Vec<Violation>>,
     /// Warnings for the operator.
@@ -267,13 +268,13 @@ pub fn tekton_coschedule(feature_flags: &BTreeMap<String, String>) -> Option<Str
 }
 
 /// Returns a ConfigMap's `metadata.resourceVersion` as a number, so that two versions can be compared (Kubernetes API concepts,
-/// "Resource versions"). An empty version is 0, older than all others. The `.proto` files call this number `generation`. For all
-/// other objects, `runtime::kubernetes::version` compares versions. The planner must not depend on that module.
+/// "Resource versions"). An empty version, or one that is not a number, is 0, less than all others. Module
+/// `runtime::kubernetes::version` compares the versions of all other objects.
 pub fn version_number(resource_version: &str) -> i64 {
     resource_version.parse().unwrap_or_default()
 }
 
-/// The value of a key, or its default.
+/// The value of a key, or the default if the key is absent. `None` if the value is not valid: then `violations` gets a violation.
 fn read<T>(data: &BTreeMap<String, String>, key: &str, violations: &mut Vec<Violation>) -> Option<T>
 where
     T: FromStr + Default,
@@ -324,13 +325,13 @@ fn read_placeholder(
     placeholder
 }
 
-/// The violation for each of the three rows of TEP-0135's table that are not valid during the migration (M6).
+/// The violation for a row of TEP-0135's table that is not valid during the migration (M6). There are three such rows.
 fn invalid_combination(coschedule: Mode) -> Violation {
     Violation::new(
         COSCHEDULE,
         format!(
-            "\"{coschedule}\" does not go with {DISABLE_AFFINITY_ASSISTANT} \"false\" under {MIGRATION_PHASE} \"during\"; \
-             allowed: {}, or {DISABLE_AFFINITY_ASSISTANT} \"true\"",
+            "\"{coschedule}\" cannot be combined with {DISABLE_AFFINITY_ASSISTANT} \"false\" while {MIGRATION_PHASE} is \
+             \"during\"; allowed: {}, or {DISABLE_AFFINITY_ASSISTANT} \"true\"",
             Mode::Workspaces
         ),
     )

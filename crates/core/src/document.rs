@@ -1,5 +1,6 @@
-//! Reads Kubernetes JSON as Kubernetes does: unknown fields are ignored, and `null` means absent. A value of a wrong type is a
-//! violation that names the path, the value and the allowed type. The callers of this module know the fields.
+//! Reads Kubernetes JSON as Kubernetes does: `null` means absent, and unknown fields are ignored, unless the caller calls
+//! [`Object::only`]. A value of a wrong type is a violation that names the path, the value and the allowed type. The callers of
+//! this module name the fields to read.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -34,7 +35,7 @@ impl Faults {
         );
     }
 
-    /// Returns `read` if there is no violation, otherwise all violations.
+    /// Returns `read` if there is no violation. Otherwise returns all violations.
     pub(crate) fn unless_any<T>(self, read: T) -> Result<T, Vec<Violation>> {
         let faults = self.0.into_inner();
         if faults.is_empty() {
@@ -45,7 +46,7 @@ impl Faults {
     }
 }
 
-/// An object in a document. An absent object looks like an object without fields.
+/// An object in a document. An absent object, and a value of another type, look like an object without fields.
 pub(crate) struct Object<'a> {
     path: String,
     fields: Option<&'a Map<String, Value>>,
@@ -109,7 +110,7 @@ impl<'a> Object<'a> {
         }
     }
 
-    /// The value of field `key`, which must be a string.
+    /// The value of field `key`, which must be a string. `None` if the field is not set or has another type.
     pub(crate) fn text(&self, key: &str) -> Option<&'a str> {
         let value = self.get(key)?;
         if !value.is_string() {
@@ -133,7 +134,7 @@ impl<'a> Object<'a> {
         value.and_then(Value::as_bool).unwrap_or(false)
     }
 
-    /// The value of field `key`, which must be an object with only string values, such as labels.
+    /// The value of field `key`, which must be an object with only string values, such as labels. Empty if the field is not set.
     pub(crate) fn texts(&self, key: &str) -> BTreeMap<String, String> {
         let object = self.object(key);
         let mut texts = BTreeMap::new();
@@ -150,7 +151,7 @@ impl<'a> Object<'a> {
         texts
     }
 
-    /// The items of field `key`, which must be a list, each with its path.
+    /// The items of field `key`, each with its path. The field must be a list. Empty if the field is not set.
     pub(crate) fn items(&self, key: &str) -> Vec<(String, &'a Value)> {
         let path = self.path(key);
         let value = self.get(key);
@@ -164,7 +165,8 @@ impl<'a> Object<'a> {
             .collect()
     }
 
-    /// The items of field `key`, which must be a list of objects. An item of another type is a violation and is left out.
+    /// The items of field `key`, which must be a list of objects. An item of another type is a violation, and the result leaves
+    /// it out.
     pub(crate) fn objects(&self, key: &str) -> Vec<Self> {
         let items = self.items(key).into_iter();
         items

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-/// The kind of component. Placeholders and their claims have the value [`AFFINITY_ASSISTANT`].
+/// The kind of component. Placeholders, and the claims that are created for them, have the value [`AFFINITY_ASSISTANT`].
 pub const COMPONENT: &str = "app.kubernetes.io/component";
 
 /// The name of the placeholder.
@@ -17,26 +17,28 @@ pub const PIPELINE_RUN: &str = "tekton.dev/pipelineRun";
 pub const WORKSPACE: &str = "tekton.dev/workspace";
 
 /// The run's uid. Tekton sets this label on TaskRuns and their pods (Tekton v1.12.0, `pkg/apis/pipeline/register.go`). This
-/// product sets the label on the objects that it creates.
+/// product sets the label on placeholders and their pods, and on the claims that it creates.
 pub const PIPELINE_RUN_UID: &str = "tekton.dev/pipelineRunUID";
 
 /// The tool that manages an object.
 pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 
-/// The value of [`MANAGED_BY`] on all objects that this product creates. Tekton's own affinity assistants do not have it.
+/// The value of [`MANAGED_BY`] on all placeholders and claims that this product creates. Tekton's own affinity assistants do not
+/// have this label value.
 pub const TEKTON_COSCHEDULER: &str = "tekton-coscheduler";
 
 /// The value of [`COMPONENT`] (TEP-0135, "Placeholder pod + inter-pod affinity").
 pub const AFFINITY_ASSISTANT: &str = "affinity-assistant";
 
-/// The prefix of Kueue's labels. Kueue holds back every pod that has such a label, so placeholders do not copy these labels (P1).
+/// The prefix of Kueue's labels. Kueue keeps a pod with such a label from being scheduled, so placeholders do not copy these
+/// labels (P1).
 pub const KUEUE_PREFIX: &str = "kueue.x-k8s.io/";
 
-/// The name of the TaskRun. Tekton sets this label on the pod of each TaskRun, so that no pod with it is a placeholder's (Tekton
-/// v1.12.0, `pkg/pod/pod.go`, `makeLabels`).
+/// The name of the TaskRun. Tekton sets this label on the pod of each TaskRun (Tekton v1.12.0, `pkg/pod/pod.go`, `makeLabels`).
+/// So a pod with this label is never a placeholder's pod.
 pub const TASK_RUN: &str = "tekton.dev/taskRun";
 
-/// The labels that a placeholder copies from its run (P1): all but Kueue's and [`TASK_RUN`].
+/// The labels that a placeholder copies from its run (P1): all except Kueue's and [`TASK_RUN`].
 pub(crate) fn inherited(run: &BTreeMap<String, String>) -> BTreeMap<String, String> {
     run.iter()
         .filter(|(key, _)| !key.starts_with(KUEUE_PREFIX) && *key != TASK_RUN)

@@ -1,5 +1,5 @@
-//! The mode of coscheduling, and the isolation scope. Every `match` on [`Mode`] names all modes. So after a new mode is added,
-//! the compiler lists all places that must handle it.
+//! The mode of coscheduling, and the isolation scope. Every `match` on [`Mode`] names all modes. So if somebody adds a mode, the
+//! compiler lists all places that must handle the new mode.
 
 use crate::words::words;
 

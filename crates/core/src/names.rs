@@ -1,6 +1,6 @@
 //! The names of a run's objects. The names of placeholders and of their claim templates contain ten hex digits: the run's group,
-//! or a hash of the group and the name of a claim or workspace. Each run has another group, so the objects of two runs do not get
-//! the same name (P7). Names from authors are changed where Kubernetes would refuse them (P8).
+//! or a hash of the group and the name of a claim or workspace. Each run has a group of its own, so the objects of two runs do
+//! not get the same name (P7). A name from an author is changed if Kubernetes would refuse it (P8).
 //!
 //! This module also computes the names of claims that Tekton creates.
 
@@ -9,10 +9,10 @@ use sha2::{Digest, Sha256};
 /// The number of hex digits of a hash in a name (TEP-0135, "Placeholder pod + inter-pod affinity").
 const HASH_LENGTH: usize = 10;
 
-/// The greatest length of a DNS label (RFC 1123), which is also that of a label value and of the name of a pod's volume.
+/// The greatest length of a DNS label (RFC 1123). Label values and the names of a pod's volumes have the same greatest length.
 const LABEL_LENGTH: usize = 63;
 
-/// The characters of a label that are left for a readable part before `-` and a hash.
+/// The greatest length of the readable part of a label that ends in `-` and a hash.
 const READABLE_LENGTH: usize = LABEL_LENGTH - HASH_LENGTH - 1;
 
 const ASSISTANT_PREFIX: &str = "affinity-assistant-";
@@ -92,8 +92,8 @@ name!(
 impl Group {
     /// Derives a run's group from the uid of the admission request that creates the run.
     ///
-    /// At that time, the run has no uid, and with `generateName` it has no name. Each request has a new uid. So a run that is
-    /// created again with the same name gets another group.
+    /// When the run is admitted, it has no uid, and with `generateName` it has no name. Each request has a new uid. So a run that
+    /// is created again with the same name gets another group.
     pub fn from_request_uid(request_uid: &str) -> Self {
         Self(hash(request_uid))
     }
@@ -107,9 +107,9 @@ impl AssistantName {
 
     /// The name of the placeholder of one claim of a run (M1).
     ///
-    /// Its digits are a hash of `<group>/<claim>`. A group always has ten characters, so two different pairs never give the same
-    /// text. Tekton hashes the names of workspace and run without a separator. So Tekton's assistants for workspace `src` of run
-    /// `pr-a` and for workspace `s` of run `rcpr-a` have the same name.
+    /// Its digits are a hash of the text `<group>/<claim>`. A group always has ten characters, so two different pairs of group
+    /// and claim never give the same text. Tekton hashes the names of workspace and run without a separator. So Tekton's
+    /// assistants for workspace `src` of run `pr-a` and for workspace `s` of run `rcpr-a` have the same name.
     pub fn of_claim(group: &Group, claim_name: &str) -> Self {
         let hash = hash(&format!("{group}/{claim_name}"));
         Self(format!("{ASSISTANT_PREFIX}{hash}"))
@@ -119,7 +119,7 @@ impl AssistantName {
 impl ClaimTemplateName {
     /// The name of the claim template for a workspace of the run with this group.
     ///
-    /// A hash of `<group>/<workspace>` makes the name unique. The readable part is the author's `template_name`: it is cut if it
+    /// A hash of `<group>/<workspace>` makes the name unique. The readable part is the author's `template_name`. It is cut if it
     /// is too long, and each character that a DNS label may not have is replaced by `-`.
     pub fn derive(group: &Group, workspace: &str, template_name: Option<&str>) -> Self {
         let hash = hash(&format!("{group}/{workspace}"));
@@ -133,14 +133,14 @@ impl ClaimTemplateName {
 
 /// The name of the claim that the placeholder's controller creates from a placeholder's template: `<template>-<placeholder>-0`.
 ///
-/// External provisioners choose the zone of a claim with binding mode `Immediate` by the placeholder's name, which is a part of
-/// the claim's name. So all claims of a placeholder are in one zone.
+/// An external provisioner chooses the zone of a claim with binding mode `Immediate` by a hash of the placeholder's name in the
+/// claim's name. So all such claims of a placeholder are in one zone.
 pub fn claim_name(template: &ClaimTemplateName, assistant: &AssistantName) -> String {
     format!("{template}-{assistant}-0")
 }
 
-/// The placeholder in a claim name of the form that [`claim_name`] returns. `None` for every other name. This is no proof that a
-/// placeholder made the claim, because users can choose such a name too.
+/// The name of the placeholder in a claim name of the form that [`claim_name`] returns. `None` for every other claim name. The
+/// form does not prove that the claim belongs to a placeholder, because users can choose such a name too.
 pub fn assistant_of(claim_name: &str) -> Option<AssistantName> {
     let rest = claim_name.strip_suffix("-0")?;
     let (template, digits) = rest.rsplit_once(&format!("-{ASSISTANT_PREFIX}"))?;
@@ -158,17 +158,16 @@ pub fn tekton_claim_name(workspace: &str, template_name: Option<&str>, run_uid: 
     format!("{prefix}-{}", hash(&format!("{workspace}{run_uid}")))
 }
 
-/// While Tekton's own flag is `pipelineruns` or `isolate-pipelinerun`, Tekton looks for a claim under another name, with a
-/// suffix. This function removes the suffix. The result is the claim's real name, as [`tekton_claim_name`] returns it. `None` if
-/// there is no such suffix (M9; Tekton v1.12.0, `pkg/reconciler/pipelinerun/affinity_assistant.go`,
-/// `getPersistentVolumeClaimNameWithAffinityAssistant`).
+/// Removes the suffix that Tekton adds to the name of a claim while Tekton's own flag is `pipelineruns` or `isolate-pipelinerun`.
+/// The result is the claim's real name, as [`tekton_claim_name`] returns it. `None` if `claim_name` has no such suffix (M9;
+/// Tekton v1.12.0, `pkg/reconciler/pipelinerun/affinity_assistant.go`, `getPersistentVolumeClaimNameWithAffinityAssistant`).
 pub fn claim_before_tekton_renamed_it<'a>(claim_name: &'a str, run_name: &str) -> Option<&'a str> {
     let suffix = format!("-{ASSISTANT_PREFIX}{}-0", hash(run_name));
     claim_name.strip_suffix(&suffix)
 }
 
-/// Makes a label value from `text`. A valid label value stays as it is. Any other text is cut, its invalid characters are
-/// replaced by `-`, and a hash of the whole text is added at the end (P8).
+/// Makes a label value from `text`. A valid label value stays as it is. Any other text is cut if it is too long, its invalid
+/// characters are replaced by `-`, and a hash of the whole text is added at the end (P8).
 pub fn label_value(text: &str) -> String {
     if is_label_value(text) {
         return text.to_owned();
@@ -194,7 +193,8 @@ fn is_hash(text: &str) -> bool {
     text.len() == HASH_LENGTH && text.bytes().all(is_digit)
 }
 
-/// A DNS label made from the first `room` characters of `text`. Each invalid character becomes `-`.
+/// A DNS label made from the first `room` characters of `text`. Each invalid character becomes `-`. Empty if nothing else is
+/// left.
 fn dns_label(text: &str, room: usize) -> String {
     let clean = |c: char| match c.to_ascii_lowercase() {
         c @ ('a'..='z' | '0'..='9') => c,

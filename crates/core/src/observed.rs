@@ -29,38 +29,38 @@ pub struct Observed {
     pub leads: bool,
     /// True if a call of `Ensure` waits for the outcome.
     pub called: bool,
-    /// Says whether the run still needs its objects.
+    /// The progress of the run.
     pub presence: RunPresence,
     /// The run and its plan, if the run is known.
     pub run: Option<(Arc<PipelineRun>, Arc<Planned>)>,
     /// The run's placeholders, by name.
     pub placeholders: BTreeMap<String, Arc<Placeholder>>,
-    /// Pods by name: those TaskRun pods of the run and of its child runs that have not ended yet, and the pods of the run's
-    /// placeholders.
+    /// The pods of the run's placeholders, and those TaskRun pods of the run and of its child runs that have not ended yet. The
+    /// key is the pod's name.
     pub pods: BTreeMap<String, Arc<Pod>>,
-    /// The names of the TaskRuns whose pod has ended, of the run and of its child runs.
+    /// The names of those TaskRuns of the run and of its child runs whose pod has ended.
     pub ended: BTreeSet<String>,
     /// The claims that Tekton or this product created for the run.
     pub claims: Vec<Arc<KnownClaim>>,
-    /// The existing claims, by name, that the run's placeholders or pods use.
+    /// The existing claims that the run's placeholders or pods use. The key is the claim's name.
     pub volumes: BTreeMap<String, SeenClaim>,
     /// Pods of other runs that use one of the claims in `volumes`.
     pub sharing: Vec<Arc<Pod>>,
-    /// The last warning Event of Kubernetes about each placeholder, by the placeholder's name.
+    /// The reason in the last warning Event of Kubernetes about each placeholder. The key is the placeholder's name.
     pub refused: BTreeMap<String, Reason>,
-    /// The last warning Event of Kubernetes about each claim, by the claim's name.
+    /// The reason in the last warning Event of Kubernetes about each claim. The key is the claim's name.
     pub not_provisioned: BTreeMap<String, Reason>,
-    /// True if a ResourceQuota of the run's namespace counts CPU or memory.
+    /// True if a ResourceQuota of the run's namespace limits CPU or memory.
     pub has_quota: bool,
     /// Every node, by name.
     pub nodes: Arc<BTreeMap<String, Arc<Node>>>,
     /// For each condition in earlier observations: how long it has lasted.
     pub since: BTreeMap<Sight, Duration>,
-    /// The API server's answers to [`Step::Ask`](crate::reconcile::Step::Ask), by the uid of the pod.
+    /// The API server's answers to [`Step::Ask`](crate::reconcile::Step::Ask). The key is the pod's uid.
     pub answers: BTreeMap<String, Answer>,
 }
 
-/// The progress of a run: it decides if the run still needs its objects.
+/// The progress of a run. Only an active run needs its placeholders and claims.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum RunPresence {
     /// The run is not done.
@@ -92,7 +92,7 @@ pub struct Placeholder {
     pub object: ObjectRef,
     /// The placeholder's namespace.
     pub namespace: String,
-    /// The controller among its owners. It is a PipelineRun, unless another program or a user created the object.
+    /// The owner reference with `controller: true`. It names a PipelineRun, unless another program or a user created the object.
     pub controller: Option<OwnerReference>,
     /// The uid of the PipelineRun that owns it. Empty if no PipelineRun owns it.
     pub run_uid: String,
@@ -100,13 +100,14 @@ pub struct Placeholder {
     pub created: Option<Timestamp>,
     /// The claims that it mounts.
     pub claims: Vec<String>,
-    /// The requirements that its next pod will have on a node.
+    /// The requirements on a node that its next pod will have.
     pub needs: Needs,
     /// True if its next pod starts with the scheduling gate [`GATE`](crate::reconcile::reserve::GATE).
     pub gated: bool,
-    /// True if its controller has observed the newest version of the object, and makes the next pod from it.
+    /// True if the placeholder's controller has observed the newest version of the object. It then creates the next pod from this
+    /// version.
     pub observed: bool,
-    /// The manager's earlier actions on it.
+    /// The manager's earlier actions on the placeholder.
     pub record: Record,
 }
 
@@ -118,29 +119,30 @@ impl Placeholder {
     }
 }
 
-/// Earlier actions on a placeholder. The manager stores them on the placeholder, in the request of the action or right before it,
-/// so that every replica knows them.
+/// The manager's earlier actions on a placeholder. The manager stores them in an annotation of the placeholder, so that every
+/// replica knows them. It writes the annotation right before the action, or the write is the action.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Record {
-    /// Evictions of its pod from nodes that are cordoned, tainted or gone (N1).
+    /// Deletions of its pod because the node was cordoned, tainted or gone (N1).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub evacuated: Option<Done>,
-    /// Moves to a node with room for a waiting pod (N2).
+    /// Deletions of its pod so that the scheduler chooses a node anew: the old node had no room for a waiting pod (N2), or the
+    /// placeholder could not give up its reservation (B3).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub moved: Option<Done>,
     /// Retries of the creation of its pod (N3).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retried: Option<Done>,
-    /// The node that it left in its last move (N2). Its next pod prefers other nodes.
+    /// The node that the placeholder last left because a pod waited for room (N2). Its next pods prefer other nodes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub left: Option<String>,
-    /// True if it could not give its room up (B3). Its next pods ask for none.
+    /// True if the placeholder could not give up its reservation (B3). Its next pods then reserve nothing.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub keeps_room: bool,
 }
 
-/// The number of actions of one kind, with the time and the reason of the last one.
+/// The number of actions of one kind, with the time and the reason of the last action.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Done {
     /// The number of actions.
@@ -153,7 +155,7 @@ pub struct Done {
 }
 
 impl Done {
-    /// Counts one more action in addition to those in `before`.
+    /// The actions in `before` and one more, at time `now` and with reason `why`.
     pub fn again(before: Option<&Self>, now: Timestamp, why: impl Into<String>) -> Option<Self> {
         Some(Self {
             times: before.map_or(0, |done| done.times).saturating_add(1),
@@ -162,7 +164,7 @@ impl Done {
         })
     }
 
-    /// The part of `pause` that is still left at `now`, if the pause began with the last action.
+    /// The part of `pause` that is left at time `now`. The pause begins with the last action.
     pub fn rests(&self, now: Timestamp, pause: Duration) -> Duration {
         pause.saturating_sub(elapsed(self.last, now))
     }
@@ -193,12 +195,12 @@ impl Observed {
         })
     }
 
-    /// The claims that a placeholder stands for, mounted or not.
+    /// The claims of a placeholder, whether its pod mounts them or not.
     pub(crate) fn claims_of(spec: &crate::plan::PlaceholderSpec, pod: &Pod) -> BTreeSet<String> {
         pod.claims.iter().cloned().chain(spec.claims()).collect()
     }
 
-    /// The claims of a placeholder with volumes that only one node reaches.
+    /// Those claims of a placeholder whose volume only one node can reach.
     pub(crate) fn tied(&self, spec: &crate::plan::PlaceholderSpec, pod: &Pod) -> Vec<String> {
         let claims = Self::claims_of(spec, pod).into_iter();
         let tied = claims.filter(|claim| {
@@ -215,19 +217,19 @@ impl Observed {
         tied.collect()
     }
 
-    /// The node of this name.
+    /// The node with this name. `None` if there is none.
     pub fn node(&self, name: &str) -> Option<&Node> {
         self.nodes.get(name).map(AsRef::as_ref)
     }
 
-    /// The pod that the placeholder's object controls. Labels are no proof, because anybody can set them.
+    /// The pod whose controller is the placeholder's object. This function does not read labels, because anybody can set them.
     pub fn pod_of(&self, placeholder: &Placeholder) -> Option<&Arc<Pod>> {
         let pods = self.pods.values();
         let mut own = pods.filter(|pod| pod.is_of(placeholder));
         own.next()
     }
 
-    /// The placeholder pod that has the name of this placeholder's pod, even if it has another controller.
+    /// The placeholder pod that has the name of this placeholder's pod, even if its controller is another object.
     pub fn pod_named_for(&self, placeholder: &str) -> Option<&Arc<Pod>> {
         let mut pods = self.pods.values();
         pods.find(|pod| {
@@ -236,8 +238,8 @@ impl Observed {
         })
     }
 
-    /// True if the pod belongs to one of the run's placeholders, or is a TaskRun's pod with an affinity to one of them. The label
-    /// with the run's uid is no proof, because anybody can set it.
+    /// True if the pod belongs to one of the run's placeholders, or to a TaskRun and has an affinity to one of these
+    /// placeholders. This function does not read the label with the run's uid, because anybody can set it.
     pub fn owns(&self, pod: &Pod) -> bool {
         match &pod.placeholder {
             Some(_) => self.placeholders.values().any(|own| pod.is_of(own)),
@@ -261,13 +263,13 @@ pub struct KnownClaim {
     pub finalizers: Vec<String>,
     /// The PipelineRun among its owners.
     pub owner: Option<OwnerReference>,
-    /// True if its controller is a PipelineRun. Only claims that Tekton created have such a controller.
+    /// True if its controller is a PipelineRun. Only claims that Tekton created have a PipelineRun as controller.
     pub by_tekton: bool,
     /// True if this product created it.
     pub by_us: bool,
     /// True if only one pod at a time may use it (`ReadWriteOncePod`).
     pub single_pod: bool,
-    /// The name of the volume that it is bound to.
+    /// The name of the volume that it is bound to. `None` if it is not bound.
     pub volume: Option<String>,
 }
 
@@ -290,7 +292,7 @@ impl KnownClaim {
 /// Source: Kubernetes `pkg/volume/util/finalizer.go`, `PVCProtectionFinalizer`.
 pub const PROTECTION: &str = "kubernetes.io/pvc-protection";
 
-/// A condition. The manager acts on it only after several observations have seen it for some time.
+/// A condition that the manager acts on only after it has lasted for some time, in several observations.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Sight {
     /// The planned placeholder with this name does not exist.
@@ -299,7 +301,7 @@ pub enum Sight {
     NoPod(String),
     /// The placeholder pod with this uid still has our scheduling gate.
     Gated(String),
-    /// The run waits for a placeholder. The text is the name of the Event with the cause.
+    /// The run waits for a placeholder. The text is the name of the Event about the cause.
     Waits(String),
     /// The waiting pod with this name needs a step, for example a move of its placeholder.
     Wanted(String),
@@ -309,12 +311,12 @@ pub enum Sight {
     Refused(String, String),
 }
 
-/// The API server's answer to a question about a waiting pod.
+/// The API server's answer about the TaskRun of a waiting pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answer {
     /// The time of the answer.
     pub at: Timestamp,
-    /// True if the pod's TaskRun really belongs to the run that the pod's label names.
+    /// True if the run that the pod's label names is the controller of the pod's TaskRun.
     pub own: bool,
     /// How often the manager has allowed this TaskRun to run without its placeholder.
     pub let_go: u32,

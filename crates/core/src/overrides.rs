@@ -1,4 +1,4 @@
-//! The settings that a run, its Pipeline or its Namespace may choose in place of the cluster's, and their values (B1). Module
+//! The settings for which a run, its Pipeline or its Namespace may choose another value than the cluster's (B1). Module
 //! `admit/overrides.rs` decides which choice has an effect.
 
 use std::fmt;
@@ -43,7 +43,7 @@ impl Setting {
         }
     }
 
-    /// The setting's name in texts for people.
+    /// The setting's name in warnings.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Mode => "mode",
@@ -73,8 +73,8 @@ impl Setting {
     }
 }
 
-/// A value of a setting. Its text is a word of key `allowed-overrides`: the name of a mode, or any other value after its key, such
-/// as `placement=pack`.
+/// A value of a setting. As text, it is a word of key `allowed-overrides`: the name of a mode, or the key of another setting with
+/// a value, such as `placement=pack`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Override {
     /// A mode.
@@ -94,7 +94,7 @@ impl Override {
         modes.chain(placements).chain(reserves)
     }
 
-    /// The setting that this is a value of.
+    /// The setting of this value.
     pub const fn setting(self) -> Setting {
         match self {
             Self::Mode(_) => Setting::Mode,
@@ -103,7 +103,7 @@ impl Override {
         }
     }
 
-    /// The value as it is written in the setting's key or annotation.
+    /// The value as text in the setting's ConfigMap key and annotation.
     pub const fn word(self) -> &'static str {
         match self {
             Self::Mode(mode) => mode.as_str(),
@@ -143,7 +143,7 @@ pub(crate) fn words(text: &str) -> impl Iterator<Item = &str> {
         .filter(|word| !word.is_empty())
 }
 
-/// A list of items, separated by commas. [`words`] can read it.
+/// The items as one text, separated by commas. [`words`] can read this text.
 pub(crate) fn listed<T: ToString>(items: impl IntoIterator<Item = T>) -> String {
     let items: Vec<_> = items.into_iter().map(|item| item.to_string()).collect();
     items.join(", ")

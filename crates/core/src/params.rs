@@ -2,8 +2,8 @@
 //!
 //! Tekton replaces variables in a PipelineRun's bindings with the run's own parameters. It replaces the remaining variables with
 //! the parameters of each TaskRun (v1.12.0, `ApplyParametersToWorkspaceBindings` in
-//! `pkg/reconciler/{pipelinerun,taskrun}/resources/apply.go`). Tekton does not use the defaults of a Pipeline there, so this
-//! product does not use them either.
+//! `pkg/reconciler/{pipelinerun,taskrun}/resources/apply.go`). For bindings, Tekton does not use the defaults of a Pipeline's
+//! parameters, so this product does not use them either.
 
 use std::collections::BTreeMap;
 
@@ -26,7 +26,7 @@ impl Params {
         read
     }
 
-    /// Makes parameters from a map as [`flattened`](Self::flattened) returns it.
+    /// Makes parameters from a map of the form that [`flattened`](Self::flattened) returns.
     pub fn from_flattened(values: BTreeMap<String, String>) -> Self {
         Self(values)
     }
@@ -73,8 +73,7 @@ impl Params {
         resolved
     }
 
-    /// The value of a reference: `params.name`, `params["name"]` or `params['name']`, each possibly followed by an index or a
-    /// key.
+    /// The value of a reference: `params.name`, `params["name"]` or `params['name']`, possibly followed by an index or a key.
     fn value(&self, reference: &str) -> Option<&str> {
         let rest = reference.strip_prefix("params")?;
         let quoted = |quote: char| {

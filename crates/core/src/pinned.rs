@@ -1,5 +1,5 @@
-//! The annotations that *pin* a run's mode and its consequences. Admission writes them on a new run, and every later decision
-//! reads them. So a run keeps the configuration that was in force when it was created (M8).
+//! The annotations that *pin* a run's mode and the settings for its placeholders. Admission writes these annotations on a new
+//! run, and every later decision reads them. So a run keeps the configuration that was in force when it was created (M8).
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -31,7 +31,7 @@ const SCHEMA: &str = "1";
 /// `volumeClaimTemplate`s. The key is the workspace.
 type Templates = BTreeMap<String, Value>;
 
-/// Everything that is pinned on a run (M8).
+/// The contents of the pinned annotations of a run (M8).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pinned {
     /// The mode. Never [`Mode::Disabled`], because then nothing is pinned (M5).
@@ -50,12 +50,12 @@ pub struct Pinned {
 }
 
 impl Pinned {
-    /// Reads the pinned annotations. `None` if there is no mode. Tekton's own annotation is not read, because it derives from the
-    /// group.
+    /// Reads the pinned annotations. `None` if there is no mode. This function does not read Tekton's own annotation, because its
+    /// value derives from the group.
     ///
     /// # Errors
     /// All violations at once. The field of a violation is, for example, `metadata.annotations[coscheduler.dev/group]`. If the
-    /// schema version is unknown, this is the only violation, because the other annotations are not read then.
+    /// schema version is unknown, there is only a violation of this version, because the other annotations are not read then.
     pub fn read(annotations: &BTreeMap<String, String>) -> Result<Option<Self>, Vec<Violation>> {
         if !annotations.contains_key(MODE) {
             return Ok(None);
@@ -103,8 +103,8 @@ impl Pinned {
     }
 }
 
-/// The value of a setting that a run was created with. For the mode: `disabled` if none can be read. For other settings: `None`
-/// if the run is not coscheduled, or its annotations cannot be read.
+/// The value of a setting with which a run was created. If no mode can be read, the mode is `disabled`. Other settings are `None`
+/// if the run is not coscheduled, or if its annotations cannot be read.
 pub(crate) fn value(annotations: &BTreeMap<String, String>, setting: Setting) -> Option<Override> {
     match setting {
         Setting::Mode => {
@@ -118,7 +118,8 @@ pub(crate) fn value(annotations: &BTreeMap<String, String>, setting: Setting) ->
     }
 }
 
-/// The schema version, if this module cannot read annotations of this version. Annotations without a version have version 1.
+/// The schema version of the annotations. `None` if this module can read annotations of this version. Annotations without a
+/// version have version 1.
 pub(crate) fn unknown_schema(annotations: &BTreeMap<String, String>) -> Option<&str> {
     let version = annotations.get(SCHEMA_VERSION)?;
     (version != SCHEMA).then_some(version)
@@ -137,12 +138,12 @@ pub(crate) fn claims_to_annotation(claims: &RunClaims) -> String {
     json!(claims).to_string()
 }
 
-/// Mode, group and claims that a child run inherited from its owner. `None` if one of them cannot be read, or if the group is not
-/// the owner's.
+/// Mode, group and claims that a TaskRun, CustomRun or child PipelineRun inherited from its owner. `None` if one of them cannot
+/// be read, if the mode is `disabled`, or if the group is not the owner's.
 ///
 /// The group must match, because Tekton also copies annotations of a Pipeline or an embedded task if the run does not have them.
-/// So a child may have all three annotations although its owner is not coscheduled. But then its owner has no group, and the
-/// groups do not match.
+/// So a child may have all three annotations although its owner is not coscheduled. But such an owner has no group, so the groups
+/// do not match.
 pub(crate) fn handed_on(
     annotations: &BTreeMap<String, String>,
     owners_group: Option<&str>,
@@ -156,7 +157,7 @@ pub(crate) fn handed_on(
     (mode != Mode::Disabled).then_some((mode, group.parse().ok()?, claims))
 }
 
-/// Group and templates from the annotations of an object that may be a copy of a run. `None` if one of them cannot be read.
+/// Group and templates from the annotations of a run, or of a copy of a run. `None` if one of them cannot be read.
 pub(crate) fn carried_templates(
     annotations: &BTreeMap<String, String>,
 ) -> Option<(Group, Templates)> {
@@ -174,12 +175,12 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// `None` only if there is a violation.
+    /// Reads all pinned annotations. The result is `None` only if there is a violation.
     fn pinned(&self) -> Option<Pinned> {
         let mode = self.parsed(MODE);
         if mode == Some(Mode::Disabled) {
             let fault = format!(
-                "\"{}\" is never pinned; allowed: {}, {}, {}",
+                "\"{}\" is not the mode of a coscheduled run; allowed: {}, {}, {}",
                 Mode::Disabled,
                 Mode::Workspaces,
                 Mode::PipelineRuns,

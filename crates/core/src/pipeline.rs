@@ -1,6 +1,6 @@
-//! Reads the tasks of a Pipeline: from `spec` of a Pipeline, or from `spec.pipelineSpec` of a run. Admission needs their
-//! workspaces for a warning. It needs their order, number and contents for the sizes of their pods. Parts that cannot be read are
-//! left out.
+//! Reads the tasks of a Pipeline: from `spec` of a Pipeline, or from `spec.pipelineSpec` of a run. Admission needs the workspaces
+//! of the tasks for a warning. It needs the order, the number and the contents of the tasks to estimate the requests of their
+//! pods. This module leaves out the parts that it cannot read.
 
 use std::collections::BTreeSet;
 
@@ -14,17 +14,17 @@ use crate::sizes::TaskSpec;
 pub struct PipelineTask {
     /// `name`.
     pub name: String,
-    /// The workspaces of the *Pipeline* that it uses. A task can name a workspace. An embedded task can also use a workspace
-    /// without naming it: Tekton then passes on the Pipeline's workspace with this name.
+    /// The workspaces of the *Pipeline* that the task uses. A task can list a workspace in `workspaces`. An embedded task can
+    /// also use a workspace that it does not list: Tekton then passes on the Pipeline's workspace with this name.
     pub workspaces: BTreeSet<String>,
-    /// The Task that it runs.
+    /// The Task that the task runs.
     pub work: Work,
-    /// The tasks that it waits for: those in `runAfter`, and those whose results it uses (Tekton v1.12.0,
+    /// The tasks that this task waits for: the tasks in `runAfter`, and the tasks whose results it uses (Tekton v1.12.0,
     /// `pkg/apis/pipeline/v1/pipeline_types.go`, `Deps`).
     pub after: BTreeSet<String>,
     /// True if it is a task of `finally`.
     pub finally: bool,
-    /// True if it has `when`, so that it may be skipped.
+    /// True if the task has `when`, so that Tekton may skip the task.
     pub is_conditional: bool,
     /// Its matrix, which gives the number of its TaskRuns.
     pub matrix: Matrix,
@@ -37,14 +37,14 @@ pub enum Work {
     Embedded(TaskSpec),
     /// The Task of this name, in the run's namespace.
     Task(String),
-    /// A custom task. Its own controller decides what runs.
+    /// A custom task. Its own controller runs it.
     Custom,
-    /// A Task that a resolver fetches, or a child Pipeline: not known here.
+    /// A Task that a resolver fetches, or a child Pipeline. Its contents are not known.
     #[default]
     Elsewhere,
 }
 
-/// The parts of a task's `matrix` that the number of combinations depends on (Tekton v1.12.0,
+/// The parts of a task's `matrix` that determine the number of combinations (Tekton v1.12.0,
 /// `pkg/apis/pipeline/v1/matrix_types.go`, `CountCombinations`).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Matrix {
@@ -56,7 +56,7 @@ pub struct Matrix {
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum List {
     OfLength(usize),
-    /// `$(params.NAME[*])`. The number is the length of the parameter's default in the Pipeline.
+    /// `$(params.NAME[*])`: the parameter's name, and the length of the parameter's default in the Pipeline.
     OfParam(String, usize),
 }
 
@@ -110,7 +110,7 @@ fn work(task: &Value) -> Work {
     }
 }
 
-/// The task names in `runAfter` and in all variables `$(tasks.<name>.results.…)`, without those inside an embedded task.
+/// The task names in `runAfter` and in all variables `$(tasks.<name>.results.…)`, except variables inside an embedded task.
 pub fn waits_for(task: &Value) -> BTreeSet<String> {
     let after = task["runAfter"].as_array().into_iter().flatten();
     let mut names: BTreeSet<_> = after
@@ -191,7 +191,7 @@ impl Matrix {
     }
 
     /// The number of combinations in a run with these parameters, at least one. A list that is not known yet, such as a task's
-    /// result, counts as one item.
+    /// result, counts as a list with one item.
     pub(crate) fn combinations(&self, params: &Params) -> usize {
         let length = |list: &List| match list {
             List::OfLength(length) => *length,

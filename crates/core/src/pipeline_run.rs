@@ -33,7 +33,7 @@ pub struct PipelineRun {
     pub annotations: BTreeMap<String, String>,
     /// The owner with `controller: true` in `metadata.ownerReferences`. For a child run, it is the parent.
     pub controller: Option<OwnerReference>,
-    /// `spec.managedBy`. `None` and `tekton.dev/pipeline` mean Tekton (M5).
+    /// `spec.managedBy`. Tekton manages a run with `None` or `tekton.dev/pipeline` (M5).
     pub managed_by: Option<String>,
     /// `spec.workspaces`, in order.
     pub workspaces: Vec<WorkspaceBinding>,
@@ -94,7 +94,7 @@ pub enum RunState {
 pub struct TaskRunSpec {
     /// `pipelineTaskName`.
     pub task: String,
-    /// `metadata.annotations`. Tekton prefers them to the run's own annotations.
+    /// `metadata.annotations`. Tekton prefers these annotations to the run's own.
     pub annotations: BTreeMap<String, String>,
     /// The settings of the task's pods.
     pub pods: PodSettings,
@@ -119,7 +119,8 @@ pub enum WorkspaceSource {
         /// `claimName`. Empty if it is not set.
         claim_name: String,
     },
-    /// Any other source (`secret`, `configMap`, `emptyDir`, `projected`, `csi`), or none. It is left alone (V5).
+    /// Any other source (`secret`, `configMap`, `emptyDir`, `projected`, `csi`), or no source. This product does not change it
+    /// (V5).
     Other,
 }
 
@@ -132,7 +133,7 @@ pub struct ClaimTemplate {
     pub template: Value,
 }
 
-/// A workspace binding has exactly one volume source (Tekton, "Specifying VolumeSources in Workspaces").
+// A workspace binding has exactly one volume source (Tekton, "Specifying VolumeSources in Workspaces").
 const VOLUME_CLAIM_TEMPLATE: &str = "volumeClaimTemplate";
 const PERSISTENT_VOLUME_CLAIM: &str = "persistentVolumeClaim";
 const SOURCES: [&str; 7] = [
@@ -145,7 +146,7 @@ const SOURCES: [&str; 7] = [
     "csi",
 ];
 
-/// The annotations that still matter after a run is done.
+/// The annotations that this product may read after a run is done.
 const OF_DONE_RUN: [&str; 5] = [BLOCKED, MODE, PART_OF, TEKTON_AUTO_CLEANUP_PVC, TRACEPARENT];
 
 impl WorkspaceSource {
@@ -178,16 +179,17 @@ impl PipelineRun {
     /// Reads a PipelineRun from Kubernetes JSON. Unknown fields are ignored, and `null` is the same as absent.
     ///
     /// # Errors
-    /// All violations at once: a value of a wrong type, a workspace that is bound twice or has more than one volume source, or an
-    /// API version or kind other than `tekton.dev/v1` and `PipelineRun`. The field is the JSON path, such as
-    /// `spec.workspaces[1].volumeClaimTemplate`.
+    /// All violations at once: a value of a wrong type, a workspace without a name, with more than one volume source, or that is
+    /// bound twice, a `volumeClaimTemplate` without a valid `spec`, or an API version or kind other than `tekton.dev/v1` and
+    /// `PipelineRun`. The field of a violation is the JSON path, such as `spec.workspaces[1].volumeClaimTemplate`.
     pub fn parse(document: &Value) -> Result<Self, Vec<Violation>> {
         let faults = Faults::default();
         let run = Self::read(&Object::at("", document, &faults), &faults);
         faults.unless_any(run)
     }
 
-    /// Drops the parts of a run that do not matter once the run is done: caches may have thousands of such runs.
+    /// Drops the parts of a run that this product does not read once the run is done, because caches may have thousands of such
+    /// runs.
     pub fn reduced(self) -> Self {
         let mut annotations = self.annotations;
         annotations.retain(|key, _| OF_DONE_RUN.contains(&key.as_str()));
@@ -288,7 +290,7 @@ fn state(spec_status: Option<&str>, status: &Object<'_>) -> RunState {
         let decided = matches!(condition.text("status"), Some("True" | "False"));
         condition.text("type") == Some("Succeeded") && decided
     };
-    // This code reads every condition, so that every wrong type is reported.
+    // This code reads every condition, so that a wrong type in any condition is reported.
     if status
         .objects("conditions")
         .iter()
@@ -339,7 +341,7 @@ fn source(binding: &Object<'_>, faults: &Faults) -> WorkspaceSource {
         .filter(|key| binding.get(key).is_some())
         .collect();
     if named.len() > 1 {
-        // Tekton denies a binding with two sources. If admission replaced one of them, the fault would be hidden from Tekton.
+        // Tekton denies a binding with two sources. If admission replaced one of the sources, Tekton would not see the fault.
         let sources = named.join(" and ");
         let fault = format!("has {sources}; allowed: exactly one volume source");
         faults.add(binding.own_path(), fault);

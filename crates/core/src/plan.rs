@@ -1,6 +1,6 @@
 //! Plans the placeholders of a PipelineRun, with their claims, labels and resources. A plan depends only on the run and its
-//! pinned annotations, never on the current configuration (M8). A plan is complete: the service that carries it out makes no
-//! further decision.
+//! pinned annotations, never on the current configuration (M8). Module [`volumes`](crate::volumes) makes those decisions about a
+//! placeholder that depend on the existing claims and volumes.
 
 mod claims;
 mod placeholder;
@@ -38,8 +38,8 @@ pub struct Plan {
 /// The action to take for a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
-    /// Nothing to do: the run is not coscheduled, has not started, is a child run, has no claim that needs a placeholder, or has
-    /// annotations of an unknown version.
+    /// Do nothing. The run is not coscheduled, has not started, is a child run, needs no placeholder because it has no claim with
+    /// a known name, or has annotations of an unknown version.
     Nothing,
     /// Create each of these placeholders that does not exist. The list is not empty. An existing placeholder is never changed
     /// (P1).
@@ -73,9 +73,9 @@ pub enum ReleaseCause {
 /// Plans the placeholders of a run.
 ///
 /// # Errors
-/// Either all pinned annotations that cannot be read. Or, if all can be read, all other violations: a workspace is not bound to the
-/// claim of its pinned template, or the run has no name or uid. These violations do not prevent a plan for a run that is done or being deleted: its objects are
-/// deleted.
+/// If pinned annotations cannot be read: one violation or more for each of these annotations. Otherwise, all other violations: a
+/// workspace with a pinned template is absent or not bound to the template's claim, or the run has no name or uid. A child run,
+/// and a run that is pending, done or being deleted, has a plan in spite of such violations.
 pub fn plan(run: &PipelineRun) -> Result<Plan, Vec<Violation>> {
     let Some(mode) = run.annotations.get(MODE) else {
         return Ok(not_pinned(run));
@@ -124,7 +124,8 @@ pub fn plan(run: &PipelineRun) -> Result<Plan, Vec<Violation>> {
     }
 }
 
-/// False if admission estimated the run's sizes, and knows no task that requests CPU or memory. Then a reservation has no purpose.
+/// False if admission estimated the requests of the run's tasks, and no task is known to request CPU or memory. Then there is
+/// nothing to reserve.
 fn asks_for_any(run: &PipelineRun) -> bool {
     if !run.annotations.contains_key(SIZES) {
         return true;
@@ -151,8 +152,8 @@ fn not_pinned(run: &PipelineRun) -> Plan {
 }
 
 /// A reason for each annotation of a [`Setting`] that names another value than the run's. Such an annotation was set after the
-/// run was created, or admission did not coschedule the run (M5, M7, M9). Otherwise admission would have used its value or denied
-/// the run (B1).
+/// run was created, or admission did not coschedule the run (M5, M7, M9). Otherwise, admission would have used the annotation's
+/// value or denied the run (B1).
 fn overrides_ignored(run: &PipelineRun) -> impl Iterator<Item = Reason> {
     Setting::ALL.into_iter().filter_map(|setting| {
         let chosen = run.annotations.get(setting.annotation())?;
@@ -165,7 +166,7 @@ fn ensure(run: &PipelineRun, pinned: &Pinned) -> Result<Plan, Vec<Violation>> {
     let faults = Faults::default();
     for (field, value) in [("name", &run.name), ("uid", &run.uid)] {
         if value.is_empty() {
-            let fault = "is not set; allowed: that of a run that exists";
+            let fault = "is not set; allowed: the value of an existing run";
             faults.add(format!("metadata.{field}"), fault);
         }
     }
@@ -201,7 +202,7 @@ fn ensure(run: &PipelineRun, pinned: &Pinned) -> Result<Plan, Vec<Violation>> {
     })
 }
 
-/// One placeholder for each claim (M1), even if several workspaces are bound to this claim (V6).
+/// One placeholder for each claim (M1). If several workspaces are bound to one claim, they share its placeholder (V6).
 fn of_each_claim(pinned: &Pinned, claims: Claims) -> Vec<(AssistantName, Claims)> {
     let name = |claim: &str| AssistantName::of_claim(&pinned.group, claim);
     let mounted = claims.existing.into_iter().map(|claim| {
@@ -249,16 +250,16 @@ pub struct Preview {
     pub plan: Plan,
 }
 
-/// Replaces the random characters that Kubernetes appends to `generateName`.
+/// Stands for the random characters that Kubernetes appends to `generateName`.
 const GENERATED_SUFFIX: &str = "xxxxx";
 
-/// Replaces the uid of a run that has no uid yet.
+/// Stands for the uid of a run that has no uid yet.
 const NO_UID: &str = "00000000-0000-0000-0000-000000000000";
 
-/// Admits a run that does not exist yet, and plans the run as it would be stored.
+/// Admits a run that does not exist yet, and plans the run as the API server would store it.
 ///
-/// A run without a name gets the name `<generateName>xxxxx`. The group and the uid depend on the request that creates the run. So
-/// names that derive from them are only examples.
+/// A run without a name gets the name `<generateName>xxxxx`. The group derives from the uid of the admission request, and the API
+/// server sets the run's uid. So names that derive from the group or the uid are only examples.
 ///
 /// # Errors
 /// The errors of [`admit`] and [`plan`].

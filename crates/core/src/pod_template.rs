@@ -1,16 +1,16 @@
 //! The pod template of a placeholder (P3). It combines fields of the run's own `podTemplate` with the cluster's default template.
 //! The table lists all fields that a placeholder takes. Among them are node selector, affinity and tolerations, so that a
-//! placeholder does not choose a node that the run's pods cannot use. `topologySpreadConstraints` are not taken.
+//! placeholder is not bound to a node that the run's pods cannot use. A placeholder does not take `topologySpreadConstraints`.
 //!
 //! | field | if the run sets the field | if the run does not set the field |
 //! |---|---|---|
 //! | `nodeSelector`, `tolerations`, `imagePullSecrets`, `priorityClassName`, `schedulerName`, `runtimeClassName` | the run's, as a whole | the default's |
-//! | `securityContext` | those parts of the run's value that Pod Security `restricted` allows | the default's |
+//! | `securityContext` | those parts of the run's value that Pod Security `restricted` allows and a placeholder needs | the default's |
 //! | `affinity` | the run's, and the placeholder's own terms | the default's, and the placeholder's own terms |
 //! | `serviceAccountName` | the run's | the default's |
 //!
 //! A run sets `serviceAccountName` in its `taskRunTemplate`, and all other fields in its `podTemplate`. Tekton's built-in
-//! assistant differs in `serviceAccountName`: it prefers the default's value to the run's.
+//! assistant differs in `serviceAccountName`: it prefers the default template's value to the run's value.
 
 pub(crate) mod default;
 mod restricted;
@@ -31,7 +31,8 @@ const SHARED: [&str; 8] = [
 
 const SECURITY_CONTEXT: &str = "securityContext";
 
-/// The service account of a placeholder whose run names none. Only the default template has this field.
+/// The field with the service account of a placeholder whose run names no service account. Only the default template has this
+/// field.
 pub const SERVICE_ACCOUNT_NAME: &str = "serviceAccountName";
 
 /// A pod template or a `securityContext`, reduced to the fields that a placeholder may have.
@@ -53,7 +54,7 @@ pub(crate) struct Dropped {
     pub(crate) value: String,
 }
 
-/// Combines the run's template with the default template, as the table above says. The default template is valid.
+/// Combines the run's template with the default template, by the table above. The default template must be valid.
 pub(crate) fn merge(run: Option<&Value>, default: &Map<String, Value>) -> Reduced {
     let mut merged = Reduced::default();
     for key in SHARED {
@@ -75,8 +76,8 @@ pub(crate) fn merge(run: Option<&Value>, default: &Map<String, Value>) -> Reduce
     merged
 }
 
-/// The placeholder's service account: the run's, or else the default template's. If both name none, the result is empty, and
-/// Kubernetes uses service account `default`.
+/// The placeholder's service account: the run's, or else the default template's. If neither names a service account, the result
+/// is empty, and Kubernetes uses service account `default`.
 pub(crate) fn service_account_name(run: Option<&str>, default: &Map<String, Value>) -> String {
     run.filter(|name| !name.is_empty())
         .or_else(|| default.get(SERVICE_ACCOUNT_NAME).and_then(Value::as_str))

@@ -1,5 +1,5 @@
 //! Kubernetes quantities, such as `50m`, `100Mi` and `1e3`. Each value is a whole number of billionths, as in Kubernetes itself
-//! (`k8s.io/apimachinery/pkg/api/resource`, `ParseQuantity`). A smaller fraction is rounded away from zero.
+//! (`k8s.io/apimachinery/pkg/api/resource`, `ParseQuantity`). A fraction of a billionth is rounded away from zero.
 
 use std::str::FromStr;
 
@@ -15,8 +15,8 @@ const NANO: i128 = 1_000_000_000;
 /// The largest quantity: Kubernetes reduces every larger quantity to this one.
 const LARGEST: i128 = i64::MAX as i128 * NANO;
 
-/// A number with more digits than [`LARGEST`]. It is small enough that an `i128` can hold 1024 times this number and one more
-/// digit.
+/// A number with more digits than [`LARGEST`]. It is small enough that an `i128` can hold this number with one more digit,
+/// multiplied by 1024.
 const ENOUGH: i128 = 10_i128.pow(30);
 
 impl Quantity {
@@ -27,7 +27,7 @@ impl Quantity {
     }
 
     /// The part of the value that each of `count` containers gets, as Tekton computes it. `unit` is a number of billionths. The
-    /// value is first rounded up to whole `unit`s. Then it is divided, and each part is rounded down to whole `unit`s.
+    /// value is first rounded up to whole `unit`s and then divided by `count`. The result is rounded down to whole `unit`s.
     pub(crate) fn share(&self, count: usize, unit: i128) -> Self {
         let units = self.nano.div_euclid(unit) + i128::from(self.nano.rem_euclid(unit) != 0);
         Self {
@@ -72,7 +72,8 @@ fn nano(text: &str) -> Option<i128> {
         return None;
     }
     let (binary, decimal) = factor(suffix)?;
-    // The value in billionths is digits * 10^exponent. If `lost` is true, it is a little more, because digits were dropped.
+    // The value in billionths is digits * 10^exponent. If `lost` is true, the value is a little greater, because digits were
+    // dropped.
     let mut digits = 0;
     let mut exponent = decimal + 9 - fraction.len() as i64;
     let mut lost = false;

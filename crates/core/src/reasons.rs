@@ -1,7 +1,7 @@
 //! The reasons for decisions: code, severity and text of each. This module and its folder have the sentences of Events. Other
 //! modules fill in some parts of these sentences:
 //!
-//! - `volumes.rs`, `Conflict`: the nodes that reach each claim; `reconcile/requests.rs`: amounts of resources;
+//! - `volumes.rs`, `Conflict`: the nodes that reach each volume; `reconcile/requests.rs`: amounts of resources;
 //! - `reconcile/make_room.rs`: a waiting pod with its requests; `reconcile/reserve.rs`: the nodes that a placeholder is limited
 //!   to;
 //! - `reconcile/tell/refusals.rs`, and the placeholder-manager: the causes that Kubernetes reports;
@@ -89,7 +89,7 @@ macro_rules! reason_codes {
                 }
             }
 
-            /// The code of this word.
+            /// The code that [`as_str`](Self::as_str) turns into `word`. `None` if there is none.
             pub fn read(word: &str) -> Option<Self> {
                 Self::ALL.iter().copied().find(|code| code.as_str() == word)
             }
@@ -143,8 +143,8 @@ reason_codes! {
     PipelineRunInvalid: Some(Warning),
     /// A TaskRun uses more claims than the run's mode allows, so the TaskRun does not run (M2).
     TaskRunRefused: Some(Warning),
-    /// Another account than that of Tekton's controller created a TaskRun or CustomRun of a coscheduled run, so the pod does not follow
-    /// the run's placeholder. Perhaps the name of Tekton's account is wrong in the planner's flags.
+    /// Another account than that of Tekton's controller created a TaskRun or CustomRun of a coscheduled run, so its pod may run
+    /// on another node than the run's placeholder. Perhaps the planner's flags have the wrong name for Tekton's account.
     TektonAccountUnknown: Some(Warning),
     /// No node can reach the volumes of all claims of a placeholder, so no node can run the placeholder (V7).
     VolumeNodeAffinityConflict: Some(Warning),
@@ -168,25 +168,26 @@ reason_codes! {
     PlaceholderUnschedulable: Some(Warning),
     /// Kubernetes refused a placeholder or its claim for a reason that no other code names (N3).
     PlaceholderRefused: Some(Warning),
-    /// A pod left a node that is cordoned, has a taint that the pod does not tolerate, or is gone (N1). The pod is a
-    /// placeholder's, or never started.
+    /// A pod was deleted, because its node is cordoned, has a taint that the pod does not tolerate, or is gone (N1). The pod
+    /// belongs to a placeholder, or to a TaskRun and has not started.
     PodEvacuated: Some(Normal),
-    /// No node that reaches a placeholder's claims can run the placeholder (N1). Or only one node reaches them, and it has no room
-    /// for a pod (N2).
+    /// No node reaches the volumes of a placeholder's claims and accepts the placeholder (N1). Or only one node reaches these
+    /// volumes, and this node has no room for the placeholder or for a pod of the run (N2).
     ClaimsNotMovable: Some(Warning),
-    /// A placeholder left its node, which cannot take a waiting pod, and asks the scheduler for a node for both (N2). Or it had no
-    /// node, and its pod is created again: without an old restriction to some nodes, or limited to the node of the run's pods.
+    /// A placeholder's pod is created again, so that the scheduler chooses a node anew (N2). The placeholder's old node could not
+    /// take a waiting pod. Or the placeholder had no node: the new pod is not restricted to certain nodes any more, or may run
+    /// only on the node of the run's pods.
     PlaceholderMoved: Some(Normal),
-    /// The scheduler found no node for all that the run's pods can request at the same time, so the placeholder requests less. Or
-    /// it requests nothing for them, because a ResourceQuota of the namespace counts CPU or memory, or because only one node reaches
-    /// its claims and lacks the room (B3).
+    /// No node has room for all pods of the run that can run at the same time, so the placeholder requests less (B3). Or it
+    /// requests nothing for these pods, because a ResourceQuota of the namespace limits CPU or memory, or because only one node
+    /// reaches the volumes of its claims and lacks the room.
     ReservationReduced: Some(Normal),
-    /// A placeholder does not get the requests that it should have (B3). It asks for less or for no room if the API server
-    /// refused the requests. If its requests are not reduced within ten seconds after it is bound, its pod is created again.
+    /// The API server refused the requests of a placeholder that reserves room, so the placeholder requests less (B3). Or the
+    /// requests of a bound placeholder were not reduced within ten seconds, so its pod is created again.
     ReservationRefused: Some(Warning),
-    /// A pod may run on another node than its placeholder, because the placeholder's claims keep the placeholder from every node
-    /// with room for both (N2).
+    /// A pod may run on another node than its placeholder, because no node has room for both and reaches the volumes of the
+    /// placeholder's claims (N2).
     PodLetGo: Some(Warning),
-    /// The pods of the run's placeholders were created again as often as they may be, and a pod still waits (N2).
+    /// The run's placeholders asked the scheduler for other nodes as often as they may, and a pod still waits for room (N2).
     MovesExhausted: Some(Warning),
 }

@@ -1,6 +1,6 @@
-//! Decides the next steps for a run, from one observation of it. This is a pure function: the same observation always gives the
-//! same decision, so a decision may be repeated after any restart or step. An observation also says if this replica leads. Only a
-//! leader moves placeholders and pods.
+//! Decides the next steps for a run, from one observation of the run. This is a pure function: the same observation always gives
+//! the same decision, so a decision may be repeated after any restart or step. Field `leads` of the observation is true on the
+//! leader: only the leader moves placeholders and pods.
 
 pub mod delete_claims;
 pub mod evacuate;
@@ -30,27 +30,28 @@ use reserve::Place;
 pub struct Decision {
     /// The steps to take, in this order. Each is safe to repeat.
     pub steps: Vec<Step>,
-    /// The progress of the clean-up.
+    /// The progress of the clean-up. Function `reconcile` always sets it.
     pub released: Option<Released>,
-    /// The Events to publish, each once.
+    /// The Events to publish. An Event that was published before is not published again.
     pub events: Vec<Reason>,
-    /// Why the run waits, for annotation `coscheduler.dev/blocked`; the outer `None` leaves the annotation as it is.
+    /// The reason why the run waits, for annotation `coscheduler.dev/blocked`. `Some(None)` removes the annotation. `None` leaves
+    /// it as it is.
     pub blocked: Option<Option<Reason>>,
     /// Conditions that must last for some time before the manager acts on them.
     pub sights: BTreeSet<Sight>,
-    /// When to look again if nothing changes before.
+    /// The time of the next reconcile, if no watch reports a change before.
     pub again: Again,
 }
 
-/// When to look at a run again.
+/// The time of a run's next reconcile.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Again {
-    /// Once something changes.
+    /// When a watch reports a change that concerns the run.
     #[default]
     OnChange,
     /// After this time.
     After(Duration),
-    /// After a backoff that grows with each reconcile, because no watch reports the change.
+    /// After a backoff that grows with each reconcile. The run waits for a change that no watch reports.
     Backoff,
 }
 
@@ -59,11 +60,11 @@ pub enum Again {
 pub enum Released {
     /// Nothing is left.
     Done,
-    /// Under way.
+    /// Some objects still have to be deleted.
     InProgress,
     /// Some of the run's pods are pending or running.
     WaitingForPods,
-    /// The run needs its objects.
+    /// There is no clean-up, because the run is active.
     RunActive,
 }
 
@@ -81,17 +82,18 @@ pub enum Step {
     /// List the namespace's pods, and remove the finalizer `pvc-protection` from each of these claims that only completed pods
     /// use ([`unprotectable`](delete_claims::unprotectable)).
     Unprotect(Vec<Arc<KnownClaim>>),
-    /// Make the placeholder's controller retry to create its pod.
+    /// Make the placeholder's controller retry the creation of the pod, with a write to the placeholder.
     Retry(Update),
-    /// Set the requests of a placeholder's gated pod, then remove its gate, so that the scheduler binds it.
+    /// Set the requests of a placeholder's gated pod. Then remove the gate, so that the scheduler binds the pod.
     Open {
         /// The placeholder's name.
         placeholder: String,
         /// The pod.
         pod: ObjectRef,
-        /// Its requests: the first of these that the API server accepts. If it accepts none, the requests stay.
+        /// The requests to set: the first of this list that the API server accepts. If it accepts none, the pod keeps its
+        /// requests.
         sizes: Vec<Amounts>,
-        /// The nodes that may take it.
+        /// The nodes that may take the pod.
         place: Place,
     },
     /// Make the next pod of the placeholder with this name start with the scheduling gate.
@@ -100,21 +102,22 @@ pub enum Step {
     Shrink {
         /// The pod.
         pod: ObjectRef,
-        /// Its new requests: CPU and memory.
+        /// The pod's new requests for CPU and memory.
         size: Amounts,
         /// The Event to publish afterwards.
         reason: Option<Reason>,
     },
-    /// Delete exactly this version of a pod. Its node is gone or has a taint that the pod does not tolerate. Or the pod is a
-    /// placeholder's, and its next pod asks the scheduler again.
+    /// Delete exactly this version of a pod. Its node is gone, is cordoned, or has a taint that the pod does not tolerate. Or the
+    /// pod belongs to a placeholder, and the scheduler chooses a node for the placeholder's next pod.
     Evict {
         /// The pod.
         pod: ObjectRef,
         /// True to delete the pod without a grace period.
         at_once: bool,
-        /// A node to ask the API server for first, because the cache of nodes may be stale. If the node exists, the pod stays.
+        /// A node that the cache does not have. The cache may be stale, so the manager first asks the API server for the node. If
+        /// the node exists, the pod stays.
         unless_exists: Option<String>,
-        /// The record to write first, if the pod is a placeholder's.
+        /// The record to write before the deletion, if the pod belongs to a placeholder whose record changes.
         update: Option<Update>,
         /// The Event to publish afterwards.
         reason: Reason,
@@ -128,15 +131,16 @@ pub enum Step {
         /// The uid of the run that its label names.
         run_uid: String,
     },
-    /// Free a pod from its placeholder: change its TaskRun, then delete exactly this version of the pod.
+    /// Let a pod run without its placeholder: change its TaskRun, then delete exactly this version of the pod. Tekton creates the
+    /// pod again, without the affinity.
     LetGo {
         /// The pod.
         pod: ObjectRef,
         /// Its TaskRun.
         task_run: OwnerReference,
-        /// The placeholder that it follows.
+        /// The name of the placeholder that the pod follows.
         placeholder: String,
-        /// How often it was let go, this time included.
+        /// How often the manager has taken this step for the TaskRun, this time included.
         times: u32,
         /// The Event to publish afterwards.
         reason: Reason,
@@ -146,18 +150,18 @@ pub enum Step {
 /// The purpose of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Purpose {
-    /// To create placeholders, as an `Ensure` asks for.
+    /// To create placeholders, as `Ensure` requires.
     Ensure,
     /// To remove the scheduling gate of a placeholder's pod. Every replica may take such a step.
     Open,
-    /// To clean up, as a `Release` asks for.
+    /// To clean up, as `Release` requires.
     Release,
     /// To move placeholders and pods. Only the leader takes such a step.
     Move,
 }
 
 impl Step {
-    /// Its purpose.
+    /// The purpose of this step.
     pub fn purpose(&self) -> Purpose {
         match self {
             Self::Create(_) => Purpose::Ensure,
@@ -180,7 +184,7 @@ impl Step {
 pub struct Update {
     /// The placeholder's name.
     pub placeholder: String,
-    /// Its new record.
+    /// The placeholder's new record.
     pub record: Record,
 }
 
@@ -217,7 +221,8 @@ impl Decision {
         };
     }
 
-    /// True if `sight` has lasted for `time`. If not, the next reconcile is due when it will have lasted for `time`.
+    /// True if condition `sight` has lasted for `time`. If not, makes the next reconcile due when the condition will have lasted
+    /// for `time`.
     fn lasts(&mut self, observed: &Observed, sight: Sight, time: Duration) -> bool {
         let left = self.lasts_in(observed, sight, time);
         if !left.is_zero() {
@@ -226,7 +231,7 @@ impl Decision {
         left.is_zero()
     }
 
-    /// The time left until `sight` has lasted for `time`.
+    /// The time left until condition `sight` has lasted for `time`. Adds the condition to the decision.
     fn lasts_in(&mut self, observed: &Observed, sight: Sight, time: Duration) -> Duration {
         let since = observed.since.get(&sight).copied().unwrap_or_default();
         self.sights.insert(sight);
@@ -234,11 +239,12 @@ impl Decision {
     }
 }
 
-/// How often the placeholders of a run leave their nodes to make room.
+/// The placeholders of a run leave their nodes for waiting pods at most this number of times in total. A placeholder that could
+/// not give up its reservation is created again only if its record has fewer moves than this.
 const MOVES: u32 = 5;
 
-/// Deletes a placeholder's pod, so that its next pod asks the scheduler again. `record` is the placeholder's new record without
-/// this step, which this function adds.
+/// The step that deletes a placeholder's pod, so that the scheduler chooses a node for the next pod. `record` is the
+/// placeholder's new record, to which this function adds the step.
 fn ask_again(
     observed: &Observed,
     own: &Placeholder,
@@ -254,7 +260,7 @@ fn ask_again(
     evict(pod, Some(update), reason)
 }
 
-/// Deletes a pod with its grace period.
+/// The step that deletes a pod with its grace period.
 fn evict(pod: &Pod, update: Option<Update>, reason: Reason) -> Step {
     Step::Evict {
         pod: pod.object.clone(),
@@ -265,7 +271,7 @@ fn evict(pod: &Pod, update: Option<Update>, reason: Reason) -> Step {
     }
 }
 
-/// The pause after `times` actions: it doubles each time, up to `longest`.
+/// The pause after `times` actions. The pause after the first action is `first`. It doubles with each action, up to `longest`.
 fn pause(times: u32, first: Duration, longest: Duration) -> Duration {
     let doubled = 2_u32.saturating_pow(times.saturating_sub(1));
     first.saturating_mul(doubled).min(longest)

@@ -1,7 +1,7 @@
 //! Admission of an update of a PipelineRun. It restores everything that admission pinned when the run was created (M8). There is
 //! one exception: while the run is pending, annotation [`CLAIMS`] follows changes of the run's workspaces.
 //!
-//! This module denies no update, because Tekton itself updates PipelineRuns. Authors may also apply their manifest again. The
+//! This module denies no update, because Tekton itself updates PipelineRuns, and authors may apply their manifest again. The
 //! manifest differs from the stored run in the parts that admission wrote (V2a).
 
 use crate::admit::copied::claim_of_another_run;
@@ -15,13 +15,13 @@ use crate::run_claims;
 
 /// Restores the pinned parts of `old` in its update `new`.
 ///
-/// - Pinned annotations keep their old values. Only annotation [`CLAIMS`] changes with the bindings, and only while the run is
-///   pending: then the run has no placeholder yet, and Tekton still allows changes of the run.
+/// - Pinned annotations keep their old values. Only annotation [`CLAIMS`] follows the bindings while the run is pending. A
+///   pending run has no placeholder yet, and Tekton still allows changes of its bindings.
 /// - Bindings that admission wrote keep their old values.
 /// - Reserved annotations in `spec.taskRunSpecs` are removed, as for a new run.
 ///
-/// There is no warning if the author applies the unchanged manifest again, also if it is that of a copy of another run. Other
-/// changes that this function undoes cause a warning.
+/// There is no warning if an update only brings back bindings of the author's manifest, as when the author applies the unchanged
+/// manifest again. Other changes that this function undoes cause a warning.
 pub fn restore(old: &PipelineRun, new: &PipelineRun) -> Admission {
     let mut warnings = in_tasks(new);
     let bindings = bindings(old, new, &mut warnings);
@@ -70,7 +70,7 @@ fn claims(old: &PipelineRun, new: &PipelineRun) -> String {
     claims_to_annotation(&claims)
 }
 
-/// A warning if the update chooses another value for a setting than the run's. The author may have chosen it. Or a resolver
+/// A warning if the update chooses another value for a setting than the run's. Either the author chose this value. Or a resolver
 /// fetched the Pipeline, and Tekton copied the Pipeline's annotation to the run (B1).
 fn override_too_late(setting: Setting, old: &PipelineRun, new: &PipelineRun) -> Option<String> {
     let chosen = new.annotations.get(setting.annotation())?;
@@ -79,7 +79,7 @@ fn override_too_late(setting: Setting, old: &PipelineRun, new: &PipelineRun) -> 
     (is_new && chosen != pinned.word()).then(|| warnings::override_too_late(chosen, pinned))
 }
 
-/// The bindings that admission wrote in `old` and that `new` changes, with their old sources.
+/// The bindings that admission wrote in `old` and that `new` changes. The result has their old sources.
 fn bindings(
     old: &PipelineRun,
     new: &PipelineRun,

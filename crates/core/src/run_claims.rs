@@ -1,6 +1,6 @@
-//! The claims of a run's workspaces whose names admission knows when the run is created: existing claims, and claims that Tekton
-//! creates. Admission pins these claims (V3, V6, V9). In mode `workspaces`, each of these claims has a placeholder. A TaskRun
-//! gets the placeholder of one of these claims, or no placeholder.
+//! The claims of a run's workspaces, as far as admission knows their names when the run is created: existing claims, and claims
+//! that Tekton creates. Admission pins these claims (V3, V6, V9). In mode `workspaces`, each of these claims has a placeholder. A
+//! TaskRun gets the placeholder of one of these claims, or no placeholder.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -33,8 +33,8 @@ impl RunClaim {
     }
 }
 
-/// The claims of a run. The run's parameters replace variables in claim names. Claims whose names then still have variables are
-/// left out (V9).
+/// The claims of a run. The run's parameters replace variables in claim names. A claim is left out if its name is empty, or still
+/// has a variable after that (V9).
 pub fn of_run(run: &PipelineRun) -> RunClaims {
     let claims = run.workspaces.iter().filter_map(|binding| {
         let claim = match &binding.source {
@@ -52,7 +52,7 @@ pub fn of_run(run: &PipelineRun) -> RunClaims {
     claims.collect()
 }
 
-/// The names of the existing claims.
+/// The names of the existing claims: those that Tekton does not create.
 pub fn brought(claims: &RunClaims) -> BTreeSet<&str> {
     let brought = claims.values().filter_map(|claim| match claim {
         RunClaim::Name(name) => Some(name.as_str()),

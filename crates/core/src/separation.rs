@@ -1,5 +1,5 @@
 //! The rules that bring placeholders to different nodes or to the same node (M4, P4). Module `affinity` of crate `kubernetes`
-//! builds the affinity terms.
+//! builds the affinity terms for these rules.
 
 use serde::{Deserialize, Serialize};
 
@@ -39,8 +39,8 @@ pub enum Separation {
 impl Separation {
     /// The rule for a placeholder in all modes except `isolate-pipelinerun` (P4, B3).
     ///
-    /// A placeholder that reserves resources does not use `Spread`: Karpenter treats a preferred anti-affinity like a required
-    /// one, so it would add a node for each placeholder.
+    /// A placeholder that reserves resources does not use `Spread`, because Karpenter treats a preferred anti-affinity like a
+    /// required anti-affinity. So Karpenter would add a node for each placeholder.
     pub const fn shared(placement: Placement, reserves: Reserves) -> Self {
         match placement {
             Placement::Spread => match reserves {

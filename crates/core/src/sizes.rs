@@ -1,9 +1,8 @@
-//! The sizes of a run: the requests of each task's pods, and the order of the tasks (B3). Admission pins what it knows of them
-//! when the run is created. The sizes are an estimate. They are used for the requests of placeholders only, and the pods
-//! themselves are never changed.
+//! The sizes of a run: the requests of each task's pods, and the order of the tasks (B3). Admission estimates the sizes when the
+//! run is created, and pins them. They only determine the requests of placeholders. The task's pods are never changed.
 //!
-//! At that time, some things are not known: Tasks and Pipelines that a resolver fetches, child Pipelines, the number of pods of a
-//! matrix over results, and whether a task with `when` will run.
+//! Some things are not known when the run is created: Tasks and Pipelines that a resolver fetches, child Pipelines, the number of
+//! pods of a matrix over results, and whether a task with `when` will run.
 
 pub mod catalog;
 mod peak;
@@ -30,7 +29,7 @@ pub use pod::{PodSettings, TaskSpec, resource_list};
 /// The greatest length of the annotation. Kubernetes allows 256 KiB for all annotations of an object together.
 const LONGEST: usize = 64 << 10;
 
-/// The greatest number of pods of one task. By default, Tekton allows 256 combinations of a matrix.
+/// The greatest number of pods of one task that the sizes can have. By default, Tekton allows 256 combinations of a matrix.
 const MOST_PODS: u32 = 100_000;
 
 /// The sizes of a run's tasks. The key is the task's name.
@@ -40,11 +39,12 @@ pub struct Sizes(pub BTreeMap<String, TaskSize>);
 /// The size of a task.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TaskSize {
-    /// The requests of one pod of the task. `None` if they are not known.
+    /// The requests of one pod of the task. `None` if the requests are not known, or if they must not count: the task has `when`,
+    /// or a node selector or an affinity of its own.
     pub requests: Option<Amounts>,
     /// The number of pods of the task: one, or one for each combination of its matrix.
     pub pods: u32,
-    /// The tasks that it waits for. All of them belong to the same run.
+    /// The tasks that this task waits for. All of them belong to the same run.
     pub after: BTreeSet<String>,
     /// True if it is a task of `finally`, which waits for all tasks outside `finally`.
     pub finally: bool,
@@ -54,7 +54,7 @@ pub struct TaskSize {
     pub workspaces: BTreeSet<String>,
 }
 
-/// The sizes of a run's tasks. Without a `catalog`, the requests of all tasks are unknown.
+/// The sizes of a run's tasks. Without a `catalog`, the requests of all tasks are `None`.
 pub fn of_run(run: &PipelineRun, mode: Mode, catalog: Option<&Catalog>) -> Sizes {
     let embedded = &run.pipeline_tasks;
     let tasks = match catalog {
@@ -95,7 +95,8 @@ fn request(run: &PipelineRun, task: &PipelineTask, catalog: &Catalog) -> Option<
     let settings = settings
         .map(|settings| settings.pods.clone())
         .unwrap_or_default();
-    // The placeholder must not wait for a node that only this task needs.
+    // The placeholder must not wait for room for a task that may be skipped, or that needs other nodes than the run's other
+    // tasks.
     if settings.is_special || task.is_conditional {
         return None;
     }
@@ -113,7 +114,8 @@ pub fn named_tasks(tasks: &[PipelineTask]) -> BTreeSet<&str> {
     names.collect()
 }
 
-/// Pins the sizes on a new run, if `admission` coschedules it. If the annotation would be too long, it has no sizes.
+/// Pins the sizes on a new run, if `admission` coschedules the run. If the annotation would be too long, it is an object without
+/// tasks.
 pub fn pin(admission: &mut Admission, run: &PipelineRun, catalog: Option<&Catalog>) {
     let mode = admission.set_annotations.get(MODE);
     let Some(mode) = mode.and_then(|mode| mode.parse().ok()) else {

@@ -1,5 +1,5 @@
-//! Violations of an input, each with its field. Every parser of this crate returns all violations at once. So nobody has to
-//! correct a file one error at a time.
+//! Violations: the faults of an input, each with its field. Every parser of this crate returns all violations at once, so that
+//! nobody has to correct an input one fault at a time.
 
 use serde::{Deserialize, Serialize};
 
@@ -17,11 +17,11 @@ pub struct Violation {
     pub description: String,
 }
 
-/// The greatest number of characters in a description. A quoted value may have megabytes, but a description must fit into the
-/// metadata of a gRPC error.
+/// The greatest number of characters in a description. A value in an input may have megabytes, but a description must fit into
+/// the metadata of a gRPC error.
 const LONGEST: usize = 500;
-/// The number of characters to keep from the beginning of a longer description. Its end is kept too, because it has the allowed
-/// values.
+/// The number of characters to keep from the beginning of a longer description. The other characters are kept from its end, which
+/// contains the allowed values.
 const BEGINNING: usize = 200;
 
 impl Violation {

@@ -1,5 +1,5 @@
-//! Decides three things about the existing claims of a placeholder: which of them it must not mount, which nodes reach the
-//! volumes of these unmounted claims (V8), and if one node can reach the volumes of all claims (V7).
+//! Decides three things about the existing claims of a placeholder: the claims that the placeholder must not mount (V8), the
+//! nodes that reach the volumes of these claims (V8), and whether one node can reach the volumes of all claims (V7).
 //!
 //! A plan contains only the names of existing claims. The decisions of this module need the claims and volumes themselves.
 
@@ -27,7 +27,7 @@ pub struct SeenClaim {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SeenVolume {
     /// `spec.nodeAffinity.required.nodeSelectorTerms`. A node that meets one of these terms reaches the volume. If there are no
-    /// terms, every node reaches it.
+    /// terms, every node reaches the volume.
     pub terms: Vec<NodeTerm>,
 }
 
@@ -36,8 +36,9 @@ pub struct SeenVolume {
 pub struct Volumes {
     /// Existing claims that the placeholder must not mount, because only one pod at a time may use each of them (V8).
     pub unmounted: BTreeSet<String>,
-    /// For each claim that is not mounted: the terms of its volume. The placeholder's node must meet one term of **each** list.
-    /// The placeholder gets them as node affinity, because the scheduler checks only volumes that a pod mounts.
+    /// For each bound claim that the placeholder does not mount: the terms of its volume. The placeholder's node must meet one
+    /// term of **each** list. The placeholder gets these terms as node affinity, because the scheduler checks only volumes that a
+    /// pod mounts.
     pub node_terms: Vec<Vec<NodeTerm>>,
     /// Claims whose volumes no single node can reach (V7).
     pub conflict: Option<Conflict>,
@@ -46,8 +47,8 @@ pub struct Volumes {
 /// Claims whose volumes no single node can reach.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Conflict {
-    /// If the volumes of two claims have no common node: these two claims. Otherwise all claims. Each claim has a text about the
-    /// nodes that reach its volume.
+    /// If no node can reach the volumes of two certain claims: these two claims. Otherwise all claims with a node affinity. Each
+    /// item has the claim's name and a text about the nodes that reach its volume.
     pub claims: Vec<(String, String)>,
 }
 
@@ -61,7 +62,7 @@ impl fmt::Display for Conflict {
     }
 }
 
-/// Makes the decisions. `seen` has the existing claims of the placeholder.
+/// Makes the three decisions of this module. `seen` has the existing claims of the placeholder.
 pub fn volumes(spec: &PlaceholderSpec, seen: &[SeenClaim]) -> Volumes {
     let mounted: BTreeSet<&str> = spec.claim_names.iter().map(String::as_str).collect();
     let single_pod = || seen.iter().filter(|claim| claim.single_pod);
@@ -79,7 +80,7 @@ pub fn volumes(spec: &PlaceholderSpec, seen: &[SeenClaim]) -> Volumes {
     }
 }
 
-/// The claims whose volumes no single node can reach. `None` if a node with suitable labels could reach all volumes.
+/// The claims whose volumes no single node can reach. `None` if a node with suitable name and labels could reach all volumes.
 pub fn conflict(seen: &[SeenClaim]) -> Option<Conflict> {
     let bound: Vec<(&str, &[NodeTerm])> = seen
         .iter()

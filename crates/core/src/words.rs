@@ -1,4 +1,5 @@
-//! Enums whose values have one word each. ConfigMaps, annotations and Kubernetes objects contain these words.
+//! Macro `words!` declares an enum with one word for each value. ConfigMaps, annotations and Kubernetes objects contain these
+//! words.
 
 /// A text that is not one of the allowed words.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -9,7 +10,8 @@ pub struct UnknownWord {
     pub(crate) allowed: String,
 }
 
-/// Declares an enum with one word for each value, and its `ALL`, `as_str`, `Display` and `FromStr`.
+/// Declares an enum with one word for each value. The enum gets `ALL`, `as_str`, `Display` and `FromStr`. `$expected` describes a
+/// value in the error text of `FromStr`.
 macro_rules! words {
     (
         $(#[$meta:meta])*

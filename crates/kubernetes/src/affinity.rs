@@ -1,6 +1,6 @@
-//! The affinity of a placeholder's pod. It combines three parts: the affinity of the run's pod template, or else of the
-//! operator's default template; the rule about other placeholders (M4, P4); the node affinity of volumes that the placeholder
-//! does not mount (V8).
+//! The affinity of a placeholder's pod. It combines three parts: the affinity in the run's pod template, or else in the
+//! operator's default template; the affinity or anti-affinity to other placeholders (M4, P4); and the node affinity of volumes
+//! that the placeholder does not mount (V8).
 
 use coscheduler_core::labels::{AFFINITY_ASSISTANT, COMPONENT, TASK_RUN};
 use coscheduler_core::mode::IsolationScope;
@@ -14,10 +14,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelecto
 /// The topology key with which each node is its own domain.
 const HOSTNAME: &str = "kubernetes.io/hostname";
 
-/// The weight of a preference: the highest there is.
+/// The weight of a preference: the highest that Kubernetes allows.
 pub(crate) const WEIGHT: i32 = 100;
 
-/// The affinity of the pod template, `author`, together with the placeholder's own terms.
+/// The affinity of the pod template (`author`), with the placeholder's own terms added.
 pub(crate) fn affinity(
     author: Option<Affinity>,
     separation: Separation,
@@ -82,8 +82,8 @@ fn other_placeholders(every_namespace: bool) -> PodAffinityTerm {
     }
 }
 
-/// A list of terms that combines two lists. A node meets the result if it meets at least one term of each list. It meets a term
-/// if it meets all of the term's requirements. Here, every node meets an empty list `left`.
+/// Combines two lists of terms. A node meets the result if it meets at least one term of each list. A node meets a term if it
+/// meets all of the term's requirements. If `left` is empty, every node meets it.
 pub(crate) fn both(left: &[NodeSelectorTerm], right: &[NodeTerm]) -> Vec<NodeSelectorTerm> {
     let every = [NodeSelectorTerm::default()];
     let left = if left.is_empty() { &every } else { left };

@@ -1,4 +1,4 @@
-//! The parts of a new TaskRun or CustomRun that `core` reads.
+//! Reads the parts of a new TaskRun or CustomRun that `core` needs.
 
 use coscheduler_core::admit_run::{BoundClaim, ChildRun};
 use coscheduler_core::params::Params;
@@ -7,7 +7,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::Value;
 
 /// Converts the object to the type of `core`. `None` if the kind is neither TaskRun nor CustomRun. Malformed parts of `spec` are
-/// left out, because Tekton's own admission denies them. The group of the owner is not set, because it is not in the object.
+/// left out, because Tekton's own admission denies such objects. Field `owner_group` is not set, because the object does not
+/// contain the owner's group.
 pub fn view(kind: &str, metadata: &ObjectMeta, spec: &Value, username: &str) -> Option<ChildRun> {
     Some(ChildRun {
         kind: kind.parse().ok()?,

@@ -1,4 +1,4 @@
-//! Reads the warning Events that Kubernetes' controllers write about placeholders and claims (N3).
+//! Reads the Events that Kubernetes' controllers write about failures of placeholders and claims (N3).
 
 use coscheduler_core::names::AssistantName;
 use coscheduler_core::plan::Reason;
@@ -22,7 +22,7 @@ pub const WATCHES: [(&str, &str); 3] = [
     ),
 ];
 
-/// A warning Event of Kubernetes about a placeholder or a claim.
+/// An Event of Kubernetes about the failure of a placeholder or a claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Complaint {
     /// The kind of object that the Event is about.
@@ -39,7 +39,7 @@ pub struct Complaint {
     pub version: String,
 }
 
-/// The kind of object that a warning Event is about.
+/// The kind of object that a [`Complaint`] is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum About {
     /// A placeholder: its pod could not be created.
@@ -48,7 +48,7 @@ pub enum About {
     Claim,
 }
 
-/// Reads an Event. `None` if it is not about a claim or a placeholder. Also `None` if another Event reports the same cause.
+/// Reads an Event. `None` if the Event is neither about a claim nor about the creation of a placeholder's pod.
 pub fn read(event: Event) -> Option<Complaint> {
     let regarding = event.regarding?;
     let name = regarding.name?;

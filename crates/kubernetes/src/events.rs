@@ -19,8 +19,8 @@ const ACTION: &str = "Coschedule";
 /// Source: Kubernetes `pkg/apis/core/validation/events.go`, `NoteLengthLimit`.
 const NOTE_LENGTH: usize = 1024;
 
-/// The Event about `reason` on PipelineRun `run`. `now` is its time, and `service` is the service that writes it. `None` if this
-/// reason never becomes an Event.
+/// The Event about `reason` on PipelineRun `run`. `now` is the time of the Event, and `service` is the service that writes the
+/// Event. `None` if this reason never becomes an Event.
 pub fn of_run(run: &PipelineRun, reason: &Reason, service: &str, now: Timestamp) -> Option<Event> {
     let severity = reason.code.told()?;
     let regarding = ObjectReference {
@@ -36,8 +36,8 @@ pub fn of_run(run: &PipelineRun, reason: &Reason, service: &str, now: Timestamp)
     Some(event(name, regarding, severity, code, note, service, now))
 }
 
-/// An Event with this name about object `regarding`, in the object's namespace. `now` is its time, and `service` is the service
-/// that writes it.
+/// An Event with this name about object `regarding`, in the object's namespace. `now` is the time of the Event, and `service` is
+/// the service that writes the Event.
 pub fn event(
     name: String,
     regarding: ObjectReference,
@@ -71,8 +71,8 @@ pub fn event(
     }
 }
 
-/// The result of the request that creates an Event. It is a success too if the Event exists already, because another replica has
-/// created it.
+/// Converts the API server's answer to the creation of an Event. If the Event exists already, the result is a success, because
+/// another replica has created the same Event.
 ///
 /// # Errors
 /// The request failed, and the Event does not exist already.

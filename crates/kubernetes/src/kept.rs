@@ -1,4 +1,4 @@
-//! Objects in lists and watches, of which each is reduced to a part as soon as it is parsed. A list of many large objects is then
+//! Reduces each object in a list or watch to the needed part as soon as the object is parsed. So a list of many large objects is
 //! never in memory as a whole.
 
 use coscheduler_core::observed;

@@ -1,8 +1,8 @@
 //! Pure functions that convert Kubernetes and Tekton objects to types of `core`, and types of `core` to objects.
 //!
-//! The crate has the few Tekton types that the services read. It builds the placeholder-manager's objects. It never talks to an
-//! API server. It uses `kube::Error` only to classify errors of the API server: a retry may help, the object exists already, or
-//! an admission webhook is down.
+//! The crate has the few Tekton types that the services read. It also builds the objects and patches that the services send. It
+//! never talks to an API server. It uses `kube::Error` only to classify errors of the API server: a retry may help, the object
+//! exists already, or an admission webhook is down.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 

@@ -1,4 +1,4 @@
-//! Reads a node: its taints, its labels and its allocatable resources.
+//! Reads a node: `spec.unschedulable`, taints, labels and allocatable resources.
 
 use coscheduler_core::reconcile::evacuate::{self, Taint};
 use k8s_openapi::api::core::v1::Node;

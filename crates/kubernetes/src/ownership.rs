@@ -3,9 +3,9 @@
 use coscheduler_core::labels::{MANAGED_BY, PIPELINE_RUN_UID, TEKTON_COSCHEDULER};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-/// True if this product created the object for a PipelineRun. Label [`MANAGED_BY`] says so. Objects of another version of this
-/// product may lack this label. But they have a label with the uid of the PipelineRun that owns them. Tekton's own assistants and
-/// claims do not have that label: they only have a label with the run's name.
+/// True if this product created the object for a PipelineRun. The value of label [`MANAGED_BY`] shows this. Objects of another
+/// version of this product may lack this label. But they have label [`PIPELINE_RUN_UID`] with the uid of the PipelineRun that
+/// owns them. Tekton's own affinity assistants and claims have neither label.
 pub fn is_ours(metadata: &ObjectMeta) -> bool {
     let label = |key: &str| metadata.labels.as_ref()?.get(key).map(String::as_str);
     let owners = metadata.owner_references.iter().flatten();

@@ -1,4 +1,4 @@
-//! Reads parts of a PipelineRun: for a cache, for a question of the webhook to the planner, and as a type of `core`.
+//! Reads parts of a PipelineRun: for a cache, for a question of the webhook to the planner, and for the type of `core`.
 
 use coscheduler_core::annotations::is_read;
 use coscheduler_core::pipeline::{waits_for, workspaces_used};
@@ -29,8 +29,8 @@ use Parts::{All, Each, Fields, Found};
 /// The fields of `spec` that caches keep, because decisions about existing runs depend on them.
 const SPEC: [&str; 4] = ["managedBy", "status", "taskRunTemplate", "workspaces"];
 
-/// The parts that admission needs of a new or updated PipelineRun. Admission pins what follows from them, so the caches need only
-/// the fields in [`SPEC`].
+/// The parts of a new or updated PipelineRun that admission needs. Admission pins its decisions on the run, so the caches need
+/// only the fields of `spec` in [`SPEC`].
 const QUESTION: Parts = Fields(&[
     ("apiVersion", All),
     ("kind", All),
@@ -68,7 +68,8 @@ const QUESTION: Parts = Fields(&[
     ("status", Fields(&[("conditions", All)])),
 ]);
 
-/// The parts of `status` that decisions depend on: is the run done, which tasks have started, and which tasks were skipped?
+/// The parts of `status` that decisions depend on. They show if the run is done, which tasks have started, and which tasks were
+/// skipped.
 const STATUS: Parts = Fields(&[
     (
         "conditions",
@@ -85,7 +86,7 @@ const STATUS: Parts = Fields(&[
     ("skippedTasks", Each(&Fields(&[("name", All)]))),
 ]);
 
-/// Nothing but whether the field is set: an object keeps none of its fields.
+/// Shows only that the field is set: an object keeps none of its fields.
 const IS_SET: Parts = Fields(&[]);
 
 /// The names and resources of steps or sidecars.
@@ -132,8 +133,8 @@ const PIPELINE_TASK: Parts = Fields(&[
     ),
 ]);
 
-/// Removes the parts that no decision depends on, before an object goes into a cache or over the network. The other parts of
-/// `status`, and annotations of other programs, can be much larger than the rest of the run.
+/// Removes the parts that no decision about an existing run depends on, before the run goes into a cache or over the network. The
+/// removed parts of `status`, and annotations of other programs, can be much larger than the rest of the run.
 pub fn trim(run: &mut PipelineRun) {
     run.metadata.managed_fields = None;
     if let Some(annotations) = &mut run.metadata.annotations {
@@ -175,8 +176,8 @@ fn metadata(metadata: &Value) -> Value {
     metadata
 }
 
-/// The parts of a Pipeline's task that `core` reads. Texts with variables are replaced by two short lists: the tasks that it
-/// waits for, and the workspaces that its spec uses.
+/// The parts of a Pipeline's task that `core` reads. Texts with variables are replaced by two short lists: the tasks that this
+/// task waits for, and the workspaces that its `taskSpec` uses.
 fn pipeline_task(task: &Value) -> Value {
     let mut read = pick(task, &PIPELINE_TASK);
     let after = waits_for(task);
@@ -227,7 +228,7 @@ pub fn is_done(run: &PipelineRun) -> bool {
 ///
 /// # Errors
 ///
-/// All fields that cannot be read. Each violation has the JSON path.
+/// One violation, with the JSON path, for each field that cannot be read.
 pub fn view(run: &PipelineRun) -> Result<View, Vec<Violation>> {
     View::parse(&Value::Object(to_json(run)))
 }

@@ -1,8 +1,8 @@
-//! A placeholder is a StatefulSet with one pod. This module builds, reads and patches StatefulSets. Module `placeholder` of the
-//! placeholder-manager sends the requests.
+//! A placeholder is a StatefulSet with one pod. This module builds and reads StatefulSets, and makes patches for them. Module
+//! `placeholder` of the placeholder-manager sends the requests.
 //!
 //! If placeholders become another kind of object, and their pods and claims keep their names, only these two modules, module
-//! `complaints` and module `refusals` of `core` change (`docs/decisions/placeholder-seam.md`).
+//! `complaints`, and module `refusals` of `core` change (`docs/decisions/placeholder-seam.md`).
 
 pub mod patch;
 pub mod size;

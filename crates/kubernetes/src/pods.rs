@@ -42,9 +42,9 @@ pub fn is_placeholder(pod: &Pod) -> bool {
     placeholder(pod).is_some()
 }
 
-/// The facts about a placeholder's pod. `None` for other pods. The label alone is no proof, because Tekton copies a run's labels
-/// to the pods of its TaskRuns. So the pod's controller must not be a TaskRun. The pod is orphaned if it has no controller, and
-/// its labels and its name say that this product created it.
+/// The facts about a placeholder's pod. `None` for other pods. Label [`COMPONENT`] alone is no proof, because Tekton copies a
+/// run's labels to the pods of its TaskRuns. So the pod's controller must not be a TaskRun. The pod is orphaned if it has no
+/// controller, and its labels and its name say that this product created it.
 fn placeholder(pod: &Pod) -> Option<PlaceholderLabels> {
     let controller = objects::controller(&pod.metadata);
     if label(pod, COMPONENT) != Some(AFFINITY_ASSISTANT)
@@ -94,7 +94,7 @@ pub fn node(pod: &Pod) -> Option<&str> {
     pod.spec.as_ref()?.node_name.as_deref()
 }
 
-/// True if the pod has no node, and the scheduler found none in its last try.
+/// True if the pod has no node, and in its last try the scheduler neither found a node nor began to make room on one.
 pub fn is_unschedulable(pod: &Pod) -> bool {
     node(pod).is_none() && unscheduled(pod).is_some_and(|unscheduled| unscheduled.no_node)
 }
@@ -102,7 +102,7 @@ pub fn is_unschedulable(pod: &Pod) -> bool {
 /// The scheduler's last result for a pod that it has not bound (Kubernetes API reference, `PodCondition`).
 fn unscheduled(pod: &Pod) -> Option<Unscheduled> {
     let condition = scheduled(pod, "False")?;
-    // The scheduler nominates a node where it makes room by preemption.
+    // If the scheduler makes room on a node by preemption, it nominates this node.
     let status = pod.status.as_ref();
     let nominated = status.is_some_and(|it| it.nominated_node_name.is_some());
     Some(Unscheduled {
@@ -114,7 +114,7 @@ fn unscheduled(pod: &Pod) -> Option<Unscheduled> {
     })
 }
 
-/// The condition that says whether the pod is bound, if it has this status.
+/// Condition `PodScheduled`, if it has this status.
 fn scheduled<'a>(pod: &'a Pod, status: &str) -> Option<&'a PodCondition> {
     let mut conditions = pod
         .status
@@ -130,7 +130,7 @@ pub fn tolerations(pod: &Pod) -> Vec<Toleration> {
     tolerations.map(toleration).collect()
 }
 
-/// The toleration.
+/// Converts a toleration.
 pub(crate) fn toleration(toleration: &k8s_openapi::api::core::v1::Toleration) -> Toleration {
     Toleration {
         key: toleration.key.clone().unwrap_or_default(),
@@ -141,7 +141,7 @@ pub(crate) fn toleration(toleration: &k8s_openapi::api::core::v1::Toleration) ->
     }
 }
 
-/// The placeholders that the pod's required pod affinity names. Tekton adds this affinity.
+/// The names of the placeholders in the pod's required pod affinity. Tekton adds this affinity.
 pub fn follows(pod: &Pod) -> Vec<String> {
     let terms = affinity(pod).and_then(|affinity| affinity.pod_affinity.as_ref());
     let terms = terms.and_then(|pods| {

@@ -1,5 +1,4 @@
-//! Tekton's kinds as Kubernetes objects. Only the metadata is typed. All other fields are JSON, so this code can also read
-//! objects of a newer Tekton.
+//! Tekton's kinds as Kubernetes objects. `spec` and `status` are JSON, so this code can also read objects of a newer Tekton.
 
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;

@@ -1,4 +1,4 @@
-//! Finds out if a retry is useful after an error of the API server.
+//! Classifies errors of the API server: a retry may help, or an admission webhook is down.
 
 use coscheduler_core::plan::ReasonCode;
 use coscheduler_core::reconcile::tell::refusals::refused;

@@ -1,6 +1,6 @@
-//! Carries out the steps that `core` decided, one after the other. Every step is safe to repeat. For most writes, the API
-//! server's answer goes into the cache at once, so that the next observation of the run includes the write, even if the watch
-//! is late.
+//! Carries out the steps that `core` decided, one after the other. Every step is safe to repeat. The API server's answers to most
+//! patches and deletions go into the cache at once, so that the next observation of the run includes these writes, even if the
+//! watch is late.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ pub(crate) type Failed = BTreeMap<Purpose, Arc<Error>>;
 pub(crate) struct Acted {
     /// True if a placeholder was created.
     pub created: bool,
-    /// True if the run can be observed again at once, because the cache already knows the result of the steps.
+    /// True if the run can be observed again at once, because the cache already has the result of a step.
     pub look_again: bool,
     /// True if the API server was asked about a waiting pod.
     pub asked: bool,
@@ -44,7 +44,7 @@ pub(crate) struct Acted {
     pub events: Vec<Reason>,
     /// The errors of the steps. After an error, the remaining steps are still taken.
     pub failed: Failed,
-    /// The reason why a placeholder could not be created, or keeps its scheduling gate, for the run's author.
+    /// For the run's author: the reason why a placeholder could not be created, or keeps its scheduling gate.
     pub refused: Option<Reason>,
 }
 
@@ -118,7 +118,7 @@ impl Reconciler {
                     warn!(
                         namespace,
                         pod = pod.name,
-                        "ignored a pod because its TaskRun does not belong to the run that its label names"
+                        "ignored a pod because its TaskRun does not belong to the run that the pod's label names"
                     );
                 }
                 self.memory.answered(key, &pod.uid, answer);
@@ -167,7 +167,7 @@ impl Reconciler {
                 update,
                 reason,
             } => {
-                // The watch of nodes may be later than the watch of pods, so a node that the cache does not know may exist.
+                // The watch of nodes may be behind the watch of pods, so a node that is not in the cache may exist.
                 if let Some(node) = unless_exists
                     && self.requests.node_exists(node).await?
                 {
@@ -208,8 +208,9 @@ impl Reconciler {
         Ok(())
     }
 
-    /// Sets the requests of a placeholder's pod, and then removes its scheduling gate. If the API server refuses the requests,
-    /// for example because of a quota, the pod keeps the requests of its template.
+    /// Sets the requests of a placeholder's pod to the first of `sizes` that the API server accepts, and then removes the pod's
+    /// scheduling gate. If the API server refuses all, for example because of a quota, the pod keeps the requests of its
+    /// template.
     async fn open(
         &self,
         own: &Placeholder,
@@ -266,9 +267,9 @@ impl Reconciler {
         Ok(created)
     }
 
-    /// Reads the claims of a placeholder and their volumes, and returns what follows from them for the placeholder (V7, V8). If
-    /// the run uses an existing claim that the cache does not know, the claim is read from the API server, because the author
-    /// may have created it right before the run.
+    /// Reads the claims of a placeholder and their volumes, and returns the decisions about the placeholder that follow from the
+    /// volumes (V7, V8). If the run uses an existing claim that is not in the cache, the claim is read from the API server,
+    /// because the author may have created the claim right before the run.
     async fn volumes(&self, run: &PipelineRun, spec: &PlaceholderSpec) -> Result<Volumes, Error> {
         let pinned = Pinned::read(&run.annotations).map_err(Error::BadRequest)?;
         let claims = pinned.map(|pinned| pinned.claims).unwrap_or_default();

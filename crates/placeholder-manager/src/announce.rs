@@ -21,8 +21,7 @@ use crate::error::Error;
 use crate::reconciler::Reconciler;
 
 impl Reconciler {
-    /// Publishes the Events of the steps, the Events of the decision, and the reason why a placeholder was refused. Then
-    /// updates the annotation.
+    /// Publishes the Events of the steps and of the decision, and an Event for `acted.refused`. Then updates the annotation.
     pub(crate) async fn announce(
         &self,
         key: &RunKey,
@@ -41,8 +40,8 @@ impl Reconciler {
             published = published.and(this);
         }
         if let Some(reason) = &acted.refused {
-            // If only the text of the same reason has changed, the annotation stays, because each change of a run makes Tekton
-            // reconcile it and the watcher report it.
+            // If the annotation has the same reason code, it stays, even if its text differs: each change of a run makes Tekton
+            // reconcile the run, and makes the watcher report the run.
             if REFUSALS.contains(&reason.code) && said_on(run) != Some(reason.code) {
                 self.annotate(run, Some(reason)).await?;
             }

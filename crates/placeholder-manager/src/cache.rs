@@ -1,6 +1,6 @@
-//! The cache of Kubernetes objects: coscheduled PipelineRuns with their placeholders, pods and claims; nodes, volumes and
-//! ResourceQuotas; and warning Events about placeholders and claims. The watches keep it up to date. It does no I/O and decides
-//! nothing.
+//! The cache of Kubernetes objects: coscheduled PipelineRuns, placeholders, pods of PipelineRuns, claims, volumes, nodes,
+//! ResourceQuotas, and Events about failures of placeholders and claims. The watches keep the cache up to date. The cache does no
+//! I/O.
 
 mod children;
 mod claims;
@@ -31,8 +31,8 @@ use complaints::Complaints;
 use store::{Object as _, Store};
 pub(crate) use view::{Change, Listed, Phase};
 
-/// The number of changes that are kept for a slow reader of [`Cache::subscribe`]. A reader that is further behind must start
-/// again with a new list.
+/// The number of changes that are kept for a slow reader of [`Cache::subscribe`]. A reader that falls further behind misses
+/// changes.
 const BUFFERED_CHANGES: usize = 1024;
 
 /// Identifies a PipelineRun by its uid, because another run may have had the same name before.
@@ -63,7 +63,7 @@ impl RunKey {
     }
 }
 
-/// A run and its plan. The plan is computed once for each version of the run.
+/// A run and its plan. The plan is computed when the watch delivers the run.
 #[derive(Clone, Debug)]
 pub(crate) struct KnownRun {
     pub run: Arc<PipelineRun>,
@@ -94,7 +94,7 @@ struct Index {
     quotas: BTreeSet<ObjectKey>,
     /// Uids of runs, by `metadata.resourceVersion`.
     versions: HashMap<String, String>,
-    /// Names of runs, by uid.
+    /// Namespaces and names of runs, by uid.
     names: HashMap<String, ObjectKey>,
     /// Runs, by the claims of their planned placeholders.
     users: HashMap<ObjectKey, HashSet<RunKey>>,
@@ -119,7 +119,8 @@ impl Default for Cache {
 }
 
 impl Cache {
-    /// Changes the index, and sends the resulting changes of placeholders to the subscribers.
+    /// Changes the index, and sends the resulting changes of placeholders to the subscribers. Returns the affected runs; each
+    /// child run is replaced by its top run.
     fn change(&self, change: impl FnOnce(&mut Index, &mut Before) -> Vec<RunKey>) -> Vec<RunKey> {
         let mut index = self.write();
         let mut before = Before::default();
@@ -149,7 +150,7 @@ impl Cache {
     }
 }
 
-/// For each run that a change affects, its placeholders before the change.
+/// The placeholders before a change, for each run that the change affects.
 #[derive(Default)]
 struct Before(Vec<(RunKey, Vec<Listed>)>);
 

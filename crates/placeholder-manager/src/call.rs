@@ -1,6 +1,6 @@
-//! `Ensure` and `Release`. A call contains only the namespace, name, uid and version of a run. The manager reads the run itself
-//! from its own cache. It refuses a call whose fields contradict each other: the uid is that of one run, but the namespace,
-//! name or version is that of another run.
+//! The calls `Ensure` and `Release`. A call contains only the namespace, name, uid and version of a run. The manager reads the
+//! run from its own cache. The manager refuses a call whose fields contradict each other: the uid belongs to one run, but the
+//! namespace, name or version belongs to another run.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,7 +25,7 @@ pub(crate) enum Ensured {
     Created,
     /// Every placeholder existed already.
     Unchanged,
-    /// The manager knows a newer version of the run than the call names. It created nothing.
+    /// The cache has a newer version of the run than the call names. The call created nothing.
     Superseded,
     /// The run has ended or is being deleted.
     RunDone,
@@ -37,11 +37,11 @@ pub(crate) enum Ensured {
 ///
 /// # Errors
 ///
-/// - The fields of the call belong to different runs, or the watch has not delivered the run yet.
+/// - The fields of the call belong to different runs, or the watch has not delivered this version of the run yet.
 /// - The run cannot be planned.
-/// - Another object has the placeholder's name, or the placeholder is being deleted.
+/// - An object of another owner has the placeholder's name, or the placeholder is being deleted.
 /// - No node reaches the volumes of the placeholder's claims.
-/// - The API server refuses a request.
+/// - The API server refuses a request, or the process is stopping.
 pub(crate) async fn ensure(
     reconciler: &Reconciler,
     identity: &Identity,
@@ -83,11 +83,11 @@ pub(crate) async fn ensure(
     }
 }
 
-/// Takes the next steps of the clean-up after a run. They may include the last step.
+/// Takes the steps of a run's clean-up that are possible now, and returns the progress.
 ///
 /// # Errors
 ///
-/// The fields of the call belong to different runs, or the API server refuses a request.
+/// The fields of the call belong to different runs, the API server refuses a request, or the process is stopping.
 pub(crate) async fn release(
     reconciler: &Reconciler,
     identity: &Identity,
@@ -121,7 +121,8 @@ async fn seen(cache: &Cache, identity: &Identity) -> Result<Arc<PipelineRun>, Er
         .unwrap_or_else(|_| Err(not_seen()))
 }
 
-/// The run that a call names; `None` if no run with its uid is known.
+/// The run that a call names. `None` if the cache has no run with this uid. Fails if the fields of the call belong to different
+/// runs.
 fn known(cache: &Cache, identity: &Identity) -> Result<Option<Arc<PipelineRun>>, Error> {
     if let Some(other) = cache.run_at(&identity.resource_version)
         && other.uid != identity.uid
@@ -150,8 +151,8 @@ fn known(cache: &Cache, identity: &Identity) -> Result<Option<Arc<PipelineRun>>,
     }
 }
 
-/// Like [`known`], for a run that may be gone. In this case, the name is compared with the owner references of the run's
-/// objects.
+/// Does the checks of [`known`], and returns the key of the run. If the run is gone, compares the name in the call with the owner
+/// references of the run's objects.
 fn known_or_gone(cache: &Cache, identity: &Identity) -> Result<RunKey, Error> {
     let key = RunKey::new(&identity.namespace, &identity.uid);
     if known(cache, identity)?.is_none()

@@ -1,5 +1,5 @@
-//! Deletes the claims of a run that has ended, and removes their finalizer `kubernetes.io/pvc-protection`. Module
-//! `delete_claims` of `core` decides this. No other module changes or deletes claims.
+//! Deletes the claims of a run that has ended, and removes their finalizer `kubernetes.io/pvc-protection`. Module `delete_claims`
+//! of `core` decides which claims, and when. No other module changes or deletes claims.
 
 use std::sync::Arc;
 
@@ -43,7 +43,8 @@ impl Reconciler {
         Ok(())
     }
 
-    /// Removes finalizer `pvc-protection` from each of these claims, unless a pod that has not completed uses the claim (V4).
+    /// Removes finalizer `pvc-protection` from each of these claims, unless a pod that has not completed uses the claim (V4), or
+    /// the claim has changed in the cache.
     pub(crate) async fn unprotect(
         &self,
         key: &RunKey,
@@ -113,8 +114,8 @@ impl Requests {
         }
     }
 
-    /// Removes `kubernetes.io/pvc-protection` from exactly this version of a claim. Returns the changed claim, or `None` if it is
-    /// gone.
+    /// Removes `kubernetes.io/pvc-protection` from exactly this version of a claim. Returns the changed claim, or `None` if the
+    /// claim is gone.
     pub(crate) async fn unprotect(&self, claim: &KnownClaim) -> Result<Option<KnownClaim>, Error> {
         let (namespace, name) = (&claim.namespace, &claim.object.name);
         let api: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), namespace);

@@ -40,7 +40,7 @@ pub enum Error {
         /// The requested version.
         resource_version: String,
     },
-    /// Another owner has an object with the placeholder's name.
+    /// An object with the placeholder's name has another owner.
     #[error("placeholder {name} cannot be created: an object of that name belongs to {owner}")]
     NameTaken {
         /// Namespace and name of the placeholder.
@@ -92,8 +92,8 @@ impl Error {
         }
     }
 
-    /// The reason for the run's author. `None` for errors that pass by themselves, for errors that the author cannot mend, and
-    /// for errors that the decision of `core` reports already.
+    /// The reason for the run's author. `None` for errors that pass by themselves, for errors that the author cannot correct, and
+    /// for errors that `core` already reports in its decision.
     pub(crate) fn to_reason(&self) -> Option<Reason> {
         let reason = match self {
             Self::NameTaken { name, owner } => reasons::placeholder_name_taken(name, owner),

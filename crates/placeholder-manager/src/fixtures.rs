@@ -34,7 +34,7 @@ pub(crate) fn name(name: &str) -> (String, String) {
     ("ci".to_owned(), name.to_owned())
 }
 
-/// A run in mode `pipelineruns` that is bound to these claims.
+/// A run in mode `pipelineruns` whose workspaces are bound to these claims.
 pub(crate) fn run(claims: &[&str]) -> PipelineRun {
     run_in(Mode::PipelineRuns, claims)
 }
@@ -124,7 +124,7 @@ pub(crate) fn read_pod(pod: Value) -> Pod {
     pods::view(object(pod)).unwrap()
 }
 
-/// A TaskRun's pod of the run with this uid, as Kubernetes JSON.
+/// The pod of a TaskRun, as Kubernetes JSON. The TaskRun belongs to the PipelineRun with this uid.
 pub(crate) fn task_pod(uid: &str, name: &str) -> Value {
     json!({
         "metadata": {
@@ -167,7 +167,7 @@ impl Asked {
 pub(crate) struct Server(Arc<Mutex<Vec<Asked>>>);
 
 impl Server {
-    /// A server that answers each request with `answer`, and a client of it.
+    /// A server that answers each request with `answer`, and a client of this server.
     pub(crate) fn new(answer: impl Fn(&Asked) -> (u16, Value) + Send + 'static) -> (Client, Self) {
         let (service, mut requests) = mock::pair::<Request<Body>, Response<Body>>();
         let server = Self::default();
@@ -196,7 +196,7 @@ impl Server {
         std::mem::take(&mut *self.0.lock().unwrap())
     }
 
-    /// As [`Self::asked`], each request in its short form.
+    /// The requests that [`Self::asked`] returns, each in its short form.
     pub(crate) fn short(&self) -> Vec<String> {
         self.asked().iter().map(Asked::short).collect()
     }
@@ -213,7 +213,7 @@ pub(crate) fn success() -> Value {
     json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"})
 }
 
-/// The answer of an API server without errors: lists are empty, and the answer to a write is the written object.
+/// The answer of an API server that accepts every request. Its lists are empty.
 pub(crate) fn usual(asked: &Asked) -> (u16, Value) {
     let answer = match asked.method {
         Method::GET if asked.path.contains("/taskruns/") => json!({
@@ -278,7 +278,7 @@ impl Manager {
         }
     }
 
-    /// A manager that knows this run and its placeholder, with a pod on node-1.
+    /// A leader whose cache contains this run and its placeholder, with a pod on node-1.
     pub(crate) async fn with(run: &PipelineRun) -> Self {
         let manager = Self::new(true, usual).await;
         manager.know(run);
@@ -301,7 +301,7 @@ impl Manager {
     }
 }
 
-/// A leadership. If `leads` is true, this process gets the Lease; otherwise, it never gets it.
+/// A leadership. This process gets the Lease only if `leads` is true.
 async fn leadership(process: &Process, args: &LeaseArgs, leads: bool) -> Leadership {
     let (service, mut requests) = mock::pair::<Request<Body>, Response<Body>>();
     let leadership = args.campaign(process, Client::new(service, "ci"), SERVICE.name);

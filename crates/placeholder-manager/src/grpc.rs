@@ -155,7 +155,7 @@ impl PlaceholderService for Placeholders {
         let wanted = move |namespace_of: &str, run_of: &str| {
             is_wanted((namespace_of, run_of), (&namespace, &pipeline_run))
         };
-        // The subscription begins before the list is read. So a change between the two is sent twice, but never lost.
+        // The subscription begins before the list is read. So a change between the two may be sent twice, but is never lost.
         let cache = &self.reconciler.cache;
         let changes = cache.subscribe();
         let first: Vec<_> = cache

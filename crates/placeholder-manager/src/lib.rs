@@ -1,11 +1,11 @@
 //! The placeholder-manager creates the placeholders of PipelineRuns, moves them to nodes where the run can continue, and cleans
 //! up after runs. It is the only service that writes workloads.
 //!
-//! `watch` writes each change of an object into the `cache`, and pushes the affected runs into one queue. For each run, the
-//! `reconciler` observes it, lets `core` decide, acts and announces. All lasting state is in Kubernetes objects, so the service
-//! is ready when the cache has listed them.
+//! `watch` writes each change of an object into the `cache` and, on the leader, pushes the affected runs into one queue. The
+//! `reconciler` takes a run from the queue, observes the run's objects, lets `core` decide, carries out the steps and publishes
+//! Events. All lasting state is in Kubernetes objects, so the service is ready as soon as the cache has listed these objects.
 //!
-//! Every replica serves the calls `Ensure` and `Release`, and creates and deletes objects for them. Only the leader, which
+//! Every replica serves the calls `Ensure` and `Release`, and creates and deletes objects for these calls. Only the leader, which
 //! holds Lease `placeholder-manager`, reacts to changes of objects and moves placeholders.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
@@ -55,11 +55,12 @@ pub const SERVICE: Service = Service {
     http_address: "127.0.0.1:9203",
 };
 
-/// Starts the watches, the work on runs and the gRPC server.
+/// Starts the watches, the leader election, the metrics, the gRPC server, the reconciles of runs, and the sweep.
 ///
 /// # Errors
 ///
-/// The Kubernetes client cannot be created, or the gRPC address cannot be bound.
+/// The Kubernetes client cannot be created, the durations of the Lease contradict each other, or the gRPC address cannot be
+/// bound.
 pub async fn start(args: Args, process: Process) -> anyhow::Result<()> {
     let Args { kubernetes, lease } = args;
     let client = kubernetes.client(&process).await?;
@@ -78,7 +79,7 @@ pub async fn start(args: Args, process: Process) -> anyhow::Result<()> {
     let seconds = metrics::register(process.metrics(), &cache);
     let (followed, leads, health) = (cache.clone(), leadership.clone(), process.health().clone());
     process.spawn("measure placeholders", async move {
-        // The first lists would look like changes.
+        // Until the process is ready, the placeholders of the first list would look like changes.
         health.ready().await;
         metrics::follow(&followed, &leads, &seconds).await;
         Ok(())

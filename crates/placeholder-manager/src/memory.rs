@@ -1,6 +1,6 @@
-//! The memory of one replica about each run, kept between two reconciles of the run: how long a condition has lasted, whether
-//! waiting pods belong to the run, as the API server said, and the Events that the replica published. For each replica, a
-//! condition begins when this replica first observes the condition.
+//! The data that one replica keeps about each run between reconciles: how long each condition ([`Sight`]) has lasted, the API
+//! server's answers about waiting pods, and the names of the Events that the replica published. A condition begins when this
+//! replica first observes the condition.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -35,8 +35,8 @@ impl Memory {
         observed.answers.clone_from(&of_run.answers);
     }
 
-    /// Remembers the conditions (`sights`) of this reconcile, and forgets conditions that have passed. Also forgets answers
-    /// about pods that do not wait any more. If the clean-up of the run is complete, forgets the run.
+    /// Remembers the conditions (`sights`) of this reconcile, and forgets conditions that have passed. Also forgets answers about
+    /// pods that no longer wait. If the clean-up of the run is complete, forgets the run.
     pub(crate) fn keep(
         &self,
         run: &RunKey,

@@ -20,7 +20,8 @@ use tokio::time::Instant;
 
 use crate::cache::{Cache, Change, Phase};
 
-/// The upper bounds of the histogram, in seconds: from a free node to an autoscaler that needs minutes.
+/// The upper bounds of the histogram, in seconds. The largest are for clusters with an autoscaler, which needs minutes to add a
+/// node.
 const BUCKETS: [f64; 11] = [
     0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0,
 ];
@@ -31,7 +32,7 @@ struct PlaceholderLabels {
     phase: &'static str,
 }
 
-/// The code of a reason.
+/// The label with the code of a reason.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ReasonLabels {
     reason: &'static str,
@@ -54,7 +55,7 @@ impl Published {
         self.0.get_or_create(&ReasonLabels::of(code)).inc();
     }
 
-    /// Registers the counters. Each begins with 0, so that a query sees the first Event.
+    /// Registers the counters. Each begins with 0, so that function `increase` of Prometheus counts the first Event.
     pub(crate) fn register(&self, metrics: &Metrics) {
         for code in ReasonCode::ALL.iter().filter(|code| code.told().is_some()) {
             drop(self.0.get_or_create(&ReasonLabels::of(*code)));
@@ -64,7 +65,7 @@ impl Published {
     }
 }
 
-/// Counts the objects in the cache at each scrape.
+/// Counts the placeholders and the waiting runs in the cache at each scrape.
 #[derive(Debug)]
 struct Counts(Arc<Cache>);
 
@@ -97,7 +98,7 @@ impl Collector for Counts {
         for code in self.0.waiting() {
             waiting.get_or_create(&ReasonLabels::of(code)).inc();
         }
-        let help = "PipelineRuns that wait for a placeholder or for room beside it";
+        let help = "PipelineRuns with annotation coscheduler.dev/blocked, by its reason";
         let gauge = encoder.encode_descriptor("runs_waiting", help, None, MetricType::Gauge)?;
         waiting.encode(gauge)
     }
@@ -110,8 +111,8 @@ pub(crate) fn register(metrics: &Metrics, cache: &Arc<Cache>) -> Histogram {
     metrics.register("placeholder_pending_seconds", help, Histogram::new(BUCKETS))
 }
 
-/// Measures how long placeholders are without a node. Every replica follows them, but only the leader measures, so that each time
-/// counts once.
+/// Measures how long placeholders are without a node. Every replica observes the placeholders, but only the leader records the
+/// times, so that each time counts once.
 pub(crate) async fn follow(cache: &Cache, leadership: &Leadership, seconds: &Histogram) {
     let mut changes = cache.subscribe();
     let mut since = HashMap::new();
@@ -132,7 +133,7 @@ pub(crate) async fn follow(cache: &Cache, leadership: &Leadership, seconds: &His
                     seconds.observe(began.elapsed().as_secs_f64());
                 }
             }
-            // The missed changes may contain any of these.
+            // Each of these placeholders may be among the missed changes.
             Err(RecvError::Lagged(_)) => since.clear(),
             Err(RecvError::Closed) => return,
         }

@@ -1,5 +1,5 @@
-//! A placeholder is a StatefulSet. In this service, only this module knows that: it watches, creates, patches and deletes
-//! StatefulSets. Another kind of placeholder would need another implementation of this module.
+//! A placeholder is a StatefulSet. Only this module of the service depends on this: it selects the StatefulSets to watch, and
+//! creates, patches and deletes StatefulSets. Another kind of placeholder would need another implementation of this module.
 
 use coscheduler_core::labels::{AFFINITY_ASSISTANT, COMPONENT};
 use coscheduler_core::observed::ObjectRef;
@@ -18,10 +18,10 @@ use serde_json::Value;
 use crate::error::Error;
 use crate::requests::{Requests, failed, is_gone, once, retried, this_one};
 
-/// The kind of object, in metrics, logs and errors.
+/// The kind of a placeholder's object, for logs and errors.
 pub(crate) const KIND: &str = "StatefulSet";
 
-/// The objects to watch.
+/// The API and the label selector of the objects to watch.
 pub(crate) fn watched(client: &Client) -> (Api<StatefulSet>, watcher::Config) {
     let labels = format!("{COMPONENT}={AFFINITY_ASSISTANT}");
     let config = watcher::Config::default().labels(&labels);
@@ -45,7 +45,7 @@ impl Requests {
             name: &run.name,
             uid: &run.uid,
         };
-        // These claims are created first, so that they exist if the placeholder exists (V8).
+        // Claims that only one pod may use are created first, so that they exist if the placeholder exists (V8).
         for claim in placeholder::single_pod_claims(owner, spec) {
             self.create_claim(&run.namespace, &claim).await?;
         }
@@ -72,7 +72,7 @@ impl Requests {
         Ok(false)
     }
 
-    /// Writes the record, an annotation, on a placeholder. If the creation of the pod failed, this change also makes the
+    /// Writes annotation `coscheduler.dev/record` of a placeholder. If the creation of the pod failed, this change also makes the
     /// StatefulSet controller try again at once. Returns `None` if the placeholder is gone or replaced.
     pub(crate) async fn record(
         &self,
@@ -83,8 +83,8 @@ impl Requests {
             .await
     }
 
-    /// Makes the next pod of exactly this version of a placeholder start with the scheduling gate. Returns `None` if it has changed
-    /// or is gone.
+    /// Makes the next pod of a placeholder start with the scheduling gate. Changes exactly this version of the placeholder.
+    /// Returns `None` if the placeholder has changed or is gone.
     pub(crate) async fn gate(&self, own: &Placeholder) -> Result<Option<Placeholder>, Error> {
         self.patch(own, Patch::Strategic(patch::gate(own))).await
     }

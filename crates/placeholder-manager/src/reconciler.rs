@@ -1,5 +1,6 @@
-//! Reconciles a run: observe, decide, act, announce. Function `look` repeats this round until no step is left that can be taken
-//! at once. The queue gives each run to only one task at a time, and many tasks work at once on different runs.
+//! Reconciles a run in rounds: observe, decide, act, announce. Function `look` starts another round at once if the steps of the
+//! last round succeeded and their result is already known. The queue gives each run to only one task at a time, and many tasks
+//! work at once on different runs.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,7 +24,7 @@ use crate::metrics::Published;
 use crate::requests::Requests;
 use crate::sweep::Findings;
 
-/// The largest number of rounds that follow each other without a pause. A clean-up needs fewer.
+/// The largest number of rounds that follow each other without a pause. Most clean-ups need fewer.
 const ROUNDS: usize = 16;
 
 /// Reconciles runs.
@@ -44,7 +45,7 @@ type Callers = HashMap<RunKey, Vec<Caller>>;
 
 /// A call that waits for the outcome of the next reconcile of a run.
 struct Caller {
-    /// Errors of steps with another purpose do not fail the call.
+    /// The purpose of the call. Errors of steps with another purpose do not fail the call.
     purpose: Purpose,
     span: Span,
     answer: oneshot::Sender<Result<Looked, Arc<Error>>>,
@@ -83,7 +84,7 @@ impl Reconciler {
         }
     }
 
-    /// Queues a run for a call with this purpose, and waits for the outcome of its reconcile.
+    /// Queues a run for a call with this purpose, and waits for the outcome of the run's next reconcile.
     pub(crate) async fn call(&self, run: &RunKey, purpose: Purpose) -> Result<Looked, Arc<Error>> {
         let (answer, outcome) = oneshot::channel();
         let caller = Caller {
@@ -103,7 +104,7 @@ impl Reconciler {
         })
     }
 
-    /// Reconciles a run from the queue, and answers the calls that wait for it.
+    /// Reconciles a run from the queue, and answers the calls that wait for this run.
     pub(crate) async fn work(&self, run: RunKey) -> Outcome {
         // Take the calls that wait now. A later call pushes the run again, so it gets the outcome of the next reconcile.
         let callers = self.callers().as_mut().and_then(|all| all.remove(&run));
@@ -128,8 +129,8 @@ impl Reconciler {
         outcome
     }
 
-    /// The span of the reconcile. For a call, it belongs to the trace of the call; for a clean-up without a call, to the trace
-    /// of the run's admission. All other reconciles have no span.
+    /// The span of the reconcile. If calls wait, the span belongs to the trace of the first call. If no call waits and the run is
+    /// done, the span belongs to the trace of the run's admission. All other reconciles have no span.
     fn span(&self, key: &RunKey, caller: Option<&Caller>) -> Span {
         if let Some(caller) = caller {
             return info_span!(parent: &caller.span, "reconcile", namespace = key.namespace);
@@ -149,7 +150,7 @@ impl Reconciler {
         span
     }
 
-    /// Repeats the round until no step is left that can be taken at once.
+    /// Repeats the round while the steps of the last round succeeded and their result is already known, at most [`ROUNDS`] times.
     async fn look(&self, key: &RunKey, ensures: bool) -> Result<(Looked, Outcome), Error> {
         let (mut created, mut asked) = (false, false);
         let mut last = Arc::default();
@@ -169,8 +170,8 @@ impl Reconciler {
                 );
             }
             created |= acted.created;
-            // Answers about waiting pods expire. If they expired before use, the rounds would ask again for ever. So after the
-            // second round that asks, there is a pause.
+            // Answers about waiting pods expire. If an answer expired before its use, the rounds would ask again for ever. So
+            // there is a pause after the second round that asks.
             let look_again = acted.look_again || (acted.asked && !asked);
             look_later |= acted.asked;
             asked |= acted.asked;
@@ -215,7 +216,7 @@ impl Reconciler {
         Ok((looked, Outcome::Done))
     }
 
-    /// The current observation of the run, with this replica's memory of it.
+    /// The current observation of the run, with this replica's memory of the run.
     async fn observe(&self, key: &RunKey, called: bool) -> Result<Observed, Error> {
         let mut observed = self.cache.observe(key);
         if observed.run.is_none() {

@@ -1,8 +1,9 @@
-//! Requests to the API server, one function for each, with its preconditions and the meaning of each refusal. Module
-//! `placeholder` has the requests about placeholders, and module `delete_claims` deletes claims.
+//! The manager's requests to the API server. Each request is one function, which sets the preconditions and interprets refusals.
+//! Module `placeholder` has the requests about placeholders, and module `delete_claims` deletes claims.
 //!
-//! Transient errors (409, 429, 5xx, no answer) are retried with backoff and jitter. Patches, deletions of one exact version, and
-//! requests that fail because a webhook cannot be called, are not retried: the next reconcile of the run decides again.
+//! Transient errors (409 except AlreadyExists, 429, 5xx, no answer) are retried with backoff and jitter. Patches, deletions of
+//! one exact version, and requests that fail because a webhook cannot be called, are not retried: the next reconcile of the run
+//! decides again.
 
 mod reservation;
 mod waiting_pods;
@@ -32,10 +33,10 @@ use coscheduler_kubernetes::{claims, volumes};
 use crate::error::Error;
 use crate::one_list::OneList;
 
-/// The time limit of a single request. The client's own limit is much longer, because of its watches.
+/// The time limit of a single request. The client's own limit is much longer, because the client also serves the watches.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The number of namespaces with a list of pods under way at the same time.
+/// The largest number of namespaces whose pods are listed at the same time.
 const LISTINGS: usize = 4;
 
 /// The manager's requests to the API server.
@@ -55,7 +56,7 @@ impl Requests {
         }
     }
 
-    /// Creates a claim. Like the placeholder's controller, it leaves an existing claim of this name alone.
+    /// Creates a claim, unless a claim of this name exists.
     pub(crate) async fn create_claim(
         &self,
         namespace: &str,
@@ -95,7 +96,7 @@ impl Requests {
             .map_err(|error| failed(format!("read volume {name}"), error))
     }
 
-    /// Creates an Event. Returns false if there is an Event of this name, which says the same.
+    /// Creates an Event. Returns false if the Event exists already: Events of the same name have the same text.
     pub(crate) async fn create_event(&self, namespace: &str, event: &Event) -> Result<bool, Error> {
         let api: Api<Event> = Api::namespaced(self.client.clone(), namespace);
         let name = event.metadata.name.clone().unwrap_or_default();
@@ -169,8 +170,8 @@ impl Requests {
         }
     }
 
-    /// Deletes exactly this version of a pod: with its own grace period, or `at_once` without. Returns false if the pod has
-    /// changed or is gone.
+    /// Deletes exactly this version of a pod. If `at_once` is true, the pod has no grace period; otherwise, the pod has its own.
+    /// Returns false if the pod has changed or is gone.
     pub(crate) async fn evict(
         &self,
         namespace: &str,
@@ -205,8 +206,8 @@ impl Requests {
     }
 }
 
-/// Retries a request after transient errors: five times at most, over about three seconds. If an admission webhook cannot be
-/// called, there is no retry, so that the run's author learns it at once (N3).
+/// Retries a request after transient errors: five times at most, over about three seconds. If the API server cannot call an
+/// admission webhook, there is no retry, so that the run's author gets an Event at once (N3).
 pub(crate) async fn retried<T, F, Fut>(mut request: F) -> Result<T, kube::Error>
 where
     F: FnMut() -> Fut,

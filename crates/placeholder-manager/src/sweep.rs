@@ -1,8 +1,9 @@
-//! The sweep queues every run that has not ended, has objects to delete, or still has annotation `blocked`. It runs when this
-//! replica begins to lead, and then once a minute. So the manager finds leftovers of ended runs even if it missed a change (N6).
-//! The sweep itself reads only the cache.
+//! The sweep queues every run that has not ended, has objects to delete, or still has annotation `coscheduler.dev/blocked`. The
+//! sweep runs when this replica begins to lead, and then once a minute. So the manager finds leftovers of ended runs even if it
+//! missed a change (N6). The sweep itself reads only the cache.
 //!
-//! When the clean-up of such a run is complete, the manager logs the deleted objects, one line for each kind.
+//! If the sweep found leftovers of an ended run, the manager logs the deleted objects when the clean-up is complete, one line for
+//! each kind.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -35,7 +36,8 @@ pub(crate) async fn sweep(cache: &Cache, queue: &Queue<RunKey>, findings: &Findi
     }
 }
 
-/// Forgets what is remembered about runs that the cache does not contain, once a minute. Every replica does this, not only the leader.
+/// Once a minute, forgets the runs that the cache does not contain: their data in `memory`, and their ended pods in `cache`.
+/// Every replica does this, not only the leader.
 pub(crate) async fn forget(cache: &Cache, memory: &Memory) {
     let mut rounds = tokio::time::interval(PERIOD);
     loop {
@@ -45,7 +47,7 @@ pub(crate) async fn forget(cache: &Cache, memory: &Memory) {
     }
 }
 
-/// True if, according to the cache, the run has ended or is gone and none of its objects is being deleted.
+/// True if, according to the cache, the run has ended or is gone, and none of its placeholders and claims is being deleted.
 fn is_left_over(observed: &Observed) -> bool {
     let mut placeholders = observed.placeholders.values();
     let mut claims = observed.claims.iter();
@@ -58,7 +60,7 @@ fn is_left_over(observed: &Observed) -> bool {
 #[derive(Debug, Default)]
 pub(crate) struct Findings(Mutex<HashMap<RunKey, Swept>>);
 
-/// The objects of such a run that the manager has deleted since.
+/// The objects of a run that the manager has deleted since the sweep found the run.
 #[derive(Debug)]
 struct Swept {
     /// The run's name, or empty if it is unknown.
@@ -85,8 +87,8 @@ impl Findings {
         }
     }
 
-    /// Logs the deleted objects of a run that the sweep has found. Called when its clean-up is complete, or when the run turns
-    /// out to be active.
+    /// Logs the deleted objects of a run that the sweep has found. Called when the run's clean-up is complete, or when the run
+    /// turns out to be active.
     pub(crate) fn settle(&self, key: &RunKey) {
         let Some(swept) = self.lock().remove(key) else {
             return;

@@ -186,8 +186,8 @@ impl Watches<'_> {
     }
 }
 
-/// The run, if admission wrote a mode on it, or if it is not done and its author asked for a mode. `None` for every other run, and
-/// for a run that cannot be parsed.
+/// The run, if admission wrote a mode on it, or if the run is not done and its author asked for a mode. `None` for every other
+/// run, and for a run that cannot be parsed.
 fn coscheduled(run: PipelineRun) -> Option<View> {
     match pipeline_run::view(&run) {
         Ok(view) => {

@@ -1,5 +1,5 @@
-//! Conversions between the wire and `core`. A conversion to core checks its input and names each field that it refuses. A
-//! conversion to the wire cannot fail.
+//! Conversions between the wire and `core`. A conversion of a request or a configuration to `core` checks the input, and names
+//! each field that is not valid. A conversion to the wire cannot fail.
 
 mod config;
 mod placeholder;
@@ -16,7 +16,7 @@ pub use planner::{
 
 use coscheduler_core::violation::Violation;
 
-/// `value` if there are no violations, otherwise all violations.
+/// Returns `value` if there are no violations. Otherwise returns all violations.
 fn checked<T>(value: Option<T>, violations: Vec<Violation>) -> Result<T, Vec<Violation>> {
     match value {
         Some(value) if violations.is_empty() => Ok(value),
@@ -31,7 +31,7 @@ pub fn required(field: &str, text: &str, violations: &mut Vec<Violation>) {
     }
 }
 
-/// Puts `field.` before the field of each violation, for a message that is field `field` of a request.
+/// Puts `field.` before the field of each violation. `field` is the request's field that contains the checked message.
 pub fn within(field: &str, mut violations: Vec<Violation>) -> Vec<Violation> {
     for violation in &mut violations {
         violation.field = format!("{field}.{}", violation.field);

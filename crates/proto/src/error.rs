@@ -1,4 +1,4 @@
-//! Errors on the wire: `BadRequest` with field violations for bad input, and `ErrorInfo` with a reason for all other errors. Each
+//! Errors on the wire: `BadRequest` with field violations for invalid input, and `ErrorInfo` with a reason for other errors. Each
 //! service has one function that turns its typed errors into a `tonic::Status` with these details.
 
 use std::collections::HashMap;
@@ -12,7 +12,7 @@ use crate::reason::ErrorReason;
 /// The `ErrorInfo.domain` of every reason.
 pub const DOMAIN: &str = "coscheduler.dev";
 
-/// `INVALID_ARGUMENT` with every violation at once.
+/// A status with code `INVALID_ARGUMENT` and all violations.
 pub fn bad_request(violations: &[Violation]) -> Status {
     let texts: Vec<_> = violations.iter().map(ToString::to_string).collect();
     let fields: Vec<_> = violations
@@ -37,7 +37,8 @@ pub fn with_reason(reason: ErrorReason, message: impl Into<String>) -> Status {
     )
 }
 
-/// Clients retry after `UNAVAILABLE`, so a reason gets this code only if its cause passes without a change by a person.
+/// The status code of a reason. Clients retry after `UNAVAILABLE`, so a reason gets this code only if its cause passes without a
+/// change by a person.
 fn code(reason: ErrorReason) -> Code {
     match reason {
         ErrorReason::Unspecified => Code::Unknown,
@@ -56,7 +57,7 @@ fn code(reason: ErrorReason) -> Code {
     }
 }
 
-/// The field violations of an `INVALID_ARGUMENT`; empty for any other status.
+/// The field violations of a status with code `INVALID_ARGUMENT`. Empty for any other status.
 pub fn violations(status: &Status) -> Vec<Violation> {
     let details = status.get_details_bad_request();
     details
@@ -69,7 +70,7 @@ pub fn violations(status: &Status) -> Vec<Violation> {
         .collect()
 }
 
-/// The `ErrorInfo.reason` of a status.
+/// The `ErrorInfo.reason` of a status. `None` if the status has no `ErrorInfo`.
 pub fn reason(status: &Status) -> Option<String> {
     status.get_details_error_info().map(|info| info.reason)
 }

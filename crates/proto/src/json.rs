@@ -1,18 +1,18 @@
-//! Conversions between `google.protobuf.Struct` and JSON. Kubernetes sub-objects are Structs on the wire, never bytes, so
-//! that a person with grpcurl can read and write them.
+//! Conversions between `google.protobuf.Struct` and JSON. Parts of Kubernetes objects are Structs on the wire, never bytes, so
+//! that people can read and write them with grpcurl.
 
 use prost_types::value::Kind;
 use prost_types::{ListValue, Struct, Value as ProtoValue};
 use serde_json::{Map, Number, Value};
 
-/// The largest magnitude up to which every integer is exact in a double, 2^53.
+/// 2^53. A double can represent every integer up to this magnitude.
 const EXACT: f64 = 9_007_199_254_740_992.0;
 
 /// The greatest depth of nested objects and lists on the wire. Decoders refuse more than 100 nested messages, and each level of
-/// JSON is three nested messages.
+/// JSON needs three nested messages.
 pub const DEEPEST: usize = 28;
 
-/// The JSON path at which a value is nested deeper than [`DEEPEST`]; `None` if there is none.
+/// The JSON path of a part of `value` that is nested deeper than [`DEEPEST`]. `None` if there is no such part.
 pub fn too_deep(value: &Value) -> Option<String> {
     fn beyond(value: &Value, levels_left: usize) -> Option<String> {
         let Some(left) = levels_left.checked_sub(1) else {
@@ -52,7 +52,7 @@ pub fn to_struct(object: &Map<String, Value>) -> Struct {
     }
 }
 
-/// A JSON value as a Struct, which is empty if the value is not an object.
+/// A JSON value as a Struct. The Struct is empty if the value is not an object.
 pub fn object_to_struct(value: &Value) -> Struct {
     value.as_object().map(to_struct).unwrap_or_default()
 }

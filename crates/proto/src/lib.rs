@@ -1,7 +1,7 @@
 //! The gRPC contracts of tekton-coscheduler, generated from `proto/`, and their conversions to and from `core`.
 //!
-//! `proto/` is the only hand-written wire format. It says what a field means, what an unset field means, and which errors an
-//! RPC returns. This crate only converts.
+//! The files in `proto/` define the wire format. Their comments give the meaning of each field, the meaning of an unset field,
+//! and the errors of each RPC. This crate only converts.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 

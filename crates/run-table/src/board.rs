@@ -1,5 +1,5 @@
-//! The state of a run and its objects, present and past. It is built from the events of the watches. Module `watch` watches,
-//! and module `screen` shows.
+//! The present and past objects of a run, from the events of the watches. Module `watch` runs the watches, and module `screen`
+//! shows the table.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
@@ -172,7 +172,7 @@ impl Board {
             .collect()
     }
 
-    /// True if the last list of every kind is complete. Otherwise, there may be objects that this board does not know.
+    /// True if the last list of every kind is complete. Otherwise, objects may exist that this board does not contain.
     pub fn is_complete(&self) -> bool {
         self.run.complete && self.sets.complete && self.claims.complete && self.pods.complete
     }
@@ -205,23 +205,23 @@ impl Board {
         }
     }
 
-    /// How many TaskRuns Tekton created for the run.
+    /// The number of TaskRuns in the run's `status.childReferences`.
     pub fn children(&self) -> usize {
         self.children
     }
 
-    /// Every pod of a TaskRun that was seen, by name.
+    /// Every TaskRun pod that the board has seen, by name.
     pub fn task_pods(&self) -> &BTreeMap<String, TaskPod> {
         &self.task_pods
     }
 
-    /// Every node that a placeholder was seen on.
+    /// Every node to which a placeholder was bound.
     pub fn placeholder_nodes(&self) -> &BTreeSet<String> {
         &self.placeholder_nodes
     }
 
-    /// Every known object that must not exist after the run, with the time when the board first noticed its deletion, or `None`
-    /// while it exists.
+    /// Every known object that must not exist after the run, with the time when the board noticed its deletion, or `None` while
+    /// it exists. The time counts from the creation of the run.
     pub fn passing(&self) -> &BTreeMap<(Kind, String), Option<Duration>> {
         &self.passing
     }

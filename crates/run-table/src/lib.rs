@@ -1,7 +1,8 @@
-//! A live table of one PipelineRun: its state, its placeholders, their claims, its TaskRun pods, and the node of each.
+//! A live table of one PipelineRun: the run, its StatefulSets, placeholders, claims and TaskRun pods, each with its state and
+//! node.
 //!
-//! The data flows in one direction: [`changes`] watches, a [`Board`] keeps the present and past objects, [`rows`] describes
-//! them in words, and a [`Screen`] shows the rows. This crate changes no object.
+//! The data flows in one direction: [`changes`] watches the objects, a [`Board`] keeps present and past objects, [`rows`]
+//! converts the board to rows of text, and a [`Screen`] shows the rows. This crate changes no object.
 
 mod board;
 mod rows;

@@ -1,4 +1,4 @@
-//! Turns the board into rows of a table, with the words of kubectl.
+//! Converts a [`Board`] to rows of a table, with kubectl's words for the states.
 
 use std::collections::BTreeMap;
 
@@ -24,8 +24,8 @@ pub struct Row {
 /// The annotation that the scheduler sets on a claim with binding mode `WaitForFirstConsumer`: the chosen node.
 const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
 
-/// First the run. Then its StatefulSets, placeholders and claims, including deleted ones. Then the pods of its tasks, in the
-/// order of their creation.
+/// The rows of the table: first the run; then its StatefulSets, placeholders and claims, including deleted objects; and then the
+/// pods of its tasks, in the order of their creation.
 pub fn rows(board: &Board) -> Vec<Row> {
     let state = match board.result() {
         RunResult::Running(reason) => reason,

@@ -1,4 +1,4 @@
-//! Shows the rows on stderr. On a terminal this is a table that is redrawn in place; otherwise, one line for each change.
+//! Shows the rows on stderr. On a terminal, a table is redrawn in place. Otherwise, each change is one line.
 
 // This module writes to the terminal.
 #![allow(clippy::print_stderr)]
@@ -11,7 +11,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::rows::Row;
 
-/// The terminal or log that shows the rows. Dropping it clears the table.
+/// The terminal or log that shows the rows. When this value is dropped, the table is cleared.
 #[derive(Debug)]
 pub struct Screen {
     /// The table; `None` if stderr is no terminal.
@@ -38,7 +38,7 @@ impl Default for Screen {
 }
 
 impl Screen {
-    /// Shows `rows`; `at` is the time since the run was created.
+    /// Shows `rows`. `at` is the time since the run was created.
     pub fn show(&mut self, rows: &[Row], at: Duration) {
         if rows == self.shown {
             return;
@@ -62,7 +62,7 @@ impl Screen {
         }
     }
 
-    /// Ends the redrawing. The last table stays on the screen.
+    /// Stops redrawing. The last table stays on the screen.
     pub fn finish(self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();

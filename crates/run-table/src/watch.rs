@@ -67,11 +67,11 @@ pub enum Change {
     Set(Event<StatefulSet>),
     /// A change of a claim.
     Claim(Event<PersistentVolumeClaim>),
-    /// A change of a placeholder or of a TaskRun's pod.
+    /// A change of a placeholder's pod or a TaskRun's pod.
     Pod(Event<Pod>),
 }
 
-/// A stream of changes. An error is the failure of a watch.
+/// A stream of changes. Each error is the failure of a watch, which the stream then restarts.
 pub type Changes = Pin<Box<dyn Stream<Item = anyhow::Result<Change>> + Send>>;
 
 /// Watches `run`, beginning with the objects that exist.

@@ -42,8 +42,8 @@ pub struct ProcessArgs {
 
     /// Maximum number of RPCs in progress. The server answers further RPCs with RESOURCE_EXHAUSTED and a retry delay. Health
     /// and reflection do not count, and a stream counts until its response begins
-    // The default is above the sum of two numbers: an API server has at most 200 writes in flight by default, and each may wait
-    // for an admission; and the watcher reports 32 runs at a time.
+    // The default leaves room for two callers of the affinity-planner: the watcher, which reports 32 runs at a time, and more
+    // than 200 admissions at the same time.
     #[arg(
         long,
         env = "MAX_CONCURRENT_CALLS",
@@ -83,7 +83,7 @@ pub enum LogFormat {
     Text,
 }
 
-/// The whole command line of `service`: its own flags `A`, then the flags of every service.
+/// The whole command line of `service`: its own flags `A`, then the common flags.
 pub fn command<A: clap::Args>(service: Service) -> Command {
     let command = Command::new(service.name).version(service.version);
     <ProcessArgs as clap::Args>::augment_args(A::augment_args(command))

@@ -1,6 +1,7 @@
-//! The gRPC client: one channel to each service. A channel has several connections (`spread`). Each connects at its first call, and is
-//! replaced when it is dead. The channel retries a call made with [`request`] after some statuses, until the deadline of the call. A budget limits the retries of all calls on
-//! the channel. Other calls and all streams are sent once.
+//! The gRPC client: channels to other services. A channel has several connections (`spread`). Each connects at its first call,
+//! and is replaced when it is dead. The channel retries a call made with [`request`] while [`is_retryable`] is true for its
+//! status, until the deadline of the call. A budget limits the retries of all calls on the channel. Other calls and all streams
+//! are sent once.
 
 mod call;
 mod retry;
@@ -24,10 +25,11 @@ use crate::{Deadline, Process, Service};
 use call::Caller;
 use spread::Spread;
 
-/// Short: a replica on a dead node swallows every new connection until Kubernetes removes its endpoint.
+/// The time limit for a new connection. It is short, because a replica on a dead node answers no new connection, and Kubernetes
+/// needs a while to remove its endpoint.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-/// A connection that is silent for both times together (7 s) is replaced. An admission has 9 s, so it can be retried on the new
-/// connection.
+/// A connection that is silent for both times together (7 s) is replaced. An admission may take 9 s, so it can be retried on the
+/// new connection.
 pub(crate) const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(4);
 pub(crate) const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(3);
 
@@ -35,7 +37,8 @@ pub(crate) const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(3);
 /// connections and one retry budget.
 ///
 /// A call made with [`request`] is retried while [`is_retryable`] is true for its status. The intervals grow and are random.
-/// There is no retry after the deadline. If the server asks for a delay (`RetryInfo`), the retry waits for this delay too.
+/// There is no retry after the deadline. If the server asks for a delay (`RetryInfo`), the retry waits for this delay in
+/// addition.
 ///
 /// All retries of a channel share a budget of 50 retries per second, plus one retry for every five calls. Unused retries add up
 /// to at most 50. If the budget is empty, retries wait. So callers do not overload a service that recovers. Calls made without
@@ -85,8 +88,8 @@ where
     Channel::new(Caller::new(transport, metrics))
 }
 
-/// A request of a unary call. The caller stops waiting after `timeout`, and the server gets the same deadline. Until then, the
-/// call is retried if a retry may help. This is safe, because all our RPCs are idempotent.
+/// A request of a unary call. The caller stops waiting after `timeout`, and the server gets the same deadline. Until the
+/// deadline, the call is retried if a retry may help. This is safe, because all our RPCs are idempotent.
 pub fn request<T>(message: T, timeout: Duration) -> Request<T> {
     let mut request = Request::new(message);
     request.set_timeout(timeout);

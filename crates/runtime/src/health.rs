@@ -30,8 +30,8 @@ pub struct Condition {
 }
 
 impl Health {
-    /// A health without conditions. Each process has one health for its readiness. A further health can show if other caches are
-    /// synced, on which readiness does not depend.
+    /// A health without conditions. Each process has one health for its readiness. A further health can track caches on which
+    /// readiness does not depend.
     pub fn new() -> Self {
         Health(Arc::new(watch::Sender::new(Readiness::default())))
     }

@@ -1,5 +1,5 @@
-//! The Kubernetes client, for the services that need one: the `--kubeconfig` flag, the connection, and metrics of the requests.
-//! A process that was suspended sends no more writes. This module also installs the TLS provider.
+//! The Kubernetes client, for the services that need one: the `--kubeconfig` flag, the connection, and metrics of the requests. A
+//! process that was suspended for more than ten seconds sends no more writes. This module also installs the TLS provider.
 
 mod connection;
 mod pulse;
@@ -49,7 +49,7 @@ impl KubernetesArgs {
         if let Ok(user_agent) = HeaderValue::from_str(&process.service().user_agent()) {
             config.headers.push((header::USER_AGENT, user_agent));
         }
-        // These are the layers of kube's own client. Its connections have no pings, so it is not used here.
+        // These are the layers of kube's own client. That client is not used here, because its connections send no pings.
         let service = || {
             anyhow::Ok(
                 ServiceBuilder::new()

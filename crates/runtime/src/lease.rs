@@ -26,7 +26,7 @@ use tokio_util::task::TaskTracker;
 use crate::Process;
 use campaign::Campaign;
 
-/// The reason for the loss of a Lease if the leader cannot reach the API server.
+/// The reason in [`LostLease`] if the renew deadline passed without a renewal.
 const NOT_RENEWED: &str = "it could not be renewed in time";
 
 /// The flags of a service with leader election. The service flattens them into its own flags. The names, and the defaults of

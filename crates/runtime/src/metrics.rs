@@ -17,7 +17,7 @@ use crate::Service;
 /// Media type of [`Metrics::encode`].
 pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// The upper bounds of histograms in seconds, up to the time of the longest RPC and of the longest request to the API server.
+/// The upper bounds of histogram buckets, in seconds. The last one is the longest time that an RPC may take.
 const BUCKETS: [f64; 13] = [
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 30.0,
 ];

@@ -46,7 +46,7 @@ struct Inner {
     ended: mpsc::UnboundedSender<anyhow::Error>,
 }
 
-/// A process before its service runs. [`crate::run()`] uses it, and tests that run a service inside their own process.
+/// A process before its service runs. [`crate::run()`] uses it. Tests that run a service inside their own process use it too.
 #[derive(Debug)]
 pub struct Supervisor {
     process: Process,

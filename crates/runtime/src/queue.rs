@@ -34,7 +34,7 @@ use tokio_util::time::delay_queue;
 use crate::Metrics;
 use turns::Turns;
 
-/// The upper bounds of histograms in seconds, up to the longest time that an RPC may take.
+/// The upper bounds of histogram buckets, in seconds. The last one is the longest time that an RPC may take.
 const BUCKETS: [f64; 12] = [
     0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 30.0,
 ];
@@ -55,14 +55,15 @@ pub enum Outcome {
 pub struct Options {
     /// The number of keys that are worked on at the same time.
     pub concurrency: usize,
-    /// The first backoff of a failing key. Each further backoff is twice as long, plus jitter.
+    /// The first backoff of a failing key. Each further backoff is twice as long. Jitter adds up to the same time to each
+    /// backoff.
     pub first_retry: Duration,
-    /// The longest backoff.
+    /// The longest backoff, without jitter.
     pub longest_retry: Duration,
 }
 
 impl Default for Options {
-    /// 32 keys at a time, backoffs from 100 ms to 10 s.
+    /// 32 keys at a time, backoffs from 100 ms to 10 s (without jitter).
     fn default() -> Self {
         Self {
             concurrency: 32,

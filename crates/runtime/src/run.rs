@@ -1,5 +1,5 @@
-//! From the command line to the exit code: parse, log, start, wait for a signal, stop. Exit code 0 means a clean stop, 1 a
-//! failure at run time or a second signal, and 2 a usage error.
+//! Runs a service from its command line to its exit code: parses the flags, starts logging and the service, and stops it at a
+//! signal. Exit code 0 means a clean stop, 1 a failure or a second signal, and 2 a usage error.
 
 use std::process::ExitCode;
 
@@ -15,8 +15,8 @@ use crate::{Process, ProcessArgs, Service, Supervisor, args, telemetry};
 
 /// Runs `service` with the command line of this process until SIGTERM, SIGINT or a failure, and returns its exit code.
 ///
-/// `start` starts all tasks and servers of the service, and then returns. It may wait, and a signal interrupts it. After
-/// `start` has returned, the process becomes ready when all conditions of its health are met.
+/// `start` starts all tasks and servers of the service, and then returns. A signal interrupts it. After `start` has returned, the
+/// process becomes ready when all conditions of its health are met.
 pub fn run<A, F>(service: Service, start: F) -> ExitCode
 where
     A: Args,

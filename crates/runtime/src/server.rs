@@ -1,5 +1,5 @@
 //! The gRPC server of a process. It serves three things: the gRPC services of this process (the contracts); the standard health
-//! service, with a status for each contract and for the empty name; and reflection v1 and v1alpha.
+//! service, with a status for each contract, for the empty name and for the name `liveness`; and reflection v1 and v1alpha.
 //!
 //! Layers around the contracts do the common work. Each layer has a file: deadline, load shedding, observation (span, log,
 //! metrics), and draining.

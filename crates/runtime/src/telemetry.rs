@@ -1,8 +1,8 @@
 //! Logs and spans. Logs go to standard error, as JSON for collectors or as text for people. If the standard `OTEL_*` variables
 //! name a collector, spans go to it by OTLP over gRPC.
 //!
-//! A problem with spans never stops a service. If the export cannot be set up, or the last spans cannot be exported at the end, the
-//! service logs a warning. Other failures of the export are not logged.
+//! A problem with spans never stops a service. If the export cannot be set up, or the last spans cannot be exported at the end,
+//! the service logs a warning. Other failures of the export are not logged.
 
 use std::io::IsTerminal;
 use std::time::Duration;

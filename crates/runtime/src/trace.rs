@@ -1,6 +1,6 @@
 //! Passes trace context between processes, and from a run's admission to later work on the run. The wire format is W3C Trace
-//! Context, the header `traceparent`. Without an exporter (see `telemetry`), spans have no context. Then nothing is injected,
-//! and incoming context is ignored.
+//! Context, the headers `traceparent` and `tracestate`. Without an exporter (see `telemetry`), spans have no context. Then
+//! nothing is injected, and incoming context is ignored.
 
 use std::collections::HashMap;
 

@@ -1,10 +1,11 @@
-//! A balancer of TCP connections on loopback. It plays the role of a Kubernetes Service, so that replicas can be tested without
-//! a cluster network. It works like kube-proxy: each new connection goes to one of the endpoints and stays there. If there is
-//! no endpoint, the balancer resets the connection. The code that created the balancer sets the endpoints.
+//! A balancer of TCP connections on loopback. It plays the role of a Kubernetes Service, so that replicas can be tested without a
+//! cluster network. It works like kube-proxy: each new connection goes to one of the endpoints and stays there. If there is no
+//! endpoint, or the endpoint refuses the connection, the client sees a reset. The code that created the balancer sets the
+//! endpoints.
 //!
-//! The code that created the balancer can also cut it. Then the balancer behaves like a network that loses every packet: neither
-//! end sees an error, and the data arrives when the cut has ended. Or it can freeze the connections that exist: they never carry
-//! data again, but new connections do.
+//! This code can also cut the balancer. Then the balancer behaves like a network that loses every packet: neither end sees an
+//! error, and the data arrives when the cut has ended. And it can freeze the connections that exist: they never carry data again,
+//! but new connections do.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -37,9 +38,9 @@ pub struct Balancer {
 /// The connections that may carry data.
 #[derive(Clone, Copy, Debug, Default)]
 struct Passage {
-    /// True if none may.
+    /// True if no connection may carry data.
     cut: bool,
-    /// Connections that were accepted before this time may not.
+    /// Connections that were accepted before this time may not carry data.
     frozen: Option<Instant>,
 }
 
@@ -50,7 +51,7 @@ struct Endpoints {
 }
 
 impl Balancer {
-    /// Starts to accept connections at `address` (port 0 takes a free one), with no endpoint yet.
+    /// Starts to accept connections at `address`, with no endpoint yet. Port 0 means any free port.
     ///
     /// # Errors
     /// The address is taken.
@@ -143,7 +144,7 @@ async fn accept(
     }
 }
 
-/// Copies both ways between a connection and its endpoint until either end closes.
+/// Copies data in both directions between a client and an endpoint, until both directions have ended or one has failed.
 async fn carry(
     mut client: TcpStream,
     endpoint: Option<SocketAddr>,
@@ -163,7 +164,7 @@ async fn carry(
     let _ = (client.set_nodelay(true), server.set_nodelay(true));
     let (from_client, to_client) = client.split();
     let (from_server, to_server) = server.split();
-    // An error in one direction ends both, so both ends see the end of the connection.
+    // An error in one direction ends both directions, so both ends see the end of the connection.
     let _ = tokio::try_join!(
         forward(from_client, to_server, passage.clone(), accepted),
         forward(from_server, to_client, passage, accepted),

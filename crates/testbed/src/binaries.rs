@@ -1,9 +1,6 @@
-//! Builds the programs of the control plane with the ordinary Go toolchain, from the Go modules that
-//! `integration-tests/testbed` pins. It also copies the manifests of these modules to the folder of the programs.
-//!
-//! The name of the programs' folder is a digest of the pinned modules and the build flags. Each file is moved into this folder
-//! when it is complete. So after an interruption, the next build makes only the missing files. Few beds need Karpenter, so its
-//! program is in another folder.
+//! The name of the programs' folder is a digest of the pinned modules, the build flags and the names of the copied files. Each
+//! file gets its final name when it is complete. So after an interruption, the next build makes only the missing files. Few beds
+//! need Karpenter, so its program is in another folder.
 
 use std::fs::{self, File};
 use std::io::ErrorKind;
@@ -190,7 +187,7 @@ impl Build {
         Ok(lock)
     }
 
-    /// Builds the missing ones of `programs`.
+    /// Builds the programs in `programs` that are missing.
     fn programs(&self, programs: &[Program], progress: &dyn Progress) -> Result<()> {
         let is_missing = |program: &&Program| !self.binaries.program(program.name).exists();
         let missing: Vec<&Program> = programs.iter().filter(is_missing).collect();

@@ -60,7 +60,7 @@ pub(crate) fn karpenter_names() -> Vec<&'static str> {
     KARPENTER_KINDS.to_vec()
 }
 
-/// Tekton's manifests, as a JSON list. They have several megabytes, and each boot reads them. JSON is parsed faster than YAML.
+/// Tekton's manifests, as a JSON list. Each boot reads these several megabytes, and JSON is parsed faster than YAML.
 pub(crate) fn tekton_manifests(sources: &Path) -> Result<String> {
     let module = go::module_folder(sources, "tekton", "github.com/tektoncd/pipeline")?;
     objects(&module.join("config"), TEKTON_MANIFESTS)

@@ -53,12 +53,12 @@ impl Default for Config {
 /// and from `spec.taskRunSpecs[].metadata` of the PipelineRun.
 pub const DURATION_ANNOTATION: &str = "testbed.coscheduler.dev/duration";
 
-/// Annotation that sets the exit code of one task's steps. Any code except 0 makes the task fail. Tekton copies it as it copies
-/// [`DURATION_ANNOTATION`].
+/// Annotation that sets the exit code of one task's steps. Any code except 0 makes the task fail. Tekton copies it in the same
+/// way as [`DURATION_ANNOTATION`].
 pub const EXIT_CODE_ANNOTATION: &str = "testbed.coscheduler.dev/exit-code";
 
-/// Annotation that sets the termination message of one task's steps, from which Tekton reads the task's results
-/// (`[{"key": "name", "value": "text", "type": 1}]`). Tekton copies it as it copies [`DURATION_ANNOTATION`].
+/// Annotation that sets the termination message of one task's steps, from which Tekton reads the task's results (`[{"key":
+/// "name", "value": "text", "type": 1}]`). Tekton copies it in the same way as [`DURATION_ANNOTATION`].
 pub const MESSAGE_ANNOTATION: &str = "testbed.coscheduler.dev/message";
 
 /// The default storage class: a volume is created on the node that the scheduler chose, and only that node reaches it.
@@ -71,8 +71,8 @@ pub const MOVABLE_STORAGE_CLASS: &str = "movable";
 /// only if the bed has zones.
 pub const ZONAL_STORAGE_CLASS: &str = "zonal";
 
-/// With value [`CUSTOM_STATUS`], this annotation of a node or pod tells KWOK not to change its status. So only the test changes
-/// it: for example, a pod that has not started never starts.
+/// With value [`CUSTOM_STATUS`], this annotation of a node or pod tells KWOK not to change its status. For example, a pod that
+/// has not started never starts, unless the test writes its status.
 pub const STATUS_ANNOTATION: &str = "kwok.x-k8s.io/status";
 
 /// The value of [`STATUS_ANNOTATION`].

@@ -26,7 +26,7 @@ pub(crate) fn run(mut command: Command) -> Result<Output> {
     Ok(output)
 }
 
-/// The folder in Go's module cache of the module `path`, which `module` requires.
+/// The folder of the Go module `path` in Go's module cache. The pinned module `module` requires this module.
 pub(crate) fn module_folder(sources: &Path, module: &str, path: &str) -> Result<PathBuf> {
     let mut command = command(sources, module);
     command.args(["list", "-m", "-f", "{{.Dir}}", path]);

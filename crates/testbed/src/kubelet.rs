@@ -1,10 +1,10 @@
-//! Simulates the part of a kubelet that must know all pods of a node. KWOK cannot do this, because its stages see only one pod
-//! at a time. A pod is rejected (`OutOfcpu`) if its node has no room for it, and a resize without room waits (condition
-//! `PodResizePending`).
+//! Simulates the part of a kubelet that must know all pods of a node. KWOK cannot do this, because its stages see only one pod at
+//! a time. A pod is rejected (for example with reason `OutOfcpu`) if its node has no room for it, and a resize without room waits
+//! (condition `PodResizePending`).
 //!
-//! KWOK starts a pod when its condition `PodScheduled` is true. For the pods that it binds, the scheduler writes this
-//! condition, because it has checked the room. For a pod that was created with a node name, this module writes it, if there is
-//! room.
+//! KWOK starts a pod when its condition `PodScheduled` is true. When the scheduler binds a pod, the API server sets this
+//! condition, and the scheduler has checked the room. For a pod that was created with a node name, this module sets the
+//! condition, if there is room.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -42,7 +42,7 @@ const BOUND: &str = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Faile
 /// Simulates the kubelets of a test bed, as far as KWOK does not. Runs until an error.
 ///
 /// # Errors
-/// The kubeconfig cannot be used, or a watch ends.
+/// The kubeconfig cannot be used, a watch ends, a quantity cannot be read, or the API server refuses a status.
 pub async fn kubelets(kubeconfig: &Path) -> Result<()> {
     let client = crate::control_plane::client(kubeconfig).await?;
     let config = watcher::Config::default();
@@ -126,7 +126,7 @@ struct Kubelets {
 struct Kubelet {
     /// `None` while the node is not known.
     room: Option<Room>,
-    /// Pods that are known although the node is not, and pods whose resize waits, by uid.
+    /// The pods that wait until the node is known, and the pods whose resize waits, by uid.
     waiting: BTreeMap<String, Pod>,
     /// The pods of a list that the watch has not delivered completely, by uid.
     listed: BTreeMap<String, Pod>,
@@ -191,7 +191,7 @@ impl Kubelet {
         }
     }
 
-    /// Decides about the pod, and again about all waiting pods, because this pod may have become smaller.
+    /// Decides about the pod, and again about all waiting pods, because `pod` may request less than before.
     fn look_at(&mut self, pod: Pod) -> Result<Vec<(Pod, Verdict)>> {
         self.waiting.insert(pod.uid().unwrap_or_default(), pod);
         self.look_again()
@@ -216,7 +216,7 @@ impl Kubelet {
     }
 }
 
-/// Decides about one pod. If there is room for its requests, adds them to the node.
+/// Decides about one pod. If there is room for its requests, or the pod runs already, adds the requests to the node.
 fn judge(room: &mut Room, uid: &str, pod: &Pod) -> Result<Option<Verdict>> {
     let status = pod.status.clone().unwrap_or_default();
     let reason = status.reason.unwrap_or_default();
@@ -270,7 +270,8 @@ fn has_condition(pod: &Pod, name: &str, reason: &str) -> bool {
     })
 }
 
-/// Writes a decision into the pod's status. Retries until the API server accepts it, or the pod is gone or replaced.
+/// Writes a decision into the pod's status. Retries while the API server does not answer or is overloaded. Does nothing if the
+/// pod is gone or replaced.
 async fn tell(client: &Client, pod: &Pod, verdict: &Verdict) -> Result<()> {
     let name = pod.name_any();
     let namespace = pod.namespace().unwrap_or_default();

@@ -68,8 +68,9 @@ pub(crate) fn start_kwok(site: &Site, config: &Config) -> Result<()> {
     )
 }
 
-/// KWOK's own stages, with two changes. A pod starts only after it is scheduled (see [`crate::kubelet`]). And the status of a
-/// container shows its resources, because the API server refuses a resize of a pod without them.
+/// KWOK's own stages, with three changes. A pod starts only after it is scheduled (see [`crate::kubelet`]). The status of a
+/// container shows its resources, because the API server refuses a resize of a pod without them. And the pod's status has an
+/// `observedGeneration`.
 fn kwok_stages(yaml: &str) -> Result<String> {
     let mut stages = manifests::parse(yaml)?;
     let ready = stages
@@ -128,7 +129,7 @@ pub(crate) async fn create(client: &Client, config: &Config) -> Result<()> {
         .await
 }
 
-/// Waits until pods can be scheduled to every node.
+/// Waits until as many nodes as configured are ready and have no taints.
 pub(crate) async fn wait(site: &Site, client: &Client, config: &Config) -> Result<()> {
     let api: Api<Node> = Api::all(client.clone());
     until(

@@ -1,6 +1,6 @@
-//! Finds free ports on loopback. A program may need a minute until it listens on its port. So that Linux does not give this
-//! port to an outgoing connection meanwhile, all these ports are below the range for outgoing connections. Tekton's webhook,
-//! for example, reports no error if its port is taken.
+//! Finds free ports on loopback. A program may need a minute until it listens on its port. All these ports are below the range of
+//! ports that Linux gives to outgoing connections, so that no outgoing connection takes the port meanwhile. Tekton's webhook, for
+//! example, reports no error if its port is taken.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::ops::Range;

@@ -21,9 +21,9 @@ use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 use member::{Member, pid, tail};
 
-/// The guardian's script. `$1` is the members' process group, and `$2` is the folder to remove at the end. If the owner writes
-/// a line `stay` to the pipe, the guardian does not end the group at the end of the pipe, but when the folder contains a file
-/// `down`.
+/// The guardian's script. `$1` is the members' process group, and `$2` is the folder to remove at the end. If the owner writes a
+/// line `stay` to the pipe, the guardian ends the group only when the folder contains a file `down`, and not at the end of the
+/// pipe.
 const GUARDIAN: &str = include_str!("guardian.sh");
 
 /// How long the guardian may take to end the group. After this time, the owner ends it.

@@ -244,8 +244,8 @@ impl Services {
     }
 
     /// Waits for a failure, and returns it. One failure is that a service ends by itself, as in [`Services::check`]. The other
-    /// failure is that somebody deletes this launcher's webhook configuration, or another launcher replaces it. After that, our
-    /// services do not see new PipelineRuns.
+    /// failure is that somebody deletes this launcher's MutatingWebhookConfiguration, or another launcher replaces it. After
+    /// that, the API server does not ask these services about new PipelineRuns.
     pub async fn failed(&self) -> anyhow::Error {
         let ended = async {
             loop {

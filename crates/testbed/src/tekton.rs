@@ -109,7 +109,7 @@ fn adapt(object: &mut Value, config: &Config, webhook_port: u16) {
     } else if kind == "ConfigMap" && name == "config-observability" {
         object["data"]["metrics-protocol"] = json!("none");
     } else if kind == "ConfigMap" && name == "config-logging" {
-        // At its own level, info, Tekton writes several lines for each request and each reconcile.
+        // At its default level, info, Tekton writes several lines for each request and each reconcile.
         let zap = json!({"level": "warn", "encoding": "json", "outputPaths": ["stdout"], "errorOutputPaths": ["stderr"]});
         object["data"] = json!({"zap-logger-config": zap.to_string()});
     }

@@ -1,8 +1,8 @@
-//! Follows PipelineRuns. It keeps the last state of each run until the run is done and its end is reported. While this replica is
-//! the leader, it also puts the key of each changed run into a queue.
+//! Follows PipelineRuns. The leader keeps the last state of each run until the run is done and its end is reported. The other
+//! replicas keep the state until the run is done. The leader also puts the key of each changed run into a queue.
 //!
 //! Runs that were done before this process saw them are not reported: the placeholder-manager finds their leftovers by itself. So
-//! a start and a change of the leader cost nothing for old runs, however many there are.
+//! neither a start of the process nor a change of the leader causes reports about old runs.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,8 +19,8 @@ use coscheduler_runtime::kubernetes::watch::{self, Change, ObjectKey};
 use coscheduler_runtime::lease::Leadership;
 use coscheduler_runtime::queue::Queue;
 
-/// The time after which an unfinished run is reported again although it has not changed. The manager must repair foreign changes
-/// within a minute (N6), so the report comes every half minute.
+/// The time after which an unfinished run is reported again although it has not changed. The manager must repair changes by other
+/// programs within a minute (N6), so the report is repeated every half minute.
 const REPEAT: Duration = Duration::from_secs(30);
 
 /// The last state of each PipelineRun that is not done or whose end is not reported. Clones of this value share the same map.
@@ -33,7 +33,8 @@ impl Runs {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Stores the state of a run. Returns false if there is nothing to report, because the run has been done for some time.
+    /// Stores the state of a run. Returns false if there is nothing to report: the run was done before this process saw it, or
+    /// its end is already reported.
     fn keep(&self, key: &ObjectKey, run: PipelineRun) -> bool {
         let mut runs = self.lock();
         let changed = !is_done(&run) || runs.contains_key(key);
@@ -43,7 +44,7 @@ impl Runs {
         changed
     }
 
-    /// Removes this state of a run. A newer state stays.
+    /// Removes a run if its stored state is this one. A newer state stays.
     pub(crate) fn forget(&self, key: &ObjectKey, run: &Arc<PipelineRun>) {
         let mut runs = self.lock();
         if runs.get(key).is_some_and(|known| Arc::ptr_eq(known, run)) {
@@ -91,7 +92,7 @@ pub(crate) async fn follow(
                 runs.forget_done(&key);
             }
         }
-        // A deleted run needs no report: the garbage collector deletes its objects.
+        // A deleted run needs no report: the placeholder-manager and the garbage collector delete its objects.
         Change::Deleted(run) => drop(runs.lock().remove(&watch::key(&run))),
         Change::Listed(keys) => runs.lock().retain(|key, _| keys.contains(key)),
     })

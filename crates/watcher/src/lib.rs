@@ -1,10 +1,10 @@
 //! After each change of a PipelineRun, the watcher reports the run's latest state to the affinity-planner. If a run changes again
-//! before its report is sent, only the newest state is reported. A report that fails is repeated. The watcher decides nothing,
-//! and does not know what the planner does with a report.
+//! before its report is sent, only the newest state is reported. A report that fails for a temporary reason is repeated. The
+//! watcher makes no decision, and does not depend on the effect of a report.
 //!
 //! Only the replica that holds Lease `watcher` sends reports. The other replicas only keep their caches up to date. The holder
-//! also reports each unfinished run twice a minute, so that the services repair changes that somebody else made to a placeholder.
-//! It reports the end of a run once.
+//! also reports each unfinished run twice a minute, so that the placeholder-manager repairs changes that somebody else made to a
+//! placeholder. The holder reports the end of a run once.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 

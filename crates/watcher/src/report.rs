@@ -21,8 +21,8 @@ use crate::follow::Runs;
 /// The longest time for a report. The manager waits for its caches and retries its writes within this time.
 const TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Reports the latest state of a run. The report belongs to the trace of the run's admission. A deleted run needs no report. A run
-/// is forgotten after the report of its end. A run that cannot be read is forgotten until it changes.
+/// Reports the latest state of a run. The report belongs to the trace of the run's admission. A deleted run needs no report.
+/// After the report of its end, a run is removed from `runs`. A run that cannot be read is removed until it changes.
 pub(crate) async fn report(
     runs: Runs,
     mut planner: PlannerServiceClient<Channel>,

@@ -7,8 +7,8 @@ use testbed::services::{DEFAULT_BASE, HIGHEST_BASE};
 
 /// The task runner of tekton-coscheduler.
 ///
-/// Needs Rust. Commands that start a test bed (demo, test, bench, ci, testbed) also need Go and a C compiler. They build the
-/// control plane once, into target/testbed, which takes some minutes.
+/// Needs Rust and a C compiler. Commands that start a test bed (demo, test, bench, ci, testbed) also need Go. They build the
+/// control plane once, into target/testbed. This takes ten to fifteen minutes on two cores.
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask", version)]
 pub(crate) struct Args {
@@ -44,10 +44,10 @@ pub(crate) enum Command {
     Ci,
     /// Check the rules of this repository that no compiler checks
     ///
-    /// The rules are about: dependencies between crates, unused dependencies, required files, file sizes, files that know that
-    /// a placeholder is a StatefulSet, paths that exist on one machine only, links, the table of tests, the table of rights to write, the style
-    /// of proto files, scripts and Dockerfile, incompatible changes of proto files, and the rendering of deploy/base. Installs
-    /// the programs for these checks under target/tools, with python3 and pip; builds kubectl with Go.
+    /// The rules are about: dependencies between crates, unused dependencies, required files, file sizes, files that know that a
+    /// placeholder is a StatefulSet, paths that exist on one machine only, links, the table of tests, the table of rights to
+    /// write, the style of proto files, scripts and Dockerfile, incompatible changes of proto files, and the rendering of
+    /// deploy/base. Installs the programs for these checks under target/tools, with python3 and pip; builds kubectl with Go.
     Tidy,
     /// Write docs/tests.md, the table of requirements with the tests of each, from the names of the tests
     TestTable,
@@ -104,7 +104,7 @@ pub(crate) struct TestArgs {
     /// Only tests of this package; may be repeated
     #[arg(short, long, value_name = "PACKAGE")]
     pub(crate) package: Vec<String>,
-    /// Only the tests of the target with this name, such as FILE.rs in a `tests` folder; may be repeated
+    /// Only the tests of the target with this name, such as FILE for FILE.rs in a `tests` folder; may be repeated
     #[arg(long, value_name = "FILE")]
     pub(crate) test: Vec<String>,
     /// Arguments of the test binaries, such as --nocapture
@@ -133,25 +133,25 @@ pub(crate) struct BenchArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum BenchCommand {
-    /// Measure a cluster with room for a third of its runs, for which foreign pods compete
+    /// Measure a cluster that has room for a third of its runs, while other pods compete for this room
     ///
-    /// Puts the same runs on Tekton alone (disabled), on Tekton's own affinity assistant (built-in), and on our services with
-    /// each value of placeholder-reserves, each on a test bed of its own. Every second round goes through them in reverse.
-    /// Prints a table, and writes target/bench-saturated.json. Checks nothing, but fails if a run fails or hangs.
-    /// With `--runs 20`, each of these takes about two minutes.
+    /// Measures the same runs with Tekton alone (disabled), with Tekton's own affinity assistant (built-in), and with our
+    /// services for each value of placeholder-reserves. Each measurement has a test bed of its own. Every second round has the
+    /// reverse order. Prints a table, and writes target/bench-saturated.json. Fails if a run fails or hangs, but checks no
+    /// figure. With `--runs 20`, each measurement takes about two minutes.
     Saturated(SaturatedArgs),
-    /// Measure the services beside many ended runs, nodes, foreign pods and active runs
+    /// Measure the services beside many ended runs, nodes, pods of no run, and active runs
     ///
-    /// Measures two clusters, the second one twice as large. Prints memory, CPU and start of each service, and the times of new
-    /// runs and evacuations, and writes target/bench-scale.json. Fails if a service needs more than 150 MiB, or is not ready 20
-    /// seconds after its start. The larger cluster needs about 8 GiB of memory. Beside one of twice the default size, the control plane
-    /// needs more than two processors.
+    /// Measures two clusters; the second one is twice as large as the first. Prints the memory, CPU and start time of each
+    /// service, and the times of new runs and evacuations, and writes target/bench-scale.json. Fails if a service needs more than
+    /// 150 MiB, or is not ready 20 seconds after its start. The larger cluster needs about 8 GiB of memory. With twice the
+    /// default numbers, its control plane needs more than two processors.
     Scale(ScaleArgs),
 }
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct ScaleArgs {
-    /// Number of ended runs in the larger cluster, each with four ended pods
+    /// Number of ended runs in the larger cluster, each with four ended pods. The smaller cluster has half of each number
     #[arg(long, value_name = "N", default_value_t = 5_000, value_parser = clap::value_parser!(u32).range(2..))]
     pub(crate) ended_runs: u32,
     /// Number of nodes
@@ -170,10 +170,11 @@ pub(crate) struct ScaleArgs {
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct SaturatedArgs {
-    /// Number of runs, all created at once; the cluster has a node for nine of them
+    /// Number of runs, all created at once; the cluster has one node for nine runs
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u16).range(9..))]
     pub(crate) runs: u16,
-    /// How often each is measured
+    /// Number of rounds. Each round has one measurement of Tekton alone, one of its assistant, and one of each value of
+    /// placeholder-reserves
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..))]
     pub(crate) rounds: u8,
     /// Values of placeholder-reserves
@@ -184,23 +185,23 @@ pub(crate) struct SaturatedArgs {
         default_value = "nothing,placement,peak"
     )]
     pub(crate) reserves: Vec<String>,
-    /// Leave out Tekton alone and its assistant
+    /// Do not measure Tekton alone and Tekton's own affinity assistant
     #[arg(long)]
     pub(crate) skip_tekton: bool,
-    /// Mode of our services, and of Tekton's assistant
+    /// Mode of our services, and of Tekton's own affinity assistant
     #[arg(long, value_name = "MODE", default_value = "workspaces")]
     pub(crate) mode: String,
-    /// How long a task takes on average, in seconds; a fifth of N if not set, and at least 8, because two cores start about
-    /// three tasks a second
+    /// How long a task takes on average, in seconds. The default is a fifth of the number of runs, but at least 8, because two
+    /// cores start about three tasks a second
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u16).range(2..))]
     pub(crate) task_seconds: Option<u16>,
-    /// Share of the cluster's CPUs that foreign pods ask for on average, in percent
+    /// Share of the cluster's CPUs that pods of no run request on average, in percent
     #[arg(long, value_name = "PERCENT", default_value_t = 15, value_parser = clap::value_parser!(u8).range(..=100))]
     pub(crate) foreign_percent: u8,
-    /// How long the runs may take until the benchmark fails, in seconds
+    /// How long one measurement may take before the benchmark fails, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     pub(crate) limit: u64,
-    /// Measure optimised services, as in their images
+    /// Measure services that are built with optimisation, as in their images
     #[arg(long)]
     pub(crate) release: bool,
 }
@@ -264,7 +265,7 @@ pub(crate) struct UpArgs {
     /// How long a task pod runs, in milliseconds
     #[arg(long, value_name = "MILLISECONDS", default_value_t = 1000)]
     pub(crate) task_duration: u64,
-    /// Tekton's own `coschedule` flag
+    /// Value of Tekton's own flag `coschedule`
     #[arg(long, value_name = "MODE", default_value = "disabled")]
     pub(crate) tekton_coschedule: String,
     /// Make the API server write an audit log

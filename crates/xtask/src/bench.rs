@@ -1,6 +1,7 @@
-//! `cargo xtask bench`: measures how long `core` takes to admit and to plan a run, how much time admission adds to the creation of
-//! a PipelineRun, and how long whole runs take with our services and with Tekton's own affinity assistant. It prints the figures and checks none of them, because they depend on
-//! the machine and its load.
+//! `cargo xtask bench`: measures how long `core` takes to admit and to plan a run, how much time admission adds to the creation
+//! of a PipelineRun, and how long whole runs take with our services and with Tekton's own affinity assistant. It prints the
+//! figures and checks none of them, because they depend on the machine and its load. Modules `saturated` and `scale` start two
+//! other benchmarks.
 
 mod figures;
 mod saturated;
@@ -87,26 +88,27 @@ async fn planning(workspace: &Workspace) -> anyhow::Result<()> {
     finish(cargo, "coscheduler-core").await
 }
 
-/// Runs the benchmark of `integration-tests`: the same runs with our services and with Tekton's own affinity assistant. The
-/// benchmark itself mostly waits, so it is built with the profile of the tests.
+/// Runs the benchmark of `integration-tests` that measures the same runs with our services and with Tekton's own affinity
+/// assistant.
 async fn built_in(workspace: &Workspace, bin_dir: &Path) -> anyhow::Result<()> {
     let bench = of_integration_tests(workspace, "built_in", bin_dir);
     finish(bench, "integration-tests").await
 }
 
-/// A benchmark of `integration-tests`. It mostly waits, so that the profile of the tests does.
+/// The command that runs a benchmark of `integration-tests`. A benchmark mostly waits, so it is built with the profile of the
+/// tests.
 fn of_integration_tests(workspace: &Workspace, name: &str, bin_dir: &Path) -> Command {
     let mut cargo = workspace.cargo();
     cargo
         .args(["bench", "--locked", "--profile", "dev"])
         .args(["--package", "integration-tests", "--bench", name])
         .env("COSCHEDULER_BIN_DIR", bin_dir)
-        // A failure's message says what was waited for; frames of the async runtime would bury it.
+        // The error of a benchmark says what it waited for. A backtrace would only add frames of the async runtime.
         .env("RUST_BACKTRACE", "0");
     cargo
 }
 
-/// Runs a benchmark of `integration-tests` that reads `options`. It writes its figures to `target/bench-NAME.json`.
+/// Runs a benchmark of `integration-tests` that reads `options`. The benchmark writes its figures to `target/bench-NAME.json`.
 async fn with_options(
     workspace: &Workspace,
     name: &str,

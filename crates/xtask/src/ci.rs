@@ -1,7 +1,6 @@
-//! `cargo xtask ci`, which `.ci/run` calls. A failed step does not stop the next steps. If a tool cannot be installed, `deny` is
+//! `cargo xtask ci`, which `.ci/run` calls. After a failed step, the next steps run too. If a tool cannot be installed, `deny` is
 //! skipped, or `tidy` checks less, and the summary gives the reason. Each step has a heading and its duration. For a failed step,
-//! the summary names a command that repairs or repeats it. The tests run last, so that their results are near the end of the
-//! output.
+//! the summary says how to repair or repeat it. The tests run last, so that their results are near the end of the output.
 
 use std::time::{Duration, Instant};
 

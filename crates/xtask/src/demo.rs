@@ -126,7 +126,8 @@ async fn play(
     verdict.judge()
 }
 
-/// Shows the run until it has ended and its objects are gone, or until `limit`.
+/// Shows the run until it has ended and its objects are gone. The run may take `limit`, and the clean-up after it may take
+/// [`CLEAN_UP`].
 async fn watch(run: &Run, limit: Duration) -> anyhow::Result<Verdict> {
     let began = Instant::now();
     let mut board = Board::new(&run.name);

@@ -1,5 +1,5 @@
-//! Runs programs whose output the user sees: cargo and all programs that cargo starts. Each program runs in its own process
-//! group. If the future that waits for a program is dropped, the whole group gets SIGTERM.
+//! Runs programs whose output the user sees, such as cargo and test binaries. Each program runs in its own process group, with
+//! all programs that it starts. If the future that waits for a program is dropped, the whole group gets SIGTERM.
 
 use std::process::ExitStatus;
 

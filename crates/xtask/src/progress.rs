@@ -1,5 +1,5 @@
-//! Shows the progress of long work on stderr. On a terminal, these are spinners and bars; otherwise, lines at the start and at
-//! the end of the work.
+//! Shows the progress of long work on stderr: on a terminal as spinners and bars, otherwise as lines at the start and at the end
+//! of the work.
 
 use std::io::IsTerminal as _;
 use std::time::{Duration, Instant};

@@ -68,7 +68,8 @@ pub(crate) async fn run(
         }
     };
     let stopped = services.stop().await;
-    // If `ended` is an error, its cause was printed already, and `stopped` fails for the same cause.
+    // If `ended` is an error, its cause was printed already. An error of `stopped` is then ignored, because it mostly has the
+    // same cause.
     ended.and(stopped)
 }
 

@@ -17,8 +17,8 @@ use crate::binaries;
 use crate::foreground::Foreground;
 use crate::workspace::Workspace;
 
-/// The test binaries that take the longest time, the longest first. They start first, so that none of them runs alone at the
-/// end. If this order is out of date, the table at the end of a test run shows it.
+/// The jobs that take the longest time, the longest first: test binaries, or topics of `integration-tests`. They start first, so
+/// that none of them runs alone at the end. If this order is out of date, the table at the end of a test run shows it.
 const LONGEST: [&str; 16] = [
     "integration-tests hundred",
     "integration-tests width",
@@ -38,9 +38,9 @@ const LONGEST: [&str; 16] = [
     "integration-tests rerun",
 ];
 
-/// The test binaries that must run alone. One checks a time limit of two seconds on a cluster of 300 nodes, and other programs would
-/// make it slower. The other one creates thousands of objects: beside other programs, its API server is too slow for the Leases.
-const ALONE: [&str; 2] = ["integration-tests crowd", "integration-tests memory"];
+/// The job that must run alone. It checks a time limit of two seconds on a cluster of 300 nodes, and other programs would make it
+/// slower.
+const ALONE: &str = "integration-tests crowd";
 
 /// A line of JSON in which cargo reports a program that it has built.
 #[derive(Debug, Deserialize)]
@@ -102,8 +102,8 @@ fn boots(package: &str) -> bool {
     ["integration-tests", "testbed"].contains(&package)
 }
 
-/// The cargo command that builds the selected tests. It also builds the services if no package is selected. If these were built
-/// before, cargo would choose other features of their dependencies and compile all crates twice.
+/// The cargo command that builds the selected tests. It also builds the services if no package is selected. If another command
+/// built the services, cargo would choose other features of their dependencies and compile all crates twice.
 fn selection(workspace: &Workspace, args: &TestArgs) -> Command {
     let TestArgs {
         names: _,
@@ -188,7 +188,7 @@ fn test_binary(message: Message) -> Option<TestBinary> {
     })
 }
 
-/// A test binary, with all that it needs to run.
+/// The command that runs a test binary.
 fn command(binary: &TestBinary, bin_dir: &Path) -> Command {
     let mut command = Command::new(&binary.executable);
     command
@@ -202,7 +202,7 @@ fn command(binary: &TestBinary, bin_dir: &Path) -> Command {
 
 fn job(name: String, command: Command) -> Job {
     Job {
-        is_alone: ALONE.contains(&name.as_str()),
+        is_alone: name == ALONE,
         name,
         command,
     }

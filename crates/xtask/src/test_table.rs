@@ -24,8 +24,8 @@ const NOT_YET: [&str; 4] = ["B2", "B4", "B5", "B7"];
 const HEAD: &str = "\
 # Tests
 
-The tests that show each [requirement](requirements.md). The name of a test begins with the ids of the requirements that it
-shows. Files under `integration-tests/tests` run on the real control plane (see [CONTRIBUTING](../CONTRIBUTING.md)) and come
+This table lists the tests that show each [requirement](requirements.md). The name of a test begins with the ids of the
+requirements that it shows. Files under `integration-tests/tests` run on the real control plane (see [CONTRIBUTING](../CONTRIBUTING.md)) and come
 first; the others test a part of one crate.
 
 `cargo xtask test-table` writes this file from the names. `cargo xtask tidy` checks that it is up to date, and that each
@@ -58,7 +58,7 @@ struct File {
     path: String,
 }
 
-/// Writes the file.
+/// Writes `docs/tests.md`.
 pub(crate) async fn write(workspace: &Workspace) -> anyhow::Result<()> {
     let text = Table::read(&workspace.files().await?)?.to_text();
     std::fs::write(workspace.root.join(PATH), text)

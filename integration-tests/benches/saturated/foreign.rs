@@ -1,5 +1,5 @@
-//! Pods of no run, which compete for the room: created at a steady rate, and deleted a while after they were bound. They are of
-//! a size that fits into the room of one parallel task.
+//! Pods of no run, which compete for the room on the nodes (foreign pods). They are created at a steady rate, and deleted a while
+//! after they were bound. Each fits into the room of one or two parallel tasks of a run.
 
 use std::collections::{HashSet, VecDeque};
 use std::convert::Infallible;
@@ -18,21 +18,21 @@ use tokio::time::{Instant, interval, sleep_until};
 
 use super::{Options, runs};
 
-/// Their namespace.
+/// The namespace of the foreign pods.
 pub(crate) const NAMESPACE: &str = "foreign";
 
-/// How long each stays on its node: shorter than a task.
+/// How long each foreign pod stays on its node: three quarters of the mean time of a task.
 pub(crate) fn stay(options: &Options) -> Duration {
     Duration::from_secs(u64::from(options.task_seconds)) * 3 / 4
 }
 
-/// The pods a second that ask for their share of the CPUs on average.
+/// The number of foreign pods created per second. With it, they request their share of the CPUs on average.
 pub(crate) fn rate(options: &Options) -> f64 {
     let cpus = runs::nodes(options.runs) as f64 * f64::from(runs::NODE_CPU);
     cpus * f64::from(options.foreign_percent) / 100.0 / stay(options).as_secs_f64()
 }
 
-/// Creates and deletes pods until it is dropped.
+/// Creates and deletes foreign pods until the future is dropped.
 pub(crate) async fn compete(client: Client, options: &Options) -> anyhow::Result<Infallible> {
     let (rate, stay) = (rate(options), stay(options));
     if rate <= 0.0 {

@@ -1,6 +1,6 @@
-//! A cluster with room for a third of its runs, and foreign pods that compete for it: `cargo xtask bench saturated` calls it.
-//! The same runs are measured under Tekton alone, Tekton's own affinity assistant, and our services with each value of
-//! `placeholder-reserves`. Prints figures and checks none: only a run that fails or hangs is an error.
+//! Measures a cluster that has room for a third of its runs, while pods of no run (foreign pods) compete for this room: `cargo
+//! xtask bench saturated`. Measures the same runs with Tekton alone, with Tekton's own affinity assistant, and with our services
+//! for each value of `placeholder-reserves`. Prints figures and checks none of them: only a run that fails or hangs is an error.
 #![allow(missing_docs, clippy::print_stdout)]
 
 mod foreign;
@@ -21,15 +21,15 @@ use self::report::Measured;
 
 type Outcome = anyhow::Result<()>;
 
-/// The variable with the [`Options`], as JSON.
+/// The environment variable with the [`Options`], as JSON.
 const OPTIONS: &str = "COSCHEDULER_BENCH";
 
 /// The options of `cargo xtask bench saturated`.
 #[derive(Debug, Deserialize, Serialize)]
 struct Options {
-    /// Runs of one trial, all created at once.
+    /// The number of runs of one trial, all created at once.
     runs: usize,
-    /// Trials of each side.
+    /// The number of trials of each side.
     rounds: usize,
     /// The mode of our services, and Tekton's flag for its assistant.
     mode: String,
@@ -37,15 +37,15 @@ struct Options {
     reserves: Vec<String>,
     /// True if Tekton without our services is measured too.
     tekton: bool,
-    /// The mean length of a task.
+    /// The mean time of a task, in seconds.
     task_seconds: u32,
-    /// The share of the cluster's CPUs that foreign pods ask for on average, in percent.
+    /// The share of the cluster's CPUs that foreign pods request on average, in percent.
     foreign_percent: u32,
-    /// A trial that takes longer has failed.
+    /// The longest time that a trial may take, in seconds.
     limit_seconds: u64,
-    /// The build of the services.
+    /// The build of the services: `debug` or `release`.
     build: String,
-    /// The file for the figures.
+    /// The path of the file for the figures.
     output: PathBuf,
 }
 
@@ -56,7 +56,7 @@ impl Options {
         serde_json::from_str(&text).with_context(|| format!("failed to read {OPTIONS}"))
     }
 
-    /// The sides by name.
+    /// The sides, each with its name.
     fn sides(&self) -> anyhow::Result<Vec<(String, Side)>> {
         let mut sides = Vec::new();
         if self.tekton {
@@ -69,7 +69,7 @@ impl Options {
                 ("coschedule".to_owned(), self.mode.clone()),
                 (PLACEHOLDER_RESERVES.to_owned(), reserves.clone()),
             ]);
-            // Before minutes are spent on the other sides.
+            // Check the flags now, before minutes are spent on the other sides.
             if let Err(violations) = config::check(&flags) {
                 let violations = violations.iter().map(ToString::to_string);
                 anyhow::bail!("{}", violations.collect::<Vec<_>>().join("; "));

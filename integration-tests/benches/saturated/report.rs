@@ -1,4 +1,4 @@
-//! The figures of the trials: a table for people, and a file.
+//! The figures of the trials: a table for people, and a JSON file.
 
 use std::fmt::Write as _;
 
@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::{Options, foreign, runs};
 
-/// The figures of one trial. Times are seconds.
+/// The figures of one trial, which `LEGEND` explains. Times are in seconds.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Figures {
     pub(crate) makespan: f64,
@@ -79,7 +79,8 @@ impl Measured {
         }
     }
 
-    /// The median of each figure over the rounds, and of the makespan the least and the most.
+    /// A table with the median of each figure over the rounds. If there are several rounds, also with the shortest and the
+    /// longest makespan.
     pub(crate) fn table(&self, options: &Options) -> String {
         let nodes = runs::nodes(options.runs);
         let mut table = format!(
@@ -135,7 +136,7 @@ impl Measured {
     }
 }
 
-/// The middle of these figures, or the mean of the two in the middle.
+/// The middle one of these figures, or the mean of the two in the middle.
 fn median(figures: impl Iterator<Item = f64>) -> f64 {
     let mut sorted: Vec<_> = figures.collect();
     sorted.sort_by(f64::total_cmp);

@@ -1,14 +1,15 @@
-//! The runs: one task, two or three tasks in parallel behind it, and a last one. They share a claim that can follow.
+//! The runs: one task, then two or three parallel tasks, then a last task. The tasks of a run share a claim that every node can
+//! reach.
 
 use integration_tests::runs::{Run, run};
 use testbed::MOVABLE_STORAGE_CLASS;
 
-/// CPUs of a node. It has room for three runs at their peak, placeholders included.
+/// CPUs of a node. A node has room for three runs at their peak, with their placeholders.
 pub(crate) const NODE_CPU: u32 = 8;
-/// Runs for each node: the nodes have room for a third of them at a time.
+/// The number of runs for each node. So the nodes have room for a third of the runs at a time.
 const RUNS_PER_NODE: usize = 9;
 
-/// The nodes for so many runs.
+/// The number of nodes for this many runs.
 pub(crate) fn nodes(runs: usize) -> usize {
     (runs + RUNS_PER_NODE / 2) / RUNS_PER_NODE
 }
@@ -16,7 +17,8 @@ pub(crate) fn nodes(runs: usize) -> usize {
 /// A task: its name, its CPU in thousandths, and its length in seconds.
 type Task = (&'static str, u32, u32);
 
-/// The tasks of a run, which take between half and one and a half of `seconds`, the same in each trial.
+/// The tasks of run `number`. Each takes between half of `seconds` and one and a half times `seconds`. The times are the same in
+/// each trial.
 fn tasks(number: usize, seconds: u32) -> Vec<Task> {
     let parallel: &[Task] = match number % 2 {
         0 => &[("two", 1300, 0), ("three", 1300, 0)],
@@ -30,7 +32,7 @@ fn tasks(number: usize, seconds: u32) -> Vec<Task> {
     tasks
 }
 
-/// A run.
+/// Run `number`, with a mean task time of `seconds`.
 pub(crate) fn numbered(number: usize, seconds: u32) -> Run {
     let tasks = tasks(number, seconds);
     let names: Vec<_> = tasks.iter().map(|(name, _, _)| *name).collect();
@@ -48,7 +50,8 @@ pub(crate) fn numbered(number: usize, seconds: u32) -> Run {
     tasks.iter().fold(all, add)
 }
 
-/// The share of the nodes' CPUs that the runs' tasks have for so long, in percent, if all runs take these seconds.
+/// The share of the nodes' CPU time during `makespan` (in seconds) that the tasks of all runs use, in percent. `seconds` is the
+/// mean time of a task.
 pub(crate) fn use_percent(runs: usize, seconds: u32, makespan: f64) -> f64 {
     let tasks = (0..runs).flat_map(|number| tasks(number, seconds));
     let used: f64 = tasks

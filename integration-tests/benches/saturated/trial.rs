@@ -1,4 +1,4 @@
-//! One trial: creates the runs on a bed of one side, and takes down what a watch shows until all are done.
+//! One trial: creates the runs on the bed of one side, and records the events of watches until all runs are done.
 
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -24,7 +24,7 @@ use super::{Options, foreign};
 
 /// The namespace of the runs.
 const NAMESPACE: &str = "runs";
-/// Runs that are created at the same time.
+/// The number of runs that are created at the same time.
 const CREATORS: usize = 16;
 
 pub(crate) async fn measure(side: &Side, options: &Options) -> anyhow::Result<Figures> {
@@ -46,7 +46,7 @@ async fn on(bed: &TestBed, options: &Options) -> anyhow::Result<Figures> {
     let mut seen = Seen::new()?;
     let compete = foreign::compete(bed.client(), options);
     let create = async {
-        // Until as many foreign pods leave as come.
+        // Wait until as many foreign pods are deleted as are created.
         tokio::time::sleep(foreign::stay(options)).await;
         create(bed.client(), options).await
     };
@@ -105,7 +105,7 @@ async fn on(bed: &TestBed, options: &Options) -> anyhow::Result<Figures> {
     })
 }
 
-/// Creates the runs, and answers when each was sent.
+/// Creates the runs, and returns the time at which each was sent, by name.
 async fn create(client: Client, options: &Options) -> anyhow::Result<BTreeMap<String, Instant>> {
     let api: Api<PipelineRun> = Api::namespaced(client, NAMESPACE);
     stream::iter(0..options.runs)
@@ -120,13 +120,13 @@ async fn create(client: Client, options: &Options) -> anyhow::Result<BTreeMap<St
         .await
 }
 
-/// What the watches have shown until now.
+/// The state that the watches have shown so far.
 struct Seen {
     timings: Timings,
     room: Room,
-    /// When each run was done.
+    /// The time at which each run was done, by name.
     done: BTreeMap<String, Instant>,
-    /// The scheduler's last answer to a pod that waits, for a trial that hangs.
+    /// The scheduler's last message about a waiting pod of a run, for the error of a trial that hangs.
     last_refusal: String,
 }
 
@@ -140,7 +140,7 @@ impl Seen {
         })
     }
 
-    /// Watches until so many runs have succeeded.
+    /// Watches until `wanted` runs have succeeded.
     async fn follow(&mut self, client: Client, wanted: usize) -> anyhow::Result<()> {
         let config = watcher::Config::default;
         let pods = watcher(Api::<Pod>::all(client.clone()), config()).default_backoff();

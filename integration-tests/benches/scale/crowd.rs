@@ -1,4 +1,4 @@
-//! Fills a cluster: copies of a run that has ended, with its pods; foreign pods; and active runs.
+//! Fills a cluster with copies of an ended run and its pods, with pods of no run (foreign pods), and with active runs.
 
 use std::time::Duration;
 
@@ -6,6 +6,7 @@ use anyhow::{Context as _, ensure};
 use coscheduler_kubernetes::pipeline_run::to_json;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use integration_tests::Scene;
+use integration_tests::etcd::{Etcd, copy, uid};
 use integration_tests::look::{is_placeholder, node};
 use integration_tests::metrics::{scrape, sum};
 use integration_tests::runs::run;
@@ -15,23 +16,34 @@ use kube::api::ListParams;
 use serde_json::{Value, json};
 use testbed::services::Service;
 
-use super::etcd::Etcd;
+use super::measure::cpu_seconds;
 use super::{Outcome, Size};
 
-/// The pods of each ended run.
+/// The number of pods of each ended run.
 const TASKS: usize = 4;
-/// Active runs that are created at the same time.
+/// The number of active runs that are created at the same time.
 const CREATORS: usize = 8;
-/// The longest time until all active runs have a node.
+/// The programs that react to new pods.
+const CONTROL_PLANE: [&str; 5] = [
+    "etcd",
+    "kube-apiserver",
+    "kube-controller-manager",
+    "kube-scheduler",
+    "kwok",
+];
+/// The time between two measurements of the CPU of these programs.
+const PERIOD: Duration = Duration::from_secs(10);
+/// The longest time until the control plane has dealt with the new pods, and until all active runs have a node.
 const PATIENCE: Duration = Duration::from_secs(900);
-/// What another program wrote on each run, in bytes.
+/// The size of an annotation that another program writes on each run, in bytes.
 const SIGNATURE: usize = 2000;
 
 pub(crate) async fn fill(stack: &Stack, size: Size) -> Outcome {
     let scene = stack.scene().await?;
     let etcd = Etcd::of(&stack.bed)?;
     let (ended, pods) = one(&scene).await?;
-    // While the API server reads so many objects at once, it may be too slow for the Leases.
+    // While the API server reads so many objects at once, it may be too slow for the Leases. So the services are stopped
+    // meanwhile.
     for service in Service::ALL {
         stack.services.terminate(service).await?;
     }
@@ -52,7 +64,7 @@ pub(crate) async fn fill(stack: &Stack, size: Size) -> Outcome {
     etcd.put(all)
         .await
         .context("failed to write the foreign pods")?;
-    // The API server has read them.
+    // Check that the API server has read the pods.
     for (scene, least) in [
         (&scene, TASKS * size.ended_runs),
         (&foreign, size.foreign_pods),
@@ -63,6 +75,9 @@ pub(crate) async fn fill(stack: &Stack, size: Size) -> Outcome {
         let there = usize::try_from(there)?;
         ensure!(there >= least, "{there} pods of {least}");
     }
+    tokio::time::timeout(PATIENCE, settled(stack))
+        .await
+        .context("the control plane is still busy with the new objects")??;
     for service in Service::ALL {
         stack.services.start_service(service)?;
     }
@@ -99,7 +114,26 @@ pub(crate) async fn fill(stack: &Stack, size: Size) -> Outcome {
     Ok(())
 }
 
-/// A run that has ended, and its pods, as the API server stores them.
+/// Waits until the control plane uses less than half of the processors.
+async fn settled(stack: &Stack) -> Outcome {
+    let processors = std::thread::available_parallelism()?.get() as f64;
+    let used = || -> anyhow::Result<f64> {
+        let processes = stack.bed.processes();
+        let programs = CONTROL_PLANE.iter();
+        programs.map(|it| cpu_seconds(processes.pid(it)?)).sum()
+    };
+    let mut before = used()?;
+    loop {
+        tokio::time::sleep(PERIOD).await;
+        let after = used()?;
+        if after - before < processors / 2.0 * PERIOD.as_secs_f64() {
+            return Ok(());
+        }
+        before = after;
+    }
+}
+
+/// An ended run and its pods, as the API server returns them.
 async fn one(scene: &Scene<'_>) -> anyhow::Result<(Value, Vec<Value>)> {
     let signature = json!({"chains.tekton.dev/payload": "x".repeat(SIGNATURE)});
     let mut like = run("like")
@@ -120,20 +154,10 @@ async fn one(scene: &Scene<'_>) -> anyhow::Result<(Value, Vec<Value>)> {
     Ok((Value::Object(to_json(&ended)), pods))
 }
 
-fn uid(kind: u32, number: usize) -> String {
-    format!("{kind:08x}-0000-4000-8000-{number:012x}")
-}
-
 fn ended_run(like: &Value, number: usize, namespace: &str) -> (String, Value) {
     let name = format!("ended-{number}");
-    let mut copy = like.clone();
-    let metadata = &mut copy["metadata"];
-    metadata["name"] = json!(name);
-    metadata["uid"] = json!(uid(1, number));
-    metadata["annotations"]["coscheduler.dev/group"] = json!(format!("{number:010x}"));
-    if let Some(metadata) = metadata.as_object_mut() {
-        metadata.remove("resourceVersion");
-    }
+    let mut copy = copy(like, &name);
+    copy["metadata"]["annotations"]["coscheduler.dev/group"] = json!(format!("{number:010x}"));
     (
         format!("/registry/tekton.dev/pipelineruns/{namespace}/{name}"),
         copy,
@@ -151,22 +175,15 @@ fn ended_pod(
         format!("ended-{number}"),
         format!("ended-{number}-{task}-pod"),
     );
-    let mut copy = like.clone();
-    copy["apiVersion"] = json!("v1");
-    copy["kind"] = json!("Pod");
+    let mut copy = copy(like, &name);
     copy["spec"]["nodeName"] = json!(format!("node-{}", number % nodes + 1));
     let metadata = &mut copy["metadata"];
-    metadata["name"] = json!(name);
-    metadata["uid"] = json!(uid(2, number * TASKS + task));
     metadata["labels"]["tekton.dev/pipelineRun"] = json!(run);
-    metadata["labels"]["tekton.dev/pipelineRunUID"] = json!(uid(1, number));
-    // A TaskRun would be the owner. There is none, and the garbage collector would delete the pod.
+    metadata["labels"]["tekton.dev/pipelineRunUID"] = json!(uid(&run));
+    // There is no TaskRun that could be the owner, so the garbage collector would delete the pod. So the run is the owner.
     metadata["ownerReferences"] = json!([{
-        "apiVersion": "tekton.dev/v1", "kind": "PipelineRun", "name": run, "uid": uid(1, number),
+        "apiVersion": "tekton.dev/v1", "kind": "PipelineRun", "name": run, "uid": uid(&run),
     }]);
-    if let Some(metadata) = metadata.as_object_mut() {
-        metadata.remove("resourceVersion");
-    }
     (format!("/registry/pods/{namespace}/{name}"), copy)
 }
 
@@ -178,7 +195,7 @@ fn foreign_pod(number: usize, namespace: &str, nodes: usize) -> (String, Value) 
     let pod = json!({
         "apiVersion": "v1", "kind": "Pod",
         "metadata": {
-            "name": name, "namespace": namespace, "uid": uid(3, number), "creationTimestamp": time,
+            "name": name, "namespace": namespace, "uid": uid(&name), "creationTimestamp": time,
             "labels": {"app": "foreign"},
         },
         "spec": {

@@ -1,11 +1,11 @@
-//! The services beside many objects: runs and pods that have ended, nodes, pods that are none of ours, and active runs. `cargo
-//! xtask bench scale` calls it. It measures two clusters, the second one twice as large, so that growth shows.
+//! Measures the services beside many ended runs with their pods, nodes, pods of no run (foreign pods), and active runs: `cargo
+//! xtask bench scale`. Measures two clusters, the second one twice as large as the first, so that growth shows.
 //!
-//! The ended runs and the foreign pods are copies, which it writes straight into etcd: the API server would take many minutes.
+//! The benchmark writes the ended runs, their pods and the foreign pods directly into etcd, because the API server would need
+//! many minutes.
 #![allow(missing_docs, clippy::print_stdout)]
 
 mod crowd;
-mod etcd;
 mod measure;
 
 use std::path::PathBuf;
@@ -23,22 +23,22 @@ type Outcome = anyhow::Result<()>;
 
 /// The variable with the [`Options`], as JSON.
 const OPTIONS: &str = "COSCHEDULER_BENCH";
-/// The most memory of a service, and the longest time until it is ready again (N8).
+/// The limits of the benchmark (N8): the memory of a service, and the time until a service is ready after its start.
 const MOST_MEMORY_MIB: f64 = 150.0;
 const LONGEST_START_SECONDS: f64 = 20.0;
 
-/// The options of `cargo xtask bench scale`: the objects of the larger cluster.
+/// The options of `cargo xtask bench scale`. `size` is the larger cluster.
 #[derive(Debug, Deserialize, Serialize)]
 struct Options {
     #[serde(flatten)]
     size: Size,
-    /// The build of the services.
+    /// The build of the services: `debug` or `release`.
     build: String,
-    /// The file for the figures.
+    /// The path of the file for the figures.
     output: PathBuf,
 }
 
-/// The objects of one cluster.
+/// The number of objects of each kind in one cluster.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 struct Size {
     ended_runs: usize,

@@ -1,5 +1,5 @@
-//! What the services need in a filled cluster: memory and CPU of each, the time until it is ready again, and the times of new runs
-//! and of evacuations.
+//! Measures the services in a filled cluster: memory and CPU of each, the time until it is ready after a start, and the times of
+//! new runs and of evacuations.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -17,22 +17,22 @@ use testbed::services::Service;
 use super::Size;
 
 const MIB: f64 = 1024.0 * 1024.0;
-/// New runs and evacuations that are measured.
+/// The number of new runs, and of evacuations, that are measured.
 const TRIES: usize = 10;
 /// An evacuation that takes longer has failed.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How long the services are left alone while their CPU is measured.
+/// How long nothing changes while the CPU of the services is measured.
 const QUIET: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Serialize)]
 pub(crate) struct OfService {
     pub(crate) memory_mib: f64,
     pub(crate) start_seconds: f64,
-    /// Milliseconds of CPU a second, while nothing changes but the heartbeats of the nodes.
+    /// The CPU that the service uses while only the heartbeats of the nodes change, in milliseconds per second.
     pub(crate) quiet_cpu: f64,
 }
 
-/// The figures of one cluster. Times are seconds.
+/// The figures of one cluster. Times are in seconds.
 #[derive(Debug, Serialize)]
 pub(crate) struct Figures {
     pub(crate) size: Size,
@@ -90,18 +90,20 @@ pub(crate) async fn measure(stack: &Stack, size: Size) -> anyhow::Result<Figures
     })
 }
 
-/// The seconds of CPU that each service has used.
+/// The CPU time that each service has used, in seconds.
 fn cpu(stack: &Stack) -> anyhow::Result<BTreeMap<Service, f64>> {
-    let of = |service| {
-        let pid = stack.services.pid(service)?;
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
-        let (_, fields) = stat.rsplit_once(") ").context("no fields")?;
-        // Fields 14 and 15 of proc(5), in hundredths of a second.
-        let times = fields.split(' ').skip(11).take(2);
-        let times: Result<Vec<f64>, _> = times.map(str::parse).collect();
-        anyhow::Ok((service, times?.iter().sum::<f64>() / 100.0))
-    };
+    let of = |service| anyhow::Ok((service, cpu_seconds(stack.services.pid(service)?)?));
     Service::ALL.into_iter().map(of).collect()
+}
+
+/// The seconds of CPU that a process has used.
+pub(crate) fn cpu_seconds(pid: u32) -> anyhow::Result<f64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    let (_, fields) = stat.rsplit_once(") ").context("no fields")?;
+    // Fields 14 and 15 of proc(5), in hundredths of a second.
+    let times = fields.split(' ').skip(11).take(2);
+    let times: Result<Vec<f64>, _> = times.map(str::parse).collect();
+    Ok(times?.iter().sum::<f64>() / 100.0)
 }
 
 /// A table in Markdown.

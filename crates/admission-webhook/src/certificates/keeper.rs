@@ -1,5 +1,5 @@
-//! Carries out the decisions of [`super::state`]. It follows the Secret and the webhook configurations, patches them, and passes
-//! the certificate to the TLS side. Several replicas do this at the same time. If two replicas patch the same version of an
+//! Carries out the decisions of [`super::state`]: follows and patches the Secret and the webhook configurations, and passes the
+//! certificate to module `serving`. Several replicas do this at the same time. If two replicas patch the same version of an
 //! object, the API server accepts only the first patch.
 
 use std::sync::Arc;
@@ -33,8 +33,8 @@ const LATEST: Duration = Duration::from_secs(600);
 /// The objects that the keeper follows and patches.
 pub(super) struct Objects {
     pub(super) secret: Object<Secret>,
-    /// All get the same `caBundle`. No certificate waits for the validating configuration, because the API server admits the
-    /// ConfigMap unchecked while it cannot call the webhook.
+    /// All webhooks get the same `caBundle`. No step waits for the ValidatingWebhookConfiguration, because the API server admits
+    /// the ConfigMap unchecked while it cannot call the webhook (`failurePolicy: Ignore`).
     pub(super) configurations: Configurations,
 }
 
@@ -176,7 +176,7 @@ impl Keeper {
         }
     }
 
-    /// Serves the certificate that is due. Returns the time until the next change.
+    /// Serves another certificate if this is due. Returns the time until the next change.
     fn serve(&mut self, stored: &Material, now: Timestamp) -> anyhow::Result<Duration> {
         let (served, overlap) = (self.served.as_ref(), self.wanted.overlap);
         let wait = match state::serve(now, served, stored, &self.trust, overlap) {
@@ -186,7 +186,7 @@ impl Keeper {
                 let certified = serving::certified(&stored.current)?;
                 self.tls.send_replace(Some(certified));
                 let certificate = stored.current.certificate.clone();
-                info!(expires = %certificate.expires, "serves another certificate");
+                info!(expires = %certificate.expires, "now serves another certificate");
                 self.expiry.set(certificate.expires.as_second());
                 self.served = Some(Served {
                     certificate,
@@ -208,13 +208,13 @@ fn bundle(webhook: &Value) -> &Value {
     &webhook["clientConfig"]["caBundle"]
 }
 
-/// True if a webhook of the configuration has another `caBundle` than this one.
+/// True if a webhook of the configuration has another `caBundle` than `trusted`.
 fn lacks(configuration: &Object<DynamicObject>, trusted: &Value) -> bool {
     let mut webhooks = configuration.webhooks();
     webhooks.any(|webhook| bundle(webhook) != trusted)
 }
 
-/// Writes the `caBundle` of every webhook.
+/// Writes the `caBundle` of every webhook. Returns `false` if this failed.
 async fn trust(configuration: &mut Object<DynamicObject>, trusted: &Value) -> bool {
     let webhooks = configuration.webhooks();
     let changes =

@@ -1,5 +1,5 @@
-//! The TLS side. Each handshake uses the certificate that is current at this moment, so the listener need not be restarted for a
-//! new certificate. Until there is a certificate, handshakes fail.
+//! Selects the certificate of each TLS handshake. A handshake uses the certificate that is current at this moment, so the
+//! listener need not be restarted for a new certificate. Until there is a certificate, handshakes fail.
 
 use std::sync::Arc;
 

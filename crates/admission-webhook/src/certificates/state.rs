@@ -1,5 +1,5 @@
-//! The decisions about the webhook's certificates. This module reads no clock, and has no randomness and no Kubernetes client. It
-//! decides how to change the Secret, which certificate to serve, and when to decide again.
+//! The decisions about the webhook's certificates: how to change the Secret, which certificate to serve, and when to decide
+//! again. This module uses no clock, no randomness and no Kubernetes client.
 //!
 //! A certificate is replaced in three steps. Any replica can take a step:
 //!
@@ -32,7 +32,7 @@ pub(super) struct Wanted {
     pub(super) overlap: SignedDuration,
 }
 
-/// The certificates that the webhook configuration trusts. Each has the time since when this process has seen it there.
+/// The certificates that the MutatingWebhookConfiguration trusts. Each has the time since when this process has seen it there.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Trust {
     /// The generation of the webhook configuration. `None` if the webhook configuration does not exist.
@@ -90,7 +90,7 @@ impl Trust {
         bundles: Vec<Vec<Certificate>>,
         now: Timestamp,
     ) {
-        // This process may have missed a generation, and in that generation a certificate may not have been trusted.
+        // If this process has missed a generation, a certificate may not have been trusted in that generation.
         let seen_all = matches!(
             (self.generation, generation),
             (Some(before), Some(now)) if (before..=before + 1).contains(&now)

@@ -1,6 +1,6 @@
 //! Copies of runs (V2a). A user may create a run from the stored object of another run, for example with `kubectl get -o yaml |
-//! kubectl create`, with *rerun* in the Dashboard, or with `tkn pipeline start --last`. The workspaces of the copy are bound to
-//! claims of the other run's placeholder. If the annotations were copied too, they contain the templates of these claims.
+//! kubectl create`, with *rerun* in the Dashboard, or with `tkn pipeline start --last`. The workspaces of the copy are then bound
+//! to claims of the other run's placeholder. If the annotations were copied too, they contain the templates of these claims.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,8 @@ use crate::pipeline_run::{PipelineRun, WorkspaceBinding};
 
 use super::template_name;
 
-/// The group and the templates of the other run. `None` if the run is not a copy, or if the annotations were not copied.
+/// The group and the templates of the run that was copied. `None` if the new run is not a copy, or if it does not have the other
+/// run's annotations.
 pub(super) struct Copied(Option<(Group, BTreeMap<String, Value>)>);
 
 impl Copied {
@@ -20,12 +21,13 @@ impl Copied {
         Self(carried_templates(&run.annotations))
     }
 
-    /// True if the object has the annotations of a stored run.
+    /// True if the new run has the annotations of a stored run.
     pub(super) fn is_one(&self) -> bool {
         self.0.is_some()
     }
 
-    /// The template and the claim of a workspace, if the workspace is bound to the claim that was made for it in the other run.
+    /// The template and the claim of a workspace, if the workspace is bound to the claim that the other run had for this
+    /// workspace.
     pub(super) fn restored<'a>(
         &'a self,
         binding: &'a WorkspaceBinding,
@@ -39,7 +41,7 @@ impl Copied {
     }
 }
 
-/// The claim of a workspace, if its name has the form of a claim that a placeholder's controller creates.
+/// The name of a workspace's claim, if it has the form of a name that a placeholder's controller gives.
 pub(crate) fn claim_of_another_run(binding: &WorkspaceBinding) -> Option<&str> {
     let claim_name = binding.source.claim_name()?;
     assistant_of(claim_name).map(|_| claim_name.as_str())

@@ -1,11 +1,12 @@
-//! The texts of denials. Two rules deny a PipelineRun:
+//! The texts of denials. Two rules deny a new PipelineRun:
 //!
-//! - `admit/overrides.rs`: a PipelineRun chooses a mode, placement or reservation that does not exist, or that is not allowed (B1).
+//! - `admit/overrides.rs`: an annotation chooses a mode, placement or reservation that does not exist, or that is not allowed
+//!   (B1).
 //! - `admit.rs`: a PipelineRun that is to be coscheduled names a claim of another run, and the claim's template is not known
 //!   (V2a).
 //!
-//! A TaskRun that uses more than one claim (M2) is not denied, but created as cancelled. So Tekton runs `finally`, as after a failed
-//! task. The PipelineRun ends with reason `Cancelled`. This text is in `reasons/admission.rs`.
+//! A TaskRun that uses more than one claim (M2) is not denied, but created as cancelled. So Tekton runs `finally`, as after a
+//! failed task. The PipelineRun ends with reason `Cancelled`. The text for the TaskRun is in `reasons/admission.rs`.
 //!
 //! The webhook itself denies two more things: an invalid ConfigMap, and an object that is nested too deeply.
 
@@ -26,7 +27,8 @@ pub(super) fn unknown_value(choice: &Choice<'_>, error: &UnknownWord) -> Violati
     choice.violation(&error.to_string())
 }
 
-/// The author chose a value that is not allowed. `by_namespace` is `true` if the operator lets the Namespace allow it.
+/// The author chose a value that is not allowed. `by_namespace` is `true` if the operator permits the Namespace to allow this
+/// value.
 pub(super) fn not_allowed(
     choice: &Choice<'_>,
     value: Override,
@@ -56,8 +58,8 @@ pub(super) fn claim_of_another(index: usize, binding: &WorkspaceBinding) -> Opti
     Some(Violation::new(
         format!("spec.workspaces[{index}].persistentVolumeClaim.claimName"),
         format!(
-            "claim {claim_name:?} belongs to another run and is deleted with that run; allowed for workspace {workspace:?}: a \
-             volumeClaimTemplate, or a claim that you created"
+            "claim {claim_name:?} belongs to another run and is deleted when that run ends; allowed for workspace {workspace:?}: \
+             a volumeClaimTemplate, or a claim that you created"
         ),
     ))
 }

@@ -1,7 +1,7 @@
-//! Chooses a run's mode, placement and reservation (B1). Four places can set each of them: the run itself, its Pipeline, its
-//! Namespace, and ConfigMap coscheduler-config. The first of these that sets a value decides. The operator limits the values that
-//! the run, the Pipeline and the Namespace may choose. Within the operator's limit, the Namespace can set another limit for its
-//! runs and Pipelines.
+//! Chooses a run's mode, placement and reservation (B1). Four objects can set each of these settings: the run itself, its
+//! Pipeline, its Namespace, and ConfigMap coscheduler-config. The first of these objects that sets a value decides. The operator
+//! limits the values that the run, the Pipeline and the Namespace may choose. Within the operator's limit, the Namespace can set
+//! another limit for its runs and Pipelines.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,12 +13,12 @@ use crate::violation::Violation;
 
 use super::{Question, denials, warnings};
 
-/// Returns the configuration in force, with the values that are chosen for the run, and perhaps a warning about the Namespace's
-/// limit.
+/// Returns the configuration in force, changed by the values that are chosen for the run. Also returns a warning if the
+/// Namespace's list of allowed values has words without effect.
 ///
 /// # Errors
-/// One violation for each setting whose deciding value does not exist or is not allowed. If the run is in mode `disabled`, the
-/// settings of its placeholders are not checked.
+/// One violation for each setting for which the run, its Pipeline or its Namespace chooses a value that does not exist or is not
+/// allowed. In mode `disabled`, only the mode is checked.
 pub(super) fn choose(
     configuration: &Configuration,
     question: &Question<'_>,
@@ -62,9 +62,9 @@ fn value(
     choice.among(&allowed, limits)
 }
 
-/// The values that may be chosen, by whom.
+/// The values that the Namespace, and the authors of runs and Pipelines, may choose.
 struct Limits {
-    /// The values that the Namespace may choose for its runs, and may allow them to choose.
+    /// The values that the Namespace may choose for its runs, and may allow its runs and Pipelines to choose.
     of_namespace: BTreeSet<Override>,
     /// The values that runs and Pipelines may choose.
     of_authors: BTreeSet<Override>,
@@ -95,20 +95,21 @@ impl Limits {
     }
 }
 
-/// The choice of a value.
+/// An annotation that chooses a value for a setting.
 pub(super) struct Choice<'a> {
     setting: Setting,
     text: &'a str,
-    /// The field of the run to report: the run's own annotation, or the field that names the Pipeline or the Namespace.
+    /// The run's field that a violation names: the run's own annotation, or the field that names the Pipeline or the Namespace.
     field: String,
-    /// The beginning of a message: the annotation and the object that chooses the value. Empty if the run itself chooses.
+    /// The beginning of a message: the annotation, and the object that has the annotation. Empty if the run itself has the
+    /// annotation.
     object: String,
     /// The run's Namespace.
     pub(super) namespace: &'a str,
 }
 
 impl<'a> Choice<'a> {
-    /// The choice of the run, or else of its Pipeline.
+    /// The choice of the run, or else of its Pipeline. `None` if neither has the annotation.
     fn of_author(setting: Setting, question: &Question<'a>) -> Option<Self> {
         let run = question.run;
         if let Some(text) = run.annotations.get(setting.annotation()) {

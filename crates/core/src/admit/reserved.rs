@@ -10,8 +10,8 @@ use crate::pipeline_run::PipelineRun;
 
 use super::{Admission, TaskAnnotation, warnings};
 
-/// An admission that removes those reserved annotations of the run that `unwanted` accepts, and all reserved annotations in
-/// `spec.taskRunSpecs`.
+/// An admission that only removes annotations: the reserved annotations of the run for which `unwanted` is true, and all reserved
+/// annotations in `spec.taskRunSpecs`.
 pub(super) fn without(run: &PipelineRun, unwanted: impl Fn(&str) -> bool) -> Admission {
     Admission {
         remove_annotations: present(&run.annotations, unwanted),
@@ -20,8 +20,8 @@ pub(super) fn without(run: &PipelineRun, unwanted: impl Fn(&str) -> bool) -> Adm
     }
 }
 
-/// Warnings about reserved annotations, and about unknown annotations with our prefix, which may be typing errors. There is no
-/// warning about reserved annotations in the metadata of a copy of another run.
+/// Warnings about reserved annotations, and about unknown annotations with our prefix, which may be typing errors. If the run is
+/// a copy of another run, there is no warning about reserved annotations in its metadata.
 pub(super) fn warnings(run: &PipelineRun, is_copy: bool) -> Vec<String> {
     let mut warnings = in_tasks(run);
     let keys = present(&run.annotations, |_| true);
@@ -53,7 +53,7 @@ pub(crate) fn in_tasks(run: &PipelineRun) -> Vec<String> {
     annotations.iter().map(warnings::reserved_in_task).collect()
 }
 
-/// The reserved annotations that the object has and that `unwanted` accepts.
+/// The keys of the reserved annotations in `annotations` for which `unwanted` is true.
 pub(crate) fn present(
     annotations: &BTreeMap<String, String>,
     unwanted: impl Fn(&str) -> bool,

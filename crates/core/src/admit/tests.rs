@@ -826,8 +826,9 @@ fn b1_a_namespace_narrows_and_widens_what_may_be_chosen_within_the_operators_bou
         warnings,
         [
             "Annotation coscheduler.dev/allowed-overrides of Namespace \"ci\" contains values that have no effect: \
-             \"isolate-pipelinerun\", \"all\". Allowed values: workspaces, pipelineruns, disabled, placement=spread, placement=pack, \
-             placeholder-reserves=placement. Your operator can permit more values with key namespace-may-allow of ConfigMap coscheduler-config."
+             \"isolate-pipelinerun\", \"all\". Allowed values: workspaces, pipelineruns, disabled, placement=spread, \
+             placement=pack, placeholder-reserves=placement. Your operator can permit more values with key namespace-may-allow \
+             of ConfigMap coscheduler-config."
         ]
     );
     // The Namespace itself may choose the same values. With its list, it can also forbid the cluster's own mode to its runs.
@@ -1088,14 +1089,16 @@ fn m2_an_embedded_task_with_more_than_one_claim_is_warned_about() {
     assert_eq!(
         warnings,
         [
-            "Task \"build\" will not run, because it uses 2 persistent volume claims: workspace \"cache\": claim \"build-cache\", \
-             workspace \"source\": a claim from the volumeClaimTemplate of \"source\". In coschedule mode workspaces, a task may \
-             use only one claim. Create the run again with subPaths of one claim. Or, if your \
-             operator allows mode pipelineruns, create the run again with annotation coscheduler.dev/coschedule: pipelineruns.",
+            "Task \"build\" will not run, because it uses 2 persistent volume claims: workspace \"cache\": claim \
+             \"build-cache\", workspace \"source\": a claim from the volumeClaimTemplate of \"source\". In coschedule mode \
+             workspaces, a task may use only one claim. Create the run again, and bind these workspaces to subPaths of one \
+             claim. Or, if your operator allows mode pipelineruns, create the run again with annotation \
+             coscheduler.dev/coschedule: pipelineruns.",
             "Task \"report\" will not run, because it uses 2 persistent volume claims: workspace \"scratch\": a claim from the \
              volumeClaimTemplate of \"scratch\", workspace \"source\": a claim from the volumeClaimTemplate of \"source\". In \
-             coschedule mode workspaces, a task may use only one claim. Create the run again with subPaths of one claim. Or, if \
-             your operator allows mode pipelineruns, create the run again with annotation coscheduler.dev/coschedule: pipelineruns.",
+             coschedule mode workspaces, a task may use only one claim. Create the run again, and bind these workspaces to \
+             subPaths of one claim. Or, if your operator allows mode pipelineruns, create the run again with annotation \
+             coscheduler.dev/coschedule: pipelineruns.",
         ]
     );
     assert!(

@@ -11,7 +11,7 @@ use crate::violation::Violation;
 
 use super::TaskAnnotation;
 
-/// No configuration has been valid yet. Invalid flags never stop runs. Coscheduling is off until the flags are valid (M7).
+/// No configuration has been valid yet, so the run is not coscheduled (M7).
 pub(super) fn coscheduling_off(violations: &[Violation]) -> String {
     let violations: Vec<_> = violations.iter().map(ToString::to_string).collect();
     format!(
@@ -62,8 +62,8 @@ pub(super) fn unknown_annotation(key: &str) -> String {
     )
 }
 
-/// The Namespace's list of allowed values contains words that are not values, or values that the operator does not let the
-/// Namespace allow (B1).
+/// The Namespace's list of allowed values contains words that are no values, or values that the operator does not permit the
+/// Namespace to allow (B1). `permitted` has all permitted values.
 pub(super) fn not_permitted(
     namespace: &str,
     words: &[&str],
@@ -73,11 +73,12 @@ pub(super) fn not_permitted(
     let permitted = listed(permitted);
     format!(
         "Annotation {ALLOWED_OVERRIDES} of Namespace {namespace:?} contains values that have no effect: {words}. Allowed \
-         values: {permitted}. Your operator can permit more values with key {NAMESPACE_MAY_ALLOW} of ConfigMap coscheduler-config."
+         values: {permitted}. Your operator can permit more values with key {NAMESPACE_MAY_ALLOW} of ConfigMap \
+         coscheduler-config."
     )
 }
 
-/// A copy of another run gets the template of that run back (V2a).
+/// A workspace of a copy of another run gets the template of the other run's claim (V2a).
 pub(super) fn fresh_claim(workspace: &str, claim_name: &str) -> String {
     format!(
         "Workspace {workspace:?} was bound to claim {claim_name:?} of another run. This run gets a new claim from the same \
@@ -85,15 +86,16 @@ pub(super) fn fresh_claim(workspace: &str, claim_name: &str) -> String {
     )
 }
 
-/// A copy of another run uses a claim of that run, and nothing is coscheduled (V2a).
+/// A workspace of a copy of another run is bound to a claim of the other run. The copy is not coscheduled, so it is not denied
+/// (V2a).
 pub(super) fn claim_of_another_run(workspace: &str, claim_name: &str) -> String {
     format!(
-        "Workspace {workspace:?} is bound to claim {claim_name:?} of another run. The claim is deleted with that run. Bind the \
-         workspace to a volumeClaimTemplate instead."
+        "Workspace {workspace:?} is bound to claim {claim_name:?} of another run. The claim is deleted when that run \
+         ends. Bind the workspace to a volumeClaimTemplate instead."
     )
 }
 
-/// A task of an embedded Pipeline uses `claims` different claims (M2). `used` has the workspaces and their claims.
+/// A task of an embedded Pipeline uses `claims` different claims (M2). `used` has a text about each workspace and its claim.
 pub(super) fn task_will_not_run(task: &str, used: &[String], claims: usize) -> String {
     multiple_claims(&format!("Task {task:?} will not run"), used, claims)
 }
@@ -114,7 +116,7 @@ pub(crate) fn kept_binding(workspace: &str, claim_name: &str) -> String {
     )
 }
 
-/// An update chose another value than `pinned` for an existing run (B1).
+/// An update chose value `chosen` for a setting of an existing run, but the run was created with value `pinned` (B1).
 pub(crate) fn override_too_late(chosen: &str, pinned: Override) -> String {
     let setting = pinned.setting();
     let (annotation, name, word) = (setting.annotation(), setting.name(), pinned.word());

@@ -1,6 +1,6 @@
-//! The table of TEP-0135, "Configuration" (M6). It says which mode two flags together select: `coschedule`, and the deprecated
-//! `disable-affinity-assistant`. The table has one column for the time of the migration from the deprecated flag, and one for the
-//! time after it.
+//! The table of TEP-0135, "Configuration" (M6). It gives the mode that follows from two flags together: `coschedule`, and the
+//! deprecated `disable-affinity-assistant`. The table has one column for the time of the migration from the deprecated flag to
+//! `coschedule`, and one column for the time after the migration.
 
 use crate::mode::Mode;
 use crate::words::words;
@@ -9,9 +9,9 @@ words! {
     /// The value of key `migration-phase`: the column of the table that is in force.
     #[derive(Default)]
     pub enum MigrationPhase: "a migration phase" {
-        /// Both flags count.
+        /// Both flags together give the mode.
         During = "during",
-        /// Only `coschedule` counts.
+        /// Flag `coschedule` alone gives the mode.
         #[default]
         After = "after",
     }

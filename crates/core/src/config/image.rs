@@ -1,7 +1,7 @@
 //! Checks image references. The check finds typing errors in the ConfigMap. It does not find every invalid reference.
 
-/// Returns the error in an image reference, or `None`. The grammar is that of `distribution/reference`. The check of the
-/// registry's host is less strict than this grammar.
+/// Returns the error in an image reference, or `None` if there is no error. The grammar is that of `distribution/reference`, but
+/// the check of the registry's host is less strict.
 pub(super) fn fault(text: &str) -> Option<String> {
     (!is_image_reference(text)).then(|| {
         format!(

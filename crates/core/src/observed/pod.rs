@@ -13,31 +13,31 @@ use crate::volumes::NodeTerm;
 /// A pod of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Pod {
-    /// The pod.
+    /// The identity and version of the pod.
     pub object: ObjectRef,
     /// Its namespace.
     pub namespace: String,
-    /// The uid of its run, from its label.
+    /// The uid of its run, from label `tekton.dev/pipelineRunUID`.
     pub run_uid: String,
-    /// The controller among its owners.
+    /// The owner reference with `controller: true`.
     pub controller: Option<OwnerReference>,
-    /// Set if the pod belongs to a placeholder.
+    /// `Some` if the pod is a placeholder's pod.
     pub placeholder: Option<PlaceholderLabels>,
-    /// The placeholders that its required pod affinity names. It must run on their node.
+    /// The names of the placeholders in its required pod affinity. The pod must run on the node of these placeholders.
     pub follows: Vec<String>,
     /// Its phase.
     pub phase: PodPhase,
     /// True if a container has ever started.
     pub started: bool,
-    /// The node that it is bound to.
+    /// The node that the pod is bound to. `None` if it is not bound.
     pub node: Option<String>,
-    /// The time since which it is bound.
+    /// The time at which the scheduler bound the pod.
     pub bound: Option<Timestamp>,
-    /// The scheduler's last result. `None` if the pod has a node.
+    /// The scheduler's last result. `None` if the pod is bound, or if the scheduler has not tried it yet.
     pub unscheduled: Option<Unscheduled>,
     /// The time of its creation.
     pub created: Option<Timestamp>,
-    /// The claims that it uses.
+    /// The names of the claims that the pod's volumes use.
     pub claims: Vec<String>,
     /// Its requirements on a node, without those that come from its claims.
     pub needs: Needs,
@@ -102,27 +102,30 @@ pub struct PlaceholderLabels {
     pub orphaned: bool,
     /// True while the pod has the scheduling gate [`GATE`](crate::reconcile::reserve::GATE), so that the scheduler ignores it.
     pub gated: bool,
-    /// The requests in its spec. If the pod is being resized, these are the new requests.
+    /// The requests in the pod's `spec`. If the pod is being resized, these are the new requests.
     pub asks: Amounts,
     /// True until the kubelet has finished the last resize.
     pub resizing: bool,
-    /// What limits its nodes, as in [`Place`](crate::reconcile::reserve::Place).
+    /// The only nodes that the pod can run on, in words, if they are fewer than the template allows: field `limited_by` of
+    /// [`Place`](crate::reconcile::reserve::Place).
     pub limited_by: Option<String>,
 }
 
 /// Condition `PodScheduled` with status `False`: the scheduler has not bound the pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unscheduled {
-    /// True if the condition's reason is `Unschedulable`: the scheduler found no node.
+    /// True if the scheduler found no node: the condition's reason is `Unschedulable`, and the scheduler has not nominated a node
+    /// on which it makes room by preemption.
     pub no_node: bool,
     /// The condition's message.
     pub message: Option<String>,
-    /// True if the pod has not changed since the scheduler wrote the condition.
+    /// True if the pod's `spec` has not changed since the scheduler wrote the condition. Also true if the condition has no
+    /// `observedGeneration`.
     pub is_newest: bool,
 }
 
 impl Pod {
-    /// Its role in an evacuation. `None` if the pod has ended.
+    /// The pod's role. `None` if the pod has ended.
     pub fn role(&self) -> Option<Role> {
         match self.phase {
             PodPhase::Succeeded | PodPhase::Failed => None,

@@ -160,7 +160,7 @@ fn each_unreadable_annotation_is_refused_by_its_key() {
         Some("disabled"),
         &[(
             mode,
-            "\"disabled\" is never pinned; allowed: workspaces, pipelineruns, isolate-pipelinerun",
+            "\"disabled\" is not the mode of a coscheduled run; allowed: workspaces, pipelineruns, isolate-pipelinerun",
         )],
     );
     refused(

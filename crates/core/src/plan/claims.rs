@@ -20,7 +20,8 @@ pub(super) struct Claims {
     pub(super) templates: Vec<ClaimTemplateSpec>,
     /// Claims that the manager creates and the placeholder does not mount (V8).
     pub(super) single_pod: Vec<ClaimTemplateSpec>,
-    /// Claims that exist, or that Tekton creates. The placeholder mounts them.
+    /// Claims that exist, or that Tekton creates. The placeholder mounts them, except existing `ReadWriteOncePod` claims, which a
+    /// plan cannot recognize ([`volumes`](crate::volumes)).
     pub(super) existing: Vec<String>,
     /// Claims that Tekton creates and the placeholder does not mount (V8).
     pub(super) unmounted: Vec<String>,
@@ -71,8 +72,8 @@ pub(super) fn of(
     claims
 }
 
-/// The pinned templates in the order of the run's workspaces. Each of these workspaces must still be bound to the claim of its
-/// template. Otherwise no task would use this claim, or tasks would wait for a claim that nobody creates.
+/// The pinned templates in the order of the run's workspaces. A workspace with a pinned template must still be bound to the claim
+/// of this template. Otherwise no task would use this claim, or tasks would wait for a claim that nobody creates.
 fn templates(
     run: &PipelineRun,
     pinned: &Pinned,
@@ -81,7 +82,8 @@ fn templates(
 ) -> Vec<ClaimTemplateSpec> {
     let bound = |name: &str| run.workspaces.iter().any(|binding| binding.name == name);
     for workspace in pinned.templates.keys().filter(|name| !bound(name)) {
-        let fault = format!("workspace {workspace:?} is not bound; allowed: workspaces of the run");
+        let fault =
+            format!("the run has no workspace {workspace:?}; allowed: workspaces of the run");
         faults.add(template_field(workspace), fault);
     }
     let mut specs = Vec::new();
@@ -95,7 +97,7 @@ fn templates(
         let derived = claim_name(&name, assistant);
         if binding.source.claim_name() != Some(&derived) {
             let fault = format!(
-                "workspace {workspace:?} is not bound to the claim of its pinned template; allowed: \
+                "workspace {workspace:?} is not bound to the claim that was made for it; allowed: \
                  persistentVolumeClaim.claimName {derived:?}"
             );
             faults.add(format!("spec.workspaces[{index}]"), fault);
@@ -120,7 +122,7 @@ fn template_field(workspace: &str) -> String {
 }
 
 /// The reason why no placeholder mounts the claim of a workspace. `None` if the workspace has no claim. If a placeholder mounted
-/// a claim with a variable, it would wait for one that is literally named `$(…)` (V9).
+/// a claim whose name has a variable, the placeholder would wait for ever, because no claim has a name with `$(` (V9).
 fn not_known(binding: &WorkspaceBinding) -> Option<Reason> {
     let workspace = &binding.name;
     match &binding.source {

@@ -16,38 +16,39 @@ use crate::separation::Separation;
 use super::Reason;
 use super::claims::Claims;
 
-/// The specification of a placeholder. One question is still open, because it needs the existing claims: which of them are
-/// `ReadWriteOncePod` ([`volumes`](crate::volumes))?
+/// The specification of a placeholder. It does not show which existing claims are `ReadWriteOncePod`. Module
+/// [`volumes`](crate::volumes) finds this out from the claims themselves.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlaceholderSpec {
     /// Its name (P1).
     pub name: AssistantName,
-    /// The labels of the placeholder and its pod: the run's labels except Kueue's, and our labels, which have priority (P1).
+    /// The labels of the placeholder and its pod: the run's labels except Kueue's and `tekton.dev/taskRun`, and our labels, which
+    /// have priority (P1).
     pub labels: BTreeMap<String, String>,
     /// Claims that the placeholder's controller creates (V2), in the order of the run's workspaces.
     pub claim_templates: Vec<ClaimTemplateSpec>,
     /// Claims that the manager creates itself, under the names that the placeholder's controller would use. The placeholder does
     /// not mount them, because only one pod at a time may use them (V8).
     pub single_pod_claims: Vec<ClaimTemplateSpec>,
-    /// The other claims to mount: existing claims (V1), and claims that Tekton creates (V3). Each is listed once (V6), in the
-    /// order of the run's workspaces.
+    /// The other claims to mount: existing claims (V1), and claims that Tekton creates (V3). Each claim is listed once (V6), in
+    /// the order of the run's workspaces. The placeholder does not mount an existing claim that is `ReadWriteOncePod` (V8).
     pub claim_names: Vec<String>,
     /// Claims that Tekton creates and that the placeholder does not mount (V8).
     pub unmounted_claim_names: Vec<String>,
     /// The rule for other placeholders on the same node (M4, P4).
     pub separation: Separation,
-    /// CPU request and limit, a Kubernetes quantity (P5).
+    /// CPU request, a Kubernetes quantity (P5). The limit derives from it.
     pub cpu: String,
-    /// Memory request and limit, a Kubernetes quantity (P5).
+    /// Memory request, a Kubernetes quantity (P5). The limit derives from it.
     pub memory: String,
-    /// The resources that it requests in addition to `cpu` and `memory` (B3).
+    /// The resources that the placeholder requests in addition to `cpu` and `memory` (B3).
     pub reserves: Reserves,
     /// A container image reference.
     pub image: String,
     /// The fields that the placeholder takes from the run's `podTemplate` or from the default template, by the rules of
     /// [`pod_template`] (P3).
     pub pod_template: Map<String, Value>,
-    /// The run's service account, or else that of the default template. Empty if neither names one (P3).
+    /// The run's service account, or else that of the default template. Empty if neither names a service account (P3).
     pub service_account_name: String,
 }
 
@@ -104,7 +105,7 @@ pub(super) fn spec(
     }
 }
 
-/// One reason for each part of the run's `securityContext` that its placeholders do not get (P3).
+/// One reason for each part of the run's `securityContext` that the run's placeholders do not get (P3).
 pub(super) fn dropped(run: &PipelineRun, pinned: &Pinned) -> Vec<Reason> {
     let merged = pod_template::merge(run.pod_template.as_ref(), &pinned.placeholder.pod_template);
     let dropped = merged.dropped.iter();

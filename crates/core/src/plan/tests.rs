@@ -302,8 +302,8 @@ fn v9_claims_whose_names_are_not_known_are_left_out_and_said() {
     assert_eq!(
         reasons[1].message,
         "Workspace \"cache\" is bound to claim \"$(params.cache)\". The value of the variable in this name was not known when \
-         the run was created, so tekton-coscheduler ignores the claim. Create a new run, and give it a claim name without \
-         variables. If the variable is a parameter, you can keep it, and set the parameter in spec.params of the new run."
+         the run was created, so tekton-coscheduler ignores the claim. Create a new run with a claim name that has no variables. \
+         Or, if the variable is a parameter, create a new run that sets this parameter in spec.params."
     );
 }
 
@@ -346,7 +346,7 @@ fn v2_every_pinned_template_is_bound_to_its_claim() {
     let expect = Violation::new(
         "spec.workspaces[0]",
         format!(
-            "workspace \"source\" is not bound to the claim of its pinned template; \
+            "workspace \"source\" is not bound to the claim that was made for it; \
              allowed: persistentVolumeClaim.claimName {claim_name:?}"
         ),
     );
@@ -366,7 +366,7 @@ fn v2_every_pinned_template_is_bound_to_its_claim() {
         plan(&unbound),
         Err(vec![Violation::new(
             "metadata.annotations[coscheduler.dev/volume-claim-templates][source]",
-            "workspace \"source\" is not bound; allowed: workspaces of the run"
+            "the run has no workspace \"source\"; allowed: workspaces of the run"
         )])
     );
 }

@@ -1,5 +1,5 @@
 //! Reads and checks the default pod template of placeholders (M7). Without this check, the operator could set an invalid
-//! template. The API server would then refuse every placeholder, and every new run would wait.
+//! template. The API server would then refuse placeholders with this template, and their runs would wait.
 //!
 //! Sources: Kubernetes API reference, `v1.Toleration` and `v1.Affinity`; "Labels and Selectors".
 

@@ -7,10 +7,10 @@ use super::{Reason, ReasonCode};
 
 texts! {
     tekton_account_unknown(account: &str, expected: &str): TektonAccountUnknown =
-        "Account {account} created a TaskRun or CustomRun of this run. tekton-coscheduler expects that account {expected} does this. \
-         So the pods of this TaskRun or CustomRun do not follow the run's placeholder, and may run on other nodes. If {account} is \
-         the account of Tekton's controller, your operator has to set flag --tekton-controller-username of the affinity-planner to \
-         {account}.";
+        "Account {account} created a TaskRun or CustomRun of this run, but tekton-coscheduler expects account {expected} to do \
+         this. So the pods of that TaskRun or CustomRun do not follow the run's placeholder, and may run on other nodes. If \
+         {account} is the account of Tekton's controller, your operator has to set flag --tekton-controller-username of the \
+         affinity-planner to {account}.";
 }
 
 /// The Event about a TaskRun that uses `claims` different claims in a mode that allows only one (M2). `used` has the name of each
@@ -24,14 +24,14 @@ pub fn task_run_refused(task_run: &str, used: &[(&str, String)], claims: usize) 
     Reason::new(ReasonCode::TaskRunRefused, message)
 }
 
-/// The text about a TaskRun or task that uses `claims` different claims. `fact` is its beginning, such as "TaskRun build does not
-/// run".
+/// The text about a TaskRun or task that uses `claims` different claims. The text begins with `fact`, such as "TaskRun build does
+/// not run". `used` has a text about each workspace and its claim.
 pub(crate) fn multiple_claims(fact: &str, used: &[String], claims: usize) -> String {
     let used = used.join(", ");
     let (mode, other) = (Mode::Workspaces, Mode::PipelineRuns);
     format!(
         "{fact}, because it uses {claims} persistent volume claims: {used}. In coschedule mode {mode}, a task may use only one \
-         claim. Create the run again with subPaths of one claim. Or, if your operator allows mode {other}, create the run again \
-         with annotation {OVERRIDE}: {other}."
+         claim. Create the run again, and bind these workspaces to subPaths of one claim. Or, if your operator allows mode \
+         {other}, create the run again with annotation {OVERRIDE}: {other}."
     )
 }

@@ -8,26 +8,27 @@ use super::{Reason, ReasonCode};
 texts! {
     claim_name_variable(workspace: &str, claim: &str): ClaimNameVariable =
         "Workspace {workspace:?} is bound to claim {claim:?}. The value of the variable in this name was not known when the run \
-         was created, so tekton-coscheduler ignores the claim. Create a new run, and give it a claim name without \
-         variables. If the variable is a parameter, you can keep it, and set the parameter in spec.params of the new run.";
+         was created, so tekton-coscheduler ignores the claim. Create a new run with a claim name that has no variables. Or, if \
+         the variable is a parameter, create a new run that sets this parameter in spec.params.";
 
     claim_name_empty(workspace: &str): ClaimNameEmpty =
         "Workspace {workspace:?} is bound to a persistent volume claim without a name, so tekton-coscheduler ignores the \
          workspace. Create the run again, and set persistentVolumeClaim.claimName.";
 
     claim_template_not_replaced(workspace: &str): ClaimTemplateNotReplaced =
-        "tekton-coscheduler did not see the volumeClaimTemplate of workspace {workspace:?} when the run was created. So Tekton \
-         creates the claim, and tekton-coscheduler ignores the claim. So the placeholder may be on a node \
-         that cannot reach the claim's volume, or, in mode workspaces, the pods that use the claim may run on different nodes. To \
-         prevent this, create the run again. If this Event comes again, another admission webhook adds the template.";
+        "tekton-coscheduler did not see the volumeClaimTemplate of workspace {workspace:?} when the run was created. Tekton \
+         creates the claim, and tekton-coscheduler ignores it. So the run's placeholder may be on a node that cannot reach the \
+         claim's volume. In mode workspaces, the pods that use the claim may run on different nodes. To prevent this, create the \
+         run again. If the new run gets this Event too, another admission webhook adds the template.";
 
     volume_node_affinity_conflict(conflict: &Conflict, placeholder: &AssistantName): VolumeNodeAffinityConflict =
-        "No node can reach the volumes of all these claims: {conflict}. So no node can run placeholder \
-         {placeholder}, and the run waits. Create the run again with claims that one node can reach. Or replace one of these \
-         claims by a claim with the same name, so that one node can reach all volumes. This run then continues.";
+        "No node can reach the volumes of all these claims: {conflict}. So no node can run placeholder {placeholder}, and the \
+         run waits. Create the run again with claims that one node can reach. Or replace one of these claims by another claim \
+         with the same name, so that one node can reach all volumes. This run then continues.";
 }
 
-/// A placeholder does not mount a `ReadWriteOncePod` claim (V8). `workspace` is the claim's workspace, if it is known.
+/// A placeholder does not mount a `ReadWriteOncePod` claim (V8). `workspace` is the workspace of the claim, or `None` if it is
+/// not known.
 pub fn claim_not_mounted(claim: &str, workspace: Option<&str>) -> Reason {
     let of = workspace.map_or_else(String::new, |name| format!(" of workspace {name:?}"));
     let message = format!(
@@ -42,8 +43,9 @@ pub fn claim_not_mounted(claim: &str, workspace: Option<&str>) -> Reason {
 pub fn claims_out_of_reach(claims: &[&str]) -> Reason {
     let claims = claims.join(", ");
     let message = format!(
-        "No node can reach the volumes of all these claims: {claims}. So the run's placeholder pod waits, and the next pods of \
-         the run wait for it. Add a node that can reach all these volumes, or bring back such a node. The run then continues."
+        "No node of the cluster can reach the volumes of all these claims: {claims}. So the run's placeholder pod waits, and the \
+         next pods of the run wait for it. Add a node that can reach all these volumes, or bring back such a node. The run then \
+         continues."
     );
     Reason::new(ReasonCode::ClaimsNotMovable, message)
 }

@@ -1,5 +1,5 @@
-//! Texts about the node of a placeholder and of the pods that follow it. `pod` is the name of a pod, and `asking` is the pod's
-//! name with its requests.
+//! Texts about the node of a placeholder and of the pods that follow it. Parameter `pod` is a pod's name, and `asking` is the
+//! word "pod" with the pod's name and requests.
 
 use crate::reconcile::evacuate::Misplaced;
 use crate::reconcile::requests::Amounts;
@@ -9,48 +9,48 @@ use super::{Reason, ReasonCode};
 
 texts! {
     pod_evacuated(pod: &str, node: &str, cause: &Misplaced): PodEvacuated =
-        "Pod {pod} left node {node}, because the node {cause}. The pod is created again on a node that accepts it.";
+        "Pod {pod} on node {node} was deleted, because the node {cause}. The pod is created again on a node that accepts it.";
 
     reservation_reduced(placeholder: &str, asked: &Amounts, asks: &Amounts): ReservationReduced =
-        "The scheduler found no node for placeholder {placeholder}, which asked for {asked}. The placeholder now asks for {asks}: \
-         its own requests, and those of the largest pod that the run still has to start. Some pods of the run may have to wait \
-         until others have ended.";
+        "The scheduler found no node for placeholder {placeholder}, which asked for {asked}. The placeholder now asks for \
+         {asks}: its own requests, and those of the largest pod that the run still has to start. Some pods of the run may have \
+         to wait until others have ended.";
 
     reservation_under_quota(placeholder: &str): ReservationReduced =
-        "Placeholder {placeholder} reserves no room at the beginning of the run, because a ResourceQuota of the namespace counts \
-         CPU or memory. A reservation would use up quota that the pods of the run need. The placeholder asks for room only if a \
-         pod of the run finds none.";
+        "Placeholder {placeholder} reserves no room for the pods of the run at first, because a ResourceQuota of the namespace \
+         limits CPU or memory. A reservation would use up quota that these pods need. The placeholder asks for room only after a \
+         pod of the run found no room on the placeholder's node.";
 
     reservation_not_reduced(placeholder: &str, node: &str): ReservationRefused =
-        "Placeholder {placeholder} on node {node} could not give its room up within 10 seconds, because the API server or the \
-         node's kubelet did not reduce its requests. The placeholder's pod is created again.";
+        "The API server or the kubelet of node {node} did not reduce the requests of placeholder {placeholder} within 10 \
+         seconds. So the placeholder still holds room that pods of the run need. The placeholder's pod is created again, and \
+         reserves no room.";
 
     placeholder_asks_anew(pod: &str, placeholder: &str, node: &str): PlaceholderMoved =
         "The scheduler cannot bind pod {pod} to node {node}, where placeholder {placeholder} is. So the placeholder leaves this \
-         node, and asks the scheduler for a node that can take the pod and the placeholder.";
+         node, and asks the scheduler for a node that can take both.";
 
     placeholder_asks_without(placeholder: &str, limit: &str): PlaceholderMoved =
-        "The pod of placeholder {placeholder} could run only on {limit}. The scheduler could not place it there. No pod \
-         of the run needs this restriction any more, or the node of the run's pods does not accept the placeholder any more. So the \
-         placeholder's pod is created again without this restriction.";
+        "Placeholder {placeholder} could run only on {limit}. The scheduler could not bind the placeholder's pod there. No pod \
+         of the run needs this restriction any more, or the node in the restriction does not accept the placeholder any more. So \
+         the placeholder's pod is created again without this restriction.";
 
     placeholder_returns(placeholder: &str, node: &str): PlaceholderMoved =
-        "The scheduler found no node with the room that placeholder {placeholder} asked for. Pods of the run are on node {node}, so \
-         the placeholder must be there too. The placeholder's pod is created again. It can run only on this node, and reserves no \
-         room.";
+        "The scheduler found no node for placeholder {placeholder}. Pods of the run are on node {node}, so the placeholder must \
+         be there too. The placeholder's pod is created again. The new pod can run only on this node, and reserves no room.";
 
     pod_let_go(pod: &str, placeholder: &str): PodLetGo =
         "Pod {pod} is now allowed to run on another node than placeholder {placeholder}. The scheduler found no node that has \
-         room for both and reaches the volumes of the placeholder's claims. The pod uses none of these claims, so it need not run \
-         on the placeholder's node.";
+         room for both and reaches the volumes of the placeholder's claims. The pod uses none of these claims, so it need not \
+         run on the placeholder's node.";
 
     moves_exhausted(asking: &str, node: &str, moves: u32): MovesExhausted =
-        "The scheduler cannot bind {asking} to node {node}, where the pod's placeholder is. The pods of the run's \
-         placeholders were created again {moves} times. The placeholders do not leave their nodes again for a pod that waits. The \
-         run continues when this node can take the pod.";
+        "The scheduler cannot bind {asking} to node {node}, where the pod's placeholder is. The run's placeholders have asked \
+         the scheduler for other nodes {moves} times, and do not ask again. The run continues when this node can take the pod.";
 }
 
-/// The API server refuses the requests of a placeholder that asks for room. `next` are those that the placeholder asks for instead.
+/// The API server refused to give a placeholder's pod the requests `asked`, with this `message`. The placeholder asks for `next`
+/// instead. If `next` is `None`, it reserves no room.
 pub fn reservation_refused(
     placeholder: &str,
     asked: &Amounts,
@@ -62,7 +62,7 @@ pub fn reservation_refused(
         || "The placeholder reserves no room.".to_owned(),
         |next| {
             format!(
-                "The placeholder asks for {next} instead: its own requests, and those of the run's largest pod."
+                "The placeholder asks for {next} instead: its own requests, and those of the largest pod of the run."
             )
         },
     );
@@ -72,7 +72,8 @@ pub fn reservation_refused(
     Reason::new(ReasonCode::ReservationRefused, message)
 }
 
-/// A pod finds no room, and volumes keep the placeholder on its node.
+/// The pod `asking` waits for room on the placeholder's node. The placeholder cannot leave this node, because no other node
+/// reaches the volumes of `claims`.
 pub fn claims_hold_placeholder(asking: &str, node: &str, claims: &[String]) -> Reason {
     let message = format!(
         "The scheduler cannot bind {asking} to node {node}. The pod and its placeholder cannot run on another node, because only \
@@ -82,17 +83,18 @@ pub fn claims_hold_placeholder(asking: &str, node: &str, claims: &[String]) -> R
     Reason::new(ReasonCode::ClaimsNotMovable, message)
 }
 
-/// Only one node reaches `claims`, and it has no room for what the placeholder asked for.
+/// Only one node reaches the volumes of `claims`, and this node has no room for the requests `asked`.
 pub fn reservation_given_up(placeholder: &str, asked: &Amounts, claims: &[String]) -> Reason {
     let message = format!(
         "Only one node can reach the volumes of these claims: {}. This node has no room for placeholder {placeholder}, which \
-         asked for {asked}. So the placeholder reserves no room. Pods of the run that fit on this node can start.",
+         asked for {asked}. So the placeholder now reserves no room. Pods of the run that fit on this node can start.",
         claims.join(", ")
     );
     Reason::new(ReasonCode::ReservationReduced, message)
 }
 
-/// A placeholder that asks for room finds no node, because only one node can reach its volumes.
+/// The scheduler finds no node for a placeholder. Only one node reaches the volumes of `claims`, and this node has no room for
+/// the placeholder's requests `asks`.
 pub fn claims_hold_unbound(placeholder: &str, asks: &Amounts, claims: &[String]) -> Reason {
     let message = format!(
         "Only one node can reach the volumes of these claims: {}. This node has no room for placeholder {placeholder}, which \

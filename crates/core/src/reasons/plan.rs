@@ -40,8 +40,8 @@ texts! {
 
     /// One placeholder serves all pods of the run, and no other placeholder of the isolation scope may be on its node (M4).
     isolate_pipeline_run(placeholder: &AssistantName): IsolatePipelineRun =
-        "All pods of the run share the node of placeholder {placeholder}. No other placeholder of the run's isolation scope \
-         (cluster or namespace) is on this node.";
+        "All pods of the run share the node of placeholder {placeholder}. No other placeholder in the run's isolation scope \
+         (cluster or namespace) may be on this node.";
 
     /// One placeholder serves the pods that use one claim (M1).
     coschedule_workspace(claim: &str, placeholder: &AssistantName): CoscheduleWorkspace =
@@ -53,23 +53,25 @@ texts! {
 
     /// The placeholder does not get `field` of the run's `securityContext` (P3).
     security_context_reduced(field: &str, value: &str): SecurityContextReduced =
-        "The run's podTemplate.securityContext sets {field} to {value}. The run's placeholder pod does not get this field, because \
-         Pod Security level \"restricted\" does not allow it, or because the placeholder does not need it. The pods of the tasks get the field. You need not change anything.";
+        "The run's podTemplate.securityContext sets {field} to {value}. The run's placeholder pod does not get this field, \
+         because Pod Security level \"restricted\" does not allow it, or because the placeholder does not need it. The pods of \
+         the tasks get the field. You need not change anything.";
 
     /// An object of `owner` has the placeholder's name (P7).
     placeholder_name_taken(name: &str, owner: &str): PlaceholderNameTaken =
-        "StatefulSet {name} belongs to {owner}. The run needs a placeholder with this name, so tekton-coscheduler cannot create \
-         the placeholder. Delete this StatefulSet, or create the run again.";
+        "StatefulSet {name} exists already and belongs to {owner}. The run's placeholder must have the same name, so \
+         tekton-coscheduler cannot create it. Delete this StatefulSet, or create the run again.";
 }
 
-/// The annotation that chooses the setting of `pinned` has value `chosen`, which has no effect (B1). `pinned` is the run's value.
+/// An annotation chooses value `chosen` for a setting, without effect (B1). The run has value `pinned` of this setting.
 pub fn override_ignored(chosen: &str, pinned: Override) -> Reason {
     let setting = pinned.setting();
     let (cause, exceptions) = match pinned {
         Override::Mode(Mode::Disabled) => (
             "without coscheduling".to_owned(),
-            " The annotation has no effect on a run that names another controller in spec.managedBy. It also has no effect if the run is \
-             created while Tekton's own flag coschedule is not \"disabled\", or while tekton-coscheduler has no valid configuration.",
+            " The annotation has no effect on a run that names another controller in spec.managedBy. It also has no effect if \
+             the run is created while Tekton's own flag coschedule is not \"disabled\", or while tekton-coscheduler has no valid \
+             configuration.",
         ),
         Override::Mode(mode) => (format!("in coschedule mode {mode}"), ""),
         Override::Placement(_) | Override::Reserves(_) => {
@@ -78,14 +80,14 @@ pub fn override_ignored(chosen: &str, pinned: Override) -> Reason {
     };
     let annotation = setting.annotation();
     let message = format!(
-        "The run was created {cause}, and this does not change. So its annotation {annotation} with value {chosen:?} has no effect. \
-         The annotation counts only at the time when a run is created. Set it on a new run. Or set it on the Namespace, or on the \
-         Pipeline that spec.pipelineRef.name names in this namespace, and then create a new run.{exceptions}"
+        "The run was created {cause}, and keeps this setting. So its annotation {annotation} with value {chosen:?} has no \
+         effect. The annotation has an effect only when a run is created. Set it on a new run. Or set it on the Namespace, or on \
+         the Pipeline that spec.pipelineRef.name names in this namespace, and then create a new run.{exceptions}"
     );
     Reason::new(ReasonCode::OverrideIgnored, message)
 }
 
-/// The annotations pinned on the run cannot be read, or do not match its workspaces.
+/// The annotations pinned on the run cannot be read, or do not match the run's workspaces.
 pub fn pipeline_run_invalid(violations: &[Violation]) -> Reason {
     let violations: Vec<_> = violations.iter().map(ToString::to_string).collect();
     let violations = violations.join("; ");

@@ -1,9 +1,11 @@
-//! Texts about errors of Kubernetes that concern a placeholder (N3). `failed` begins the text and says what failed, such as
-//! "Failed to create claim ci/source" or "Claim source has no volume". `answer` is the error text of Kubernetes.
+//! Texts about errors of Kubernetes that concern a placeholder (N3). Each text begins with `failed`, the action that failed or
+//! the problem, such as "Failed to create claim ci/source" or "Claim source has no volume". `answer` is the error text of
+//! Kubernetes.
 
 use super::{Reason, ReasonCode};
 
-/// The greatest number of bytes of Kubernetes' text in a message. The Event must also have room for the remedy after this text.
+/// The greatest number of bytes of Kubernetes' error text in a message. An Event is limited to 1,024 bytes, and must also have
+/// room for the remedy after the error text.
 const ANSWER_LENGTH: usize = 600;
 
 /// Declares one function for each cause: `name: code, remedy`.
@@ -22,10 +24,9 @@ refusals! {
         "Raise the quota, or wait until other objects in the namespace are deleted.";
     /// A LimitRange does not allow the object.
     limit_range_violated: LimitRangeViolated,
-        "Change the LimitRange. Or create the run again after another change: a different placeholder-cpu or placeholder-memory \
-         in ConfigMap coscheduler-config, or a different storage request in the volumeClaimTemplate. If this message names a \
-         max limit to request ratio, and your operator allows it: create the run again with annotation \
-         coscheduler.dev/placeholder-reserves set to \"nothing\".";
+        "Change the LimitRange. Or change placeholder-cpu or placeholder-memory in ConfigMap coscheduler-config, or the storage \
+         request in the volumeClaimTemplate, and create the run again. Or, if the error is about a max limit to request ratio, \
+         create the run again with annotation coscheduler.dev/placeholder-reserves: nothing, if your operator allows it.";
     /// Pod Security does not allow the placeholder's pod.
     pod_security_violated: PodSecurityViolated,
         "Remove the field that this message names from the run's podTemplate, and create the run again. Or set a less strict \
@@ -50,8 +51,8 @@ refusals! {
         "The storage provisioner tries again by itself. If the claim still gets no volume, read the log of the provisioner.";
     /// The scheduler finds no node for the placeholder.
     placeholder_unschedulable: PlaceholderUnschedulable,
-        "An autoscaler may add a node. If not, add a node that matches the run's podTemplate and has room, or make room on such a \
-         node. In mode isolate-pipelinerun, the run continues by itself when such a node has no other placeholder.";
+        "An autoscaler may add a node. If none does, add a node that matches the run's podTemplate and has room, or make room on \
+         such a node. In mode isolate-pipelinerun, the run continues by itself when such a node has no other placeholder.";
     /// Kubernetes refused the placeholder for another reason.
     placeholder_refused: PlaceholderRefused,
         "Correct the cause of this error. tekton-coscheduler repeats the request. The run continues when the API server accepts \

@@ -1,14 +1,15 @@
 //! Deletes the objects of a run that has ended (P6): first its placeholders, then their pods, then its claims.
 //!
-//! Nothing is deleted while one of the run's pods is pending or running. Claims go after the placeholders and their pods, because a
-//! live placeholder would create its claims again. A pod without a controller is deleted when no placeholder is left that could
-//! adopt it. Each step depends only on the objects that exist now, so any replica may repeat it at any time.
+//! Nothing is deleted while a pod of one of the run's TaskRuns is pending or running. Claims are deleted after the placeholders
+//! and their pods, because a placeholder that exists would create its claims again. A placeholder's pod without a controller is
+//! deleted when no placeholder is left that could adopt the pod. Each step depends only on the objects that exist now, so any
+//! replica may repeat it at any time.
 
 use super::delete_claims::delete_claims;
 use super::{Decision, Released, Step};
 use crate::observed::Observed;
 
-/// Takes the next step of the clean-up. Returns its progress.
+/// Adds the next steps of the clean-up to the decision. Returns the progress of the clean-up.
 pub(super) fn clean_up(observed: &Observed, decision: &mut Decision) -> Released {
     if observed.pods.values().any(|pod| pod.placeholder.is_none()) {
         return Released::WaitingForPods;

@@ -6,11 +6,12 @@ use super::{Decision, Step, Update, pause};
 use crate::observed::{Done, Observed, Placeholder, Record, Sight, elapsed};
 use crate::plan::PlaceholderSpec;
 
-/// Normally an `Ensure` creates a placeholder. The leader creates it without a call after this time.
+/// Normally a call of `Ensure` creates a placeholder. After this time, the leader creates the placeholder without a call.
 const MISSING: Duration = Duration::from_secs(2);
-/// The pause before the first retry, without jitter, after a warning Event about the placeholder.
+/// The pause before the first retry, without jitter, if there is a warning Event about the placeholder.
 const FIRST_RETRY: Duration = Duration::from_secs(1);
-/// The same without such an Event: its controller may only be slow, and the Event may be lost.
+/// The pause before the first retry, without jitter, if there is no such Event: the placeholder's controller may only be slow, or
+/// the Event may be lost.
 const FIRST_SILENT_RETRY: Duration = Duration::from_secs(5);
 /// The longest pause between two retries, without jitter. Even with jitter, every placeholder is retried within 30 seconds.
 const LONGEST_RETRY: Duration = Duration::from_secs(20);
@@ -19,8 +20,8 @@ const LONGEST_RETRY: Duration = Duration::from_secs(20);
 pub(super) fn create(observed: &Observed, decision: &mut Decision) {
     for spec in observed.planned() {
         let own = observed.placeholders.get(spec.name.as_str());
-        // An object with this name and another controller is never adopted (P7). The step to create it then fails, and the error
-        // says so.
+        // An object with this name and another controller is never adopted (P7). The step that creates the placeholder then
+        // fails, and the error names the object's owner.
         match own.filter(|own| {
             own.controller
                 .as_ref()
@@ -40,8 +41,8 @@ fn missing(observed: &Observed, spec: &PlaceholderSpec, decision: &mut Decision)
     }
 }
 
-/// Retries a placeholder without a pod, with or without a warning Event. Its controller alone would wait up to a quarter of an
-/// hour between two tries (client-go's default rate limiter), but tries at once when the object changes.
+/// Retries a placeholder without a pod. Without these retries, the placeholder's controller would wait up to a quarter of an hour
+/// between two tries (client-go's default rate limiter). It tries at once when the placeholder's object changes.
 fn retry(observed: &Observed, placeholder: &Placeholder, decision: &mut Decision) {
     let pod = observed.pod_named_for(&placeholder.object.name);
     if pod.is_some() || placeholder.object.deleting {
@@ -50,7 +51,7 @@ fn retry(observed: &Observed, placeholder: &Placeholder, decision: &mut Decision
     let sight = Sight::NoPod(placeholder.object.name.clone());
     let since = observed.since.get(&sight).copied().unwrap_or_default();
     decision.sights.insert(sight);
-    // Retries before the placeholder lost its pod were for an earlier pod.
+    // Retries from before the placeholder lost its pod do not count, because they were for an earlier pod.
     let before = placeholder.record.retried.as_ref();
     let before = before.filter(|done| elapsed(done.last, observed.now) <= since);
     let times = before.map_or(1, |done| done.times.saturating_add(1));
@@ -74,7 +75,8 @@ fn retry(observed: &Observed, placeholder: &Placeholder, decision: &mut Decision
     decision.look_in(if left.is_zero() { pause } else { left });
 }
 
-/// Up to two seconds, by placeholder: hundreds of placeholders that a quota refuses do not all retry at the same time.
+/// A part of the pause that depends on the placeholder's uid, up to two seconds. So hundreds of placeholders that a quota refuses
+/// do not all retry at the same time.
 fn jitter(uid: &str) -> Duration {
     let sum: u64 = uid.bytes().map(u64::from).sum();
     Duration::from_millis(sum * 37 % 2000)

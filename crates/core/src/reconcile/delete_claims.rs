@@ -1,5 +1,5 @@
-//! Decides which claims of a run are deleted, and when. It also decides when `pvc-protection` is removed from a claim (V4).
-//! Module `delete_claims` of the manager carries out these decisions.
+//! Decides which claims of a run are deleted, and when. Also decides when finalizer `pvc-protection` is removed from a claim
+//! (V4). Module `delete_claims` of the manager carries out these decisions.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,11 +15,12 @@ use crate::pipeline_run::{PipelineRun, WorkspaceSource};
 pub struct PodUse {
     /// `status.phase`.
     pub phase: PodPhase,
-    /// The claims that its volumes name.
+    /// The names of the claims that the pod's volumes use.
     pub claims: Vec<String>,
 }
 
-/// Deletes the claims, then removes the protection of those that only completed pods use. Returns the progress.
+/// Deletes the claims. When all of them are being deleted, removes the finalizer from those that only completed pods use. Returns
+/// the progress.
 pub(super) fn delete_claims(claims: &[Arc<KnownClaim>], decision: &mut Decision) -> Released {
     if claims.is_empty() {
         return Released::Done;
@@ -31,21 +32,22 @@ pub(super) fn delete_claims(claims: &[Arc<KnownClaim>], decision: &mut Decision)
     let held: Vec<_> = held.cloned().collect();
     if decision.steps.is_empty() && !held.is_empty() {
         decision.steps.push(Step::Unprotect(held));
-        // No watch queues this run when a pod that is not of this run stops using a claim.
+        // If a pod that does not belong to the run stops using a claim, no watch queues the run.
         decision.again = Again::Backoff;
     }
     Released::InProgress
 }
 
-/// True if a claim, which `run` owns, is deleted when the run has ended: this product created it, or Tekton created it and the
-/// author asks to delete it. Never a claim that the author created.
+/// True if `claim`, which `run` owns, is deleted when the run has ended. Either this product created the claim. Or Tekton created
+/// it, and the run's annotation asks for the deletion. A claim that the author created is never deleted.
 pub fn goes_with(claim: &KnownClaim, run: Option<&PipelineRun>) -> bool {
     let given_up = || run.is_some_and(|run| auto_cleaned(run).contains(&claim.object.name));
     claim.by_us || (claim.by_tekton && given_up())
 }
 
-/// The names of the claims that Tekton creates from a run's own `volumeClaimTemplate`s (V3), if the author asks to delete them
-/// with the run. Tekton itself deletes none while its own affinity assistants are off. Another claim may have the same name (V4).
+/// The names of the claims that Tekton creates from a run's own `volumeClaimTemplate`s (V3), if the run has annotation
+/// `tekton.dev/auto-cleanup-pvc: "true"`. Tekton itself does not delete these claims while its own affinity assistants are off.
+/// A claim with such a name need not be Tekton's (V4).
 fn auto_cleaned(run: &PipelineRun) -> Vec<String> {
     let asked_for = run
         .annotations
@@ -67,10 +69,10 @@ fn auto_cleaned(run: &PipelineRun) -> Vec<String> {
         .collect()
 }
 
-/// The claims whose protection may be removed: they are being deleted, still protected, and every pod that names them has
-/// succeeded or failed. `pods` must be a live list of the namespace, not a cache.
+/// The claims from which finalizer `pvc-protection` may be removed. Such a claim is being deleted, still has the finalizer, and
+/// every pod that uses it has succeeded or failed. `pods` must be a live list of the namespace, not a cache.
 ///
-/// Kubernetes itself keeps the protection while a completed pod exists, and completed TaskRun pods exist for a long time.
+/// Kubernetes itself keeps the finalizer while a completed pod exists, and completed TaskRun pods exist for a long time.
 pub fn unprotectable<'a>(
     claims: &'a [Arc<KnownClaim>],
     pods: &[PodUse],
@@ -85,7 +87,7 @@ pub fn unprotectable<'a>(
         .collect()
 }
 
-/// True if the claim is being deleted, and its protection keeps it.
+/// True if the claim is being deleted, and finalizer `pvc-protection` still keeps it.
 fn is_held(claim: &KnownClaim) -> bool {
     claim.object.deleting && claim.is_protected()
 }

@@ -1,6 +1,7 @@
-//! Evicts pods from nodes that are gone, or whose taints they do not tolerate (N1). Kubernetes then binds a placeholder to
-//! another node, and pods that never started follow. The first eviction of a placeholder is immediate. The pauses before later
-//! evictions grow, so that an unstable node does not move a placeholder all the time.
+//! Deletes pods from nodes that are gone or cordoned, or that have a taint that the pod does not tolerate (N1). Kubernetes then
+//! binds the placeholder's next pod to another node, and the pods that had not started are created again there. The first
+//! deletion of a placeholder's pod is immediate. The pauses before later deletions grow, so that a node that is good and bad in
+//! turn does not move a placeholder all the time.
 //!
 //! Kubernetes, "Taints and Tolerations": a toleration matches a taint by effect, key and, unless its operator is `Exists`, value.
 
@@ -13,16 +14,16 @@ use super::{Decision, Step, Update, pause};
 use crate::observed::{Done, Observed, Placeholder, Pod, Record, elapsed};
 use crate::reasons;
 
-/// The pause between the first two moves of a placeholder. Each further pause is twice as long.
+/// The pause between the first two moves of a placeholder. Each further pause is twice as long, up to [`LONGEST_PAUSE`].
 pub(super) const FIRST_PAUSE: Duration = Duration::from_secs(1);
-/// The first pod of a placeholder is created within this time.
+/// The first pod of a placeholder is created within this time after the placeholder's object.
 const FIRST_POD: Duration = Duration::from_secs(2);
 /// The longest pause between two moves.
 pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
 /// The taint that Kubernetes adds to a cordoned node.
 const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
-/// Taints of a node with a kubelet that may not answer.
+/// The keys of the taints of a node whose kubelet may not answer.
 const SILENT: [&str; 3] = [
     "node.kubernetes.io/not-ready",
     "node.kubernetes.io/unreachable",
@@ -36,11 +37,11 @@ const NO_EXECUTE: &str = "NoExecute";
 pub struct Node {
     /// Its name.
     pub name: String,
-    /// `spec.unschedulable`: it is cordoned.
+    /// `spec.unschedulable`: true if the node is cordoned.
     pub unschedulable: bool,
     /// `spec.taints`.
     pub taints: Vec<Taint>,
-    /// `metadata.labels`: node affinity of pods and volumes selects by them.
+    /// `metadata.labels`, which the node affinity of pods and volumes refers to.
     pub labels: BTreeMap<String, String>,
     /// `status.allocatable`, without the number of pods.
     pub allocatable: Amounts,
@@ -68,8 +69,8 @@ pub struct Toleration {
     pub value: String,
     /// `effect`; empty matches every effect.
     pub effect: String,
-    /// True if `tolerationSeconds` is set. Such a toleration does not keep a pod on the node: Kubernetes adds one for NotReady
-    /// and one for unreachable nodes to every pod.
+    /// True if `tolerationSeconds` is set. This module ignores such a toleration, because Kubernetes adds one to every pod for
+    /// nodes that are not ready, and one for unreachable nodes.
     pub for_a_while: bool,
 }
 
@@ -78,22 +79,22 @@ pub struct Toleration {
 pub enum Role {
     /// A placeholder's pod.
     Placeholder,
-    /// A TaskRun's pod without any container that has ever started.
+    /// A TaskRun's pod in which no container has ever started.
     NeverStarted,
     /// A TaskRun's pod with a container that runs or has run.
     Started,
 }
 
-/// Why a pod does not belong on its node.
+/// The reason why a pod must not be on its node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Misplaced {
-    /// The node does not exist (any more).
+    /// The node does not exist.
     Gone,
-    /// The node has a taint that the pod does not tolerate. A cordon counts as taint `node.kubernetes.io/unschedulable`.
+    /// The node has a taint that the pod does not tolerate. A cordoned node has taint `node.kubernetes.io/unschedulable`.
     Tainted(Taint),
 }
 
-/// Evicts the run's misplaced pods.
+/// Deletes those pods of the run that must not be on their nodes.
 pub(super) fn evacuate(observed: &Observed, decision: &mut Decision) {
     for pod in observed.pods.values() {
         if observed.owns(pod) {
@@ -111,7 +112,7 @@ fn leave(observed: &Observed, pod: &Pod, decision: &mut Decision) {
         return;
     };
     let reason = reasons::pod_evacuated(&pod.object.name, node, &cause);
-    // An earlier reconcile or Kubernetes itself has deleted the pod.
+    // An earlier reconcile or Kubernetes itself has deleted the pod already, so only the Event is left to publish.
     if pod.object.deleting && !at_once {
         decision.events.push(reason);
         return;
@@ -143,8 +144,9 @@ fn leave(observed: &Observed, pod: &Pod, decision: &mut Decision) {
     });
 }
 
-/// The evacuations of a placeholder so far. The first evacuation has no record: if the pod is much younger than its placeholder's
-/// object, there was one evacuation. So a drain of a node with hundreds of placeholders needs no patch for each placeholder.
+/// The number of times that this module has deleted a placeholder's pod, and the time of the last deletion. `None` if there was
+/// no deletion. The first deletion is not recorded on the placeholder, so that a drain of a node with hundreds of placeholders
+/// needs no patch for each placeholder. Instead, a pod that is much younger than its placeholder's object counts as one deletion.
 fn moved(own: &Placeholder, pod: &Pod) -> Option<Done> {
     let made_anew = || {
         let (own, pod) = (own.created?, pod.created?);
@@ -159,15 +161,15 @@ fn moved(own: &Placeholder, pod: &Pod) -> Option<Done> {
     own.record.evacuated.clone().or_else(made_anew)
 }
 
-/// The cause why a pod must leave its node, and `true` if the pod is deleted without a grace period. `None` if the pod may stay.
-/// `node` is `None` if the node does not exist.
+/// The cause why a pod must leave its node, and `true` if the pod is to be deleted without a grace period. `None` if the pod may
+/// stay. `node` is `None` if the node does not exist.
 ///
 /// - A pod that has started may finish.
 /// - A pod that never started is deleted without a grace period. With a grace period, the kubelet would report the pod as failed,
 ///   and Tekton would fail the TaskRun. If the pod just disappears, Tekton creates it again (Tekton v1.12.0,
 ///   `pkg/reconciler/taskrun`).
 /// - If a placeholder's node is gone or does not answer, the placeholder's pod is deleted without a grace period. No kubelet
-///   confirms the pod's end there, and without a confirmation Kubernetes creates no new pod.
+///   there would confirm that the pod has ended, and Kubernetes would create no new pod without this confirmation.
 fn evict(role: Role, tolerations: &[Toleration], node: Option<&Node>) -> Option<(Misplaced, bool)> {
     let cause = misplaced(tolerations, node)?;
     match role {
@@ -177,7 +179,8 @@ fn evict(role: Role, tolerations: &[Toleration], node: Option<&Node>) -> Option<
     }
 }
 
-/// Why a pod with these tolerations must not be on a node; `None` if it may. `node` is `None` if the node does not exist.
+/// The reason why a pod with these tolerations must not be on a node. `None` if the pod may be there. `node` is `None` if the
+/// node does not exist.
 pub fn misplaced(tolerations: &[Toleration], node: Option<&Node>) -> Option<Misplaced> {
     let Some(node) = node else {
         return Some(Misplaced::Gone);
@@ -203,7 +206,7 @@ fn is_silent(node: Option<&Node>) -> bool {
 }
 
 impl Toleration {
-    /// True if a pod with this toleration may stay on a node with the taint without a time limit.
+    /// True if a pod with this toleration may stay on a node with this taint without a time limit.
     fn tolerates(&self, taint: &Taint) -> bool {
         let effect = self.effect.is_empty() || self.effect == taint.effect;
         let key = (self.key.is_empty() && self.exists) || self.key == taint.key;
@@ -212,7 +215,7 @@ impl Toleration {
     }
 }
 
-/// Words that follow "the node".
+/// The words that follow "the node" in an Event, for example "is cordoned".
 impl fmt::Display for Misplaced {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -14,13 +14,13 @@ use crate::observed::{Observed, Pod, Record, Sight, elapsed};
 use crate::plan::{Reason, Separation};
 use crate::reasons;
 
-/// How long a pod must need a step before the manager takes it. The scheduler needs a moment to bind pods after others have
-/// ended, and one watch may be behind another.
+/// A pod must wait for this time before the manager takes a step for it. The scheduler needs a moment to bind pods after others
+/// have ended, and one watch may be behind another.
 const SETTLED: Duration = Duration::from_secs(2);
 /// The scheduler tries a waiting pod again within this time after the pod's placeholder is bound. After failed tries it pauses
-/// for up to ten seconds. Until it tries again, its last result may be older than the binding.
+/// for up to ten seconds. Until it tries again, the pod's condition may be older than the placeholder's binding.
 const TRIED: Duration = Duration::from_secs(12);
-/// How often a pod is let go, if Tekton recreates it with its affinity.
+/// The most times that a pod is freed from its placeholder. Tekton may recreate the pod with its affinity each time.
 const TRIES: u32 = 5;
 /// The greatest age of an answer of the API server that allows a step.
 const FRESH: Duration = Duration::from_secs(2);
@@ -41,7 +41,7 @@ pub(super) fn make_room(observed: &Observed, decision: &mut Decision) -> Option<
             let reported = placed.beside(node, first, &waiting, decision);
             cause = cause.or(reported);
         } else if placed.is_refused(decision) && placed.is_bound_by_claims() {
-            // Nodes that its volumes do not reach may still take the pods that use none of its claims.
+            // Nodes that cannot reach its volumes may still take the pods that use none of its claims.
             placed.let_go(&waiting, decision);
         }
     }
@@ -168,7 +168,7 @@ impl Placed<'_> {
     }
 
     /// True if the pod has waited for a while, and the API server has confirmed, not longer ago than `fresh`, that the pod is the
-    /// run's. Labels and affinity prove nothing: by `taskRunSpecs`, a run can give its pods those of another run.
+    /// run's. Labels and affinity prove nothing: with `taskRunSpecs`, a run can give its pods those of another run's pods.
     fn is_confirmed(&self, pod: &Pod, fresh: Option<Duration>, decision: &mut Decision) -> bool {
         let wanted = Sight::Wanted(pod.object.name.clone());
         if !decision.lasts(self.observed, wanted, SETTLED) {
@@ -189,7 +189,7 @@ impl Placed<'_> {
         confirmed
     }
 
-    /// Lets those of the pods go that may run on another node.
+    /// Frees the pods that may run on another node.
     fn let_go(&self, waiting: &[&Pod], decision: &mut Decision) {
         for pod in waiting.iter().filter(|pod| self.is_free(pod)) {
             let answer = self.observed.answers.get(&pod.object.uid);

@@ -29,9 +29,7 @@ pub struct Amounts {
     pub milli_cpu: i128,
     /// Memory, in bytes.
     pub memory: i128,
-    /// Ephemeral storage, in bytes.
-    pub ephemeral_storage: i128,
-    /// Everything else, in whole units, by name: extended resources, huge pages, attachable volumes.
+    /// Everything else, in whole units, by name: ephemeral storage, extended resources, huge pages, attachable volumes.
     pub others: BTreeMap<String, i128>,
 }
 
@@ -92,16 +90,6 @@ pub fn amounts(list: &ResourceList) -> Amounts {
 }
 
 impl Amounts {
-    /// Adds the requests of another pod.
-    pub fn add(&mut self, more: &Self) {
-        self.milli_cpu += more.milli_cpu;
-        self.memory += more.memory;
-        self.ephemeral_storage += more.ephemeral_storage;
-        for (name, amount) in &more.others {
-            *self.others.entry(name.clone()).or_default() += amount;
-        }
-    }
-
     /// The amount of the resource with this name.
     pub fn of(&self, name: &str) -> i128 {
         let mut resources = self.resources();
@@ -111,15 +99,10 @@ impl Amounts {
 
     /// Each resource with an amount other than zero, with its name.
     pub fn resources(&self) -> impl Iterator<Item = (&str, i128)> {
+        let own = [(CPU, self.milli_cpu), (MEMORY, self.memory)].into_iter();
         let others = self.others.iter();
-        [
-            (CPU, self.milli_cpu),
-            (MEMORY, self.memory),
-            (EPHEMERAL_STORAGE, self.ephemeral_storage),
-        ]
-        .into_iter()
-        .chain(others.map(|(name, amount)| (name.as_str(), *amount)))
-        .filter(|(_, amount)| *amount != 0)
+        own.chain(others.map(|(name, amount)| (name.as_str(), *amount)))
+            .filter(|(_, amount)| *amount != 0)
     }
 }
 
@@ -173,7 +156,6 @@ impl<'a> Nano<'a> {
             match name {
                 CPU => amounts.milli_cpu = amount,
                 MEMORY => amounts.memory = amount,
-                EPHEMERAL_STORAGE => amounts.ephemeral_storage = amount,
                 other if is_counted(other) && nano != 0 => {
                     amounts.others.insert(other.to_owned(), amount);
                 }
@@ -184,11 +166,11 @@ impl<'a> Nano<'a> {
     }
 }
 
-/// True if the scheduler counts a resource other than CPU, memory and ephemeral storage (`pkg/scheduler/util/utils.go`,
-/// `IsScalarResourceName`).
+/// True if the scheduler counts a resource other than CPU and memory (`pkg/scheduler/util/utils.go`, `IsScalarResourceName`).
 fn is_counted(name: &str) -> bool {
     let prefixed = name.contains('/') && !name.starts_with(QUOTA);
-    prefixed || name.starts_with(HUGE_PAGES) || name.starts_with(ATTACHABLE_VOLUMES)
+    let scalar = name.starts_with(HUGE_PAGES) || name.starts_with(ATTACHABLE_VOLUMES);
+    prefixed || scalar || name == EPHEMERAL_STORAGE
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Lets placeholders ask the scheduler for the room that their runs need (B3, N7).
 //!
 //! The pod of a placeholder that asks for room is created with a scheduling gate. The manager increases its requests and removes
-//! the gate. The first question is for the most that the run's pods can request at the same time. If the scheduler finds no node,
+//! the gate. At first, the pod asks for the most that the run's pods can request at the same time. If the scheduler finds no node,
 //! the pod asks for what the largest single pod needs, and waits. Once it is bound, it gives the room up: at once, or with
 //! [`Reserves::Peak`] pod by pod. A bound pod never grows, because that would bypass the scheduler.
 //!
@@ -28,9 +28,9 @@ use crate::sizes::{Demand, Progress, Sizes};
 pub const GATE: &str = "coscheduler.dev/reservation";
 /// Normally the leader removes the gate. Another replica does so after this time.
 const GATED: Duration = Duration::from_secs(2);
-/// The kubelet acts on a resize within this time.
+/// A kubelet normally acts on a resize within this time.
 const RESIZED: Duration = Duration::from_secs(10);
-/// The scheduler looks at a pod with new requests within this time.
+/// The scheduler normally looks at a pod with new requests within this time.
 const REFUSED: Duration = Duration::from_secs(5);
 /// A placeholder without a node is created again for the node of its run's pods after this time.
 const RETURNS: Duration = Duration::from_secs(2);
@@ -62,7 +62,7 @@ pub(super) struct Placed<'a> {
     pub own: &'a Placeholder,
     /// Its pod.
     pub pod: &'a Pod,
-    /// The facts about its pod.
+    /// The facts that only the pod of a placeholder has.
     pub labels: &'a PlaceholderLabels,
 }
 
@@ -100,7 +100,7 @@ impl<'a> Placed<'a> {
         let left = &self.own.record.left;
         let home = self.home();
         // `followers` has left out the pods that are another run's. Without an answer, a pod may be another run's: any pod of the
-        // namespace can have the labels and the affinity.
+        // namespace can have these labels and this affinity.
         let confirmed = |pod: &&Pod| self.observed.answers.contains_key(&pod.object.uid);
         let waiting = self.waiting().find(confirmed).filter(|_| home.is_none());
         let own = &self.own.needs;
@@ -139,7 +139,8 @@ impl<'a> Placed<'a> {
     }
 
     /// Asks for less. If the scheduler finds no node for all the run's pods, the placeholder asks for the largest of them, and then
-    /// for none if only one node can reach its claims. Once bound, it keeps the room for pods that do not exist yet ([`Reserves::Peak`]), or keeps nothing.
+    /// for none if only one node can reach its claims. Once bound, it keeps no room, or with [`Reserves::Peak`] the room for pods
+    /// that do not exist yet.
     fn reduce(&self, decision: &mut Decision) {
         if let Some(node) = &self.pod.node {
             if self.is_giving_up() {
@@ -266,11 +267,9 @@ impl<'a> Placed<'a> {
 
     /// The requests of all followers together.
     fn together(&self) -> Amounts {
-        let mut together = Amounts::default();
-        for pod in self.followers() {
-            together.add(&pod.needs.requests);
-        }
-        together
+        self.followers().fold(Amounts::default(), |sum, pod| {
+            combined(&sum, &pod.needs.requests, |sum, more| sum + more)
+        })
     }
 
     /// The node that the placeholder must return to: some of its run's pods are bound to it, and the node is good. The scheduler

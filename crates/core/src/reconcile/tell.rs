@@ -1,5 +1,5 @@
-//! Decides the messages to the run's author. Each decision that the author may not expect has one Event. While the run waits, it
-//! has annotation `coscheduler.dev/blocked`.
+//! Decides the messages to the run's author: Events, and annotation `coscheduler.dev/blocked`, which gives the cause while the
+//! run waits.
 
 pub mod refusals;
 
@@ -22,10 +22,11 @@ use crate::run_claims::brought;
 use crate::volumes::{SeenClaim, Volumes, reaches, volumes};
 use refusals::{lacks_room, said_on, unschedulable};
 
-/// How long a placeholder waits before the author gets an Event. Most causes pass sooner: volumes are provisioned, caches sync.
+/// An error of Kubernetes about a placeholder is reported after it has lasted for this time. Most errors pass sooner, because
+/// volumes are provisioned or caches sync.
 const MOMENT: Duration = Duration::from_secs(2);
 
-/// Adds the Events and the annotation to `decision`. `cause` is why a pod waits although its placeholder is bound.
+/// Adds the Events and the annotation to `decision`. `cause` is the reason why a pod waits although its placeholder is bound.
 pub(super) fn tell(observed: &Observed, cause: Option<Reason>, decision: &mut Decision) {
     let Some((run, planned)) = &observed.run else {
         return;
@@ -34,7 +35,7 @@ pub(super) fn tell(observed: &Observed, cause: Option<Reason>, decision: &mut De
         return;
     }
     if run.state == RunState::Done {
-        // Tekton may have failed the run for the same cause before it lasted for `MOMENT`.
+        // Tekton may have failed the run for the same cause before the cause lasted for `MOMENT`.
         let refused = observed.refused.values().next().cloned();
         decision.events.extend(refused);
         decision.blocked = Some(None);
@@ -56,7 +57,7 @@ pub(super) fn tell(observed: &Observed, cause: Option<Reason>, decision: &mut De
                 }
                 decision.events.push(reason.clone());
             }
-            // While a placeholder is missing, the annotation says why the API server refused it.
+            // While a placeholder is missing, an annotation with the API server's reason for refusing the placeholder stays.
             let exists = |spec: &PlaceholderSpec| {
                 let known = &observed.placeholders;
                 known.contains_key(spec.name.as_str())
@@ -69,8 +70,8 @@ pub(super) fn tell(observed: &Observed, cause: Option<Reason>, decision: &mut De
     decision.blocked = Some(blocked);
 }
 
-/// The Events that follow from a run's plan and its claims, and why the run waits. `claim` returns the claim with that name in
-/// the run's namespace. A run without a valid plan waits.
+/// The Events that follow from a run's plan and its claims, and the reason why the run waits, if it does. `claim` returns the
+/// claim with a given name in the run's namespace. A run without a valid plan waits.
 fn of_plan(
     planned: &Planned,
     claim: impl Fn(&str) -> Option<SeenClaim>,
@@ -93,7 +94,8 @@ fn of_plan(
     (events, blocked)
 }
 
-/// The existing claims that only one pod may use (V8). A plan knows their names only.
+/// One reason for each existing claim that the placeholder does not mount, because only one pod at a time may use the claim (V8).
+/// The plan has no such reason, because it knows only the names of existing claims.
 fn of_volumes(spec: &PlaceholderSpec, volumes: &Volumes) -> Vec<Reason> {
     let named: BTreeSet<&String> = spec.claim_names.iter().collect();
     let unmounted = volumes.unmounted.iter().filter(|name| named.contains(name));
@@ -102,13 +104,13 @@ fn of_volumes(spec: &PlaceholderSpec, volumes: &Volumes) -> Vec<Reason> {
         .collect()
 }
 
-/// Why a placeholder cannot be placed, if no node reaches all its volumes (V7).
+/// The reason why no node can run a placeholder, if no node can reach the volumes of all its claims (V7). Otherwise `None`.
 pub fn out_of_reach(spec: &PlaceholderSpec, volumes: &Volumes) -> Option<Reason> {
     let conflict = volumes.conflict.as_ref()?;
     Some(reasons::volume_node_affinity_conflict(conflict, &spec.name))
 }
 
-/// Why a placeholder's pod that has no node cannot be bound to any (N1).
+/// The reason why no node can run a placeholder's unbound pod, if the claims are the cause (N1). Otherwise `None`.
 fn no_node_reaches(observed: &Observed) -> Option<Reason> {
     let pods = observed.pods.values();
     let mut unbound =
@@ -123,8 +125,9 @@ fn no_node_reaches(observed: &Observed) -> Option<Reason> {
     })
 }
 
-/// Why a placeholder finds no node, if its claims (`seen`) are the cause: none of `nodes` reaches the volumes of all its claims,
-/// or each node that does has a taint that the placeholder does not tolerate.
+/// The reason why none of `nodes` can run a placeholder with these tolerations and claims (`seen`), if the claims are the cause:
+/// no node reaches the volumes of all claims, or each node that reaches them is cordoned or has a taint that the placeholder does
+/// not tolerate. Otherwise `None`.
 fn stranded(tolerations: &[Toleration], seen: &[SeenClaim], nodes: &[&Node]) -> Option<Reason> {
     let held = |claim: &&SeenClaim| claim.volume.as_ref().is_some_and(|on| !on.terms.is_empty());
     let claims: Vec<_> = seen
@@ -154,7 +157,8 @@ fn stranded(tolerations: &[Toleration], seen: &[SeenClaim], nodes: &[&Node]) -> 
     })
 }
 
-/// The first cause that Kubernetes has reported why a placeholder waits (N3).
+/// The reason why a placeholder waits, from Kubernetes' Events and from the scheduler's message (N3). `None` if the placeholder
+/// is bound, or if Kubernetes has reported no cause.
 fn waits_for(observed: &Observed, spec: &PlaceholderSpec) -> Option<Reason> {
     let name = spec.name.as_str();
     observed.placeholders.get(name)?;
@@ -164,7 +168,7 @@ fn waits_for(observed: &Observed, spec: &PlaceholderSpec) -> Option<Reason> {
     if pod.node.is_some() {
         return None;
     }
-    // A claim that is made for the run comes in a moment.
+    // A claim that is made for the run may not be in the cache yet, so it counts as existing.
     let (run, _) = observed.run.as_ref()?;
     let pinned = Pinned::read(&run.annotations).ok().flatten()?;
     let brought = brought(&pinned.claims);
@@ -172,7 +176,7 @@ fn waits_for(observed: &Observed, spec: &PlaceholderSpec) -> Option<Reason> {
     let mut claims = spec.claims().filter(|claim| exists(claim));
     let not_provisioned = claims.find_map(|claim| observed.not_provisioned.get(&claim).cloned());
     not_provisioned.or_else(|| {
-        // The scheduling gate is no cause: this product removes it in a moment.
+        // While the pod has our scheduling gate, `no_node` is false. The gate is no cause to report: the manager removes it soon.
         let unscheduled = pod.unscheduled.as_ref().filter(|it| it.no_node)?;
         let asks = pod.placeholder.as_ref().map(|it| it.asks.clone());
         let asks = asks.unwrap_or_default();
@@ -186,13 +190,13 @@ fn waits_for(observed: &Observed, spec: &PlaceholderSpec) -> Option<Reason> {
 }
 
 impl Reason {
-    /// True if the manager publishes an Event with this reason.
+    /// True if a reason with this code becomes an Event.
     pub fn is_told(&self) -> bool {
         self.code.told().is_some()
     }
 
-    /// The name of the Event with this reason about `run`. It depends on run and text alone, so that the API server stores the
-    /// Event once, whichever replica creates it.
+    /// The name of the Event with this reason about `run`. It depends only on the run, the code and the text. So if several
+    /// replicas create the same Event, the API server stores it once.
     pub fn event_name(&self, run: &PipelineRun) -> String {
         let code = self.code.as_str();
         let identity = format!("{}/{code}/{}", run.uid, self.message);
@@ -205,7 +209,7 @@ impl Reason {
     }
 }
 
-/// The reason in the value of annotation [`BLOCKED`].
+/// The reason in a value of annotation [`BLOCKED`]. `None` if the value cannot be read.
 pub fn blocked_reason(value: &str) -> Option<Reason> {
     #[derive(Deserialize)]
     struct Blocked {
@@ -216,7 +220,8 @@ pub fn blocked_reason(value: &str) -> Option<Reason> {
     Some(Reason::new(ReasonCode::read(&reason)?, message))
 }
 
-/// The new value of annotation [`BLOCKED`] of `run`, where the inner `None` removes it; the outer `None` if it is up to date.
+/// The change of annotation [`BLOCKED`] of `run`: `Some(None)` removes the annotation, and `Some(Some(value))` sets it. `None` if
+/// the annotation is up to date.
 pub fn blocked_annotation(run: &PipelineRun, blocked: Option<&Reason>) -> Option<Option<String>> {
     let wanted = blocked.map(Reason::to_annotation);
     (run.annotations.get(BLOCKED) != wanted.as_ref()).then_some(wanted)

@@ -1,4 +1,4 @@
-//! The objects, other than the run itself, that the requests of a run's pods depend on.
+//! The objects, other than the run itself, that determine the requests of a run's pods.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ const CONTAINERS: &str = "default-container-resource-requirements";
 const POD_TEMPLATE: &str = "default-pod-template";
 const RESULTS_FROM: &str = "results-from";
 
-/// The objects, other than the run itself, that the requests of a run's pods depend on.
+/// The objects, other than the run itself, that determine the requests of a run's pods.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Catalog {
     /// The tasks of the Pipeline that `spec.pipelineRef` names. Empty if this Pipeline is not known.
@@ -35,10 +35,10 @@ pub struct Catalog {
 
 /// All LimitRanges of a namespace together.
 ///
-/// If there are several LimitRanges, the defaults that Kubernetes and Tekton use depend on the order in which they read the
-/// LimitRanges. This type does not depend on the order. For a step, it uses the smallest default, as Tekton does
-/// (`pkg/internal/computeresources/limitrange/limitrange.go`). For any other container, it uses the largest default, so that it
-/// never counts too little.
+/// If there are several LimitRanges, the default that Kubernetes sets depends on the order in which it reads the LimitRanges.
+/// This type does not depend on the order. For a step, it has the smallest default, as Tekton does
+/// (`pkg/internal/computeresources/limitrange/limitrange.go`). For any other container, it has the largest default, so that the
+/// estimate is never too small.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Limits {
     pub(super) min: ResourceList,

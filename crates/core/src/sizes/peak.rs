@@ -1,5 +1,5 @@
-//! The most CPU and memory that the pods of a run can request at the same time: the largest sum over tasks of which none waits for
-//! another.
+//! The most CPU and memory that the pods of a run can request at the same time. This is the largest sum over a set of tasks in
+//! which no task waits for another.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
@@ -15,31 +15,32 @@ use super::{Sizes, TaskSize};
 /// The progress of a task that has started or was skipped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Progress {
-    /// It has ended, or Tekton has skipped it.
+    /// The task has ended, or Tekton has skipped it.
     Ended,
-    /// Its TaskRun exists, but has no pod yet.
+    /// The task's TaskRun exists, but has no pod yet.
     Waiting,
-    /// Its pod has not ended.
+    /// The task has a pod that has not ended.
     Running,
 }
 
 /// The CPU and memory of the pods that a set of tasks can still have.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Demand {
-    /// The most CPU, and the most memory, that these pods can request at the same time. Pods that already run count too.
+    /// The most CPU, and the most memory, that these pods can request at the same time, together with the pods that already run.
     pub peak: Amounts,
-    /// The most CPU, and the most memory, that a single pod requests. Only pods that have no node yet count. A node with less
-    /// room cannot run all of these pods, not even one after the other. This amount is never greater than `peak`.
+    /// The most CPU, and the most memory, that a single pod requests. [`Sizes::demand`] uses the tasks without a pod, and module
+    /// `reserve` adds the pods without a node. A node with less room cannot run all of these pods, not even one after the other.
+    /// This amount is never greater than `peak`.
     pub need: Amounts,
 }
 
-/// The tasks that have not ended. An edge leads from each task to each task that waits for it. Node `None` lies between the
-/// `finally` tasks and all other tasks: it stands for the end of all other tasks.
+/// The tasks that have not ended. An edge leads from each task to each task that waits for it. Node `None` stands for the end of
+/// all tasks outside `finally`: all these tasks lead to it, and it leads to the `finally` tasks.
 type Order<'a> = DiGraph<Option<&'a str>, ()>;
 
 impl Sizes {
-    /// The demand of the tasks that `belongs` accepts. A task that is not in `progress` has not started. The tasks that `belongs`
-    /// rejects add nothing, but they still count for the order of the tasks. A task with unknown requests adds nothing.
+    /// The demand of the tasks for which `belongs` is true. All other tasks add nothing, but determine the order of the tasks
+    /// too. A task that is not in `progress` has not started. A task without `requests` adds nothing.
     ///
     /// A custom task, such as an approval, may take hours. So the tasks that wait for it add nothing until they have TaskRuns.
     pub fn demand(
@@ -70,7 +71,7 @@ impl Sizes {
         demand
     }
 
-    /// The tasks that have ended because a task that waits for them has started.
+    /// The tasks that must have ended, because a task that waits for them is in `started`.
     pub fn before<'a>(&'a self, started: impl Iterator<Item = &'a String>) -> BTreeSet<&'a str> {
         let mut before = BTreeSet::new();
         for task in started.filter_map(|name| self.0.get(name)) {
@@ -84,7 +85,8 @@ impl Sizes {
         before
     }
 
-    /// The order of the tasks that run, and of those that do not wait for a custom task.
+    /// The order of the tasks that have not ended. It leaves out the custom tasks, and those tasks that wait for a custom task
+    /// and have no TaskRun yet.
     fn order<'a>(&'a self, progress: &BTreeMap<&str, Progress>) -> Order<'a> {
         let mut order = Order::new();
         let gate = order.add_node(None);
@@ -125,14 +127,15 @@ impl Sizes {
     }
 }
 
-/// The order of tasks, without the edges that follow from other edges. The edges are pairs of indices of `tasks`.
+/// The order of tasks, without the edges that follow from other edges. Each edge is a pair of indices in `tasks`.
 struct Reduced<'a> {
     tasks: Vec<Option<&'a str>>,
     edges: Vec<(usize, usize)>,
 }
 
 fn reduced<'a>(order: &Order<'a>) -> Reduced<'a> {
-    // Tekton denies a Pipeline with a cycle. If there is a cycle anyway, all its tasks count as if they ran at the same time.
+    // Tekton denies a Pipeline with a cycle. If there is a cycle anyway, all tasks of the run count as if they ran at the same
+    // time.
     let sorted = toposort(order, None).unwrap_or_default();
     let (successors, _) = dag_to_toposorted_adjacency_list::<_, u32>(order, &sorted);
     let (reduction, _) = dag_transitive_reduction_closure(&successors);
@@ -150,10 +153,10 @@ fn reduced<'a>(order: &Order<'a>) -> Reduced<'a> {
     }
 }
 
-/// The greatest total weight of a set of tasks of which none waits for another. By the weighted form of Dilworth's theorem, this
-/// is the sum of all weights minus a maximum flow. The network has two nodes for each task: flow leaves through one and arrives
-/// at the other. An edge from the second to the first lets flow continue to later tasks. So the edges of the reduced order are
-/// enough.
+/// The greatest total weight of a set of tasks in which no task waits for another. By the weighted form of Dilworth's theorem,
+/// this is the sum of all weights minus a maximum flow. The network has two nodes for each task: flow leaves the task through the
+/// first node, and reaches the task through the second node. An edge from the second node to the first lets flow continue to
+/// later tasks. So the edges of the reduced order are enough.
 fn heaviest(order: &Reduced<'_>, weight: impl Fn(&str) -> i128) -> i128 {
     let Reduced { tasks, edges } = order;
     let weight = |name| u128::try_from(weight(name)).unwrap_or(0);

@@ -2,20 +2,22 @@
 //!
 //! 1. `stepTemplate`: each step takes the values that it does not set itself (`pkg/apis/pipeline/v1/merge.go`,
 //!    `MergeStepsWithStepTemplate`).
-//! 2. `stepSpecs` and `sidecarSpecs` of the run's `taskRunSpecs`: they replace the values of the step or sidecar with the same
-//!    name (`MergeStepsWithSpecs`, `MergeSidecarsWithSpecs`). A step that refers to a StepAction is like any other step, because a
-//!    StepAction has no resources.
-//! 3. `computeResources` of `taskRunSpecs`, divided among the steps
+//! 2. `stepSpecs` and `sidecarSpecs` of the run's `taskRunSpecs`: their values replace those of the step or sidecar with the same
+//!    name (`MergeStepsWithSpecs`, `MergeSidecarsWithSpecs`). A step that refers to a StepAction is like any other step, because
+//!    a StepAction has no resources.
+//! 3. `computeResources` of `taskRunSpecs`: Tekton divides the requests among the steps
 //!    (`pkg/internal/computeresources/tasklevel/tasklevel.go`).
-//! 4. The results sidecar and the init containers, which have no resources of their own (`pkg/pod/pod.go`, `Build`). Tekton adds
-//!    the init containers `place-scripts` and `working-dir-initializer` only to some tasks. Here both always count. Sidecars
-//!    start after the init containers and run at the same time as all steps.
-//! 5. Defaults from Tekton's ConfigMap, for each container without resources
+//! 4. The results sidecar and the init containers: Tekton adds them without resources (`pkg/pod/pod.go`, `Build`). Tekton adds
+//!    the init containers `place-scripts` and `working-dir-initializer` only to some tasks. This module always adds both.
+//!    Sidecars start after the init containers and run at the same time as all steps.
+//! 5. Tekton's ConfigMap `config-defaults`: Tekton sets its defaults in each container without resources
 //!    (`pkg/internal/defaultresourcerequirements/transformer.go`).
-//! 6. Defaults and minimums of the LimitRanges, for the steps (`pkg/internal/computeresources/transformer.go`).
-//! 7. In each container, a limit becomes the request if there is no request (`k8s.io/kubernetes/pkg/apis/core/v1/defaults.go`,
-//!    `SetDefaults_Pod`). Then the defaults of the LimitRanges (`plugin/pkg/admission/limitranger/admission.go`), and the
-//!    overhead of the RuntimeClass (`plugin/pkg/admission/runtimeclass/admission.go`).
+//! 6. LimitRanges: Tekton sets missing requests of the steps from the defaults and minimums
+//!    (`pkg/internal/computeresources/transformer.go`).
+//! 7. The API server: if a container has a limit but no request, the limit becomes the request
+//!    (`k8s.io/kubernetes/pkg/apis/core/v1/defaults.go`, `SetDefaults_Pod`). Then the API server sets the defaults of the
+//!    LimitRanges (`plugin/pkg/admission/limitranger/admission.go`) and the overhead of the RuntimeClass
+//!    (`plugin/pkg/admission/runtimeclass/admission.go`).
 
 use serde_json::Value;
 
@@ -25,7 +27,8 @@ use crate::reconcile::requests::{self, Amounts, InitContainer, PodResources, Res
 
 use super::catalog::Catalog;
 
-/// The resources of LimitRanges that Tekton handles. The number is the unit, in billionths, in which Tekton divides the resource.
+/// The resources of LimitRanges that Tekton handles. The number is the unit, in billionths, to which Tekton rounds a step's part
+/// of the resource.
 const DIVIDED: [(&str, i128); 3] = [
     ("cpu", MILLI),
     ("memory", WHOLE),
@@ -37,7 +40,7 @@ const WHOLE: i128 = 1_000_000_000;
 /// The init containers that Tekton adds (`pkg/pod/{pod,script,workingdir_init}.go`).
 const INIT_CONTAINERS: [&str; 3] = ["prepare", "place-scripts", "working-dir-initializer"];
 
-/// The key with the resources for containers that have no key of their own (`pkg/apis/config/default.go`).
+/// The key with the resources of containers for which there is no other key (`pkg/apis/config/default.go`).
 const DEFAULT: &str = "default";
 
 /// The sidecar that reads results (`pkg/apis/pipeline/sidecarlogs.go`).
@@ -57,7 +60,7 @@ pub(super) struct Container {
     resources: Resources,
 }
 
-/// The parts of a Task's `spec` that the requests of its pod depend on.
+/// The parts of a Task's `spec` that determine the requests of its pod.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TaskSpec {
     steps: Vec<Container>,
@@ -73,12 +76,13 @@ pub struct PodSettings {
     sidecars: Vec<Container>,
     resources: Resources,
     runtime_class: Option<String>,
-    /// True if the pods need other nodes than the run's other pods.
+    /// True if the pods may need other nodes than the run's other pods, because they have a node selector or an affinity of their
+    /// own.
     pub(super) is_special: bool,
 }
 
 impl Resources {
-    /// Reads `computeResources`. This module leaves out malformed parts, because Tekton denies them.
+    /// Reads `computeResources`. Leaves out malformed parts, because Tekton denies them.
     pub(super) fn read(value: &Value) -> Self {
         Self {
             requests: resource_list(&value["requests"]),
@@ -126,8 +130,7 @@ impl PodSettings {
     }
 }
 
-/// Reads a map from resources to quantities. Negative quantities are left out, because Kubernetes refuses a pod with such a
-/// request.
+/// Reads a map from resources to quantities. Leaves out malformed quantities, and negative quantities, which Kubernetes refuses.
 pub fn resource_list(value: &Value) -> ResourceList {
     let entries = value.as_object().into_iter().flatten();
     let read = |value: &Value| match value {
@@ -150,7 +153,7 @@ fn containers(list: &Value) -> Vec<Container> {
     containers.collect()
 }
 
-/// The requests of a pod of `task`. `runtime_class` is the one in the run's own `podTemplate`.
+/// The requests of a pod of `task`. `runtime_class` is the RuntimeClass in the run's own `podTemplate`.
 pub(super) fn requests(
     task: &TaskSpec,
     settings: &PodSettings,
@@ -197,7 +200,7 @@ pub(super) fn requests(
     })
 }
 
-/// The steps with the names of their containers, and with the resources that the Task and the run give them.
+/// The name of each step's container, with the resources that the Task and the run give the step.
 fn steps(task: &TaskSpec, settings: &PodSettings) -> Vec<(String, Resources)> {
     let steps = task.steps.iter().map(|step| Container {
         name: step.name.clone(),
@@ -248,7 +251,8 @@ fn shares(list: &ResourceList, count: usize) -> ResourceList {
         .collect()
 }
 
-/// Sets the missing requests of a step: its part of the LimitRange's default, but at least the LimitRange's minimum.
+/// Sets the missing requests of a step: its part of the LimitRanges' default, but at least the LimitRanges' minimum. `count` is
+/// the number of steps.
 fn step_limits(resources: &mut Resources, count: usize, catalog: &Catalog) {
     for (name, unit) in DIVIDED {
         let asked = resources.requests.get(name);
@@ -279,8 +283,8 @@ fn defaulted(resources: Resources, catalog: &Catalog) -> ResourceList {
 }
 
 impl Catalog {
-    /// Sets the resources of a container that has none, from Tekton's ConfigMap. The first of these keys that has resources is
-    /// used: the container's name; `prefix-P`, if the name begins with `P-`; `default`.
+    /// Sets the resources of a container without resources, from Tekton's ConfigMap. Uses the first of these keys that has
+    /// resources: the container's name; `prefix-P`, if the container's name begins with `P-`; `default`.
     fn fill(&self, container: &str, resources: &mut Resources) {
         if !resources.is_empty() {
             return;

@@ -244,7 +244,6 @@ proptest! {
                 milli_cpu,
                 memory,
                 others: [("example.dev/gpu".to_owned(), gpus)].into(),
-                ..Amounts::default()
             });
             let after = names.iter().filter(|other| **other < name).cloned().collect();
             (name, TaskSize { requests, pods, after, finally, custom, workspaces })

@@ -1,5 +1,5 @@
-//! Finds out if one node could meet several node selectors at the same time. A node meets a selector if it meets at least one of
-//! its terms. It meets a term if it meets all requirements of this term (Kubernetes, "Assigning Pods to Nodes").
+//! Finds out if one node could meet several node selectors at the same time. A node meets a selector if it meets at least one
+//! term of the selector. A node meets a term if it meets all requirements of the term (Kubernetes, "Assigning Pods to Nodes").
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -16,8 +16,8 @@ pub struct NodeTerm {
 }
 
 impl NodeTerm {
-    /// The only node that can meet the term: its name, or the value of its label `kubernetes.io/hostname`. `None` if the term does
-    /// not name one node.
+    /// The only node that can meet the term, by its name or by the value of its label `kubernetes.io/hostname`. `None` if the
+    /// term does not require one certain value of these.
     pub fn one_node(&self) -> Option<&str> {
         let mut requirements = self.expressions.iter().chain(&self.fields);
         requirements.find_map(|it| {
@@ -37,24 +37,24 @@ pub struct NodeRequirement {
     pub key: String,
     /// The operator.
     pub operator: Operator,
-    /// The values of the operator.
+    /// The listed values. Empty for `Exists` and `DoesNotExist`.
     pub values: Vec<String>,
 }
 
 words! {
-    /// An operator of a requirement, about the value of a label or field.
+    /// An operator of a requirement. It compares the value of a label or field with the listed values.
     pub enum Operator: "an operator of a node selector" {
-        /// The value is one of those listed.
+        /// The value is one of the listed values.
         In = "In",
-        /// The value is none of those listed, or the label or field does not exist.
+        /// The value is none of the listed values, or the label or field does not exist.
         NotIn = "NotIn",
         /// The label or field exists.
         Exists = "Exists",
         /// The label or field does not exist.
         DoesNotExist = "DoesNotExist",
-        /// The value is a number greater than the listed one.
+        /// The value is a number greater than the listed number.
         Gt = "Gt",
-        /// The value is a number less than the listed one.
+        /// The value is a number less than the listed number.
         Lt = "Lt",
     }
 }
@@ -86,8 +86,8 @@ pub(super) fn describe(terms: &[NodeTerm]) -> String {
     terms.join(", or ")
 }
 
-/// The greatest number of terms to try. If these are not enough, the answer is yes, because a false alarm is worse than no alarm.
-/// The scheduler still checks the real nodes.
+/// The greatest number of terms to try. If the search is not finished then, the answer is that one node could meet all lists,
+/// because a false alarm is worse than no alarm. The scheduler still checks the real nodes.
 const COMBINATIONS: usize = 100_000;
 
 /// True if one node could meet at least one term of each list.
@@ -128,7 +128,7 @@ fn search(lists: &[&[NodeTerm]], required: &Required<'_>, tried: &mut usize) -> 
     })
 }
 
-/// The key of a requirement: `true` for a field or `false` for a label, and its name.
+/// The key of a requirement: `true` for a field or `false` for a label, and the name of the field or label.
 type Key<'a> = (bool, &'a str);
 
 /// The requirements that the node must meet so far.
@@ -149,8 +149,8 @@ fn with<'a>(required: &Required<'a>, term: &'a NodeTerm) -> Option<Required<'a>>
 fn can_be_met(requirements: &[&NodeRequirement]) -> bool {
     let listed = || requirements.iter().flat_map(|one| &one.values);
     let unlisted: String = listed().map(String::as_str).chain(["x"]).collect();
-    // For `Gt` and `Lt`, also try numbers beyond the bound: one more number than there are listed values, so that `NotIn` cannot
-    // exclude all of them.
+    // For `Gt` and `Lt`, also try numbers beyond the bound. Their number is the number of listed values plus one, so that `NotIn`
+    // cannot exclude all of them.
     let count = listed().count() as i64 + 1;
     let beyond = requirements.iter().flat_map(|one| {
         let bound = one.bound().unwrap_or_default();
@@ -190,7 +190,7 @@ impl NodeRequirement {
         self.values.first()?.parse().ok()
     }
 
-    /// True if a label or field with this value meets the requirement. `None` means that the label or field does not exist.
+    /// True if a label or field with this value meets the requirement. The value is `None` if the label or field does not exist.
     fn is_met_by(&self, value: Option<&str>) -> bool {
         let is_listed = || value.is_some_and(|value| self.values.iter().any(|one| one == value));
         let number = value.and_then(|value| value.parse::<i64>().ok());

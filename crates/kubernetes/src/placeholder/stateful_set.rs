@@ -1,6 +1,6 @@
 //! Builds the StatefulSet of a placeholder from its specification. The specification is valid, so building cannot fail.
 //!
-//! Sources for its fields and labels: TEP-0135, "Placeholder pod + inter-pod affinity" and "Co-locating volumes" (P1, P3, P5, V1,
+//! Sources for the fields and labels: TEP-0135, "Placeholder pod + inter-pod affinity" and "Co-locating volumes" (P1, P3, P5, V1,
 //! V2, V8).
 
 use std::collections::BTreeMap;
@@ -43,7 +43,7 @@ const KEEPS_NODE: [(&str, &str); 2] = [
 /// The PipelineRun that owns a placeholder.
 #[derive(Clone, Copy, Debug)]
 pub struct Owner<'a> {
-    /// The namespace of the run, which is also that of its placeholders.
+    /// The namespace of the run and of its placeholders.
     pub namespace: &'a str,
     /// The name of the run.
     pub name: &'a str,
@@ -51,10 +51,10 @@ pub struct Owner<'a> {
     pub uid: &'a str,
 }
 
-/// The StatefulSet of a placeholder. `volumes` has the decisions about its existing claims.
+/// The StatefulSet of a placeholder. `volumes` has the decisions about the placeholder's existing claims.
 ///
-/// An owner reference makes the run its controller. The reference does not set `blockOwnerDeletion`: with the admission plugin
-/// `OwnerReferencesPermissionEnforcement`, that field would need the right to update finalizers of PipelineRuns.
+/// An owner reference makes the run the controller of the StatefulSet. The reference does not set `blockOwnerDeletion`: with the
+/// admission plugin `OwnerReferencesPermissionEnforcement`, this would need the right to update finalizers of PipelineRuns.
 pub fn build(owner: Owner<'_>, spec: &PlaceholderSpec, volumes: &Volumes) -> StatefulSet {
     let all_labels = with_owner(spec.labels.clone(), owner);
     StatefulSet {
@@ -110,7 +110,7 @@ pub fn selector(name: &str) -> BTreeMap<String, String> {
     ])
 }
 
-/// Adds two labels: the run's uid, and [`MANAGED_BY`]. The placeholder-manager finds its objects by them.
+/// Adds two labels: the run's uid, and [`MANAGED_BY`]. The placeholder-manager finds its objects by these labels.
 fn with_owner(mut labels: BTreeMap<String, String>, owner: Owner<'_>) -> BTreeMap<String, String> {
     labels.insert(PIPELINE_RUN_UID.to_owned(), owner.uid.to_owned());
     labels.insert(MANAGED_BY.to_owned(), TEKTON_COSCHEDULER.to_owned());
@@ -127,8 +127,8 @@ fn reference(owner: Owner<'_>) -> OwnerReference {
     }
 }
 
-/// The claims that the manager creates itself (V8). They have the same fields as claims that the StatefulSet controller creates.
-/// That controller also adds the labels of the StatefulSet's selector.
+/// The claims that the manager creates itself (V8). They have the same fields as claims that the StatefulSet controller creates,
+/// including the labels of the StatefulSet's selector.
 pub fn single_pod_claims(owner: Owner<'_>, spec: &PlaceholderSpec) -> Vec<PersistentVolumeClaim> {
     spec.single_pod_claims
         .iter()
@@ -199,8 +199,8 @@ fn pod(spec: &PlaceholderSpec, volumes: &Volumes) -> PodSpec {
     }
 }
 
-/// The security context of the run, with the fields added that Pod Security `restricted` requires (P3, P5). The plan has already
-/// removed the fields that `restricted` forbids ([`pod_template`](coscheduler_core::pod_template)).
+/// The security context of the pod template, with the fields added that Pod Security `restricted` requires (P3, P5). The plan has
+/// already removed the fields that `restricted` forbids ([`pod_template`](coscheduler_core::pod_template)).
 fn security_context(run: PodSecurityContext) -> PodSecurityContext {
     PodSecurityContext {
         run_as_non_root: Some(true),
@@ -279,8 +279,8 @@ fn claim(owner: Owner<'_>, template: &ClaimTemplateSpec) -> PersistentVolumeClai
     }
 }
 
-/// The claim's `spec`, as the author wrote it. If it does not have the right types, the result is empty, and the API server
-/// refuses the claim. `core` has checked only the fields that this product reads.
+/// The claim's `spec`, as the author wrote it. If a field has a wrong type, the result is empty, and the API server refuses the
+/// claim. `core` has checked only the fields that this product reads.
 fn claim_spec(template: &ClaimTemplateSpec) -> PersistentVolumeClaimSpec {
     serde_json::from_value(template.spec.clone()).unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! Reads lists of pods page by page. It keeps only phases and claims, because one pod can have many kilobytes.
+//! One page of a list of pods. It keeps only phases, names and claims, because one pod can have many kilobytes.
 
 use coscheduler_core::observed::PodPhase;
 use coscheduler_core::reconcile::delete_claims::PodUse;

@@ -17,8 +17,8 @@ pub(super) struct Children {
 }
 
 impl Children {
-    /// Adds a child run. The annotation is a proof: only admission sets it, and only if Tekton created the run for the
-    /// PipelineRun that owns it.
+    /// Adds a run if it is a child run. Annotation [`PART_OF`] proves this: only admission sets it, and only if Tekton created
+    /// the run for the PipelineRun that owns the run.
     pub(super) fn learn(&mut self, run: &PipelineRun) {
         let Some(owner) = &run.controller else { return };
         if !run.annotations.contains_key(PART_OF) {
@@ -31,7 +31,7 @@ impl Children {
         self.parents.insert(key, parent);
     }
 
-    /// Removes a run. The caller has checked that the cache contains no object of it.
+    /// Removes a child run. The caller has checked that the cache contains neither the run nor one of its objects.
     pub(super) fn forget(&mut self, key: &RunKey) {
         let Some(parent) = self.parents.remove(key) else {
             return;

@@ -1,4 +1,4 @@
-//! The parts of the cache for all claims and volumes, and for warning Events about claims and placeholders.
+//! The parts of the cache for claims and volumes, and for Events about failures of claims and placeholders.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -103,7 +103,7 @@ impl Cache {
         })
     }
 
-    /// Removes the Events that came from this watch and are not `listed`. Returns the runs that this affects.
+    /// Removes the Events that came from this watch and are not `listed`. Returns the affected runs.
     pub(crate) fn retain_complaints(
         &self,
         watch: &'static str,

@@ -1,5 +1,5 @@
-//! The last warning Event about each placeholder and each claim. An Event is removed when the placeholder has its pod, or the
-//! claim has its volume.
+//! The last Event about a failure of each placeholder and each claim. An Event is removed when the placeholder has its pod, or
+//! the claim has its volume.
 
 use std::collections::{HashMap, HashSet};
 
@@ -8,12 +8,13 @@ use coscheduler_kubernetes::complaints::{About, Complaint};
 use coscheduler_runtime::kubernetes::version::is_newer;
 use coscheduler_runtime::kubernetes::watch::ObjectKey;
 
-/// Warning Events, by the object they are about, with the name of the watch that delivered each.
+/// The Events about failures, by their object, with the name of the watch that delivered each Event.
 #[derive(Debug, Default)]
 pub(super) struct Complaints(HashMap<(About, ObjectKey), (&'static str, Complaint)>);
 
 impl Complaints {
-    /// Adds an Event from this watch. Returns true if its reason is new for the object.
+    /// Adds an Event from this watch, unless a newer Event about the object is stored. Returns true if the Event's reason is new
+    /// for the object.
     pub(super) fn insert(&mut self, watch: &'static str, complaint: Complaint) -> bool {
         let key = (complaint.about, complaint.object.clone());
         let news = match self.0.get(&key) {

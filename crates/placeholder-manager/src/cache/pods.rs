@@ -1,4 +1,4 @@
-//! Placeholders and pods.
+//! The part of the cache for placeholders and pods.
 
 use std::collections::HashSet;
 
@@ -44,7 +44,7 @@ impl Cache {
         news.collect()
     }
 
-    /// Stores a pod. Of TaskRun pods that have ended, only the TaskRun's name is kept, until the run has ended.
+    /// Stores a pod. If a TaskRun's pod has ended, stores only the name of the TaskRun, until the run has ended.
     pub(crate) fn apply_pod(&self, pod: Pod) -> Vec<RunKey> {
         if pod.placeholder.is_none() && pod.role().is_none() {
             self.write().end(&pod);
@@ -53,7 +53,7 @@ impl Cache {
         self.change(|index, before| index.put_pod(pod, before))
     }
 
-    /// Forgets the ended pods of runs that do not exist.
+    /// Forgets the TaskRuns whose pods have ended, if the cache does not contain their run.
     pub(crate) fn forget_ended(&self) {
         let mut index = self.write();
         let Index { ended, names, .. } = &mut *index;
@@ -108,7 +108,7 @@ impl Index {
         vec![run]
     }
 
-    /// Notes that a TaskRun's pod has ended.
+    /// Notes that a TaskRun's pod has ended, unless the run is done.
     fn end(&mut self, pod: &Pod) {
         let run = RunKey::new(&pod.namespace, &pod.run_uid);
         let name = self.names.get(&run.uid);

@@ -8,20 +8,16 @@ use k8s_openapi::api::core::v1::ResourceQuota;
 
 use super::{Cache, RunKey};
 
-/// The keys of `spec.hard` that count CPU or memory (Kubernetes, "Resource Quotas").
-const COUNTED: [&str; 6] = [
-    "cpu",
-    "memory",
-    "requests.cpu",
-    "requests.memory",
-    "limits.cpu",
-    "limits.memory",
-];
-
-/// True if the quota counts CPU or memory.
+/// True if the quota counts CPU or memory, in `spec.hard`: `cpu`, `requests.cpu` or `limits.cpu` (Kubernetes, "Resource Quotas").
 fn counts(quota: &ResourceQuota) -> bool {
     let hard = quota.spec.as_ref().and_then(|spec| spec.hard.as_ref());
-    hard.is_some_and(|hard| hard.keys().any(|key| COUNTED.contains(&key.as_str())))
+    let mut keys = hard.into_iter().flat_map(|hard| hard.keys());
+    keys.any(|key| {
+        let resource = key
+            .strip_prefix("requests.")
+            .or(key.strip_prefix("limits."));
+        ["cpu", "memory"].contains(&resource.unwrap_or(key))
+    })
 }
 
 impl Cache {

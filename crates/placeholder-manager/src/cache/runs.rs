@@ -1,4 +1,4 @@
-//! The part of the cache for PipelineRuns, each with its plan. They are indexed by uid, by version, and by the claims of their
+//! The part of the cache for PipelineRuns and their plans. Runs are indexed by uid, by version, and by the claims of their
 //! placeholders.
 
 use std::collections::{BTreeSet, HashSet};
@@ -15,7 +15,8 @@ use super::store::Object as _;
 use super::{Before, Cache, Index, KnownRun, RunKey, used};
 
 impl Cache {
-    /// Stores a run. A run that was done before and has no objects needs no reconcile: there may be thousands of them.
+    /// Stores a run. Returns the runs to reconcile. A run that was done before and has no objects is not returned, because there
+    /// may be thousands of such runs.
     pub(crate) fn apply_run(&self, run: PipelineRun) -> Vec<RunKey> {
         let is_done = run.state == RunState::Done;
         let run = if is_done { run.reduced() } else { run };
@@ -68,7 +69,7 @@ impl Cache {
         stale.iter().flat_map(|key| self.delete_run(key)).collect()
     }
 
-    /// Stores that the manager has set or removed an annotation of a run, and the run's new version.
+    /// Stores an annotation that the manager has set or removed, and the run's new version.
     pub(crate) fn annotated(
         &self,
         run: &PipelineRun,
@@ -89,13 +90,14 @@ impl Cache {
         Some(known.run.clone())
     }
 
-    /// The run whose newest known version is this one. No two PipelineRuns have the same `resourceVersion`.
+    /// The run that has this `resourceVersion` in the cache. No two PipelineRuns have the same `resourceVersion`.
     pub(crate) fn run_at(&self, resource_version: &str) -> Option<Arc<PipelineRun>> {
         let uid = self.read().versions.get(resource_version).cloned();
         self.run(&uid?)
     }
 
-    /// The name of a run, from the owner references of its placeholders and claims. These exist even if the run is gone.
+    /// The name of a run, from the owner references of its placeholders and claims. These objects may still exist when the run is
+    /// gone.
     pub(crate) fn name_of_owner(&self, key: &RunKey) -> Option<String> {
         let index = self.read();
         let controllers = index
@@ -108,8 +110,8 @@ impl Cache {
         owner.map(|owner| owner.name.clone())
     }
 
-    /// Every run that has not ended or still has annotation `blocked`, and every run with placeholders, placeholder pods or
-    /// claims that must be deleted. Child runs are replaced by their top run.
+    /// Every run that has not ended or still has annotation `coscheduler.dev/blocked`, and every run that has placeholders, pods
+    /// of placeholders, or claims that are deleted after the run. Each child run is replaced by its top run.
     pub(crate) fn runs_to_sweep(&self) -> BTreeSet<RunKey> {
         let index = self.read();
         let runs = index.runs.all().values();
@@ -135,14 +137,14 @@ impl Cache {
 }
 
 impl Index {
-    /// False if the index has a version of this run in which it is not done.
+    /// True if the run is done in the index, or if the index does not contain the run.
     fn was_done(&self, run: &PipelineRun) -> bool {
         let known = self.names.get(&run.uid);
         let known = known.and_then(|name| self.runs.get(name));
         known.is_none_or(|known| known.run.state == RunState::Done)
     }
 
-    /// True if a run that is done has no objects, and no annotation says any more that it waits.
+    /// True if a run that is done has neither objects nor annotation `coscheduler.dev/blocked`.
     fn is_cleaned_up(&self, key: &RunKey, run: &PipelineRun) -> bool {
         self.placeholders.is_empty(key)
             && self.pods.is_empty(key)

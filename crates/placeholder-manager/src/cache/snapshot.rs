@@ -11,7 +11,7 @@ use super::store::Object as _;
 use super::{Cache, RunKey};
 
 impl Cache {
-    /// A run and its objects, as the cache knows them now. The reconciler adds the fields that do not come from the cache.
+    /// A run and its objects, as the cache contains them now. The reconciler adds the fields that do not come from the cache.
     pub(crate) fn observe(&self, key: &RunKey) -> Observed {
         let index = self.read();
         let known = index

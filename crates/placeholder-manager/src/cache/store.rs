@@ -116,7 +116,7 @@ impl<T: Object> Store<T> {
         Some(gone)
     }
 
-    /// The keys of the objects that are missing in a fresh list.
+    /// The keys of the stored objects that `listed` does not contain.
     pub(super) fn stale(&self, listed: &HashSet<ObjectKey>) -> Vec<ObjectKey> {
         let keys = self.objects.keys();
         keys.filter(|key| !listed.contains(*key)).cloned().collect()

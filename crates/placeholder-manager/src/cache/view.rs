@@ -90,7 +90,7 @@ impl Cache {
         listed.take(size).collect()
     }
 
-    /// For each run that waits, the reason in its annotation `coscheduler.dev/blocked`.
+    /// The code of the reason in annotation `coscheduler.dev/blocked` of each run that waits.
     pub(crate) fn waiting(&self) -> Vec<ReasonCode> {
         let index = self.read();
         let runs = index.runs.all().values().map(|known| &known.run);
@@ -105,7 +105,7 @@ impl Cache {
         index.placeholders.get(key).map(|own| index.view(own))
     }
 
-    /// Receives every change of a placeholder from now on.
+    /// A receiver of every change of a placeholder from now on.
     pub(crate) fn subscribe(&self) -> broadcast::Receiver<Change> {
         self.changes.subscribe()
     }

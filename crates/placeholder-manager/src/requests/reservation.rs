@@ -77,7 +77,7 @@ impl Requests {
         place: &Place,
     ) -> Result<Option<Pod>, Error> {
         let api: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
-        let act = || format!("remove the gate of pod {namespace}/{}", pod.name);
+        let act = || format!("remove the scheduling gate of pod {namespace}/{}", pod.name);
         let patch = if *place == Place::default() {
             size::open(pod)
         } else {

@@ -45,7 +45,7 @@ pub(super) fn reserves_to_wire(reserves: Reserves) -> wire::Reserves {
     }
 }
 
-/// The value among `all` that has this number on the wire.
+/// The value among `all` that has this number on the wire. `None` if there is none.
 fn known<T: Copy, W: Into<i32>, const N: usize>(
     all: [T; N],
     to_wire: fn(T) -> W,
@@ -54,8 +54,8 @@ fn known<T: Copy, W: Into<i32>, const N: usize>(
     all.into_iter().find(|it| to_wire(*it).into() == number)
 }
 
-/// The value among `all` that has this number on the wire. An older config-service leaves it unspecified (0); this means the
-/// default.
+/// The value among `all` that has this number on the wire. 0 (unspecified) means the default, because an older config-service
+/// does not set the field.
 fn known_or_default<T: Copy + Default, W: Into<i32>, const N: usize>(
     all: [T; N],
     to_wire: fn(T) -> W,
@@ -79,7 +79,8 @@ fn override_to_wire(value: &Override) -> wire::Override {
     }
 }
 
-/// An override from the wire. The error is the number of a value that is not known to this version.
+/// An override from the wire. If this version does not know the value, the error is the value's number. If there is no value, the
+/// error is 0.
 fn override_of(message: &wire::Override) -> Result<Override, i32> {
     let (value, number) = match message.value.ok_or(0)? {
         Value::Mode(it) => (known(Mode::ALL, mode_to_wire, it).map(Override::Mode), it),
@@ -120,8 +121,8 @@ pub fn configuration_to_wire(configuration: &Configuration) -> wire::Configurati
 ///
 /// # Errors
 ///
-/// A violation for each missing field except `placement` and `reserves`, which then have their defaults, and for each value that
-/// this version does not know.
+/// A violation for each required field that is missing, and for each value that this version does not know. If `placement` or
+/// `reserves` is missing, it has its default.
 pub fn configuration(message: wire::Configuration) -> Result<Configuration, Vec<Violation>> {
     let mut violations = Vec::new();
     let mut unknown = |field: &str, value: i32| {

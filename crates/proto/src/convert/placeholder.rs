@@ -22,7 +22,8 @@ pub struct Identity {
 ///
 /// # Errors
 ///
-/// A violation for each field that is empty, and for a version that is not a number (Kubernetes 1.35, "Resource versions").
+/// A violation for each field that is empty, and for a `resource_version` that is not a number (Kubernetes 1.35, "Resource
+/// versions").
 pub fn identity(message: Option<wire::PipelineRunRef>) -> Result<Identity, Vec<Violation>> {
     let wire::PipelineRunRef {
         namespace,

@@ -26,7 +26,7 @@ use crate::planner::binding::Source;
 ///
 /// # Errors
 ///
-/// A violation for each field that cannot be read. It names the field by its path, which begins with `field`.
+/// A violation for each part of the run that cannot be read. The violation's field is a path that begins with `field`.
 pub fn pipeline_run(field: &str, message: Option<Struct>) -> Result<PipelineRun, Vec<Violation>> {
     let Some(fields) = message else {
         let description =
@@ -37,8 +37,8 @@ pub fn pipeline_run(field: &str, message: Option<Struct>) -> Result<PipelineRun,
         .map_err(|violations| within(field, violations))
 }
 
-/// The objects that determine the resource requests of a run's pods. A malformed object is left out, because the run's author
-/// may not be able to mend it.
+/// The objects that determine the requests of a run's pods. Malformed parts are left out, because the run's author may not be
+/// able to correct them.
 pub fn catalog(message: wire::Catalog) -> Catalog {
     let wire::Catalog {
         pipeline,

@@ -20,7 +20,7 @@ use crate::metrics::Metrics;
 use crate::rpc::{MethodLabels, RpcMetrics};
 use crate::{Deadline, MAX_MESSAGE_BYTES, trace};
 
-/// The bytes of the compression flag and the length before each gRPC message.
+/// The size of the prefix of a gRPC message: the compression flag and the length.
 const FRAMING_BYTES: usize = 5;
 
 /// Makes calls over a transport.
@@ -31,7 +31,7 @@ pub(super) struct Caller {
     retries: Retries,
 }
 
-/// The outcome of one attempt: a complete response, or the status of its failure.
+/// The outcome of one attempt: a complete response with any gRPC status, or the status of an attempt that got none.
 type Attempt = Result<Response<Collected<Bytes>>, Status>;
 
 impl Caller {
@@ -54,7 +54,7 @@ impl Service<Request<Body>> for Caller {
     type Error = Status;
     type Future = BoxFuture<'static, Result<Response<Body>, Status>>;
 
-    /// Always ready, because each attempt itself waits for the transport, within the deadline.
+    /// Always ready, because each attempt itself waits for the transport.
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Status>> {
         Poll::Ready(Ok(()))
     }

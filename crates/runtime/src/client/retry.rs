@@ -16,7 +16,7 @@ use crate::Deadline;
 use crate::metrics::Metrics;
 use crate::rpc::MethodLabels;
 
-/// The first backoff. Each further backoff is twice as long. A random time of up to the same length is added to each.
+/// The first backoff. Each further backoff is twice as long. A random time of up to the same length is added to each backoff.
 const FIRST_DELAY: Duration = Duration::from_millis(50);
 const LONGEST_DELAY: Duration = Duration::from_secs(1);
 /// Retries that a channel may send per second. A service that has just started can answer hundreds of calls per second, so this
@@ -41,7 +41,7 @@ struct RetryMetrics {
 }
 
 /// The number of retries that may be sent now. Time and calls increase it. tower's own budget is not used: if it is read often,
-/// it loses its saved retries after half of the configured time.
+/// saved retries expire after half of the configured time.
 #[derive(Debug)]
 struct Budget {
     retries: f64,
@@ -79,7 +79,7 @@ impl Retries {
         }
     }
 
-    /// Begins a call: adds its share to the budget.
+    /// Begins a call, and adds [`RETRIES_PER_CALL`] to the budget.
     pub(super) fn begin(&self, method: MethodLabels, deadline: Deadline) -> Turns {
         self.change_budget(|retries| *retries += RETRIES_PER_CALL);
         // Both counters must exist with value zero before the first retry, or Prometheus sees no increase.

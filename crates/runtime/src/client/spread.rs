@@ -1,6 +1,6 @@
-//! Several connections to one service (B9). Behind a Kubernetes Service, each connection goes to one replica and stays there. So a
-//! channel has several connections, and its calls take turns. Servers end each connection after a few seconds, so new replicas get
-//! their share.
+//! Several connections to one service (B9). Behind a Kubernetes Service, each connection goes to one replica and stays there. So
+//! a channel has several connections, and sends its calls over them in turn. Servers end each connection after a few seconds, so
+//! new replicas get their share.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,7 +14,7 @@ use tower::{Service, ServiceExt as _};
 
 use super::Retry;
 
-/// The connections of a channel. Two, three or four replicas can get the same number of them.
+/// The number of connections of a channel. Two, three or four replicas can get the same number of connections.
 const CONNECTIONS: usize = 12;
 
 /// A transport over several connections. Each connects at its first call.
@@ -22,7 +22,8 @@ const CONNECTIONS: usize = 12;
 pub(super) struct Spread {
     connections: Arc<[Channel]>,
     calls: Arc<AtomicUsize>,
-    /// The connection that answered last.
+    /// The index of the connection for retries: the connection that answered last or, if that connection has failed since, the
+    /// next one.
     answered: Arc<AtomicUsize>,
 }
 
@@ -48,7 +49,7 @@ impl Service<Request<Body>> for Spread {
     }
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
-        // A retry goes where somebody answers.
+        // A retry uses the connection that answered last.
         let turn = match request.extensions().get() {
             Some(Retry) => self.answered.load(Ordering::Relaxed),
             None => self.calls.fetch_add(1, Ordering::Relaxed) % CONNECTIONS,

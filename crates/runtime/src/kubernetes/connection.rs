@@ -1,6 +1,7 @@
 //! The connection to the API server. All requests of a process share one HTTP/2 connection. Pings detect that this connection
-//! carries no data any more (N9). Without pings, it would look like a connection whose watches have no news. If the API server
-//! does not offer HTTP/2, each request has a connection of its own, which only the read timeout can give up.
+//! carries no data any more (N9). Without pings, a dead connection would look like a connection whose watches deliver no changes.
+//! If the API server does not offer HTTP/2, requests in progress at the same time use separate connections, and only the read
+//! timeout detects a dead one.
 
 use std::time::Duration;
 
@@ -30,7 +31,7 @@ pub(super) type Connections = Client<TimeoutConnector<HttpsConnector<HttpConnect
 /// A certificate or the server name in `config` is malformed, or `config` demands a proxy.
 pub(super) fn connections(config: &Config) -> anyhow::Result<Connections> {
     ensure!(config.proxy_url.is_none(), "a proxy is not supported");
-    // A request goes out in several small writes, and none of them may wait for an answer to the one before.
+    // The client sends a request as several small writes. TCP must not delay a write until the previous one is acknowledged.
     let mut tcp = HttpConnector::new();
     tcp.enforce_http(false);
     tcp.set_nodelay(true);

@@ -12,7 +12,8 @@ use crate::Process;
 
 const BEAT: Duration = Duration::from_secs(1);
 
-/// The longest pause between two beats that is harmless. A leader relies on its Lease for the same time without renewing it.
+/// The longest pause between two beats that is harmless. It equals the default of `--leader-elect-renew-deadline`, the time for
+/// which a leader relies on its Lease without a renewal.
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
 /// The process was suspended.

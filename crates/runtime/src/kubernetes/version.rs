@@ -9,7 +9,7 @@ pub fn compare(left: &str, right: &str) -> Option<Ordering> {
     Some(left.cmp(&right))
 }
 
-/// True if `left` is a later version than `right`. A version that is not a number is never later.
+/// True if `left` is a later version than `right`. False if one of the two is not a number.
 pub fn is_newer(left: &str, right: &str) -> bool {
     compare(left, right) == Some(Ordering::Greater)
 }

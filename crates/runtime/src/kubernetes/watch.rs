@@ -13,8 +13,8 @@ use tracing::warn;
 
 use crate::Condition;
 
-/// The number of objects in one answer to a list request. A process keeps the memory of its largest answer for good. With 500
-/// objects, the default of kube, 2,000 pods with many volumes cost hundreds of megabytes.
+/// The number of objects in one answer to a list request. A process never returns the memory that its largest answer needed. With
+/// 500 objects, the default of kube, 2,000 pods with many volumes cost hundreds of megabytes.
 const PAGE: u32 = 20;
 
 /// Namespace (empty for cluster-scoped objects) and name.

@@ -25,7 +25,7 @@ use tracing::{info, warn};
 use super::election::{Act, Election};
 use super::{Leadership, LostLease, State, Timing};
 
-/// The first and longest backoff of a failed watch. They are short, because this replica cannot take over without a watch.
+/// The first and the longest backoff of a failed watch. They are short, because this replica cannot take over without a watch.
 const FIRST_REWATCH: Duration = Duration::from_millis(200);
 const LONGEST_REWATCH: Duration = Duration::from_secs(5);
 

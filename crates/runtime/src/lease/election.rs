@@ -5,8 +5,8 @@
 //!
 //! - A candidate takes a Lease over only if the Lease has no holder, or has not changed for the holder's whole duration. The
 //!   candidate measures this time with its own clock. The update fails if the Lease has changed since the candidate read it.
-//! - A holder trusts its Lease for a shorter time than this duration. The time starts just before the holder sends a write, and
-//!   counts only if the API server confirms this write.
+//! - A holder trusts its Lease for a shorter time than this duration. The time starts just before the holder sends a write that
+//!   the API server then confirms.
 //!
 //! A candidate that creates a Lease does not lead at once: somebody may have deleted the previous Lease while it had a holder.
 //! So this candidate waits for the whole duration, like all others. No candidate compares its clock with times that others
@@ -29,7 +29,7 @@ use super::{LostLease, NOT_RENEWED, Timing};
 pub(super) enum Act {
     /// Wait for a change of the Lease, but not longer than until this time.
     Wait(Instant),
-    /// Start a new watch of the Lease, because its state is unknown and the old watch delivers nothing.
+    /// Start a new watch of the Lease, because the state of the Lease is unknown.
     Look,
     /// Create this Lease if it has no version; otherwise, replace that version.
     Write(Box<Lease>),
@@ -129,8 +129,8 @@ impl Election {
             // If the previous holder still exists, it creates the deleted Lease again within this pause.
             Known::Absent { since } => self.create(*since + self.timing.retry_period, now),
             Known::Present { lease, seen } => {
-                // If the holder is this candidate itself, the answer to its write was lost. Such a write does not make it the
-                // leader.
+                // The holder may be this candidate itself, because it created the Lease, or because the answer to its update was
+                // lost. In both cases, it does not lead yet.
                 let free = match holder(lease) {
                     Some(_) => *seen + self.duration_of(lease),
                     None => *seen,
@@ -163,7 +163,7 @@ impl Election {
     }
 
     /// Notes that a write sent at time `sent` failed, or that its outcome is unknown. After a conflict, the candidate reads the
-    /// Lease again with a new watch. A holder then writes at once.
+    /// Lease again with a new watch. If it holds the Lease, it then writes at once.
     pub(super) fn failed(&mut self, conflict: bool, sent: Instant, now: Instant) {
         self.not_before = Some(sent + self.timing.retry_period);
         if conflict {
@@ -193,7 +193,7 @@ impl Election {
         }
         let act = match &self.known {
             Known::Nothing { look_at } => look(*look_at, now),
-            // Another client deleted it.
+            // Another client deleted the Lease.
             Known::Absent { .. } => self.create(now, now),
             Known::Present { lease, .. } => match holder(lease) {
                 Some(holder) if holder == self.identity => {
@@ -227,7 +227,7 @@ impl Election {
         self.from(time, now, || self.record(&lease))
     }
 
-    /// Writes `lease` at `time`, but not before the pause after a failed write is over.
+    /// Returns the act that writes `lease` at `time`, or later if the pause after a failed write is not over yet.
     fn from(&self, time: Instant, now: Instant, lease: impl FnOnce() -> Lease) -> Act {
         let time = self.not_before.map_or(time, |retry| time.max(retry));
         if now < time {

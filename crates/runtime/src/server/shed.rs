@@ -1,6 +1,6 @@
-//! The layer that limits the calls in progress. It answers further calls with `RESOURCE_EXHAUSTED` and a retry delay.
-//! Otherwise, all calls would wait until their callers stop waiting. A stream counts until its response begins. Health and
-//! reflection are exempt, because probes and people must reach a busy process.
+//! The layer that limits the calls in progress. It answers further calls with `RESOURCE_EXHAUSTED` and a retry delay. Without a
+//! limit, an overloaded server would answer every call too late. A stream counts until its response begins. Health and reflection
+//! are exempt, because probes and people must reach a busy process.
 
 use std::collections::HashMap;
 use std::sync::Arc;

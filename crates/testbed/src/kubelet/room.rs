@@ -18,7 +18,7 @@ pub(super) struct Room {
     pub(super) pods: BTreeMap<String, Amounts>,
 }
 
-/// A resource of which the node has too little for a pod. Its text is the same as in the message of a real kubelet.
+/// A resource of which the node has too little for a pod. Its `Display` text is the same as in the message of a real kubelet.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Shortage {
     resource: String,
@@ -54,8 +54,8 @@ impl fmt::Display for Shortage {
 }
 
 impl Room {
-    /// The first resource of which the node has too little for `wanted`. A resource that the pod does not request more of than
-    /// before is never short.
+    /// The first resource of which the node has too little for `wanted`. A resource counts only if the pod now requests more of
+    /// it than before.
     pub(super) fn shortage(&self, uid: &str, wanted: &Amounts) -> Option<Shortage> {
         let amount = |amounts: &Amounts, resource: &String| amounts.get(resource).copied();
         let had = |resource: &String| self.pods.get(uid).and_then(|had| amount(had, resource));

@@ -1,5 +1,5 @@
-//! The kubeconfigs of the services. Each contains a token of the service's own account. The launcher replaces the token long
-//! before it expires, as the kubelet does for a pod. The affinity-planner has no kubeconfig.
+//! The kubeconfigs of the services. Each names a file with a token of the service's own account. The launcher replaces the token
+//! long before it expires, as the kubelet does for a pod. The affinity-planner has no kubeconfig.
 
 use std::fs::OpenOptions;
 use std::io::Write as _;
@@ -31,8 +31,8 @@ pub(super) struct Accounts {
 }
 
 impl Accounts {
-    /// Writes a kubeconfig into `folder` for each service that calls the API server. It has the cluster of kubeconfig
-    /// `administrator`. If there are `links`, the service reaches this cluster through its link.
+    /// Writes a kubeconfig into `folder` for each service that calls the API server. The kubeconfig contains the current cluster
+    /// of kubeconfig `administrator`. If there are `links`, it names the service's link instead of the API server.
     pub(super) async fn write(
         client: &Client,
         administrator: &Path,

@@ -12,7 +12,7 @@ use super::readiness::Probe;
 use super::{Ports, Replica, Service};
 use crate::Balancer;
 
-/// The time between two probes of a replica. A cluster needs about a second to see that a container has ended.
+/// The time between two probes of a replica. A cluster is not faster: it needs about a second to see that a container has ended.
 const PERIOD: Duration = Duration::from_millis(500);
 
 /// The balancers of all services. They end when this value is dropped.
@@ -36,7 +36,7 @@ struct Front {
 #[derive(Debug, Default)]
 struct Replicas {
     ready: BTreeSet<Replica>,
-    /// Those that are about to end.
+    /// Replicas that get no new connections, because they are about to end.
     withdrawn: BTreeSet<Replica>,
 }
 
@@ -75,7 +75,7 @@ impl Balancing {
         })
     }
 
-    /// Sends no new connection to a replica from now on, or sends it connections again.
+    /// If `withdrawn` is true, sends no new connection to a replica from now on. Otherwise, sends it new connections again.
     pub(super) fn withdraw(&self, replica: Replica, withdrawn: bool) {
         for front in &self.fronts {
             front.change(|replicas| match withdrawn {

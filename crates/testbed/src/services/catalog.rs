@@ -13,7 +13,7 @@ use super::{NAMESPACE, Ports, Replica, accounts};
 /// One of the five services. Their order is that of their ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Service {
-    /// Turns the ConfigMap into one validated configuration.
+    /// Reads the ConfigMaps, and serves one validated configuration.
     ConfigService,
     /// Decides about admission, and plans placeholders.
     AffinityPlanner,
@@ -119,7 +119,7 @@ impl Launch {
         ] {
             command.env_remove(variable);
         }
-        // The API server reaches a process on this machine at once.
+        // The API server reaches a local process at once, so the admission-webhook writes its rules without a delay.
         command.env("RULES_DELAY", "0s");
         command.envs(self.environment.iter().cloned());
         Ok(command)

@@ -1,6 +1,6 @@
-//! The objects of `deploy/base` that the launcher (module `services`) applies: namespace, accounts, rights, Leases, Secret and webhook
-//! configurations. They have the launcher's label and annotation (except the namespace), and the webhooks have a loopback
-//! address.
+//! The objects of `deploy/base` that the launcher (module `services`) applies: namespace, accounts, rights, Leases, Secret and
+//! webhook configurations. All of them except the namespace have the launcher's label and annotation. The webhooks have a
+//! loopback address.
 
 use anyhow::Context as _;
 use serde_json::{Value, json};

@@ -128,7 +128,7 @@ impl Services {
         self.link(link).map(Balancer::heal)
     }
 
-    /// Freezes the connections of a link that exist: they stay open, and never carry data again. New ones do.
+    /// Freezes the connections of a link that exist: they stay open, and never carry data again. New connections do.
     ///
     /// # Errors
     /// As [`Services::cut`].

@@ -50,12 +50,12 @@ fn foreign(what: &str) -> String {
     )
 }
 
-/// Applies the services' accounts and rights, and the webhook's Secret. Objects of an earlier launcher are taken over.
+/// Applies the services' accounts, rights and Leases, and the webhook's Secret. Objects of an earlier launcher are taken over.
 pub(super) async fn apply_rights(client: &Client, launcher: &str) -> anyhow::Result<()> {
     manifests::apply(client, &deploy::rights(launcher)?, MANAGED_BY).await
 }
 
-/// Applies the webhook configurations with this loopback port. Those of an earlier launcher are taken over.
+/// Applies the webhook configurations with this loopback port. Configurations of an earlier launcher are taken over.
 pub(super) async fn apply_webhooks(
     client: &Client,
     port: u16,
@@ -73,7 +73,7 @@ pub(super) async fn reached(client: &Client) -> anyhow::Result<()> {
     let probe: DynamicObject = serde_json::from_value(json!({
         "apiVersion": "tekton.dev/v1",
         "kind": "PipelineRun",
-        // Our webhook does not leave this value to any run.
+        // Our webhook removes or replaces this value in every run.
         "metadata": {"generateName": "coscheduler-probe-", "annotations": {GROUP: "probe"}},
         "spec": {"pipelineRef": {"name": "probe"}},
     }))
@@ -93,15 +93,15 @@ pub(super) async fn reached(client: &Client) -> anyhow::Result<()> {
             Ok(run) if run.annotations().get(GROUP).is_some_and(|it| it == "probe") => {
                 sleep(PERIOD).await;
             }
-            // Any other refusal has another cause than our webhooks.
+            // A refusal for another reason does not come from our webhooks.
             Ok(_) | Err(kube::Error::Api(_)) => return Ok(()),
             Err(error) => return Err(error).context("failed to create a PipelineRun as a dry run"),
         }
     }
 }
 
-/// Deletes the webhook configurations, unless another launcher has taken them over. The mutating configuration goes first,
-/// because without an answer of its webhooks the API server refuses runs. The validating configuration blocks nothing.
+/// Deletes the webhook configurations, unless another launcher has taken them over. The mutating configuration is deleted first,
+/// because the API server refuses runs while its webhooks do not answer. The validating configuration blocks nothing.
 pub(super) async fn remove_own_webhooks(client: &Client, launcher: &str) -> anyhow::Result<()> {
     remove_own(
         client,
@@ -111,7 +111,7 @@ pub(super) async fn remove_own_webhooks(client: &Client, launcher: &str) -> anyh
     .await
 }
 
-/// Deletes the accounts and rights, and the webhook's Secret, unless another launcher has taken them over.
+/// Deletes the accounts, rights and Leases, and the webhook's Secret, unless another launcher has taken them over.
 pub(super) async fn remove_own_rights(client: &Client, launcher: &str) -> anyhow::Result<()> {
     remove_own(client, launcher, &deploy::rights(launcher)?).await
 }
@@ -134,8 +134,8 @@ pub(super) async fn lost(client: &Client, launcher: &str) {
     }
 }
 
-/// Deletes all objects of any launcher, the webhook configurations first. Returns one sentence for each. Objects of an
-/// installation stay, and there is a sentence for them too.
+/// Deletes all objects of any launcher, the webhook configurations first. Returns one sentence for each deleted object, and one
+/// if the MutatingWebhookConfiguration of an installation stays. If there is nothing to say, a sentence says so.
 pub(super) async fn remove_all(client: &Client) -> anyhow::Result<Vec<String>> {
     let webhooks = deploy::webhook_configurations(NO_PORT, "")?;
     let mut done = remove(client, &webhooks).await?;

@@ -24,12 +24,12 @@ impl Service {
 }
 
 impl Replica {
-    /// Its service.
+    /// The service of this process.
     pub fn service(self) -> Service {
         self.service
     }
 
-    /// Its number, from 1.
+    /// The number of this process, from 1.
     pub fn number(self) -> u16 {
         self.number
     }
@@ -76,7 +76,7 @@ impl Services {
     /// Kills one process with SIGKILL, like a crash, and waits for its end.
     ///
     /// # Errors
-    /// The process is not running.
+    /// The process was never started.
     pub fn kill(&self, replica: impl Into<Replica>) -> anyhow::Result<()> {
         let replica = replica.into();
         self.with_running(|running| running.remove(&replica));
@@ -88,7 +88,7 @@ impl Services {
     /// Ends one process with SIGTERM, like a rollout, and waits for its end.
     ///
     /// # Errors
-    /// The process is not running, or does not end with exit code 0 in time.
+    /// The process was never started, or does not end with exit code 0 in time.
     pub async fn terminate(&self, replica: impl Into<Replica>) -> anyhow::Result<()> {
         let replica = replica.into();
         self.with_running(|running| running.remove(&replica));
@@ -119,7 +119,7 @@ impl Services {
     }
 
     /// Replaces one process as a rollout does: first no new connection goes to it, then it gets SIGTERM. Waits until the new
-    /// process is ready and new connections go to it.
+    /// process is ready and gets new connections.
     ///
     /// # Errors
     /// The errors of [`Services::restart`].
@@ -145,7 +145,7 @@ impl Services {
     /// Suspends one process (SIGSTOP), as if its node hung, until [`Services::resume`].
     ///
     /// # Errors
-    /// The process is not running.
+    /// The process was never started.
     pub fn pause(&self, replica: impl Into<Replica>) -> anyhow::Result<()> {
         self.group.pause(&replica.into().to_string())
     }
@@ -153,7 +153,7 @@ impl Services {
     /// Continues a suspended process (SIGCONT).
     ///
     /// # Errors
-    /// The process is not running.
+    /// The process was never started.
     pub fn resume(&self, replica: impl Into<Replica>) -> anyhow::Result<()> {
         self.group.resume(&replica.into().to_string())
     }
@@ -162,7 +162,7 @@ impl Services {
     /// a signal ended the process.
     ///
     /// # Errors
-    /// The process still runs after 20 s.
+    /// The process was never started, or still runs after 20 s.
     pub async fn ended(&self, replica: impl Into<Replica>) -> anyhow::Result<Option<i32>> {
         let replica = replica.into();
         let code = self.group.ended(&replica.to_string(), STOP_TIMEOUT).await?;

@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-/// Pairs of measurements: one with our webhook and one without it, directly after each other.
+/// Pairs of measurements, in milliseconds: one with our webhook and one without it, directly after each other.
 #[derive(Debug, Default)]
 pub(super) struct Pairs {
     with: Vec<f64>,

@@ -10,14 +10,15 @@ use run_table::Run;
 
 pub(crate) use run_table::pipeline_runs;
 
-/// The annotation that our webhook writes. It is empty on a PipelineRun without a placeholder.
+/// The annotation that our webhook writes. It contains the name of the placeholder for the whole run. In the modes `workspaces`
+/// and `disabled` it is empty or missing.
 const AFFINITY_ASSISTANT: &str = "pipeline.tekton.dev/affinity-assistant";
 
 /// A PipelineRun that was created.
 #[derive(Clone, Debug)]
 pub(super) struct Submitted {
     pub(super) run: Run,
-    /// True if the webhook has planned a placeholder for the run.
+    /// True if the webhook has planned a placeholder for the whole run.
     pub(super) coscheduled: bool,
 }
 

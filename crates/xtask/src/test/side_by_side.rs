@@ -14,7 +14,7 @@ use tokio::process::Command;
 use crate::foreground::Foreground;
 use crate::progress::seconds;
 
-/// How long a program may take: several times as long as the slowest takes on two cores.
+/// How long a program may take: several times the time of the slowest program on two cores.
 const TIMEOUT: Duration = Duration::from_secs(30 * 60);
 
 /// The time between two measurements of the processors' load.
@@ -25,7 +25,7 @@ const PERIOD: Duration = Duration::from_secs(5);
 pub(super) struct Job {
     pub(super) name: String,
     pub(super) command: Command,
-    /// True if it must run alone, because it measures times.
+    /// True if no other program may run at the same time.
     pub(super) is_alone: bool,
 }
 
@@ -229,7 +229,7 @@ struct Processors {
 }
 
 impl Processors {
-    /// True if they were idle for more than a quarter of the time since the last call.
+    /// True if they were idle for more than a quarter of the time since the last call, or at the first call since boot.
     fn are_partly_idle(&mut self) -> bool {
         // Without this file, the function returns false. Then fewer programs run at once, and the tests take longer.
         let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();

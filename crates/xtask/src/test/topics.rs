@@ -1,5 +1,5 @@
-//! The tests on the control plane are one binary, so that they are linked once. It runs once for each topic (a file of
-//! `integration-tests/tests`), so that a topic's stack ends with its last test.
+//! The tests on the control plane are one binary, so that they are linked once. The binary runs once for each topic (a file of
+//! `integration-tests/tests`), so that the test bed of a topic ends with its last test.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -15,10 +15,10 @@ const PACKAGE: &str = "integration-tests";
 
 const TARGET: &str = "control_plane";
 
-/// The binary's name, as [`TestBinary`] has it.
+/// The name of this binary in [`TestBinary`].
 pub(super) const BINARY: &str = "integration-tests control_plane";
 
-/// The target of cargo that has the tests of the file `test`.
+/// The cargo target with the tests of `test`: the common binary if `test` is a topic, otherwise `test` itself.
 pub(super) fn target<'a>(workspace: &Workspace, test: &'a str) -> &'a str {
     let topic = Path::new(PACKAGE).join("tests").join(format!("{test}.rs"));
     if workspace.root.join(topic).is_file() {
@@ -28,7 +28,7 @@ pub(super) fn target<'a>(workspace: &Workspace, test: &'a str) -> &'a str {
     }
 }
 
-/// One for each topic that has a test that is selected.
+/// One job for each topic with a selected test.
 pub(super) async fn jobs(
     binary: &TestBinary,
     args: &TestArgs,
@@ -59,7 +59,7 @@ pub(super) async fn jobs(
     Ok(jobs.collect())
 }
 
-/// The tests in a list by their topics, only those of the topics in `wanted` if that has any.
+/// Groups the listed tests by topic. If `wanted` is not empty, returns only the topics in it.
 fn topics<'a>(list: &'a str, wanted: &[String]) -> BTreeMap<&'a str, Vec<&'a str>> {
     let mut topics: BTreeMap<_, Vec<_>> = BTreeMap::new();
     for test in list.lines().filter_map(|line| line.strip_suffix(": test")) {

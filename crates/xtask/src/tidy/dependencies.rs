@@ -94,8 +94,8 @@ fn inside(packages: &[Package]) -> Inside {
         .collect()
 }
 
-/// The names of all direct and indirect dependencies of `package`, without build and test dependencies, when it is built alone. For the whole workspace, cargo would
-/// add features, and so dependencies, that only other packages need.
+/// The names of all direct and indirect dependencies of `package`, without build and test dependencies. `package` is resolved
+/// alone: for the whole workspace, cargo would add features, and so dependencies, that only other packages need.
 async fn tree(
     workspace: &Workspace,
     package: &str,

@@ -42,7 +42,7 @@ const REQUIRED: &[&str] = &[
 /// The files that every service has.
 const SERVICE_FILES: [&str; 4] = ["Cargo.toml", "src/main.rs", "src/lib.rs", "src/args.rs"];
 
-/// The tests on the control plane, a topic each, which are one binary.
+/// The folder of the tests on the control plane. Each file is a topic, and all files are one binary.
 const TOPICS: &str = "integration-tests/tests/";
 
 const CONTRACTS: [&str; 3] = ["config", "planner", "placeholder"];
@@ -94,7 +94,7 @@ fn missing(tracked: &Files) -> Vec<Finding> {
     files.chain(contracts).chain(unlinked(tracked)).collect()
 }
 
-/// Files of tests that are part of no binary.
+/// Reports test files that are part of no binary.
 fn unlinked(tracked: &Files) -> Vec<Finding> {
     let main = format!("{TOPICS}main.rs");
     let linked: BTreeSet<_> = tracked

@@ -35,7 +35,7 @@ pub(super) fn check(files: &Files) -> anyhow::Result<Vec<Finding>> {
     Ok(missing.chain(stale).collect())
 }
 
-/// The permission that a row of the table describes. `None` for a line that is no row, and for the head of the table.
+/// The right that a row of the table describes. `None` for a line that is no row, and for the head of the table.
 fn row(line: &str) -> Option<String> {
     let cells: Vec<_> = line.strip_prefix("| `")?.split(" | ").collect();
     Some(format!("`{}", cells.get(..COLUMNS)?.join(" | ")))

@@ -1,9 +1,9 @@
-//! Reads Kubernetes' errors about a placeholder (N3): the API server refuses it or its pod, a claim gets no volume, or the
-//! scheduler finds no node. Each known error becomes one of eight causes, with a remedy.
+//! Reads Kubernetes' errors about a placeholder (N3): the API server refuses the placeholder, its pod or one of its claims, a
+//! claim gets no volume, or the scheduler finds no node. Each known error becomes one of eight causes, with a remedy.
 //!
-//! Kubernetes writes these texts for people and may change them. An unknown text gets code [`ReasonCode::PlaceholderRefused`],
-//! and its words stay the same. Numbers that change with each try, such as the used part of a quota, are removed. So one cause
-//! always gives the same [`Reason`].
+//! Kubernetes writes its error texts for people and may change them. An unknown text gets code
+//! [`ReasonCode::PlaceholderRefused`], and its words stay the same. Numbers that change with each try, such as the used part of a
+//! quota, are removed from known texts. So one cause always gives the same [`Reason`].
 
 use std::collections::BTreeSet;
 
@@ -15,7 +15,7 @@ use crate::plan::{Reason, ReasonCode};
 use crate::reasons;
 use crate::reconcile::requests::Amounts;
 
-/// The causes that keep a placeholder from being created or scheduled. The last stands for unknown texts.
+/// The codes of the causes that keep a placeholder from being created or scheduled. The last code is for unknown error texts.
 pub const REFUSALS: [ReasonCode; 9] = [
     ReasonCode::QuotaExceeded,
     ReasonCode::LimitRangeViolated,
@@ -31,17 +31,18 @@ pub const REFUSALS: [ReasonCode; 9] = [
 /// The prefix of a message that stands for several similar Events (client-go, `tools/record/events_cache.go`).
 const COMBINED: &str = "(combined from similar events): ";
 
-/// Why the API server refused to `act`, for example "create claim ci/source", from its answer.
+/// The reason why the API server refused a request. `act` is the request in words, for example "create claim ci/source", and
+/// `answer` is the API server's error text.
 pub fn refused(act: &str, answer: &str) -> Reason {
     let (reason, detail) = read_answer(answer);
     reason(&format!("Failed to {act}"), &detail)
 }
 
-/// Why a placeholder's pod could not be created, from the note of an Event `FailedCreate`. `None` for a note about a claim,
-/// because the Event about the pod says the same.
+/// The reason why a placeholder's pod could not be created, from the note of an Event `FailedCreate`. `None` for a note about a
+/// claim, because another Event reports the same error for the pod.
 pub fn failed_create(note: &str) -> Option<Reason> {
     let note = note.strip_prefix(COMBINED).unwrap_or(note);
-    // The spelling depends on the release of Kubernetes.
+    // Releases of Kubernetes differ in the capital letter.
     let about_pod = ["Create Pod ", "create Pod "]
         .iter()
         .find_map(|verb| note.strip_prefix(verb))?;
@@ -53,7 +54,7 @@ pub fn failed_create(note: &str) -> Option<Reason> {
     })
 }
 
-/// Why a claim has no volume, from the note of an Event `ProvisioningFailed` or `FailedBinding`.
+/// The reason why a claim has no volume, from the note of an Event `ProvisioningFailed` or `FailedBinding`.
 pub fn not_provisioned(claim: &str, note: &str) -> Reason {
     let detail = note.strip_prefix(COMBINED).unwrap_or(note);
     let class_missing = detail.starts_with("storageclass.storage.k8s.io ")
@@ -67,9 +68,9 @@ pub fn not_provisioned(claim: &str, note: &str) -> Reason {
     }
 }
 
-/// Why a placeholder's pod, which requests `asks`, has no node, from the scheduler's message. `None` while the pod waits for
-/// volumes: if provisioning fails, a warning Event about the claim says so. `None`, too, if the message says that a claim is
-/// missing, but the claim `exists`: the scheduler's cache does not have it yet.
+/// The reason why a placeholder's pod has no node, from the scheduler's message `said`. The pod requests `asks`. `None` while the
+/// pod waits for volumes: if provisioning fails, a warning Event about the claim reports this. Also `None` if the message names a
+/// missing claim for which `exists` is true: the scheduler's cache does not have this claim yet.
 pub(super) fn unschedulable(
     name: &AssistantName,
     asks: &Amounts,
@@ -94,20 +95,22 @@ pub(super) fn unschedulable(
     })
 }
 
-/// True if a node lacks room, by the scheduler's message (`pkg/scheduler/framework/plugins/noderesources/fit.go`, `fitsRequest`).
+/// True if the scheduler's message says that at least one node lacks room
+/// (`pkg/scheduler/framework/plugins/noderesources/fit.go`, `fitsRequest`).
 pub(in crate::reconcile) fn lacks_room(said: &str) -> bool {
     said.contains("Insufficient ") || said.contains("Too many pods")
 }
 
-/// The refusal in annotation [`BLOCKED`] of a run.
+/// The code in annotation [`BLOCKED`] of a run, if it is one of [`REFUSALS`].
 pub fn said_on(run: &PipelineRun) -> Option<ReasonCode> {
     let reason = blocked_reason(run.annotations.get(BLOCKED)?)?;
     REFUSALS.contains(&reason.code).then_some(reason.code)
 }
 
-/// The reason behind the API server's answer, and the part of the answer that does not change from try to try.
+/// Reads the API server's error text. Returns the function of module [`reasons`] for its cause, and the part of the text that is
+/// the same at each try.
 pub(crate) fn read_answer(answer: &str) -> (fn(&str, &str) -> Reason, String) {
-    // Webhooks first, because their own texts may look like any other answer.
+    // Answers from webhooks are read first, because their texts may look like any other answer.
     if answer.starts_with("admission webhook ") {
         return (reasons::admission_denied, answer.to_owned());
     }
@@ -143,7 +146,8 @@ pub(crate) fn read_answer(answer: &str) -> (fn(&str, &str) -> Reason, String) {
     (reason, detail.to_owned())
 }
 
-/// The webhook that could not be called, and the innermost cause: addresses and ports differ from call to call.
+/// A text with the webhook that could not be called, and the innermost cause. The other parts of the answer contain addresses and
+/// ports, which differ from call to call. `None` if the answer is about something else.
 fn failed_webhook(answer: &str) -> Option<String> {
     let answer = answer
         .strip_prefix("Internal error occurred: ")
@@ -154,7 +158,8 @@ fn failed_webhook(answer: &str) -> Option<String> {
     Some(format!("webhook \"{name}\" cannot be called: {innermost}"))
 }
 
-/// The message of a quota, without its used part (`k8s.io/apiserver/pkg/admission/plugin/resourcequota/controller.go`).
+/// The message of a quota, without the amounts in use. `None` if the answer is about something else.
+/// Source: Kubernetes `k8s.io/apiserver/pkg/admission/plugin/resourcequota/controller.go`.
 fn quota(detail: &str) -> Option<String> {
     let prefixes = [
         "exceeded quota: ",
@@ -172,15 +177,16 @@ fn quota(detail: &str) -> Option<String> {
     Some(unused.unwrap_or_else(|| detail.to_owned()))
 }
 
-/// True for the message of a LimitRange. Several messages come in brackets (`plugin/pkg/admission/limitranger/admission.go`).
+/// True for the message of a LimitRange. A list of several messages is in brackets
+/// (`plugin/pkg/admission/limitranger/admission.go`).
 fn is_limit(detail: &str) -> bool {
     let detail = detail.strip_prefix('[').unwrap_or(detail);
     let bound = detail.starts_with("minimum ") || detail.starts_with("maximum ");
     bound && detail.contains(" usage per ") || detail.contains(" max limit to request ratio per ")
 }
 
-/// The claim whose creation failed and so kept the pod from being created, and the answer about it. Several claims come in any
-/// order: the first by name counts.
+/// The claim that could not be created, so that its pod was not created either, and the API server's answer about this claim. If
+/// there are several such claims, the one with the first name, because Kubernetes lists them in any order.
 fn first_claim(answer: &str) -> Option<(&str, &str)> {
     const MARK: &str = "failed to create PVC ";
     let list = answer
@@ -192,7 +198,7 @@ fn first_claim(answer: &str) -> Option<(&str, &str)> {
     claims.filter_map(|claim| claim.split_once(": ")).min()
 }
 
-/// The scheduler's reasons, without the number of nodes for each, and without the sentences about preemption after them
+/// The scheduler's reasons, each without its number of nodes, and without the sentences about preemption that follow them
 /// (`pkg/scheduler/framework/types.go`, `FitError`).
 fn without_counts(said: &str) -> String {
     let said = match said.split_once(" nodes are available: ") {

@@ -232,13 +232,25 @@ fn n1_a_claim_that_cannot_follow_is_reported_while_its_nodes_turn_pods_away() {
     let cordoned = "(node-a is cordoned)";
     check(&in_a, &[zone("a", true), zone("b", false)], Some(cordoned));
     check(&in_a, &[zone("a", false), zone("b", true)], None);
-    check(&in_a, &[zone("b", false)], Some("No node can reach"));
-    check(&in_a, &[Node::default()], Some("No node can reach"));
+    check(
+        &in_a,
+        &[zone("b", false)],
+        Some("No node of the cluster can"),
+    );
+    check(
+        &in_a,
+        &[Node::default()],
+        Some("No node of the cluster can"),
+    );
     let two = [zone("a", true), zone("a", false)];
     check(&in_a, &two, None);
     let not_b = claim(Operator::NotIn, &["b"]);
     check(&not_b, &[Node::default()], None);
-    check(&not_b, &[zone("b", false)], Some("No node can reach"));
+    check(
+        &not_b,
+        &[zone("b", false)],
+        Some("No node of the cluster can"),
+    );
     let movable = SeenClaim {
         name: "data".to_owned(),
         volume: Some(SeenVolume::default()),

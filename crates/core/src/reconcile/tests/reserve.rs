@@ -155,14 +155,6 @@ fn b3_a_gated_pod_asks_for_the_peak_beside_its_own_requests() {
 }
 
 #[test]
-fn b3_under_a_quota_nothing_is_reserved_and_the_author_hears_it() {
-    let mut observed = gated();
-    observed.has_quota = true;
-    assert_eq!(opened(&observed), None);
-    assert!(codes(&reconcile(&observed).events).contains(&"ReservationReduced"));
-}
-
-#[test]
 fn b3_in_workspaces_the_tasks_of_each_claim_count() {
     let decision = reconcile(&gated_in(Mode::Workspaces, &["data", "other"]));
     let sizes: BTreeSet<_> = opening(&decision).iter().map(|it| it.0[0]).collect();
@@ -239,14 +231,6 @@ fn n7_a_wish_that_the_scheduler_refuses_becomes_the_need_and_the_need_waits() {
     // The scheduler does not repeat a condition that has not changed.
     assert_eq!(shrinking(&reconcile(&observed)), reduced);
     assert_eq!(shrinking(&reconcile(&refused(gated(), 2050))), None);
-}
-
-#[test]
-fn b3_a_bound_placeholder_gives_its_room_up_and_never_grows() {
-    for (asks, expect) in [(3550, Some((50, None))), (50, None), (20, None)] {
-        let decision = reconcile(&bound("placement", asks, &[]));
-        assert_eq!(shrinking(&decision), expect);
-    }
 }
 
 #[test]
@@ -381,28 +365,32 @@ fn n2_a_placeholder_asks_for_a_node_like_the_waiting_pods_and_prefers_another_th
 }
 
 #[test]
-fn b3_a_quota_does_not_keep_a_placeholder_from_asking_for_a_pod_that_waits() {
+fn b3_under_a_quota_a_placeholder_asks_only_for_a_pod_that_waits_and_the_author_hears_it() {
     let mut observed = asks_again("placement", &[task("a", "", 300)]);
     observed.has_quota = true;
     assert_eq!(opened(&observed), Some(3550));
     // The first pod of a run waits for its placeholder, not for room.
     own(&mut observed).record.left = None;
     assert_eq!(opened(&observed), None);
+    assert!(codes(&reconcile(&observed).events).contains(&"ReservationReduced"));
 }
 
 #[test]
-fn b3_with_peak_room_is_given_up_pod_by_pod() {
+fn b3_a_bound_placeholder_gives_its_room_up_at_once_or_pod_by_pod_and_never_grows() {
     let one = || vec![on_node_1("one", 1000)];
     let more = vec![on_node_1("two", 2000), task("three", "", 1500)];
-    for (asks, pods, expect) in [
-        (3550, vec![], None),
-        (3550, one(), Some((2550, None))),
-        (2550, one(), None),
-        (2550, more, Some((50, None))),
+    for (reserves, asks, pods, expect) in [
+        ("placement", 3550, vec![], Some(50)),
+        ("placement", 20, vec![], None),
+        ("peak", 3550, vec![], None),
+        ("peak", 3550, one(), Some(2550)),
+        ("peak", 2550, one(), None),
+        ("peak", 2550, more, Some(50)),
         // What an estimate forgot is no debt.
-        (3550, vec![on_node_1("one", 9000)], Some((50, None))),
+        ("peak", 3550, vec![on_node_1("one", 9000)], Some(50)),
     ] {
-        let decision = reconcile(&bound("peak", asks, &pods));
+        let decision = reconcile(&bound(reserves, asks, &pods));
+        let expect = expect.map(|size| (size, None));
         assert_eq!(shrinking(&decision), expect, "{asks} {pods:?}");
     }
     let mut quota = bound("peak", 3550, &one());
