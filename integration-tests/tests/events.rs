@@ -192,10 +192,18 @@ fn p7_a_name_that_is_taken_is_told_once_and_the_run_goes_on_when_it_is_free() ->
         }
         let left = sets.get(name).await?;
         assert_eq!(left.uid(), stranger.uid());
+        let is_blocked = |run: Option<&PipelineRun>| {
+            run.is_some_and(|run| run.annotations().contains_key(BLOCKED))
+        };
+        scene.until("clash", "is annotated", is_blocked).await?;
         sets.delete(name, &DeleteParams::background()).await?;
         scene.succeeds("clash").await?;
+        scene
+            .until("clash", "is not annotated", |run| !is_blocked(run))
+            .await?;
         assert_eq!(scene.told_so_far("clash").await?.len(), 1);
-        assert_eq!(tellings(&scene, mark)?, ["create events"]);
+        let expect = ["create events", "patch pipelineruns", "patch pipelineruns"];
+        assert_eq!(tellings(&scene, mark)?, expect);
         scene.nothing_left_but(&[]).await
     })
 }

@@ -14,8 +14,12 @@ use integration_tests::runs::run;
 use integration_tests::stack::Stack;
 use integration_tests::struck::Waiting;
 use integration_tests::{Scene, alone_with};
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::jiff::Timestamp;
+use kube::Api;
+use kube::runtime::wait::await_condition;
 use testbed::Config;
-use testbed::services::{Link, Peer, Service, ServicesConfig};
+use testbed::services::{Link, NAMESPACE, Peer, Service, ServicesConfig};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
@@ -39,10 +43,12 @@ fn each_service_in_turn(environment: &[(&str, &str)], may_end: &[Service]) -> Ou
         let (restarted, _) = watch::channel(BTreeSet::new());
         let reserves = [Reserves::Nothing, Reserves::Placement].into_iter().cycle();
         for (service, reserves) in Service::ALL.into_iter().zip(reserves) {
+            let frozen = async {
+                freeze(scene.stack, service, reserves).await?;
+                renewed(scene.stack).await
+            };
             tokio::select! {
-                outcome = freeze(scene.stack, service, reserves) => {
-                    outcome.with_context(|| format!("{service} frozen"))?;
-                }
+                outcome = frozen => outcome.with_context(|| format!("{service} frozen"))?,
                 never = kubelet(&scene.stack.services, &restarted) => match never? {},
             }
             scene.stack.services.wait_ready().await?;
@@ -90,6 +96,23 @@ async fn freeze(stack: &Stack, service: Service, reserves: Reserves) -> Outcome 
         frozen.len()
     );
     scene.succeeds("new").await.map(drop)
+}
+
+/// Waits until each leader has renewed its Lease, or has lost it, has ended, and was replaced.
+async fn renewed(stack: &Stack) -> Outcome {
+    let now = Timestamp::now();
+    let leases: Api<Lease> = Api::namespaced(stack.bed.client(), NAMESPACE);
+    let is_renewed = |lease: Option<&Lease>| {
+        let spec = lease.and_then(|lease| lease.spec.as_ref());
+        let time = spec.and_then(|spec| spec.renew_time.as_ref());
+        time.is_some_and(|time| time.0 > now)
+    };
+    for service in [Service::PlaceholderManager, Service::Watcher] {
+        let renewed = await_condition(leases.clone(), service.name(), is_renewed);
+        let renewed = timeout(MINUTE, renewed).await;
+        renewed.with_context(|| format!("the Lease of {service} is not renewed"))??;
+    }
+    Ok(())
 }
 
 /// Creates a run, and tries again until it is admitted, because the API server cannot reach the webhook over a frozen connection

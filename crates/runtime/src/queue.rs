@@ -55,8 +55,8 @@ pub enum Outcome {
 pub struct Options {
     /// The number of keys that are worked on at the same time.
     pub concurrency: usize,
-    /// The first backoff of a failing key. Each further backoff is twice as long. Jitter adds up to the same time to each
-    /// backoff.
+    /// The first backoff of a failing key. Each further backoff is twice as long. Jitter makes each backoff longer, at most
+    /// twice as long.
     pub first_retry: Duration,
     /// The longest backoff, without jitter.
     pub longest_retry: Duration,
@@ -180,8 +180,8 @@ impl<K> Queue<K> {
 }
 
 impl<K: Namespaced + Clone + Eq + Hash + Send + 'static> Worker<K> {
-    /// Works on keys until `shutdown`, each key in a task of its own. Then waits for the tasks that still run. Dropping this
-    /// future aborts them. A panic in `work` panics here too.
+    /// Works on keys until `shutdown`, or until all queues are dropped, each key in a task of its own. Then waits for the tasks
+    /// that still run. Dropping this future aborts them. A panic in `work` panics here too.
     pub async fn run<F, Fut>(mut self, shutdown: CancellationToken, work: F)
     where
         F: Fn(K) -> Fut,

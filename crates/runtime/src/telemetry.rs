@@ -38,7 +38,6 @@ enum Export {
 
 /// Installs the subscriber of the process. The current tokio runtime exports the spans.
 ///
-/// # Errors
 /// The filter does not parse, or the process has a subscriber already.
 pub(crate) fn init(service: Service, args: &ProcessArgs) -> anyhow::Result<Telemetry> {
     let filter = EnvFilter::try_new(&args.log_level)?;
@@ -110,13 +109,16 @@ impl Export {
                 return Export::Unsupported(reason);
             }
         }
-        let protocol = given("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL")
-            .or_else(|| given("OTEL_EXPORTER_OTLP_PROTOCOL"));
-        match protocol.as_deref() {
-            None | Some("grpc") => Export::Spans,
-            Some(other) => Export::Unsupported(format!(
-                "OTEL_EXPORTER_OTLP_PROTOCOL is {other:?}; allowed: grpc"
-            )),
+        let mut names = [
+            "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL",
+            "OTEL_EXPORTER_OTLP_PROTOCOL",
+        ]
+        .into_iter();
+        match names.find_map(|name| Some((name, given(name)?))) {
+            Some((name, other)) if other != "grpc" => {
+                Export::Unsupported(format!("{name} is {other:?}; allowed: grpc"))
+            }
+            Some(_) | None => Export::Spans,
         }
     }
 }
@@ -177,6 +179,15 @@ mod tests {
             &[ENDPOINT, ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")],
             Export::Unsupported(
                 "OTEL_EXPORTER_OTLP_PROTOCOL is \"http/protobuf\"; allowed: grpc".to_owned(),
+            ),
+        );
+        check(
+            &[
+                ENDPOINT,
+                ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "http/json"),
+            ],
+            Export::Unsupported(
+                "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL is \"http/json\"; allowed: grpc".to_owned(),
             ),
         );
         check(

@@ -107,10 +107,10 @@ fn name(name: &GeneralName<'_>) -> Option<String> {
 }
 
 impl Material {
-    /// Reads the Secret's data. `None` if the Secret has none of our keys.
+    /// Reads the Secret's data. `None` if the Secret has none of our entries.
     ///
-    /// # Errors
-    /// A key is missing, a value is malformed, or a private key does not belong to its certificate.
+    /// An entry is missing, a value of the current or next pair is malformed, or a private key does not belong to its
+    /// certificate.
     pub(super) fn read(data: &BTreeMap<String, ByteString>) -> anyhow::Result<Option<Self>> {
         let mut keys = CURRENT.iter().chain(&NEXT).chain([&PREVIOUS]);
         if !keys.any(|key| data.contains_key(*key)) {

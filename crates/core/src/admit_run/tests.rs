@@ -373,7 +373,8 @@ fn b1_a_wish_on_a_task_run_is_nobodys_business() {
 }
 
 proptest! {
-    /// For all annotations and claims: only Tekton's annotation is left, and it is empty or names a placeholder of the run.
+    /// For any value of Tekton's annotation and any claims: of the pinned annotations only Tekton's is left, and it is empty or
+    /// names a placeholder of the run.
     #[test]
     fn m1_v9_no_pod_waits_for_a_placeholder_that_nobody_makes(
         claims in proptest::collection::vec(("[a-c]", prop_oneof![

@@ -1,7 +1,7 @@
 //! Checks image references. The check finds typing errors in the ConfigMap. It does not find every invalid reference.
 
 /// Returns the error in an image reference, or `None` if there is no error. The grammar is that of `distribution/reference`, but
-/// the check of the registry's host is less strict.
+/// the checks of the registry's host, of separators in the path, and of the digest's algorithm are less strict.
 pub(super) fn fault(text: &str) -> Option<String> {
     (!is_image_reference(text)).then(|| {
         format!(

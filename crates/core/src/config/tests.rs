@@ -1,4 +1,4 @@
-//! Tests of each key, and of the eight rows of TEP-0135's table, read from a ConfigMap.
+//! Tests that read a ConfigMap: with each key, and with the flags of each of the eight rows of TEP-0135's table.
 
 use super::*;
 use proptest::prelude::*;

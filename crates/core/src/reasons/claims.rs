@@ -19,7 +19,8 @@ texts! {
         "tekton-coscheduler did not see the volumeClaimTemplate of workspace {workspace:?} when the run was created. Tekton \
          creates the claim, and tekton-coscheduler ignores it. So the run's placeholder may be on a node that cannot reach the \
          claim's volume. In mode workspaces, the pods that use the claim may run on different nodes. To prevent this, create the \
-         run again. If the new run gets this Event too, another admission webhook adds the template.";
+         run again. If the new run gets this Event too, another admission webhook adds the template after the review by \
+         tekton-coscheduler. Ask your operator to change this.";
 
     volume_node_affinity_conflict(conflict: &Conflict, placeholder: &AssistantName): VolumeNodeAffinityConflict =
         "No node can reach the volumes of all these claims: {conflict}. So no node can run placeholder {placeholder}, and the \

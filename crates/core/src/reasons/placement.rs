@@ -31,9 +31,8 @@ texts! {
          node, and asks the scheduler for a node that can take both.";
 
     placeholder_asks_without(placeholder: &str, limit: &str): PlaceholderMoved =
-        "Placeholder {placeholder} could run only on {limit}. The scheduler could not bind the placeholder's pod there. No pod \
-         of the run needs this restriction any more, or the node in the restriction does not accept the placeholder any more. So \
-         the placeholder's pod is created again without this restriction.";
+        "Placeholder {placeholder} was restricted to {limit}. The scheduler could not bind the placeholder's pod there. No pod of \
+         the run needs this restriction any more. So the placeholder's pod is created again without the restriction.";
 
     placeholder_returns(placeholder: &str, node: &str): PlaceholderMoved =
         "The scheduler found no node for placeholder {placeholder}. Pods of the run are on node {node}, so the placeholder must \
@@ -58,6 +57,7 @@ pub fn reservation_refused(
     next: Option<&Amounts>,
 ) -> Reason {
     let (_, message) = read_answer(message);
+    let message = message.trim_end_matches('.');
     let consequence = next.map_or_else(
         || "The placeholder reserves no room.".to_owned(),
         |next| {

@@ -1,8 +1,8 @@
 //! Lets placeholders ask the scheduler for the room that their runs need (B3, N7).
 //!
 //! The pod of a placeholder that asks for room is created with a scheduling gate. The manager increases its requests and removes
-//! the gate. At first, the pod asks for the most that the run's pods can request at the same time. If the scheduler finds no node,
-//! the pod asks for what the largest single pod needs, and waits. Once it is bound, it gives the room up: at once, or with
+//! the gate. At first, the pod asks for the most that the run's pods can request at the same time. If the scheduler finds no
+//! node, the pod asks for what the largest single pod needs, and waits. Once it is bound, it gives the room up: at once, or with
 //! [`Reserves::Peak`] pod by pod. A bound pod never grows, because that would bypass the scheduler.
 //!
 //! With [`Reserves::Nothing`], a placeholder asks for room only after it left a node that had no room for a pod of the run
@@ -42,15 +42,15 @@ const NODES: usize = 50;
 pub struct Place {
     /// The only node that may take it.
     pub only: Option<String>,
-    /// The waiting pod for which the placeholder asks. The node must also meet the node selector and the required node affinity of
-    /// this pod, and the placeholder gets its tolerations.
+    /// The waiting pod for which the placeholder asks. The node must also meet the node selector and the required node affinity
+    /// of this pod, and the placeholder gets its tolerations.
     pub with: Option<Needs>,
     /// The node to avoid if another one can take the pod.
     pub avoid: Option<String>,
     /// The nodes to prefer. If it is empty, no node is preferred.
     pub prefer: Vec<String>,
-    /// Why fewer nodes may take the placeholder's pod than its template allows, in words: `a node that pod a
-    /// can use`, or `node n, where pods of the run were`.
+    /// The nodes to which the placeholder's pod is restricted, in words: "a node that pod a can use", or "node n, where pods of
+    /// the run were".
     pub limited_by: Option<String>,
 }
 
@@ -138,9 +138,9 @@ impl<'a> Placed<'a> {
         });
     }
 
-    /// Asks for less. If the scheduler finds no node for all the run's pods, the placeholder asks for the largest of them, and then
-    /// for none if only one node can reach its claims. Once bound, it keeps no room, or with [`Reserves::Peak`] the room for pods
-    /// that do not exist yet.
+    /// Asks for less. If the scheduler finds no node for all the run's pods, the placeholder asks for the largest of them, and
+    /// then for none if only one node can reach its claims. Once bound, it keeps no room, or with [`Reserves::Peak`] the room for
+    /// pods that do not exist yet.
     fn reduce(&self, decision: &mut Decision) {
         if let Some(node) = &self.pod.node {
             if self.is_giving_up() {
@@ -196,8 +196,8 @@ impl<'a> Placed<'a> {
         }
     }
 
-    /// Creates the pod again if it holds room for too long, because the API server or the kubelet does not act on a resize. Does so
-    /// at most [`MOVES`] times.
+    /// Creates the pod again if it holds room for too long, because the API server or the kubelet does not act on a resize. Does
+    /// so at most [`MOVES`] times.
     fn come_back(&self, node: &str, decision: &mut Decision) {
         let moved = self.own.record.moved.as_ref();
         let resizing = Sight::Resizing(self.pod.object.uid.clone());

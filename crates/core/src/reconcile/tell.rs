@@ -57,7 +57,7 @@ pub(super) fn tell(observed: &Observed, cause: Option<Reason>, decision: &mut De
                 }
                 decision.events.push(reason.clone());
             }
-            // While a placeholder is missing, an annotation with the API server's reason for refusing the placeholder stays.
+            // While a placeholder is missing, an annotation with the reason why it could not be created stays.
             let exists = |spec: &PlaceholderSpec| {
                 let known = &observed.placeholders;
                 known.contains_key(spec.name.as_str())

@@ -15,8 +15,10 @@ use crate::plan::{Reason, ReasonCode};
 use crate::reasons;
 use crate::reconcile::requests::Amounts;
 
-/// The codes of the causes that keep a placeholder from being created or scheduled. The last code is for unknown error texts.
-pub const REFUSALS: [ReasonCode; 9] = [
+/// The codes of the causes that keep a placeholder from being created or scheduled. All but the first come from an error text of
+/// Kubernetes. The last code is for unknown error texts.
+pub const REFUSALS: [ReasonCode; 10] = [
+    ReasonCode::PlaceholderNameTaken,
     ReasonCode::QuotaExceeded,
     ReasonCode::LimitRangeViolated,
     ReasonCode::PodSecurityViolated,
