@@ -183,7 +183,7 @@ fn every_metric_is_documented_and_every_documented_metric_is_there() -> anyhow::
         scene.succeeds("measured").await?;
         scene.nothing_left_but(&[]).await?;
         for service in Service::ALL {
-            // This call ends, so that services that serve only streams have these metrics too.
+            // The metrics of RPCs appear when an RPC has ended. A service that serves only streams may have no ended RPC yet.
             let address = scene.stack.services.grpc_address(service);
             let channel = Endpoint::from_shared(address)?.connect().await?;
             let mut health = HealthClient::new(channel);

@@ -192,7 +192,7 @@ impl Keeper {
                     certificate,
                     since: now,
                 });
-                // Decide again at once, because the previous certificates may now be retired.
+                // Decide again at once: only now is it known when the previous certificates can be retired.
                 Duration::ZERO
             }
         };

@@ -96,10 +96,11 @@ pub enum Misplaced {
 
 /// Deletes those pods of the run that must not be on their nodes.
 pub(super) fn evacuate(observed: &Observed, decision: &mut Decision) {
-    for pod in observed.pods.values() {
-        if observed.owns(pod) {
-            leave(observed, pod, decision);
-        }
+    let own = observed.pods.values().filter(|pod| observed.owns(pod));
+    let (placeholders, others): (Vec<_>, Vec<_>) = own.partition(|pod| pod.placeholder.is_some());
+    // Task pods leave first, so that their volumes are free when a placeholder's next pod is bound to another node.
+    for pod in others.into_iter().chain(placeholders) {
+        leave(observed, pod, decision);
     }
 }
 

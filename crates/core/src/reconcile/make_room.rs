@@ -1,6 +1,5 @@
 //! Helps pods that find no room on the node of their placeholder (N2, N7). The manager does not predict which node has room: only
-//! the scheduler knows. The placeholder leaves its node, and asks the scheduler for a node with the room that the waiting pods
-//! need ([`reserve`]).
+//! the scheduler knows. The placeholder leaves its node, and asks the scheduler for a node with more room ([`reserve`]).
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -19,7 +19,8 @@ pub(super) struct Part {
     pub(super) modules: &'static [&'static str],
     pub(super) programs: &'static [Program],
     pub(super) files: &'static [File],
-    /// The names of the sources of `files`. They are part of the digest in the folder's name.
+    /// The names of the files and folders that `files` are made from. The build folder's name has a digest of all that decides the
+    /// build, and these names are part of that.
     pub(super) bundled: fn() -> Vec<&'static str>,
 }
 

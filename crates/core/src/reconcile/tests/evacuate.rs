@@ -27,7 +27,7 @@ fn there(observed: &mut Observed, task_name: &str, change: impl FnOnce(&mut Pod)
 }
 
 #[test]
-fn n1_exactly_the_version_that_was_looked_at_leaves_a_cordoned_node() {
+fn n1_exactly_the_version_that_was_looked_at_leaves_a_cordoned_node_and_task_pods_go_first() {
     let mut observed = cordoned();
     there(&mut observed, "waits", |_| ());
     there(&mut observed, "runs", |pod| pod.started = true);
@@ -35,24 +35,24 @@ fn n1_exactly_the_version_that_was_looked_at_leaves_a_cordoned_node() {
     let [
         Step::Evict {
             pod: first,
-            at_once: false,
-            unless_exists: None,
-            update: None,
-            reason,
-        },
-        Step::Evict {
-            pod: second,
             at_once: true,
             unless_exists: None,
             update: None,
             ..
         },
+        Step::Evict {
+            pod: second,
+            at_once: false,
+            unless_exists: None,
+            update: None,
+            reason,
+        },
     ] = &decision.steps[..]
     else {
         panic!("{:?}", decision.steps);
     };
-    assert_eq!(*first, observed.pods[&pod_name(&observed)].object);
-    assert_eq!(*second, observed.pods["waits"].object);
+    assert_eq!(*first, observed.pods["waits"].object);
+    assert_eq!(*second, observed.pods[&pod_name(&observed)].object);
     assert_eq!(codes(std::slice::from_ref(reason)), ["PodEvacuated"]);
 }
 

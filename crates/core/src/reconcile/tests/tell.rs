@@ -158,7 +158,7 @@ fn n3_a_claim_that_the_scheduler_has_yet_to_hear_of_is_not_told_to_be_missing() 
     assert_eq!(said(&reconcile(&observed)), (vec![code], Some(code)));
 }
 
-/// Tekton may have failed the run for it.
+/// When the run ends, a refusal is told without a delay, because Tekton may have failed the run for the same cause.
 #[test]
 fn n3_a_refusal_is_told_at_once_when_the_run_ends_and_what_may_pass_is_not() {
     let mut observed = refused();
