@@ -85,9 +85,11 @@ async fn n1_the_record_is_written_before_exactly_the_version_that_was_looked_at_
     let told: Vec<_> = told.map(|it| it.body["reason"].clone()).collect();
     assert_eq!(told, ["PodEvacuated", "PodEvacuated"]);
     let asked: Vec<_> = asked.iter().filter(|it| it.last() != "events").collect();
-    let [patch, placeholder, follower] = asked[..] else {
+    let [follower, patch, placeholder] = asked[..] else {
         panic!("{asked:?}");
     };
+    assert_eq!(follower.short(), "DELETE waits");
+    assert_eq!(follower.body["gracePeriodSeconds"], 0);
     let set = &planned(&run)[0];
     assert_eq!(patch.short(), format!("PATCH {set}"));
     assert_eq!(patch.body["metadata"]["uid"], "s");
@@ -100,8 +102,6 @@ async fn n1_the_record_is_written_before_exactly_the_version_that_was_looked_at_
         None,
         "the kubelet confirms its end"
     );
-    assert_eq!(follower.short(), "DELETE waits");
-    assert_eq!(follower.body["gracePeriodSeconds"], 0);
     // The record that was written delays the next move, even before the watch delivers it.
     let (outcome, asked) = manager.asks().await;
     let deleted: Vec<_> = asked.iter().map(Asked::short).collect();
