@@ -28,6 +28,7 @@ use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 use kube::api::{DeleteParams, ListParams, PostParams};
 use serde_json::json;
+use testbed::services::ServicesConfig;
 use testbed::{Config, LOCAL_STORAGE_CLASS, MOVABLE_STORAGE_CLASS};
 
 type Outcome = anyhow::Result<()>;
@@ -51,14 +52,14 @@ fn shared(reserves: Reserves, test: impl AsyncFnOnce(Scene<'static>) -> Outcome)
         karpenter: true,
         ..Config::default()
     };
-    shared_with_overrides(
-        config,
-        |_| {},
-        async |scene| {
-            scene.set_reserves(reserves).await?;
-            test(scene).await
-        },
-    )
+    let change = |services: &mut ServicesConfig| {
+        let wait = ("PEAK_WAIT".to_owned(), "2m".to_owned());
+        services.environment.push(wait);
+    };
+    shared_with_overrides(config, change, async |scene| {
+        scene.set_reserves(reserves).await?;
+        test(scene).await
+    })
 }
 
 /// A scene with two nodes of two CPUs and 4Gi, to which Karpenter may add nodes.
@@ -197,6 +198,44 @@ fn n7_b3_an_autoscaler_adds_nodes_for_runs_that_keep_their_room() -> Outcome {
 #[test]
 fn n7_an_autoscaler_adds_nodes_for_runs_that_reserve_nothing() -> Outcome {
     in_each_mode(Reserves::Nothing, &[6])
+}
+
+/// The placeholder waits with the room for all four tasks until Karpenter has added a node for it.
+#[test]
+fn n7_b3_an_autoscaler_adds_a_node_for_the_tasks_that_run_side_by_side() -> Outcome {
+    shared(Reserves::Placement, async |scene| {
+        let scene = elastic(scene.stack).await?;
+        let run = run("run")
+            .in_mode("pipelineruns")
+            .in_pool_of(&scene)
+            .template_of_class("source", MOVABLE_STORAGE_CLASS)
+            .task("one", &["source"], &[]);
+        let tasks = ["a", "b", "c", "d"];
+        let run = tasks.into_iter().fold(run, |run, task| {
+            run.task(task, &["source"], &["one"])
+                .asking("1500m")
+                .held(task)
+        });
+        scene.submit(run).await?;
+        let is_there = |pod: &&Arc<Pod>| {
+            let task = pod.labels().get("tekton.dev/pipelineTask");
+            task.is_some_and(|it| tasks.contains(&it.as_str())) && phase(pod) == PodPhase::Running
+        };
+        scene
+            .until_all::<Pod>("of the four tasks run", |pods| {
+                pods.iter().filter(is_there).count() == tasks.len()
+            })
+            .await?;
+        for task in tasks {
+            scene.end("run", task).await?;
+        }
+        scene.succeeds("run").await?;
+        scene.nothing_left_but(&[]).await?;
+        let added = scene.take_added_nodes().await?;
+        println!("side by side: {added}");
+        ensure!(added.nodes() == 1, "{added}");
+        Ok(())
+    })
 }
 
 /// The values of `placeholder-reserves`, except `placement`.

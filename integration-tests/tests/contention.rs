@@ -7,16 +7,16 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use coscheduler_kubernetes::pipeline_run::PipelineRun;
+use futures::future::try_join_all;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use integration_tests::cramped::{gated, stranger, submit, waits};
 use integration_tests::look::node;
 use integration_tests::runs::{Run, run};
 use integration_tests::stack::Stack;
 use integration_tests::{Scene, shared_with_overrides};
-use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::ResourceExt as _;
-use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams, PostParams};
-use serde_json::json;
+use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams};
+use serde_json::{Value, json};
 use testbed::{Config, LOCAL_STORAGE_CLASS, MOVABLE_STORAGE_CLASS};
 
 type Outcome = anyhow::Result<()>;
@@ -85,6 +85,50 @@ fn n2_a_node_too_small_for_the_second_task_is_left() -> Outcome {
             scene.nothing_left_but(&[]).await
         })
         .await
+    })
+}
+
+/// The placeholder cannot ask the scheduler for room: a LimitRange or a quota allows the second task, but not the reservation. So
+/// only the preference for large nodes leads to the only node with room.
+#[test]
+fn b3_n2_where_no_room_may_be_reserved_the_placeholder_prefers_nodes_that_are_large_enough()
+-> Outcome {
+    let limits = |max: &str| {
+        json!({"apiVersion": "v1", "kind": "LimitRange", "metadata": {"name": "limits"}, "spec": {"limits": [{
+            "type": "Container", "max": {"cpu": max}, "default": {"cpu": max}, "defaultRequest": {"cpu": "1m"},
+        }]}})
+    };
+    let quota = json!({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "quota"},
+        "spec": {"hard": {"requests.cpu": "8"}}});
+    let refusals = [("3", limits("3"), None), ("5", limits("8"), Some(quota))];
+    shared(async |scene| {
+        try_join_all(refusals.map(async |(cpu, limits, quota)| {
+            let scene = scene.stack.scene().await?;
+            create(&scene, "limitranges", &limits).await?;
+            if let Some(quota) = quota {
+                create(&scene, "resourcequotas", &quota).await?;
+            }
+            let run = gated(&scene, "pipelineruns", MOVABLE_STORAGE_CLASS)
+                .task("two", &["source"], &["gate"])
+                .asking(cpu);
+            submit(&scene, [("2", 110), ("8", 110)], run).await?;
+            // The other nodes are emptier.
+            stranger(&scene, &scene.pool_node(2), "2").await?;
+            for number in 3..=5 {
+                scene.add_node(number, "2", 110).await?;
+            }
+            scene.open_gate("run").await?;
+            scene.succeeds("run").await?;
+            assert_eq!(node_of(&scene, "two").await?, scene.pool_node(2));
+            let told = scene.told("run", "PlaceholderMoved").await?;
+            let codes: Vec<_> = told.iter().map(|(code, _)| code.as_str()).collect();
+            let moves = codes.iter().filter(|code| **code == "PlaceholderMoved");
+            assert_eq!(moves.count(), 1, "{told:?}");
+            assert!(codes.contains(&"ReservationRefused"), "{told:?}");
+            scene.nothing_left_but(&[]).await
+        }))
+        .await?;
+        Ok(())
     })
 }
 
@@ -160,41 +204,70 @@ fn n2_a_task_without_volumes_that_fits_no_node_the_rest_fits_is_let_go() -> Outc
     })
 }
 
-/// Only the first node can reach the claim, and the run's largest task requests more CPUs than this node has.
+/// Creates an object of Kubernetes' core group in the namespace, or a PersistentVolume.
+async fn create(scene: &Scene<'_>, resource: &str, object: &Value) -> Outcome {
+    let namespace = match resource {
+        "persistentvolumes" => String::new(),
+        _ => format!("namespaces/{}/", scene.namespace),
+    };
+    let uri = format!("/api/v1/{namespace}{resource}");
+    let created = scene.send_to("POST", &uri, object).await?;
+    created.accepted().map(drop)
+}
+
+/// A claim named `cache`, whose volume only these nodes can reach.
+async fn create_cache(scene: &Scene<'_>, nodes: &[String]) -> Outcome {
+    let name = format!("{}-cache", scene.namespace);
+    let reach = json!({"key": "kubernetes.io/hostname", "operator": "In", "values": nodes});
+    let volume = json!({
+        "apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": name},
+        "spec": {
+            "accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Gi"}, "storageClassName": "by-hand",
+            "persistentVolumeReclaimPolicy": "Retain", "hostPath": {"path": "/cache"},
+            "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [reach]}]}},
+        },
+    });
+    create(scene, "persistentvolumes", &volume).await?;
+    let claim = json!({
+        "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "cache"},
+        "spec": {
+            "accessModes": ["ReadWriteOnce"], "storageClassName": "by-hand", "volumeName": name,
+            "resources": {"requests": {"storage": "1Gi"}},
+        },
+    });
+    create(scene, "persistentvolumeclaims", &claim).await
+}
+
+/// One or two nodes can reach the claim, and the run's largest task requests more CPUs than they have.
 #[test]
 fn b3_n2_a_reservation_that_fits_no_node_of_the_claim_keeps_no_run_from_starting() -> Outcome {
     shared(async |scene| {
-        scene.pool_of(&[("2", 110)]).await?;
-        let claim: PersistentVolumeClaim = serde_json::from_value(json!({
-            "metadata": {"name": "cache"},
-            "spec": {
-                "accessModes": ["ReadWriteOnce"], "storageClassName": LOCAL_STORAGE_CLASS,
-                "resources": {"requests": {"storage": "1Gi"}},
-            },
-        }))?;
-        let claims = scene.api::<PersistentVolumeClaim>();
-        claims.create(&PostParams::default(), &claim).await?;
-        let with_cache = |name: &str| {
+        try_join_all([1, 2].map(async |reaching| {
+            let scene = scene.stack.scene().await?;
+            scene.pool_of(&[("2", 110), ("2", 110), ("8", 110)]).await?;
+            let nodes: Vec<_> = (1..=reaching).map(|it| scene.pool_node(it)).collect();
+            create_cache(&scene, &nodes).await?;
             let source = json!({"persistentVolumeClaim": {"claimName": "cache"}});
-            let run = run(name).in_mode("pipelineruns").in_pool_of(&scene);
-            run.workspace("cache", source).task("one", &["cache"], &[])
-        };
-        scene.submit(with_cache("before")).await?;
-        scene.succeeds("before").await?;
-        scene.add_node(2, "8", 110).await?;
-        let run = with_cache("run")
-            .task("two", &[], &["one"])
-            .asking("4")
-            .task("three", &["cache"], &["two"]);
-        scene.submit(run).await?;
-        scene.succeeds("run").await?;
-        assert_eq!(node_of(&scene, "two").await?, scene.pool_node(2));
-        assert_eq!(node_of(&scene, "three").await?, scene.pool_node(1));
-        let told = scene.told("run", "PodLetGo").await?;
-        let codes: Vec<_> = told.iter().map(|(code, _)| code.as_str()).collect();
-        assert!(codes.contains(&"ReservationReduced"), "{told:?}");
-        assert!(!codes.contains(&"ClaimsNotMovable"), "{told:?}");
-        scene.nothing_left_but(&["cache"]).await
+            let run = run("run")
+                .in_mode("pipelineruns")
+                .in_pool_of(&scene)
+                .workspace("cache", source)
+                .task("one", &["cache"], &[])
+                .task("two", &[], &["one"])
+                .asking("4")
+                .task("three", &["cache"], &["two"]);
+            scene.submit(run).await?;
+            scene.succeeds("run").await?;
+            assert_eq!(node_of(&scene, "two").await?, scene.pool_node(3));
+            assert!(nodes.contains(&node_of(&scene, "three").await?));
+            let told = scene.told("run", "PodLetGo").await?;
+            let codes: Vec<_> = told.iter().map(|(code, _)| code.as_str()).collect();
+            assert!(codes.contains(&"ReservationReduced"), "{told:?}");
+            assert!(!codes.contains(&"ClaimsNotMovable"), "{told:?}");
+            scene.nothing_left_but(&["cache"]).await
+        }))
+        .await?;
+        Ok(())
     })
 }
 

@@ -1,28 +1,35 @@
 //! A large cluster with a run that has many waiting pods, a tenant whose placeholders are refused, and a tenant whose
 //! placeholders fit on no node. Meanwhile, other tenants create runs, and the nodes of their placeholders are cordoned (N8, N1).
+//!
+//! `COSCHEDULER_CROWD=256,1000,500` sets the numbers of waiting pods, of refused runs and of unplaceable runs.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stderr)]
 
+use std::fmt::Debug;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, bail, ensure};
+use coscheduler_kubernetes::pods::is_unschedulable;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use integration_tests::look::is_placeholder;
 use integration_tests::nodes::NodeEvent;
 use integration_tests::runs::{Run, run};
 use integration_tests::struck::Waiting;
 use integration_tests::{Scene, alone};
+use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::{Pod, ResourceQuota};
 use k8s_openapi::api::events::v1::Event;
+use kube::Resource;
 use kube::api::PostParams;
+use serde::de::DeserializeOwned;
 use serde_json::json;
 use testbed::{Config, LOCAL_STORAGE_CLASS};
 
 type Outcome = anyhow::Result<()>;
 
 const NODES: usize = 300;
-const WAITING: usize = 200;
-/// The number of runs of each of the two noisy tenants.
-const NOISY: usize = 100;
+/// The environment variable with the numbers of a [`Crowd`].
+const CROWD: &str = "COSCHEDULER_CROWD";
 /// The longest time from the creation of a run until its placeholder is bound.
 const BEGUN: Duration = Duration::from_secs(5);
 /// The longest time of a move: twice the time that it takes on an idle cluster.
@@ -30,9 +37,71 @@ const MOVED: Duration = Duration::from_secs(2);
 /// The time after which the test stops waiting for a move.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// The numbers of what is on the cluster beside the measured runs.
+#[derive(Clone, Copy, Debug)]
+struct Crowd {
+    /// Pods of the wide run that wait for room.
+    waiting: usize,
+    /// Runs of the tenant whose placeholders are refused.
+    refused: usize,
+    /// Runs of the tenant whose placeholders fit on no node.
+    unplaceable: usize,
+}
+
+impl Crowd {
+    fn read() -> anyhow::Result<Self> {
+        let Ok(text) = std::env::var(CROWD) else {
+            return Ok(Self {
+                waiting: 200,
+                refused: 100,
+                unplaceable: 100,
+            });
+        };
+        let numbers: Result<Vec<usize>, _> = text.split(',').map(str::parse).collect();
+        match numbers.as_deref() {
+            Ok(&[waiting, refused, unplaceable]) => Ok(Self {
+                waiting,
+                refused,
+                unplaceable,
+            }),
+            _ => bail!("{CROWD}={text:?}: expected three numbers, like 256,1000,500"),
+        }
+    }
+}
+
+/// Waits until there are `total` objects of this kind that `counts`. The control plane may need minutes, so each fifty objects
+/// have a time limit of their own.
+async fn until<K>(
+    scene: &Scene<'_>,
+    what: &str,
+    total: usize,
+    counts: impl Fn(&K) -> bool,
+) -> Outcome
+where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
+        + Clone
+        + Debug
+        + DeserializeOwned
+        + Send
+        + Sync
+        + 'static,
+{
+    let mut seen = 0;
+    while seen < total {
+        let next = (seen + 50).min(total);
+        let what = format!("{what}, {next} of {total}");
+        let count = |all: &[Arc<K>]| all.iter().filter(|one| counts(one)).count();
+        let all = scene
+            .until_all::<K>(&what, |all| count(all) >= next)
+            .await?;
+        seen = count(&all);
+    }
+    Ok(())
+}
+
 /// Creates the runs of a noisy tenant, several at a time. Each run has one task.
-async fn submit_noisy(scene: &Scene<'_>, change: impl Fn(Run) -> Run) -> Outcome {
-    let runs = (0..NOISY).map(|number| run(&format!("run-{number}")).task("one", &[], &[]));
+async fn submit_noisy(scene: &Scene<'_>, runs: usize, change: impl Fn(Run) -> Run) -> Outcome {
+    let runs = (0..runs).map(|number| run(&format!("run-{number}")).task("one", &[], &[]));
     stream::iter(runs.map(change))
         .map(|run| scene.submit(run))
         .buffer_unordered(10)
@@ -41,39 +110,32 @@ async fn submit_noisy(scene: &Scene<'_>, change: impl Fn(Run) -> Run) -> Outcome
 }
 
 /// Creates the runs of a tenant whose quota allows no placeholder, and waits until each run has an Event about this.
-async fn refused(scene: &Scene<'_>) -> Outcome {
+async fn refused(scene: &Scene<'_>, runs: usize) -> Outcome {
     let quota: ResourceQuota = serde_json::from_value(json!({
         "metadata": {"name": "none"},
         "spec": {"hard": {"count/statefulsets.apps": "0"}},
     }))?;
     let quotas = scene.api::<ResourceQuota>();
     quotas.create(&PostParams::default(), &quota).await?;
-    submit_noisy(scene, |run| run).await?;
-    scene
-        .until_all::<Event>("tell each run of the quota", |events| {
-            let reasons = events.iter().filter_map(|event| event.reason.as_deref());
-            reasons.filter(|it| *it == "QuotaExceeded").count() >= NOISY
-        })
-        .await?;
-    Ok(())
+    submit_noisy(scene, runs, |run| run).await?;
+    until(scene, "tell a run of the quota", runs, |event: &Event| {
+        event.reason.as_deref() == Some("QuotaExceeded")
+    })
+    .await
 }
 
 /// Creates the runs of a tenant whose placeholders fit on no node, and waits until all these placeholders are unschedulable.
-async fn unplaceable(scene: &Scene<'_>) -> Outcome {
-    submit_noisy(scene, |run| run.in_pool_of(scene)).await?;
-    scene
-        .until_all::<Pod>("are placeholders that wait", |pods| {
-            let waits = |pod: &Pod| {
-                is_placeholder(pod) && coscheduler_kubernetes::pods::is_unschedulable(pod)
-            };
-            pods.iter().filter(|pod| waits(pod)).count() == NOISY
-        })
-        .await?;
-    Ok(())
+async fn unplaceable(scene: &Scene<'_>, runs: usize) -> Outcome {
+    submit_noisy(scene, runs, |run| run.in_pool_of(scene)).await?;
+    until(scene, "are placeholders that wait", runs, |pod: &Pod| {
+        is_placeholder(pod) && is_unschedulable(pod)
+    })
+    .await
 }
 
 #[test]
 fn n8_n1_noisy_tenants_do_not_hold_up_another_tenants_placeholder_or_evacuation() -> Outcome {
+    let numbers = Crowd::read()?;
     let config = Config {
         nodes: NODES,
         ..Config::default()
@@ -81,7 +143,7 @@ fn n8_n1_noisy_tenants_do_not_hold_up_another_tenants_placeholder_or_evacuation(
     alone(config, async |scene| {
         // Each task requests most of the eight CPUs of a node, and the claim keeps all tasks on one node.
         let mut crowd = run("crowd").template_of_class("source", LOCAL_STORAGE_CLASS);
-        for number in 0..=WAITING {
+        for number in 0..=numbers.waiting {
             let task = format!("task-{number}");
             crowd = crowd.task(&task, &["source"], &[]).asking("5").held(&task);
         }
@@ -91,20 +153,7 @@ fn n8_n1_noisy_tenants_do_not_hold_up_another_tenants_placeholder_or_evacuation(
             others.push(Waiting::at_gate(scene.stack, None).await?);
         }
         let struck_later = others.split_off(4);
-        let mut waiting = 0;
-        while waiting < WAITING {
-            // Tekton needs more than a minute to create all pods, so each fifty pods have a time limit of their own.
-            let next = (waiting + 50).min(WAITING);
-            scene
-                .until_all::<Pod>(&format!("wait, {next} of {WAITING}"), |pods| {
-                    let pods = pods.iter();
-                    pods.filter(|pod| coscheduler_kubernetes::pods::is_unschedulable(pod))
-                        .count()
-                        >= next
-                })
-                .await?;
-            waiting = next;
-        }
+        until(&scene, "wait", numbers.waiting, is_unschedulable).await?;
         let mut seconds = Vec::new();
         for other in others {
             seconds.push(other.moves(NodeEvent::Cordon, PATIENCE).await?);
@@ -119,7 +168,11 @@ fn n8_n1_noisy_tenants_do_not_hold_up_another_tenants_placeholder_or_evacuation(
 
         let stack = scene.stack;
         let (no_quota, no_node) = (stack.scene().await?, stack.scene().await?);
-        futures::try_join!(refused(&no_quota), unplaceable(&no_node))?;
+        futures::try_join!(
+            refused(&no_quota, numbers.refused),
+            unplaceable(&no_node, numbers.unplaceable)
+        )?;
+        eprintln!("the crowd is there: {numbers:?}");
         for _ in 0..4 {
             let quiet = stack.scene().await?;
             let began = Instant::now();

@@ -50,6 +50,8 @@ pub struct Observed {
     pub refused: BTreeMap<String, Reason>,
     /// The reason in the last warning Event of Kubernetes about each claim. The key is the claim's name.
     pub not_provisioned: BTreeMap<String, Reason>,
+    /// How long a placeholder may wait for a node with room for the peak, before it asks for less.
+    pub peak_wait: Duration,
     /// True if a ResourceQuota of the run's namespace limits CPU or memory.
     pub has_quota: bool,
     /// Every node, by name.

@@ -1,6 +1,7 @@
 //! Fixtures: a run with its objects as the watches deliver them, and a manager with a scripted API server.
 
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use clap::FromArgMatches as _;
 use coscheduler_core::admit::{Question, TEKTON_CONTROLLER, admit};
@@ -270,7 +271,13 @@ impl Manager {
         let (client, server) = Server::new(answer);
         let (queue, _) = queue::queue("runs", Options::default(), process.metrics());
         let cache = Arc::new(Cache::default());
-        let reconciler = Reconciler::new(cache.clone(), Requests::new(client), leadership, queue);
+        let reconciler = Reconciler::new(
+            cache.clone(),
+            Requests::new(client),
+            leadership,
+            queue,
+            Duration::ZERO,
+        );
         Self {
             cache,
             reconciler: Arc::new(reconciler),

@@ -62,7 +62,11 @@ pub const SERVICE: Service = Service {
 /// The Kubernetes client cannot be created, the durations of the Lease contradict each other, or the gRPC address cannot be
 /// bound.
 pub async fn start(args: Args, process: Process) -> anyhow::Result<()> {
-    let Args { kubernetes, lease } = args;
+    let Args {
+        peak_wait,
+        kubernetes,
+        lease,
+    } = args;
     let client = kubernetes.client(&process).await?;
     let cache = Arc::new(Cache::default());
     let (queue, worker) = queue::queue("runs", Options::default(), process.metrics());
@@ -74,6 +78,7 @@ pub async fn start(args: Args, process: Process) -> anyhow::Result<()> {
         Requests::new(client),
         leadership.clone(),
         queue.clone(),
+        peak_wait,
     ));
     reconciler.published.register(process.metrics());
     let seconds = metrics::register(process.metrics(), &cache);

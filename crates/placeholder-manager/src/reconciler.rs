@@ -4,6 +4,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use coscheduler_core::annotations;
 use coscheduler_core::observed::Observed;
@@ -36,6 +37,8 @@ pub(crate) struct Reconciler {
     pub(crate) findings: Findings,
     pub(crate) published: Published,
     queue: Queue<RunKey>,
+    /// See [`Observed::peak_wait`].
+    peak_wait: Duration,
     /// `None` once the process stops.
     callers: Mutex<Option<Callers>>,
 }
@@ -71,11 +74,13 @@ impl Reconciler {
         requests: Requests,
         leadership: Leadership,
         queue: Queue<RunKey>,
+        peak_wait: Duration,
     ) -> Self {
         Self {
             cache,
             requests,
             leadership,
+            peak_wait,
             memory: Memory::default(),
             findings: Findings::default(),
             published: Published::default(),
@@ -225,6 +230,7 @@ impl Reconciler {
         observed.now = k8s_openapi::jiff::Timestamp::now();
         observed.leads = self.leadership.is_held();
         observed.called = called;
+        observed.peak_wait = self.peak_wait;
         self.memory.recall(key, &mut observed);
         Ok(observed)
     }

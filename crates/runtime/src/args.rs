@@ -2,6 +2,7 @@
 //! constant with its name and the defaults of its two addresses. [`command`] adds the common flags.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use clap::{Command, ValueEnum};
 use tracing_subscriber::EnvFilter;
@@ -95,6 +96,16 @@ pub fn command<A: clap::Args>(service: Service) -> Command {
         .mut_arg("http_address", |arg| {
             arg.required(false).default_value(service.http_address)
         })
+}
+
+/// Parses a duration like `15s`, for the flag of a service.
+///
+/// # Errors
+/// `text` is not a duration, or is below zero.
+pub fn parse_duration(text: &str) -> Result<Duration, String> {
+    let failed = |error| format!("expected a duration like 15s: {error}");
+    let duration: jiff::SignedDuration = text.parse().map_err(failed)?;
+    Duration::try_from(duration).map_err(failed)
 }
 
 fn parse_log_level(filter: &str) -> Result<String, String> {

@@ -202,12 +202,9 @@ impl Leadership {
 /// # Errors
 /// `text` is not a duration above zero.
 fn parse_duration(text: &str) -> Result<Duration, String> {
-    let duration: jiff::SignedDuration = text
-        .parse()
-        .map_err(|error| format!("expected a duration like 15s: {error}"))?;
-    match Duration::try_from(duration) {
-        Ok(duration) if !duration.is_zero() => Ok(duration),
-        _ => Err("expected a duration above zero, like 15s".to_owned()),
+    match crate::args::parse_duration(text)? {
+        Duration::ZERO => Err("expected a duration above zero, like 15s".to_owned()),
+        duration => Ok(duration),
     }
 }
 

@@ -49,7 +49,7 @@ pub mod lease;
 pub mod queue;
 pub mod trace;
 
-pub use args::{LogFormat, ProcessArgs, Service, command};
+pub use args::{LogFormat, ProcessArgs, Service, command, parse_duration};
 pub use health::{Condition, Health};
 #[cfg(feature = "kubernetes")]
 pub use kubernetes::KubernetesArgs;

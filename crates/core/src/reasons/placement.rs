@@ -16,6 +16,11 @@ texts! {
          {asks}: its own requests, and those of the largest pod that the run still has to start. Some pods of the run may have \
          to wait until others have ended.";
 
+    reservation_of_claims(placeholder: &str, asked: &Amounts, asks: &Amounts): ReservationReduced =
+        "The scheduler found no node for placeholder {placeholder}, which asked for {asked}. Not every node can reach the volumes \
+         of its claims. The placeholder now asks for {asks}, without room for the pods that use none of these claims. These pods \
+         may run on other nodes.";
+
     reservation_under_quota(placeholder: &str): ReservationReduced =
         "Placeholder {placeholder} reserves no room for the pods of the run at first, because a ResourceQuota of the namespace \
          limits CPU or memory. A reservation would use up quota that these pods need. The placeholder asks for room only after a \

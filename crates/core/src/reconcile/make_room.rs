@@ -82,7 +82,7 @@ impl Placed<'_> {
     }
 
     /// True if the volume of at least one claim has a node affinity, so that not every node reaches it.
-    fn is_bound_by_claims(&self) -> bool {
+    pub(super) fn is_bound_by_claims(&self) -> bool {
         let mut claims = Observed::claims_of(self.spec, self.pod).into_iter();
         claims.any(|claim| {
             let seen = self.observed.volumes.get(&claim);
@@ -112,8 +112,12 @@ impl Placed<'_> {
 
     /// True if the pod may run on another node than the placeholder.
     fn is_free(&self, pod: &Pod) -> bool {
-        let isolated = matches!(self.spec.separation, Separation::Isolate(_));
-        !isolated && !self.shares_claim(pod)
+        !self.is_isolated() && !self.shares_claim(pod)
+    }
+
+    /// True if all pods of the run must share a node.
+    pub(super) fn is_isolated(&self) -> bool {
+        matches!(self.spec.separation, Separation::Isolate(_))
     }
 
     /// Lets the placeholder leave its node for a pod. The placeholders of a run leave at most [`MOVES`] times, all of them together.

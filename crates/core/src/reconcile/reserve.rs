@@ -106,7 +106,7 @@ impl<'a> Placed<'a> {
         let own = &self.own.needs;
         let special = waiting
             .filter(|pod| pod.needs.selector != own.selector || pod.needs.terms != own.terms);
-        let Demand { peak, need } = self.demand();
+        let Demand { peak, need } = self.demand(false);
         let beside = match (special, self.spec.reserves) {
             // The placeholder returns to pods that run already, or could not give its room up before.
             _ if home.is_some() || self.own.record.keeps_room => Vec::new(),
@@ -131,16 +131,16 @@ impl<'a> Placed<'a> {
             place: Place {
                 with: waiting.map(|pod| pod.needs.clone()),
                 avoid: left.clone().filter(|_| home.is_none()),
-                prefer: waiting.map_or_else(Vec::new, |pod| large_enough(self.observed, pod)),
+                prefer: waiting.map_or_else(Vec::new, |pod| self.large_enough(pod)),
                 limited_by: home.as_deref().map(on_node).or(special.map(for_pod)),
                 only: home,
             },
         });
     }
 
-    /// Asks for less. If the scheduler finds no node for all the run's pods, the placeholder asks for the largest of them, and
-    /// then for none if only one node can reach its claims. Once bound, it keeps no room, or with [`Reserves::Peak`] the room for
-    /// pods that do not exist yet.
+    /// Asks for less. If the scheduler finds no node for all the run's pods, the placeholder asks for the largest of them. If not
+    /// every node reaches its claims, it then leaves out the pods that use none of them. If only one node does, it asks for none.
+    /// Once bound, it keeps no room, or with [`Reserves::Peak`] the room for pods that do not exist yet.
     fn reduce(&self, decision: &mut Decision) {
         if let Some(node) = &self.pod.node {
             if self.is_giving_up() {
@@ -168,20 +168,31 @@ impl<'a> Placed<'a> {
                 return;
             }
             let asked = &self.labels.asks;
-            if let Some(size) = self.less(&self.with_own(&self.demand().need)) {
-                let reason = reasons::reservation_reduced(name, asked, &size);
-                decision.steps.push(self.shrink(size, Some(reason)));
+            if let Some(size) = self.less(&self.with_own(&self.demand(false).need)) {
+                // An autoscaler may add a node for the peak.
+                if self.refused_for(self.observed.peak_wait, decision) {
+                    let reason = reasons::reservation_reduced(name, asked, &size);
+                    decision.steps.push(self.shrink(size, Some(reason)));
+                }
                 return;
             }
-            // No other node can come to have the room. Without a reservation, pods that need less can start on this node.
-            let tied = self.observed.tied(self.spec, self.pod);
             let refusal = self.pod.unscheduled.as_ref();
             let said = refusal.and_then(|refusal| refusal.message.as_deref());
-            if !tied.is_empty()
-                && said.is_some_and(lacks_room)
-                && let Some(size) = self.less(&self.own.needs.requests)
-            {
+            if !said.is_some_and(lacks_room) || !self.is_bound_by_claims() {
+                return;
+            }
+            let tied = self.observed.tied(self.spec, self.pod);
+            let (size, reason) = if tied.is_empty() {
+                // Pods that use none of the claims may run on other nodes.
+                let size = self.with_own(&self.demand(true).need);
+                let reason = reasons::reservation_of_claims(name, asked, &size);
+                (size, reason)
+            } else {
+                // No other node can come to have the room. Without a reservation, pods that need less can start on this node.
                 let reason = reasons::reservation_given_up(name, asked, &tied);
+                (self.own.needs.requests.clone(), reason)
+            };
+            if let Some(size) = self.less(&size) {
                 decision.steps.push(self.shrink(size, Some(reason)));
             }
         }
@@ -233,7 +244,7 @@ impl<'a> Placed<'a> {
         match self.spec.reserves {
             // Under a quota, the kept room could keep the run's own pods from being created.
             Reserves::Peak if !self.observed.has_quota => {
-                let (peak, taken) = (self.demand().peak, self.together());
+                let (peak, taken) = (self.demand(false).peak, self.together());
                 // The peak counts the pods that exist, so it is never less than what they have taken.
                 self.with_own(&combined(&peak, &taken, |peak, taken| peak - taken))
             }
@@ -282,7 +293,8 @@ impl<'a> Placed<'a> {
     }
 
     /// The requests of the pods that share the placeholder's node: as admission estimated them, corrected by the pods that exist.
-    fn demand(&self) -> Demand {
+    /// With `tied`, leaves out the tasks whose pods may run on other nodes.
+    fn demand(&self, tied: bool) -> Demand {
         let run = self.run;
         let sizes = match self.spec.reserves {
             Reserves::Nothing => Sizes::default(),
@@ -293,7 +305,7 @@ impl<'a> Placed<'a> {
         let pinned = Pinned::read(&run.annotations).ok().flatten();
         let held: BTreeSet<String> = self.spec.claims().collect();
         let mut demand = sizes.demand(&self.progress(&sizes), |_, task| match &pinned {
-            Some(pinned) if pinned.mode == Mode::Workspaces => {
+            Some(pinned) if pinned.mode == Mode::Workspaces || (tied && !self.is_isolated()) => {
                 task.workspaces.iter().any(|workspace| {
                     let claim = pinned.claims.get(workspace);
                     claim.is_some_and(|it| held.contains(&it.name(workspace, &run.uid)))
@@ -339,6 +351,21 @@ impl<'a> Placed<'a> {
         progress
     }
 
+    /// The nodes that are large enough for the placeholder and this pod. The placeholder cannot ask for all of that: Kubernetes
+    /// resizes only CPU and memory, and a quota may refuse. Empty if no node is too small.
+    fn large_enough(&self, pod: &Pod) -> Vec<String> {
+        let both = Amounts {
+            others: pod.needs.requests.others.clone(),
+            ..self.with_own(&pod.needs.requests)
+        };
+        let (large, small): (Vec<_>, Vec<_>) = self.observed.nodes.values().partition(|node| {
+            let mut both = both.resources();
+            both.all(|(name, amount)| node.allocatable.of(name) >= amount)
+        });
+        let large = large.iter().take(if small.is_empty() { 0 } else { NODES });
+        large.map(|node| node.name.clone()).collect()
+    }
+
     /// CPU and memory of the placeholder's own requests and of the pods beside it.
     fn with_own(&self, beside: &Amounts) -> Amounts {
         combined(&self.own.needs.requests, beside, |own, beside| own + beside)
@@ -358,22 +385,6 @@ fn for_pod(pod: &Pod) -> String {
 
 fn on_node(node: &str) -> String {
     format!("node {node}, where pods of the run were")
-}
-
-/// The nodes that have enough of the resources that a placeholder cannot ask for, because Kubernetes resizes only CPU and memory.
-/// Empty if the pod requests no such resource.
-fn large_enough(observed: &Observed, pod: &Pod) -> Vec<String> {
-    let requests = pod.needs.requests.resources();
-    let fixed = requests.filter(|(name, _)| !["cpu", "memory"].contains(name));
-    let fixed: Vec<_> = fixed.collect();
-    if fixed.is_empty() {
-        return Vec::new();
-    }
-    let nodes = observed.nodes.values().filter(|node| {
-        let mut fixed = fixed.iter();
-        fixed.all(|(name, amount)| node.allocatable.of(name) >= *amount)
-    });
-    nodes.map(|node| node.name.clone()).take(NODES).collect()
 }
 
 /// CPU and memory only: no other resource of a pod can be changed.

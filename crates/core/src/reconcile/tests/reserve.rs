@@ -358,7 +358,15 @@ fn n2_a_placeholder_asks_for_a_node_like_the_waiting_pods_and_prefers_another_th
     };
     gpu(&mut pod(&mut observed, "a").needs.requests);
     assert_eq!(place(&observed).prefer, [""; 0]);
+    for name in ["node-1", "node-2"] {
+        node(&mut observed, name).allocatable = cpu(350);
+    }
     gpu(&mut node(&mut observed, "node-2").allocatable);
+    assert_eq!(place(&observed).prefer, ["node-2"]);
+    // A quota may refuse CPU and memory.
+    gpu(&mut node(&mut observed, "node-1").allocatable);
+    assert_eq!(place(&observed).prefer, [""; 0]);
+    node(&mut observed, "node-1").allocatable.milli_cpu = 349;
     assert_eq!(place(&observed).prefer, ["node-2"]);
     // A placeholder that was never asked to leave may go anywhere.
     assert_eq!(place(&gated()), Place::default());
@@ -444,6 +452,30 @@ fn b3_a_reservation_that_only_one_node_could_hold_is_given_up() {
         None,
         "not for want of room"
     );
+}
+
+#[test]
+fn b3_a_reservation_of_pods_that_may_run_elsewhere_is_given_up_if_few_nodes_reach_the_claims() {
+    let mut observed = refused(gated(), 2050);
+    let said = "0/2 nodes are available: 1 Insufficient cpu.";
+    unschedulable(own_pod(&mut observed), said);
+    restrict(&mut observed, CLAIM, "zone", "a");
+    let reduced = Some((1550, Some("ReservationReduced")));
+    assert_eq!(shrinking(&reconcile(&observed)), reduced);
+    // A pod that waits needs the room, until it is let go.
+    let waits = task("waits", &name(&observed), 2000);
+    add(&mut observed, waits);
+    assert_eq!(shrinking(&reconcile(&observed)), None);
+}
+
+#[test]
+fn n7_b3_the_peak_may_wait_for_a_node() {
+    let mut observed = refused(gated(), 3550);
+    observed.peak_wait = 30 * SECOND;
+    assert_eq!(shrinking(&pass(&mut observed, 29 * SECOND)), None);
+    assert_eq!(shrinking(&pass(&mut observed, SECOND)), None);
+    let reduced = Some((2050, Some("ReservationReduced")));
+    assert_eq!(shrinking(&reconcile(&observed)), reduced);
 }
 
 #[test]
