@@ -12,6 +12,7 @@ use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
 use crate::go;
+use crate::releases::{Releases, Sources, workspace};
 
 mod parts;
 
@@ -103,9 +104,22 @@ pub fn default_folder() -> Result<PathBuf> {
 /// it. If no program is missing, neither `go` nor the network is needed.
 ///
 /// # Errors
-/// `go` is missing (the message names the required version), or a build fails.
+/// `go` is missing (the message names the required version), a build fails, or an environment variable chooses an unknown
+/// release.
 pub fn build(folder: &Path, progress: &dyn Progress) -> Result<Binaries> {
-    Build::new(folder, &CONTROL_PLANE)?.run(progress)
+    build_releases(folder, Releases::chosen()?, progress)
+}
+
+/// As [`build`], but for these releases.
+///
+/// # Errors
+/// As [`build`].
+pub fn build_releases(
+    folder: &Path,
+    releases: Releases,
+    progress: &dyn Progress,
+) -> Result<Binaries> {
+    Build::new(folder, &CONTROL_PLANE, releases)?.run(progress)
 }
 
 /// As [`build`], but for Karpenter.
@@ -113,7 +127,7 @@ pub fn build(folder: &Path, progress: &dyn Progress) -> Result<Binaries> {
 /// # Errors
 /// As [`build`].
 pub fn build_karpenter(folder: &Path, progress: &dyn Progress) -> Result<Binaries> {
-    Build::new(folder, &KARPENTER)?.run(progress)
+    Build::new(folder, &KARPENTER, Releases::chosen()?)?.run(progress)
 }
 
 /// As [`build`], but only for kubectl, of the same release as the API server.
@@ -121,7 +135,7 @@ pub fn build_karpenter(folder: &Path, progress: &dyn Progress) -> Result<Binarie
 /// # Errors
 /// As [`build`].
 pub fn build_kubectl(folder: &Path, progress: &dyn Progress) -> Result<PathBuf> {
-    let build = Build::new(folder, &CONTROL_PLANE)?;
+    let build = Build::new(folder, &CONTROL_PLANE, Releases::chosen()?)?;
     let kubectl = build.binaries.kubectl();
     if !kubectl.exists() {
         let _lock = build.lock()?;
@@ -134,18 +148,18 @@ pub fn build_kubectl(folder: &Path, progress: &dyn Progress) -> Result<PathBuf> 
 struct Build {
     part: &'static Part,
     folder: PathBuf,
-    sources: PathBuf,
+    sources: Sources,
     /// Linker flags.
     stamp: String,
     binaries: Binaries,
 }
 
 impl Build {
-    fn new(folder: &Path, part: &'static Part) -> Result<Self> {
+    fn new(folder: &Path, part: &'static Part, releases: Releases) -> Result<Self> {
         // `go` and the programs run in other folders, so the path must be absolute.
         let folder = std::path::absolute(folder)
             .with_context(|| format!("failed to find folder {}", folder.display()))?;
-        let sources = workspace()?.join("integration-tests").join("testbed");
+        let sources = Sources::of(releases)?;
         let stamp = version_stamp(&sources)?;
         let out = folder.join("bin").join(key(part, &sources, &stamp)?);
         Ok(Self {
@@ -251,19 +265,12 @@ pub(crate) fn hex_digest(parts: &[&[u8]], length: usize) -> String {
     digits.chars().take(length).collect()
 }
 
-fn workspace() -> Result<PathBuf> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    folder
-        .canonicalize()
-        .with_context(|| format!("failed to find the workspace at {}", folder.display()))
-}
-
 /// A digest of all inputs of the build.
-fn key(part: &Part, sources: &Path, stamp: &str) -> Result<String> {
+fn key(part: &Part, sources: &Sources, stamp: &str) -> Result<String> {
     let mut parts = vec![stamp.as_bytes().to_vec()];
     for module in part.modules {
         for file in ["go.mod", "go.sum"] {
-            parts.push(go::read(&sources.join(module).join(file))?.into_bytes());
+            parts.push(go::read(&sources.module(module).join(file))?.into_bytes());
         }
     }
     let bundled = (part.bundled)();
@@ -273,13 +280,8 @@ fn key(part: &Part, sources: &Path, stamp: &str) -> Result<String> {
 }
 
 /// The linker flags. They set the version of the Kubernetes programs, because Tekton refuses an API server without a version.
-fn version_stamp(sources: &Path) -> Result<String> {
-    let go_mod = go::read(&sources.join("kubernetes").join("go.mod"))?;
-    let version = go_mod
-        .split_whitespace()
-        .skip_while(|word| *word != "k8s.io/kubernetes")
-        .nth(1)
-        .context("kubernetes/go.mod does not require k8s.io/kubernetes")?;
+fn version_stamp(sources: &Sources) -> Result<String> {
+    let version = sources.version("kubernetes", "k8s.io/kubernetes")?;
     let mut numbers = version.trim_start_matches('v').split('.');
     let (major, minor) = (
         numbers.next().unwrap_or_default(),
@@ -291,10 +293,10 @@ fn version_stamp(sources: &Path) -> Result<String> {
     ))
 }
 
-fn require_go(part: &Part, sources: &Path) -> Result<()> {
+fn require_go(part: &Part, sources: &Sources) -> Result<()> {
     let mut wanted = (0, 0);
     for module in part.modules {
-        let go_mod = go::read(&sources.join(module).join("go.mod"))?;
+        let go_mod = go::read(&sources.module(module).join("go.mod"))?;
         let version = go_mod
             .lines()
             .find_map(|line| line.strip_prefix("go "))

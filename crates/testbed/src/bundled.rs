@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 use serde_json::Value;
 
+use crate::releases::Sources;
 use crate::{go, manifests};
 
 /// Tekton's manifests that a bed needs, as files or folders of the module's `config` folder.
@@ -61,13 +62,13 @@ pub(crate) fn karpenter_names() -> Vec<&'static str> {
 }
 
 /// Tekton's manifests, as a JSON list. Each boot reads these several megabytes, and JSON is parsed faster than YAML.
-pub(crate) fn tekton_manifests(sources: &Path) -> Result<String> {
+pub(crate) fn tekton_manifests(sources: &Sources) -> Result<String> {
     let module = go::module_folder(sources, "tekton", "github.com/tektoncd/pipeline")?;
     objects(&module.join("config"), TEKTON_MANIFESTS)
 }
 
 /// Karpenter's CustomResourceDefinitions, as a JSON list.
-pub(crate) fn karpenter_kinds(sources: &Path) -> Result<String> {
+pub(crate) fn karpenter_kinds(sources: &Sources) -> Result<String> {
     let module = go::module_folder(sources, "karpenter", "sigs.k8s.io/karpenter")?;
     objects(&module, KARPENTER_KINDS)
 }
@@ -101,7 +102,7 @@ fn files(path: PathBuf) -> Result<Vec<PathBuf>> {
 }
 
 /// KWOK's stages, as YAML documents.
-pub(crate) fn kwok_stages(sources: &Path) -> Result<String> {
+pub(crate) fn kwok_stages(sources: &Sources) -> Result<String> {
     let module = go::module_folder(sources, "kwok", "sigs.k8s.io/kwok")?;
     let mut text = String::new();
     for name in KWOK_STAGES {

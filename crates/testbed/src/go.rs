@@ -6,10 +6,12 @@ use std::process::{Command, Output, Stdio};
 
 use anyhow::{Context as _, Result, bail};
 
-pub(crate) fn command(sources: &Path, module: &str) -> Command {
+use crate::releases::Sources;
+
+pub(crate) fn command(sources: &Sources, module: &str) -> Command {
     let mut command = Command::new("go");
     command
-        .current_dir(sources.join(module))
+        .current_dir(sources.module(module))
         .env("CGO_ENABLED", "0")
         .env("GOWORK", "off")
         .env_remove("GOFLAGS")
@@ -27,7 +29,7 @@ pub(crate) fn run(mut command: Command) -> Result<Output> {
 }
 
 /// The folder of the Go module `path` in Go's module cache. The pinned module `module` requires this module.
-pub(crate) fn module_folder(sources: &Path, module: &str, path: &str) -> Result<PathBuf> {
+pub(crate) fn module_folder(sources: &Sources, module: &str, path: &str) -> Result<PathBuf> {
     let mut command = command(sources, module);
     command.args(["list", "-m", "-f", "{{.Dir}}", path]);
     let output = run(command).with_context(|| format!("failed to find Go module {path}"))?;

@@ -15,6 +15,8 @@
 //! # }
 //! ```
 //!
+//! The environment variables `TESTBED_KUBERNETES` and `TESTBED_TEKTON` choose other releases than the default (see [`Releases`]).
+//!
 //! When a bed is dropped, or the process that started it ends in any way, all processes of the bed end and its files are
 //! removed (see [`ProcessGroup`]).
 
@@ -32,6 +34,7 @@ mod manifests;
 mod nodes;
 mod ports;
 mod process;
+mod releases;
 pub mod services;
 mod tekton;
 mod waiting;
@@ -39,7 +42,8 @@ mod waiting;
 pub use balancer::Balancer;
 pub use bed::{Detached, TestBed};
 pub use binaries::{
-    Binaries, Lines, Progress, build, build_karpenter, build_kubectl, default_folder,
+    Binaries, Lines, Progress, build, build_karpenter, build_kubectl, build_releases,
+    default_folder,
 };
 pub use config::{
     CUSTOM_STATUS, Config, DURATION_ANNOTATION, EXIT_CODE_ANNOTATION, LOCAL_STORAGE_CLASS,
@@ -48,3 +52,4 @@ pub use config::{
 pub use kubelet::kubelets;
 pub use ports::FreePorts;
 pub use process::ProcessGroup;
+pub use releases::Releases;

@@ -1,11 +1,10 @@
 //! The programs of a test bed, and the files in the same folder. There are two parts: the control plane, which every bed needs,
 //! and Karpenter.
 
-use std::path::Path;
-
 use anyhow::Result;
 
 use crate::bundled;
+use crate::releases::Sources;
 
 /// The file with Tekton's manifests.
 pub(super) const TEKTON_MANIFESTS: &str = "tekton.json";
@@ -24,7 +23,7 @@ pub(super) struct Part {
     pub(super) bundled: fn() -> Vec<&'static str>,
 }
 
-/// One program: its name, its Go module (a folder of `integration-tests/testbed`) and its package.
+/// One program: its name, its Go module (a name for [`Sources::module`]) and its package.
 pub(super) struct Program {
     pub(super) name: &'static str,
     pub(super) module: &'static str,
@@ -34,7 +33,7 @@ pub(super) struct Program {
 /// One file, and the function that makes its text from the sources in the Go modules.
 pub(super) struct File {
     pub(super) name: &'static str,
-    pub(super) text: fn(&Path) -> Result<String>,
+    pub(super) text: fn(&Sources) -> Result<String>,
 }
 
 pub(super) const KUBECTL: Program =
