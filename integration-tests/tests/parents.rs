@@ -9,12 +9,13 @@ use coscheduler_core::annotations::{GROUP, MODE, PART_OF, PINNED, TEKTON_AFFINIT
 use coscheduler_kubernetes::pipeline_run::PipelineRun;
 use integration_tests::look::node;
 use integration_tests::runs::{Run, run};
-use integration_tests::{Scene, shared};
+use integration_tests::{Scene, shared_with_overrides};
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
-use kube::api::{ListParams, Patch, PatchParams};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
+use testbed::{Config, MOVABLE_STORAGE_CLASS, Releases};
 use tokio::sync::OnceCell;
 
 type Outcome = anyhow::Result<()>;
@@ -22,30 +23,39 @@ type Outcome = anyhow::Result<()>;
 /// Runs a test on the shared stack, after Tekton accepts Pipelines in Pipelines.
 fn nested(test: impl AsyncFnOnce(Scene<'static>) -> Outcome) -> Outcome {
     static ALPHA: OnceCell<()> = OnceCell::const_new();
-    shared(async |scene| {
-        let enable = async || {
-            let flags: Api<ConfigMap> = Api::namespaced(scene.client.clone(), "tekton-pipelines");
-            let patch = Patch::Merge(json!({"data": {"enable-api-fields": "alpha"}}));
-            flags
-                .patch("feature-flags", &PatchParams::default(), &patch)
-                .await?;
-            let probe = parent("probe", &json!([task("only", 1)])).into_json();
-            let taken = async {
-                while scene
-                    .send("POST", "tekton.dev/v1/pipelineruns?dryRun=All", &probe)
-                    .await?
-                    .code
-                    >= 300
-                {
-                    tokio::time::sleep(Duration::from_millis(100)).await;
-                }
-                anyhow::Ok(())
+    let config = Config {
+        audit_log: true,
+        ..Config::default()
+    };
+    shared_with_overrides(
+        config,
+        |_| {},
+        async |scene| {
+            let enable = async || {
+                let flags: Api<ConfigMap> =
+                    Api::namespaced(scene.client.clone(), "tekton-pipelines");
+                let patch = Patch::Merge(json!({"data": {"enable-api-fields": "alpha"}}));
+                flags
+                    .patch("feature-flags", &PatchParams::default(), &patch)
+                    .await?;
+                let probe = parent("probe", &json!([task("only", 1)])).into_json();
+                let taken = async {
+                    while scene
+                        .send("POST", "tekton.dev/v1/pipelineruns?dryRun=All", &probe)
+                        .await?
+                        .code
+                        >= 300
+                    {
+                        tokio::time::sleep(Duration::from_millis(100)).await;
+                    }
+                    anyhow::Ok(())
+                };
+                tokio::time::timeout(Duration::from_secs(60), taken).await?
             };
-            tokio::time::timeout(Duration::from_secs(60), taken).await?
-        };
-        ALPHA.get_or_try_init(enable).await?;
-        test(scene).await
-    })
+            ALPHA.get_or_try_init(enable).await?;
+            test(scene).await
+        },
+    )
 }
 
 fn task(name: &str, seconds: u32) -> Value {
@@ -149,6 +159,59 @@ fn m3_pipelines_in_a_pipeline_run_on_its_node_and_leave_nothing_of_their_own() -
             .collect();
         assert_eq!(sets.len(), 1, "{sets:?}");
         scene.nothing_left_but(&[]).await
+    })
+}
+
+#[test]
+fn m1_m3_pods_of_parts_that_use_the_runs_claim_are_on_its_placeholders_node() -> Outcome {
+    nested(async |scene| {
+        let [_, tekton] = Releases::chosen()?.versions()?;
+        if tekton.starts_with("v1.12.") {
+            // This release gives child runs no workspaces.
+            return Ok(());
+        }
+        let lent = |workspace: &str| json!([{"name": "lent", "workspace": workspace}]);
+        let using = |name: &str, workspace: &str| {
+            let mut task = task(name, 2);
+            task["workspaces"] = lent(workspace);
+            task["taskSpec"]["workspaces"] = json!([{"name": "lent"}]);
+            task
+        };
+        let part = |name: &str, workspace: &str, tasks: Value| {
+            let pipeline = json!({"workspaces": [{"name": "lent"}], "tasks": tasks});
+            json!({"name": name, "workspaces": lent(workspace), "pipelineSpec": pipeline})
+        };
+        let deep = part("deep", "lent", json!([using("deepest", "lent")]));
+        let inner = part("inner", "source", json!([using("early", "lent"), deep]));
+        let tasks = json!([using("own", "source"), inner]);
+        for mode in ["workspaces", "pipelineruns", "isolate-pipelinerun"] {
+            // Every node reaches this volume, so only the affinity keeps the pods together.
+            let lending = run(mode)
+                .in_mode(mode)
+                .template_of_class("source", MOVABLE_STORAGE_CLASS)
+                .into_json();
+            let mut pipeline = lending["spec"]["pipelineSpec"].clone();
+            pipeline["tasks"] = tasks.clone();
+            let lending = Run::from_json(lending).spec("pipelineSpec", pipeline);
+            scene.submit(lending).await?;
+            let (_, placeholder) = scene.placeholder().await?;
+            scene.succeeds(mode).await?;
+            let pods = scene.objects().await?.task_pods;
+            assert_eq!(pods.len(), 3, "{mode}");
+            for pod in &pods {
+                let name = pod.name_any();
+                assert_eq!(node(pod), node(&placeholder), "{mode}: {name}");
+                let spec = pod.spec.as_ref().unwrap();
+                assert!(spec.affinity.is_some(), "{mode}: {name}");
+            }
+            scene.nothing_left_but(&[]).await?;
+            let delete = DeleteParams::foreground();
+            scene.api::<PipelineRun>().delete(mode, &delete).await?;
+            scene
+                .until_all::<Pod>("are gone", |pods| pods.is_empty())
+                .await?;
+        }
+        Ok(())
     })
 }
 

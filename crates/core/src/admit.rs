@@ -19,11 +19,11 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use crate::annotations::{HANDED_ON, PART_OF, TEKTON_AFFINITY_ASSISTANT};
+use crate::annotations::{CLAIMS, HANDED_ON, PART_OF, TEKTON_AFFINITY_ASSISTANT};
 use crate::config::Configuration;
 use crate::mode::Mode;
 use crate::names::{ClaimTemplateName, Group, claim_name};
-use crate::pinned::{Pinned, handed_on, unknown_schema, whole_run};
+use crate::pinned::{Pinned, claims_to_annotation, handed_on, unknown_schema, whole_run};
 use crate::pipeline_run::{ClaimTemplate, OwnerReference, PipelineRun, WorkspaceSource};
 use crate::run_claims;
 use crate::violation::Violation;
@@ -209,8 +209,19 @@ impl Admission {
 /// Admits a child run. The child keeps the annotations that its own TaskRuns need. If one of these annotations cannot be read, or
 /// the group is not the parent's, the child is not coscheduled, except if another version of this product pinned the parent.
 fn join(run: &PipelineRun, parents_group: Option<&str>) -> Admission {
+    let (parent, parents_uid) = match &run.controller {
+        Some(owner) => (owner.name.clone(), owner.uid.as_str()),
+        None => Default::default(),
+    };
+    let mut set_annotations = BTreeMap::from([(PART_OF.to_owned(), parent)]);
     let assistant = match handed_on(&run.annotations, parents_group) {
-        Some((mode, group, _)) => whole_run(mode, &group).map(|name| name.to_string()),
+        Some((mode, group, claims)) => {
+            // The names of the claims that Tekton created for the parent depend on the parent's uid. Tekton 1.15 binds workspaces
+            // of the child to these claims.
+            let claims = run_claims::named(&claims, parents_uid);
+            set_annotations.insert(CLAIMS.to_owned(), claims_to_annotation(&claims));
+            whole_run(mode, &group).map(|name| name.to_string())
+        }
         // Another version of this product pinned the parent. The child keeps the annotations that Tekton copied from the parent,
         // so that the other version can read them.
         None if parents_group.is_some() && unknown_schema(&run.annotations).is_some() => {
@@ -218,13 +229,8 @@ fn join(run: &PipelineRun, parents_group: Option<&str>) -> Admission {
         }
         None => return without(run, |_| true),
     };
-    let parent = run.controller.as_ref().map(|owner| owner.name.clone());
-    let set_annotations = [
-        (PART_OF, parent.unwrap_or_default()),
-        (TEKTON_AFFINITY_ASSISTANT, assistant.unwrap_or_default()),
-    ];
-    let set_annotations =
-        BTreeMap::from(set_annotations.map(|(key, value)| (key.to_owned(), value)));
+    let key = TEKTON_AFFINITY_ASSISTANT.to_owned();
+    set_annotations.insert(key, assistant.unwrap_or_default());
     let kept = |key: &str| set_annotations.contains_key(key) || HANDED_ON.contains(&key);
     Admission {
         set_annotations: set_annotations.clone(),

@@ -52,6 +52,15 @@ pub fn of_run(run: &PipelineRun) -> RunClaims {
     claims.collect()
 }
 
+/// The same claims, by the names that they have if the run has this uid.
+pub(crate) fn named(claims: &RunClaims, run_uid: &str) -> RunClaims {
+    let named = claims.iter().map(|(workspace, claim)| {
+        let name = claim.name(workspace, run_uid);
+        (workspace.clone(), RunClaim::Name(name))
+    });
+    named.collect()
+}
+
 /// The names of the existing claims: those that Tekton does not create.
 pub fn brought(claims: &RunClaims) -> BTreeSet<&str> {
     let brought = claims.values().filter_map(|claim| match claim {

@@ -952,7 +952,9 @@ fn a_part_of_a_run_has_its_parents_placeholders_and_none_of_its_own() {
             assert_eq!(stored.annotations[PART_OF], "build");
             let kept = HANDED_ON
                 .into_iter()
-                .chain([TEKTON_AFFINITY_ASSISTANT, "note"]);
+                .chain([TEKTON_AFFINITY_ASSISTANT, "note"])
+                // The next test checks the claims in mode `workspaces`.
+                .filter(|key| mode != Mode::Workspaces || *key != CLAIMS);
             for key in kept {
                 assert_eq!(
                     stored.annotations[key], part.annotations[key],
@@ -981,6 +983,28 @@ fn a_part_of_a_run_has_its_parents_placeholders_and_none_of_its_own() {
             }
         }
     }
+}
+
+#[test]
+fn v3_a_part_of_a_run_knows_the_claims_that_tekton_creates_for_its_parent() {
+    let part = part(Mode::Workspaces);
+    let by_tekton = Question {
+        created_by: TEKTON_CONTROLLER,
+        owner_group: part.annotations.get(GROUP).map(String::as_str),
+        ..by_alice(&part, UID)
+    };
+    let admission = ask(&configuration(Mode::Workspaces), &by_tekton).unwrap();
+    let stored = &admission.apply(&part).annotations[CLAIMS];
+    let parents_uid = pipeline_run_owner().uid;
+    let made = |workspace, template| tekton_claim_name(workspace, template, &parents_uid);
+    assert_eq!(
+        serde_json::from_str::<Value>(stored).unwrap(),
+        json!({
+            "cache": {"name": "build-cache"},
+            "source": {"name": made("source", Some("src"))},
+            "unnamed": {"name": made("unnamed", None)},
+        })
+    );
 }
 
 #[test]
