@@ -10,7 +10,7 @@ use crate::admit::reserved::present;
 use crate::admit::warnings::reserved_in_child;
 use crate::annotations::TEKTON_AFFINITY_ASSISTANT;
 use crate::mode::Mode;
-use crate::names::{AssistantName, Group, claim_before_tekton_renamed_it};
+use crate::names::{AssistantName, Group, renamed_by_tekton};
 use crate::params::{Params, has_variable};
 use crate::pinned::{handed_on, unknown_schema, whole_run};
 use crate::pipeline_run::OwnerReference;
@@ -161,11 +161,14 @@ fn renamed(run: &ChildRun, claims: &RunClaims) -> Vec<BoundClaim> {
         claim_name,
     } in &run.claims
     {
-        let made = claim_before_tekton_renamed_it(claim_name, &owner.name);
-        if let Some(made) = made.filter(|made| run_claims::contains(claims, made, &owner.uid)) {
+        let mut names = claims
+            .iter()
+            .map(|(workspace, claim)| claim.name(workspace, &owner.uid));
+        let is_this = |made: &String| renamed_by_tekton(made, &owner.name).contains(claim_name);
+        if let Some(made) = names.find(is_this) {
             renamed.push(BoundClaim {
                 workspace: workspace.clone(),
-                claim_name: made.to_owned(),
+                claim_name: made,
             });
         }
     }

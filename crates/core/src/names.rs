@@ -158,12 +158,15 @@ pub fn tekton_claim_name(workspace: &str, template_name: Option<&str>, run_uid: 
     format!("{prefix}-{}", hash(&format!("{workspace}{run_uid}")))
 }
 
-/// Removes the suffix that Tekton adds to the name of a claim while Tekton's own flag is `pipelineruns` or `isolate-pipelinerun`.
-/// The result is the claim's real name, as [`tekton_claim_name`] returns it. `None` if `claim_name` has no such suffix (M9;
-/// Tekton v1.12.0, `pkg/reconciler/pipelinerun/affinity_assistant.go`, `getPersistentVolumeClaimNameWithAffinityAssistant`).
-pub fn claim_before_tekton_renamed_it<'a>(claim_name: &'a str, run_name: &str) -> Option<&'a str> {
-    let suffix = format!("-{ASSISTANT_PREFIX}{}-0", hash(run_name));
-    claim_name.strip_suffix(&suffix)
+/// The names that Tekton uses for claim `made` of a run while Tekton's own flag is `pipelineruns` or `isolate-pipelinerun` (M9;
+/// `pkg/reconciler/pipelinerun/affinity_assistant.go`, `getPersistentVolumeClaimNameWithAffinityAssistant`). Tekton v1.12.0 only
+/// adds a suffix. Tekton v1.15.1 also cuts a long name (`sanitizeVolumeName`).
+pub fn renamed_by_tekton(made: &str, run_name: &str) -> [String; 2] {
+    let cut = match made.get(..READABLE_LENGTH) {
+        Some(readable) if made.len() > LABEL_LENGTH => format!("{readable}-{}", hash(made)),
+        Some(_) | None => made.to_owned(),
+    };
+    [made, &cut].map(|name| format!("{name}-{ASSISTANT_PREFIX}{}-0", hash(run_name)))
 }
 
 /// Makes a label value from `text`. A valid label value stays as it is. Any other text is cut if it is too long, its invalid

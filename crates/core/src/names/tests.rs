@@ -21,6 +21,20 @@ fn p1_the_placeholder_is_named_after_the_group() {
 
 /// The digits are the beginning of the output of `printf <text> | sha256sum`.
 #[test]
+fn m9_tekton_1_15_cuts_long_names_of_claims_that_it_renames() {
+    let suffix = "-affinity-assistant-44575cf5b2-0";
+    let short = renamed_by_tekton("src-0123456789", "build");
+    assert_eq!(short, [0, 1].map(|_| format!("src-0123456789{suffix}")));
+    let made = format!("{}-0123456789", "c".repeat(57));
+    let cut = format!("{}-4472b88d86{suffix}", "c".repeat(52));
+    assert_eq!(
+        renamed_by_tekton(&made, "build"),
+        [format!("{made}{suffix}"), cut]
+    );
+}
+
+/// The digits are the beginning of the output of `printf <text> | sha256sum`.
+#[test]
 fn p7_the_group_is_drawn_from_the_request() {
     assert_eq!(
         Group::from_request_uid("705ab4f5-6393-11e8-b7cc-42010a800002").as_str(),
