@@ -188,4 +188,21 @@ mod tests {
             assert_eq!(TEKTON.choose(tekton).unwrap(), releases.tekton);
         }
     }
+
+    #[test]
+    fn the_readme_lists_the_versions_of_each_combination() {
+        let readme = go::read(&workspace().unwrap().join("README.md")).unwrap();
+        for releases in Releases::all() {
+            let versions = releases.versions().unwrap();
+            let [kubernetes, tekton] = versions.each_ref().map(|it| it.trim_start_matches('v'));
+            for (version, release) in [
+                (kubernetes, releases.kubernetes.name),
+                (tekton, releases.tekton.name),
+            ] {
+                assert!(version.starts_with(&format!("{release}.")), "{version}");
+            }
+            let row = format!("| {kubernetes} | {tekton} |");
+            assert!(readme.contains(&row), "README.md has no row {row}");
+        }
+    }
 }

@@ -97,8 +97,14 @@ pub(crate) struct PortArgs {
     pub(crate) port_base: u16,
 }
 
-#[derive(Debug, Default, clap::Args)]
+#[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct TestArgs {
+    /// Run the tests on each combination of a release of Kubernetes and a release of Tekton, and print a table
+    ///
+    /// Runs the most important tests on the control plane: each mode, each kind of volume, and the parts of Tekton and Kubernetes
+    /// that are no stable API. NAME and --test choose other tests on the control plane instead.
+    #[arg(long, conflicts_with = "package")]
+    pub(crate) matrix: bool,
     /// Only tests with one of these texts in their names
     #[arg(value_name = "NAME")]
     pub(crate) names: Vec<String>,
@@ -316,5 +322,13 @@ mod tests {
         assert_eq!(test.names, ["two_volumes", "one"]);
         assert_eq!(test.package, ["x"]);
         assert_eq!(test.arguments, ["--nocapture"]);
+    }
+
+    #[test]
+    fn a_matrix_of_other_packages_is_refused() {
+        let parse = |line: &str| Args::try_parse_from(line.split(' ')).map(drop);
+        parse("xtask test --matrix --test modes m1 -- --nocapture").unwrap();
+        let error = parse("xtask test --matrix -p coscheduler-core").unwrap_err();
+        assert_eq!(error.kind(), clap::error::ErrorKind::ArgumentConflict);
     }
 }

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use anyhow::{Context as _, bail};
+use testbed::Releases;
 use testbed::services::Service;
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 
@@ -56,6 +57,12 @@ pub(crate) async fn control_plane() -> anyhow::Result<()> {
     build_bed(|folder, progress| testbed::build(folder, progress).map(drop)).await
 }
 
+/// As [`control_plane`], but for these releases.
+pub(crate) async fn control_plane_of(releases: Releases) -> anyhow::Result<()> {
+    build_bed(move |folder, progress| testbed::build_releases(folder, releases, progress).map(drop))
+        .await
+}
+
 /// Builds Karpenter if it is missing.
 pub(crate) async fn karpenter() -> anyhow::Result<()> {
     build_bed(|folder, progress| testbed::build_karpenter(folder, progress).map(drop)).await
@@ -67,7 +74,7 @@ pub(crate) async fn kubectl() -> anyhow::Result<PathBuf> {
 }
 
 async fn build_bed<T: Send + 'static>(
-    build: fn(&Path, &dyn testbed::Progress) -> anyhow::Result<T>,
+    build: impl FnOnce(&Path, &dyn testbed::Progress) -> anyhow::Result<T> + Send + 'static,
 ) -> anyhow::Result<T> {
     let folder = testbed::default_folder()?;
     tokio::task::spawn_blocking(move || build(&folder, BedBuild::progress().as_ref()))

@@ -1,5 +1,6 @@
 //! `cargo xtask test`: builds the programs that the tests start, then runs the tests of the workspace.
 
+mod matrix;
 mod side_by_side;
 mod topics;
 
@@ -73,6 +74,9 @@ struct TestBinary {
 }
 
 pub(crate) async fn run(workspace: &Workspace, args: &TestArgs) -> anyhow::Result<()> {
+    if args.matrix {
+        return matrix::run(workspace, args).await;
+    }
     let bin_dir = workspace.target.join("debug");
     if args.package.is_empty() {
         binaries::control_plane().await?;
@@ -106,6 +110,7 @@ fn boots(package: &str) -> bool {
 /// built the services, cargo would choose other features of their dependencies and compile all crates twice.
 fn selection(workspace: &Workspace, args: &TestArgs) -> Command {
     let TestArgs {
+        matrix: _,
         names: _,
         package,
         test,
@@ -136,6 +141,7 @@ fn selection(workspace: &Workspace, args: &TestArgs) -> Command {
 
 fn is_everything(args: &TestArgs) -> bool {
     let TestArgs {
+        matrix: _,
         names,
         package,
         test,

@@ -96,6 +96,18 @@ impl Drop for Running {
 /// # Errors
 /// A job failed (the error names all failed jobs), or no test ran.
 pub(super) async fn run(jobs: Vec<Job>) -> anyhow::Result<()> {
+    let failed = failed(jobs).await?;
+    if !failed.is_empty() {
+        bail!("tests failed: {}", failed.join(", "));
+    }
+    Ok(())
+}
+
+/// As [`run`], but returns the names of failed jobs.
+///
+/// # Errors
+/// No test ran.
+pub(super) async fn failed(jobs: Vec<Job>) -> anyhow::Result<Vec<String>> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let is_live = jobs.len() == 1;
     println!("test binaries to run: {}", jobs.len());
@@ -143,19 +155,16 @@ pub(super) async fn run(jobs: Vec<Job>) -> anyhow::Result<()> {
             .filter(|binary| binary.verdict() != Verdict::Passed)
     };
     failed().for_each(|binary| println!("{binary}"));
-    let names: Vec<_> = failed().map(|binary| binary.name.as_str()).collect();
+    let names: Vec<_> = failed().map(|binary| binary.name.clone()).collect();
     let (passed, broken) = ended.iter().fold((0, 0), |(passed, failed), binary| {
         let (more_passed, more_failed) = tests_run(&binary.output);
         (passed + more_passed, failed + more_failed)
     });
     println!("\n{passed} passed, {broken} failed");
-    if !names.is_empty() {
-        bail!("tests failed: {}", names.join(", "));
-    }
     if ended.iter().all(Running::had_no_test) {
         bail!("no test was run: none has that name");
     }
-    Ok(())
+    Ok(names)
 }
 
 impl Running {

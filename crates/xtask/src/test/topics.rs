@@ -11,21 +11,26 @@ use super::{TestBinary, command, job};
 use crate::args::TestArgs;
 use crate::workspace::Workspace;
 
-const PACKAGE: &str = "integration-tests";
+pub(super) const PACKAGE: &str = "integration-tests";
 
-const TARGET: &str = "control_plane";
+/// The cargo target of the common binary.
+pub(super) const TARGET: &str = "control_plane";
 
 /// The name of this binary in [`TestBinary`].
 pub(super) const BINARY: &str = "integration-tests control_plane";
 
 /// The cargo target with the tests of `test`: the common binary if `test` is a topic, otherwise `test` itself.
 pub(super) fn target<'a>(workspace: &Workspace, test: &'a str) -> &'a str {
-    let topic = Path::new(PACKAGE).join("tests").join(format!("{test}.rs"));
-    if workspace.root.join(topic).is_file() {
+    if is_topic(workspace, test) {
         TARGET
     } else {
         test
     }
+}
+
+pub(super) fn is_topic(workspace: &Workspace, test: &str) -> bool {
+    let topic = Path::new(PACKAGE).join("tests").join(format!("{test}.rs"));
+    workspace.root.join(topic).is_file()
 }
 
 /// One job for each topic with a selected test.
