@@ -153,7 +153,7 @@ fn n8_n1_noisy_tenants_do_not_hold_up_another_tenants_placeholder_or_evacuation(
             others.push(Waiting::at_gate(scene.stack, None).await?);
         }
         let struck_later = others.split_off(4);
-        until(&scene, "wait", numbers.waiting, is_unschedulable).await?;
+        until(scene, "wait", numbers.waiting, is_unschedulable).await?;
         let mut seconds = Vec::new();
         for other in others {
             seconds.push(other.moves(NodeEvent::Cordon, PATIENCE).await?);

@@ -61,8 +61,8 @@ impl Releases {
     /// A variable has a value that is not the name of a release.
     pub fn chosen() -> Result<Self> {
         Ok(Self {
-            kubernetes: KUBERNETES.from_environment()?,
-            tekton: TEKTON.from_environment()?,
+            kubernetes: KUBERNETES.chosen()?,
+            tekton: TEKTON.chosen()?,
         })
     }
 
@@ -88,7 +88,7 @@ impl Releases {
 }
 
 impl Origin {
-    fn from_environment(&'static self) -> Result<&'static Release> {
+    fn chosen(&'static self) -> Result<&'static Release> {
         let value = std::env::var_os(self.variable);
         self.choose(
             value
