@@ -1,10 +1,15 @@
 //! The processes of the services, and the functions with which a test ends, suspends or restarts one process.
 
 use std::fmt;
+use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 
 use super::{STOP_TIMEOUT, Service, Services};
+
+/// The time between the last new connection to a process and SIGTERM, when the process is replaced. The Deployments have five
+/// seconds.
+const PRE_STOP: Duration = Duration::from_secs(1);
 
 /// One process of a service, with its number from 1. A [`Service`] converts to its first process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -118,14 +123,16 @@ impl Services {
         self.wait_ready().await
     }
 
-    /// Replaces one process as a rollout does: first no new connection goes to it, then it gets SIGTERM. Waits until the new
-    /// process is ready and gets new connections.
+    /// Replaces one process as a rollout does: first no new connection goes to it, then it gets SIGTERM. Between these steps, the
+    /// last new connections have time for their TLS handshakes, as with `preStop` in the Deployments. Waits until the new process
+    /// is ready and gets new connections.
     ///
     /// # Errors
     /// The errors of [`Services::restart`].
     pub async fn roll(&self, replica: impl Into<Replica>) -> anyhow::Result<()> {
         let replica = replica.into();
         self.withdraw(replica);
+        tokio::time::sleep(PRE_STOP).await;
         self.restart(replica).await?;
         if let Some(balancing) = &self.balancing {
             balancing.withdraw(replica, false);
