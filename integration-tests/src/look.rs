@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail, ensure};
 use coscheduler_kubernetes::pipeline_run::PipelineRun;
 use futures::StreamExt as _;
+use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use k8s_openapi::api::events::v1::Event;
@@ -22,6 +23,29 @@ use crate::runs::Run;
 
 /// How long anything may take on a busy machine. A wait that reaches this limit is a failure.
 pub const LIMIT: Duration = Duration::from_secs(300);
+
+/// A kind of objects that a test can wait for.
+pub trait Kind:
+    Resource<DynamicType = (), Scope = NamespaceResourceScope>
+    + Clone
+    + Debug
+    + DeserializeOwned
+    + Send
+    + Sync
+    + 'static
+{
+}
+
+impl<K> Kind for K where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
+        + Clone
+        + Debug
+        + DeserializeOwned
+        + Send
+        + Sync
+        + 'static
+{
+}
 
 /// The pods, claims and StatefulSets of a namespace.
 #[derive(Debug)]
@@ -40,7 +64,7 @@ impl Scene<'_> {
     /// The API of a kind in the scene's namespace.
     pub fn api<K>(&self) -> Api<K>
     where
-        K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>,
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
     {
         Api::namespaced(self.client.clone(), &self.namespace)
     }
@@ -91,12 +115,7 @@ impl Scene<'_> {
         mut condition: impl FnMut(Option<&K>) -> bool,
     ) -> anyhow::Result<Option<K>>
     where
-        K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>
-            + Clone
-            + Debug
-            + DeserializeOwned
-            + Send
-            + 'static,
+        K: Kind,
     {
         let wait = async {
             let mut states = pin!(watcher::watch_object(self.api::<K>(), name).default_backoff());
@@ -130,13 +149,7 @@ impl Scene<'_> {
         mut condition: impl FnMut(&[std::sync::Arc<K>]) -> bool,
     ) -> anyhow::Result<Vec<std::sync::Arc<K>>>
     where
-        K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>
-            + Clone
-            + Debug
-            + DeserializeOwned
-            + Send
-            + Sync
-            + 'static,
+        K: Kind,
     {
         let wait = async {
             let (store, writer) = reflector::store();
@@ -159,6 +172,29 @@ impl Scene<'_> {
                 self.describe().await
             ),
         }
+    }
+
+    /// Waits until `condition` holds for at least `total` objects of a kind in the namespace, and returns how many these are. The
+    /// whole may take long on a busy machine, so each fifty objects have a time limit of their own.
+    ///
+    /// # Errors
+    ///
+    /// `condition` does not hold for more objects in time. The error describes the namespace.
+    pub async fn until_many<K: Kind>(
+        &self,
+        what: &str,
+        total: usize,
+        condition: impl Fn(&K) -> bool,
+    ) -> anyhow::Result<usize> {
+        let count = |all: &[std::sync::Arc<K>]| all.iter().filter(|one| condition(one)).count();
+        let mut seen = 0;
+        while seen < total {
+            let next = (seen + 50).min(total);
+            let what = format!("{what}, {next} of {total}");
+            let all = self.until_all(&what, |all| count(all) >= next).await?;
+            seen = count(&all);
+        }
+        Ok(seen)
     }
 
     /// Waits until the namespace has a placeholder that is bound to a node, and returns its StatefulSet and pod. For namespaces

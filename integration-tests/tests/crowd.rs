@@ -4,8 +4,6 @@
 //! `COSCHEDULER_CROWD=256,1000,500` sets the numbers of waiting pods, of refused runs and of unplaceable runs.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stderr)]
 
-use std::fmt::Debug;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
@@ -16,12 +14,9 @@ use integration_tests::nodes::NodeEvent;
 use integration_tests::runs::{Run, run};
 use integration_tests::struck::Waiting;
 use integration_tests::{Scene, alone};
-use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::{Pod, ResourceQuota};
 use k8s_openapi::api::events::v1::Event;
-use kube::Resource;
 use kube::api::PostParams;
-use serde::de::DeserializeOwned;
 use serde_json::json;
 use testbed::{Config, LOCAL_STORAGE_CLASS};
 
@@ -69,36 +64,6 @@ impl Crowd {
     }
 }
 
-/// Waits until there are `total` objects of this kind that `counts`. The control plane may need minutes, so each fifty objects
-/// have a time limit of their own.
-async fn until<K>(
-    scene: &Scene<'_>,
-    what: &str,
-    total: usize,
-    counts: impl Fn(&K) -> bool,
-) -> Outcome
-where
-    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
-        + Clone
-        + Debug
-        + DeserializeOwned
-        + Send
-        + Sync
-        + 'static,
-{
-    let mut seen = 0;
-    while seen < total {
-        let next = (seen + 50).min(total);
-        let what = format!("{what}, {next} of {total}");
-        let count = |all: &[Arc<K>]| all.iter().filter(|one| counts(one)).count();
-        let all = scene
-            .until_all::<K>(&what, |all| count(all) >= next)
-            .await?;
-        seen = count(&all);
-    }
-    Ok(())
-}
-
 /// Creates the runs of a noisy tenant, several at a time. Each run has one task.
 async fn submit_noisy(scene: &Scene<'_>, runs: usize, change: impl Fn(Run) -> Run) -> Outcome {
     let runs = (0..runs).map(|number| run(&format!("run-{number}")).task("one", &[], &[]));
@@ -118,19 +83,19 @@ async fn refused(scene: &Scene<'_>, runs: usize) -> Outcome {
     let quotas = scene.api::<ResourceQuota>();
     quotas.create(&PostParams::default(), &quota).await?;
     submit_noisy(scene, runs, |run| run).await?;
-    until(scene, "tell a run of the quota", runs, |event: &Event| {
-        event.reason.as_deref() == Some("QuotaExceeded")
-    })
-    .await
+    let tells = |event: &Event| event.reason.as_deref() == Some("QuotaExceeded");
+    let told = scene.until_many("tell a run of the quota", runs, tells);
+    told.await.map(drop)
 }
 
 /// Creates the runs of a tenant whose placeholders fit on no node, and waits until all these placeholders are unschedulable.
 async fn unplaceable(scene: &Scene<'_>, runs: usize) -> Outcome {
     submit_noisy(scene, runs, |run| run.in_pool_of(scene)).await?;
-    until(scene, "are placeholders that wait", runs, |pod: &Pod| {
-        is_placeholder(pod) && is_unschedulable(pod)
-    })
-    .await
+    let waits = |pod: &Pod| is_placeholder(pod) && is_unschedulable(pod);
+    let waiting = scene.until_many("are placeholders that wait", runs, waits);
+    let waiting = waiting.await?;
+    ensure!(waiting == runs, "{waiting} placeholders of {runs} runs");
+    Ok(())
 }
 
 #[test]
@@ -153,7 +118,9 @@ fn n8_n1_noisy_tenants_do_not_hold_up_another_tenants_placeholder_or_evacuation(
             others.push(Waiting::at_gate(scene.stack, None).await?);
         }
         let struck_later = others.split_off(4);
-        until(scene, "wait", numbers.waiting, is_unschedulable).await?;
+        scene
+            .until_many("wait", numbers.waiting, is_unschedulable)
+            .await?;
         let mut seconds = Vec::new();
         for other in others {
             seconds.push(other.moves(NodeEvent::Cordon, PATIENCE).await?);

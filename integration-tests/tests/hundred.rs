@@ -64,23 +64,12 @@ async fn submit(scene: &Scene<'_>, names: &[String]) -> Outcome {
 /// five minutes.
 async fn succeed(scene: &Scene<'_>, names: &[String]) -> Outcome {
     let names: HashSet<&str> = names.iter().map(String::as_str).collect();
-    // This is called at each change of a pod.
-    let ended = |pods: &[Arc<Pod>]| {
-        let ended = pods
-            .iter()
-            .filter(|pod| phase(pod) == PodPhase::Succeeded && !is_placeholder(pod));
-        ended.filter(|pod| names.contains(run_of(pod))).count()
+    let ended = |pod: &Pod| {
+        phase(pod) == PodPhase::Succeeded && !is_placeholder(pod) && names.contains(run_of(pod))
     };
-    let all = 2 * names.len();
-    let mut seen = 0;
-    while seen < all {
-        let expected = (seen + 50).min(all);
-        let what = format!("have succeeded, {expected} of {all}");
-        let pods = scene
-            .until_all(&what, |pods| ended(pods) >= expected)
-            .await?;
-        seen = ended(&pods);
-    }
+    scene
+        .until_many("have succeeded", 2 * names.len(), ended)
+        .await?;
     let done = |runs: &[Arc<PipelineRun>]| -> Vec<Arc<PipelineRun>> {
         let ours = runs
             .iter()

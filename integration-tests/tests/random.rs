@@ -23,7 +23,7 @@ use coscheduler_kubernetes::transient::is_transient;
 use fastrand::Rng;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use integration_tests::faults::kubelet;
-use integration_tests::look::{is_placeholder, node, succeeded};
+use integration_tests::look::{Kind, is_placeholder, node, succeeded};
 use integration_tests::runs::{Run, run};
 use integration_tests::{Scene, alone_with};
 use k8s_openapi::api::apps::v1::StatefulSet;
@@ -575,13 +575,7 @@ impl Stage<'_> {
     }
 
     /// Deletes an object. Returns false if it does not exist any more.
-    async fn delete<K>(&self, name: &str, params: &DeleteParams) -> anyhow::Result<bool>
-    where
-        K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>
-            + Clone
-            + std::fmt::Debug
-            + DeserializeOwned,
-    {
+    async fn delete<K: Kind>(&self, name: &str, params: &DeleteParams) -> anyhow::Result<bool> {
         let api = self.scene.api::<K>();
         let deleted = insist(async || api.delete(name, params).await).await?;
         Ok(deleted.is_some())

@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher as _, RandomState};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
@@ -80,20 +80,8 @@ fn wide(scene: &Scene<'_>, width: usize, seconds: u32) -> Run {
 
 /// How long a run of this width takes.
 async fn time_of(scene: &Scene<'_>, width: usize, began: Instant) -> anyhow::Result<Duration> {
-    let ended = |pods: &[Arc<Pod>]| {
-        let pods = pods.iter();
-        pods.filter(|pod| phase(pod) == PodPhase::Succeeded).count()
-    };
-    let mut seen = 0;
-    while seen < width {
-        // A wide run may take long on a busy machine, but some more of its pods must end every few minutes.
-        let next = (seen + 20).min(width);
-        let what = format!("have ended, {next} of {width}");
-        let pods = scene
-            .until_all::<Pod>(&what, |pods| ended(pods) >= next)
-            .await?;
-        seen = ended(&pods);
-    }
+    let ended = |pod: &Pod| phase(pod) == PodPhase::Succeeded;
+    scene.until_many("have ended", width, ended).await?;
     scene.succeeds("wide").await?;
     let took = began.elapsed();
     println!("told: {:?}", codes(scene).await?);
