@@ -7,12 +7,12 @@ use coscheduler_proto::planner::planner_service_client::PlannerServiceClient;
 use coscheduler_proto::planner::{
     Plan, PlanRequest, ReportPipelineRunRequest, ReportPipelineRunResponse,
 };
-use testbed::services::Service;
+use testbed::services::{OPERATOR, Service};
 
 use tonic::transport::Channel;
 
-use crate::Scene;
 use crate::runs::Run;
+use crate::{Scene, grpc};
 
 impl Scene<'_> {
     /// Reports a run as the watcher does.
@@ -24,7 +24,11 @@ impl Scene<'_> {
         let request = ReportPipelineRunRequest {
             pipeline_run: Some(to_struct(&to_json(run))),
         };
-        let answer = self.planner().await?.report_pipeline_run(request).await;
+        let answer = self
+            .planner(Service::Watcher.name())
+            .await?
+            .report_pipeline_run(request)
+            .await;
         Ok(answer?.into_inner())
     }
 
@@ -38,13 +42,14 @@ impl Scene<'_> {
             pipeline_run: Some(object_to_struct(&run.into_json())),
             ..PlanRequest::default()
         };
-        let answer = self.planner().await?.plan(request).await;
+        let answer = self.planner(OPERATOR).await?.plan(request).await;
         let answer = answer?.into_inner();
         answer.plan.context("no plan was answered")
     }
 
-    async fn planner(&self) -> anyhow::Result<PlannerServiceClient<Channel>> {
-        let address = self.stack.services.grpc_address(Service::AffinityPlanner);
-        Ok(PlannerServiceClient::connect(address).await?)
+    async fn planner(&self, caller: &str) -> anyhow::Result<PlannerServiceClient<Channel>> {
+        let services = &self.stack.services;
+        let channel = grpc::connect(services, Service::AffinityPlanner, caller).await?;
+        Ok(PlannerServiceClient::new(channel))
     }
 }

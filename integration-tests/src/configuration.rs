@@ -13,10 +13,11 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Api;
 use kube::api::{Patch, PatchParams};
 use serde_json::json;
-use testbed::services::{CONFIG_MAP, NAMESPACE, Service};
+use testbed::services::{CONFIG_MAP, NAMESPACE, OPERATOR, Service};
 use tonic::transport::Channel;
 
 use crate::Scene;
+use crate::grpc;
 use crate::runs::run;
 use crate::send::Answer;
 
@@ -107,8 +108,9 @@ impl Scene<'_> {
     ///
     /// The config-service cannot be reached.
     pub async fn config_service(&self) -> anyhow::Result<ConfigServiceClient<Channel>> {
-        let address = self.stack.services.grpc_address(Service::ConfigService);
-        Ok(ConfigServiceClient::connect(address).await?)
+        let services = &self.stack.services;
+        let channel = grpc::connect(services, Service::ConfigService, OPERATOR).await?;
+        Ok(ConfigServiceClient::new(channel))
     }
 
     /// The status in the answer of `GetConfig`.
@@ -152,20 +154,21 @@ impl Scene<'_> {
     ///
     /// The planner does not use the mode in time.
     pub async fn planned_in(&self, mode: Mode) -> anyhow::Result<()> {
-        let address = self.stack.services.grpc_address(Service::AffinityPlanner);
-        planned_in(&address, mode).await
+        let services = &self.stack.services;
+        let channel = grpc::connect(services, Service::AffinityPlanner, OPERATOR).await?;
+        planned_in(channel, mode).await
     }
 }
 
-/// Waits until the planner at `address` plans new runs in this mode.
+/// Waits until the planner behind `channel` plans new runs in this mode.
 ///
 /// # Errors
 ///
 /// The planner does not use the mode in time.
-pub async fn planned_in(address: &str, mode: Mode) -> anyhow::Result<()> {
+pub async fn planned_in(channel: Channel, mode: Mode) -> anyhow::Result<()> {
     let deadline = tokio::time::Instant::now() + LIMIT;
     loop {
-        match planned_mode(address).await {
+        match planned_mode(channel.clone()).await {
             Ok(planned) if planned == mode => return Ok(()),
             last if tokio::time::Instant::now() > deadline => {
                 bail!("the planner does not plan in {mode:?}: {last:?}")
@@ -175,13 +178,13 @@ pub async fn planned_in(address: &str, mode: Mode) -> anyhow::Result<()> {
     }
 }
 
-/// The mode in which the planner at `address` would plan a new run.
+/// The mode in which the planner behind `channel` would plan a new run.
 ///
 /// # Errors
 ///
 /// The planner does not answer.
-pub async fn planned_mode(address: &str) -> anyhow::Result<Mode> {
-    let mut planner = PlannerServiceClient::connect(address.to_owned()).await?;
+pub async fn planned_mode(channel: Channel) -> anyhow::Result<Mode> {
+    let mut planner = PlannerServiceClient::new(channel);
     let object = run("dry").task("one", &[], &[]).into_json();
     let request = PlanRequest {
         pipeline_run: Some(coscheduler_proto::json::object_to_struct(&object)),

@@ -42,6 +42,26 @@ pub async fn kubectl(bed: &TestBed, arguments: &[&str]) -> anyhow::Result<String
     Ok(text)
 }
 
+/// Adds a kind of another project to the API server, version `v1`, without its schema.
+///
+/// # Errors
+///
+/// The API server refuses it.
+pub async fn define(bed: &TestBed, group: &str, kind: &str, plural: &str) -> anyhow::Result<()> {
+    let schema = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+    let definition = json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": format!("{plural}.{group}")},
+        "spec": {
+            "group": group, "scope": "Namespaced",
+            "names": {"kind": kind, "plural": plural, "singular": plural.trim_end_matches('s')},
+            "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": schema}}],
+        },
+    });
+    bed.apply(&definition.to_string()).await?;
+    Ok(())
+}
+
 /// The folder of the installation.
 pub const BASE: &str = "deploy/base";
 

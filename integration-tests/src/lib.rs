@@ -15,6 +15,7 @@ pub mod etcd;
 pub mod faults;
 mod gate;
 pub mod growth;
+pub mod grpc;
 mod held;
 pub mod history;
 pub mod installation;

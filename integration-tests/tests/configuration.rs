@@ -3,7 +3,6 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use anyhow::Context as _;
-use coscheduler_proto::config::config_service_client::ConfigServiceClient;
 use coscheduler_proto::config::{ConfigStatus, Mode, WatchConfigRequest, WatchConfigResponse};
 use integration_tests::runs::run;
 use integration_tests::{Scene, alone};
@@ -12,7 +11,7 @@ use kube::api::{Patch, PatchParams};
 use kube::{Api, ResourceExt as _};
 use serde_json::json;
 use testbed::Config;
-use testbed::services::{CONFIG_MAP, NAMESPACE, Service};
+use testbed::services::{CONFIG_MAP, NAMESPACE};
 use tonic::Streaming;
 
 /// Writes keys of the ConfigMap, and waits until the config-service sends a status for which `expect` is true.
@@ -51,9 +50,7 @@ fn mode(status: &ConfigStatus) -> Mode {
 fn m8_a_run_keeps_what_was_in_force_when_it_was_created_and_m5_disabled_changes_nothing()
 -> anyhow::Result<()> {
     alone(Config::default(), async |scene| {
-        let mut config =
-            ConfigServiceClient::connect(scene.stack.services.grpc_address(Service::ConfigService))
-                .await?;
+        let mut config = scene.config_service().await?;
         let mut watch = config
             .watch_config(WatchConfigRequest {})
             .await?

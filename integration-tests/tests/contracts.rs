@@ -25,12 +25,12 @@ use coscheduler_proto::planner::{
 };
 use integration_tests::look::node;
 use integration_tests::runs::{Run, run};
-use integration_tests::{Scene, shared};
+use integration_tests::{Scene, grpc, shared};
 use k8s_openapi::api::apps::v1::StatefulSet;
 use kube::ResourceExt as _;
 use serde_json::{Value, json};
-use testbed::services::Service;
-use tonic::transport::{Channel, Endpoint};
+use testbed::services::{OPERATOR, Service};
+use tonic::transport::Channel;
 use tonic::{Code, Status, Streaming};
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
@@ -40,13 +40,8 @@ use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
 use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
 use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
 
-fn address(scene: &Scene<'_>, service: Service) -> String {
-    scene.stack.services.grpc_address(service)
-}
-
 async fn channel(scene: &Scene<'_>, service: Service) -> anyhow::Result<Channel> {
-    let endpoint = Endpoint::from_shared(address(scene, service))?;
-    Ok(endpoint.connect().await?)
+    grpc::connect(&scene.stack.services, service, OPERATOR).await
 }
 
 /// The gRPC service that a process serves in addition to health and reflection.
@@ -111,9 +106,8 @@ fn every_service_answers_health_and_reflection() -> anyhow::Result<()> {
 }
 
 async fn plan(scene: &Scene<'_>, object: &Value) -> Result<PlanResponse, Status> {
-    let mut planner = PlannerServiceClient::connect(address(scene, Service::AffinityPlanner))
-        .await
-        .unwrap();
+    let channel = channel(scene, Service::AffinityPlanner).await.unwrap();
+    let mut planner = PlannerServiceClient::new(channel);
     let request = PlanRequest {
         pipeline_run: Some(coscheduler_proto::json::object_to_struct(object)),
         request_uid: "a".to_owned(),
@@ -172,7 +166,7 @@ fn a_malformed_request_is_answered_with_every_violation_at_once() -> anyhow::Res
         );
 
         let mut planner =
-            PlannerServiceClient::connect(address(&scene, Service::AffinityPlanner)).await?;
+            PlannerServiceClient::new(channel(&scene, Service::AffinityPlanner).await?);
         let status = planner.plan(PlanRequest::default()).await.unwrap_err();
         assert_eq!(fields(&status), ["pipeline_run"]);
         let status = planner
@@ -226,8 +220,8 @@ fn a_malformed_request_is_answered_with_every_violation_at_once() -> anyhow::Res
 }
 
 async fn manager(scene: &Scene<'_>) -> anyhow::Result<PlaceholderServiceClient<Channel>> {
-    let address = address(scene, Service::PlaceholderManager);
-    Ok(PlaceholderServiceClient::connect(address).await?)
+    let channel = channel(scene, Service::PlaceholderManager).await?;
+    Ok(PlaceholderServiceClient::new(channel))
 }
 
 /// The next event of a watch.
@@ -442,8 +436,7 @@ fn a_message_over_four_mebibytes_is_refused_and_one_below_is_read() -> anyhow::R
 #[test]
 fn flags_can_be_checked_without_being_set() -> anyhow::Result<()> {
     shared(async |scene| {
-        let mut config =
-            ConfigServiceClient::connect(address(&scene, Service::ConfigService)).await?;
+        let mut config = ConfigServiceClient::new(channel(&scene, Service::ConfigService).await?);
         let mut check = async |flags: &[(&str, &str)]| {
             let flags = flags
                 .iter()

@@ -555,17 +555,15 @@ fn m8_a_planner_never_goes_back_to_what_a_replica_that_is_behind_sends() -> Outc
         planner
             .args(["--grpc-address", &local(planner_grpc)])
             .args(["--http-address", &local(planner_http)])
-            .args([
-                "--config-service-address",
-                &format!("http://{}", replicas.address()),
-            ])
+            .args(["--config-service-address", &replicas.address().to_string()])
             .args([
                 "--placeholder-manager-address",
-                &services.grpc_address(Service::PlaceholderManager),
+                &local(services.ports().grpc(Service::PlaceholderManager)),
             ]);
         processes.spawn("planner", planner)?;
         let planner = format!("http://{}", local(planner_grpc));
-        planned_in(&planner, Mode::Disabled).await?;
+        let planner = tonic::transport::Endpoint::from_shared(planner)?.connect_lazy();
+        planned_in(planner.clone(), Mode::Disabled).await?;
 
         // From now on, the planner asks the replica that is behind.
         let mut late = Command::new(bin_dir()?.join("config-service"));
@@ -588,7 +586,7 @@ fn m8_a_planner_never_goes_back_to_what_a_replica_that_is_behind_sends() -> Outc
         tokio::time::timeout(LIMIT, ignored)
             .await
             .context("the planner was not sent anything older")??;
-        assert_eq!(planned_mode(&planner).await?, Mode::Disabled);
+        assert_eq!(planned_mode(planner.clone()).await?, Mode::Disabled);
 
         // When the replica has caught up, the planner uses its answers.
         let patch = Patch::Merge(json!({"data": {"coschedule": "pipelineruns"}}));
@@ -596,7 +594,7 @@ fn m8_a_planner_never_goes_back_to_what_a_replica_that_is_behind_sends() -> Outc
             .patch(CONFIG_MAP, &PatchParams::default(), &patch)
             .await?;
         assert!(patched.resource_version().unwrap().parse::<i64>()? > now.generation);
-        planned_in(&planner, Mode::Pipelineruns).await?;
+        planned_in(planner, Mode::Pipelineruns).await?;
         processes.stop().await?;
         services.start_service(Service::ConfigService)?;
         services.wait_ready().await

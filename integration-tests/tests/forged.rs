@@ -19,7 +19,7 @@ use coscheduler_proto::placeholder::{
 };
 use integration_tests::audit::Mark;
 use integration_tests::runs::run;
-use integration_tests::{Scene, shared};
+use integration_tests::{Scene, grpc, shared};
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
@@ -156,8 +156,9 @@ impl Trial {
                 .create(&PostParams::default(), &object)
                 .await?;
         }
-        let address = services.grpc_address(Service::PlaceholderManager);
-        let manager = PlaceholderServiceClient::connect(address).await?;
+        let planner = Service::AffinityPlanner.name();
+        let manager = grpc::connect(services, Service::PlaceholderManager, planner).await?;
+        let manager = PlaceholderServiceClient::new(manager);
         Ok(Self {
             elsewhere,
             manager,

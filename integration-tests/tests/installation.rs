@@ -11,6 +11,7 @@ use coscheduler_kubernetes::pipeline_run::PipelineRun;
 use integration_tests::audit::{self, Mark};
 use integration_tests::installation::{BASE, kubectl, lead_here, serve};
 use integration_tests::look::is_placeholder;
+use integration_tests::metrics::get;
 use integration_tests::rights::{self, Right};
 use integration_tests::runs::run;
 use integration_tests::stack::Stack;
@@ -36,9 +37,6 @@ use testbed::services::{
     CONFIG_MAP, CONFIGURATION_NAME, NAMESPACE, Service, Services, ServicesConfig,
 };
 use testbed::{Config, LOCAL_STORAGE_CLASS, MOVABLE_STORAGE_CLASS, TestBed};
-use tonic_health::pb::HealthCheckRequest;
-use tonic_health::pb::health_check_response::ServingStatus;
-use tonic_health::pb::health_client::HealthClient;
 
 type Outcome = anyhow::Result<()>;
 
@@ -178,30 +176,19 @@ async fn probes_are_answered(client: &Client, services: &Services) -> Outcome {
         let deployment = deployments.get(service.name()).await?;
         let pod = deployment.spec.unwrap().template.spec.unwrap();
         let container = &pod.containers[0];
-        let channel = tonic::transport::Endpoint::from_shared(services.grpc_address(service))?
-            .connect()
-            .await?;
-        let mut health = HealthClient::new(channel);
-        for probe in [
-            &container.startup_probe,
-            &container.liveness_probe,
-            &container.readiness_probe,
-        ] {
-            let asked = probe.as_ref().unwrap().grpc.as_ref().unwrap();
-            let port = container.ports.as_ref().unwrap().iter();
-            let grpc = port
-                .clone()
-                .find(|port| port.name.as_deref() == Some("grpc"));
-            assert_eq!(asked.port, grpc.unwrap().container_port, "{service}");
-            let request = HealthCheckRequest {
-                service: asked.service.clone().unwrap_or_default(),
-            };
-            let answer = health.check(request).await?.into_inner();
-            assert_eq!(
-                answer.status(),
-                ServingStatus::Serving,
-                "{service} {asked:?}"
-            );
+        let mut ports = container.ports.iter().flatten();
+        let metrics = ports.find(|port| port.name.as_deref() == Some("metrics"));
+        assert!(metrics.is_some(), "{service}");
+        let probes = [
+            (&container.startup_probe, "/livez"),
+            (&container.liveness_probe, "/livez"),
+            (&container.readiness_probe, "/readyz"),
+        ];
+        for (probe, path) in probes {
+            let asked = probe.as_ref().unwrap().http_get.as_ref().unwrap();
+            assert_eq!(asked.path.as_deref(), Some(path), "{service}");
+            assert_eq!(asked.port, IntOrString::String("metrics".to_owned()));
+            get(&format!("{}{path}", services.http_address(service))).await?;
         }
     }
     Ok(())

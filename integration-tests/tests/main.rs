@@ -26,6 +26,7 @@ mod lifecycle;
 mod memory;
 mod modes;
 mod monitoring;
+mod mutual_tls;
 mod outages;
 mod overrides;
 mod parents;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use coscheduler_kubernetes::pipeline_run::PipelineRun;
-use integration_tests::installation::kubectl;
+use integration_tests::installation::{define, kubectl};
 use integration_tests::look::LIMIT;
 use integration_tests::prometheus::Prometheus;
 use integration_tests::runs::run;
@@ -25,20 +25,6 @@ const PAUSE: Duration = Duration::from_millis(200);
 
 const DOCUMENTATION: &str = include_str!("../../docs/metrics.md");
 
-/// The CustomResourceDefinition of a kind of the Prometheus Operator, without its schema.
-fn kind(kind: &str, plural: &str) -> Value {
-    let schema = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
-    json!({
-        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
-        "metadata": {"name": format!("{plural}.monitoring.coreos.com")},
-        "spec": {
-            "group": "monitoring.coreos.com", "scope": "Namespaced",
-            "names": {"kind": kind, "plural": plural, "singular": plural.trim_end_matches('s')},
-            "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": schema}}],
-        },
-    })
-}
-
 /// Applies the component. Returns the rule groups and the dashboard, as the API server has stored them.
 async fn apply(scene: &Scene<'_>) -> anyhow::Result<(Value, Value)> {
     let bed = &scene.stack.bed;
@@ -46,7 +32,7 @@ async fn apply(scene: &Scene<'_>) -> anyhow::Result<(Value, Value)> {
         ("PodMonitor", "podmonitors"),
         ("PrometheusRule", "prometheusrules"),
     ] {
-        bed.apply(&kind(name, plural).to_string()).await?;
+        define(bed, "monitoring.coreos.com", name, plural).await?;
     }
     // kustomize takes no absolute path.
     let folder = bed.dir().join("monitored");

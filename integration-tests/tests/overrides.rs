@@ -23,14 +23,14 @@ use integration_tests::installation::kubectl;
 use integration_tests::look::{condition, node};
 use integration_tests::runs::run;
 use integration_tests::send::Answer;
-use integration_tests::{Scene, shared};
+use integration_tests::{Scene, grpc, shared};
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Node, Pod};
 use k8s_openapi::api::events::v1::Event;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
-use testbed::services::{CONFIG_MAP, NAMESPACE, Service};
+use testbed::services::{CONFIG_MAP, NAMESPACE, OPERATOR, Service};
 use tokio::sync::OnceCell;
 use tonic::Status;
 
@@ -71,15 +71,13 @@ fn overridable(test: impl AsyncFnOnce(Scene<'static>) -> Outcome) -> Outcome {
 
 /// The planner's answer about a run: a response or a status.
 async fn plan(scene: &Scene<'_>, object: &Value) -> anyhow::Result<Result<PlanResponse, Status>> {
-    let address = scene.stack.services.grpc_address(Service::AffinityPlanner);
     let request = PlanRequest {
         pipeline_run: Some(object_to_struct(object)),
         ..PlanRequest::default()
     };
-    let answer = PlannerServiceClient::connect(address)
-        .await?
-        .plan(request)
-        .await;
+    let services = &scene.stack.services;
+    let planner = grpc::connect(services, Service::AffinityPlanner, OPERATOR).await?;
+    let answer = PlannerServiceClient::new(planner).plan(request).await;
     Ok(answer.map(tonic::Response::into_inner))
 }
 

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use coscheduler_kubernetes::pipeline_run::PipelineRun;
 use integration_tests::look::{condition, is_placeholder, node, succeeded};
 use integration_tests::runs::run;
-use integration_tests::{Scene, shared};
+use integration_tests::{Scene, grpc, shared};
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use kube::ResourceExt as _;
@@ -323,13 +323,9 @@ fn p6_the_placeholder_stays_while_a_pod_of_the_run_is_running() -> Outcome {
         pods.create(&PostParams::default(), &late).await?;
         let done = scene.succeeds("lingers").await?;
 
-        let mut manager = PlaceholderServiceClient::connect(
-            scene
-                .stack
-                .services
-                .grpc_address(testbed::services::Service::PlaceholderManager),
-        )
-        .await?;
+        let (services, planner) = (&scene.stack.services, Service::AffinityPlanner.name());
+        let manager = grpc::connect(services, Service::PlaceholderManager, planner).await?;
+        let mut manager = PlaceholderServiceClient::new(manager);
         let request = ReleaseRequest {
             pipeline_run: Some(PipelineRunRef {
                 namespace: scene.namespace.clone(),
@@ -549,13 +545,9 @@ fn m8_a_finished_run_reported_again_late_or_twice_changes_nothing() -> Outcome {
             .await?;
         scene.placeholder().await?;
         let running = scene.api::<PipelineRun>().get("repeat").await?;
-        let mut planner = PlannerServiceClient::connect(
-            scene
-                .stack
-                .services
-                .grpc_address(testbed::services::Service::AffinityPlanner),
-        )
-        .await?;
+        let (services, watcher) = (&scene.stack.services, Service::Watcher.name());
+        let planner = grpc::connect(services, Service::AffinityPlanner, watcher).await?;
+        let mut planner = PlannerServiceClient::new(planner);
         let mut report = async |run: &PipelineRun| {
             let object = coscheduler_kubernetes::pipeline_run::to_json(run);
             let request = ReportPipelineRunRequest {

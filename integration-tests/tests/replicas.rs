@@ -12,14 +12,14 @@ use futures::future::{join_all, try_join_all};
 use integration_tests::leases::{LED, leads};
 use integration_tests::look::node;
 use integration_tests::runs::{Run, run};
-use integration_tests::{Scene, alone_with};
+use integration_tests::{Scene, alone_with, grpc};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 use testbed::Config;
 use testbed::services::{Replica, Service, ServicesConfig};
 use tokio::task::JoinSet;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Channel;
 
 type Outcome = anyhow::Result<()>;
 
@@ -209,9 +209,9 @@ async fn pause_over_a_completion(scene: &Scene<'_>, paused: Replica, role: &str)
         .submit(two_tasks(&name).lasting("one", LONGER_THAN_A_BREAK))
         .await?;
     scene.placeholder().await?;
-    let channel = Endpoint::from_shared(services.grpc_address_of(paused))?
-        .connect()
-        .await?;
+    let certificates = services.certificates(Service::AffinityPlanner.name());
+    let address = services.grpc_address_of(paused);
+    let channel = grpc::connect_to(&address, certificates.as_deref()).await?;
     services.pause(paused)?;
     let done = scene.succeeds(&name).await?;
     scene.nothing_left_but(&[]).await?;

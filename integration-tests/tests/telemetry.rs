@@ -7,11 +7,10 @@ use anyhow::Context as _;
 use integration_tests::collector::{Collector, Span};
 use integration_tests::metrics::scrape;
 use integration_tests::runs::run;
-use integration_tests::{alone_with, shared};
+use integration_tests::{alone_with, grpc, shared};
 use kube::ResourceExt as _;
 use testbed::Config;
-use testbed::services::{Service, ServicesConfig};
-use tonic::transport::Endpoint;
+use testbed::services::{OPERATOR, Service, ServicesConfig};
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
 
@@ -184,8 +183,7 @@ fn every_metric_is_documented_and_every_documented_metric_is_there() -> anyhow::
         scene.nothing_left_but(&[]).await?;
         for service in Service::ALL {
             // The metrics of RPCs appear when an RPC has ended. A service that serves only streams may have no ended RPC yet.
-            let address = scene.stack.services.grpc_address(service);
-            let channel = Endpoint::from_shared(address)?.connect().await?;
+            let channel = grpc::connect(&scene.stack.services, service, OPERATOR).await?;
             let mut health = HealthClient::new(channel);
             health.check(HealthCheckRequest::default()).await?;
             let text = scrape(&scene.stack.services.http_address(service)).await?;

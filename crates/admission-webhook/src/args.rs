@@ -10,12 +10,12 @@ use crate::registration::RegistrationArgs;
 /// The admission-webhook's own flags.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
-    /// Address of the affinity-planner, as http://HOST:PORT
+    /// Address of the affinity-planner, as HOST:PORT
     #[arg(
         long,
         env = "AFFINITY_PLANNER_ADDRESS",
         value_name = "URL",
-        default_value = "http://127.0.0.1:9102"
+        default_value = "127.0.0.1:9102"
     )]
     pub(crate) affinity_planner_address: String,
 

@@ -249,7 +249,7 @@ mod tests {
             .unwrap();
         let process = supervisor.process();
         // No server listens on this address.
-        let planner = client::channel("http://127.0.0.1:1", &process).unwrap();
+        let planner = client::channel("127.0.0.1:1", &process).unwrap();
         let webhook = Webhook {
             planner: PlannerServiceClient::new(planner),
             surroundings: Surroundings::default(),

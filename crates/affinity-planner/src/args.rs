@@ -5,21 +5,21 @@ use coscheduler_core::admit::TEKTON_CONTROLLER;
 /// The affinity-planner's own flags.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
-    /// Address of the config-service, as http://HOST:PORT
+    /// Address of the config-service, as HOST:PORT
     #[arg(
         long,
         env = "CONFIG_SERVICE_ADDRESS",
         value_name = "URL",
-        default_value = "http://127.0.0.1:9101"
+        default_value = "127.0.0.1:9101"
     )]
     pub(crate) config_service_address: String,
 
-    /// Address of the placeholder-manager, as http://HOST:PORT
+    /// Address of the placeholder-manager, as HOST:PORT
     #[arg(
         long,
         env = "PLACEHOLDER_MANAGER_ADDRESS",
         value_name = "URL",
-        default_value = "http://127.0.0.1:9103"
+        default_value = "127.0.0.1:9103"
     )]
     pub(crate) placeholder_manager_address: String,
 

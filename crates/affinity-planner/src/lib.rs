@@ -19,7 +19,7 @@ use coscheduler_proto::FILE_DESCRIPTOR_SET;
 use coscheduler_proto::config::config_service_client::ConfigServiceClient;
 use coscheduler_proto::placeholder::placeholder_service_client::PlaceholderServiceClient;
 use coscheduler_proto::planner::planner_service_server::PlannerServiceServer;
-use coscheduler_runtime::{GrpcServices, MAX_MESSAGE_BYTES, Process, Service, client};
+use coscheduler_runtime::{Callers, GrpcServices, MAX_MESSAGE_BYTES, Process, Service, client};
 use tokio::sync::watch;
 
 use configuration::Known;
@@ -34,6 +34,14 @@ pub const SERVICE: Service = Service {
     grpc_address: "127.0.0.1:9102",
     http_address: "127.0.0.1:9202",
 };
+
+/// Who may call which RPC with mutual TLS. An operator may only read.
+const CALLERS: Callers = &[
+    ("AdmitPipelineRun", &["admission-webhook"]),
+    ("AdmitRun", &["admission-webhook"]),
+    ("Plan", &["operator"]),
+    ("ReportPipelineRun", &["watcher"]),
+];
 
 /// Starts to follow the configuration and to serve.
 ///
@@ -65,7 +73,7 @@ pub async fn start(args: Args, process: Process) -> anyhow::Result<()> {
     );
     let planner = PlannerServiceServer::new(planner).max_decoding_message_size(MAX_MESSAGE_BYTES);
     let services = GrpcServices::new()
-        .add_service(planner)
+        .add_service(planner, CALLERS)
         .descriptors(FILE_DESCRIPTOR_SET);
     process
         .serve_grpc(services)

@@ -17,7 +17,7 @@ mod state;
 use anyhow::Context as _;
 use coscheduler_proto::FILE_DESCRIPTOR_SET;
 use coscheduler_proto::config::config_service_server::ConfigServiceServer;
-use coscheduler_runtime::{GrpcServices, MAX_MESSAGE_BYTES, Process, Service};
+use coscheduler_runtime::{Callers, GrpcServices, MAX_MESSAGE_BYTES, Process, Service};
 use kube::Api;
 use tokio::sync::watch;
 
@@ -37,6 +37,13 @@ pub const SERVICE: Service = Service {
 
 /// The name of Tekton's ConfigMap with Tekton's own flags.
 const TEKTON_CONFIG_MAP: &str = "feature-flags";
+
+/// Who may call which RPC with mutual TLS. An operator may only read.
+const CALLERS: Callers = &[
+    ("CheckFlags", &["operator"]),
+    ("GetConfig", &["operator"]),
+    ("WatchConfig", &["affinity-planner", "operator"]),
+];
 
 /// Starts to follow the ConfigMaps and to serve.
 ///
@@ -72,7 +79,7 @@ pub async fn start(args: Args, process: Process) -> anyhow::Result<()> {
     let service = ConfigServiceServer::new(grpc::Config { states })
         .max_decoding_message_size(MAX_MESSAGE_BYTES);
     let services = GrpcServices::new()
-        .add_service(service)
+        .add_service(service, CALLERS)
         .descriptors(FILE_DESCRIPTOR_SET);
     process
         .serve_grpc(services)

@@ -39,7 +39,7 @@ use anyhow::Context as _;
 use coscheduler_proto::FILE_DESCRIPTOR_SET;
 use coscheduler_proto::placeholder::placeholder_service_server::PlaceholderServiceServer;
 use coscheduler_runtime::queue::{self, Options};
-use coscheduler_runtime::{GrpcServices, MAX_MESSAGE_BYTES, Process, Service};
+use coscheduler_runtime::{Callers, GrpcServices, MAX_MESSAGE_BYTES, Process, Service};
 
 pub use args::Args;
 use cache::Cache;
@@ -54,6 +54,15 @@ pub const SERVICE: Service = Service {
     grpc_address: "127.0.0.1:9103",
     http_address: "127.0.0.1:9203",
 };
+
+/// Who may call which RPC with mutual TLS. An operator may only read.
+const CALLERS: Callers = &[
+    ("Ensure", &["affinity-planner"]),
+    ("GetPlaceholder", &["operator"]),
+    ("ListPlaceholders", &["operator"]),
+    ("Release", &["affinity-planner"]),
+    ("WatchPlaceholders", &["operator"]),
+];
 
 /// Starts the watches, the leader election, the metrics, the gRPC server, the reconciles of runs, and the sweep.
 ///
@@ -93,6 +102,7 @@ pub async fn start(args: Args, process: Process) -> anyhow::Result<()> {
     let services = GrpcServices::new()
         .add_service(
             PlaceholderServiceServer::new(service).max_decoding_message_size(MAX_MESSAGE_BYTES),
+            CALLERS,
         )
         .descriptors(FILE_DESCRIPTOR_SET);
     process

@@ -2,6 +2,7 @@
 //! constant with its name and the defaults of its two addresses. [`command`] adds the common flags.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Command, ValueEnum};
@@ -53,6 +54,11 @@ pub struct ProcessArgs {
     )]
     pub max_concurrent_calls: usize,
 
+    /// Directory with tls.crt, tls.key and ca.crt. With this flag, the connections between the services use mutual TLS. The files
+    /// are read at each handshake. Without this flag, these connections are plaintext
+    #[arg(long, env = "TLS_DIR", value_name = "DIRECTORY")]
+    pub tls_dir: Option<PathBuf>,
+
     /// Format of the log on standard error
     #[arg(long, env = "LOG_FORMAT", value_enum, default_value_t = LogFormat::Json, value_name = "FORMAT")]
     pub log_format: LogFormat,
@@ -69,6 +75,7 @@ impl ProcessArgs {
             grpc_address: SocketAddr::from(([127, 0, 0, 1], 0)),
             http_address: SocketAddr::from(([127, 0, 0, 1], 0)),
             max_concurrent_calls: 256,
+            tls_dir: None,
             log_format: LogFormat::Text,
             log_level: "info".to_owned(),
         }
@@ -212,6 +219,7 @@ mod tests {
             ("--grpc-address", "GRPC_ADDRESS"),
             ("--http-address", "HTTP_ADDRESS"),
             ("--max-concurrent-calls", "MAX_CONCURRENT_CALLS"),
+            ("--tls-dir", "TLS_DIR"),
             ("--log-format", "LOG_FORMAT"),
             ("--log-level", "LOG_LEVEL"),
         ];

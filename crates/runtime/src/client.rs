@@ -10,6 +10,7 @@ mod spread;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
+use http::uri::Authority;
 use http::{Request as HttpRequest, Response as HttpResponse};
 use tonic::body::Body;
 use tonic::codegen::StdError;
@@ -18,6 +19,7 @@ use tonic::{Code, Request, Status};
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
+use tower::service_fn;
 use tower::util::BoxCloneSyncService;
 
 use crate::metrics::Metrics;
@@ -45,26 +47,35 @@ pub(crate) const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(3);
 /// [`request`], and all streams, are sent once.
 pub type Channel = BoxCloneSyncService<HttpRequest<Body>, HttpResponse<Body>, Status>;
 
-/// A channel to `address` (`http://host:port`) for `process`. The user agent is the name and version of `process`, and its
-/// metrics count the calls. If a connection breaks or stays silent, the channel replaces it.
+/// A channel to `address` (`HOST:PORT`) for `process`, with mutual TLS if `process` has certificates. The user agent is the name
+/// and version of `process`, and its metrics count the calls. If a connection breaks or stays silent, the channel replaces it.
 ///
 /// # Errors
-/// `address` is not an `http` address.
+/// `address` is not a host with a port.
 pub fn channel(address: &str, process: &Process) -> anyhow::Result<Channel> {
     let endpoint = endpoint(address, process.service())?;
-    Ok(observed(Spread::connect_lazy(&endpoint), process.metrics()))
+    let spread = Spread::new(|| match process.tls() {
+        None => endpoint.connect_lazy(),
+        Some(tls) => {
+            let tls = tls.clone();
+            endpoint.connect_with_connector_lazy(service_fn(move |uri| tls.clone().connect(uri)))
+        }
+    });
+    Ok(observed(spread, process.metrics()))
 }
 
 /// The settings of a connection to `address`.
 pub(crate) fn endpoint(address: &str, caller: Service) -> anyhow::Result<Endpoint> {
     let failed = || {
         format!(
-            "failed to make a channel to {address:?}: expected an address like http://127.0.0.1:9101"
+            "failed to make a channel to {address:?}: expected HOST:PORT, like config-service.coscheduler-system.svc:9101"
         )
     };
-    let endpoint = Endpoint::from_shared(address.to_owned()).with_context(failed)?;
-    ensure!(endpoint.uri().scheme_str() == Some("http"), failed());
-    Ok(endpoint
+    let authority: Authority = address.parse().with_context(failed)?;
+    ensure!(authority.port_u16().is_some(), failed());
+    // tonic calls an address `https` only if it does TLS itself.
+    Ok(Endpoint::from_shared(format!("http://{authority}"))
+        .with_context(failed)?
         .user_agent(caller.user_agent())
         .with_context(failed)?
         .connect_timeout(CONNECT_TIMEOUT)

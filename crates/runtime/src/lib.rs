@@ -40,6 +40,7 @@ mod process;
 mod http;
 mod rpc;
 mod server;
+mod tls;
 
 pub mod client;
 #[cfg(feature = "kubernetes")]
@@ -57,5 +58,5 @@ pub use metrics::{Metrics, Seconds};
 pub use process::{Process, Supervisor};
 pub use run::run;
 pub use server::{
-    Deadline, GrpcServices, KEEPALIVE_INTERVAL, KEEPALIVE_TIMEOUT, MAX_MESSAGE_BYTES,
+    Callers, Deadline, GrpcServices, KEEPALIVE_INTERVAL, KEEPALIVE_TIMEOUT, MAX_MESSAGE_BYTES,
 };

@@ -15,6 +15,7 @@ use tokio_util::task::TaskTracker;
 use tonic::transport::server::TcpIncoming;
 use tracing::{error, info, warn};
 
+use crate::tls::Tls;
 use crate::{Condition, GrpcServices, Health, Metrics, ProcessArgs, Service, http};
 
 /// How long RPCs and graceful tasks may take after the process begins to stop. Below the 30 s that Kubernetes gives a pod by
@@ -33,6 +34,7 @@ struct Inner {
     grpc_address: SocketAddr,
     http_address: SocketAddr,
     max_concurrent_calls: usize,
+    tls: Option<Tls>,
     health: Health,
     metrics: Metrics,
     /// Cancelled when the process begins to stop.
@@ -77,6 +79,11 @@ impl Process {
         &self.0.metrics
     }
 
+    /// The certificates for connections between the services. `None`: plaintext.
+    pub(crate) fn tls(&self) -> Option<&Tls> {
+        self.0.tls.as_ref()
+    }
+
     /// Cancelled when the process begins to stop.
     pub fn shutdown(&self) -> CancellationToken {
         self.0.stopping.clone()
@@ -119,13 +126,21 @@ impl Process {
     /// # Errors
     /// The address cannot be bound, or a descriptor set is malformed. No task is spawned then.
     pub async fn serve_grpc(&self, services: GrpcServices) -> anyhow::Result<SocketAddr> {
-        let server = services.prepare(&self.0.metrics, self.0.max_concurrent_calls)?;
+        let tls = self.0.tls.clone();
+        let server = services.prepare(&self.0.metrics, self.0.max_concurrent_calls, tls.clone())?;
         let (listener, address) = bind("gRPC", self.0.grpc_address).await?;
-        info!(%address, "gRPC server listens");
+        info!(%address, mutual_tls = tls.is_some(), "gRPC server listens");
         let health = self.health().clone();
         let connections = TcpIncoming::from(listener).with_nodelay(Some(true));
-        self.spawn_graceful("gRPC server", |shutdown| {
-            server.serve(connections, health, shutdown)
+        self.spawn_graceful("gRPC server", |shutdown| async {
+            match tls {
+                None => server.serve(connections, health, shutdown).await,
+                Some(tls) => {
+                    server
+                        .serve(tls.accept(connections), health, shutdown)
+                        .await
+                }
+            }
         });
         Ok(address)
     }
@@ -160,8 +175,9 @@ impl Supervisor {
     /// Sets up the process and its HTTP server, so that `/livez` answers before the service starts.
     ///
     /// # Errors
-    /// The HTTP address cannot be bound.
+    /// The HTTP address cannot be bound, or the certificates in `--tls-dir` are unusable.
     pub async fn bind(service: Service, args: &ProcessArgs) -> anyhow::Result<Self> {
+        let tls = args.tls_dir.clone().map(Tls::open).transpose()?;
         let (listener, http_address) = bind("HTTP", args.http_address).await?;
         info!(address = %http_address, "HTTP server listens");
         let (ended_sender, ended) = mpsc::unbounded_channel();
@@ -170,6 +186,7 @@ impl Supervisor {
             grpc_address: args.grpc_address,
             http_address,
             max_concurrent_calls: args.max_concurrent_calls,
+            tls,
             health: Health::new(),
             metrics: Metrics::new(service),
             stopping: CancellationToken::new(),

@@ -1,9 +1,10 @@
 //! The gRPC server of a process. It serves three things: the gRPC services of this process (the contracts); the standard health
-//! service, with a status for each contract, for the empty name and for the name `liveness`; and reflection v1 and v1alpha.
+//! service, with a status for each contract and for the empty name; and reflection v1 and v1alpha.
 //!
-//! Layers around the contracts do the common work. Each layer has a file: deadline, load shedding, observation (span, log,
-//! metrics), and draining.
+//! Layers around the contracts do the common work. Each layer has a file: the callers of each RPC, deadline, load shedding,
+//! observation (span, log, metrics), and draining.
 
+mod callers;
 mod deadline;
 mod drain;
 mod observe;
@@ -32,7 +33,10 @@ use tower::Service as TowerService;
 use crate::Health;
 use crate::metrics::Metrics;
 use crate::rpc::RpcMetrics;
+use crate::tls::Tls;
 
+pub use callers::Callers;
+use callers::Guard;
 pub use deadline::Deadline;
 use shed::Limit;
 
@@ -49,9 +53,6 @@ pub const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(30);
 pub const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 
 const HEALTH: &str = "grpc.health.v1.Health";
-/// The name that liveness probes ask for. It is always healthy, because the kubelet must not restart a service that only waits
-/// for another service.
-const LIVENESS: &str = "liveness";
 const REFLECTION: [&str; 2] = [
     "grpc.reflection.v1.ServerReflection",
     "grpc.reflection.v1alpha.ServerReflection",
@@ -61,7 +62,7 @@ const REFLECTION: [&str; 2] = [
 #[derive(Debug, Default)]
 pub struct GrpcServices {
     routes: RoutesBuilder,
-    names: Vec<&'static str>,
+    services: Vec<(&'static str, Callers)>,
     descriptors: Vec<&'static [u8]>,
 }
 
@@ -79,9 +80,9 @@ impl GrpcServices {
         GrpcServices::default()
     }
 
-    /// Adds a generated server, like `ConfigServiceServer::new(…)`.
+    /// Adds a generated server, like `ConfigServiceServer::new(…)`. With mutual TLS, only `callers` may call it.
     #[must_use]
-    pub fn add_service<S>(mut self, service: S) -> Self
+    pub fn add_service<S>(mut self, service: S, callers: Callers) -> Self
     where
         S: TowerService<Request<Body>, Error = Infallible>
             + NamedService
@@ -93,7 +94,7 @@ impl GrpcServices {
         S::Future: Send + 'static,
     {
         self.routes.add_service(service);
-        self.names.push(S::NAME);
+        self.services.push((S::NAME, callers));
         self
     }
 
@@ -110,8 +111,10 @@ impl GrpcServices {
         mut self,
         metrics: &Metrics,
         max_concurrent_calls: usize,
+        tls: Option<Tls>,
     ) -> anyhow::Result<PreparedServer> {
-        let listed = [&self.names[..], &[HEALTH], &REFLECTION].concat();
+        let names: Vec<_> = self.services.iter().map(|(name, _)| *name).collect();
+        let listed = [&names[..], &[HEALTH], &REFLECTION].concat();
         let builtin = [
             tonic_health::pb::FILE_DESCRIPTOR_SET,
             tonic_reflection::pb::v1::FILE_DESCRIPTOR_SET,
@@ -141,12 +144,13 @@ impl GrpcServices {
         let router = layered(
             self.routes.routes().into_axum_router(),
             RpcMetrics::server(metrics, listed),
-            Limit::new(metrics, max_concurrent_calls, &self.names),
+            Limit::new(metrics, max_concurrent_calls, &names),
+            Guard::new(tls, &self.services),
             draining.clone(),
         );
         Ok(PreparedServer {
             routes: Routes::from(router),
-            names: self.names,
+            names,
             reporter,
             draining,
         })
@@ -159,12 +163,14 @@ fn layered(
     router: Router,
     metrics: RpcMetrics,
     limit: Limit,
+    guard: Guard,
     draining: CancellationToken,
 ) -> Router {
     router
         .layer(from_fn_with_state(draining, drain::drain))
         .layer(from_fn_with_state(limit, shed::shed))
         .layer(from_fn(deadline::enforce))
+        .layer(from_fn_with_state(guard, callers::guard))
         .layer(from_fn_with_state(metrics, observe::observe))
 }
 
@@ -181,9 +187,6 @@ impl PreparedServer {
         C: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static,
     {
         self.publish(health.is_ready()).await;
-        let alive = ServingStatus::Serving;
-        self.reporter.set_service_status(LIVENESS, alive).await;
-
         let stop = self.draining.clone().cancelled_owned();
         let server = Server::builder()
             .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))

@@ -6,11 +6,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
-use rcgen::{
-    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
-    KeyUsagePurpose,
-};
 use serde_json::json;
+
+use crate::authority::{Authority, key_pair, write};
 
 /// A user of the API server that has a static token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,12 +92,12 @@ impl Credentials {
 
     /// The API server's certificate.
     pub(crate) fn certificate(&self) -> PathBuf {
-        self.folder.join("apiserver.crt")
+        self.folder.join("tls.crt")
     }
 
     /// The key of the API server's certificate.
     pub(crate) fn key(&self) -> PathBuf {
-        self.folder.join("apiserver.key")
+        self.folder.join("tls.key")
     }
 
     /// The key that signs the tokens of service accounts.
@@ -158,41 +156,13 @@ impl Credentials {
     }
 
     fn make_certificates(&self) -> Result<()> {
-        let authority_key = key_pair()?;
-        let mut authority = CertificateParams::default();
-        authority
-            .distinguished_name
-            .push(DnType::CommonName, "testbed");
-        authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        authority.key_usages = vec![
-            KeyUsagePurpose::KeyCertSign,
-            KeyUsagePurpose::DigitalSignature,
-        ];
-        let authority_certificate = authority
-            .self_signed(&authority_key)
-            .context("failed to create the certificate authority")?;
-        let issuer = Issuer::new(authority, authority_key);
-
         let names = [
             "127.0.0.1",
             "localhost",
             "kubernetes",
             "kubernetes.default.svc",
         ];
-        let mut server = CertificateParams::new(names.map(str::to_owned))
-            .context("failed to create the API server's certificate")?;
-        server
-            .distinguished_name
-            .push(DnType::CommonName, "kube-apiserver");
-        server.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
-        let server_key = key_pair()?;
-        let server_certificate = server
-            .signed_by(&server_key, &issuer)
-            .context("failed to create the API server's certificate")?;
-
-        write(&self.authority(), &authority_certificate.pem())?;
-        write(&self.certificate(), &server_certificate.pem())?;
-        write(&self.key(), &server_key.serialize_pem())?;
+        Authority::new()?.issue(&self.folder, &names)?;
         let service_accounts = key_pair()?;
         write(
             &self.service_account_key(),
@@ -219,12 +189,4 @@ impl Credentials {
         }
         write(&self.tokens(), &text)
     }
-}
-
-fn key_pair() -> Result<KeyPair> {
-    KeyPair::generate().context("failed to create a key")
-}
-
-fn write(path: &Path, text: &str) -> Result<()> {
-    fs::write(path, text).with_context(|| format!("failed to write {}", path.display()))
 }

@@ -15,11 +15,13 @@
 //! # }
 //! ```
 //!
-//! The environment variables `TESTBED_KUBERNETES` and `TESTBED_TEKTON` choose other releases than the default (see [`Releases`]).
+//! The environment variables `TESTBED_KUBERNETES` and `TESTBED_TEKTON` choose other releases than the default (see [`Releases`]). With
+//! `TESTBED_MTLS=1`, the services use mutual TLS.
 //!
 //! When a bed is dropped, or the process that started it ends in any way, all processes of the bed end and its files are
 //! removed (see [`ProcessGroup`]).
 
+mod authority;
 mod balancer;
 mod bed;
 mod binaries;
@@ -39,6 +41,7 @@ pub mod services;
 mod tekton;
 mod waiting;
 
+pub use authority::Authority;
 pub use balancer::Balancer;
 pub use bed::{Detached, TestBed};
 pub use binaries::{

@@ -36,6 +36,9 @@ pub use registration::CONFIGURATION_NAME;
 pub use replicas::Replica;
 pub use settings::{CONFIG_MAP, NAMESPACE};
 
+/// The name in the certificate of people who use grpcurl. It may read, and nothing else.
+pub const OPERATOR: &str = "operator";
+
 /// How long a service may take to end after SIGTERM.
 const STOP_TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -51,6 +54,8 @@ pub struct Services {
     launcher: Option<String>,
     ready_timeout: Duration,
     _accounts: accounts::Accounts,
+    /// `None` without mutual TLS.
+    authority: Option<crate::Authority>,
     /// `None` if there is only one replica of each service.
     balancing: Option<balancing::Balancing>,
     /// Prevents other launchers from choosing the same ports.
@@ -68,6 +73,7 @@ impl fmt::Debug for Services {
             launcher: _,
             ready_timeout: _,
             _accounts: _,
+            authority: _,
             balancing: _,
             _reservation: _,
         } = self;
@@ -117,6 +123,7 @@ impl Services {
             bin_dir,
             mode,
             flags,
+            mutual_tls,
             log_level,
             environment,
             ready_timeout,
@@ -155,6 +162,17 @@ impl Services {
         if let Some(launcher) = &launcher {
             registration::apply_rights(&client, launcher).await?;
         }
+        let authority = mutual_tls.then(crate::Authority::new).transpose()?;
+        let certificates = folder.join("certificates");
+        if let Some(authority) = &authority {
+            for process in Service::ALL
+                .map(Service::name)
+                .into_iter()
+                .chain([OPERATOR])
+            {
+                authority.issue_service(&certificates.join(process), process)?;
+            }
+        }
         let accounts = accounts::Accounts::write(&client, &kubeconfig, &folder, &links).await?;
         let services = Self {
             launcher,
@@ -162,6 +180,7 @@ impl Services {
                 kubeconfigs: folder,
                 ports,
                 links,
+                certificates: authority.is_some().then_some(certificates),
                 bin_dir,
                 log_level,
                 environment,
@@ -172,6 +191,7 @@ impl Services {
             running: Mutex::default(),
             ready_timeout,
             _accounts: accounts,
+            authority,
             balancing,
             _reservation: reservation,
         };
@@ -295,6 +315,16 @@ impl Services {
     /// The URL of the HTTP port of a process, with `/metrics`, `/livez` and `/readyz`.
     pub fn http_address(&self, replica: impl Into<Replica>) -> String {
         format!("http://127.0.0.1:{}", self.launch.ports.http(replica))
+    }
+
+    /// The authority that signed the certificates of the services. `None` without mutual TLS.
+    pub fn authority(&self) -> Option<&crate::Authority> {
+        self.authority.as_ref()
+    }
+
+    /// The folder with the certificates of `process`: the name of a service, or [`OPERATOR`]. `None` without mutual TLS.
+    pub fn certificates(&self, process: &str) -> Option<PathBuf> {
+        Some(self.launch.certificates.as_ref()?.join(process))
     }
 
     /// The ports of these services.

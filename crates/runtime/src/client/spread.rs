@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 use futures::future::BoxFuture;
 use http::{Request, Response};
 use tonic::body::Body;
-use tonic::transport::{Channel, Endpoint, Error};
+use tonic::transport::{Channel, Error};
 use tower::{Service, ServiceExt as _};
 
 use super::Retry;
@@ -28,8 +28,9 @@ pub(super) struct Spread {
 }
 
 impl Spread {
-    pub(super) fn connect_lazy(endpoint: &Endpoint) -> Self {
-        let connections = (0..CONNECTIONS).map(|_| endpoint.connect_lazy());
+    /// A transport over connections that `connect` makes.
+    pub(super) fn new(connect: impl Fn() -> Channel) -> Self {
+        let connections = (0..CONNECTIONS).map(|_| connect());
         Self {
             connections: connections.collect(),
             calls: Arc::default(),

@@ -27,6 +27,7 @@ fn endless(metrics: &Metrics, draining: &CancellationToken) -> Router {
         router,
         RpcMetrics::server(metrics, vec!["test.Known", HEALTH]),
         Limit::new(metrics, 2, &["test.Known"]),
+        Guard::new(None, &[]),
         draining.clone(),
     )
 }

@@ -96,7 +96,7 @@ async fn a_server_that_is_not_there_is_worth_another_try_and_found_once_it_is() 
 
 #[tokio::test]
 async fn a_deadline_that_passes_is_worth_another_try() {
-    let running = Running::start(GrpcServices::new().add_service(Scripted::default())).await;
+    let running = Running::start(GrpcServices::new().add_service(Scripted::default(), &[])).await;
     let status = within(call(
         running.grpc,
         "/test.Scripted/Never",
@@ -111,7 +111,7 @@ async fn a_deadline_that_passes_is_worth_another_try() {
 async fn a_connection_that_breaks_is_worth_another_try() {
     let scripted = Scripted::default();
     let called = scripted.called.clone();
-    let running = Running::start(GrpcServices::new().add_service(scripted)).await;
+    let running = Running::start(GrpcServices::new().add_service(scripted, &[])).await;
 
     // A proxy between client and server breaks the connection during the call.
     let proxy = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -147,7 +147,7 @@ async fn a_peer_that_does_not_speak_grpc_is_worth_another_try() {
 
 #[tokio::test]
 async fn what_the_server_says_is_final_unless_it_says_try_again() {
-    let running = Running::start(GrpcServices::new().add_service(Scripted::default())).await;
+    let running = Running::start(GrpcServices::new().add_service(Scripted::default(), &[])).await;
     let status = within(call(running.grpc, "/test.Scripted/Cancelled", TIMEOUT)).await;
     assert_eq!(status.code(), Code::Cancelled);
     assert!(!client::is_retryable(&status), "{status:?}");
@@ -177,7 +177,14 @@ async fn what_the_server_says_is_final_unless_it_says_try_again() {
 #[tokio::test]
 async fn an_address_that_cannot_be_called_is_refused_by_name() {
     let process = caller().await;
-    for address in ["127.0.0.1:9101", "https://planner:9102", "", "http://"] {
+    for address in [
+        "http://planner:9102",
+        "https://planner",
+        "planner",
+        "planner:",
+        "planner:99999",
+        "",
+    ] {
         let error = client::channel(address, &process).unwrap_err();
         assert!(
             error.to_string().contains(&format!("{address:?}")),

@@ -63,7 +63,7 @@ impl Running {
     }
 
     fn channel(&self) -> Channel {
-        client::channel(&format!("http://{}", self.grpc), &self.process).unwrap()
+        client::channel(&self.grpc.to_string(), &self.process).unwrap()
     }
 
     /// Status code and body of a GET on the HTTP server.
@@ -81,7 +81,7 @@ impl Running {
 
 /// A channel to `address` from a process that serves nothing.
 async fn channel(address: SocketAddr) -> Channel {
-    client::channel(&format!("http://{address}"), &caller().await).unwrap()
+    client::channel(&address.to_string(), &caller().await).unwrap()
 }
 
 async fn caller() -> Process {

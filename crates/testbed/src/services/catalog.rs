@@ -91,6 +91,8 @@ pub(super) struct Launch {
     pub(super) kubeconfigs: PathBuf,
     pub(super) ports: Ports,
     pub(super) links: Links,
+    /// The folder with a folder of certificates for each service. `None`: no mutual TLS.
+    pub(super) certificates: Option<PathBuf>,
     pub(super) bin_dir: PathBuf,
     pub(super) log_level: String,
     pub(super) environment: Vec<(String, String)>,
@@ -143,6 +145,9 @@ impl Launch {
         flag("--http-address", loopback(self.ports.http(replica)));
         flag("--log-format", "text".into());
         flag("--log-level", self.log_level.clone().into());
+        if let Some(certificates) = &self.certificates {
+            flag("--tls-dir", certificates.join(service.name()).into());
+        }
         if service.talks_to_kubernetes() {
             let kubeconfig = accounts::kubeconfig_of(&self.kubeconfigs, service);
             flag("--kubeconfig", kubeconfig.into());
@@ -150,10 +155,7 @@ impl Launch {
         for peer in service.calls() {
             let port = self.links.port(service, *peer);
             let port = port.unwrap_or(self.ports.grpc(*peer));
-            flag(
-                &format!("--{peer}-address"),
-                format!("http://127.0.0.1:{port}").into(),
-            );
+            flag(&format!("--{peer}-address"), loopback(port));
         }
         if service == Service::AdmissionWebhook {
             flag(
@@ -181,6 +183,7 @@ mod tests {
             kubeconfigs: "k".into(),
             ports: Ports::at(9100).for_replicas(replicas).unwrap(),
             links: Links::default(),
+            certificates: None,
             bin_dir: "bin".into(),
             log_level: "info".into(),
             environment: Vec::new(),
@@ -206,7 +209,7 @@ mod tests {
                 Service::AffinityPlanner,
                 "9102",
                 "9202",
-                "--config-service-address http://127.0.0.1:9101 --placeholder-manager-address http://127.0.0.1:9103",
+                "--config-service-address 127.0.0.1:9101 --placeholder-manager-address 127.0.0.1:9103",
             ),
             (
                 Service::PlaceholderManager,
@@ -218,13 +221,13 @@ mod tests {
                 Service::Watcher,
                 "9104",
                 "9204",
-                "--kubeconfig k/watcher.kubeconfig --affinity-planner-address http://127.0.0.1:9102",
+                "--kubeconfig k/watcher.kubeconfig --affinity-planner-address 127.0.0.1:9102",
             ),
             (
                 Service::AdmissionWebhook,
                 "9105",
                 "9205",
-                "--kubeconfig k/admission-webhook.kubeconfig --affinity-planner-address http://127.0.0.1:9102 \
+                "--kubeconfig k/admission-webhook.kubeconfig --affinity-planner-address 127.0.0.1:9102 \
                  --webhook-address 127.0.0.1:9443 \
                  --certificate-names 127.0.0.1,admission-webhook.coscheduler-system.svc",
             ),
@@ -244,7 +247,7 @@ mod tests {
         assert_eq!(
             arguments(Service::AdmissionWebhook.replica(2), 2),
             "--grpc-address 127.0.0.1:9125 --http-address 127.0.0.1:9215 --log-format text --log-level info \
-             --kubeconfig k/admission-webhook.kubeconfig --affinity-planner-address http://127.0.0.1:9102 \
+             --kubeconfig k/admission-webhook.kubeconfig --affinity-planner-address 127.0.0.1:9102 \
              --webhook-address 127.0.0.1:9402 \
              --certificate-names 127.0.0.1,admission-webhook.coscheduler-system.svc"
         );
@@ -256,6 +259,7 @@ mod tests {
             kubeconfigs: "k".into(),
             ports: Ports::at(9100),
             links: Links::default(),
+            certificates: None,
             bin_dir: "nowhere".into(),
             log_level: "info".into(),
             environment: Vec::new(),

@@ -27,6 +27,8 @@ pub struct ServicesConfig {
     pub mode: Option<String>,
     /// Further keys of the ConfigMap that is created.
     pub flags: BTreeMap<String, String>,
+    /// True if the connections between the services use mutual TLS, with certificates of an authority of the launcher.
+    pub mutual_tls: bool,
     /// `--log-level` of every service.
     pub log_level: String,
     /// Further environment variables of every service. The services also get the variables of this process.
@@ -36,7 +38,8 @@ pub struct ServicesConfig {
 }
 
 impl ServicesConfig {
-    /// The default settings: mode `pipelineruns`, free ports, and the binaries of this build.
+    /// The default settings: mode `pipelineruns`, free ports, and the binaries of this build. The services use mutual TLS if
+    /// environment variable `TESTBED_MTLS` is set.
     ///
     /// # Errors
     /// The folder of the binaries cannot be found.
@@ -50,6 +53,7 @@ impl ServicesConfig {
             bin_dir: bin_dir()?,
             mode: Some("pipelineruns".to_owned()),
             flags: BTreeMap::new(),
+            mutual_tls: std::env::var_os("TESTBED_MTLS").is_some(),
             log_level: "info".to_owned(),
             environment: Vec::new(),
             ready_timeout: Duration::from_secs(60),

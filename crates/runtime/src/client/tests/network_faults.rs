@@ -39,7 +39,7 @@ async fn serve() -> Outcome {
         let accepted = listener.accept().await;
         Some((accepted.map(|(stream, _)| Connection(stream)), listener))
     });
-    let server = GrpcServices::new().prepare(&Metrics::new(Service::EXAMPLE), 256)?;
+    let server = GrpcServices::new().prepare(&Metrics::new(Service::EXAMPLE), 256, None)?;
     server
         .serve(connections, Health::new(), CancellationToken::new())
         .await?;
@@ -56,7 +56,7 @@ fn channel(hosts: &'static [&'static str]) -> HealthClient<Channel> {
             Ok::<_, std::io::Error>(TokioIo::new(stream))
         }
     });
-    let endpoint = client::endpoint("http://service:9100", Service::EXAMPLE).unwrap();
+    let endpoint = client::endpoint("service:9100", Service::EXAMPLE).unwrap();
     let transport = endpoint.connect_with_connector_lazy(connect);
     HealthClient::new(client::observed(transport, &Metrics::new(Service::EXAMPLE)))
 }
