@@ -101,7 +101,7 @@ impl TestBed {
             ports: FreePorts::find()?,
         };
 
-        let (port, client) = control_plane::start_api_server(&site, config.audit_log).await?;
+        let (port, client) = control_plane::start_api_server(&site, config).await?;
         control_plane::start_controllers(&site)?;
         nodes::start_kwok(&site, config)?;
         let kubelets = kubelet::Thread::start(site.credentials.kubeconfig(Identity::Kwok))?;

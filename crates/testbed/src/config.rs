@@ -25,6 +25,8 @@ pub struct Config {
     pub tekton_webhook: bool,
     /// True if the API server writes an audit log: one JSON line with the metadata of each request.
     pub audit_log: bool,
+    /// True if the API server supports streaming lists (feature gate `WatchList`), which is its default.
+    pub streaming_lists: bool,
     /// True if Karpenter adds nodes of 2, 4, 8 or 16 CPUs for pods that fit nowhere. It is built if it is missing.
     pub karpenter: bool,
     /// The folder of the programs and of the beds' files; `None` means `target/testbed` of this workspace.
@@ -43,6 +45,7 @@ impl Default for Config {
             tekton_coschedule: "disabled".to_owned(),
             tekton_webhook: true,
             audit_log: false,
+            streaming_lists: true,
             karpenter: false,
             folder: None,
         }

@@ -13,6 +13,7 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use serde_json::json;
 
 use crate::binaries::Binaries;
+use crate::config::Config;
 use crate::credentials::{Credentials, Identity};
 use crate::ports::FreePorts;
 use crate::process::ProcessGroup;
@@ -70,7 +71,7 @@ pub(crate) fn audit_log(folder: &Path) -> PathBuf {
 }
 
 /// Starts etcd and the API server, and returns the API server's port and a client once it is ready.
-pub(crate) async fn start_api_server(site: &Site, audit: bool) -> Result<(u16, Client)> {
+pub(crate) async fn start_api_server(site: &Site, config: &Config) -> Result<(u16, Client)> {
     let [etcd_port, peer_port, port, _] = site.ports.ports;
     let etcd = format!("http://127.0.0.1:{etcd_port}");
     let peer = format!("http://127.0.0.1:{peer_port}");
@@ -115,7 +116,10 @@ pub(crate) async fn start_api_server(site: &Site, audit: bool) -> Result<(u16, C
         "--service-cluster-ip-range=10.96.0.0/16".to_owned(),
         "--profiling=false".to_owned(),
     ];
-    if audit {
+    if !config.streaming_lists {
+        arguments.push("--feature-gates=WatchList=false".to_owned());
+    }
+    if config.audit_log {
         let policy = site.folder.join("audit-policy.yaml");
         fs::write(&policy, AUDIT_POLICY)
             .with_context(|| format!("failed to write {}", policy.display()))?;

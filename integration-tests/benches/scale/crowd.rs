@@ -22,7 +22,7 @@ use super::{Outcome, Size};
 /// The number of pods of each ended run.
 const TASKS: usize = 4;
 /// The number of active runs that are created at the same time.
-const CREATORS: usize = 8;
+const CREATORS: usize = 2;
 /// The programs that react to new pods.
 const CONTROL_PLANE: [&str; 5] = [
     "etcd",
@@ -99,6 +99,7 @@ pub(crate) async fn fill(stack: &Stack, size: Size) -> Outcome {
     let manager = stack.services.http_address(Service::PlaceholderManager);
     let bound = async {
         loop {
+            stack.services.check()?;
             let metrics = scrape(&manager).await?;
             let bound = sum(&metrics, "coscheduler_placeholders", &[("phase", "bound")]);
             if bound >= size.active_runs as f64 {

@@ -2,20 +2,23 @@
 
 use std::collections::HashSet;
 use std::fmt::Debug;
+use std::future::ready;
 use std::pin::pin;
 
 use futures::{Stream, StreamExt as _};
 use kube::runtime::WatchStreamExt as _;
-use kube::runtime::watcher::{self, Event, watcher};
+use kube::runtime::watcher::{self, Error, Event, watcher};
 use kube::{Api, Resource};
 use serde::de::DeserializeOwned;
-use tracing::warn;
+use tracing::{debug, warn};
 
 use crate::Condition;
 
 /// The number of objects in one answer to a list request. A process never returns the memory that its largest answer needed. With
 /// 500 objects, the default of kube, 2,000 pods with many volumes cost hundreds of megabytes.
 const PAGE: u32 = 20;
+/// The status code for a field of a request that the API server does not know, or does not allow.
+const INVALID: u16 = 422;
 
 /// Namespace (empty for cluster-scoped objects) and name.
 pub type ObjectKey = (String, String);
@@ -44,6 +47,9 @@ pub fn key<O: Resource>(object: &O) -> ObjectKey {
 /// `reduce` gets `Applied` for each object, and then `Listed`. The watch never ends: after an error it is retried with backoff.
 /// If it cannot be resumed, it starts with a new list.
 ///
+/// The API server sends the objects of a list one by one, from its own cache (a streaming list). If the API server does not
+/// support this, the list has pages.
+///
 /// # Errors
 /// None. The function returns a `Result` because [`Process::spawn`](crate::Process::spawn) expects one.
 pub async fn follow<O>(
@@ -51,20 +57,29 @@ pub async fn follow<O>(
     api: Api<O>,
     config: watcher::Config,
     synced: Condition,
-    reduce: impl FnMut(Change<O>),
+    mut reduce: impl FnMut(Change<O>),
 ) -> anyhow::Result<()>
 where
     O: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
 {
-    let events = watcher(api, config.page_size(PAGE)).default_backoff();
-    fold(kind, events, synced, reduce).await;
+    let streamed = watcher(api.clone(), config.clone().streaming_lists());
+    let supported = streamed.take_while(|event| ready(!refuses_streaming(event)));
+    fold(kind, supported.default_backoff(), &synced, &mut reduce).await;
+    debug!(kind, "the API server does not support streaming lists");
+    let paged = watcher(api, config.page_size(PAGE)).default_backoff();
+    fold(kind, paged, &synced, reduce).await;
     Ok(())
+}
+
+/// True if the API server does not support streaming lists: before Kubernetes 1.32, in 1.33, or because of its feature gates.
+fn refuses_streaming<O>(event: &watcher::Result<Event<O>>) -> bool {
+    matches!(event, Err(Error::WatchStartFailed(kube::Error::Api(status))) if status.code == INVALID)
 }
 
 async fn fold<O: Resource>(
     kind: &'static str,
     events: impl Stream<Item = watcher::Result<Event<O>>>,
-    synced: Condition,
+    synced: &Condition,
     mut reduce: impl FnMut(Change<O>),
 ) {
     let mut listed = HashSet::new();
@@ -121,7 +136,7 @@ mod tests {
         fold(
             "ConfigMap",
             futures::stream::iter(events),
-            synced,
+            &synced,
             |change| {
                 changes.push((change, health.is_ready()));
             },
