@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use futures::StreamExt as _;
 use run_table::{Board, Run, Screen, changes, rows};
-use testbed::services::{CONFIG_MAP, NAMESPACE, Service, Services, ServicesConfig};
+use testbed::services::{CONFIG_MAP, NAMESPACE, OPERATOR, Service, Services, ServicesConfig};
 use testbed::{Config, TestBed};
 use tokio::time::{Instant, timeout_at};
 
@@ -170,10 +170,17 @@ fn how_to_reach(kubeconfig: &Path, kubectl: &Path, services: &Services, submitte
         "  {} get pipelinerun {name} --namespace {namespace} --output yaml",
         kubectl.display()
     );
+    let flags = match services.certificates(OPERATOR) {
+        None => "-plaintext".to_owned(),
+        Some(folder) => {
+            let folder = folder.display();
+            format!("-cacert {folder}/ca.crt -cert {folder}/tls.crt -key {folder}/tls.key")
+        }
+    };
     for service in Service::ALL {
         let address = services.grpc_address(service);
         eprintln!(
-            "  grpcurl -plaintext {} list    # {service}",
+            "  grpcurl {flags} {} list    # {service}",
             address.trim_start_matches("http://")
         );
     }

@@ -15,6 +15,7 @@ use integration_tests::stack::Stack;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use testbed::Config;
+use testbed::services::ServicesConfig;
 use tokio::runtime::Runtime;
 
 use self::measure::{Figures, table};
@@ -82,7 +83,16 @@ async fn trial(size: Size) -> anyhow::Result<Figures> {
         nodes: size.nodes,
         ..Config::default()
     };
-    let stack = Stack::boot(config, |_| {}).await?;
+    // With so many objects and few processors, the API server may answer too late for the default times of the Leases.
+    let patient = |services: &mut ServicesConfig| {
+        let times = [
+            ("LEADER_ELECT_LEASE_DURATION", "90s"),
+            ("LEADER_ELECT_RENEW_DEADLINE", "60s"),
+        ];
+        let times = times.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        services.environment.extend(times);
+    };
+    let stack = Stack::boot(config, patient).await?;
     println!("a cluster of {} nodes is up", size.nodes);
     crowd::fill(&stack, size).await?;
     let figures = measure::measure(&stack, size).await?;
