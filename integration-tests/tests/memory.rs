@@ -4,11 +4,13 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use coscheduler_kubernetes::pipeline_run::{PipelineRun, to_json};
 use integration_tests::audit::Request;
 use integration_tests::etcd::{Etcd, copy};
+use integration_tests::look::LIMIT;
 use integration_tests::metrics::{scrape, sum};
 use integration_tests::runs::run;
 use integration_tests::{Scene, alone};
@@ -269,6 +271,31 @@ fn n8_two_thousand_runs_that_have_ended_cost_a_new_leader_next_to_nothing() -> O
             reports < most && looks < most,
             "{reports} reports, {looks} reconciles"
         );
-        check("after a start", &before, &memory(scene)?)
+        check("after a start", &before, &memory(scene)?)?;
+
+        // The lists were streaming lists. The audit log has a watch only when the watch has ended.
+        for service in [Service::PlaceholderManager, Service::Watcher] {
+            services.terminate(service).await?;
+            let streamed = async || {
+                let asked = scene.requests_since(mark)?;
+                let mut own = asked.iter().filter(|request| request.is_by(service));
+                ensure!(
+                    !own.clone().any(|it| it.uri.contains("limit=")),
+                    "{service}: pages"
+                );
+                let streams = |it: &Request| it.uri.contains("sendInitialEvents=true");
+                anyhow::Ok(own.any(|it| streams(it) && it.answer.code == 200))
+            };
+            let waited = tokio::time::timeout(LIMIT, async {
+                while !streamed().await? {
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+                anyhow::Ok(())
+            });
+            waited
+                .await
+                .with_context(|| format!("{service}: no streaming list"))??;
+        }
+        Ok(())
     })
 }

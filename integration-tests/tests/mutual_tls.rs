@@ -23,7 +23,9 @@ use prost_types::FileDescriptorSet;
 use serde_json::{Value, json};
 use testbed::services::{NAMESPACE, OPERATOR, Service, Services, ServicesConfig, bin_dir};
 use testbed::{Authority, Config, FreePorts, MOVABLE_STORAGE_CLASS, ProcessGroup};
-use tonic::transport::Channel;
+use tokio::io::AsyncReadExt as _;
+use tokio::net::TcpStream;
+use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
 use tonic::{Code, Request, Status};
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
@@ -186,6 +188,18 @@ fn each_rpc_refuses_all_but_its_callers() -> Outcome {
     })
 }
 
+/// Waits until the log of `service` says that it has refused a connection, and why.
+async fn refusal(services: &Services, service: Service, why: &str) -> Outcome {
+    until(why, async || {
+        let log = fs::read_to_string(services.log(service))?;
+        let mut refused = log
+            .lines()
+            .filter(|line| line.contains("a connection was refused"));
+        Ok(refused.any(|line| line.contains(why)))
+    })
+    .await
+}
+
 #[test]
 fn certificates_of_strangers_expired_ones_and_those_of_other_names_are_refused() -> Outcome {
     shared(async |scene| {
@@ -211,10 +225,29 @@ fn certificates_of_strangers_expired_ones_and_those_of_other_names_are_refused()
         let operator = services.certificates(OPERATOR).unwrap();
         for service in Service::ALL {
             health(services, service, &operator).await?;
-            for refused in [&stranger, &expired] {
+            for (refused, why) in [(&stranger, "BadSignature"), (&expired, "expired")] {
                 let answer = health(services, service, refused).await;
-                assert!(answer.is_err(), "{service} {}", refused.display());
+                assert!(answer.is_err(), "{service} {why}");
+                refusal(services, service, why).await?;
             }
+            let no_certificate = async {
+                let authority = Certificate::from_pem(authority.pem());
+                let tls = ClientTlsConfig::new().ca_certificate(authority);
+                let address = services
+                    .grpc_address(service)
+                    .replacen("http:", "https:", 1);
+                let endpoint = Endpoint::from_shared(address)?.tls_config(tls)?;
+                let mut health = HealthClient::new(endpoint.connect().await?);
+                anyhow::Ok(health.check(HealthCheckRequest::default()).await?)
+            };
+            assert!(no_certificate.await.is_err(), "{service}");
+            refusal(services, service, "peer sent no certificates").await?;
+            // Somebody who connects and sends nothing.
+            let port = services.ports().grpc(service);
+            let mut silent = TcpStream::connect(("127.0.0.1", port)).await?;
+            let closed = tokio::time::timeout(LIMIT, silent.read_u8()).await?;
+            assert!(closed.is_err(), "{service}");
+            refusal(services, service, "took too long").await?;
             let plaintext = async {
                 let channel = connect_to(&services.grpc_address(service), None).await?;
                 let mut health = HealthClient::new(channel);
@@ -222,8 +255,6 @@ fn certificates_of_strangers_expired_ones_and_those_of_other_names_are_refused()
             };
             assert!(plaintext.await.is_err(), "{service}");
         }
-        let log = fs::read_to_string(services.log(Service::AffinityPlanner))?;
-        assert!(log.contains("its TLS handshake failed"), "{log}");
         for named in [&elsewhere, &below, &nameless] {
             for (rpc, _) in CALLERS {
                 let address = services.grpc_address(server(rpc));
@@ -236,28 +267,22 @@ fn certificates_of_strangers_expired_ones_and_those_of_other_names_are_refused()
     })
 }
 
-/// A planner of its own, with the addresses of its peers.
+/// Starts a planner with these ports and certificates, which asks the config-service at `asks`.
 fn planner(
-    scene: &Scene<'_>,
     processes: &ProcessGroup,
+    name: &str,
     [grpc, http]: [u16; 2],
-    peers: &str,
-) -> anyhow::Result<String> {
-    let services = &scene.stack.services;
-    let address = |peer| format!("{peers}:{}", services.ports().grpc(peer));
+    certificates: &Path,
+    asks: &str,
+) -> Outcome {
     let mut planner = Command::new(bin_dir()?.join("affinity-planner"));
     planner
         .args(["--grpc-address", &format!("127.0.0.1:{grpc}")])
         .args(["--http-address", &format!("127.0.0.1:{http}")])
-        .args(["--config-service-address", &address(Service::ConfigService)])
-        .args([
-            "--placeholder-manager-address",
-            &address(Service::PlaceholderManager),
-        ])
+        .args(["--config-service-address", asks])
         .arg("--tls-dir")
-        .arg(services.certificates("affinity-planner").unwrap());
-    processes.spawn(&format!("planner-of-{peers}"), planner)?;
-    Ok(format!("http://127.0.0.1:{http}/readyz"))
+        .arg(certificates);
+    processes.spawn(name, planner)
 }
 
 async fn until(what: &str, mut holds: impl AsyncFnMut() -> anyhow::Result<bool>) -> Outcome {
@@ -273,25 +298,60 @@ async fn until(what: &str, mut holds: impl AsyncFnMut() -> anyhow::Result<bool>)
 
 /// The certificates of the services are valid for 127.0.0.1 and not for `localhost`.
 #[test]
-fn a_service_calls_no_server_whose_certificate_has_another_name() -> Outcome {
+fn a_service_calls_no_server_with_the_certificate_of_a_stranger_an_expired_one_or_another_name()
+-> Outcome {
     shared(async |scene| {
+        let services = &scene.stack.services;
         let folder = scene.stack.bed.dir().join("planners");
         fs::create_dir(&folder)?;
+        let good = services.certificates("affinity-planner").unwrap();
+        let names = ["config-service.coscheduler-system.svc", "127.0.0.1"];
+        let (stranger, expired) = (folder.join("a-stranger"), folder.join("an-expired"));
+        Authority::new()?.issue(&stranger, &names)?;
+        let authority = services.authority().unwrap();
+        authority.issue_expired(&expired, &names)?;
+
         let processes = ProcessGroup::start(&folder)?;
-        let free = FreePorts::find()?;
-        let [a, b, c, d] = free.ports;
-        let right = planner(&scene, &processes, [a, b], "127.0.0.1")?;
-        let wrong = planner(&scene, &processes, [c, d], "localhost")?;
+        let config_service = services.ports().grpc(Service::ConfigService);
+        let local = |port: u16| format!("127.0.0.1:{port}");
+        let (first, second) = (FreePorts::<6>::find()?, FreePorts::<6>::find()?);
+        let free = [first.ports, second.ports].concat();
+        let ports = |number: usize| [free[number], free[number + 1]];
+        // Two servers that must not be called. That they are planners makes no difference.
+        planner(&processes, "stranger", ports(0), &stranger, "127.0.0.1:1")?;
+        planner(&processes, "expired", ports(2), &expired, "127.0.0.1:1")?;
+        planner(
+            &processes,
+            "asks-well",
+            ports(4),
+            &good,
+            &local(config_service),
+        )?;
+        let cases = [
+            (
+                "asks-localhost",
+                format!("localhost:{config_service}"),
+                "not valid for name",
+            ),
+            ("asks-stranger", local(ports(0)[0]), "BadSignature"),
+            ("asks-expired", local(ports(2)[0]), "expired"),
+        ];
+        let ready = |number| format!("http://{}/readyz", local(ports(number)[1]));
+        for (number, (name, asks, _)) in (6..).step_by(2).zip(&cases) {
+            planner(&processes, name, ports(number), &good, asks)?;
+        }
         until("the planner has a configuration", async || {
-            Ok(get(&right).await.is_ok())
+            Ok(get(&ready(4)).await.is_ok())
         })
         .await?;
-        let log = processes.log("planner-of-localhost");
-        until("the planner complains about the name", async || {
-            Ok(fs::read_to_string(&log)?.contains("not valid for name \\\"localhost\\\""))
-        })
-        .await?;
-        assert!(get(&wrong).await.is_err());
+        for (number, (name, _, complaint)) in (6..).step_by(2).zip(cases) {
+            let log = processes.log(name);
+            until(complaint, async || {
+                Ok(fs::read_to_string(&log)?.contains(complaint))
+            })
+            .await?;
+            assert!(get(&ready(number)).await.is_err(), "{name}");
+        }
         processes.stop().await
     })
 }
@@ -459,7 +519,7 @@ fn services_use_new_certificates_without_a_restart() -> Outcome {
             assert!(health(services, service, &old).await.is_err(), "{service}");
         }
         assert_eq!(pids().await?, before);
-        // The planner and the watcher must connect again, with their new certificates.
+        // The planner must connect again, with its new certificate.
         for service in [Service::ConfigService, Service::PlaceholderManager] {
             services.restart(service).await?;
         }
@@ -468,6 +528,9 @@ fn services_use_new_certificates_without_a_restart() -> Outcome {
             .set_flags(&[("coschedule", "isolate-pipelinerun")])
             .await?;
         scene.planned_in(Mode::IsolatePipelinerun).await?;
+        // Now the watcher and the webhook.
+        services.restart(Service::AffinityPlanner).await?;
+        services.wait_ready().await?;
         let two = integration_tests::runs::run("two")
             .template("source")
             .task("one", &["source"], &[])

@@ -9,7 +9,7 @@ pub struct Args {
     #[arg(
         long,
         env = "CONFIG_SERVICE_ADDRESS",
-        value_name = "URL",
+        value_name = "HOST:PORT",
         default_value = "127.0.0.1:9101"
     )]
     pub(crate) config_service_address: String,
@@ -18,7 +18,7 @@ pub struct Args {
     #[arg(
         long,
         env = "PLACEHOLDER_MANAGER_ADDRESS",
-        value_name = "URL",
+        value_name = "HOST:PORT",
         default_value = "127.0.0.1:9103"
     )]
     pub(crate) placeholder_manager_address: String,

@@ -22,13 +22,12 @@ use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector, client, server};
-use tracing::{debug, warn};
+use tonic::transport::server::{Connected, TcpConnectInfo};
+use tracing::warn;
 use webpki::EndEntityCert;
 
-/// A client that does not complete its handshake within this time is disconnected.
-const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
-/// The number of handshakes in progress. A client that sends nothing holds its place until [`HANDSHAKE_TIMEOUT`].
-const HANDSHAKES: usize = 1024;
+/// A client that does not complete its handshake within this time is disconnected. Our clients do not wait longer either.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(1);
 const ALPN: &[u8] = b"h2";
 
 /// The names of the files, as in a Secret that cert-manager fills.
@@ -119,44 +118,47 @@ impl Tls {
         })
     }
 
-    /// Does the handshakes of `connections`, many at the same time. A connection whose handshake fails is closed.
+    /// Does the handshakes of `connections`, as many at the same time as clients ask for. A connection whose handshake fails is
+    /// closed.
     pub(crate) fn accept<C>(
         self,
         connections: impl Stream<Item = io::Result<C>>,
     ) -> impl Stream<Item = io::Result<server::TlsStream<C>>>
     where
-        C: AsyncRead + AsyncWrite + Unpin,
+        C: AsyncRead + AsyncWrite + Connected<ConnectInfo = TcpConnectInfo> + Unpin,
     {
         let handshake = move |connection: io::Result<C>| {
-            let config = Material::read(&self.dir).and_then(Material::server);
+            let tls = self.clone();
             async move {
                 let connection = match connection {
                     Ok(connection) => connection,
                     Err(error) => return Some(Err(error)),
                 };
-                let config = match config {
-                    Ok(config) => config,
+                let peer = connection.connect_info().remote_addr();
+                match tls.handshake(connection).await {
+                    Ok(stream) => Some(Ok(stream)),
                     Err(error) => {
                         let error = format!("{error:#}");
-                        warn!(error, "a connection was closed: no usable certificates");
-                        return None;
-                    }
-                };
-                let accept = TlsAcceptor::from(Arc::new(config)).accept(connection);
-                match tokio::time::timeout(HANDSHAKE_TIMEOUT, accept).await {
-                    Ok(Ok(stream)) => return Some(Ok(stream)),
-                    Ok(Err(error)) => {
-                        warn!(%error, "a connection was closed: its TLS handshake failed")
-                    }
-                    Err(_) => {
-                        debug!("a connection was closed: it did not complete its TLS handshake")
+                        warn!(?peer, error, "a connection was refused");
+                        None
                     }
                 }
-                None
             }
         };
-        let handshakes = connections.map(handshake).buffer_unordered(HANDSHAKES);
+        let handshakes = connections.map(handshake).buffer_unordered(usize::MAX);
         handshakes.filter_map(std::future::ready)
+    }
+
+    async fn handshake<C>(&self, connection: C) -> anyhow::Result<server::TlsStream<C>>
+    where
+        C: AsyncRead + AsyncWrite + Unpin,
+    {
+        let config = Material::read(&self.dir)?.server()?;
+        let accept = TlsAcceptor::from(Arc::new(config)).accept(connection);
+        let accepted = tokio::time::timeout(HANDSHAKE_TIMEOUT, accept).await;
+        accepted
+            .context("the TLS handshake took too long")?
+            .context("the TLS handshake failed")
     }
 
     /// Connects to the host and port of `address`, and checks that the server's certificate is valid for this host.

@@ -10,7 +10,7 @@ pub struct Args {
     #[arg(
         long,
         env = "AFFINITY_PLANNER_ADDRESS",
-        value_name = "URL",
+        value_name = "HOST:PORT",
         default_value = "127.0.0.1:9102"
     )]
     pub(crate) affinity_planner_address: String,

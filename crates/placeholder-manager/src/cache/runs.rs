@@ -56,9 +56,7 @@ impl Cache {
     pub(crate) fn delete_run(&self, key: &ObjectKey) -> Vec<RunKey> {
         self.change(|index, before| {
             if let Some(known) = index.runs.get(key) {
-                let key = RunKey::of(&known.run);
-                before.of(index, &key);
-                index.ended.remove(&key);
+                before.of(index, &RunKey::of(&known.run));
             }
             index.forget_run(key)
         })

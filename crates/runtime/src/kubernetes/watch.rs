@@ -10,7 +10,7 @@ use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::{self, Error, Event, watcher};
 use kube::{Api, Resource};
 use serde::de::DeserializeOwned;
-use tracing::{debug, warn};
+use tracing::{info, warn};
 
 use crate::Condition;
 
@@ -30,7 +30,8 @@ pub enum Change<O> {
     Applied(O),
     /// The object was deleted. Contains its last state.
     Deleted(O),
-    /// A list is complete. It contains exactly the objects with these keys; all others do not exist any more.
+    /// A list is complete. It contains exactly the objects with these keys. A streaming list may be a little older than what the
+    /// process knew before, if another API server answers than before.
     Listed(HashSet<ObjectKey>),
 }
 
@@ -48,7 +49,7 @@ pub fn key<O: Resource>(object: &O) -> ObjectKey {
 /// If it cannot be resumed, it starts with a new list.
 ///
 /// The API server sends the objects of a list one by one, from its own cache (a streaming list). If the API server does not
-/// support this, the list has pages.
+/// support this, the list has pages, and so have all later lists of this watch.
 ///
 /// # Errors
 /// None. The function returns a `Result` because [`Process::spawn`](crate::Process::spawn) expects one.
@@ -65,7 +66,7 @@ where
     let streamed = watcher(api.clone(), config.clone().streaming_lists());
     let supported = streamed.take_while(|event| ready(!refuses_streaming(event)));
     fold(kind, supported.default_backoff(), &synced, &mut reduce).await;
-    debug!(kind, "the API server does not support streaming lists");
+    info!(kind, "the API server does not support streaming lists");
     let paged = watcher(api, config.page_size(PAGE)).default_backoff();
     fold(kind, paged, &synced, reduce).await;
     Ok(())
