@@ -415,6 +415,25 @@ pub fn claims(pod: &Pod) -> Vec<String> {
         .collect()
 }
 
+/// Waits until `holds` is true.
+///
+/// # Errors
+///
+/// `holds` fails, or is not true in time. Then the error says `what`.
+pub async fn until(
+    what: &str,
+    mut holds: impl AsyncFnMut() -> anyhow::Result<bool>,
+) -> anyhow::Result<()> {
+    let waits = async {
+        while !holds().await? {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        anyhow::Ok(())
+    };
+    let waited = tokio::time::timeout(LIMIT, waits).await;
+    waited.with_context(|| format!("not so: {what}"))?
+}
+
 /// True if a pod is a placeholder.
 pub fn is_placeholder(pod: &Pod) -> bool {
     coscheduler_kubernetes::pods::is_placeholder(pod)

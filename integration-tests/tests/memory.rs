@@ -4,13 +4,12 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use coscheduler_kubernetes::pipeline_run::{PipelineRun, to_json};
 use integration_tests::audit::Request;
 use integration_tests::etcd::{Etcd, copy};
-use integration_tests::look::LIMIT;
+use integration_tests::look::until;
 use integration_tests::metrics::{scrape, sum};
 use integration_tests::runs::run;
 use integration_tests::{Scene, alone};
@@ -276,7 +275,7 @@ fn n8_two_thousand_runs_that_have_ended_cost_a_new_leader_next_to_nothing() -> O
         // The lists were streaming lists, and not lists in pages of 20. The audit log has a watch only when the watch has ended.
         for service in [Service::PlaceholderManager, Service::Watcher] {
             services.terminate(service).await?;
-            let streamed = async || {
+            until(&format!("{service} has streamed a list"), async || {
                 let asked = scene.requests_since(mark)?;
                 let mut own = asked.iter().filter(|request| request.is_by(service));
                 ensure!(
@@ -285,16 +284,8 @@ fn n8_two_thousand_runs_that_have_ended_cost_a_new_leader_next_to_nothing() -> O
                 );
                 let streams = |it: &Request| it.uri.contains("sendInitialEvents=true");
                 anyhow::Ok(own.any(|it| streams(it) && it.answer.code == 200))
-            };
-            let waited = tokio::time::timeout(LIMIT, async {
-                while !streamed().await? {
-                    tokio::time::sleep(Duration::from_millis(100)).await;
-                }
-                anyhow::Ok(())
-            });
-            waited
-                .await
-                .with_context(|| format!("{service}: no streaming list"))??;
+            })
+            .await?;
         }
         Ok(())
     })

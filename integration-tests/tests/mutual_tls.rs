@@ -6,7 +6,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
 use anyhow::Context as _;
 use coscheduler_proto::FILE_DESCRIPTOR_SET;
@@ -14,14 +13,16 @@ use coscheduler_proto::config::Mode;
 use http::uri::PathAndQuery;
 use integration_tests::grpc::{connect, connect_to};
 use integration_tests::installation::{define, kubectl};
-use integration_tests::look::{LIMIT, node};
+use integration_tests::look::{LIMIT, node, until};
 use integration_tests::metrics::get;
 use integration_tests::struck::gated;
 use integration_tests::{Scene, alone_with, on_bed, shared_with_overrides};
 use prost::Message as _;
 use prost_types::FileDescriptorSet;
 use serde_json::{Value, json};
-use testbed::services::{NAMESPACE, OPERATOR, Service, Services, ServicesConfig, bin_dir};
+use testbed::services::{
+    NAMESPACE, OPERATOR, Service, Services, ServicesConfig, bin_dir, certificate_names,
+};
 use testbed::{Authority, Config, FreePorts, MOVABLE_STORAGE_CLASS, ProcessGroup};
 use tokio::io::AsyncReadExt as _;
 use tokio::net::TcpStream;
@@ -157,8 +158,7 @@ fn each_rpc_refuses_all_but_its_callers() -> Outcome {
     shared(async |scene| {
         let services = &scene.stack.services;
         let mut refused = 0;
-        let callers = Service::ALL.map(Service::name);
-        for caller in callers.into_iter().chain([OPERATOR]) {
+        for caller in certificate_names() {
             for (rpc, allowed) in CALLERS {
                 let channel = connect(services, server(rpc), caller).await?;
                 let status = call(&channel, rpc).await.err();
@@ -283,17 +283,6 @@ fn planner(
         .arg("--tls-dir")
         .arg(certificates);
     processes.spawn(name, planner)
-}
-
-async fn until(what: &str, mut holds: impl AsyncFnMut() -> anyhow::Result<bool>) -> Outcome {
-    let waits = async {
-        while !holds().await? {
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
-        anyhow::Ok(())
-    };
-    let waited = tokio::time::timeout(LIMIT, waits).await;
-    waited.with_context(|| format!("not so: {what}"))?
 }
 
 /// The certificates of the services are valid for 127.0.0.1 and not for `localhost`.
@@ -445,11 +434,7 @@ fn the_overlay_mounts_a_certificate_with_the_right_name_into_every_service() -> 
             issuers["coscheduler-ca"]["ca"]["secretName"],
             authority["secretName"]
         );
-        for process in Service::ALL
-            .map(Service::name)
-            .into_iter()
-            .chain([OPERATOR])
-        {
+        for process in certificate_names() {
             let certificate = &certificates[&format!("{process}-tls")];
             let names = &certificate["dnsNames"];
             assert_eq!(*names, json!([format!("{process}.{NAMESPACE}.svc")]));
@@ -482,12 +467,6 @@ fn the_overlay_mounts_a_certificate_with_the_right_name_into_every_service() -> 
 fn services_use_new_certificates_without_a_restart() -> Outcome {
     alone_with(Config::default(), secured, async |scene| {
         let services = &scene.stack.services;
-        let names = || {
-            Service::ALL
-                .map(Service::name)
-                .into_iter()
-                .chain([OPERATOR])
-        };
         let folder = |process| services.certificates(process).unwrap();
         let pids = async || -> anyhow::Result<BTreeMap<_, _>> {
             let pid = |service| Ok((service, services.pid(service)?));
@@ -499,12 +478,12 @@ fn services_use_new_certificates_without_a_restart() -> Outcome {
         first.issue_service(&old, OPERATOR)?;
         let second = Authority::new()?;
         let trust = |text: &str| {
-            let mut all = names();
+            let mut all = certificate_names();
             all.try_for_each(|process| fs::write(folder(process).join("ca.crt"), text))
         };
         let both = first.pem() + &second.pem();
         trust(&both)?;
-        for process in names() {
+        for process in certificate_names() {
             second.issue_service(&folder(process), process)?;
         }
         trust(&both)?;

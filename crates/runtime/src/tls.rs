@@ -58,10 +58,9 @@ impl Material {
         let failed = |file| format!("failed to read {}", dir.join(file).display());
         let certificates = |file| -> anyhow::Result<Vec<_>> {
             let all = CertificateDer::pem_file_iter(dir.join(file))
-                .and_then(Iterator::collect)
+                .and_then(|all| all.collect::<Result<Vec<_>, _>>())
                 .with_context(|| failed(file))?;
-            let found: &Vec<_> = &all;
-            ensure!(!found.is_empty(), "{}: no certificate", failed(file));
+            ensure!(!all.is_empty(), "{}: no certificate", failed(file));
             Ok(all)
         };
         let mut roots = RootCertStore::empty();
@@ -166,11 +165,11 @@ impl Tls {
         self,
         address: Uri,
     ) -> anyhow::Result<TokioIo<client::TlsStream<TcpStream>>> {
-        let host = address.host().context("no host")?;
+        let host = address.host().context("no host")?.trim_matches(['[', ']']);
         let port = address.port_u16().context("no port")?;
-        let name = ServerName::try_from(host.trim_matches(['[', ']']).to_owned())?;
+        let name = ServerName::try_from(host.to_owned())?;
         let config = Material::read(&self.dir)?.client()?;
-        let connection = TcpStream::connect((host.trim_matches(['[', ']']), port)).await?;
+        let connection = TcpStream::connect((host, port)).await?;
         connection.set_nodelay(true)?;
         let connector = TlsConnector::from(Arc::new(config));
         Ok(TokioIo::new(connector.connect(name, connection).await?))

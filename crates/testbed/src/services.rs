@@ -39,6 +39,14 @@ pub use settings::{CONFIG_MAP, NAMESPACE};
 /// The name in the certificate of people who use grpcurl. It may read, and nothing else.
 pub const OPERATOR: &str = "operator";
 
+/// The names in the certificates of an installation: those of the services, and [`OPERATOR`].
+pub fn certificate_names() -> impl Iterator<Item = &'static str> {
+    Service::ALL
+        .map(Service::name)
+        .into_iter()
+        .chain([OPERATOR])
+}
+
 /// How long a service may take to end after SIGTERM.
 const STOP_TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -165,11 +173,7 @@ impl Services {
         let authority = mutual_tls.then(crate::Authority::new).transpose()?;
         let certificates = folder.join("certificates");
         if let Some(authority) = &authority {
-            for process in Service::ALL
-                .map(Service::name)
-                .into_iter()
-                .chain([OPERATOR])
-            {
+            for process in certificate_names() {
                 authority.issue_service(&certificates.join(process), process)?;
             }
         }
