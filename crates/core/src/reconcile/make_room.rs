@@ -8,6 +8,7 @@ use jiff::Timestamp;
 
 use super::evacuate::{FIRST_PAUSE, LONGEST_PAUSE, misplaced};
 use super::reserve::{self, Placed};
+use super::tell::refusals::tells_of_no_node;
 use super::{Decision, MOVES, Step, ask_again, pause};
 use crate::observed::{Observed, Pod, Record, Sight, elapsed};
 use crate::plan::{Reason, Separation};
@@ -19,6 +20,9 @@ const SETTLED: Duration = Duration::from_secs(2);
 /// The scheduler tries a waiting pod again within this time after the pod's placeholder is bound. After failed tries it pauses
 /// for up to ten seconds. Until it tries again, the pod's condition may be older than the placeholder's binding.
 const TRIED: Duration = Duration::from_secs(12);
+/// If no other event makes the scheduler try a waiting pod again, it does so within this time (kube-scheduler,
+/// `podMaxInUnschedulablePodsDuration`, which is five minutes, and the period of its check).
+const TRIED_AT_LAST: Duration = Duration::from_secs(340);
 /// The most times that a pod is freed from its placeholder. Tekton may recreate the pod with its affinity each time.
 const TRIES: u32 = 5;
 /// The greatest age of an answer of the API server that allows a step.
@@ -163,7 +167,16 @@ impl Placed<'_> {
                 pause.saturating_sub(elapsed(since, self.observed.now))
             })
         };
-        let rest = rest(last, pause).max(rest(self.pod.bound, TRIED));
+        let said = pod
+            .unscheduled
+            .as_ref()
+            .and_then(|it| it.message.as_deref());
+        let tried = if said.is_some_and(tells_of_no_node) {
+            TRIED_AT_LAST
+        } else {
+            TRIED
+        };
+        let rest = rest(last, pause).max(rest(self.pod.bound, tried));
         if !rest.is_zero() {
             decision.look_in(rest);
         }

@@ -103,6 +103,21 @@ pub(in crate::reconcile) fn lacks_room(said: &str) -> bool {
     said.contains("Insufficient ") || said.contains("Too many pods")
 }
 
+/// True if the scheduler's message blames only the pod's affinity to other pods, or a claim that did not exist. For a pod whose
+/// placeholder is bound, such a message is probably older than the binding: the placeholder's node met the affinity then, so the
+/// scheduler would give another reason for this node
+/// (`pkg/scheduler/framework/plugins/interpodaffinity/filtering.go`, `ErrReasonAffinityRulesNotMatch`).
+pub(in crate::reconcile) fn tells_of_no_node(said: &str) -> bool {
+    let first = said.split(". ").next().unwrap_or_default();
+    let causes = first.split_once("nodes are available: ");
+    causes.is_some_and(|(_, causes)| {
+        let mut causes = causes.trim_end_matches('.').split(", ");
+        causes.all(|cause| {
+            cause.ends_with("didn't match pod affinity rules") || cause.ends_with("not found")
+        })
+    })
+}
+
 /// The code in annotation [`BLOCKED`] of a run, if it is one of [`REFUSALS`].
 pub fn said_on(run: &PipelineRun) -> Option<ReasonCode> {
     let reason = blocked_reason(run.annotations.get(BLOCKED)?)?;

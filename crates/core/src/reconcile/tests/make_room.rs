@@ -101,6 +101,26 @@ fn m4_n2_a_placeholder_stays_until_the_scheduler_has_tried_the_pod_on_its_node()
     rests(&mut observed, 2);
 }
 
+/// The scheduler is slow if it has many pods, so such a message may be older than the placeholder's binding for a long time. If the
+/// placeholder left, the pod could be bound to the node that it left, beside another isolated run.
+#[test]
+fn m4_n2_a_placeholder_stays_if_the_scheduler_has_said_nothing_of_its_node() {
+    let only_affinity = "0/2 nodes are available: 2 node(s) didn't match pod affinity rules. no new claims to deallocate, \
+         preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling.";
+    let no_claim = "0/2 nodes are available: persistentvolumeclaim \"a.b\" not found.";
+    let of_a_node =
+        "0/2 nodes are available: 1 Insufficient cpu, 1 node(s) didn't match pod affinity rules.";
+    for (message, seconds) in [(only_affinity, 340), (no_claim, 340), (of_a_node, 12)] {
+        let mut observed = waiting();
+        own_pod(&mut observed).bound = Some(observed.now);
+        unschedulable(pod(&mut observed, "waits"), message);
+        rests(&mut observed, seconds);
+        // A pod that is never tried again is helped in the end.
+        pass(&mut observed, seconds * SECOND);
+        assert!(left(&settled(&mut observed)).is_some(), "{message}");
+    }
+}
+
 #[test]
 fn n2_the_next_pod_starts_gated_before_the_placeholder_leaves() {
     let mut observed = waiting();
