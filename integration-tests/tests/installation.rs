@@ -373,7 +373,7 @@ async fn use_every_right(scene: &Scene<'_>) -> Outcome {
     scene.succeeds("alone").await?;
     scene.nothing_left_but(&[]).await?;
 
-    // A refused TaskRun: the webhook writes an Event about it.
+    // A refused TaskRun: the webhook writes an Event about it, and then an annotation.
     let flags: Api<ConfigMap> = Api::namespaced(scene.client.clone(), NAMESPACE);
     let allow = Patch::Merge(json!({"data": {"allowed-overrides": "workspaces"}}));
     flags
@@ -396,7 +396,9 @@ async fn use_every_right(scene: &Scene<'_>) -> Outcome {
     };
     tokio::time::timeout(LIMIT, taken).await?;
     seen(scene, mark, |right| {
-        right.verb == "create" && right.resource == "events" && right.account == "admission-webhook"
+        right.verb == "patch"
+            && right.resource == "pipelineruns"
+            && right.account == "admission-webhook"
     })
     .await?;
     scene.done("refused").await?;

@@ -111,11 +111,11 @@ fn m1_m2_v3_pods_that_use_a_claim_share_its_placeholders_node() -> Outcome {
         let end = condition(&ended).unwrap();
         assert_eq!(
             (&end["status"], &end["reason"]),
-            (&"False".into(), &"Cancelled".into())
+            (&"False".into(), &"Failed".into())
         );
         assert_eq!(
             end["message"],
-            "Tasks Completed: 3 (Failed: 0, Cancelled 1), Skipped: 0"
+            "Tasks Completed: 3 (Failed: 1, Cancelled 0), Skipped: 0"
         );
         let task_runs = scene.objects().await?.task_pods;
         let of_run: Vec<_> = task_runs

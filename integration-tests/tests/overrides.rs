@@ -12,8 +12,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, ensure};
 use coscheduler_core::annotations::{
     ALLOWED_OVERRIDES, CHOSEN_PLACEMENT, CHOSEN_RESERVES, CLAIMS, GROUP, MODE, OVERRIDE, PART_OF,
-    PINNED, PLACEHOLDER, TEKTON_AFFINITY_ASSISTANT,
+    PINNED, PLACEHOLDER, REFUSED, TEKTON_AFFINITY_ASSISTANT,
 };
+use coscheduler_core::reasons::ReasonCode;
+use coscheduler_core::reconcile::tell::blocked_reason;
 use coscheduler_kubernetes::pipeline_run::{PipelineRun, to_json};
 use coscheduler_proto::config::Reserves;
 use coscheduler_proto::json::object_to_struct;
@@ -855,12 +857,31 @@ fn m2_a_task_run_with_two_claims_fails_its_run_at_once_and_the_author_is_told() 
                 .template("source")
                 .template("cache")
                 .task("both", &["source", "cache"], &[])
+                .with("retries", json!(2))
+                .task("fanned", &["source", "cache"], &[])
+                .with(
+                    "matrix",
+                    json!({"params": [{"name": "os", "value": ["a", "b"]}]}),
+                )
+                .task("named", &["source", "cache"], &[])
+                .referring("two-claims")
+                .with("retries", json!(1))
                 .task("other", &["source"], &[])
                 .task("after", &["source"], &["both"])
                 .finally("report", &["cache"])
                 .lasting("other", 3)
                 .into_json()
         };
+        let two_claims = json!({
+            "apiVersion": "tekton.dev/v1",
+            "kind": "Task",
+            "metadata": {"name": "two-claims"},
+            "spec": {"steps": steps(), "workspaces": [{"name": "source"}, {"name": "cache"}]},
+        });
+        scene
+            .send("POST", "tekton.dev/v1/tasks", &two_claims)
+            .await?
+            .accepted()?;
         // The Pipeline is embedded, so the webhook can warn in advance.
         let begin = Instant::now();
         let created = scene
@@ -877,13 +898,12 @@ fn m2_a_task_run_with_two_claims_fails_its_run_at_once_and_the_author_is_told() 
         let ended = scene.done("refused").await?;
         let took = begin.elapsed();
         assert!(took < Duration::from_secs(60), "it took {took:?}");
-        // This is Tekton's message for a run with a cancelled TaskRun. No annotation of ours can change it.
         let end = condition(&ended).unwrap();
         assert_eq!(end["status"], "False");
-        assert_eq!(end["reason"], "Cancelled");
+        assert_eq!(end["reason"], "Failed");
         assert_eq!(
             end["message"],
-            "Tasks Completed: 3 (Failed: 0, Cancelled 1), Skipped: 1"
+            "Tasks Completed: 5 (Failed: 3, Cancelled 0), Skipped: 1"
         );
         let ran: Vec<_> = assistants(&scene.objects().await?.task_pods)
             .into_keys()
@@ -894,9 +914,16 @@ fn m2_a_task_run_with_two_claims_fails_its_run_at_once_and_the_author_is_told() 
             "the other task and `finally`, and nothing after the refused one"
         );
 
-        let events = self::events(&scene, "refused", 1).await?;
-        assert_eq!(events.len(), 1, "{events:?}");
-        let event = &events[0];
+        let events = self::events(&scene, "refused", 4).await?;
+        assert_eq!(events.len(), 4, "{events:?}");
+        let about = |events: &[Event], name: &str| {
+            let note = format!("TaskRun {name} does not run");
+            let found = events
+                .iter()
+                .find(|event| event.note.as_ref().is_some_and(|told| told.contains(&note)));
+            found.cloned()
+        };
+        let event = about(&events, "refused-both").context("no Event about refused-both")?;
         assert_eq!(
             event.reporting_controller.as_deref(),
             Some("coscheduler.dev/admission-webhook")
@@ -908,32 +935,48 @@ fn m2_a_task_run_with_two_claims_fails_its_run_at_once_and_the_author_is_told() 
         };
         let note = event.note.as_deref().unwrap_or_default();
         for part in [
-            "refused-both",
-            "workspace \"source\"",
-            "workspace \"cache\"",
-            &claim("source"),
-            &claim("cache"),
-            "coschedule mode workspaces",
+            format!("workspace source: claim {}", claim("source")),
+            format!("workspace cache: claim {}", claim("cache")),
+            "coschedule mode workspaces".to_owned(),
         ] {
-            assert!(note.contains(part), "{part:?} is not in {note:?}");
+            assert!(note.contains(&part), "{part:?} is not in {note:?}");
         }
-
-        let task_runs = "tekton.dev/v1/taskruns";
-        let both = scene
-            .send("GET", &format!("{task_runs}/refused-both"), &Value::Null)
+        // The run has the text of one of its Events.
+        let told = scene
+            .until::<PipelineRun>("refused", "has the annotation", |run| {
+                run.is_some_and(|run| run.annotations().contains_key(REFUSED))
+            })
             .await?
-            .accepted()?;
-        let refused = &both.object["status"]["conditions"][0];
-        assert_eq!(refused["reason"], "TaskRunCancelled");
-        for part in [
-            "workspace \"source\"",
-            "workspace \"cache\"",
-            "coschedule mode workspaces",
+            .context("the run is gone")?;
+        let told = blocked_reason(&told.annotations()[REFUSED]).context("cannot be read")?;
+        assert_eq!(told.code, ReasonCode::TaskRunRefused);
+        let notes: Vec<_> = events.iter().filter_map(|it| it.note.as_deref()).collect();
+        assert!(notes.contains(&told.message.as_str()), "{told:?}");
+
+        // Each TaskRun fails with the text, also if it has retries, and whether its Task is embedded or not.
+        let task_runs = "tekton.dev/v1/taskruns";
+        let task_run = async |name: &str| {
+            let path = format!("{task_runs}/{name}");
+            scene.send("GET", &path, &Value::Null).await?.accepted()
+        };
+        for name in [
+            "refused-both",
+            "refused-fanned-0",
+            "refused-fanned-1",
+            "refused-named",
         ] {
-            let message = refused["message"].as_str().unwrap_or_default();
-            assert!(message.contains(part), "{part:?} is not in {message:?}");
+            let refused = task_run(name).await?.object;
+            let end = &refused["status"]["conditions"][0];
+            assert_eq!(end["reason"], "TaskRunValidationFailed", "{name}: {end}");
+            let event = about(&events, name).with_context(|| format!("no Event about {name}"))?;
+            let (message, note) = (end["message"].as_str(), event.note.unwrap_or_default());
+            assert!(
+                message.is_some_and(|message| message.contains(&note)),
+                "{note:?} is not in {message:?}"
+            );
+            assert_eq!(refused["status"].get("retriesStatus"), None, "{name}");
         }
-        assert_eq!(both.object["spec"]["status"], "TaskRunCancelled");
+        let both = task_run("refused-both").await?;
 
         // A dry run leads to no Event. Events are written in order, so an Event about the dry run would exist before the second
         // Event.
@@ -964,21 +1007,14 @@ fn m2_a_task_run_with_two_claims_fails_its_run_at_once_and_the_author_is_told() 
             let answer = tekton
                 .send("POST", &format!("{task_runs}{query}"), &object)
                 .await?;
-            assert_eq!(
-                answer.accepted()?.object["spec"]["status"],
-                "TaskRunCancelled",
-                "{name}"
-            );
+            let declared = &answer.accepted()?.object["spec"]["taskSpec"]["workspaces"];
+            assert_eq!(declared.as_array().map(Vec::len), Some(3), "{name}");
         }
-        let events = self::events(&scene, "refused", 2).await?;
-        let about = |name: &str| {
-            let note = format!("TaskRun {name} does not run");
-            events
-                .iter()
-                .any(|event| event.note.as_ref().is_some_and(|told| told.contains(&note)))
-        };
+        let events = self::events(&scene, "refused", 5).await?;
         assert!(
-            events.len() == 2 && about("made") && !about("tried"),
+            events.len() == 5
+                && about(&events, "made").is_some()
+                && about(&events, "tried").is_none(),
             "{events:?}"
         );
         Ok(())

@@ -1,17 +1,22 @@
 //! Publishes Events on a PipelineRun about reviews of its TaskRuns and CustomRuns. Only Tekton's controller sees the answer to
-//! such a review, so an Event informs the author of the PipelineRun. The answer does not wait for the Event.
+//! such a review, so an Event informs the author of the PipelineRun. If a TaskRun may not run, the PipelineRun also gets an
+//! annotation, because Tekton's condition of the PipelineRun has no reason. The answer does not wait for these writes.
 
 use std::time::Duration;
 
+use coscheduler_core::annotations::REFUSED;
 use coscheduler_core::pipeline_run::PipelineRun;
-use coscheduler_core::reasons::Reason;
+use coscheduler_core::reasons::{Reason, ReasonCode};
 use coscheduler_kubernetes::events::{of_run, written};
+use coscheduler_kubernetes::tekton;
 use coscheduler_runtime::Process;
 use jiff::Timestamp;
 use k8s_openapi::api::events::v1::Event;
-use kube::api::PostParams;
+use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};
+use serde_json::json;
 use tokio::sync::mpsc;
+use tokio::time::timeout;
 use tracing::warn;
 
 /// The greatest number of Events that wait to be written. If there are more, new Events are dropped, and the log reports this.
@@ -69,10 +74,24 @@ async fn write(client: &Client, notice: &Notice) {
     };
     let api: Api<Event> = Api::namespaced(client.clone(), &run.namespace);
     let params = PostParams::default();
-    let created = tokio::time::timeout(TIMEOUT, api.create(&params, &event)).await;
+    let created = timeout(TIMEOUT, api.create(&params, &event)).await;
     let created = created.unwrap_or_else(|late| Err(kube::Error::Service(late.into())));
+    let (namespace, pipeline_run, code) = (&run.namespace, &run.name, reason.code.as_str());
     if let Err(error) = written(created) {
-        let (namespace, pipeline_run, reason) = (&run.namespace, &run.name, reason.code.as_str());
-        warn!(namespace, pipeline_run, reason, %error, "failed to create an Event");
+        warn!(namespace, pipeline_run, code, %error, "failed to create an Event");
+    }
+    if reason.code != ReasonCode::TaskRunRefused {
+        return;
+    }
+    let api: Api<tekton::PipelineRun> = Api::namespaced(client.clone(), &run.namespace);
+    let annotation = Patch::Merge(json!({"metadata": {
+        "uid": run.uid,
+        "annotations": {REFUSED: reason.to_annotation()},
+    }}));
+    let params = PatchParams::default();
+    let patched = timeout(TIMEOUT, api.patch_metadata(&run.name, &params, &annotation)).await;
+    let patched = patched.unwrap_or_else(|late| Err(kube::Error::Service(late.into())));
+    if let Err(error) = patched {
+        warn!(namespace, pipeline_run, code, %error, "failed to annotate the PipelineRun");
     }
 }

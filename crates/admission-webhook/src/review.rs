@@ -122,7 +122,7 @@ pub(crate) fn pipeline_run_mutation(
         bindings: (admission.bindings.into_iter())
             .map(|binding| (binding.workspace, binding.source))
             .collect(),
-        cancel: None,
+        refusal: None,
     }
 }
 
@@ -131,7 +131,7 @@ pub(crate) fn run_mutation(admission: ChildAdmission) -> Mutation {
     Mutation {
         set_annotations: admission.set_annotations,
         remove_annotations: admission.remove_annotations,
-        cancel: admission.cancel,
+        refusal: admission.refusal,
         bindings: (admission.bindings.into_iter())
             .map(|bound| (bound.workspace, RewrittenSource::Claim(bound.claim_name)))
             .collect(),

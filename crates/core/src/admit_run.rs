@@ -1,7 +1,7 @@
 //! Admission of a new TaskRun or CustomRun. Tekton has copied our annotations from the PipelineRun. Admission removes the
 //! reserved annotations, except the one that Tekton's pod builder reads. Into that annotation, admission writes the name of the
 //! placeholder that the run's pinned mode requires, even if Tekton wrote another name (M9). In mode `workspaces`, admission
-//! cancels a TaskRun with more than one claim (M2).
+//! makes a TaskRun with more than one claim fail (M2).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -81,10 +81,10 @@ pub struct ChildAdmission {
     pub set_annotations: BTreeMap<String, String>,
     /// Annotations to remove.
     pub remove_annotations: Vec<String>,
-    /// The reason why the TaskRun may not run. Such a TaskRun is created with `spec.status: TaskRunCancelled` and with this text
-    /// as `spec.statusMessage`. Tekton then runs `finally`, as after a failed task, and ends the PipelineRun with reason
-    /// `Cancelled`.
-    pub cancel: Option<String>,
+    /// The reason why the TaskRun may not run. Such a TaskRun is created with workspaces that Tekton refuses, so Tekton fails the
+    /// TaskRun with this text. Then Tekton runs `finally`, and ends the PipelineRun with reason `Failed`. (If the TaskRun were not
+    /// created, `finally` would not run.)
+    pub refusal: Option<String>,
     /// Workspaces that get a claim with another name, in the order of `spec.workspaces` (M9).
     pub bindings: Vec<BoundClaim>,
     /// Warnings for the user who creates the object.
@@ -101,7 +101,7 @@ pub struct ChildAdmission {
 ///   reserved annotations.
 /// - In modes `pipelineruns` and `isolate-pipelinerun`, the object gets the name of the run's placeholder (M3).
 /// - In mode `workspaces`, the object gets the name of the placeholder of its claim. It gets no name if it uses no claim, or if
-///   its claim was not known when the PipelineRun was created (M1, V9). A TaskRun with more than one claim is cancelled (M2).
+///   its claim was not known when the PipelineRun was created (M1, V9). A TaskRun with more than one claim fails (M2).
 /// - If the mode is `workspaces` and Tekton's own flag has changed to `pipelineruns` or `isolate-pipelinerun`, Tekton uses names
 ///   of claims that do not exist. Admission restores the right names (M9).
 ///
@@ -143,7 +143,7 @@ pub fn admit_run(run: &ChildRun, tekton_controller: &str) -> ChildAdmission {
     let assistant = assistant.map(|name| name.to_string()).unwrap_or_default();
     ChildAdmission {
         set_annotations: [(TEKTON_AFFINITY_ASSISTANT.to_owned(), assistant)].into(),
-        cancel: refused.as_ref().map(|reason| reason.message.clone()),
+        refusal: refused.as_ref().map(|reason| reason.message.clone()),
         events: refused.into_iter().collect(),
         bindings,
         ..without(run, |key| key != TEKTON_AFFINITY_ASSISTANT)

@@ -87,6 +87,10 @@ pub const PINNED: [&str; 11] = [
 /// the annotation stays.
 pub const BLOCKED: &str = "coscheduler.dev/blocked";
 
+/// The last TaskRun of the run that may not run (M2): JSON as in [`BLOCKED`]. The admission-webhook writes it when Tekton creates
+/// the TaskRun. No decision depends on it.
+pub const REFUSED: &str = "coscheduler.dev/refused";
+
 /// On a placeholder: the manager's earlier actions on it, with their times, as JSON of [`Record`](crate::observed::Record).
 pub const RECORD: &str = "coscheduler.dev/record";
 
@@ -101,9 +105,9 @@ pub const LET_GO: &str = "coscheduler.dev/let-go";
 /// manager may have to do this several times, because Tekton may write the name again.
 pub const LET_GO_TIMES: &str = "coscheduler.dev/let-go-times";
 
-/// The annotations that an author may not set on a new object: [`PINNED`], and the annotations that the manager writes later.
-pub(crate) const RESERVED: [&str; 14] = {
-    let mut reserved = [BLOCKED; 14];
+/// The annotations that an author may not set on a new object: [`PINNED`], and the annotations that our services write later.
+pub(crate) const RESERVED: [&str; 15] = {
+    let mut reserved = [BLOCKED; 15];
     let mut index = 0;
     while index < PINNED.len() {
         reserved[index] = PINNED[index];
@@ -111,6 +115,7 @@ pub(crate) const RESERVED: [&str; 14] = {
     }
     reserved[12] = LET_GO;
     reserved[13] = LET_GO_TIMES;
+    reserved[14] = REFUSED;
     reserved
 };
 

@@ -16,12 +16,9 @@ pub struct Mutation {
     pub remove_task_annotations: Vec<(usize, String)>,
     /// New volume sources. The key is the workspace.
     pub bindings: BTreeMap<String, RewrittenSource>,
-    /// The reason why a TaskRun may not run. Such a TaskRun is created as already cancelled.
-    pub cancel: Option<String>,
+    /// The reason why a TaskRun may not run. Such a TaskRun is created with workspaces that Tekton refuses.
+    pub refusal: Option<String>,
 }
-
-/// `spec.status` of a TaskRun that was cancelled (Tekton v1.12.0, `pkg/apis/pipeline/v1/taskrun_types.go`).
-const CANCELLED: &str = "TaskRunCancelled";
 
 /// The patch that makes these changes. Empty if nothing changes.
 pub fn patch(object: &Value, mutation: &Mutation) -> json_patch::Patch {
@@ -55,11 +52,31 @@ fn apply(object: &mut Value, mutation: &Mutation) {
             fields.insert(key.to_owned(), value);
         }
     }
-    if let Some(message) = &mutation.cancel
+    if let Some(message) = &mutation.refusal
         && let Some(spec) = object.get_mut("spec").and_then(Value::as_object_mut)
     {
-        spec.insert("status".to_owned(), CANCELLED.into());
-        spec.insert("statusMessage".to_owned(), message.clone().into());
+        invalidate(spec, message);
+    }
+}
+
+/// Makes Tekton fail a TaskRun with reason `TaskRunValidationFailed`, and with `message` in the text of its condition. Tekton's
+/// admission accepts the TaskRun. Its controller compares declared and bound workspaces before it creates a pod, and its error
+/// quotes the name of a workspace that is only one of both (Tekton v1.12.0, `pkg/workspace/validate.go`: `ValidateBindings`).
+///
+/// A referenced Task cannot change, so the TaskRun binds a workspace that the Task does not declare. An embedded Task declares a
+/// workspace that the TaskRun does not bind, because Tekton treats each bound workspace of an embedded Task as declared.
+fn invalidate(spec: &mut Map<String, Value>, message: &str) {
+    // Each retry would fail too.
+    spec.remove("retries");
+    let (owner, workspace) = match spec.get_mut("taskSpec").and_then(Value::as_object_mut) {
+        Some(task) => (task, json!({"name": message})),
+        None => (spec, json!({"name": message, "emptyDir": {}})),
+    };
+    let workspaces = owner.entry("workspaces").or_insert_with(|| json!([]));
+    if let Some(workspaces) = workspaces.as_array_mut()
+        && !workspaces.contains(&workspace)
+    {
+        workspaces.push(workspace);
     }
 }
 
@@ -113,7 +130,7 @@ mod tests {
                     RewrittenSource::Template(json!({"spec": {"accessModes": ["ReadWriteOnce"]}})),
                 ),
             ]),
-            cancel: None,
+            refusal: None,
         };
         check(
             json!({
@@ -152,16 +169,31 @@ mod tests {
     }
 
     #[test]
-    fn m2_a_task_run_that_may_not_run_is_let_in_as_cancelled() {
+    fn m2_a_task_run_that_may_not_run_fails_tektons_validation() {
+        let refused = Mutation {
+            refusal: Some("too many claims".to_owned()),
+            ..Mutation::default()
+        };
+        let (source, extra) = (
+            json!({"name": "source"}),
+            json!({"name": "too many claims"}),
+        );
+        let bound = json!({"name": "source", "emptyDir": {}});
+        let too_many = json!({"name": "too many claims", "emptyDir": {}});
         check(
-            json!({"metadata": {"name": "a"}, "spec": {"taskRef": {"name": "build"}}}),
-            &Mutation {
-                cancel: Some("too many claims".to_owned()),
-                ..Mutation::default()
-            },
-            json!({"metadata": {"name": "a"}, "spec": {
-                "taskRef": {"name": "build"}, "status": "TaskRunCancelled", "statusMessage": "too many claims",
-            }}),
+            json!({"spec": {"taskRef": {"name": "build"}, "retries": 2, "workspaces": [bound]}}),
+            &refused,
+            json!({"spec": {"taskRef": {"name": "build"}, "workspaces": [bound, too_many]}}),
+        );
+        check(
+            json!({"spec": {"taskSpec": {"workspaces": [source], "steps": []}, "workspaces": [bound]}}),
+            &refused,
+            json!({"spec": {"taskSpec": {"workspaces": [source, extra], "steps": []}, "workspaces": [bound]}}),
+        );
+        check(
+            json!({"spec": {"taskSpec": {"steps": []}, "workspaces": [bound]}}),
+            &refused,
+            json!({"spec": {"taskSpec": {"steps": [], "workspaces": [extra]}, "workspaces": [bound]}}),
         );
     }
 }

@@ -5,8 +5,8 @@
 //! - `admit.rs`: a PipelineRun that is to be coscheduled names a claim of another run, and the claim's template is not known
 //!   (V2a).
 //!
-//! A TaskRun that uses more than one claim (M2) is not denied, but created as cancelled. So Tekton runs `finally`, as after a
-//! failed task. The PipelineRun ends with reason `Cancelled`. The text for the TaskRun is in `reasons/admission.rs`.
+//! A TaskRun that uses more than one claim (M2) is not denied, but created so that Tekton fails it. So Tekton runs `finally`, as
+//! after any failed task. The text for the TaskRun is in `reasons/admission.rs`.
 //!
 //! The webhook itself denies two more things: an invalid ConfigMap, and an object that is nested too deeply.
 

@@ -1,5 +1,5 @@
 //! Warns the author of a new run in mode `workspaces` about tasks of its embedded Pipeline that use more than one claim.
-//! Admission will cancel the TaskRuns of these tasks (M2).
+//! The TaskRuns of these tasks will fail (M2).
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -96,7 +96,7 @@ fn check(run: &ChildRun, assistant: &str) {
     assert_eq!(stored[TEKTON_AFFINITY_ASSISTANT], assistant);
     assert_eq!(stored["note"], "mine");
     assert_eq!(stored.len(), 2, "{stored:?}");
-    assert_eq!(admit_run(run, TEKTON_CONTROLLER).cancel, None);
+    assert_eq!(admit_run(run, TEKTON_CONTROLLER).refusal, None);
 }
 
 #[test]
@@ -213,7 +213,7 @@ fn m8_a_pipeline_cannot_make_tasks_of_a_run_that_was_left_alone_join_a_group() {
 }
 
 #[test]
-fn m2_a_task_run_with_more_than_one_claim_is_let_in_as_cancelled() {
+fn m2_a_task_run_with_more_than_one_claim_may_not_run() {
     let source = source_claim();
     let run = task_run(
         Mode::Workspaces,
@@ -225,12 +225,11 @@ fn m2_a_task_run_with_more_than_one_claim_is_let_in_as_cancelled() {
     );
     let admission = admit_run(&run, TEKTON_CONTROLLER);
     assert_eq!(
-        admission.cancel.unwrap(),
+        admission.refusal.unwrap(),
         format!(
-            "TaskRun build-compile does not run, because it uses 2 persistent volume claims: workspace \"source\": claim \
-             {source:?}, workspace \"cache\": claim \"build-cache\", workspace \"modules\": claim \"build-cache\". In coschedule \
-             mode workspaces, a task may use only one claim. Create the run again, and bind these workspaces to subPaths of one \
-             claim. Or, if your operator allows mode pipelineruns, create the run again with annotation \
+            "TaskRun build-compile does not run, because it uses 2 persistent volume claims: workspace source: claim {source}, \
+             workspace cache: claim build-cache, workspace modules: claim build-cache. In coschedule mode workspaces, a task may \
+             use only one claim. Create the run again, and bind these workspaces to subPaths of one claim. Or, if your operator allows mode pipelineruns, create the run again with annotation \
              coscheduler.dev/coschedule: pipelineruns."
         )
     );
@@ -274,7 +273,7 @@ fn v9_a_claim_that_is_not_known_beforehand_gets_no_placeholder() {
     };
     assert!(
         admit_run(&two, TEKTON_CONTROLLER)
-            .cancel
+            .refusal
             .unwrap()
             .contains("claim \"by-a-task\"")
     );
@@ -320,7 +319,7 @@ fn m3_nobody_but_tekton_joins_a_group_and_only_for_a_pipeline_run() {
                 "{mode}: {created_by}"
             );
             let admission = admit_run(&run, TEKTON_CONTROLLER);
-            assert_eq!(admission.cancel, None);
+            assert_eq!(admission.refusal, None);
             let events = admission.events.iter().map(|event| event.code);
             let expect = (created_by == "alice").then_some(ReasonCode::TektonAccountUnknown);
             assert_eq!(events.collect::<Vec<_>>(), Vec::from_iter(expect));
@@ -408,7 +407,7 @@ fn m9_a_claim_that_tekton_has_renamed_meanwhile_is_called_what_it_was_made_as() 
             claim_name: source_claim(),
         }]
     );
-    assert!(admission.cancel.unwrap().contains(&source_claim()));
+    assert!(admission.refusal.unwrap().contains(&source_claim()));
     let run = task_run(Mode::Workspaces, &[("in", &renamed)]);
     check(
         &run,

@@ -18,14 +18,15 @@ texts! {
 pub fn task_run_refused(task_run: &str, used: &[(&str, String)], claims: usize) -> Reason {
     let used: Vec<_> = used
         .iter()
-        .map(|(workspace, claim)| format!("workspace {workspace:?}: claim {claim:?}"))
+        .map(|(workspace, claim)| format!("workspace {workspace}: claim {claim}"))
         .collect();
     let message = multiple_claims(&format!("TaskRun {task_run} does not run"), &used, claims);
     Reason::new(ReasonCode::TaskRunRefused, message)
 }
 
 /// The text about a TaskRun or task that uses `claims` different claims. The text begins with `fact`, such as "TaskRun build does
-/// not run". `used` has a text about each workspace and its claim.
+/// not run". `used` has a text about each workspace and its claim. The text has no quotation marks, because Tekton quotes it as a
+/// workspace's name.
 pub(crate) fn multiple_claims(fact: &str, used: &[String], claims: usize) -> String {
     let used = used.join(", ");
     let (mode, other) = (Mode::Workspaces, Mode::PipelineRuns);

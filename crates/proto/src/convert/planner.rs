@@ -128,7 +128,7 @@ pub fn child_admission_to_wire(admission: ChildAdmission) -> wire::AdmitRunRespo
         remove_annotations: admission.remove_annotations,
         warnings: admission.warnings,
         set_annotations: admission.set_annotations,
-        cancel_message: admission.cancel.unwrap_or_default(),
+        refusal_message: admission.refusal.unwrap_or_default(),
         bindings: claims_to_wire(admission.bindings),
         events: admission.events.iter().map(reason_to_wire).collect(),
     }
@@ -139,7 +139,7 @@ pub fn child_admission(message: wire::AdmitRunResponse) -> ChildAdmission {
     ChildAdmission {
         set_annotations: message.set_annotations,
         remove_annotations: message.remove_annotations,
-        cancel: Some(message.cancel_message).filter(|message| !message.is_empty()),
+        refusal: Some(message.refusal_message).filter(|message| !message.is_empty()),
         bindings: claims(message.bindings),
         warnings: message.warnings,
         // A newer planner may know codes that this version does not know.
@@ -357,11 +357,11 @@ mod tests {
     #[test]
     fn a_task_run_and_what_becomes_of_it_survive_the_wire() {
         assert_eq!(child_run(child_run_to_wire(child())), Ok(child()));
-        for cancel in [None, Some("why".to_owned())] {
+        for refusal in [None, Some("why".to_owned())] {
             let admission = ChildAdmission {
                 set_annotations: [("a".to_owned(), "b".to_owned())].into(),
                 remove_annotations: vec!["c".to_owned()],
-                cancel,
+                refusal,
                 bindings: child().claims,
                 warnings: vec!["d".to_owned()],
                 events: vec![Reason::new(ReasonCode::TaskRunRefused, "e")],
