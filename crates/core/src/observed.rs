@@ -11,9 +11,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::pipeline_run::{OwnerReference, PipelineRun};
 use crate::plan::{Plan, Reason};
+use crate::reconcile::apart::left_out;
 use crate::reconcile::evacuate::Node;
 use crate::violation::Violation;
-use crate::volumes::{NodeTerm, SeenClaim};
+use crate::volumes::{NodeTerm, Nodes, SeenClaim};
 
 pub use pod::{Needs, PlaceholderLabels, Pod, PodPhase, Unscheduled};
 
@@ -55,7 +56,7 @@ pub struct Observed {
     /// True if a ResourceQuota of the run's namespace limits CPU or memory.
     pub has_quota: bool,
     /// Every node, by name.
-    pub nodes: Arc<BTreeMap<String, Arc<Node>>>,
+    pub nodes: Arc<Nodes>,
     /// For each condition in earlier observations: how long it has lasted.
     pub since: BTreeMap<Sight, Duration>,
     /// The API server's answers to [`Step::Ask`](crate::reconcile::Step::Ask). The key is the pod's uid.
@@ -197,14 +198,20 @@ impl Observed {
         })
     }
 
-    /// The claims of a placeholder, whether its pod mounts them or not.
-    pub(crate) fn claims_of(spec: &crate::plan::PlaceholderSpec, pod: &Pod) -> BTreeSet<String> {
-        pod.claims.iter().cloned().chain(spec.claims()).collect()
+    /// The claims of a placeholder, whether its pod mounts them or not. Without the claims that the placeholder does without,
+    /// because its node cannot reach their volumes.
+    pub(crate) fn claims_of(
+        &self,
+        spec: &crate::plan::PlaceholderSpec,
+        pod: &Pod,
+    ) -> BTreeSet<String> {
+        let all: BTreeSet<_> = pod.claims.iter().cloned().chain(spec.claims()).collect();
+        &all - &left_out(self, spec)
     }
 
     /// Those claims of a placeholder whose volume only one node can reach.
     pub(crate) fn tied(&self, spec: &crate::plan::PlaceholderSpec, pod: &Pod) -> Vec<String> {
-        let claims = Self::claims_of(spec, pod).into_iter();
+        let claims = self.claims_of(spec, pod).into_iter();
         let tied = claims.filter(|claim| {
             let seen = self.volumes.get(claim);
             let volume = seen.and_then(|seen| seen.volume.as_ref());

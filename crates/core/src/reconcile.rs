@@ -8,6 +8,7 @@ pub mod requests;
 pub mod reserve;
 pub mod tell;
 
+pub(crate) mod apart;
 mod clean_up;
 mod create;
 mod make_room;

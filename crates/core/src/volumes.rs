@@ -7,8 +7,10 @@ mod topology;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::sync::Arc;
 
 use crate::plan::PlaceholderSpec;
+use crate::reconcile::evacuate::Node;
 
 pub use topology::{NodeRequirement, NodeTerm, Operator};
 
@@ -40,9 +42,10 @@ pub struct Volumes {
     /// term of **each** list. The placeholder gets these terms as node affinity, because the scheduler checks only volumes that a
     /// pod mounts.
     pub node_terms: Vec<Vec<NodeTerm>>,
-    /// Claims whose volumes no single node can reach (V7).
-    pub conflict: Option<Conflict>,
 }
+
+/// The nodes of the cluster, by name.
+pub type Nodes = BTreeMap<String, Arc<Node>>;
 
 /// Claims whose volumes no single node can reach.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -62,7 +65,7 @@ impl fmt::Display for Conflict {
     }
 }
 
-/// Makes the three decisions of this module. `seen` has the existing claims of the placeholder.
+/// Makes the first two decisions of this module. `seen` has the existing claims of the placeholder.
 pub fn volumes(spec: &PlaceholderSpec, seen: &[SeenClaim]) -> Volumes {
     let mounted: BTreeSet<&str> = spec.claim_names.iter().map(String::as_str).collect();
     let single_pod = || seen.iter().filter(|claim| claim.single_pod);
@@ -76,25 +79,28 @@ pub fn volumes(spec: &PlaceholderSpec, seen: &[SeenClaim]) -> Volumes {
             .map(|volume| volume.terms.clone())
             .filter(|terms| !terms.is_empty())
             .collect(),
-        conflict: conflict(seen),
     }
 }
 
-/// The claims whose volumes no single node can reach. `None` if a node with suitable name and labels could reach all volumes.
-pub fn conflict(seen: &[SeenClaim]) -> Option<Conflict> {
+/// The claims whose volumes no single node can reach. `None` if one of `nodes`, or a new node with suitable name and labels,
+/// could reach all volumes.
+pub fn conflict(seen: &[SeenClaim], nodes: &Nodes) -> Option<Conflict> {
     let bound: Vec<(&str, &[NodeTerm])> = seen
         .iter()
         .filter_map(|claim| Some((claim.name.as_str(), claim.volume.as_ref()?.terms.as_slice())))
         .filter(|(_, terms)| !terms.is_empty())
         .collect();
+    if bound.is_empty() {
+        return None;
+    }
     let lists: Vec<_> = bound.iter().map(|(_, terms)| *terms).collect();
-    if topology::some_node_meets(&lists) {
+    if topology::can_meet(&lists, nodes) {
         return None;
     }
     let pair = bound.iter().enumerate().find_map(|(index, left)| {
         let right = bound[index + 1..]
             .iter()
-            .find(|right| !topology::some_node_meets(&[left.1, right.1]))?;
+            .find(|right| !topology::can_meet(&[left.1, right.1], nodes))?;
         Some(vec![*left, *right])
     });
     let claims = pair.unwrap_or(bound);

@@ -12,10 +12,9 @@ use coscheduler_core::plan::{PlaceholderSpec, Reason};
 use coscheduler_core::reasons;
 use coscheduler_core::reconcile::requests::Amounts;
 use coscheduler_core::reconcile::reserve::Place;
-use coscheduler_core::reconcile::tell::out_of_reach;
 use coscheduler_core::reconcile::{Purpose, Step, Update};
 use coscheduler_core::run_claims::brought;
-use coscheduler_core::volumes::{SeenClaim, Volumes, volumes};
+use coscheduler_core::volumes::{Nodes, SeenClaim, conflict, volumes};
 use coscheduler_kubernetes::{objects, pods};
 use k8s_openapi::api::core::v1::Pod;
 use tracing::{debug, info, warn};
@@ -85,7 +84,7 @@ impl Reconciler {
         match step {
             Step::Create(spec) => {
                 if let Some((run, _)) = &observed.run {
-                    acted.created |= self.create(run, spec).await?;
+                    acted.created |= self.create(run, spec, &observed.nodes).await?;
                 }
             }
             Step::Delete(own) => {
@@ -247,11 +246,18 @@ impl Reconciler {
     }
 
     /// Creates a placeholder. Returns false if the run has this placeholder already.
-    async fn create(&self, run: &PipelineRun, spec: &PlaceholderSpec) -> Result<bool, Error> {
-        let volumes = self.volumes(run, spec).await?;
-        if let Some(reason) = out_of_reach(spec, &volumes) {
+    async fn create(
+        &self,
+        run: &PipelineRun,
+        spec: &PlaceholderSpec,
+        nodes: &Nodes,
+    ) -> Result<bool, Error> {
+        let seen = self.seen(run, spec).await?;
+        if let Some(conflict) = conflict(&seen, nodes) {
+            let reason = reasons::volume_node_affinity_conflict(&conflict, &spec.name);
             return Err(Error::OutOfReach { reason });
         }
+        let volumes = volumes(spec, &seen);
         let created = self
             .requests
             .create_placeholder(run, spec, &volumes)
@@ -267,10 +273,13 @@ impl Reconciler {
         Ok(created)
     }
 
-    /// Reads the claims of a placeholder and their volumes, and returns the decisions about the placeholder that follow from the
-    /// volumes (V7, V8). If the run uses an existing claim that is not in the cache, the claim is read from the API server,
-    /// because the author may have created the claim right before the run.
-    async fn volumes(&self, run: &PipelineRun, spec: &PlaceholderSpec) -> Result<Volumes, Error> {
+    /// The claims of a placeholder and their volumes. If the run uses an existing claim that is not in the cache, the claim is read
+    /// from the API server, because the author may have created the claim right before the run.
+    async fn seen(
+        &self,
+        run: &PipelineRun,
+        spec: &PlaceholderSpec,
+    ) -> Result<Vec<SeenClaim>, Error> {
         let pinned = Pinned::read(&run.annotations).map_err(Error::BadRequest)?;
         let claims = pinned.map(|pinned| pinned.claims).unwrap_or_default();
         let existing = brought(&claims);
@@ -280,7 +289,7 @@ impl Reconciler {
             let look_up = existing.contains(name.as_str());
             seen.extend(self.claim((run.namespace.clone(), name), look_up).await?);
         }
-        Ok(volumes(spec, &seen))
+        Ok(seen)
     }
 
     async fn claim(

@@ -26,6 +26,12 @@ texts! {
         "No node can reach the volumes of all these claims: {conflict}. So no node can run placeholder {placeholder}, and the \
          run waits. Create the run again with claims that one node can reach. Or replace one of these claims by another claim \
          with the same name, so that one node can reach all volumes. This run then continues.";
+
+    claims_apart(conflict: &Conflict, placeholder: &AssistantName, left_out: &str): VolumeNodeAffinityConflict =
+        "No node can reach the volumes of all these claims: {conflict}. So placeholder {placeholder} does not mount these of the \
+         run's claims: {left_out}. The pods that use them run without the placeholder, and may run on different nodes. All other \
+         pods of the run run on the placeholder's node. To run all pods on one node, create the run again with claims that one \
+         node can reach.";
 }
 
 /// A placeholder does not mount a `ReadWriteOncePod` claim (V8). `workspace` is the workspace of the claim, or `None` if it is

@@ -48,6 +48,10 @@ texts! {
          room for both and reaches the volumes of the placeholder's claims. The pod uses none of these claims, so it need not \
          run on the placeholder's node.";
 
+    pod_away(pod: &str, placeholder: &str): PodLetGo =
+        "Pod {pod} is now allowed to run on another node than placeholder {placeholder}, because the placeholder's node cannot \
+         reach the volume of a claim that the pod uses.";
+
     moves_exhausted(asking: &str, node: &str, moves: u32): MovesExhausted =
         "The scheduler cannot bind {asking} to node {node}, where the pod's placeholder is. The run's placeholders have asked \
          the scheduler for other nodes {moves} times, and do not ask again. The run continues when this node can take the pod.";

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::apart::left_out;
 use super::{Decision, Step, Update, pause};
 use crate::observed::{Done, Observed, Placeholder, Record, Sight, elapsed};
 use crate::plan::PlaceholderSpec;
@@ -37,7 +38,13 @@ pub(super) fn create(observed: &Observed, decision: &mut Decision) {
 fn missing(observed: &Observed, spec: &PlaceholderSpec, decision: &mut Decision) {
     let sight = Sight::Missing(spec.name.to_string());
     if observed.called || (observed.leads && decision.lasts(observed, sight, MISSING)) {
-        decision.steps.push(Step::Create(Box::new(spec.clone())));
+        let left_out = left_out(observed, spec);
+        let mut spec = spec.clone();
+        let lists = [&mut spec.claim_names, &mut spec.unmounted_claim_names];
+        for claims in lists {
+            claims.retain(|claim| !left_out.contains(claim));
+        }
+        decision.steps.push(Step::Create(Box::new(spec)));
     }
 }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+use super::apart::left_out;
 use super::evacuate::{FIRST_PAUSE, LONGEST_PAUSE, misplaced};
 use super::reserve::{self, Placed};
 use super::tell::refusals::tells_of_no_node;
@@ -37,11 +38,11 @@ pub(super) fn make_room(observed: &Observed, decision: &mut Decision) -> Option<
             refused && pod.placeholder.is_none() && !pod.object.deleting && observed.owns(pod)
         });
         let waiting: Vec<_> = waiting.collect();
-        let Some(first) = waiting.first() else {
+        if waiting.is_empty() {
             continue;
-        };
+        }
         if let Some(node) = &placed.pod.node {
-            let reported = placed.beside(node, first, &waiting, decision);
+            let reported = placed.beside(node, &waiting, decision);
             cause = cause.or(reported);
         } else if placed.is_refused(decision) && placed.is_bound_by_claims() {
             // Nodes that cannot reach its volumes may still take the pods that use none of its claims.
@@ -52,14 +53,12 @@ pub(super) fn make_room(observed: &Observed, decision: &mut Decision) -> Option<
 }
 
 impl Placed<'_> {
-    /// Decides for a bound placeholder. The scheduler found no node for the pods in `waiting`, of which `first` is the first.
-    fn beside(
-        &self,
-        node: &str,
-        first: &Pod,
-        waiting: &[&Pod],
-        decision: &mut Decision,
-    ) -> Option<Reason> {
+    /// Decides for a bound placeholder. The scheduler found no node for the pods in `waiting`.
+    fn beside(&self, node: &str, waiting: &[&Pod], decision: &mut Decision) -> Option<Reason> {
+        let (away, waiting): (Vec<_>, Vec<_>) =
+            waiting.iter().copied().partition(|pod| self.is_away(pod));
+        self.let_go(&away, decision);
+        let (first, waiting) = (waiting.first()?, waiting.as_slice());
         let leaves = misplaced(self.pod.tolerations(), self.observed.node(node)).is_some();
         // Until the kubelet has reduced a reservation, the scheduler refuses pods that will fit.
         if leaves || self.is_giving_up() {
@@ -87,7 +86,7 @@ impl Placed<'_> {
 
     /// True if the volume of at least one claim has a node affinity, so that not every node reaches it.
     pub(super) fn is_bound_by_claims(&self) -> bool {
-        let mut claims = Observed::claims_of(self.spec, self.pod).into_iter();
+        let mut claims = self.observed.claims_of(self.spec, self.pod).into_iter();
         claims.any(|claim| {
             let seen = self.observed.volumes.get(&claim);
             let volume = seen.and_then(|seen| seen.volume.as_ref());
@@ -110,13 +109,19 @@ impl Placed<'_> {
 
     /// True if the pod uses a claim that the placeholder stands for, mounted or not.
     fn shares_claim(&self, pod: &Pod) -> bool {
-        let claims = Observed::claims_of(self.spec, self.pod);
+        let claims = self.observed.claims_of(self.spec, self.pod);
         pod.claims.iter().any(|claim| claims.contains(claim))
     }
 
     /// True if the pod may run on another node than the placeholder.
     fn is_free(&self, pod: &Pod) -> bool {
         !self.is_isolated() && !self.shares_claim(pod)
+    }
+
+    /// True if the pod uses a claim that the placeholder does without, because its node cannot reach the claim's volume.
+    fn is_away(&self, pod: &Pod) -> bool {
+        let left_out = left_out(self.observed, self.spec);
+        pod.claims.iter().any(|claim| left_out.contains(claim))
     }
 
     /// True if all pods of the run must share a node.
@@ -171,7 +176,10 @@ impl Placed<'_> {
             .unscheduled
             .as_ref()
             .and_then(|it| it.message.as_deref());
-        let tried = if said.is_some_and(tells_of_no_node) {
+        let tried = if self.is_away(pod) {
+            // Another try of the scheduler would not help.
+            Duration::ZERO
+        } else if said.is_some_and(tells_of_no_node) {
             TRIED_AT_LAST
         } else {
             TRIED
@@ -216,12 +224,16 @@ impl Placed<'_> {
                 && self.may_act(pod, times, last, decision)
                 && let Some(task_run) = pod.task_run()
             {
+                let (name, placeholder) = (&pod.object.name, self.spec.name.as_str());
                 decision.steps.push(Step::LetGo {
                     pod: pod.object.clone(),
                     task_run: task_run.clone(),
                     placeholder: self.own.object.name.clone(),
                     times: times + 1,
-                    reason: reasons::pod_let_go(&pod.object.name, self.spec.name.as_str()),
+                    reason: match self.is_away(pod) {
+                        true => reasons::pod_away(name, placeholder),
+                        false => reasons::pod_let_go(name, placeholder),
+                    },
                 });
             }
         }

@@ -10,6 +10,7 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::Decision;
+use super::apart::{Fit, fit};
 use super::evacuate::{Node, Toleration, misplaced};
 use crate::annotations::BLOCKED;
 use crate::names::hash;
@@ -19,7 +20,7 @@ use crate::pipeline_run::{PipelineRun, RunState};
 use crate::plan::{PlaceholderSpec, Reason, ReasonCode};
 use crate::reasons;
 use crate::run_claims::brought;
-use crate::volumes::{SeenClaim, Volumes, reaches, volumes};
+use crate::volumes::{Conflict, SeenClaim, Volumes, reaches, volumes};
 use refusals::{lacks_room, said_on, unschedulable};
 
 /// An error of Kubernetes about a placeholder is reported after it has lasted for this time. Most errors pass sooner, because
@@ -43,6 +44,10 @@ pub(super) fn tell(observed: &Observed, cause: Option<Reason>, decision: &mut De
     }
     let (events, mut blocked) = of_plan(planned, |claim| observed.volumes.get(claim).cloned());
     decision.events.extend(events);
+    let Some(apart) = out_of_reach(observed, run, decision) else {
+        return;
+    };
+    blocked = blocked.or(apart);
     if blocked.is_none() && run.state == RunState::Active {
         blocked = no_node_reaches(observed).or(cause);
         decision.events.extend(blocked.clone());
@@ -50,9 +55,7 @@ pub(super) fn tell(observed: &Observed, cause: Option<Reason>, decision: &mut De
             let specs = observed.planned();
             blocked = specs.iter().find_map(|spec| waits_for(observed, spec));
             if let Some(reason) = &blocked {
-                let sight = Sight::Waits(reason.event_name(run));
-                let annotated = run.annotations.get(BLOCKED) == Some(&reason.to_annotation());
-                if !annotated && !decision.lasts(observed, sight, MOMENT) {
+                if !decision.is_settled(observed, run, reason) {
                     return;
                 }
                 decision.events.push(reason.clone());
@@ -70,8 +73,8 @@ pub(super) fn tell(observed: &Observed, cause: Option<Reason>, decision: &mut De
     decision.blocked = Some(blocked);
 }
 
-/// The Events that follow from a run's plan and its claims, and the reason why the run waits, if it does. `claim` returns the
-/// claim with a given name in the run's namespace. A run without a valid plan waits.
+/// The Events that follow from a run's plan and its claims, and the reason why the run waits, if it has no valid plan. `claim`
+/// returns the claim with a given name in the run's namespace.
 fn of_plan(
     planned: &Planned,
     claim: impl Fn(&str) -> Option<SeenClaim>,
@@ -85,7 +88,6 @@ fn of_plan(
                 let seen: Vec<_> = spec.claims().filter_map(|name| claim(&name)).collect();
                 let volumes = volumes(spec, &seen);
                 events.extend(of_volumes(spec, &volumes));
-                blocked = blocked.or_else(|| out_of_reach(spec, &volumes));
             }
         }
         Err(violations) => blocked = Some(reasons::pipeline_run_invalid(violations)),
@@ -104,10 +106,47 @@ fn of_volumes(spec: &PlaceholderSpec, volumes: &Volumes) -> Vec<Reason> {
         .collect()
 }
 
-/// The reason why no node can run a placeholder, if no node can reach the volumes of all its claims (V7). Otherwise `None`.
-pub fn out_of_reach(spec: &PlaceholderSpec, volumes: &Volumes) -> Option<Reason> {
-    let conflict = volumes.conflict.as_ref()?;
-    Some(reasons::volume_node_affinity_conflict(conflict, &spec.name))
+/// The reason why no node can run a placeholder, if no node can reach the volumes of all its claims, and the placeholder cannot
+/// do without some of them (V7). `Some(None)` if there is no such placeholder. `None` if that is not known yet.
+fn out_of_reach(
+    observed: &Observed,
+    run: &PipelineRun,
+    decision: &mut Decision,
+) -> Option<Option<Reason>> {
+    let mut found = None;
+    for spec in observed.planned() {
+        let reason =
+            |conflict: &Conflict| reasons::volume_node_affinity_conflict(conflict, &spec.name);
+        let reason = match fit(observed, spec) {
+            Fit::Together => continue,
+            Fit::Apart { conflict, left_out } => {
+                let left_out = left_out.into_iter().collect::<Vec<_>>().join(", ");
+                let reason = reasons::claims_apart(&conflict, &spec.name, &left_out);
+                decision.events.push(reason);
+                continue;
+            }
+            Fit::Undecided(conflict) => {
+                let reason = reason(&conflict);
+                if !decision.is_settled(observed, run, &reason) {
+                    return None;
+                }
+                reason
+            }
+            Fit::Never(conflict) => reason(&conflict),
+        };
+        decision.events.push(reason.clone());
+        found = found.or(Some(reason));
+    }
+    Some(found)
+}
+
+impl Decision {
+    /// True if the run has waited for this reason for a moment, or its annotation already says so.
+    fn is_settled(&mut self, observed: &Observed, run: &PipelineRun, reason: &Reason) -> bool {
+        let sight = Sight::Waits(reason.event_name(run));
+        let annotated = run.annotations.get(BLOCKED) == Some(&reason.to_annotation());
+        annotated || self.lasts(observed, sight, MOMENT)
+    }
 }
 
 /// The reason why no node can run a placeholder's unbound pod, if the claims are the cause (N1). Otherwise `None`.

@@ -41,7 +41,7 @@ fn claim(name: &str, terms: Vec<NodeTerm>) -> SeenClaim {
 
 #[track_caller]
 fn check(claims: &[SeenClaim], in_conflict: Option<&[&str]>) {
-    let found = conflict(claims);
+    let found = conflict(claims, &Nodes::new());
     let names = found.as_ref().map(|conflict| {
         conflict
             .claims
@@ -59,7 +59,7 @@ fn v7_claims_in_different_zones_are_named_with_their_topologies() {
         claim("source", zones(&["a"])),
         claim("cache", zones(&["b", "c"])),
     ];
-    let found = conflict(&claims).unwrap();
+    let found = conflict(&claims, &Nodes::new()).unwrap();
     assert_eq!(
         found.to_string(),
         "\"source\" (topology.kubernetes.io/zone In a); \
@@ -99,6 +99,43 @@ fn v7_local_volumes_on_two_nodes_are_a_conflict() {
     // A label with this name is not the same as the field.
     let label = vec![term(&[requirement("metadata.name", Operator::In, &["n2"])])];
     check(&[claim("a", on_node("n1")), claim("b", label)], None);
+}
+
+#[test]
+fn v7_a_node_that_exists_counts_with_the_zone_it_is_in() {
+    let hostname = |name: &str| {
+        vec![term(&[requirement(
+            "kubernetes.io/hostname",
+            Operator::In,
+            &[name],
+        )])]
+    };
+    let node = |name: &str, zone: &str| {
+        let labels = [(ZONE, zone), ("kubernetes.io/hostname", name)];
+        let node = Node {
+            name: name.to_owned(),
+            labels: labels
+                .map(|(key, value)| (key.to_owned(), value.to_owned()))
+                .into(),
+            ..Node::default()
+        };
+        (name.to_owned(), Arc::new(node))
+    };
+    let nodes = Nodes::from([node("n1", "a"), node("n2", "b")]);
+    for (on, zone, apart) in [
+        (hostname("n1"), "a", false),
+        (hostname("n1"), "b", true),
+        (on_node("n1"), "b", true),
+        // Such a node may come, or come back.
+        (hostname("n3"), "b", false),
+        // No node is in this zone yet.
+        (zones(&["c"]), "c", false),
+        // One of two nodes is in the zone.
+        ([hostname("n1"), hostname("n2")].concat(), "b", false),
+    ] {
+        let claims = [claim("source", on), claim("cache", zones(&[zone]))];
+        assert_eq!(conflict(&claims, &nodes).is_some(), apart, "{claims:?}");
+    }
 }
 
 #[test]
@@ -207,7 +244,7 @@ fn v7_every_operator_counts() {
             [vec![term(&[right.clone(), left.clone()])], zones(&["z"])],
         ] {
             let [first, second] = terms;
-            let found = conflict(&[claim("a", first), claim("b", second)]);
+            let found = conflict(&[claim("a", first), claim("b", second)], &Nodes::new());
             assert_eq!(found.is_none(), possible, "{text}");
         }
     }
@@ -272,7 +309,6 @@ fn v8_a_claim_for_one_pod_is_not_mounted_but_keeps_its_nodes() {
         ["single", "unbound"].map(str::to_owned).into()
     );
     assert_eq!(decided.node_terms, [zones(&["a"]), zones(&["a", "c"])]);
-    assert_eq!(decided.conflict, None);
 }
 
 #[test]
@@ -338,6 +374,6 @@ proptest! {
             .into_iter()
             .any(|node| lists.iter().all(|terms| terms.iter().any(|term| meets(node, term))));
         let claims: Vec<_> = lists.into_iter().enumerate().map(|(index, terms)| claim(&format!("c{index}"), terms)).collect();
-        prop_assert_eq!(conflict(&claims).is_none(), possible);
+        prop_assert_eq!(conflict(&claims, &Nodes::new()).is_none(), possible);
     }
 }

@@ -4,7 +4,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
+use super::Nodes;
 use crate::words::words;
+
+/// The label with a node's name.
+const HOSTNAME: &str = "kubernetes.io/hostname";
 
 /// One of the `nodeSelectorTerms` of a node selector.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -21,7 +25,7 @@ impl NodeTerm {
     pub fn one_node(&self) -> Option<&str> {
         let mut requirements = self.expressions.iter().chain(&self.fields);
         requirements.find_map(|it| {
-            let names = ["kubernetes.io/hostname", "metadata.name"].contains(&it.key.as_str());
+            let names = [HOSTNAME, "metadata.name"].contains(&it.key.as_str());
             match &it.values[..] {
                 [node] if names && it.operator == Operator::In => Some(node.as_str()),
                 _ => None,
@@ -90,8 +94,28 @@ pub(super) fn describe(terms: &[NodeTerm]) -> String {
 /// because a false alarm is worse than no alarm. The scheduler still checks the real nodes.
 const COMBINATIONS: usize = 100_000;
 
-/// True if one node could meet at least one term of each list.
-pub(super) fn some_node_meets(lists: &[&[NodeTerm]]) -> bool {
+/// True if one of `nodes`, or a new node, could meet at least one term of each list. If a term names one of `nodes`, no new node
+/// can meet the term: only this node's labels count.
+pub(super) fn can_meet(lists: &[&[NodeTerm]], nodes: &Nodes) -> bool {
+    let known = |term: &&NodeTerm| {
+        let name = term.one_node()?;
+        let node = nodes.get(name)?;
+        let hostname = node.labels.get(HOSTNAME);
+        hostname.is_none_or(|it| it == name).then_some(node)
+    };
+    let terms = lists.iter().flat_map(|terms| terms.iter());
+    let mut named = terms.filter_map(|term| known(&term));
+    let others = lists.iter().map(|terms| {
+        let others = terms.iter().filter(|term| known(term).is_none());
+        others.cloned().collect()
+    });
+    let others: Vec<Vec<NodeTerm>> = others.collect();
+    let others: Vec<&[NodeTerm]> = others.iter().map(Vec::as_slice).collect();
+    named.any(|node| node_meets(&node.name, &node.labels, lists)) || some_node_meets(&others)
+}
+
+/// True if a node with suitable name and labels could meet at least one term of each list.
+fn some_node_meets(lists: &[&[NodeTerm]]) -> bool {
     let distinct: BTreeSet<&[NodeTerm]> = lists.iter().copied().collect();
     let mut lists: Vec<_> = distinct.into_iter().collect();
     lists.sort_by_key(|list| list.len());

@@ -84,27 +84,6 @@ fn what_goes_as_it_should_is_not_told() {
 }
 
 #[test]
-fn v7_claims_that_no_node_can_reach_block_the_run_and_are_told() {
-    let apart = [in_zone("source", "a", false), in_zone("cache", "b", false)];
-    let run = two_claims(Mode::PipelineRuns);
-    let (events, blocked) = told(&run, &apart);
-    let blocked = blocked.unwrap();
-    assert_eq!(blocked.code, ReasonCode::VolumeNodeAffinityConflict);
-    for part in ["\"source\" (zone In a)", "\"cache\" (zone In b)"] {
-        assert!(blocked.message.contains(part), "{}", blocked.message);
-    }
-    assert_eq!(events, [blocked]);
-    // Each claim has a placeholder of its own, and a task uses one.
-    assert_eq!(told(&two_claims(Mode::Workspaces), &apart), Told::default());
-    // Who is done waits no more.
-    let done = PipelineRun {
-        state: RunState::Done,
-        ..run
-    };
-    assert_eq!(told(&done, &apart), Told::default());
-}
-
-#[test]
 fn v8_a_claim_that_turns_out_to_be_for_one_pod_is_told() {
     let claims = [in_zone("source", "a", true), in_zone("cache", "a", false)];
     for mode in [Mode::Workspaces, Mode::PipelineRuns] {

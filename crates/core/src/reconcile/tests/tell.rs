@@ -195,28 +195,121 @@ fn p9_a_run_that_has_not_started_waits_for_nobody() {
     assert_eq!(said(&reconcile(&observed)), (vec![], Some("")));
 }
 
-#[test]
-fn v7_claims_that_no_node_reaches_together_block_the_run_at_once() {
-    let mut observed = observed_in(Mode::PipelineRuns, &["one", "two"]);
-    let zone = |zone: &str| SeenVolume {
-        terms: vec![NodeTerm {
-            expressions: vec![NodeRequirement {
-                key: "zone".to_owned(),
-                operator: Operator::In,
-                values: vec![zone.to_owned()],
-            }],
-            ..NodeTerm::default()
-        }],
+/// A run without placeholder whose claims `one` and `two` are in two zones. Claim `all` can be mounted in any zone.
+fn in_two_zones(mode: Mode) -> Observed {
+    let claims = ["one", "two", "all"];
+    let mut observed = Observed {
+        placeholders: BTreeMap::new(),
+        pods: BTreeMap::new(),
+        ..observed_in(mode, &claims)
     };
-    for (claim, name) in [("one", "a"), ("two", "b")] {
-        observed.volumes.get_mut(claim).unwrap().volume = Some(zone(name));
-    }
-    let code = "VolumeNodeAffinityConflict";
+    restrict(&mut observed, "one", "zone", "a");
+    restrict(&mut observed, "two", "zone", "b");
+    observed
+}
+
+fn using(observed: &mut Observed, pod: &str, claims: &[&str]) {
+    let mut task = task(pod, &name(observed), 0);
+    task.claims = claims.iter().map(|claim| (*claim).to_owned()).collect();
+    add(observed, task);
+}
+
+/// The claims of the placeholder to create.
+fn created(decision: &Decision) -> Vec<Vec<String>> {
+    let created = decision.steps.iter().filter_map(|step| match step {
+        Step::Create(spec) => Some(spec.claims().collect()),
+        _ => None,
+    });
+    created.collect()
+}
+
+const CONFLICT: &str = "VolumeNodeAffinityConflict";
+
+#[test]
+fn v7_claims_that_one_pod_needs_and_no_node_reaches_block_the_run_at_once() {
+    let mut observed = in_two_zones(Mode::PipelineRuns);
+    using(&mut observed, "task", &["one", "two"]);
     let decision = reconcile(&observed);
-    assert_eq!(blocked(&decision), Some(code));
-    assert!(codes(&decision.events).contains(&code), "{decision:?}");
-    observed.volumes.get_mut("two").unwrap().volume = Some(zone("a"));
+    assert_eq!(said(&decision), (vec![CONFLICT], Some(CONFLICT)));
+    let message = &decision.events[0].message;
+    for part in ["\"one\" (zone In a)", "\"two\" (zone In b)"] {
+        assert!(message.contains(part), "{message}");
+    }
+    restrict(&mut observed, "two", "zone", "a");
     assert_eq!(said(&reconcile(&observed)), (vec![], Some("")));
+}
+
+#[test]
+fn v7_where_no_pod_shows_what_it_needs_the_conflict_is_told_after_a_moment() {
+    let mut observed = in_two_zones(Mode::PipelineRuns);
+    assert_eq!(said(&pass(&mut observed, MOMENT)), (vec![], None));
+    let decision = reconcile(&observed);
+    assert_eq!(said(&decision), (vec![CONFLICT], Some(CONFLICT)));
+    annotate(&mut observed, &decision);
+    observed.since.clear();
+    assert_eq!(
+        said(&reconcile(&observed)),
+        (vec![CONFLICT], Some(CONFLICT))
+    );
+}
+
+#[test]
+fn v7_a_placeholder_does_without_claims_that_no_pod_needs_beside_the_others() {
+    for (pods, held) in [
+        (vec![vec!["one"]], vec!["one", "all"]),
+        (vec![vec!["two"], vec!["one"]], vec!["two", "all"]),
+        // All that one pod needs is in one place. So the claims of the other pod are left out, and not only claim `two`.
+        (vec![vec!["one"], vec!["two", "all"]], vec!["one"]),
+        (vec![vec![]], vec!["one", "all"]),
+    ] {
+        let mut observed = in_two_zones(Mode::PipelineRuns);
+        for (index, claims) in pods.iter().enumerate() {
+            using(&mut observed, &format!("task-{index}"), claims);
+        }
+        pass(&mut observed, MOMENT);
+        let decision = reconcile(&observed);
+        let found = created(&decision);
+        let mut found = found.concat();
+        found.sort_by_key(|claim| ["one", "two", "all"].iter().position(|it| it == claim));
+        assert_eq!(found, held, "{pods:?}");
+        assert_eq!(said(&decision), (vec![CONFLICT], Some("")), "{pods:?}");
+        assert!(decision.events[0].message.contains("does not mount"));
+    }
+}
+
+#[test]
+fn v7_pods_that_need_claims_of_two_places_and_isolated_runs_wait() {
+    for (mode, pods) in [
+        (
+            Mode::PipelineRuns,
+            vec![vec!["all", "one"], vec!["all", "two"]],
+        ),
+        (Mode::IsolatePipelineRun, vec![vec!["one"]]),
+    ] {
+        let mut observed = in_two_zones(mode);
+        for (index, claims) in pods.iter().enumerate() {
+            using(&mut observed, &format!("task-{index}"), claims);
+        }
+        let decision = reconcile(&observed);
+        assert_eq!(
+            said(&decision),
+            (vec![CONFLICT], Some(CONFLICT)),
+            "{pods:?}"
+        );
+        assert!(decision.events[0].message.contains("the run waits"));
+    }
+    // In mode `workspaces`, each claim has a placeholder of its own.
+    let mut observed = in_two_zones(Mode::Workspaces);
+    using(&mut observed, "task", &["one"]);
+    assert_eq!(said(&reconcile(&observed)), (vec![], Some("")));
+}
+
+#[test]
+fn v7_a_placeholder_that_mounts_claims_of_two_places_blocks_the_run() {
+    let mut observed = observed_in(Mode::PipelineRuns, &["one", "two"]);
+    restrict(&mut observed, "one", "zone", "a");
+    restrict(&mut observed, "two", "zone", "b");
+    assert_eq!(blocked(&reconcile(&observed)), Some(CONFLICT));
 }
 
 #[test]

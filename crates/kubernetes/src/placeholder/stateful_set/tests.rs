@@ -241,7 +241,6 @@ fn v8_a_claim_for_one_pod_is_no_volume_and_its_nodes_are_required() {
     let volumes = Volumes {
         unmounted: ["single".to_owned()].into(),
         node_terms: vec![vec![coscheduler_core::volumes::NodeTerm::default()]],
-        conflict: None,
     };
     let pod = serde_json::to_value(pod(&spec, &volumes)).unwrap();
     assert_eq!(

@@ -1,0 +1,88 @@
+//! Finds out if one node can reach the volumes of all claims of a placeholder (V7). If no node can, but no task needs claims of
+//! two places, the placeholder does without some claims. The pods that use these claims then run without the placeholder.
+//!
+//! A resolver may fetch the Pipeline, so the run's pods show which claims a task needs.
+
+use std::collections::BTreeSet;
+
+use crate::observed::Observed;
+use crate::plan::{PlaceholderSpec, Separation};
+use crate::volumes::{Conflict, conflict};
+
+/// The places of a placeholder's claims.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Fit {
+    /// One node can reach the volumes of all claims.
+    Together,
+    /// No node can, so the placeholder does without the claims in `left_out`. Each pod so far needs only these claims, or none of
+    /// them.
+    Apart {
+        conflict: Conflict,
+        left_out: BTreeSet<String>,
+    },
+    /// No node can, and there is no pod yet that shows which claims tasks need.
+    Undecided(Conflict),
+    /// No node can, and a pod needs claims of two places. Or all pods must share a node. Or the placeholder mounts claims of two
+    /// places already.
+    Never(Conflict),
+}
+
+/// The places of the placeholder's claims.
+pub(super) fn fit(observed: &Observed, spec: &PlaceholderSpec) -> Fit {
+    let clash = |claims: &BTreeSet<String>| {
+        let seen = claims.iter().filter_map(|name| observed.volumes.get(name));
+        let seen: Vec<_> = seen.cloned().collect();
+        conflict(&seen, &observed.nodes)
+    };
+    let all: BTreeSet<String> = spec.claims().collect();
+    let Some(conflict) = clash(&all) else {
+        return Fit::Together;
+    };
+    let name = spec.name.as_str();
+    let followers = observed.pods.values().filter(|pod| {
+        pod.placeholder.is_none() && pod.follows.iter().any(|followed| followed == name)
+    });
+    let needed: Vec<BTreeSet<String>> = followers
+        .map(|pod| pod.claims.iter().cloned().collect())
+        .map(|claims: BTreeSet<String>| &claims & &all)
+        .collect();
+    let own = observed.placeholders.get(name);
+    if own.is_none() && needed.is_empty() {
+        return Fit::Undecided(conflict);
+    }
+    let mut held: BTreeSet<String> = own
+        .map(|own| own.claims.iter().cloned().collect())
+        .unwrap_or_default();
+    let isolated = matches!(spec.separation, Separation::Isolate(_));
+    if isolated || clash(&held).is_some() {
+        return Fit::Never(conflict);
+    }
+    // The claims that one pod needs stay together.
+    let others = all
+        .iter()
+        .filter(|claim| !needed.iter().any(|it| it.contains(*claim)));
+    let each = others.map(|claim| BTreeSet::from([claim.clone()]));
+    for claims in needed.iter().cloned().chain(each) {
+        let both = &held | &claims;
+        if clash(&both).is_none() {
+            held = both;
+        }
+    }
+    let left_out = &all - &held;
+    let torn = needed.iter().any(|claims| {
+        let of_both = !claims.is_disjoint(&held) && !claims.is_disjoint(&left_out);
+        of_both || clash(claims).is_some()
+    });
+    match torn {
+        true => Fit::Never(conflict),
+        false => Fit::Apart { conflict, left_out },
+    }
+}
+
+/// The claims that the placeholder does without.
+pub(crate) fn left_out(observed: &Observed, spec: &PlaceholderSpec) -> BTreeSet<String> {
+    match fit(observed, spec) {
+        Fit::Apart { left_out, .. } => left_out,
+        Fit::Together | Fit::Undecided(_) | Fit::Never(_) => BTreeSet::new(),
+    }
+}
