@@ -189,7 +189,7 @@ async fn scenario(mut installation: Installation<'_>) -> Outcome {
         services.start_service(replica)?;
     }
     installation.coschedules(true).await?;
-    assert_eq!(installation.webhooks_with_rules().await?.len(), 3);
+    assert_eq!(installation.webhooks_with_rules().await?.len(), 4);
     // The README waits in this way.
     let rules = "jsonpath={.webhooks[0].rules[0].operations[0]}=CREATE";
     let webhooks = "mutatingwebhookconfiguration";

@@ -221,13 +221,14 @@ fn v8_tasks_take_turns_with_a_claim_that_only_one_pod_may_use() -> Outcome {
     })
 }
 
-/// Stops the webhook, and makes the API server create PipelineRuns without it.
+/// Stops the webhook, and makes the API server create every PipelineRun without it, which the operator must not do.
 async fn stop_admission(scene: &Scene<'_>) -> Outcome {
     let configurations: Api<MutatingWebhookConfiguration> = Api::all(scene.client.clone());
-    let patch = Patch::Json::<()>(serde_json::from_value(json!([
-        {"op": "test", "path": "/webhooks/0/name", "value": "pipelineruns.coscheduler.dev"},
-        {"op": "replace", "path": "/webhooks/0/failurePolicy", "value": "Ignore"},
-    ]))?);
+    let ignored = [0, 1].map(|index| {
+        let path = format!("/webhooks/{index}/failurePolicy");
+        json!({"op": "replace", "path": path, "value": "Ignore"})
+    });
+    let patch = Patch::Json::<()>(serde_json::from_value(json!(ignored))?);
     configurations
         .patch(CONFIGURATION_NAME, &PatchParams::default(), &patch)
         .await?;

@@ -9,6 +9,9 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use coscheduler_core::annotations::{
+    BLOCKED, CHOSEN_PLACEMENT, CHOSEN_RESERVES, GROUP, LET_GO, LET_GO_TIMES, MODE, OVERRIDE, PINNED,
+};
 use coscheduler_kubernetes::pipeline_run::PipelineRun;
 use integration_tests::look::{LIMIT, node};
 use integration_tests::metrics;
@@ -18,7 +21,7 @@ use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Patch, PatchParams};
 use kube::{Api, ResourceExt as _};
-use serde_json::json;
+use serde_json::{Value, json};
 use testbed::Config;
 use testbed::services::{CONFIGURATION_NAME, Service};
 use tokio::sync::Mutex;
@@ -130,8 +133,8 @@ fn n5_no_run_comes_to_harm_by_a_crash_of_the_admission_webhook() -> Outcome {
 async fn set_failure_policy(scene: &Scene<'_>, policy: &str) -> Outcome {
     let configurations: Api<MutatingWebhookConfiguration> = Api::all(scene.client.clone());
     let patch = Patch::Json::<()>(serde_json::from_value(json!([
-        {"op": "test", "path": "/webhooks/0/name", "value": "pipelineruns.coscheduler.dev"},
-        {"op": "replace", "path": "/webhooks/0/failurePolicy", "value": policy},
+        {"op": "test", "path": "/webhooks/1/name", "value": "pipelineruns.coscheduler.dev"},
+        {"op": "replace", "path": "/webhooks/1/failurePolicy", "value": policy},
     ]))?);
     let params = PatchParams::default();
     let patched = configurations
@@ -180,9 +183,32 @@ fn n5_without_a_webhook_runs_are_refused_or_admitted_as_disabled_as_the_operator
             assert_eq!(pod.spec.as_ref().unwrap().affinity, None);
         }
 
+        // Nobody can write an annotation of admission on a new run while the webhook is down, so no service believes one.
+        let create = async |annotations: Value| {
+            let object = two("annotated").metadata("annotations", annotations);
+            let resource = "tekton.dev/v1/pipelineruns?dryRun=All";
+            scene.send("POST", resource, &object.into_json()).await
+        };
+        for key in PINNED.into_iter().chain([BLOCKED, LET_GO, LET_GO_TIMES]) {
+            let answer = create(json!({key: "forged"})).await?;
+            let refused = answer.refusal().unwrap_or_default();
+            let webhook = "annotated-pipelineruns.coscheduler.dev";
+            assert!(refused.contains(webhook), "{key}: {refused:?}");
+        }
+        let pinned = scene.plan(two("annotated")).await?.annotations;
+        assert_eq!(pinned[MODE], "workspaces");
+        assert!(create(json!(pinned)).await?.refusal().is_some());
+        let chosen = json!({OVERRIDE: "pipelineruns", CHOSEN_PLACEMENT: "pack", CHOSEN_RESERVES: "peak", "example.dev/mine": "1"});
+        let created = create(chosen.clone()).await?.accepted()?.object;
+        assert_eq!(created["metadata"]["annotations"], chosen);
+
         // The run stays as it was admitted, and the next run is coscheduled again.
         services.start_service(Service::AdmissionWebhook)?;
         services.wait_ready().await?;
+        let replaced = create(json!(pinned)).await?.accepted()?.object;
+        let replaced = &replaced["metadata"]["annotations"];
+        assert_eq!(replaced[MODE], "workspaces");
+        assert_ne!(replaced[GROUP], json!(pinned[GROUP]));
         set_failure_policy(&scene, "Fail").await?;
         scene.submit(two("pinned")).await?;
         scene.succeeds("pinned").await?;

@@ -32,10 +32,17 @@ const LOST: Duration = Duration::from_secs(2);
 /// How long the planner may take to answer.
 const PLANNER: Duration = Duration::from_secs(2);
 
-/// The webhook that reviews new PipelineRuns.
+/// The webhook that reviews new PipelineRuns without annotations that only admission may write.
 const NEW_RUNS: &str = "pipelineruns.coscheduler.dev";
+/// The webhook that reviews new PipelineRuns with such annotations. It has a `failurePolicy` of its own.
+const ANNOTATED_RUNS: &str = "annotated-pipelineruns.coscheduler.dev";
 /// The rules: name of the webhook, operations, and API group, version and resource.
-const RULES: [(&str, &[&str], [&str; 3]); 5] = [
+const RULES: [(&str, &[&str], [&str; 3]); 6] = [
+    (
+        ANNOTATED_RUNS,
+        &["CREATE"],
+        ["tekton.dev", "v1", "pipelineruns"],
+    ),
     (NEW_RUNS, &["CREATE"], ["tekton.dev", "v1", "pipelineruns"]),
     (
         "pipelinerun-updates.coscheduler.dev",
@@ -366,7 +373,7 @@ fn next(webhook: &Value, stage: Stage, entered: bool) -> Option<Value> {
         Stage::Ready if entered && current.is_some() => return None,
         Stage::Ready => rules,
         // The other webhooks keep their rules. If the planner is gone, TaskRuns of existing runs wait until it is back.
-        Stage::Incomplete if name != NEW_RUNS => return None,
+        Stage::Incomplete if ![NEW_RUNS, ANNOTATED_RUNS].contains(&name) => return None,
         Stage::Incomplete | Stage::Leaving => Vec::new(),
     };
     let current = current.map(Vec::as_slice).unwrap_or_default();
@@ -439,6 +446,8 @@ mod tests {
             (NEW_RUNS, &entered, Stage::Ready, None),
             (NEW_RUNS, &entered, Stage::Incomplete, Some(json!([]))),
             (NEW_RUNS, &none, Stage::Incomplete, None),
+            (ANNOTATED_RUNS, &none, Stage::Ready, Some(entered.clone())),
+            (ANNOTATED_RUNS, &entered, Stage::Incomplete, Some(json!([]))),
             (updates, &entered, Stage::Incomplete, None),
             (updates, &entered, Stage::Leaving, Some(json!([]))),
             ("webhook.example.dev", &entered, Stage::Ready, None),

@@ -134,6 +134,7 @@ mod tests {
         let expected = [
             "/admit/pipelinerun",
             "/admit/pipelinerun",
+            "/admit/pipelinerun",
             "/admit/run",
             "/check/config",
         ];
