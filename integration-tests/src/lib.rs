@@ -25,6 +25,7 @@ pub mod metrics;
 pub mod nodes;
 pub mod prometheus;
 pub mod refusing;
+mod resolving;
 pub mod rights;
 pub mod room;
 pub mod runs;

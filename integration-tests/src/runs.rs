@@ -104,6 +104,16 @@ impl Run {
         self
     }
 
+    /// Adds a parameter with a default to the Pipeline.
+    pub fn param(mut self, name: &str, default: &str) -> Self {
+        let params = &mut self.object["spec"]["pipelineSpec"]["params"];
+        if params.is_null() {
+            *params = json!([]);
+        }
+        push(params, json!({"name": name, "default": default}));
+        self
+    }
+
     /// Adds a task that uses these workspaces and runs after the tasks `after`.
     pub fn task(mut self, task: &str, workspaces: &[&str], after: &[&str]) -> Self {
         let mut task = task_json(task, workspaces);

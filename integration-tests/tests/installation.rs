@@ -509,10 +509,24 @@ async fn use_every_right(scene: &Scene<'_>) -> Outcome {
     no_room(scene).await?;
     room_reserved(scene).await?;
 
-    // A run that is deleted while its task runs. The manager asks the API server for the run before it deletes what is left.
-    scene
-        .submit(run("deleted").task("one", &[], &[]).lasting("one", 600))
-        .await?;
+    // A run that is deleted while its task runs. The manager asks the API server for the run before it deletes what is left. The
+    // default of a parameter names the run's claim, so the webhook reads the run when Tekton creates the TaskRun.
+    let cache: PersistentVolumeClaim = serde_json::from_value(json!({
+        "metadata": {"name": "cache"},
+        "spec": {
+            "accessModes": ["ReadWriteOnce"],
+            "storageClassName": MOVABLE_STORAGE_CLASS,
+            "resources": {"requests": {"storage": "1Gi"}},
+        },
+    }))?;
+    claims.create(&PostParams::default(), &cache).await?;
+    let by_default = json!({"persistentVolumeClaim": {"claimName": "$(params.cache)"}});
+    let deleted = run("deleted")
+        .param("cache", "cache")
+        .workspace("cache", by_default)
+        .task("one", &["cache"], &[])
+        .lasting("one", 600);
+    scene.submit(deleted).await?;
     scene.placeholder().await?;
     let mark = scene.mark()?;
     scene
@@ -520,9 +534,13 @@ async fn use_every_right(scene: &Scene<'_>) -> Outcome {
         .delete("deleted", &DeleteParams::background())
         .await?;
     seen(scene, mark, |right| {
-        right.verb == "get" && right.resource == "pipelineruns"
+        right.verb == "get"
+            && right.resource == "pipelineruns"
+            && right.account == Service::PlaceholderManager.name()
     })
     .await?;
+    scene.nothing_left_but(&["cache"]).await?;
+    claims.delete("cache", &DeleteParams::background()).await?;
     scene.nothing_left_but(&[]).await?;
 
     // A placeholder that loses its StatefulSet while the manager is down.

@@ -619,46 +619,12 @@ fn b1_the_annotation_of_a_remote_pipeline_does_not_count_and_the_plan_says_so() 
         assert_eq!(created.warnings, Vec::<String>::new());
 
         // This test acts as the resolver.
-        let requests = "resolution.tekton.dev/v1beta1/resolutionrequests";
-        let asked = async {
-            loop {
-                let list = scene
-                    .send("GET", requests, &Value::Null)
-                    .await?
-                    .accepted()?;
-                let request = &list.object["items"][0];
-                // Tekton's first write of conditions would overwrite an answer, so the test waits for this write.
-                let begun = !request["status"]["conditions"].is_null();
-                if let (true, Some(name)) = (begun, request["metadata"]["name"].as_str()) {
-                    return anyhow::Ok(name.to_owned());
-                }
-                tokio::time::sleep(Duration::from_millis(100)).await;
-            }
-        };
-        let asked = tokio::time::timeout(Duration::from_secs(60), asked).await??;
         let mut found = pipeline("found", &choice(Some("disabled")));
         found["spec"]["tasks"][0]["taskSpec"]["metadata"] =
             json!({"annotations": {testbed::DURATION_ANNOTATION: "600s"}});
-        let source = json!({"uri": "test", "digest": {"sha1": "0"}, "entryPoint": ""});
-        let status = json!({"status": {
-            "data": base64(found.to_string().as_bytes()),
-            "source": source,
-            "refSource": source,
-            "conditions": [{
-                "type": "Succeeded", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z",
-            }],
-        }});
-        scene
-            .send("PATCH", &format!("{requests}/{asked}/status"), &status)
-            .await?
-            .accepted()?;
+        scene.resolve(&found).await?;
         override_is_ignored(&scene, "remote").await
     })
-}
-
-fn base64(bytes: &[u8]) -> String {
-    let text = serde_json::to_value(k8s_openapi::ByteString(bytes.to_vec())).unwrap();
-    text.as_str().unwrap().to_owned()
 }
 
 /// Annotations that look like those of another run. Only admission may write them.

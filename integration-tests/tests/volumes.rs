@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use coscheduler_kubernetes::pipeline_run::PipelineRun;
 use integration_tests::look::{is_placeholder, node, succeeded};
-use integration_tests::runs::run;
+use integration_tests::runs::{Run, run};
 use integration_tests::{Scene, shared_with_overrides};
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
@@ -614,6 +614,80 @@ fn v9_a_claim_named_by_a_parameter_is_known_and_one_named_by_a_result_is_left_ou
             Some("")
         );
         scene.nothing_left_but(&["by-param", "by-result"]).await
+    })
+}
+
+#[test]
+fn v9_defaults_of_pipelines_and_tasks_complete_the_names_of_claims() -> Outcome {
+    shared(async |scene| {
+        let mut existing = Vec::new();
+        for (source, mode) in [
+            ("embedded", "workspaces"),
+            ("embedded", "pipelineruns"),
+            ("in-cluster", "workspaces"),
+            ("in-cluster", "isolate-pipelinerun"),
+            ("fetched", "workspaces"),
+            ("fetched", "pipelineruns"),
+            ("of-task", "workspaces"),
+        ] {
+            let name = format!("{source}-{mode}");
+            create_claim(&scene, &name, MOVABLE_STORAGE_CLASS, "ReadWriteOnce").await?;
+            existing.push(name.clone());
+            let mut named = run(&name)
+                .in_mode(mode)
+                .workspace("cache", bound_to("$(params.cache)"))
+                .task("one", &["cache"], &[])
+                .held("one")
+                .task("two", &["cache"], &["one"]);
+            if source != "of-task" {
+                named = named.param("cache", &name);
+            }
+            let mut object = named.into_json();
+            let spec = &mut object["spec"];
+            let pipeline = json!({
+                "apiVersion": "tekton.dev/v1", "kind": "Pipeline",
+                "metadata": {"name": name}, "spec": spec["pipelineSpec"],
+            });
+            match source {
+                "in-cluster" => {
+                    spec["pipelineRef"] = json!({"name": name});
+                    let pipelines = "tekton.dev/v1/pipelines";
+                    scene.send("POST", pipelines, &pipeline).await?.accepted()?;
+                }
+                "fetched" => spec["pipelineRef"] = json!({"resolver": "test"}),
+                "of-task" => {
+                    for task in spec["pipelineSpec"]["tasks"].as_array_mut().unwrap() {
+                        task["taskSpec"]["params"] = json!([{"name": "cache", "default": name}]);
+                    }
+                }
+                _ => {}
+            }
+            if !spec["pipelineRef"].is_null() {
+                spec.as_object_mut().unwrap().remove("pipelineSpec");
+            }
+            scene.submit(Run::from_json(object)).await?;
+            if source == "fetched" {
+                scene.resolve(&pipeline).await?;
+            }
+            let (_, placeholder) = scene.placeholder().await?;
+            assert_eq!(claims(&placeholder), BTreeSet::from([name.clone()]));
+            scene.end(&name, "one").await?;
+            scene.succeeds(&name).await?;
+            let pods = scene.objects().await?.task_pods;
+            let of_run = |pod: &&Pod| pod.labels()["tekton.dev/pipelineRun"] == name;
+            let pods: Vec<_> = pods.into_iter().filter(|pod| of_run(&pod)).collect();
+            assert_eq!(pods.len(), 2, "{name}");
+            for pod in &pods {
+                assert_eq!(claims(pod), BTreeSet::from([name.clone()]));
+                assert_eq!(node(pod), node(&placeholder), "{name}");
+                let spec = pod.spec.as_ref().unwrap();
+                assert!(spec.affinity.is_some(), "{name}");
+            }
+            assert_eq!(scene.told_so_far(&name).await?, [], "{name}");
+            let existing: Vec<_> = existing.iter().map(String::as_str).collect();
+            scene.nothing_left_but(&existing).await?;
+        }
+        Ok(())
     })
 }
 

@@ -1,10 +1,12 @@
 //! The objects, other than the run itself, on which the CPU and memory requests of a run's pods depend: Tasks, Pipelines,
-//! LimitRanges, RuntimeClasses and Tekton's defaults. The caches keep only the parts that the requests depend on. A review never
+//! LimitRanges, RuntimeClasses and Tekton's defaults. The names of claims depend on Tasks and Pipelines too (V9). The caches keep
+//! only the parts on which requests or names depend. A review never
 //! waits for these caches. If a Task or Pipeline is not in its cache, the requests of its tasks are unknown. Other missing
 //! objects are ignored. A run is coscheduled even if objects are missing.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use coscheduler_core::params::Params;
 use coscheduler_core::pipeline;
 use coscheduler_core::sizes::catalog::TEKTON_KEYS;
 use coscheduler_core::sizes::named_tasks;
@@ -94,6 +96,16 @@ impl Catalog {
                 .collect(),
             tekton: tekton.flatten().collect(),
         })
+    }
+
+    /// The defaults of the parameters of the Task to which a TaskRun refers, as far as they are known (V9).
+    pub(crate) fn task_defaults(&self, namespace: &str, task_run: &Value) -> Params {
+        let reference = &task_run["spec"]["taskRef"];
+        let name = reference["name"].as_str();
+        let name = name.filter(|_| reference["resolver"].is_null());
+        let task = name.and_then(|name| self.tasks.find(namespace, name));
+        let spec = task.map(|task| Value::Object(json::from_struct(task)));
+        Params::defaults(&spec.unwrap_or_default()["params"])
     }
 }
 

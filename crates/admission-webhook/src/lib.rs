@@ -82,6 +82,7 @@ pub async fn start(args: Args, process: Process) -> anyhow::Result<()> {
         &process,
     )?;
     let webhook = Webhook {
+        client: kubernetes.clone(),
         planner: PlannerServiceClient::new(planner),
         surroundings: Surroundings::follow(&process, &kubernetes),
         catalog: Catalog::follow(&process, &kubernetes, &tekton_namespace),

@@ -14,13 +14,19 @@ use axum::{Json, Router};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::core::DynamicObject;
 use kube::core::admission::{AdmissionRequest, AdmissionResponse, AdmissionReview, Operation};
+use kube::{Api, Client};
+use prost_types::Struct;
 use serde::Deserialize;
+use serde_json::Value;
 use tonic::{Code, Status};
 use tracing::{Span, error, info};
 
-use coscheduler_proto::convert;
+use coscheduler_core::admit_run::ChildRun;
+use coscheduler_core::pipeline_run::PipelineRun as View;
+use coscheduler_kubernetes::pipeline_run::{PipelineRun, owner_parts};
 use coscheduler_proto::error::violations;
 use coscheduler_proto::planner::planner_service_client::PlannerServiceClient;
+use coscheduler_proto::{convert, json};
 use coscheduler_runtime::client::{Channel, request as call};
 use coscheduler_runtime::trace;
 
@@ -36,8 +42,9 @@ const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
 const MARGIN: Duration = Duration::from_secs(1);
 
 /// The state that all handlers share.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct Webhook {
+    pub(crate) client: Client,
     pub(crate) planner: PlannerServiceClient<Channel>,
     pub(crate) surroundings: Surroundings,
     pub(crate) catalog: Catalog,
@@ -155,7 +162,10 @@ impl Webhook {
             .surroundings
             .owner_group(namespace, &metadata, left(until));
         run.owner_group = owner_group.await.map_err(unavailable)?;
-        let question = convert::child_run_to_wire(run);
+        let object = review::object(request);
+        let pipeline_run = self.completing(&mut run, namespace, &object, until).await?;
+        let mut question = convert::child_run_to_wire(run);
+        question.pipeline_run = pipeline_run;
         let mut planner = self.planner.clone();
         let mut admission = match planner.admit_run(call(question, left(until))).await {
             Ok(answer) => convert::child_admission(answer.into_inner()),
@@ -164,9 +174,45 @@ impl Webhook {
         for notice in review::notices(request, controller, take(&mut admission.events)) {
             self.events.send(notice);
         }
-        let (object, warnings) = (review::object(request), take(&mut admission.warnings));
+        let warnings = take(&mut admission.warnings);
         let mutation = review::run_mutation(admission);
         review::admitted(request, &object, &mutation, warnings).map_err(unavailable)
+    }
+
+    /// The PipelineRun that completes names of claims in which Tekton leaves variables (V9). `None` if there are no such names.
+    async fn completing(
+        &self,
+        run: &mut ChildRun,
+        namespace: &str,
+        object: &Value,
+        until: Instant,
+    ) -> Result<Option<Struct>, Failure> {
+        let of_task = self.catalog.task_defaults(namespace, object);
+        run.params = run.params.or(&of_task);
+        let Some(owner) = run
+            .controller
+            .as_ref()
+            .filter(|_| run.owner_group.is_some() && run.names_claims_by_variables())
+        else {
+            return Ok(None);
+        };
+        let name = &owner.name;
+        let failed = |error: &dyn Display| {
+            unavailable(format_args!("failed to read PipelineRun {name:?}: {error}"))
+        };
+        // Few runs need this. A cache would have to keep up with every change of `status`.
+        let runs: Api<PipelineRun> = Api::namespaced(self.client.clone(), namespace);
+        let stored = tokio::time::timeout(left(until), runs.get(name)).await;
+        let stored = stored.map_err(|late| failed(&late))?;
+        let parts = owner_parts(&stored.map_err(|error| failed(&error))?);
+        run.pipeline_run = View::parse(&parts).ok();
+        if run.awaits_pipeline() {
+            return Err(unavailable(format_args!(
+                "the name of a claim depends on the Pipeline of PipelineRun {name:?}, and Tekton has not stored this Pipeline in \
+                 the PipelineRun's status yet; Tekton does so and then repeats this request"
+            )));
+        }
+        Ok(Some(json::object_to_struct(&parts)))
     }
 }
 
@@ -250,7 +296,9 @@ mod tests {
         let process = supervisor.process();
         // No server listens on this address.
         let planner = client::channel("127.0.0.1:1", &process).unwrap();
+        let kubernetes = kube::Config::new("http://127.0.0.1:1".parse().unwrap());
         let webhook = Webhook {
+            client: Client::try_from(kubernetes).unwrap(),
             planner: PlannerServiceClient::new(planner),
             surroundings: Surroundings::default(),
             catalog: Catalog::default(),

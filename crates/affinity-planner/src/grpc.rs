@@ -86,6 +86,7 @@ impl PlannerService for Planner {
                 pipeline_annotations: Some(&pipeline_annotations),
                 namespace_annotations: Some(&namespace_annotations),
                 owner_group: None,
+                catalog: None,
             };
             let configuration = self.configuration();
             let in_force = configuration.in_force()?;
@@ -135,6 +136,7 @@ impl PlannerService for Planner {
             // An update does not depend on the configuration, because everything is pinned.
             Some(old) => restore(old, &run),
             None => {
+                let catalog = catalog.map(convert::catalog);
                 let question = admit::Question {
                     run: &run,
                     request_uid: &request_uid,
@@ -142,12 +144,12 @@ impl PlannerService for Planner {
                     pipeline_annotations: Some(&pipeline_annotations),
                     namespace_annotations: Some(&namespace_annotations),
                     owner_group: owner_group.as_deref(),
+                    catalog: catalog.as_ref(),
                 };
                 let configuration = self.configuration();
                 let in_force = configuration.in_force()?;
                 let mut admission =
                     admit::admit(in_force, &self.tekton_controller, &question).map_err(of_run)?;
-                let catalog = catalog.map(convert::catalog);
                 sizes::pin(&mut admission, &run, catalog.as_ref());
                 admission
             }

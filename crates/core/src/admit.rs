@@ -26,6 +26,7 @@ use crate::names::{ClaimTemplateName, Group, claim_name};
 use crate::pinned::{Pinned, claims_to_annotation, handed_on, unknown_schema, whole_run};
 use crate::pipeline_run::{ClaimTemplate, OwnerReference, PipelineRun, WorkspaceSource};
 use crate::run_claims;
+use crate::sizes::Catalog;
 use crate::violation::Violation;
 
 use copied::{Copied, claim_of_another_run};
@@ -57,6 +58,8 @@ pub struct Question<'a> {
     /// The stored annotation [`GROUP`](crate::annotations::GROUP) of the PipelineRun that is the run's controller. `None` if the
     /// run has no such controller, or if the controller or the run itself has no group annotation.
     pub owner_group: Option<&'a str>,
+    /// Other objects on which the names of claims depend (V9). `None` if they are not known.
+    pub catalog: Option<&'a Catalog>,
 }
 
 /// The configuration in force. If there has been no valid configuration yet: the violations in the ConfigMap.
@@ -166,7 +169,7 @@ pub fn admit(
         Mode::Disabled => leave_alone(run, None),
         Mode::Workspaces | Mode::PipelineRuns | Mode::IsolatePipelineRun => {
             let group = Group::from_request_uid(question.request_uid);
-            coschedule(configuration, run, group)?
+            coschedule(configuration, question, group)?
         }
     };
     admission.warnings.extend(warning);
@@ -265,9 +268,10 @@ fn leave_alone(run: &PipelineRun, why: Option<String>) -> Admission {
 
 fn coschedule(
     configuration: Configuration,
-    run: &PipelineRun,
+    question: &Question<'_>,
     group: Group,
 ) -> Result<Admission, Vec<Violation>> {
+    let run = question.run;
     let mode = configuration.mode;
     let copied = Copied::of(run);
     let assistant = whole_run(mode, &group);
@@ -314,7 +318,7 @@ fn coschedule(
         ..Admission::default()
     };
     let stored = admission.apply(run);
-    let mut claims = run_claims::of_run(&stored);
+    let mut claims = run_claims::of_run(&stored, question.catalog);
     claims.retain(|workspace, _| !templates.contains_key(workspace));
     if mode == Mode::Workspaces {
         let warnings = multiple_claims::warnings(&stored, &claims);

@@ -11,9 +11,9 @@ use crate::admit::warnings::reserved_in_child;
 use crate::annotations::TEKTON_AFFINITY_ASSISTANT;
 use crate::mode::Mode;
 use crate::names::{AssistantName, Group, renamed_by_tekton};
-use crate::params::{Params, has_variable};
+use crate::params::{Params, has_param, has_variable};
 use crate::pinned::{handed_on, unknown_schema, whole_run};
-use crate::pipeline_run::OwnerReference;
+use crate::pipeline_run::{OwnerReference, PipelineRun};
 use crate::reasons::{self, Reason};
 use crate::run_claims::{self, RunClaims};
 use crate::words::words;
@@ -55,8 +55,10 @@ pub struct ChildRun {
     pub created_by: String,
     /// The workspaces that are bound to claims, in the order of `spec.workspaces`.
     pub claims: Vec<BoundClaim>,
-    /// `spec.params`.
+    /// `spec.params`, and the defaults of the Task.
     pub params: Params,
+    /// The stored PipelineRun that is the controller. Only needed if [`ChildRun::names_claims_by_variables`].
+    pub pipeline_run: Option<PipelineRun>,
 }
 
 impl ChildRun {
@@ -65,6 +67,32 @@ impl ChildRun {
     pub fn joins_owner(&self, tekton_controller: &str) -> bool {
         let controller = self.controller.as_ref();
         joins_owner(controller, &self.created_by, tekton_controller)
+    }
+
+    /// True if a name of a claim has a parameter that the object does not have, so that Tekton would not replace it (V9).
+    pub fn names_claims_by_variables(&self) -> bool {
+        self.unresolved().next().is_some()
+    }
+
+    /// True if the name of a claim depends on a Pipeline that Tekton has not stored in `status.pipelineSpec` of the PipelineRun.
+    /// If Tekton cannot create a TaskRun, it stores the Pipeline and creates the TaskRun again, so the TaskRun must be refused
+    /// until then.
+    pub fn awaits_pipeline(&self) -> bool {
+        let pipeline_run = self.pipeline_run.as_ref();
+        if pipeline_run.is_none_or(|run| run.defaults.is_some()) {
+            return false;
+        }
+        let claims = handed_on(&self.annotations, self.owner_group.as_deref());
+        let claims = claims.map(|(_, _, claims)| claims);
+        claims.is_some_and(|claims| completed(self, &claims).len() < self.unresolved().count())
+    }
+
+    /// The claims whose names have a parameter that the object does not have, with these names.
+    fn unresolved(&self) -> impl Iterator<Item = (&BoundClaim, String)> {
+        let names = self.claims.iter();
+        names
+            .map(|bound| (bound, self.params.resolve(&bound.claim_name)))
+            .filter(|(_, name)| has_param(name))
     }
 
     /// True if the object has a group annotation, and a coscheduled PipelineRun is its controller.
@@ -85,7 +113,7 @@ pub struct ChildAdmission {
     /// TaskRun with this text. Then Tekton runs `finally`, and ends the PipelineRun with reason `Failed`. (If the TaskRun were not
     /// created, `finally` would not run.)
     pub refusal: Option<String>,
-    /// Workspaces that get a claim with another name, in the order of `spec.workspaces` (M9).
+    /// Workspaces that get a claim with another name, in the order of `spec.workspaces` (M9, V9).
     pub bindings: Vec<BoundClaim>,
     /// Warnings for the user who creates the object.
     pub warnings: Vec<String>,
@@ -128,14 +156,17 @@ pub fn admit_run(run: &ChildRun, tekton_controller: &str) -> ChildAdmission {
         let coscheduled = run.owner_group.is_some() && !unknown;
         return without(run, |key| coscheduled || key != TEKTON_AFFINITY_ASSISTANT);
     };
-    let (assistant, refused, bindings) = match mode {
+    let pipeline_run = run.pipeline_run.as_ref();
+    let claims = pipeline_run.map_or_else(|| claims.clone(), |it| run_claims::known(it, &claims));
+    let mut bindings = completed(run, &claims);
+    let (assistant, refused) = match mode {
         Mode::PipelineRuns | Mode::IsolatePipelineRun | Mode::Disabled => {
-            (whole_run(mode, &group), None, Vec::new())
+            (whole_run(mode, &group), None)
         }
         Mode::Workspaces => {
-            let bindings = renamed(run, &claims);
+            bindings.extend(renamed(run, &claims));
             let (assistant, refused) = of_claim(run, &bindings, &group, &claims);
-            (assistant, refused, bindings)
+            (assistant, refused)
         }
     };
     // Without a placeholder, the key is set too, with an empty value. Otherwise Tekton would copy a Task's own annotation with
@@ -148,6 +179,31 @@ pub fn admit_run(run: &ChildRun, tekton_controller: &str) -> ChildAdmission {
         bindings,
         ..without(run, |key| key != TEKTON_AFFINITY_ASSISTANT)
     }
+}
+
+/// The workspaces that Tekton bound to a claim name with a variable that Tekton does not replace, each with the completed name:
+/// the name pinned on the run, or else the name that the defaults of its Pipeline give (V9).
+fn completed(run: &ChildRun, claims: &RunClaims) -> Vec<BoundClaim> {
+    let Some(owner) = &run.pipeline_run else {
+        return Vec::new();
+    };
+    let completed = run.unresolved().filter_map(|(bound, name)| {
+        let mut bindings = owner.workspaces.iter();
+        let binding = bindings.find(|binding| {
+            let claim_name = binding.source.claim_name();
+            claim_name.is_some_and(|it| owner.params.resolve(it) == bound.claim_name)
+        });
+        let known = binding.and_then(|binding| claims.get(&binding.name));
+        let claim_name = match known {
+            Some(claim) => claim.name(&bound.workspace, &owner.uid),
+            None => (owner.params.or(owner.defaults.as_ref()?)).resolve(&name),
+        };
+        (!has_variable(&claim_name)).then(|| BoundClaim {
+            workspace: bound.workspace.clone(),
+            claim_name,
+        })
+    });
+    completed.collect()
 }
 
 /// The workspaces that Tekton bound to a claim name that does not exist, each with the right name.

@@ -1,9 +1,9 @@
 //! Replaces parameters in claim names (V9): `$(params.cache)` and the other ways to write such a variable.
 //!
 //! Tekton replaces variables in a PipelineRun's bindings with the run's own parameters. It replaces the remaining variables with
-//! the parameters of each TaskRun (v1.12.0, `ApplyParametersToWorkspaceBindings` in
-//! `pkg/reconciler/{pipelinerun,taskrun}/resources/apply.go`). For bindings, Tekton does not use the defaults of a Pipeline's
-//! parameters, so this product does not use them either.
+//! the parameters of each TaskRun and the defaults of its Task (v1.12.0, `ApplyParametersToWorkspaceBindings` in
+//! `pkg/reconciler/{pipelinerun,taskrun}/resources/apply.go`). Tekton does not use the defaults of a Pipeline's parameters for
+//! bindings. This product uses them for the variables that Tekton leaves.
 
 use std::collections::BTreeMap;
 
@@ -17,13 +17,49 @@ impl Params {
     /// Reads `spec.params` of a PipelineRun, TaskRun or CustomRun: a list of objects with `name` and `value`. Malformed items are
     /// ignored, because Tekton denies them.
     pub fn read(params: &Value) -> Self {
+        Self::of(params, "value")
+    }
+
+    /// Reads the defaults in `spec.params` of a Pipeline or Task: a list of objects with `name` and `default`.
+    pub fn defaults(params: &Value) -> Self {
+        Self::of(params, "default")
+    }
+
+    fn of(params: &Value, field: &str) -> Self {
         let mut read = Self::default();
         for param in params.as_array().into_iter().flatten() {
-            if let (Some(name), Some(value)) = (param["name"].as_str(), param.get("value")) {
+            if let (Some(name), Some(value)) = (param["name"].as_str(), param.get(field)) {
                 read.insert(name, value);
             }
         }
         read
+    }
+
+    /// These parameters, and the defaults of the others. A default may have variables.
+    pub fn or(&self, defaults: &Self) -> Self {
+        let mut all = defaults.clone();
+        all.0.extend(self.0.clone());
+        let mut all = defaults.resolved(&all);
+        all.0.extend(self.0.clone());
+        all
+    }
+
+    /// These parameters, with the variables in their values replaced.
+    pub(crate) fn resolved(&self, by: &Self) -> Self {
+        let values = self.0.iter();
+        Self(
+            values
+                .map(|(key, value)| (key.clone(), by.resolve(value)))
+                .collect(),
+        )
+    }
+
+    /// Makes the values of these parameters unknown: no known variable replaces them.
+    pub(crate) fn hide(&mut self, params: &Value) {
+        let params = params.as_array().into_iter().flatten();
+        for name in params.filter_map(|param| param["name"].as_str()) {
+            self.0.insert(name.to_owned(), format!("$(matrix.{name})"));
+        }
     }
 
     /// Makes parameters from a map of the form that [`flattened`](Self::flattened) returns.
@@ -91,8 +127,13 @@ impl Params {
 }
 
 /// True if a claim's name contains a variable.
-pub(crate) fn has_variable(claim_name: &str) -> bool {
+pub fn has_variable(claim_name: &str) -> bool {
     claim_name.contains("$(")
+}
+
+/// True if a claim's name contains a parameter.
+pub(crate) fn has_param(claim_name: &str) -> bool {
+    claim_name.contains("$(params")
 }
 
 #[cfg(test)]
@@ -153,6 +194,28 @@ mod tests {
             assert_eq!(params().resolve(text), text);
         }
         assert_eq!(params().resolve("$(x$(params.cache)"), "$(xbuild-cache");
+    }
+
+    #[test]
+    fn v9_a_default_counts_only_for_a_parameter_that_is_not_set() {
+        let defaults = json!([
+            {"name": "cache", "default": "none"},
+            {"name": "object", "default": {"claim": "none", "size": "small"}},
+            {"name": "unset", "default": "for-$(params.cache)"},
+            {"name": "required"},
+        ]);
+        let all = params().or(&Params::defaults(&defaults));
+        for (text, expect) in [
+            ("$(params.cache)", "build-cache"),
+            (
+                "$(params.object.claim)-$(params.object.size)",
+                "of-object-small",
+            ),
+            ("$(params.unset)", "for-build-cache"),
+            ("$(params.required)", "$(params.required)"),
+        ] {
+            assert_eq!(all.resolve(text), expect, "{text}");
+        }
     }
 
     #[test]

@@ -20,7 +20,8 @@ use crate::document::{Faults, Object};
 use crate::mode::{IsolationScope, Mode};
 use crate::names::{AssistantName, Group};
 use crate::overrides::{Override, Setting};
-use crate::run_claims::RunClaims;
+use crate::pipeline_run::PipelineRun;
+use crate::run_claims::{self, RunClaims};
 use crate::separation::Separation;
 use crate::violation::Violation;
 
@@ -70,6 +71,19 @@ impl Pinned {
         };
         let pinned = reader.pinned();
         reader.faults.unless_any(pinned)
+    }
+
+    /// Reads the pinned annotations of a run. The claims include those whose names depend on the defaults of a Pipeline that
+    /// Tekton fetched after the run was created (V9).
+    ///
+    /// # Errors
+    /// As for [`read`](Self::read).
+    pub fn of(run: &PipelineRun) -> Result<Option<Self>, Vec<Violation>> {
+        let pinned = Self::read(&run.annotations)?;
+        Ok(pinned.map(|pinned| Self {
+            claims: run_claims::known(run, &pinned.claims),
+            ..pinned
+        }))
     }
 
     /// The rule for other placeholders on the node of the run's placeholder (M4, P4).

@@ -28,6 +28,8 @@ pub struct PipelineTask {
     pub is_conditional: bool,
     /// Its matrix, which gives the number of its TaskRuns.
     pub matrix: Matrix,
+    /// `params`. The value of a parameter in `matrix` is not known.
+    pub params: Params,
 }
 
 /// The Task that a Pipeline's task runs.
@@ -81,6 +83,10 @@ fn read(task: &Value, finally: bool, params: &Value) -> PipelineTask {
     }
     let propagated = workspaces_used(&task["taskSpec"]);
     workspaces.extend(propagated.difference(&named).cloned());
+    let mut own = Params::read(&task["params"]);
+    own.hide(&task["matrix"]["params"]);
+    let include = task["matrix"]["include"].as_array().into_iter().flatten();
+    include.for_each(|item| own.hide(&item["params"]));
     PipelineTask {
         name: task["name"].as_str().unwrap_or_default().to_owned(),
         workspaces,
@@ -89,6 +95,7 @@ fn read(task: &Value, finally: bool, params: &Value) -> PipelineTask {
         finally,
         is_conditional: task["when"].as_array().is_some_and(|when| !when.is_empty()),
         matrix: Matrix::read(&task["matrix"], params),
+        params: own,
     }
 }
 

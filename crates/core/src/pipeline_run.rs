@@ -37,11 +37,15 @@ pub struct PipelineRun {
     pub managed_by: Option<String>,
     /// `spec.workspaces`, in order.
     pub workspaces: Vec<WorkspaceBinding>,
-    /// `spec.params`. The defaults of a Pipeline's parameters are not included (V9, [`params`](crate::params)).
+    /// `spec.params`.
     pub params: Params,
+    /// The defaults of the Pipeline's parameters (V9). `None` if the run has neither `spec.pipelineSpec` nor
+    /// `status.pipelineSpec`.
+    pub defaults: Option<Params>,
     /// `spec.pipelineRef.name`: a Pipeline in the run's namespace.
     pub pipeline_name: Option<String>,
-    /// The tasks of `spec.pipelineSpec`. Empty if the Pipeline is not embedded.
+    /// The tasks of `spec.pipelineSpec`, or else of `status.pipelineSpec`, where Tekton stores the Pipeline. Empty if the run has
+    /// neither.
     pub pipeline_tasks: Vec<PipelineTask>,
     /// `spec.taskRunSpecs`.
     pub task_run_specs: Vec<TaskRunSpec>,
@@ -225,7 +229,9 @@ impl PipelineRun {
         let template = spec.object("taskRunTemplate");
         let _ = template.object("podTemplate");
         let task_run_specs = spec.objects("taskRunSpecs");
-        let tasks = spec.get("pipelineSpec").map(pipeline::tasks);
+        let pipeline = spec
+            .get("pipelineSpec")
+            .or_else(|| status.get("pipelineSpec"));
         Self {
             namespace: metadata.string("namespace"),
             name: metadata.string("name"),
@@ -247,7 +253,8 @@ impl PipelineRun {
             workspaces: workspaces(&spec, faults),
             params: spec.get("params").map(Params::read).unwrap_or_default(),
             pipeline_name: spec.object("pipelineRef").text("name").map(str::to_owned),
-            pipeline_tasks: tasks.unwrap_or_default(),
+            defaults: pipeline.map(|pipeline| Params::defaults(&pipeline["params"])),
+            pipeline_tasks: pipeline.map(pipeline::tasks).unwrap_or_default(),
             task_run_specs: task_run_specs
                 .iter()
                 .map(|item| TaskRunSpec {

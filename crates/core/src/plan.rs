@@ -15,6 +15,7 @@ use crate::overrides::Setting;
 use crate::pinned::{self, Pinned, unknown_schema, whole_run};
 use crate::pipeline_run::{PipelineRun, RunState};
 use crate::reasons;
+use crate::run_claims::awaits_pipeline;
 use crate::sizes::Sizes;
 use crate::violation::Violation;
 
@@ -38,7 +39,7 @@ pub struct Plan {
 /// The action to take for a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
-    /// Do nothing. The run is not coscheduled, has not started, is a child run, needs no placeholder because it has no claim with
+    /// Do nothing. The run is not coscheduled, has not started, waits for its Pipeline, is a child run, needs no placeholder because it has no claim with
     /// a known name, or has annotations of an unknown version.
     Nothing,
     /// Create each of these placeholders that does not exist. The list is not empty. An existing placeholder is never changed
@@ -111,7 +112,11 @@ pub fn plan(run: &PipelineRun) -> Result<Plan, Vec<Violation>> {
                 let reason = reasons::schema_version_unknown(version);
                 return Ok(Plan::of(mode, Action::Nothing, reason));
             }
-            match Pinned::read(&run.annotations)? {
+            match Pinned::of(run)? {
+                Some(pinned) if awaits_pipeline(run, &pinned.claims) => {
+                    let reason = reasons::pipeline_not_known();
+                    Ok(Plan::of(mode, Action::Nothing, reason))
+                }
                 Some(mut pinned) => {
                     if !asks_for_any(run) {
                         pinned.placeholder.reserves = Reserves::Nothing;

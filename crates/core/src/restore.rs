@@ -9,7 +9,7 @@ use crate::admit::reserved::{in_tasks, of_tasks};
 use crate::admit::{Admission, RewrittenBinding, RewrittenSource, warnings};
 use crate::annotations::{CLAIMS, PINNED};
 use crate::overrides::Setting;
-use crate::pinned::{self, carried_templates, claims_to_annotation};
+use crate::pinned::{self, Pinned, carried_templates, claims_to_annotation};
 use crate::pipeline_run::{PipelineRun, RunState, WorkspaceSource};
 use crate::run_claims;
 
@@ -61,9 +61,20 @@ pub fn restore(old: &PipelineRun, new: &PipelineRun) -> Admission {
     admission
 }
 
-/// The new value of annotation [`CLAIMS`] of a pending run.
+/// The new value of annotation [`CLAIMS`] of a pending run. If a binding is unchanged and its claim is not known now, the claim
+/// stays as it was known when the run was created, from a Pipeline in the cluster (V9).
 fn claims(old: &PipelineRun, new: &PipelineRun) -> String {
-    let mut claims = run_claims::of_run(new);
+    let mut claims = run_claims::of_run(new, None);
+    let pinned = Pinned::read(&old.annotations).ok().flatten();
+    for (workspace, claim) in pinned.map(|pinned| pinned.claims).into_iter().flatten() {
+        let binding = |run: &PipelineRun| {
+            let mut bindings = run.workspaces.iter();
+            bindings.find(|it| it.name == workspace).cloned()
+        };
+        if binding(old) == binding(new) {
+            claims.entry(workspace).or_insert(claim);
+        }
+    }
     if let Some((_, templates)) = carried_templates(&old.annotations) {
         claims.retain(|workspace, _| !templates.contains_key(workspace));
     }
@@ -172,6 +183,7 @@ mod tests {
             pipeline_annotations: None,
             namespace_annotations: None,
             owner_group: None,
+            catalog: None,
         };
         admit(Ok(configuration), TEKTON_CONTROLLER, &question)
             .unwrap()
@@ -337,6 +349,28 @@ mod tests {
         assert!(restored.warnings.is_empty(), "{:?}", restored.warnings);
         let started = restore(&stored(), &update);
         assert_eq!(started.set_annotations, BTreeMap::new());
+    }
+
+    #[test]
+    fn v9_a_pending_run_keeps_a_claim_that_its_pipeline_completed() {
+        let mut run = manifest();
+        run.workspaces[1].source = WorkspaceSource::Claim {
+            claim_name: "$(params.cache)".to_owned(),
+        };
+        run.state = RunState::Pending;
+        let mut old = admitted(&Configuration::default(), &run);
+        let known = r#"{"cache":{"name":"of-pipeline"},"source":{"template":""}}"#;
+        old.annotations.insert(CLAIMS.to_owned(), known.to_owned());
+        assert_eq!(restore(&old, &old), Admission::default());
+        let mut other = old.clone();
+        other.workspaces[1].source = WorkspaceSource::Claim {
+            claim_name: "$(params.other)".to_owned(),
+        };
+        let restored = restore(&old, &other);
+        assert_eq!(
+            restored.set_annotations[CLAIMS],
+            r#"{"source":{"template":""}}"#
+        );
     }
 
     #[test]

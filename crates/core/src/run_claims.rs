@@ -7,8 +7,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use crate::names::tekton_claim_name;
-use crate::params::has_variable;
+use crate::params::{has_param, has_variable};
+use crate::pipeline::Work;
 use crate::pipeline_run::{PipelineRun, WorkspaceSource};
+use crate::sizes::{self, Catalog};
 
 /// The claims of a run. The key is the workspace.
 pub type RunClaims = BTreeMap<String, RunClaim>;
@@ -33,13 +35,13 @@ impl RunClaim {
     }
 }
 
-/// The claims of a run. The run's parameters replace variables in claim names. A claim is left out if its name is empty, or still
-/// has a variable after that (V9).
-pub fn of_run(run: &PipelineRun) -> RunClaims {
+/// The claims of a run. Parameters replace variables in claim names. A claim is left out if its name is empty, or still has a
+/// variable after that (V9).
+pub fn of_run(run: &PipelineRun, catalog: Option<&Catalog>) -> RunClaims {
     let claims = run.workspaces.iter().filter_map(|binding| {
         let claim = match &binding.source {
             WorkspaceSource::Claim { claim_name } => {
-                let name = run.params.resolve(claim_name);
+                let name = resolve(run, catalog, &binding.name, claim_name)?;
                 (!name.is_empty() && !has_variable(&name)).then_some(RunClaim::Name(name))?
             }
             WorkspaceSource::ClaimTemplate(template) => {
@@ -50,6 +52,64 @@ pub fn of_run(run: &PipelineRun) -> RunClaims {
         Some((binding.name.clone(), claim))
     });
     claims.collect()
+}
+
+/// The name of a workspace's claim: the same name in all tasks that use the workspace. `None` if their names differ. For each
+/// variable, the first of these has its value: the run's parameters, the task's parameters, the defaults of its Task, the
+/// defaults of the Pipeline.
+fn resolve(
+    run: &PipelineRun,
+    catalog: Option<&Catalog>,
+    workspace: &str,
+    claim_name: &str,
+) -> Option<String> {
+    let name = run.params.resolve(claim_name);
+    let defaults = run.defaults.as_ref();
+    let defaults = defaults.or(catalog.map(|catalog| &catalog.defaults));
+    let params = defaults.map_or_else(|| run.params.clone(), |it| run.params.or(it));
+    let tasks = sizes::tasks(run, catalog).iter();
+    let using = tasks.filter(|task| task.workspaces.contains(workspace));
+    let mut names: BTreeSet<_> = using
+        .map(|task| {
+            let spec = match &task.work {
+                Work::Embedded(spec) => Some(spec),
+                Work::Task(name) => catalog.and_then(|catalog| catalog.tasks.get(name)),
+                Work::Custom | Work::Elsewhere => None,
+            };
+            let own = task.params.resolved(&params);
+            let own = spec.map_or_else(|| own.clone(), |spec| own.or(&spec.defaults));
+            params.resolve(&own.resolve(&name))
+        })
+        .collect();
+    match names.len() {
+        0 => Some(params.resolve(&name)),
+        1 => names.pop_first(),
+        _ => None,
+    }
+}
+
+/// The claims pinned on a run, and the claims whose names admission did not know, because Tekton had not fetched the Pipeline yet
+/// (V9).
+pub(crate) fn known(run: &PipelineRun, pinned: &RunClaims) -> RunClaims {
+    let mut claims = of_run(run, None);
+    claims.retain(|workspace, _| awaited(run, pinned).any(|it| it == workspace));
+    claims.extend(pinned.clone());
+    claims
+}
+
+/// True if the name of a claim depends on a parameter whose default is not known yet: Tekton has not stored the Pipeline in
+/// `status.pipelineSpec`.
+pub(crate) fn awaits_pipeline(run: &PipelineRun, pinned: &RunClaims) -> bool {
+    run.defaults.is_none() && awaited(run, pinned).next().is_some()
+}
+
+/// The workspaces whose claims are not pinned, because their names have parameters that the run does not set.
+fn awaited<'a>(run: &'a PipelineRun, pinned: &RunClaims) -> impl Iterator<Item = &'a str> {
+    run.workspaces.iter().filter_map(|binding| {
+        let name = run.params.resolve(binding.source.claim_name()?);
+        let awaited = has_param(&name) && !pinned.contains_key(&binding.name);
+        awaited.then_some(binding.name.as_str())
+    })
 }
 
 /// The same claims, by the names that they have if the run has this uid.
@@ -80,13 +140,14 @@ pub fn contains(claims: &RunClaims, claim_name: &str, run_uid: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
+    use crate::params::Params;
+    use crate::sizes::TaskSpec;
+    use serde_json::{Value, json};
 
     fn claims() -> RunClaims {
         let run = PipelineRun::parse(&json!({"spec": {
             "params": [{"name": "cache", "value": "build-cache"}],
-            // Tekton does not use the defaults of a Pipeline's parameters in bindings.
-            "pipelineSpec": {"params": [{"name": "models", "default": "models-v1"}]},
+            "pipelineSpec": {"params": [{"name": "models", "default": "models-v1"}, {"name": "cache", "default": "none"}]},
             "workspaces": [
                 {"name": "defaulted", "persistentVolumeClaim": {"claimName": "$(params.models)"}},
                 {"name": "source", "volumeClaimTemplate": {"metadata": {"name": "src"}, "spec": {}}},
@@ -99,19 +160,109 @@ mod tests {
             ],
         }}))
         .unwrap();
-        of_run(&run)
+        of_run(&run, None)
     }
 
     #[test]
     fn v3_v9_what_can_be_known_is_known() {
         let claim = |workspace: &str, claim| (workspace.to_owned(), claim);
         let expect = [
+            claim("defaulted", RunClaim::Name("models-v1".to_owned())),
             claim("source", RunClaim::Template("src".to_owned())),
             claim("scratch", RunClaim::Template(String::new())),
             claim("cache", RunClaim::Name("build-cache".to_owned())),
             claim("models", RunClaim::Name("build-cache-ro".to_owned())),
         ];
         assert_eq!(claims(), expect.into());
+    }
+
+    /// Checks the name of the claim of workspace `w`, which is bound to `$(params.c)` and has two tasks in an embedded Pipeline or
+    /// in a Pipeline of the cluster. `one` has more fields of the first task.
+    #[track_caller]
+    fn check(pipeline_params: Value, one: Value, expect: Option<&str>) {
+        let mut tasks = json!([
+            {"name": "one", "workspaces": [{"name": "in", "workspace": "w"}]},
+            {"name": "two", "workspaces": [{"name": "w"}], "taskRef": {"name": "plain"}},
+            {"name": "other", "params": [{"name": "c", "value": "unused"}]},
+        ]);
+        let fields = tasks[0].as_object_mut().unwrap();
+        fields.extend(one.as_object().unwrap().clone());
+        let pipeline = json!({"params": pipeline_params, "tasks": tasks});
+        let mut object = json!({"spec": {
+            "params": [{"name": "own", "value": "of-run"}],
+            "workspaces": [{"name": "w", "persistentVolumeClaim": {"claimName": "$(params.c)"}}],
+        }});
+        let mut catalog = Catalog::default();
+        catalog.defaults = Params::defaults(&pipeline["params"]);
+        catalog.pipeline = crate::pipeline::tasks(&pipeline);
+        let with_default = json!({"params": [{"name": "c", "default": "of-task"}]});
+        for (name, spec) in [("plain", json!({})), ("with-default", with_default)] {
+            catalog.tasks.insert(name.to_owned(), TaskSpec::read(&spec));
+        }
+        let name = |object: &Value| {
+            let run = PipelineRun::parse(object).unwrap();
+            match of_run(&run, Some(&catalog)).remove("w")? {
+                RunClaim::Name(name) => Some(name),
+                RunClaim::Template(_) => None,
+            }
+        };
+        assert_eq!(name(&object).as_deref(), expect, "in the cluster");
+        object["spec"]["pipelineSpec"] = pipeline;
+        assert_eq!(name(&object).as_deref(), expect, "embedded");
+    }
+
+    #[test]
+    fn v9_defaults_complete_a_name_where_all_tasks_that_use_the_claim_agree() {
+        let default = |value: Value| json!([{"name": "c", "default": value}]);
+        let of_pipeline = || default(json!("of-pipeline"));
+        let passing = |value: &str| json!({"params": [{"name": "c", "value": value}]});
+        check(of_pipeline(), json!({}), Some("of-pipeline"));
+        // A default may have variables. Tekton gives a task the value of its own parameter.
+        check(
+            default(json!("a-$(params.own)")),
+            json!({}),
+            Some("a-of-run"),
+        );
+        check(of_pipeline(), passing("$(params.c)"), Some("of-pipeline"));
+        check(of_pipeline(), passing("other"), None);
+        check(of_pipeline(), passing("$(tasks.x.results.c)"), None);
+        check(
+            of_pipeline(),
+            json!({"matrix": {"params": [{"name": "c", "value": ["a", "b"]}]}}),
+            None,
+        );
+        check(
+            of_pipeline(),
+            json!({"matrix": {"include": [{"params": [{"name": "c", "value": "a"}]}]}}),
+            None,
+        );
+        check(
+            of_pipeline(),
+            json!({"taskRef": {"name": "with-default"}}),
+            None,
+        );
+        check(
+            of_pipeline(),
+            json!({"taskSpec": {"params": [{"name": "c", "default": "of-pipeline"}]}}),
+            Some("of-pipeline"),
+        );
+        // Without a default, nothing is known. A list has no value without an index.
+        check(json!([{"name": "c"}]), json!({}), None);
+        check(default(json!(["a"])), json!({}), None);
+        check(default(json!("")), json!({}), None);
+    }
+
+    #[test]
+    fn v9_the_default_of_a_task_names_a_claim_that_only_this_task_uses() {
+        let run = PipelineRun::parse(&json!({"spec": {
+            "pipelineSpec": {"tasks": [{"name": "t", "workspaces": [{"name": "w"}], "taskSpec": {
+                "params": [{"name": "c", "default": {"claim": "of-task"}}],
+            }}]},
+            "workspaces": [{"name": "w", "persistentVolumeClaim": {"claimName": "$(params.c.claim)"}}],
+        }}))
+        .unwrap();
+        let expect = ("w".to_owned(), RunClaim::Name("of-task".to_owned()));
+        assert_eq!(of_run(&run, None), [expect].into());
     }
 
     #[test]
@@ -129,7 +280,7 @@ mod tests {
         let text = serde_json::to_string(&claims()).unwrap();
         assert_eq!(
             text,
-            r#"{"cache":{"name":"build-cache"},"models":{"name":"build-cache-ro"},"scratch":{"template":""},"source":{"template":"src"}}"#
+            r#"{"cache":{"name":"build-cache"},"defaulted":{"name":"models-v1"},"models":{"name":"build-cache-ro"},"scratch":{"template":""},"source":{"template":"src"}}"#
         );
         assert_eq!(serde_json::from_str::<RunClaims>(&text).unwrap(), claims());
     }

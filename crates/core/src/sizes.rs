@@ -56,11 +56,7 @@ pub struct TaskSize {
 
 /// The sizes of a run's tasks. Without a `catalog`, the requests of all tasks are `None`.
 pub fn of_run(run: &PipelineRun, mode: Mode, catalog: Option<&Catalog>) -> Sizes {
-    let embedded = &run.pipeline_tasks;
-    let tasks = match catalog {
-        Some(catalog) if embedded.is_empty() => &catalog.pipeline,
-        Some(_) | None => embedded,
-    };
+    let tasks = tasks(run, catalog);
     let names: BTreeSet<_> = tasks.iter().map(|task| &task.name).collect();
     let sizes = tasks.iter().map(|task| {
         let pods = task.matrix.combinations(&run.params);
@@ -81,6 +77,14 @@ pub fn of_run(run: &PipelineRun, mode: Mode, catalog: Option<&Catalog>) -> Sizes
         (task.name.clone(), size)
     });
     Sizes(sizes.collect())
+}
+
+/// The tasks of the run's Pipeline, as far as it is known.
+pub(crate) fn tasks<'a>(run: &'a PipelineRun, catalog: Option<&'a Catalog>) -> &'a [PipelineTask] {
+    match catalog {
+        Some(catalog) if run.pipeline_tasks.is_empty() => &catalog.pipeline,
+        Some(_) | None => &run.pipeline_tasks,
+    }
 }
 
 fn request(run: &PipelineRun, task: &PipelineTask, catalog: &Catalog) -> Option<Amounts> {

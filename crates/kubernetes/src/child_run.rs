@@ -7,8 +7,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::Value;
 
 /// Converts the object to the type of `core`. `None` if the kind is neither TaskRun nor CustomRun. Malformed parts of `spec` are
-/// left out, because Tekton's own admission denies such objects. Field `owner_group` is not set, because the object does not
-/// contain the owner's group.
+/// left out, because Tekton's own admission denies such objects. Fields `owner_group` and `pipeline_run` are not set,
+/// because the object does not contain its owner.
 pub fn view(kind: &str, metadata: &ObjectMeta, spec: &Value, username: &str) -> Option<ChildRun> {
     Some(ChildRun {
         kind: kind.parse().ok()?,
@@ -18,7 +18,8 @@ pub fn view(kind: &str, metadata: &ObjectMeta, spec: &Value, username: &str) -> 
         owner_group: None,
         created_by: username.to_owned(),
         claims: claims(&spec["workspaces"]),
-        params: Params::read(&spec["params"]),
+        params: Params::read(&spec["params"]).or(&Params::defaults(&spec["taskSpec"]["params"])),
+        pipeline_run: None,
     })
 }
 
@@ -66,6 +67,7 @@ mod tests {
         .unwrap();
         let spec = json!({
             "params": [{"name": "cache", "value": "build-cache"}],
+            "taskSpec": {"params": [{"name": "cache", "default": "own"}, {"name": "default", "default": "of-task"}]},
             "workspaces": [
                 {"name": "source", "subPath": "a", "persistentVolumeClaim": {"claimName": "$(params.cache)"}},
                 {"name": "scratch", "emptyDir": {}},
@@ -89,7 +91,11 @@ mod tests {
                 workspace: "source".to_owned(),
                 claim_name: "$(params.cache)".to_owned(),
             }],
-            params: Params::read(&spec["params"]),
+            params: Params::read(&json!([
+                {"name": "cache", "value": "build-cache"},
+                {"name": "default", "value": "of-task"},
+            ])),
+            pipeline_run: None,
         };
         assert_eq!(run, expect);
         let custom = view("CustomRun", &metadata, &json!({}), "tekton").unwrap();

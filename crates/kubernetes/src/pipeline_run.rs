@@ -1,6 +1,7 @@
 //! Reads parts of a PipelineRun: for a cache, for a question of the webhook to the planner, and for the type of `core`.
 
 use coscheduler_core::annotations::is_read;
+use coscheduler_core::params::has_variable;
 use coscheduler_core::pipeline::{waits_for, workspaces_used};
 use coscheduler_core::pipeline_run::PipelineRun as View;
 use coscheduler_core::violation::Violation;
@@ -86,6 +87,20 @@ const STATUS: Parts = Fields(&[
     ("skippedTasks", Each(&Fields(&[("name", All)]))),
 ]);
 
+/// The parts of a PipelineRun that complete the names of claims of its TaskRuns (V9).
+const OWNER: Parts = Fields(&[
+    ("metadata", Fields(&[("name", All), ("uid", All)])),
+    (
+        "spec",
+        Fields(&[
+            ("workspaces", All),
+            ("params", All),
+            ("pipelineSpec", Found(pipeline_parts)),
+        ]),
+    ),
+    ("status", Fields(&[("pipelineSpec", Found(pipeline_parts))])),
+]);
+
 /// Shows only that the field is set: an object keeps none of its fields.
 const IS_SET: Parts = Fields(&[]);
 
@@ -102,8 +117,13 @@ pub fn task_parts(spec: &Value) -> Value {
     pick(spec, &TASK)
 }
 
+const DEFAULTS: Parts = Each(&Fields(&[("name", All), ("default", All)]));
+
+/// The longest value of a parameter that can be a part of a claim's name.
+const LONGEST_NAME: usize = 253;
+
 const PIPELINE: Parts = Fields(&[
-    ("params", Each(&Fields(&[("name", All), ("default", All)]))),
+    ("params", DEFAULTS),
     ("tasks", Each(&Found(pipeline_task))),
     ("finally", Each(&Found(pipeline_task))),
 ]);
@@ -111,6 +131,7 @@ const PIPELINE: Parts = Fields(&[
 const TASK: Parts = Fields(&[
     ("apiVersion", All),
     ("kind", All),
+    ("params", DEFAULTS),
     ("steps", CONTAINERS),
     ("sidecars", CONTAINERS),
     ("stepTemplate", Fields(&[("computeResources", All)])),
@@ -121,6 +142,7 @@ const PIPELINE_TASK: Parts = Fields(&[
     ("name", All),
     ("workspaces", All),
     ("matrix", All),
+    ("params", Each(&Found(param))),
     ("when", Each(&IS_SET)),
     (
         "taskRef",
@@ -134,17 +156,33 @@ const PIPELINE_TASK: Parts = Fields(&[
 ]);
 
 /// Removes the parts that no decision about an existing run depends on, before the run goes into a cache or over the network. The
-/// removed parts of `status`, and annotations of other programs, can be much larger than the rest of the run.
+/// removed parts of `status`, and annotations of other programs, can be much larger than the rest of the run. Only a run that
+/// names a claim by a variable keeps its parameters and its Pipeline (V9).
 pub fn trim(run: &mut PipelineRun) {
     run.metadata.managed_fields = None;
     if let Some(annotations) = &mut run.metadata.annotations {
         annotations.retain(|key, _| is_read(key));
     }
-    run.spec.retain(|key, _| SPEC.contains(&key.as_str()));
+    let bindings = run.spec.get("workspaces").and_then(Value::as_array);
+    let by_variable = bindings.into_iter().flatten().any(|binding| {
+        let claim_name = binding["persistentVolumeClaim"]["claimName"].as_str();
+        claim_name.is_some_and(has_variable)
+    });
+    let kept = |key: &str| SPEC.contains(&key) || by_variable && key == "params";
+    run.spec.retain(|key, _| kept(key));
+    let pipeline = run.status.get("pipelineSpec").filter(|_| by_variable);
+    let pipeline = pipeline.map(pipeline_parts);
     let status = Value::Object(std::mem::take(&mut run.status));
     if let Value::Object(status) = pick(&status, &STATUS) {
         run.status = status;
     }
+    let pipeline = pipeline.map(|pipeline| ("pipelineSpec".to_owned(), pipeline));
+    run.status.extend(pipeline);
+}
+
+/// The parts of a stored PipelineRun that complete the names of claims of its TaskRuns, as JSON (V9).
+pub fn owner_parts(object: &PipelineRun) -> Value {
+    pick(&Value::Object(to_json(object)), &OWNER)
 }
 
 /// The parts of a new or updated PipelineRun that `core` reads, as JSON. Scripts and other large or deeply nested parts of
@@ -174,6 +212,16 @@ fn metadata(metadata: &Value) -> Value {
         }
     }
     metadata
+}
+
+/// A parameter's name. Its value only if it is short, because others, such as scripts, name no claim.
+fn param(param: &Value) -> Value {
+    let mut read = pick(param, &Fields(&[("name", All)]));
+    let short = |value: &&Value| value.as_str().is_none_or(|text| text.len() <= LONGEST_NAME);
+    if let Some(value) = param.get("value").filter(short) {
+        read["value"] = value.clone();
+    }
+    read
 }
 
 /// The parts of a Pipeline's task that `core` reads. Texts with variables are replaced by two short lists: the tasks that this
@@ -236,6 +284,7 @@ pub fn view(run: &PipelineRun) -> Result<View, Vec<Violation>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use coscheduler_core::params::Params;
     use serde_json::json;
 
     #[test]
@@ -250,10 +299,12 @@ mod tests {
                     "description": "long", "params": [{"name": "p", "type": "string", "default": "d"}],
                     "tasks": [
                         {"name": "t", "taskRef": {"name": "x", "params": []}, "workspaces": [{"name": "w"}], "timeout": "1h",
+                         "params": [{"name": "c", "value": "$(params.cache)"}, {"name": "script", "value": "l".repeat(254)}],
                          "when": [{"input": "long", "operator": "in", "values": ["long"]}]},
                         {"name": "u", "taskSpec": {
                             "steps": [{"name": "s", "script": "long; cd $(workspaces.source.path)", "computeResources": {"requests": {"cpu": "1"}}}],
                             "results": [{"name": "r", "description": "long"}],
+                            "params": [{"name": "d", "description": "long", "default": "e"}],
                         }, "params": [{"name": "p", "value": "long $(tasks.t.results.r)"}]},
                         {"name": "malformed", "taskSpec": "long"},
                     ],
@@ -276,15 +327,17 @@ mod tests {
                     "pipelineSpec": {
                         "params": [{"name": "p", "default": "d"}],
                         "tasks": [
-                            {"name": "t", "taskRef": {"name": "x"}, "workspaces": [{"name": "w"}], "when": [{}]},
-                            {"name": "u", "runAfter": ["t"], "taskSpec": {
+                            {"name": "t", "taskRef": {"name": "x"}, "workspaces": [{"name": "w"}], "when": [{}],
+                             "params": [{"name": "c", "value": "$(params.cache)"}, {"name": "script"}]},
+                            {"name": "u", "runAfter": ["t"], "params": [{"name": "p", "value": "long $(tasks.t.results.r)"}], "taskSpec": {
+                                "params": [{"name": "d", "default": "e"}],
                                 "steps": [{"name": "s", "computeResources": {"requests": {"cpu": "1"}}}],
                                 "results": [{}],
                                 "variables": ["$(workspaces.source.path)"],
                             }},
                             {"name": "malformed", "taskSpec": "long"},
                         ],
-                        "finally": [{"name": "f"}],
+                        "finally": [{"name": "f", "params": []}],
                     },
                     "workspaces": [{"name": "source"}],
                     "taskRunSpecs": [{
@@ -302,6 +355,8 @@ mod tests {
         // `core` reads the same run from the parts as from the whole object.
         let mut whole = View::parse(&object).unwrap();
         whole.annotations.remove(LAST_APPLIED);
+        let short = json!([{"name": "c", "value": "$(params.cache)"}]);
+        whole.pipeline_tasks[0].params = Params::read(&short);
         assert_eq!(View::parse(&read_parts(&object)), Ok(whole));
     }
 
@@ -334,5 +389,27 @@ mod tests {
                 "status": {"conditions": [{"type": "Succeeded", "status": "True"}]},
             })
         );
+    }
+
+    #[test]
+    fn v9_only_a_run_that_names_a_claim_by_a_variable_keeps_its_pipeline() {
+        let run = |claim_name: &str| {
+            let mut run: PipelineRun = serde_json::from_value(json!({
+                "metadata": {},
+                "spec": {
+                    "params": [{"name": "own", "value": "o"}],
+                    "workspaces": [{"name": "w", "persistentVolumeClaim": {"claimName": claim_name}}],
+                },
+                "status": {"pipelineSpec": {"params": [{"name": "c", "default": "d", "description": "long"}], "results": []}},
+            }))
+            .unwrap();
+            trim(&mut run);
+            view(&run).unwrap()
+        };
+        let (named, plain) = (run("$(params.c)"), run("plain"));
+        let defaults = json!([{"name": "c", "default": "d"}]);
+        assert_eq!(named.defaults, Some(Params::defaults(&defaults)));
+        assert_eq!(named.params.resolve("$(params.own)"), "o");
+        assert_eq!((plain.defaults, plain.params), (None, Params::default()));
     }
 }

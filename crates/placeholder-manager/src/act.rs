@@ -280,7 +280,7 @@ impl Reconciler {
         run: &PipelineRun,
         spec: &PlaceholderSpec,
     ) -> Result<Vec<SeenClaim>, Error> {
-        let pinned = Pinned::read(&run.annotations).map_err(Error::BadRequest)?;
+        let pinned = Pinned::of(run).map_err(Error::BadRequest)?;
         let claims = pinned.map(|pinned| pinned.claims).unwrap_or_default();
         let existing = brought(&claims);
         let mut seen = Vec::new();

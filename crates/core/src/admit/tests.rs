@@ -37,6 +37,7 @@ fn by_alice<'a>(run: &'a PipelineRun, request_uid: &'a str) -> Question<'a> {
         pipeline_annotations: None,
         namespace_annotations: None,
         owner_group: None,
+        catalog: None,
     }
 }
 
@@ -938,6 +939,7 @@ fn a_part_of_a_run_has_its_parents_placeholders_and_none_of_its_own() {
         let by_tekton = Question {
             created_by: TEKTON_CONTROLLER,
             owner_group: part.annotations.get(GROUP).map(String::as_str),
+            catalog: None,
             ..by_alice(&part, UID)
         };
         // The configuration may have changed since the parent was created (M8).
@@ -991,6 +993,7 @@ fn v3_a_part_of_a_run_knows_the_claims_that_tekton_creates_for_its_parent() {
     let by_tekton = Question {
         created_by: TEKTON_CONTROLLER,
         owner_group: part.annotations.get(GROUP).map(String::as_str),
+        catalog: None,
         ..by_alice(&part, UID)
     };
     let admission = ask(&configuration(Mode::Workspaces), &by_tekton).unwrap();
@@ -1015,6 +1018,7 @@ fn m8_a_part_of_a_run_of_an_unknown_schema_version_keeps_what_tekton_copied() {
     let by_tekton = Question {
         created_by: TEKTON_CONTROLLER,
         owner_group: part.annotations.get(GROUP).map(String::as_str),
+        catalog: None,
         ..by_alice(&part, UID)
     };
     let admission = ask(&configuration(Mode::PipelineRuns), &by_tekton).unwrap();
@@ -1050,6 +1054,7 @@ fn m8_a_pipeline_cannot_make_a_part_of_a_run_join_a_group() {
         let by_tekton = Question {
             created_by: TEKTON_CONTROLLER,
             owner_group,
+            catalog: None,
             ..by_alice(&forged, UID)
         };
         let admission = ask(&configuration(Mode::PipelineRuns), &by_tekton).unwrap();

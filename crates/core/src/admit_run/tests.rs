@@ -8,7 +8,7 @@ use crate::names::tekton_claim_name;
 use crate::pipeline_run::PipelineRun;
 use crate::reasons::ReasonCode;
 use proptest::prelude::*;
-use serde_json::json;
+use serde_json::{Value, json};
 
 const UID: &str = "u1";
 
@@ -35,6 +35,7 @@ fn annotations(mode: Mode) -> BTreeMap<String, String> {
         pipeline_annotations: None,
         namespace_annotations: None,
         owner_group: None,
+        catalog: None,
     };
     admit(Ok(&configuration), TEKTON_CONTROLLER, &question)
         .unwrap()
@@ -69,6 +70,7 @@ fn task_run(mode: Mode, claims: &[(&str, &str)]) -> ChildRun {
             })
             .collect(),
         params: Params::default(),
+        pipeline_run: None,
     }
 }
 
@@ -278,6 +280,75 @@ fn v9_a_claim_that_is_not_known_beforehand_gets_no_placeholder() {
             .contains("claim by-a-task")
     );
     check(&task_run(Mode::Workspaces, &[("unnamed", "")]), "");
+}
+
+/// The PipelineRun of [`task_run`], with the parts that complete the names of claims.
+fn owner(spec_and_status: Value) -> PipelineRun {
+    let mut object = spec_and_status;
+    object["metadata"] = json!({"name": "build", "uid": UID});
+    object["spec"]["workspaces"] = json!([
+        {"name": "cache", "persistentVolumeClaim": {"claimName": "$(params.pinned)"}},
+        {"name": "result", "persistentVolumeClaim": {"claimName": "$(params.made)"}},
+    ]);
+    PipelineRun::parse(&object).unwrap()
+}
+
+#[test]
+fn v9_a_name_that_tekton_leaves_with_a_variable_is_completed() {
+    let known = json!({"params": [{"name": "made", "default": "of-pipeline"}, {"name": "pinned", "default": "late"}]});
+    let fetched = owner(json!({"spec": {}, "status": {"pipelineSpec": known}}));
+    let embedded = owner(json!({"spec": {"pipelineSpec": known}}));
+    let not_yet = owner(json!({"spec": {}}));
+    let claims = [
+        ("in", "$(params.made)"),
+        ("plain", "plain"),
+        ("late", "$(tasks.t.results.r)"),
+    ];
+    let bound = |workspace: &str, claim_name: &str| BoundClaim {
+        workspace: workspace.to_owned(),
+        claim_name: claim_name.to_owned(),
+    };
+    for mode in [Mode::PipelineRuns, Mode::IsolatePipelineRun] {
+        for owner in [&fetched, &embedded] {
+            let run = ChildRun {
+                pipeline_run: Some(owner.clone()),
+                ..task_run(mode, &claims)
+            };
+            assert!(run.names_claims_by_variables() && !run.awaits_pipeline());
+            let admission = admit_run(&run, TEKTON_CONTROLLER);
+            assert_eq!(admission.bindings, [bound("in", "of-pipeline")]);
+            // Tekton itself replaces a variable by a parameter of the TaskRun.
+            let own = ChildRun {
+                params: Params::read(&json!([{"name": "made", "value": "own"}])),
+                ..run
+            };
+            assert!(!own.names_claims_by_variables());
+            assert_eq!(admit_run(&own, TEKTON_CONTROLLER).bindings, []);
+        }
+    }
+    // In mode `workspaces`, the claim has a placeholder, because the manager plans from the same Pipeline.
+    let mut run = ChildRun {
+        pipeline_run: Some(fetched),
+        ..task_run(Mode::Workspaces, &[("in", "$(params.made)")])
+    };
+    let of_pipeline = AssistantName::of_claim(&group(), "of-pipeline");
+    check(&run, of_pipeline.as_str());
+    // The name of workspace `cache` was pinned when the run was created, from another version of the Pipeline.
+    run.claims[0].claim_name = "$(params.pinned)".to_owned();
+    check(
+        &run,
+        AssistantName::of_claim(&group(), "build-cache").as_str(),
+    );
+    let bindings = admit_run(&run, TEKTON_CONTROLLER).bindings;
+    assert_eq!(bindings, [bound("in", "build-cache")]);
+
+    // Before Tekton has stored the Pipeline, only the pinned name is known.
+    run.pipeline_run = Some(not_yet);
+    assert!(!run.awaits_pipeline());
+    run.claims[0].claim_name = "$(params.made)".to_owned();
+    assert!(run.awaits_pipeline());
+    run.owner_group = None;
+    assert!(!run.awaits_pipeline());
 }
 
 #[test]

@@ -56,6 +56,9 @@ fn a_whole_run_is_read() {
         source: WorkspaceSource::Other,
     };
     let expect = PipelineRun {
+        defaults: Some(Params::defaults(&json!([
+            {"name": "cache", "default": "x"}, {"name": "models", "default": "models-v1"},
+        ]))),
         namespace: "ci".to_owned(),
         name: "build-x7k2p".to_owned(),
         generate_name: "build-".to_owned(),

@@ -66,6 +66,7 @@ fn question(run: &PipelineRun) -> Question<'_> {
         pipeline_annotations: None,
         namespace_annotations: None,
         owner_group: None,
+        catalog: None,
     }
 }
 
@@ -287,7 +288,18 @@ fn v9_claims_whose_names_are_not_known_are_left_out_and_said() {
     document["spec"]["workspaces"][1]["persistentVolumeClaim"] =
         json!({"claimName": "$(params.cache)"});
     document["spec"]["workspaces"][3]["persistentVolumeClaim"] = json!({});
-    let run = admitted(&document);
+    let mut run = admitted(&document);
+    // Until Tekton has fetched the Pipeline, the run has no placeholder.
+    check(
+        &run,
+        Mode::PipelineRuns,
+        Action::Nothing,
+        ReasonCode::PipelineNotKnown,
+    );
+    let defaults = json!([{"name": "cache", "default": "of-pipeline"}]);
+    run.defaults = Some(crate::params::Params::defaults(&defaults));
+    assert_eq!(placeholder(&run).claim_names, ["of-pipeline", "models"]);
+    run.defaults = Some(crate::params::Params::default());
     assert_eq!(placeholder(&run).claim_names, ["models"]);
     let reasons = plan(&run).unwrap().reasons;
     let codes: Vec<_> = reasons.iter().map(|reason| reason.code).collect();
@@ -857,7 +869,7 @@ proptest! {
             let run = PipelineRun::parse(&json!({"metadata": {"name": name, "uid": uid}, "spec": {"workspaces": workspaces}})).unwrap();
             let question = Question { request_uid: &uid, ..question(&run) };
             let run = admit(Ok(&configuration(mode)), TEKTON_CONTROLLER, &question).unwrap().apply(&run);
-            let known: BTreeSet<String> = crate::run_claims::of_run(&run)
+            let known: BTreeSet<String> = crate::run_claims::of_run(&run, None)
                 .into_iter()
                 .map(|(workspace, claim)| claim.name(&workspace, &run.uid))
                 .collect();

@@ -24,6 +24,11 @@ texts! {
     pipeline_run_pending(): PipelineRunPending =
         "The run is pending. It gets its placeholder when it starts.";
 
+    /// The name of a claim depends on a parameter of a Pipeline that Tekton has not fetched yet (V9).
+    pipeline_not_known(): PipelineNotKnown =
+        "The name of a claim depends on a parameter of the run's Pipeline. The run gets its placeholder when Tekton has fetched \
+         the Pipeline.";
+
     /// The run is done (P6).
     pipeline_run_done(): PipelineRunDone = "The run is done.";
 

@@ -302,7 +302,7 @@ impl<'a> Placed<'a> {
                 Sizes::read(&run.annotations).unwrap_or_default()
             }
         };
-        let pinned = Pinned::read(&run.annotations).ok().flatten();
+        let pinned = Pinned::of(run).ok().flatten();
         let held: BTreeSet<String> = self.spec.claims().collect();
         let mut demand = sizes.demand(&self.progress(&sizes), |_, task| match &pinned {
             Some(pinned) if pinned.mode == Mode::Workspaces || (tied && !self.is_isolated()) => {

@@ -209,7 +209,7 @@ fn waits_for(observed: &Observed, spec: &PlaceholderSpec) -> Option<Reason> {
     }
     // A claim that is made for the run may not be in the cache yet, so it counts as existing.
     let (run, _) = observed.run.as_ref()?;
-    let pinned = Pinned::read(&run.annotations).ok().flatten()?;
+    let pinned = Pinned::of(run).ok().flatten()?;
     let brought = brought(&pinned.claims);
     let exists = |claim: &str| observed.volumes.contains_key(claim) || !brought.contains(claim);
     let mut claims = spec.claims().filter(|claim| exists(claim));

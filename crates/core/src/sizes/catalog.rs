@@ -1,9 +1,10 @@
-//! The objects, other than the run itself, that determine the requests of a run's pods.
+//! The objects, other than the run itself, that determine the requests of a run's pods, and the defaults of parameters.
 
 use std::collections::BTreeMap;
 
 use serde_json::Value;
 
+use crate::params::Params;
 use crate::pipeline::PipelineTask;
 use crate::quantity::Quantity;
 use crate::reconcile::requests::ResourceList;
@@ -17,11 +18,13 @@ const CONTAINERS: &str = "default-container-resource-requirements";
 const POD_TEMPLATE: &str = "default-pod-template";
 const RESULTS_FROM: &str = "results-from";
 
-/// The objects, other than the run itself, that determine the requests of a run's pods.
+/// The objects, other than the run itself, that determine the requests of a run's pods, and the defaults of parameters (V9).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Catalog {
     /// The tasks of the Pipeline that `spec.pipelineRef` names. Empty if this Pipeline is not known.
     pub pipeline: Vec<PipelineTask>,
+    /// The defaults of this Pipeline's parameters.
+    pub defaults: Params,
     /// Tasks of the run's namespace, by name.
     pub tasks: BTreeMap<String, TaskSpec>,
     /// The LimitRanges of the run's namespace.

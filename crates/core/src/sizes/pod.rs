@@ -22,6 +22,7 @@
 use serde_json::Value;
 
 use crate::document::Object;
+use crate::params::Params;
 use crate::quantity::Quantity;
 use crate::reconcile::requests::{self, Amounts, InitContainer, PodResources, ResourceList};
 
@@ -60,13 +61,15 @@ pub(super) struct Container {
     resources: Resources,
 }
 
-/// The parts of a Task's `spec` that determine the requests of its pod.
+/// The parts of a Task's `spec` that determine the requests of its pod, and the defaults of its parameters.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TaskSpec {
     steps: Vec<Container>,
     sidecars: Vec<Container>,
     template: Resources,
     has_results: bool,
+    /// The defaults of `params`.
+    pub(crate) defaults: Params,
 }
 
 /// A run's settings for the pods of one task: an item of `spec.taskRunSpecs`.
@@ -110,6 +113,7 @@ impl TaskSpec {
             sidecars: containers(&spec["sidecars"]),
             template: Resources::read(&spec["stepTemplate"]["computeResources"]),
             has_results: results.is_some_and(|results| !results.is_empty()),
+            defaults: Params::defaults(&spec["params"]),
         }
     }
 }

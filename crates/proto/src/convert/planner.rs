@@ -37,7 +37,7 @@ pub fn pipeline_run(field: &str, message: Option<Struct>) -> Result<PipelineRun,
         .map_err(|violations| within(field, violations))
 }
 
-/// The objects that determine the requests of a run's pods. Malformed parts are left out, because the run's author may not be
+/// The objects that determine the requests of a run's pods, and the defaults of parameters. Malformed parts are left out, because the run's author may not be
 /// able to correct them.
 pub fn catalog(message: wire::Catalog) -> Catalog {
     let wire::Catalog {
@@ -50,7 +50,9 @@ pub fn catalog(message: wire::Catalog) -> Catalog {
     let value = |fields| Value::Object(json::from_struct(fields));
     let mut catalog = Catalog::default();
     if let Some(spec) = pipeline {
-        catalog.pipeline = pipeline::tasks(&value(spec));
+        let spec = value(spec);
+        catalog.defaults = Params::defaults(&spec["params"]);
+        catalog.pipeline = pipeline::tasks(&spec);
     }
     for (name, spec) in tasks {
         catalog.tasks.insert(name, TaskSpec::read(&value(spec)));
@@ -85,6 +87,12 @@ pub fn child_run(message: wire::AdmitRunRequest) -> Result<ChildRun, Vec<Violati
         let field = format!("claims[{index}].workspace");
         required(&field, &claim.workspace, &mut violations);
     }
+    let owner = message.pipeline_run;
+    let owner = owner.map(|owner| pipeline_run("pipeline_run", Some(owner)));
+    let owner = owner.transpose().unwrap_or_else(|faults| {
+        violations.extend(faults);
+        None
+    });
     let run = kind.map(|kind| ChildRun {
         kind,
         name: message.name,
@@ -99,11 +107,12 @@ pub fn child_run(message: wire::AdmitRunRequest) -> Result<ChildRun, Vec<Violati
         created_by: message.username,
         claims: claims(message.claims),
         params: Params::from_flattened(message.params),
+        pipeline_run: owner,
     });
     checked(run, violations)
 }
 
-/// A TaskRun or CustomRun for the wire.
+/// A TaskRun or CustomRun for the wire. Its PipelineRun is not included.
 pub fn child_run_to_wire(run: ChildRun) -> wire::AdmitRunRequest {
     wire::AdmitRunRequest {
         kind: run.kind.as_str().to_owned(),
@@ -119,6 +128,7 @@ pub fn child_run_to_wire(run: ChildRun) -> wire::AdmitRunRequest {
         username: run.created_by,
         claims: claims_to_wire(run.claims),
         params: run.params.flattened().clone(),
+        pipeline_run: None,
     }
 }
 
@@ -351,12 +361,22 @@ mod tests {
                 claim_name: "$(params.list[1])".to_owned(),
             }],
             params: Params::read(&json!([{"name": "list", "value": ["x", "y"]}])),
+            pipeline_run: None,
         }
     }
 
     #[test]
     fn a_task_run_and_what_becomes_of_it_survive_the_wire() {
         assert_eq!(child_run(child_run_to_wire(child())), Ok(child()));
+        let owner = json!({"spec": {"pipelineSpec": {"params": [{"name": "c", "default": "d"}]}}});
+        let mut message = child_run_to_wire(child());
+        message.pipeline_run = Some(json::object_to_struct(&owner));
+        let read = child_run(message.clone()).unwrap();
+        assert_eq!(read.pipeline_run, PipelineRun::parse(&owner).ok());
+        let malformed = json!({"spec": {"workspaces": 7}});
+        message.pipeline_run = Some(json::object_to_struct(&malformed));
+        let faults = child_run(message).unwrap_err();
+        assert_eq!(faults[0].field, "pipeline_run.spec.workspaces");
         for refusal in [None, Some("why".to_owned())] {
             let admission = ChildAdmission {
                 set_annotations: [("a".to_owned(), "b".to_owned())].into(),

@@ -26,6 +26,7 @@ fn admitted(mode: Mode, spec: Value) -> PipelineRun {
         pipeline_annotations: None,
         namespace_annotations: None,
         owner_group: None,
+        catalog: None,
     };
     admit(Ok(&configuration), TEKTON_CONTROLLER, &question)
         .unwrap()
@@ -166,6 +167,7 @@ fn v7_the_annotation_cannot_be_forged() {
             pipeline_annotations: None,
             namespace_annotations: None,
             owner_group: None,
+            catalog: None,
         };
         let admission = admit(Ok(&configuration), TEKTON_CONTROLLER, &question).unwrap();
         assert!(!admission.warnings.is_empty(), "{mode}");
