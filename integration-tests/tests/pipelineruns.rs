@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use coscheduler_kubernetes::pipeline_run::PipelineRun;
 use integration_tests::look::{condition, is_placeholder, node, succeeded};
-use integration_tests::runs::run;
+use integration_tests::runs::{Run, run};
 use integration_tests::{Scene, grpc, shared};
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
@@ -473,6 +473,80 @@ fn v2_templates_become_claims_of_the_stateful_set() -> Outcome {
             .collect();
         assert_eq!(used, bound.into_iter().collect());
         scene.nothing_left_but(&[]).await
+    })
+}
+
+#[test]
+fn v4_claims_have_the_labels_of_pipeline_and_run_however_late_tekton_labels_the_run() -> Outcome {
+    shared(async |scene| {
+        for (name, reference, pipeline) in [
+            ("embedded", Value::Null, "embedded"),
+            ("by-name", json!({"name": "in-cluster"}), "in-cluster"),
+            ("fetched", json!({"resolver": "test"}), "found"),
+        ] {
+            let mut object = run(name)
+                .template("source")
+                .template_with_access("lock", "ReadWriteOncePod")
+                .task("one", &["source"], &[])
+                .held("one")
+                .into_json();
+            if !reference.is_null() {
+                let found = json!({
+                    "apiVersion": "tekton.dev/v1", "kind": "Pipeline",
+                    "metadata": {"name": pipeline}, "spec": object["spec"]["pipelineSpec"],
+                });
+                object["spec"]
+                    .as_object_mut()
+                    .unwrap()
+                    .remove("pipelineSpec");
+                object["spec"]["pipelineRef"] = reference.clone();
+                if reference["resolver"].is_null() {
+                    let pipelines = "tekton.dev/v1/pipelines";
+                    scene.send("POST", pipelines, &found).await?.accepted()?;
+                    scene.submit(Run::from_json(object)).await?;
+                } else {
+                    scene.submit(Run::from_json(object)).await?;
+                    scene.resolve(&found).await?;
+                }
+            } else {
+                scene.submit(Run::from_json(object)).await?;
+            }
+            let (set, _) = scene.placeholder().await?;
+            let claims = scene
+                .until_all::<PersistentVolumeClaim>("are two", |claims| claims.len() == 2)
+                .await?;
+            let workspaces = claims.iter().map(|claim| {
+                let labels = claim.labels();
+                for (key, value) in [
+                    ("app.kubernetes.io/component", "affinity-assistant"),
+                    ("app.kubernetes.io/instance", &*set.name_any()),
+                    ("tekton.dev/pipeline", pipeline),
+                    ("tekton.dev/pipelineRun", name),
+                ] {
+                    assert_eq!(
+                        labels.get(key).map(String::as_str),
+                        Some(value),
+                        "{name}: {key}"
+                    );
+                }
+                labels["tekton.dev/workspace"].as_str()
+            });
+            assert_eq!(
+                workspaces.collect::<BTreeSet<_>>(),
+                ["lock", "source"].into()
+            );
+            // Tekton gives the run the same label.
+            scene
+                .until(name, "has Tekton's label", |run: Option<&PipelineRun>| {
+                    let label = run.and_then(|run| run.labels().get("tekton.dev/pipeline"));
+                    label.is_some_and(|label| label == pipeline)
+                })
+                .await?;
+            scene.end(name, "one").await?;
+            scene.succeeds(name).await?;
+            scene.nothing_left_but(&[]).await?;
+        }
+        Ok(())
     })
 }
 

@@ -4,11 +4,19 @@
 
 use std::collections::BTreeMap;
 
+use crate::names::label_value;
+use crate::pipeline_run::PipelineRun;
+
 /// The kind of component. Placeholders, and the claims that are created for them, have the value [`AFFINITY_ASSISTANT`].
 pub const COMPONENT: &str = "app.kubernetes.io/component";
 
 /// The name of the placeholder.
 pub const INSTANCE: &str = "app.kubernetes.io/instance";
+
+/// The name of the Pipeline, shortened by [`names::label_value`](crate::names::label_value). Tekton sets this label on a run
+/// shortly after the run was created (Tekton v1.12.0, `pkg/reconciler/pipelinerun/pipelinerun.go`,
+/// `propagatePipelineNameLabelToPipelineRun`).
+pub const PIPELINE: &str = "tekton.dev/pipeline";
 
 /// The name of the PipelineRun, shortened by [`names::label_value`](crate::names::label_value).
 pub const PIPELINE_RUN: &str = "tekton.dev/pipelineRun";
@@ -37,6 +45,14 @@ pub const KUEUE_PREFIX: &str = "kueue.x-k8s.io/";
 /// The name of the TaskRun. Tekton sets this label on the pod of each TaskRun (Tekton v1.12.0, `pkg/pod/pod.go`, `makeLabels`).
 /// So a pod with this label is never a placeholder's pod.
 pub const TASK_RUN: &str = "tekton.dev/taskRun";
+
+/// The value of label [`PIPELINE`] that Tekton has set or will set on a run: the name of the Pipeline, or of the run if it embeds
+/// its Pipeline (V4).
+pub(crate) fn pipeline(run: &PipelineRun) -> String {
+    let name = run.pipeline_name.as_ref().filter(|name| !name.is_empty());
+    let name = || label_value(name.unwrap_or(&run.name));
+    run.labels.get(PIPELINE).cloned().unwrap_or_else(name)
+}
 
 /// The labels that a placeholder copies from its run (P1): all except Kueue's and [`TASK_RUN`].
 pub(crate) fn inherited(run: &BTreeMap<String, String>) -> BTreeMap<String, String> {

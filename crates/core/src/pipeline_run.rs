@@ -44,6 +44,8 @@ pub struct PipelineRun {
     pub defaults: Option<Params>,
     /// `spec.pipelineRef.name`: a Pipeline in the run's namespace.
     pub pipeline_name: Option<String>,
+    /// True if `spec.pipelineRef` names a resolver, which fetches the Pipeline.
+    pub has_resolver: bool,
     /// The tasks of `spec.pipelineSpec`, or else of `status.pipelineSpec`, where Tekton stores the Pipeline. Empty if the run has
     /// neither.
     pub pipeline_tasks: Vec<PipelineTask>,
@@ -253,6 +255,7 @@ impl PipelineRun {
             workspaces: workspaces(&spec, faults),
             params: spec.get("params").map(Params::read).unwrap_or_default(),
             pipeline_name: spec.object("pipelineRef").text("name").map(str::to_owned),
+            has_resolver: spec.object("pipelineRef").text("resolver").is_some(),
             defaults: pipeline.map(|pipeline| Params::defaults(&pipeline["params"])),
             pipeline_tasks: pipeline.map(pipeline::tasks).unwrap_or_default(),
             task_run_specs: task_run_specs

@@ -28,7 +28,16 @@ enum Parts {
 use Parts::{All, Each, Fields, Found};
 
 /// The fields of `spec` that caches keep, because decisions about existing runs depend on them.
-const SPEC: [&str; 4] = ["managedBy", "status", "taskRunTemplate", "workspaces"];
+const SPEC: [&str; 5] = [
+    "managedBy",
+    "pipelineRef",
+    "status",
+    "taskRunTemplate",
+    "workspaces",
+];
+
+/// The name of the Pipeline in the cluster, or the name of the resolver that fetches the Pipeline.
+const PIPELINE_REF: Parts = Fields(&[("name", All), ("resolver", All)]);
 
 /// The parts of a new or updated PipelineRun that admission needs. Admission pins its decisions on the run, so the caches need
 /// only the fields of `spec` in [`SPEC`].
@@ -44,7 +53,7 @@ const QUESTION: Parts = Fields(&[
             ("taskRunTemplate", All),
             ("workspaces", All),
             ("params", Each(&Fields(&[("name", All), ("value", All)]))),
-            ("pipelineRef", Fields(&[("name", All)])),
+            ("pipelineRef", PIPELINE_REF),
             ("pipelineSpec", Found(pipeline_parts)),
             (
                 "taskRunSpecs",
@@ -170,8 +179,12 @@ pub fn trim(run: &mut PipelineRun) {
     });
     let kept = |key: &str| SPEC.contains(&key) || by_variable && key == "params";
     run.spec.retain(|key, _| kept(key));
-    let pipeline = run.status.get("pipelineSpec").filter(|_| by_variable);
-    let pipeline = pipeline.map(pipeline_parts);
+    if let Some(reference) = run.spec.get_mut("pipelineRef") {
+        *reference = pick(reference, &PIPELINE_REF);
+    }
+    let parts = if by_variable { &PIPELINE } else { &IS_SET };
+    let pipeline = run.status.get("pipelineSpec");
+    let pipeline = pipeline.map(|pipeline| pick(pipeline, parts));
     let status = Value::Object(std::mem::take(&mut run.status));
     if let Value::Object(status) = pick(&status, &STATUS) {
         run.status = status;
@@ -323,7 +336,7 @@ mod tests {
                 "metadata": {"name": "run", "annotations": {"a": "b"}},
                 "spec": {
                     "params": [{"name": "cache", "value": "build-cache"}],
-                    "pipelineRef": {"name": "build"},
+                    "pipelineRef": {"name": "build", "resolver": "git"},
                     "pipelineSpec": {
                         "params": [{"name": "p", "default": "d"}],
                         "tasks": [
@@ -371,8 +384,11 @@ mod tests {
                 },
                 "managedFields": [{"manager": "kubectl"}],
             },
-            "spec": {"pipelineSpec": {"tasks": []}, "workspaces": [{"name": "source", "emptyDir": {}}]},
-            "status": {"pipelineSpec": {}, "conditions": [{"type": "Succeeded", "status": "True", "message": "long"}]},
+            "spec": {
+                "pipelineRef": {"name": "build", "params": []}, "pipelineSpec": {"tasks": []},
+                "workspaces": [{"name": "source", "emptyDir": {}}],
+            },
+            "status": {"pipelineSpec": {"tasks": []}, "conditions": [{"type": "Succeeded", "status": "True", "message": "long"}]},
         }))
         .unwrap();
         trim(&mut run);
@@ -385,8 +401,8 @@ mod tests {
                     "name": "run", "namespace": "ci", "uid": "u", "resourceVersion": "7",
                     "annotations": {"coscheduler.dev/mode": "pipelineruns", "tekton.dev/auto-cleanup-pvc": "true"},
                 },
-                "spec": {"workspaces": [{"name": "source", "emptyDir": {}}]},
-                "status": {"conditions": [{"type": "Succeeded", "status": "True"}]},
+                "spec": {"pipelineRef": {"name": "build"}, "workspaces": [{"name": "source", "emptyDir": {}}]},
+                "status": {"pipelineSpec": {}, "conditions": [{"type": "Succeeded", "status": "True"}]},
             })
         );
     }
@@ -410,6 +426,7 @@ mod tests {
         let defaults = json!([{"name": "c", "default": "d"}]);
         assert_eq!(named.defaults, Some(Params::defaults(&defaults)));
         assert_eq!(named.params.resolve("$(params.own)"), "o");
-        assert_eq!((plain.defaults, plain.params), (None, Params::default()));
+        assert_eq!(plain.defaults, Some(Params::default()));
+        assert_eq!(plain.params, Params::default());
     }
 }

@@ -56,6 +56,7 @@ fn a_whole_run_is_read() {
         source: WorkspaceSource::Other,
     };
     let expect = PipelineRun {
+        has_resolver: false,
         defaults: Some(Params::defaults(&json!([
             {"name": "cache", "default": "x"}, {"name": "models", "default": "models-v1"},
         ]))),

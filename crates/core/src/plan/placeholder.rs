@@ -120,6 +120,7 @@ fn placeholder_labels(run: &PipelineRun, name: &AssistantName) -> BTreeMap<Strin
         [
             (labels::COMPONENT, labels::AFFINITY_ASSISTANT.to_owned()),
             (labels::INSTANCE, name.to_string()),
+            (labels::PIPELINE, labels::pipeline(run)),
             (labels::PIPELINE_RUN, label_value(&run.name)),
         ]
         .map(|(key, value)| (key.to_owned(), value)),

@@ -114,6 +114,7 @@ fn m3_p1_p5_v1_v2_v6_the_whole_placeholder() {
             ("team", "a"),
             ("app.kubernetes.io/component", "affinity-assistant"),
             ("app.kubernetes.io/instance", name.as_str()),
+            ("tekton.dev/pipeline", "build-x7k2p"),
             ("tekton.dev/pipelineRun", "build-x7k2p"),
         ]),
         name,
@@ -124,6 +125,7 @@ fn m3_p1_p5_v1_v2_v6_the_whole_placeholder() {
             labels: texts(&[
                 ("tier", "fast"),
                 ("tekton.dev/workspace", "source"),
+                ("tekton.dev/pipeline", "build-x7k2p"),
                 ("tekton.dev/pipelineRun", "build-x7k2p"),
             ]),
             annotations: texts(&[("a", "b")]),
@@ -409,9 +411,35 @@ fn all_violations_come_at_once() {
 }
 
 #[test]
+fn v4_claims_are_labelled_with_the_pipeline_before_tekton_labels_the_run() {
+    let mut document = document();
+    let pipeline = |document: &Value| {
+        let spec = placeholder(&admitted(document));
+        let label = spec.claim_templates[0].labels[labels::PIPELINE].clone();
+        assert_eq!(spec.labels[labels::PIPELINE], label);
+        label
+    };
+    assert_eq!(pipeline(&document), "build-x7k2p");
+    document["spec"]["pipelineRef"] = json!({"name": "build"});
+    assert_eq!(pipeline(&document), "build");
+    // When a resolver has fetched a Pipeline, Tekton labels the run with its name, and stores the Pipeline.
+    document["spec"]["pipelineRef"] = json!({"resolver": "git"});
+    check(
+        &admitted(&document),
+        Mode::PipelineRuns,
+        Action::Nothing,
+        ReasonCode::PipelineNotKnown,
+    );
+    document["status"] = json!({"pipelineSpec": {}});
+    document["metadata"]["labels"]["tekton.dev/pipeline"] = json!("fetched");
+    assert_eq!(pipeline(&document), "fetched");
+}
+
+#[test]
 fn p8_the_longest_names_give_valid_labels() {
     let mut document = document();
     document["metadata"]["name"] = json!(format!("{}.b", "a".repeat(251)));
+    document["spec"]["pipelineRef"] = json!({"name": format!("{}.c", "a".repeat(251))});
     document["spec"]["workspaces"][0]["name"] = json!("w ".repeat(100));
     let spec = placeholder(&admitted(&document));
     for labels in [&spec.labels, &spec.claim_templates[0].labels] {
@@ -623,6 +651,7 @@ fn m1_v3_v6_one_placeholder_for_each_claim() {
                 ("team", "a"),
                 ("app.kubernetes.io/component", "affinity-assistant"),
                 ("app.kubernetes.io/instance", name.as_str()),
+                ("tekton.dev/pipeline", "build-x7k2p"),
                 ("tekton.dev/pipelineRun", "build-x7k2p"),
             ]),
             name,
