@@ -32,6 +32,7 @@ mod overrides;
 mod parents;
 mod pipelineruns;
 mod placeholders;
+mod plugin;
 mod random;
 mod refusals;
 mod replicas;

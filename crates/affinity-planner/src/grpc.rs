@@ -7,7 +7,6 @@ use tracing::warn;
 
 use coscheduler_core::admit;
 use coscheduler_core::admit_run::admit_run;
-use coscheduler_core::annotations;
 use coscheduler_core::pipeline_run::PipelineRun;
 use coscheduler_core::plan;
 use coscheduler_core::reasons::ReasonCode;
@@ -75,8 +74,7 @@ impl PlannerService for Planner {
             namespace_annotations,
         } = request.into_inner();
         let run = read("pipeline_run", pipeline_run)?;
-        let exists = !run.uid.is_empty() || run.annotations.contains_key(annotations::MODE);
-        let plan = if exists {
+        let plan = if plan::is_stored(&run) {
             convert::plan_to_wire(&plan::plan(&run).map_err(of_run)?)
         } else {
             let question = admit::Question {
@@ -90,7 +88,7 @@ impl PlannerService for Planner {
             };
             let configuration = self.configuration();
             let in_force = configuration.in_force()?;
-            let preview = plan::preview(in_force, &self.tekton_controller, &question);
+            let preview = plan::preview(in_force, &self.tekton_controller, &question, None);
             convert::preview_to_wire(preview.map_err(of_run)?)
         };
         Ok(Response::new(PlanResponse { plan: Some(plan) }))

@@ -1,6 +1,7 @@
 //! The settings for which a run, its Pipeline or its Namespace may choose another value than the cluster's (B1). Module
 //! `admit/overrides.rs` decides which choice has an effect.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
@@ -70,6 +71,46 @@ impl Setting {
             Self::Placement => Override::Placement(placeholder.placement),
             Self::Reserves => Override::Reserves(placeholder.reserves),
         }
+    }
+}
+
+/// The object whose value of a setting is in force for a run (B1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Source {
+    /// The annotation of the run itself.
+    PipelineRun,
+    /// The annotation of the run's Pipeline.
+    Pipeline,
+    /// The annotation of the run's Namespace.
+    Namespace,
+    /// ConfigMap `coscheduler-config`.
+    Cluster,
+}
+
+impl Source {
+    /// The first object that chooses a value for `setting`, from the annotations of the run, its Pipeline and its Namespace.
+    pub fn of(setting: Setting, annotations: [Option<&BTreeMap<String, String>>; 3]) -> Self {
+        let chooses = |annotations: &Option<&BTreeMap<String, String>>| {
+            annotations.is_some_and(|all| all.contains_key(setting.annotation()))
+        };
+        let sources = [Self::PipelineRun, Self::Pipeline, Self::Namespace];
+        let mut choosing = sources.into_iter().zip(annotations);
+        choosing
+            .find(|(_, annotations)| chooses(annotations))
+            .map_or(Self::Cluster, |(source, _)| source)
+    }
+
+    /// The place of the setting's value, in words.
+    pub fn place(self, setting: Setting) -> String {
+        let kind = match self {
+            Self::PipelineRun => "PipelineRun",
+            Self::Pipeline => "Pipeline",
+            Self::Namespace => "Namespace",
+            Self::Cluster => {
+                return format!("key {} of ConfigMap coscheduler-config", setting.key());
+            }
+        };
+        format!("annotation {} of the {kind}", setting.annotation())
     }
 }
 
@@ -152,6 +193,21 @@ pub(crate) fn listed<T: ToString>(items: impl IntoIterator<Item = T>) -> String 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn b1_the_first_object_that_chooses_a_value_is_its_source() {
+        let chooses = BTreeMap::from([(OVERRIDE.to_owned(), "disabled".to_owned())]);
+        let (some, none) = (Some(&chooses), None);
+        for (annotations, source) in [
+            ([some, some, some], Source::PipelineRun),
+            ([none, some, some], Source::Pipeline),
+            ([none, none, some], Source::Namespace),
+            ([none, none, none], Source::Cluster),
+        ] {
+            assert_eq!(Source::of(Setting::Mode, annotations), source);
+            assert_eq!(Source::of(Setting::Reserves, annotations), Source::Cluster);
+        }
+    }
 
     #[test]
     fn b1_every_value_reads_back_as_itself_and_no_word_has_two_meanings() {

@@ -16,7 +16,8 @@ use crate::pinned::{self, Pinned, unknown_schema, whole_run};
 use crate::pipeline_run::{PipelineRun, RunState};
 use crate::reasons;
 use crate::run_claims::awaits_pipeline;
-use crate::sizes::Sizes;
+use crate::sizes::catalog::Catalog;
+use crate::sizes::{self, Sizes};
 use crate::violation::Violation;
 
 use claims::Claims;
@@ -258,8 +259,15 @@ fn why(mode: Mode, spec: &PlaceholderSpec) -> Reason {
 pub struct Preview {
     /// The changes that admission would make on the run.
     pub admission: Admission,
+    /// The run with these changes.
+    pub stored: PipelineRun,
     /// The plan for the run with these changes.
     pub plan: Plan,
+}
+
+/// True if the API server has stored the run, so that [`plan`] plans it. [`preview`] plans other runs.
+pub fn is_stored(run: &PipelineRun) -> bool {
+    !run.uid.is_empty() || run.annotations.contains_key(MODE)
 }
 
 /// Stands for the random characters that Kubernetes appends to `generateName`.
@@ -271,7 +279,8 @@ const NO_UID: &str = "00000000-0000-0000-0000-000000000000";
 /// Admits a run that does not exist yet, and plans the run as the API server would store it.
 ///
 /// A run without a name gets the name `<generateName>xxxxx`. The group derives from the uid of the admission request, and the API
-/// server sets the run's uid. So names that derive from the group or the uid are only examples.
+/// server sets the run's uid. So names that derive from the group or the uid are only examples. Without a `catalog`, no sizes are
+/// pinned.
 ///
 /// # Errors
 /// The errors of [`admit`] and [`plan`].
@@ -279,8 +288,12 @@ pub fn preview(
     in_force: InForce<'_>,
     tekton_controller: &str,
     question: &Question<'_>,
+    catalog: Option<&Catalog>,
 ) -> Result<Preview, Vec<Violation>> {
-    let admission = admit(in_force, tekton_controller, question)?;
+    let mut admission = admit(in_force, tekton_controller, question)?;
+    if catalog.is_some() {
+        sizes::pin(&mut admission, question.run, catalog);
+    }
     let mut stored = admission.apply(question.run);
     if stored.name.is_empty() && !stored.generate_name.is_empty() {
         stored.name = format!("{}{GENERATED_SUFFIX}", stored.generate_name);
@@ -289,7 +302,11 @@ pub fn preview(
         NO_UID.clone_into(&mut stored.uid);
     }
     let plan = plan(&stored)?;
-    Ok(Preview { admission, plan })
+    Ok(Preview {
+        admission,
+        stored,
+        plan,
+    })
 }
 
 #[cfg(test)]

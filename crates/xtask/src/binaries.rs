@@ -12,6 +12,9 @@ use crate::foreground::Foreground;
 use crate::progress::{BedBuild, Step};
 use crate::workspace::Workspace;
 
+/// The program of the kubectl plugin.
+pub(crate) const PLUGIN: &str = "kubectl-coschedule";
+
 /// Builds the services and returns the folder of their binaries. Prints cargo's output only if the build fails.
 pub(crate) async fn services(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     build_services(workspace, &[]).await?;

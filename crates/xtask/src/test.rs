@@ -106,8 +106,8 @@ fn boots(package: &str) -> bool {
     ["integration-tests", "testbed"].contains(&package)
 }
 
-/// The cargo command that builds the selected tests. It also builds the services if no package is selected. If another command
-/// built the services, cargo would choose other features of their dependencies and compile all crates twice.
+/// The cargo command that builds the selected tests. It also builds the services and the plugin if no package is selected. If
+/// another command built them, cargo would choose other features of their dependencies and compile all crates twice.
 fn selection(workspace: &Workspace, args: &TestArgs) -> Command {
     let TestArgs {
         matrix: _,
@@ -119,9 +119,10 @@ fn selection(workspace: &Workspace, args: &TestArgs) -> Command {
     let mut cargo = workspace.cargo();
     cargo.args(["build", "--locked"]);
     if package.is_empty() {
-        let services = Service::ALL.into_iter().map(Service::name);
+        let programs = Service::ALL.into_iter().map(Service::name);
+        let programs = programs.chain([binaries::PLUGIN]);
         cargo.arg("--workspace");
-        cargo.args(services.flat_map(|service| ["--bin", service]));
+        cargo.args(programs.flat_map(|program| ["--bin", program]));
     }
     if test.is_empty() {
         cargo.arg("--tests");

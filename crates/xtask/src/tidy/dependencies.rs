@@ -18,7 +18,7 @@ const RUNTIME: &str = "coscheduler-runtime";
 
 /// The packages that each package may depend on. No list contains a service: services share only the contracts, and tests and
 /// tools start the services' binaries.
-const TABLE: [(&str, &[&str]); 13] = [
+const TABLE: [(&str, &[&str]); 14] = [
     (CORE, &[]),
     (RUNTIME, &[]),
     (PROTO, &[CORE]),
@@ -28,6 +28,7 @@ const TABLE: [(&str, &[&str]); 13] = [
     ("placeholder-manager", &[CORE, PROTO, KUBERNETES, RUNTIME]),
     ("watcher", &[CORE, PROTO, KUBERNETES, RUNTIME]),
     ("admission-webhook", &[CORE, PROTO, KUBERNETES, RUNTIME]),
+    ("cli", &[CORE, KUBERNETES]),
     ("testbed", &[CORE, PROTO, KUBERNETES]),
     ("run-table", &[]),
     ("xtask", &["run-table", "testbed"]),

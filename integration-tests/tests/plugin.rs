@@ -1,0 +1,297 @@
+//! The kubectl plugin: its answers are the facts of the cluster. The tests start the built binary.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, ensure};
+use futures::future::try_join_all;
+use integration_tests::{Scene, shared_with};
+use k8s_openapi::api::apps::v1::StatefulSet;
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use kube::api::{DynamicObject, PostParams};
+use kube::core::{ApiResource, GroupVersionKind};
+use kube::{Api, ResourceExt as _};
+use serde_json::{Value, json};
+use testbed::Config;
+use testbed::services::bin_dir;
+
+type Outcome = anyhow::Result<()>;
+
+/// The overrides that the examples choose.
+const OVERRIDES: &str = "workspaces, isolate-pipelinerun, disabled";
+
+fn examples() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples")
+}
+
+/// Runs `kubectl coschedule` without a kubeconfig.
+fn plugin(arguments: &[&str]) -> anyhow::Result<Output> {
+    let program = bin_dir()?.join("kubectl-coschedule");
+    let mut command = Command::new(&program);
+    command.args(arguments).env("KUBECONFIG", "/nonexistent");
+    let output = command.output();
+    output.with_context(|| format!("failed to start {}", program.display()))
+}
+
+/// The JSON that the plugin writes.
+fn answer(arguments: &[&str]) -> anyhow::Result<Value> {
+    let output = plugin(arguments)?;
+    let errors = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{arguments:?}: {errors}");
+    Ok(serde_json::from_slice(&output.stdout)?)
+}
+
+#[test]
+fn b5_plan_needs_no_cluster_and_less_than_50_milliseconds() -> Outcome {
+    let file = examples().join("two-volumes.yaml");
+    let file = file.to_str().unwrap();
+    let mut fastest = Duration::MAX;
+    // Other programs may delay one try, but not all of them.
+    for _ in 0..20 {
+        let begin = Instant::now();
+        let output = plugin(&["plan", "-f", file, "--mode", "pipelineruns"])?;
+        fastest = fastest.min(begin.elapsed());
+        ensure!(output.status.success());
+    }
+    ensure!(fastest < Duration::from_millis(50), "took {fastest:?}");
+    Ok(())
+}
+
+#[test]
+fn b5_each_format_of_plan_has_the_same_facts_and_failures_have_their_exit_codes() -> Outcome {
+    let file = examples().join("two-volumes.yaml");
+    let plan = [
+        "plan",
+        "--mode",
+        "pipelineruns",
+        "-f",
+        file.to_str().unwrap(),
+        "-o",
+    ];
+    let of = |format| plugin(&[&plan[..], &[format]].concat());
+    let json: Value = serde_json::from_slice(&of("json")?.stdout)?;
+    let yaml: Value = serde_saphyr::from_str(std::str::from_utf8(&of("yaml")?.stdout)?)?;
+    assert_eq!(json, yaml);
+    let set = json["runs"][0]["placeholders"][0]["name"].as_str().unwrap();
+    let names = String::from_utf8(of("name")?.stdout)?;
+    assert_eq!(names, format!("statefulset.apps/{set}\n"));
+    let wide = String::from_utf8(of("wide")?.stdout)?;
+    for fact in [set, "mode: pipelineruns", "coscheduler.dev/group"] {
+        assert!(wide.contains(fact), "{fact}: {wide}");
+    }
+    let code = |arguments: &[&str]| plugin(arguments).unwrap().status.code();
+    assert_eq!(code(&["plan"]), Some(2));
+    assert_eq!(
+        code(&["plan", "-f", plan[4], "--mode", "sometimes"]),
+        Some(2)
+    );
+    assert_eq!(code(&["plan", "-f", "/nonexistent"]), Some(1));
+    Ok(())
+}
+
+#[test]
+fn b5_plan_prints_for_every_example_what_the_cluster_then_gets() -> Outcome {
+    let configure = |services: &mut testbed::services::ServicesConfig| {
+        let flag = ("allowed-overrides".to_owned(), OVERRIDES.to_owned());
+        services.flags = [flag].into();
+    };
+    let config = Config {
+        nodes: 8,
+        ..Config::default()
+    };
+    shared_with(config, configure, async |scene| {
+        let map = json!({
+            "kind": "ConfigMap",
+            "data": {"coschedule": "pipelineruns", "allowed-overrides": OVERRIDES},
+        });
+        let map_file = scene.stack.bed.dir().join("plugin-config.json");
+        std::fs::write(&map_file, map.to_string())?;
+        let mut files = Vec::new();
+        for entry in std::fs::read_dir(examples())? {
+            files.push(entry?.path());
+        }
+        ensure!(files.len() >= 13, "{files:?}");
+        let checks = files.iter().map(|file| async {
+            let checked = check_example(&scene, file, &map_file).await;
+            checked.with_context(|| format!("{}", file.display()))
+        });
+        try_join_all(checks).await?;
+        Ok(())
+    })
+}
+
+/// Plans an example, creates it in a namespace of its own, and compares.
+async fn check_example(scene: &Scene<'_>, file: &Path, map: &Path) -> Outcome {
+    let scene = scene.stack.scene().await?;
+    let (name, map) = (file.to_str().unwrap(), map.to_str().unwrap());
+    let namespace = scene.namespace.as_str();
+    let planned = answer(&[
+        "plan", "-f", name, "--config", map, "-n", namespace, "-o", "json",
+    ])?;
+    let planned = &planned["runs"][0];
+    let mut created = Vec::new();
+    let documents: Vec<Value> = serde_saphyr::from_multiple(&std::fs::read_to_string(file)?)?;
+    for document in &documents {
+        created.push(create(&scene, namespace, document, false).await?);
+    }
+    let (run, document) = (created.pop().unwrap(), documents.last().unwrap());
+    let placeholders = planned["placeholders"].as_array().unwrap();
+    if placeholders.is_empty() {
+        scene.succeeds(&run.name_any()).await?;
+        let stays = scene.stack.history.stays(namespace).await?;
+        ensure!(!stays.iter().any(|stay| stay.placeholder), "{stays:?}");
+    }
+    let sets = scene
+        .until_all::<StatefulSet>("are the planned ones", |sets| {
+            sets.len() == placeholders.len()
+        })
+        .await?;
+    let mut objects: Vec<Value> = sets.iter().map(|set| json!(**set)).collect();
+    let made_claims = |claims: &[Arc<PersistentVolumeClaim>]| -> Vec<Value> {
+        let by_us = claims.iter().filter(|claim| {
+            let single = claim
+                .spec
+                .as_ref()
+                .and_then(|spec| spec.access_modes.clone());
+            single.is_some_and(|modes| modes == ["ReadWriteOncePod"])
+        });
+        by_us.map(|claim| json!(**claim)).collect()
+    };
+    let expected: Vec<&Value> = placeholders
+        .iter()
+        .flat_map(|placeholder| placeholder["objects"].as_array().unwrap())
+        .collect();
+    let single = expected.len() - placeholders.len();
+    let claims = scene
+        .until_all::<PersistentVolumeClaim>("are the planned ones", |claims| {
+            made_claims(claims).len() == single
+        })
+        .await?;
+    objects.extend(made_claims(&claims));
+
+    // The API server sets the defaults of the planned objects.
+    let elsewhere = scene.stack.scene().await?.namespace;
+    let mut printed = Vec::new();
+    for object in expected {
+        let created = create(&scene, &elsewhere, object, true).await?;
+        printed.push(compared(&json!(created)));
+    }
+    let own = document["metadata"]["annotations"].clone();
+    let mut annotations = json!(run.annotations());
+    annotations
+        .as_object_mut()
+        .unwrap()
+        .retain(|key, _| own[key].is_null());
+    let bindings: BTreeMap<_, _> = run.data["spec"]["workspaces"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .zip(
+            document["spec"]["workspaces"]
+                .as_array()
+                .unwrap_or(&Vec::new()),
+        )
+        .filter(|(stored, written)| stored != written)
+        .map(|(stored, _)| {
+            (
+                stored["name"].to_string(),
+                &stored["persistentVolumeClaim"]["claimName"],
+            )
+        })
+        .collect();
+    let planned_bindings: BTreeMap<_, _> = planned["bindings"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(|binding| (binding["workspace"].to_string(), &binding["claimName"]))
+        .collect();
+    let cluster = json!({
+        "annotations": annotations, "bindings": bindings,
+        "objects": objects.iter().map(compared).collect::<Vec<_>>(),
+    });
+    let plan = json!({
+        "annotations": planned["annotations"], "bindings": planned_bindings, "objects": printed,
+    });
+    let uid = run.uid().unwrap_or_default();
+    let cluster = renamed(&cluster, &[(&uid, "UID"), (&run.name_any(), "RUN")]);
+    let planned_name = planned["name"].as_str().unwrap();
+    let no_uid = "00000000-0000-0000-0000-000000000000";
+    let plan = renamed(&plan, &[(no_uid, "UID"), (planned_name, "RUN")]);
+    ensure!(
+        cluster == plan,
+        "the cluster has\n{cluster}\nand the plan is\n{plan}"
+    );
+    Ok(())
+}
+
+async fn create(
+    scene: &Scene<'_>,
+    namespace: &str,
+    document: &Value,
+    dry_run: bool,
+) -> anyhow::Result<DynamicObject> {
+    let mut document = document.clone();
+    document["metadata"]["namespace"] = namespace.into();
+    let object: DynamicObject = serde_json::from_value(document)?;
+    let types = object
+        .types
+        .clone()
+        .context("neither apiVersion nor kind")?;
+    let resource = ApiResource::from_gvk(&GroupVersionKind::try_from(&types)?);
+    let api: Api<DynamicObject> = Api::namespaced_with(scene.client.clone(), namespace, &resource);
+    let parameters = PostParams {
+        dry_run,
+        ..PostParams::default()
+    };
+    let created = api.create(&parameters, &object).await;
+    created.with_context(|| format!("failed to create the {}", types.kind))
+}
+
+/// The parts of an object that its creator decides.
+fn compared(object: &Value) -> Value {
+    let mut spec = object["spec"].clone();
+    // The volume controller sets this field when it binds a claim.
+    spec.as_object_mut().unwrap().remove("volumeName");
+    let metadata = &object["metadata"];
+    json!({
+        "kind": object["kind"], "name": metadata["name"], "labels": metadata["labels"],
+        "ownerReferences": metadata["ownerReferences"], "spec": spec,
+    })
+}
+
+/// The text of a JSON value with these names replaced. Each text of ten hex digits, which derives from a uid, is replaced by the
+/// number of its first occurrence.
+fn renamed(value: &Value, names: &[(&str, &str)]) -> String {
+    let mut text = serde_json::to_string_pretty(value).unwrap();
+    for (name, replacement) in names {
+        text = text.replace(name, replacement);
+    }
+    let mut seen: Vec<String> = Vec::new();
+    let mut result = String::new();
+    for word in text.split_inclusive(|character: char| !character.is_ascii_alphanumeric()) {
+        let (body, end) = match word.char_indices().next_back() {
+            Some((at, last)) if !last.is_ascii_alphanumeric() => word.split_at(at),
+            Some(_) | None => (word, ""),
+        };
+        let derived =
+            body.len() == 10 && body.bytes().all(|byte| b"0123456789abcdef".contains(&byte));
+        if derived {
+            let number = seen
+                .iter()
+                .position(|known| known == body)
+                .unwrap_or_else(|| {
+                    seen.push(body.to_owned());
+                    seen.len() - 1
+                });
+            result.push_str(&format!("<{number}>"));
+        } else {
+            result.push_str(body);
+        }
+        result.push_str(end);
+    }
+    result
+}
