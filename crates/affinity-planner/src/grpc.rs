@@ -88,7 +88,7 @@ impl PlannerService for Planner {
             };
             let configuration = self.configuration();
             let in_force = configuration.in_force()?;
-            let preview = plan::preview(in_force, &self.tekton_controller, &question, None);
+            let preview = plan::preview(in_force, &self.tekton_controller, &question);
             convert::preview_to_wire(preview.map_err(of_run)?)
         };
         Ok(Response::new(PlanResponse { plan: Some(plan) }))

@@ -3,20 +3,20 @@
 use std::fmt;
 use std::process::ExitCode;
 
-/// The failure of a command.
+/// The failure of a command. Exit code 2, wrong usage, comes from clap.
 #[derive(Debug)]
 pub(crate) enum Failure {
     /// Exit code 1.
     Failed(anyhow::Error),
-    /// The command line asks for something that does not exist. Exit code 2, as for clap's own errors.
-    Usage(String),
+    /// The service or the cluster does not answer. Exit code 4.
+    Unreachable(anyhow::Error),
 }
 
 impl Failure {
     pub(crate) fn exit_code(&self) -> ExitCode {
         ExitCode::from(match self {
             Self::Failed(_) => 1,
-            Self::Usage(_) => 2,
+            Self::Unreachable(_) => 4,
         })
     }
 }
@@ -24,8 +24,7 @@ impl Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Failed(error) => write!(formatter, "{error:#}"),
-            Self::Usage(message) => formatter.write_str(message),
+            Self::Failed(error) | Self::Unreachable(error) => write!(formatter, "{error:#}"),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Writes an answer. All formats come from one struct, so they have the same facts.
 
+use std::fmt::Write as _;
 use std::io::{ErrorKind, Write as _};
 
 use anyhow::Context as _;
@@ -34,5 +35,48 @@ pub(crate) fn write(answer: &impl Answer, format: Option<Format>) -> anyhow::Res
         // The reader, such as `head`, has read enough.
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
         written => written.context("failed to write to standard output"),
+    }
+}
+
+/// A line of a tree, with the lines below it.
+#[derive(Debug, Default)]
+pub(crate) struct Branch {
+    pub(crate) line: String,
+    pub(crate) below: Vec<Branch>,
+}
+
+impl From<String> for Branch {
+    fn from(line: String) -> Self {
+        Self {
+            line,
+            below: Vec::new(),
+        }
+    }
+}
+
+impl Branch {
+    /// The branch with these lines below it.
+    pub(crate) fn new(line: String, below: impl IntoIterator<Item = String>) -> Self {
+        let below = below.into_iter().map(Self::from).collect();
+        Self { line, below }
+    }
+
+    /// The tree as text.
+    pub(crate) fn text(&self) -> String {
+        let mut text = format!("{}\n", self.line);
+        self.write_below(&mut text, "");
+        text
+    }
+
+    fn write_below(&self, text: &mut String, stem: &str) {
+        for (index, branch) in self.below.iter().enumerate() {
+            let (fork, next) = match index + 1 == self.below.len() {
+                true => ("└─", "   "),
+                false => ("├─", "│  "),
+            };
+            // Writing to a String cannot fail.
+            let _ = writeln!(text, "{stem}{fork} {}", branch.line);
+            branch.write_below(text, &format!("{stem}{next}"));
+        }
     }
 }

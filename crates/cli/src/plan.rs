@@ -1,5 +1,5 @@
 //! `plan`: admits and plans the PipelineRuns of a file, in this process and without a cluster. It calls the functions that the
-//! planner and the manager call.
+//! planner and the manager call. With `--server`, the planner admits the runs.
 //!
 //! Names derive from the uids of the request and of the run, which only the API server knows. So the names in an answer about a
 //! new run are examples. Their number and their relation to each other are those that the cluster gives.
@@ -7,15 +7,18 @@
 mod answer;
 mod documents;
 mod placeholders;
+mod server;
 
 use anyhow::anyhow;
-use coscheduler_core::admit::{Question, TEKTON_CONTROLLER};
+use coscheduler_core::admit::{Admission, Question, TEKTON_CONTROLLER, admit};
 use coscheduler_core::annotations::{GROUP, MODE};
-use coscheduler_core::config::{self, COSCHEDULE, Checked, Configuration};
+use coscheduler_core::config::{self, COSCHEDULE, Configuration};
 use coscheduler_core::overrides::{Setting, Source};
 use coscheduler_core::pipeline_run::PipelineRun;
-use coscheduler_core::plan::{Plan, Preview, is_stored, plan, preview};
+use coscheduler_core::plan::{Plan, Preview, is_stored, plan, preview_admitted};
+use coscheduler_core::sizes;
 use coscheduler_core::violation::Violation;
+use serde_json::Value;
 
 use crate::args::PlanArgs;
 use crate::failure::Failure;
@@ -23,6 +26,7 @@ use crate::output;
 
 use answer::{Answer, Binding, Note, RunPlan};
 use documents::Documents;
+use server::Server;
 
 /// Stands for the uid of the admission request.
 const REQUEST_UID: &str = "00000000-0000-0000-0000-000000000000";
@@ -30,16 +34,35 @@ const REQUEST_UID: &str = "00000000-0000-0000-0000-000000000000";
 /// Plans the runs of a file, and writes the answer.
 pub(crate) fn run(args: &PlanArgs) -> Result<(), Failure> {
     let documents = Documents::read(&args.filename, &args.namespace)?;
-    let checked = configuration(args)?;
-    for warning in &checked.warnings {
-        eprintln!("warning: ConfigMap coscheduler-config: {warning}");
-    }
-    let answer = plan_all(&documents, &checked.configuration)?;
+    let admitting = match Server::connect(&args.server)? {
+        Some(server) => Admitting::Server(server),
+        None => Admitting::Here(configuration(args)?),
+    };
+    let answer = plan_all(&documents, &admitting)?;
     output::write(&answer, args.output.output)?;
     Ok(())
 }
 
-fn configuration(args: &PlanArgs) -> Result<Checked, Failure> {
+/// The place where runs are admitted.
+enum Admitting {
+    /// This process, with this configuration.
+    Here(Configuration),
+    /// The affinity-planner.
+    Server(Server),
+}
+
+impl Admitting {
+    fn admit(&self, question: &Question<'_>, manifest: &Value) -> Result<Admission, Failure> {
+        match self {
+            Self::Here(configuration) => admit(Ok(configuration), TEKTON_CONTROLLER, question)
+                .map_err(|violations| denied(&refused(question.run), &violations)),
+            Self::Server(server) => server.admission(question, manifest),
+        }
+    }
+}
+
+/// The configuration in the command line. Prints its warnings.
+fn configuration(args: &PlanArgs) -> Result<Configuration, Failure> {
     let mut data = match &args.config {
         Some(file) => documents::config_map(file)?,
         None => Default::default(),
@@ -47,8 +70,12 @@ fn configuration(args: &PlanArgs) -> Result<Checked, Failure> {
     if let Some(mode) = args.mode {
         data.insert(COSCHEDULE.to_owned(), mode.to_string());
     }
-    let checked = config::check(&data);
-    checked.map_err(|violations| denied("ConfigMap coscheduler-config is not valid", &violations))
+    let checked = config::check(&data)
+        .map_err(|violations| denied("ConfigMap coscheduler-config is not valid", &violations))?;
+    for warning in &checked.warnings {
+        eprintln!("warning: ConfigMap coscheduler-config: {warning}");
+    }
+    Ok(checked.configuration)
 }
 
 fn denied(what: &str, violations: &[Violation]) -> Failure {
@@ -56,9 +83,18 @@ fn denied(what: &str, violations: &[Violation]) -> Failure {
     anyhow!("{what}:{}", faults.concat()).into()
 }
 
-fn plan_all(documents: &Documents, configuration: &Configuration) -> Result<Answer, Failure> {
+/// The beginning of the text about a run that is refused.
+fn refused(run: &PipelineRun) -> String {
+    let name = match run.name.as_str() {
+        "" => &run.generate_name,
+        name => name,
+    };
+    format!("PipelineRun {}/{name} is refused", run.namespace)
+}
+
+fn plan_all(documents: &Documents, admitting: &Admitting) -> Result<Answer, Failure> {
     let runs = documents.runs.iter();
-    let runs = runs.map(|run| plan_one(documents, configuration, run));
+    let runs = runs.map(|(run, manifest)| plan_one(documents, admitting, run, manifest));
     Ok(Answer {
         runs: runs.collect::<Result<_, _>>()?,
     })
@@ -66,8 +102,9 @@ fn plan_all(documents: &Documents, configuration: &Configuration) -> Result<Answ
 
 fn plan_one(
     documents: &Documents,
-    configuration: &Configuration,
+    admitting: &Admitting,
     run: &PipelineRun,
+    manifest: &Value,
 ) -> Result<RunPlan, Failure> {
     let pipeline = documents.pipeline_annotations(run);
     let pipeline = pipeline.as_ref();
@@ -75,7 +112,7 @@ fn plan_one(
     let namespace = namespace.as_ref();
     let planned = if is_stored(run) {
         plan(run).map(|plan| Preview {
-            admission: Default::default(),
+            admission: Admission::default(),
             stored: run.clone(),
             plan,
         })
@@ -88,26 +125,15 @@ fn plan_one(
             namespace_annotations: namespace,
             owner_group: None,
         };
-        let catalog = documents.catalog(run);
-        preview(
-            Ok(configuration),
-            TEKTON_CONTROLLER,
-            &question,
-            Some(&catalog),
-        )
-    };
-    let name = match run.name.as_str() {
-        "" => &run.generate_name,
-        name => name,
+        let mut admission = admitting.admit(&question, manifest)?;
+        sizes::pin(&mut admission, run, Some(&documents.catalog(run)));
+        preview_admitted(run, admission)
     };
     let Preview {
         admission,
         stored,
         plan,
-    } = planned.map_err(|violations| {
-        let what = format!("PipelineRun {}/{name} is refused", run.namespace);
-        denied(&what, &violations)
-    })?;
+    } = planned.map_err(|violations| denied(&refused(run), &violations))?;
     let source = Source::of(Setting::Mode, [Some(&run.annotations), pipeline, namespace]);
     let placeholders = placeholders::of(&stored, &plan, documents);
     let Plan {

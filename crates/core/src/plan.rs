@@ -16,8 +16,7 @@ use crate::pinned::{self, Pinned, unknown_schema, whole_run};
 use crate::pipeline_run::{PipelineRun, RunState};
 use crate::reasons;
 use crate::run_claims::awaits_pipeline;
-use crate::sizes::catalog::Catalog;
-use crate::sizes::{self, Sizes};
+use crate::sizes::Sizes;
 use crate::violation::Violation;
 
 use claims::Claims;
@@ -279,8 +278,7 @@ const NO_UID: &str = "00000000-0000-0000-0000-000000000000";
 /// Admits a run that does not exist yet, and plans the run as the API server would store it.
 ///
 /// A run without a name gets the name `<generateName>xxxxx`. The group derives from the uid of the admission request, and the API
-/// server sets the run's uid. So names that derive from the group or the uid are only examples. Without a `catalog`, no sizes are
-/// pinned.
+/// server sets the run's uid. So names that derive from the group or the uid are only examples.
 ///
 /// # Errors
 /// The errors of [`admit`] and [`plan`].
@@ -288,13 +286,20 @@ pub fn preview(
     in_force: InForce<'_>,
     tekton_controller: &str,
     question: &Question<'_>,
-    catalog: Option<&Catalog>,
 ) -> Result<Preview, Vec<Violation>> {
-    let mut admission = admit(in_force, tekton_controller, question)?;
-    if catalog.is_some() {
-        sizes::pin(&mut admission, question.run, catalog);
-    }
-    let mut stored = admission.apply(question.run);
+    let admission = admit(in_force, tekton_controller, question)?;
+    preview_admitted(question.run, admission)
+}
+
+/// Plans a run that does not exist yet, as the API server would store it after this admission.
+///
+/// # Errors
+/// The errors of [`plan`].
+pub fn preview_admitted(
+    run: &PipelineRun,
+    admission: Admission,
+) -> Result<Preview, Vec<Violation>> {
+    let mut stored = admission.apply(run);
     if stored.name.is_empty() && !stored.generate_name.is_empty() {
         stored.name = format!("{}{GENERATED_SUFFIX}", stored.generate_name);
     }

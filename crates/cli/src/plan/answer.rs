@@ -1,7 +1,6 @@
 //! The answer of `plan`, and its text for people.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 
 use coscheduler_core::admit::{RewrittenBinding, RewrittenSource};
 use coscheduler_core::config::Reserves;
@@ -9,7 +8,7 @@ use coscheduler_core::plan::Reason;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::output;
+use crate::output::{self, Branch};
 
 /// The plans of the runs of a file.
 #[derive(Debug, Serialize)]
@@ -150,45 +149,30 @@ fn name(object: &Value) -> String {
 
 impl RunPlan {
     fn text(&self, wide: bool) -> String {
-        let mut tree = vec![format!("mode: {} ({})", self.mode, self.mode_from)];
+        let mut lines = vec![format!("mode: {} ({})", self.mode, self.mode_from)];
         if wide {
             let set = self.annotations.iter();
-            tree.extend(set.map(|(key, value)| format!("sets annotation {key}: {value}")));
+            lines.extend(set.map(|(key, value)| format!("sets annotation {key}: {value}")));
             let removed = self.removed_annotations.iter();
-            tree.extend(removed.map(|key| format!("removes annotation {key}")));
+            lines.extend(removed.map(|key| format!("removes annotation {key}")));
         }
-        tree.extend(self.bindings.iter().map(Binding::text));
+        lines.extend(self.bindings.iter().map(Binding::text));
         if self.placeholders.is_empty() {
-            tree.push("no placeholder".to_owned());
+            lines.push("no placeholder".to_owned());
         }
-        let mut text = format!("PipelineRun {}/{}\n", self.namespace, self.name);
-        let blocks: Vec<_> = (tree.into_iter().map(|line| (line, Vec::new())))
-            .chain(self.placeholders.iter().map(PlaceholderPlan::block))
-            .chain(self.reasons.iter().map(|note| {
-                let line = format!("{}: {}", note.code, note.message);
-                (line, Vec::new())
-            }))
-            .collect();
-        for (index, (line, below)) in blocks.iter().enumerate() {
-            let last = index + 1 == blocks.len();
-            branch(&mut text, "", last, line);
-            for (index, line) in below.iter().enumerate() {
-                let stem = if last { "   " } else { "│  " };
-                branch(&mut text, stem, index + 1 == below.len(), line);
-            }
-        }
-        for warning in &self.warnings {
-            // Writing to a String cannot fail.
-            let _ = writeln!(text, "warning: {warning}");
-        }
-        text
+        let mut tree = Branch::new(
+            format!("PipelineRun {}/{}", self.namespace, self.name),
+            lines,
+        );
+        let placeholders = self.placeholders.iter();
+        tree.below.extend(placeholders.map(PlaceholderPlan::branch));
+        let reasons = self.reasons.iter();
+        tree.below
+            .extend(reasons.map(|it| format!("{}: {}", it.code, it.message).into()));
+        let warnings = self.warnings.iter();
+        let warnings = warnings.map(|warning| format!("warning: {warning}\n"));
+        tree.text() + &warnings.collect::<String>()
     }
-}
-
-fn branch(text: &mut String, stem: &str, last: bool, line: &str) {
-    let fork = if last { "└─" } else { "├─" };
-    // Writing to a String cannot fail.
-    let _ = writeln!(text, "{stem}{fork} {line}");
 }
 
 impl Binding {
@@ -202,8 +186,7 @@ impl Binding {
 }
 
 impl PlaceholderPlan {
-    /// The line of the placeholder, and the lines below it.
-    fn block(&self) -> (String, Vec<String>) {
+    fn branch(&self) -> Branch {
         let own = self.requests.iter();
         let own: Vec<_> = own
             .map(|(name, amount)| format!("{name} {amount}"))
@@ -227,7 +210,7 @@ impl PlaceholderPlan {
         let lines = [asks]
             .into_iter()
             .chain(self.claims.iter().map(Claim::text));
-        (format!("placeholder {}", self.name), lines.collect())
+        Branch::new(format!("placeholder {}", self.name), lines)
     }
 }
 

@@ -17,13 +17,13 @@ use crate::failure::Failure;
 
 use super::denied;
 
-type Annotations = BTreeMap<String, String>;
+pub(super) type Annotations = BTreeMap<String, String>;
 
 /// The objects of a file.
 #[derive(Debug, Default)]
 pub(super) struct Documents {
-    /// The PipelineRuns, at least one.
-    pub(super) runs: Vec<PipelineRun>,
+    /// The PipelineRuns, at least one, each with its manifest.
+    pub(super) runs: Vec<(PipelineRun, Value)>,
     others: Vec<Value>,
     namespace: String,
 }
@@ -54,7 +54,7 @@ impl Documents {
                     &violations,
                 )
             })?;
-            documents.runs.push(run);
+            documents.runs.push((run, object));
         }
         if documents.runs.is_empty() {
             return Err(anyhow!("{file} has no PipelineRun").into());

@@ -41,7 +41,10 @@ fn answer(file: &str, change: impl FnOnce(&mut Configuration)) -> Result<Answer,
         ..Configuration::default()
     };
     change(&mut configuration);
-    plan_all(&Documents::parse(file, "file", "ci")?, &configuration)
+    plan_all(
+        &Documents::parse(file, "file", "ci")?,
+        &Admitting::Here(configuration),
+    )
 }
 
 fn allowing(word: &str) -> impl FnOnce(&mut Configuration) {

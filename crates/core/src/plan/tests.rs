@@ -463,7 +463,6 @@ fn a_preview_is_admission_and_the_plan_that_follows() {
         Ok(&configuration(Mode::PipelineRuns)),
         TEKTON_CONTROLLER,
         &question(&run),
-        None,
     )
     .unwrap();
     assert_eq!(
@@ -487,7 +486,6 @@ fn m5_a_preview_with_coscheduling_disabled_does_nothing() {
         Ok(&configuration(Mode::Disabled)),
         TEKTON_CONTROLLER,
         &question(&run),
-        None,
     )
     .unwrap();
     assert_eq!(
@@ -503,7 +501,6 @@ fn a_preview_needs_some_name() {
         Ok(&configuration(Mode::PipelineRuns)),
         TEKTON_CONTROLLER,
         &question(&run),
-        None,
     )
     .unwrap_err();
     assert_eq!(violations[0].field, "metadata.name");

@@ -28,7 +28,7 @@ const TABLE: [(&str, &[&str]); 14] = [
     ("placeholder-manager", &[CORE, PROTO, KUBERNETES, RUNTIME]),
     ("watcher", &[CORE, PROTO, KUBERNETES, RUNTIME]),
     ("admission-webhook", &[CORE, PROTO, KUBERNETES, RUNTIME]),
-    ("cli", &[CORE, KUBERNETES]),
+    ("cli", &[CORE, PROTO, KUBERNETES]),
     ("testbed", &[CORE, PROTO, KUBERNETES]),
     ("run-table", &[]),
     ("xtask", &["run-table", "testbed"]),
