@@ -100,7 +100,7 @@ fn b5_each_format_of_plan_has_the_same_facts() -> Outcome {
     }
     let piped = plugin_with(
         &["plan", "--mode", "pipelineruns", "-f", "-", "-o", "json"],
-        &file,
+        &std::fs::read_to_string(&file)?,
     )?;
     assert_eq!(serde_json::from_slice::<Value>(&piped.stdout)?, json);
     let help = String::from_utf8(plugin(&["plan", "--help"])?.stdout)?;
@@ -120,33 +120,39 @@ fn b5_failures_name_the_fault_and_have_their_exit_codes() -> Outcome {
         (&["plan"][..], "", 2, "--filename <FILE>"),
         (
             &["plan", "-f", example, "--mode", "sometimes"],
+            "",
             2,
             "sometimes",
         ),
         (
             &["plan", "-f", example, "-o", "text"],
+            "",
             2,
             "wide, json, yaml, name",
         ),
         (
             &["plan", "-f", "/nonexistent"],
+            "",
             1,
             "failed to read /nonexistent",
         ),
         (&["plan", "-f", "-"], config, 1, "has no PipelineRun"),
         (&["plan", "-f", "-"], run, 1, "spec.workspaces: "),
         (
-            &["plan", "-f", example, "--config", &config],
+            &["plan", "-f", example, "--config", "-"],
+            config,
             1,
             "coschedule: \"never\"",
         ),
         (
             &["plan", "-f", example, "--server", "here"],
+            "",
             1,
             "expected HOST:PORT",
         ),
         (
             &["plan", "-f", example, "--server", "127.0.0.1:1"],
+            "",
             4,
             "127.0.0.1:1",
         ),
