@@ -117,6 +117,7 @@ fn plan_one(
             plan,
         })
     } else {
+        let catalog = documents.catalog(run);
         let question = Question {
             run,
             request_uid: REQUEST_UID,
@@ -124,9 +125,10 @@ fn plan_one(
             pipeline_annotations: pipeline,
             namespace_annotations: namespace,
             owner_group: None,
+            catalog: Some(&catalog),
         };
         let mut admission = admitting.admit(&question, manifest)?;
-        sizes::pin(&mut admission, run, Some(&documents.catalog(run)));
+        sizes::pin(&mut admission, run, Some(&catalog));
         preview_admitted(run, admission)
     };
     let Preview {

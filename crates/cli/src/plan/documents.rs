@@ -6,6 +6,7 @@ use std::io::Read as _;
 use std::path::Path;
 
 use anyhow::{Context as _, anyhow};
+use coscheduler_core::params::Params;
 use coscheduler_core::pipeline;
 use coscheduler_core::pipeline_run::PipelineRun;
 use coscheduler_core::sizes::{Catalog, TaskSpec, resource_list};
@@ -91,7 +92,10 @@ impl Documents {
         if let Some(name) = &run.pipeline_name {
             let mut pipelines = self.all("Pipeline", &run.namespace);
             let own = pipelines.find(|pipeline| pipeline["metadata"]["name"] == **name);
-            catalog.pipeline = own.map_or_else(Vec::new, |own| pipeline::tasks(&own["spec"]));
+            if let Some(own) = own {
+                catalog.pipeline = pipeline::tasks(&own["spec"]);
+                catalog.defaults = Params::defaults(&own["spec"]["params"]);
+            }
         }
         for task in self.all("Task", &run.namespace) {
             let spec = TaskSpec::read(&task["spec"]);
