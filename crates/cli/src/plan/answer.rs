@@ -136,7 +136,7 @@ impl output::Answer for Answer {
     }
 }
 
-/// The name of an object, as kubectl writes it: `statefulset.apps/example`.
+/// The name of an object with its kind and API group, as kubectl writes it.
 fn name(object: &Value) -> String {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let group = match text(&object["apiVersion"]).split_once('/') {
