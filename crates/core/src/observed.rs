@@ -45,7 +45,7 @@ pub struct Observed {
     pub claims: Vec<Arc<KnownClaim>>,
     /// The existing claims that the run's placeholders or pods use. The key is the claim's name.
     pub volumes: BTreeMap<String, SeenClaim>,
-    /// Pods of other runs that use one of the claims in `volumes`.
+    /// Pods of other runs that use one of the claims in `volumes`, and have not ended.
     pub sharing: Vec<Arc<Pod>>,
     /// The reason in the last warning Event of Kubernetes about each placeholder. The key is the placeholder's name.
     pub refused: BTreeMap<String, Reason>,
@@ -321,7 +321,7 @@ pub enum Sight {
 }
 
 /// The API server's answer about the TaskRun of a waiting pod.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Answer {
     /// The time of the answer.
     pub at: Timestamp,

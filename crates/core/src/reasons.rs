@@ -13,14 +13,18 @@
 //! Programs compare the code. The text is for people: it gives the cause and, if possible, the remedy. Two different texts become
 //! two Events. So a text must not change while its cause stays the same.
 
-/// Declares functions that make a [`Reason`] from values: `name(parameters): code = text`.
+/// Declares functions that make a [`Reason`] from values: `name(parameters): code = text`. Parts of the text that are computed
+/// from the parameters follow it: `, part = expression`.
 macro_rules! texts {
-    ($($(#[$doc:meta])* $name:ident($($value:ident: $type:ty),*): $code:ident = $text:literal;)*) => {$(
+    ($(
+        $(#[$doc:meta])*
+        $name:ident($($value:ident: $type:ty),*): $code:ident = $text:literal $(, $part:ident = $computed:expr)*;
+    )*) => {$(
         #[doc = concat!("The text of reason [`", stringify!($code), "`](crate::reasons::ReasonCode::", stringify!($code), ").")]
         $(#[$doc])*
         pub fn $name($($value: $type),*) -> $crate::reasons::Reason {
             let code = $crate::reasons::ReasonCode::$code;
-            $crate::reasons::Reason::new(code, format!($text))
+            $crate::reasons::Reason::new(code, format!($text $(, $part = $computed)*))
         }
     )*};
 }

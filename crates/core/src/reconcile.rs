@@ -17,14 +17,12 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::observed::{
-    Done, KnownClaim, ObjectRef, Observed, Placeholder, Pod, Record, RunPresence, Sight,
-};
+use crate::observed::{Done, KnownClaim, ObjectRef, Observed, Pod, Record, RunPresence, Sight};
 use crate::pipeline_run::OwnerReference;
 use crate::plan::{PlaceholderSpec, Reason};
 
 use requests::Amounts;
-use reserve::Place;
+use reserve::{Place, Placed};
 
 /// The next steps for a run, and the messages to its author.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -246,19 +244,14 @@ const MOVES: u32 = 5;
 
 /// The step that deletes a placeholder's pod, so that the scheduler chooses a node for the next pod. `record` is the
 /// placeholder's new record, to which this function adds the step.
-fn ask_again(
-    observed: &Observed,
-    own: &Placeholder,
-    pod: &Pod,
-    record: Record,
-    reason: Reason,
-) -> Step {
-    let moved = Done::again(own.record.moved.as_ref(), observed.now, &reason.message);
+fn ask_again(placed: &Placed<'_>, record: Record, reason: Reason) -> Step {
+    let now = placed.observed.now;
+    let moved = Done::again(record.moved.as_ref(), now, &reason.message);
     let update = Update {
-        placeholder: own.object.name.clone(),
+        placeholder: placed.own.object.name.clone(),
         record: Record { moved, ..record },
     };
-    evict(pod, Some(update), reason)
+    evict(placed.pod, Some(update), reason)
 }
 
 /// The step that deletes a pod with its grace period.

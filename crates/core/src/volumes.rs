@@ -25,6 +25,14 @@ pub struct SeenClaim {
     pub volume: Option<SeenVolume>,
 }
 
+impl SeenClaim {
+    /// True if the claim's volume has a node affinity, so that not every node reaches it.
+    pub(crate) fn limits_nodes(&self) -> bool {
+        let volume = self.volume.as_ref();
+        volume.is_some_and(|volume| !volume.terms.is_empty())
+    }
+}
+
 /// The parts of a PersistentVolume that decisions need.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SeenVolume {

@@ -1,4 +1,4 @@
-//! Reads the requirements of a pod on its node, and the allocatable resources of a node (N2).
+//! Reads the requirements of a pod on its node (N2).
 
 use coscheduler_core::labels::AFFINITY_ASSISTANT;
 use coscheduler_core::observed::Needs;
@@ -6,7 +6,7 @@ use coscheduler_core::reconcile::requests::{
     self, Amounts, InitContainer, PodResources, ResourceList,
 };
 use coscheduler_core::volumes::NodeTerm;
-use k8s_openapi::api::core::v1::{Node, NodeSelectorTerm, Pod, ResourceRequirements};
+use k8s_openapi::api::core::v1::{NodeSelectorTerm, Pod, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use std::collections::BTreeMap;
 
@@ -61,11 +61,8 @@ fn own_requests(pod: &Pod) -> ResourceList {
 /// The pod's requirements on a node, without its claims.
 pub fn needs(pod: &Pod) -> Needs {
     let spec = pod.spec.as_ref();
-    let affinity = spec.and_then(|spec| spec.affinity.as_ref()?.node_affinity.as_ref());
-    let required = affinity.and_then(|it| {
-        it.required_during_scheduling_ignored_during_execution
-            .as_ref()
-    });
+    let affinity = spec.and_then(|spec| spec.affinity.as_ref()?.node_affinity.clone());
+    let required = affinity.and_then(|it| it.required_during_scheduling_ignored_during_execution);
     let selector = spec.and_then(|spec| spec.node_selector.clone());
     Needs {
         requests: requests(pod),
@@ -75,15 +72,9 @@ pub fn needs(pod: &Pod) -> Needs {
     }
 }
 
-/// The amounts of a resource list.
-pub(crate) fn amounts(amounts: &BTreeMap<String, Quantity>) -> Amounts {
-    requests::amounts(&list(Some(amounts)))
-}
-
-/// The node's allocatable amounts, without the number of pods.
-pub fn allocatable(node: &Node) -> Amounts {
-    let status = node.status.as_ref();
-    requests::amounts(&list(status.and_then(|status| status.allocatable.as_ref())))
+/// The amounts of a resource list, without the number of pods.
+pub(crate) fn amounts(amounts: Option<&BTreeMap<String, Quantity>>) -> Amounts {
+    requests::amounts(&list(amounts))
 }
 
 fn asked(resources: Option<&ResourceRequirements>) -> ResourceList {
@@ -112,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn n2_what_a_pod_asks_for_and_what_a_node_has_is_read() {
+    fn n2_what_a_pod_asks_for_is_read() {
         let full = pod(json!({
             "metadata": {"name": "p"},
             "spec": {
@@ -137,10 +128,6 @@ mod tests {
         assert_eq!(needs.selector["arch"], "arm64");
         assert_eq!(needs.tolerations[0].key, "ci");
         assert_eq!(needs.terms.as_ref().unwrap()[0].expressions[0].key, "disk");
-        let status =
-            json!({"allocatable": {"cpu": "3920m", "pods": "110"}, "capacity": {"cpu": "4"}});
-        let node = serde_json::from_value(json!({"metadata": {}, "status": status})).unwrap();
-        assert_eq!(allocatable(&node).to_string(), "cpu 3920m");
     }
 
     #[test]

@@ -7,7 +7,7 @@ use crate::needs;
 
 /// The fields of a node that decisions need.
 pub fn view(node: &Node) -> evacuate::Node {
-    let spec = node.spec.as_ref();
+    let (spec, status) = (node.spec.as_ref(), node.status.as_ref());
     evacuate::Node {
         name: node.metadata.name.clone().unwrap_or_default(),
         unschedulable: spec.and_then(|spec| spec.unschedulable).unwrap_or(false),
@@ -22,7 +22,7 @@ pub fn view(node: &Node) -> evacuate::Node {
             })
             .collect(),
         labels: node.metadata.labels.clone().unwrap_or_default(),
-        allocatable: needs::allocatable(node),
+        allocatable: needs::amounts(status.and_then(|status| status.allocatable.as_ref())),
     }
 }
 
@@ -37,6 +37,7 @@ mod tests {
         let node: Node = serde_json::from_value(json!({
             "metadata": {"name": "n", "labels": {"zone": "a"}},
             "spec": {"unschedulable": true, "taints": [{"key": "spot", "effect": "NoExecute"}]},
+            "status": {"allocatable": {"cpu": "3920m", "pods": "110"}, "capacity": {"cpu": "4"}},
         }))
         .unwrap();
         let taint = Taint {
@@ -49,7 +50,10 @@ mod tests {
             unschedulable: true,
             taints: vec![taint],
             labels: [("zone".to_owned(), "a".to_owned())].into(),
-            allocatable: Amounts::default(),
+            allocatable: Amounts {
+                milli_cpu: 3920,
+                ..Amounts::default()
+            },
         };
         assert_eq!(view(&node), expect);
     }

@@ -16,7 +16,7 @@ use kube::{Api, Client};
 use serde_json::Value;
 
 use crate::error::Error;
-use crate::requests::{Requests, failed, is_gone, once, retried, this_one};
+use crate::requests::{Requests, failed, is_gone, once, retried, this_one, unless_gone};
 
 /// The kind of a placeholder's object, for logs and errors.
 pub(crate) const KIND: &str = "StatefulSet";
@@ -96,15 +96,9 @@ impl Requests {
     ) -> Result<Option<Placeholder>, Error> {
         let (api, name) = (self.placeholders(&own.namespace), &own.object.name);
         let params = PatchParams::default();
-        match once(api.patch(name, &params, &patch)).await {
-            Ok(patched) => Ok(view(patched)),
-            // A conflict means that another object has this name, or that this object has changed.
-            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(None),
-            Err(error) => Err(failed(
-                format!("patch {KIND} {}/{name}", own.namespace),
-                error,
-            )),
-        }
+        let patched = once(api.patch(name, &params, &patch)).await;
+        let patched = unless_gone(patched, || format!("patch {KIND} {}/{name}", own.namespace))?;
+        Ok(patched.and_then(view))
     }
 
     /// Deletes a placeholder and its pod. Returns the placeholder if finalizers still keep it, or `None` if it is gone.

@@ -122,14 +122,10 @@ impl Requests {
         }}));
         let params = PatchParams::default();
         // A conflict means that another run has this name.
-        match once(api.patch_metadata(&run.name, &params, &patch)).await {
-            Ok(patched) => Ok(patched.metadata.resource_version),
-            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(None),
-            Err(error) => Err(failed(
-                format!("annotate PipelineRun {}/{}", run.namespace, run.name),
-                error,
-            )),
-        }
+        let patched = once(api.patch_metadata(&run.name, &params, &patch)).await;
+        let act = || format!("annotate PipelineRun {}/{}", run.namespace, run.name);
+        let patched = unless_gone(patched, act)?;
+        Ok(patched.and_then(|run| run.metadata.resource_version))
     }
 
     /// Reads whether the PipelineRun of this name and uid still needs its objects.
@@ -188,11 +184,9 @@ impl Requests {
             }),
             ..DeleteParams::background()
         };
-        match once(api.delete(name, &params)).await {
-            Ok(_) => Ok(true),
-            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(false),
-            Err(error) => Err(failed(format!("delete pod {namespace}/{name}"), error)),
-        }
+        let deleted = once(api.delete(name, &params)).await;
+        let deleted = unless_gone(deleted, || format!("delete pod {namespace}/{name}"))?;
+        Ok(deleted.is_some())
     }
 
     /// True if a node of this name exists.
@@ -242,6 +236,18 @@ pub(crate) fn is_gone(error: &kube::Error) -> bool {
                 || (status.code == 409 && status.message.contains("UID in precondition"))
         }
         _ => false,
+    }
+}
+
+/// The API server's answer to a request that names a uid or a version. `None` if the object is gone, replaced or changed.
+pub(crate) fn unless_gone<T>(
+    answer: Result<T, kube::Error>,
+    act: impl FnOnce() -> String,
+) -> Result<Option<T>, Error> {
+    match answer {
+        Ok(answer) => Ok(Some(answer)),
+        Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(None),
+        Err(error) => Err(failed(act(), error)),
     }
 }
 

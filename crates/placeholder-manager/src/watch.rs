@@ -100,8 +100,11 @@ pub(crate) fn spawn(
         everything(),
         |cache, change| match change {
             Change::Applied(quota) => cache.apply_quota(key(&quota), &quota),
-            Change::Deleted(quota) => cache.delete_quota(&key::<ResourceQuota>(&quota)),
-            Change::Listed(keys) => cache.retain_quotas(&keys),
+            Change::Deleted(quota) => {
+                let gone = key::<ResourceQuota>(&quota);
+                cache.retain_quotas(|quota| *quota != gone)
+            }
+            Change::Listed(keys) => cache.retain_quotas(|quota| keys.contains(quota)),
         },
     );
     watches.spawn(

@@ -141,6 +141,11 @@ impl Pod {
         controller.filter(|controller| controller.kind == "TaskRun")
     }
 
+    /// The scheduler's message about its last try to bind the pod. `None` if the pod is bound.
+    pub fn scheduler_said(&self) -> Option<&str> {
+        self.unscheduled.as_ref()?.message.as_deref()
+    }
+
     /// The pod's tolerations.
     pub fn tolerations(&self) -> &[Toleration] {
         &self.needs.tolerations

@@ -3,8 +3,6 @@
 use crate::names::AssistantName;
 use crate::volumes::Conflict;
 
-use super::{Reason, ReasonCode};
-
 texts! {
     claim_name_variable(workspace: &str, claim: &str): ClaimNameVariable =
         "Workspace {workspace:?} is bound to claim {claim:?}. The value of the variable in this name was not known when the run \
@@ -32,44 +30,32 @@ texts! {
          run's claims: {left_out}. The pods that use them run without the placeholder, and may run on different nodes. All other \
          pods of the run run on the placeholder's node. To run all pods on one node, create the run again with claims that one \
          node can reach.";
-}
 
-/// A placeholder does not mount a `ReadWriteOncePod` claim (V8). `workspace` is the workspace of the claim, or `None` if it is
-/// not known.
-pub fn claim_not_mounted(claim: &str, workspace: Option<&str>) -> Reason {
-    let of = workspace.map_or_else(String::new, |name| format!(" of workspace {name:?}"));
-    let message = format!(
+    /// A placeholder does not mount a `ReadWriteOncePod` claim (V8). `workspace` is the workspace of the claim, or `None` if it is
+    /// not known.
+    claim_not_mounted(claim: &str, workspace: Option<&str>): ClaimNotMounted =
         "Only one pod at a time can use claim {claim:?}{of}, because its access mode is ReadWriteOncePod. So the run's \
          placeholder pod does not mount the claim, and the tasks that use the claim run one after the other. You need not \
-         change anything."
-    );
-    Reason::new(ReasonCode::ClaimNotMounted, message)
-}
+         change anything.",
+        of = workspace.map_or_else(String::new, |name| format!(" of workspace {name:?}"));
 
-/// No node of the cluster reaches the volumes of all these claims of a placeholder (N1).
-pub fn claims_out_of_reach(claims: &[&str]) -> Reason {
-    let claims = claims.join(", ");
-    let message = format!(
+    /// No node of the cluster reaches the volumes of all these claims of a placeholder (N1).
+    claims_out_of_reach(claims: &[&str]): ClaimsNotMovable =
         "No node of the cluster can reach the volumes of all these claims: {claims}. So the run's placeholder pod waits, and the \
          next pods of the run wait for it. Add a node that can reach all these volumes, or bring back such a node. The run then \
-         continues."
-    );
-    Reason::new(ReasonCode::ClaimsNotMovable, message)
-}
+         continues.",
+        claims = claims.join(", ");
 
-/// Every node that reaches the volumes of a placeholder's claims is cordoned or tainted (N1). `first` has the name and the
-/// problem of one of these nodes. `more` is the number of the other nodes.
-pub fn claims_not_movable(claims: &[&str], first: &str, more: usize) -> Reason {
-    let claims = claims.join(", ");
-    let more = match more {
-        0 => String::new(),
-        1 => "; and 1 more node".to_owned(),
-        more => format!("; and {more} more nodes"),
-    };
-    let message = format!(
+    /// Every node that reaches the volumes of a placeholder's claims is cordoned or tainted (N1). `first` has the name and the
+    /// problem of one of these nodes. `more` is the number of the other nodes.
+    claims_not_movable(claims: &[&str], first: &str, more: usize): ClaimsNotMovable =
         "The run's placeholder pod can run only on a node that reaches the volumes of all these claims: {claims}. Each such node \
          is cordoned, or has a taint that the placeholder does not tolerate ({first}{more}). Uncordon one of these nodes, or \
-         remove its taint. The run then continues."
-    );
-    Reason::new(ReasonCode::ClaimsNotMovable, message)
+         remove its taint. The run then continues.",
+        claims = claims.join(", "),
+        more = match more {
+            0 => String::new(),
+            1 => "; and 1 more node".to_owned(),
+            more => format!("; and {more} more nodes"),
+        };
 }

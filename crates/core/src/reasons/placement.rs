@@ -1,11 +1,9 @@
-//! Texts about the node of a placeholder and of the pods that follow it. Parameter `pod` is a pod's name, and `asking` is the
-//! word "pod" with the pod's name and requests.
+//! Texts about the node of a placeholder and of the pods that follow it. Parameter `pod` is a pod's name, `asking` is the word
+//! "pod" with the pod's name and requests, and only one node reaches the volumes of `claims`.
 
 use crate::reconcile::evacuate::Misplaced;
 use crate::reconcile::requests::Amounts;
 use crate::reconcile::tell::refusals::read_answer;
-
-use super::{Reason, ReasonCode};
 
 texts! {
     pod_evacuated(pod: &str, node: &str, cause: &Misplaced): PodEvacuated =
@@ -55,60 +53,30 @@ texts! {
     moves_exhausted(asking: &str, node: &str, moves: u32): MovesExhausted =
         "The scheduler cannot bind {asking} to node {node}, where the pod's placeholder is. The run's placeholders have asked \
          the scheduler for other nodes {moves} times, and do not ask again. The run continues when this node can take the pod.";
-}
 
-/// The API server refused to give a placeholder's pod the requests `asked`, with this `message`. The placeholder asks for `next`
-/// instead. If `next` is `None`, it reserves no room.
-pub fn reservation_refused(
-    placeholder: &str,
-    asked: &Amounts,
-    message: &str,
-    next: Option<&Amounts>,
-) -> Reason {
-    let (_, message) = read_answer(message);
-    let message = message.trim_end_matches('.');
-    let consequence = next.map_or_else(
-        || "The placeholder reserves no room.".to_owned(),
-        |next| {
-            format!(
-                "The placeholder asks for {next} instead: its own requests, and those of the largest pod of the run."
-            )
-        },
-    );
-    let message = format!(
-        "The API server does not let placeholder {placeholder} ask for {asked}: {message}. {consequence}"
-    );
-    Reason::new(ReasonCode::ReservationRefused, message)
-}
-
-/// The pod `asking` waits for room on the placeholder's node. The placeholder cannot leave this node, because no other node
-/// reaches the volumes of `claims`.
-pub fn claims_hold_placeholder(asking: &str, node: &str, claims: &[String]) -> Reason {
-    let message = format!(
+    claims_hold_placeholder(asking: &str, node: &str, claims: &[String]): ClaimsNotMovable =
         "The scheduler cannot bind {asking} to node {node}. The pod and its placeholder cannot run on another node, because only \
-         this node can reach the volumes of these claims: {}. The run continues when this node can take the pod.",
-        claims.join(", ")
-    );
-    Reason::new(ReasonCode::ClaimsNotMovable, message)
-}
+         this node can reach the volumes of these claims: {claims}. The run continues when this node can take the pod.",
+        claims = claims.join(", ");
 
-/// Only one node reaches the volumes of `claims`, and this node has no room for the requests `asked`.
-pub fn reservation_given_up(placeholder: &str, asked: &Amounts, claims: &[String]) -> Reason {
-    let message = format!(
-        "Only one node can reach the volumes of these claims: {}. This node has no room for placeholder {placeholder}, which \
-         asked for {asked}. So the placeholder now reserves no room. Pods of the run that fit on this node can start.",
-        claims.join(", ")
-    );
-    Reason::new(ReasonCode::ReservationReduced, message)
-}
+    reservation_given_up(placeholder: &str, asked: &Amounts, claims: &[String]): ReservationReduced =
+        "Only one node can reach the volumes of these claims: {claims}. This node has no room for placeholder {placeholder}, \
+         which asked for {asked}. So the placeholder now reserves no room. Pods of the run that fit on this node can start.",
+        claims = claims.join(", ");
 
-/// The scheduler finds no node for a placeholder. Only one node reaches the volumes of `claims`, and this node has no room for
-/// the placeholder's requests `asks`.
-pub fn claims_hold_unbound(placeholder: &str, asks: &Amounts, claims: &[String]) -> Reason {
-    let message = format!(
-        "Only one node can reach the volumes of these claims: {}. This node has no room for placeholder {placeholder}, which \
-         asks for {asks}. Make room on this node. The run then continues.",
-        claims.join(", ")
-    );
-    Reason::new(ReasonCode::ClaimsNotMovable, message)
+    claims_hold_unbound(placeholder: &str, asks: &Amounts, claims: &[String]): ClaimsNotMovable =
+        "Only one node can reach the volumes of these claims: {claims}. This node has no room for placeholder {placeholder}, \
+         which asks for {asks}. Make room on this node. The run then continues.",
+        claims = claims.join(", ");
+
+    /// The placeholder asks for `next` instead. If `next` is `None`, it reserves no room.
+    reservation_refused(placeholder: &str, asked: &Amounts, answer: &str, next: Option<&Amounts>): ReservationRefused =
+        "The API server does not let placeholder {placeholder} ask for {asked}: {answer}. {consequence}",
+        answer = read_answer(answer).1.trim_end_matches('.'),
+        consequence = match next {
+            None => "The placeholder reserves no room.".to_owned(),
+            Some(next) => format!(
+                "The placeholder asks for {next} instead: its own requests, and those of the largest pod of the run."
+            ),
+        };
 }

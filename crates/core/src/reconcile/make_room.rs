@@ -1,23 +1,20 @@
 //! Helps pods that find no room on the node of their placeholder (N2, N7). The manager does not predict which node has room: only
 //! the scheduler knows. The placeholder leaves its node, and asks the scheduler for a node with more room ([`reserve`]).
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
 
 use super::apart::left_out;
 use super::evacuate::{FIRST_PAUSE, LONGEST_PAUSE, misplaced};
-use super::reserve::{self, Placed};
+use super::reserve::{self, MOMENT, Placed};
 use super::tell::refusals::tells_of_no_node;
 use super::{Decision, MOVES, Step, ask_again, pause};
 use crate::observed::{Observed, Pod, Record, Sight, elapsed};
 use crate::plan::{Reason, Separation};
 use crate::reasons;
+use crate::volumes::SeenClaim;
 
-/// A pod must wait for this time before the manager takes a step for it. The scheduler needs a moment to bind pods after others
-/// have ended, and one watch may be behind another.
-const SETTLED: Duration = Duration::from_secs(2);
 /// The scheduler tries a waiting pod again within this time after the pod's placeholder is bound. After failed tries it pauses
 /// for up to ten seconds. Until it tries again, the pod's condition may be older than the placeholder's binding.
 const TRIED: Duration = Duration::from_secs(12);
@@ -26,8 +23,6 @@ const TRIED: Duration = Duration::from_secs(12);
 const TRIED_AT_LAST: Duration = Duration::from_secs(340);
 /// The most times that a pod is freed from its placeholder. Tekton may recreate the pod with its affinity each time.
 const TRIES: u32 = 5;
-/// The greatest age of an answer of the API server that allows a step.
-const FRESH: Duration = Duration::from_secs(2);
 
 /// Makes room for the run's pods. Returns why one waits, if no step can help it.
 pub(super) fn make_room(observed: &Observed, decision: &mut Decision) -> Option<Reason> {
@@ -35,12 +30,9 @@ pub(super) fn make_room(observed: &Observed, decision: &mut Decision) -> Option<
     for placed in reserve::placed(observed) {
         let waiting = placed.waiting().filter(|pod| {
             let refused = pod.unscheduled.as_ref().is_some_and(|it| it.no_node);
-            refused && pod.placeholder.is_none() && !pod.object.deleting && observed.owns(pod)
+            refused && pod.task_run().is_some() && !pod.object.deleting
         });
         let waiting: Vec<_> = waiting.collect();
-        if waiting.is_empty() {
-            continue;
-        }
         if let Some(node) = &placed.pod.node {
             let reported = placed.beside(node, &waiting, decision);
             cause = cause.or(reported);
@@ -84,27 +76,21 @@ impl Placed<'_> {
         self.is_confirmed(tied, None, decision).then_some(reason)
     }
 
-    /// True if the volume of at least one claim has a node affinity, so that not every node reaches it.
+    /// True if not every node reaches the volumes of the placeholder's claims.
     pub(super) fn is_bound_by_claims(&self) -> bool {
-        let mut claims = self.observed.claims_of(self.spec, self.pod).into_iter();
-        claims.any(|claim| {
-            let seen = self.observed.volumes.get(&claim);
-            let volume = seen.and_then(|seen| seen.volume.as_ref());
-            volume.is_some_and(|volume| !volume.terms.is_empty())
-        })
+        let claims = self.observed.claims_of(self.spec, self.pod);
+        let mut seen = claims.iter().filter_map(|it| self.observed.volumes.get(it));
+        seen.any(SeenClaim::limits_nodes)
     }
 
     /// True if pods on the node follow the placeholder, or use its claims. Such pods may belong to other runs.
     fn must_stay(&self, node: &str) -> bool {
-        let is_there = |pod: &&Arc<Pod>| {
-            let is_bound = pod.node.as_deref() == Some(node);
-            is_bound && pod.role().is_some() && pod.placeholder.is_none()
-        };
         let follows = |pod: &Pod| pod.follows.contains(&self.own.object.name);
-        let mut of_run = self.observed.pods.values().filter(is_there);
-        let mut others = self.observed.sharing.iter().filter(is_there);
-        of_run.any(|pod| follows(pod) || self.shares_claim(pod))
-            || others.any(|pod| self.shares_claim(pod))
+        let of_run = self.observed.pods.values().filter(|pod| follows(pod));
+        let others = self.observed.pods.values().chain(&self.observed.sharing);
+        let others = others.filter(|pod| self.shares_claim(pod));
+        let mut pods = of_run.chain(others);
+        pods.any(|pod| pod.placeholder.is_none() && pod.node.as_deref() == Some(node))
     }
 
     /// True if the pod uses a claim that the placeholder stands for, mounted or not.
@@ -151,8 +137,7 @@ impl Placed<'_> {
                 left: Some(node.to_owned()),
                 ..self.own.record.clone()
             };
-            let step = ask_again(self.observed, self.own, self.pod, record, reason);
-            decision.steps.push(step);
+            decision.steps.push(ask_again(self, record, reason));
         }
         None
     }
@@ -166,36 +151,28 @@ impl Placed<'_> {
         last: Option<Timestamp>,
         decision: &mut Decision,
     ) -> bool {
-        let pause = pause(times, FIRST_PAUSE, LONGEST_PAUSE);
-        let rest = |since: Option<Timestamp>, pause: Duration| {
-            since.map_or(Duration::ZERO, |since| {
-                pause.saturating_sub(elapsed(since, self.observed.now))
-            })
-        };
-        let said = pod
-            .unscheduled
-            .as_ref()
-            .and_then(|it| it.message.as_deref());
-        let tried = if self.is_away(pod) {
+        let tried = match pod.scheduler_said() {
             // Another try of the scheduler would not help.
-            Duration::ZERO
-        } else if said.is_some_and(tells_of_no_node) {
-            TRIED_AT_LAST
-        } else {
-            TRIED
+            _ if self.is_away(pod) => Duration::ZERO,
+            Some(said) if tells_of_no_node(said) => TRIED_AT_LAST,
+            Some(_) | None => TRIED,
         };
-        let rest = rest(last, pause).max(rest(self.pod.bound, tried));
+        let rests = |time: Duration, since: Option<Timestamp>| {
+            since.map(|since| time.saturating_sub(elapsed(since, self.observed.now)))
+        };
+        let pause = rests(pause(times, FIRST_PAUSE, LONGEST_PAUSE), last);
+        let rest = pause.max(rests(tried, self.pod.bound)).unwrap_or_default();
         if !rest.is_zero() {
             decision.look_in(rest);
         }
-        rest.is_zero() && self.is_confirmed(pod, Some(FRESH), decision)
+        rest.is_zero() && self.is_confirmed(pod, Some(MOMENT), decision)
     }
 
-    /// True if the pod has waited for a while, and the API server has confirmed, not longer ago than `fresh`, that the pod is the
+    /// True if the pod has waited for a moment, and the API server has confirmed, not longer ago than `fresh`, that the pod is the
     /// run's. Labels and affinity prove nothing: with `taskRunSpecs`, a run can give its pods those of another run's pods.
     fn is_confirmed(&self, pod: &Pod, fresh: Option<Duration>, decision: &mut Decision) -> bool {
         let wanted = Sight::Wanted(pod.object.name.clone());
-        if !decision.lasts(self.observed, wanted, SETTLED) {
+        if !decision.lasts(self.observed, wanted, MOMENT) {
             return false;
         }
         // If the API server answered that the pod belongs to another run, the pod is no follower any more.

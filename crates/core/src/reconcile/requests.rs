@@ -15,8 +15,6 @@ const CPU: &str = "cpu";
 const MEMORY: &str = "memory";
 const EPHEMERAL_STORAGE: &str = "ephemeral-storage";
 const HUGE_PAGES: &str = "hugepages-";
-const ATTACHABLE_VOLUMES: &str = "attachable-volumes-";
-const QUOTA: &str = "requests.";
 
 /// Quantities are computed in billionths. These are the numbers of billionths in one unit and in one thousandth.
 const NANO: i128 = 1_000_000_000;
@@ -168,9 +166,9 @@ impl<'a> Nano<'a> {
 
 /// True if the scheduler counts a resource other than CPU and memory (`pkg/scheduler/util/utils.go`, `IsScalarResourceName`).
 fn is_counted(name: &str) -> bool {
-    let prefixed = name.contains('/') && !name.starts_with(QUOTA);
-    let scalar = name.starts_with(HUGE_PAGES) || name.starts_with(ATTACHABLE_VOLUMES);
-    prefixed || scalar || name == EPHEMERAL_STORAGE
+    let extended = name.contains('/') && !name.starts_with("requests.");
+    let scalar = name.starts_with(HUGE_PAGES) || name.starts_with("attachable-volumes-");
+    extended || scalar || name == EPHEMERAL_STORAGE
 }
 
 #[cfg(test)]

@@ -26,14 +26,13 @@ use crate::sizes::{Demand, Progress, Sizes};
 
 /// The scheduling gate of a placeholder's pod whose requests are not set yet.
 pub const GATE: &str = "coscheduler.dev/reservation";
-/// Normally the leader removes the gate. Another replica does so after this time.
-const GATED: Duration = Duration::from_secs(2);
+/// Within this time, the leader normally removes a gate, the scheduler binds pods after others have ended, and every watch reports
+/// a change.
+pub(super) const MOMENT: Duration = Duration::from_secs(2);
 /// A kubelet normally acts on a resize within this time.
 const RESIZED: Duration = Duration::from_secs(10);
 /// The scheduler normally looks at a pod with new requests within this time.
 const REFUSED: Duration = Duration::from_secs(5);
-/// A placeholder without a node is created again for the node of its run's pods after this time.
-const RETURNS: Duration = Duration::from_secs(2);
 /// The most nodes that a placeholder prefers by name.
 const NODES: usize = 50;
 
@@ -85,7 +84,7 @@ pub(super) fn reserve(observed: &Observed, decision: &mut Decision) {
     for placed in placed(observed) {
         if placed.labels.gated {
             let gated = Sight::Gated(placed.pod.object.uid.clone());
-            if observed.leads || decision.lasts(observed, gated, GATED) {
+            if observed.leads || decision.lasts(observed, gated, MOMENT) {
                 placed.open(decision);
             }
         } else if observed.leads {
@@ -153,16 +152,18 @@ impl<'a> Placed<'a> {
             let name = self.spec.name.as_str();
             // Only a pod that starts with the gate can be limited to its home node.
             let home = self.home().filter(|_| self.own.gated);
-            let is_home = |limit: &String| home.as_ref().is_some_and(|it| on_node(it) == *limit);
-            let waits_for = |limit: &String| self.waiting().any(|pod| for_pod(pod) == *limit);
+            let limits = home.as_deref().map(on_node).into_iter();
+            let mut limits = limits.chain(self.waiting().map(for_pod));
             let reason = match &self.labels.limited_by {
-                None => home.map(|home| reasons::placeholder_returns(name, &home)),
-                Some(limit) if is_home(limit) || waits_for(limit) => None,
+                None => home
+                    .as_deref()
+                    .map(|home| reasons::placeholder_returns(name, home)),
+                Some(limit) if limits.any(|it| it == *limit) => None,
                 Some(limit) => Some(reasons::placeholder_asks_without(name, limit)),
             };
             if let Some(reason) = reason {
                 // The scheduler binds pods side by side: it may be binding this one, too.
-                if self.refused_for(RETURNS, decision) {
+                if self.refused_for(MOMENT, decision) {
                     decision.steps.push(evict(self.pod, None, reason));
                 }
                 return;
@@ -176,9 +177,8 @@ impl<'a> Placed<'a> {
                 }
                 return;
             }
-            let refusal = self.pod.unscheduled.as_ref();
-            let said = refusal.and_then(|refusal| refusal.message.as_deref());
-            if !said.is_some_and(lacks_room) || !self.is_bound_by_claims() {
+            let lacks_room = self.pod.scheduler_said().is_some_and(lacks_room);
+            if !lacks_room || !self.is_bound_by_claims() {
                 return;
             }
             let tied = self.observed.tied(self.spec, self.pod);
@@ -220,8 +220,7 @@ impl<'a> Placed<'a> {
                 keeps_room: true,
                 ..self.own.record.clone()
             };
-            let step = ask_again(self.observed, self.own, self.pod, record, reason);
-            decision.steps.push(step);
+            decision.steps.push(ask_again(self, record, reason));
         }
     }
 
@@ -259,15 +258,13 @@ impl<'a> Placed<'a> {
         self.labels.resizing || self.less(&self.kept()).is_some()
     }
 
-    /// The pods that follow the placeholder and have not ended, without those of which the API server said that they are another
-    /// run's.
+    /// The pods that follow the placeholder, without those of which the API server said that they are another run's.
     fn followers(&self) -> impl Iterator<Item = &'a Pod> {
         let pods = self.observed.pods.values().map(AsRef::as_ref);
         pods.filter(|pod| {
             let answer = self.observed.answers.get(&pod.object.uid);
-            pod.follows.contains(&self.own.object.name)
-                && pod.role().is_some()
-                && answer.is_none_or(|answer| answer.own)
+            let follows = pod.follows.contains(&self.own.object.name);
+            follows && answer.is_none_or(|answer| answer.own)
         })
     }
 
@@ -323,10 +320,8 @@ impl<'a> Placed<'a> {
     /// The progress of the tasks that have TaskRuns, and of skipped tasks.
     fn progress<'b>(&'b self, sizes: &'b Sizes) -> BTreeMap<&'b str, Progress> {
         let pods = self.observed.pods.values();
-        let alive = pods.filter(|pod| pod.role().is_some());
-        let alive: BTreeSet<_> = alive
-            .filter_map(|pod| Some(&pod.task_run()?.name))
-            .collect();
+        let alive = pods.filter_map(|pod| Some(&pod.task_run()?.name));
+        let alive: BTreeSet<_> = alive.collect();
         let mut progress: BTreeMap<&str, Progress> = BTreeMap::new();
         for (task_run, task) in &self.run.task_runs {
             let state = if alive.contains(task_run) {
@@ -351,8 +346,9 @@ impl<'a> Placed<'a> {
         progress
     }
 
-    /// The nodes that are large enough for the placeholder and this pod. The placeholder cannot ask for all of that: Kubernetes
-    /// resizes only CPU and memory, and a quota may refuse. Empty if no node is too small.
+    /// The nodes that are large enough for the placeholder and this pod, without the node that the placeholder left. The
+    /// placeholder cannot ask for all of that: Kubernetes resizes only CPU and memory, and a quota may refuse. Empty if no node is
+    /// too small.
     fn large_enough(&self, pod: &Pod) -> Vec<String> {
         let both = Amounts {
             others: pod.needs.requests.others.clone(),
@@ -362,8 +358,10 @@ impl<'a> Placed<'a> {
             let mut both = both.resources();
             both.all(|(name, amount)| node.allocatable.of(name) >= amount)
         });
-        let large = large.iter().take(if small.is_empty() { 0 } else { NODES });
-        large.map(|node| node.name.clone()).collect()
+        let large = large.iter().map(|node| node.name.clone());
+        let others = large.filter(|node| Some(node) != self.own.record.left.as_ref());
+        let most = if small.is_empty() { 0 } else { NODES };
+        others.take(most).collect()
     }
 
     /// CPU and memory of the placeholder's own requests and of the pods beside it.

@@ -168,12 +168,8 @@ fn no_node_reaches(observed: &Observed) -> Option<Reason> {
 /// no node reaches the volumes of all claims, or each node that reaches them is cordoned or has a taint that the placeholder does
 /// not tolerate. Otherwise `None`.
 fn stranded(tolerations: &[Toleration], seen: &[SeenClaim], nodes: &[&Node]) -> Option<Reason> {
-    let held = |claim: &&SeenClaim| claim.volume.as_ref().is_some_and(|on| !on.terms.is_empty());
-    let claims: Vec<_> = seen
-        .iter()
-        .filter(held)
-        .map(|it| it.name.as_str())
-        .collect();
+    let claims = seen.iter().filter(|claim| claim.limits_nodes());
+    let claims: Vec<_> = claims.map(|it| it.name.as_str()).collect();
     if claims.is_empty() {
         return None;
     }
@@ -216,10 +212,10 @@ fn waits_for(observed: &Observed, spec: &PlaceholderSpec) -> Option<Reason> {
     let not_provisioned = claims.find_map(|claim| observed.not_provisioned.get(&claim).cloned());
     not_provisioned.or_else(|| {
         // While the pod has our scheduling gate, `no_node` is false. The gate is no cause to report: the manager removes it soon.
-        let unscheduled = pod.unscheduled.as_ref().filter(|it| it.no_node)?;
+        pod.unscheduled.as_ref().filter(|it| it.no_node)?;
         let asks = pod.placeholder.as_ref().map(|it| it.asks.clone());
         let asks = asks.unwrap_or_default();
-        let message = unscheduled.message.as_deref()?;
+        let message = pod.scheduler_said()?;
         let tied = observed.tied(spec, pod);
         if !tied.is_empty() && lacks_room(message) {
             return Some(reasons::claims_hold_unbound(name, &asks, &tied));

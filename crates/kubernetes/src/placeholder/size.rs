@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use coscheduler_core::annotations::LIMITED_BY;
 use coscheduler_core::labels::AFFINITY_ASSISTANT;
 use coscheduler_core::observed::ObjectRef;
-use coscheduler_core::reconcile::evacuate;
 use coscheduler_core::reconcile::requests::{Amounts, in_words};
 use coscheduler_core::reconcile::reserve::{GATE, Place};
 use coscheduler_core::volumes::{NodeRequirement, NodeTerm, Operator};
@@ -60,13 +59,16 @@ pub fn open(pod: &ObjectRef) -> Value {
 /// Preferences and tolerations may be added at any time. Source: Kubernetes 1.35, `pkg/apis/core/validation/validation.go`,
 /// `ValidatePodUpdate`.
 pub fn open_at(pod: Pod, place: &Place) -> Value {
-    let reference = objects::reference(pod.metadata);
+    let mut patch = open(&objects::reference(pod.metadata));
+    if let Some(limit) = &place.limited_by {
+        patch["metadata"]["annotations"] = json!({LIMITED_BY: limit});
+    }
     let spec = pod.spec.unwrap_or_default();
+    let with = place.with.clone().unwrap_or_default();
     let affinity = spec.affinity.and_then(|it| it.node_affinity);
     let mut affinity = affinity.unwrap_or_default();
-    let required = affinity.required_during_scheduling_ignored_during_execution;
-    let mut terms = required.map_or_else(Vec::new, |it| it.node_selector_terms);
-    let with = place.with.clone().unwrap_or_default();
+    let required = &mut affinity.required_during_scheduling_ignored_during_execution;
+    let mut terms = required.take().unwrap_or_default().node_selector_terms;
     let wanted = with.terms.unwrap_or_default();
     let can_add = terms.is_empty() || wanted.len() == 1;
     if can_add && !wanted.is_empty() && needs::terms(&terms) != wanted {
@@ -75,15 +77,12 @@ pub fn open_at(pod: Pod, place: &Place) -> Value {
     if let Some(node) = &place.only {
         terms = both(&terms, &[named(Operator::In, node)]);
     }
-    affinity.required_during_scheduling_ignored_during_execution =
-        (!terms.is_empty()).then_some(NodeSelector {
-            node_selector_terms: terms,
-        });
-    let avoid = place.avoid.as_ref();
-    let prefer = place.prefer.iter().filter(|it| avoid != Some(*it));
-    let prefer = prefer.map(|node| named(Operator::In, node));
-    let avoid = avoid.map(|node| named(Operator::NotIn, node));
-    let wishes: Vec<_> = avoid.into_iter().chain(prefer).collect();
+    *required = (!terms.is_empty()).then_some(NodeSelector {
+        node_selector_terms: terms,
+    });
+    let avoid = place.avoid.iter().map(|node| named(Operator::NotIn, node));
+    let prefer = place.prefer.iter().map(|node| named(Operator::In, node));
+    let wishes: Vec<_> = avoid.chain(prefer).collect();
     let wishes = both(&[], &wishes).into_iter();
     let wishes = wishes.map(|preference| PreferredSchedulingTerm {
         preference,
@@ -98,17 +97,18 @@ pub fn open_at(pod: Pod, place: &Place) -> Value {
     for wanted in with.tolerations {
         let known = tolerations.iter().any(|it| pods::toleration(it) == wanted);
         if !known && !wanted.for_a_while {
-            tolerations.push(written(wanted));
+            tolerations.push(Toleration {
+                key: Some(wanted.key),
+                operator: wanted.exists.then(|| "Exists".to_owned()),
+                value: Some(wanted.value),
+                effect: Some(wanted.effect),
+                toleration_seconds: None,
+            });
         }
     }
-    let mut patch = open(&reference);
-    if let Some(limit) = &place.limited_by {
-        patch["metadata"]["annotations"] = json!({LIMITED_BY: limit});
-    }
-    let spec = &mut patch["spec"];
-    spec["affinity"] = json!({"nodeAffinity": affinity});
-    spec["nodeSelector"] = json!(selector);
-    spec["tolerations"] = json!(tolerations);
+    patch["spec"]["affinity"] = json!({"nodeAffinity": affinity});
+    patch["spec"]["nodeSelector"] = json!(selector);
+    patch["spec"]["tolerations"] = json!(tolerations);
     patch
 }
 
@@ -123,30 +123,25 @@ fn named(operator: Operator, node: &str) -> NodeTerm {
     }
 }
 
-fn written(toleration: evacuate::Toleration) -> Toleration {
-    let given = |text: String| Some(text).filter(|text| !text.is_empty());
-    Toleration {
-        key: given(toleration.key),
-        operator: toleration.exists.then(|| "Exists".to_owned()),
-        value: given(toleration.value),
-        effect: given(toleration.effect),
-        toleration_seconds: None,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use coscheduler_core::labels::{COMPONENT, PIPELINE_RUN_UID};
     use coscheduler_core::observed::Needs;
 
-    /// The `spec` of the patch for a pod with this spec. Checks what every patch has: the uid, and the removal of the gate.
-    fn opened(spec: Value, place: &Place) -> Value {
-        let pod = json!({"metadata": {"name": "p", "uid": "u"}, "spec": spec});
-        let mut patch = open_at(serde_json::from_value(pod).unwrap(), place);
+    /// The `spec` of the patch for a placeholder's pod with this spec. Checks what every patch has: the uid, the removal of the
+    /// gate, and the limit, which can be read back.
+    fn opened(spec: &Value, place: &Place) -> Value {
+        let labels = json!({PIPELINE_RUN_UID: "run", COMPONENT: AFFINITY_ASSISTANT});
+        let mut pod =
+            json!({"metadata": {"name": "p", "uid": "u", "labels": labels}, "spec": spec});
+        let mut patch = open_at(serde_json::from_value(pod.clone()).unwrap(), place);
         assert_eq!(patch["metadata"]["uid"], "u");
         let gates = patch["spec"]["schedulingGates"].take();
         assert_eq!(gates, json!([{"name": GATE, "$patch": "delete"}]));
+        pod["metadata"]["annotations"] = patch["metadata"]["annotations"].take();
+        let seen = pods::view(serde_json::from_value(pod).unwrap()).unwrap();
+        assert_eq!(seen.placeholder.unwrap().limited_by, place.limited_by);
         patch["spec"].take()
     }
 
@@ -155,93 +150,62 @@ mod tests {
         &affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
     }
 
-    fn field(operator: &str, node: &str) -> Value {
-        json!([{"key": "metadata.name", "operator": operator, "values": [node]}])
+    /// The spec of a pod that requires nodes with this label.
+    fn spec(label: &Value, selector: Value, tolerations: Value) -> Value {
+        json!({
+            "containers": [],
+            "nodeSelector": selector,
+            "tolerations": tolerations,
+            "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {
+                "nodeSelectorTerms": [{"matchExpressions": [label]}]}}},
+        })
     }
 
     #[test]
     fn n2_a_placeholder_gets_what_the_waiting_pod_requires_of_a_node() {
         let disk = json!({"key": "disk", "operator": "In", "values": ["ssd"]});
         let arch = json!({"key": "arch", "operator": "Exists"});
-        let pod = json!({
-            "metadata": {"name": "waits"},
-            "spec": {
-                "containers": [],
-                "nodeSelector": {"pool": "big", "zone": "b"},
-                "tolerations": [
-                    {"key": "gpu", "operator": "Exists", "effect": "NoSchedule"},
-                    {"key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300},
-                ],
-                "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {
-                    "nodeSelectorTerms": [{"matchExpressions": [arch]}]}}},
-            },
-        });
+        let ci = json!({"key": "ci", "value": "yes"});
+        let gpu = json!({"key": "gpu", "operator": "Exists", "value": "", "effect": ""});
+        let for_a_while = json!({"key": "x", "operator": "Exists", "tolerationSeconds": 300});
+        let waits = spec(
+            &arch,
+            json!({"pool": "big", "zone": "b"}),
+            json!([gpu, for_a_while]),
+        );
+        let waits = serde_json::from_value(json!({"spec": waits})).unwrap();
         let place = Place {
-            with: Some(needs::needs(&serde_json::from_value(pod).unwrap())),
+            with: Some(needs::needs(&waits)),
             ..Place::default()
         };
-        let own = json!({
-            "containers": [],
-            "nodeSelector": {"zone": "a"},
-            "tolerations": [{"key": "ci", "value": "yes"}],
-            "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {
-                "nodeSelectorTerms": [{"matchExpressions": [disk]}]}}},
-        });
-        let patch = opened(own, &place);
+        let patch = opened(&spec(&disk, json!({"zone": "a"}), json!([ci])), &place);
         let both = json!([{"matchExpressions": [disk, arch]}]);
         assert_eq!(required(&patch), &both);
         // A gated pod's own keys cannot change.
         assert_eq!(patch["nodeSelector"], json!({"pool": "big"}));
-        assert_eq!(
-            patch["tolerations"],
-            json!([
-                {"key": "ci", "value": "yes"},
-                {"key": "gpu", "operator": "Exists", "effect": "NoSchedule"},
-            ])
-        );
-        let alone = opened(json!({"containers": []}), &place);
+        assert_eq!(patch["tolerations"], json!([ci, gpu]));
+        let alone = opened(&json!({"containers": []}), &place);
         assert_eq!(required(&alone), &json!([{"matchExpressions": [arch]}]));
     }
 
     #[test]
     fn n2_a_placeholder_prefers_other_nodes_and_returns_to_its_pods() {
+        let field = |operator, node| json!({"matchFields": [{"key": "metadata.name", "operator": operator, "values": [node]}]});
         let place = Place {
-            avoid: Some("n1".to_owned()),
-            prefer: vec!["n1".to_owned(), "n2".to_owned()],
-            ..Place::default()
-        };
-        let patch = opened(json!({"containers": []}), &place);
-        let affinity = &patch["affinity"]["nodeAffinity"];
-        let wishes = [("NotIn", "n1"), ("In", "n2")].map(|(operator, node)| {
-            json!({"weight": 100, "preference": {"matchFields": field(operator, node)}})
-        });
-        assert_eq!(
-            affinity["preferredDuringSchedulingIgnoredDuringExecution"],
-            json!(wishes)
-        );
-        assert_eq!(required(&patch), &Value::Null);
-        let home = Place {
             only: Some("n3".to_owned()),
-            limited_by: Some("the pods on node n3".to_owned()),
             with: Some(Needs::default()),
-            ..Place::default()
+            avoid: Some("n1".to_owned()),
+            prefer: vec!["n2".to_owned()],
+            limited_by: Some("the pods on node n3".to_owned()),
         };
-        let patch = opened(json!({"containers": []}), &home);
-        let only = json!([{"matchFields": field("In", "n3")}]);
-        assert_eq!(required(&patch), &only);
-    }
-
-    #[test]
-    fn n2_what_limits_a_placeholders_nodes_is_read_back() {
-        let place = Place {
-            limited_by: Some("pod a".to_owned()),
-            ..Place::default()
-        };
-        let mut pod = json!({"metadata": {"name": "p", "uid": "u", "labels": {
-            PIPELINE_RUN_UID: "run", COMPONENT: AFFINITY_ASSISTANT}}});
-        let patch = open_at(serde_json::from_value(pod.clone()).unwrap(), &place);
-        pod["metadata"]["annotations"] = patch["metadata"]["annotations"].clone();
-        let seen = pods::view(serde_json::from_value(pod).unwrap()).unwrap();
-        assert_eq!(seen.placeholder.unwrap().limited_by, place.limited_by);
+        let patch = opened(&json!({"containers": []}), &place);
+        let wishes = [("NotIn", "n1"), ("In", "n2")]
+            .map(|(operator, node)| json!({"weight": 100, "preference": field(operator, node)}));
+        let affinity = &patch["affinity"]["nodeAffinity"];
+        let preferred = &affinity["preferredDuringSchedulingIgnoredDuringExecution"];
+        assert_eq!(preferred, &json!(wishes));
+        assert_eq!(required(&patch), &json!([field("In", "n3")]));
+        let anywhere = opened(&json!({"containers": []}), &Place::default());
+        assert_eq!(required(&anywhere), &Value::Null);
     }
 }

@@ -223,7 +223,7 @@ fn container(spec: &PlaceholderSpec, volumes: Vec<String>) -> Container {
     ]);
     let limits = match spec.reserves {
         Reserves::Nothing => requests.clone(),
-        Reserves::Placement | Reserves::Peak => limits(&needs::amounts(&requests)),
+        Reserves::Placement | Reserves::Peak => limits(&needs::amounts(Some(&requests))),
     };
     Container {
         name: AFFINITY_ASSISTANT.to_owned(),

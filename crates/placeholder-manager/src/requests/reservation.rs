@@ -7,9 +7,8 @@ use coscheduler_kubernetes::placeholder::size;
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::api::{ListParams, Patch, PatchParams};
-use serde_json::Value;
 
-use super::{Requests, failed, once, retried};
+use super::{Requests, failed, once, retried, unless_gone};
 use crate::error::Error;
 
 /// The outcome of a resize.
@@ -32,39 +31,38 @@ impl Requests {
         pod: &ObjectRef,
         size: &Amounts,
     ) -> Result<Resized, Error> {
+        let act = || format!("resize pod {namespace}/{}", pod.name);
         let mut limits = size::limits(size);
-        let resized = self.send(namespace, pod, size::resize(pod, size, &limits));
-        match resized.await? {
-            Resized::Refused(message) if message.contains("memory limits cannot be decreased") => {
-                limits.remove("memory");
-                self.send(namespace, pod, size::resize(pod, size, &limits))
-                    .await
-            }
-            resized => Ok(resized),
-        }
-    }
-
-    async fn send(&self, namespace: &str, pod: &ObjectRef, patch: Value) -> Result<Resized, Error> {
         let api: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
-        let patch = Patch::Strategic(patch);
-        match once(api.patch_resize(&pod.name, &PatchParams::default(), &patch)).await {
-            Ok(pod) => Ok(Resized::To(Box::new(pod))),
-            Err(kube::Error::Api(status)) if status.code == 409 => Ok(Resized::Gone),
+        let send = async |limits: &_| {
+            let patch = Patch::Strategic(size::resize(pod, size, limits));
+            once(api.patch_resize(&pod.name, &PatchParams::default(), &patch)).await
+        };
+        let resized = match send(&limits).await {
+            Err(kube::Error::Api(status))
+                if status.message.contains("memory limits cannot be decreased") =>
+            {
+                limits.remove("memory");
+                send(&limits).await
+            }
+            resized => resized,
+        };
+        let refused = match resized {
+            Ok(pod) => return Ok(Resized::To(Box::new(pod))),
+            Err(kube::Error::Api(refused)) => refused,
+            Err(error) => return Err(failed(act(), error)),
+        };
+        let names_pod = refused
+            .details
+            .as_ref()
+            .is_some_and(|it| it.name == pod.name);
+        match refused.code {
+            409 => Ok(Resized::Gone),
+            404 if names_pod => Ok(Resized::Gone),
             // An API server without the subresource names no object.
-            Err(kube::Error::Api(status)) if status.code == 404 => {
-                let details = status.details.as_ref();
-                Ok(match details.is_some_and(|it| it.name == pod.name) {
-                    true => Resized::Gone,
-                    false => Resized::Refused("it does not serve pods/resize".to_owned()),
-                })
-            }
-            Err(kube::Error::Api(status)) if matches!(status.code, 403 | 422) => {
-                Ok(Resized::Refused(status.message.clone()))
-            }
-            Err(error) => Err(failed(
-                format!("resize pod {namespace}/{}", pod.name),
-                error,
-            )),
+            404 => Ok(Resized::Refused("it does not serve pods/resize".to_owned())),
+            403 | 422 => Ok(Resized::Refused(refused.message.clone())),
+            _ => Err(failed(act(), kube::Error::Api(refused))),
         }
     }
 
@@ -98,10 +96,6 @@ impl Requests {
             Err(kube::Error::Api(status)) if status.code == 422 => send(size::open(pod)).await,
             patched => patched,
         };
-        match patched {
-            Ok(pod) => Ok(Some(pod)),
-            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(None),
-            Err(error) => Err(failed(act(), error)),
-        }
+        unless_gone(patched, act)
     }
 }

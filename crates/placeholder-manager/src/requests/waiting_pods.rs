@@ -8,7 +8,7 @@ use kube::Api;
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams};
 use serde_json::json;
 
-use super::{Requests, failed, once, retried};
+use super::{Requests, failed, once, retried, unless_gone};
 use crate::error::Error;
 
 impl Requests {
@@ -29,14 +29,9 @@ impl Requests {
                 TEKTON_AFFINITY_ASSISTANT: "", LET_GO: placeholder, LET_GO_TIMES: times.to_string(),
             },
         }}));
-        match once(api.patch_metadata(name, &PatchParams::default(), &patch)).await {
-            Ok(_) => Ok(true),
-            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(false),
-            Err(error) => Err(failed(
-                format!("release TaskRun {namespace}/{name} from its placeholder"),
-                error,
-            )),
-        }
+        let patched = once(api.patch_metadata(name, &PatchParams::default(), &patch)).await;
+        let act = || format!("release TaskRun {namespace}/{name} from its placeholder");
+        Ok(unless_gone(patched, act)?.is_some())
     }
 
     /// Reads whether the PipelineRun with this uid controls the pod's TaskRun, and how often the TaskRun was let go.
@@ -47,10 +42,9 @@ impl Requests {
         run_uid: &str,
     ) -> Result<Answer, Error> {
         let api = self.task_runs(namespace);
+        let act = || format!("read TaskRun {namespace}/{}", task_run.name);
         let found = retried(|| api.get_metadata_opt(&task_run.name)).await;
-        let found = found.map_err(|error| {
-            failed(format!("read TaskRun {namespace}/{}", task_run.name), error)
-        })?;
+        let found = found.map_err(|error| failed(act(), error))?;
         let metadata = found.map(|found| found.metadata).unwrap_or_default();
         let mut owners = metadata.owner_references.iter().flatten();
         let own = metadata.uid.as_ref() == Some(&task_run.uid)

@@ -1,14 +1,11 @@
 use super::*;
 use proptest::prelude::*;
 
-fn list(entries: &[(&str, &str)]) -> ResourceList {
-    let entries = entries.iter();
-    let entries = entries.map(|(name, quantity)| ((*name).to_owned(), quantity.parse().unwrap()));
+/// A list in the words of an Event: `cpu 2, memory 1Gi`.
+fn list(entries: &str) -> ResourceList {
+    let entries = entries.split(", ").map(|it| it.split_once(' ').unwrap());
+    let entries = entries.map(|(name, quantity)| (name.to_owned(), quantity.parse().unwrap()));
     entries.collect()
-}
-
-fn init(requests: ResourceList, sidecar: bool) -> InitContainer {
-    InitContainer { requests, sidecar }
 }
 
 #[track_caller]
@@ -16,63 +13,35 @@ fn check(pod: &PodResources, expect: &str) {
     assert_eq!(requests(pod).to_string(), expect);
 }
 
-/// The examples of Kubernetes: `computePodResourceRequest` in `noderesources/fit.go`, and KEP-753.
+/// Examples of Kubernetes: `computePodResourceRequest` in `noderesources/fit.go`, and KEP-753.
 #[test]
-fn n2_containers_add_up_and_init_containers_take_turns() {
-    let pod = PodResources {
-        init_containers: vec![
-            init(list(&[("cpu", "2"), ("memory", "1G")]), false),
-            init(list(&[("cpu", "2"), ("memory", "3G")]), false),
-        ],
-        containers: vec![
-            list(&[("cpu", "2"), ("memory", "1G")]),
-            list(&[("cpu", "1"), ("memory", "1G")]),
-        ],
-        ..PodResources::default()
+fn n2_init_containers_take_turns_and_a_sidecar_counts_beside_everything_after_it() {
+    let init = |cpu: &str, sidecar| InitContainer {
+        requests: list(cpu),
+        sidecar,
     };
-    check(&pod, "cpu 3, memory 3000000000");
-    check(&PodResources::default(), "");
-}
-
-#[test]
-fn n2_a_sidecar_counts_beside_everything_after_it_and_nothing_before() {
-    let cpu = |cpu: &str, sidecar| init(list(&[("cpu", cpu)]), sidecar);
-    let with = |init_containers| PodResources {
-        init_containers,
-        containers: vec![list(&[("cpu", "1")])],
-        ..PodResources::default()
-    };
-    check(&with(vec![cpu("2", true), cpu("5", false)]), "cpu 7");
-    check(&with(vec![cpu("5", false), cpu("2", true)]), "cpu 5");
-    check(&with(vec![cpu("5", true), cpu("2", false)]), "cpu 7");
-    check(&with(vec![cpu("5", true), cpu("2", true)]), "cpu 8");
-}
-
-#[test]
-fn n2_what_is_asked_for_the_whole_pod_takes_the_sums_place_and_overhead_comes_on_top() {
-    let asks = [("cpu", "2"), ("example.dev/gpu", "1"), ("memory", "1Gi")];
-    let pod = PodResources {
-        containers: vec![list(&asks)],
-        pod: list(&[("cpu", "500m"), ("example.dev/gpu", "7")]),
-        overhead: list(&[("cpu", "250m"), ("memory", "120Mi")]),
-        ..PodResources::default()
-    };
-    check(&pod, "cpu 750m, memory 1144Mi, example.dev/gpu 1");
+    for (init_containers, expect) in [
+        (vec![], "cpu 3"),
+        (vec![init("cpu 2", false), init("cpu 2", false)], "cpu 3"),
+        (vec![init("cpu 2", true), init("cpu 5", false)], "cpu 7"),
+        (vec![init("cpu 5", false), init("cpu 2", true)], "cpu 5"),
+        (vec![init("cpu 5", true), init("cpu 2", true)], "cpu 10"),
+    ] {
+        let pod = PodResources {
+            init_containers,
+            containers: vec![list("cpu 2"), list("cpu 1")],
+            ..PodResources::default()
+        };
+        check(&pod, expect);
+    }
 }
 
 #[test]
 fn n2_a_sum_is_rounded_up_once_and_only_what_the_scheduler_counts_is_counted() {
-    let tiny = list(&[
-        ("cpu", "100n"),
-        ("memory", "500m"),
-        ("ephemeral-storage", "1"),
-        ("storage", "1Gi"),
-        ("pods", "110"),
-        ("requests.example.dev/a", "1"),
-        ("hugepages-2Mi", "4Mi"),
-        ("attachable-volumes-csi-x", "3"),
-        ("example.dev/zero", "0"),
-    ]);
+    let tiny = list(
+        "cpu 100n, memory 500m, ephemeral-storage 1, storage 1Gi, pods 110, requests.example.dev/a 1, hugepages-2Mi 4Mi, \
+         attachable-volumes-csi-x 3, example.dev/zero 0",
+    );
     let pod = PodResources {
         containers: vec![tiny.clone(), tiny],
         ..PodResources::default()
@@ -92,7 +61,8 @@ fn any_list() -> impl Strategy<Value = ResourceList> {
 }
 
 fn any_pod() -> impl Strategy<Value = PodResources> {
-    let init = (any_list(), any::<bool>()).prop_map(|(requests, sidecar)| init(requests, sidecar));
+    let init = (any_list(), any::<bool>());
+    let init = init.prop_map(|(requests, sidecar)| InitContainer { requests, sidecar });
     let init_containers = prop::collection::vec(init, 0..5);
     let containers = prop::collection::vec(any_list(), 0..4);
     (init_containers, containers, any_list(), any_list()).prop_map(

@@ -1,5 +1,6 @@
 //! Pods that wait although their placeholder is bound (N2, N7).
 
+use super::reserve::{confirm, labels};
 use super::*;
 
 /// A pod that waits, and no pod on node-1 but the placeholder's.
@@ -76,7 +77,7 @@ fn n2_a_placeholder_leaves_once_that_has_settled_and_the_api_server_says_whose_t
         run_uid: "u".to_owned(),
     };
     assert_eq!(decision.steps, [ask]);
-    assert_eq!(answer(&mut observed, &decision, |_| ()), 1);
+    answer(&mut observed, &decision, |_| ());
     let decision = reconcile(&observed);
     assert_eq!(left(&decision), Some((1, "node-1")));
     let [Step::Evict { pod, reason, .. }] = &decision.steps[..] else {
@@ -90,21 +91,11 @@ fn n2_a_placeholder_leaves_once_that_has_settled_and_the_api_server_says_whose_t
     assert_eq!((asks(&decision), left(&decision)), (true, None));
 }
 
-/// With `placeholder-reserves: nothing`, the StatefulSet has no gate until then.
+/// The scheduler is slow if it has many pods, so a message that names no cause on the placeholder's node may be older than the
+/// placeholder's binding for a long time. If the placeholder left, the pod could be bound to the node that it left, beside another
+/// isolated run.
 #[test]
 fn m4_n2_a_placeholder_stays_until_the_scheduler_has_tried_the_pod_on_its_node() {
-    let mut observed = waiting();
-    own_pod(&mut observed).bound = Some(observed.now);
-    rests(&mut observed, 12);
-    rests(&mut observed, 11);
-    pass(&mut observed, 10 * SECOND);
-    rests(&mut observed, 2);
-}
-
-/// The scheduler is slow if it has many pods, so such a message may be older than the placeholder's binding for a long time. If the
-/// placeholder left, the pod could be bound to the node that it left, beside another isolated run.
-#[test]
-fn m4_n2_a_placeholder_stays_if_the_scheduler_has_said_nothing_of_its_node() {
     let only_affinity = "0/2 nodes are available: 2 node(s) didn't match pod affinity rules. no new claims to deallocate, \
          preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling.";
     let no_claim = "0/2 nodes are available: persistentvolumeclaim \"a.b\" not found.";
@@ -115,12 +106,14 @@ fn m4_n2_a_placeholder_stays_if_the_scheduler_has_said_nothing_of_its_node() {
         own_pod(&mut observed).bound = Some(observed.now);
         unschedulable(pod(&mut observed, "waits"), message);
         rests(&mut observed, seconds);
+        rests(&mut observed, seconds - 1);
         // A pod that is never tried again is helped in the end.
         pass(&mut observed, seconds * SECOND);
         assert!(left(&settled(&mut observed)).is_some(), "{message}");
     }
 }
 
+/// With `placeholder-reserves: nothing`, the StatefulSet has no gate until then.
 #[test]
 fn n2_the_next_pod_starts_gated_before_the_placeholder_leaves() {
     let mut observed = waiting();
@@ -138,10 +131,9 @@ fn n2_the_next_pod_starts_gated_before_the_placeholder_leaves() {
 fn n2_what_is_not_wanted_any_more_settles_anew() {
     let mut observed = waiting();
     pass(&mut observed, SECOND);
-    let waits = observed.pods["waits"].clone();
-    pod(&mut observed, "waits").unscheduled = None;
+    let refusal = pod(&mut observed, "waits").unscheduled.take();
     pass(&mut observed, SECOND);
-    add(&mut observed, (*waits).clone());
+    pod(&mut observed, "waits").unscheduled = refusal;
     rests(&mut observed, 2);
 }
 
@@ -156,15 +148,17 @@ fn n2_only_the_leader_makes_room_and_not_for_a_run_that_is_done_or_cannot_be_rea
     }
     check(|observed| (observed.leads, observed.called) = (false, true));
     check(|observed| change_run(observed, |run| run.state = RunState::Done));
-    check(|observed| {
-        change_run(observed, |run| {
-            let mode = crate::annotations::MODE.to_owned();
-            run.annotations.insert(mode, "sideways".to_owned());
-        });
-    });
+    let unreadable = |run: &mut PipelineRun| {
+        let mode = run.annotations.get_mut(crate::annotations::MODE).unwrap();
+        *mode = "sideways".to_owned();
+    };
+    check(|observed| change_run(observed, unreadable));
     check(|observed| own(observed).object.deleting = true);
     check(|observed| own_pod(observed).object.deleting = true);
     check(|observed| own_pod(observed).node = None);
+    // Room that the placeholder gives up is not free yet.
+    check(|observed| labels(observed).resizing = true);
+    check(|observed| labels(observed).asks = cpu(3550));
     check(|observed| pod(observed, "waits").object.deleting = true);
     check(|observed| pod(observed, "waits").follows.clear());
     check(|observed| pod(observed, "waits").controller = Some(owner("Job", "j", "j")));
@@ -173,28 +167,18 @@ fn n2_only_the_leader_makes_room_and_not_for_a_run_that_is_done_or_cannot_be_rea
 
 /// By `taskRunSpecs` a run can give its pods the labels and the affinity of another one.
 #[test]
-fn n2_p7_nothing_is_done_or_said_for_a_pod_whose_task_run_is_another_runs() {
+fn n2_p7_nothing_is_done_or_said_for_a_pod_of_another_run_and_it_keeps_no_own_pod_waiting() {
     let stranger = |answer: &mut Answer| answer.own = false;
     for mut observed in [waiting(), pinned(Mode::PipelineRuns, CLAIM)] {
         let decision = settled_with(&mut observed, stranger);
         assert_eq!((decision.steps.len(), decision.events.len()), (0, 0));
         assert_eq!(blocked(&decision), Some(""));
     }
-}
-
-#[test]
-fn n2_p7_a_pod_of_another_run_does_not_keep_the_runs_own_pods_waiting() {
     let mut observed = waiting();
     let mut foreign = (*observed.pods["waits"]).clone();
     foreign.object = object("a-foreign-pod", "f");
     add(&mut observed, foreign);
-    for _ in 0..3 {
-        let decision = pass(&mut observed, SECOND);
-        answer(&mut observed, &decision, |_| ());
-        if let Some(answer) = observed.answers.get_mut("f") {
-            answer.own = false;
-        }
-    }
+    confirm(&mut observed, "a-foreign-pod", false);
     assert_eq!(left(&settled(&mut observed)), Some((1, "node-1")));
 }
 
@@ -217,9 +201,7 @@ fn n2_all_placeholders_of_a_run_share_its_five_moves() {
     let moved = |times: [u32; 2]| {
         let mut observed = waiting_in(Mode::Workspaces, &["one", "two"], "one");
         let done = times.map(|times| once(&observed, times, 600 * SECOND));
-        let names = observed.planned().iter().map(|it| it.name.to_string());
-        for (name, done) in names.collect::<Vec<_>>().iter().zip(done) {
-            let own = observed.placeholders.get_mut(name).unwrap();
+        for (own, done) in observed.placeholders.values_mut().zip(done) {
             Arc::make_mut(own).record.moved = done;
         }
         settled(&mut observed)
@@ -242,19 +224,20 @@ fn n2_moves_wait_longer_and_longer_whichever_replica_made_them() {
 }
 
 #[test]
-fn n2_a_pod_is_let_go_by_its_task_run_and_only_where_it_may_be() {
+fn n2_pods_are_let_go_together_by_their_task_runs_and_only_where_they_may_be() {
     let mut observed = pinned(Mode::PipelineRuns, "own");
+    let mut other = (*observed.pods["waits"]).clone();
+    other.object = object("waits-too", "w2");
+    add(&mut observed, other);
     let decision = settled(&mut observed);
-    let waits = observed.pods["waits"].clone();
-    let placeholder = name(&observed);
-    let let_go = Step::LetGo {
-        pod: waits.object.clone(),
-        task_run: waits.controller.clone().unwrap(),
-        reason: crate::reasons::pod_let_go("waits", &placeholder),
-        placeholder,
+    let let_go = ["waits", "waits-too"].map(|pod| Step::LetGo {
+        pod: observed.pods[pod].object.clone(),
+        task_run: observed.pods[pod].controller.clone().unwrap(),
+        placeholder: name(&observed),
         times: 1,
-    };
-    assert_eq!(decision.steps, [let_go]);
+        reason: crate::reasons::pod_let_go(pod, &name(&observed)),
+    });
+    assert_eq!(decision.steps, let_go);
     for (mode, claim) in [
         (Mode::PipelineRuns, CLAIM),
         (Mode::IsolatePipelineRun, "own"),
@@ -280,16 +263,6 @@ fn n2_a_placeholder_that_waits_for_a_node_of_its_zone_lets_other_pods_go() {
     assert_eq!(let_go(&settled(&mut observed)), []);
 }
 
-#[test]
-fn n2_pods_that_may_go_are_let_go_together() {
-    let mut observed = pinned(Mode::PipelineRuns, "own");
-    let mut other = (*observed.pods["waits"]).clone();
-    other.object = object("waits-too", "w2");
-    add(&mut observed, other);
-    let decision = settled(&mut observed);
-    assert_eq!(let_go(&decision), [("waits", 1), ("waits-too", 1)]);
-}
-
 /// Tekton may make the pod with its affinity again.
 #[test]
 fn n2_a_pod_is_let_go_five_times_and_not_at_once_again() {
@@ -306,39 +279,26 @@ fn n2_a_pod_is_let_go_five_times_and_not_at_once_again() {
     }
 }
 
-/// The placeholder cannot leave pods that follow it, nor pods that use a claim that it holds.
+/// The placeholder cannot leave pods of its run that follow it, nor pods of any run that use a claim that it holds.
 #[test]
 fn n2_claims_in_use_are_not_left() {
-    fn stays(of_run: bool, change: impl FnOnce(&mut Pod, String)) -> bool {
-        let mut observed = waiting();
-        let mut resident = Pod {
-            node: Some("node-1".to_owned()),
-            started: true,
-            claims: vec!["own".to_owned()],
-            ..task("resident", "", 0)
+    for (follows, claim, node, stays) in [
+        (false, "own", "node-1", [false, false]),
+        (true, "own", "node-1", [true, false]),
+        (false, CLAIM, "node-1", [true, true]),
+        (false, CLAIM, "node-2", [false, false]),
+    ] {
+        let (mut own, mut shared) = (waiting(), waiting());
+        let follows = if follows { name(&own) } else { String::new() };
+        let resident = Pod {
+            node: Some(node.to_owned()),
+            claims: vec![claim.to_owned()],
+            ..task("resident", &follows, 0)
         };
-        change(&mut resident, name(&observed));
-        if of_run {
-            add(&mut observed, resident);
-        } else {
-            observed.sharing.push(Arc::new(resident));
-        }
-        left(&settled(&mut observed)).is_none()
-    }
-    let uses = |pod: &mut Pod| pod.claims = vec![CLAIM.to_owned()];
-    assert!(stays(true, |pod, name| pod.follows = vec![name]));
-    assert!(!stays(false, |pod, name| pod.follows = vec![name]));
-    for of_run in [true, false] {
-        assert!(!stays(of_run, |_, _| ()));
-        assert!(stays(of_run, |pod, _| uses(pod)));
-        assert!(!stays(of_run, |pod, _| {
-            uses(pod);
-            pod.node = Some("node-2".to_owned());
-        }));
-        assert!(!stays(of_run, |pod, _| {
-            uses(pod);
-            pod.phase = PodPhase::Failed;
-        }));
+        shared.sharing.push(Arc::new(resident.clone()));
+        add(&mut own, resident);
+        let stayed = [own, shared].map(|mut it| left(&settled(&mut it)).is_none());
+        assert_eq!(stayed, stays, "{follows:?} {claim} {node}");
     }
 }
 

@@ -11,6 +11,9 @@ const SIZED: &str = r#"{
     "three": {"requests": {"cpu": "1500m"}, "after": ["one"], "workspaces": ["data"]}
 }"#;
 
+/// The code of the Event about a placeholder that asks for less.
+const REDUCED: Option<&str> = Some("ReservationReduced");
+
 /// A run that reserves room, whose placeholder's pod has its gate: two and three can run at the same time.
 fn gated() -> Observed {
     gated_in(Mode::PipelineRuns, &[CLAIM])
@@ -21,8 +24,6 @@ fn gated_in(mode: Mode, claims: &[&str]) -> Observed {
     set_sizes(&mut observed, SIZED);
     for pod in observed.pods.values_mut().map(Arc::make_mut) {
         pod.node = None;
-        pod.phase = PodPhase::Pending;
-        pod.started = false;
         let labels = pod.placeholder.as_mut().unwrap();
         (labels.gated, labels.asks) = (true, cpu(50));
     }
@@ -35,14 +36,7 @@ fn set_sizes(observed: &mut Observed, sizes: &str) {
     });
 }
 
-fn start(observed: &mut Observed, task: &str) {
-    change_run(observed, |run| {
-        let task_run = format!("build-{task}");
-        run.task_runs.insert(task_run, task.to_owned());
-    });
-}
-
-fn labels(observed: &mut Observed) -> &mut PlaceholderLabels {
+pub(super) fn labels(observed: &mut Observed) -> &mut PlaceholderLabels {
     own_pod(observed).placeholder.as_mut().unwrap()
 }
 
@@ -52,10 +46,11 @@ fn open(observed: &mut Observed, milli_cpu: i128) {
     (labels.gated, labels.asks) = (false, cpu(milli_cpu));
 }
 
-/// The scheduler finds no node for the placeholder's pod, which asks for this much CPU.
+/// The scheduler finds no node with room for the placeholder's pod, which asks for this much CPU.
 fn refused(mut observed: Observed, milli_cpu: i128) -> Observed {
     open(&mut observed, milli_cpu);
-    unschedulable(own_pod(&mut observed), "0/2 nodes are available");
+    let said = "0/2 nodes are available: 2 Insufficient cpu.";
+    unschedulable(own_pod(&mut observed), said);
     observed
 }
 
@@ -64,8 +59,7 @@ fn asks_again(reserves: &str, pods: &[Pod]) -> Observed {
     let mut observed = gated();
     change_run(&mut observed, |run| {
         let defaults = run.annotations.get_mut(PLACEHOLDER).unwrap();
-        let reserves = format!(r#""reserves":"{reserves}""#);
-        *defaults = defaults.replace(r#""reserves":"placement""#, &reserves);
+        *defaults = defaults.replace(":\"placement\"", &format!(":\"{reserves}\""));
     });
     for pod in pods {
         let follows = vec![name(&observed)];
@@ -92,27 +86,28 @@ fn on_node_1(name: &str, milli_cpu: i128) -> Pod {
     }
 }
 
-/// A pod for which the scheduler found no node.
-fn waits(milli_cpu: i128) -> Pod {
-    let mut pod = task("waits", "", milli_cpu);
-    unschedulable(&mut pod, "Insufficient cpu");
-    pod
+/// A gated placeholder, a waiting pod that needs another kind of node, and a larger one that does not.
+fn with_special() -> Observed {
+    let mut special = task("a", "", 300);
+    special.needs.selector = [("pool".to_owned(), "gpu".to_owned())].into();
+    let mut observed = asks_again("nothing", &[special, task("b", "", 700)]);
+    confirm(&mut observed, "a", true);
+    observed
 }
 
 /// The API server says whose the pod is.
-fn confirm(observed: &mut Observed, pod: &str, own: bool) {
+pub(super) fn confirm(observed: &mut Observed, pod: &str, own: bool) {
     let answer = Answer {
-        at: observed.now,
         own,
-        let_go: 0,
+        ..Answer::default()
     };
     let uid = observed.pods[pod].object.uid.clone();
     observed.answers.insert(uid, answer);
 }
 
-/// The CPU that pods may be opened with, and their nodes, in the order of the placeholders.
-fn opening(decision: &Decision) -> Vec<(Vec<i128>, &Place)> {
-    let steps = decision.steps.iter();
+/// The CPU with which each pod is opened, first to last choice, and the nodes for it.
+fn opening(observed: &Observed) -> Vec<(Vec<i128>, Place)> {
+    let steps = reconcile(observed).steps.into_iter();
     let opening = steps.filter_map(|step| match step {
         Step::Open { sizes, place, .. } => {
             Some((sizes.iter().map(|it| it.milli_cpu).collect(), place))
@@ -122,14 +117,14 @@ fn opening(decision: &Decision) -> Vec<(Vec<i128>, &Place)> {
     opening.collect()
 }
 
-/// The CPU that the only pod is opened with, if the API server does not refuse it.
-fn opened(observed: &Observed) -> Option<i128> {
-    opening(&reconcile(observed))[0].0.first().copied()
+/// The CPU with which the only pod is opened.
+fn opened(observed: &Observed) -> Vec<i128> {
+    opening(observed).remove(0).0
 }
 
 /// The nodes for the only pod.
 fn place(observed: &Observed) -> Place {
-    opening(&reconcile(observed))[0].1.clone()
+    opening(observed).remove(0).1
 }
 
 /// The CPU that the pod is reduced to, and the Event.
@@ -143,56 +138,68 @@ fn shrinking(decision: &Decision) -> Option<(i128, Option<&str>)> {
     })
 }
 
+fn leaves(observed: &Observed) -> bool {
+    let steps = reconcile(observed).steps;
+    let leaves = |step: &Step| matches!(step, Step::Evict { update: None, .. });
+    steps.iter().any(leaves)
+}
+
 #[test]
-fn b3_a_gated_pod_asks_for_the_peak_beside_its_own_requests() {
+fn b3_n2_a_gated_pod_asks_for_the_peak_or_for_a_pod_that_waits() {
     assert!(GATE.starts_with(crate::annotations::PREFIX));
+    let pods = [task("a", "", 300), task("b", "", 700)];
+    let mut observed = asks_again("placement", &pods);
     // If the API server refuses the peak, the largest pod is asked for.
-    assert_eq!(opening(&reconcile(&gated()))[0].0, [3550, 2050]);
+    assert_eq!(opened(&observed), [3550, 2050]);
     // Real pods count where less is known.
-    let mut less = asks_again("placement", &[task("a", "", 400), task("b", "", 300)]);
-    set_sizes(&mut less, r#"{"one": {"requests": {"cpu": "100m"}}}"#);
-    assert_eq!(opened(&less), Some(750));
+    set_sizes(&mut observed, r#"{"one": {"requests": {"cpu": "100m"}}}"#);
+    assert_eq!(opened(&observed), [1050, 750]);
+    // It could not give its room up before.
+    own(&mut observed).record.keeps_room = true;
+    assert_eq!(opened(&observed), [0; 0]);
+    assert_eq!(opened(&asks_again("nothing", &pods)), [750]);
+    assert_eq!(opened(&asks_again("nothing", &[])), [0; 0]);
 }
 
 #[test]
 fn b3_in_workspaces_the_tasks_of_each_claim_count() {
-    let decision = reconcile(&gated_in(Mode::Workspaces, &["data", "other"]));
-    let sizes: BTreeSet<_> = opening(&decision).iter().map(|it| it.0[0]).collect();
+    let opening = opening(&gated_in(Mode::Workspaces, &["data", "other"]));
+    let sizes: BTreeSet<_> = opening.iter().map(|it| it.0[0]).collect();
     // Of data's tasks, three comes after one.
     assert_eq!(sizes, [1550, 2050].into());
 }
 
 #[test]
 fn b3_tasks_that_have_ended_or_are_skipped_do_not_count() {
-    let mut observed = gated();
-    start(&mut observed, "two");
+    #[track_caller]
+    fn check(one: &str, started: &[&str], ended: &[&str], skipped: &[&str], expect: &[i128]) {
+        let task_run = |task: &&str| format!("build-{task}");
+        let mut observed = gated();
+        set_sizes(&mut observed, &SIZED.replace("\"1\"", one));
+        let started = started.iter().map(|it| (task_run(it), it.to_string()));
+        change_run(&mut observed, |run| {
+            run.task_runs = started.collect();
+            run.skipped_tasks = skipped.iter().map(ToString::to_string).collect();
+        });
+        observed.ended = ended.iter().map(task_run).collect();
+        assert_eq!(opened(&observed), expect);
+    }
     // A TaskRun exists some time before its pod.
-    assert_eq!(opened(&observed), Some(3550));
-    let needs = refused(observed.clone(), 3550);
-    let reduced = Some((2050, Some("ReservationReduced")));
-    assert_eq!(shrinking(&reconcile(&needs)), reduced);
-    observed.ended = ["build-two".to_owned()].into();
-    assert_eq!(opened(&observed), Some(1550));
-    change_run(&mut observed, |run| {
-        run.skipped_tasks = vec!["three".to_owned()];
-    });
-    assert_eq!(opened(&observed), Some(1050));
+    check("\"1\"", &["two"], &[], &[], &[3550, 2050]);
+    check("\"1\"", &["two"], &["two"], &[], &[1550]);
+    check("\"1\"", &["two"], &["two"], &["three"], &[1050]);
     // One timed out before it had a pod. A task that waits for it has started.
-    let mut observed = gated();
-    set_sizes(&mut observed, &SIZED.replace("\"1\"", "\"9\""));
-    start(&mut observed, "one");
-    assert_eq!(opened(&observed), Some(9050));
-    start(&mut observed, "two");
-    assert_eq!(opened(&observed), Some(3550));
+    check("\"9\"", &["one"], &[], &[], &[9050]);
+    check("\"9\"", &["one", "two"], &[], &[], &[3550, 2050]);
 }
 
 #[test]
 fn n5_another_replica_opens_the_gate_a_moment_later() {
     let mut observed = gated();
     observed.leads = false;
-    assert_eq!(opening(&pass(&mut observed, SECOND)), []);
-    assert_eq!(opening(&pass(&mut observed, SECOND)), []);
-    assert_eq!(opened(&observed), Some(3550));
+    assert_eq!(pass(&mut observed, SECOND).steps, []);
+    assert_eq!(pass(&mut observed, SECOND).steps, []);
+    assert_eq!(opened(&observed), [3550, 2050]);
 }
 
 #[test]
@@ -204,12 +211,12 @@ fn b3_a_placeholder_returns_to_pods_that_run_unless_their_node_is_bad() {
         ..Place::default()
     };
     // The scheduler bound it while the placeholder left.
-    assert_eq!(opening(&reconcile(&observed)), [(vec![], &home)]);
-    pod(&mut observed, "a").started = true;
-    pod(&mut observed, "a").phase = PodPhase::Running;
-    assert_eq!(opening(&reconcile(&observed)), [(vec![], &home)]);
+    for phase in [PodPhase::Pending, PodPhase::Running] {
+        pod(&mut observed, "a").phase = phase;
+        assert_eq!(opening(&observed), [(vec![], home.clone())]);
+    }
     node(&mut observed, "node-1").unschedulable = true;
-    assert_eq!(opened(&observed), Some(3550));
+    assert_eq!(opened(&observed), [3550, 2050]);
     assert_eq!(place(&observed).only, None);
 }
 
@@ -219,8 +226,7 @@ fn n7_a_wish_that_the_scheduler_refuses_becomes_the_need_and_the_need_waits() {
     open(&mut observed, 3550);
     assert_eq!(shrinking(&reconcile(&observed)), None, "not decided yet");
     let mut observed = refused(observed, 3550);
-    let reduced = Some((2050, Some("ReservationReduced")));
-    assert_eq!(shrinking(&reconcile(&observed)), reduced);
+    assert_eq!(shrinking(&reconcile(&observed)), Some((2050, REDUCED)));
     observed.leads = false;
     assert_eq!(shrinking(&reconcile(&observed)), None);
     observed.leads = true;
@@ -229,25 +235,16 @@ fn n7_a_wish_that_the_scheduler_refuses_becomes_the_need_and_the_need_waits() {
     let decision = pass(&mut observed, 5 * SECOND);
     assert_eq!(shrinking(&decision), None, "about an older size");
     // The scheduler does not repeat a condition that has not changed.
-    assert_eq!(shrinking(&reconcile(&observed)), reduced);
+    assert_eq!(shrinking(&reconcile(&observed)), Some((2050, REDUCED)));
+    observed.peak_wait = 6 * SECOND;
+    assert_eq!(shrinking(&pass(&mut observed, SECOND)), None);
+    assert_eq!(shrinking(&reconcile(&observed)), Some((2050, REDUCED)));
     assert_eq!(shrinking(&reconcile(&refused(gated(), 2050))), None);
 }
 
 #[test]
-fn b3_until_the_kubelet_has_given_the_room_up_nothing_moves() {
-    let mut observed = bound("placement", 50, &[waits(6000)]);
-    labels(&mut observed).resizing = true;
-    assert_eq!(left(&settled(&mut observed)), None);
-    labels(&mut observed).resizing = false;
-    open(&mut observed, 3550);
-    assert_eq!(left(&settled(&mut observed)), None);
-}
-
-#[test]
 fn b3_a_gate_is_no_cause_for_the_author() {
-    let mut observed = gated();
-    let said = "Scheduling is blocked due to non-empty scheduling gates";
-    unschedulable(own_pod(&mut observed), said);
+    let mut observed = refused(gated(), 50);
     let refusal = own_pod(&mut observed).unscheduled.as_mut();
     refusal.unwrap().no_node = false;
     // Until the scheduler has looked at the pod, the condition stays.
@@ -259,127 +256,91 @@ fn b3_a_gate_is_no_cause_for_the_author() {
 }
 
 #[test]
-fn n7_a_placeholder_leaves_for_a_node_that_only_an_autoscaler_can_add() {
-    let mut observed = bound("placement", 50, &[waits(6000)]);
-    assert_eq!(left(&settled(&mut observed)), Some((1, "node-1")));
-    // A volume ties it to its node.
-    let hostname = "kubernetes.io/hostname";
-    restrict(&mut observed, CLAIM, hostname, "node-1");
-    assert_eq!(left(&settled(&mut observed)), None);
-}
-
-/// A gated placeholder, a waiting pod that needs another kind of node, and a larger one that does not.
-fn with_special() -> Observed {
-    let mut special = task("a", "", 300);
-    special.needs.selector = [("pool".to_owned(), "gpu".to_owned())].into();
-    let mut observed = asks_again("nothing", &[special, task("b", "", 700)]);
-    confirm(&mut observed, "a", true);
-    observed
-}
-
-#[test]
 fn n2_a_placeholder_that_asks_for_a_pods_own_kind_of_node_asks_for_this_pod_only() {
     let mut observed = with_special();
-    assert_eq!(opened(&observed), Some(350));
-    assert_eq!(
-        place(&observed).limited_by.as_deref(),
-        Some("a node that pod a can use")
-    );
+    assert_eq!(opened(&observed), [350]);
+    let limit = place(&observed).limited_by;
+    assert_eq!(limit.as_deref(), Some("a node that pod a can use"));
     // A pod of another run adds nothing.
     confirm(&mut observed, "a", false);
-    assert_eq!(opened(&observed), Some(750));
+    assert_eq!(opened(&observed), [750]);
     assert_eq!(place(&observed).limited_by, None);
     confirm(&mut observed, "b", false);
-    assert_eq!(opened(&observed), None);
+    assert_eq!(opened(&observed), [0; 0]);
 }
 
-fn leaves(observed: &Observed) -> bool {
-    let steps = reconcile(observed).steps;
-    let leaves = |step: &Step| matches!(step, Step::Evict { update: None, .. });
-    steps.iter().any(leaves)
-}
-
-/// Its pod was opened before a pod of the run was bound.
+/// Two limits end with the pod that they are for. Without a limit, the pod was opened before a pod of the run was bound.
 #[test]
-fn b3_a_placeholder_that_finds_no_room_beside_running_pods_returns_to_them() {
-    let observed = asks_again("placement", &[on_node_1("a", 1000)]);
-    let mut observed = refused(observed, 3550);
-    assert!(!leaves(&observed), "its own binding may be under way");
-    pass(&mut observed, 2 * SECOND);
-    assert!(leaves(&observed));
-    assert_eq!(shrinking(&reconcile(&observed)), None);
-    own(&mut observed).gated = false;
-    assert!(!leaves(&observed), "without the gate it would not return");
-}
-
-#[test]
-fn n2_a_placeholder_asks_again_without_a_pod_that_needs_it_no_more() {
+fn b3_n2_a_placeholder_that_finds_no_node_asks_again_where_its_runs_pods_are() {
     for (limit, gone) in [
-        ("a node that pod a can use", "a"),
-        ("node node-1, where pods of the run were", "runs"),
+        (Some("a node that pod a can use"), "a"),
+        (Some("node node-1, where pods of the run were"), "runs"),
+        (None, "a"),
     ] {
         let mut observed = refused(with_special(), 50);
         let follows = vec![name(&observed)];
         let runs = on_node_1("runs", 300);
         add(&mut observed, Pod { follows, ..runs });
-        labels(&mut observed).limited_by = Some(limit.to_owned());
-        assert!(!leaves(&observed), "{limit}");
+        labels(&mut observed).limited_by = limit.map(str::to_owned);
+        pass(&mut observed, SECOND);
+        assert!(!leaves(&observed), "its own binding may be under way");
+        pass(&mut observed, SECOND);
+        assert_eq!(leaves(&observed), limit.is_none(), "{limit:?}");
         observed.pods.remove(gone);
         pass(&mut observed, 2 * SECOND);
-        assert!(leaves(&observed), "{limit}");
+        assert!(leaves(&observed), "{limit:?}");
+        own(&mut observed).gated = false;
+        assert_eq!(
+            leaves(&observed),
+            limit.is_some(),
+            "only a gated pod returns"
+        );
         own_pod(&mut observed).unscheduled = None;
         assert!(!leaves(&observed), "the scheduler may find a node");
     }
 }
 
 #[test]
-fn n2_with_nothing_reserved_a_placeholder_asks_for_the_largest_pod_that_waits() {
-    let pods = [task("a", "", 300), task("b", "", 700)];
-    assert_eq!(opened(&asks_again("nothing", &pods)), Some(750));
-    assert_eq!(opened(&asks_again("nothing", &[])), None);
-    assert_eq!(opened(&asks_again("placement", &pods)), Some(3550));
-}
-
-#[test]
 fn n2_a_placeholder_asks_for_a_node_like_the_waiting_pods_and_prefers_another_than_before() {
-    let waits = task("a", "", 300);
-    let mut observed = asks_again("nothing", std::slice::from_ref(&waits));
+    let mut observed = asks_again("nothing", &[task("a", "", 300)]);
     assert_eq!(place(&observed).with, None, "it may be another run's pod");
     confirm(&mut observed, "a", true);
     let expect = Place {
-        with: Some(waits.needs),
+        with: Some(observed.pods["a"].needs.clone()),
         avoid: Some("node-1".to_owned()),
         ..Place::default()
     };
     assert_eq!(place(&observed), expect);
-    // Kubernetes resizes no extended resource, so the nodes that have it are preferred.
-    let gpu = |amounts: &mut Amounts| {
-        amounts.others.insert("example.dev/gpu".to_owned(), 1);
-    };
-    gpu(&mut pod(&mut observed, "a").needs.requests);
-    assert_eq!(place(&observed).prefer, [""; 0]);
-    for name in ["node-1", "node-2"] {
-        node(&mut observed, name).allocatable = cpu(350);
-    }
-    gpu(&mut node(&mut observed, "node-2").allocatable);
-    assert_eq!(place(&observed).prefer, ["node-2"]);
-    // A quota may refuse CPU and memory.
-    gpu(&mut node(&mut observed, "node-1").allocatable);
-    assert_eq!(place(&observed).prefer, [""; 0]);
-    node(&mut observed, "node-1").allocatable.milli_cpu = 349;
-    assert_eq!(place(&observed).prefer, ["node-2"]);
     // A placeholder that was never asked to leave may go anywhere.
     assert_eq!(place(&gated()), Place::default());
+    // Kubernetes resizes no extended resource, and a quota may refuse CPU and memory. So nodes that are large enough are preferred.
+    let gpu = |milli_cpu| Amounts {
+        others: [("example.dev/gpu".to_owned(), 1)].into(),
+        ..cpu(milli_cpu)
+    };
+    pod(&mut observed, "a").needs.requests = gpu(300);
+    for (one, two, expect) in [
+        (cpu(350), cpu(350), vec![]),
+        (cpu(350), gpu(350), vec!["node-2"]),
+        (gpu(349), gpu(350), vec!["node-2"]),
+        (gpu(350), gpu(350), vec![]),
+        // It left node-1.
+        (gpu(350), gpu(349), vec![]),
+    ] {
+        node(&mut observed, "node-1").allocatable = one;
+        node(&mut observed, "node-2").allocatable = two;
+        assert_eq!(place(&observed).prefer, expect);
+    }
 }
 
 #[test]
 fn b3_under_a_quota_a_placeholder_asks_only_for_a_pod_that_waits_and_the_author_hears_it() {
     let mut observed = asks_again("placement", &[task("a", "", 300)]);
     observed.has_quota = true;
-    assert_eq!(opened(&observed), Some(3550));
+    assert_eq!(opened(&observed), [3550, 2050]);
     // The first pod of a run waits for its placeholder, not for room.
     own(&mut observed).record.left = None;
-    assert_eq!(opened(&observed), None);
+    assert_eq!(opened(&observed), [0; 0]);
     assert!(codes(&reconcile(&observed).events).contains(&"ReservationReduced"));
 }
 
@@ -404,92 +365,52 @@ fn b3_a_bound_placeholder_gives_its_room_up_at_once_or_pod_by_pod_and_never_grow
     let mut quota = bound("peak", 3550, &one());
     quota.has_quota = true;
     assert_eq!(shrinking(&reconcile(&quota)), Some((50, None)));
-    // If the scheduler refused the peak, all that is kept may be too little.
-    let mut reduced = bound("peak", 1550, &[waits(2000)]);
+    // If the scheduler refused the peak, all that is kept may be too little for a pod that finds no node.
+    let mut waits = task("waits", "", 2000);
+    unschedulable(&mut waits, "Insufficient cpu");
+    let mut reduced = bound("peak", 1550, &[waits]);
     assert_eq!(shrinking(&settled(&mut reduced)), Some((50, None)));
-    // A pod that finds no room although nothing is kept asks anew.
-    let mut observed = bound("peak", 50, &[waits(9000)]);
-    assert_eq!(left(&settled(&mut observed)), Some((1, "node-1")));
 }
 
 #[test]
-fn b3_a_placeholder_comes_back_if_the_kubelet_does_not_reduce_it() {
-    let mut observed = bound("peak", 50, &[]);
-    labels(&mut observed).resizing = true;
-    assert_eq!(pass(&mut observed, 9 * SECOND).steps, []);
-    assert_eq!(pass(&mut observed, SECOND).steps, []);
-    let decision = reconcile(&observed);
-    assert_eq!(left(&decision), Some((1, "node-1")));
-    let [Step::Evict { reason, update, .. }] = &decision.steps[..] else {
-        panic!("{:?}", decision.steps);
-    };
-    assert_eq!(reason.code.as_str(), "ReservationRefused");
-    assert!(update.as_ref().unwrap().record.keeps_room);
-    own(&mut observed).record.moved = once(&observed, 5, SECOND);
-    assert_eq!(reconcile(&observed).steps, []);
-    // The API server may also refuse to reduce it.
-    let mut observed = bound("peak", 9000, &[]);
-    assert!(shrinking(&pass(&mut observed, 10 * SECOND)).is_some());
-    assert_eq!(left(&reconcile(&observed)), Some((1, "node-1")));
-    // Its next pod asks for nothing. Otherwise, it would hold room again.
-    let mut observed = gated();
-    own(&mut observed).record.keeps_room = true;
-    assert_eq!(opened(&observed), None);
+fn b3_a_placeholder_comes_back_if_it_is_not_reduced() {
+    // The kubelet does not act, or the API server refuses.
+    for (resizing, asks) in [(true, 50), (false, 9000)] {
+        let mut observed = bound("peak", asks, &[]);
+        labels(&mut observed).resizing = resizing;
+        pass(&mut observed, 9 * SECOND);
+        assert_eq!(left(&pass(&mut observed, SECOND)), None);
+        let decision = reconcile(&observed);
+        assert_eq!(left(&decision), Some((1, "node-1")));
+        let Some(Step::Evict { reason, update, .. }) = decision.steps.first() else {
+            panic!("{:?}", decision.steps);
+        };
+        assert_eq!(reason.code.as_str(), "ReservationRefused");
+        assert!(update.as_ref().unwrap().record.keeps_room);
+        own(&mut observed).record.moved = once(&observed, 5, SECOND);
+        assert_eq!(left(&reconcile(&observed)), None);
+    }
 }
 
 #[test]
-fn b3_a_reservation_that_only_one_node_could_hold_is_given_up() {
+fn b3_n7_a_reservation_that_few_nodes_could_hold_is_given_up_and_the_author_hears_of_it() {
     let mut observed = refused(gated(), 2050);
-    let said = "0/2 nodes are available: 1 Insufficient cpu.";
-    unschedulable(own_pod(&mut observed), said);
     assert_eq!(shrinking(&reconcile(&observed)), None, "a node may come");
-    pin(&mut observed, CLAIM);
-    let given_up = Some((50, Some("ReservationReduced")));
-    assert_eq!(shrinking(&reconcile(&observed)), given_up);
-    unschedulable(own_pod(&mut observed), "0/2 nodes are available: 2 other.");
-    assert_eq!(
-        shrinking(&reconcile(&observed)),
-        None,
-        "not for want of room"
-    );
-}
-
-#[test]
-fn b3_a_reservation_of_pods_that_may_run_elsewhere_is_given_up_if_few_nodes_reach_the_claims() {
-    let mut observed = refused(gated(), 2050);
-    let said = "0/2 nodes are available: 1 Insufficient cpu.";
-    unschedulable(own_pod(&mut observed), said);
+    // Pods that use none of the claims may run elsewhere.
     restrict(&mut observed, CLAIM, "zone", "a");
-    let reduced = Some((1550, Some("ReservationReduced")));
-    assert_eq!(shrinking(&reconcile(&observed)), reduced);
+    assert_eq!(shrinking(&reconcile(&observed)), Some((1550, REDUCED)));
     // A pod that waits needs the room, until it is let go.
     let waits = task("waits", &name(&observed), 2000);
     add(&mut observed, waits);
     assert_eq!(shrinking(&reconcile(&observed)), None);
-}
-
-#[test]
-fn n7_b3_the_peak_may_wait_for_a_node() {
-    let mut observed = refused(gated(), 3550);
-    observed.peak_wait = 30 * SECOND;
-    assert_eq!(shrinking(&pass(&mut observed, 29 * SECOND)), None);
-    assert_eq!(shrinking(&pass(&mut observed, SECOND)), None);
-    let reduced = Some((2050, Some("ReservationReduced")));
-    assert_eq!(shrinking(&reconcile(&observed)), reduced);
-}
-
-#[test]
-fn n7_the_author_hears_of_claims_that_keep_a_placeholder_on_a_full_node() {
-    let mut observed = refused(gated(), 2050);
+    // No other node can come to have the room.
     pin(&mut observed, CLAIM);
-    let conflict = "1 Insufficient cpu, 1 node(s) had volume node affinity conflict.";
-    for (said, code) in [
-        (conflict, "ClaimsNotMovable"),
-        ("2 other.", "PlaceholderUnschedulable"),
-    ] {
-        let said = format!("0/2 nodes are available: {said}");
-        unschedulable(own_pod(&mut observed), &said);
-        pass(&mut observed, 2 * SECOND);
-        assert_eq!(blocked(&reconcile(&observed)), Some(code));
-    }
+    assert_eq!(shrinking(&reconcile(&observed)), Some((50, REDUCED)));
+    pass(&mut observed, 2 * SECOND);
+    assert_eq!(blocked(&reconcile(&observed)), Some("ClaimsNotMovable"));
+    unschedulable(own_pod(&mut observed), "0/2 nodes are available: 2 other.");
+    pass(&mut observed, 2 * SECOND);
+    let decision = reconcile(&observed);
+    assert_eq!(shrinking(&decision), None, "not for want of room");
+    assert_eq!(blocked(&decision), Some("PlaceholderUnschedulable"));
 }
