@@ -196,7 +196,7 @@ fn n5_without_a_webhook_runs_are_refused_or_admitted_as_disabled_as_the_operator
             assert!(refused.contains(webhook), "{key}: {refused:?}");
         }
         let pinned = scene.plan(two("annotated")).await?.annotations;
-        assert_eq!(pinned[MODE], "workspaces");
+        assert_eq!(pinned[MODE], "pipelineruns");
         assert!(create(json!(pinned)).await?.refusal().is_some());
         let chosen = json!({OVERRIDE: "pipelineruns", CHOSEN_PLACEMENT: "pack", CHOSEN_RESERVES: "peak", "example.dev/mine": "1"});
         let created = create(chosen.clone()).await?.accepted()?.object;
@@ -207,7 +207,7 @@ fn n5_without_a_webhook_runs_are_refused_or_admitted_as_disabled_as_the_operator
         services.wait_ready().await?;
         let replaced = create(json!(pinned)).await?.accepted()?.object;
         let replaced = &replaced["metadata"]["annotations"];
-        assert_eq!(replaced[MODE], "workspaces");
+        assert_eq!(replaced[MODE], "pipelineruns");
         assert_ne!(replaced[GROUP], json!(pinned[GROUP]));
         set_failure_policy(&scene, "Fail").await?;
         scene.submit(two("pinned")).await?;
