@@ -3,19 +3,22 @@
 //! deletion in the middle of a run does not harm this run.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
 use std::time::Duration;
 
+use anyhow::Context as _;
 use coscheduler_core::config::Reserves;
 use coscheduler_kubernetes::pipeline_run::PipelineRun;
 use integration_tests::audit::{self, Mark};
-use integration_tests::installation::{BASE, kubectl, lead_here, serve};
-use integration_tests::look::is_placeholder;
+use integration_tests::installation::{BASE, define, kubectl, lead_here, serve};
+use integration_tests::look::{self, is_placeholder};
 use integration_tests::metrics::get;
 use integration_tests::rights::{self, Right};
 use integration_tests::runs::run;
 use integration_tests::stack::Stack;
 use integration_tests::{Scene, on_bed};
+use k8s_openapi::ByteString;
 use k8s_openapi::api::admissionregistration::v1::{
     MutatingWebhookConfiguration, ValidatingWebhookConfiguration,
 };
@@ -36,7 +39,7 @@ use serde_json::json;
 use testbed::services::{
     CONFIG_MAP, CONFIGURATION_NAME, NAMESPACE, Service, Services, ServicesConfig,
 };
-use testbed::{Config, LOCAL_STORAGE_CLASS, MOVABLE_STORAGE_CLASS, TestBed};
+use testbed::{Authority, Config, LOCAL_STORAGE_CLASS, MOVABLE_STORAGE_CLASS, TestBed};
 
 type Outcome = anyhow::Result<()>;
 
@@ -856,23 +859,149 @@ async fn connect(scene: &Scene<'_>) -> Outcome {
     let configurations: Api<MutatingWebhookConfiguration> = Api::all(scene.client.clone());
     let configuration = configurations.get(CONFIGURATION_NAME).await?;
     let webhook = configuration.webhooks.unwrap_or_default().remove(0);
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    let bundle = webhook.client_config.ca_bundle.unwrap_or_default();
+    let trusted = trusted(scene, "127.0.0.1", &bundle).await;
+    trusted.context("the webhook is not trusted")
+}
+
+/// Connects to the webhook by this host name, as a client that trusts only `bundle`.
+async fn trusted(scene: &Scene<'_>, host: &str, bundle: &ByteString) -> Outcome {
     let port = scene.stack.services.ports().admission();
     let kubeconfig = serde_json::from_value(json!({
         "clusters": [{"name": "webhook", "cluster": {
-            "server": format!("https://127.0.0.1:{port}"),
-            "certificate-authority-data": webhook.client_config.ca_bundle,
+            "server": format!("https://{host}:{port}"),
+            "certificate-authority-data": bundle,
         }}],
         "users": [{"name": "nobody", "user": {}}],
         "contexts": [{"name": "webhook", "context": {"cluster": "webhook", "user": "nobody"}}],
         "current-context": "webhook",
     }))?;
-    tokio::time::sleep(Duration::from_millis(200)).await;
     let config =
         kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
     let request = http::Request::get("/").body(Vec::new())?;
     match Client::try_from(config)?.request_text(request).await {
         // Nothing is served at this path, but the certificate is trusted.
         Ok(_) | Err(kube::Error::Api(_)) => Ok(()),
-        Err(error) => Err(anyhow::Error::from(error).context("the webhook is not trusted")),
+        Err(error) => Err(error.into()),
     }
+}
+
+/// The Secret of the webhook's certificate in overlay `mtls`.
+const ISSUED: &str = "admission-webhook-tls";
+/// The names in that certificate. The second one is the name of a process on this machine.
+const NAMES: [&str; 2] = ["admission-webhook.coscheduler-system.svc", "127.0.0.1"];
+
+/// Fills the Secret as cert-manager does.
+async fn issue(bed: &TestBed, authority: &Authority, names: &[&str]) -> Outcome {
+    let folder = bed.dir().join("issued");
+    authority.issue(&folder, names)?;
+    let mut data = BTreeMap::new();
+    for key in ["ca.crt", "tls.crt", "tls.key"] {
+        data.insert(key, fs::read_to_string(folder.join(key))?);
+    }
+    let secret = json!({
+        "apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/tls",
+        "metadata": {"name": ISSUED}, "stringData": data,
+    });
+    let secrets: Api<Secret> = Api::namespaced(bed.client(), NAMESPACE);
+    let params = PatchParams::apply("cert-manager").force();
+    secrets
+        .patch(ISSUED, &params, &Patch::Apply(secret))
+        .await?;
+    Ok(())
+}
+
+/// Waits until every webhook trusts exactly this CA.
+async fn trust_is(client: &Client, authority: &Authority) -> Outcome {
+    let configurations: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
+    let pem = authority.pem();
+    look::until("the webhooks trust the CA", async || {
+        let configuration = configurations.get(CONFIGURATION_NAME).await?;
+        let bundles = bundles(&configuration);
+        Ok(bundles.len() == 4 && bundles.iter().all(|it| *it == Some(pem.as_bytes())))
+    })
+    .await
+}
+
+#[test]
+fn certificates_of_cert_manager_are_served_and_replaced_without_a_refused_run() -> Outcome {
+    on_bed(Config::default(), async |bed| {
+        for (kind, plural) in [("Issuer", "issuers"), ("Certificate", "certificates")] {
+            define(&bed, "cert-manager.io", kind, plural).await?;
+        }
+        let client = bed.client();
+        kubectl(&bed, &["apply", "-k", "deploy/overlays/mtls"]).await?;
+        let secrets: Api<Secret> = Api::namespaced(client.clone(), NAMESPACE);
+        assert!(secrets.get_opt("admission-webhook-certs").await?.is_none());
+        let deployments: Api<Deployment> = Api::namespaced(client.clone(), NAMESPACE);
+        let deployment = deployments.get("admission-webhook").await?;
+        let pod = deployment.spec.unwrap().template.spec.unwrap();
+        let variables = pod.containers[0].env.iter().flatten();
+        let variables = variables.map(|it| (it.name.clone(), it.value.clone().unwrap_or_default()));
+        let mut environment: Vec<_> = variables.filter(|(name, _)| name != "TLS_DIR").collect();
+        assert_eq!(environment.len(), 2, "{environment:?}");
+        environment.push(("CERTIFICATE_OVERLAP".to_owned(), "2s".to_owned()));
+        let services = Services::launch(ServicesConfig {
+            installed: true,
+            environment,
+            ..ServicesConfig::new(bed.kubeconfig())?
+        })
+        .await?;
+        let first = Authority::new()?;
+        issue(&bed, &first, &NAMES).await?;
+        lead_here(&client, &services).await?;
+        trust_is(&client, &first).await?;
+        let stack = Stack::new(bed, services);
+        let scene = stack.scene().await?;
+        tokio::select! {
+            replaced = certificates_are_replaced(&scene, &first) => replaced?,
+            refused = a_run_is_refused(&scene) => return Err(refused),
+            refused = the_webhook_is_refused(&scene) => return Err(refused),
+        }
+        drop(scene);
+        let Stack { bed, services, .. } = stack;
+        services.stop().await?;
+        bed.stop().await
+    })
+}
+
+async fn certificates_are_replaced(scene: &Scene<'_>, first: &Authority) -> Outcome {
+    let (client, bed) = (&scene.client, &scene.stack.bed);
+    let pem = |authority: &Authority| ByteString(authority.pem().into_bytes());
+    // A new certificate of the same CA, with a further name.
+    let more = [NAMES[0], NAMES[1], "localhost"];
+    assert!(trusted(scene, "localhost", &pem(first)).await.is_err());
+    issue(bed, first, &more).await?;
+    look::until("the new certificate is served", async || {
+        Ok(trusted(scene, "localhost", &pem(first)).await.is_ok())
+    })
+    .await?;
+
+    // The webhook does not use a certificate that the API server would not accept.
+    let second = Authority::new()?;
+    issue(bed, &second, &NAMES[..1]).await?;
+    let log = scene.stack.services.log(Service::AdmissionWebhook);
+    look::until("the certificate is not used", async || {
+        let log = fs::read_to_string(&log)?;
+        Ok(log.contains("would not accept the certificate for 127.0.0.1"))
+    })
+    .await?;
+    trust_is(client, first).await?;
+    trusted(scene, "localhost", &pem(first)).await?;
+
+    // Another CA.
+    issue(bed, &second, &NAMES).await?;
+    trust_is(client, &second).await?;
+    trusted(scene, "127.0.0.1", &pem(&second)).await?;
+    assert!(trusted(scene, "127.0.0.1", &pem(first)).await.is_err());
+    let secrets: Api<Secret> = Api::namespaced(client.clone(), NAMESPACE);
+    let keys = secrets.get(ISSUED).await?.data.unwrap_or_default();
+    assert_eq!(
+        keys.into_keys().collect::<Vec<_>>(),
+        ["ca.crt", "tls.crt", "tls.key"]
+    );
+    scene.submit(run("last").task("one", &[], &[])).await?;
+    scene.succeeds("last").await?;
+    scene.nothing_left_but(&[]).await
 }

@@ -454,6 +454,11 @@ fn the_overlay_mounts_a_certificate_with_the_right_name_into_every_service() -> 
             let mounts = container["volumeMounts"].as_array().unwrap();
             let mount = mounts.iter().find(|mount| mount["name"] == "tls").unwrap();
             let variables = container["env"].as_array().unwrap();
+            if process == Service::AdmissionWebhook.name() {
+                let mut secret = variables.iter();
+                let secret = secret.find(|it| it["name"] == "CERTIFICATE_SECRET");
+                assert_eq!(secret.unwrap()["value"], certificate["secretName"]);
+            }
             let variable = variables.iter().find(|it| it["name"] == "TLS_DIR").unwrap();
             assert_eq!(variable["value"], mount["mountPath"]);
         }

@@ -1,6 +1,8 @@
-//! The webhook's own certificates. The webhook makes self-signed serving certificates. It keeps them in one Secret, which all its
+//! The certificates that the webhook shows to API servers. By default, the webhook makes self-signed serving certificates. It keeps them in one Secret, which all its
 //! replicas share, and writes them into the `caBundle` of its webhook configurations. It replaces each certificate before it
-//! expires. It needs no certificate manager, and it never reads or writes another Secret or webhook configuration.
+//! expires. It needs no certificate manager, and it never reads or writes another Secret or webhook configuration. With
+//! `--external-certificates`, another program fills the Secret, and the webhook only serves its certificate and writes its CA into
+//! the `caBundle`.
 //! `docs/decisions/webhook-certificates.md` has the reasons.
 //!
 //! Module `state` decides, `issue` makes certificates, `keeper` patches the objects, and `serving` uses the certificate in TLS
@@ -61,6 +63,11 @@ pub(crate) struct CertificateArgs {
     )]
     certificate_overlap: SignedDuration,
 
+    /// Use certificates that another program, such as cert-manager, writes into the Secret: tls.crt, tls.key and ca.crt. The webhook
+    /// then makes no certificates, and --certificate-lifetime has no effect
+    #[arg(long, env = "EXTERNAL_CERTIFICATES")]
+    external_certificates: bool,
+
     /// Name of the Secret that holds the certificates. It must exist, but it may be empty
     #[arg(
         long,
@@ -87,6 +94,7 @@ pub(crate) fn start(
         certificate_names,
         certificate_lifetime,
         certificate_overlap,
+        external_certificates,
         certificate_secret,
     } = args;
     let wanted = Wanted {
@@ -102,7 +110,7 @@ pub(crate) fn start(
         secret: Object::new(secrets, &certificate_secret),
         configurations,
     };
-    let keeper = Keeper::new(objects, wanted, sender, process);
+    let keeper = Keeper::new(objects, wanted, external_certificates, sender, process);
     process.spawn("look after the certificates", keeper.run());
     Ok(tls)
 }

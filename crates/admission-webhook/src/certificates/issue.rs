@@ -73,6 +73,7 @@ fn self_signed(
     Ok(Pair {
         certificate: Certificate::from_der(made.der())
             .context("the new certificate is malformed")?,
+        intermediates: Vec::new(),
         key: PrivateKey(key.serialize_pem()),
     })
 }
@@ -232,6 +233,72 @@ mod tests {
             };
             let error = Material::read(&data).unwrap_err().to_string();
             assert_eq!(error, expected);
+        }
+    }
+
+    #[test]
+    fn a_secret_of_another_program_is_used_if_api_servers_accept_its_certificate() {
+        let authority = || {
+            let mut params = CertificateParams::default();
+            params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+            let key = KeyPair::generate().unwrap();
+            let pem = params.self_signed(&key).unwrap().pem();
+            (pem, rcgen::Issuer::new(params, key))
+        };
+        let ((pem, issuer), (stranger, _)) = (authority(), authority());
+        let names: Vec<String> = wanted().names.into_iter().collect();
+        let data = |names: &[String], days: i64| {
+            let mut params = CertificateParams::new(names).unwrap();
+            let end = u64::try_from(NOW + days * 86_400).unwrap();
+            params.not_after = rcgen::date_time_ymd(1970, 1, 1) + Duration::from_secs(end);
+            let key = KeyPair::generate().unwrap();
+            let certificate = params.signed_by(&key, &issuer).unwrap().pem();
+            let entries = [
+                ("tls.crt", certificate),
+                ("tls.key", key.serialize_pem()),
+                ("ca.crt", pem.clone()),
+            ];
+            let entries = entries.map(|(key, text)| (key.to_owned(), ByteString(text.into())));
+            BTreeMap::from(entries)
+        };
+        let read = |data: &BTreeMap<_, _>| Material::issued(data, &wanted().names, at(0));
+        let good = data(&names, 2);
+        let read_good = read(&good).unwrap();
+        let authorities = Certificate::from_pem(&ByteString(pem.clone().into()));
+        assert_eq!(read_good.certificate.authorities, authorities);
+        let stored = Material {
+            current: read_good,
+            ..begin()
+        };
+        assert_eq!(stored.bundle(), ByteString(pem.clone().into()));
+
+        let with = |key: &str, value: Option<String>| {
+            let mut data = good.clone();
+            match value {
+                Some(value) => data.insert(key.to_owned(), ByteString(value.into())),
+                None => data.remove(key),
+            };
+            data
+        };
+        for (data, expected) in [
+            (BTreeMap::new(), "key tls.crt is absent"),
+            (with("tls.key", None), "key tls.key is absent"),
+            (
+                with("ca.crt", None),
+                "key ca.crt holds no certificate of a CA",
+            ),
+            (
+                with("ca.crt", Some(stranger)),
+                "not accept the certificate for 127.0.0.1",
+            ),
+            (data(&names, -1), "not accept the certificate for 127.0.0.1"),
+            (
+                data(&names[..1], 2),
+                "not accept the certificate for webhook.ns.svc",
+            ),
+        ] {
+            let error = format!("{:#}", read(&data).unwrap_err());
+            assert!(error.contains(expected), "{expected}: {error}");
         }
     }
 

@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tracing::{info, warn};
 
-use super::material::{Certificate, Material};
+use super::material::{Certificate, Material, Pair};
 use super::state::{self, Change, Next, Serve, Served, Trust, Wanted};
 use super::{issue, serving};
 use crate::object::{Configurations, Object};
@@ -42,6 +42,8 @@ pub(super) struct Objects {
 pub(super) struct Keeper {
     objects: Objects,
     wanted: Wanted,
+    /// True if another program fills the Secret.
+    issued: bool,
     trust: Trust,
     served: Option<Served>,
     tls: watch::Sender<Option<Arc<CertifiedKey>>>,
@@ -60,6 +62,7 @@ impl Keeper {
     pub(super) fn new(
         objects: Objects,
         wanted: Wanted,
+        issued: bool,
         tls: watch::Sender<Option<Arc<CertifiedKey>>>,
         process: &Process,
     ) -> Self {
@@ -67,6 +70,7 @@ impl Keeper {
         Self {
             objects,
             wanted,
+            issued,
             trust: Trust::default(),
             served: None,
             tls,
@@ -139,25 +143,47 @@ impl Keeper {
                 return Ok(LATEST);
             };
             let Some(stored) = stored else {
-                warn!("the Secret of the certificates is gone: apply the installation again");
+                let mend = match self.issued {
+                    true => "another program must create it (--external-certificates)",
+                    false => "apply the installation again",
+                };
+                warn!("there is no Secret with the certificates: {mend}");
+                self.judge(Timestamp::now());
                 return Ok(LATEST);
             };
-            let stored = read(stored);
             let (now, served, wanted) = (Timestamp::now(), self.served.as_ref(), &self.wanted);
-            let Next { change, look_again } =
-                state::next(now, stored.as_ref(), served, &self.trust, wanted);
-            if let Some(change) = change {
-                let after =
-                    issue::apply(&change, now, wanted).context("failed to make a certificate")?;
-                let data = json!({"data": after.data()});
-                if !secret.patch(Patch::Merge, data).await {
+            let (stored, look_again) = if self.issued {
+                let Some(issued) = issued(stored, wanted, now) else {
+                    self.judge(now);
                     return Ok(RETRY);
+                };
+                let (certificate, overlap) = (&issued.certificate, wanted.overlap);
+                let (previous, look_again) =
+                    state::outgoing(now, served, certificate, &self.trust, overlap);
+                let stored = Material {
+                    current: issued,
+                    next: None,
+                    previous,
+                };
+                (stored, look_again)
+            } else {
+                let stored = read(stored);
+                let Next { change, look_again } =
+                    state::next(now, stored.as_ref(), served, &self.trust, wanted);
+                if let Some(change) = change {
+                    let after = issue::apply(&change, now, wanted)
+                        .context("failed to make a certificate")?;
+                    let data = json!({"data": after.data()});
+                    if !secret.patch(Patch::Merge, data).await {
+                        return Ok(RETRY);
+                    }
+                    log(&change, &after);
+                    continue;
                 }
-                log(&change, &after);
-                continue;
-            }
-            let Some(stored) = &stored else {
-                return Ok(RETRY);
+                let Some(stored) = stored else {
+                    return Ok(RETRY);
+                };
+                (stored, look_again)
             };
             let mut wait = look_again.map_or(LATEST, |at| until(at, now));
             let trusted = json!(stored.bundle());
@@ -172,7 +198,7 @@ impl Keeper {
             if lacks(validating, &trusted) && !trust(validating, &trusted).await {
                 wait = wait.min(RETRY);
             }
-            return Ok(wait.min(self.serve(stored, now)?));
+            return Ok(wait.min(self.serve(&stored, now)?));
         }
     }
 
@@ -196,10 +222,15 @@ impl Keeper {
                 Duration::ZERO
             }
         };
+        self.judge(now);
+        Ok(wait)
+    }
+
+    /// The process is ready while API servers accept the served certificate.
+    fn judge(&self, now: Timestamp) {
         let served = self.served.as_ref();
         let accepted = served.is_some_and(|served| self.trust.accepts(&served.certificate, now));
         self.trusted.set(accepted);
-        Ok(wait)
     }
 }
 
@@ -229,6 +260,20 @@ fn read(secret: &Secret) -> Option<Material> {
         warn!(secret, %error, "the stored certificates cannot be used, so new ones are made");
         None
     })
+}
+
+fn issued(secret: &Secret, wanted: &Wanted, now: Timestamp) -> Option<Pair> {
+    let data = secret.data.clone().unwrap_or_default();
+    Material::issued(&data, &wanted.names, now)
+        .inspect_err(|error| {
+            let secret = secret.name_any();
+            let error = format!("{error:#}");
+            warn!(
+                secret,
+                error, "the certificate in the Secret cannot be used"
+            );
+        })
+        .ok()
 }
 
 fn until(at: Timestamp, now: Timestamp) -> Duration {

@@ -1,14 +1,21 @@
-//! The contents of the webhook's Secret: the current certificate, the next certificate, and the previous certificates.
+//! The contents of the webhook's Secret: the current certificate, the next certificate, and the previous certificates. Or, if
+//! another program fills the Secret, its certificate and the certificates of its CA.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::ByteString;
-use rustls::pki_types::CertificateDer;
+use rustls::RootCertStore;
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::ServerCertVerifier as _;
+use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
@@ -22,8 +29,10 @@ const CURRENT: [&str; 2] = ["tls.crt", "tls.key"];
 const NEXT: [&str; 2] = ["next.crt", "next.key"];
 /// The key of the Secret for the previous certificates.
 const PREVIOUS: &str = "previous.crt";
+/// The key for the certificates of the CA, in a Secret that another program fills.
+const AUTHORITIES: &str = "ca.crt";
 
-/// A self-signed serving certificate.
+/// A serving certificate, or the certificate of a CA.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Certificate {
     pub(super) der: Vec<u8>,
@@ -33,6 +42,8 @@ pub(super) struct Certificate {
     pub(super) expires: Timestamp,
     /// The host names and IP addresses.
     pub(super) names: BTreeSet<String>,
+    /// The certificates of its CA, which API servers must trust instead of the certificate itself. Empty if it is self-signed.
+    pub(super) authorities: Vec<Certificate>,
 }
 
 /// A private key in PEM format. `Debug` does not print it.
@@ -49,6 +60,8 @@ impl fmt::Debug for PrivateKey {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Pair {
     pub(super) certificate: Certificate,
+    /// The certificates between this one and the CA's.
+    pub(super) intermediates: Vec<Certificate>,
     pub(super) key: PrivateKey,
 }
 
@@ -76,7 +89,16 @@ impl Certificate {
             issued: not_before.checked_add(BACKDATED).ok()?,
             expires: Timestamp::from_second(validity.not_after.timestamp()).ok()?,
             names: names.into_iter().flatten().filter_map(name).collect(),
+            authorities: Vec::new(),
         })
+    }
+
+    /// The certificates that API servers must trust to accept this one.
+    pub(super) fn anchors(&self) -> &[Self] {
+        match self.authorities.as_slice() {
+            [] => std::slice::from_ref(self),
+            authorities => authorities,
+        }
     }
 
     /// All certificates in a PEM text.
@@ -84,6 +106,10 @@ impl Certificate {
         CertificateDer::pem_slice_iter(pem)
             .filter_map(|der| Self::from_der(&der.ok()?))
             .collect()
+    }
+
+    pub(super) fn der(&self) -> CertificateDer<'_> {
+        self.der.as_slice().into()
     }
 
     fn pem(&self) -> String {
@@ -125,6 +151,43 @@ impl Material {
         }))
     }
 
+    /// Reads the data of a Secret that another program fills. API servers must accept the certificate for each of these names.
+    ///
+    /// # Errors
+    /// A value is missing or malformed, or API servers would not accept the certificate.
+    pub(super) fn issued(
+        data: &BTreeMap<String, ByteString>,
+        names: &BTreeSet<String>,
+        now: Timestamp,
+    ) -> anyhow::Result<Pair> {
+        let mut pair = pair(data, CURRENT)?;
+        let authorities = data.get(AUTHORITIES).map(Certificate::from_pem);
+        pair.certificate.authorities = authorities.unwrap_or_default();
+        let mut roots = RootCertStore::empty();
+        for authority in &pair.certificate.authorities {
+            let added = roots.add(authority.der());
+            added.with_context(|| format!("key {AUTHORITIES} holds a certificate of no CA"))?;
+        }
+        ensure!(
+            !roots.is_empty(),
+            "key {AUTHORITIES} holds no certificate of a CA"
+        );
+        let provider = Arc::new(ring::default_provider());
+        let verifier = WebPkiServerVerifier::builder_with_provider(roots.into(), provider);
+        let verifier = verifier.build().context("failed to verify a certificate")?;
+        let chain: Vec<_> = pair.intermediates.iter().map(Certificate::der).collect();
+        let now = Duration::from_secs(u64::try_from(now.as_second())?);
+        for name in names {
+            let failed = || format!("API servers would not accept the certificate for {name}");
+            let name = ServerName::try_from(name.as_str()).with_context(failed)?;
+            let der = pair.certificate.der();
+            let now = UnixTime::since_unix_epoch(now);
+            let verified = verifier.verify_server_cert(&der, &chain, &name, &[], now);
+            verified.with_context(failed)?;
+        }
+        Ok(pair)
+    }
+
     /// The data of the Secret. A key with value `None` is removed.
     pub(super) fn data(&self) -> BTreeMap<&'static str, Option<ByteString>> {
         let Self {
@@ -148,7 +211,8 @@ impl Material {
     pub(super) fn certificates(&self) -> Vec<&Certificate> {
         let pairs = [&self.current].into_iter().chain(&self.next);
         let pairs = pairs.map(|pair| &pair.certificate);
-        let mut certificates: Vec<_> = pairs.chain(&self.previous).collect();
+        let trusted = pairs.chain(&self.previous).flat_map(Certificate::anchors);
+        let mut certificates: Vec<_> = trusted.collect();
         certificates.sort_by_key(|certificate| (certificate.issued, &certificate.der));
         certificates
     }
@@ -170,17 +234,17 @@ fn pair(data: &BTreeMap<String, ByteString>, keys: [&str; 2]) -> anyhow::Result<
         value.with_context(|| format!("key {key} is absent"))
     };
     let [certificate, key] = keys;
-    let parsed = Certificate::from_pem(value(certificate)?)
-        .into_iter()
-        .next();
+    let mut chain = Certificate::from_pem(value(certificate)?).into_iter();
+    let parsed = chain.next();
     // The text of a parse error may quote the private key, so errors of the parser are dropped.
     let ByteString(pem) = value(key)?;
     let pem = String::from_utf8(pem.clone()).ok();
     let pair = Pair {
         certificate: parsed.with_context(|| format!("key {certificate} holds no certificate"))?,
+        intermediates: chain.collect(),
         key: PrivateKey(pem.with_context(|| format!("key {key} holds no private key"))?),
     };
     let usable = serving::certified(&pair).is_ok();
-    anyhow::ensure!(usable, "key {key} holds no private key of {certificate}");
+    ensure!(usable, "key {key} holds no private key of {certificate}");
     Ok(pair)
 }

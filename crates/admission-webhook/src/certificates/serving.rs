@@ -6,8 +6,8 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use rustls::ServerConfig;
 use rustls::crypto::ring;
+use rustls::pki_types::PrivateKeyDer;
 use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use tokio::sync::watch;
@@ -45,7 +45,8 @@ pub(super) fn certified(pair: &Pair) -> anyhow::Result<Arc<CertifiedKey>> {
     let PrivateKey(pem) = &pair.key;
     let act = "failed to use a stored private key";
     let key = PrivateKeyDer::from_pem_slice(pem.as_bytes()).context(act)?;
-    let chain = vec![CertificateDer::from(pair.certificate.der.clone())];
+    let certificates = [&pair.certificate].into_iter().chain(&pair.intermediates);
+    let chain = certificates.map(|it| it.der().into_owned()).collect();
     let certified = CertifiedKey::from_der(chain, key, &ring::default_provider()).context(act)?;
     Ok(Arc::new(certified))
 }

@@ -1,7 +1,7 @@
 //! The decisions about the webhook's certificates: how to change the Secret, which certificate to serve, and when to decide
 //! again. This module uses no clock, no randomness and no Kubernetes client.
 //!
-//! A certificate is replaced in three steps. Any replica can take a step:
+//! A self-signed certificate is replaced in three steps. Any replica can take a step:
 //!
 //! 1. *Introduce*: the Secret gets a *next* certificate. From now on, API servers trust both the current and the next
 //!    certificate.
@@ -14,6 +14,10 @@
 //!
 //! If API servers do not accept the served certificate, or a replica serves no certificate yet, the replica serves the Secret's
 //! current certificate at once.
+//!
+//! If another program fills the Secret, this service does not change it. A new certificate of the same CA is served at once. A
+//! certificate of a new CA is served when API servers have trusted this CA for `overlap`. [`outgoing`] says how long they still
+//! trust the old CA.
 
 use std::collections::BTreeSet;
 
@@ -115,10 +119,14 @@ impl Trust {
         now < certificate.expires && self.since(certificate).is_some()
     }
 
+    /// The time since when API servers accept this certificate.
     fn since(&self, certificate: &Certificate) -> Option<Timestamp> {
-        let mut certificates = self.certificates.iter();
-        let (_, since) = certificates.find(|(trusted, _)| trusted == certificate)?;
-        Some(*since)
+        let since = certificate.anchors().iter().map(|anchor| {
+            let mut certificates = self.certificates.iter();
+            let (_, since) = certificates.find(|(trusted, _)| trusted == anchor)?;
+            Some(*since)
+        });
+        since.collect::<Option<Vec<_>>>()?.into_iter().max()
     }
 
     fn valid(&self, now: Timestamp) -> Vec<Certificate> {
@@ -164,20 +172,46 @@ pub(super) fn next<'a>(
         let at = if named { renewal(current) } else { now };
         (at, Change::Introduce(stored))
     });
-    // Two overlaps are enough for all replicas: one until the last replica sees the current certificate, and one until it serves
-    // this certificate.
-    let retire = served
-        .filter(|served| !previous.is_empty() && served.certificate == *current)
-        .and_then(|served| {
-            let since = trust.since(current)?.max(served.since);
-            Some((later(since, wanted.overlap * 2), Change::Retire(stored)))
-        });
+    let retire = served_by_all(served, current, trust, wanted.overlap)
+        .filter(|_| !previous.is_empty())
+        .map(|at| (at, Change::Retire(stored)));
     let steps = [promote, introduce, retire].into_iter().flatten();
     let (due, to_come): (Vec<_>, Vec<_>) = steps.partition(|(at, _)| *at <= now);
     Next {
         change: due.into_iter().next().map(|(_, change)| change),
         look_again: to_come.iter().map(|(at, _)| *at).min(),
     }
+}
+
+/// The certificates that API servers still trust besides those of `current`, because a replica may still serve another
+/// certificate; and the time when they are no longer needed, if it is known.
+pub(super) fn outgoing(
+    now: Timestamp,
+    served: Option<&Served>,
+    current: &Certificate,
+    trust: &Trust,
+    overlap: SignedDuration,
+) -> (Vec<Certificate>, Option<Timestamp>) {
+    let until = served_by_all(served, current, trust, overlap);
+    if until.is_some_and(|until| until <= now) {
+        return (Vec::new(), None);
+    }
+    let mut trusted = trust.valid(now);
+    trusted.retain(|certificate| !current.anchors().contains(certificate));
+    (trusted, until)
+}
+
+/// The time when every replica serves `current`. `None` if this replica does not serve it yet. Two overlaps are enough for all
+/// replicas: one until the last replica sees the certificate, and one until it serves this certificate.
+fn served_by_all(
+    served: Option<&Served>,
+    current: &Certificate,
+    trust: &Trust,
+    overlap: SignedDuration,
+) -> Option<Timestamp> {
+    let served = served.filter(|served| served.certificate == *current)?;
+    let since = trust.since(current)?.max(served.since);
+    Some(later(since, overlap * 2))
 }
 
 /// Decides which certificate to serve. `stored` has the contents of the Secret.

@@ -26,6 +26,7 @@ fn certificate(id: &str, issued: i64) -> Certificate {
         issued: at(issued),
         expires: at(issued + LIFETIME),
         names: ["webhook".to_owned()].into(),
+        authorities: Vec::new(),
     }
 }
 
@@ -40,6 +41,7 @@ fn new() -> Certificate {
 fn pair(certificate: Certificate) -> Pair {
     Pair {
         certificate,
+        intermediates: Vec::new(),
         key: PrivateKey("secret".to_owned()),
     }
 }
@@ -227,4 +229,64 @@ fn the_current_certificate_is_served_once_it_is_trusted_for_the_overlap() {
     // API servers do not accept the served certificate: it has expired, or it is not trusted.
     check(900, served(old(), 1), &only_old, Serve::Stored);
     check(611, served(old(), 1), &trust(&[]), Serve::Stored);
+}
+
+/// A certificate of this CA.
+fn of(authority: Certificate, id: &str) -> Certificate {
+    Certificate {
+        authorities: vec![authority],
+        ..certificate(id, 0)
+    }
+}
+
+#[test]
+fn a_certificate_of_a_ca_is_trusted_and_served_with_its_ca() {
+    let (first, second) = (of(old(), "first"), of(old(), "second"));
+    let other = of(new(), "other");
+    let overlap = SignedDuration::from_secs(OVERLAP);
+    let both = trust(&[(old(), 1), (new(), 605)]);
+    let decide = |now, to: &Certificate, trust: &Trust| {
+        let stored = Material {
+            current: pair(to.clone()),
+            ..material()
+        };
+        serve(
+            at(now),
+            served(first.clone(), 1).as_ref(),
+            &stored,
+            trust,
+            overlap,
+        )
+    };
+    // API servers already trust the CA of the second certificate.
+    assert_eq!(decide(11, &second, &trust(&[(old(), 1)])), Serve::Stored);
+    assert_eq!(decide(611, &other, &trust(&[(old(), 1)])), Serve::Keep);
+    assert_eq!(decide(611, &other, &both), Serve::KeepUntil(at(615)));
+    assert_eq!(decide(615, &other, &both), Serve::Stored);
+    let of_both = Certificate {
+        authorities: vec![old(), new()],
+        ..first.clone()
+    };
+    assert_eq!(decide(611, &of_both, &both), Serve::KeepUntil(at(615)));
+
+    let outgoing = |now, served: Option<Served>, trust: &Trust| {
+        let (kept, until) = outgoing(at(now), served.as_ref(), &other, trust, overlap);
+        (kept, until.map(|until| until.as_second() - START))
+    };
+    let only_old = trust(&[(old(), 1)]);
+    assert_eq!(
+        outgoing(611, served(first.clone(), 1), &only_old),
+        (vec![old()], None)
+    );
+    assert_eq!(outgoing(611, None, &both), (vec![old()], None));
+    assert_eq!(
+        outgoing(634, served(other.clone(), 615), &both),
+        (vec![old()], Some(635))
+    );
+    assert_eq!(
+        outgoing(635, served(other.clone(), 615), &both),
+        (Vec::new(), None)
+    );
+    // An expired CA is no longer needed.
+    assert_eq!(outgoing(900, None, &both), (Vec::new(), None));
 }
