@@ -35,8 +35,9 @@ type Outcome = anyhow::Result<()>;
 
 const MODES: [&str; 3] = ["workspaces", "pipelineruns", "isolate-pipelinerun"];
 const WITHOUT: &str = "disabled";
-/// The number of runs that are created at the same time, for each wave: fifty runs in six waves, one after the other.
-const WAVES: [usize; 6] = [20, 20, 5, 3, 1, 1];
+/// The number of runs that are created at the same time, for each wave: fifty runs in six waves, one after the other. The last
+/// three runs are alone.
+const WAVES: [usize; 6] = [20, 20, 7, 1, 1, 1];
 /// The time limit for the Event that the claims cannot follow. It starts when the first pod of the run found no room. Both times
 /// come from objects: from the condition of the pod, in whole seconds, and from the Event.
 const TOLD: Duration = Duration::from_secs(10);

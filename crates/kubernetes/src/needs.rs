@@ -35,9 +35,9 @@ pub fn requests(pod: &Pod) -> Amounts {
 /// True if the kubelet reports that a placeholder's own container has more than its spec requests. Then a resize is not finished.
 pub fn is_resizing(pod: &Pod) -> bool {
     let statuses = pod.status.iter();
-    let mut statuses = statuses.flat_map(|status| status.container_statuses.iter().flatten());
-    let status = statuses.find(|status| status.name == AFFINITY_ASSISTANT);
-    status.is_some_and(|status| {
+    let statuses = statuses.flat_map(|status| status.container_statuses.iter().flatten());
+    let mut own = statuses.filter(|status| status.name == AFFINITY_ASSISTANT);
+    own.any(|status| {
         let asks = own_requests(pod);
         let actual = asked(status.resources.as_ref());
         let allocated = list(status.allocated_resources.as_ref());
@@ -98,13 +98,9 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn pod(value: serde_json::Value) -> Pod {
-        serde_json::from_value(value).unwrap()
-    }
-
     #[test]
     fn n2_what_a_pod_asks_for_is_read() {
-        let full = pod(json!({
+        let full = json!({
             "metadata": {"name": "p"},
             "spec": {
                 "initContainers": [
@@ -121,8 +117,8 @@ mod tests {
                 ]}}},
             },
             "status": {"phase": "Pending"},
-        }));
-        let needs = needs(&full);
+        });
+        let needs = needs(&serde_json::from_value(full).unwrap());
         let requests = "cpu 4100m, memory 1Gi, example.dev/gpu 1";
         assert_eq!(needs.requests.to_string(), requests);
         assert_eq!(needs.selector["arch"], "arm64");
@@ -143,11 +139,12 @@ mod tests {
             status.as_object_mut().unwrap().extend(fields);
             let container =
                 |name, cpu| json!({"name": name, "resources": {"requests": {"cpu": cpu}}});
-            let pod = pod(json!({
+            let pod = json!({
                 // A webhook added the other container.
                 "spec": {"containers": [container(AFFINITY_ASSISTANT, "1"), container("proxy", "100m")]},
                 "status": {"containerStatuses": [status]},
-            }));
+            });
+            let pod = serde_json::from_value(pod).unwrap();
             assert_eq!(is_resizing(&pod), expect, "{more}");
             assert_eq!(asks(&pod).to_string(), "cpu 1");
         }

@@ -15,8 +15,8 @@ use crate::plan::{Reason, Separation};
 use crate::reasons;
 use crate::volumes::SeenClaim;
 
-/// The scheduler tries a waiting pod again within this time after the pod's placeholder is bound. After failed tries it pauses
-/// for up to ten seconds. Until it tries again, the pod's condition may be older than the placeholder's binding.
+/// The scheduler normally tries a waiting pod again within this time after the pod's placeholder is bound. Until then, the pod's
+/// condition may be older than the placeholder's binding (`docs/decisions/making-room.md`).
 const TRIED: Duration = Duration::from_secs(12);
 /// If no other event makes the scheduler try a waiting pod again, it does so within this time (kube-scheduler,
 /// `podMaxInUnschedulablePodsDuration`, which is five minutes, and the period of its check).

@@ -211,10 +211,9 @@ impl<'a> Placed<'a> {
     /// so at most [`MOVES`] times.
     fn come_back(&self, node: &str, decision: &mut Decision) {
         let moved = self.own.record.moved.as_ref();
+        let may = moved.is_none_or(|done| done.times < MOVES);
         let resizing = Sight::Resizing(self.pod.object.uid.clone());
-        if moved.is_none_or(|done| done.times < MOVES)
-            && decision.lasts(self.observed, resizing, RESIZED)
-        {
+        if may && decision.lasts(self.observed, resizing, RESIZED) {
             let reason = reasons::reservation_not_reduced(&self.own.object.name, node);
             let record = Record {
                 keeps_room: true,

@@ -39,8 +39,8 @@ impl Requests {
             once(api.patch_resize(&pod.name, &PatchParams::default(), &patch)).await
         };
         let resized = match send(&limits).await {
-            Err(kube::Error::Api(status))
-                if status.message.contains("memory limits cannot be decreased") =>
+            Err(kube::Error::Api(it))
+                if it.message.contains("memory limits cannot be decreased") =>
             {
                 limits.remove("memory");
                 send(&limits).await
@@ -52,13 +52,10 @@ impl Requests {
             Err(kube::Error::Api(refused)) => refused,
             Err(error) => return Err(failed(act(), error)),
         };
-        let names_pod = refused
-            .details
-            .as_ref()
-            .is_some_and(|it| it.name == pod.name);
+        let named = refused.details.as_ref().map(|it| &it.name);
         match refused.code {
             409 => Ok(Resized::Gone),
-            404 if names_pod => Ok(Resized::Gone),
+            404 if named == Some(&pod.name) => Ok(Resized::Gone),
             // An API server without the subresource names no object.
             404 => Ok(Resized::Refused("it does not serve pods/resize".to_owned())),
             403 | 422 => Ok(Resized::Refused(refused.message.clone())),

@@ -8,34 +8,6 @@ fn list(entries: &str) -> ResourceList {
     entries.collect()
 }
 
-#[track_caller]
-fn check(pod: &PodResources, expect: &str) {
-    assert_eq!(requests(pod).to_string(), expect);
-}
-
-/// Examples of Kubernetes: `computePodResourceRequest` in `noderesources/fit.go`, and KEP-753.
-#[test]
-fn n2_init_containers_take_turns_and_a_sidecar_counts_beside_everything_after_it() {
-    let init = |cpu: &str, sidecar| InitContainer {
-        requests: list(cpu),
-        sidecar,
-    };
-    for (init_containers, expect) in [
-        (vec![], "cpu 3"),
-        (vec![init("cpu 2", false), init("cpu 2", false)], "cpu 3"),
-        (vec![init("cpu 2", true), init("cpu 5", false)], "cpu 7"),
-        (vec![init("cpu 5", false), init("cpu 2", true)], "cpu 5"),
-        (vec![init("cpu 5", true), init("cpu 2", true)], "cpu 10"),
-    ] {
-        let pod = PodResources {
-            init_containers,
-            containers: vec![list("cpu 2"), list("cpu 1")],
-            ..PodResources::default()
-        };
-        check(&pod, expect);
-    }
-}
-
 #[test]
 fn n2_a_sum_is_rounded_up_once_and_only_what_the_scheduler_counts_is_counted() {
     let tiny = list(
@@ -46,10 +18,9 @@ fn n2_a_sum_is_rounded_up_once_and_only_what_the_scheduler_counts_is_counted() {
         containers: vec![tiny.clone(), tiny],
         ..PodResources::default()
     };
-    check(
-        &pod,
-        "cpu 1m, memory 1, attachable-volumes-csi-x 6, ephemeral-storage 2, hugepages-2Mi 8Mi",
-    );
+    let expect =
+        "cpu 1m, memory 1, attachable-volumes-csi-x 6, ephemeral-storage 2, hugepages-2Mi 8Mi";
+    assert_eq!(requests(&pod).to_string(), expect);
 }
 
 fn any_list() -> impl Strategy<Value = ResourceList> {
@@ -75,7 +46,8 @@ fn any_pod() -> impl Strategy<Value = PodResources> {
     )
 }
 
-/// One resource at every moment of a pod's life, one after the other: who runs then, and what they ask for together.
+/// One resource at every moment of a pod's life, one after the other: who runs then, and what they ask for together. The examples
+/// of Kubernetes are special cases (`computePodResourceRequest` in `noderesources/fit.go`, and KEP-753).
 fn by_living(pod: &PodResources, resource: &str) -> i128 {
     let of = |list: &ResourceList| list.get(resource).map_or(0, Quantity::nano);
     let sidecars = |started: &[InitContainer]| -> i128 {

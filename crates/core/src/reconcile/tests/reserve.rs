@@ -138,12 +138,6 @@ fn shrinking(decision: &Decision) -> Option<(i128, Option<&str>)> {
     })
 }
 
-fn leaves(observed: &Observed) -> bool {
-    let steps = reconcile(observed).steps;
-    let leaves = |step: &Step| matches!(step, Step::Evict { update: None, .. });
-    steps.iter().any(leaves)
-}
-
 #[test]
 fn b3_n2_a_gated_pod_asks_for_the_peak_or_for_a_pod_that_waits() {
     assert!(GATE.starts_with(crate::annotations::PREFIX));
@@ -197,7 +191,7 @@ fn b3_tasks_that_have_ended_or_are_skipped_do_not_count() {
 fn n5_another_replica_opens_the_gate_a_moment_later() {
     let mut observed = gated();
     observed.leads = false;
-    assert_eq!(pass(&mut observed, SECOND).steps, []);
+    pass(&mut observed, SECOND);
     assert_eq!(pass(&mut observed, SECOND).steps, []);
     assert_eq!(opened(&observed), [3550, 2050]);
 }
@@ -272,6 +266,10 @@ fn n2_a_placeholder_that_asks_for_a_pods_own_kind_of_node_asks_for_this_pod_only
 /// Two limits end with the pod that they are for. Without a limit, the pod was opened before a pod of the run was bound.
 #[test]
 fn b3_n2_a_placeholder_that_finds_no_node_asks_again_where_its_runs_pods_are() {
+    let leaves = |observed: &Observed| {
+        let mut steps = reconcile(observed).steps.into_iter();
+        steps.any(|step| matches!(step, Step::Evict { update: None, .. }))
+    };
     for (limit, gone) in [
         (Some("a node that pod a can use"), "a"),
         (Some("node node-1, where pods of the run were"), "runs"),

@@ -4,9 +4,9 @@ use coscheduler_core::observed::Answer;
 
 use super::*;
 
-/// A run whose placeholder has a gated pod, and whose task pod waits. The API server answers resizes with `resized`, and refuses
-/// each change of the nodes that may take the pod.
-async fn gated(resized: fn() -> (u16, Value)) -> Manager {
+/// A run whose placeholder has a gated pod, and whose task pod waits. The API server answers resizes with `resized` if it is
+/// not `None`, and refuses each change of the nodes that may take the pod.
+async fn gated(resized: fn() -> Option<(u16, Value)>) -> Manager {
     let manager = waiting("data", move |asked| {
         if asked.body["spec"].get("affinity").is_some() {
             return status(422, "Invalid", "spec.affinity: Forbidden");
@@ -14,7 +14,7 @@ async fn gated(resized: fn() -> (u16, Value)) -> Manager {
         let gated = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {
             "namespace": "ci", "name": asked.last(), "uid": "p", "resourceVersion": "9"}, "spec": {"containers": []}});
         match (&asked.method, asked.last()) {
-            (&Method::PATCH, "resize") => resized(),
+            (&Method::PATCH, "resize") => resized().unwrap_or((200, gated)),
             (&Method::PATCH, name) if name.ends_with("-0") => (200, gated),
             (&Method::GET, "pods") => {
                 let mut pod = gated;
@@ -62,18 +62,13 @@ async fn opened(manager: &Manager) -> (Vec<Asked>, Vec<String>) {
 /// Kubernetes before 1.33 does not serve the subresource. It names no object then.
 #[tokio::test]
 async fn b3_a_gated_pod_is_resized_for_the_waiting_pod_and_then_opened_even_without_pods_resize() {
-    let resized = || {
-        let metadata = json!({"name": "p", "uid": "p", "resourceVersion": "9"});
-        let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata});
-        (200, pod)
-    };
     let missing = || {
         let (code, mut answer) = status(404, "NotFound", "no such resource");
         answer["details"] = json!({});
-        (code, answer)
+        Some((code, answer))
     };
     for (manager, events) in [
-        (gated(resized).await, vec![]),
+        (gated(|| None).await, vec![]),
         (gated(missing).await, vec!["ReservationRefused"]),
     ] {
         let (asked, told) = opened(&manager).await;
@@ -94,7 +89,7 @@ async fn b3_a_gated_pod_is_resized_for_the_waiting_pod_and_then_opened_even_with
 /// Kubernetes 1.33 does not reduce a limit of memory.
 #[tokio::test]
 async fn b3_room_is_given_up_even_if_the_limit_of_memory_must_stay() {
-    let manager = gated(|| status(422, "Invalid", "memory limits cannot be decreased")).await;
+    let manager = gated(|| Some(status(422, "Invalid", "memory limits cannot be decreased"))).await;
     change_pod(&manager, |pod| {
         pod.node = Some("node-1".to_owned());
         let placeholder = pod.placeholder.as_mut().unwrap();
