@@ -152,13 +152,11 @@ impl<'a> Placed<'a> {
             let name = self.spec.name.as_str();
             // Only a pod that starts with the gate can be limited to its home node.
             let home = self.home().filter(|_| self.own.gated);
-            let limits = home.as_deref().map(on_node).into_iter();
-            let mut limits = limits.chain(self.waiting().map(for_pod));
+            let limits = home.iter().map(|node| on_node(node));
+            let limits: Vec<_> = limits.chain(self.waiting().map(for_pod)).collect();
             let reason = match &self.labels.limited_by {
-                None => home
-                    .as_deref()
-                    .map(|home| reasons::placeholder_returns(name, home)),
-                Some(limit) if limits.any(|it| it == *limit) => None,
+                None => home.map(|home| reasons::placeholder_returns(name, &home)),
+                Some(limit) if limits.contains(limit) => None,
                 Some(limit) => Some(reasons::placeholder_asks_without(name, limit)),
             };
             if let Some(reason) = reason {

@@ -1,21 +1,15 @@
 use super::*;
 use proptest::prelude::*;
 
-/// A list in the words of an Event: `cpu 2, memory 1Gi`.
-fn list(entries: &str) -> ResourceList {
-    let entries = entries.split(", ").map(|it| it.split_once(' ').unwrap());
-    let entries = entries.map(|(name, quantity)| (name.to_owned(), quantity.parse().unwrap()));
-    entries.collect()
-}
-
 #[test]
 fn n2_a_sum_is_rounded_up_once_and_only_what_the_scheduler_counts_is_counted() {
-    let tiny = list(
-        "cpu 100n, memory 500m, ephemeral-storage 1, storage 1Gi, pods 110, requests.example.dev/a 1, hugepages-2Mi 4Mi, \
-         attachable-volumes-csi-x 3, example.dev/zero 0",
-    );
+    let asks = "cpu 100n, memory 500m, ephemeral-storage 1, storage 1Gi, pods 110, requests.example.dev/a 1, \
+         hugepages-2Mi 4Mi, attachable-volumes-csi-x 3, example.dev/zero 0";
+    let asks = asks.split(", ").map(|it| it.split_once(' ').unwrap());
+    let asks = asks.map(|(name, quantity)| (name.to_owned(), quantity.parse().unwrap()));
+    let asks: ResourceList = asks.collect();
     let pod = PodResources {
-        containers: vec![tiny.clone(), tiny],
+        containers: vec![asks.clone(), asks],
         ..PodResources::default()
     };
     let expect =
