@@ -39,8 +39,8 @@ pub struct Plan {
 /// The action to take for a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
-    /// Do nothing. The run is not coscheduled, has not started, waits for its Pipeline, is a child run, needs no placeholder because it has no claim with
-    /// a known name, or has annotations of an unknown version.
+    /// Do nothing. The run is not coscheduled, has not started, waits for its Pipeline, is a child run, needs no placeholder
+    /// because it has no claim with a known name, or has annotations of an unknown version.
     Nothing,
     /// Create each of these placeholders that does not exist. The list is not empty. An existing placeholder is never changed
     /// (P1).
