@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
-use testbed::services::{DEFAULT_BASE, HIGHEST_BASE};
+use testbed::services::{DEFAULT_BASE, HIGHEST_BASE, Service};
 
 /// The task runner of tekton-coscheduler.
 ///
@@ -50,6 +50,11 @@ pub(crate) enum Command {
     /// write, the style of proto files, scripts and Dockerfile, incompatible changes of proto files, and the rendering of
     /// deploy/base. Installs the programs for these checks under target/tools, with python3 and pip; builds kubectl with Go.
     Tidy,
+    /// Write the files of a release: release.yaml, sbom.cdx.json and SHA256SUMS
+    ///
+    /// release.yaml is deploy/base with the images by digest. sbom.cdx.json lists the crates of the services (CycloneDX). The
+    /// images must have been pushed before; `.github/workflows/release.yaml` builds, signs and pushes them. Builds kubectl with Go.
+    Release(ReleaseArgs),
     /// Write docs/tests.md, the table of requirements with the tests of each, from the names of the tests
     TestTable,
     /// Boot a test bed that runs until it is ended, or end it
@@ -86,6 +91,24 @@ pub(crate) struct DemoArgs {
     /// How long the PipelineRun may take, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     pub(crate) timeout: u64,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct ReleaseArgs {
+    /// The image of each service, as REGISTRY/SERVICE@sha256:DIGEST
+    #[arg(value_name = "IMAGE", required_unless_present = "check")]
+    pub(crate) images: Vec<String>,
+    /// The git tag of the release. It must be v and the version in Cargo.toml
+    #[arg(long, value_name = "TAG")]
+    pub(crate) tag: Option<String>,
+    /// The folder for the files
+    #[arg(long, value_name = "FOLDER", default_value = "target/release-files")]
+    pub(crate) output: PathBuf,
+    /// Write no files. Build the static binary of this service for this machine instead, and run it as the Dockerfile packs it:
+    /// alone in an empty root, as user 65532. Needs the Rust target ARCH-unknown-linux-musl and `unshare`
+    #[arg(long, value_name = "SERVICE", value_parser = Service::ALL.map(Service::name),
+          conflicts_with_all = ["images", "tag", "output"])]
+    pub(crate) check: Option<String>,
 }
 
 #[derive(Debug, clap::Args)]

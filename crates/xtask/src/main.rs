@@ -13,6 +13,7 @@ mod demo;
 mod foreground;
 mod interrupt;
 mod progress;
+mod release;
 mod services;
 mod source;
 mod test;
@@ -61,6 +62,7 @@ async fn run(args: Args) -> anyhow::Result<()> {
         Command::Test(args) => interrupt.or(test::run(&workspace, &args)).await,
         Command::Bench(args) => bench::run(&workspace, args, &mut interrupt).await,
         Command::Ci => interrupt.or(ci::run(&workspace)).await,
+        Command::Release(args) => interrupt.or(release::run(&workspace, args)).await,
         Command::TestTable => test_table::write(&workspace).await,
         Command::Tidy => {
             // The reason of each skipped check is already on stderr.

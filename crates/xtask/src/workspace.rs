@@ -18,7 +18,7 @@ pub(crate) struct Workspace {
     pub(crate) root: PathBuf,
     /// Cargo's target folder.
     pub(crate) target: PathBuf,
-    /// Its members.
+    /// The members.
     pub(crate) packages: Vec<Package>,
 }
 
@@ -27,6 +27,8 @@ pub(crate) struct Workspace {
 pub(crate) struct Package {
     /// Its name.
     pub(crate) name: String,
+    /// Its version.
+    pub(crate) version: String,
     /// All dependencies in its Cargo.toml, also those for tests and build scripts.
     pub(crate) dependencies: Vec<Dependency>,
 }
@@ -71,6 +73,13 @@ impl Workspace {
             target: target_directory,
             packages,
         })
+    }
+
+    /// The version of all services.
+    pub(crate) fn version(&self) -> anyhow::Result<&str> {
+        let own = self.packages.iter().find(|it| it.name == "watcher");
+        own.map(|it| it.version.as_str())
+            .context("`cargo metadata` lists no package watcher")
     }
 
     /// All files that git tracks, and the files that `git add` would add.
