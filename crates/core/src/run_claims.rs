@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use crate::names::tekton_claim_name;
-use crate::params::{has_param, has_variable};
+use crate::params::{Params, has_param, has_variable};
 use crate::pipeline::Work;
 use crate::pipeline_run::{PipelineRun, WorkspaceSource};
 use crate::sizes::{self, Catalog};
@@ -64,9 +64,10 @@ fn resolve(
     claim_name: &str,
 ) -> Option<String> {
     let name = run.params.resolve(claim_name);
+    let none = Params::default();
     let defaults = run.defaults.as_ref();
     let defaults = defaults.or(catalog.map(|catalog| &catalog.defaults));
-    let params = defaults.map_or_else(|| run.params.clone(), |it| run.params.or(it));
+    let params = run.params.or(defaults.unwrap_or(&none));
     let tasks = sizes::tasks(run, catalog).iter();
     let using = tasks.filter(|task| task.workspaces.contains(workspace));
     let mut names: BTreeSet<_> = using
@@ -76,8 +77,8 @@ fn resolve(
                 Work::Task(name) => catalog.and_then(|catalog| catalog.tasks.get(name)),
                 Work::Custom | Work::Elsewhere => None,
             };
-            let own = task.params.resolved(&params);
-            let own = spec.map_or_else(|| own.clone(), |spec| own.or(&spec.defaults));
+            let of_task = spec.map_or(&none, |spec| &spec.defaults);
+            let own = task.params.resolved(&params).or(of_task);
             params.resolve(&own.resolve(&name))
         })
         .collect();
@@ -140,7 +141,6 @@ pub fn contains(claims: &RunClaims, claim_name: &str, run_uid: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::params::Params;
     use crate::sizes::TaskSpec;
     use serde_json::{Value, json};
 
