@@ -48,6 +48,7 @@ impl Documents {
             if object["metadata"].is_object() && object["metadata"]["namespace"].is_null() {
                 object["metadata"]["namespace"] = namespace.into();
             }
+            default_account(&mut object);
             let name = object["metadata"]["name"].as_str().unwrap_or_default();
             let run = PipelineRun::parse(&object).map_err(|violations| {
                 denied(
@@ -122,6 +123,19 @@ impl Documents {
     pub(super) fn is_single_pod(&self, namespace: &str, claim: &str) -> bool {
         self.claim(namespace, claim)
             .is_some_and(|claim| claims::view(claim).single_pod)
+    }
+}
+
+/// Sets the service account as Tekton's admission does (Tekton v1.12.0, `pkg/apis/pipeline/v1/pipelinerun_defaults.go`, and key
+/// `default-service-account` of its ConfigMap `config-defaults`). The placeholder uses the same account.
+fn default_account(run: &mut Value) {
+    let is_new = run["metadata"]["uid"].is_null() && run["spec"].is_object();
+    let template = &run["spec"]["taskRunTemplate"];
+    if is_new
+        && (template.is_null() || template.is_object())
+        && template["serviceAccountName"].is_null()
+    {
+        run["spec"]["taskRunTemplate"]["serviceAccountName"] = "default".into();
     }
 }
 

@@ -34,8 +34,13 @@ impl Server {
         let Some(address) = &args.server else {
             return Ok(None);
         };
-        let endpoint = endpoint(address, args)
-            .with_context(|| format!("--server {address:?}: expected HOST:PORT"))?;
+        let port = address
+            .rsplit_once(':')
+            .map(|(_, port)| port.parse::<u16>());
+        let endpoint = match port {
+            Some(Ok(_)) => endpoint(address, args)?,
+            Some(Err(_)) | None => Err(anyhow!("--server {address:?}: expected HOST:PORT"))?,
+        };
         let mut runtime = Builder::new_current_thread();
         let runtime = runtime.enable_all().build();
         let runtime = runtime.context("failed to start the asynchronous runtime")?;
