@@ -480,9 +480,10 @@ fn v2_templates_become_claims_of_the_stateful_set() -> Outcome {
 fn v4_claims_have_the_labels_of_pipeline_and_run_however_late_tekton_labels_the_run() -> Outcome {
     shared(async |scene| {
         for (name, reference, pipeline) in [
-            ("embedded", Value::Null, "embedded"),
-            ("by-name", json!({"name": "in-cluster"}), "in-cluster"),
-            ("fetched", json!({"resolver": "test"}), "found"),
+            ("embedded", Value::Null, Some("embedded")),
+            ("by-name", json!({"name": "in-cluster"}), Some("in-cluster")),
+            // The placeholder does not wait until the Pipeline is fetched.
+            ("fetched", json!({"resolver": "test"}), None),
         ] {
             let mut object = run(name)
                 .template("source")
@@ -490,27 +491,20 @@ fn v4_claims_have_the_labels_of_pipeline_and_run_however_late_tekton_labels_the_
                 .task("one", &["source"], &[])
                 .held("one")
                 .into_json();
+            let found = json!({
+                "apiVersion": "tekton.dev/v1", "kind": "Pipeline",
+                "metadata": {"name": pipeline.unwrap_or("found")}, "spec": object["spec"]["pipelineSpec"],
+            });
             if !reference.is_null() {
-                let found = json!({
-                    "apiVersion": "tekton.dev/v1", "kind": "Pipeline",
-                    "metadata": {"name": pipeline}, "spec": object["spec"]["pipelineSpec"],
-                });
-                object["spec"]
-                    .as_object_mut()
-                    .unwrap()
-                    .remove("pipelineSpec");
-                object["spec"]["pipelineRef"] = reference.clone();
-                if reference["resolver"].is_null() {
-                    let pipelines = "tekton.dev/v1/pipelines";
-                    scene.send("POST", pipelines, &found).await?.accepted()?;
-                    scene.submit(Run::from_json(object)).await?;
-                } else {
-                    scene.submit(Run::from_json(object)).await?;
-                    scene.resolve(&found).await?;
-                }
-            } else {
-                scene.submit(Run::from_json(object)).await?;
+                let spec = object["spec"].as_object_mut().unwrap();
+                spec.remove("pipelineSpec");
+                spec.insert("pipelineRef".to_owned(), reference.clone());
             }
+            if reference["name"].is_string() {
+                let pipelines = "tekton.dev/v1/pipelines";
+                scene.send("POST", pipelines, &found).await?.accepted()?;
+            }
+            scene.submit(Run::from_json(object)).await?;
             let (set, _) = scene.placeholder().await?;
             let claims = scene
                 .until_all::<PersistentVolumeClaim>("are two", |claims| claims.len() == 2)
@@ -518,16 +512,13 @@ fn v4_claims_have_the_labels_of_pipeline_and_run_however_late_tekton_labels_the_
             let workspaces = claims.iter().map(|claim| {
                 let labels = claim.labels();
                 for (key, value) in [
-                    ("app.kubernetes.io/component", "affinity-assistant"),
-                    ("app.kubernetes.io/instance", &*set.name_any()),
+                    ("app.kubernetes.io/component", Some("affinity-assistant")),
+                    ("app.kubernetes.io/instance", Some(&*set.name_any())),
                     ("tekton.dev/pipeline", pipeline),
-                    ("tekton.dev/pipelineRun", name),
+                    ("tekton.dev/pipelineRun", Some(name)),
                 ] {
-                    assert_eq!(
-                        labels.get(key).map(String::as_str),
-                        Some(value),
-                        "{name}: {key}"
-                    );
+                    let label = labels.get(key).map(String::as_str);
+                    assert_eq!(label, value, "{name}: {key}");
                 }
                 labels["tekton.dev/workspace"].as_str()
             });
@@ -535,11 +526,14 @@ fn v4_claims_have_the_labels_of_pipeline_and_run_however_late_tekton_labels_the_
                 workspaces.collect::<BTreeSet<_>>(),
                 ["lock", "source"].into()
             );
+            if reference["resolver"].is_string() {
+                scene.resolve(&found).await?;
+            }
             // Tekton gives the run the same label.
             scene
                 .until(name, "has Tekton's label", |run: Option<&PipelineRun>| {
                     let label = run.and_then(|run| run.labels().get("tekton.dev/pipeline"));
-                    label.is_some_and(|label| label == pipeline)
+                    label.is_some_and(|label| label == pipeline.unwrap_or("found"))
                 })
                 .await?;
             scene.end(name, "one").await?;

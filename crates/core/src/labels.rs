@@ -46,12 +46,15 @@ pub const KUEUE_PREFIX: &str = "kueue.x-k8s.io/";
 /// So a pod with this label is never a placeholder's pod.
 pub const TASK_RUN: &str = "tekton.dev/taskRun";
 
-/// The value of label [`PIPELINE`] that Tekton has set or will set on a run: the name of the Pipeline, or of the run if it embeds
-/// its Pipeline (V4).
-pub(crate) fn pipeline(run: &PipelineRun) -> String {
+/// Label [`PIPELINE`] as Tekton has set or will set it on a run: the name of the Pipeline, or of the run if it embeds its Pipeline
+/// (V4). `None` if a resolver fetches the Pipeline and Tekton has not labelled the run yet: nobody knows the name then, and the
+/// placeholder must not wait for it.
+pub(crate) fn pipeline(run: &PipelineRun) -> Option<(String, String)> {
     let name = run.pipeline_name.as_ref().filter(|name| !name.is_empty());
-    let name = || label_value(name.unwrap_or(&run.name));
-    run.labels.get(PIPELINE).cloned().unwrap_or_else(name)
+    let later = || label_value(name.unwrap_or(&run.name));
+    let known = run.labels.get(PIPELINE).cloned();
+    let value = known.or_else(|| (!run.has_resolver).then(later))?;
+    Some((PIPELINE.to_owned(), value))
 }
 
 /// The labels that a placeholder copies from its run (P1): all except Kueue's and [`TASK_RUN`].

@@ -113,7 +113,7 @@ pub fn plan(run: &PipelineRun) -> Result<Plan, Vec<Violation>> {
                 return Ok(Plan::of(mode, Action::Nothing, reason));
             }
             match Pinned::of(run)? {
-                Some(pinned) if awaits(run, &pinned) => {
+                Some(pinned) if awaits_pipeline(run, &pinned.claims) => {
                     let reason = reasons::pipeline_not_known();
                     Ok(Plan::of(mode, Action::Nothing, reason))
                 }
@@ -127,13 +127,6 @@ pub fn plan(run: &PipelineRun) -> Result<Plan, Vec<Violation>> {
             }
         }
     }
-}
-
-/// True if the plan depends on a Pipeline that Tekton has not stored in the run's status yet. The name of a claim may depend on it
-/// (V9). And when Tekton has fetched a Pipeline with a resolver, it labels the run with the name of this Pipeline (V4).
-fn awaits(run: &PipelineRun, pinned: &Pinned) -> bool {
-    let fetched = run.defaults.is_some();
-    (run.has_resolver && !fetched) || awaits_pipeline(run, &pinned.claims)
 }
 
 /// False if admission estimated the requests of the run's tasks, and no task is known to request CPU or memory. Then there is

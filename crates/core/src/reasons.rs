@@ -115,8 +115,7 @@ reason_codes! {
     SchemaVersionUnknown: Some(Warning),
     /// The run has not started (P9).
     PipelineRunPending: None,
-    /// The labels or the names of claims depend on the run's Pipeline, and Tekton has not stored the Pipeline in the run yet (V4,
-    /// V9).
+    /// The name of a claim depends on a parameter of the run's Pipeline, and Tekton has not stored the Pipeline in the run yet (V9).
     PipelineNotKnown: None,
     /// The run is done (P6).
     PipelineRunDone: None,

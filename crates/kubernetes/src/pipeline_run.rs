@@ -182,9 +182,8 @@ pub fn trim(run: &mut PipelineRun) {
     if let Some(reference) = run.spec.get_mut("pipelineRef") {
         *reference = pick(reference, &PIPELINE_REF);
     }
-    let parts = if by_variable { &PIPELINE } else { &IS_SET };
-    let pipeline = run.status.get("pipelineSpec");
-    let pipeline = pipeline.map(|pipeline| pick(pipeline, parts));
+    let pipeline = run.status.get("pipelineSpec").filter(|_| by_variable);
+    let pipeline = pipeline.map(pipeline_parts);
     let status = Value::Object(std::mem::take(&mut run.status));
     if let Value::Object(status) = pick(&status, &STATUS) {
         run.status = status;
@@ -402,7 +401,7 @@ mod tests {
                     "annotations": {"coscheduler.dev/mode": "pipelineruns", "tekton.dev/auto-cleanup-pvc": "true"},
                 },
                 "spec": {"pipelineRef": {"name": "build"}, "workspaces": [{"name": "source", "emptyDir": {}}]},
-                "status": {"pipelineSpec": {}, "conditions": [{"type": "Succeeded", "status": "True"}]},
+                "status": {"conditions": [{"type": "Succeeded", "status": "True"}]},
             })
         );
     }
@@ -426,7 +425,6 @@ mod tests {
         let defaults = json!([{"name": "c", "default": "d"}]);
         assert_eq!(named.defaults, Some(Params::defaults(&defaults)));
         assert_eq!(named.params.resolve("$(params.own)"), "o");
-        assert_eq!(plain.defaults, Some(Params::default()));
-        assert_eq!(plain.params, Params::default());
+        assert_eq!((plain.defaults, plain.params), (None, Params::default()));
     }
 }

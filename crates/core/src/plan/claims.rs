@@ -104,7 +104,7 @@ fn templates(
         }
         let mut labels = parts.labels;
         labels.insert(labels::WORKSPACE.to_owned(), label_value(workspace));
-        labels.insert(labels::PIPELINE.to_owned(), labels::pipeline(run));
+        labels.extend(labels::pipeline(run));
         labels.insert(labels::PIPELINE_RUN.to_owned(), label_value(&run.name));
         specs.push(ClaimTemplateSpec {
             name,

@@ -116,11 +116,11 @@ pub(super) fn dropped(run: &PipelineRun, pinned: &Pinned) -> Vec<Reason> {
 
 fn placeholder_labels(run: &PipelineRun, name: &AssistantName) -> BTreeMap<String, String> {
     let mut labels = labels::inherited(&run.labels);
+    labels.extend(labels::pipeline(run));
     labels.extend(
         [
             (labels::COMPONENT, labels::AFFINITY_ASSISTANT.to_owned()),
             (labels::INSTANCE, name.to_string()),
-            (labels::PIPELINE, labels::pipeline(run)),
             (labels::PIPELINE_RUN, label_value(&run.name)),
         ]
         .map(|(key, value)| (key.to_owned(), value)),

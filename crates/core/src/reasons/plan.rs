@@ -24,9 +24,10 @@ texts! {
     pipeline_run_pending(): PipelineRunPending =
         "The run is pending. It gets its placeholder when it starts.";
 
-    /// The labels or the names of the run's claims depend on a Pipeline that Tekton has not fetched yet (V4, V9).
+    /// The name of a claim depends on a parameter of a Pipeline that Tekton has not fetched yet (V9).
     pipeline_not_known(): PipelineNotKnown =
-        "Tekton has not fetched the run's Pipeline yet. The run gets its placeholder when Tekton has fetched the Pipeline.";
+        "The name of a claim depends on a parameter of the run's Pipeline. The run gets its placeholder when Tekton has fetched \
+         the Pipeline.";
 
     /// The run is done (P6).
     pipeline_run_done(): PipelineRunDone = "The run is done.";
