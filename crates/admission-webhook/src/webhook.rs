@@ -164,6 +164,14 @@ impl Webhook {
         run.owner_group = owner_group.await.map_err(unavailable)?;
         let object = review::object(request);
         let pipeline_run = self.completing(&mut run, namespace, &object, until).await?;
+        if run.awaits_pipeline() {
+            // Tekton tries again after every refusal that is neither `Invalid` nor `BadRequest` (Tekton v1.12.0,
+            // `pkg/reconciler/pipelinerun/pipelinerun.go`, `handleRunCreationError`).
+            return Ok(AdmissionResponse::from(request).deny(
+                "the name of a claim depends on the Pipeline of the PipelineRun, and Tekton has not stored this Pipeline in the \
+                 PipelineRun's status yet; Tekton does so and then repeats this request",
+            ));
+        }
         let mut question = convert::child_run_to_wire(run);
         question.pipeline_run = pipeline_run;
         let mut planner = self.planner.clone();
@@ -206,12 +214,6 @@ impl Webhook {
         let stored = stored.map_err(|late| failed(&late))?;
         let parts = owner_parts(&stored.map_err(|error| failed(&error))?);
         run.pipeline_run = View::parse(&parts).ok();
-        if run.awaits_pipeline() {
-            return Err(unavailable(format_args!(
-                "the name of a claim depends on the Pipeline of PipelineRun {name:?}, and Tekton has not stored this Pipeline in \
-                 the PipelineRun's status yet; Tekton does so and then repeats this request"
-            )));
-        }
         Ok(Some(json::object_to_struct(&parts)))
     }
 }
