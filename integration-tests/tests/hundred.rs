@@ -39,7 +39,14 @@ fn in_mode(mode: &str, nodes: usize, test: impl AsyncFnOnce(&Scene<'_>) -> Outco
         task_duration: Duration::from_millis(500),
         ..Config::default()
     };
-    let change = |services: &mut ServicesConfig| services.mode = Some(mode.to_owned());
+    let change = |services: &mut ServicesConfig| {
+        services.mode = Some(mode.to_owned());
+        // A burst of 300 runs on two busy processors can keep the API server from answering for more than ten seconds. A leader
+        // then ends, and here nobody starts it again, as a kubelet would.
+        let timing = [("LEASE_DURATION", "90s"), ("RENEW_DEADLINE", "60s")];
+        let timing = timing.map(|(key, time)| (format!("LEADER_ELECT_{key}"), time.to_owned()));
+        services.environment.extend(timing);
+    };
     alone_with(config, change, test)
 }
 
