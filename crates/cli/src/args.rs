@@ -1,4 +1,4 @@
-//! The command line. Names and meanings of flags are kubectl's.
+//! The command line. Flags `-f`, `-n` and `-o` have kubectl's names. `-n` does not use kubectl's context.
 
 use std::path::PathBuf;
 

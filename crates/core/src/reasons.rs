@@ -152,7 +152,8 @@ reason_codes! {
     /// Another account than that of Tekton's controller created a TaskRun or CustomRun of a coscheduled run, so its pod may run
     /// on another node than the run's placeholder. Perhaps the planner's flags have the wrong name for Tekton's account.
     TektonAccountUnknown: Some(Warning),
-    /// No node can reach the volumes of all claims of a placeholder, so no node can run the placeholder (V7).
+    /// No node can reach the volumes of all claims of a placeholder (V7). The run waits, or the placeholder does without some
+    /// of the claims.
     VolumeNodeAffinityConflict: Some(Warning),
     /// An object with the placeholder's name exists and belongs to another owner (P7).
     PlaceholderNameTaken: Some(Warning),
@@ -192,7 +193,7 @@ reason_codes! {
     /// requests of a bound placeholder were not reduced within ten seconds, so its pod is created again.
     ReservationRefused: Some(Warning),
     /// A pod may run on another node than its placeholder, because no node has room for both and reaches the volumes of the
-    /// placeholder's claims (N2).
+    /// placeholder's claims (N2). Or because the placeholder's node cannot reach the volume of a claim that the pod uses (V7).
     PodLetGo: Some(Warning),
     /// The run's placeholders asked the scheduler for other nodes as often as they may, and a pod still waits for room (N2).
     MovesExhausted: Some(Warning),

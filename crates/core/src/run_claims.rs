@@ -55,8 +55,8 @@ pub fn of_run(run: &PipelineRun, catalog: Option<&Catalog>) -> RunClaims {
 }
 
 /// The name of a workspace's claim: the same name in all tasks that use the workspace. `None` if their names differ. For each
-/// variable, the first of these has its value: the run's parameters, the task's parameters, the defaults of its Task, the
-/// defaults of the Pipeline.
+/// variable, the first of these that sets the parameter gives its value: the run's parameters, the task's parameters, the
+/// defaults of its Task, the defaults of the Pipeline.
 fn resolve(
     run: &PipelineRun,
     catalog: Option<&Catalog>,

@@ -855,8 +855,9 @@ fn any_choices() -> impl Strategy<Value = Vec<Override>> {
 }
 
 proptest! {
-    /// Whatever the four places say: nobody gets a value that is neither the cluster's nor allowed, a Namespace without a list of
-    /// its own lets its authors choose nothing that the cluster's list does not have, and a list of its own leaves nothing else.
+    /// For any choices of the run, the Pipeline, the Namespace and the configuration: (1) every value is the cluster's or an
+    /// allowed one; (2) in a Namespace without a list, authors can choose only from the cluster's list; (3) in a Namespace with
+    /// a list, only from this list. Authors can always choose the value that applies without their choice.
     #[test]
     fn b1_nobody_passes_the_bounds_and_the_first_choice_counts(
         allowed in any_list(),

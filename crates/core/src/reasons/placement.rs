@@ -1,5 +1,5 @@
-//! Texts about the node of a placeholder and of the pods that follow it. Parameter `pod` is a pod's name, `asking` is the word
-//! "pod" with the pod's name and requests, and only one node reaches the volumes of `claims`.
+//! Texts about the node of a placeholder and of the pods that follow it. Parameter `pod` is a pod's name. `asking` is the word
+//! "pod", the pod's name, and its requests if it has any. `claims` are the claims whose volumes only one node reaches.
 
 use crate::reconcile::evacuate::Misplaced;
 use crate::reconcile::requests::Amounts;

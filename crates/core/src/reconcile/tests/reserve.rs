@@ -263,7 +263,8 @@ fn n2_a_placeholder_that_asks_for_a_pods_own_kind_of_node_asks_for_this_pod_only
     assert_eq!(opened(&observed), [0; 0]);
 }
 
-/// Two limits end with the pod that they are for. Without a limit, the pod was opened before a pod of the run was bound.
+/// The first two cases: a limit ends when the pod that it was for is gone. The third: the placeholder's pod lost its gate
+/// before a pod of the run was bound, so it must go to that pod's node.
 #[test]
 fn b3_n2_a_placeholder_that_finds_no_node_asks_again_where_its_runs_pods_are() {
     let leaves = |observed: &Observed| {
