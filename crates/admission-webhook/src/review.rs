@@ -161,6 +161,19 @@ pub(crate) fn admitted(
     Ok(response)
 }
 
+/// The response that denies the object for now. Tekton tries again after every refusal except `Invalid` and `BadRequest` (Tekton
+/// v1.12.0, `pkg/reconciler/pipelinerun/pipelinerun.go`, `handleRunCreationError`). Without a code, the API server would answer
+/// `BadRequest`.
+pub(crate) fn not_yet(
+    request: &AdmissionRequest<DynamicObject>,
+    message: &str,
+) -> AdmissionResponse {
+    let mut response = AdmissionResponse::from(request).deny(message);
+    response.result.code = 403;
+    response.result.reason = "Forbidden".to_owned();
+    response
+}
+
 /// The response that denies the object, with these reasons. Each reason names a field of the author's object.
 pub(crate) fn refused(
     request: &AdmissionRequest<DynamicObject>,

@@ -165,9 +165,8 @@ impl Webhook {
         let object = review::object(request);
         let pipeline_run = self.completing(&mut run, namespace, &object, until).await?;
         if run.awaits_pipeline() {
-            // Tekton tries again after every refusal that is neither `Invalid` nor `BadRequest` (Tekton v1.12.0,
-            // `pkg/reconciler/pipelinerun/pipelinerun.go`, `handleRunCreationError`).
-            return Ok(AdmissionResponse::from(request).deny(
+            return Ok(review::not_yet(
+                request,
                 "the name of a claim depends on the Pipeline of the PipelineRun, and Tekton has not stored this Pipeline in the \
                  PipelineRun's status yet; Tekton does so and then repeats this request",
             ));

@@ -69,22 +69,21 @@ impl ChildRun {
         joins_owner(controller, &self.created_by, tekton_controller)
     }
 
-    /// True if a name of a claim has a parameter that the object does not have, so that Tekton would not replace it (V9).
+    /// True if a name of a claim has a parameter (V9). Tekton may replace it by a parameter of the object. But the PipelineRun may
+    /// have a placeholder for the claim that was not known when admission pinned the claims.
     pub fn names_claims_by_variables(&self) -> bool {
-        self.unresolved().next().is_some()
+        self.claims.iter().any(|it| has_param(&it.claim_name))
     }
 
     /// True if the name of a claim depends on a Pipeline that Tekton has not stored in `status.pipelineSpec` of the PipelineRun.
     /// If Tekton cannot create a TaskRun, it stores the Pipeline and creates the TaskRun again, so the TaskRun must be refused
     /// until then.
     pub fn awaits_pipeline(&self) -> bool {
-        let pipeline_run = self.pipeline_run.as_ref();
-        if pipeline_run.is_none_or(|run| run.defaults.is_some()) {
+        let pinned = handed_on(&self.annotations, self.owner_group.as_deref());
+        let (Some(pipeline_run), Some((_, _, claims))) = (&self.pipeline_run, pinned) else {
             return false;
-        }
-        let claims = handed_on(&self.annotations, self.owner_group.as_deref());
-        let claims = claims.map(|(_, _, claims)| claims);
-        claims.is_some_and(|claims| completed(self, &claims).len() < self.unresolved().count())
+        };
+        run_claims::awaits_pipeline(pipeline_run, &claims)
     }
 
     /// The claims whose names have a parameter that the object does not have, with these names.

@@ -54,7 +54,8 @@ pub fn of_run(run: &PipelineRun, catalog: Option<&Catalog>) -> RunClaims {
     claims.collect()
 }
 
-/// The name of a workspace's claim: the same name in all tasks that use the workspace. `None` if their names differ. For each
+/// The name of a workspace's claim: the same name in all tasks that use the workspace. `None` if their names differ or
+/// the Task of one is not known. For each
 /// variable, the first of these that sets the parameter gives its value: the run's parameters, the task's parameters, the
 /// defaults of its Task, the defaults of the Pipeline.
 fn resolve(
@@ -70,18 +71,21 @@ fn resolve(
     let params = run.params.or(defaults.unwrap_or(&none));
     let tasks = sizes::tasks(run, catalog).iter();
     let using = tasks.filter(|task| task.workspaces.contains(workspace));
-    let mut names: BTreeSet<_> = using
-        .map(|task| {
-            let spec = match &task.work {
-                Work::Embedded(spec) => Some(spec),
-                Work::Task(name) => catalog.and_then(|catalog| catalog.tasks.get(name)),
-                Work::Custom | Work::Elsewhere => None,
-            };
-            let of_task = spec.map_or(&none, |spec| &spec.defaults);
-            let own = task.params.resolved(&params).or(of_task);
-            params.resolve(&own.resolve(&name))
-        })
-        .collect();
+    let names = using.map(|task| {
+        let own = task.params.resolved(&params);
+        let of_task = match &task.work {
+            Work::Embedded(spec) => &spec.defaults,
+            Work::Task(task) => match catalog.and_then(|catalog| catalog.tasks.get(task)) {
+                Some(spec) => &spec.defaults,
+                // This Task may have a default of its own.
+                None if has_param(&own.resolve(&name)) => return None,
+                None => &none,
+            },
+            Work::Custom | Work::Elsewhere => &none,
+        };
+        Some(params.resolve(&own.or(of_task).resolve(&name)))
+    });
+    let mut names: BTreeSet<_> = names.collect::<Option<_>>()?;
     match names.len() {
         0 => Some(params.resolve(&name)),
         1 => names.pop_first(),

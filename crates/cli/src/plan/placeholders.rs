@@ -21,7 +21,7 @@ use super::documents::Documents;
 
 /// The placeholders of `plan`, the plan of `run`.
 pub(super) fn of(run: &PipelineRun, plan: &Plan, documents: &Documents) -> Vec<PlaceholderPlan> {
-    let pinned = Pinned::read(&run.annotations).ok().flatten();
+    let pinned = Pinned::of(run).ok().flatten();
     let known = pinned.map(|pinned| pinned.claims).unwrap_or_default();
     let owner = Owner {
         namespace: &run.namespace,
