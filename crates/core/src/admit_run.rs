@@ -15,7 +15,7 @@ use crate::params::{Params, has_param, has_variable};
 use crate::pinned::{handed_on, unknown_schema, whole_run};
 use crate::pipeline_run::{OwnerReference, PipelineRun};
 use crate::reasons::{self, Reason};
-use crate::run_claims::{self, RunClaims};
+use crate::run_claims::{self, RunClaim, RunClaims};
 use crate::words::words;
 
 words! {
@@ -83,7 +83,9 @@ impl ChildRun {
         let (Some(pipeline_run), Some((_, _, claims))) = (&self.pipeline_run, pinned) else {
             return false;
         };
-        run_claims::awaits_pipeline(pipeline_run, &claims)
+        let mut by_variable = self.claims.iter().filter(|it| has_param(&it.claim_name));
+        pipeline_run.defaults.is_none()
+            && by_variable.any(|bound| pinned_for(bound, pipeline_run, &claims).is_none())
     }
 
     /// The claims whose names have a parameter that the object does not have, with these names.
@@ -187,13 +189,7 @@ fn completed(run: &ChildRun, claims: &RunClaims) -> Vec<BoundClaim> {
         return Vec::new();
     };
     let completed = run.unresolved().filter_map(|(bound, name)| {
-        let mut bindings = owner.workspaces.iter();
-        let binding = bindings.find(|binding| {
-            let claim_name = binding.source.claim_name();
-            claim_name.is_some_and(|it| owner.params.resolve(it) == bound.claim_name)
-        });
-        let known = binding.and_then(|binding| claims.get(&binding.name));
-        let claim_name = match known {
+        let claim_name = match pinned_for(bound, owner, claims) {
             Some(claim) => claim.name(&bound.workspace, &owner.uid),
             None => (owner.params.or(owner.defaults.as_ref()?)).resolve(&name),
         };
@@ -203,6 +199,21 @@ fn completed(run: &ChildRun, claims: &RunClaims) -> Vec<BoundClaim> {
         })
     });
     completed.collect()
+}
+
+/// The claim of the run's workspace to which Tekton bound `bound`, if it is among `claims`. Tekton has replaced the run's own
+/// parameters in its name.
+fn pinned_for<'a>(
+    bound: &BoundClaim,
+    owner: &PipelineRun,
+    claims: &'a RunClaims,
+) -> Option<&'a RunClaim> {
+    let mut bindings = owner.workspaces.iter();
+    let binding = bindings.find(|binding| {
+        let claim_name = binding.source.claim_name();
+        claim_name.is_some_and(|it| owner.params.resolve(it) == bound.claim_name)
+    });
+    claims.get(&binding?.name)
 }
 
 /// The workspaces that Tekton bound to a claim name that does not exist, each with the right name.

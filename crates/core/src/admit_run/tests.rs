@@ -322,7 +322,6 @@ fn v9_a_name_that_tekton_leaves_with_a_variable_is_completed() {
                 params: Params::read(&json!([{"name": "made", "value": "own"}])),
                 ..run
             };
-            assert!(!own.names_claims_by_variables());
             assert_eq!(admit_run(&own, TEKTON_CONTROLLER).bindings, []);
         }
     }
@@ -333,6 +332,13 @@ fn v9_a_name_that_tekton_leaves_with_a_variable_is_completed() {
     };
     let of_pipeline = AssistantName::of_claim(&group(), "of-pipeline");
     check(&run, of_pipeline.as_str());
+    // Also if the Pipeline passes the parameter on, so that Tekton itself completes the name.
+    let mut passed = run.clone();
+    passed.params = Params::read(&json!([{"name": "made", "value": "of-pipeline"}]));
+    assert!(passed.names_claims_by_variables());
+    check(&passed, of_pipeline.as_str());
+    passed.pipeline_run = Some(not_yet.clone());
+    assert!(passed.awaits_pipeline());
     // The name of workspace `cache` was pinned when the run was created, from another version of the Pipeline.
     run.claims[0].claim_name = "$(params.pinned)".to_owned();
     check(
