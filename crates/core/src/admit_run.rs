@@ -166,8 +166,7 @@ pub fn admit_run(run: &ChildRun, tekton_controller: &str) -> ChildAdmission {
         }
         Mode::Workspaces => {
             bindings.extend(renamed(run, &claims));
-            let (assistant, refused) = of_claim(run, &bindings, &group, &claims);
-            (assistant, refused)
+            of_claim(run, &bindings, &group, &claims)
         }
     };
     // Without a placeholder, the key is set too, with an empty value. Otherwise Tekton would copy a Task's own annotation with

@@ -54,10 +54,9 @@ pub fn of_run(run: &PipelineRun, catalog: Option<&Catalog>) -> RunClaims {
     claims.collect()
 }
 
-/// The name of a workspace's claim: the same name in all tasks that use the workspace. `None` if their names differ or
-/// the Task of one is not known. For each
-/// variable, the first of these that sets the parameter gives its value: the run's parameters, the task's parameters, the
-/// defaults of its Task, the defaults of the Pipeline.
+/// The name of a workspace's claim: the same name in all tasks that use the workspace. `None` if their names differ, or if a Task
+/// that may have a default for the name is not known. For each variable, the first of these that sets the parameter gives its
+/// value: the run's parameters, the task's parameters, the defaults of its Task, the defaults of the Pipeline.
 fn resolve(
     run: &PipelineRun,
     catalog: Option<&Catalog>,
