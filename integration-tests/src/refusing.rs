@@ -1,4 +1,5 @@
-//! Makes the API server refuse changes of pods in one namespace, with a real `ValidatingAdmissionPolicy`.
+//! Makes the API server refuse changes in one namespace: of pods, with a real `ValidatingAdmissionPolicy`; of what a real
+//! ResourceQuota counts.
 
 use std::time::Duration;
 
@@ -6,13 +7,15 @@ use anyhow::Context as _;
 use k8s_openapi::api::admissionregistration::v1::{
     ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
 };
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Pod, ResourceQuota};
 use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::Scene;
 use crate::look::LIMIT;
+
+const QUOTA: &str = "quota";
 
 /// The API server's answer to a change that it refuses.
 #[derive(Clone, Copy, Debug)]
@@ -25,6 +28,27 @@ pub enum Refusal {
 }
 
 impl Scene<'_> {
+    /// Creates the ResourceQuota `quota` with these limits, and waits until Kubernetes counts.
+    pub async fn quota(&self, hard: Value) -> anyhow::Result<()> {
+        let quota = json!({"metadata": {"name": QUOTA}, "spec": {"hard": hard}});
+        let quota: ResourceQuota = serde_json::from_value(quota)?;
+        let quotas = self.api::<ResourceQuota>();
+        quotas.create(&PostParams::default(), &quota).await?;
+        let counts = |quota: Option<&ResourceQuota>| {
+            let status = quota.and_then(|quota| quota.status.as_ref());
+            status.is_some_and(|status| status.used.is_some())
+        };
+        self.until(QUOTA, "counts", counts).await?;
+        Ok(())
+    }
+
+    /// Deletes the ResourceQuota of [`Self::quota`].
+    pub async fn without_quota(&self) -> anyhow::Result<()> {
+        let quotas = self.api::<ResourceQuota>();
+        quotas.delete(QUOTA, &DeleteParams::default()).await?;
+        Ok(())
+    }
+
     /// Makes the API server refuse each update and each resize of a pod in this namespace for which the CEL expression `allowed`
     /// is false. In this expression, `variables.resizes` is true for a resize.
     ///

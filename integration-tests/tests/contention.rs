@@ -98,15 +98,14 @@ fn b3_n2_where_no_room_may_be_reserved_the_placeholder_prefers_nodes_that_are_la
             "type": "Container", "max": {"cpu": max}, "default": {"cpu": max}, "defaultRequest": {"cpu": "1m"},
         }]}})
     };
-    let quota = json!({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "quota"},
-        "spec": {"hard": {"requests.cpu": "8"}}});
+    let quota = json!({"requests.cpu": "8"});
     let refusals = [("3", limits("3"), None), ("5", limits("8"), Some(quota))];
     shared(async |scene| {
         try_join_all(refusals.map(async |(cpu, limits, quota)| {
             let scene = scene.stack.scene().await?;
             create(&scene, "limitranges", &limits).await?;
             if let Some(quota) = quota {
-                create(&scene, "resourcequotas", &quota).await?;
+                scene.quota(quota).await?;
             }
             let run = gated(&scene, "pipelineruns", MOVABLE_STORAGE_CLASS)
                 .task("two", &["source"], &["gate"])

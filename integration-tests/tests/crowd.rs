@@ -14,9 +14,8 @@ use integration_tests::nodes::NodeEvent;
 use integration_tests::runs::{Run, run};
 use integration_tests::struck::Waiting;
 use integration_tests::{Scene, alone};
-use k8s_openapi::api::core::v1::{Pod, ResourceQuota};
+use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::events::v1::Event;
-use kube::api::PostParams;
 use serde_json::json;
 use testbed::{Config, LOCAL_STORAGE_CLASS};
 
@@ -76,12 +75,7 @@ async fn submit_noisy(scene: &Scene<'_>, runs: usize, change: impl Fn(Run) -> Ru
 
 /// Creates the runs of a tenant whose quota allows no placeholder, and waits until each run has an Event about this.
 async fn refused(scene: &Scene<'_>, runs: usize) -> Outcome {
-    let quota: ResourceQuota = serde_json::from_value(json!({
-        "metadata": {"name": "none"},
-        "spec": {"hard": {"count/statefulsets.apps": "0"}},
-    }))?;
-    let quotas = scene.api::<ResourceQuota>();
-    quotas.create(&PostParams::default(), &quota).await?;
+    scene.quota(json!({"count/statefulsets.apps": "0"})).await?;
     submit_noisy(scene, runs, |run| run).await?;
     let tells = |event: &Event| event.reason.as_deref() == Some("QuotaExceeded");
     let told = scene.until_many("tell a run of the quota", runs, tells);

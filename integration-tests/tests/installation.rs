@@ -25,9 +25,7 @@ use k8s_openapi::api::admissionregistration::v1::{
 use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
 use k8s_openapi::api::authorization::v1::{SelfSubjectRulesReview, SubjectRulesReviewStatus};
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::{
-    ConfigMap, Namespace, PersistentVolumeClaim, Pod, ResourceQuota, Secret,
-};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, PersistentVolumeClaim, Pod, Secret};
 use k8s_openapi::api::networking::v1::{NetworkPolicy, NetworkPolicyPeer, NetworkPolicyPort};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
@@ -460,17 +458,7 @@ async fn use_every_right(scene: &Scene<'_>) -> Outcome {
     scene.nothing_left_but(&[]).await?;
 
     // A placeholder whose pod exceeds a quota.
-    let none: ResourceQuota = serde_json::from_value(json!({
-        "metadata": {"name": "none"}, "spec": {"hard": {"pods": "0"}},
-    }))?;
-    let quotas = scene.api::<ResourceQuota>();
-    quotas.create(&PostParams::default(), &none).await?;
-    scene
-        .until("none", "counts", |quota: Option<&ResourceQuota>| {
-            let status = quota.and_then(|quota| quota.status.as_ref());
-            status.is_some_and(|status| status.used.is_some())
-        })
-        .await?;
+    scene.quota(json!({"pods": "0"})).await?;
     let mark = scene.mark()?;
     // If a task's pod exceeds a quota, Tekton waits a minute. This task has no pod.
     let poor = run("poor").task("gate", &[], &[]).with(
@@ -482,7 +470,7 @@ async fn use_every_right(scene: &Scene<'_>) -> Outcome {
         right.verb == "patch" && right.resource == "statefulsets"
     })
     .await?;
-    quotas.delete("none", &DeleteParams::default()).await?;
+    scene.without_quota().await?;
     scene.placeholder().await?;
     scene
         .api::<PipelineRun>()

@@ -3,10 +3,13 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stderr)]
 
 use std::collections::BTreeMap;
+use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use coscheduler_kubernetes::pipeline_run::{PipelineRun, to_json};
+use futures::future::try_join_all;
 use integration_tests::audit::Request;
 use integration_tests::etcd::{Etcd, copy};
 use integration_tests::look::until;
@@ -34,6 +37,13 @@ const VOLUMES: usize = 11;
 const MOST: u64 = 4 * 1024;
 /// The size of the annotation that Tekton Chains writes on a run, in bytes.
 const SIGNATURE: usize = 20_000;
+
+/// The number of large reviews at the same time.
+const REVIEWS: usize = 4;
+/// The time between two readings of the memory.
+const SAMPLE: Duration = Duration::from_millis(5);
+/// Has the memory limit of the webhook.
+const DEPLOYMENT: &str = include_str!("../../deploy/base/admission-webhook/deployment.yaml");
 
 /// The memory of each service ([`integration_tests::stack::Stack::memory`]).
 type Memory = BTreeMap<Service, u64>;
@@ -287,6 +297,55 @@ fn n8_two_thousand_runs_that_have_ended_cost_a_new_leader_next_to_nothing() -> O
             })
             .await?;
         }
+        Ok(())
+    })
+}
+
+/// The review of an update contains the object twice.
+#[test]
+fn n8_reviews_of_large_runs_are_answered_within_the_webhooks_memory_limit() -> Outcome {
+    alone(Config::default(), async |scene| {
+        let runs = scene.api::<PipelineRun>();
+        let pending = |name: &str| {
+            let run = run(name).task("one", &[], &[]);
+            run.spec("status", json!("PipelineRunPending"))
+        };
+        let param = |value: Value| json!([{"name": "large", "value": value}]);
+        // etcd does not store much more.
+        let large = pending("large").spec("params", param(json!("x".repeat(1_300_000))));
+        scene.submit(large).await?;
+        let note = json!({"metadata": {"annotations": {"coscheduler.dev/coschedule": "disabled"}}});
+        let patch = Patch::Merge(note);
+        runs.patch("large", &PatchParams::default(), &patch).await?;
+
+        // Together, these are larger than what the webhook reads at the same time.
+        let reviews = (0..REVIEWS).map(async |number| {
+            let many = param(json!(vec!["x".repeat(25); 100_000]));
+            let many = pending(&format!("many-{number}")).spec("params", many);
+            let many = serde_json::from_value(many.into_json())?;
+            let dry_run = PostParams {
+                dry_run: true,
+                ..PostParams::default()
+            };
+            runs.create(&dry_run, &many).await?;
+            anyhow::Ok(())
+        });
+        let mut most = 0;
+        let mut answered = pin!(try_join_all(reviews));
+        loop {
+            tokio::select! {
+                answered = &mut answered => break drop(answered?),
+                () = tokio::time::sleep(SAMPLE) => {
+                    most = most.max(scene.stack.memory(Service::AdmissionWebhook)?);
+                }
+            }
+        }
+        let limits = DEPLOYMENT.split_once("limits: {memory: ");
+        let limit = limits.and_then(|(_, rest)| rest.split_once("Mi}"));
+        let limit: u64 = limit.context("no limit")?.0.parse()?;
+        let most = most >> 20;
+        eprintln!("{most} MiB of {limit} MiB");
+        ensure!(most < limit, "{most} MiB of {limit} MiB");
         Ok(())
     })
 }

@@ -11,9 +11,9 @@ use integration_tests::look::LIMIT;
 use integration_tests::prometheus::Prometheus;
 use integration_tests::runs::run;
 use integration_tests::{Scene, alone};
-use k8s_openapi::api::core::v1::{ConfigMap, ResourceQuota};
+use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Api;
-use kube::api::{DeleteParams, PostParams};
+use kube::api::DeleteParams;
 use serde_json::{Value, json};
 use testbed::Config;
 use testbed::services::{CONFIG_MAP, NAMESPACE};
@@ -161,11 +161,9 @@ fn b6_the_metrics_for_people_on_call_follow_what_happens() -> Outcome {
         prometheus.until(measured, is(1.0)).await?;
 
         let refused = scene.stack.scene().await?;
-        let quota: ResourceQuota = serde_json::from_value(json!({
-            "metadata": {"name": "none"}, "spec": {"hard": {"count/statefulsets.apps": "0"}},
-        }))?;
-        let quotas = refused.api::<ResourceQuota>();
-        quotas.create(&PostParams::default(), &quota).await?;
+        refused
+            .quota(json!({"count/statefulsets.apps": "0"}))
+            .await?;
         refused.submit(run("refused").task("one", &[], &[])).await?;
         let waiting = "coscheduler_runs_waiting{reason=\"QuotaExceeded\"}";
         prometheus.until(waiting, is(1.0)).await?;

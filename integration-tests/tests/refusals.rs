@@ -17,7 +17,7 @@ use k8s_openapi::api::admissionregistration::v1::{
 };
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{
-    LimitRange, Namespace, PersistentVolumeClaim, Pod, ResourceQuota, ServiceAccount,
+    LimitRange, Namespace, PersistentVolumeClaim, Pod, ServiceAccount,
 };
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use k8s_openapi::api::storage::v1::StorageClass;
@@ -157,11 +157,9 @@ impl Cause {
         let namespace = &scene.namespace;
         let in_namespace = json!({"matchLabels": {"kubernetes.io/metadata.name": namespace}});
         match self {
-            Self::QuotaOfPods => quota(scene, json!({"pods": "0"})).await,
-            Self::QuotaOfStorage => quota(scene, json!({"requests.storage": "0"})).await,
-            Self::QuotaOfStatefulSets => {
-                quota(scene, json!({"count/statefulsets.apps": "0"})).await
-            }
+            Self::QuotaOfPods => scene.quota(json!({"pods": "0"})).await,
+            Self::QuotaOfStorage => scene.quota(json!({"requests.storage": "0"})).await,
+            Self::QuotaOfStatefulSets => scene.quota(json!({"count/statefulsets.apps": "0"})).await,
             Self::LimitRange => {
                 let low = json!({"metadata": {"name": "low"}, "spec": {"limits": [
                     {"type": "Container", "max": {"cpu": "10m"}}]}});
@@ -212,7 +210,7 @@ impl Cause {
         let namespace = &scene.namespace;
         match self {
             Self::QuotaOfPods | Self::QuotaOfStorage | Self::QuotaOfStatefulSets => {
-                delete(&scene.api::<ResourceQuota>(), "none").await
+                scene.without_quota().await
             }
             Self::LimitRange => {
                 delete(&scene.api::<LimitRange>(), "low").await?;
@@ -272,17 +270,6 @@ where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
 {
     api.delete(name, &DeleteParams::default()).await?;
-    Ok(())
-}
-
-async fn quota(scene: &Scene<'_>, hard: Value) -> Outcome {
-    let none = json!({"metadata": {"name": "none"}, "spec": {"hard": hard}});
-    create(&scene.api::<ResourceQuota>(), none).await?;
-    let counts = |quota: Option<&ResourceQuota>| {
-        let status = quota.and_then(|quota| quota.status.as_ref());
-        status.is_some_and(|status| status.used.is_some())
-    };
-    scene.until("none", "counts", counts).await?;
     Ok(())
 }
 

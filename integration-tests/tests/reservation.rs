@@ -16,7 +16,7 @@ use integration_tests::refusing::Refusal;
 use integration_tests::runs::{Run, run};
 use integration_tests::waits::Waits;
 use integration_tests::{Scene, shared_with_overrides};
-use k8s_openapi::api::core::v1::{LimitRange, Pod, ResourceQuota};
+use k8s_openapi::api::core::v1::{LimitRange, Pod};
 use kube::ResourceExt as _;
 use kube::api::{DeleteParams, PostParams};
 use serde_json::json;
@@ -141,13 +141,9 @@ async fn starts_at_once_under_quota(scene: &Scene<'_>, cpu: &str) -> Outcome {
         "metadata": {"name": "small"},
         "spec": {"limits": [{"type": "Container", "defaultRequest": {"cpu": "1m"}}]},
     }))?;
-    let quota: ResourceQuota = serde_json::from_value(json!({
-        "metadata": {"name": "cpu"},
-        "spec": {"hard": {"requests.cpu": cpu}},
-    }))?;
     let params = PostParams::default();
     scene.api::<LimitRange>().create(&params, &small).await?;
-    scene.api::<ResourceQuota>().create(&params, &quota).await?;
+    scene.quota(json!({"requests.cpu": cpu})).await?;
     let run = run("run")
         .in_mode("pipelineruns")
         .template("source")

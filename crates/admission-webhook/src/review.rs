@@ -25,25 +25,32 @@ use crate::events::Notice;
 /// HTTP 422, which the API server also sends for invalid objects. Tekton does not repeat such a request (`CreateRunFailed`).
 const UNPROCESSABLE: u16 = 422;
 
-/// The object of a review, as JSON.
-pub(crate) fn object(request: &AdmissionRequest<DynamicObject>) -> Value {
-    serde_json::to_value(&request.object).unwrap_or_default()
+/// The object of a review, as JSON. Takes it out of the review, because an object can be as large as several megabytes.
+pub(crate) fn take_object(request: &mut AdmissionRequest<DynamicObject>) -> Value {
+    request.object.take().map(to_json).unwrap_or_default()
+}
+
+fn to_json(object: DynamicObject) -> Value {
+    let mut json = object.data;
+    if let Some(types) = object.types {
+        json["apiVersion"] = types.api_version.into();
+        json["kind"] = types.kind.into();
+    }
+    json["metadata"] = serde_json::to_value(object.metadata).unwrap_or_default();
+    json
 }
 
 /// The question about a new or updated PipelineRun. It contains only facts from the review. The caller adds the facts from other
-/// objects.
+/// objects. Takes the old object out of the review.
 ///
 /// # Errors
 ///
 /// The object is nested more deeply than the planner's messages allow.
 pub(crate) fn pipeline_run_question(
-    request: &AdmissionRequest<DynamicObject>,
+    request: &mut AdmissionRequest<DynamicObject>,
     object: &Value,
 ) -> Result<AdmitPipelineRunRequest, Violation> {
-    let old = request
-        .old_object
-        .as_ref()
-        .map(|old| askable(&serde_json::to_value(old).unwrap_or_default()));
+    let old = request.old_object.take().map(|old| askable(&to_json(old)));
     Ok(AdmitPipelineRunRequest {
         request_uid: request.uid.clone(),
         pipeline_run: Some(askable(object)?),

@@ -3,11 +3,13 @@
 
 use std::fmt::Display;
 use std::mem::take;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use axum::extract::{Query, State};
+use axum::extract::{DefaultBodyLimit, Query, State};
 use axum::http::StatusCode;
-use axum::middleware::from_fn_with_state;
+use axum::http::header::CONTENT_LENGTH;
+use axum::middleware::{Next, from_fn_with_state};
 use axum::response::Response;
 use axum::routing::post;
 use axum::{Json, Router};
@@ -18,6 +20,7 @@ use kube::{Api, Client};
 use prost_types::Struct;
 use serde::Deserialize;
 use serde_json::Value;
+use tokio::sync::Semaphore;
 use tonic::{Code, Status};
 use tracing::{Span, error, info};
 
@@ -51,6 +54,10 @@ pub(crate) struct Webhook {
     pub(crate) events: Events,
 }
 
+/// The most bytes of one review, and of all reviews in progress together. The review of an update contains the object twice, and the
+/// API server accepts objects of up to 3 MiB.
+const MOST_BYTES: usize = 8 << 20;
+
 /// The URL paths of the webhook, with their handlers.
 pub(crate) fn routes(webhook: Webhook, reviews: Reviews) -> Router {
     Router::new()
@@ -58,7 +65,30 @@ pub(crate) fn routes(webhook: Webhook, reviews: Reviews) -> Router {
         .route("/admit/run", post(admit_run))
         .route("/check/config", post(check_config))
         .with_state(webhook)
+        .layer(DefaultBodyLimit::max(MOST_BYTES))
+        .layer(from_fn_with_state(
+            Arc::new(Semaphore::new(MOST_BYTES)),
+            queue,
+        ))
         .layer(from_fn_with_state(reviews, observe))
+}
+
+/// The layer that lets a review wait while others together have [`MOST_BYTES`]. Reviews keep their order. If the API server gives
+/// up, it ends the call, and the review leaves the queue.
+async fn queue(
+    State(free): State<Arc<Semaphore>>,
+    request: axum::extract::Request,
+    next: Next,
+) -> Response {
+    let length = request.headers().get(CONTENT_LENGTH);
+    let length = length.and_then(|length| length.to_str().ok()?.parse().ok());
+    let bytes = length.map_or(MOST_BYTES, |length: usize| length.min(MOST_BYTES));
+    let permit = free
+        .acquire_many(u32::try_from(bytes).unwrap_or(u32::MAX))
+        .await;
+    let response = next.run(request).await;
+    drop(permit);
+    response
 }
 
 type Request = AdmissionRequest<DynamicObject>;
@@ -87,8 +117,8 @@ async fn admit_pipeline_run(
     Json(review): Review,
 ) -> Result<Response, Failure> {
     let until = Instant::now() + wait.timeout();
-    let request = read(review)?;
-    let answer = webhook.pipeline_run(&request, until).await;
+    let mut request = read(review)?;
+    let answer = webhook.pipeline_run(&mut request, until).await;
     Ok(answered(&request, answer))
 }
 
@@ -98,8 +128,8 @@ async fn admit_run(
     Json(review): Review,
 ) -> Result<Response, Failure> {
     let until = Instant::now() + wait.timeout();
-    let request = read(review)?;
-    let answer = webhook.run(&request, until).await;
+    let mut request = read(review)?;
+    let answer = webhook.run(&mut request, until).await;
     Ok(answered(&request, answer))
 }
 
@@ -113,17 +143,18 @@ async fn check_config(Json(review): Review) -> Result<Response, Failure> {
 impl Webhook {
     async fn pipeline_run(
         &self,
-        request: &Request,
+        request: &mut Request,
         until: Instant,
     ) -> Result<AdmissionResponse, Failure> {
-        let object = review::object(request);
+        let metadata = metadata(request);
+        let object = review::take_object(request);
         let mut question = match review::pipeline_run_question(request, &object) {
             Ok(question) => question,
             Err(violation) => return Ok(review::refused(request, &[violation])),
         };
         let mut warning = None;
         if request.operation == Operation::Create {
-            let (namespace, metadata) = (namespace(request), metadata(request));
+            let namespace = namespace(request);
             let choices = self.surroundings.choices(namespace, &object, left(until));
             let owner_group = self
                 .surroundings
@@ -151,18 +182,23 @@ impl Webhook {
         review::admitted(request, &object, &mutation, warnings).map_err(unavailable)
     }
 
-    async fn run(&self, request: &Request, until: Instant) -> Result<AdmissionResponse, Failure> {
+    async fn run(
+        &self,
+        request: &mut Request,
+        until: Instant,
+    ) -> Result<AdmissionResponse, Failure> {
         let mut run = review::run(request).ok_or_else(|| {
             let message = format!("a {} is neither TaskRun nor CustomRun", request.kind.kind);
             (StatusCode::BAD_REQUEST, message)
         })?;
         let controller = run.controller.clone();
-        let (namespace, metadata) = (namespace(request), metadata(request));
+        let metadata = metadata(request);
+        let object = review::take_object(request);
+        let namespace = namespace(request);
         let owner_group = self
             .surroundings
             .owner_group(namespace, &metadata, left(until));
         run.owner_group = owner_group.await.map_err(unavailable)?;
-        let object = review::object(request);
         let pipeline_run = self.completing(&mut run, namespace, &object, until).await?;
         if run.awaits_pipeline() {
             return Ok(review::not_yet(

@@ -52,7 +52,7 @@ const QUESTION: Parts = Fields(&[
             ("status", All),
             ("taskRunTemplate", All),
             ("workspaces", All),
-            ("params", Each(&Fields(&[("name", All), ("value", All)]))),
+            ("params", Each(&Found(param))),
             ("pipelineRef", PIPELINE_REF),
             ("pipelineSpec", Found(pipeline_parts)),
             (
@@ -130,6 +130,8 @@ const DEFAULTS: Parts = Each(&Fields(&[("name", All), ("default", All)]));
 
 /// The longest value of a parameter that can be a part of a claim's name.
 const LONGEST_NAME: usize = 253;
+/// The longest list of values that can be a matrix. By default, Tekton allows 256 combinations.
+const LONGEST_MATRIX: usize = 1024;
 
 const PIPELINE: Parts = Fields(&[
     ("params", DEFAULTS),
@@ -226,14 +228,22 @@ fn metadata(metadata: &Value) -> Value {
     metadata
 }
 
-/// A parameter's name. Its value only if it is short, because others, such as scripts, name no claim.
+/// A parameter's name. Its value only if it is short: others, such as scripts, name no claim, and no matrix is as long.
 fn param(param: &Value) -> Value {
     let mut read = pick(param, &Fields(&[("name", All)]));
-    let short = |value: &&Value| value.as_str().is_none_or(|text| text.len() <= LONGEST_NAME);
-    if let Some(value) = param.get("value").filter(short) {
+    if let Some(value) = param.get("value").filter(|value| is_short(value)) {
         read["value"] = value.clone();
     }
     read
+}
+
+fn is_short(value: &Value) -> bool {
+    match value {
+        Value::String(text) => text.len() <= LONGEST_NAME,
+        Value::Array(items) => items.len() <= LONGEST_MATRIX && items.iter().all(is_short),
+        Value::Object(fields) => fields.len() <= LONGEST_MATRIX && fields.values().all(is_short),
+        Value::Null | Value::Bool(_) | Value::Number(_) => true,
+    }
 }
 
 /// The parts of a Pipeline's task that `core` reads. Texts with variables are replaced by two short lists: the tasks that this

@@ -111,8 +111,8 @@ pub(crate) fn kept_annotations(keys: &[&str]) -> String {
 /// An update changed a binding that admission wrote (M8).
 pub(crate) fn kept_binding(workspace: &str, claim_name: &str) -> String {
     format!(
-        "Your change of workspace {workspace:?} has no effect. The workspace stays bound to claim {claim_name:?}, because the \
-         bindings of an existing run cannot change."
+        "Your change of workspace {workspace:?} has no effect. The workspace stays bound to claim {claim_name:?}, which \
+         replaced its volumeClaimTemplate when the run was created."
     )
 }
 

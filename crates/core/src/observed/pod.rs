@@ -56,6 +56,15 @@ pub struct Needs {
     pub tolerations: Vec<Toleration>,
 }
 
+impl Needs {
+    /// True if a node that meets `others` may not meet this node selector and node affinity.
+    pub fn limit_nodes_more_than(&self, others: &Self) -> bool {
+        let mut selector = self.selector.iter();
+        let more = selector.any(|(key, value)| others.selector.get(key) != Some(value));
+        more || (self.terms.is_some() && self.terms != others.terms)
+    }
+}
+
 /// `status.phase` of a pod.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum PodPhase {

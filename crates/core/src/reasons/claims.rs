@@ -5,9 +5,9 @@ use crate::volumes::Conflict;
 
 texts! {
     claim_name_variable(workspace: &str, claim: &str): ClaimNameVariable =
-        "Workspace {workspace:?} is bound to claim {claim:?}. The value of the variable in this name was not known when the run \
-         was created, so tekton-coscheduler ignores the claim. Create a new run with a claim name that has no variables. Or, if \
-         the variable is a parameter, create a new run that sets this parameter in spec.params.";
+        "Workspace {workspace:?} is bound to claim {claim:?}. The value of the variable in this name is not known, so \
+         tekton-coscheduler does not consider this claim when it chooses a node for the run. Create a new run with a claim name \
+         that has no variables. Or, if the variable is a parameter, create a new run that sets this parameter in spec.params.";
 
     claim_name_empty(workspace: &str): ClaimNameEmpty =
         "Workspace {workspace:?} is bound to a persistent volume claim without a name, so tekton-coscheduler ignores the \
@@ -21,9 +21,9 @@ texts! {
          tekton-coscheduler. Ask your operator to change this.";
 
     volume_node_affinity_conflict(conflict: &Conflict, placeholder: &AssistantName): VolumeNodeAffinityConflict =
-        "No node can reach the volumes of all these claims: {conflict}. So no node can run placeholder {placeholder}, and the \
-         run waits. Create the run again with claims that one node can reach. Or replace one of these claims by another claim \
-         with the same name, so that one node can reach all volumes. This run then continues.";
+        "No node can reach the volumes of all these claims: {conflict}. So no node can run a new pod of placeholder {placeholder}, \
+         and the run's pods without a node wait. Create the run again with claims that one node can reach. Or replace one of \
+         these claims by another claim with the same name, so that one node can reach all volumes. This run then continues.";
 
     claims_apart(conflict: &Conflict, placeholder: &AssistantName, left_out: &str): VolumeNodeAffinityConflict =
         "No node can reach the volumes of all these claims: {conflict}. So placeholder {placeholder} does not mount these of the \

@@ -103,8 +103,7 @@ impl<'a> Placed<'a> {
         let confirmed = |pod: &&Pod| self.observed.answers.contains_key(&pod.object.uid);
         let waiting = self.waiting().find(confirmed).filter(|_| home.is_none());
         let own = &self.own.needs;
-        let special = waiting
-            .filter(|pod| pod.needs.selector != own.selector || pod.needs.terms != own.terms);
+        let special = waiting.filter(|pod| pod.needs.limit_nodes_more_than(own));
         let Demand { peak, need } = self.demand(false);
         let beside = match (special, self.spec.reserves) {
             // The placeholder returns to pods that run already, or could not give its room up before.
@@ -123,6 +122,10 @@ impl<'a> Placed<'a> {
         let beside = beside.iter().filter(|it| **it != Amounts::default());
         let mut sizes: Vec<_> = beside.map(|it| self.with_own(it)).collect();
         sizes.dedup();
+        if sizes.is_empty() {
+            // The manager may have set a size before it was restarted.
+            sizes.extend(self.less(&own.requests));
+        }
         decision.steps.push(Step::Open {
             placeholder: self.own.object.name.clone(),
             pod: self.pod.object.clone(),
@@ -290,12 +293,9 @@ impl<'a> Placed<'a> {
     /// With `tied`, leaves out the tasks whose pods may run on other nodes.
     fn demand(&self, tied: bool) -> Demand {
         let run = self.run;
-        let sizes = match self.spec.reserves {
-            Reserves::Nothing => Sizes::default(),
-            Reserves::Placement | Reserves::Peak => {
-                Sizes::read(&run.annotations).unwrap_or_default()
-            }
-        };
+        let sizes =
+            (self.spec.reserves != Reserves::Nothing).then(|| Sizes::read(&run.annotations));
+        let sizes = sizes.and_then(Result::ok).unwrap_or_default();
         let pinned = Pinned::of(run).ok().flatten();
         let held: BTreeSet<String> = self.spec.claims().collect();
         let mut demand = sizes.demand(&self.progress(&sizes), |_, task| match &pinned {
@@ -316,9 +316,8 @@ impl<'a> Placed<'a> {
 
     /// The progress of the tasks that have TaskRuns, and of skipped tasks.
     fn progress<'b>(&'b self, sizes: &'b Sizes) -> BTreeMap<&'b str, Progress> {
-        let pods = self.observed.pods.values();
-        let alive = pods.filter_map(|pod| Some(&pod.task_run()?.name));
-        let alive: BTreeSet<_> = alive.collect();
+        let task_runs = self.observed.pods.values().filter_map(|pod| pod.task_run());
+        let alive: BTreeSet<_> = task_runs.map(|it| &it.name).collect();
         let mut progress: BTreeMap<&str, Progress> = BTreeMap::new();
         for (task_run, task) in &self.run.task_runs {
             let state = if alive.contains(task_run) {
@@ -351,7 +350,9 @@ impl<'a> Placed<'a> {
             others: pod.needs.requests.others.clone(),
             ..self.with_own(&pod.needs.requests)
         };
-        let (large, small): (Vec<_>, Vec<_>) = self.observed.nodes.values().partition(|node| {
+        let own = &self.own.needs.tolerations;
+        let good = (self.observed.nodes.values()).filter(|it| misplaced(own, Some(it)).is_none());
+        let (large, small): (Vec<_>, Vec<_>) = good.partition(|node| {
             let mut both = both.resources();
             both.all(|(name, amount)| node.allocatable.of(name) >= amount)
         });

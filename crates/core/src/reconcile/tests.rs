@@ -1,6 +1,7 @@
 //! One run in mode `pipelineruns` with an existing claim, its placeholder on node-1, and two nodes. Each test changes one thing
 //! of what is observed.
 
+mod apart;
 mod clean_up;
 mod create;
 mod evacuate;

@@ -10,20 +10,17 @@ use super::{Cache, RunKey};
 fn counts(quota: &ResourceQuota) -> bool {
     let hard = quota.spec.iter().flat_map(|spec| &spec.hard);
     hard.flat_map(|hard| hard.keys()).any(|key| {
-        let resource = key
-            .strip_prefix("requests.")
-            .or(key.strip_prefix("limits."));
-        ["cpu", "memory"].contains(&resource.unwrap_or(key))
+        let resource = key.trim_start_matches("requests.");
+        ["cpu", "memory"].contains(&resource.trim_start_matches("limits."))
     })
 }
 
 impl Cache {
     pub(crate) fn apply_quota(&self, key: ObjectKey, quota: &ResourceQuota) -> Vec<RunKey> {
         let mut index = self.write();
+        index.quotas.remove(&key);
         if counts(quota) {
             index.quotas.insert(key);
-        } else {
-            index.quotas.remove(&key);
         }
         Vec::new()
     }

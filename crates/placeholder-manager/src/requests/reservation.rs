@@ -58,7 +58,8 @@ impl Requests {
             404 if named == Some(&pod.name) => Ok(Resized::Gone),
             // An API server without the subresource names no object.
             404 => Ok(Resized::Refused("it does not serve pods/resize".to_owned())),
-            403 | 422 => Ok(Resized::Refused(refused.message.clone())),
+            // A webhook that denies a request without a code causes a 400.
+            400 | 403 | 422 => Ok(Resized::Refused(refused.message.clone())),
             _ => Err(failed(act(), kube::Error::Api(refused))),
         }
     }
@@ -90,7 +91,9 @@ impl Requests {
             once(api.patch(&pod.name, &params, &patch)).await
         };
         let patched = match send(patch).await {
-            Err(kube::Error::Api(status)) if status.code == 422 => send(size::open(pod)).await,
+            Err(kube::Error::Api(it)) if matches!(it.code, 400 | 403 | 422) => {
+                send(size::open(pod)).await
+            }
             patched => patched,
         };
         unless_gone(patched, act)

@@ -80,7 +80,7 @@ pub(super) fn unschedulable(
     exists: impl Fn(&str) -> bool,
 ) -> Option<Reason> {
     let detail = without_counts(said);
-    if detail.contains("pod has unbound immediate PersistentVolumeClaims") {
+    if waits_for_volume(said) {
         return None;
     }
     let failed = format!("No node can run placeholder {name} ({asks})");
@@ -95,6 +95,11 @@ pub(super) fn unschedulable(
     } else {
         reasons::placeholder_unschedulable(&failed, &detail)
     })
+}
+
+/// True if the scheduler's message says that the pod waits for a volume (`pkg/scheduler/framework/plugins/volumebinding`).
+pub(in crate::reconcile) fn waits_for_volume(said: &str) -> bool {
+    said.contains("pod has unbound immediate PersistentVolumeClaims")
 }
 
 /// True if the scheduler's message says that at least one node lacks room

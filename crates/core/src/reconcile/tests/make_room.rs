@@ -8,7 +8,7 @@ fn waiting() -> Observed {
     waiting_in(Mode::PipelineRuns, &[CLAIM], CLAIM)
 }
 
-fn waiting_in(mode: Mode, claims: &[&str], uses: &str) -> Observed {
+pub(super) fn waiting_in(mode: Mode, claims: &[&str], uses: &str) -> Observed {
     let mut observed = observed_in(mode, claims);
     for own in observed.placeholders.values_mut() {
         Arc::make_mut(own).gated = true;
@@ -42,7 +42,7 @@ pub(super) fn left(decision: &Decision) -> Option<(u32, &str)> {
 }
 
 /// The pods that are let go, and for which time.
-fn let_go(decision: &Decision) -> Vec<(&str, u32)> {
+pub(super) fn let_go(decision: &Decision) -> Vec<(&str, u32)> {
     let steps = decision.steps.iter();
     let pods = steps.filter_map(|step| match step {
         Step::LetGo { pod, times, .. } => Some((pod.name.as_str(), *times)),
@@ -162,6 +162,8 @@ fn n2_only_the_leader_makes_room_and_not_for_a_run_that_is_done_or_cannot_be_rea
     check(|observed| pod(observed, "waits").follows.clear());
     check(|observed| pod(observed, "waits").controller = Some(owner("Job", "j", "j")));
     check(|observed| pod(observed, "waits").unscheduled.as_mut().unwrap().no_node = false);
+    let volume = "0/2 nodes are available: pod has unbound immediate PersistentVolumeClaims.";
+    check(|observed| unschedulable(pod(observed, "waits"), volume));
 }
 
 /// By `taskRunSpecs` a run can give its pods the labels and the affinity of another one.
@@ -299,23 +301,4 @@ fn n2_claims_in_use_are_not_left() {
         let stayed = [own, shared].map(|mut it| left(&settled(&mut it)).is_none());
         assert_eq!(stayed, stays, "{follows:?} {claim} {node}");
     }
-}
-
-#[test]
-fn v7_a_pod_whose_claim_the_placeholder_does_without_is_let_go_beside_its_running_pods() {
-    let mut observed = waiting_in(Mode::PipelineRuns, &[CLAIM, "far"], "far");
-    own(&mut observed).claims.retain(|claim| claim == CLAIM);
-    own_pod(&mut observed).claims.retain(|claim| claim == CLAIM);
-    own_pod(&mut observed).bound = Some(observed.now);
-    restrict(&mut observed, CLAIM, "zone", "a");
-    restrict(&mut observed, "far", "zone", "b");
-    node(&mut observed, "node-1").labels = BTreeMap::from([("zone".to_owned(), "a".to_owned())]);
-    let mut runs = task("runs", &name(&observed), 100);
-    runs.node = Some("node-1".to_owned());
-    add(&mut observed, runs);
-    let decision = settled(&mut observed);
-    assert_eq!(let_go(&decision), [("waits", 1)]);
-    // The same pod waits where it uses the placeholder's claim.
-    pod(&mut observed, "waits").claims = vec![CLAIM.to_owned()];
-    assert_eq!(let_go(&settled(&mut observed)), []);
 }

@@ -152,7 +152,11 @@ fn b3_n2_a_gated_pod_asks_for_the_peak_or_for_a_pod_that_waits() {
     own(&mut observed).record.keeps_room = true;
     assert_eq!(opened(&observed), [0; 0]);
     assert_eq!(opened(&asks_again("nothing", &pods)), [750]);
-    assert_eq!(opened(&asks_again("nothing", &[])), [0; 0]);
+    let mut nothing = asks_again("nothing", &[]);
+    assert_eq!(opened(&nothing), [0; 0]);
+    // The manager died after it had set the peak.
+    labels(&mut nothing).asks = cpu(3550);
+    assert_eq!(opened(&nothing), [50]);
 }
 
 #[test]
@@ -255,6 +259,11 @@ fn n2_a_placeholder_that_asks_for_a_pods_own_kind_of_node_asks_for_this_pod_only
     assert_eq!(opened(&observed), [350]);
     let limit = place(&observed).limited_by;
     assert_eq!(limit.as_deref(), Some("a node that pod a can use"));
+    // The placeholder itself requires more of a node than the pod.
+    let mut stricter = with_special();
+    let nodes = [("pool", "gpu"), ("zone", "a")].map(|(key, value)| (key.into(), value.into()));
+    own(&mut stricter).needs.selector = nodes.into();
+    assert_eq!(opened(&stricter), [750]);
     // A pod of another run adds nothing.
     confirm(&mut observed, "a", false);
     assert_eq!(opened(&observed), [750]);

@@ -53,8 +53,7 @@ async fn opened(manager: &Manager) -> (Vec<Asked>, Vec<String>) {
     manager.work().await;
     let asked = manager.server.asked();
     let events = asked.iter().filter(|it| it.path.contains("/events"));
-    let told = events.map(|it| it.body["reason"].as_str().unwrap_or_default().to_owned());
-    let told = told.collect();
+    let told = Vec::from_iter(events.map(|it| it.body["reason"].as_str().unwrap().to_owned()));
     let asked = asked.into_iter().filter(|it| it.path.contains("/pods"));
     (asked.collect(), told)
 }
