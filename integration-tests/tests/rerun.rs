@@ -9,7 +9,7 @@ use integration_tests::installation::kubectl;
 use integration_tests::runs::{Run, run};
 use integration_tests::{Scene, shared_with};
 use k8s_openapi::api::apps::v1::StatefulSet;
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
 use serde_json::{Value, json};
 use testbed::Config;
@@ -19,7 +19,7 @@ type Outcome = anyhow::Result<()>;
 
 fn everything(test: impl AsyncFnOnce(Scene<'static>) -> Outcome) -> Outcome {
     let change = |services: &mut ServicesConfig| {
-        let overrides = "workspaces, isolate-pipelinerun".to_owned();
+        let overrides = "workspaces, isolate-pipelinerun, disabled".to_owned();
         services.flags = [("allowed-overrides".to_owned(), overrides)].into();
     };
     shared_with(Config::default(), change, test)
@@ -222,38 +222,78 @@ fn v2a_a_run_started_again_with_its_annotations_has_a_group_and_claims_of_its_ow
     })
 }
 
+/// Creates a run again from a copy of another run's stored object without annotations, as `tkn pipeline start --last` makes it.
+async fn again(
+    scene: &Scene<'_>,
+    copied: &Value,
+    mode: &str,
+    name: &str,
+) -> anyhow::Result<String> {
+    let mut again = copied.clone();
+    again["metadata"] = json!({
+        "name": name, "annotations": {"coscheduler.dev/coschedule": mode},
+    });
+    again.as_object_mut().unwrap().remove("status");
+    with_file(scene, &["create"], &again).await
+}
+
 #[test]
-fn v2a_a_run_started_again_without_its_annotations_has_its_own_claims_or_is_told_what_to_bind()
+fn v2a_a_run_started_again_without_its_annotations_has_its_own_claims_while_the_first_run_is_stored()
 -> Outcome {
     everything(async |scene| {
-        for mode in ["workspaces", "pipelineruns"] {
-            let first = format!("first-{mode}");
-            scene.submit(two(&first, mode)).await?;
-            let name = format!("again-{mode}");
-            let mut again = copy(&scene, "v1", &first, &name).await?;
-            again["metadata"]["annotations"] = json!({"coscheduler.dev/coschedule": mode});
-            again.as_object_mut().unwrap().remove("status");
-            let outcome = with_file(&scene, &["create"], &again).await;
-            if mode == "workspaces" {
-                outcome?;
-                scene.succeeds(&name).await?;
-            } else {
-                let refusal = outcome.unwrap_err().to_string();
-                let claim = again["spec"]["workspaces"][0]["persistentVolumeClaim"]["claimName"]
-                    .as_str()
-                    .unwrap();
-                for word in [claim, "volumeClaimTemplate", "workspace", "source"] {
-                    assert!(refusal.contains(word), "{word}: {refusal}");
-                }
+        let runs = scene.api::<PipelineRun>();
+        for source in ["workspaces", "pipelineruns"] {
+            let first = format!("first-{source}");
+            scene.submit(two(&first, source)).await?;
+            let copied = copy(&scene, "v1", &first, &first).await?;
+            let original = runs.get(&first).await?;
+            let modes = [
+                "workspaces",
+                "pipelineruns",
+                "isolate-pipelinerun",
+                "disabled",
+            ];
+            let name = |mode: &str| format!("{source}-{mode}");
+            for mode in modes {
+                again(&scene, &copied, mode, &name(mode)).await?;
+                let created = runs.get(&name(mode)).await?;
+                let claims = bound_claims(&created);
+                assert!(claims.is_disjoint(&bound_claims(&original)), "{claims:?}");
+                let mode_of = created.annotations().get("coscheduler.dev/mode");
+                assert_eq!(mode_of.map_or("disabled", String::as_str), mode);
             }
             scene.succeeds(&first).await?;
+            for mode in modes {
+                scene.succeeds(&name(mode)).await?;
+            }
+            // There are five runs, each with one claim.
+            let pods = scene.objects().await?.task_pods;
+            let of_source = |pod: &&Pod| pod.labels()["tekton.dev/pipelineRun"].contains(source);
+            let claims: BTreeSet<_> = pods
+                .iter()
+                .filter(of_source)
+                .flat_map(integration_tests::look::claims)
+                .collect();
+            assert_eq!(claims.len(), 5, "{claims:?}");
+
+            for run in modes.map(name).iter().chain([&first]) {
+                runs.delete(run, &Default::default()).await?;
+                scene
+                    .until::<PipelineRun>(run, "is gone", |run| run.is_none())
+                    .await?;
+            }
+            if source == "workspaces" {
+                continue;
+            }
+            for mode in modes {
+                let outcome = again(&scene, &copied, mode, &name(mode)).await;
+                let refusal = outcome.unwrap_err().to_string();
+                let claim = bound_claims(&original).pop_first().unwrap();
+                for word in [&*claim, "volumeClaimTemplate", "workspace", "source"] {
+                    assert!(refusal.contains(word), "{mode}: {word}: {refusal}");
+                }
+            }
         }
-        let tektons = scene
-            .until_all::<PersistentVolumeClaim>("are Tekton's two", |claims| claims.len() == 2)
-            .await?;
-        let names: Vec<_> = tektons.iter().map(|claim| claim.name_any()).collect();
-        scene
-            .nothing_left_but(&names.iter().map(String::as_str).collect::<Vec<_>>())
-            .await
+        scene.nothing_left_but(&[]).await
     })
 }
