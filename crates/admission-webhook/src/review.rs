@@ -60,6 +60,7 @@ pub(crate) fn pipeline_run_question(
         namespace_annotations: BTreeMap::new(),
         owner_group: None,
         catalog: None,
+        source_templates: BTreeMap::new(),
     })
 }
 

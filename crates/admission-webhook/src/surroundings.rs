@@ -3,11 +3,12 @@
 //! owns the object. The object's own annotation does not prove its group, because anybody can copy annotations from another
 //! object.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::time::Duration;
 
 use coscheduler_core::annotations::{ALLOWED_OVERRIDES, GROUP};
+use coscheduler_core::names::{AssistantName, assistant_of};
 use coscheduler_core::overrides::Setting;
 use coscheduler_core::pipeline_run::OwnerReference;
 use coscheduler_kubernetes::child_run;
@@ -142,6 +143,27 @@ impl Surroundings {
         let kind = "PipelineRun";
         let owner = owner.await.ok_or(Unknown { kind, name })?;
         Ok(owner.group)
+    }
+
+    /// The stored PipelineRuns of a namespace whose placeholders made the claims that a new run names (V2a). The key is the group,
+    /// and the value is the name.
+    pub(crate) fn sources(
+        &self,
+        namespace: &str,
+        pipeline_run: &Value,
+    ) -> BTreeMap<String, String> {
+        let bindings = pipeline_run["spec"]["workspaces"].as_array();
+        let claims = bindings.into_iter().flatten();
+        let claims = claims.filter_map(|it| it["persistentVolumeClaim"]["claimName"].as_str());
+        let assistants: BTreeSet<_> = claims.filter_map(assistant_of).collect();
+        if assistants.is_empty() {
+            return BTreeMap::new();
+        }
+        let runs = self.pipeline_runs.in_namespace(namespace).into_iter();
+        let of_group = |group: &str| Some(AssistantName::of(&group.parse().ok()?));
+        runs.filter_map(|(name, run)| Some((run.group?, name)))
+            .filter(|(group, _)| of_group(group).is_some_and(|it| assistants.contains(&it)))
+            .collect()
     }
 }
 
@@ -292,6 +314,27 @@ mod tests {
             own["metadata"]["annotations"][setting.annotation()] = json!("any");
         }
         check("chosen", own, "", false).await;
+    }
+
+    #[test]
+    fn v2a_the_run_whose_claims_a_new_run_names_is_found_by_their_group() {
+        let known = surroundings();
+        let group = |digits: &str| digits.parse().unwrap();
+        let claim =
+            |digits: &str| format!("pvc-0123456789-{}-0", AssistantName::of(&group(digits)));
+        let sources = |namespace: &str, claims: &[&str]| {
+            let bindings = claims
+                .iter()
+                .map(|name| json!({"persistentVolumeClaim": {"claimName": name}}));
+            let run = json!({"spec": {"workspaces": bindings.collect::<Vec<_>>()}});
+            known.sources(namespace, &run)
+        };
+        let ours = BTreeMap::from([("0123456789".to_owned(), "ours".to_owned())]);
+        let (made, other) = (claim("0123456789"), claim("9876543210"));
+        assert_eq!(sources("ci", &["mine", &other, &made]), ours);
+        for (namespace, claims) in [("chosen", [&*made]), ("ci", [&*other]), ("ci", ["mine"])] {
+            assert!(sources(namespace, &claims).is_empty());
+        }
     }
 
     #[tokio::test]

@@ -1,6 +1,7 @@
 //! The HTTP side of the webhook. It receives an admission review, asks the planner or checks the ConfigMap, and sends the
 //! response.
 
+use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::mem::take;
 use std::sync::Arc;
@@ -25,6 +26,7 @@ use tonic::{Code, Status};
 use tracing::{Span, error, info};
 
 use coscheduler_core::admit_run::ChildRun;
+use coscheduler_core::annotations::{GROUP, VOLUME_CLAIM_TEMPLATES};
 use coscheduler_core::pipeline_run::PipelineRun as View;
 use coscheduler_kubernetes::pipeline_run::{PipelineRun, owner_parts};
 use coscheduler_proto::error::violations;
@@ -165,6 +167,7 @@ impl Webhook {
             question.namespace_annotations = choices.namespace;
             question.owner_group = owner_group;
             question.catalog = self.catalog.of_run(namespace, &object);
+            question.source_templates = self.source_templates(namespace, &object, until).await?;
             warning = choices.warning;
         }
         let mut planner = self.planner.clone();
@@ -222,6 +225,46 @@ impl Webhook {
         review::admitted(request, &object, &mutation, warnings).map_err(unavailable)
     }
 
+    /// The annotations [`VOLUME_CLAIM_TEMPLATES`] of the stored runs whose claims a new run names, by group (V2a). Most runs name
+    /// no such claim.
+    async fn source_templates(
+        &self,
+        namespace: &str,
+        object: &Value,
+        until: Instant,
+    ) -> Result<BTreeMap<String, String>, Failure> {
+        let mut templates = BTreeMap::new();
+        for (group, name) in self.surroundings.sources(namespace, object) {
+            let Some(run) = self.stored(namespace, &name, until).await? else {
+                continue;
+            };
+            let annotations = run.metadata.annotations.unwrap_or_default();
+            if annotations.get(GROUP) == Some(&group)
+                && let Some(text) = annotations.get(VOLUME_CLAIM_TEMPLATES)
+            {
+                templates.insert(group, text.clone());
+            }
+        }
+        Ok(templates)
+    }
+
+    /// The stored PipelineRun with this name, read from the API server. Few reviews need it, and a cache would have to keep up with
+    /// every change of `status`.
+    async fn stored(
+        &self,
+        namespace: &str,
+        name: &str,
+        until: Instant,
+    ) -> Result<Option<PipelineRun>, Failure> {
+        let failed = |error: &dyn Display| {
+            unavailable(format_args!("failed to read PipelineRun {name:?}: {error}"))
+        };
+        let runs: Api<PipelineRun> = Api::namespaced(self.client.clone(), namespace);
+        let stored = tokio::time::timeout(left(until), runs.get_opt(name)).await;
+        let stored = stored.map_err(|late| failed(&late))?;
+        stored.map_err(|error| failed(&error))
+    }
+
     /// The PipelineRun that completes names of claims in which Tekton leaves variables (V9). `None` if there are no such names.
     async fn completing(
         &self,
@@ -240,14 +283,10 @@ impl Webhook {
             return Ok(None);
         };
         let name = &owner.name;
-        let failed = |error: &dyn Display| {
-            unavailable(format_args!("failed to read PipelineRun {name:?}: {error}"))
+        let Some(stored) = self.stored(namespace, name, until).await? else {
+            return Ok(None);
         };
-        // Few runs need this. A cache would have to keep up with every change of `status`.
-        let runs: Api<PipelineRun> = Api::namespaced(self.client.clone(), namespace);
-        let stored = tokio::time::timeout(left(until), runs.get(name)).await;
-        let stored = stored.map_err(|late| failed(&late))?;
-        let parts = owner_parts(&stored.map_err(|error| failed(&error))?);
+        let parts = owner_parts(&stored);
         run.pipeline_run = View::parse(&parts).ok();
         Ok(Some(json::object_to_struct(&parts)))
     }

@@ -84,6 +84,7 @@ impl PlannerService for Planner {
                 pipeline_annotations: Some(&pipeline_annotations),
                 namespace_annotations: Some(&namespace_annotations),
                 owner_group: None,
+                source_templates: None,
                 catalog: None,
             };
             let configuration = self.configuration();
@@ -117,6 +118,7 @@ impl PlannerService for Planner {
             namespace_annotations,
             owner_group,
             catalog,
+            source_templates,
         } = request.into_inner();
         let mut violations = Vec::new();
         let mut read = |field, message| {
@@ -142,6 +144,7 @@ impl PlannerService for Planner {
                     pipeline_annotations: Some(&pipeline_annotations),
                     namespace_annotations: Some(&namespace_annotations),
                     owner_group: owner_group.as_deref(),
+                    source_templates: Some(&source_templates),
                     catalog: catalog.as_ref(),
                 };
                 let configuration = self.configuration();

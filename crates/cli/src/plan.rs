@@ -125,6 +125,7 @@ fn plan_one(
             pipeline_annotations: pipeline,
             namespace_annotations: namespace,
             owner_group: None,
+            source_templates: None,
             catalog: Some(&catalog),
         };
         let mut admission = admitting.admit(&question, manifest)?;

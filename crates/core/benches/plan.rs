@@ -41,6 +41,7 @@ fn question(run: &PipelineRun) -> Question<'_> {
         pipeline_annotations: None,
         namespace_annotations: None,
         owner_group: None,
+        source_templates: None,
         catalog: None,
     }
 }

@@ -58,6 +58,9 @@ pub struct Question<'a> {
     /// The stored annotation [`GROUP`](crate::annotations::GROUP) of the PipelineRun that is the run's controller. `None` if the
     /// run has no such controller, or if the controller or the run itself has no group annotation.
     pub owner_group: Option<&'a str>,
+    /// The stored annotations [`VOLUME_CLAIM_TEMPLATES`](crate::annotations::VOLUME_CLAIM_TEMPLATES) of other runs of the namespace
+    /// whose claims the run names (V2a). The key is the other run's group.
+    pub source_templates: Option<&'a BTreeMap<String, String>>,
     /// Other objects on which the names of claims depend (V9). `None` if they are not known.
     pub catalog: Option<&'a Catalog>,
 }
@@ -130,15 +133,15 @@ impl RewrittenSource {
 /// - In mode `workspaces`, admission pins mode, group, placeholder defaults and claims (M1, M8).
 /// - In modes `pipelineruns` and `isolate-pipelinerun`, admission also pins the `volumeClaimTemplate`s that it replaces by claims
 ///   (M3, M4, V2).
-/// - If the run is a copy of another run's stored object with the annotations, admission restores the templates of the other
-///   run's claims. So the copy gets claims of its own (V2a).
+/// - If the run is a copy of another run's stored object, with the annotations or while the other run is stored, admission restores
+///   the templates of the other run's claims. So the copy gets claims of its own (V2a).
 ///
 /// `tekton_controller` is the username of Tekton's controller, normally [`TEKTON_CONTROLLER`].
 ///
 /// # Errors
 /// Admission denies the run in two cases. Either an annotation chooses a value that does not exist or is not allowed (B1). Or the
-/// run is to be coscheduled and names claims that were created for another run, and the templates of these claims are not known
-/// (V2a).
+/// run is to be coscheduled, or the mode is `disabled`, and the run names claims that were created for another run, whose templates
+/// are not known (V2a).
 pub fn admit(
     in_force: InForce<'_>,
     tekton_controller: &str,
@@ -151,22 +154,29 @@ pub fn admit(
     }
     let manager = run.managed_by.as_deref();
     if manager.is_some_and(|manager| manager != MANAGED_BY_TEKTON) {
-        return Ok(leave_alone(run, None));
+        return Ok(leave_alone(question, None));
     }
     let configuration = match in_force {
         Ok(configuration) => configuration,
         Err(violations) => {
             let why = warnings::coscheduling_off(violations);
-            return Ok(leave_alone(run, Some(why)));
+            return Ok(leave_alone(question, Some(why)));
         }
     };
     if let Some(flag) = &configuration.tekton_coschedule {
         let why = warnings::left_to_tekton(flag);
-        return Ok(leave_alone(run, Some(why)));
+        return Ok(leave_alone(question, Some(why)));
     }
     let (configuration, warning) = overrides::choose(configuration, question)?;
     let mut admission = match configuration.mode {
-        Mode::Disabled => leave_alone(run, None),
+        Mode::Disabled => {
+            let admission = leave_alone(question, None);
+            let denials = denials::claims_of_others(&admission.apply(run));
+            if !denials.is_empty() {
+                return Err(denials);
+            }
+            admission
+        }
         Mode::Workspaces | Mode::PipelineRuns | Mode::IsolatePipelineRun => {
             let group = Group::from_request_uid(question.request_uid);
             coschedule(configuration, question, group)?
@@ -241,8 +251,9 @@ fn join(run: &PipelineRun, parents_group: Option<&str>) -> Admission {
     }
 }
 
-fn leave_alone(run: &PipelineRun, why: Option<String>) -> Admission {
-    let copied = Copied::of(run);
+fn leave_alone(question: &Question<'_>, why: Option<String>) -> Admission {
+    let run = question.run;
+    let copied = Copied::of(question);
     let mut admission = without(run, |_| true);
     admission.warnings.extend(why);
     admission
@@ -273,7 +284,7 @@ fn coschedule(
 ) -> Result<Admission, Vec<Violation>> {
     let run = question.run;
     let mode = configuration.mode;
-    let copied = Copied::of(run);
+    let copied = Copied::of(question);
     let assistant = whole_run(mode, &group);
     let mut warnings = reserved::warnings(run, copied.is_one());
     let mut denials = Vec::new();

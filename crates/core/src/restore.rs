@@ -183,6 +183,7 @@ mod tests {
             pipeline_annotations: None,
             namespace_annotations: None,
             owner_group: None,
+            source_templates: None,
             catalog: None,
         };
         admit(Ok(configuration), TEKTON_CONTROLLER, &question)

@@ -63,6 +63,7 @@ pub(crate) fn stored(mode: Mode, workspaces: &Value) -> PipelineRun {
         pipeline_annotations: None,
         namespace_annotations: None,
         owner_group: None,
+        source_templates: None,
         catalog: None,
     };
     let admission = admit(Ok(&configuration), TEKTON_CONTROLLER, &question);

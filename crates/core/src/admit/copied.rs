@@ -1,29 +1,44 @@
 //! Copies of runs (V2a). A user may create a run from the stored object of another run, for example with `kubectl get -o yaml |
 //! kubectl create`, with *rerun* in the Dashboard, or with `tkn pipeline start --last`. The workspaces of the copy are then bound
-//! to claims of the other run's placeholder. If the annotations were copied too, they contain the templates of these claims.
+//! to claims of the other run's placeholder. The annotations of the other run contain the templates of these claims. Admission
+//! reads them from the copy, or from the other run while it is stored.
 
 use std::collections::BTreeMap;
 
 use serde_json::Value;
 
+use crate::annotations::{GROUP, VOLUME_CLAIM_TEMPLATES};
 use crate::names::{AssistantName, ClaimTemplateName, Group, assistant_of, claim_name};
 use crate::pinned::carried_templates;
-use crate::pipeline_run::{PipelineRun, WorkspaceBinding};
+use crate::pipeline_run::WorkspaceBinding;
 
-use super::template_name;
+use super::{Question, template_name};
 
-/// The group and the templates of the run that was copied. `None` if the new run is not a copy, or if it does not have the other
-/// run's annotations.
-pub(super) struct Copied(Option<(Group, BTreeMap<String, Value>)>);
+/// The groups and the templates of the runs that were copied. Empty if the new run is not a copy, or if the annotations of the
+/// other runs are not known.
+pub(super) struct Copied {
+    has_annotations: bool,
+    sources: Vec<(Group, BTreeMap<String, Value>)>,
+}
 
 impl Copied {
-    pub(super) fn of(run: &PipelineRun) -> Self {
-        Self(carried_templates(&run.annotations))
+    pub(super) fn of(question: &Question<'_>) -> Self {
+        let own = carried_templates(&question.run.annotations);
+        let stored = question.source_templates.into_iter().flatten();
+        let stored = stored.filter_map(|(group, templates)| {
+            let annotations = [(GROUP, group), (VOLUME_CLAIM_TEMPLATES, templates)];
+            let annotations = annotations.map(|(key, value)| (key.to_owned(), value.clone()));
+            carried_templates(&annotations.into())
+        });
+        Self {
+            has_annotations: own.is_some(),
+            sources: own.into_iter().chain(stored).collect(),
+        }
     }
 
     /// True if the new run has the annotations of a stored run.
     pub(super) fn is_one(&self) -> bool {
-        self.0.is_some()
+        self.has_annotations
     }
 
     /// The template and the claim of a workspace, if the workspace is bound to the claim that the other run had for this
@@ -32,12 +47,13 @@ impl Copied {
         &'a self,
         binding: &'a WorkspaceBinding,
     ) -> Option<(&'a Value, &'a str)> {
-        let (group, templates) = self.0.as_ref()?;
-        let template = templates.get(&binding.name)?;
-        let name = ClaimTemplateName::derive(group, &binding.name, template_name(template));
-        let derived = claim_name(&name, &AssistantName::of(group));
-        let claim_name = binding.source.claim_name()?;
-        (*claim_name == derived).then_some((template, claim_name))
+        let bound = binding.source.claim_name()?;
+        self.sources.iter().find_map(|(group, templates)| {
+            let template = templates.get(&binding.name)?;
+            let name = ClaimTemplateName::derive(group, &binding.name, template_name(template));
+            let derived = claim_name(&name, &AssistantName::of(group));
+            (*bound == derived).then_some((template, bound.as_str()))
+        })
     }
 }
 

@@ -2,8 +2,8 @@
 //!
 //! - `admit/overrides.rs`: an annotation chooses a mode, placement or reservation that does not exist, or that is not allowed
 //!   (B1).
-//! - `admit.rs`: a PipelineRun that is to be coscheduled names a claim of another run, and the claim's template is not known
-//!   (V2a).
+//! - `admit.rs`: a PipelineRun that is to be coscheduled, or whose mode is `disabled`, names a claim of another run, and the
+//!   claim's template is not known (V2a).
 //!
 //! A TaskRun that uses more than one claim (M2) is not denied, but created so that Tekton fails it. So Tekton runs `finally`, as
 //! after any failed task. The text for the TaskRun is in `reasons/admission.rs`.
@@ -15,7 +15,7 @@ use std::collections::BTreeSet;
 use crate::annotations::ALLOWED_OVERRIDES as NAMESPACE_LIMIT;
 use crate::config::ALLOWED_OVERRIDES;
 use crate::overrides::{Override, listed};
-use crate::pipeline_run::WorkspaceBinding;
+use crate::pipeline_run::{PipelineRun, WorkspaceBinding};
 use crate::violation::Violation;
 use crate::words::UnknownWord;
 
@@ -49,6 +49,14 @@ pub(super) fn not_allowed(
     choice.violation(&format!(
         "{word:?} is not allowed; allowed: {allowed}. {remedy}"
     ))
+}
+
+/// The workspaces of a run that are bound to claims of other runs.
+pub(super) fn claims_of_others(run: &PipelineRun) -> Vec<Violation> {
+    let bindings = run.workspaces.iter().enumerate();
+    bindings
+        .filter_map(|(index, binding)| claim_of_another(index, binding))
+        .collect()
 }
 
 /// A workspace is bound to a claim of another run, and the claim's template is not known.

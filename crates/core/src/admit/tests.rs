@@ -37,6 +37,7 @@ fn by_alice<'a>(run: &'a PipelineRun, request_uid: &'a str) -> Question<'a> {
         pipeline_annotations: None,
         namespace_annotations: None,
         owner_group: None,
+        source_templates: None,
         catalog: None,
     }
 }
@@ -270,11 +271,7 @@ fn v2a_only_exactly_the_derived_claim_is_replaced() {
 fn v2a_a_claim_whose_template_is_not_known_is_refused_with_what_to_bind_instead() {
     #[track_caller]
     fn refused(copy: &PipelineRun, fields: &[&str]) {
-        for mode in [
-            Mode::Workspaces,
-            Mode::PipelineRuns,
-            Mode::IsolatePipelineRun,
-        ] {
+        for mode in Mode::ALL {
             let violations = ask(&configuration(mode), &by_alice(copy, UID)).unwrap_err();
             let found: Vec<_> = violations
                 .iter()
@@ -290,8 +287,10 @@ fn v2a_a_claim_whose_template_is_not_known_is_refused_with_what_to_bind_instead(
                 );
             }
         }
-        // In mode `disabled`, the run is admitted with a warning.
-        let left_alone = admit(&configuration(Mode::Disabled), copy, UID);
+        // While Tekton's own flag is on, the run is admitted with a warning.
+        let mut to_tekton = configuration(Mode::PipelineRuns);
+        to_tekton.tekton_coschedule = Some("workspaces".to_owned());
+        let left_alone = admit(&to_tekton, copy, UID);
         let told = left_alone
             .warnings
             .iter()
@@ -315,6 +314,32 @@ fn v2a_a_claim_whose_template_is_not_known_is_refused_with_what_to_bind_instead(
         claim_name: claim_of(&moved, 0),
     };
     refused(&moved, &[&field(2)]);
+}
+
+#[test]
+fn v2a_a_copy_without_annotations_gets_the_templates_of_the_stored_run() {
+    let mut bare = stored();
+    bare.annotations.clear();
+    let templates = stored().annotations[VOLUME_CLAIM_TEMPLATES].clone();
+    let group = stored().annotations[GROUP].clone();
+    let of_other = ("0123456789".to_owned(), templates.clone());
+    let known = BTreeMap::from([(group, templates), of_other]);
+    let admitted = |mode: Mode, source_templates: Option<&BTreeMap<String, String>>| {
+        let question = Question {
+            source_templates,
+            ..by_alice(&bare, UID)
+        };
+        ask(&configuration(mode), &question)
+    };
+    for mode in Mode::ALL {
+        let mut clean = run();
+        clean.annotations.clear();
+        let fresh = admit(&configuration(mode), &clean, UID);
+        let again = admitted(mode, Some(&known)).unwrap();
+        assert_eq!(again.apply(&bare), fresh.apply(&clean), "{mode}");
+        assert_eq!(again.warnings.len(), 2, "{:?}", again.warnings);
+        assert!(admitted(mode, Some(&BTreeMap::new())).is_err());
+    }
 }
 
 #[test]
@@ -940,6 +965,7 @@ fn a_part_of_a_run_has_its_parents_placeholders_and_none_of_its_own() {
         let by_tekton = Question {
             created_by: TEKTON_CONTROLLER,
             owner_group: part.annotations.get(GROUP).map(String::as_str),
+            source_templates: None,
             catalog: None,
             ..by_alice(&part, UID)
         };
@@ -994,6 +1020,7 @@ fn v3_a_part_of_a_run_knows_the_claims_that_tekton_creates_for_its_parent() {
     let by_tekton = Question {
         created_by: TEKTON_CONTROLLER,
         owner_group: part.annotations.get(GROUP).map(String::as_str),
+        source_templates: None,
         catalog: None,
         ..by_alice(&part, UID)
     };
@@ -1019,6 +1046,7 @@ fn m8_a_part_of_a_run_of_an_unknown_schema_version_keeps_what_tekton_copied() {
     let by_tekton = Question {
         created_by: TEKTON_CONTROLLER,
         owner_group: part.annotations.get(GROUP).map(String::as_str),
+        source_templates: None,
         catalog: None,
         ..by_alice(&part, UID)
     };
@@ -1055,6 +1083,7 @@ fn m8_a_pipeline_cannot_make_a_part_of_a_run_join_a_group() {
         let by_tekton = Question {
             created_by: TEKTON_CONTROLLER,
             owner_group,
+            source_templates: None,
             catalog: None,
             ..by_alice(&forged, UID)
         };

@@ -35,6 +35,7 @@ fn annotations(mode: Mode) -> BTreeMap<String, String> {
         pipeline_annotations: None,
         namespace_annotations: None,
         owner_group: None,
+        source_templates: None,
         catalog: None,
     };
     admit(Ok(&configuration), TEKTON_CONTROLLER, &question)

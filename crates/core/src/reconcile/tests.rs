@@ -49,6 +49,7 @@ fn run(mode: Mode, claims: &[&str]) -> PipelineRun {
         pipeline_annotations: None,
         namespace_annotations: None,
         owner_group: None,
+        source_templates: None,
         catalog: None,
     };
     let admission = admit(Ok(&configuration), TEKTON_CONTROLLER, &question);

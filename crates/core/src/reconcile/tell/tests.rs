@@ -26,6 +26,7 @@ fn admitted(mode: Mode, spec: Value) -> PipelineRun {
         pipeline_annotations: None,
         namespace_annotations: None,
         owner_group: None,
+        source_templates: None,
         catalog: None,
     };
     admit(Ok(&configuration), TEKTON_CONTROLLER, &question)
@@ -167,6 +168,7 @@ fn v7_the_annotation_cannot_be_forged() {
             pipeline_annotations: None,
             namespace_annotations: None,
             owner_group: None,
+            source_templates: None,
             catalog: None,
         };
         let admission = admit(Ok(&configuration), TEKTON_CONTROLLER, &question).unwrap();
