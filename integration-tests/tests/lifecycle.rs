@@ -8,7 +8,7 @@ use coscheduler_core::annotations::{GROUP, MODE};
 use coscheduler_kubernetes::pipeline_run::PipelineRun;
 use futures::future::try_join_all;
 use integration_tests::installation::{kubectl, lead, serve};
-use integration_tests::look::LIMIT;
+use integration_tests::look::{LIMIT, until};
 use integration_tests::on_bed;
 use integration_tests::runs::{Run, run};
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
@@ -196,7 +196,20 @@ async fn scenario(mut installation: Installation<'_>) -> Outcome {
     let wait = ["wait", webhooks, CONFIGURATION_NAME, "--for", rules];
     installation.kubectl(&wait).await?;
 
-    // All processes are replaced while many runs are created.
+    // An upgrade from a version that had one webhook less: the manifests are applied, and then all processes are replaced while
+    // many runs are created.
+    let first = r#"[{"op": "remove", "path": "/webhooks/0"}]"#;
+    let before = [
+        "patch",
+        webhooks,
+        CONFIGURATION_NAME,
+        "--type=json",
+        "--patch",
+        first,
+    ];
+    installation.kubectl(&before).await?;
+    assert_eq!(installation.webhooks_with_rules().await?.len(), 3);
+    installation.kubectl(&["apply", "-k", PRODUCTION]).await?;
     let runs: Api<PipelineRun> = Api::default_namespaced(installation.client.clone());
     let burst = (0..BURST).map(|number| pending(&format!("burst-{number}")).create(runs.clone()));
     let roll = async {
@@ -212,6 +225,12 @@ async fn scenario(mut installation: Installation<'_>) -> Outcome {
     for run in burst.context("a run of the burst is refused")? {
         assert!(run.annotations().contains_key(MODE), "{}", run.name_any());
     }
+    until("the new webhook has rules", async || {
+        let with_rules = installation.webhooks_with_rules().await?;
+        let first = with_rules.first().filter(|_| with_rules.len() == 4);
+        anyhow::Ok(first.is_some_and(|it| it == "annotated-pipelineruns.coscheduler.dev"))
+    })
+    .await?;
 
     // The planner's Deployment is deleted. The webhook does not review new runs any more, but still reviews the TaskRuns of
     // existing runs.
