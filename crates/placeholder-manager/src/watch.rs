@@ -10,7 +10,7 @@ use coscheduler_core::pipeline_run::{PipelineRun as View, RunState};
 use coscheduler_kubernetes::complaints::{self, WATCHES};
 use coscheduler_kubernetes::kept::Kept;
 use coscheduler_kubernetes::pipeline_run::{self, PipelineRun};
-use coscheduler_kubernetes::{claims, nodes, pods, volumes};
+use coscheduler_kubernetes::{claims, nodes, volumes};
 use coscheduler_runtime::Process;
 use coscheduler_runtime::kubernetes::watch::{Change, follow, key};
 use coscheduler_runtime::lease::Leadership;
@@ -19,18 +19,13 @@ use k8s_openapi::api::core::v1::{
     Node, PersistentVolume, PersistentVolumeClaim, Pod, ResourceQuota,
 };
 use k8s_openapi::api::events::v1::Event;
-use kube::core::PartialObjectMeta;
 use kube::runtime::watcher;
 use kube::{Api, Client, Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
 use tracing::warn;
 
 use crate::cache::{Cache, RunKey};
-use crate::delete_claims::NOT_ENDED;
 use crate::placeholder;
-
-/// The field selector for pods that have ended.
-const ENDED: &str = "status.phase!=Pending,status.phase!=Running,status.phase!=Unknown";
 
 /// Starts all watches. The manager is not ready until each watch has listed its objects.
 pub(crate) fn spawn(
@@ -126,7 +121,7 @@ pub(crate) fn spawn(
     watches.spawn(
         "Pod",
         Api::<Kept<Pod>>::all(client.clone()),
-        of_runs.clone().fields(NOT_ENDED),
+        of_runs,
         |cache, change| match change {
             Change::Applied(pod) => {
                 let key = key(&pod);
@@ -135,19 +130,6 @@ pub(crate) fn spawn(
             }
             Change::Deleted(pod) => cache.delete_pod(&key(&pod)),
             Change::Listed(keys) => cache.retain_pods(&keys),
-        },
-    );
-    // A cluster may keep tens of thousands of pods that have ended. Their metadata is enough.
-    watches.spawn(
-        "ended Pod",
-        Api::<PartialObjectMeta<Pod>>::all(client.clone()),
-        of_runs.fields(ENDED),
-        |cache, change| match change {
-            Change::Applied(pod) => {
-                let ended = pods::ended(pod.metadata);
-                ended.map_or_else(Vec::new, |pod| cache.end_pod(&pod))
-            }
-            Change::Deleted(_) | Change::Listed(_) => Vec::new(),
         },
     );
     for (reason, selector) in WATCHES {

@@ -44,16 +44,13 @@ impl Cache {
         news.collect()
     }
 
-    /// Stores a pod that has not ended.
+    /// Stores a pod. If a TaskRun's pod has ended, stores only the name of the TaskRun, until the run has ended.
     pub(crate) fn apply_pod(&self, pod: Pod) -> Vec<RunKey> {
+        if pod.placeholder.is_none() && pod.role().is_none() {
+            self.write().end(&pod);
+            return self.delete_pod(&pod.key());
+        }
         self.change(|index, before| index.put_pod(pod, before))
-    }
-
-    /// Replaces a pod that has ended by the name of its TaskRun, until the run has ended.
-    pub(crate) fn end_pod(&self, pod: &Pod) -> Vec<RunKey> {
-        self.write().end(pod);
-        self.delete_pod(&pod.key());
-        vec![RunKey::new(&pod.namespace, &pod.run_uid)]
     }
 
     /// Forgets the TaskRuns whose pods have ended, if the cache does not contain their run.
