@@ -26,6 +26,9 @@ use crate::cache::Cache;
 /// The longest wait for an object that is not in the cache yet, because it was created shortly before.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
+/// The most runs whose claims one new run may name. Each is read from the API server.
+const SOURCES: usize = 16;
+
 /// The annotations of a Pipeline or a Namespace that choose settings for its runs, and the annotation of a Namespace that limits
 /// the choices ([`ALLOWED_OVERRIDES`]).
 type Annotations = BTreeMap<String, String>;
@@ -163,6 +166,7 @@ impl Surroundings {
         let of_group = |group: &str| Some(AssistantName::of(&group.parse().ok()?));
         runs.filter_map(|(name, run)| Some((run.group?, name)))
             .filter(|(group, _)| of_group(group).is_some_and(|it| assistants.contains(&it)))
+            .take(SOURCES)
             .collect()
     }
 }

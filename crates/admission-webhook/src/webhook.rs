@@ -7,11 +7,11 @@ use std::mem::take;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use axum::body::to_bytes;
 use axum::extract::{DefaultBodyLimit, Query, State};
 use axum::http::StatusCode;
-use axum::http::header::CONTENT_LENGTH;
 use axum::middleware::{Next, from_fn_with_state};
-use axum::response::Response;
+use axum::response::{IntoResponse as _, Response};
 use axum::routing::post;
 use axum::{Json, Router};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -56,7 +56,11 @@ pub(crate) struct Webhook {
     pub(crate) events: Events,
 }
 
-/// The most bytes of one review, and of all reviews in progress together. The review of an update contains the object twice, and the
+/// How long the body of a review may take to arrive.
+const ARRIVES: Duration = Duration::from_secs(2);
+/// A review with fewer bytes waits for no other. Most reviews have a few kilobytes.
+const SMALL_BYTES: usize = 64 << 10;
+/// The most bytes of one review, and of all large reviews in progress together. The review of an update contains the object twice, and the
 /// API server accepts objects of up to 3 MiB.
 const MOST_BYTES: usize = 8 << 20;
 
@@ -75,19 +79,30 @@ pub(crate) fn routes(webhook: Webhook, reviews: Reviews) -> Router {
         .layer(from_fn_with_state(reviews, observe))
 }
 
-/// The layer that lets a review wait while others together have [`MOST_BYTES`]. Reviews keep their order. If the API server gives
-/// up, it ends the call, and the review leaves the queue.
+/// The layer that delays a large review while the large reviews in progress have [`MOST_BYTES`] in total. They keep their order. If
+/// the API server gives up, it ends the call, and the review leaves the queue. So large objects of one tenant delay no small ones.
 async fn queue(
     State(free): State<Arc<Semaphore>>,
     request: axum::extract::Request,
     next: Next,
 ) -> Response {
-    let length = request.headers().get(CONTENT_LENGTH);
-    let length = length.and_then(|length| length.to_str().ok()?.parse().ok());
-    let bytes = length.map_or(MOST_BYTES, |length: usize| length.min(MOST_BYTES));
+    let (parts, body) = request.into_parts();
+    // A client that sends nothing must not keep others waiting. So only what has arrived counts.
+    let body = match tokio::time::timeout(ARRIVES, to_bytes(body, MOST_BYTES)).await {
+        Ok(Ok(body)) => body,
+        Ok(Err(error)) => {
+            return (StatusCode::PAYLOAD_TOO_LARGE, error.to_string()).into_response();
+        }
+        Err(late) => return (StatusCode::REQUEST_TIMEOUT, late.to_string()).into_response(),
+    };
+    let large = body
+        .len()
+        .checked_sub(SMALL_BYTES)
+        .map_or(0, |_| body.len());
     let permit = free
-        .acquire_many(u32::try_from(bytes).unwrap_or(u32::MAX))
+        .acquire_many(u32::try_from(large).unwrap_or(u32::MAX))
         .await;
+    let request = axum::extract::Request::from_parts(parts, body.into());
     let response = next.run(request).await;
     drop(permit);
     response
@@ -357,6 +372,34 @@ fn answered(request: &Request, answer: Result<AdmissionResponse, Failure>) -> Re
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn n8_neither_a_silent_client_nor_large_reviews_delay_a_small_review() {
+        use axum::body::Body;
+        use axum::http::Request;
+        use tower::ServiceExt as _;
+
+        let free = Arc::new(Semaphore::new(MOST_BYTES));
+        let routes = Router::new().route("/", post(async || ""));
+        let routes = routes.layer(from_fn_with_state(free.clone(), queue));
+        let status = |body: Body| {
+            let request = Request::post("/").body(body).unwrap();
+            let answer = routes.clone().oneshot(request);
+            async { answer.await.unwrap().status().as_u16() }
+        };
+        let most = u32::try_from(MOST_BYTES).unwrap();
+        let in_progress = free.acquire_many(most).await.unwrap();
+        assert_eq!(status(Body::from("{}")).await, 200);
+        let silent = futures::stream::pending::<Result<Vec<u8>, std::io::Error>>();
+        assert_eq!(status(Body::from_stream(silent)).await, 408);
+        let large = status(Body::from(vec![b' '; SMALL_BYTES]));
+        let mut large = std::pin::pin!(large);
+        let waits = tokio::time::timeout(ARRIVES, &mut large).await;
+        assert!(waits.is_err());
+        drop(in_progress);
+        assert_eq!(large.await, 200);
+        assert_eq!(status(Body::from(vec![b' '; MOST_BYTES + 1])).await, 413);
+    }
 
     /// Requests that the webhook cannot read are counted too.
     #[tokio::test]

@@ -130,8 +130,6 @@ const DEFAULTS: Parts = Each(&Fields(&[("name", All), ("default", All)]));
 
 /// The longest value of a parameter that can be a part of a claim's name.
 const LONGEST_NAME: usize = 253;
-/// The longest list of values that can be a matrix. By default, Tekton allows 256 combinations.
-const LONGEST_MATRIX: usize = 1024;
 
 const PIPELINE: Parts = Fields(&[
     ("params", DEFAULTS),
@@ -228,22 +226,31 @@ fn metadata(metadata: &Value) -> Value {
     metadata
 }
 
-/// A parameter's name. Its value only if it is short: others, such as scripts, name no claim, and no matrix is as long.
+/// A parameter's name, and its value without long texts: a long text, such as a script, names no claim.
 fn param(param: &Value) -> Value {
     let mut read = pick(param, &Fields(&[("name", All)]));
-    if let Some(value) = param.get("value").filter(|value| is_short(value)) {
-        read["value"] = value.clone();
+    if let Some(value) = param.get("value").and_then(short) {
+        read["value"] = value;
     }
     read
 }
 
-fn is_short(value: &Value) -> bool {
-    match value {
-        Value::String(text) => text.len() <= LONGEST_NAME,
-        Value::Array(items) => items.len() <= LONGEST_MATRIX && items.iter().all(is_short),
-        Value::Object(fields) => fields.len() <= LONGEST_MATRIX && fields.values().all(is_short),
-        Value::Null | Value::Bool(_) | Value::Number(_) => true,
-    }
+/// The value without long texts. The length of a list can be that of a matrix, so each long text in a list becomes an empty one.
+fn short(value: &Value) -> Option<Value> {
+    Some(match value {
+        Value::String(text) if text.len() > LONGEST_NAME => return None,
+        Value::Array(items) => items
+            .iter()
+            .map(|it| short(it).unwrap_or_else(|| "".into()))
+            .collect(),
+        Value::Object(fields) => {
+            let fields = fields.iter();
+            fields
+                .filter_map(|(key, field)| Some((key.clone(), short(field)?)))
+                .collect()
+        }
+        Value::String(_) | Value::Null | Value::Bool(_) | Value::Number(_) => value.clone(),
+    })
 }
 
 /// The parts of a Pipeline's task that `core` reads. Texts with variables are replaced by two short lists: the tasks that this
@@ -315,7 +322,8 @@ mod tests {
             "apiVersion": "tekton.dev/v1", "kind": "PipelineRun",
             "metadata": {"name": "run", "managedFields": [], "annotations": {LAST_APPLIED: "{}", "a": "b"}},
             "spec": {
-                "params": [{"name": "cache", "value": "build-cache"}],
+                "params": [{"name": "cache", "value": "build-cache"}, {"name": "o", "value": {"claim": "c", "script": "l".repeat(254)}},
+                    {"name": "list", "value": ["a", "l".repeat(254)]}],
                 "pipelineRef": {"name": "build", "resolver": "git", "params": []},
                 "pipelineSpec": {
                     "description": "long", "params": [{"name": "p", "type": "string", "default": "d"}],
@@ -344,7 +352,7 @@ mod tests {
                 "apiVersion": "tekton.dev/v1", "kind": "PipelineRun",
                 "metadata": {"name": "run", "annotations": {"a": "b"}},
                 "spec": {
-                    "params": [{"name": "cache", "value": "build-cache"}],
+                    "params": [{"name": "cache", "value": "build-cache"}, {"name": "o", "value": {"claim": "c"}}, {"name": "list", "value": ["a", ""]}],
                     "pipelineRef": {"name": "build", "resolver": "git"},
                     "pipelineSpec": {
                         "params": [{"name": "p", "default": "d"}],
@@ -379,6 +387,7 @@ mod tests {
         whole.annotations.remove(LAST_APPLIED);
         let short = json!([{"name": "c", "value": "$(params.cache)"}]);
         whole.pipeline_tasks[0].params = Params::read(&short);
+        whole.params = Params::read(&read_parts(&object)["spec"]["params"]);
         assert_eq!(View::parse(&read_parts(&object)), Ok(whole));
     }
 

@@ -66,8 +66,8 @@ pub(super) fn claim_of_another(index: usize, binding: &WorkspaceBinding) -> Opti
     Some(Violation::new(
         format!("spec.workspaces[{index}].persistentVolumeClaim.claimName"),
         format!(
-            "claim {claim_name:?} belongs to another run and is deleted when that run ends; allowed for workspace {workspace:?}: \
-             a volumeClaimTemplate, or a claim that you created"
+            "claim {claim_name:?} was made for another run, which does not exist in this namespace any more; allowed for workspace \
+             {workspace:?}: a volumeClaimTemplate, or a claim that you created"
         ),
     ))
 }
