@@ -33,6 +33,7 @@ const BURST: usize = 100;
 const PRODUCTION: &str = "deploy/overlays/production";
 const OPENSHIFT: &str = "deploy/overlays/openshift";
 const NEW_RUNS: &str = "pipelineruns.coscheduler.dev";
+const WEBHOOKS: &str = "deploy/base/admission-webhook/webhook-configuration.yaml";
 const PLANNER: &str = "deploy/base/affinity-planner/deployment.yaml";
 
 /// The runs that were created so far.
@@ -196,8 +197,8 @@ async fn scenario(mut installation: Installation<'_>) -> Outcome {
     let wait = ["wait", webhooks, CONFIGURATION_NAME, "--for", rules];
     installation.kubectl(&wait).await?;
 
-    // An upgrade from a version that had one webhook less: the manifests are applied, and then all processes are replaced while
-    // many runs are created.
+    // An upgrade from a version that had one webhook less: the webhooks are applied, and then all processes are replaced while many
+    // runs are created. (The Services of this bed lead to processes, so their manifests are not applied again.)
     let first = r#"[{"op": "remove", "path": "/webhooks/0"}]"#;
     let before = [
         "patch",
@@ -209,7 +210,7 @@ async fn scenario(mut installation: Installation<'_>) -> Outcome {
     ];
     installation.kubectl(&before).await?;
     assert_eq!(installation.webhooks_with_rules().await?.len(), 3);
-    installation.kubectl(&["apply", "-k", PRODUCTION]).await?;
+    installation.kubectl(&["apply", "-f", WEBHOOKS]).await?;
     let runs: Api<PipelineRun> = Api::default_namespaced(installation.client.clone());
     let burst = (0..BURST).map(|number| pending(&format!("burst-{number}")).create(runs.clone()));
     let roll = async {
@@ -264,11 +265,7 @@ async fn removals(installation: &mut Installation<'_>, mut services: Services) -
         &[&["delete", "-k", PRODUCTION, "--ignore-not-found"]],
         // Argo CD prunes in this order, the opposite of a synchronization.
         &[
-            &[
-                "delete",
-                "-f",
-                "deploy/base/admission-webhook/webhook-configuration.yaml",
-            ],
+            &["delete", "-f", WEBHOOKS],
             &["delete", "deployments", "--all", "-n", NAMESPACE],
             &["delete", "-k", PRODUCTION, "--ignore-not-found"],
         ],
