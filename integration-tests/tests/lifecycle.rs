@@ -8,7 +8,7 @@ use coscheduler_core::annotations::{GROUP, MODE};
 use coscheduler_kubernetes::pipeline_run::PipelineRun;
 use futures::future::try_join_all;
 use integration_tests::installation::{kubectl, lead, serve};
-use integration_tests::look::{LIMIT, until};
+use integration_tests::look::LIMIT;
 use integration_tests::on_bed;
 use integration_tests::runs::{Run, run};
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
@@ -33,7 +33,6 @@ const BURST: usize = 100;
 const PRODUCTION: &str = "deploy/overlays/production";
 const OPENSHIFT: &str = "deploy/overlays/openshift";
 const NEW_RUNS: &str = "pipelineruns.coscheduler.dev";
-const WEBHOOKS: &str = "deploy/base/admission-webhook/webhook-configuration.yaml";
 const PLANNER: &str = "deploy/base/affinity-planner/deployment.yaml";
 
 /// The runs that were created so far.
@@ -197,20 +196,7 @@ async fn scenario(mut installation: Installation<'_>) -> Outcome {
     let wait = ["wait", webhooks, CONFIGURATION_NAME, "--for", rules];
     installation.kubectl(&wait).await?;
 
-    // An upgrade from a version that had one webhook less: the webhooks are applied, and then all processes are replaced while many
-    // runs are created. (The Services of this bed lead to processes, so their manifests are not applied again.)
-    let first = r#"[{"op": "remove", "path": "/webhooks/0"}]"#;
-    let before = [
-        "patch",
-        webhooks,
-        CONFIGURATION_NAME,
-        "--type=json",
-        "--patch",
-        first,
-    ];
-    installation.kubectl(&before).await?;
-    assert_eq!(installation.webhooks_with_rules().await?.len(), 3);
-    installation.kubectl(&["apply", "-f", WEBHOOKS]).await?;
+    // All processes are replaced while many runs are created.
     let runs: Api<PipelineRun> = Api::default_namespaced(installation.client.clone());
     let burst = (0..BURST).map(|number| pending(&format!("burst-{number}")).create(runs.clone()));
     let roll = async {
@@ -226,12 +212,6 @@ async fn scenario(mut installation: Installation<'_>) -> Outcome {
     for run in burst.context("a run of the burst is refused")? {
         assert!(run.annotations().contains_key(MODE), "{}", run.name_any());
     }
-    until("the new webhook has rules", async || {
-        let with_rules = installation.webhooks_with_rules().await?;
-        let first = with_rules.first().filter(|_| with_rules.len() == 4);
-        anyhow::Ok(first.is_some_and(|it| it == "annotated-pipelineruns.coscheduler.dev"))
-    })
-    .await?;
 
     // The planner's Deployment is deleted. The webhook does not review new runs any more, but still reviews the TaskRuns of
     // existing runs.
@@ -265,7 +245,11 @@ async fn removals(installation: &mut Installation<'_>, mut services: Services) -
         &[&["delete", "-k", PRODUCTION, "--ignore-not-found"]],
         // Argo CD prunes in this order, the opposite of a synchronization.
         &[
-            &["delete", "-f", WEBHOOKS],
+            &[
+                "delete",
+                "-f",
+                "deploy/base/admission-webhook/webhook-configuration.yaml",
+            ],
             &["delete", "deployments", "--all", "-n", NAMESPACE],
             &["delete", "-k", PRODUCTION, "--ignore-not-found"],
         ],
