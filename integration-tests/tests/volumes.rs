@@ -279,7 +279,10 @@ fn v7_a_volume_on_a_node_of_another_zone_is_reported_at_once() -> Outcome {
             let told = scene.told(&run_name, "VolumeNodeAffinityConflict").await?;
             let took = submitted.elapsed();
             assert!(took < REPORTED, "reported after {took:?}");
-            for part in ["\"local\" (kubernetes.io/hostname In ", "without a node wait"] {
+            for part in [
+                "\"local\" (kubernetes.io/hostname In ",
+                "without a node wait",
+            ] {
                 assert!(told[0].1.contains(part), "{told:?}");
             }
         }
