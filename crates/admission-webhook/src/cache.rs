@@ -1,6 +1,7 @@
 //! A cache of the objects of one kind that a `watcher::Config` selects, with the few fields that admission reviews need. An
 //! object that was created a moment before a review may not be in the cache yet, so readers can wait for it. The webhook reads
-//! only one kind of object directly from the API server: the PipelineRun of a TaskRun whose claim Tekton names with a variable.
+//! only PipelineRuns directly from the API server: the one of a TaskRun whose claim Tekton names with a variable (V9), and those
+//! whose claims a new run names (V2a).
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Debug;

@@ -60,8 +60,8 @@ pub(crate) struct Webhook {
 const ARRIVES: Duration = Duration::from_secs(2);
 /// A review with fewer bytes waits for no other. Most reviews have a few kilobytes.
 const SMALL_BYTES: usize = 64 << 10;
-/// The most bytes of one review, and of all large reviews in progress together. The review of an update contains the object twice, and the
-/// API server accepts objects of up to 3 MiB.
+/// The most bytes of one review, and of all large reviews in progress together. The review of an update contains the object
+/// twice, and the API server accepts objects of up to 3 MiB.
 const MOST_BYTES: usize = 8 << 20;
 
 /// The URL paths of the webhook, with their handlers.
@@ -95,13 +95,11 @@ async fn queue(
         }
         Err(late) => return (StatusCode::REQUEST_TIMEOUT, late.to_string()).into_response(),
     };
-    let large = body
-        .len()
-        .checked_sub(SMALL_BYTES)
-        .map_or(0, |_| body.len());
-    let permit = free
-        .acquire_many(u32::try_from(large).unwrap_or(u32::MAX))
-        .await;
+    let large = match body.len() {
+        small if small < SMALL_BYTES => 0,
+        large => u32::try_from(large).unwrap_or(u32::MAX),
+    };
+    let permit = free.acquire_many(large).await;
     let request = axum::extract::Request::from_parts(parts, body.into());
     let response = next.run(request).await;
     drop(permit);
