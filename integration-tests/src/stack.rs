@@ -215,7 +215,10 @@ pub fn shared_on(
         .or_insert_with(|| Box::leak(Box::default()));
     RUNTIME.block_on(async {
         let stack = stack.get_or_try_init(|| boot()).await?;
-        in_time(Box::pin(test(stack.scene().await?))).await?;
+        tokio::select! {
+            outcome = in_time(Box::pin(test(stack.scene().await?))) => outcome?,
+            failed = keep_running(&stack.services) => return failed,
+        }
         // This checks all namespaces of the stack, because a test may have created further namespaces.
         stack.history.verdict().await?;
         stack.bed.check()?;
@@ -254,8 +257,11 @@ pub fn alone_with(
         let outcome = outcome.await;
         let Stack { bed, services, .. } = stack;
         let stopped = services.stop().await;
-        outcome?;
-        stopped?;
+        // A process that ended too early explains why the test failed.
+        match (outcome, stopped) {
+            (Err(outcome), Err(ended)) => return Err(outcome.context(format!("{ended:#}"))),
+            (outcome, stopped) => outcome.and(stopped)?,
+        }
         bed.stop().await
     })
 }
@@ -278,6 +284,23 @@ pub fn on_bed(
         in_time(Box::pin(test(bed))).await?;
         history.verdict_so_far()
     })
+}
+
+/// Starts services again that a standstill of the machine has ended. Returns an error as soon as a service has ended for another
+/// reason.
+#[allow(
+    clippy::print_stdout,
+    reason = "who reads about a failure must know of it"
+)]
+async fn keep_running(services: &Services) -> anyhow::Result<()> {
+    loop {
+        let again = services.start_again_after_standstill()?;
+        if !again.is_empty() {
+            println!("ended after a standstill, and were started again: {again:?}");
+        }
+        services.check()?;
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
 }
 
 async fn in_time(test: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {

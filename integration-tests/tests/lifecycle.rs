@@ -1,6 +1,7 @@
 //! The installation is applied, rolled out and deleted while PipelineRuns are created every 200 ms. None is ever refused (B8).
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)]
 
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
@@ -32,6 +33,8 @@ const BURST: usize = 100;
 /// The overlay with the components that a large cluster needs.
 const PRODUCTION: &str = "deploy/overlays/production";
 const OPENSHIFT: &str = "deploy/overlays/openshift";
+/// The tag of the images after an upgrade.
+const NEXT: &str = ":next";
 const NEW_RUNS: &str = "pipelineruns.coscheduler.dev";
 const PLANNER: &str = "deploy/base/affinity-planner/deployment.yaml";
 
@@ -41,6 +44,8 @@ struct Created {
     number: usize,
     /// True if the last run is coscheduled.
     coscheduled: bool,
+    /// The number of runs that are not.
+    left_alone: usize,
 }
 
 /// The manifest of the webhook's own Deployment.
@@ -57,7 +62,10 @@ async fn create(runs: Api<PipelineRun>, created: &watch::Sender<Created>) -> any
     let mut period = tokio::time::interval(PERIOD);
     loop {
         period.tick().await;
-        let number = created.borrow().number + 1;
+        let Created {
+            number, left_alone, ..
+        } = *created.borrow();
+        let number = number + 1;
         let name = format!("run-{number}");
         let beside = pending(&format!("beside-{number}")).create(runs.clone());
         match tokio::try_join!(pending(&name).create(runs.clone()), beside) {
@@ -70,6 +78,7 @@ async fn create(runs: Api<PipelineRun>, created: &watch::Sender<Created>) -> any
                 created.send_replace(Created {
                     number,
                     coscheduled,
+                    left_alone: left_alone + usize::from(!coscheduled),
                 });
             }
             Err(error) => return error.context(format!("{name} is refused")),
@@ -199,19 +208,13 @@ async fn scenario(mut installation: Installation<'_>) -> Outcome {
     // All processes are replaced while many runs are created.
     let runs: Api<PipelineRun> = Api::default_namespaced(installation.client.clone());
     let burst = (0..BURST).map(|number| pending(&format!("burst-{number}")).create(runs.clone()));
-    let roll = async {
-        for service in Service::ALL {
-            for replica in services.replicas(service) {
-                services.roll(replica).await?;
-            }
-        }
-        anyhow::Ok(())
-    };
-    let (burst, rolled) = tokio::join!(try_join_all(burst), roll);
+    let (burst, rolled) = tokio::join!(try_join_all(burst), roll(&services));
     rolled?;
     for run in burst.context("a run of the burst is refused")? {
         assert!(run.annotations().contains_key(MODE), "{}", run.name_any());
     }
+
+    upgrade(&mut installation, &services).await?;
 
     // The planner's Deployment is deleted. The webhook does not review new runs any more, but still reviews the TaskRuns of
     // existing runs.
@@ -235,6 +238,54 @@ async fn scenario(mut installation: Installation<'_>) -> Outcome {
     installation.coschedules(true).await?;
 
     Box::pin(removals(&mut installation, services)).await
+}
+
+/// Applies the manifests with other images, and replaces each process meanwhile. Runs are coscheduled all the time.
+async fn upgrade(installation: &mut Installation<'_>, services: &Services) -> Outcome {
+    let rendered = kubectl(installation.bed, &["kustomize", PRODUCTION]).await?;
+    // The port that leads to this machine, which `lead` has written.
+    let port = format!("port: {}", services.ports().admission());
+    let lines = rendered.lines().map(|line| match line.rsplit_once(':') {
+        Some((image, _version)) if image.contains("image: ") => format!("{image}{NEXT}"),
+        _ => line.replace("port: 443", &port),
+    });
+    let manifests = lines.collect::<Vec<_>>().join("\n");
+    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("upgrade.yaml");
+    std::fs::write(&file, manifests)?;
+    let file = file.to_str().context("the path is not UTF-8")?;
+
+    let before = *installation.created.borrow();
+    let rollout = async {
+        installation.kubectl(&["apply", "-f", file]).await?;
+        let status = ["rollout", "status", "deployments", "-n", NAMESPACE];
+        installation.kubectl(&status).await
+    };
+    tokio::try_join!(rollout, roll(services))?;
+    let all = ["get", "pods", "-n", NAMESPACE, "-o", "jsonpath={..image}"];
+    let images = kubectl(installation.bed, &all).await?;
+    for service in Service::ALL {
+        let image = format!("{service}{NEXT}");
+        ensure!(images.contains(&image), "{images}");
+    }
+    let created = *installation.created.borrow();
+    let number = created.number - before.number;
+    println!("{number} runs during an upgrade");
+    ensure!(
+        number > 0 && created.left_alone == before.left_alone,
+        "{before:?} {created:?}"
+    );
+    assert_eq!(installation.webhooks_with_rules().await?.len(), 4);
+    Ok(())
+}
+
+/// Replaces all processes, one after the other.
+async fn roll(services: &Services) -> Outcome {
+    for service in Service::ALL {
+        for replica in services.replicas(service) {
+            services.roll(replica).await?;
+        }
+    }
+    Ok(())
 }
 
 /// Removes the installation in several orders, and installs it again each time.

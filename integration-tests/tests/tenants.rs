@@ -210,15 +210,23 @@ fn p6_p7_n1_what_says_that_it_is_another_runs_touches_nobody_but_itself() -> Out
         let foreign = Victim::new(&elsewhere, held("foreign")).await?;
         let mark = scene.mark()?;
 
-        // Runs with the name of another run's claim: such a run is refused.
-        for (name, claim) in [("thief", &neighbour.claim), ("far-thief", &foreign.claim)] {
+        // Runs with the name of another run's claim. If that run is in the same namespace, the new run is a copy of it, and gets a
+        // claim of its own. Otherwise it is refused.
+        let thief = |name: &str, claim: &str| {
             let source = json!({"persistentVolumeClaim": {"claimName": claim}});
-            let thief = run(name)
-                .workspace("source", source)
-                .task("one", &["source"], &[]);
-            let refused = scene.submit_told(thief).await.unwrap_err().to_string();
-            assert!(refused.contains(claim), "{refused}");
-        }
+            let run = run(name).workspace("source", source);
+            run.task("one", &["source"], &[])
+        };
+        let copy = scene.submit_told(thief("thief", &neighbour.claim)).await?;
+        let own = &copy.object["spec"]["workspaces"][0]["persistentVolumeClaim"]["claimName"];
+        assert!(
+            own.as_str().is_some_and(|own| own != neighbour.claim),
+            "{own}"
+        );
+        scene.succeeds("thief").await?;
+        let far = scene.submit_told(thief("far-thief", &foreign.claim)).await;
+        let refused = far.unwrap_err().to_string();
+        assert!(refused.contains(&foreign.claim), "{refused}");
 
         // Runs with the group, placeholder and claims of another run. One of these placeholders exists in this namespace, and the
         // other one in its own run's namespace.

@@ -18,12 +18,12 @@ mod object;
 mod observe;
 mod registration;
 mod review;
+mod stop;
 mod surroundings;
 mod webhook;
 
-use std::time::Duration;
-
 use anyhow::Context as _;
+use axum::middleware::from_fn_with_state;
 use axum_server::Handle;
 use axum_server::tls_rustls::RustlsConfig;
 use coscheduler_proto::planner::planner_service_client::PlannerServiceClient;
@@ -49,9 +49,6 @@ pub const SERVICE: Service = Service {
     grpc_address: "127.0.0.1:9105",
     http_address: "127.0.0.1:9205",
 };
-
-/// The longest time that reviews under way may take when the process stops.
-const GRACE: Duration = Duration::from_secs(9);
 
 /// Starts to answer admission reviews.
 ///
@@ -111,18 +108,14 @@ pub async fn start(args: Args, process: Process) -> anyhow::Result<()> {
         .keep_alive_timeout(KEEPALIVE_TIMEOUT);
 
     let handle = Handle::new();
-    let routes = webhook::routes(webhook, Reviews::new(process.metrics())).into_make_service();
-    let serve = server.handle(handle.clone()).serve(routes);
+    let stopping = process.shutdown();
+    let routes = webhook::routes(webhook, Reviews::new(process.metrics()));
+    let routes = routes.layer(from_fn_with_state(stopping, stop::close));
+    let server = server.handle(handle.clone());
+    let serve = server.serve(routes.into_make_service());
     process.spawn_graceful("admission server", |shutdown| async move {
-        let stop = async {
-            shutdown.cancelled().await;
-            handle.graceful_shutdown(Some(GRACE));
-            std::future::pending().await
-        };
-        tokio::select! {
-            served = serve => served.context("failed to serve admission reviews"),
-            () = stop => Ok(()),
-        }
+        let (served, ()) = tokio::join!(serve, stop::stop(handle, shutdown));
+        served.context("failed to serve admission reviews")
     });
     process
         .serve_grpc(GrpcServices::new())

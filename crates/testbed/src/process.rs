@@ -138,6 +138,23 @@ impl ProcessGroup {
         self.lock().member(name)?.start_again(name)
     }
 
+    /// Starts each member again that has ended by itself after it logged one of these words. Returns their names.
+    ///
+    /// # Errors
+    /// The state of a member is unknown, or a program cannot be started.
+    pub fn start_again_after(&self, words: &[&str]) -> Result<Vec<String>> {
+        let mut again = Vec::new();
+        for (name, member) in &mut self.lock().members {
+            let ended = member.poll(name)?.is_some() && !member.asked_to_end;
+            let logged = || tail(&self.log(name));
+            if ended && words.iter().any(|words| logged().contains(words)) {
+                member.start_again(name)?;
+                again.push(name.clone());
+            }
+        }
+        Ok(again)
+    }
+
     /// Checks that no member has ended by itself.
     ///
     /// # Errors

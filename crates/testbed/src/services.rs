@@ -267,6 +267,16 @@ impl Services {
         self.group.check()
     }
 
+    /// Acts as a kubelet for processes that have ended because the machine stood still for some seconds: they lost their Lease, or
+    /// their caches are too old. Starts them again, and returns their names.
+    ///
+    /// # Errors
+    /// A binary cannot be started.
+    pub fn start_again_after_standstill(&self) -> anyhow::Result<Vec<String>> {
+        let words = ["lost Lease", "the process was suspended"];
+        self.group.start_again_after(&words)
+    }
+
     /// Waits for a failure, and returns it. One failure is that a service ends by itself, as in [`Services::check`]. The other
     /// failure is that somebody deletes this launcher's MutatingWebhookConfiguration, or another launcher replaces it. After
     /// that, the API server does not ask these services about new PipelineRuns.

@@ -235,3 +235,28 @@ async fn a_member_can_be_paused_and_its_end_waited_for() {
     // The test has waited for the end of this member, so `stop` does not report it.
     group.stop().await.unwrap();
 }
+
+#[tokio::test]
+async fn a_member_is_started_again_only_after_these_words() {
+    let folder = tempfile::tempdir().unwrap();
+    let group = ProcessGroup::start(folder.path()).unwrap();
+    let script = "[ -e twice ] && exec sleep 600; touch twice; echo lost it; exit 1";
+    let mut command = shell(script);
+    command.current_dir(folder.path());
+    group.spawn("one", command).unwrap();
+    wait_until("the end of one", || !group.is_running("one").unwrap());
+    assert_eq!(group.start_again_after(&["broke it"]).unwrap(), [""; 0]);
+    let error = group.check().unwrap_err();
+    assert!(error.to_string().contains("one ended by itself"), "{error}");
+
+    assert_eq!(
+        group.start_again_after(&["found it", "lost it"]).unwrap(),
+        ["one"]
+    );
+    assert_eq!(
+        group.start_again_after(&["found it", "lost it"]).unwrap(),
+        [""; 0]
+    );
+    assert!(group.is_running("one").unwrap());
+    group.stop().await.unwrap();
+}
