@@ -84,7 +84,7 @@ fn print(title: &str, requests: &[Request]) {
 /// watches.
 async fn tektons(flag: &str, run: Run) -> anyhow::Result<Vec<Request>> {
     let side = Side::Tekton(flag.to_owned());
-    let measured = side.measure(audited(), async |bed| {
+    let measured = side.measure(audited(), async |bed, _| {
         bed.create_namespace("measured", &[]).await?;
         let runs: Api<PipelineRun> = Api::namespaced(bed.client(), "measured");
         let mark = end(bed)?;

@@ -24,7 +24,7 @@ impl Side {
     pub async fn measure<T>(
         &self,
         config: Config,
-        measure: impl AsyncFnOnce(&TestBed) -> anyhow::Result<T>,
+        measure: impl AsyncFnOnce(&TestBed, Option<&Services>) -> anyhow::Result<T>,
     ) -> anyhow::Result<T> {
         let config = match self {
             Self::Tekton(flag) => Config {
@@ -40,7 +40,7 @@ impl Side {
             Self::Tekton(_) => None,
             Self::Ours(flags) => Some(serve(&bed, flags).await?),
         };
-        let measured = Box::pin(measure(&bed)).await;
+        let measured = Box::pin(measure(&bed, services.as_ref())).await;
         let checked = services.as_ref().map_or(Ok(()), Services::check);
         let stopped = OptionFuture::from(services.map(Services::stop)).await;
         let measured = measured?;

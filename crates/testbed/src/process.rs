@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
-use member::{Member, pid, tail};
+use member::{Member, cpu_seconds, pid, tail};
 
 /// The guardian's script. `$1` is the members' process group, and `$2` is the folder to remove at the end. If the owner writes a
 /// line `stay` to the pipe, the guardian ends the group only when the folder contains a file `down`, and not at the end of the
@@ -270,6 +270,20 @@ impl ProcessGroup {
     /// No member ever had this name.
     pub fn pid(&self, name: &str) -> Result<u32> {
         Ok(self.lock().member(name)?.child.id())
+    }
+
+    /// The CPU time that the running members have used, in seconds, by name.
+    ///
+    /// # Errors
+    /// The state of a member cannot be read.
+    pub fn cpu_seconds(&self) -> Result<BTreeMap<String, f64>> {
+        let mut used = BTreeMap::new();
+        for (name, member) in &mut self.lock().members {
+            if member.poll(name)?.is_none() {
+                used.insert(name.clone(), cpu_seconds(member.child.id())?);
+            }
+        }
+        Ok(used)
     }
 
     /// Process group id of the members.

@@ -17,7 +17,7 @@ mod replicas;
 mod settings;
 mod stopping;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Mutex;
@@ -265,6 +265,14 @@ impl Services {
     /// A service has ended by itself. The error names it and contains the end of its log.
     pub fn check(&self) -> anyhow::Result<()> {
         self.group.check()
+    }
+
+    /// The CPU time that each running process has used, in seconds, by name.
+    ///
+    /// # Errors
+    /// The state of a process cannot be read.
+    pub fn cpu_seconds(&self) -> anyhow::Result<BTreeMap<String, f64>> {
+        self.group.cpu_seconds()
     }
 
     /// Acts as a kubelet for processes that have ended because the machine stood still for some seconds: they lost their Lease, or

@@ -1,5 +1,6 @@
 //! The figures of the trials: a table for people, and a JSON file.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use anyhow::Context as _;
@@ -27,12 +28,20 @@ pub(crate) struct Figures {
     pub(crate) requests_of_ours: f64,
     pub(crate) foreign_wait_p50: f64,
     pub(crate) foreign_wait_p99: f64,
+    /// The milliseconds of CPU for each run, by process.
+    pub(crate) cpu: BTreeMap<String, f64>,
+}
+
+impl Figures {
+    fn cpu(&self, process: &str) -> f64 {
+        self.cpu.get(process).copied().unwrap_or_default()
+    }
 }
 
 type Row = (&'static str, fn(&Figures) -> f64);
 
 /// The table's rows.
-const ROWS: [Row; 16] = [
+const ROWS: [Row; 23] = [
     ("makespan, s", |it| it.makespan),
     ("use, %", |it| it.use_percent),
     ("run, p50, s", |it| it.run_p50),
@@ -49,6 +58,13 @@ const ROWS: [Row; 16] = [
     ("of our services", |it| it.requests_of_ours),
     ("foreign wait, p50, s", |it| it.foreign_wait_p50),
     ("foreign wait, p99, s", |it| it.foreign_wait_p99),
+    ("CPU, manager, ms", |it| it.cpu("placeholder-manager")),
+    ("CPU, planner, ms", |it| it.cpu("affinity-planner")),
+    ("CPU, webhook, ms", |it| it.cpu("admission-webhook")),
+    ("CPU, watcher, ms", |it| it.cpu("watcher")),
+    ("CPU, Tekton, ms", |it| it.cpu("tekton-controller")),
+    ("CPU, API server, ms", |it| it.cpu("kube-apiserver")),
+    ("CPU, scheduler, ms", |it| it.cpu("kube-scheduler")),
 ];
 
 const LEGEND: &str = "\
@@ -63,7 +79,8 @@ taken: those of the crowded tasks whose room somebody else took: the pod, its ru
   placeholder still held were together no more than the placeholder had reserved there when it was bound.
 by foreign pods: those of the taken tasks that would have had room without the foreign pods, when it was first seen taken.
 moves: times that a placeholder's pod was bound again.
-requests a run: answered API requests about objects in the runs' namespace, watches left out.";
+requests a run: answered API requests about objects in the runs' namespace, watches left out.
+CPU: the time of the process for each run, foreign pods included.";
 
 /// The figures of all trials, by side.
 #[derive(Debug, Default)]

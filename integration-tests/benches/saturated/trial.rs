@@ -16,6 +16,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::runtime::watcher::Event;
 use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Api, Client, ResourceExt as _};
+use testbed::services::Services;
 use testbed::{Config, TestBed};
 
 use super::report::Figures;
@@ -34,15 +35,32 @@ pub(crate) async fn measure(side: &Side, options: &Options) -> anyhow::Result<Fi
         audit_log: true,
         ..Config::default()
     };
-    side.measure(config, async |bed| on(bed, options).await)
-        .await
+    side.measure(config, async |bed, services| {
+        on(bed, services, options).await
+    })
+    .await
 }
 
-async fn on(bed: &TestBed, options: &Options) -> anyhow::Result<Figures> {
+/// The CPU time that all processes of a side have used, in seconds, by name.
+fn cpu_seconds(
+    bed: &TestBed,
+    services: Option<&Services>,
+) -> anyhow::Result<BTreeMap<String, f64>> {
+    let mut used = bed.processes().cpu_seconds()?;
+    used.extend(services.map_or(Ok(BTreeMap::new()), Services::cpu_seconds)?);
+    Ok(used)
+}
+
+async fn on(
+    bed: &TestBed,
+    services: Option<&Services>,
+    options: &Options,
+) -> anyhow::Result<Figures> {
     for namespace in [NAMESPACE, foreign::NAMESPACE] {
         bed.create_namespace(namespace, &[]).await?;
     }
     let mark = audit::end(bed)?;
+    let cpu_before = cpu_seconds(bed, services)?;
     let mut seen = Seen::new()?;
     let compete = foreign::compete(bed.client(), options);
     let create = async {
@@ -66,6 +84,10 @@ async fn on(bed: &TestBed, options: &Options) -> anyhow::Result<Figures> {
     };
     let created = created?;
     no_placeholder_left(&bed.client(), NAMESPACE).await?;
+    let mut cpu = cpu_seconds(bed, services)?;
+    for (process, used) in &mut cpu {
+        *used = (*used - cpu_before.get(process).unwrap_or(&0.0)) * 1000.0 / options.runs as f64;
+    }
     let mut requests = audit::requests(bed, mark)?;
     requests.retain(|request| request.object.namespace == NAMESPACE && request.verb != "watch");
     let a_run = |requests: usize| requests as f64 / options.runs as f64;
@@ -102,6 +124,7 @@ async fn on(bed: &TestBed, options: &Options) -> anyhow::Result<Figures> {
         requests_of_ours: a_run(of_services(requests).len()),
         foreign_wait_p50: percentile(foreign(), 50),
         foreign_wait_p99: percentile(foreign(), 99),
+        cpu,
     })
 }
 

@@ -16,7 +16,6 @@ use kube::api::ListParams;
 use serde_json::{Value, json};
 use testbed::services::Service;
 
-use super::measure::cpu_seconds;
 use super::{Outcome, Size};
 
 /// The number of pods of each ended run.
@@ -119,9 +118,8 @@ pub(crate) async fn fill(stack: &Stack, size: Size) -> Outcome {
 async fn settled(stack: &Stack) -> Outcome {
     let processors = std::thread::available_parallelism()?.get() as f64;
     let used = || -> anyhow::Result<f64> {
-        let processes = stack.bed.processes();
-        let programs = CONTROL_PLANE.iter();
-        programs.map(|it| cpu_seconds(processes.pid(it)?)).sum()
+        let used = stack.bed.processes().cpu_seconds()?;
+        Ok(CONTROL_PLANE.iter().filter_map(|it| used.get(*it)).sum())
     };
     let mut before = used()?;
     loop {

@@ -68,12 +68,12 @@ pub(crate) async fn measure(stack: &Stack, size: Size) -> anyhow::Result<Figures
         let moved = waiting.moves(NodeEvent::Cordon, PATIENCE).await?;
         evacuated.push(moved.context("an evacuation took a minute")?.as_secs_f64());
     }
-    let before = cpu(stack)?;
+    let before = stack.services.cpu_seconds()?;
     tokio::time::sleep(QUIET).await;
-    let after = cpu(stack)?;
+    let after = stack.services.cpu_seconds()?;
     let mut services = BTreeMap::new();
     for service in Service::ALL {
-        let used = after[&service] - before[&service];
+        let used = after[service.name()] - before[service.name()];
         let of = OfService {
             memory_mib: stack.memory(service)? as f64 / MIB,
             start_seconds: starts[&service],
@@ -88,22 +88,6 @@ pub(crate) async fn measure(stack: &Stack, size: Size) -> anyhow::Result<Figures
         bound,
         evacuated,
     })
-}
-
-/// The CPU time that each service has used, in seconds.
-fn cpu(stack: &Stack) -> anyhow::Result<BTreeMap<Service, f64>> {
-    let of = |service| anyhow::Ok((service, cpu_seconds(stack.services.pid(service)?)?));
-    Service::ALL.into_iter().map(of).collect()
-}
-
-/// The seconds of CPU that a process has used.
-pub(crate) fn cpu_seconds(pid: u32) -> anyhow::Result<f64> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    let (_, fields) = stat.rsplit_once(") ").context("no fields")?;
-    // Fields 14 and 15 of proc(5), in hundredths of a second.
-    let times = fields.split(' ').skip(11).take(2);
-    let times: Result<Vec<f64>, _> = times.map(str::parse).collect();
-    Ok(times?.iter().sum::<f64>() / 100.0)
 }
 
 /// A table in Markdown.

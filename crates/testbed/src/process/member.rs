@@ -79,6 +79,17 @@ pub(super) fn pid(child: &Child) -> Result<Pid> {
         .with_context(|| format!("process id {} is out of range", child.id()))
 }
 
+/// The CPU time that a process has used, in seconds.
+pub(super) fn cpu_seconds(pid: u32) -> Result<f64> {
+    let file = format!("/proc/{pid}/stat");
+    let stat = fs::read_to_string(&file).with_context(|| format!("failed to read {file}"))?;
+    let (_, fields) = stat.rsplit_once(") ").context("no fields")?;
+    // Fields 14 and 15 of proc(5), in hundredths of a second.
+    let times = fields.split(' ').skip(11).take(2);
+    let times: Result<Vec<f64>, _> = times.map(str::parse).collect();
+    Ok(times?.iter().sum::<f64>() / 100.0)
+}
+
 /// The last lines of a log file, indented.
 pub(super) fn tail(log: &Path) -> String {
     let text = fs::read(log).unwrap_or_default();
