@@ -11,6 +11,7 @@ use coscheduler_core::observed::{self, PlaceholderLabels, Unscheduled};
 use coscheduler_core::reconcile::evacuate::Toleration;
 use coscheduler_core::reconcile::reserve::GATE;
 use k8s_openapi::api::core::v1::{Affinity, Pod, PodAffinityTerm, PodCondition};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 pub use self::page::Page;
 use crate::{needs, objects};
@@ -35,6 +36,15 @@ pub fn view(pod: Pod) -> Option<observed::Pod> {
         namespace: pod.metadata.namespace.clone().unwrap_or_default(),
         object: objects::reference(pod.metadata),
     })
+}
+
+/// Converts the metadata of a TaskRun's pod that has ended. `None` for all other pods.
+pub fn ended(metadata: ObjectMeta) -> Option<observed::Pod> {
+    let pod = Pod {
+        metadata,
+        ..Pod::default()
+    };
+    view(pod).filter(|pod| pod.placeholder.is_none())
 }
 
 /// True if the pod belongs to a placeholder.

@@ -20,7 +20,7 @@ use crate::requests::{Requests, failed, is_gone, once, retried, this_one};
 /// The number of pods in one page of a list. A single pod may be larger than 100 KB.
 const PAGE: u32 = 100;
 /// Selects the pods that may still use their claims (Kubernetes, "Field Selectors").
-const NOT_ENDED: &str = "status.phase!=Succeeded,status.phase!=Failed";
+pub(crate) const NOT_ENDED: &str = "status.phase!=Succeeded,status.phase!=Failed";
 
 impl Reconciler {
     /// Deletes a claim.

@@ -36,14 +36,13 @@ pub(crate) async fn sweep(cache: &Cache, queue: &Queue<RunKey>, findings: &Findi
     }
 }
 
-/// Once a minute, forgets the runs that the cache does not contain: their data in `memory`, and their ended pods in `cache`.
-/// Every replica does this, not only the leader.
+/// Once a minute, removes the data of runs that the cache does not contain from `memory`. Every replica does this, not only the
+/// leader.
 pub(crate) async fn forget(cache: &Cache, memory: &Memory) {
     let mut rounds = tokio::time::interval(PERIOD);
     loop {
         rounds.tick().await;
         memory.retain(|run| cache.run(&run.uid).is_some());
-        cache.forget_ended();
     }
 }
 

@@ -10,24 +10,29 @@ use coscheduler_core::pipeline_run::{PipelineRun as View, RunState};
 use coscheduler_kubernetes::complaints::{self, WATCHES};
 use coscheduler_kubernetes::kept::Kept;
 use coscheduler_kubernetes::pipeline_run::{self, PipelineRun};
-use coscheduler_kubernetes::{claims, nodes, volumes};
-use coscheduler_runtime::Process;
+use coscheduler_kubernetes::{claims, nodes, pods, volumes};
 use coscheduler_runtime::kubernetes::watch::{Change, follow, key};
 use coscheduler_runtime::lease::Leadership;
 use coscheduler_runtime::queue::Queue;
+use coscheduler_runtime::{Health, Process};
 use k8s_openapi::api::core::v1::{
     Node, PersistentVolume, PersistentVolumeClaim, Pod, ResourceQuota,
 };
 use k8s_openapi::api::events::v1::Event;
+use kube::core::PartialObjectMeta;
 use kube::runtime::watcher;
 use kube::{Api, Client, Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
 use tracing::warn;
 
 use crate::cache::{Cache, RunKey};
+use crate::delete_claims::NOT_ENDED;
 use crate::placeholder;
 
-/// Starts all watches. The manager is not ready until each watch has listed its objects.
+/// The field selector for pods that have ended.
+const ENDED: &str = "status.phase!=Pending,status.phase!=Running,status.phase!=Unknown";
+
+/// Starts all watches. The manager is not ready until each watch has listed its objects, except the watch of ended pods.
 pub(crate) fn spawn(
     process: &Process,
     client: &Client,
@@ -121,7 +126,7 @@ pub(crate) fn spawn(
     watches.spawn(
         "Pod",
         Api::<Kept<Pod>>::all(client.clone()),
-        of_runs,
+        of_runs.clone().fields(NOT_ENDED),
         |cache, change| match change {
             Change::Applied(pod) => {
                 let key = key(&pod);
@@ -130,6 +135,18 @@ pub(crate) fn spawn(
             }
             Change::Deleted(pod) => cache.delete_pod(&key(&pod)),
             Change::Listed(keys) => cache.retain_pods(&keys),
+        },
+    );
+    watches.spawn_later(
+        "ended Pod",
+        Api::<PartialObjectMeta<Pod>>::all(client.clone()),
+        of_runs.fields(ENDED),
+        |cache, change| match change {
+            Change::Applied(pod) => {
+                let ended = pods::ended(pod.metadata);
+                ended.map_or_else(Vec::new, |pod| cache.end_pod(&pod))
+            }
+            Change::Deleted(_) | Change::Listed(_) => Vec::new(),
         },
     );
     for (reason, selector) in WATCHES {
@@ -173,19 +190,45 @@ impl Watches<'_> {
         O: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
     {
         let synced = self.process.health().condition(format!("{kind} cache"));
+        let follow = follow(kind, api, config, synced, self.queueing(reduce));
+        self.process.spawn(format!("watch {kind}"), follow);
+    }
+
+    /// Starts a watch when the manager is ready. A cluster may keep tens of thousands of ended pods, and the API server needs long
+    /// to send them. Meanwhile, tasks that ended before the manager started may count as tasks to come, so a placeholder may ask
+    /// for too much room.
+    fn spawn_later<O>(
+        &self,
+        kind: &'static str,
+        api: Api<O>,
+        config: watcher::Config,
+        reduce: impl Fn(&Cache, Change<O>) -> Vec<RunKey> + Send + 'static,
+    ) where
+        O: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
+    {
+        let (health, reduce) = (self.process.health().clone(), self.queueing(reduce));
+        // Nothing waits for this condition.
+        let synced = Health::new().condition(kind);
+        self.process.spawn(format!("watch {kind}"), async move {
+            health.ready().await;
+            follow(kind, api, config, synced, reduce).await
+        });
+    }
+
+    /// Calls `reduce`, and queues the affected runs if this replica leads.
+    fn queueing<O, F>(&self, reduce: F) -> impl FnMut(Change<O>) + use<O, F>
+    where
+        F: Fn(&Cache, Change<O>) -> Vec<RunKey>,
+    {
         let (cache, queue) = (self.cache.clone(), self.queue.clone());
         let leadership = self.leadership.clone();
-        let reduce = move |change| {
+        move |change| {
             let runs = reduce(&cache, change);
             // If this replica begins to lead after this check, its first sweep queues the runs, and the change is in the cache.
             if leadership.is_held() {
                 runs.into_iter().for_each(|run| queue.push(run));
             }
-        };
-        self.process.spawn(
-            format!("watch {kind}"),
-            follow(kind, api, config, synced, reduce),
-        );
+        }
     }
 }
 

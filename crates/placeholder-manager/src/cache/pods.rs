@@ -44,20 +44,22 @@ impl Cache {
         news.collect()
     }
 
-    /// Stores a pod. If a TaskRun's pod has ended, stores only the name of the TaskRun, until the run has ended.
+    /// Stores a pod that has not ended.
     pub(crate) fn apply_pod(&self, pod: Pod) -> Vec<RunKey> {
-        if pod.placeholder.is_none() && pod.role().is_none() {
-            self.write().end(&pod);
-            return self.delete_pod(&pod.key());
-        }
         self.change(|index, before| index.put_pod(pod, before))
     }
 
-    /// Forgets the TaskRuns whose pods have ended, if the cache does not contain their run.
-    pub(crate) fn forget_ended(&self) {
-        let mut index = self.write();
-        let Index { ended, names, .. } = &mut *index;
-        ended.retain(|run, _| names.contains_key(&run.uid));
+    /// Replaces a pod that has ended by the name of its TaskRun, until the run has ended.
+    pub(crate) fn end_pod(&self, pod: &Pod) -> Vec<RunKey> {
+        self.change(|index, before| {
+            let run = RunKey::new(&pod.namespace, &pod.run_uid);
+            before.of(index, &run);
+            let mut news = index.forget_pod(&pod.key());
+            if index.end(&run, pod) {
+                news.push(run);
+            }
+            news
+        })
     }
 
     /// Stores the answer to a write, as [`Self::refresh_placeholder`] does.
@@ -108,16 +110,18 @@ impl Index {
         vec![run]
     }
 
-    /// Notes that a TaskRun's pod has ended, unless the run is done.
-    fn end(&mut self, pod: &Pod) {
-        let run = RunKey::new(&pod.namespace, &pod.run_uid);
+    /// Notes that a TaskRun's pod has ended. False if the cache contains no such run that has not ended.
+    fn end(&mut self, run: &RunKey, pod: &Pod) -> bool {
         let name = self.names.get(&run.uid);
         let known = name.and_then(|name| self.runs.get(name));
-        let is_done = known.is_some_and(|known| known.run.state == RunState::Done);
-        if let Some(task_run) = pod.task_run().filter(|_| !is_done) {
-            let ended = self.ended.entry(run).or_default();
-            ended.insert(task_run.name.clone());
-        }
+        let Some(task_run) = pod
+            .task_run()
+            .filter(|_| known.is_some_and(|known| known.run.state != RunState::Done))
+        else {
+            return false;
+        };
+        let ended = self.ended.entry(run.clone()).or_default();
+        ended.insert(task_run.name.clone())
     }
 
     fn put_pod(&mut self, pod: Pod, before: &mut Before) -> Vec<RunKey> {

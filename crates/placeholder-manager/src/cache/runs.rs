@@ -56,7 +56,9 @@ impl Cache {
     pub(crate) fn delete_run(&self, key: &ObjectKey) -> Vec<RunKey> {
         self.change(|index, before| {
             if let Some(known) = index.runs.get(key) {
-                before.of(index, &RunKey::of(&known.run));
+                let run = RunKey::of(&known.run);
+                before.of(index, &run);
+                index.ended.remove(&run);
             }
             index.forget_run(key)
         })

@@ -298,33 +298,31 @@ fn p6_pods_of_a_child_are_the_parents_even_once_the_child_itself_is_gone() {
 
 #[test]
 fn n8_a_task_runs_pod_that_has_ended_is_forgotten() {
-    for phase in ["Succeeded", "Failed"] {
-        let cache = Cache::default();
-        let mut pod = task_pod("u", "build");
-        pod["spec"]["nodeName"] = "node-1".into();
-        cache.apply_pod(read_pod(pod.clone()));
-        pod["status"]["phase"] = phase.into();
-        assert_eq!(cache.apply_pod(read_pod(pod)), [key()]);
-        let index = cache.read();
-        assert!(index.pods.all().is_empty() && index.pods_by_node.is_empty());
-        drop(index);
-        // The name of its TaskRun is kept until the run has ended.
-        assert_eq!(cache.observe(&key()).ended.len(), 1);
-        let mut done = run(&[]);
-        done.state = RunState::Done;
-        cache.apply_run(done);
-        assert!(cache.read().ended.is_empty());
-        let mut stray = task_pod("gone", "stray");
-        stray["status"]["phase"] = phase.into();
-        cache.apply_pod(read_pod(stray));
-        assert!(!cache.read().ended.is_empty());
-        cache.forget_ended();
-        assert!(cache.read().ended.is_empty());
-        // A placeholder's pod that has ended is kept, with its claims.
-        let ended = placeholder_pod(&run(&[]), Some("node-1"), json!({"phase": phase}));
-        cache.apply_pod(ended);
-        assert_eq!(pods(&cache, &key()).len(), 1);
+    let cache = Cache::default();
+    cache.apply_run(run(&[]));
+    let mut pod = task_pod("u", "build");
+    pod["spec"]["nodeName"] = "node-1".into();
+    cache.apply_pod(read_pod(pod.clone()));
+    assert_eq!(cache.end_pod(&read_pod(pod)), [key()]);
+    let index = cache.read();
+    assert!(index.pods.all().is_empty() && index.pods_by_node.is_empty());
+    drop(index);
+    // The name of its TaskRun is kept until the run has ended.
+    assert_eq!(cache.observe(&key()).ended.len(), 1);
+    let mut done = run(&[]);
+    done.state = RunState::Done;
+    cache.apply_run(done);
+    assert!(cache.read().ended.is_empty());
+    // Nothing is kept of pods of runs that have ended or are unknown, and their runs are not queued.
+    for run in ["u", "gone"] {
+        let old = read_pod(task_pod(run, "old"));
+        assert!(cache.end_pod(&old).is_empty() && cache.read().ended.is_empty());
     }
+    cache.apply_run(run(&[]));
+    cache.end_pod(&read_pod(task_pod("u", "build")));
+    assert!(!cache.read().ended.is_empty());
+    cache.delete_run(&name("build"));
+    assert!(cache.read().ended.is_empty());
 }
 
 #[test]

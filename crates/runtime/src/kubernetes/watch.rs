@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::fmt::Debug;
 use std::future::ready;
 use std::pin::pin;
+use std::time::Instant;
 
 use futures::{Stream, StreamExt as _};
 use kube::runtime::WatchStreamExt as _;
@@ -84,16 +85,22 @@ async fn fold<O: Resource>(
     mut reduce: impl FnMut(Change<O>),
 ) {
     let mut listed = HashSet::new();
+    let mut began = Instant::now();
     let mut events = pin!(events);
     while let Some(event) = events.next().await {
         match event {
             // A list that failed half-way is forgotten, and the next list starts from the beginning.
-            Ok(Event::Init) => listed.clear(),
+            Ok(Event::Init) => {
+                listed.clear();
+                began = Instant::now();
+            }
             Ok(Event::InitApply(object)) => {
                 listed.insert(key(&object));
                 reduce(Change::Applied(object));
             }
             Ok(Event::InitDone) => {
+                let (objects, seconds) = (listed.len(), began.elapsed().as_secs_f64());
+                info!(kind, objects, seconds, "listed");
                 reduce(Change::Listed(std::mem::take(&mut listed)));
                 synced.set(true);
             }

@@ -167,6 +167,6 @@ fn n2_pods_of_other_runs_that_share_a_claim_are_seen() {
         pods.map(|pod| pod.object.name.clone()).collect()
     };
     assert_eq!(sharing(), ["shares"]);
-    cache.apply_pod(using("v", "shares", "data", "Succeeded"));
+    cache.end_pod(&using("v", "shares", "data", "Succeeded"));
     assert_eq!(sharing(), [""; 0]);
 }
