@@ -138,9 +138,15 @@ fn n8_n1_noisy_tenants_do_not_hold_up_another_tenants_placeholder_or_evacuation(
             let quiet = stack.scene().await?;
             let began = Instant::now();
             quiet.submit(run("run").task("one", &[], &[])).await?;
+            quiet
+                .until_all::<Pod>("is a placeholder", |pods| {
+                    pods.iter().any(|pod| is_placeholder(pod))
+                })
+                .await?;
+            let made = began.elapsed();
             quiet.placeholder().await?;
             let took = began.elapsed();
-            eprintln!("bound after {took:.2?}");
+            eprintln!("made after {made:.2?}, bound after {took:.2?}");
             ensure!(took < BEGUN, "a placeholder was bound after {took:?}");
             quiet.succeeds("run").await.context("a quiet run")?;
         }
