@@ -114,8 +114,13 @@ pub async fn start(args: Args, process: Process) -> anyhow::Result<()> {
     let server = server.handle(handle.clone());
     let serve = server.serve(routes.into_make_service());
     process.spawn_graceful("admission server", |shutdown| async move {
-        let (served, ()) = tokio::join!(serve, stop::stop(handle, shutdown));
-        served.context("failed to serve admission reviews")
+        let stop = async {
+            stop::stop(handle, shutdown).await;
+            Ok(())
+        };
+        let served = tokio::try_join!(serve, stop);
+        served.context("failed to serve admission reviews")?;
+        Ok(())
     });
     process
         .serve_grpc(GrpcServices::new())

@@ -21,8 +21,8 @@ const LAST_REVIEWS: Duration = Duration::from_secs(3);
 /// The longest time that reviews under way may take after that.
 const GRACE: Duration = Duration::from_secs(6);
 
-/// The layer that closes each connection with its next answer, once the process stops. Connections with HTTP/2 have an own message
-/// for that.
+/// The layer that closes each connection with its next answer, once the process stops. HTTP/2 has its own message for that, which
+/// the server sends.
 pub(crate) async fn close(
     State(stopping): State<CancellationToken>,
     request: Request,
