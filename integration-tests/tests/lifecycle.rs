@@ -1,7 +1,6 @@
 //! The installation is applied, rolled out and deleted while PipelineRuns are created every 200 ms. None is ever refused (B8).
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)]
 
-use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
@@ -250,7 +249,7 @@ async fn upgrade(installation: &mut Installation<'_>, services: &Services) -> Ou
         _ => line.replace("port: 443", &port),
     });
     let manifests = lines.collect::<Vec<_>>().join("\n");
-    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("upgrade.yaml");
+    let file = installation.bed.dir().join("upgrade.yaml");
     std::fs::write(&file, manifests)?;
     let file = file.to_str().context("the path is not UTF-8")?;
 

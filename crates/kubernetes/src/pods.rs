@@ -16,6 +16,11 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 pub use self::page::Page;
 use crate::{needs, objects};
 
+/// Selects the pods that have not ended. Only these may still use their claims (Kubernetes, "Field Selectors").
+pub const NOT_ENDED: &str = "status.phase!=Succeeded,status.phase!=Failed";
+/// Selects the pods that have ended.
+pub const ENDED: &str = "status.phase!=Pending,status.phase!=Running,status.phase!=Unknown";
+
 /// Converts the pod. `None` if it does not have the label with a run's uid.
 pub fn view(pod: Pod) -> Option<observed::Pod> {
     let run_uid = label(&pod, PIPELINE_RUN_UID)?.to_owned();

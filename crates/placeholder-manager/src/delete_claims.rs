@@ -19,8 +19,6 @@ use crate::requests::{Requests, failed, is_gone, once, retried, this_one};
 
 /// The number of pods in one page of a list. A single pod may be larger than 100 KB.
 const PAGE: u32 = 100;
-/// Selects the pods that may still use their claims (Kubernetes, "Field Selectors").
-pub(crate) const NOT_ENDED: &str = "status.phase!=Succeeded,status.phase!=Failed";
 
 impl Reconciler {
     /// Deletes a claim.
@@ -96,7 +94,7 @@ impl Requests {
         let _turn = self.listings.acquire().await.ok();
         let pods = kube::core::Request::new(Pod::url_path(&(), Some(namespace)));
         let failed = |error| failed(format!("list the pods of namespace {namespace}"), error);
-        let mut params = ListParams::default().fields(NOT_ENDED).limit(PAGE);
+        let mut params = ListParams::default().fields(pods::NOT_ENDED).limit(PAGE);
         let mut used = Vec::new();
         loop {
             let request = pods

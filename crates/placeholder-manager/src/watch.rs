@@ -26,11 +26,7 @@ use serde::de::DeserializeOwned;
 use tracing::warn;
 
 use crate::cache::{Cache, RunKey};
-use crate::delete_claims::NOT_ENDED;
 use crate::placeholder;
-
-/// The field selector for pods that have ended.
-const ENDED: &str = "status.phase!=Pending,status.phase!=Running,status.phase!=Unknown";
 
 /// Starts all watches. The manager is not ready until each watch has listed its objects, except the watch of ended pods.
 pub(crate) fn spawn(
@@ -126,7 +122,7 @@ pub(crate) fn spawn(
     watches.spawn(
         "Pod",
         Api::<Kept<Pod>>::all(client.clone()),
-        of_runs.clone().fields(NOT_ENDED),
+        of_runs.clone().fields(pods::NOT_ENDED),
         |cache, change| match change {
             Change::Applied(pod) => {
                 let key = key(&pod);
@@ -137,18 +133,7 @@ pub(crate) fn spawn(
             Change::Listed(keys) => cache.retain_pods(&keys),
         },
     );
-    watches.spawn_later(
-        "ended Pod",
-        Api::<PartialObjectMeta<Pod>>::all(client.clone()),
-        of_runs.fields(ENDED),
-        |cache, change| match change {
-            Change::Applied(pod) => {
-                let ended = pods::ended(pod.metadata);
-                ended.map_or_else(Vec::new, |pod| cache.end_pod(&pod))
-            }
-            Change::Deleted(_) | Change::Listed(_) => Vec::new(),
-        },
-    );
+    watches.spawn_ended_pods(Api::all(client.clone()), of_runs.fields(pods::ENDED));
     for (reason, selector) in WATCHES {
         let warnings = everything().fields(selector);
         watches.spawn(
@@ -194,24 +179,26 @@ impl Watches<'_> {
         self.process.spawn(format!("watch {kind}"), follow);
     }
 
-    /// Starts a watch when the manager is ready. A cluster may keep tens of thousands of ended pods, and the API server needs long
-    /// to send them. Meanwhile, tasks that ended before the manager started may count as tasks to come, so a placeholder may ask
-    /// for too much room.
-    fn spawn_later<O>(
-        &self,
-        kind: &'static str,
-        api: Api<O>,
-        config: watcher::Config,
-        reduce: impl Fn(&Cache, Change<O>) -> Vec<RunKey> + Send + 'static,
-    ) where
-        O: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
-    {
-        let (health, reduce) = (self.process.health().clone(), self.queueing(reduce));
+    /// Starts the watch of pods that have ended when the manager is ready. A cluster may keep tens of thousands of them, and the API
+    /// server needs long to send them. Meanwhile, tasks that ended before the manager started may count as tasks to come, so a
+    /// placeholder may ask for too much room.
+    fn spawn_ended_pods(&self, api: Api<PartialObjectMeta<Pod>>, config: watcher::Config) {
+        const KIND: &str = "ended Pod";
+        let reduce = self.queueing(
+            |cache, change: Change<PartialObjectMeta<Pod>>| match change {
+                Change::Applied(pod) => {
+                    let ended = pods::ended(pod.metadata);
+                    ended.map_or_else(Vec::new, |pod| cache.end_pod(&pod))
+                }
+                Change::Deleted(_) | Change::Listed(_) => Vec::new(),
+            },
+        );
+        let health = self.process.health().clone();
         // Nothing waits for this condition.
-        let synced = Health::new().condition(kind);
-        self.process.spawn(format!("watch {kind}"), async move {
+        let synced = Health::new().condition(KIND);
+        self.process.spawn(format!("watch {KIND}"), async move {
             health.ready().await;
-            follow(kind, api, config, synced, reduce).await
+            follow(KIND, api, config, synced, reduce).await
         });
     }
 

@@ -145,9 +145,11 @@ impl ProcessGroup {
     pub fn start_again_after(&self, words: &[&str]) -> Result<Vec<String>> {
         let mut again = Vec::new();
         for (name, member) in &mut self.lock().members {
-            let ended = member.poll(name)?.is_some() && !member.asked_to_end;
-            let logged = || tail(&self.log(name));
-            if ended && words.iter().any(|words| logged().contains(words)) {
+            if member.ended_by_itself(name)?.is_none() {
+                continue;
+            }
+            let tail = tail(&self.log(name));
+            if words.iter().any(|words| tail.contains(words)) {
                 member.start_again(name)?;
                 again.push(name.clone());
             }
@@ -161,9 +163,7 @@ impl ProcessGroup {
     /// A member has ended by itself. The error contains the last lines of its log.
     pub fn check(&self) -> Result<()> {
         for (name, member) in &mut self.lock().members {
-            if let Some(status) = member.poll(name)?
-                && !member.asked_to_end
-            {
+            if let Some(status) = member.ended_by_itself(name)? {
                 let tail = tail(&self.log(name));
                 bail!("{name} ended by itself ({status}); the end of its log:\n{tail}");
             }

@@ -119,7 +119,8 @@ async fn settled(stack: &Stack) -> Outcome {
     let processors = std::thread::available_parallelism()?.get() as f64;
     let used = || -> anyhow::Result<f64> {
         let used = stack.bed.processes().cpu_seconds()?;
-        Ok(CONTROL_PLANE.iter().filter_map(|it| used.get(*it)).sum())
+        let of = |it: &&str| used.get(*it).with_context(|| format!("{it} does not run"));
+        CONTROL_PLANE.iter().map(of).sum()
     };
     let mut before = used()?;
     loop {

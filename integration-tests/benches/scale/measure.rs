@@ -73,7 +73,11 @@ pub(crate) async fn measure(stack: &Stack, size: Size) -> anyhow::Result<Figures
     let after = stack.services.cpu_seconds()?;
     let mut services = BTreeMap::new();
     for service in Service::ALL {
-        let used = after[service.name()] - before[service.name()];
+        let of_service = |used: &BTreeMap<String, f64>| {
+            let used = used.get(service.name()).copied();
+            used.with_context(|| format!("{service} does not run"))
+        };
+        let used = of_service(&after)? - of_service(&before)?;
         let of = OfService {
             memory_mib: stack.memory(service)? as f64 / MIB,
             start_seconds: starts[&service],

@@ -114,14 +114,14 @@ impl Index {
     fn end(&mut self, run: &RunKey, pod: &Pod) -> bool {
         let name = self.names.get(&run.uid);
         let known = name.and_then(|name| self.runs.get(name));
-        let Some(task_run) = pod
-            .task_run()
-            .filter(|_| known.is_some_and(|known| known.run.state != RunState::Done))
-        else {
-            return false;
-        };
-        let ended = self.ended.entry(run.clone()).or_default();
-        ended.insert(task_run.name.clone())
+        let is_active = known.is_some_and(|known| known.run.state != RunState::Done);
+        match pod.task_run() {
+            Some(task_run) if is_active => {
+                let ended = self.ended.entry(run.clone()).or_default();
+                ended.insert(task_run.name.clone())
+            }
+            Some(_) | None => false,
+        }
     }
 
     fn put_pod(&mut self, pod: Pod, before: &mut Before) -> Vec<RunKey> {

@@ -50,6 +50,12 @@ impl Member {
         Ok(self.ended)
     }
 
+    /// The exit status, if the process has ended and nobody asked it to.
+    pub(super) fn ended_by_itself(&mut self, name: &str) -> Result<Option<ExitStatus>> {
+        let ended = self.poll(name)?;
+        Ok(ended.filter(|_| !self.asked_to_end))
+    }
+
     /// Kills the process, and waits for its end.
     pub(super) fn kill(&mut self, name: &str) -> Result<()> {
         self.asked_to_end = true;
