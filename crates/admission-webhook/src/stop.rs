@@ -86,6 +86,10 @@ mod tests {
             assert!(!answer.contains("connection: close"), "{answer}");
         }
         stopping.cancel();
+        // The server does not close the connection before it has announced that.
+        let mut end = [0];
+        let closed = tokio::time::timeout(Duration::from_secs(1), used.read(&mut end)).await;
+        assert!(closed.is_err(), "{closed:?}");
         let answer = ask(&mut used).await;
         assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
         assert!(answer.contains("connection: close"), "{answer}");
