@@ -626,6 +626,8 @@ async fn nothing_left_but_what_may_stay(scene: &Scene<'_>, cases: &[Case]) -> Ou
     let runs = scene.api::<PipelineRun>().list(&all).await?;
     let runs: HashMap<String, PipelineRun> = runs
         .into_iter()
+        // A foreground deletion deletes the claims of a run before the run.
+        .filter(|run| run.meta().deletion_timestamp.is_none())
         .filter_map(|run| Some((run.uid()?, run)))
         .collect();
     let mode = |run: &PipelineRun| run.annotations().get("coscheduler.dev/mode").cloned();

@@ -17,7 +17,7 @@ use tokio::time::{interval, sleep};
 
 type Outcome = anyhow::Result<()>;
 
-/// The time after which a new replica has its share of the calls.
+/// The time after which the calls are spread again when a replica has come or gone.
 const SHARED: Duration = Duration::from_secs(10);
 /// How long the shares are measured.
 const WINDOW: Duration = Duration::from_secs(24);
@@ -161,6 +161,7 @@ async fn scenario(services: &Services) -> Outcome {
         services.withdraw(replica);
         services.terminate(replica).await?;
     }
+    sleep(SHARED).await;
     shared_by(services, &[1, 2]).await.context("two again")?;
     let failed = failed(services).await?;
     ensure!(failed.is_empty(), "{failed:?}");
