@@ -156,14 +156,18 @@ impl Run {
         self.asking_of("cpu", cpu)
     }
 
-    /// Makes the task that was added last request this much of a resource.
+    /// Makes the task that was added last request this much of a resource. Of an extended resource, Kubernetes requires the same
+    /// amount as a limit.
     pub fn asking_of(mut self, resource: &str, amount: &str) -> Self {
         if let Some(task) = self.object["spec"]["pipelineSpec"]["tasks"]
             .as_array_mut()
             .and_then(|tasks| tasks.last_mut())
         {
-            let step = &mut task["taskSpec"]["steps"][0];
-            step["computeResources"]["requests"][resource] = amount.into();
+            let resources = &mut task["taskSpec"]["steps"][0]["computeResources"];
+            resources["requests"][resource] = amount.into();
+            if resource.contains('/') {
+                resources["limits"][resource] = amount.into();
+            }
         }
         self
     }

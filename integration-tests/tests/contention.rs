@@ -325,13 +325,42 @@ fn n2_an_isolated_task_is_not_let_go() -> Outcome {
     })
 }
 
-/// Sets the maximum number of pods on a node.
-async fn allow_pods(scene: &Scene<'_>, node: &str, pods: usize) -> Outcome {
-    let pods = json!({"pods": pods.to_string()});
-    let size = json!({"status": {"allocatable": pods, "capacity": pods}});
+/// Sets the amount of a resource of a node; of resource `pods`, it is the maximum number of pods.
+async fn allow(scene: &Scene<'_>, node: &str, resource: &str, amount: usize) -> Outcome {
+    let amounts = json!({resource: amount.to_string()});
+    let size = json!({"status": {"allocatable": amounts, "capacity": amounts}});
     let path = format!("/api/v1/nodes/{node}/status");
     scene.send_to("PATCH", &path, &size).await?.accepted()?;
     Ok(())
+}
+
+/// Kubernetes resizes no extended resource, so the placeholder cannot ask the scheduler for it.
+#[test]
+fn n2_a_placeholder_stays_until_another_node_has_the_gpu_that_a_pod_lacks() -> Outcome {
+    const GPU: &str = "example.dev/gpu";
+    shared(async |scene| {
+        try_join_all([(1, 0), (2, 1)].map(async |(gpu_node, moves)| {
+            let scene = scene.stack.scene().await?;
+            let run = gated(&scene, "pipelineruns", MOVABLE_STORAGE_CLASS)
+                .task("two", &["source"], &["gate"])
+                .asking_of(GPU, "1");
+            submit(&scene, [("8", 110), ("8", 110)], run).await?;
+            scene.open_gate("run").await?;
+            let told = scene.told("run", "ResourceMissing").await?;
+            assert_eq!(told.len(), 1, "{told:?}");
+            assert!(told[0].1.contains(GPU), "{told:?}");
+            let gpu_node = scene.pool_node(gpu_node);
+            allow(&scene, &gpu_node, GPU, 1).await?;
+            scene.succeeds("run").await?;
+            assert_eq!(node_of(&scene, "two").await?, gpu_node);
+            let told = scene.told_so_far("run").await?;
+            let moved = told.iter().filter(|(code, _)| code == "PlaceholderMoved");
+            assert_eq!(moved.count(), moves, "{told:?}");
+            scene.nothing_left_but(&[]).await
+        }))
+        .await?;
+        Ok(())
+    })
 }
 
 #[test]
@@ -355,7 +384,8 @@ fn n2_runs_whose_placeholders_alone_fill_every_node_get_on() -> Outcome {
         // The placeholders alone leave no room for a pod.
         for number in 1..=2 {
             let node = scene.pool_node(number);
-            allow_pods(&scene, &node, on.get(&node).map_or(0, Vec::len)).await?;
+            let pods = on.get(&node).map_or(0, Vec::len);
+            allow(&scene, &node, "pods", pods).await?;
         }
         for of in on.values().flatten() {
             of.open_gate("run").await?;

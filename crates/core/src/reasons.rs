@@ -195,6 +195,9 @@ reason_codes! {
     /// A pod may run on another node than its placeholder, because no node has room for both and reaches the volumes of the
     /// placeholder's claims (N2). Or because the placeholder's node cannot reach the volume of a claim that the pod uses (V7).
     PodLetGo: Some(Warning),
+    /// A pod waits for room, and its placeholder stays on its node, because no other node has enough of a resource that the pod
+    /// requests and that Kubernetes cannot resize, such as a GPU (N2).
+    ResourceMissing: Some(Warning),
     /// The run's placeholders asked the scheduler for other nodes as often as they may, and a pod still waits for room (N2).
     MovesExhausted: Some(Warning),
 }

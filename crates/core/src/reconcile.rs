@@ -12,6 +12,7 @@ pub(crate) mod apart;
 mod clean_up;
 mod create;
 mod make_room;
+mod suitable_nodes;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -54,6 +54,11 @@ texts! {
         "The scheduler cannot bind {asking} to node {node}, where the pod's placeholder is. The run's placeholders have asked \
          the scheduler for other nodes {moves} times, and do not ask again. The run continues when this node can take the pod.";
 
+    resource_missing(asking: &str, node: &str, resource: &str): ResourceMissing =
+        "The scheduler cannot bind {asking} to node {node}, where the pod's placeholder is. The placeholder stays there, because \
+         no other node that accepts the pod has enough {resource}. The run continues when node {node} can take the pod, or when \
+         another node has enough {resource}.";
+
     claims_hold_placeholder(asking: &str, node: &str, claims: &[String]): ClaimsNotMovable =
         "The scheduler cannot bind {asking} to node {node}. The pod and its placeholder cannot run on another node, because only \
          this node can reach the volumes of these claims: {claims}. The run continues when this node can take the pod.",

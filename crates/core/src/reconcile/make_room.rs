@@ -45,9 +45,9 @@ pub(super) fn make_room(observed: &Observed, decision: &mut Decision) -> Option<
     cause
 }
 
-impl Placed<'_> {
+impl<'a> Placed<'a> {
     /// Decides for a bound placeholder. The scheduler found no node for the pods in `waiting`.
-    fn beside(&self, node: &str, waiting: &[&Pod], decision: &mut Decision) -> Option<Reason> {
+    fn beside(&self, node: &str, waiting: &[&'a Pod], decision: &mut Decision) -> Option<Reason> {
         let (away, waiting): (Vec<_>, Vec<_>) =
             waiting.iter().copied().partition(|pod| self.is_away(pod));
         self.let_go(&away, decision);
@@ -117,7 +117,13 @@ impl Placed<'_> {
     }
 
     /// Lets the placeholder leave its node for a pod. The placeholders of a run leave at most [`MOVES`] times, all of them together.
-    fn ask_anew(&self, node: &str, pod: &Pod, decision: &mut Decision) -> Option<Reason> {
+    fn ask_anew(&self, node: &str, pod: &'a Pod, decision: &mut Decision) -> Option<Reason> {
+        if let Some(resource) = self.lacking_elsewhere(pod, node) {
+            // The manager does not look again at every new node.
+            decision.look_in(LONGEST_PAUSE);
+            let reason = reasons::resource_missing(&asking(pod), node, resource);
+            return self.is_confirmed(pod, None, decision).then_some(reason);
+        }
         let all = self.observed.placeholders.values();
         let moved = all.filter_map(|own| own.record.moved.as_ref());
         let moves = moved.clone().map(|done| done.times).sum();

@@ -11,7 +11,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::evacuate::misplaced;
 use super::requests::Amounts;
 use super::tell::refusals::lacks_room;
 use super::{Decision, MOVES, Step, ask_again, evict};
@@ -33,8 +32,6 @@ pub(super) const MOMENT: Duration = Duration::from_secs(2);
 const RESIZED: Duration = Duration::from_secs(10);
 /// The scheduler normally looks at a pod with new requests within this time.
 const REFUSED: Duration = Duration::from_secs(5);
-/// The most nodes that a placeholder prefers by name.
-const NODES: usize = 50;
 
 /// The nodes that may take a placeholder's pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -170,11 +167,14 @@ impl<'a> Placed<'a> {
                 return;
             }
             let asked = &self.labels.asks;
-            if let Some(size) = self.less(&self.with_own(&self.demand(false).need)) {
+            let need = self.demand(false).need;
+            if let Some(size) = self.less(&self.with_own(&need)) {
                 // An autoscaler may add a node for the peak.
                 if self.refused_for(self.observed.peak_wait, decision) {
-                    let reason = reasons::reservation_reduced(name, asked, &size);
-                    decision.steps.push(self.shrink(size, Some(reason)));
+                    // A cancelled run starts no more pods.
+                    let starts = need != Amounts::default();
+                    let reason = starts.then(|| reasons::reservation_reduced(name, asked, &size));
+                    decision.steps.push(self.shrink(size, reason));
                 }
                 return;
             }
@@ -259,7 +259,7 @@ impl<'a> Placed<'a> {
     }
 
     /// The pods that follow the placeholder, without those of which the API server said that they are another run's.
-    fn followers(&self) -> impl Iterator<Item = &'a Pod> {
+    pub(super) fn followers(&self) -> impl Iterator<Item = &'a Pod> {
         let pods = self.observed.pods.values().map(AsRef::as_ref);
         pods.filter(|pod| {
             let answer = self.observed.answers.get(&pod.object.uid);
@@ -278,15 +278,6 @@ impl<'a> Placed<'a> {
         self.followers().fold(Amounts::default(), |sum, pod| {
             combined(&sum, &pod.needs.requests, |sum, more| sum + more)
         })
-    }
-
-    /// The node that the placeholder must return to: some of its run's pods are bound to it, and the node is good. The scheduler
-    /// may have bound such a pod while the placeholder left.
-    fn home(&self) -> Option<String> {
-        let pods = self.followers().filter(|pod| !pod.object.deleting);
-        let mut nodes = pods.filter_map(|pod| pod.node.clone());
-        let own = &self.own.needs.tolerations;
-        nodes.find(|node| misplaced(own, self.observed.node(node)).is_none())
     }
 
     /// The requests of the pods that share the placeholder's node: as admission estimated them, corrected by the pods that exist.
@@ -342,28 +333,8 @@ impl<'a> Placed<'a> {
         progress
     }
 
-    /// The nodes that are large enough for the placeholder and this pod, without the node that the placeholder left. The
-    /// placeholder cannot ask for all of that: Kubernetes resizes only CPU and memory, and a quota may refuse. Empty if no node is
-    /// too small.
-    fn large_enough(&self, pod: &Pod) -> Vec<String> {
-        let both = Amounts {
-            others: pod.needs.requests.others.clone(),
-            ..self.with_own(&pod.needs.requests)
-        };
-        let own = &self.own.needs.tolerations;
-        let good = (self.observed.nodes.values()).filter(|it| misplaced(own, Some(it)).is_none());
-        let (large, small): (Vec<_>, Vec<_>) = good.partition(|node| {
-            let mut both = both.resources();
-            both.all(|(name, amount)| node.allocatable.of(name) >= amount)
-        });
-        let large = large.iter().map(|node| node.name.clone());
-        let others = large.filter(|node| Some(node) != self.own.record.left.as_ref());
-        let most = if small.is_empty() { 0 } else { NODES };
-        others.take(most).collect()
-    }
-
     /// CPU and memory of the placeholder's own requests and of the pods beside it.
-    fn with_own(&self, beside: &Amounts) -> Amounts {
+    pub(super) fn with_own(&self, beside: &Amounts) -> Amounts {
         combined(&self.own.needs.requests, beside, |own, beside| own + beside)
     }
 

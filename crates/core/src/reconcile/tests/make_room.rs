@@ -2,6 +2,7 @@
 
 use super::reserve::{confirm, labels};
 use super::*;
+use crate::reconcile::evacuate::{Taint, Toleration};
 
 /// A pod that waits, and no pod on node-1 but the placeholder's.
 fn waiting() -> Observed {
@@ -212,6 +213,49 @@ fn n2_all_placeholders_of_a_run_share_its_five_moves() {
     let sixth = moved([2, 3]);
     assert_eq!(sixth.steps, []);
     assert_eq!(blocked(&sixth), Some("MovesExhausted"));
+}
+
+/// Kubernetes resizes no extended resource, so the placeholder cannot ask for it.
+#[test]
+fn n2_a_placeholder_leaves_only_if_a_node_that_the_pod_tolerates_has_the_gpu_that_the_pod_lacks() {
+    let gpus = |amount| Amounts {
+        others: [("example.dev/gpu".to_owned(), amount)].into(),
+        ..cpu(8000)
+    };
+    let check = |[here, there]: [i128; 2], tainted: bool, tolerated: bool| {
+        let mut observed = waiting();
+        let pod = pod(&mut observed, "waits");
+        pod.needs.requests = gpus(2);
+        if tolerated {
+            pod.needs.tolerations.push(Toleration {
+                exists: true,
+                ..Toleration::default()
+            });
+        }
+        node(&mut observed, "node-1").allocatable = gpus(here);
+        let other = node(&mut observed, "node-2");
+        other.allocatable = gpus(there);
+        if tainted {
+            other.taints.push(Taint {
+                key: "example.dev/gpu".to_owned(),
+                effect: "NoSchedule".to_owned(),
+                ..Taint::default()
+            });
+        }
+        let decision = settled(&mut observed);
+        let leaves = left(&decision).is_some();
+        let stays = blocked(&decision) == Some("ResourceMissing");
+        assert_ne!(leaves, stays, "{decision:?}");
+        if stays {
+            assert_eq!(decision.again, Again::After(60 * SECOND));
+        }
+        leaves
+    };
+    assert!(check([0, 2], false, false));
+    assert!(!check([0, 1], false, false), "it has too few");
+    assert!(!check([2, 0], false, false), "only this node has enough");
+    assert!(!check([0, 2], true, false));
+    assert!(check([0, 2], true, true));
 }
 
 #[test]

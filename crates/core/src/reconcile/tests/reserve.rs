@@ -238,6 +238,11 @@ fn n7_a_wish_that_the_scheduler_refuses_becomes_the_need_and_the_need_waits() {
     assert_eq!(shrinking(&pass(&mut observed, SECOND)), None);
     assert_eq!(shrinking(&reconcile(&observed)), Some((2050, REDUCED)));
     assert_eq!(shrinking(&reconcile(&refused(gated(), 2050))), None);
+    // Of a run that starts no more pods, there is nothing to say.
+    observed.peak_wait = Duration::ZERO;
+    let all = ["one", "two", "three"].map(str::to_owned);
+    change_run(&mut observed, |run| run.skipped_tasks.extend(all));
+    assert_eq!(shrinking(&reconcile(&observed)), Some((50, None)));
 }
 
 #[test]

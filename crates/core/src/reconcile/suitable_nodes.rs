@@ -1,0 +1,56 @@
+//! The nodes that suit a placeholder, and the pods that follow it.
+
+use super::evacuate::{Node, misplaced};
+use super::requests::Amounts;
+use super::reserve::Placed;
+use crate::observed::Pod;
+
+/// The most nodes that a placeholder prefers by name.
+const NODES: usize = 50;
+
+impl<'a> Placed<'a> {
+    /// The node that the placeholder must return to: some of its run's pods are bound to it, and the node is good. The scheduler
+    /// may have bound such a pod while the placeholder left.
+    pub(super) fn home(&self) -> Option<String> {
+        let pods = self.followers().filter(|pod| !pod.object.deleting);
+        let mut nodes = pods.filter_map(|pod| pod.node.clone());
+        let own = &self.own.needs.tolerations;
+        nodes.find(|node| misplaced(own, self.observed.node(node)).is_none())
+    }
+
+    /// The nodes that are large enough for the placeholder and this pod, without the node that the placeholder left. The
+    /// placeholder cannot ask for all of that: Kubernetes resizes only CPU and memory, and a quota may refuse. Empty if no node is
+    /// too small.
+    pub(super) fn large_enough(&self, pod: &Pod) -> Vec<String> {
+        let both = Amounts {
+            others: pod.needs.requests.others.clone(),
+            ..self.with_own(&pod.needs.requests)
+        };
+        let (large, small): (Vec<_>, Vec<_>) = self.good_nodes(pod).partition(|node| {
+            let mut both = both.resources();
+            both.all(|(name, amount)| node.allocatable.of(name) >= amount)
+        });
+        let large = large.iter().map(|node| node.name.clone());
+        let others = large.filter(|node| Some(node) != self.own.record.left.as_ref());
+        let most = if small.is_empty() { 0 } else { NODES };
+        others.take(most).collect()
+    }
+
+    /// A resource that the pod requests and that no good node but `node` has enough of. A resource that the placeholder can ask
+    /// for does not count: an autoscaler may add a node with more of it.
+    pub(super) fn lacking_elsewhere(&self, pod: &'a Pod, node: &str) -> Option<&'a str> {
+        let mut others = pod.needs.requests.others.iter();
+        let lacking = others.find(|(name, amount)| {
+            let mut elsewhere = self.good_nodes(pod).filter(|it| it.name != node);
+            !elsewhere.any(|it| it.allocatable.of(name) >= **amount)
+        });
+        lacking.map(|(name, _)| name.as_str())
+    }
+
+    /// The nodes that the placeholder's pod tolerates when it asks for a node for this pod.
+    fn good_nodes(&self, pod: &Pod) -> impl Iterator<Item = &'a Node> {
+        let tolerations = [&*self.own.needs.tolerations, pod.tolerations()].concat();
+        let nodes = self.observed.nodes.values().map(AsRef::as_ref);
+        nodes.filter(move |node| misplaced(&tolerations, Some(node)).is_none())
+    }
+}
