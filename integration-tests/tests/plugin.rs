@@ -9,7 +9,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
+use coscheduler_core::observed::PodPhase;
+use coscheduler_kubernetes::pipeline_run::PipelineRun;
+use coscheduler_kubernetes::pods;
 use futures::future::try_join_all;
+use integration_tests::look::{self, node};
+use integration_tests::runs::run;
 use integration_tests::{Scene, shared_with};
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
@@ -166,8 +171,8 @@ fn b5_failures_name_the_fault_and_have_their_exit_codes() -> Outcome {
     Ok(())
 }
 
-#[test]
-fn b5_plan_prints_for_every_example_what_the_cluster_then_gets() -> Outcome {
+/// Runs a test on the stack of this file.
+fn shared(test: impl AsyncFnOnce(Scene<'static>) -> Outcome) -> Outcome {
     let configure = |services: &mut testbed::services::ServicesConfig| {
         let flag = ("allowed-overrides".to_owned(), OVERRIDES.to_owned());
         services.flags = [flag].into();
@@ -176,7 +181,211 @@ fn b5_plan_prints_for_every_example_what_the_cluster_then_gets() -> Outcome {
         nodes: 8,
         ..Config::default()
     };
-    shared_with(config, configure, async |scene| {
+    shared_with(config, configure, test)
+}
+
+/// The arguments of `status` with the rights of this kubeconfig.
+fn status<'a>(kubeconfig: &'a Path, more: &[&'a str]) -> Vec<&'a str> {
+    let mut arguments = vec!["status", "--kubeconfig", kubeconfig.to_str().unwrap()];
+    arguments.extend(more);
+    arguments
+}
+
+#[test]
+fn b5_status_shows_where_runs_are_and_why_they_wait() -> Outcome {
+    shared(async |scene| {
+        let running = run("runs").template("source");
+        let running = running.task("one", &["source"], &[]).held("one");
+        scene.submit(running).await?;
+        let (_, placeholder) = scene.placeholder().await?;
+        scene
+            .until_all::<Pod>("are running", |pods| {
+                let running = |pod: &&Arc<Pod>| pods::phase(pod) == PodPhase::Running;
+                pods.iter().filter(running).count() == 2
+            })
+            .await?;
+        // No node has the label of this run's pool.
+        let waits = run("waits").in_pool_of(&scene).template("source");
+        scene.submit(waits.task("one", &["source"], &[])).await?;
+        scene
+            .until("waits", "is blocked", |run: Option<&PipelineRun>| {
+                run.is_some_and(|run| run.annotations().contains_key("coscheduler.dev/blocked"))
+            })
+            .await?;
+
+        let admin = scene.stack.bed.kubeconfig().to_owned();
+        let namespace = scene.namespace.as_str();
+        let json = answer(&status(&admin, &["-n", namespace, "-o", "json"]))?;
+        let [runs, waits] = &json["runs"].as_array().unwrap()[..] else {
+            panic!("{json}");
+        };
+        let on = node(&placeholder).unwrap();
+        assert_eq!(
+            (&runs["name"], &runs["state"]),
+            (&json!("runs"), &json!("Running"))
+        );
+        assert_eq!(runs["placeholders"][0]["pod"], placeholder.name_any());
+        for pod in [&runs["placeholders"][0], &runs["tasks"][0]] {
+            assert_eq!(pod["node"], on, "{json}");
+        }
+        assert_eq!(runs["tasks"][0]["running"], true, "{json}");
+        assert_eq!(
+            (&waits["name"], &waits["state"]),
+            (&json!("waits"), &json!("Waiting"))
+        );
+        assert_eq!(waits["blocked"]["reason"], "PlaceholderUnschedulable");
+
+        let text = |arguments: &[&str]| -> anyhow::Result<String> {
+            let output = plugin(&status(&admin, arguments))?;
+            ensure!(
+                output.status.success(),
+                "{}",
+                String::from_utf8_lossy(&output.stderr)
+            );
+            Ok(String::from_utf8(output.stdout)?)
+        };
+        let words = |line: &str| {
+            line.split_whitespace()
+                .map(str::to_owned)
+                .collect::<Vec<_>>()
+        };
+        let table = text(&["-n", namespace])?;
+        let lines: Vec<_> = table.lines().map(words).collect();
+        assert_eq!(
+            lines[0],
+            ["NAME", "MODE", "STATE", "NODE", "RUNNING", "AGE", "REASON"]
+        );
+        assert_eq!(
+            lines[1][..5],
+            ["runs", "pipelineruns", "Running", on, "1/1"],
+            "{table}"
+        );
+        assert_eq!(
+            lines[2][..5],
+            ["waits", "pipelineruns", "Waiting", "<none>", "0/1"],
+            "{table}"
+        );
+        assert_eq!(lines[2][6], "PlaceholderUnschedulable", "{table}");
+        let wide = text(&["-n", namespace, "-o", "wide", "--no-headers"])?;
+        assert!(
+            wide.starts_with("runs") && wide.contains(&placeholder.name_any()),
+            "{wide}"
+        );
+        assert!(
+            wide.contains(waits["blocked"]["message"].as_str().unwrap()),
+            "{wide}"
+        );
+        let everywhere = text(&["-A"])?;
+        assert!(everywhere.starts_with("NAMESPACE"), "{everywhere}");
+        let mut lines = everywhere.lines().map(words);
+        assert!(
+            lines.any(|line| line[..2] == [namespace, "runs"]),
+            "{everywhere}"
+        );
+        let names = text(&["-n", namespace, "-o", "name"])?;
+        assert_eq!(
+            names,
+            "pipelinerun.tekton.dev/runs\npipelinerun.tekton.dev/waits\n"
+        );
+        let yaml: Value = serde_saphyr::from_str(&text(&["-n", namespace, "-o", "yaml"])?)?;
+        assert_eq!(yaml, json);
+
+        scene.end("runs", "one").await?;
+        scene.succeeds("runs").await?;
+        assert_eq!(
+            text(&["-n", namespace, "-o", "name"])?,
+            "pipelinerun.tekton.dev/waits\n"
+        );
+        let ended = answer(&status(&admin, &["runs", "-n", namespace, "-o", "json"]))?;
+        assert_eq!(ended["runs"][0]["state"], "Succeeded", "{ended}");
+        Ok(())
+    })
+}
+
+#[test]
+fn b5_status_works_with_few_rights_and_names_those_that_lack() -> Outcome {
+    shared(async |scene| {
+        scene
+            .submit(run("runs").task("one", &[], &[]).held("one"))
+            .await?;
+        let namespace = scene.namespace.as_str();
+        let user = scene.stack.bed.kubeconfig_for(namespace, "default").await?;
+        let arguments = status(&user, &["-n", namespace, "-o", "json"]);
+        let output = plugin(&arguments)?;
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{errors}");
+        assert!(errors.contains("failed to list PipelineRuns"), "{errors}");
+        assert!(errors.contains("cannot list resource"), "{errors}");
+
+        let group = "rbac.authorization.k8s.io";
+        let role = json!({
+            "apiVersion": format!("{group}/v1"), "kind": "Role", "metadata": {"name": "reader"},
+            "rules": [{"apiGroups": ["tekton.dev"], "resources": ["pipelineruns"], "verbs": ["get", "list"]}],
+        });
+        let binding = json!({
+            "apiVersion": format!("{group}/v1"), "kind": "RoleBinding", "metadata": {"name": "reader"},
+            "roleRef": {"apiGroup": group, "kind": "Role", "name": "reader"},
+            "subjects": [{"kind": "ServiceAccount", "name": "default", "namespace": namespace}],
+        });
+        for object in [role, binding] {
+            create(&scene, namespace, &object, false).await?;
+        }
+        // The API server's own cache of rights follows.
+        look::until("the user may list PipelineRuns", async || {
+            Ok(plugin(&arguments)?.status.success())
+        })
+        .await?;
+        let output = plugin(&arguments)?;
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            errors.contains("warning: nodes and pods are not shown"),
+            "{errors}"
+        );
+        let json: Value = serde_json::from_slice(&output.stdout)?;
+        assert_eq!(json["runs"][0]["name"], "runs");
+        assert_eq!(json["runs"][0].get("placeholders"), None, "{json}");
+        let table = plugin(&status(&user, &["-n", namespace]))?;
+        assert!(String::from_utf8(table.stdout)?.contains("<unknown>"));
+
+        let admin = scene.stack.bed.kubeconfig().to_owned();
+        let missing = plugin(&status(&admin, &["missing", "-n", namespace]))?;
+        let errors = String::from_utf8_lossy(&missing.stderr);
+        assert_eq!(missing.status.code(), Some(3), "{errors}");
+        assert!(errors.contains("\"missing\" not found"), "{errors}");
+        Ok(())
+    })
+}
+
+#[test]
+fn b5_status_without_a_cluster_fails_with_an_exit_code_for_each_cause() -> Outcome {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let nobody = folder.join("nobody");
+    let kubeconfig = json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "nobody",
+        "clusters": [{"name": "nobody", "cluster": {"server": "http://127.0.0.1:1"}}],
+        "users": [{"name": "nobody", "user": {}}],
+        "contexts": [{"name": "nobody", "context": {"cluster": "nobody", "user": "nobody"}}],
+    });
+    std::fs::write(&nobody, kubeconfig.to_string())?;
+    for (arguments, code, fault) in [
+        (status(&nobody, &[]), 4, "the API server does not answer"),
+        (status(&nobody, &["--context", "other"]), 1, "other"),
+        (status(&folder.join("missing"), &[]), 1, "missing"),
+        (status(&nobody, &["-A", "-n", "ns"]), 2, "--namespace"),
+        (status(&nobody, &["a", "-A"]), 2, "--all-namespaces"),
+    ] {
+        let output = plugin(&arguments)?;
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {errors}");
+        assert!(errors.contains(fault), "{arguments:?}: {errors}");
+        assert!(output.stdout.is_empty(), "{arguments:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn b5_plan_prints_for_every_example_what_the_cluster_then_gets() -> Outcome {
+    shared(async |scene| {
         let map = json!({
             "kind": "ConfigMap",
             "data": {"coschedule": "pipelineruns", "allowed-overrides": OVERRIDES},

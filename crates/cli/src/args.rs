@@ -1,4 +1,4 @@
-//! The command line. Flags `-f`, `-n` and `-o` have kubectl's names. `-n` does not use kubectl's context.
+//! The command line. The flags have kubectl's names. Flag `-n` of `plan` does not use kubectl's context.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ use coscheduler_core::mode::Mode;
 
 /// Shows the decisions of tekton-coscheduler. Changes no object.
 ///
-/// Exit codes: 0 success, 1 failure, 2 wrong usage, 4 unreachable.
+/// Exit codes: 0 success, 1 failure, 2 wrong usage, 3 not found, 4 unreachable.
 #[derive(Debug, Parser)]
 #[command(name = "kubectl coschedule", bin_name = "kubectl coschedule", version)]
 pub(crate) struct Args {
@@ -18,6 +18,7 @@ pub(crate) struct Args {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Plan(PlanArgs),
+    Status(StatusArgs),
 }
 
 /// Show the objects that the PipelineRuns of a file would get
@@ -47,6 +48,45 @@ pub(crate) struct PlanArgs {
 
     #[command(flatten)]
     pub(crate) output: OutputArgs,
+}
+
+/// Show the coscheduled PipelineRuns that have not ended, with their nodes, and why they wait
+///
+/// Reads PipelineRuns and pods with the rights of the kubeconfig.
+#[derive(Debug, clap::Args)]
+pub(crate) struct StatusArgs {
+    /// Show only this PipelineRun, also if it has ended or is not coscheduled
+    #[arg(value_name = "NAME", conflicts_with = "all_namespaces")]
+    pub(crate) name: Option<String>,
+
+    #[command(flatten)]
+    pub(crate) cluster: ClusterArgs,
+
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+
+    /// Do not write the headers of the table
+    #[arg(long)]
+    pub(crate) no_headers: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct ClusterArgs {
+    /// Namespace. Default: the namespace of the kubeconfig's context
+    #[arg(short, long, value_name = "NAME")]
+    pub(crate) namespace: Option<String>,
+
+    /// All namespaces
+    #[arg(short = 'A', long, conflicts_with = "namespace")]
+    pub(crate) all_namespaces: bool,
+
+    /// Context of the kubeconfig. Default: its current context
+    #[arg(long, value_name = "NAME")]
+    pub(crate) context: Option<String>,
+
+    /// Kubeconfig file. Default: $KUBECONFIG, or ~/.kube/config
+    #[arg(long, value_name = "FILE")]
+    pub(crate) kubeconfig: Option<PathBuf>,
 }
 
 #[derive(Debug, clap::Args)]

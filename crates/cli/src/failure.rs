@@ -8,6 +8,8 @@ use std::process::ExitCode;
 pub(crate) enum Failure {
     /// Exit code 1.
     Failed(anyhow::Error),
+    /// An object does not exist. Exit code 3.
+    NotFound(anyhow::Error),
     /// The service or the cluster does not answer. Exit code 4.
     Unreachable(anyhow::Error),
 }
@@ -16,6 +18,7 @@ impl Failure {
     pub(crate) fn exit_code(&self) -> ExitCode {
         ExitCode::from(match self {
             Self::Failed(_) => 1,
+            Self::NotFound(_) => 3,
             Self::Unreachable(_) => 4,
         })
     }
@@ -24,7 +27,9 @@ impl Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Failed(error) | Self::Unreachable(error) => write!(formatter, "{error:#}"),
+            Self::Failed(error) | Self::NotFound(error) | Self::Unreachable(error) => {
+                write!(formatter, "{error:#}")
+            }
         }
     }
 }

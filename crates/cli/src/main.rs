@@ -1,5 +1,5 @@
 //! `kubectl coschedule`: shows the decisions of tekton-coscheduler. The program runs the same pure functions of `core` as the
-//! services, so its answers are theirs. It changes no object.
+//! services, so its answers are theirs. It changes no object. It reads a cluster with the user's own rights.
 //!
 //! One file for each subcommand makes an answer; module `output` writes the answer in the chosen format.
 
@@ -8,13 +8,17 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod args;
+mod cluster;
 mod failure;
 mod output;
 mod plan;
+mod status;
 
 use std::process::ExitCode;
 
+use anyhow::Context as _;
 use clap::Parser as _;
+use tokio::runtime::{Builder, Runtime};
 
 use args::{Args, Command};
 
@@ -22,6 +26,7 @@ fn main() -> ExitCode {
     let Args { command } = Args::parse();
     let result = match command {
         Command::Plan(args) => plan::run(&args),
+        Command::Status(args) => status::run(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -30,4 +35,11 @@ fn main() -> ExitCode {
             failure.exit_code()
         }
     }
+}
+
+/// An asynchronous runtime of one thread.
+fn runtime() -> anyhow::Result<Runtime> {
+    let mut runtime = Builder::new_current_thread();
+    let runtime = runtime.enable_all().build();
+    runtime.context("failed to start the asynchronous runtime")
 }

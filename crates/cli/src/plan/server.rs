@@ -10,7 +10,7 @@ use coscheduler_proto::planner::planner_service_client::PlannerServiceClient;
 use coscheduler_proto::planner::{AdmitPipelineRunResponse, PlanRequest};
 use coscheduler_proto::{convert, error, json};
 use serde_json::Value;
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::Runtime;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
 use tonic::{Code, Request, Status};
 
@@ -41,9 +41,7 @@ impl Server {
             Some(Ok(_)) => endpoint(address, args)?,
             Some(Err(_)) | None => Err(anyhow!("--server {address:?}: expected HOST:PORT"))?,
         };
-        let mut runtime = Builder::new_current_thread();
-        let runtime = runtime.enable_all().build();
-        let runtime = runtime.context("failed to start the asynchronous runtime")?;
+        let runtime = crate::runtime()?;
         let connected = runtime.block_on(endpoint.connect_timeout(TIMEOUT).connect());
         let channel = connected
             .with_context(|| format!("failed to connect to the affinity-planner at {address}"))
