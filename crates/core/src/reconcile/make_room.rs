@@ -119,10 +119,11 @@ impl<'a> Placed<'a> {
     /// Lets the placeholder leave its node for a pod. The placeholders of a run leave at most [`MOVES`] times, all of them together.
     fn ask_anew(&self, node: &str, pod: &'a Pod, decision: &mut Decision) -> Option<Reason> {
         if let Some(resource) = self.lacking_elsewhere(pod, node) {
+            let rest = self.tried_in(pod);
             // The manager does not look again at every new node.
-            decision.look_in(LONGEST_PAUSE);
-            let reason = reasons::resource_missing(&asking(pod), node, resource);
-            return self.is_confirmed(pod, None, decision).then_some(reason);
+            decision.look_in(if rest.is_zero() { LONGEST_PAUSE } else { rest });
+            let waits = rest.is_zero() && self.is_confirmed(pod, None, decision);
+            return waits.then(|| reasons::resource_missing(&asking(pod), node, resource));
         }
         let all = self.observed.placeholders.values();
         let moved = all.filter_map(|own| own.record.moved.as_ref());
@@ -158,21 +159,29 @@ impl<'a> Placed<'a> {
         last: Option<Timestamp>,
         decision: &mut Decision,
     ) -> bool {
+        let paused = self.rests(pause(times, FIRST_PAUSE, LONGEST_PAUSE), last);
+        let rest = paused.max(self.tried_in(pod));
+        if !rest.is_zero() {
+            decision.look_in(rest);
+        }
+        rest.is_zero() && self.is_confirmed(pod, Some(MOMENT), decision)
+    }
+
+    /// The time left until the scheduler has tried the pod since the placeholder was bound.
+    fn tried_in(&self, pod: &Pod) -> Duration {
         let tried = match pod.scheduler_said() {
             // Another try of the scheduler would not help.
             _ if self.is_away(pod) => Duration::ZERO,
             Some(said) if tells_of_no_node(said) => TRIED_AT_LAST,
             Some(_) | None => TRIED,
         };
-        let rests = |time: Duration, since: Option<Timestamp>| {
-            since.map(|since| time.saturating_sub(elapsed(since, self.observed.now)))
-        };
-        let pause = rests(pause(times, FIRST_PAUSE, LONGEST_PAUSE), last);
-        let rest = pause.max(rests(tried, self.pod.bound)).unwrap_or_default();
-        if !rest.is_zero() {
-            decision.look_in(rest);
-        }
-        rest.is_zero() && self.is_confirmed(pod, Some(MOMENT), decision)
+        self.rests(tried, self.pod.bound)
+    }
+
+    /// The part of `time` that is left. It begins with `since`; without that, nothing is left.
+    fn rests(&self, time: Duration, since: Option<Timestamp>) -> Duration {
+        let left = since.map(|since| time.saturating_sub(elapsed(since, self.observed.now)));
+        left.unwrap_or_default()
     }
 
     /// True if the pod has waited for a moment, and the API server has confirmed, not longer ago than `fresh`, that the pod is the
