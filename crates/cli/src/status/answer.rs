@@ -238,7 +238,7 @@ impl output::Answer for Answer {
         let mut table = Table::new();
         table.load_style(presets::NOTHING);
         if self.with_headers {
-            table.set_header(&headers);
+            table.set_header(headers);
         }
         for run in &self.runs {
             let mut cells = run.cells(self.now, wide);
