@@ -337,21 +337,21 @@ async fn allow(scene: &Scene<'_>, node: &str, resource: &str, amount: usize) -> 
 /// Kubernetes resizes no extended resource, so the placeholder cannot ask the scheduler for it.
 #[test]
 fn n2_a_placeholder_stays_until_another_node_has_the_gpu_that_a_pod_lacks() -> Outcome {
+    /// A node of the other scene may have it too, but this run's pods cannot run there.
+    const GPU: &str = "example.dev/gpu";
     shared(async |scene| {
         try_join_all([(1, 0), (2, 1)].map(async |(gpu_node, moves)| {
             let scene = scene.stack.scene().await?;
-            // No node of the other scene has this one.
-            let gpu = &format!("example.dev/gpu-{gpu_node}");
             let run = gated(&scene, "pipelineruns", MOVABLE_STORAGE_CLASS)
                 .task("two", &["source"], &["gate"])
-                .asking_of(gpu, "1");
+                .asking_of(GPU, "1");
             submit(&scene, [("8", 110), ("8", 110)], run).await?;
             scene.open_gate("run").await?;
             let told = scene.told("run", "ResourceMissing").await?;
             assert_eq!(told.len(), 1, "{told:?}");
-            assert!(told[0].1.contains(gpu), "{told:?}");
+            assert!(told[0].1.contains(GPU), "{told:?}");
             let gpu_node = scene.pool_node(gpu_node);
-            allow(&scene, &gpu_node, gpu, 1).await?;
+            allow(&scene, &gpu_node, GPU, 1).await?;
             scene.succeeds("run").await?;
             assert_eq!(node_of(&scene, "two").await?, gpu_node);
             let told = scene.told_so_far("run").await?;

@@ -8,7 +8,7 @@ use super::{ObjectRef, Placeholder};
 use crate::pipeline_run::OwnerReference;
 use crate::reconcile::evacuate::{Role, Toleration};
 use crate::reconcile::requests::Amounts;
-use crate::volumes::NodeTerm;
+use crate::volumes::{self, NodeTerm};
 
 /// A pod of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -57,6 +57,14 @@ pub struct Needs {
 }
 
 impl Needs {
+    /// True if the node with this name and these labels meets the node selector and the node affinity.
+    pub fn are_met_by(&self, node: &str, labels: &BTreeMap<String, String>) -> bool {
+        let mut selector = self.selector.iter();
+        let selected = selector.all(|(key, value)| labels.get(key) == Some(value));
+        let terms = self.terms.as_ref();
+        selected && terms.is_none_or(|terms| volumes::meets(node, labels, terms))
+    }
+
     /// True if a node that meets `others` may not meet this node selector and node affinity.
     pub fn limit_nodes_more_than(&self, others: &Self) -> bool {
         let mut selector = self.selector.iter();

@@ -21,7 +21,7 @@ impl<'a> Placed<'a> {
     /// The nodes that are large enough for the placeholder and this pod, without the node that the placeholder left. The
     /// placeholder cannot ask for all of that: Kubernetes resizes only CPU and memory, and a quota may refuse. Empty if no node is
     /// too small.
-    pub(super) fn large_enough(&self, pod: &Pod) -> Vec<String> {
+    pub(super) fn large_enough(&self, pod: &'a Pod) -> Vec<String> {
         let both = Amounts {
             others: pod.needs.requests.others.clone(),
             ..self.with_own(&pod.needs.requests)
@@ -47,10 +47,13 @@ impl<'a> Placed<'a> {
         lacking.map(|(name, _)| name.as_str())
     }
 
-    /// The nodes that the placeholder's pod tolerates when it asks for a node for this pod.
-    fn good_nodes(&self, pod: &Pod) -> impl Iterator<Item = &'a Node> {
+    /// The nodes that the placeholder's pod may run on when it asks for a node for this pod.
+    fn good_nodes(&self, pod: &'a Pod) -> impl Iterator<Item = &'a Node> {
         let tolerations = [&*self.own.needs.tolerations, pod.tolerations()].concat();
         let nodes = self.observed.nodes.values().map(AsRef::as_ref);
-        nodes.filter(move |node| misplaced(&tolerations, Some(node)).is_none())
+        nodes.filter(move |node: &&Node| {
+            let met = pod.needs.are_met_by(&node.name, &node.labels);
+            met && misplaced(&tolerations, Some(node)).is_none()
+        })
     }
 }

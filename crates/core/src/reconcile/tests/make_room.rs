@@ -217,15 +217,16 @@ fn n2_all_placeholders_of_a_run_share_its_five_moves() {
 
 /// Kubernetes resizes no extended resource, so the placeholder cannot ask for it.
 #[test]
-fn n2_a_placeholder_leaves_only_if_a_node_that_the_pod_tolerates_has_the_gpu_that_the_pod_lacks() {
+fn n2_a_placeholder_leaves_only_if_a_node_that_suits_the_pod_has_the_gpu_that_the_pod_lacks() {
     let gpus = |amount| Amounts {
         others: [("example.dev/gpu".to_owned(), amount)].into(),
         ..cpu(8000)
     };
-    let check = |[here, there]: [i128; 2], tainted: bool, tolerated: bool| {
+    let check = |[here, there]: [i128; 2], tainted: bool, tolerated: bool, selector: &str| {
         let mut observed = waiting();
         let pod = pod(&mut observed, "waits");
         pod.needs.requests = gpus(2);
+        pod.needs.selector = [("pool".to_owned(), selector.to_owned())].into();
         if tolerated {
             pod.needs.tolerations.push(Toleration {
                 exists: true,
@@ -235,6 +236,7 @@ fn n2_a_placeholder_leaves_only_if_a_node_that_the_pod_tolerates_has_the_gpu_tha
         node(&mut observed, "node-1").allocatable = gpus(here);
         let other = node(&mut observed, "node-2");
         other.allocatable = gpus(there);
+        other.labels = [("pool".to_owned(), "a".to_owned())].into();
         if tainted {
             other.taints.push(Taint {
                 key: "example.dev/gpu".to_owned(),
@@ -254,11 +256,15 @@ fn n2_a_placeholder_leaves_only_if_a_node_that_the_pod_tolerates_has_the_gpu_tha
         }
         leaves
     };
-    assert!(check([0, 2], false, false));
-    assert!(!check([0, 1], false, false), "it has too few");
-    assert!(!check([2, 0], false, false), "only this node has enough");
-    assert!(!check([0, 2], true, false));
-    assert!(check([0, 2], true, true));
+    assert!(check([0, 2], false, false, "a"));
+    assert!(!check([0, 1], false, false, "a"), "it has too few");
+    assert!(
+        !check([2, 0], false, false, "a"),
+        "only this node has enough"
+    );
+    assert!(!check([0, 2], true, false, "a"));
+    assert!(check([0, 2], true, true, "a"));
+    assert!(!check([0, 2], false, false, "b"));
 }
 
 #[test]
