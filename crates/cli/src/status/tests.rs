@@ -37,7 +37,7 @@ fn pod(name: &str, labels: Value, node: Option<&str>, phase: &str) -> Pod {
     let asks = json!({"requests": {"cpu": "50m"}});
     serde_json::from_value(json!({
         "metadata": {"namespace": "ns", "name": name, "uid": name, "labels": labels},
-        "spec": {"nodeName": node, "containers": [{"name": "c", "resources": asks}]},
+        "spec": {"nodeName": node, "containers": [{"name": "affinity-assistant", "resources": asks}]},
         "status": {"phase": phase},
     }))
     .unwrap()
