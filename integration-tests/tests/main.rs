@@ -12,6 +12,7 @@ mod drain;
 mod evacuation;
 mod events;
 mod examples;
+mod explain;
 mod faults;
 mod flags;
 mod forged;

@@ -2,9 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::collections::BTreeMap;
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -14,6 +12,7 @@ use coscheduler_kubernetes::pipeline_run::PipelineRun;
 use coscheduler_kubernetes::pods;
 use futures::future::try_join_all;
 use integration_tests::look::{self, node};
+use integration_tests::plugin::{answer, plugin, plugin_with, with_rights};
 use integration_tests::runs::run;
 use integration_tests::{Scene, shared_with};
 use k8s_openapi::api::apps::v1::StatefulSet;
@@ -23,7 +22,7 @@ use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
 use testbed::Config;
-use testbed::services::{OPERATOR, Service, bin_dir};
+use testbed::services::{OPERATOR, Service};
 
 type Outcome = anyhow::Result<()>;
 
@@ -32,37 +31,6 @@ const OVERRIDES: &str = "workspaces, isolate-pipelinerun, disabled";
 
 fn examples() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples")
-}
-
-/// Runs `kubectl coschedule` without a kubeconfig.
-fn plugin(arguments: &[&str]) -> anyhow::Result<Output> {
-    plugin_with(arguments, "")
-}
-
-/// Runs `kubectl coschedule` with this text as its standard input.
-fn plugin_with(arguments: &[&str], input: &str) -> anyhow::Result<Output> {
-    let program = bin_dir()?.join("kubectl-coschedule");
-    let mut command = Command::new(&program);
-    command.args(arguments).env("KUBECONFIG", "/nonexistent");
-    command.stdin(Stdio::piped()).stdout(Stdio::piped());
-    let started = command.stderr(Stdio::piped()).spawn();
-    let mut started = started.with_context(|| format!("failed to start {}", program.display()))?;
-    // A failure is a closed pipe: the program did not read its standard input.
-    drop(
-        started
-            .stdin
-            .take()
-            .map(|mut pipe| pipe.write_all(input.as_bytes())),
-    );
-    Ok(started.wait_with_output()?)
-}
-
-/// The JSON that the plugin writes.
-fn answer(arguments: &[&str]) -> anyhow::Result<Value> {
-    let output = plugin(arguments)?;
-    let errors = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "{arguments:?}: {errors}");
-    Ok(serde_json::from_slice(&output.stdout)?)
 }
 
 #[test]
@@ -188,9 +156,7 @@ fn shared(test: impl AsyncFnOnce(Scene<'static>) -> Outcome) -> Outcome {
 
 /// The arguments of `status` with the rights of this kubeconfig.
 fn status<'a>(kubeconfig: &'a Path, more: &[&'a str]) -> Vec<&'a str> {
-    let mut arguments = vec!["status", "--kubeconfig", kubeconfig.to_str().unwrap()];
-    arguments.extend(more);
-    arguments
+    with_rights("status", kubeconfig, more)
 }
 
 #[test]
@@ -233,7 +199,7 @@ fn b5_status_shows_where_runs_are_and_why_they_wait() -> Outcome {
         for pod in [&runs["placeholders"][0], &runs["tasks"][0]] {
             assert_eq!(pod["node"], on, "{json}");
         }
-        assert_eq!(runs["tasks"][0]["running"], true, "{json}");
+        assert_eq!(runs["tasks"][0]["phase"], "Running", "{json}");
         assert_eq!(
             (&waits["name"], &waits["state"]),
             (&json!("waits"), &json!("Waiting"))
@@ -343,7 +309,7 @@ fn b5_status_works_with_few_rights_and_names_those_that_lack() -> Outcome {
         let output = plugin(&arguments)?;
         let errors = String::from_utf8_lossy(&output.stderr);
         assert!(
-            errors.contains("warning: nodes and pods are not shown"),
+            errors.contains("warning: pods and their nodes are not shown"),
             "{errors}"
         );
         let json: Value = serde_json::from_slice(&output.stdout)?;

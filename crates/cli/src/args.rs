@@ -19,6 +19,14 @@ pub(crate) struct Args {
 pub(crate) enum Command {
     Plan(PlanArgs),
     Status(StatusArgs),
+    /// Show one PipelineRun, the cause for which it waits, and what to do about it
+    ///
+    /// Reads the PipelineRun and its TaskRuns, pods, claims and Events with the rights of the kubeconfig.
+    Explain(NamedArgs),
+    /// Show the Events about one PipelineRun and its TaskRuns, pods, claims and placeholders, the oldest first
+    ///
+    /// Reads the PipelineRun, its TaskRuns and pods, and the Events of the namespace with the rights of the kubeconfig.
+    Events(NamedArgs),
 }
 
 /// Show the objects that the PipelineRuns of a file would get
@@ -59,6 +67,10 @@ pub(crate) struct StatusArgs {
     #[arg(value_name = "NAME", conflicts_with = "all_namespaces")]
     pub(crate) name: Option<String>,
 
+    /// All namespaces
+    #[arg(short = 'A', long, conflicts_with = "namespace")]
+    pub(crate) all_namespaces: bool,
+
     #[command(flatten)]
     pub(crate) cluster: ClusterArgs,
 
@@ -71,14 +83,23 @@ pub(crate) struct StatusArgs {
 }
 
 #[derive(Debug, clap::Args)]
+pub(crate) struct NamedArgs {
+    /// Name of the PipelineRun
+    #[arg(value_name = "NAME")]
+    pub(crate) name: String,
+
+    #[command(flatten)]
+    pub(crate) cluster: ClusterArgs,
+
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+#[derive(Debug, clap::Args)]
 pub(crate) struct ClusterArgs {
     /// Namespace. Default: the namespace of the kubeconfig's context
     #[arg(short, long, value_name = "NAME")]
     pub(crate) namespace: Option<String>,
-
-    /// All namespaces
-    #[arg(short = 'A', long, conflicts_with = "namespace")]
-    pub(crate) all_namespaces: bool,
 
     /// Context of the kubeconfig. Default: its current context
     #[arg(long, value_name = "NAME")]

@@ -3,8 +3,11 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
+use k8s_openapi::NamespaceResourceScope;
+use kube::api::ListParams;
 use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::{Client, Config};
+use kube::{Api, Client, Config, Resource};
+use serde::de::DeserializeOwned;
 
 use crate::args::ClusterArgs;
 use crate::failure::Failure;
@@ -12,11 +15,13 @@ use crate::failure::Failure;
 /// The time limit of a connection to the API server.
 const CONNECT: Duration = Duration::from_secs(10);
 
-/// A client with the user's rights, and the namespaces to read.
+/// The number of objects in a page of a list.
+const PAGE: u32 = 500;
+
+/// A client with the user's rights, and the namespace that the arguments or the kubeconfig choose.
 pub(crate) struct Cluster {
     pub(crate) client: Client,
-    /// `None` for all namespaces.
-    pub(crate) namespace: Option<String>,
+    pub(crate) namespace: String,
 }
 
 impl Cluster {
@@ -35,11 +40,8 @@ impl Cluster {
         };
         let mut config = config.context("failed to read the kubeconfig")?;
         config.connect_timeout = Some(CONNECT);
-        let namespace = match &args.namespace {
-            _ if args.all_namespaces => None,
-            Some(namespace) => Some(namespace.clone()),
-            None => Some(config.default_namespace.clone()),
-        };
+        let namespace = args.namespace.as_ref().unwrap_or(&config.default_namespace);
+        let namespace = namespace.clone();
         let client = Client::try_from(config).context("failed to use the kubeconfig")?;
         Ok(Self { client, namespace })
     }
@@ -58,5 +60,49 @@ pub(crate) fn failed(what: &str, error: kube::Error) -> Failure {
             Failure::Unreachable(anyhow!(error).context("the API server does not answer"))
         }
         error => Failure::Failed(anyhow!(error).context(format!("failed to {what}"))),
+    }
+}
+
+/// The objects of a namespace. `None` for all namespaces.
+pub(crate) fn api<K>(client: &Client, namespace: Option<&str>) -> Api<K>
+where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
+{
+    match namespace {
+        Some(namespace) => Api::namespaced(client.clone(), namespace),
+        None => Api::all(client.clone()),
+    }
+}
+
+/// Lists all objects, page by page.
+pub(crate) async fn list<K>(api: &Api<K>, params: ListParams) -> kube::Result<Vec<K>>
+where
+    K: Clone + DeserializeOwned + std::fmt::Debug,
+{
+    let mut params = params.limit(PAGE);
+    let mut all = Vec::new();
+    loop {
+        let page = api.list(&params).await?;
+        all.extend(page.items);
+        match page.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => params = params.continue_token(&token),
+            None => return Ok(all),
+        }
+    }
+}
+
+/// The answer of the API server. `None` if the user may not read it; then a warning is added.
+pub(crate) fn unless_forbidden<T>(
+    what: &str,
+    answer: kube::Result<T>,
+    warnings: &mut Vec<String>,
+) -> Result<Option<T>, Failure> {
+    match answer {
+        Ok(answer) => Ok(Some(answer)),
+        Err(kube::Error::Api(status)) if status.code == 403 => {
+            warnings.push(format!("{what} are not shown: {}", status.message));
+            Ok(None)
+        }
+        Err(error) => Err(failed(&format!("read {what}"), error)),
     }
 }

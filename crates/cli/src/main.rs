@@ -9,9 +9,13 @@
 
 mod args;
 mod cluster;
+mod events;
+mod explain;
 mod failure;
 mod output;
 mod plan;
+mod run_objects;
+mod run_status;
 mod status;
 
 use std::process::ExitCode;
@@ -27,6 +31,8 @@ fn main() -> ExitCode {
     let result = match command {
         Command::Plan(args) => plan::run(&args),
         Command::Status(args) => status::run(&args),
+        Command::Explain(args) => explain::run(&args),
+        Command::Events(args) => events::run(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -6,21 +6,16 @@ mod answer;
 use coscheduler_core::labels::PIPELINE_RUN_UID;
 use coscheduler_kubernetes::pipeline_run::PipelineRun;
 use jiff::Timestamp;
-use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::ListParams;
-use kube::{Api, Client, Resource};
-use serde::de::DeserializeOwned;
 
 use crate::args::StatusArgs;
-use crate::cluster::{Cluster, failed};
+use crate::cluster::{Cluster, api, failed, list, unless_forbidden};
 use crate::failure::Failure;
 use crate::output;
 
 use answer::Answer;
 
-/// The number of objects in a page of a list.
-const PAGE: u32 = 500;
 /// Pods that have not ended. Those that have ended would be most of the answer in a large cluster.
 const NOT_ENDED: &str = "status.phase!=Succeeded,status.phase!=Failed";
 
@@ -39,7 +34,7 @@ pub(crate) fn run(args: &StatusArgs) -> Result<(), Failure> {
 
 async fn read(args: &StatusArgs) -> Result<Answer, Failure> {
     let Cluster { client, namespace } = Cluster::new(&args.cluster).await?;
-    let namespace = namespace.as_deref();
+    let namespace = (!args.all_namespaces).then_some(namespace.as_str());
     let runs = api::<PipelineRun>(&client, namespace);
     let runs = match &args.name {
         Some(name) => {
@@ -59,15 +54,10 @@ async fn read(args: &StatusArgs) -> Result<Answer, Failure> {
         selector = format!("{PIPELINE_RUN_UID}={uid}");
     }
     let params = ListParams::default().labels(&selector).fields(NOT_ENDED);
-    let (pods, warnings) = match list(&api::<Pod>(&client, namespace), params).await {
-        Ok(pods) => (Some(pods), Vec::new()),
-        // The facts about the runs are of use without their nodes.
-        Err(kube::Error::Api(status)) if status.code == 403 => {
-            let warning = format!("nodes and pods are not shown: {}", status.message);
-            (None, vec![warning])
-        }
-        Err(error) => return Err(failed("list pods", error)),
-    };
+    let pods = list(&api::<Pod>(&client, namespace), params).await;
+    let mut warnings = Vec::new();
+    // The facts about the runs are of use without their nodes.
+    let pods = unless_forbidden("pods and their nodes", pods, &mut warnings)?;
     Ok(Answer {
         runs: answer::of(&runs, pods.as_deref()),
         warnings,
@@ -75,33 +65,6 @@ async fn read(args: &StatusArgs) -> Result<Answer, Failure> {
         with_namespace: namespace.is_none(),
         with_headers: !args.no_headers,
     })
-}
-
-fn api<K>(client: &Client, namespace: Option<&str>) -> Api<K>
-where
-    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
-{
-    match namespace {
-        Some(namespace) => Api::namespaced(client.clone(), namespace),
-        None => Api::all(client.clone()),
-    }
-}
-
-/// Lists all objects, page by page.
-async fn list<K>(api: &Api<K>, params: ListParams) -> kube::Result<Vec<K>>
-where
-    K: Clone + DeserializeOwned + std::fmt::Debug,
-{
-    let mut params = params.limit(PAGE);
-    let mut all = Vec::new();
-    loop {
-        let page = api.list(&params).await?;
-        all.extend(page.items);
-        match page.metadata.continue_.filter(|token| !token.is_empty()) {
-            Some(token) => params = params.continue_token(&token),
-            None => return Ok(all),
-        }
-    }
 }
 
 #[cfg(test)]

@@ -31,7 +31,7 @@ pub fn view(pod: Pod) -> Option<observed::Pod> {
         placeholder: placeholder(&pod),
         follows: follows(&pod),
         phase: phase(&pod),
-        started: any_container_started(&pod),
+        started: has_started(&pod),
         unscheduled: node.is_none().then(|| unscheduled(&pod)).flatten(),
         bound: scheduled(&pod, "True").and_then(|it| Some(it.last_transition_time.as_ref()?.0)),
         node,
@@ -114,6 +114,11 @@ pub fn is_unschedulable(pod: &Pod) -> bool {
     node(pod).is_none() && unscheduled(pod).is_some_and(|unscheduled| unscheduled.no_node)
 }
 
+/// The message of the scheduler's last result for a pod that it has not bound.
+pub fn scheduler_said(pod: &Pod) -> Option<&str> {
+    scheduled(pod, "False")?.message.as_deref()
+}
+
 /// The scheduler's last result for a pod that it has not bound (Kubernetes API reference, `PodCondition`).
 fn unscheduled(pod: &Pod) -> Option<Unscheduled> {
     let condition = scheduled(pod, "False")?;
@@ -185,7 +190,8 @@ fn selector<'a>(term: &'a PodAffinityTerm, key: &str) -> Option<&'a str> {
     labels.get(key).map(String::as_str)
 }
 
-fn any_container_started(pod: &Pod) -> bool {
+/// True if a container of the pod has ever started.
+pub fn has_started(pod: &Pod) -> bool {
     pod.status.iter().any(|status| {
         let containers = [&status.init_container_statuses, &status.container_statuses];
         let mut states = containers

@@ -45,6 +45,16 @@ pub struct Task {
     pub spec: Value,
 }
 
+/// A `tekton.dev/v1` TaskRun.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub struct TaskRun {
+    /// Standard metadata.
+    pub metadata: ObjectMeta,
+    /// `status` as JSON.
+    #[serde(default)]
+    pub status: Value,
+}
+
 macro_rules! tekton_kind {
     ($kind:ident, $plural:literal) => {
         impl k8s_openapi::Resource for $kind {
@@ -73,3 +83,4 @@ macro_rules! tekton_kind {
 tekton_kind!(PipelineRun, "pipelineruns");
 tekton_kind!(Pipeline, "pipelines");
 tekton_kind!(Task, "tasks");
+tekton_kind!(TaskRun, "taskruns");

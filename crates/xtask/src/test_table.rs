@@ -19,7 +19,7 @@ pub(crate) const REQUIREMENTS: &str = "docs/requirements.md";
 const CONTROL_PLANE: &str = "integration-tests/tests/";
 
 /// The requirements that are not implemented yet, so that they need no test on the control plane.
-const NOT_YET: [&str; 3] = ["B2", "B4", "B7"];
+const NOT_YET: [&str; 2] = ["B4", "B7"];
 
 const HEAD: &str = "\
 # Tests

@@ -3,20 +3,18 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use comfy_table::{Table, presets};
-use coscheduler_core::annotations::{BLOCKED, MODE};
+use coscheduler_core::annotations::MODE;
 use coscheduler_core::labels::PIPELINE_RUN_UID;
-use coscheduler_core::mode::Mode;
-use coscheduler_core::observed::{PodPhase, elapsed};
-use coscheduler_core::reconcile::tell::blocked_reason;
+use coscheduler_core::observed::elapsed;
 use coscheduler_kubernetes::pipeline_run::{PipelineRun, is_done};
 use coscheduler_kubernetes::pods;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
 use serde::Serialize;
-use serde_json::Value;
 
 use crate::output;
+use crate::run_status::{Pods, RunStatus};
 
 /// kubectl's word for an empty cell.
 const NONE: &str = "<none>";
@@ -39,56 +37,6 @@ pub(super) struct Answer {
     pub(super) with_headers: bool,
 }
 
-/// A run.
-#[derive(Debug, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct RunStatus {
-    pub(super) namespace: String,
-    pub(super) name: String,
-    /// The run's mode; `disabled` if admission did not coschedule the run.
-    pub(super) mode: String,
-    /// `Waiting` if the run has annotation `coscheduler.dev/blocked`. Otherwise the reason in Tekton's condition, or `Pending`
-    /// if there is none.
-    pub(super) state: String,
-    /// The cause in annotation `coscheduler.dev/blocked`.
-    pub(super) blocked: Option<Blocked>,
-    pub(super) created: Option<Timestamp>,
-    /// `None` if the user may not read pods.
-    #[serde(flatten)]
-    pub(super) pods: Option<Pods>,
-}
-
-/// The cause for which a run waits.
-#[derive(Debug, PartialEq, Serialize)]
-pub(super) struct Blocked {
-    reason: &'static str,
-    message: String,
-}
-
-/// The pods of a run that have not ended.
-#[derive(Debug, Default, PartialEq, Serialize)]
-pub(super) struct Pods {
-    pub(super) placeholders: Vec<PlaceholderStatus>,
-    pub(super) tasks: Vec<TaskStatus>,
-}
-
-/// The pod of a placeholder.
-#[derive(Debug, PartialEq, Serialize)]
-pub(super) struct PlaceholderStatus {
-    pub(super) pod: String,
-    pub(super) node: Option<String>,
-    /// The requests in the pod's `spec`.
-    pub(super) requests: String,
-}
-
-/// The pod of a TaskRun.
-#[derive(Debug, PartialEq, Serialize)]
-pub(super) struct TaskStatus {
-    pub(super) pod: String,
-    pub(super) node: Option<String>,
-    pub(super) running: bool,
-}
-
 /// True if a list shows the run: it is coscheduled, and has not ended.
 pub(super) fn is_shown(run: &PipelineRun) -> bool {
     run.annotations().contains_key(MODE) && !is_done(run)
@@ -106,65 +54,11 @@ pub(super) fn of(runs: &[PipelineRun], pods: Option<&[Pod]>) -> Vec<RunStatus> {
         .map(|run| {
             let own = of_run.get(run.metadata.uid.as_deref().unwrap_or_default());
             let own = own.map(Vec::as_slice).unwrap_or_default();
-            run_status(run, pods.map(|_| own))
+            RunStatus::new(run, pods.map(|_| own))
         })
         .collect();
     all.sort_by(|one, other| (&one.namespace, &one.name).cmp(&(&other.namespace, &other.name)));
     all
-}
-
-fn run_status(run: &PipelineRun, pods: Option<&[&Pod]>) -> RunStatus {
-    let annotation = run.annotations().get(BLOCKED);
-    let blocked = annotation.and_then(|value| blocked_reason(value));
-    let blocked = blocked.filter(|_| !is_done(run));
-    let mode = run.annotations().get(MODE).cloned();
-    RunStatus {
-        namespace: run.namespace().unwrap_or_default(),
-        name: run.name_any(),
-        mode: mode.unwrap_or_else(|| Mode::Disabled.to_string()),
-        state: match &blocked {
-            Some(_) => "Waiting".to_owned(),
-            None => tektons_reason(run).unwrap_or("Pending").to_owned(),
-        },
-        blocked: blocked.map(|reason| Blocked {
-            reason: reason.code.as_str(),
-            message: reason.message,
-        }),
-        created: run.creation_timestamp().map(|time| time.0),
-        pods: pods.map(pods_status),
-    }
-}
-
-/// The reason in Tekton's condition `Succeeded`.
-fn tektons_reason(run: &PipelineRun) -> Option<&str> {
-    let conditions = run.status.get("conditions").and_then(Value::as_array)?;
-    let condition = conditions.iter().find(|it| it["type"] == "Succeeded")?;
-    condition["reason"].as_str()
-}
-
-fn pods_status(pods: &[&Pod]) -> Pods {
-    let mut status = Pods::default();
-    for pod in pods {
-        let (name, node) = (pod.name_any(), pods::node(pod).map(str::to_owned));
-        if let Some(view) = pods::view((*pod).clone()).and_then(|pod| pod.placeholder) {
-            status.placeholders.push(PlaceholderStatus {
-                pod: name,
-                node,
-                requests: view.asks.to_string(),
-            });
-        } else {
-            status.tasks.push(TaskStatus {
-                pod: name,
-                node,
-                running: pods::phase(pod) == PodPhase::Running,
-            });
-        }
-    }
-    status
-        .placeholders
-        .sort_by(|one, other| one.pod.cmp(&other.pod));
-    status.tasks.sort_by(|one, other| one.pod.cmp(&other.pod));
-    status
 }
 
 impl RunStatus {
@@ -178,7 +72,7 @@ impl RunStatus {
             }) => {
                 let nodes = placeholders.iter().map(|it| it.node.as_deref());
                 let nodes = nodes.chain(tasks.iter().map(|it| it.node.as_deref()));
-                let running = tasks.iter().filter(|it| it.running).count();
+                let running = tasks.iter().filter(|it| it.phase == "Running").count();
                 (words(nodes.flatten()), format!("{running}/{}", tasks.len()))
             }
         };

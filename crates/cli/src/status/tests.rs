@@ -152,8 +152,8 @@ fn every_fact_is_in_the_json() {
         "created": "2026-01-01T00:00:00Z",
         "placeholders": [{"pod": "p-0", "node": "node-1", "requests": "cpu 50m"}],
         "tasks": [
-            {"pod": "one", "node": "node-1", "running": true},
-            {"pod": "two", "node": null, "running": false},
+            {"pod": "one", "node": "node-1", "phase": "Running"},
+            {"pod": "two", "node": null, "phase": "Pending"},
         ],
     }]});
     assert_eq!(json, expect);

@@ -98,13 +98,13 @@ pub(super) fn unschedulable(
 }
 
 /// True if the scheduler's message says that the pod waits for a volume (`pkg/scheduler/framework/plugins/volumebinding`).
-pub(in crate::reconcile) fn waits_for_volume(said: &str) -> bool {
+pub fn waits_for_volume(said: &str) -> bool {
     said.contains("pod has unbound immediate PersistentVolumeClaims")
 }
 
 /// True if the scheduler's message says that at least one node lacks room
 /// (`pkg/scheduler/framework/plugins/noderesources/fit.go`, `fitsRequest`).
-pub(in crate::reconcile) fn lacks_room(said: &str) -> bool {
+pub fn lacks_room(said: &str) -> bool {
     said.contains("Insufficient ") || said.contains("Too many pods")
 }
 
@@ -112,7 +112,7 @@ pub(in crate::reconcile) fn lacks_room(said: &str) -> bool {
 /// placeholder is bound, such a message is probably older than the binding: the placeholder's node met the affinity then, so the
 /// scheduler would give another reason for this node
 /// (`pkg/scheduler/framework/plugins/interpodaffinity/filtering.go`, `ErrReasonAffinityRulesNotMatch`).
-pub(in crate::reconcile) fn tells_of_no_node(said: &str) -> bool {
+pub fn tells_of_no_node(said: &str) -> bool {
     let first = said.split(". ").next().unwrap_or_default();
     let causes = first.split_once("nodes are available: ");
     causes.is_some_and(|(_, causes)| {

@@ -1,0 +1,188 @@
+//! `events`: the Events about a PipelineRun and its objects, in the order of their times.
+
+use std::collections::BTreeSet;
+
+use comfy_table::{Table, presets};
+use coscheduler_core::annotations::GROUP;
+use coscheduler_core::names::{AssistantName, Group};
+use coscheduler_kubernetes::pods;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::ObjectReference;
+use k8s_openapi::api::events::v1::Event;
+use kube::ResourceExt as _;
+use kube::api::ListParams;
+use serde::Serialize;
+
+use crate::args::NamedArgs;
+use crate::cluster::{Cluster, api, failed, list};
+use crate::failure::Failure;
+use crate::output;
+use crate::run_objects::RunObjects;
+
+/// The Events about a run.
+#[derive(Debug, Serialize)]
+struct Timeline {
+    events: Vec<Line>,
+}
+
+/// An Event.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Line {
+    /// The last time at which it happened.
+    time: Option<Timestamp>,
+    /// Kind and name, such as `Pod/example`.
+    object: String,
+    #[serde(rename = "type")]
+    severity: String,
+    reason: String,
+    message: String,
+}
+
+/// Reads the Events, and writes the answer.
+pub(crate) fn run(args: &NamedArgs) -> Result<(), Failure> {
+    let timeline = crate::runtime()?.block_on(read(args))?;
+    if timeline.events.is_empty() {
+        eprintln!(
+            "The API server has no Events about this PipelineRun. By default, it keeps Events for one hour."
+        );
+    }
+    output::write(&timeline, args.output.output)?;
+    Ok(())
+}
+
+async fn read(args: &NamedArgs) -> Result<Timeline, Failure> {
+    let Cluster { client, namespace } = Cluster::new(&args.cluster).await?;
+    let mut warnings = Vec::new();
+    let objects = RunObjects::read(&client, &namespace, &args.name, &mut warnings).await?;
+    for warning in warnings {
+        eprintln!("warning: {warning}");
+    }
+    let events = list(
+        &api::<Event>(&client, Some(&namespace)),
+        ListParams::default(),
+    )
+    .await;
+    let events = events.map_err(|error| failed("list Events", error))?;
+    let about = About::new(&objects);
+    let events = events.into_iter().filter(|event| {
+        let regarding = event.regarding.as_ref();
+        regarding.is_some_and(|object| about.contains(object))
+    });
+    let mut events: Vec<_> = events.map(Line::new).collect();
+    events.sort();
+    Ok(Timeline { events })
+}
+
+/// The objects of a run. Events may be about objects that do not exist any more.
+#[derive(Debug, Default)]
+struct About {
+    uids: BTreeSet<String>,
+    /// The names of the run's placeholders and claims.
+    names: BTreeSet<String>,
+}
+
+impl About {
+    fn new(objects: &RunObjects) -> Self {
+        let run = &objects.run;
+        let pods = objects.pods.iter().flatten();
+        let uids = objects.task_runs.iter().map(|it| &it.metadata.uid);
+        let uids = uids.chain(pods.clone().map(|it| &it.metadata.uid));
+        let uids = uids.chain([&run.metadata.uid]).flatten().cloned();
+        let group = run.annotations().get(GROUP);
+        let group = group.and_then(|group| group.parse::<Group>().ok());
+        let of_run = group.map(|group| AssistantName::of(&group).to_string());
+        let placeholders = pods.clone().flat_map(pods::follows).chain(of_run);
+        let names = placeholders.flat_map(|name| [format!("{name}-0"), name]);
+        Self {
+            uids: uids.collect(),
+            names: names.chain(pods.flat_map(pods::claims)).collect(),
+        }
+    }
+
+    fn contains(&self, object: &ObjectReference) -> bool {
+        let uid = object.uid.as_ref();
+        let name = object.name.as_ref();
+        uid.is_some_and(|uid| self.uids.contains(uid))
+            || name.is_some_and(|name| self.names.contains(name))
+    }
+}
+
+impl Line {
+    fn new(event: Event) -> Self {
+        let time = last_time(&event);
+        let regarding = event.regarding.unwrap_or_default();
+        let kind = regarding.kind.unwrap_or_default();
+        Self {
+            time,
+            object: format!("{kind}/{}", regarding.name.unwrap_or_default()),
+            severity: event.type_.unwrap_or_default(),
+            reason: event.reason.unwrap_or_default(),
+            message: event.note.unwrap_or_default(),
+        }
+    }
+}
+
+/// The last time at which the Event happened.
+pub(crate) fn last_time(event: &Event) -> Option<Timestamp> {
+    let series = event.series.as_ref().map(|it| it.last_observed_time.0);
+    let last = event.deprecated_last_timestamp.as_ref().map(|it| it.0);
+    series
+        .max(last)
+        .max(event.event_time.as_ref().map(|it| it.0))
+}
+
+impl output::Answer for Timeline {
+    fn text(&self, _wide: bool) -> String {
+        if self.events.is_empty() {
+            return String::new();
+        }
+        let mut table = Table::new();
+        table.load_style(presets::NOTHING);
+        table.set_header(["TIME", "OBJECT", "TYPE", "REASON", "MESSAGE"]);
+        for line in &self.events {
+            let time = line.time.map(|time| time.strftime("%H:%M:%S").to_string());
+            table.add_row([
+                time.as_deref().unwrap_or("<unknown>"),
+                &line.object,
+                &line.severity,
+                &line.reason,
+                &line.message,
+            ]);
+        }
+        for column in table.column_iter_mut() {
+            column.set_padding((0, 3));
+        }
+        table.trim_fmt()
+    }
+
+    fn names(&self) -> Vec<String> {
+        self.events.iter().map(|line| line.object.clone()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn the_time_of_an_event_is_the_last_one() {
+        let time = |second: u8| format!("2026-01-01T00:00:0{second}Z");
+        let of = |value: serde_json::Value| {
+            let event: Event = serde_json::from_value(value).unwrap();
+            last_time(&event).map(|time| time.to_string())
+        };
+        let first = json!({"metadata": {}, "eventTime": "2026-01-01T00:00:01.000000Z"});
+        assert_eq!(of(first.clone()), Some(time(1)));
+        let mut again = first;
+        let series = json!({"count": 2, "lastObservedTime": "2026-01-01T00:00:03.000000Z"});
+        again["series"] = series;
+        assert_eq!(of(again), Some(time(3)));
+        assert_eq!(
+            of(json!({"metadata": {}, "deprecatedLastTimestamp": time(2)})),
+            Some(time(2))
+        );
+        assert_eq!(of(json!({"metadata": {}})), None);
+    }
+}

@@ -1,0 +1,103 @@
+//! `explain`: a PipelineRun with its placeholders, claims and pods, and the cause for which it waits. It reads the cluster with the
+//! user's own rights.
+
+mod answer;
+mod causes;
+
+use std::collections::BTreeSet;
+
+use coscheduler_kubernetes::pipeline_run::PipelineRun;
+use coscheduler_kubernetes::pods;
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use k8s_openapi::api::events::v1::Event;
+use kube::Api;
+use kube::api::ListParams;
+
+use crate::args::NamedArgs;
+use crate::cluster::{Cluster, api, list, unless_forbidden};
+use crate::failure::Failure;
+use crate::output;
+use crate::run_objects::RunObjects;
+
+use answer::{ClaimStatus, Explanation};
+use causes::Facts;
+
+/// Events are read about at most this many pods that wait.
+const MOST_WAITING: usize = 10;
+
+/// Reads the run and its objects, and writes the answer.
+pub(crate) fn run(args: &NamedArgs) -> Result<(), Failure> {
+    let answer = crate::runtime()?.block_on(read(args))?;
+    for warning in &answer.warnings {
+        eprintln!("warning: {warning}");
+    }
+    output::write(&answer, args.output.output)?;
+    Ok(())
+}
+
+async fn read(args: &NamedArgs) -> Result<Explanation, Failure> {
+    let Cluster { client, namespace } = Cluster::new(&args.cluster).await?;
+    let mut warnings = Vec::new();
+    let objects = RunObjects::read(&client, &namespace, &args.name, &mut warnings).await?;
+    let RunObjects {
+        run,
+        pods,
+        task_runs,
+    } = objects;
+    let with_pods = pods.is_some();
+    let pods = pods.unwrap_or_default();
+    let namespace = Some(namespace.as_str());
+    let claims = claims(&api(&client, namespace), &run, &pods, &mut warnings).await?;
+    let events = events(&api(&client, namespace), &pods, &mut warnings).await?;
+    let facts = Facts {
+        run,
+        pods,
+        task_runs,
+        events,
+    };
+    Ok(Explanation::new(&facts, with_pods, claims, warnings))
+}
+
+/// The claims of the run's pods and workspaces.
+async fn claims(
+    of_kind: &Api<PersistentVolumeClaim>,
+    run: &PipelineRun,
+    pods: &[Pod],
+    warnings: &mut Vec<String>,
+) -> Result<Vec<ClaimStatus>, Failure> {
+    let workspaces = run.spec.get("workspaces").and_then(|it| it.as_array());
+    let bound = workspaces.into_iter().flatten().filter_map(|workspace| {
+        let claim = workspace["persistentVolumeClaim"]["claimName"].as_str();
+        claim.map(str::to_owned)
+    });
+    let names: BTreeSet<String> = pods.iter().flat_map(pods::claims).chain(bound).collect();
+    let mut claims = Vec::new();
+    for name in names {
+        let claim = of_kind.get_opt(&name).await;
+        let Some(claim) = unless_forbidden("claims", claim, warnings)? else {
+            break;
+        };
+        claims.push(ClaimStatus::new(name, claim.as_ref()));
+    }
+    Ok(claims)
+}
+
+/// The Events about pods that have not started.
+async fn events(
+    of_kind: &Api<Event>,
+    pods: &[Pod],
+    warnings: &mut Vec<String>,
+) -> Result<Vec<Event>, Failure> {
+    let waiting = pods.iter().filter(|pod| !pods::has_started(pod));
+    let mut events = Vec::new();
+    for pod in waiting.take(MOST_WAITING) {
+        let uid = pod.metadata.uid.as_deref().unwrap_or_default();
+        let params = ListParams::default().fields(&format!("regarding.uid={uid}"));
+        let listed = list(of_kind, params).await;
+        let Some(listed) = unless_forbidden("Events", listed, warnings)? else {
+            break;
+        };
+        events.extend(listed);
+    }
+    Ok(events)
+}

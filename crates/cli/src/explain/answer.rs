@@ -1,0 +1,144 @@
+//! The answer of `explain`, and its tree for people.
+
+use coscheduler_core::annotations::{GROUP, PART_OF};
+use coscheduler_kubernetes::pipeline_run::is_done;
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use kube::ResourceExt as _;
+use serde::Serialize;
+
+use super::causes::{Cause, Facts, cause};
+use crate::output::{self, Branch};
+use crate::run_status::RunStatus;
+
+/// A PipelineRun, and the cause for which it waits.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Explanation {
+    #[serde(flatten)]
+    run: RunStatus,
+    done: bool,
+    /// The id from which the names of the run's placeholders derive. `None` if the run is not coscheduled.
+    group: Option<String>,
+    /// The run whose placeholders this run uses. `None` if it has its own.
+    part_of: Option<String>,
+    cause: Option<Cause>,
+    claims: Vec<ClaimStatus>,
+    /// The facts that the user may not read.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) warnings: Vec<String>,
+}
+
+/// A claim of a run's pods.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct ClaimStatus {
+    name: String,
+    /// `Pending`, `Bound` or `Lost`; `None` if the claim does not exist.
+    phase: Option<String>,
+    access_modes: Vec<String>,
+    storage_class: Option<String>,
+    volume: Option<String>,
+}
+
+impl ClaimStatus {
+    /// `claim` is `None` if there is no claim with this name.
+    pub(super) fn new(name: String, claim: Option<&PersistentVolumeClaim>) -> Self {
+        let spec = claim.and_then(|claim| claim.spec.clone());
+        let spec = spec.unwrap_or_default();
+        Self {
+            name,
+            phase: claim.and_then(|claim| claim.status.as_ref()?.phase.clone()),
+            access_modes: spec.access_modes.unwrap_or_default(),
+            storage_class: spec.storage_class_name,
+            volume: spec.volume_name,
+        }
+    }
+
+    fn line(&self) -> String {
+        let Some(phase) = &self.phase else {
+            return format!("claim {}: does not exist", self.name);
+        };
+        let mut line = format!("claim {}: {phase}", self.name);
+        for fact in &self.access_modes {
+            line.push_str(&format!(", {fact}"));
+        }
+        for (word, fact) in [("class", &self.storage_class), ("volume", &self.volume)] {
+            if let Some(fact) = fact {
+                line.push_str(&format!(", {word} {fact}"));
+            }
+        }
+        line
+    }
+}
+
+impl Explanation {
+    /// `with_pods` is false if the user may not read pods.
+    pub(super) fn new(
+        facts: &Facts,
+        with_pods: bool,
+        claims: Vec<ClaimStatus>,
+        warnings: Vec<String>,
+    ) -> Self {
+        let pods: Vec<&Pod> = facts.pods.iter().collect();
+        Self {
+            run: RunStatus::new(&facts.run, with_pods.then_some(pods.as_slice())),
+            done: is_done(&facts.run),
+            group: facts.run.annotations().get(GROUP).cloned(),
+            part_of: facts.run.annotations().get(PART_OF).cloned(),
+            cause: cause(facts),
+            claims,
+            warnings,
+        }
+    }
+}
+
+impl output::Answer for Explanation {
+    fn text(&self, _wide: bool) -> String {
+        let run = &self.run;
+        let title = format!("PipelineRun {}/{}: {}", run.namespace, run.name, run.state);
+        let mut below = Vec::new();
+        match &self.cause {
+            Some(cause) => {
+                let evidence = &cause.evidence;
+                let mut lines = vec![cause.message.clone()];
+                let mut line = format!("evidence: {}, {}", evidence.object, evidence.field);
+                if !evidence.value.contains(&cause.message) {
+                    line = format!("{line}: {}", evidence.value);
+                }
+                lines.push(line);
+                lines.extend(cause.remedy.map(|remedy| format!("remedy: {remedy}")));
+                below.push(Branch::new(format!("waits: {}", cause.reason), lines));
+            }
+            None if self.done => {}
+            None => below.push("waits for nothing that is known".to_owned().into()),
+        }
+        let group = self.group.iter().map(|group| format!(", group {group}"));
+        let group: String = group.collect();
+        below.push(format!("mode: {}{group}", run.mode).into());
+        if let Some(parent) = &self.part_of {
+            below.push(format!("part of PipelineRun {parent}, whose placeholders it uses").into());
+        }
+        if let Some(pods) = &run.pods {
+            let node = |node: &Option<String>| match node {
+                Some(node) => format!("on {node}"),
+                None => "no node".to_owned(),
+            };
+            for it in &pods.placeholders {
+                let requests = match it.requests.as_str() {
+                    "" => String::new(),
+                    requests => format!(", requests {requests}"),
+                };
+                below.push(format!("placeholder {}: {}{requests}", it.pod, node(&it.node)).into());
+            }
+            for it in &pods.tasks {
+                below.push(format!("pod {}: {}, {}", it.pod, node(&it.node), it.phase).into());
+            }
+        }
+        below.extend(self.claims.iter().map(|claim| claim.line().into()));
+        Branch { line: title, below }.text()
+    }
+
+    fn names(&self) -> Vec<String> {
+        vec![format!("pipelinerun.tekton.dev/{}", self.run.name)]
+    }
+}

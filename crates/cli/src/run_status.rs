@@ -1,0 +1,123 @@
+//! The facts about a PipelineRun that several subcommands show.
+
+use coscheduler_core::annotations::{BLOCKED, MODE};
+use coscheduler_core::mode::Mode;
+use coscheduler_core::reconcile::tell::blocked_reason;
+use coscheduler_kubernetes::pipeline_run::{PipelineRun, is_done};
+use coscheduler_kubernetes::pods;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt as _;
+use serde::Serialize;
+use serde_json::Value;
+
+/// A run.
+#[derive(Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct RunStatus {
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+    /// The run's mode; `disabled` if admission did not coschedule the run.
+    pub(crate) mode: String,
+    /// `Waiting` if the run has annotation `coscheduler.dev/blocked`. Otherwise the reason in Tekton's condition, or `Pending`
+    /// if there is none.
+    pub(crate) state: String,
+    /// The cause in annotation `coscheduler.dev/blocked`.
+    pub(crate) blocked: Option<Blocked>,
+    pub(crate) created: Option<Timestamp>,
+    /// `None` if the user may not read pods.
+    #[serde(flatten)]
+    pub(crate) pods: Option<Pods>,
+}
+
+/// The cause for which a run waits.
+#[derive(Debug, PartialEq, Serialize)]
+pub(crate) struct Blocked {
+    pub(crate) reason: &'static str,
+    pub(crate) message: String,
+}
+
+/// The pods of a run that have not ended.
+#[derive(Debug, Default, PartialEq, Serialize)]
+pub(crate) struct Pods {
+    pub(crate) placeholders: Vec<PlaceholderStatus>,
+    pub(crate) tasks: Vec<TaskStatus>,
+}
+
+/// The pod of a placeholder.
+#[derive(Debug, PartialEq, Serialize)]
+pub(crate) struct PlaceholderStatus {
+    pub(crate) pod: String,
+    pub(crate) node: Option<String>,
+    /// The requests in the pod's `spec`.
+    pub(crate) requests: String,
+}
+
+/// The pod of a TaskRun.
+#[derive(Debug, PartialEq, Serialize)]
+pub(crate) struct TaskStatus {
+    pub(crate) pod: String,
+    pub(crate) node: Option<String>,
+    /// `Pending`, `Running`, `Succeeded`, `Failed` or `Unknown`.
+    pub(crate) phase: String,
+}
+
+impl RunStatus {
+    /// The facts about a run, and about these pods of it.
+    pub(crate) fn new(run: &PipelineRun, pods: Option<&[&Pod]>) -> Self {
+        let annotation = run.annotations().get(BLOCKED);
+        let blocked = annotation.and_then(|value| blocked_reason(value));
+        let blocked = blocked.filter(|_| !is_done(run));
+        let mode = run.annotations().get(MODE).cloned();
+        Self {
+            namespace: run.namespace().unwrap_or_default(),
+            name: run.name_any(),
+            mode: mode.unwrap_or_else(|| Mode::Disabled.to_string()),
+            state: match &blocked {
+                Some(_) => "Waiting".to_owned(),
+                None => tektons_reason(run).unwrap_or("Pending").to_owned(),
+            },
+            blocked: blocked.map(|reason| Blocked {
+                reason: reason.code.as_str(),
+                message: reason.message,
+            }),
+            created: run.creation_timestamp().map(|time| time.0),
+            pods: pods.map(Pods::new),
+        }
+    }
+}
+
+/// The reason in Tekton's condition `Succeeded`.
+fn tektons_reason(run: &PipelineRun) -> Option<&str> {
+    let conditions = run.status.get("conditions").and_then(Value::as_array)?;
+    let condition = conditions.iter().find(|it| it["type"] == "Succeeded")?;
+    condition["reason"].as_str()
+}
+
+impl Pods {
+    fn new(pods: &[&Pod]) -> Self {
+        let mut status = Self::default();
+        for pod in pods {
+            let (name, node) = (pod.name_any(), pods::node(pod).map(str::to_owned));
+            let view = pods::view((*pod).clone()).and_then(|pod| pod.placeholder);
+            if let Some(view) = view {
+                status.placeholders.push(PlaceholderStatus {
+                    pod: name,
+                    node,
+                    requests: view.asks.to_string(),
+                });
+            } else {
+                let phase = pod.status.as_ref().and_then(|it| it.phase.clone());
+                status.tasks.push(TaskStatus {
+                    pod: name,
+                    node,
+                    phase: phase.unwrap_or_else(|| "Unknown".to_owned()),
+                });
+            }
+        }
+        let placeholders = &mut status.placeholders;
+        placeholders.sort_by(|one, other| one.pod.cmp(&other.pod));
+        status.tasks.sort_by(|one, other| one.pod.cmp(&other.pod));
+        status
+    }
+}

@@ -1,0 +1,64 @@
+//! The built binary of the kubectl plugin.
+
+use std::io::Write as _;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use anyhow::{Context as _, ensure};
+use serde_json::Value;
+use testbed::services::bin_dir;
+
+/// Runs `kubectl coschedule` without a kubeconfig.
+///
+/// # Errors
+///
+/// The binary cannot be started.
+pub fn plugin(arguments: &[&str]) -> anyhow::Result<Output> {
+    plugin_with(arguments, "")
+}
+
+/// Runs `kubectl coschedule` with this text as its standard input.
+///
+/// # Errors
+///
+/// The binary cannot be started.
+pub fn plugin_with(arguments: &[&str], input: &str) -> anyhow::Result<Output> {
+    let program = bin_dir()?.join("kubectl-coschedule");
+    let mut command = Command::new(&program);
+    command.args(arguments).env("KUBECONFIG", "/nonexistent");
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let started = command.stderr(Stdio::piped()).spawn();
+    let mut started = started.with_context(|| format!("failed to start {}", program.display()))?;
+    // A failure is a closed pipe: the program did not read its standard input.
+    drop(
+        started
+            .stdin
+            .take()
+            .map(|mut pipe| pipe.write_all(input.as_bytes())),
+    );
+    Ok(started.wait_with_output()?)
+}
+
+/// The JSON that the plugin writes.
+///
+/// # Errors
+///
+/// The binary cannot be started, fails, or writes no JSON.
+pub fn answer(arguments: &[&str]) -> anyhow::Result<Value> {
+    let output = plugin(arguments)?;
+    let errors = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{arguments:?}: {errors}");
+    Ok(serde_json::from_slice(&output.stdout)?)
+}
+
+/// The arguments of a subcommand with the rights of this kubeconfig.
+pub fn with_rights<'a>(
+    subcommand: &'a str,
+    kubeconfig: &'a Path,
+    more: &[&'a str],
+) -> Vec<&'a str> {
+    let kubeconfig = kubeconfig.to_str().unwrap_or_default();
+    let mut arguments = vec![subcommand, "--kubeconfig", kubeconfig];
+    arguments.extend(more);
+    arguments
+}

@@ -1,0 +1,435 @@
+//! Subcommands `explain` and `events` of the kubectl plugin: the cause for which a run waits, and what happened to it.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use std::path::PathBuf;
+
+use anyhow::{Context as _, ensure};
+use coscheduler_kubernetes::pipeline_run::PipelineRun;
+use coscheduler_kubernetes::pods;
+use futures::future::try_join_all;
+use integration_tests::look::{self, is_placeholder};
+use integration_tests::plugin::{answer, plugin, with_rights};
+use integration_tests::runs::{Run, run};
+use integration_tests::{Scene, shared_with_overrides};
+use k8s_openapi::api::core::v1::{Pod, ResourceQuota};
+use k8s_openapi::jiff::Timestamp;
+use kube::ResourceExt as _;
+use serde_json::{Value, json};
+use testbed::{CUSTOM_STATUS, Config, MOVABLE_STORAGE_CLASS, STATUS_ANNOTATION};
+
+type Outcome = anyhow::Result<()>;
+
+/// Runs a test on the stack of this file.
+fn shared(test: impl AsyncFnOnce(Scene<'static>) -> Outcome) -> Outcome {
+    shared_with_overrides(Config::default(), |_| (), test)
+}
+
+/// A run of one task, which uses a claim.
+fn one_task() -> Run {
+    run("run")
+        .template("source")
+        .task("one", &["source"], &[])
+        .in_mode("pipelineruns")
+}
+
+/// The answer of `explain` about run `run`.
+fn explanation(scene: &Scene<'_>) -> anyhow::Result<Value> {
+    let arguments = ["run", "-n", scene.namespace.as_str(), "-o", "json"];
+    answer(&with_rights(
+        "explain",
+        scene.stack.bed.kubeconfig(),
+        &arguments,
+    ))
+}
+
+/// Waits until `explain` names this cause of run `run`, and returns the cause.
+async fn explained(scene: &Scene<'_>, reason: &str) -> anyhow::Result<Value> {
+    let mut found = Value::Null;
+    look::until(&format!("explain names {reason}"), async || {
+        found = explanation(scene)?;
+        Ok(found["cause"]["reason"] == reason)
+    })
+    .await
+    .with_context(|| format!("the last answer: {found}"))?;
+    let found = found["cause"].clone();
+    ensure!(!found["message"].as_str().unwrap().is_empty(), "{found}");
+    ensure!(!found["evidence"]["value"].as_str().unwrap().is_empty());
+    Ok(found)
+}
+
+/// Creates an object of API group "" in the scene's namespace.
+async fn create(scene: &Scene<'_>, resource: &str, object: &Value) -> Outcome {
+    let path = format!("/api/v1/namespaces/{}/{resource}", scene.namespace);
+    scene.send_to("POST", &path, object).await?.accepted()?;
+    Ok(())
+}
+
+async fn quota(scene: &Scene<'_>, hard: Value) -> Outcome {
+    let quota = json!({
+        "apiVersion": "v1", "kind": "ResourceQuota",
+        "metadata": {"name": "tight"}, "spec": {"hard": hard},
+    });
+    create(scene, "resourcequotas", &quota).await?;
+    // Admission reads quotas from a cache, and quotas without a status have no effect.
+    look::until("the quota has a status", async || {
+        let quota = scene.api::<ResourceQuota>().get("tight").await?;
+        Ok(quota.status.is_some_and(|status| status.hard.is_some()))
+    })
+    .await
+}
+
+async fn claim(scene: &Scene<'_>, class: &str, mode: &str) -> Outcome {
+    let claim = json!({
+        "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "by-hand"},
+        "spec": {
+            "accessModes": [mode], "storageClassName": class,
+            "resources": {"requests": {"storage": "1Gi"}},
+        },
+    });
+    create(scene, "persistentvolumeclaims", &claim).await
+}
+
+/// A run that is not coscheduled, and whose task uses claim `by-hand`.
+fn by_hand() -> Run {
+    let source = json!({"persistentVolumeClaim": {"claimName": "by-hand"}});
+    let run = run("run").workspace("source", source);
+    run.task("one", &["source"], &[]).in_mode("disabled")
+}
+
+async fn pod(scene: &Scene<'_>, what: &str, is: impl Fn(&Pod) -> bool) -> anyhow::Result<Pod> {
+    let pods = scene
+        .until_all::<Pod>(what, |pods| pods.iter().any(|pod| is(pod)))
+        .await?;
+    let pod = pods.iter().find(|pod| is(pod));
+    Ok(pod.context("it has gone")?.as_ref().clone())
+}
+
+/// Writes an Event about a pod, as another program does.
+async fn event(scene: &Scene<'_>, pod: &Pod, source: &str, reason: &str) -> Outcome {
+    let event = json!({
+        "apiVersion": "v1", "kind": "Event",
+        "metadata": {"name": format!("{}.{reason}", pod.name_any())},
+        "involvedObject": {
+            "apiVersion": "v1", "kind": "Pod", "namespace": scene.namespace,
+            "name": pod.name_any(), "uid": pod.uid(),
+        },
+        "reason": reason, "message": "as the test says", "type": "Normal",
+        "source": {"component": source}, "lastTimestamp": "2026-01-01T00:00:00Z",
+    });
+    create(scene, "events", &event).await
+}
+
+/// The pod of a task that never starts on its node.
+async fn never_starts(scene: &Scene<'_>) -> anyhow::Result<Pod> {
+    let never = json!([{
+        "pipelineTaskName": "one",
+        "metadata": {"annotations": {STATUS_ANNOTATION: CUSTOM_STATUS}},
+    }]);
+    let run = one_task().spec("taskRunSpecs", never);
+    scene.submit(run.in_mode("disabled")).await?;
+    pod(scene, "have a node", |pod| pods::node(pod).is_some()).await
+}
+
+/// Each cause that a test can make.
+const CAUSES: [&str; 14] = [
+    "PipelineRunPending",
+    "QuotaExceeded",
+    "LimitRangeViolated",
+    "ReferenceMissing",
+    "PlaceholderUnschedulable",
+    "NodeBeingAdded",
+    "NoIsolatedNode",
+    "WaitsForOwnPods",
+    "TaskRunHasNoPod",
+    "PodUnschedulable",
+    "ClaimNotBound",
+    "ClaimInUse",
+    "VolumeNotMounted",
+    "ContainerCannotStart",
+];
+
+/// Makes run `run` wait for this cause.
+async fn wait_for(scene: &Scene<'_>, cause: &str) -> Outcome {
+    match cause {
+        "PipelineRunPending" => {
+            scene
+                .submit(one_task().spec("status", json!("PipelineRunPending")))
+                .await?;
+        }
+        "QuotaExceeded" => {
+            quota(scene, json!({"pods": "0"})).await?;
+            scene.submit(one_task()).await?;
+        }
+        "LimitRangeViolated" => {
+            let limits = json!({
+                "apiVersion": "v1", "kind": "LimitRange", "metadata": {"name": "tight"},
+                "spec": {"limits": [{"type": "Container", "max": {"cpu": "1m"}}]},
+            });
+            create(scene, "limitranges", &limits).await?;
+            scene.submit(one_task()).await?;
+        }
+        "ReferenceMissing" => {
+            scene.submit(by_hand().in_mode("pipelineruns")).await?;
+        }
+        "PlaceholderUnschedulable" => {
+            scene.submit(one_task().in_pool_of(scene)).await?;
+        }
+        "NodeBeingAdded" => {
+            scene.submit(one_task().in_pool_of(scene)).await?;
+            let waits = |pod: &Pod| is_placeholder(pod) && pods::is_unschedulable(pod);
+            let placeholder = pod(scene, "have a placeholder that waits", waits).await?;
+            event(scene, &placeholder, "karpenter", "Nominated").await?;
+        }
+        "NoIsolatedNode" => {
+            scene.pool(1).await?;
+            let isolated = |run: Run| run.in_mode("isolate-pipelinerun").in_pool_of(scene);
+            let first = run("first").template("source");
+            let first = first.task("one", &["source"], &[]).held("one");
+            scene.submit(isolated(first)).await?;
+            let runs = |pod: &Pod| !is_placeholder(pod) && pods::node(pod).is_some();
+            pod(scene, "have a task of the first run", runs).await?;
+            scene.submit(isolated(one_task())).await?;
+        }
+        "WaitsForOwnPods" => {
+            scene.pool_of(&[("4", 110)]).await?;
+            let run = one_task().asking("3").held("one");
+            let run = run.task("two", &["source"], &[]).asking("3");
+            scene.submit(run.held("two").in_pool_of(scene)).await?;
+        }
+        "TaskRunHasNoPod" => {
+            quota(scene, json!({"pods": "0"})).await?;
+            scene.submit(one_task().in_mode("disabled")).await?;
+        }
+        "PodUnschedulable" => {
+            let run = one_task().in_mode("disabled").in_pool_of(scene);
+            scene.submit(run).await?;
+        }
+        "ClaimNotBound" => {
+            claim(scene, "missing", "ReadWriteOnce").await?;
+            scene.submit(by_hand()).await?;
+        }
+        "ClaimInUse" => {
+            claim(scene, MOVABLE_STORAGE_CLASS, "ReadWriteOncePod").await?;
+            let source = json!({"claimName": "by-hand"});
+            let user = json!({
+                "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "user"},
+                "spec": {
+                    "containers": [{"name": "c", "image": "example/image"}],
+                    "volumes": [{"name": "v", "persistentVolumeClaim": source}],
+                },
+            });
+            create(scene, "pods", &user).await?;
+            pod(scene, "have a node", |pod| pods::node(pod).is_some()).await?;
+            scene.submit(by_hand()).await?;
+        }
+        "VolumeNotMounted" => {
+            let bound = never_starts(scene).await?;
+            event(scene, &bound, "kubelet", "FailedMount").await?;
+        }
+        "ContainerCannotStart" => {
+            let bound = never_starts(scene).await?;
+            // A container's state counts more than an Event, which may be old.
+            event(scene, &bound, "kubelet", "FailedMount").await?;
+            let waiting = json!({"reason": "ErrImagePull", "message": "no such image"});
+            let status = json!({"status": {"containerStatuses": [{
+                "name": "step-step", "image": "example/image", "imageID": "", "ready": false,
+                "restartCount": 0, "state": {"waiting": waiting},
+            }]}});
+            let (namespace, name) = (&scene.namespace, bound.name_any());
+            let path = format!("/api/v1/namespaces/{namespace}/pods/{name}/status");
+            scene.send_to("PATCH", &path, &status).await?.accepted()?;
+        }
+        _ => panic!("{cause}"),
+    }
+    Ok(())
+}
+
+#[test]
+fn b2_b5_explain_names_the_cause_its_evidence_and_a_remedy() -> Outcome {
+    shared(async |scene| {
+        try_join_all(CAUSES.map(async |reason| {
+            let scene = scene.stack.scene().await?;
+            Box::pin(wait_for(&scene, reason)).await.context(reason)?;
+            let cause = explained(&scene, reason).await?;
+            // The manager's own messages contain a remedy.
+            let reported = cause["evidence"]["field"].as_str().unwrap();
+            let reported = reported.contains("coscheduler.dev/blocked");
+            let remedy = cause["remedy"].as_str();
+            ensure!(
+                reported || remedy.is_some() || reason == "PlaceholderUnschedulable",
+                "{cause}"
+            );
+            let text = plugin(&with_rights(
+                "explain",
+                scene.stack.bed.kubeconfig(),
+                &["run", "-n", scene.namespace.as_str()],
+            ))?;
+            let text = String::from_utf8(text.stdout)?;
+            for words in [&format!("waits: {reason}"), "evidence: "] {
+                ensure!(text.contains(words), "{text}");
+            }
+            ensure!(remedy.is_none_or(|remedy| text.contains(remedy)), "{text}");
+            Ok(())
+        }))
+        .await?;
+        Ok(())
+    })
+}
+
+#[test]
+fn b2_b5_explain_finds_no_cause_for_runs_that_get_on() -> Outcome {
+    // The scheduler may not have tried a pod again since its placeholder was bound.
+    const PASSING: [&str; 2] = ["PlaceholderMissing", "WaitsForScheduler"];
+    shared(async |scene| {
+        let modes = [
+            "workspaces",
+            "pipelineruns",
+            "isolate-pipelinerun",
+            "disabled",
+        ];
+        try_join_all(modes.map(async |mode| {
+            let scene = scene.stack.scene().await?;
+            let run = one_task().in_mode(mode).held("one");
+            scene.submit(run.task("two", &["source"], &["one"])).await?;
+            let started = |pod: &Pod| !is_placeholder(pod) && pods::has_started(pod);
+            let looks = async {
+                loop {
+                    let found = explanation(&scene)?;
+                    let reason = found["cause"]["reason"].as_str();
+                    ensure!(reason.is_none_or(|it| PASSING.contains(&it)), "{found}");
+                    tokio::task::yield_now().await;
+                }
+            };
+            let one = tokio::select! {
+                looks = looks => looks,
+                one = pod(&scene, "have a task that runs", started) => one,
+            }?;
+            let found = explanation(&scene)?;
+            assert_eq!(found["cause"], Value::Null, "{found}");
+            assert_eq!(found["mode"], mode);
+            assert_eq!(found["group"].is_null(), mode == "disabled", "{found}");
+            assert_eq!(found["tasks"][0]["pod"], one.name_any(), "{found}");
+            assert_eq!(found["tasks"][0]["node"].as_str(), pods::node(&one));
+            let claims = found["claims"].as_array().unwrap();
+            assert_eq!(claims.len(), 1, "{found}");
+            assert_eq!(claims[0]["phase"], "Bound", "{found}");
+            scene.end("run", "one").await?;
+            scene.succeeds("run").await?;
+            let found = explanation(&scene)?;
+            assert_eq!(
+                (&found["cause"], &found["done"]),
+                (&Value::Null, &json!(true))
+            );
+            Ok::<_, anyhow::Error>(())
+        }))
+        .await?;
+        Ok(())
+    })
+}
+
+#[test]
+fn b2_b5_events_tells_what_happened_to_a_run_in_its_order() -> Outcome {
+    shared(async |scene| {
+        scene.submit(one_task()).await?;
+        scene.succeeds("run").await?;
+        scene.nothing_left_but(&[]).await?;
+        let namespace = scene.namespace.as_str();
+        let of = |format: &[&str]| {
+            let arguments = [&["run", "-n", namespace][..], format].concat();
+            plugin(&with_rights(
+                "events",
+                scene.stack.bed.kubeconfig(),
+                &arguments,
+            ))
+        };
+        let json: Value = serde_json::from_slice(&of(&["-o", "json"])?.stdout)?;
+        let events = json["events"].as_array().unwrap();
+        let times = events.iter().map(|it| it["time"].as_str().unwrap().parse());
+        let times: Vec<Timestamp> = times.collect::<Result<_, _>>()?;
+        assert!(times.is_sorted(), "{json}");
+        // The placeholder and its pod do not exist any more.
+        let run: PipelineRun = scene.api().get("run").await?;
+        let placeholder = format!(
+            "affinity-assistant-{}",
+            run.annotations()["coscheduler.dev/group"]
+        );
+        for (object, reason) in [
+            ("PipelineRun/run".to_owned(), "Succeeded"),
+            (format!("Pod/{placeholder}-0"), "Scheduled"),
+            (format!("StatefulSet/{placeholder}"), "SuccessfulCreate"),
+            ("TaskRun/run-one".to_owned(), "Succeeded"),
+            ("Pod/run-one-pod".to_owned(), "Scheduled"),
+        ] {
+            let is = |event: &Value| event["object"] == object && event["reason"] == reason;
+            assert!(events.iter().any(is), "{object} {reason}: {json}");
+        }
+        let yaml: Value =
+            serde_saphyr::from_str(std::str::from_utf8(&of(&["-o", "yaml"])?.stdout)?)?;
+        assert_eq!(yaml, json);
+        let table = String::from_utf8(of(&[])?.stdout)?;
+        assert!(table.starts_with("TIME"), "{table}");
+        assert_eq!(table.lines().count(), events.len() + 1, "{table}");
+        Ok(())
+    })
+}
+
+#[test]
+fn b5_explain_and_events_work_with_few_rights_and_name_those_that_lack() -> Outcome {
+    shared(async |scene| {
+        scene.submit(one_task().held("one")).await?;
+        let namespace = scene.namespace.as_str();
+        let user = reader(&scene).await?;
+        let of = |subcommand: &'static str, run: &str| {
+            let arguments = [run, "-n", namespace, "-o", "json"];
+            plugin(&with_rights(subcommand, &user, &arguments))
+        };
+        look::until("the user may read the run", async || {
+            Ok(of("explain", "run")?.status.success())
+        })
+        .await?;
+        let output = of("explain", "run")?;
+        let errors = String::from_utf8_lossy(&output.stderr);
+        for kind in ["pods and their nodes", "TaskRuns", "claims"] {
+            let warning = format!("warning: {kind} are not shown: ");
+            assert!(errors.contains(&warning), "{kind}: {errors}");
+        }
+        let json: Value = serde_json::from_slice(&output.stdout)?;
+        assert_eq!(
+            (&json["mode"], &json["cause"]),
+            (&json!("pipelineruns"), &Value::Null)
+        );
+        assert_eq!(json.get("tasks"), None, "{json}");
+        for (output, code, fault) in [
+            (of("events", "run")?, 1, "failed to list Events"),
+            (of("explain", "missing")?, 3, "\"missing\" not found"),
+            (of("events", "missing")?, 3, "\"missing\" not found"),
+        ] {
+            let errors = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(code), "{errors}");
+            assert!(errors.contains(fault), "{errors}");
+            assert!(output.stdout.is_empty());
+        }
+        Ok(())
+    })
+}
+
+/// A kubeconfig of a user who may only read the PipelineRuns of the namespace.
+async fn reader(scene: &Scene<'_>) -> anyhow::Result<PathBuf> {
+    let group = "rbac.authorization.k8s.io";
+    let role = json!({
+        "apiVersion": format!("{group}/v1"), "kind": "Role", "metadata": {"name": "reader"},
+        "rules": [{"apiGroups": ["tekton.dev"], "resources": ["pipelineruns"], "verbs": ["get"]}],
+    });
+    let account =
+        json!({"kind": "ServiceAccount", "name": "default", "namespace": scene.namespace});
+    let binding = json!({
+        "apiVersion": format!("{group}/v1"), "kind": "RoleBinding", "metadata": {"name": "reader"},
+        "roleRef": {"apiGroup": group, "kind": "Role", "name": "reader"}, "subjects": [account],
+    });
+    for (resource, object) in [("roles", role), ("rolebindings", binding)] {
+        let resource = format!("{group}/v1/{resource}");
+        scene.send("POST", &resource, &object).await?.accepted()?;
+    }
+    let bed = &scene.stack.bed;
+    bed.kubeconfig_for(&scene.namespace, "default").await
+}
