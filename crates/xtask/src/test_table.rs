@@ -165,7 +165,7 @@ mod tests {
 
     fn table(path: &str) -> Table {
         let requirements = "| id | what |\n|---|---|\n| P6 | a |\n| V2 | b |\n| V2a | c |\n\
-                            | B1 | d |\n| B2 | e |\n| B4 | f |\n";
+                            | B1 | d |\n| B4 | e |\n| B7 | f |\n";
         Table::read(&Files::from([
             (REQUIREMENTS.to_owned(), requirements.to_owned()),
             (path.to_owned(), SOURCE.to_owned()),
@@ -182,9 +182,9 @@ mod tests {
              | V2 | `crates/x/src/y.rs` | `v2_any` |\n\
              | V2a | `crates/x/src/y.rs` | `p6_v2a_everything_goes` |\n\
              | V10 | `crates/x/src/y.rs` | `v10_late` |\n\
-             | B2 | not yet | |\n\
              | B4 | not yet | |\n\
-             | B4 | `crates/x/src/y.rs` | `b4_early` |\n"
+             | B4 | `crates/x/src/y.rs` | `b4_early` |\n\
+             | B7 | not yet | |\n"
         );
     }
 
