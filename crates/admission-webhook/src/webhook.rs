@@ -58,7 +58,7 @@ pub(crate) struct Webhook {
 
 /// How long the body of a review may take to arrive.
 const ARRIVES: Duration = Duration::from_secs(2);
-/// A review with fewer bytes waits for no other. Most reviews have a few kilobytes.
+/// A review with fewer bytes does not wait for other reviews. Most reviews have a few kilobytes.
 const SMALL_BYTES: usize = 64 << 10;
 /// The most bytes of one review, and of all large reviews in progress together. The review of an update contains the object
 /// twice, and the API server accepts objects of up to 3 MiB.

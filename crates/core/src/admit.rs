@@ -220,7 +220,8 @@ impl Admission {
 }
 
 /// Admits a child run. The child keeps the annotations that its own TaskRuns need. If one of these annotations cannot be read, or
-/// the group is not the parent's, the child is not coscheduled, except if another version of this product pinned the parent.
+/// the group is not the parent's, the child is not coscheduled. But if another version of this product pinned the parent, the child
+/// keeps all the annotations, so that the other version can read them.
 fn join(run: &PipelineRun, parents_group: Option<&str>) -> Admission {
     let (parent, parents_uid) = match &run.controller {
         Some(owner) => (owner.name.clone(), owner.uid.as_str()),

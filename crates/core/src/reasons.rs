@@ -121,7 +121,7 @@ reason_codes! {
     PipelineRunDone: None,
     /// The run is being deleted (P6).
     PipelineRunDeleted: None,
-    /// The run is a child of another run and uses that run's placeholders.
+    /// The run is a child of another run, and uses the placeholders of its topmost parent run.
     PartOfPipelineRun: None,
     /// One placeholder serves all pods of the run (M3).
     CoschedulePipelineRun: None,

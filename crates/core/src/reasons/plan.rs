@@ -1,4 +1,4 @@
-//! Texts about the plan of a run: the placeholders that the run gets, or the cause why it gets none.
+//! Texts about the plan of a run: the placeholders that the run gets, or the cause for which it gets none.
 
 use crate::annotations::SCHEMA_VERSION;
 use crate::mode::Mode;
@@ -37,7 +37,7 @@ texts! {
 
     /// The run is a child of PipelineRun `parent`.
     part_of_pipeline_run(parent: &str): PartOfPipelineRun =
-        "The run is a child of PipelineRun {parent:?}. Its pods use that run's placeholders.";
+        "The run is a child of PipelineRun {parent:?}. Its pods use the placeholders of its topmost parent run.";
 
     /// One placeholder serves the whole run (M3).
     coschedule_pipeline_run(placeholder: &AssistantName): CoschedulePipelineRun =
