@@ -2,8 +2,10 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::collections::BTreeMap;
+use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
@@ -22,7 +24,7 @@ use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
 use testbed::Config;
-use testbed::services::{OPERATOR, Service};
+use testbed::services::{OPERATOR, Service, bin_dir};
 
 type Outcome = anyhow::Result<()>;
 
@@ -253,6 +255,13 @@ fn b5_status_shows_where_runs_are_and_why_they_wait() -> Outcome {
             lines.any(|line| line[..2] == [namespace, "runs"]),
             "{everywhere}"
         );
+        let completed = |words: &[&str]| -> anyhow::Result<String> {
+            let cluster = ["--kubeconfig", admin.to_str().unwrap(), "-n", namespace];
+            let line = [&["__complete", "explain"][..], &cluster, words].concat();
+            Ok(String::from_utf8(plugin(&line)?.stdout)?)
+        };
+        assert_eq!(completed(&["wa"])?, "waits\n:4\n");
+        assert_eq!(completed(&["--out"])?, "--output\n:4\n");
         let names = text(&["-n", namespace, "-o", "name"])?;
         assert_eq!(
             names,
@@ -352,6 +361,182 @@ fn b5_status_without_a_cluster_fails_with_an_exit_code_for_each_cause() -> Outco
         assert!(output.stdout.is_empty(), "{arguments:?}");
     }
     Ok(())
+}
+
+#[test]
+fn b5_status_writes_the_row_of_a_run_again_when_it_changes() -> Outcome {
+    shared(async |scene| {
+        let admin = scene.stack.bed.kubeconfig().to_owned();
+        let namespace = scene.namespace.as_str();
+        let watch = Watch::start(&status(&admin, &["-n", namespace, "-w", "-o", "wide"]))?;
+        let held = run("held").task("one", &[], &[]).held("one");
+        scene.submit(held).await?;
+        watch.shows(&["held", "pipelineruns", "Running"]).await?;
+        let (_, placeholder) = scene.placeholder().await?;
+        let on = node(&placeholder).unwrap();
+        watch
+            .shows(&["held", "pipelineruns", "Running", on, "1/1"])
+            .await?;
+        scene.end("held", "one").await?;
+        watch.shows(&["held", "pipelineruns", "Succeeded"]).await?;
+        let rows = watch.rows();
+        ensure!(rows[0].starts_with("NAME"), "{rows:?}");
+        let cells = |row: &String| {
+            let cells = row.split_whitespace().map(str::to_owned);
+            cells
+                .enumerate()
+                .filter(|(column, _)| *column != 5)
+                .collect::<Vec<_>>()
+        };
+        let differ = |rows: &[String]| cells(&rows[0]) != cells(&rows[1]);
+        ensure!(rows.windows(2).all(differ), "{rows:?}");
+        Ok(())
+    })
+}
+
+/// A running `kubectl coschedule` that writes rows. It ends when this value is dropped.
+struct Watch {
+    process: Child,
+    rows: Arc<Mutex<Vec<String>>>,
+}
+
+impl Watch {
+    fn start(arguments: &[&str]) -> anyhow::Result<Self> {
+        let mut process = Command::new(bin_dir()?.join("kubectl-coschedule"))
+            .args(arguments)
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let output = process.stdout.take().context("no standard output")?;
+        let rows = Arc::new(Mutex::new(Vec::new()));
+        let written = rows.clone();
+        std::thread::spawn(move || {
+            for row in BufReader::new(output).lines().map_while(Result::ok) {
+                written.lock().unwrap().push(row);
+            }
+        });
+        Ok(Self { process, rows })
+    }
+
+    fn rows(&self) -> Vec<String> {
+        self.rows.lock().unwrap().clone()
+    }
+
+    /// Waits for a row that begins with these cells.
+    async fn shows(&self, cells: &[&str]) -> Outcome {
+        let what = format!("a row begins with {cells:?}");
+        let shown = look::until(&what, async || {
+            let begins = |row: &String| {
+                let row: Vec<_> = row.split_whitespace().take(cells.len()).collect();
+                row == cells
+            };
+            Ok(self.rows().iter().any(begins))
+        });
+        shown.await.with_context(|| format!("{:?}", self.rows()))
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        // An error means that the process has ended already.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+#[test]
+fn b5_nodes_shows_the_runs_and_the_room_of_each_node() -> Outcome {
+    shared(async |scene| {
+        scene.pool_of(&[("8", 110)]).await?;
+        let name = scene.pool_node(1);
+        let admin = scene.stack.bed.kubeconfig().to_owned();
+        let of_node = |format: &str| -> anyhow::Result<Value> {
+            let all = answer(&with_rights("nodes", &admin, &["-o", format]))?;
+            let mut nodes = all["nodes"].as_array().context("no nodes")?.iter();
+            let found = nodes.find(|node| node["name"] == name);
+            Ok(found.context("no such node")?.clone())
+        };
+        assert_eq!(of_node("json")?["freeMilliCpu"], 8000);
+        let held = run("held").in_pool_of(&scene).template("source");
+        let held = held.task("one", &["source"], &[]).asking("3").held("one");
+        scene.submit(held).await?;
+        look::until("the placeholder gave up its room", async || {
+            let node = of_node("json")?;
+            Ok(node["heldMilliCpu"] == 50 && node["freeMilliCpu"] == 8000 - 3000 - 50)
+        })
+        .await?;
+        let node = of_node("json")?;
+        let namespace = scene.namespace.as_str();
+        assert_eq!(node["runs"], json!([format!("{namespace}/held")]), "{node}");
+        let (_, placeholder) = scene.placeholder().await?;
+        let placeholder = format!("{namespace}/{}", placeholder.name_any());
+        assert_eq!(node["placeholders"], json!([placeholder]), "{node}");
+        let table = plugin(&with_rights("nodes", &admin, &["-o", "wide"]))?;
+        let table = String::from_utf8(table.stdout)?;
+        let row = table.lines().find(|line| line.starts_with(&name)).unwrap();
+        assert!(
+            row.contains("cpu 50m, ") && row.contains("cpu 4950m, "),
+            "{row}"
+        );
+        assert!(row.contains(&format!("{namespace}/held")), "{row}");
+
+        let user = scene.stack.bed.kubeconfig_for(namespace, "default").await?;
+        let refused = plugin(&with_rights("nodes", &user, &[]))?;
+        let errors = String::from_utf8_lossy(&refused.stderr);
+        assert_eq!(refused.status.code(), Some(1), "{errors}");
+        assert!(errors.contains("failed to list nodes"), "{errors}");
+        Ok(())
+    })
+}
+
+#[test]
+fn b5_check_finds_what_an_installation_lacks() -> Outcome {
+    shared(async |scene| {
+        let admin = scene.stack.bed.kubeconfig().to_owned();
+        let check = |kubeconfig: &Path, more: &[&str]| -> anyhow::Result<_> {
+            let more = [&["-o", "json"][..], more].concat();
+            let output = plugin(&with_rights("check", kubeconfig, &more))?;
+            let json: Value = serde_json::from_slice(&output.stdout)?;
+            let verdicts = json["checks"].as_array().unwrap().iter().map(|it| {
+                let text = |field: &str| it[field].as_str().unwrap_or_default().to_owned();
+                (text("check"), text("verdict"))
+            });
+            Ok((output, verdicts.collect::<BTreeMap<_, _>>()))
+        };
+        // On the test bed, the services are processes and not Deployments.
+        let (output, verdicts) = check(&admin, &[])?;
+        assert_eq!(output.status.code(), Some(1));
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(errors.contains("1 of 8 checks failed"), "{errors}");
+        for (check, expect) in [
+            ("tekton-flag", "ok"),
+            ("configuration", "ok"),
+            ("webhooks", "ok"),
+            ("services", "failed"),
+            ("nodes", "ok"),
+            ("pods-resize", "ok"),
+            ("autoscaler", "ok"),
+        ] {
+            assert_eq!(verdicts[check], expect, "{check}: {verdicts:?}");
+        }
+        let (_, verdicts) = check(
+            &admin,
+            &["--tekton-namespace", "elsewhere", "-n", "nowhere"],
+        )?;
+        assert_eq!(verdicts["tekton-flag"], "failed");
+        assert_eq!(verdicts["configuration"], "warning");
+
+        let bed = &scene.stack.bed;
+        let user = bed.kubeconfig_for(&scene.namespace, "default").await?;
+        let (output, verdicts) = check(&user, &[])?;
+        assert_eq!(
+            output.status.code(),
+            Some(0),
+            "nothing that was read is wrong"
+        );
+        assert_eq!(verdicts["nodes"], "unknown", "{verdicts:?}");
+        assert_eq!(verdicts["pods-resize"], "ok", "everybody may read this");
+        Ok(())
+    })
 }
 
 #[test]

@@ -27,6 +27,14 @@ pub(crate) enum Command {
     ///
     /// Reads the PipelineRun, its TaskRuns and pods, and the Events of the namespace with the rights of the kubeconfig.
     Events(NamedArgs),
+    Nodes(NodesArgs),
+    Check(CheckArgs),
+    /// Write the words that may come next in a command line, for kubectl's completion
+    #[command(name = "__complete", hide = true)]
+    Complete {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        words: Vec<String>,
+    },
 }
 
 /// Show the objects that the PipelineRuns of a file would get
@@ -77,6 +85,10 @@ pub(crate) struct StatusArgs {
     #[command(flatten)]
     pub(crate) output: OutputArgs,
 
+    /// Write the row of a run again whenever it changes, until Ctrl-C
+    #[arg(short, long)]
+    pub(crate) watch: bool,
+
     /// Do not write the headers of the table
     #[arg(long)]
     pub(crate) no_headers: bool,
@@ -95,12 +107,55 @@ pub(crate) struct NamedArgs {
     pub(crate) output: OutputArgs,
 }
 
+/// Show the nodes with the number of PipelineRuns and placeholders on them, the room that placeholders hold, and the free room
+///
+/// Reads the nodes and the pods of all namespaces with the rights of the kubeconfig.
+#[derive(Debug, clap::Args)]
+pub(crate) struct NodesArgs {
+    #[command(flatten)]
+    pub(crate) kubeconfig: KubeconfigArgs,
+
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+
+    /// Do not write the headers of the table
+    #[arg(long)]
+    pub(crate) no_headers: bool,
+}
+
+/// Check that the cluster has what tekton-coscheduler needs, before or after its installation
+///
+/// Reads Tekton's flag, the configuration, the webhooks, the Deployments, the nodes and the StorageClasses with the rights of the
+/// kubeconfig. Fails if a check fails.
+#[derive(Debug, clap::Args)]
+pub(crate) struct CheckArgs {
+    /// Namespace of Tekton's ConfigMap feature-flags
+    #[arg(long, value_name = "NAME", default_value = "tekton-pipelines")]
+    pub(crate) tekton_namespace: String,
+
+    /// Namespace of the services
+    #[arg(short, long, value_name = "NAME", default_value = "coscheduler-system")]
+    pub(crate) namespace: String,
+
+    #[command(flatten)]
+    pub(crate) kubeconfig: KubeconfigArgs,
+
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
 #[derive(Debug, clap::Args)]
 pub(crate) struct ClusterArgs {
     /// Namespace. Default: the namespace of the kubeconfig's context
     #[arg(short, long, value_name = "NAME")]
     pub(crate) namespace: Option<String>,
 
+    #[command(flatten)]
+    pub(crate) kubeconfig: KubeconfigArgs,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct KubeconfigArgs {
     /// Context of the kubeconfig. Default: its current context
     #[arg(long, value_name = "NAME")]
     pub(crate) context: Option<String>,

@@ -9,7 +9,7 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config, Resource};
 use serde::de::DeserializeOwned;
 
-use crate::args::ClusterArgs;
+use crate::args::{ClusterArgs, KubeconfigArgs};
 use crate::failure::Failure;
 
 /// The time limit of a connection to the API server.
@@ -27,6 +27,15 @@ pub(crate) struct Cluster {
 impl Cluster {
     /// The cluster that the arguments and the kubeconfig choose, as for kubectl.
     pub(crate) async fn new(args: &ClusterArgs) -> Result<Self, Failure> {
+        let mut cluster = Self::of(&args.kubeconfig).await?;
+        if let Some(namespace) = &args.namespace {
+            cluster.namespace.clone_from(namespace);
+        }
+        Ok(cluster)
+    }
+
+    /// The cluster and the namespace of the kubeconfig's context.
+    pub(crate) async fn of(args: &KubeconfigArgs) -> Result<Self, Failure> {
         let options = KubeConfigOptions {
             context: args.context.clone(),
             ..KubeConfigOptions::default()
@@ -40,8 +49,7 @@ impl Cluster {
         };
         let mut config = config.context("failed to read the kubeconfig")?;
         config.connect_timeout = Some(CONNECT);
-        let namespace = args.namespace.as_ref().unwrap_or(&config.default_namespace);
-        let namespace = namespace.clone();
+        let namespace = config.default_namespace.clone();
         let client = Client::try_from(config).context("failed to use the kubeconfig")?;
         Ok(Self { client, namespace })
     }
@@ -79,14 +87,27 @@ pub(crate) async fn list<K>(api: &Api<K>, params: ListParams) -> kube::Result<Ve
 where
     K: Clone + DeserializeOwned + std::fmt::Debug,
 {
-    let mut params = params.limit(PAGE);
     let mut all = Vec::new();
+    each(api, params, |object| all.push(object)).await?;
+    Ok(all)
+}
+
+/// Lists all objects, page by page, and gives each of them to `take`.
+pub(crate) async fn each<K>(
+    api: &Api<K>,
+    params: ListParams,
+    mut take: impl FnMut(K),
+) -> kube::Result<()>
+where
+    K: Clone + DeserializeOwned + std::fmt::Debug,
+{
+    let mut params = params.limit(PAGE);
     loop {
         let page = api.list(&params).await?;
-        all.extend(page.items);
+        page.items.into_iter().for_each(&mut take);
         match page.metadata.continue_.filter(|token| !token.is_empty()) {
             Some(token) => params = params.continue_token(&token),
-            None => return Ok(all),
+            None => return Ok(()),
         }
     }
 }

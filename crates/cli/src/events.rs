@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 
-use comfy_table::{Table, presets};
 use coscheduler_core::annotations::GROUP;
 use coscheduler_core::names::{AssistantName, Group};
 use coscheduler_kubernetes::pods;
@@ -134,26 +133,18 @@ pub(crate) fn last_time(event: &Event) -> Option<Timestamp> {
 
 impl output::Answer for Timeline {
     fn text(&self, _wide: bool) -> String {
-        if self.events.is_empty() {
-            return String::new();
-        }
-        let mut table = Table::new();
-        table.load_style(presets::NOTHING);
-        table.set_header(["TIME", "OBJECT", "TYPE", "REASON", "MESSAGE"]);
-        for line in &self.events {
+        let headers = vec!["TIME", "OBJECT", "TYPE", "REASON", "MESSAGE"];
+        let rows = self.events.iter().map(|line| {
             let time = line.time.map(|time| time.strftime("%H:%M:%S").to_string());
-            table.add_row([
-                time.as_deref().unwrap_or("<unknown>"),
-                &line.object,
-                &line.severity,
-                &line.reason,
-                &line.message,
-            ]);
-        }
-        for column in table.column_iter_mut() {
-            column.set_padding((0, 3));
-        }
-        table.trim_fmt()
+            vec![
+                time.unwrap_or_else(|| "<unknown>".to_owned()),
+                line.object.clone(),
+                line.severity.clone(),
+                line.reason.clone(),
+                line.message.clone(),
+            ]
+        });
+        output::table(Some(headers), rows)
     }
 
     fn names(&self) -> Vec<String> {

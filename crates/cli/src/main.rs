@@ -8,10 +8,13 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod args;
+mod check;
 mod cluster;
+mod complete;
 mod events;
 mod explain;
 mod failure;
+mod nodes;
 mod output;
 mod plan;
 mod run_objects;
@@ -33,6 +36,9 @@ fn main() -> ExitCode {
         Command::Status(args) => status::run(&args),
         Command::Explain(args) => explain::run(&args),
         Command::Events(args) => events::run(&args),
+        Command::Nodes(args) => nodes::run(&args),
+        Command::Check(args) => check::run(&args),
+        Command::Complete { words } => complete::run(&words),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,9 +1,11 @@
 //! Writes an answer. All formats come from one struct, so they have the same facts.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::io::{ErrorKind, Write as _};
 
 use anyhow::Context as _;
+use comfy_table::{Table, presets};
 use serde::Serialize;
 
 use crate::args::Format;
@@ -35,6 +37,39 @@ pub(crate) fn write(answer: &impl Answer, format: Option<Format>) -> anyhow::Res
         // The reader, such as `head`, has read enough.
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
         written => written.context("failed to write to standard output"),
+    }
+}
+
+/// kubectl's word for an empty cell.
+pub(crate) const NONE: &str = "<none>";
+
+/// Different words, separated by commas.
+pub(crate) fn words<'a>(all: impl IntoIterator<Item = &'a str>) -> String {
+    let all: BTreeSet<_> = all.into_iter().collect();
+    match all.is_empty() {
+        true => NONE.to_owned(),
+        false => all.into_iter().collect::<Vec<_>>().join(","),
+    }
+}
+
+/// A table in kubectl's style. `headers` are `None` if it has none.
+pub(crate) fn table(
+    headers: Option<Vec<&str>>,
+    rows: impl IntoIterator<Item = Vec<String>>,
+) -> String {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    if let Some(headers) = headers {
+        table.set_header(headers);
+    }
+    table.add_rows(rows);
+    for column in table.column_iter_mut() {
+        column.set_padding((0, 3));
+    }
+    // Without rows, kubectl writes nothing to standard output either.
+    match table.is_empty() {
+        true => String::new(),
+        false => table.trim_fmt(),
     }
 }
 

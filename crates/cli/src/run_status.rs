@@ -12,7 +12,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 /// A run.
-#[derive(Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct RunStatus {
     pub(crate) namespace: String,
@@ -31,21 +31,21 @@ pub(crate) struct RunStatus {
 }
 
 /// The cause for which a run waits.
-#[derive(Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(crate) struct Blocked {
     pub(crate) reason: &'static str,
     pub(crate) message: String,
 }
 
 /// The pods of a run that have not ended.
-#[derive(Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(crate) struct Pods {
     pub(crate) placeholders: Vec<PlaceholderStatus>,
     pub(crate) tasks: Vec<TaskStatus>,
 }
 
 /// The pod of a placeholder.
-#[derive(Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(crate) struct PlaceholderStatus {
     pub(crate) pod: String,
     pub(crate) node: Option<String>,
@@ -54,7 +54,7 @@ pub(crate) struct PlaceholderStatus {
 }
 
 /// The pod of a TaskRun.
-#[derive(Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(crate) struct TaskStatus {
     pub(crate) pod: String,
     pub(crate) node: Option<String>,

@@ -2,12 +2,15 @@
 //! PipelineRuns and pods with the user's own rights.
 
 mod answer;
+mod watch;
 
 use coscheduler_core::labels::PIPELINE_RUN_UID;
 use coscheduler_kubernetes::pipeline_run::PipelineRun;
+use coscheduler_kubernetes::pods::NOT_ENDED;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::ListParams;
+use kube::runtime::watcher;
 
 use crate::args::StatusArgs;
 use crate::cluster::{Cluster, api, failed, list, unless_forbidden};
@@ -15,34 +18,24 @@ use crate::failure::Failure;
 use crate::output;
 
 use answer::Answer;
-
-/// Pods that have not ended. Those that have ended would be most of the answer in a large cluster.
-const NOT_ENDED: &str = "status.phase!=Succeeded,status.phase!=Failed";
+use watch::{Watched, watch};
 
 /// Lists the runs and their pods, and writes the answer.
 pub(crate) fn run(args: &StatusArgs) -> Result<(), Failure> {
-    let answer = crate::runtime()?.block_on(read(args))?;
-    for warning in &answer.warnings {
-        eprintln!("warning: {warning}");
-    }
-    if answer.runs.is_empty() {
-        eprintln!("No coscheduled PipelineRun is under way.");
-    }
-    output::write(&answer, args.output.output)?;
-    Ok(())
+    crate::runtime()?.block_on(show(args))
 }
 
-async fn read(args: &StatusArgs) -> Result<Answer, Failure> {
+async fn show(args: &StatusArgs) -> Result<(), Failure> {
     let Cluster { client, namespace } = Cluster::new(&args.cluster).await?;
     let namespace = (!args.all_namespaces).then_some(namespace.as_str());
-    let runs = api::<PipelineRun>(&client, namespace);
+    let api_of_runs = api::<PipelineRun>(&client, namespace);
     let runs = match &args.name {
         Some(name) => {
-            let run = runs.get(name).await;
+            let run = api_of_runs.get(name).await;
             vec![run.map_err(|error| failed(&format!("read PipelineRun {name}"), error))?]
         }
         None => {
-            let listed = list(&runs, ListParams::default()).await;
+            let listed = list(&api_of_runs, ListParams::default()).await;
             let mut runs = listed.map_err(|error| failed("list PipelineRuns", error))?;
             runs.retain(answer::is_shown);
             runs
@@ -53,18 +46,45 @@ async fn read(args: &StatusArgs) -> Result<Answer, Failure> {
         let uid = run.metadata.uid.as_deref().unwrap_or_default();
         selector = format!("{PIPELINE_RUN_UID}={uid}");
     }
+    let api_of_pods = api::<Pod>(&client, namespace);
     let params = ListParams::default().labels(&selector).fields(NOT_ENDED);
-    let pods = list(&api::<Pod>(&client, namespace), params).await;
     let mut warnings = Vec::new();
-    // The facts about the runs are of use without their nodes.
-    let pods = unless_forbidden("pods and their nodes", pods, &mut warnings)?;
-    Ok(Answer {
+    let pods = match list(&api_of_pods, params).await {
+        Err(error) if args.watch => return Err(failed("list pods", error)),
+        // The facts about the runs are of use without their nodes.
+        pods => unless_forbidden("pods and their nodes", pods, &mut warnings)?,
+    };
+    let mut answer = Answer {
         runs: answer::of(&runs, pods.as_deref()),
         warnings,
         now: Timestamp::now(),
         with_namespace: namespace.is_none(),
         with_headers: !args.no_headers,
-    })
+        widths: Vec::new(),
+    };
+    answer.widen();
+    for warning in &answer.warnings {
+        eprintln!("warning: {warning}");
+    }
+    if answer.runs.is_empty() && !args.watch {
+        eprintln!("No coscheduled PipelineRun is under way.");
+    }
+    output::write(&answer, args.output.output)?;
+    if !args.watch {
+        return Ok(());
+    }
+    let mut of_runs = watcher::Config::default();
+    if let Some(name) = &args.name {
+        of_runs = of_runs.fields(&format!("metadata.name={name}"));
+    }
+    let of_pods = watcher::Config::default()
+        .labels(&selector)
+        .fields(NOT_ENDED);
+    let watched = Watched {
+        runs: (api_of_runs, of_runs),
+        pods: (api_of_pods, of_pods),
+    };
+    watch(args, watched, answer).await
 }
 
 #[cfg(test)]

@@ -1,8 +1,7 @@
 //! The answer of `status`, and its table for people.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
-use comfy_table::{Table, presets};
 use coscheduler_core::annotations::MODE;
 use coscheduler_core::labels::PIPELINE_RUN_UID;
 use coscheduler_core::observed::elapsed;
@@ -13,11 +12,9 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
 use serde::Serialize;
 
-use crate::output;
+use crate::output::{self, NONE, words};
 use crate::run_status::{Pods, RunStatus};
 
-/// kubectl's word for an empty cell.
-const NONE: &str = "<none>";
 /// kubectl's word for a fact that it does not know.
 const UNKNOWN: &str = "<unknown>";
 
@@ -35,6 +32,9 @@ pub(super) struct Answer {
     pub(super) with_namespace: bool,
     #[serde(skip)]
     pub(super) with_headers: bool,
+    /// The least width of each column.
+    #[serde(skip)]
+    pub(super) widths: Vec<usize>,
 }
 
 /// True if a list shows the run: it is coscheduled, and has not ended.
@@ -63,7 +63,7 @@ pub(super) fn of(runs: &[PipelineRun], pods: Option<&[Pod]>) -> Vec<RunStatus> {
 
 impl RunStatus {
     /// The cells of the run's row, in the order of the columns.
-    fn cells(&self, now: Timestamp, wide: bool) -> Vec<String> {
+    pub(super) fn cells(&self, now: Timestamp, wide: bool) -> Vec<String> {
         let (nodes, pods) = match &self.pods {
             None => (UNKNOWN.to_owned(), UNKNOWN.to_owned()),
             Some(Pods {
@@ -100,15 +100,6 @@ impl RunStatus {
     }
 }
 
-/// Different words, separated by commas.
-fn words<'a>(all: impl Iterator<Item = &'a str>) -> String {
-    let all: BTreeSet<_> = all.collect();
-    match all.is_empty() {
-        true => NONE.to_owned(),
-        false => all.into_iter().collect::<Vec<_>>().join(","),
-    }
-}
-
 /// The time since `created` as kubectl's tables have it: one unit.
 pub(super) fn age(created: Timestamp, now: Timestamp) -> String {
     let seconds = elapsed(created, now).as_secs();
@@ -120,8 +111,22 @@ pub(super) fn age(created: Timestamp, now: Timestamp) -> String {
     }
 }
 
-impl output::Answer for Answer {
-    fn text(&self, wide: bool) -> String {
+impl Answer {
+    /// Makes the columns as wide as the cells of the runs need.
+    pub(super) fn widen(&mut self) {
+        let cells = self
+            .rows(true)
+            .map(|cells| cells.iter().map(String::len).collect());
+        let mut widths: Vec<usize> = self.headers(true).iter().map(|it| it.len()).collect();
+        for row in cells.chain([self.widths.clone()]) {
+            for (width, cell) in widths.iter_mut().zip::<Vec<usize>>(row) {
+                *width = cell.max(*width);
+            }
+        }
+        self.widths = widths;
+    }
+
+    fn headers(&self, wide: bool) -> Vec<&'static str> {
         let mut headers = vec!["NAME", "MODE", "STATE", "NODE", "RUNNING", "AGE", "REASON"];
         if wide {
             headers.extend(["PLACEHOLDERS", "MESSAGE"]);
@@ -129,26 +134,31 @@ impl output::Answer for Answer {
         if self.with_namespace {
             headers.insert(0, "NAMESPACE");
         }
-        let mut table = Table::new();
-        table.load_style(presets::NOTHING);
-        if self.with_headers {
-            table.set_header(headers);
-        }
-        for run in &self.runs {
+        headers
+    }
+
+    fn rows(&self, wide: bool) -> impl Iterator<Item = Vec<String>> {
+        self.runs.iter().map(move |run| {
             let mut cells = run.cells(self.now, wide);
             if self.with_namespace {
                 cells.insert(0, run.namespace.clone());
             }
-            table.add_row(cells);
-        }
-        for column in table.column_iter_mut() {
-            column.set_padding((0, 3));
-        }
-        // Without runs, kubectl writes nothing to standard output either.
-        match self.runs.is_empty() {
-            true => String::new(),
-            false => table.trim_fmt(),
-        }
+            cells
+        })
+    }
+}
+
+impl output::Answer for Answer {
+    fn text(&self, wide: bool) -> String {
+        let headers = self.with_headers.then(|| self.headers(wide));
+        let rows = self.rows(wide).map(|cells| {
+            let widths = self.widths.iter().chain(std::iter::repeat(&0));
+            let padded = cells.into_iter().zip(widths);
+            padded
+                .map(|(cell, width)| format!("{cell:width$}"))
+                .collect()
+        });
+        output::table(headers, rows)
     }
 
     fn names(&self) -> Vec<String> {

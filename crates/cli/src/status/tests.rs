@@ -62,6 +62,7 @@ fn answer(runs: &[PipelineRun], pods: Option<&[Pod]>) -> Answer {
         now: "2026-01-01T00:03:10Z".parse().unwrap(),
         with_namespace: false,
         with_headers: true,
+        widths: Vec::new(),
     }
 }
 

@@ -1,0 +1,136 @@
+//! `check`: does the cluster have what tekton-coscheduler needs? Reads objects with the user's own rights, and changes none.
+
+mod judge;
+
+use std::fmt::Debug;
+
+use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::{ConfigMap, Node};
+use k8s_openapi::api::storage::v1::StorageClass;
+use kube::api::ListParams;
+use kube::{Api, Client, Resource};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::args::CheckArgs;
+use crate::cluster::{Cluster, failed, list};
+use crate::failure::Failure;
+use crate::output;
+
+use judge::{Finding, Verdict};
+
+/// The name of the webhook configuration in `deploy/base`.
+const WEBHOOKS: &str = "coscheduler.dev";
+
+/// The findings, in a fixed order.
+#[derive(Debug, Serialize)]
+struct Report {
+    checks: Vec<Finding>,
+}
+
+/// Makes all checks, and writes the findings. Fails if a check fails.
+pub(crate) fn run(args: &CheckArgs) -> Result<(), Failure> {
+    let report = crate::runtime()?.block_on(check(args))?;
+    output::write(&report, args.output.output)?;
+    let failed = report
+        .checks
+        .iter()
+        .filter(|it| it.verdict == Verdict::Failed);
+    match failed.count() {
+        0 => Ok(()),
+        number => Err(Failure::Failed(anyhow::anyhow!(
+            "{number} of {} checks failed",
+            report.checks.len()
+        ))),
+    }
+}
+
+async fn check(args: &CheckArgs) -> Result<Report, Failure> {
+    let client = Cluster::of(&args.kubeconfig).await?.client;
+    let map = async |namespace: &str, name: &str| {
+        let maps: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
+        Ok(maps
+            .get_opt(name)
+            .await?
+            .map(|map| map.data.unwrap_or_default()))
+    };
+    let flags = map(&args.tekton_namespace, "feature-flags").await;
+    let config = map(&args.namespace, "coscheduler-config").await;
+    let webhooks: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
+    let deployments: Api<Deployment> = Api::namespaced(client.clone(), &args.namespace);
+    let of_us = ListParams::default().labels("app.kubernetes.io/part-of=tekton-coscheduler");
+    let mut checks = Vec::new();
+    let mut add = |check, found: kube::Result<(Verdict, String)>| match found {
+        Ok((verdict, message)) => {
+            checks.push(Finding {
+                check,
+                verdict,
+                message,
+            });
+            Ok(())
+        }
+        Err(kube::Error::Api(status)) if status.code == 403 => {
+            let message = status.message.clone();
+            checks.push(Finding {
+                check,
+                verdict: Verdict::Unknown,
+                message,
+            });
+            Ok(())
+        }
+        Err(error) => Err(failed("read the cluster", error)),
+    };
+    add(
+        "tekton-flag",
+        flags.map(|it| judge::tekton_flag(it.as_ref())),
+    )?;
+    add(
+        "configuration",
+        config.map(|it| judge::configuration(it.as_ref())),
+    )?;
+    let found = webhooks.get_opt(WEBHOOKS).await;
+    add("webhooks", found.map(|it| judge::webhooks(it.as_ref())))?;
+    add(
+        "services",
+        list(&deployments, of_us)
+            .await
+            .map(|it| judge::services(&it)),
+    )?;
+    add(
+        "nodes",
+        every::<Node>(&client).await.map(|it| judge::nodes(&it)),
+    )?;
+    let classes = every::<StorageClass>(&client).await;
+    add(
+        "storage-classes",
+        classes.map(|it| judge::storage_classes(&it)),
+    )?;
+    let core = client.list_core_api_resources("v1").await;
+    add("pods-resize", core.map(|it| judge::pods_resize(&it)))?;
+    let groups = client.list_api_groups().await;
+    add("autoscaler", groups.map(|it| judge::autoscaler(&it)))?;
+    Ok(Report { checks })
+}
+
+/// All objects of a kind that is in no namespace.
+async fn every<K>(client: &Client) -> kube::Result<Vec<K>>
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
+{
+    list(&Api::<K>::all(client.clone()), ListParams::default()).await
+}
+
+impl output::Answer for Report {
+    fn text(&self, _wide: bool) -> String {
+        let rows = self.checks.iter().map(|it| {
+            let verdict = it.verdict.as_str().to_owned();
+            vec![verdict, it.check.to_owned(), it.message.clone()]
+        });
+        output::table(Some(vec!["RESULT", "CHECK", "MESSAGE"]), rows)
+    }
+
+    fn names(&self) -> Vec<String> {
+        self.checks.iter().map(|it| it.check.to_owned()).collect()
+    }
+}

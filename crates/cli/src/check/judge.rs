@@ -1,0 +1,236 @@
+//! Judges the objects of a cluster. Each function returns a verdict and its reason. `None` stands for an object that does not
+//! exist.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use coscheduler_core::config;
+use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::storage::v1::StorageClass;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{APIGroupList, APIResourceList};
+use kube::ResourceExt;
+use serde::Serialize;
+
+/// The five services.
+const SERVICES: [&str; 5] = [
+    "admission-webhook",
+    "affinity-planner",
+    "config-service",
+    "placeholder-manager",
+    "watcher",
+];
+
+/// The label that placeholders and their pods share a value of.
+const HOSTNAME: &str = "kubernetes.io/hostname";
+
+/// The result of a check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Verdict {
+    Ok,
+    /// tekton-coscheduler works, but not in every case.
+    Warning,
+    Failed,
+    /// The user may not read the objects.
+    Unknown,
+}
+
+impl Verdict {
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Warning => "warning",
+            Self::Failed => "failed",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+/// The result of a check, and its reason.
+#[derive(Debug, PartialEq, Serialize)]
+pub(super) struct Finding {
+    pub(super) check: &'static str,
+    pub(super) verdict: Verdict,
+    pub(super) message: String,
+}
+
+type Judged = (Verdict, String);
+
+fn failed(message: impl Into<String>) -> Judged {
+    (Verdict::Failed, message.into())
+}
+
+fn warning(message: impl Into<String>) -> Judged {
+    (Verdict::Warning, message.into())
+}
+
+fn ok(message: impl Into<String>) -> Judged {
+    (Verdict::Ok, message.into())
+}
+
+/// Tekton's own affinity assistant must be off (M9).
+pub(super) fn tekton_flag(feature_flags: Option<&BTreeMap<String, String>>) -> Judged {
+    let Some(flags) = feature_flags else {
+        return failed(
+            "Tekton's ConfigMap feature-flags does not exist. Name Tekton's namespace with --tekton-namespace.",
+        );
+    };
+    match config::tekton_coschedule(flags) {
+        None => ok("Tekton's flag coschedule is disabled."),
+        Some(value) => failed(format!(
+            "Tekton's flag coschedule is {value}, so Tekton coschedules the runs itself. Set it to disabled in ConfigMap \
+             feature-flags."
+        )),
+    }
+}
+
+/// Our ConfigMap must be valid.
+pub(super) fn configuration(data: Option<&BTreeMap<String, String>>) -> Judged {
+    let Some(data) = data else {
+        return warning(
+            "ConfigMap coscheduler-config does not exist, so every key has its default.",
+        );
+    };
+    match config::check(data) {
+        Ok(checked) if checked.warnings.is_empty() => ok(format!(
+            "The mode of the cluster is {}.",
+            checked.configuration.mode
+        )),
+        Ok(checked) => warning(checked.warnings.join(" ")),
+        Err(violations) => {
+            let faults: Vec<_> = violations.iter().map(ToString::to_string).collect();
+            failed(format!(
+                "ConfigMap coscheduler-config is not valid: {}",
+                faults.join("; ")
+            ))
+        }
+    }
+}
+
+/// The API server must call our webhooks.
+pub(super) fn webhooks(found: Option<&MutatingWebhookConfiguration>) -> Judged {
+    let Some(found) = found else {
+        return failed(
+            "MutatingWebhookConfiguration coscheduler.dev does not exist. Install tekton-coscheduler.",
+        );
+    };
+    let all = || found.webhooks.iter().flatten();
+    let names = |all: Vec<&str>| all.join(", ");
+    let unused: Vec<_> = all()
+        .filter(|it| {
+            it.rules.as_ref().is_none_or(Vec::is_empty) || it.client_config.ca_bundle.is_none()
+        })
+        .map(|it| it.name.as_str())
+        .collect();
+    if !unused.is_empty() || all().next().is_none() {
+        return failed(format!(
+            "The API server does not call these webhooks yet: {}. The admission-webhook enters their rules when it and the \
+             affinity-planner are ready; read its log.",
+            names(unused)
+        ));
+    }
+    let ignored: Vec<_> = all()
+        .filter(|it| it.failure_policy.as_deref() == Some("Ignore"))
+        .map(|it| it.name.as_str())
+        .collect();
+    if ignored.is_empty() {
+        return ok("The API server calls all webhooks.");
+    }
+    warning(format!(
+        "failurePolicy is Ignore, so runs that are created while the admission-webhook does not answer are not coscheduled: {}.",
+        names(ignored)
+    ))
+}
+
+/// Each service must be available, in the same version.
+pub(super) fn services(deployments: &[Deployment]) -> Judged {
+    let named = |name: &str| deployments.iter().find(|it| it.name_any() == name);
+    let available = |name: &&str| {
+        let status = named(name).and_then(|it| it.status.as_ref());
+        status.is_some_and(|status| status.available_replicas.unwrap_or_default() > 0)
+    };
+    let missing: Vec<_> = SERVICES.into_iter().filter(|it| !available(it)).collect();
+    if !missing.is_empty() {
+        let missing = missing.join(", ");
+        return failed(format!(
+            "These Deployments have no available replica: {missing}."
+        ));
+    }
+    let versions: BTreeSet<_> = SERVICES
+        .into_iter()
+        .filter_map(|name| named(name)?.labels().get("app.kubernetes.io/version"))
+        .map(String::as_str)
+        .collect();
+    let versions: Vec<_> = versions.into_iter().collect();
+    match versions.as_slice() {
+        [version] => ok(format!("All services are available in version {version}.")),
+        _ => warning(format!(
+            "The services have different versions: {}. Finish the upgrade.",
+            versions.join(", ")
+        )),
+    }
+}
+
+/// Each node needs a hostname label of its own.
+pub(super) fn nodes(nodes: &[Node]) -> Judged {
+    let mut named: BTreeMap<&str, &str> = BTreeMap::new();
+    let names: Vec<_> = nodes.iter().map(ResourceExt::name_any).collect();
+    for (node, name) in nodes.iter().zip(&names) {
+        let Some(hostname) = node.labels().get(HOSTNAME) else {
+            return failed(format!(
+                "Node {name} lacks label {HOSTNAME}, so no placeholder can use it."
+            ));
+        };
+        if let Some(other) = named.insert(hostname, name) {
+            return failed(format!(
+                "Nodes {other} and {name} have the same label {HOSTNAME}, so pods of one run may run on both."
+            ));
+        }
+    }
+    ok(format!(
+        "Each of {} nodes has a label {HOSTNAME} of its own.",
+        nodes.len()
+    ))
+}
+
+/// A volume that is created before its pod is scheduled may be in a zone without room.
+pub(super) fn storage_classes(classes: &[StorageClass]) -> Judged {
+    let immediate: Vec<_> = classes
+        .iter()
+        .filter(|it| it.volume_binding_mode.as_deref() != Some("WaitForFirstConsumer"))
+        .map(ResourceExt::name_any)
+        .collect();
+    if immediate.is_empty() {
+        return ok("Every StorageClass has volumeBindingMode WaitForFirstConsumer.");
+    }
+    warning(format!(
+        "These StorageClasses create volumes before a node is chosen: {}. If not every node reaches such a volume, the run's \
+         placeholder has fewer nodes to choose from, and two claims may need different nodes.",
+        immediate.join(", ")
+    ))
+}
+
+/// A placeholder can ask for room only if Kubernetes can resize pods (B3).
+pub(super) fn pods_resize(core: &APIResourceList) -> Judged {
+    let resize = core.resources.iter().any(|it| it.name == "pods/resize");
+    match resize {
+        true => ok("Kubernetes can resize pods, so placeholders can ask for room."),
+        false => warning(
+            "Kubernetes cannot resize pods (subresource pods/resize), so placeholders reserve no room, and no autoscaler adds a \
+             node for them.",
+        ),
+    }
+}
+
+/// Only information: Cluster Autoscaler leaves no trace in the API.
+pub(super) fn autoscaler(groups: &APIGroupList) -> Judged {
+    let karpenter = groups.groups.iter().any(|it| it.name == "karpenter.sh");
+    ok(match karpenter {
+        true => "Karpenter is installed.",
+        false => "Karpenter is not installed. Other autoscalers are not looked for.",
+    })
+}
+
+#[cfg(test)]
+mod tests;

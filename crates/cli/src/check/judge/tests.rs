@@ -1,0 +1,142 @@
+use serde_json::{Value, json};
+
+use super::*;
+
+fn object<K: serde::de::DeserializeOwned>(value: Value) -> K {
+    serde_json::from_value(value).unwrap()
+}
+
+fn data(key: &str, value: &str) -> BTreeMap<String, String> {
+    [(key.to_owned(), value.to_owned())].into()
+}
+
+#[test]
+fn m9_the_flag_of_tekton_must_be_disabled() {
+    let verdict = |flags: Option<&BTreeMap<String, String>>| tekton_flag(flags).0;
+    assert_eq!(verdict(Some(&data("coschedule", "disabled"))), Verdict::Ok);
+    assert_eq!(
+        verdict(Some(&data("coschedule", "pipelineruns"))),
+        Verdict::Failed
+    );
+    assert_eq!(
+        verdict(Some(&BTreeMap::new())),
+        Verdict::Failed,
+        "Tekton's default"
+    );
+    assert_eq!(verdict(None), Verdict::Failed);
+}
+
+#[test]
+fn a_configuration_that_is_not_valid_names_its_key() {
+    let valid = configuration(Some(&data("coschedule", "workspaces")));
+    assert_eq!(valid, ok("The mode of the cluster is workspaces."));
+    let (verdict, message) = configuration(Some(&data("coschedule", "never")));
+    assert_eq!(verdict, Verdict::Failed);
+    assert!(message.contains("coschedule: \"never\""), "{message}");
+    assert_eq!(
+        configuration(Some(&data("unknown", "x"))).0,
+        Verdict::Warning
+    );
+    assert_eq!(configuration(None).0, Verdict::Warning);
+}
+
+#[test]
+fn webhooks_need_rules_and_a_certificate() {
+    let check = |rules: Value, bundle: Value, policy: &str| {
+        let webhook = json!({
+            "name": "w", "rules": rules, "clientConfig": {"caBundle": bundle}, "failurePolicy": policy,
+            "admissionReviewVersions": ["v1"], "sideEffects": "None",
+        });
+        let found = object(json!({"metadata": {"name": "coscheduler.dev"}, "webhooks": [webhook]}));
+        webhooks(Some(&found)).0
+    };
+    let (rules, bundle) = (json!([{"operations": ["CREATE"]}]), json!("aGk="));
+    assert_eq!(check(rules.clone(), bundle.clone(), "Fail"), Verdict::Ok);
+    assert_eq!(
+        check(rules.clone(), bundle.clone(), "Ignore"),
+        Verdict::Warning
+    );
+    assert_eq!(check(json!([]), bundle.clone(), "Fail"), Verdict::Failed);
+    assert_eq!(check(Value::Null, bundle, "Fail"), Verdict::Failed);
+    assert_eq!(check(rules, Value::Null, "Fail"), Verdict::Failed);
+    let none = object(json!({"metadata": {"name": "coscheduler.dev"}}));
+    assert_eq!(webhooks(Some(&none)).0, Verdict::Failed);
+    assert_eq!(webhooks(None).0, Verdict::Failed);
+}
+
+#[test]
+fn services_must_be_available_and_of_one_version() {
+    let of = |of_watcher: (i32, &str)| {
+        let all = SERVICES.map(|name| {
+            let (replicas, version) = match name {
+                "watcher" => of_watcher,
+                _ => (2, "1.0"),
+            };
+            object::<Deployment>(json!({
+                "metadata": {"name": name, "labels": {"app.kubernetes.io/version": version}},
+                "spec": {"selector": {}, "template": {}},
+                "status": {"availableReplicas": replicas},
+            }))
+        });
+        services(&all)
+    };
+    assert_eq!(
+        of((1, "1.0")),
+        ok("All services are available in version 1.0.")
+    );
+    let (verdict, message) = of((0, "1.0"));
+    assert_eq!(verdict, Verdict::Failed);
+    assert!(message.ends_with("replica: watcher."), "{message}");
+    let (verdict, message) = of((1, "1.1"));
+    assert_eq!(verdict, Verdict::Warning);
+    assert!(message.contains("1.0, 1.1"), "{message}");
+    assert_eq!(services(&[]).0, Verdict::Failed);
+}
+
+#[test]
+fn each_node_needs_a_hostname_of_its_own() {
+    let check = |[one, two]: [Value; 2]| {
+        let node = |name: &str, labels: Value| {
+            object::<Node>(json!({"metadata": {"name": name, "labels": labels}}))
+        };
+        nodes(&[node("a", one), node("b", two)])
+    };
+    let named = |name: &str| json!({HOSTNAME: name});
+    assert_eq!(check([named("a"), named("b")]).0, Verdict::Ok);
+    let (verdict, message) = check([named("a"), named("a")]);
+    assert_eq!(verdict, Verdict::Failed);
+    assert!(message.contains("Nodes a and b"), "{message}");
+    let (verdict, message) = check([named("a"), json!({})]);
+    assert_eq!(verdict, Verdict::Failed);
+    assert!(message.contains("Node b lacks"), "{message}");
+}
+
+#[test]
+fn what_only_limits_the_product_is_a_warning() {
+    let class = |mode: &str| {
+        object::<StorageClass>(json!({
+            "metadata": {"name": mode}, "provisioner": "p", "volumeBindingMode": mode,
+        }))
+    };
+    assert_eq!(
+        storage_classes(&[class("WaitForFirstConsumer")]).0,
+        Verdict::Ok
+    );
+    let (verdict, message) = storage_classes(&[class("Immediate")]);
+    assert_eq!(verdict, Verdict::Warning);
+    assert!(message.contains("Immediate"), "{message}");
+    let core = |name: &str| {
+        let resource = json!({
+            "name": name, "singularName": "", "namespaced": true, "kind": "Pod", "verbs": [],
+        });
+        object(json!({"groupVersion": "v1", "resources": [resource]}))
+    };
+    assert_eq!(pods_resize(&core("pods/resize")).0, Verdict::Ok);
+    assert_eq!(pods_resize(&core("pods")).0, Verdict::Warning);
+    let groups = |name: &str| object(json!({"groups": [{"name": name, "versions": []}]}));
+    assert_eq!(
+        autoscaler(&groups("karpenter.sh")),
+        ok("Karpenter is installed.")
+    );
+    assert!(autoscaler(&groups("apps")).1.contains("not installed"));
+}

@@ -1,0 +1,179 @@
+//! `nodes`: the nodes with the coscheduled PipelineRuns on them, and their room.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use coscheduler_core::labels::{PIPELINE_RUN, PIPELINE_RUN_UID};
+use coscheduler_core::reconcile::requests::{Amounts, in_words};
+use coscheduler_kubernetes::pods::{self, NOT_ENDED};
+use coscheduler_kubernetes::{needs, nodes};
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::api::ListParams;
+use kube::{Api, ResourceExt as _};
+use serde::Serialize;
+
+use crate::args::NodesArgs;
+use crate::cluster::{Cluster, each, failed, list};
+use crate::failure::Failure;
+use crate::output;
+
+/// The nodes, ordered by name.
+#[derive(Debug, Default, Serialize)]
+struct Answer {
+    nodes: Vec<NodeStatus>,
+    #[serde(skip)]
+    with_headers: bool,
+}
+
+/// A node, and the pods on it that have not ended.
+#[derive(Debug, Default, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct NodeStatus {
+    name: String,
+    /// The PipelineRuns of the pods, as `namespace/name`, coscheduled or not.
+    runs: BTreeSet<String>,
+    /// The names of the placeholders' pods, as `namespace/name`.
+    placeholders: BTreeSet<String>,
+    /// CPU in thousandths that the placeholders request.
+    held_milli_cpu: i128,
+    /// Memory in bytes that the placeholders request.
+    held_memory: i128,
+    /// CPU in thousandths that no pod requests.
+    free_milli_cpu: i128,
+    /// Memory in bytes that no pod requests.
+    free_memory: i128,
+}
+
+/// Reads the nodes and all their pods, and writes the answer.
+pub(crate) fn run(args: &NodesArgs) -> Result<(), Failure> {
+    let answer = crate::runtime()?.block_on(read(args))?;
+    output::write(&answer, args.output.output)?;
+    Ok(())
+}
+
+async fn read(args: &NodesArgs) -> Result<Answer, Failure> {
+    let client = Cluster::of(&args.kubeconfig).await?.client;
+    let nodes = list(&Api::<Node>::all(client.clone()), ListParams::default()).await;
+    let nodes = nodes.map_err(|error| failed("list nodes", error))?;
+    let mut seen = BTreeMap::new();
+    for node in &nodes {
+        seen.insert(node.name_any(), NodeStatus::new(node));
+    }
+    let not_ended = ListParams::default().fields(NOT_ENDED);
+    let pods: Api<Pod> = Api::all(client);
+    let read = each(&pods, not_ended, |pod| {
+        if let Some(node) = pods::node(&pod).and_then(|name| seen.get_mut(name)) {
+            node.add(&pod);
+        }
+    });
+    read.await.map_err(|error| failed("list pods", error))?;
+    Ok(Answer {
+        nodes: seen.into_values().collect(),
+        with_headers: !args.no_headers,
+    })
+}
+
+impl NodeStatus {
+    fn new(node: &Node) -> Self {
+        let allocatable = nodes::view(node).allocatable;
+        Self {
+            name: node.name_any(),
+            free_milli_cpu: allocatable.milli_cpu,
+            free_memory: allocatable.memory,
+            ..Self::default()
+        }
+    }
+
+    fn add(&mut self, pod: &Pod) {
+        let requests = needs::requests(pod);
+        self.free_milli_cpu -= requests.milli_cpu;
+        self.free_memory -= requests.memory;
+        let named = |name: &str| format!("{}/{name}", pod.namespace().unwrap_or_default());
+        if pods::is_placeholder(pod) {
+            let Amounts {
+                milli_cpu, memory, ..
+            } = needs::asks(pod);
+            self.held_milli_cpu += milli_cpu;
+            self.held_memory += memory;
+            self.placeholders.insert(named(&pod.name_any()));
+        }
+        if pods::label(pod, PIPELINE_RUN_UID).is_some() {
+            let run = pods::label(pod, PIPELINE_RUN).unwrap_or_default();
+            self.runs.insert(named(run));
+        }
+    }
+}
+
+impl output::Answer for Answer {
+    fn text(&self, wide: bool) -> String {
+        let mut headers = vec!["NODE", "RUNS", "PLACEHOLDERS", "HELD", "FREE"];
+        if wide {
+            headers.push("NAMES");
+        }
+        let amounts = |milli_cpu, memory| {
+            let (cpu, memory) = (in_words("cpu", milli_cpu), in_words("memory", memory));
+            format!("cpu {cpu}, memory {memory}")
+        };
+        let rows = self.nodes.iter().map(|node| {
+            let mut cells = vec![
+                node.name.clone(),
+                node.runs.len().to_string(),
+                node.placeholders.len().to_string(),
+                amounts(node.held_milli_cpu, node.held_memory),
+                amounts(node.free_milli_cpu, node.free_memory),
+            ];
+            if wide {
+                let names: Vec<_> = node.runs.iter().map(String::as_str).collect();
+                cells.push(output::words(names));
+            }
+            cells
+        });
+        output::table(self.with_headers.then_some(headers), rows)
+    }
+
+    fn names(&self) -> Vec<String> {
+        let names = self.nodes.iter().map(|node| &node.name);
+        names.map(|name| format!("node/{name}")).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::output::Answer as _;
+    use serde_json::{Value, json};
+
+    #[test]
+    fn a_nodes_room_is_what_no_pod_requests() {
+        let node = serde_json::from_value(json!({
+            "metadata": {"name": "a"},
+            "status": {"allocatable": {"cpu": "4", "memory": "8Gi", "pods": "110"}},
+        }));
+        let mut seen = NodeStatus::new(&node.unwrap());
+        let mut add = |name: &str, labels: Value, container: &str| {
+            let requests = json!({"requests": {"cpu": "500m", "memory": "1Gi"}});
+            let pod = serde_json::from_value(json!({
+                "metadata": {"name": name, "namespace": "ns", "labels": labels},
+                "spec": {"containers": [{"name": container, "resources": requests}]},
+            }));
+            seen.add(&pod.unwrap());
+        };
+        let of_run = json!({"tekton.dev/pipelineRun": "r", "tekton.dev/pipelineRunUID": "u"});
+        let mut placeholder = of_run.clone();
+        placeholder["app.kubernetes.io/component"] = "affinity-assistant".into();
+        add("p-0", placeholder, "affinity-assistant");
+        add("task", of_run, "step");
+        add("stranger", json!({}), "c");
+        let answer = Answer {
+            nodes: vec![seen],
+            with_headers: false,
+        };
+        let words: Vec<_> = answer
+            .text(true)
+            .split("   ")
+            .map(|it| it.trim().to_owned())
+            .collect();
+        let words: Vec<_> = words.into_iter().filter(|it| !it.is_empty()).collect();
+        let room = ["cpu 500m, memory 1Gi", "cpu 2500m, memory 5Gi"];
+        assert_eq!(words, ["a", "1", "1", room[0], room[1], "ns/r"]);
+    }
+}
