@@ -1,7 +1,8 @@
 //! Subcommands `explain` and `events` of the kubectl plugin: the cause for which a run waits, and what happened to it.
-#![allow(clippy::unwrap_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)]
 
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 use coscheduler_kubernetes::pipeline_run::PipelineRun;
@@ -21,7 +22,12 @@ type Outcome = anyhow::Result<()>;
 
 /// Runs a test on the stack of this file.
 fn shared(test: impl AsyncFnOnce(Scene<'static>) -> Outcome) -> Outcome {
-    shared_with_overrides(Config::default(), |_| (), test)
+    // More nodes than placeholders, so that an isolated run finds one without a placeholder.
+    let config = Config {
+        nodes: 12,
+        ..Config::default()
+    };
+    shared_with_overrides(config, |_| (), test)
 }
 
 /// A run of one task, which uses a claim.
@@ -42,8 +48,12 @@ fn explanation(scene: &Scene<'_>) -> anyhow::Result<Value> {
     ))
 }
 
+/// Within this time, `explain` names the cause (normally 5 s).
+const NAMED: Duration = Duration::from_secs(45);
+
 /// Waits until `explain` names this cause of run `run`, and returns the cause.
 async fn explained(scene: &Scene<'_>, reason: &str) -> anyhow::Result<Value> {
+    let begin = Instant::now();
     let mut found = Value::Null;
     look::until(&format!("explain names {reason}"), async || {
         found = explanation(scene)?;
@@ -51,6 +61,9 @@ async fn explained(scene: &Scene<'_>, reason: &str) -> anyhow::Result<Value> {
     })
     .await
     .with_context(|| format!("the last answer: {found}"))?;
+    let took = begin.elapsed();
+    println!("{reason} was named after {took:?}");
+    ensure!(took < NAMED, "{reason}: {took:?}");
     let found = found["cause"].clone();
     ensure!(!found["message"].as_str().unwrap().is_empty(), "{found}");
     ensure!(!found["evidence"]["value"].as_str().unwrap().is_empty());
@@ -182,13 +195,12 @@ async fn wait_for(scene: &Scene<'_>, cause: &str) -> Outcome {
         }
         "NoIsolatedNode" => {
             scene.pool(1).await?;
-            let isolated = |run: Run| run.in_mode("isolate-pipelinerun").in_pool_of(scene);
-            let first = run("first").template("source");
+            let first = run("first").template("source").in_pool_of(scene);
             let first = first.task("one", &["source"], &[]).held("one");
-            scene.submit(isolated(first)).await?;
-            let runs = |pod: &Pod| !is_placeholder(pod) && pods::node(pod).is_some();
-            pod(scene, "have a task of the first run", runs).await?;
-            scene.submit(isolated(one_task())).await?;
+            scene.submit(first.in_mode("pipelineruns")).await?;
+            scene.placeholder().await?;
+            let isolated = one_task().in_mode("isolate-pipelinerun");
+            scene.submit(isolated.in_pool_of(scene)).await?;
         }
         "WaitsForOwnPods" => {
             scene.pool_of(&[("4", 110)]).await?;
