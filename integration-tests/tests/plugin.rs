@@ -307,8 +307,8 @@ fn b5_status_works_with_few_rights_and_names_those_that_lack() -> Outcome {
             "roleRef": {"apiGroup": group, "kind": "Role", "name": "reader"},
             "subjects": [{"kind": "ServiceAccount", "name": "default", "namespace": namespace}],
         });
-        for object in [role, binding] {
-            create(&scene, namespace, &object, false).await?;
+        for object in [&role, &binding] {
+            create(&scene, namespace, object, false).await?;
         }
         // The API server's own cache of rights follows.
         look::until("the user may list PipelineRuns", async || {
@@ -326,6 +326,26 @@ fn b5_status_works_with_few_rights_and_names_those_that_lack() -> Outcome {
         assert_eq!(json["runs"][0].get("placeholders"), None, "{json}");
         let table = plugin(&status(&user, &["-n", namespace]))?;
         assert!(String::from_utf8(table.stdout)?.contains("<unknown>"));
+
+        let watched = || -> anyhow::Result<_> {
+            let watched = plugin(&status(&user, &["-n", namespace, "-w"]))?;
+            assert_eq!(watched.status.code(), Some(1));
+            Ok(String::from_utf8(watched.stderr)?)
+        };
+        let errors = watched()?;
+        assert!(errors.contains("failed to list pods"), "{errors}");
+        let pods = json!({"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]});
+        let path = format!("{group}/v1/roles/reader");
+        let mut rules = role["rules"].clone();
+        rules.as_array_mut().unwrap().push(pods);
+        let rules = json!({"rules": rules});
+        scene.send("PATCH", &path, &rules).await?.accepted()?;
+        look::until("the user may list pods", async || {
+            Ok(!watched()?.contains("failed to list pods"))
+        })
+        .await?;
+        let errors = watched()?;
+        assert!(errors.contains("failed to watch"), "{errors}");
 
         let admin = scene.stack.bed.kubeconfig().to_owned();
         let missing = plugin(&status(&admin, &["missing", "-n", namespace]))?;
@@ -449,35 +469,39 @@ fn b5_nodes_shows_the_runs_and_the_room_of_each_node() -> Outcome {
         scene.pool_of(&[("8", 110)]).await?;
         let name = scene.pool_node(1);
         let admin = scene.stack.bed.kubeconfig().to_owned();
-        let of_node = |format: &str| -> anyhow::Result<Value> {
-            let all = answer(&with_rights("nodes", &admin, &["-o", format]))?;
+        let of_node = || -> anyhow::Result<Value> {
+            let all = answer(&with_rights("nodes", &admin, &["-o", "json"]))?;
             let mut nodes = all["nodes"].as_array().context("no nodes")?.iter();
             let found = nodes.find(|node| node["name"] == name);
             Ok(found.context("no such node")?.clone())
         };
-        assert_eq!(of_node("json")?["freeMilliCpu"], 8000);
         let held = run("held").in_pool_of(&scene).template("source");
         let held = held.task("one", &["source"], &[]).asking("3").held("one");
         scene.submit(held).await?;
-        look::until("the placeholder gave up its room", async || {
-            let node = of_node("json")?;
-            Ok(node["heldMilliCpu"] == 50 && node["freeMilliCpu"] == 8000 - 3000 - 50)
+        let namespace = scene.namespace.as_str();
+        let (_, placeholder) = scene.placeholder().await?;
+        let placeholder = json!(format!("{namespace}/{}", placeholder.name_any()));
+        let run = json!(format!("{namespace}/held"));
+        let number = |of: &Value| of.as_i64().unwrap_or_default();
+        // Other tests of this file may have pods on the node too.
+        look::until("the placeholder has given up the task's room", async || {
+            let node = of_node()?;
+            let has = |field: &str, item: &Value| {
+                let items = node[field].as_array();
+                items.is_some_and(|items| items.contains(item))
+            };
+            let placeholders = node["placeholders"].as_array().map_or(0, Vec::len);
+            Ok(has("runs", &run)
+                && has("placeholders", &placeholder)
+                && number(&node["heldMilliCpu"]) == 50 * i64::try_from(placeholders)?
+                && (1..=8000 - 3000 - 50).contains(&number(&node["freeMilliCpu"])))
         })
         .await?;
-        let node = of_node("json")?;
-        let namespace = scene.namespace.as_str();
-        assert_eq!(node["runs"], json!([format!("{namespace}/held")]), "{node}");
-        let (_, placeholder) = scene.placeholder().await?;
-        let placeholder = format!("{namespace}/{}", placeholder.name_any());
-        assert_eq!(node["placeholders"], json!([placeholder]), "{node}");
         let table = plugin(&with_rights("nodes", &admin, &["-o", "wide"]))?;
         let table = String::from_utf8(table.stdout)?;
+        assert!(table.starts_with("NODE"), "{table}");
         let row = table.lines().find(|line| line.starts_with(&name)).unwrap();
-        assert!(
-            row.contains("cpu 50m, ") && row.contains("cpu 4950m, "),
-            "{row}"
-        );
-        assert!(row.contains(&format!("{namespace}/held")), "{row}");
+        assert!(row.contains(run.as_str().unwrap()), "{row}");
 
         let user = scene.stack.bed.kubeconfig_for(namespace, "default").await?;
         let refused = plugin(&with_rights("nodes", &user, &[]))?;

@@ -19,8 +19,8 @@ pub(crate) trait Answer: Serialize {
     fn names(&self) -> Vec<String>;
 }
 
-/// Writes an answer to standard output.
-pub(crate) fn write(answer: &impl Answer, format: Option<Format>) -> anyhow::Result<()> {
+/// Writes an answer to standard output. Returns false if the reader of the output has ended.
+pub(crate) fn write(answer: &impl Answer, format: Option<Format>) -> anyhow::Result<bool> {
     let mut text = match format {
         None => answer.text(false),
         Some(Format::Wide) => answer.text(true),
@@ -35,8 +35,10 @@ pub(crate) fn write(answer: &impl Answer, format: Option<Format>) -> anyhow::Res
     }
     match std::io::stdout().write_all(text.as_bytes()) {
         // The reader, such as `head`, has read enough.
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
-        written => written.context("failed to write to standard output"),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
+        written => written
+            .map(|()| true)
+            .context("failed to write to standard output"),
     }
 }
 

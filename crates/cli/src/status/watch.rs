@@ -15,6 +15,7 @@ use serde::de::DeserializeOwned;
 
 use super::answer::{self, Answer, is_shown};
 use crate::args::{Format, StatusArgs};
+use crate::cluster::failed;
 use crate::failure::Failure;
 use crate::output;
 use crate::run_status::RunStatus;
@@ -28,7 +29,7 @@ pub(super) struct Watched {
     pub(super) pods: (Api<Pod>, watcher::Config),
 }
 
-/// Writes the rows that are new since `written`. Ends only if it cannot write.
+/// Writes the rows that are new since `written`. Ends if nobody reads them any more.
 pub(super) async fn watch(
     args: &StatusArgs,
     watched: Watched,
@@ -46,7 +47,15 @@ pub(super) async fn watch(
     let mut changes = select(of_runs, of_pods).ready_chunks(CHANGES);
     while let Some(chunk) = changes.next().await {
         for error in chunk.into_iter().filter_map(Result::err) {
-            eprintln!("warning: a watch failed and begins again: {error}");
+            match error {
+                watcher::Error::InitialListFailed(error)
+                | watcher::Error::WatchStartFailed(error)
+                    if is_forbidden(&error) =>
+                {
+                    return Err(failed("watch PipelineRuns and pods", error));
+                }
+                error => eprintln!("warning: a watch failed and begins again: {error}"),
+            }
         }
         if !is_complete(&runs) || !is_complete(&pods) {
             continue;
@@ -70,12 +79,18 @@ pub(super) async fn watch(
         };
         answer.widen();
         if !answer.runs.is_empty() {
-            output::write(&answer, args.output.output)?;
+            if !output::write(&answer, args.output.output)? {
+                break;
+            }
             with_headers = false;
         }
         widths = answer.widths;
     }
     Ok(())
+}
+
+fn is_forbidden(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if [401, 403].contains(&status.code))
 }
 
 /// The objects of one kind, and the stream of their changes. `reduce` removes what no row shows.
