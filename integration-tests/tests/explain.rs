@@ -126,8 +126,8 @@ async fn event(scene: &Scene<'_>, pod: &Pod, source: &str, reason: &str) -> Outc
             "apiVersion": "v1", "kind": "Pod", "namespace": scene.namespace,
             "name": pod.name_any(), "uid": pod.uid(),
         },
-        "reason": reason, "message": "as the test says", "type": "Normal",
-        "source": {"component": source}, "lastTimestamp": "2026-01-01T00:00:00Z",
+        "reason": reason, "message": "Pod should schedule on: nodeclaim/new", "type": "Normal",
+        "source": {"component": source}, "lastTimestamp": Timestamp::now(),
     });
     create(scene, "events", &event).await
 }

@@ -58,7 +58,7 @@ impl Cluster {
 /// The failure of a request to the API server.
 pub(crate) fn failed(what: &str, error: kube::Error) -> Failure {
     match error {
-        kube::Error::Api(status) if status.code == 404 && !status.message.is_empty() => {
+        kube::Error::Api(status) if status.code == 404 && status.reason == "NotFound" => {
             Failure::NotFound(anyhow!("{}", status.message))
         }
         kube::Error::Api(status) => {

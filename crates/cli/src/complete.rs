@@ -10,7 +10,7 @@ use kube::api::ListParams;
 use tokio::time::timeout;
 
 use crate::args::{Args, ClusterArgs, KubeconfigArgs};
-use crate::cluster::{Cluster, api, list};
+use crate::cluster::{Cluster, api};
 use crate::failure::Failure;
 
 /// Directives of completion in Go's package cobra: the shell completes names of files, or it does not.
@@ -96,8 +96,8 @@ async fn runs(words: &[String]) -> Vec<String> {
     let names = async {
         let Cluster { client, namespace } = Cluster::new(&args).await.ok()?;
         let runs = api::<PipelineRun>(&client, Some(&namespace));
-        let runs = list(&runs, ListParams::default()).await.ok()?;
-        Some(runs.iter().map(ResourceExt::name_any).collect())
+        let runs = runs.list_metadata(&ListParams::default()).await.ok()?;
+        Some(runs.items.iter().map(ResourceExt::name_any).collect())
     };
     timeout(LIMIT, names)
         .await

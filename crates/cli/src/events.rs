@@ -6,14 +6,13 @@ use coscheduler_core::annotations::GROUP;
 use coscheduler_core::names::{AssistantName, Group};
 use coscheduler_kubernetes::pods;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::ObjectReference;
-use k8s_openapi::api::events::v1::Event;
+use k8s_openapi::api::core::v1::{Event, ObjectReference};
 use kube::ResourceExt as _;
 use kube::api::ListParams;
 use serde::Serialize;
 
 use crate::args::NamedArgs;
-use crate::cluster::{Cluster, api, failed, list};
+use crate::cluster::{Cluster, api, each, failed};
 use crate::failure::Failure;
 use crate::output;
 use crate::run_objects::RunObjects;
@@ -57,18 +56,15 @@ async fn read(args: &NamedArgs) -> Result<Timeline, Failure> {
     for warning in warnings {
         eprintln!("warning: {warning}");
     }
-    let events = list(
-        &api::<Event>(&client, Some(&namespace)),
-        ListParams::default(),
-    )
-    .await;
-    let events = events.map_err(|error| failed("list Events", error))?;
     let about = About::new(&objects);
-    let events = events.into_iter().filter(|event| {
-        let regarding = event.regarding.as_ref();
-        regarding.is_some_and(|object| about.contains(object))
+    let mut events = Vec::new();
+    let of_kind = api::<Event>(&client, Some(&namespace));
+    let read = each(&of_kind, ListParams::default(), |event: Event| {
+        if about.contains(&event.involved_object) {
+            events.push(Line::new(event));
+        }
     });
-    let mut events: Vec<_> = events.map(Line::new).collect();
+    read.await.map_err(|error| failed("list Events", error))?;
     events.sort();
     Ok(Timeline { events })
 }
@@ -77,8 +73,8 @@ async fn read(args: &NamedArgs) -> Result<Timeline, Failure> {
 #[derive(Debug, Default)]
 struct About {
     uids: BTreeSet<String>,
-    /// The names of the run's placeholders and claims.
-    names: BTreeSet<String>,
+    /// Kind and name of each placeholder, its pod and the claims.
+    names: BTreeSet<(&'static str, String)>,
 }
 
 impl About {
@@ -92,40 +88,46 @@ impl About {
         let group = group.and_then(|group| group.parse::<Group>().ok());
         let of_run = group.map(|group| AssistantName::of(&group).to_string());
         let placeholders = pods.clone().flat_map(pods::follows).chain(of_run);
-        let names = placeholders.flat_map(|name| [format!("{name}-0"), name]);
+        let names =
+            placeholders.flat_map(|name| [("Pod", format!("{name}-0")), ("StatefulSet", name)]);
+        let claims = pods
+            .flat_map(pods::claims)
+            .map(|name| ("PersistentVolumeClaim", name));
         Self {
             uids: uids.collect(),
-            names: names.chain(pods.flat_map(pods::claims)).collect(),
+            names: names.chain(claims).collect(),
         }
     }
 
     fn contains(&self, object: &ObjectReference) -> bool {
+        let of_object = |(kind, name): &(&str, String)| {
+            object.kind.as_deref() == Some(*kind) && object.name.as_ref() == Some(name)
+        };
         let uid = object.uid.as_ref();
-        let name = object.name.as_ref();
-        uid.is_some_and(|uid| self.uids.contains(uid))
-            || name.is_some_and(|name| self.names.contains(name))
+        uid.is_some_and(|uid| self.uids.contains(uid)) || self.names.iter().any(of_object)
     }
 }
 
 impl Line {
     fn new(event: Event) -> Self {
         let time = last_time(&event);
-        let regarding = event.regarding.unwrap_or_default();
-        let kind = regarding.kind.unwrap_or_default();
+        let object = event.involved_object;
+        let kind = object.kind.unwrap_or_default();
         Self {
             time,
-            object: format!("{kind}/{}", regarding.name.unwrap_or_default()),
+            object: format!("{kind}/{}", object.name.unwrap_or_default()),
             severity: event.type_.unwrap_or_default(),
             reason: event.reason.unwrap_or_default(),
-            message: event.note.unwrap_or_default(),
+            message: event.message.unwrap_or_default(),
         }
     }
 }
 
 /// The last time at which the Event happened.
 pub(crate) fn last_time(event: &Event) -> Option<Timestamp> {
-    let series = event.series.as_ref().map(|it| it.last_observed_time.0);
-    let last = event.deprecated_last_timestamp.as_ref().map(|it| it.0);
+    let series = event.series.as_ref();
+    let series = series.and_then(|it| Some(it.last_observed_time.as_ref()?.0));
+    let last = event.last_timestamp.as_ref().map(|it| it.0);
     series
         .max(last)
         .max(event.event_time.as_ref().map(|it| it.0))
@@ -160,7 +162,8 @@ mod tests {
     #[test]
     fn the_time_of_an_event_is_the_last_one() {
         let time = |second: u8| format!("2026-01-01T00:00:0{second}Z");
-        let of = |value: serde_json::Value| {
+        let of = |mut value: serde_json::Value| {
+            value["involvedObject"] = json!({});
             let event: Event = serde_json::from_value(value).unwrap();
             last_time(&event).map(|time| time.to_string())
         };
@@ -171,7 +174,7 @@ mod tests {
         again["series"] = series;
         assert_eq!(of(again), Some(time(3)));
         assert_eq!(
-            of(json!({"metadata": {}, "deprecatedLastTimestamp": time(2)})),
+            of(json!({"metadata": {}, "lastTimestamp": time(2)})),
             Some(time(2))
         );
         assert_eq!(of(json!({"metadata": {}})), None);

@@ -8,8 +8,8 @@ use std::collections::BTreeSet;
 
 use coscheduler_kubernetes::pipeline_run::PipelineRun;
 use coscheduler_kubernetes::pods;
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
-use k8s_openapi::api::events::v1::Event;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Event, PersistentVolumeClaim, Pod};
 use kube::Api;
 use kube::api::ListParams;
 
@@ -41,6 +41,7 @@ async fn read(args: &NamedArgs) -> Result<Explanation, Failure> {
     let objects = RunObjects::read(&client, &namespace, &args.name, &mut warnings).await?;
     let RunObjects {
         run,
+        parent,
         pods,
         task_runs,
     } = objects;
@@ -51,9 +52,12 @@ async fn read(args: &NamedArgs) -> Result<Explanation, Failure> {
     let events = events(&api(&client, namespace), &pods, &mut warnings).await?;
     let facts = Facts {
         run,
+        parent,
         pods,
         task_runs,
         events,
+        missing_claims: claims.iter().filter_map(ClaimStatus::missing).collect(),
+        now: Timestamp::now(),
     };
     Ok(Explanation::new(&facts, with_pods, claims, warnings))
 }
@@ -88,11 +92,13 @@ async fn events(
     pods: &[Pod],
     warnings: &mut Vec<String>,
 ) -> Result<Vec<Event>, Failure> {
-    let waiting = pods.iter().filter(|pod| !pods::has_started(pod));
+    let waiting = pods
+        .iter()
+        .filter(|pod| !pods::has_started(pod) && !pods::phase(pod).has_ended());
     let mut events = Vec::new();
     for pod in waiting.take(MOST_WAITING) {
         let uid = pod.metadata.uid.as_deref().unwrap_or_default();
-        let params = ListParams::default().fields(&format!("regarding.uid={uid}"));
+        let params = ListParams::default().fields(&format!("involvedObject.uid={uid}"));
         let listed = list(of_kind, params).await;
         let Some(listed) = unless_forbidden("Events", listed, warnings)? else {
             break;

@@ -1,4 +1,4 @@
-//! `nodes`: the nodes with the coscheduled PipelineRuns on them, and their room.
+//! `nodes`: the nodes with the PipelineRuns on them, and their room.
 
 use std::collections::{BTreeMap, BTreeSet};
 

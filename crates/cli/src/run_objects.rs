@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use coscheduler_core::annotations::PART_OF;
 use coscheduler_core::labels::PIPELINE_RUN_UID;
 use coscheduler_kubernetes::pipeline_run::PipelineRun;
 use coscheduler_kubernetes::pods;
@@ -13,9 +14,14 @@ use kube::{Api, Client, ResourceExt as _};
 use crate::cluster::{api, failed, list, unless_forbidden};
 use crate::failure::Failure;
 
+/// The most levels of parents that are read.
+const MOST_PARENTS: usize = 8;
+
 /// The objects of a run.
 pub(crate) struct RunObjects {
     pub(crate) run: PipelineRun,
+    /// The topmost parent of a child run. `None` if the run has its own placeholders, or if the user may not read the parent.
+    pub(crate) parent: Option<PipelineRun>,
     /// The run's pods, and the pods of the placeholders that they follow. `None` if the user may not read pods.
     pub(crate) pods: Option<Vec<Pod>>,
     /// Empty if the user may not read TaskRuns.
@@ -53,8 +59,21 @@ impl RunObjects {
 
         let task_runs = list(&api::<TaskRun>(client, namespace), of_run).await;
         let task_runs = unless_forbidden("TaskRuns", task_runs, warnings)?;
+        let mut parent = None;
+        for _ in 0..MOST_PARENTS {
+            let child = parent.as_ref().unwrap_or(&run);
+            let Some(name) = child.annotations().get(PART_OF) else {
+                break;
+            };
+            let found = api::<PipelineRun>(client, namespace).get_opt(name).await;
+            let Some(found) = unless_forbidden("parents", found, warnings)?.flatten() else {
+                break;
+            };
+            parent = Some(found);
+        }
         Ok(Self {
             run,
+            parent,
             pods,
             task_runs: task_runs.unwrap_or_default(),
         })

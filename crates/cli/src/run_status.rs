@@ -19,7 +19,7 @@ pub(crate) struct RunStatus {
     pub(crate) name: String,
     /// The run's mode; `disabled` if admission did not coschedule the run.
     pub(crate) mode: String,
-    /// `Waiting` if the run has annotation `coscheduler.dev/blocked`. Otherwise the reason in Tekton's condition, or `Pending`
+    /// `Terminating` if the run is being deleted, and `Waiting` if the run has annotation `coscheduler.dev/blocked`. Otherwise the reason in Tekton's condition, or `Pending`
     /// if there is none.
     pub(crate) state: String,
     /// The cause in annotation `coscheduler.dev/blocked`.
@@ -37,7 +37,7 @@ pub(crate) struct Blocked {
     pub(crate) message: String,
 }
 
-/// The pods of a run that have not ended.
+/// Pods of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(crate) struct Pods {
     pub(crate) placeholders: Vec<PlaceholderStatus>,
@@ -67,7 +67,8 @@ impl RunStatus {
     pub(crate) fn new(run: &PipelineRun, pods: Option<&[&Pod]>) -> Self {
         let annotation = run.annotations().get(BLOCKED);
         let blocked = annotation.and_then(|value| blocked_reason(value));
-        let blocked = blocked.filter(|_| !is_done(run));
+        let deleted = run.metadata.deletion_timestamp.is_some();
+        let blocked = blocked.filter(|_| !is_done(run) && !deleted);
         let mode = run.annotations().get(MODE).cloned();
         Self {
             namespace: run.namespace().unwrap_or_default(),
@@ -75,6 +76,7 @@ impl RunStatus {
             mode: mode.unwrap_or_else(|| Mode::Disabled.to_string()),
             state: match &blocked {
                 Some(_) => "Waiting".to_owned(),
+                None if deleted => "Terminating".to_owned(),
                 None => tektons_reason(run).unwrap_or("Pending").to_owned(),
             },
             blocked: blocked.map(|reason| Blocked {

@@ -13,7 +13,7 @@ use kube::api::ListParams;
 use kube::runtime::watcher;
 
 use crate::args::StatusArgs;
-use crate::cluster::{Cluster, api, failed, list, unless_forbidden};
+use crate::cluster::{Cluster, api, each, failed, list, unless_forbidden};
 use crate::failure::Failure;
 use crate::output;
 
@@ -35,10 +35,15 @@ async fn show(args: &StatusArgs) -> Result<(), Failure> {
             vec![run.map_err(|error| failed(&format!("read PipelineRun {name}"), error))?]
         }
         None => {
-            let listed = list(&api_of_runs, ListParams::default()).await;
-            let mut runs = listed.map_err(|error| failed("list PipelineRuns", error))?;
-            runs.retain(answer::is_shown);
-            runs
+            let mut shown = Vec::new();
+            let read = each(&api_of_runs, ListParams::default(), |run| {
+                if answer::is_shown(&run) {
+                    shown.push(run);
+                }
+            });
+            read.await
+                .map_err(|error| failed("list PipelineRuns", error))?;
+            shown
         }
     };
     let mut selector = PIPELINE_RUN_UID.to_owned();

@@ -11,7 +11,7 @@ pub mod tell;
 pub(crate) mod apart;
 mod clean_up;
 mod create;
-mod make_room;
+pub mod make_room;
 mod suitable_nodes;
 
 use std::collections::BTreeSet;

@@ -21,7 +21,7 @@ const SERVICES: [&str; 5] = [
     "watcher",
 ];
 
-/// The label that placeholders and their pods share a value of.
+/// Placeholders and the pods that follow them run on nodes with the same value of this label.
 const HOSTNAME: &str = "kubernetes.io/hostname";
 
 /// The result of a check.

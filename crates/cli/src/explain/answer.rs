@@ -54,6 +54,11 @@ impl ClaimStatus {
         }
     }
 
+    /// The claim's name, if it does not exist.
+    pub(super) fn missing(&self) -> Option<String> {
+        self.phase.is_none().then(|| self.name.clone())
+    }
+
     fn line(&self) -> String {
         let Some(phase) = &self.phase else {
             return format!("claim {}: does not exist", self.name);
@@ -102,7 +107,8 @@ impl output::Answer for Explanation {
                 let evidence = &cause.evidence;
                 let mut lines = vec![cause.message.clone()];
                 let mut line = format!("evidence: {}, {}", evidence.object, evidence.field);
-                if !evidence.value.contains(&cause.message) {
+                // The annotation repeats the message.
+                if !evidence.field.starts_with("metadata.annotations") {
                     line = format!("{line}: {}", evidence.value);
                 }
                 lines.push(line);
@@ -110,7 +116,14 @@ impl output::Answer for Explanation {
                 below.push(Branch::new(format!("waits: {}", cause.reason), lines));
             }
             None if self.done => {}
-            None => below.push("waits for nothing that is known".to_owned().into()),
+            None if run.pods.is_none() => {
+                below.push(
+                    "cause not known, because you may not read pods"
+                        .to_owned()
+                        .into(),
+                );
+            }
+            None => below.push("no cause for waiting found".to_owned().into()),
         }
         let group = self.group.iter().map(|group| format!(", group {group}"));
         let group: String = group.collect();

@@ -3,31 +3,50 @@
 //! The manager reports what keeps a run from its placeholder, and what only it knows, in annotation `coscheduler.dev/blocked`.
 //! This module names the other causes, from the objects that a run's author can read.
 
-use coscheduler_core::annotations::BLOCKED;
+mod known;
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use coscheduler_core::annotations::{BLOCKED, MODE};
+use coscheduler_core::mode::Mode;
+use coscheduler_core::observed::elapsed;
 use coscheduler_core::reasons::ReasonCode;
+use coscheduler_core::reconcile::make_room::tried_within;
 use coscheduler_core::reconcile::reserve::GATE;
 use coscheduler_core::reconcile::tell::blocked_reason;
-use coscheduler_core::reconcile::tell::refusals::{lacks_room, tells_of_no_node, waits_for_volume};
+use coscheduler_core::reconcile::tell::refusals::{lacks_room, waits_for_volume};
 use coscheduler_kubernetes::pipeline_run::{PipelineRun, is_done};
 use coscheduler_kubernetes::pods;
 use coscheduler_kubernetes::tekton::TaskRun;
-use k8s_openapi::api::core::v1::{ContainerStateWaiting, Pod};
-use k8s_openapi::api::events::v1::Event;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{ContainerStateWaiting, Event, Pod};
 use kube::ResourceExt as _;
 use serde::Serialize;
 use serde_json::Value;
 
 use crate::events::last_time;
 
+use known::{
+    CLAIM_IN_USE, CLAIM_MISSING, CLAIM_NOT_BOUND, CONTAINER_WAITS, GATED, Known, NO_ISOLATED_NODE,
+    NO_ROOM, NODE_BEING_ADDED, OWN_PODS, PENDING, PLACEHOLDER_MISSING, SANDBOX, SCHEDULER,
+    TASK_RUN_WAITS, UNSCHEDULABLE, VOLUME_NOT_MOUNTED,
+};
+
 /// The objects of a run.
 #[derive(Debug, Default)]
 pub(super) struct Facts {
     pub(super) run: PipelineRun,
+    /// The topmost parent of a child run. The manager reports on this run what its children wait for.
+    pub(super) parent: Option<PipelineRun>,
     /// The run's pods, and the pods of the placeholders that they follow.
     pub(super) pods: Vec<Pod>,
     pub(super) task_runs: Vec<TaskRun>,
     /// Events about pods that wait.
     pub(super) events: Vec<Event>,
+    /// The names of claims that do not exist.
+    pub(super) missing_claims: BTreeSet<String>,
+    pub(super) now: Timestamp,
 }
 
 /// The cause for which a run waits.
@@ -49,71 +68,6 @@ pub(super) struct Evidence {
     pub(super) value: String,
 }
 
-/// A cause that the manager does not report.
-#[derive(Debug)]
-struct Known {
-    reason: &'static str,
-    remedy: &'static str,
-}
-
-const PENDING: Known = Known {
-    reason: "PipelineRunPending",
-    remedy: "Remove spec.status from the PipelineRun. If a queue such as Kueue set it, wait for the queue.",
-};
-const GATED: Known = Known {
-    reason: "SchedulingGated",
-    remedy: "Wait until the owner of the gate, such as Kueue, removes it, or configure the owner so that it ignores the pods.",
-};
-const NODE_BEING_ADDED: Known = Known {
-    reason: "NodeBeingAdded",
-    remedy: "Wait until the autoscaler's node is ready.",
-};
-const NO_ISOLATED_NODE: Known = Known {
-    reason: "NoIsolatedNode",
-    remedy: "Wait until another run has ended, add a node, or choose another mode than isolate-pipelinerun.",
-};
-const TASK_RUN_WAITS: Known = Known {
-    reason: "TaskRunHasNoPod",
-    remedy: "Correct what Tekton's message names. If it is a quota, raise the quota, or wait until other pods have ended.",
-};
-const CLAIM_NOT_BOUND: Known = Known {
-    reason: "ClaimNotBound",
-    remedy: "Wait until the claim has a volume. If it gets none, read the claim's Events.",
-};
-const CLAIM_IN_USE: Known = Known {
-    reason: "ClaimInUse",
-    remedy: "Wait until the pod that uses the ReadWriteOncePod claim has ended.",
-};
-const PLACEHOLDER_MISSING: Known = Known {
-    reason: "PlaceholderMissing",
-    remedy: "Wait some seconds. If the placeholder's pod does not appear, ask your operator whether placeholder-manager, \
-             affinity-planner and watcher are running.",
-};
-const SCHEDULER: Known = Known {
-    reason: "WaitsForScheduler",
-    remedy: "Wait some seconds until the scheduler tries again.",
-};
-const OWN_PODS: Known = Known {
-    reason: "WaitsForOwnPods",
-    remedy: "Wait until these pods have ended. To run more pods at the same time, use larger nodes, or request less.",
-};
-const NO_ROOM: Known = Known {
-    reason: "NoRoomBesidePlaceholder",
-    remedy: "Wait some seconds. tekton-coscheduler moves the placeholder, or reports on the run why it cannot.",
-};
-const UNSCHEDULABLE: Known = Known {
-    reason: "PodUnschedulable",
-    remedy: "Add a node that meets the scheduler's message, or change the pod's podTemplate or requests.",
-};
-const CONTAINER_WAITS: Known = Known {
-    reason: "ContainerCannotStart",
-    remedy: "Correct what the message names, such as the image, its pull secret, or a ConfigMap or Secret of the step.",
-};
-const VOLUME_NOT_MOUNTED: Known = Known {
-    reason: "VolumeNotMounted",
-    remedy: "Correct what the message names. If the volume is attached to another node, wait until it is detached there.",
-};
-
 /// A pod's condition with the scheduler's result.
 const SCHEDULED: &str = "status.conditions[PodScheduled].message";
 
@@ -122,7 +76,8 @@ const STARTING: [&str; 2] = ["ContainerCreating", "PodInitializing"];
 /// The reasons of the kubelet's Events about volumes (Kubernetes `pkg/kubelet/events/event.go`).
 const MOUNTS: [&str; 2] = ["FailedMount", "FailedAttachVolume"];
 /// Tekton's reasons for a TaskRun that goes on without a pod (Tekton `pkg/apis/pipeline/v1/taskrun_types.go`).
-const ON_ITS_WAY: [&str; 5] = [
+const ON_ITS_WAY: [&str; 6] = [
+    "ToBeRetried",
     "Started",
     "Running",
     "Pending",
@@ -130,19 +85,15 @@ const ON_ITS_WAY: [&str; 5] = [
     "ResolvingStepActionRef",
 ];
 
-/// What autoscalers say about a pod, each with true if a node will be added or is about to be ready: Karpenter, and Cluster
-/// Autoscaler.
-const AUTOSCALERS: [(&str, bool); 4] = [
-    ("Nominated", true),
-    ("TriggeredScaleUp", true),
-    ("FailedScheduling", false),
-    ("NotTriggerScaleUp", false),
-];
+/// An autoscaler gives a node up if it is not ready within this time (Cluster Autoscaler, `max-node-provision-time`; Karpenter's
+/// limit for the registration of a node is the same).
+const PROVISIONING: Duration = Duration::from_secs(15 * 60);
 
 /// The first cause for which the run waits. `None` if the run waits for nothing, or is done.
 pub(super) fn cause(facts: &Facts) -> Option<Cause> {
     let run = &facts.run;
-    if is_done(run) {
+    let given_up = run.spec.get("status").and_then(Value::as_str) == Some("Cancelled");
+    if is_done(run) || run.metadata.deletion_timestamp.is_some() || given_up {
         return None;
     }
     if run.spec.get("status").and_then(Value::as_str) == Some(PENDING.reason) {
@@ -161,27 +112,13 @@ pub(super) fn cause(facts: &Facts) -> Option<Cause> {
         })
 }
 
-impl Known {
-    fn at(&self, (object, field): (String, &'static str), value: &str, message: &str) -> Cause {
-        Cause {
-            reason: self.reason,
-            message: message.to_owned(),
-            evidence: Evidence {
-                object,
-                field,
-                value: value.to_owned(),
-            },
-            remedy: Some(self.remedy),
-        }
-    }
-}
-
 impl Facts {
     /// The cause that the manager reports, with the scheduler's message as evidence if the scheduler is the source.
     fn reported(&self) -> Option<Cause> {
-        let annotation = self.run.annotations().get(BLOCKED)?;
+        let run = self.parent.as_ref().unwrap_or(&self.run);
+        let annotation = run.annotations().get(BLOCKED)?;
         let reason = blocked_reason(annotation)?;
-        let object = format!("PipelineRun {}", self.run.name_any());
+        let object = format!("PipelineRun {}", run.name_any());
         let mut cause = Cause {
             reason: reason.code.as_str(),
             message: reason.message,
@@ -201,7 +138,9 @@ impl Facts {
             if let Some(coming) = self.node_comes(pod) {
                 return Some(coming);
             }
-            if said.contains("anti-affinity rules") {
+            let isolated = Mode::IsolatePipelineRun.as_str();
+            let isolated = run.annotations().get(MODE).is_some_and(|it| it == isolated);
+            if isolated && said.contains("anti-affinity rules") {
                 (cause.reason, cause.remedy) =
                     (NO_ISOLATED_NODE.reason, Some(NO_ISOLATED_NODE.remedy));
             }
@@ -215,33 +154,48 @@ impl Facts {
     }
 
     fn of_pod(&self, pod: &Pod) -> Option<Cause> {
+        let at = |field| (name(pod), field);
         let Some(node) = pods::node(pod) else {
+            let nominated = pod
+                .status
+                .as_ref()
+                .and_then(|it| it.nominated_node_name.as_deref());
+            if let Some(node) = nominated.filter(|node| !node.is_empty()) {
+                let message =
+                    "The scheduler removes other pods from a node to make room for the pod.";
+                return Some(SCHEDULER.at(at("status.nominatedNodeName"), node, message));
+            }
             return pods::is_unschedulable(pod).then(|| self.of_unbound(pod));
         };
-        let at = |field| (name(pod), field);
         if let Some(waiting) = stuck_container(pod) {
             let reason = waiting.reason.as_deref().unwrap_or_default();
             let said = waiting.message.as_deref().unwrap_or_default();
             let message = format!("A container of the pod on node {node} cannot start: {reason}.");
-            let field = "status.containerStatuses[].state.waiting.message";
+            let field = "status: state.waiting.message of a container";
             return Some(CONTAINER_WAITS.at(at(field), said, &message));
         }
-        if pods::has_started(pod) {
+        // A pod with a sandbox has its volumes.
+        if pods::has_started(pod) || has_sandbox(pod) {
             return None;
         }
-        let mut events = self.events_of(pod);
-        let event = events.find(|it| MOUNTS.contains(&it.reason.as_deref().unwrap_or_default()))?;
-        let message = format!("A volume of the pod cannot be mounted on node {node}.");
-        let note = event.note.as_deref().unwrap_or_default();
-        let at = (format!("Event about {}", name(pod)), "note");
-        Some(VOLUME_NOT_MOUNTED.at(at, note, &message))
+        let obstacles = self.events_of(pod).filter_map(|event| {
+            let reason = event.reason.as_deref().unwrap_or_default();
+            match reason {
+                "FailedCreatePodSandBox" => Some((event, &SANDBOX)),
+                _ => MOUNTS
+                    .contains(&reason)
+                    .then_some((event, &VOLUME_NOT_MOUNTED)),
+            }
+        });
+        let (event, known) = obstacles.max_by_key(|(event, _)| last_time(event))?;
+        let message = format!("The kubelet of node {node} cannot start the pod.");
+        let note = event.message.as_deref().unwrap_or_default();
+        let at = (format!("Event about {}", name(pod)), "message");
+        Some(known.at(at, note, &message))
     }
 
     /// The scheduler has found no node for the pod.
     fn of_unbound(&self, pod: &Pod) -> Cause {
-        if let Some(coming) = self.node_comes(pod) {
-            return coming;
-        }
         let said = pods::scheduler_said(pod).unwrap_or_default();
         let because =
             |known: &Known, message: &str| known.at((name(pod), SCHEDULED), said, message);
@@ -250,6 +204,20 @@ impl Facts {
         }
         if said.contains("ReadWriteOncePod") {
             return because(&CLAIM_IN_USE, "Another pod uses a claim of the pod.");
+        }
+        if said.starts_with("persistentvolumeclaim ") {
+            let claims = pods::claims(pod);
+            let missing = claims.iter().find(|it| self.missing_claims.contains(*it));
+            return match missing {
+                Some(claim) => because(&CLAIM_MISSING, &format!("Claim {claim} does not exist.")),
+                None => because(
+                    &SCHEDULER,
+                    "The scheduler has not seen a claim of the pod yet.",
+                ),
+            };
+        }
+        if let Some(coming) = self.node_comes(pod) {
+            return coming;
         }
         let follows = pods::follows(pod);
         let Some(placeholder) = follows.first() else {
@@ -264,9 +232,10 @@ impl Facts {
             let message = format!("Placeholder {placeholder} of the pod has no node yet.");
             return because(&SCHEDULER, &message);
         };
-        if tells_of_no_node(said) {
+        let bound = pods::view(leader.clone()).and_then(|leader| leader.bound);
+        if bound.is_some_and(|bound| elapsed(bound, self.now) < tried_within(said)) {
             let message = format!(
-                "The scheduler last tried the pod before its placeholder was on node {node}."
+                "The scheduler has perhaps not tried the pod since its placeholder is on node {node}."
             );
             return because(&SCHEDULER, &message);
         }
@@ -293,28 +262,46 @@ impl Facts {
 
     fn events_of(&self, pod: &Pod) -> impl Iterator<Item = &Event> {
         let uid = pod.metadata.uid.clone();
-        self.events.iter().filter(move |event| {
-            let regarding = event.regarding.as_ref();
-            regarding.is_some_and(|it| it.uid == uid)
-        })
+        self.events
+            .iter()
+            .filter(move |it| it.involved_object.uid == uid)
     }
 
     /// The cause that an autoscaler adds a node for the pod, if that is the last word of an autoscaler.
     fn node_comes(&self, pod: &Pod) -> Option<Cause> {
-        let word = |event: &Event| {
-            let reason = event.reason.as_deref()?;
-            let by_scheduler = source(event).is_some_and(|it| it == "default-scheduler");
-            let word = AUTOSCALERS.iter().find(|(word, _)| *word == reason);
-            word.filter(|_| !by_scheduler).map(|(_, comes)| *comes)
-        };
         let words = self.events_of(pod).filter_map(|it| Some((it, word(it)?)));
         let (event, comes) = words.max_by_key(|(event, _)| last_time(event))?;
-        comes.then(|| {
-            let note = event.note.as_deref().unwrap_or_default();
-            let at = (format!("Event about {}", name(pod)), "note");
+        let age = elapsed(last_time(event)?, self.now);
+        (comes && age < PROVISIONING).then(|| {
+            let note = event.message.as_deref().unwrap_or_default();
+            let at = (format!("Event about {}", name(pod)), "message");
             NODE_BEING_ADDED.at(at, note, "An autoscaler adds a node for the pod.")
         })
     }
+}
+
+/// What an autoscaler says about a pod: true if a node is being added. Karpenter also nominates existing nodes.
+fn word(event: &Event) -> Option<bool> {
+    let note = event.message.as_deref().unwrap_or_default();
+    match (source(event)?, event.reason.as_deref()?) {
+        ("karpenter", "Nominated") => Some(!note.contains("node/")),
+        ("cluster-autoscaler", "TriggeredScaleUp") => Some(true),
+        ("karpenter", "FailedScheduling") | ("cluster-autoscaler", "NotTriggerScaleUp") => {
+            Some(false)
+        }
+        _ => None,
+    }
+}
+
+/// True if the kubelet has created the pod's sandbox (condition `PodReadyToStartContainers`).
+fn has_sandbox(pod: &Pod) -> bool {
+    let conditions = pod
+        .status
+        .iter()
+        .flat_map(|it| it.conditions.iter().flatten());
+    conditions
+        .into_iter()
+        .any(|it| it.type_ == "PodReadyToStartContainers" && it.status == "True")
 }
 
 /// Another scheduling gate than that of tekton-coscheduler.
@@ -358,10 +345,9 @@ fn stuck_container(pod: &Pod) -> Option<&ContainerStateWaiting> {
 
 /// The program that wrote the Event.
 fn source(event: &Event) -> Option<&str> {
-    let old = event.deprecated_source.as_ref();
-    let new = event.reporting_controller.as_deref();
-    new.filter(|it| !it.is_empty())
-        .or_else(|| old?.component.as_deref())
+    let new = event.reporting_component.as_deref();
+    let old = event.source.as_ref().and_then(|it| it.component.as_deref());
+    new.filter(|it| !it.is_empty()).or(old)
 }
 
 fn name(pod: &Pod) -> String {

@@ -24,6 +24,14 @@ const TRIED_AT_LAST: Duration = Duration::from_secs(340);
 /// The most times that a pod is freed from its placeholder. Tekton may recreate the pod with its affinity each time.
 const TRIES: u32 = 5;
 
+/// The scheduler tries a pod, about which it last said this, within this time after the pod's placeholder is bound.
+pub fn tried_within(said: &str) -> Duration {
+    match tells_of_no_node(said) {
+        true => TRIED_AT_LAST,
+        false => TRIED,
+    }
+}
+
 /// Makes room for the run's pods. Returns why one waits, if no step can help it.
 pub(super) fn make_room(observed: &Observed, decision: &mut Decision) -> Option<Reason> {
     let mut cause = None;
@@ -172,8 +180,8 @@ impl<'a> Placed<'a> {
         let tried = match pod.scheduler_said() {
             // Another try of the scheduler would not help.
             _ if self.is_away(pod) => Duration::ZERO,
-            Some(said) if tells_of_no_node(said) => TRIED_AT_LAST,
-            Some(_) | None => TRIED,
+            Some(said) => tried_within(said),
+            None => TRIED,
         };
         self.rests(tried, self.pod.bound)
     }

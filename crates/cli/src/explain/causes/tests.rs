@@ -23,6 +23,7 @@ fn placeholder(node: Option<&str>, said: Option<&str>) -> Pod {
     object(json!({
         "metadata": {"name": "p-0", "uid": "p-0", "labels": {
             "app.kubernetes.io/component": "affinity-assistant", "app.kubernetes.io/instance": "p",
+            "tekton.dev/pipelineRunUID": "run",
         }},
         "spec": {"nodeName": node, "containers": []},
         "status": {"phase": "Pending", "conditions": unscheduled(said)},
@@ -54,9 +55,13 @@ fn unscheduled(said: Option<&str>) -> Value {
 }
 
 fn event(about: &str, source: &str, reason: &str, second: u32) -> Event {
+    let note = match reason {
+        "Nominated" => "Pod should schedule on: nodeclaim/default-x",
+        _ => "why",
+    };
     object(json!({
-        "metadata": {}, "regarding": {"uid": about}, "reason": reason, "note": "why",
-        "reportingController": source, "eventTime": format!("2026-01-01T00:00:{second:02}.000000Z"),
+        "metadata": {}, "involvedObject": {"uid": about}, "reason": reason, "message": note,
+        "reportingComponent": source, "eventTime": format!("2026-01-01T00:00:{second:02}.000000Z"),
     }))
 }
 
@@ -111,14 +116,19 @@ fn a_run_may_wait_before_it_has_pods() {
     assert_eq!(cause.evidence.object, "TaskRun t");
     assert_eq!(cause.evidence.value, "why");
     assert_eq!(waits(task_run("ExceededNodeResources", "pod")), None);
-    assert_eq!(waits(task_run("Started", "")), None);
+    for reason in ["Started", "ToBeRetried"] {
+        assert_eq!(waits(task_run(reason, "")), None, "{reason}");
+    }
 }
 
 #[test]
 fn the_schedulers_message_is_the_evidence_of_an_unbound_placeholder() {
     let of = |said: &str, events: Vec<Event>| {
+        let mut run = run(None, Some(("PlaceholderUnschedulable", "no node")));
+        let annotations = run.metadata.annotations.get_or_insert_default();
+        annotations.insert(MODE.to_owned(), "isolate-pipelinerun".to_owned());
         let facts = Facts {
-            run: run(None, Some(("PlaceholderUnschedulable", "no node"))),
+            run,
             pods: vec![placeholder(None, Some(said))],
             events,
             ..Facts::default()
@@ -149,8 +159,6 @@ fn a_pod_without_a_node_waits_for_its_placeholder_its_claim_or_room() {
     assert_eq!(waits(full, Vec::new()), Some("PlaceholderMissing"));
     let unbound = vec![placeholder(None, None)];
     assert_eq!(waits(full, unbound), Some("WaitsForScheduler"));
-    let stale = "0/1 nodes are available: 1 node(s) didn't match pod affinity rules.";
-    assert_eq!(waits(stale, at_home()), Some("WaitsForScheduler"));
     assert_eq!(waits(full, at_home()), Some("NoRoomBesidePlaceholder"));
     let mut beside = at_home();
     beside.push(task("runs", NODE, None));
@@ -233,4 +241,112 @@ fn a_gate_of_another_program_is_named() {
     assert_eq!(cause.reason, "SchedulingGated");
     assert_eq!(cause.evidence.value, "kueue.x-k8s.io/admission");
     assert_eq!(gated(GATE), None);
+}
+
+#[test]
+fn what_the_scheduler_said_before_the_placeholder_was_bound_does_not_count() {
+    let after = |seconds: u64, said: &str| {
+        let mut leader = placeholder(NODE, None);
+        let bound = json!([{
+            "type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z",
+        }]);
+        leader.status = Some(object(json!({"phase": "Running", "conditions": bound})));
+        let begin: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
+        let facts = Facts {
+            run: run(None, None),
+            pods: vec![task("waits", None, Some(said)), leader],
+            now: begin + Duration::from_secs(seconds),
+            ..Facts::default()
+        };
+        cause(&facts).unwrap().reason
+    };
+    let tainted = "0/4 nodes are available: 1 node(s) had untolerated taint {a: }, 3 node(s) didn't match pod affinity rules.";
+    assert_eq!(after(5, tainted), "WaitsForScheduler");
+    assert_eq!(after(13, tainted), "PodUnschedulable");
+    let unbound = "0/4 nodes are available: 4 node(s) didn't match pod affinity rules.";
+    assert_eq!(after(60, unbound), "WaitsForScheduler");
+    assert_eq!(after(400, unbound), "PodUnschedulable");
+}
+
+#[test]
+fn a_claim_that_does_not_exist_is_missing_and_one_that_does_was_not_seen() {
+    let of = |missing: &[&str]| {
+        let mut pod = task("waits", None, Some("persistentvolumeclaim \"c\" not found"));
+        let volume = json!([{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]);
+        pod.spec.as_mut().unwrap().volumes = Some(object(volume));
+        let facts = Facts {
+            run: run(None, None),
+            pods: vec![pod],
+            missing_claims: missing.iter().map(ToString::to_string).collect(),
+            ..Facts::default()
+        };
+        cause(&facts).unwrap().reason
+    };
+    assert_eq!(of(&["c"]), "ClaimMissing");
+    assert_eq!(of(&[]), "WaitsForScheduler");
+}
+
+#[test]
+fn the_manager_reports_on_the_topmost_parent_and_not_on_a_run_that_ends() {
+    let blocked = run(None, Some(("QuotaExceeded", "too much")));
+    let child = Facts {
+        run: run(None, None),
+        parent: Some(blocked.clone()),
+        ..Facts::default()
+    };
+    assert_eq!(cause(&child).unwrap().reason, "QuotaExceeded");
+    let ends = |run: PipelineRun| {
+        let facts = Facts {
+            run,
+            ..Facts::default()
+        };
+        assert_eq!(cause(&facts), None);
+    };
+    let mut deleted = blocked.clone();
+    deleted.metadata.deletion_timestamp = Some(object(json!("2026-01-01T00:00:00Z")));
+    ends(deleted);
+    ends(run(Some("Cancelled"), Some(("QuotaExceeded", "too much"))));
+}
+
+#[test]
+fn a_node_may_be_chosen_or_lack_a_network() {
+    let mut chosen = task("waits", None, FULL);
+    chosen.status.as_mut().unwrap().nominated_node_name = Some("node-1".to_owned());
+    assert_eq!(reason(vec![chosen], Vec::new()), Some("WaitsForScheduler"));
+    let events = || {
+        vec![
+            event("one", "kubelet", "FailedMount", 1),
+            event("one", "kubelet", "FailedCreatePodSandBox", 2),
+        ]
+    };
+    let mut pod = task("one", NODE, None);
+    let of = |pod: &Pod| reason(vec![pod.clone(), placeholder(NODE, None)], events());
+    assert_eq!(of(&pod), Some("SandboxNotCreated"), "the newest Event");
+    let ready = json!([{"type": "PodReadyToStartContainers", "status": "True"}]);
+    pod.status.as_mut().unwrap().conditions = Some(object(ready));
+    assert_eq!(of(&pod), None);
+}
+
+#[test]
+fn karpenter_adds_no_node_if_it_names_an_existing_one_and_an_old_word_does_not_count() {
+    let waits = |note: &str, seconds: u64| {
+        let mut said = event("waits", "karpenter", "Nominated", 0);
+        said.message = Some(note.to_owned());
+        let begin: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
+        let facts = Facts {
+            run: run(None, None),
+            pods: vec![task("waits", None, FULL), placeholder(NODE, None)],
+            events: vec![said],
+            now: begin + Duration::from_secs(seconds),
+            ..Facts::default()
+        };
+        cause(&facts).unwrap().reason
+    };
+    let new = "Pod should schedule on: nodeclaim/a";
+    assert_eq!(waits(new, 60), "NodeBeingAdded");
+    assert_eq!(waits(new, 3600), "NoRoomBesidePlaceholder");
+    assert_eq!(
+        waits("Pod should schedule on: nodeclaim/a, node/b", 60),
+        "NoRoomBesidePlaceholder"
+    );
 }

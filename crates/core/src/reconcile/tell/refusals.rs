@@ -112,7 +112,7 @@ pub fn lacks_room(said: &str) -> bool {
 /// placeholder is bound, such a message is probably older than the binding: the placeholder's node met the affinity then, so the
 /// scheduler would give another reason for this node
 /// (`pkg/scheduler/framework/plugins/interpodaffinity/filtering.go`, `ErrReasonAffinityRulesNotMatch`).
-pub fn tells_of_no_node(said: &str) -> bool {
+pub(in crate::reconcile) fn tells_of_no_node(said: &str) -> bool {
     let first = said.split(". ").next().unwrap_or_default();
     let causes = first.split_once("nodes are available: ");
     causes.is_some_and(|(_, causes)| {
