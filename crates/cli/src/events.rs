@@ -53,9 +53,7 @@ async fn read(args: &NamedArgs) -> Result<Timeline, Failure> {
     let Cluster { client, namespace } = Cluster::new(&args.cluster).await?;
     let mut warnings = Vec::new();
     let objects = RunObjects::read(&client, &namespace, &args.name, &mut warnings).await?;
-    for warning in warnings {
-        eprintln!("warning: {warning}");
-    }
+    output::warn(&warnings);
     let about = About::new(&objects);
     let mut events = Vec::new();
     let of_kind = api::<Event>(&client, Some(&namespace));

@@ -28,9 +28,7 @@ const MOST_WAITING: usize = 10;
 /// Reads the run and its objects, and writes the answer.
 pub(crate) fn run(args: &NamedArgs) -> Result<(), Failure> {
     let answer = crate::runtime()?.block_on(read(args))?;
-    for warning in &answer.warnings {
-        eprintln!("warning: {warning}");
-    }
+    output::warn(&answer.warnings);
     output::write(&answer, args.output.output)?;
     Ok(())
 }

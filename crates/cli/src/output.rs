@@ -54,6 +54,13 @@ pub(crate) fn words<'a>(all: impl IntoIterator<Item = &'a str>) -> String {
     }
 }
 
+/// Writes warnings to standard error.
+pub(crate) fn warn(warnings: &[String]) {
+    for warning in warnings {
+        eprintln!("warning: {warning}");
+    }
+}
+
 /// A table in kubectl's style. `headers` are `None` if it has none.
 pub(crate) fn table(
     headers: Option<Vec<&str>>,

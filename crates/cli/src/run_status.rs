@@ -3,13 +3,12 @@
 use coscheduler_core::annotations::{BLOCKED, MODE};
 use coscheduler_core::mode::Mode;
 use coscheduler_core::reconcile::tell::blocked_reason;
-use coscheduler_kubernetes::pipeline_run::{PipelineRun, is_done};
+use coscheduler_kubernetes::pipeline_run::{PipelineRun, is_done, succeeded};
 use coscheduler_kubernetes::pods;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
 use serde::Serialize;
-use serde_json::Value;
 
 /// A run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -91,9 +90,7 @@ impl RunStatus {
 
 /// The reason in Tekton's condition `Succeeded`.
 fn tektons_reason(run: &PipelineRun) -> Option<&str> {
-    let conditions = run.status.get("conditions").and_then(Value::as_array)?;
-    let condition = conditions.iter().find(|it| it["type"] == "Succeeded")?;
-    condition["reason"].as_str()
+    succeeded(run.status.get("conditions"))?["reason"].as_str()
 }
 
 impl Pods {

@@ -59,7 +59,7 @@ async fn show(args: &StatusArgs) -> Result<(), Failure> {
         // The facts about the runs are of use without their nodes.
         pods => unless_forbidden("pods and their nodes", pods, &mut warnings)?,
     };
-    let mut answer = Answer {
+    let answer = Answer {
         runs: answer::of(&runs, pods.as_deref()),
         warnings,
         now: Timestamp::now(),
@@ -67,10 +67,7 @@ async fn show(args: &StatusArgs) -> Result<(), Failure> {
         with_headers: !args.no_headers,
         widths: Vec::new(),
     };
-    answer.widen();
-    for warning in &answer.warnings {
-        eprintln!("warning: {warning}");
-    }
+    output::warn(&answer.warnings);
     if answer.runs.is_empty() && !args.watch {
         eprintln!("No coscheduled PipelineRun is under way.");
     }

@@ -46,6 +46,9 @@ pub const KUEUE_PREFIX: &str = "kueue.x-k8s.io/";
 /// So a pod with this label is never a placeholder's pod.
 pub const TASK_RUN: &str = "tekton.dev/taskRun";
 
+/// A label of nodes. Placeholders and the pods that follow them run on nodes with the same value of this label.
+pub const HOSTNAME: &str = "kubernetes.io/hostname";
+
 /// Label [`PIPELINE`] as Tekton has set or will set it on a run: the name of the Pipeline, or of the run if it embeds its Pipeline
 /// (V4). `None` if a resolver fetches the Pipeline and Tekton has not labelled the run yet: nobody knows the name then, and the
 /// placeholder must not wait for it.

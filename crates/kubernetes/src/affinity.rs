@@ -2,7 +2,7 @@
 //! operator's default template; the affinity or anti-affinity to other placeholders (M4, P4); and the node affinity of volumes
 //! that the placeholder does not mount (V8).
 
-use coscheduler_core::labels::{AFFINITY_ASSISTANT, COMPONENT, TASK_RUN};
+use coscheduler_core::labels::{AFFINITY_ASSISTANT, COMPONENT, HOSTNAME, TASK_RUN};
 use coscheduler_core::mode::IsolationScope;
 use coscheduler_core::separation::Separation;
 use coscheduler_core::volumes::{NodeRequirement, NodeTerm};
@@ -10,9 +10,6 @@ use k8s_openapi::api::core::v1::{
     Affinity, NodeSelectorRequirement, NodeSelectorTerm, PodAffinityTerm, WeightedPodAffinityTerm,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
-
-/// The topology key with which each node is its own domain.
-const HOSTNAME: &str = "kubernetes.io/hostname";
 
 /// The weight of a preference: the highest that Kubernetes allows.
 pub(crate) const WEIGHT: i32 = 100;

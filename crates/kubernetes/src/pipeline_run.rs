@@ -294,11 +294,14 @@ pub fn to_json(run: &PipelineRun) -> Map<String, Value> {
 
 /// True if the run is done. This reads only the conditions, so it also works for runs that [`view`] cannot read.
 pub fn is_done(run: &PipelineRun) -> bool {
-    let conditions = run.status.get("conditions").and_then(Value::as_array);
-    conditions.into_iter().flatten().any(|condition| {
-        let decided = matches!(condition["status"].as_str(), Some("True" | "False"));
-        condition["type"] == "Succeeded" && decided
-    })
+    let condition = succeeded(run.status.get("conditions"));
+    condition.is_some_and(|it| matches!(it["status"].as_str(), Some("True" | "False")))
+}
+
+/// Tekton's condition `Succeeded` of a PipelineRun or a TaskRun, from the object's `status.conditions`.
+pub fn succeeded(conditions: Option<&Value>) -> Option<&Value> {
+    let mut conditions = conditions?.as_array()?.iter();
+    conditions.find(|it| it["type"] == "Succeeded")
 }
 
 /// Converts the object to the type of `core`.

@@ -136,11 +136,21 @@ fn unscheduled(pod: &Pod) -> Option<Unscheduled> {
 
 /// Condition `PodScheduled`, if it has this status.
 fn scheduled<'a>(pod: &'a Pod, status: &str) -> Option<&'a PodCondition> {
+    condition(pod, "PodScheduled", status)
+}
+
+/// True if the kubelet has created the pod's sandbox (condition `PodReadyToStartContainers`).
+pub fn has_sandbox(pod: &Pod) -> bool {
+    condition(pod, "PodReadyToStartContainers", "True").is_some()
+}
+
+/// The pod's condition with this type, if it has this status.
+fn condition<'a>(pod: &'a Pod, type_: &str, status: &str) -> Option<&'a PodCondition> {
     let mut conditions = pod
         .status
         .iter()
         .flat_map(|it| it.conditions.iter().flatten());
-    conditions.find(|it| it.type_ == "PodScheduled" && it.status == status)
+    conditions.find(|it| it.type_ == type_ && it.status == status)
 }
 
 /// The pod's tolerations.

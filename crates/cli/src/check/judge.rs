@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use coscheduler_core::config;
+use coscheduler_core::labels::HOSTNAME;
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::Node;
@@ -20,9 +21,6 @@ const SERVICES: [&str; 5] = [
     "placeholder-manager",
     "watcher",
 ];
-
-/// Placeholders and the pods that follow them run on nodes with the same value of this label.
-const HOSTNAME: &str = "kubernetes.io/hostname";
 
 /// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

@@ -16,7 +16,7 @@ use coscheduler_core::reconcile::make_room::tried_within;
 use coscheduler_core::reconcile::reserve::GATE;
 use coscheduler_core::reconcile::tell::blocked_reason;
 use coscheduler_core::reconcile::tell::refusals::{lacks_room, waits_for_volume};
-use coscheduler_kubernetes::pipeline_run::{PipelineRun, is_done};
+use coscheduler_kubernetes::pipeline_run::{PipelineRun, is_done, succeeded};
 use coscheduler_kubernetes::pods;
 use coscheduler_kubernetes::tekton::TaskRun;
 use jiff::Timestamp;
@@ -92,11 +92,12 @@ const PROVISIONING: Duration = Duration::from_secs(15 * 60);
 /// The first cause for which the run waits. `None` if the run waits for nothing, or is done.
 pub(super) fn cause(facts: &Facts) -> Option<Cause> {
     let run = &facts.run;
-    let given_up = run.spec.get("status").and_then(Value::as_str) == Some("Cancelled");
-    if is_done(run) || run.metadata.deletion_timestamp.is_some() || given_up {
+    let status = run.spec.get("status").and_then(Value::as_str);
+    let deleted = run.metadata.deletion_timestamp.is_some();
+    if is_done(run) || deleted || status == Some("Cancelled") {
         return None;
     }
-    if run.spec.get("status").and_then(Value::as_str) == Some(PENDING.reason) {
+    if status == Some(PENDING.reason) {
         let evidence = (format!("PipelineRun {}", run.name_any()), "spec.status");
         let message = "The PipelineRun must not start yet.";
         return Some(PENDING.at(evidence, PENDING.reason, message));
@@ -161,8 +162,7 @@ impl Facts {
                 .as_ref()
                 .and_then(|it| it.nominated_node_name.as_deref());
             if let Some(node) = nominated.filter(|node| !node.is_empty()) {
-                let message =
-                    "The scheduler removes other pods from a node to make room for the pod.";
+                let message = "The scheduler has chosen a node for the pod. It may have to remove other pods first.";
                 return Some(SCHEDULER.at(at("status.nominatedNodeName"), node, message));
             }
             return pods::is_unschedulable(pod).then(|| self.of_unbound(pod));
@@ -175,7 +175,7 @@ impl Facts {
             return Some(CONTAINER_WAITS.at(at(field), said, &message));
         }
         // A pod with a sandbox has its volumes.
-        if pods::has_started(pod) || has_sandbox(pod) {
+        if pods::has_started(pod) || pods::has_sandbox(pod) {
             return None;
         }
         let obstacles = self.events_of(pod).filter_map(|event| {
@@ -293,17 +293,6 @@ fn word(event: &Event) -> Option<bool> {
     }
 }
 
-/// True if the kubelet has created the pod's sandbox (condition `PodReadyToStartContainers`).
-fn has_sandbox(pod: &Pod) -> bool {
-    let conditions = pod
-        .status
-        .iter()
-        .flat_map(|it| it.conditions.iter().flatten());
-    conditions
-        .into_iter()
-        .any(|it| it.type_ == "PodReadyToStartContainers" && it.status == "True")
-}
-
 /// Another scheduling gate than that of tekton-coscheduler.
 fn gates(pod: &Pod) -> Option<Cause> {
     let gates = pod.spec.as_ref()?.scheduling_gates.as_ref()?;
@@ -318,8 +307,7 @@ fn without_pod(task_run: &TaskRun) -> Option<Cause> {
     let has_pod = status["podName"]
         .as_str()
         .is_some_and(|pod| !pod.is_empty());
-    let mut conditions = status["conditions"].as_array()?.iter();
-    let condition = conditions.find(|it| it["type"] == "Succeeded")?;
+    let condition = succeeded(status.get("conditions"))?;
     let reason = condition["reason"].as_str()?;
     if has_pod || condition["status"] != "Unknown" || ON_ITS_WAY.contains(&reason) {
         return None;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
+use std::sync::Arc;
 
 use coscheduler_kubernetes::pipeline_run::PipelineRun;
 use futures::future::FutureExt as _;
@@ -10,7 +11,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::runtime::reflector::{self, Store};
 use kube::runtime::{WatchStreamExt as _, watcher};
-use kube::{Api, Resource};
+use kube::{Api, Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
 
 use super::answer::{self, Answer, is_shown};
@@ -33,8 +34,9 @@ pub(super) struct Watched {
 pub(super) async fn watch(
     args: &StatusArgs,
     watched: Watched,
-    written: Answer,
+    mut written: Answer,
 ) -> Result<(), Failure> {
+    written.widen();
     let (runs, of_runs) = kept(watched.runs, |run| {
         run.spec.clear();
         run.status.retain(|key, _| key == "conditions");
@@ -61,14 +63,19 @@ pub(super) async fn watch(
             continue;
         }
         let shown = |run: &&PipelineRun| {
-            let key = (run.metadata.namespace.clone(), run.metadata.name.clone());
-            let key = (key.0.unwrap_or_default(), key.1.unwrap_or_default());
+            let key = (run.namespace().unwrap_or_default(), run.name_any());
             args.name.is_some() || known.contains_key(&key) || is_shown(run)
         };
-        let runs = all(&runs);
-        let runs: Vec<_> = runs.iter().filter(shown).cloned().collect();
+        let (runs, pods) = (runs.state(), pods.state());
+        let runs: Vec<_> = runs
+            .iter()
+            .map(Arc::as_ref)
+            .filter(shown)
+            .cloned()
+            .collect();
+        let pods: Vec<_> = pods.iter().map(|pod| pod.as_ref().clone()).collect();
         let mut answer = Answer {
-            runs: changed(&mut known, answer::of(&runs, Some(&all(&pods))), |run| {
+            runs: changed(&mut known, answer::of(&runs, Some(&pods)), |run| {
                 written_of(run, args)
             }),
             warnings: Vec::new(),
@@ -117,14 +124,6 @@ where
 {
     let ready = store.wait_until_ready().now_or_never();
     ready.is_some_and(|ready| ready.is_ok())
-}
-
-fn all<K>(store: &Store<K>) -> Vec<K>
-where
-    K: Resource<DynamicType = ()> + Clone + 'static,
-{
-    let state = store.state();
-    state.iter().map(|object| object.as_ref().clone()).collect()
 }
 
 /// What is written of a run, without its age.

@@ -5,10 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use super::Nodes;
+use crate::labels::HOSTNAME;
 use crate::words::words;
-
-/// The label with a node's name.
-const HOSTNAME: &str = "kubernetes.io/hostname";
 
 /// One of the `nodeSelectorTerms` of a node selector.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
