@@ -101,21 +101,11 @@ impl TestBed {
             ports: FreePorts::find()?,
         };
 
-        let (port, client) = control_plane::start_api_server(&site, config).await?;
-        control_plane::start_controllers(&site)?;
-        nodes::start_kwok(&site, config)?;
-        let kubelets = kubelet::Thread::start(site.credentials.kubeconfig(Identity::Kwok))?;
-        futures::try_join!(
-            nodes::create(&client, config),
-            tekton::start(&site, &client, config),
-            karpenter::start(&site, karpenter, &client, config),
-        )?;
-        futures::try_join!(
-            nodes::wait(&site, &client, config),
-            tekton::wait(&site, &client, config),
-            karpenter::wait(&site, &client, config),
-            wait_for_service_account(&site, &client, "default"),
-        )?;
+        let (port, client, kubelets) = match start_parts(&site, karpenter, config).await {
+            Ok(started) => started,
+            // If a component has ended, the end of its log says more than the error of a request to it.
+            Err(error) => return Err(site.processes.check().err().unwrap_or(error)),
+        };
         Ok(Self {
             port,
             client,
@@ -328,6 +318,30 @@ impl fmt::Debug for TestBed {
             .field("port", &self.port)
             .finish_non_exhaustive()
     }
+}
+
+/// Starts all parts, and waits until they are ready. Returns the API server's port and a client.
+async fn start_parts(
+    site: &Site,
+    karpenter: Option<&Binaries>,
+    config: &Config,
+) -> Result<(u16, Client, kubelet::Thread)> {
+    let (port, client) = control_plane::start_api_server(site, config).await?;
+    control_plane::start_controllers(site)?;
+    nodes::start_kwok(site, config)?;
+    let kubelets = kubelet::Thread::start(site.credentials.kubeconfig(Identity::Kwok))?;
+    futures::try_join!(
+        nodes::create(&client, config),
+        tekton::start(site, &client, config),
+        karpenter::start(site, karpenter, &client, config),
+    )?;
+    futures::try_join!(
+        nodes::wait(site, &client, config),
+        tekton::wait(site, &client, config),
+        karpenter::wait(site, &client, config),
+        wait_for_service_account(site, &client, "default"),
+    )?;
+    Ok((port, client, kubelets))
 }
 
 async fn wait_for_service_account(site: &Site, client: &Client, namespace: &str) -> Result<()> {

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
 use anyhow::{Context as _, Result};
+use backon::{ExponentialBuilder, Retryable as _};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use kube::api::{
     DeleteParams, DynamicObject, ObjectMeta, PartialObjectMeta, Patch, PatchParams, Preconditions,
@@ -42,7 +43,10 @@ pub(crate) async fn apply(client: &Client, objects: &[Value], manager: &str) -> 
         stream::iter(lot.into_iter().map(|object| async move {
             let (api, name) = api(client, kinds, object)?;
             let params = PatchParams::apply(manager).force();
-            api.patch(name, &params, &Patch::Apply(object))
+            let patch = Patch::Apply(object);
+            (async || api.patch(name, &params, &patch).await)
+                .retry(ExponentialBuilder::default())
+                .when(is_lost)
                 .await
                 .with_context(|| format!("failed to apply {}", what(object)))?;
             anyhow::Ok(())
@@ -52,6 +56,11 @@ pub(crate) async fn apply(client: &Client, objects: &[Value], manager: &str) -> 
         .await?;
     }
     Ok(())
+}
+
+/// True if a request got no answer: a busy API server may close a connection. The request may have had its effect.
+fn is_lost(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Service(_) | kube::Error::HyperError(_))
 }
 
 /// The objects among `objects` that exist in the cluster, with their metadata.
