@@ -5,8 +5,16 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use anyhow::{Context as _, ensure};
-use serde_json::Value;
+use serde_json::{Value, json};
 use testbed::services::bin_dir;
+
+use crate::Scene;
+
+/// The API of roles.
+pub const RBAC: &str = "rbac.authorization.k8s.io/v1";
+
+/// The role of [`grant`].
+pub const ROLE: &str = "reader";
 
 /// Runs `kubectl coschedule` without a kubeconfig.
 ///
@@ -61,4 +69,26 @@ pub fn with_rights<'a>(
     let mut arguments = vec![subcommand, "--kubeconfig", kubeconfig];
     arguments.extend(more);
     arguments
+}
+
+/// Grants rights in the namespace of the scene to its default service account, by role [`ROLE`].
+///
+/// # Errors
+///
+/// The API server does not answer, or refuses the role.
+pub async fn grant(scene: &Scene<'_>, rules: &Value) -> anyhow::Result<()> {
+    let role =
+        json!({"apiVersion": RBAC, "kind": "Role", "metadata": {"name": ROLE}, "rules": rules});
+    let account =
+        json!({"kind": "ServiceAccount", "name": "default", "namespace": scene.namespace});
+    let of = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": ROLE});
+    let binding = json!({
+        "apiVersion": RBAC, "kind": "RoleBinding", "metadata": {"name": ROLE}, "roleRef": of,
+        "subjects": [account],
+    });
+    for (resource, object) in [("roles", role), ("rolebindings", binding)] {
+        let resource = format!("{RBAC}/{resource}");
+        scene.send("POST", &resource, &object).await?.accepted()?;
+    }
+    Ok(())
 }

@@ -9,7 +9,7 @@ use coscheduler_kubernetes::pipeline_run::PipelineRun;
 use coscheduler_kubernetes::pods;
 use futures::future::try_join_all;
 use integration_tests::look::{self, is_placeholder};
-use integration_tests::plugin::{answer, plugin, with_rights};
+use integration_tests::plugin::{answer, grant, plugin, with_rights};
 use integration_tests::runs::{Run, run};
 use integration_tests::{Scene, shared_with_overrides};
 use k8s_openapi::api::core::v1::{Pod, ResourceQuota};
@@ -427,21 +427,9 @@ fn b5_explain_and_events_work_with_few_rights_and_name_those_that_lack() -> Outc
 
 /// A kubeconfig of a user who may only read the PipelineRuns of the namespace.
 async fn reader(scene: &Scene<'_>) -> anyhow::Result<PathBuf> {
-    let group = "rbac.authorization.k8s.io";
-    let role = json!({
-        "apiVersion": format!("{group}/v1"), "kind": "Role", "metadata": {"name": "reader"},
-        "rules": [{"apiGroups": ["tekton.dev"], "resources": ["pipelineruns"], "verbs": ["get"]}],
-    });
-    let account =
-        json!({"kind": "ServiceAccount", "name": "default", "namespace": scene.namespace});
-    let binding = json!({
-        "apiVersion": format!("{group}/v1"), "kind": "RoleBinding", "metadata": {"name": "reader"},
-        "roleRef": {"apiGroup": group, "kind": "Role", "name": "reader"}, "subjects": [account],
-    });
-    for (resource, object) in [("roles", role), ("rolebindings", binding)] {
-        let resource = format!("{group}/v1/{resource}");
-        scene.send("POST", &resource, &object).await?.accepted()?;
-    }
+    let rules =
+        json!([{"apiGroups": ["tekton.dev"], "resources": ["pipelineruns"], "verbs": ["get"]}]);
+    grant(scene, &rules).await?;
     let bed = &scene.stack.bed;
     bed.kubeconfig_for(&scene.namespace, "default").await
 }

@@ -14,7 +14,7 @@ use coscheduler_kubernetes::pipeline_run::PipelineRun;
 use coscheduler_kubernetes::pods;
 use futures::future::try_join_all;
 use integration_tests::look::{self, node};
-use integration_tests::plugin::{answer, plugin, plugin_with, with_rights};
+use integration_tests::plugin::{RBAC, ROLE, answer, grant, plugin, plugin_with, with_rights};
 use integration_tests::runs::run;
 use integration_tests::{Scene, shared_with};
 use k8s_openapi::api::apps::v1::StatefulSet;
@@ -25,6 +25,8 @@ use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
 use testbed::Config;
 use testbed::services::{OPERATOR, Service, bin_dir};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 
 type Outcome = anyhow::Result<()>;
 
@@ -297,19 +299,8 @@ fn b5_status_works_with_few_rights_and_names_those_that_lack() -> Outcome {
         assert!(errors.contains("failed to list PipelineRuns"), "{errors}");
         assert!(errors.contains("cannot list resource"), "{errors}");
 
-        let group = "rbac.authorization.k8s.io";
-        let role = json!({
-            "apiVersion": format!("{group}/v1"), "kind": "Role", "metadata": {"name": "reader"},
-            "rules": [{"apiGroups": ["tekton.dev"], "resources": ["pipelineruns"], "verbs": ["get", "list"]}],
-        });
-        let binding = json!({
-            "apiVersion": format!("{group}/v1"), "kind": "RoleBinding", "metadata": {"name": "reader"},
-            "roleRef": {"apiGroup": group, "kind": "Role", "name": "reader"},
-            "subjects": [{"kind": "ServiceAccount", "name": "default", "namespace": namespace}],
-        });
-        for object in [&role, &binding] {
-            create(&scene, namespace, object, false).await?;
-        }
+        let runs = json!({"apiGroups": ["tekton.dev"], "resources": ["pipelineruns"], "verbs": ["get", "list"]});
+        grant(&scene, &json!([runs])).await?;
         // The API server's own cache of rights follows.
         look::until("the user may list PipelineRuns", async || {
             Ok(plugin(&arguments)?.status.success())
@@ -335,10 +326,8 @@ fn b5_status_works_with_few_rights_and_names_those_that_lack() -> Outcome {
         let errors = watched()?;
         assert!(errors.contains("failed to list pods"), "{errors}");
         let pods = json!({"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]});
-        let path = format!("{group}/v1/roles/reader");
-        let mut rules = role["rules"].clone();
-        rules.as_array_mut().unwrap().push(pods);
-        let rules = json!({"rules": rules});
+        let path = format!("{RBAC}/roles/{ROLE}");
+        let rules = json!({"rules": [runs, pods]});
         scene.send("PATCH", &path, &rules).await?.accepted()?;
         look::until("the user may list pods", async || {
             Ok(!watched()?.contains("failed to list pods"))
@@ -794,4 +783,129 @@ fn renamed(value: &Value, names: &[(&str, &str)]) -> String {
         result.push_str(end);
     }
     result
+}
+
+/// The whole answer of the server at `address`, or its beginning up to a text that `is_enough`.
+async fn http(
+    address: &str,
+    path: &str,
+    host: &str,
+    is_enough: impl Fn(&str) -> bool,
+) -> anyhow::Result<String> {
+    let mut stream = TcpStream::connect(address).await?;
+    let request = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await?;
+    let mut answer = Vec::new();
+    let read = async {
+        while stream.read_buf(&mut answer).await? > 0 {
+            if is_enough(&String::from_utf8_lossy(&answer)) {
+                break;
+            }
+        }
+        anyhow::Ok(())
+    };
+    let read = tokio::time::timeout(Duration::from_secs(60), read).await;
+    let answer = String::from_utf8_lossy(&answer).into_owned();
+    read.with_context(|| format!("{path}: {answer}"))??;
+    Ok(answer)
+}
+
+/// The address of the page that this process serves, as `host:port`.
+async fn address(page: &Watch) -> anyhow::Result<String> {
+    look::until("the page has an address", async || {
+        Ok(!page.rows().is_empty())
+    })
+    .await?;
+    let row = page.rows().remove(0);
+    let address = row
+        .split(' ')
+        .next()
+        .and_then(|it| it.strip_prefix("http://"));
+    Ok(address.context(row.clone())?.to_owned())
+}
+
+#[test]
+fn b5_ui_serves_a_page_with_nodes_and_runs_that_changes_with_them() -> Outcome {
+    shared(async |scene| {
+        let held = run("held").task("one", &[], &[]).held("one");
+        scene.submit(held).await?;
+        let (_, placeholder) = scene.placeholder().await?;
+        let on = node(&placeholder).unwrap();
+        let admin = scene.stack.bed.kubeconfig().to_owned();
+        let namespace = scene.namespace.as_str();
+        let ui = with_rights("ui", &admin, &["-n", namespace, "--port", "0"]);
+        let page = Watch::start(&ui)?;
+        let address = address(&page).await?;
+        ensure!(address.starts_with("127.0.0.1:"), "{address}");
+        let name = format!("{namespace}/held");
+        // The first event of the stream is the page of this moment.
+        let is_running = |text: &str| text.contains("one: Running");
+        let running = http(&address, "/changes", "localhost", is_running).await?;
+        ensure!(running.contains(&name) && running.contains(on), "{running}");
+        let whole = http(&address, "/", &address, |_| false).await?;
+        ensure!(whole.contains(&name) && whole.contains(on), "{whole}");
+        ensure!(
+            whole.contains("content-security-policy: default-src 'none'"),
+            "{whole}"
+        );
+        for (file, part) in [("/page.js", "EventSource"), ("/page.css", "color-scheme")] {
+            ensure!(whole.contains(&file[1..]), "{whole}");
+            let file = http(&address, file, "localhost", |_| false).await?;
+            ensure!(file.contains("200 OK") && file.contains(part), "{file}");
+        }
+        let refused = http(&address, "/", "example.com", |_| false).await?;
+        ensure!(refused.contains("403 Forbidden"), "{refused}");
+        ensure!(!refused.contains(&name), "{refused}");
+
+        // No node has the label of this run's pool.
+        let waits = run("waits").in_pool_of(&scene).task("one", &[], &[]);
+        let has_cause = |text: &str| text.contains("PlaceholderUnschedulable");
+        let told = http(&address, "/changes", "localhost", has_cause);
+        let (told, submitted) = futures::join!(told, scene.submit(waits));
+        submitted?;
+        ensure!(told?.contains(&format!("explain waits -n {namespace}")));
+
+        let port = address.rsplit(':').next().unwrap();
+        let taken = plugin(&with_rights("ui", &admin, &["--port", port]))?;
+        let errors = String::from_utf8_lossy(&taken.stderr);
+        assert_eq!(taken.status.code(), Some(1), "{errors}");
+        ensure!(errors.contains("--port chooses another one"), "{errors}");
+        Ok(())
+    })
+}
+
+#[test]
+fn b5_ui_works_without_the_right_to_read_nodes_and_fails_without_the_others() -> Outcome {
+    shared(async |scene| {
+        let held = run("held").task("one", &[], &[]).held("one");
+        scene.submit(held).await?;
+        let namespace = scene.namespace.as_str();
+        let user = scene.stack.bed.kubeconfig_for(namespace, "default").await?;
+        let ui = with_rights("ui", &user, &["-n", namespace, "--port", "0"]);
+        let refused = plugin(&ui)?;
+        let errors = String::from_utf8_lossy(&refused.stderr);
+        assert_eq!(refused.status.code(), Some(1), "{errors}");
+        ensure!(errors.contains("warning: nodes are not shown"), "{errors}");
+        ensure!(errors.contains("failed to watch"), "{errors}");
+        let verbs = ["list", "watch"];
+        let rules = json!([
+            {"apiGroups": ["tekton.dev"], "resources": ["pipelineruns"], "verbs": verbs},
+            {"apiGroups": [""], "resources": ["pods"], "verbs": verbs},
+        ]);
+        grant(&scene, &rules).await?;
+        // The API server's own cache of rights follows.
+        let mut page = Watch::start(&ui)?;
+        look::until("the page is served", async || {
+            if page.process.try_wait()?.is_some() {
+                page = Watch::start(&ui)?;
+            }
+            Ok(!page.rows().is_empty())
+        })
+        .await?;
+        let address = address(&page).await?;
+        let is_running = |text: &str| text.contains("one: Running");
+        let running = http(&address, "/changes", "localhost", is_running).await?;
+        ensure!(running.contains("You may not read nodes"), "{running}");
+        Ok(())
+    })
 }

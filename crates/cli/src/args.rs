@@ -29,6 +29,7 @@ pub(crate) enum Command {
     Events(NamedArgs),
     Nodes(NodesArgs),
     Check(CheckArgs),
+    Ui(UiArgs),
     /// Write the words that may come next in a command line, for kubectl's completion
     #[command(name = "__complete", hide = true)]
     Complete {
@@ -142,6 +143,23 @@ pub(crate) struct CheckArgs {
 
     #[command(flatten)]
     pub(crate) output: OutputArgs,
+}
+
+/// Serve a page with the nodes, the PipelineRuns on them, and the runs that wait, until Ctrl-C
+///
+/// Only programs on this machine can reach the page. Reads nodes, PipelineRuns and pods with the rights of the kubeconfig.
+#[derive(Debug, clap::Args)]
+pub(crate) struct UiArgs {
+    /// All namespaces
+    #[arg(short = 'A', long, conflicts_with = "namespace")]
+    pub(crate) all_namespaces: bool,
+
+    /// Port of the page; 0 for any free port
+    #[arg(long, value_name = "PORT", default_value_t = 8135)]
+    pub(crate) port: u16,
+
+    #[command(flatten)]
+    pub(crate) cluster: ClusterArgs,
 }
 
 #[derive(Debug, clap::Args)]

@@ -20,6 +20,8 @@ mod plan;
 mod run_objects;
 mod run_status;
 mod status;
+mod ui;
+mod watched;
 
 use std::process::ExitCode;
 
@@ -38,6 +40,7 @@ fn main() -> ExitCode {
         Command::Events(args) => events::run(&args),
         Command::Nodes(args) => nodes::run(&args),
         Command::Check(args) => check::run(&args),
+        Command::Ui(args) => ui::run(&args),
         Command::Complete { words } => complete::run(&words),
     };
     match result {

@@ -88,6 +88,12 @@ impl RunStatus {
     }
 }
 
+/// Removes what [`RunStatus`] does not need.
+pub(crate) fn keep_conditions(run: &mut PipelineRun) {
+    run.spec.clear();
+    run.status.retain(|key, _| key == "conditions");
+}
+
 /// The reason in Tekton's condition `Succeeded`.
 fn tektons_reason(run: &PipelineRun) -> Option<&str> {
     succeeded(run.status.get("conditions"))?["reason"].as_str()

@@ -50,6 +50,10 @@ pub(crate) enum Command {
     /// write, the style of proto files, scripts and Dockerfile, incompatible changes of proto files, and the rendering of
     /// deploy/base. Installs the programs for these checks under target/tools, with python3 and pip; builds kubectl with Go.
     Tidy,
+    /// Make the pictures in docs/pictures
+    ///
+    /// Boots the test bed and the services, and runs the PipelineRuns of docs/pictures/runs.yaml. Needs Chromium.
+    Pictures,
     /// Write the files of a release: release.yaml, sbom.cdx.json and SHA256SUMS
     ///
     /// release.yaml is deploy/base with the images by digest. sbom.cdx.json lists the crates of the services (CycloneDX). The

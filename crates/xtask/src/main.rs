@@ -12,6 +12,7 @@ mod ci;
 mod demo;
 mod foreground;
 mod interrupt;
+mod pictures;
 mod progress;
 mod release;
 mod services;
@@ -62,6 +63,7 @@ async fn run(args: Args) -> anyhow::Result<()> {
         Command::Test(args) => interrupt.or(test::run(&workspace, &args)).await,
         Command::Bench(args) => bench::run(&workspace, args, &mut interrupt).await,
         Command::Ci => interrupt.or(ci::run(&workspace)).await,
+        Command::Pictures => pictures::run(&workspace, &mut interrupt).await,
         Command::Release(args) => interrupt.or(release::run(&workspace, args)).await,
         Command::TestTable => test_table::write(&workspace).await,
         Command::Tidy => {

@@ -1,25 +1,22 @@
 //! `status --watch`: writes the row of a run again whenever the row changes, as kubectl does.
 
 use std::collections::BTreeMap;
-use std::fmt::Debug;
 use std::sync::Arc;
 
 use coscheduler_kubernetes::pipeline_run::PipelineRun;
-use futures::future::FutureExt as _;
-use futures::stream::{Stream, StreamExt as _, select};
+use futures::stream::{StreamExt as _, select};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
-use kube::runtime::reflector::{self, Store};
-use kube::runtime::{WatchStreamExt as _, watcher};
-use kube::{Api, Resource, ResourceExt as _};
-use serde::de::DeserializeOwned;
+use kube::runtime::watcher;
+use kube::{Api, ResourceExt as _};
 
 use super::answer::{self, Answer, is_shown};
 use crate::args::{Format, StatusArgs};
 use crate::cluster::failed;
 use crate::failure::Failure;
 use crate::output;
-use crate::run_status::RunStatus;
+use crate::run_status::{RunStatus, keep_conditions};
+use crate::watched::{forbidden, is_complete, kept};
 
 /// The most changes of objects after which rows are compared.
 const CHANGES: usize = 1000;
@@ -37,11 +34,10 @@ pub(super) async fn watch(
     mut written: Answer,
 ) -> Result<(), Failure> {
     written.widen();
-    let (runs, of_runs) = kept(watched.runs, |run| {
-        run.spec.clear();
-        run.status.retain(|key, _| key == "conditions");
-    });
-    let (pods, of_pods) = kept(watched.pods, |_| ());
+    let (api_of_runs, config) = watched.runs;
+    let (runs, of_runs) = kept(api_of_runs, config, keep_conditions);
+    let (api_of_pods, config) = watched.pods;
+    let (pods, of_pods) = kept(api_of_pods, config, |_| ());
     let mut known = BTreeMap::new();
     changed(&mut known, written.runs, |run| written_of(run, args));
     let mut with_headers = written.with_headers && known.is_empty();
@@ -49,14 +45,9 @@ pub(super) async fn watch(
     let mut changes = select(of_runs, of_pods).ready_chunks(CHANGES);
     while let Some(chunk) = changes.next().await {
         for error in chunk.into_iter().filter_map(Result::err) {
-            match error {
-                watcher::Error::InitialListFailed(error)
-                | watcher::Error::WatchStartFailed(error)
-                    if is_forbidden(&error) =>
-                {
-                    return Err(failed("watch PipelineRuns and pods", error));
-                }
-                error => eprintln!("warning: a watch failed and begins again: {error}"),
+            match forbidden(error) {
+                Ok(error) => return Err(failed("watch PipelineRuns and pods", error)),
+                Err(error) => eprintln!("warning: a watch failed and begins again: {error}"),
             }
         }
         if !is_complete(&runs) || !is_complete(&pods) {
@@ -94,36 +85,6 @@ pub(super) async fn watch(
         widths = answer.widths;
     }
     Ok(())
-}
-
-fn is_forbidden(error: &kube::Error) -> bool {
-    matches!(error, kube::Error::Api(status) if [401, 403].contains(&status.code))
-}
-
-/// The objects of one kind, and the stream of their changes. `reduce` removes what no row shows.
-fn kept<K>(
-    (api, config): (Api<K>, watcher::Config),
-    reduce: fn(&mut K),
-) -> (
-    Store<K>,
-    impl Stream<Item = Result<(), watcher::Error>> + Unpin,
-)
-where
-    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
-{
-    let (store, writer) = reflector::store();
-    let changes = watcher(api, config).default_backoff().modify(reduce);
-    let changes = reflector::reflector(writer, changes);
-    (store, changes.map(|change| change.map(drop)).boxed())
-}
-
-/// True if the first list of the objects is complete.
-fn is_complete<K>(store: &Store<K>) -> bool
-where
-    K: Resource<DynamicType = ()> + Clone + 'static,
-{
-    let ready = store.wait_until_ready().now_or_never();
-    ready.is_some_and(|ready| ready.is_ok())
 }
 
 /// What is written of a run, without its age.
