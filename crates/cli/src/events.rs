@@ -119,6 +119,17 @@ impl Line {
             message: event.message.unwrap_or_default(),
         }
     }
+
+    /// The object as `kubectl -o name` writes it, such as `pod/example`.
+    fn name(&self) -> String {
+        let (kind, name) = self.object.split_once('/').unwrap_or_default();
+        let group = match kind {
+            "PipelineRun" | "TaskRun" | "CustomRun" => ".tekton.dev",
+            "StatefulSet" => ".apps",
+            _ => "",
+        };
+        format!("{}{group}/{name}", kind.to_lowercase())
+    }
 }
 
 /// The last time at which the Event happened.
@@ -148,7 +159,8 @@ impl output::Answer for Timeline {
     }
 
     fn names(&self) -> Vec<String> {
-        self.events.iter().map(|line| line.object.clone()).collect()
+        let names: BTreeSet<_> = self.events.iter().map(Line::name).collect();
+        names.into_iter().collect()
     }
 }
 
@@ -176,5 +188,29 @@ mod tests {
             Some(time(2))
         );
         assert_eq!(of(json!({"metadata": {}})), None);
+    }
+
+    #[test]
+    fn each_object_is_named_once_as_kubectl_names_it() {
+        let line = |object: &str, reason: &str| Line {
+            time: None,
+            object: object.to_owned(),
+            severity: "Normal".to_owned(),
+            reason: reason.to_owned(),
+            message: String::new(),
+        };
+        let timeline = Timeline {
+            events: vec![
+                line("TaskRun/b", "Started"),
+                line("Pod/a", "Scheduled"),
+                line("Pod/a", "Pulled"),
+                line("StatefulSet/p", "SuccessfulCreate"),
+            ],
+        };
+        let names = output::Answer::names(&timeline);
+        assert_eq!(
+            names,
+            ["pod/a", "statefulset.apps/p", "taskrun.tekton.dev/b"]
+        );
     }
 }

@@ -27,7 +27,11 @@ pub(crate) fn write(answer: &impl Answer, format: Option<Format>) -> anyhow::Res
         Some(Format::Json) => {
             serde_json::to_string_pretty(answer).context("failed to write JSON")?
         }
-        Some(Format::Yaml) => serde_saphyr::to_string(answer).context("failed to write YAML")?,
+        Some(Format::Yaml) => {
+            let yaml = serde_saphyr::to_string(answer).context("failed to write YAML")?;
+            // An answer may be one of many: a watch writes each change.
+            format!("---\n{yaml}")
+        }
         Some(Format::Name) => answer.names().join("\n"),
     };
     if !text.is_empty() && !text.ends_with('\n') {

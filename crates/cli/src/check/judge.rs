@@ -121,7 +121,12 @@ pub(super) fn webhooks(found: Option<&MutatingWebhookConfiguration>) -> Judged {
         })
         .map(|it| it.name.as_str())
         .collect();
-    if !unused.is_empty() || all().next().is_none() {
+    if all().next().is_none() {
+        return failed(
+            "MutatingWebhookConfiguration coscheduler.dev has no webhooks. Install tekton-coscheduler again.",
+        );
+    }
+    if !unused.is_empty() {
         return failed(format!(
             "The API server does not call these webhooks yet: {}. The admission-webhook enters their rules when it and the \
              affinity-planner are ready; read its log.",
@@ -162,6 +167,9 @@ pub(super) fn services(deployments: &[Deployment]) -> Judged {
         .collect();
     let versions: Vec<_> = versions.into_iter().collect();
     match versions.as_slice() {
+        [] => ok(
+            "All services are available. Their Deployments have no label app.kubernetes.io/version.",
+        ),
         [version] => ok(format!("All services are available in version {version}.")),
         _ => warning(format!(
             "The services have different versions: {}. Finish the upgrade.",

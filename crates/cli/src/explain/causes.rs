@@ -17,8 +17,8 @@ use coscheduler_core::reconcile::reserve::GATE;
 use coscheduler_core::reconcile::tell::blocked_reason;
 use coscheduler_core::reconcile::tell::refusals::{lacks_room, waits_for_volume};
 use coscheduler_kubernetes::pipeline_run::{PipelineRun, is_done, succeeded};
-use coscheduler_kubernetes::pods;
 use coscheduler_kubernetes::tekton::TaskRun;
+use coscheduler_kubernetes::{needs, pods};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ContainerStateWaiting, Event, Pod};
 use kube::ResourceExt as _;
@@ -247,6 +247,7 @@ impl Facts {
             pods::node(it) == Some(node)
                 && !pods::is_placeholder(it)
                 && !pods::phase(it).has_ended()
+                && needs::requests(it).resources().next().is_some()
         });
         let beside: Vec<_> = beside.map(|it| it.name_any()).collect();
         if beside.is_empty() {

@@ -60,7 +60,9 @@ fn webhooks_need_rules_and_a_certificate() {
     assert_eq!(check(Value::Null, bundle, "Fail"), Verdict::Failed);
     assert_eq!(check(rules, Value::Null, "Fail"), Verdict::Failed);
     let none = object(json!({"metadata": {"name": "coscheduler.dev"}}));
-    assert_eq!(webhooks(Some(&none)).0, Verdict::Failed);
+    let (verdict, message) = webhooks(Some(&none));
+    assert_eq!(verdict, Verdict::Failed);
+    assert!(message.contains("has no webhooks"), "{message}");
     assert_eq!(webhooks(None).0, Verdict::Failed);
 }
 

@@ -160,8 +160,14 @@ fn a_pod_without_a_node_waits_for_its_placeholder_its_claim_or_room() {
     let unbound = vec![placeholder(None, None)];
     assert_eq!(waits(full, unbound), Some("WaitsForScheduler"));
     assert_eq!(waits(full, at_home()), Some("NoRoomBesidePlaceholder"));
+    let idle = task("idle", NODE, None);
+    let mut runs = task("runs", NODE, None);
+    let asks = json!([{"name": "c", "resources": {"requests": {"cpu": "1"}}}]);
+    runs.spec.get_or_insert_default().containers = object(asks);
     let mut beside = at_home();
-    beside.push(task("runs", NODE, None));
+    beside.push(idle);
+    assert_eq!(waits(full, beside.clone()), Some("NoRoomBesidePlaceholder"));
+    beside.push(runs);
     let cause = found(
         [vec![task("waits", None, FULL)], beside].concat(),
         Vec::new(),
