@@ -519,11 +519,13 @@ fn b5_check_finds_what_an_installation_lacks() -> Outcome {
         let (output, verdicts) = check(&admin, &[])?;
         assert_eq!(output.status.code(), Some(1));
         let errors = String::from_utf8_lossy(&output.stderr);
-        assert!(errors.contains("1 of 8 checks failed"), "{errors}");
+        assert!(errors.contains("1 of 10 checks failed"), "{errors}");
         for (check, expect) in [
             ("tekton-flag", "ok"),
             ("configuration", "ok"),
             ("webhooks", "ok"),
+            ("certificates", "ok"),
+            ("rights", "ok"),
             ("services", "failed"),
             ("nodes", "ok"),
             ("pods-resize", "ok"),
@@ -546,7 +548,10 @@ fn b5_check_finds_what_an_installation_lacks() -> Outcome {
             Some(0),
             "nothing that was read is wrong"
         );
-        assert_eq!(verdicts["nodes"], "unknown", "{verdicts:?}");
+        for unread in ["nodes", "webhooks", "certificates"] {
+            assert_eq!(verdicts[unread], "unknown", "{verdicts:?}");
+        }
+        assert_eq!(verdicts["rights"], "warning", "{verdicts:?}");
         assert_eq!(verdicts["pods-resize"], "ok", "everybody may read this");
         Ok(())
     })

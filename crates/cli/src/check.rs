@@ -4,11 +4,14 @@ mod judge;
 
 use std::fmt::Debug;
 
+use futures::future::try_join_all;
+use jiff::Timestamp;
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::authorization::v1::{ResourceAttributes, SelfSubjectAccessReview};
 use k8s_openapi::api::core::v1::{ConfigMap, Node};
 use k8s_openapi::api::storage::v1::StorageClass;
-use kube::api::ListParams;
+use kube::api::{ListParams, PostParams};
 use kube::{Api, Client, Resource};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -91,6 +94,12 @@ async fn check(args: &CheckArgs) -> Result<Report, Failure> {
     )?;
     let found = webhooks.get_opt(WEBHOOKS).await;
     add("webhooks", found.map(|it| judge::webhooks(it.as_ref())))?;
+    let found = webhooks.get_opt(WEBHOOKS).await;
+    let now = Timestamp::now();
+    add(
+        "certificates",
+        found.map(|it| judge::certificates(it.as_ref(), now)),
+    )?;
     add(
         "services",
         list(&deployments, of_us)
@@ -108,9 +117,30 @@ async fn check(args: &CheckArgs) -> Result<Report, Failure> {
     )?;
     let core = client.list_core_api_resources("v1").await;
     add("pods-resize", core.map(|it| judge::pods_resize(&it)))?;
+    let lacking = lacking(&client).await;
+    add("rights", lacking.map(|it| judge::rights(&it)))?;
     let groups = client.list_api_groups().await;
     add("autoscaler", groups.map(|it| judge::autoscaler(&it)))?;
     Ok(Report { checks })
+}
+
+/// The verbs and resources of [`judge::RIGHTS`] that the user may not use in all namespaces.
+async fn lacking(client: &Client) -> kube::Result<Vec<(&'static str, &'static str)>> {
+    let reviews: Api<SelfSubjectAccessReview> = Api::all(client.clone());
+    let answers = judge::RIGHTS.map(async |(verb, group, resource)| {
+        let mut review = SelfSubjectAccessReview::default();
+        review.spec.resource_attributes = Some(ResourceAttributes {
+            verb: Some(verb.to_owned()),
+            group: Some(group.to_owned()),
+            resource: Some(resource.to_owned()),
+            ..ResourceAttributes::default()
+        });
+        let answer = reviews.create(&PostParams::default(), &review).await?;
+        let allowed = answer.status.is_some_and(|status| status.allowed);
+        kube::Result::<_>::Ok((!allowed).then_some((verb, resource)))
+    });
+    let answers = try_join_all(answers).await?;
+    Ok(answers.into_iter().flatten().collect())
 }
 
 /// All objects of a kind that is in no namespace.

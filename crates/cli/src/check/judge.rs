@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use coscheduler_core::config;
 use coscheduler_core::labels::HOSTNAME;
+use jiff::Timestamp;
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::Node;
@@ -12,6 +13,7 @@ use k8s_openapi::api::storage::v1::StorageClass;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{APIGroupList, APIResourceList};
 use kube::ResourceExt;
 use serde::Serialize;
+use x509_parser::pem::Pem;
 
 /// The five services.
 const SERVICES: [&str; 5] = [
@@ -143,6 +145,68 @@ pub(super) fn webhooks(found: Option<&MutatingWebhookConfiguration>) -> Judged {
     warning(format!(
         "failurePolicy is Ignore, so runs that are created while the admission-webhook does not answer are not coscheduled: {}.",
         names(ignored)
+    ))
+}
+
+/// The certificates that the API server trusts must not have ended. The admission-webhook renews them long before.
+pub(super) fn certificates(found: Option<&MutatingWebhookConfiguration>, now: Timestamp) -> Judged {
+    let webhooks = found.iter().flat_map(|it| it.webhooks.iter().flatten());
+    let bundles = webhooks.filter_map(|it| it.client_config.ca_bundle.as_ref());
+    let mut ends = Vec::new();
+    for bundle in bundles {
+        // A bundle also has certificates that are no longer, or not yet, in use.
+        let Some(end) = last_end(&bundle.0) else {
+            return failed("A caBundle of the webhooks has no certificate.");
+        };
+        ends.push(end);
+    }
+    match ends.into_iter().min() {
+        None => failed("The webhooks have no caBundle."),
+        Some(end) if end < now => failed(format!(
+            "The last certificate of the admission-webhook ended at {end}; read its log."
+        )),
+        Some(end) => ok(format!(
+            "The newest certificate of the admission-webhook is valid until {end}."
+        )),
+    }
+}
+
+/// The end of the certificate that ends last.
+fn last_end(bundle: &[u8]) -> Option<Timestamp> {
+    let certificates = Pem::iter_from_buffer(bundle).filter_map(Result::ok);
+    let ends = certificates.filter_map(|pem| {
+        let end = pem.parse_x509().ok()?.validity().not_after.timestamp();
+        Timestamp::from_second(end).ok()
+    });
+    ends.max()
+}
+
+/// The rights that the other subcommands need in all namespaces.
+pub(super) const RIGHTS: [(&str, &str, &str); 10] = [
+    ("get", "tekton.dev", "pipelineruns"),
+    ("list", "tekton.dev", "pipelineruns"),
+    ("watch", "tekton.dev", "pipelineruns"),
+    ("list", "tekton.dev", "taskruns"),
+    ("list", "", "pods"),
+    ("watch", "", "pods"),
+    ("get", "", "persistentvolumeclaims"),
+    ("list", "", "events"),
+    ("list", "", "nodes"),
+    ("watch", "", "nodes"),
+];
+
+/// Without a right, the subcommands show less. `lacking` has pairs of a verb and a resource.
+pub(super) fn rights(lacking: &[(&str, &str)]) -> Judged {
+    if lacking.is_empty() {
+        return ok("You may read, in all namespaces, what the other subcommands show.");
+    }
+    let lacking: Vec<_> = lacking
+        .iter()
+        .map(|(verb, resource)| format!("{verb} {resource}"))
+        .collect();
+    warning(format!(
+        "You may not do this in all namespaces: {}. Other subcommands may then show less.",
+        lacking.join(", ")
     ))
 }
 

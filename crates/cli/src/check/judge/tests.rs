@@ -67,6 +67,42 @@ fn webhooks_need_rules_and_a_certificate() {
 }
 
 #[test]
+fn the_certificate_that_ends_last_must_not_have_ended() {
+    let pem = |year: i32| {
+        let mut params = rcgen::CertificateParams::new(["w".to_owned()]).unwrap();
+        params.not_before = rcgen::date_time_ymd(2026, 1, 1);
+        params.not_after = rcgen::date_time_ymd(year, 1, 1);
+        let key = rcgen::KeyPair::generate().unwrap();
+        params.self_signed(&key).unwrap().pem()
+    };
+    let check = |bundle: Option<String>, now: &str| {
+        let mut found: MutatingWebhookConfiguration = object(json!({"webhooks": [{
+            "name": "w", "clientConfig": {}, "admissionReviewVersions": ["v1"], "sideEffects": "None",
+        }]}));
+        let webhooks = found.webhooks.as_mut().unwrap();
+        webhooks[0].client_config.ca_bundle =
+            bundle.map(|it| k8s_openapi::ByteString(it.into_bytes()));
+        certificates(Some(&found), now.parse().unwrap())
+    };
+    let both = || Some(pem(2027) + &pem(2028));
+    let (verdict, message) = check(both(), "2027-06-01T00:00:00Z");
+    assert_eq!(verdict, Verdict::Ok);
+    assert!(message.contains("2028-01-01T00:00:00Z"), "{message}");
+    assert_eq!(check(both(), "2029-01-01T00:00:00Z").0, Verdict::Failed);
+    let broken = check(Some("no certificate".to_owned()), "2027-01-01T00:00:00Z");
+    assert_eq!(broken.0, Verdict::Failed);
+    assert_eq!(check(None, "2027-01-01T00:00:00Z").0, Verdict::Failed);
+}
+
+#[test]
+fn rights_that_lack_are_named() {
+    assert_eq!(rights(&[]).0, Verdict::Ok);
+    let (verdict, message) = rights(&[("list", "nodes"), ("watch", "pods")]);
+    assert_eq!(verdict, Verdict::Warning);
+    assert!(message.contains("list nodes, watch pods"), "{message}");
+}
+
+#[test]
 fn services_must_be_available_and_of_one_version() {
     let of = |of_watcher: (i32, &str)| {
         let all = SERVICES.map(|name| {
