@@ -8,7 +8,7 @@ use anyhow::{Context as _, ensure};
 use coscheduler_kubernetes::pipeline_run::PipelineRun;
 use coscheduler_kubernetes::pods;
 use futures::future::try_join_all;
-use integration_tests::look::{self, is_placeholder};
+use integration_tests::look::{self, is_done, is_placeholder};
 use integration_tests::plugin::{answer, grant, plugin, with_rights};
 use integration_tests::runs::{Run, run};
 use integration_tests::{Scene, shared_with_overrides};
@@ -329,12 +329,39 @@ fn b2_b5_explain_finds_no_cause_for_runs_that_get_on() -> Outcome {
             scene.succeeds("run").await?;
             let found = explanation(&scene)?;
             assert_eq!(
-                (&found["cause"], &found["done"]),
-                (&Value::Null, &json!(true))
+                (&found["cause"], &found["done"], &found["failures"]),
+                (&Value::Null, &json!(true), &json!([]))
             );
             Ok::<_, anyhow::Error>(())
         }))
         .await?;
+        Ok(())
+    })
+}
+
+#[test]
+fn b2_explain_shows_why_the_tasks_of_a_run_failed() -> Outcome {
+    shared(async |scene| {
+        scene.submit(one_task().failing("one")).await?;
+        scene
+            .until("run", "is done", |run: Option<&PipelineRun>| {
+                run.is_some_and(is_done)
+            })
+            .await?;
+        let found = explanation(&scene)?;
+        let failures = found["failures"].as_array().unwrap();
+        let objects: Vec<_> = failures.iter().map(|it| &it["object"]).collect();
+        assert_eq!(objects, ["PipelineRun run", "TaskRun run-one"], "{found}");
+        let said = failures[1]["message"].as_str().unwrap();
+        ensure!(said.contains("exited with code"), "{said}");
+        let namespace = scene.namespace.as_str();
+        let of_run = ["run", "-n", namespace];
+        let text = with_rights("explain", scene.stack.bed.kubeconfig(), &of_run);
+        let text = String::from_utf8(plugin(&text)?.stdout)?;
+        ensure!(
+            text.contains(&format!("TaskRun run-one failed: {said}")),
+            "{text}"
+        );
         Ok(())
     })
 }

@@ -1,10 +1,11 @@
 //! The answer of `explain`, and its tree for people.
 
 use coscheduler_core::annotations::{GROUP, PART_OF};
-use coscheduler_kubernetes::pipeline_run::is_done;
+use coscheduler_kubernetes::pipeline_run::{is_done, succeeded};
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use kube::ResourceExt as _;
 use serde::Serialize;
+use serde_json::Value;
 
 use super::causes::{Cause, Facts, cause};
 use crate::output::{self, Branch};
@@ -22,10 +23,29 @@ pub(super) struct Explanation {
     /// The run whose placeholders this run uses. `None` if it has its own.
     part_of: Option<String>,
     cause: Option<Cause>,
+    /// Why the run and its TaskRuns failed.
+    failures: Vec<FailureStatus>,
     claims: Vec<ClaimStatus>,
     /// The facts that the user may not read.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) warnings: Vec<String>,
+}
+
+/// What Tekton says about a run or a TaskRun that failed.
+#[derive(Debug, Serialize)]
+struct FailureStatus {
+    /// Kind and name.
+    object: String,
+    message: String,
+}
+
+impl FailureStatus {
+    /// `None` if the object has not failed. `conditions` are those of its status.
+    fn new(object: String, conditions: Option<&Value>) -> Option<Self> {
+        let condition = succeeded(conditions).filter(|it| it["status"] == "False")?;
+        let message = condition["message"].as_str()?.to_owned();
+        Some(Self { object, message })
+    }
 }
 
 /// A claim of a run's pods.
@@ -85,7 +105,19 @@ impl Explanation {
         warnings: Vec<String>,
     ) -> Self {
         let pods: Vec<&Pod> = facts.pods.iter().collect();
+        let run = (
+            format!("PipelineRun {}", facts.run.name_any()),
+            facts.run.status.get("conditions"),
+        );
+        let task_runs = facts.task_runs.iter();
+        let task_runs = task_runs.map(|it| {
+            let object = format!("TaskRun {}", it.name_any());
+            (object, it.status.get("conditions"))
+        });
+        let failures = [run].into_iter().chain(task_runs);
+        let failures = failures.filter_map(|(it, conditions)| FailureStatus::new(it, conditions));
         Self {
+            failures: failures.collect(),
             run: RunStatus::new(&facts.run, with_pods.then_some(pods.as_slice())),
             done: is_done(&facts.run),
             group: facts.run.annotations().get(GROUP).cloned(),
@@ -124,6 +156,9 @@ impl output::Answer for Explanation {
                 );
             }
             None => below.push("no cause for waiting found".to_owned().into()),
+        }
+        for FailureStatus { object, message } in &self.failures {
+            below.push(format!("{object} failed: {message}").into());
         }
         let group = self.group.iter().map(|group| format!(", group {group}"));
         let group: String = group.collect();
