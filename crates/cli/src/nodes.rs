@@ -33,6 +33,8 @@ struct NodeStatus {
     runs: BTreeSet<String>,
     /// The names of the placeholders' pods, as `namespace/name`.
     placeholders: BTreeSet<String>,
+    /// The pods of no PipelineRun that request CPU or memory, as `namespace/name`.
+    others: BTreeSet<String>,
     /// CPU in thousandths that the placeholders request.
     held_milli_cpu: i128,
     /// Memory in bytes that the placeholders request.
@@ -99,6 +101,8 @@ impl NodeStatus {
         if pods::label(pod, PIPELINE_RUN_UID).is_some() {
             let run = pods::label(pod, PIPELINE_RUN).unwrap_or_default();
             self.runs.insert(named(run));
+        } else if requests.milli_cpu + requests.memory > 0 {
+            self.others.insert(named(&pod.name_any()));
         }
     }
 }
@@ -107,7 +111,7 @@ impl output::Answer for Answer {
     fn text(&self, wide: bool) -> String {
         let mut headers = vec!["NODE", "RUNS", "PLACEHOLDERS", "HELD", "FREE"];
         if wide {
-            headers.push("NAMES");
+            headers.extend(["RUN NAMES", "OTHER PODS"]);
         }
         let amounts = |milli_cpu, memory| {
             let (cpu, memory) = (in_words("cpu", milli_cpu), in_words("memory", memory));
@@ -122,8 +126,8 @@ impl output::Answer for Answer {
                 amounts(node.free_milli_cpu, node.free_memory),
             ];
             if wide {
-                let names: Vec<_> = node.runs.iter().map(String::as_str).collect();
-                cells.push(output::words(names));
+                let names = [&node.runs, &node.others].map(|it| it.iter().map(String::as_str));
+                cells.extend(names.map(output::words));
             }
             cells
         });
@@ -174,6 +178,9 @@ mod tests {
             .collect();
         let words: Vec<_> = words.into_iter().filter(|it| !it.is_empty()).collect();
         let room = ["cpu 500m, memory 1Gi", "cpu 2500m, memory 5Gi"];
-        assert_eq!(words, ["a", "1", "1", room[0], room[1], "ns/r"]);
+        assert_eq!(
+            words,
+            ["a", "1", "1", room[0], room[1], "ns/r", "ns/stranger"]
+        );
     }
 }

@@ -90,6 +90,7 @@ impl RunStatus {
 
 /// Removes what [`RunStatus`] does not need.
 pub(crate) fn keep_conditions(run: &mut PipelineRun) {
+    run.metadata.managed_fields = None;
     run.spec.clear();
     run.status.retain(|key, _| key == "conditions");
 }

@@ -69,7 +69,12 @@ async fn show(args: &StatusArgs) -> Result<(), Failure> {
     };
     output::warn(&answer.warnings);
     if answer.runs.is_empty() && !args.watch {
-        eprintln!("No coscheduled PipelineRun is under way.");
+        match namespace {
+            Some(namespace) => eprintln!(
+                "No coscheduled PipelineRun is under way in namespace {namespace}. -A shows all namespaces."
+            ),
+            None => eprintln!("No coscheduled PipelineRun is under way."),
+        }
     }
     output::write(&answer, args.output.output)?;
     if !args.watch {

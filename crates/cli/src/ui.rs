@@ -6,13 +6,16 @@ mod page;
 
 use std::convert::Infallible;
 use std::future::IntoFuture as _;
+use std::io::{Write as _, stdout};
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
 use axum::Router;
 use axum::extract::{Request, State};
-use axum::http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST};
+use axum::http::header::{
+    CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST, X_CONTENT_TYPE_OPTIONS,
+};
 use axum::http::uri::Authority;
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::middleware::{self, Next};
@@ -21,7 +24,8 @@ use axum::response::{Html, IntoResponse, Response};
 use axum::routing::get;
 use coscheduler_kubernetes::pipeline_run::PipelineRun;
 use coscheduler_kubernetes::pods::NOT_ENDED;
-use futures::stream::{self, SelectAll, Stream, StreamExt as _, select_all};
+use futures::stream::{self, BoxStream, SelectAll, Stream, StreamExt as _, select_all};
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::ListParams;
 use kube::runtime::reflector::Store;
@@ -29,21 +33,24 @@ use kube::runtime::watcher;
 use kube::{Api, Client};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::args::UiArgs;
 use crate::cluster::{Cluster, api, failed, unless_forbidden};
 use crate::failure::Failure;
 use crate::output;
 use crate::run_status::keep_conditions;
-use crate::watched::{Changes, forbidden, is_complete, kept};
+use crate::watched::{Changes, is_complete, kept, lasting};
 
 /// The least time between two versions of the page.
 const PERIOD: Duration = Duration::from_millis(250);
 
+/// How long the error of a watch is shown: longer than the time until the watch begins again.
+const SHOWN: Duration = Duration::from_secs(60);
+
 /// The page loads nothing from other servers. A block's width and colour are in its `style`.
 const POLICY: &str = "default-src 'none'; script-src 'self'; connect-src 'self'; style-src 'self'; \
-                      style-src-attr 'unsafe-inline'";
+                      style-src-attr 'unsafe-inline'; base-uri 'none'; frame-ancestors 'none'";
 
 /// The names by which a browser on this machine reaches the page.
 const HOSTS: [&str; 3] = ["localhost", "127.0.0.1", "[::1]"];
@@ -59,34 +66,53 @@ pub(crate) fn run(args: &UiArgs) -> Result<(), Failure> {
 async fn serve(args: &UiArgs) -> Result<(), Failure> {
     let Cluster { client, namespace } = Cluster::new(&args.cluster).await?;
     let namespace = (!args.all_namespaces).then_some(namespace.as_str());
-    let mut watched = Watched::new(&client, namespace).await?;
-    while !watched.is_complete() {
-        watched.change().await?;
-    }
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, args.port)).await;
     let listener = listener.with_context(|| {
         let port = args.port;
         format!("failed to listen on port {port}; --port chooses another one")
     })?;
     let address = listener.local_addr().context("failed to read the port")?;
+    let mut watched = Watched::new(&client, namespace).await?;
+    while !watched.is_complete() {
+        watched.change().await.map_err(|error| match error {
+            watcher::Error::InitialListFailed(error) | watcher::Error::WatchStartFailed(error) => {
+                failed("watch PipelineRuns, pods and nodes", error)
+            }
+            error => anyhow!(error).context("a watch failed").into(),
+        })?;
+    }
     let (writer, content) = watch::channel(watched.content());
-    println!("http://{address} shows the page until Ctrl-C");
+    writeln!(stdout(), "http://{address} shows the page until Ctrl-C")
+        .context("failed to write to standard output")?;
     let serve = axum::serve(listener, routes(content));
     tokio::select! {
         served = serve.into_future() => Ok(served.context("failed to serve the page")?),
-        failed = watched.follow(&writer) => failed,
+        () = watched.follow(&writer) => Ok(()),
     }
+}
+
+/// A watch failed. It begins again by itself.
+struct Broken {
+    of_nodes: bool,
+    error: watcher::Error,
+}
+
+fn labelled(changes: Changes, of_nodes: bool) -> BoxStream<'static, Result<(), Broken>> {
+    let labelled = move |error| Broken { of_nodes, error };
+    changes.map(move |it| it.map_err(labelled)).boxed()
 }
 
 /// The objects that the page shows.
 struct Watched {
+    /// `None` for all namespaces.
+    namespace: Option<String>,
     /// `None` if the user may not read nodes.
     nodes: Option<Store<Node>>,
     runs: Store<PipelineRun>,
     pods: Store<Pod>,
-    changes: SelectAll<Changes>,
-    /// The last error of a watch, until the next change.
-    problem: Option<String>,
+    changes: SelectAll<BoxStream<'static, Result<(), Broken>>>,
+    /// The last error of a watch, and when it ceases to be shown: a watch that goes on may be silent.
+    problem: Option<(String, Instant)>,
 }
 
 impl Watched {
@@ -104,14 +130,20 @@ impl Watched {
             keep_conditions,
         );
         let not_ended = watcher::Config::default().fields(NOT_ENDED);
-        let (pods, of_pods) = kept(api(client, namespace), not_ended, |_| ());
-        let mut changes = select_all([of_runs, of_pods]);
+        let (pods, of_pods) = kept(api(client, namespace), not_ended, |pod: &mut Pod| {
+            pod.metadata.managed_fields = None;
+        });
+        let mut changes = select_all([of_runs, of_pods].map(|it| labelled(it, false)));
         let nodes = may_read_nodes.then(|| {
-            let (nodes, of_nodes) = kept(api_of_nodes, watcher::Config::default(), |_| ());
-            changes.push(of_nodes);
+            let (nodes, of_nodes) = kept(api_of_nodes, watcher::Config::default(), |node| {
+                node.metadata.managed_fields = None;
+                node.status.get_or_insert_default().images = None;
+            });
+            changes.push(labelled(of_nodes, true));
             nodes
         });
         Ok(Self {
+            namespace: namespace.map(str::to_owned),
             nodes,
             runs,
             pods,
@@ -125,31 +157,33 @@ impl Watched {
         nodes.is_none_or(is_complete) && is_complete(&self.runs) && is_complete(&self.pods)
     }
 
-    /// Waits for the next change of an object.
-    async fn change(&mut self) -> Result<(), Failure> {
-        self.problem = match self.changes.next().await {
-            Some(Err(error)) => match forbidden(error) {
-                Ok(error) => {
-                    return Err(failed("watch nodes, PipelineRuns and pods", error));
+    /// Waits for the next change of an object, or until a watch fails.
+    async fn change(&mut self) -> Result<(), watcher::Error> {
+        match self.changes.next().await {
+            Some(Err(Broken { of_nodes, error })) => match lasting(error) {
+                Ok(_) if of_nodes => {
+                    self.nodes = None;
+                    Ok(())
                 }
-                Err(error) => Some(error.to_string()),
+                Ok(error) => Err(watcher::Error::WatchStartFailed(error)),
+                Err(error) => Err(error),
             },
-            Some(Ok(())) => None,
-            None => return Err(anyhow!("the watches have ended").into()),
-        };
-        Ok(())
+            Some(Ok(())) => Ok(()),
+            // The watches never end.
+            None => std::future::pending().await,
+        }
     }
 
     /// Writes the content of the page again whenever it changes.
-    async fn follow(&mut self, content: &watch::Sender<String>) -> Result<(), Failure> {
+    async fn follow(&mut self, content: &watch::Sender<String>) {
         loop {
-            self.change().await?;
+            self.note_change().await;
             let pause = sleep(PERIOD);
             tokio::pin!(pause);
             loop {
                 tokio::select! {
                     () = &mut pause => break,
-                    changed = self.change() => changed?,
+                    () = self.note_change() => {}
                 }
             }
             let new = self.content();
@@ -161,11 +195,33 @@ impl Watched {
         }
     }
 
+    /// Waits for the next change of the page: of an object, or of the problem.
+    async fn note_change(&mut self) {
+        let end = self.problem.as_ref().map(|(_, end)| *end);
+        let ends = async {
+            match end {
+                Some(end) => sleep_until(end).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            changed = self.change() => {
+                if let Err(error) = changed {
+                    let now = Timestamp::now().strftime("%T");
+                    let problem = format!("A watch failed at {now} UTC and begins again: {error}");
+                    self.problem = Some((problem, Instant::now() + SHOWN));
+                }
+            }
+            () = ends => self.problem = None,
+        }
+    }
+
     fn content(&self) -> String {
         let nodes = self.nodes.as_ref().map(Store::state);
         let (runs, pods) = (self.runs.state(), self.pods.state());
         let facts = lanes::of(nodes.as_deref(), &runs, &pods);
-        page::content(&facts, self.problem.as_deref())
+        let problem = self.problem.as_ref().map(|(problem, _)| problem.as_str());
+        page::content(&facts, self.namespace.as_deref(), problem)
     }
 }
 
@@ -211,6 +267,7 @@ async fn guard(request: Request, next: Next) -> Response {
     let mut response = next.run(request).await;
     let headers = response.headers_mut();
     headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY));
+    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     response
 }

@@ -37,13 +37,13 @@ where
     ready.is_some_and(|ready| ready.is_ok())
 }
 
-/// The error of a watch as the answer that the user may not read these objects. All other errors are returned as they are: they
-/// may pass.
-pub(crate) fn forbidden(error: watcher::Error) -> Result<kube::Error, watcher::Error> {
+/// The error of a watch, if trying again is of no use: the user may not read these objects, or the cluster does not have their
+/// kind. All other errors are returned as they are: they may pass.
+pub(crate) fn lasting(error: watcher::Error) -> Result<kube::Error, watcher::Error> {
     match error {
         watcher::Error::InitialListFailed(kube::Error::Api(status))
         | watcher::Error::WatchStartFailed(kube::Error::Api(status))
-            if [401, 403].contains(&status.code) =>
+            if [401, 403, 404].contains(&status.code) =>
         {
             Ok(kube::Error::Api(status))
         }

@@ -54,7 +54,8 @@ async fn make(workspace: &Workspace, bed: &TestBed, plugin: &Path) -> anyhow::Re
         .with_context(|| format!("failed to read {}", runs.display()))?;
     bed.apply(&runs).await?;
     let on_their_nodes = async {
-        while !are_on_their_nodes(&status(bed, plugin).await?) {
+        let tasks = runs.matches("taskSpec:").count();
+        while !are_on_their_nodes(&status(bed, plugin).await?, tasks) {
             tokio::time::sleep(Duration::from_millis(500)).await;
         }
         anyhow::Ok(())
@@ -74,22 +75,24 @@ async fn make(workspace: &Workspace, bed: &TestBed, plugin: &Path) -> anyhow::Re
 async fn status(bed: &TestBed, plugin: &Path) -> anyhow::Result<Value> {
     let mut command = Command::new(plugin);
     command.args(["status", "-A", "-o", "json", "--kubeconfig"]);
-    let output = command.arg(bed.kubeconfig()).output().await;
+    let output = command
+        .arg(bed.kubeconfig())
+        .kill_on_drop(true)
+        .output()
+        .await;
     let output = output.context("failed to start the plugin")?;
     serde_json::from_slice(&output.stdout).context("failed to read the answer of the plugin")
 }
 
-/// True if one run waits, and all pods of the others run.
-fn are_on_their_nodes(status: &Value) -> bool {
+/// True if all tasks have pods, one run waits, and all pods of the others run.
+fn are_on_their_nodes(status: &Value, tasks: usize) -> bool {
     let runs = status["runs"].as_array().into_iter().flatten();
     let (waiting, others): (Vec<_>, Vec<_>) = runs.partition(|run| run["state"] == "Waiting");
-    let run = |run: &&Value| {
-        let tasks = run["tasks"].as_array();
-        tasks.is_some_and(|tasks| {
-            !tasks.is_empty() && tasks.iter().all(|task| task["phase"] == "Running")
-        })
-    };
-    waiting.len() == 1 && !others.is_empty() && others.iter().all(run)
+    let pods = |run: &&Value| run["tasks"].as_array().cloned().unwrap_or_default();
+    let running: Vec<_> = others.iter().flat_map(pods).collect();
+    let waits: usize = waiting.iter().map(|run| pods(run).len()).sum();
+    let run = |pod: &Value| pod["phase"] == "Running";
+    waiting.len() == 1 && waits + running.len() == tasks && running.iter().all(run)
 }
 
 /// Serves the page. Returns the process and the page's address.
@@ -126,7 +129,7 @@ async fn chromium(address: &str, scheme: u8, picture: &Path) -> anyhow::Result<(
     command
         .arg(format!("--screenshot={}", picture.display()))
         .arg(address);
-    let output = command.output().await;
+    let output = command.kill_on_drop(true).output().await;
     let output = output.context("failed to start chromium; Debian's package chromium has it")?;
     if !output.status.success() {
         let errors = String::from_utf8_lossy(&output.stderr);

@@ -79,9 +79,15 @@ impl ClaimStatus {
         self.phase.is_none().then(|| self.name.clone())
     }
 
-    fn line(&self) -> String {
+    /// `done` if the run is done. Claims of its own are then deleted.
+    fn line(&self, done: bool) -> String {
         let Some(phase) = &self.phase else {
-            return format!("claim {}: does not exist", self.name);
+            let exists = if done {
+                "no longer exists"
+            } else {
+                "does not exist"
+            };
+            return format!("claim {}: {exists}", self.name);
         };
         let mut line = format!("claim {}: {phase}", self.name);
         for fact in &self.access_modes {
@@ -182,7 +188,7 @@ impl output::Answer for Explanation {
                 below.push(format!("pod {}: {}, {}", it.pod, node(&it.node), it.phase).into());
             }
         }
-        below.extend(self.claims.iter().map(|claim| claim.line().into()));
+        below.extend(self.claims.iter().map(|it| it.line(self.done).into()));
         Branch { line: title, below }.text()
     }
 

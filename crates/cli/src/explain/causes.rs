@@ -28,9 +28,9 @@ use serde_json::Value;
 use crate::events::last_time;
 
 use known::{
-    CLAIM_IN_USE, CLAIM_MISSING, CLAIM_NOT_BOUND, CONTAINER_WAITS, GATED, Known, NO_ISOLATED_NODE,
-    NO_ROOM, NODE_BEING_ADDED, OWN_PODS, PENDING, PLACEHOLDER_MISSING, SANDBOX, SCHEDULER,
-    TASK_RUN_WAITS, UNSCHEDULABLE, VOLUME_NOT_MOUNTED,
+    CLAIM_IN_USE, CLAIM_MISSING, CLAIM_NOT_BOUND, CONTAINER_WAITS, GATED, Known, MAKE_ROOM,
+    NO_ISOLATED_NODE, NO_ROOM, NODE_BEING_ADDED, OWN_PODS, PENDING, PLACEHOLDER_MISSING, SANDBOX,
+    SCHEDULER, TASK_RUN_WAITS, UNSCHEDULABLE, VOLUME_NOT_MOUNTED, VOLUME_OUT_OF_REACH,
 };
 
 /// The objects of a run.
@@ -130,27 +130,36 @@ impl Facts {
             },
             remedy: None,
         };
-        if reason.code != ReasonCode::PlaceholderUnschedulable {
+        let of_placeholder = match reason.code {
+            ReasonCode::PlaceholderUnschedulable => true,
+            ReasonCode::ClaimsNotMovable => false,
+            _ => return Some(cause),
+        };
+        let mut pods = self.pods.iter().filter(|pod| pods::is_unschedulable(pod));
+        let Some(pod) = pods.find(|pod| pods::is_placeholder(pod) == of_placeholder) else {
             return Some(cause);
-        }
-        let unbound = |pod: &&Pod| pods::is_placeholder(pod) && pods::is_unschedulable(pod);
-        if let Some(pod) = self.pods.iter().find(unbound) {
-            let said = pods::scheduler_said(pod).unwrap_or_default();
-            if let Some(coming) = self.node_comes(pod) {
-                return Some(coming);
-            }
+        };
+        let said = pods::scheduler_said(pod).unwrap_or_default();
+        if !of_placeholder {
+            cause.remedy = Some(MAKE_ROOM);
+        } else if let Some(coming) = self.node_comes(pod) {
+            return Some(coming);
+        } else if is_out_of_reach(said) {
+            let message = "No node that the run's podTemplate allows can reach the volume of a claim of the run.";
+            return Some(VOLUME_OUT_OF_REACH.at((name(pod), SCHEDULED), said, message));
+        } else {
             let isolated = Mode::IsolatePipelineRun.as_str();
             let isolated = run.annotations().get(MODE).is_some_and(|it| it == isolated);
             if isolated && said.contains("anti-affinity rules") {
                 (cause.reason, cause.remedy) =
                     (NO_ISOLATED_NODE.reason, Some(NO_ISOLATED_NODE.remedy));
             }
-            cause.evidence = Evidence {
-                object: name(pod),
-                field: SCHEDULED,
-                value: said.to_owned(),
-            };
         }
+        cause.evidence = Evidence {
+            object: name(pod),
+            field: SCHEDULED,
+            value: said.to_owned(),
+        };
         Some(cause)
     }
 
@@ -279,6 +288,19 @@ impl Facts {
             NODE_BEING_ADDED.at(at, note, "An autoscaler adds a node for the pod.")
         })
     }
+}
+
+/// True if the scheduler excludes each node because of a volume or of the pod's own choice of nodes, and some because of a volume
+/// (Kubernetes `pkg/scheduler/framework/plugins/volumebinding/binder.go` and `nodeaffinity/node_affinity.go`).
+fn is_out_of_reach(said: &str) -> bool {
+    const VOLUME: &str = "didn't match PersistentVolume's node affinity";
+    const CHOICE: &str = "didn't match Pod's node affinity/selector";
+    let reasons = said.split_once("available: ").map(|(_, reasons)| reasons);
+    let reasons = reasons
+        .and_then(|it| it.split(". ").next())
+        .unwrap_or_default();
+    let mut each = reasons.trim_end_matches('.').split(", ");
+    reasons.contains(VOLUME) && each.all(|it| it.ends_with(VOLUME) || it.ends_with(CHOICE))
 }
 
 /// What an autoscaler says about a pod: true if a node is being added. Karpenter also nominates existing nodes.

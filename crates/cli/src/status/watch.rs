@@ -16,7 +16,7 @@ use crate::cluster::failed;
 use crate::failure::Failure;
 use crate::output;
 use crate::run_status::{RunStatus, keep_conditions};
-use crate::watched::{forbidden, is_complete, kept};
+use crate::watched::{is_complete, kept, lasting};
 
 /// The most changes of objects after which rows are compared.
 const CHANGES: usize = 1000;
@@ -45,7 +45,7 @@ pub(super) async fn watch(
     let mut changes = select(of_runs, of_pods).ready_chunks(CHANGES);
     while let Some(chunk) = changes.next().await {
         for error in chunk.into_iter().filter_map(Result::err) {
-            match forbidden(error) {
+            match lasting(error) {
                 Ok(error) => return Err(failed("watch PipelineRuns and pods", error)),
                 Err(error) => eprintln!("warning: a watch failed and begins again: {error}"),
             }

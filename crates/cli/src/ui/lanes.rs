@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use coscheduler_core::annotations::MODE;
 use coscheduler_core::labels::{PIPELINE_RUN, PIPELINE_RUN_UID};
+use coscheduler_core::mode::Mode;
 use coscheduler_core::reconcile::requests::Amounts;
 use coscheduler_kubernetes::pipeline_run::{PipelineRun, is_done};
 use coscheduler_kubernetes::{needs, nodes, pods};
@@ -16,6 +17,8 @@ use crate::run_status::RunStatus;
 
 /// The label with the name of the task in its Pipeline. Tekton sets it on the pod of each TaskRun.
 const PIPELINE_TASK: &str = "tekton.dev/pipelineTask";
+
+const DISABLED: &str = Mode::Disabled.as_str();
 
 /// The facts on the page.
 #[derive(Debug, Default)]
@@ -47,9 +50,10 @@ pub(super) struct Lane {
 pub(super) struct Block {
     pub(super) namespace: String,
     pub(super) run: String,
+    /// `unknown` if the run was deleted, or was not seen yet.
     pub(super) mode: String,
     /// What each of the run's placeholders requests.
-    pub(super) placeholders: Vec<Amounts>,
+    pub(super) placeholders: BTreeMap<String, Amounts>,
     /// The pods of its tasks, ordered by name.
     pub(super) tasks: BTreeMap<String, Task>,
 }
@@ -87,7 +91,7 @@ impl Block {
     /// CPU in thousandths that the run requests on the node.
     pub(super) fn milli_cpu(&self) -> i128 {
         let tasks = self.tasks.values().map(|task| &task.requests);
-        let all = self.placeholders.iter().chain(tasks);
+        let all = self.placeholders.values().chain(tasks);
         all.map(|requests| requests.milli_cpu).sum()
     }
 }
@@ -101,8 +105,11 @@ pub(super) fn of(
     let modes: BTreeMap<_, _> = runs
         .iter()
         .filter_map(|run| {
-            let mode = run.annotations().get(MODE)?;
-            Some((run.metadata.uid.as_deref()?, mode.as_str()))
+            let mode = run.annotations().get(MODE);
+            Some((
+                run.metadata.uid.as_deref()?,
+                mode.map_or(DISABLED, String::as_str),
+            ))
         })
         .collect();
     let is_known = nodes.is_some();
@@ -131,7 +138,7 @@ pub(super) fn of(
             continue;
         };
         let block = blocks.entry((node, uid)).or_default();
-        block.mode = modes.get(uid).copied().unwrap_or("disabled").to_owned();
+        block.mode = modes.get(uid).copied().unwrap_or("unknown").to_owned();
         block.add(pod);
     }
     for ((node, _), block) in blocks {
@@ -139,7 +146,10 @@ pub(super) fn of(
             lane.blocks.push(block);
         }
     }
-    let nodes = lanes.len();
+    let others = lanes
+        .values()
+        .filter(|lane: &&Lane| lane.allocatable.is_some() && lane.blocks.is_empty())
+        .count();
     let mut lanes: Vec<_> = lanes.into_values().collect();
     lanes.retain(|lane| !lane.blocks.is_empty());
     for lane in &mut lanes {
@@ -147,7 +157,7 @@ pub(super) fn of(
         lane.blocks.sort_by_key(key);
     }
     Lanes {
-        other_nodes: is_known.then_some(nodes - lanes.len()),
+        other_nodes: is_known.then_some(others),
         lanes,
         waiting: waiting(runs, pods),
     }
@@ -160,7 +170,7 @@ impl Block {
         run.clone_into(&mut self.run);
         let requests = needs::requests(pod);
         if pods::is_placeholder(pod) {
-            self.placeholders.push(requests);
+            self.placeholders.insert(pod.name_any(), requests);
             return;
         }
         let name = pod.name_any();
@@ -180,12 +190,17 @@ fn waiting(runs: &[Arc<PipelineRun>], pods: &[Arc<Pod>]) -> Vec<Waiting> {
     let mut unplaced = BTreeMap::new();
     for pod in pods.iter().filter(|pod| pods::is_unschedulable(pod)) {
         if let Some(uid) = pods::label(pod, PIPELINE_RUN_UID) {
-            unplaced.entry(uid).or_insert(pod);
+            let first = unplaced.entry(uid).or_insert(pod);
+            // The order of the pods is not stable.
+            if pod.metadata.name < first.metadata.name {
+                *first = pod;
+            }
         }
     }
     let mut waiting: Vec<_> = runs
         .iter()
         .filter(|run| run.annotations().contains_key(MODE) && !is_done(run))
+        .filter(|run| run.metadata.deletion_timestamp.is_none())
         .filter_map(|run| {
             let status = RunStatus::new(run, None);
             let uid = run.metadata.uid.as_deref().unwrap_or_default();
@@ -267,6 +282,7 @@ mod tests {
             pod("p-0", of_run("a", component), on, running.clone()),
             pod("build", of_run("a", task.clone()), on, running.clone()),
             pod("b", of_run("b", task.clone()), on, running.clone()),
+            pod("c", of_run("c", task.clone()), on, running.clone()),
             pod("stranger", json!({}), on, running.clone()),
             pod("unplaced", of_run("a", task), None, json!({})),
         ];
@@ -276,12 +292,13 @@ mod tests {
             panic!("{facts:?}");
         };
         assert_eq!((lane.node.as_str(), lane.is_cordoned), ("n1", true));
-        assert_eq!((lane.others_milli_cpu, lane.free_milli_cpu()), (500, 2000));
-        let [a, b] = &lane.blocks[..] else {
+        assert_eq!((lane.others_milli_cpu, lane.free_milli_cpu()), (500, 1500));
+        let [a, b, c] = &lane.blocks[..] else {
             panic!("{facts:?}");
         };
         assert_eq!((a.run.as_str(), a.mode.as_str()), ("a", "workspaces"));
         assert_eq!((b.run.as_str(), b.mode.as_str()), ("b", "disabled"));
+        assert_eq!((c.run.as_str(), c.mode.as_str()), ("c", "unknown"));
         assert_eq!((a.placeholders.len(), a.milli_cpu()), (1, 1000));
         assert_eq!(a.tasks["build"].name, "build");
         let few_rights = of(None, &runs, &pods);

@@ -5,6 +5,7 @@ use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
 use maud::{DOCTYPE, Markup, html};
 
 use super::lanes::{Block, Lane, Lanes, Waiting};
+
 /// The whole page. `content` is the answer of [`content`].
 pub(super) fn whole(content: &str) -> String {
     let page = html! {
@@ -13,13 +14,13 @@ pub(super) fn whole(content: &str) -> String {
             head {
                 meta charset="utf-8";
                 meta name="viewport" content="width=device-width, initial-scale=1";
-                title { "Coscheduled PipelineRuns" }
+                title { "PipelineRuns and their nodes" }
                 link rel="stylesheet" href="page.css";
                 script src="page.js" defer {}
             }
             body {
-                h1 { "Coscheduled PipelineRuns" }
-                p #connection .problem { "The page is out of date: kubectl coschedule ui has ended." }
+                h1 { "PipelineRuns and their nodes" }
+                p #connection .problem { "The page is out of date: kubectl coschedule ui does not answer." }
                 main { (maud::PreEscaped(content)) }
             }
         }
@@ -27,15 +28,15 @@ pub(super) fn whole(content: &str) -> String {
     page.into_string()
 }
 
-/// The part of the page that changes. `problem` is the last error of a watch.
-pub(super) fn content(facts: &Lanes, problem: Option<&str>) -> String {
+/// The part of the page that changes. `namespace` is `None` for all namespaces, and `problem` is the last error of a watch.
+pub(super) fn content(facts: &Lanes, namespace: Option<&str>, problem: Option<&str>) -> String {
     let count = |number: usize, one: &str| match number {
         1 => format!("1 {one}"),
         _ => format!("{number} {one}s"),
     };
     let content = html! {
         @if let Some(problem) = problem {
-            p .problem { "A watch failed and begins again: " (problem) }
+            p .problem { (problem) }
         }
         @if !facts.waiting.is_empty() {
             h2 { (count(facts.waiting.len(), "PipelineRun")) " waiting" }
@@ -46,8 +47,11 @@ pub(super) fn content(facts: &Lanes, problem: Option<&str>) -> String {
         p .soft {
             @match facts.other_nodes {
                 Some(0) => {},
-                Some(others) => { (count(others, "node")) " without PipelineRuns. " },
+                Some(others) => { (count(others, "other node")) ". " },
                 None => "You may not read nodes, so their size is not shown. ",
+            }
+            @if let Some(namespace) = namespace {
+                "Only namespace " (namespace) ": pods of other namespaces are not shown. "
             }
             "A bar is the CPU of a node. Dashed: a placeholder and what it requests."
         }
@@ -99,7 +103,7 @@ fn block_of(block: &Block) -> Markup {
         article .block style=(hue(block)) {
             strong { (block.namespace) "/" (block.run) } " " span .soft { (block.mode) }
             ul .chips {
-                @for requests in &block.placeholders {
+                @for requests in block.placeholders.values() {
                     li .held title="placeholder" { "placeholder: " (requests) }
                 }
                 @for task in block.tasks.values() {
@@ -136,10 +140,11 @@ mod tests {
             }],
             ..Lanes::default()
         };
-        let page = whole(&content(&facts, Some("<b>")));
+        let page = whole(&content(&facts, Some("ns"), Some("<b>")));
         assert!(page.contains("ns/&lt;script&gt;"), "{page}");
-        assert!(page.contains("begins again: &lt;b&gt;"), "{page}");
+        assert!(page.contains("&lt;b&gt;"), "{page}");
         assert!(page.contains("You may not read nodes"), "{page}");
+        assert!(page.contains("Only namespace ns:"), "{page}");
         assert!(!page.contains("<script>"), "{page}");
     }
 }

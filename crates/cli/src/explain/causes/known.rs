@@ -25,6 +25,11 @@ pub(super) const NO_ISOLATED_NODE: Known = Known {
     reason: "NoIsolatedNode",
     remedy: "Wait until another run has ended, add a node, or choose another mode than isolate-pipelinerun.",
 };
+pub(super) const VOLUME_OUT_OF_REACH: Known = Known {
+    reason: "VolumeOutOfReach",
+    remedy: "Change the podTemplate so that it allows a node that can reach the volume, or use another claim, and create the run \
+             again. More nodes do not help, unless they can reach the volume.",
+};
 pub(super) const TASK_RUN_WAITS: Known = Known {
     reason: "TaskRunHasNoPod",
     remedy: "Correct what Tekton's message names. If it is a quota, raise the quota, or wait until other pods have ended.",
@@ -74,6 +79,10 @@ pub(super) const VOLUME_NOT_MOUNTED: Known = Known {
     reason: "VolumeNotMounted",
     remedy: "Correct what the message names. If the volume is attached to another node, wait until it is detached there.",
 };
+
+/// The remedy for a cause that the manager reports without one.
+pub(super) const MAKE_ROOM: &str = "Make room on the node (`kubectl coschedule nodes -o wide` shows the pods on it), or make it \
+     usable again. If a volumeClaimTemplate made the claims, a new run gets new ones, which may be on another node.";
 
 impl Known {
     /// The cause with the object and the field that show it, the field's value, and a sentence.

@@ -143,8 +143,30 @@ fn the_schedulers_message_is_the_evidence_of_an_unbound_placeholder() {
     let isolated = of(isolated, Vec::new());
     assert_eq!(isolated.reason, "NoIsolatedNode");
     assert!(isolated.remedy.is_some());
+    let volume = "2 node(s) didn't match PersistentVolume's node affinity";
+    let choice = "2 node(s) didn't match Pod's node affinity/selector";
+    let out_of_reach = |more: &str| {
+        let said = format!("0/4 nodes are available: {volume}, {choice}{more}. preemption: none.");
+        of(&said, Vec::new()).reason
+    };
+    assert_eq!(out_of_reach(""), "VolumeOutOfReach");
+    assert_eq!(out_of_reach(", 1 Insufficient cpu"), plain.reason);
     let comes = of("full", vec![event("p-0", "karpenter", "Nominated", 1)]);
     assert_eq!(comes.reason, "NodeBeingAdded");
+}
+
+#[test]
+fn claims_that_tie_a_run_to_a_full_node_have_a_remedy_and_the_schedulers_message() {
+    let facts = Facts {
+        run: run(None, Some(("ClaimsNotMovable", "the claims are there"))),
+        pods: vec![placeholder(NODE, None), task("waits", None, FULL)],
+        ..Facts::default()
+    };
+    let cause = cause(&facts).unwrap();
+    assert_eq!(cause.reason, "ClaimsNotMovable");
+    assert_eq!(cause.evidence.object, "Pod waits");
+    assert_eq!(Some(cause.evidence.value.as_str()), FULL);
+    assert!(cause.remedy.is_some());
 }
 
 #[test]
