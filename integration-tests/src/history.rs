@@ -24,8 +24,9 @@ use tokio::task::JoinHandle;
 
 use crate::look;
 
-/// How far the watch may lag behind on a busy machine.
-const BEHIND: Duration = Duration::from_secs(60);
+/// How far the watch may lag behind on a busy machine. The client ends a silent connection, for example of an API server that was
+/// killed, after 300 seconds.
+const BEHIND: Duration = Duration::from_secs(330);
 
 /// A pod on its node, from its binding until its end.
 #[derive(Clone, Debug, Eq, PartialEq)]
