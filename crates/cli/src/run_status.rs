@@ -68,11 +68,10 @@ impl RunStatus {
         let blocked = annotation.and_then(|value| blocked_reason(value));
         let deleted = run.metadata.deletion_timestamp.is_some();
         let blocked = blocked.filter(|_| !is_done(run) && !deleted);
-        let mode = run.annotations().get(MODE).cloned();
         Self {
             namespace: run.namespace().unwrap_or_default(),
             name: run.name_any(),
-            mode: mode.unwrap_or_else(|| Mode::Disabled.to_string()),
+            mode: mode(run).to_owned(),
             state: match &blocked {
                 Some(_) => "Waiting".to_owned(),
                 None if deleted => "Terminating".to_owned(),
@@ -86,6 +85,18 @@ impl RunStatus {
             pods: pods.map(Pods::new),
         }
     }
+}
+
+/// The run's mode; `disabled` if admission did not coschedule the run.
+pub(crate) fn mode(run: &PipelineRun) -> &str {
+    let mode = run.annotations().get(MODE).map(String::as_str);
+    mode.unwrap_or(Mode::Disabled.as_str())
+}
+
+/// `Pending`, `Running`, `Succeeded`, `Failed` or `Unknown`.
+pub(crate) fn phase(pod: &Pod) -> String {
+    let phase = pod.status.as_ref().and_then(|it| it.phase.clone());
+    phase.unwrap_or_else(|| "Unknown".to_owned())
 }
 
 /// Removes what [`RunStatus`] does not need.
@@ -113,11 +124,10 @@ impl Pods {
                     requests: view.asks.to_string(),
                 });
             } else {
-                let phase = pod.status.as_ref().and_then(|it| it.phase.clone());
                 status.tasks.push(TaskStatus {
                     pod: name,
                     node,
-                    phase: phase.unwrap_or_else(|| "Unknown".to_owned()),
+                    phase: phase(pod),
                 });
             }
         }

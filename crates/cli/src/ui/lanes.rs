@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use coscheduler_core::annotations::MODE;
 use coscheduler_core::labels::{PIPELINE_RUN, PIPELINE_RUN_UID};
-use coscheduler_core::mode::Mode;
 use coscheduler_core::reconcile::requests::Amounts;
 use coscheduler_kubernetes::pipeline_run::{PipelineRun, is_done};
 use coscheduler_kubernetes::{needs, nodes, pods};
@@ -13,12 +12,10 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::ResourceExt as _;
 
-use crate::run_status::RunStatus;
+use crate::run_status::{RunStatus, mode, phase};
 
 /// The label with the name of the task in its Pipeline. Tekton sets it on the pod of each TaskRun.
 const PIPELINE_TASK: &str = "tekton.dev/pipelineTask";
-
-const DISABLED: &str = Mode::Disabled.as_str();
 
 /// The facts on the page.
 #[derive(Debug, Default)]
@@ -104,13 +101,7 @@ pub(super) fn of(
 ) -> Lanes {
     let modes: BTreeMap<_, _> = runs
         .iter()
-        .filter_map(|run| {
-            let mode = run.annotations().get(MODE);
-            Some((
-                run.metadata.uid.as_deref()?,
-                mode.map_or(DISABLED, String::as_str),
-            ))
-        })
+        .filter_map(|run| Some((run.metadata.uid.as_deref()?, mode(run))))
         .collect();
     let is_known = nodes.is_some();
     let mut lanes = BTreeMap::new();
@@ -175,10 +166,9 @@ impl Block {
         }
         let name = pod.name_any();
         let task = pods::label(pod, PIPELINE_TASK).map(str::to_owned);
-        let phase = pod.status.as_ref().and_then(|it| it.phase.clone());
         let task = Task {
             name: task.unwrap_or_else(|| name.clone()),
-            phase: phase.unwrap_or_else(|| "Unknown".to_owned()),
+            phase: phase(pod),
             requests,
         };
         self.tasks.insert(name, task);
