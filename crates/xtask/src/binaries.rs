@@ -66,6 +66,12 @@ pub(crate) async fn control_plane_of(releases: Releases) -> anyhow::Result<()> {
         .await
 }
 
+/// Builds all missing programs of test beds.
+pub(crate) async fn all_beds() -> anyhow::Result<()> {
+    control_plane().await?;
+    karpenter().await
+}
+
 /// Builds Karpenter if it is missing.
 pub(crate) async fn karpenter() -> anyhow::Result<()> {
     build_bed(|folder, progress| testbed::build_karpenter(folder, progress).map(drop)).await

@@ -77,7 +77,14 @@ async fn play(
         .unwrap_or_else(|| workspace.root.join("examples/two-volumes.yaml"));
     let example = example::read(&example)?;
 
-    let bin_dir = interrupt.or(binaries::services(workspace)).await?;
+    let services = binaries::services(workspace);
+    let bin_dir = match &args.kubeconfig {
+        Some(_) => interrupt.or(services).await?,
+        None => {
+            let both = async { tokio::try_join!(services, binaries::control_plane()) };
+            interrupt.or(both).await?.0
+        }
+    };
     let (kubeconfig, kubectl) = match &args.kubeconfig {
         Some(kubeconfig) => (kubeconfig.clone(), PathBuf::from("kubectl")),
         None => {

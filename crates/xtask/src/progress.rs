@@ -2,12 +2,21 @@
 //! of the work.
 
 use std::io::IsTerminal as _;
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+
+/// All bars, because two pieces of work can go on at the same time.
+static BARS: LazyLock<MultiProgress> = LazyLock::new(MultiProgress::new);
 
 fn on_terminal() -> bool {
     std::io::stderr().is_terminal()
+}
+
+/// Prints a line above the bars.
+fn print(line: &str) {
+    BARS.suspend(|| eprintln!("{line}"));
 }
 
 /// The progress of one piece of work.
@@ -22,7 +31,8 @@ impl Step {
     /// Begins a piece of work. `text` names it, for example "starting the services".
     pub(crate) fn begin(text: &str) -> Self {
         let bar = if on_terminal() {
-            let bar = ProgressBar::new_spinner()
+            let bar = BARS
+                .add(ProgressBar::new_spinner())
                 .with_style(style("{spinner} {prefix} ({elapsed}) {wide_msg:.dim}"))
                 .with_prefix(text.to_owned());
             bar.enable_steady_tick(Duration::from_millis(120));
@@ -46,7 +56,7 @@ impl Step {
     /// Shows that the work has succeeded.
     pub(crate) fn done(self) {
         self.bar.finish_and_clear();
-        eprintln!("{}: {}", self.text, seconds(self.began.elapsed()));
+        print(&format!("{}: {}", self.text, seconds(self.began.elapsed())));
     }
 }
 
@@ -79,8 +89,7 @@ impl testbed::Progress for BedBuild {
     fn begin(&self, total: usize) {
         self.bar
             .set_length(u64::try_from(total).unwrap_or(u64::MAX));
-        self.bar
-            .set_draw_target(indicatif::ProgressDrawTarget::stderr());
+        BARS.add(self.bar.clone());
         self.bar.reset_elapsed();
         self.bar.enable_steady_tick(Duration::from_millis(250));
     }
@@ -94,7 +103,7 @@ impl testbed::Progress for BedBuild {
     fn finish(&self) {
         let took = self.bar.elapsed();
         self.bar.finish_and_clear();
-        eprintln!("building the test bed: {}", seconds(took));
+        print(&format!("building the test bed: {}", seconds(took)));
     }
 }
 

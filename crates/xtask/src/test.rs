@@ -78,14 +78,19 @@ pub(crate) async fn run(workspace: &Workspace, args: &TestArgs) -> anyhow::Resul
         return matrix::run(workspace, args).await;
     }
     let bin_dir = workspace.target.join("debug");
-    if args.package.is_empty() {
-        binaries::control_plane().await?;
-    } else if args.package.iter().any(|name| boots(name)) {
-        binaries::control_plane().await?;
-        binaries::services(workspace).await?;
-    }
+    let build = build(selection(workspace, args));
+    // Much of Go's build keeps only one processor busy.
+    let built = if args.package.is_empty() {
+        tokio::try_join!(build, binaries::control_plane())?.0
+    } else {
+        if args.package.iter().any(|name| boots(name)) {
+            binaries::control_plane().await?;
+            binaries::services(workspace).await?;
+        }
+        build.await?
+    };
     let mut jobs = Vec::new();
-    for binary in build(selection(workspace, args)).await? {
+    for binary in built {
         if binary.name == topics::BINARY {
             jobs.extend(topics::jobs(&binary, args, &bin_dir).await?);
         } else {
