@@ -59,6 +59,21 @@ pub fn answer(arguments: &[&str]) -> anyhow::Result<Value> {
     Ok(serde_json::from_slice(&output.stdout)?)
 }
 
+/// What `explain` answers about a run of the scene.
+///
+/// # Errors
+///
+/// As [`answer`].
+pub fn explanation(scene: &Scene<'_>, run: &str) -> anyhow::Result<Value> {
+    let arguments = [run, "-n", scene.namespace.as_str(), "-o", "json"];
+    let kubeconfig = scene.stack.bed.kubeconfig();
+    answer(&with_rights("explain", kubeconfig, &arguments))
+}
+
+/// The causes that `explain` may name for a moment while a run gets on: the scheduler may not have tried a pod again since its
+/// placeholder was bound.
+pub const PASSING: [&str; 2] = ["PlaceholderMissing", "WaitsForScheduler"];
+
 /// The arguments of a subcommand with the rights of this kubeconfig.
 pub fn with_rights<'a>(
     subcommand: &'a str,

@@ -9,14 +9,16 @@ use coscheduler_kubernetes::pipeline_run::PipelineRun;
 use coscheduler_kubernetes::pods;
 use futures::future::try_join_all;
 use integration_tests::look::{self, is_done, is_placeholder};
-use integration_tests::plugin::{answer, grant, plugin, with_rights};
+use integration_tests::plugin::{PASSING, explanation, grant, plugin, with_rights};
 use integration_tests::runs::{Run, run};
 use integration_tests::{Scene, shared_with_overrides};
 use k8s_openapi::api::core::v1::{Pod, ResourceQuota};
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 use serde_json::{Value, json};
-use testbed::{CUSTOM_STATUS, Config, MOVABLE_STORAGE_CLASS, STATUS_ANNOTATION};
+use testbed::{
+    CUSTOM_STATUS, Config, LOCAL_STORAGE_CLASS, MOVABLE_STORAGE_CLASS, STATUS_ANNOTATION,
+};
 
 type Outcome = anyhow::Result<()>;
 
@@ -38,16 +40,6 @@ fn one_task() -> Run {
         .in_mode("pipelineruns")
 }
 
-/// The answer of `explain` about run `run`.
-fn explanation(scene: &Scene<'_>) -> anyhow::Result<Value> {
-    let arguments = ["run", "-n", scene.namespace.as_str(), "-o", "json"];
-    answer(&with_rights(
-        "explain",
-        scene.stack.bed.kubeconfig(),
-        &arguments,
-    ))
-}
-
 /// Within this time, `explain` names the cause (normally 5 s).
 const NAMED: Duration = Duration::from_secs(45);
 
@@ -56,7 +48,7 @@ async fn explained(scene: &Scene<'_>, reason: &str) -> anyhow::Result<Value> {
     let begin = Instant::now();
     let mut found = Value::Null;
     look::until(&format!("explain names {reason}"), async || {
-        found = explanation(scene)?;
+        found = explanation(scene, "run")?;
         Ok(found["cause"]["reason"] == reason)
     })
     .await
@@ -109,6 +101,21 @@ fn by_hand() -> Run {
     run.task("one", &["source"], &[]).in_mode("disabled")
 }
 
+/// Creates a pod that uses claim `by-hand`, and waits until it has a node.
+async fn user_of_claim(scene: &Scene<'_>) -> Outcome {
+    let source = json!({"claimName": "by-hand"});
+    let user = json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "user"},
+        "spec": {
+            "containers": [{"name": "c", "image": "example/image"}],
+            "volumes": [{"name": "v", "persistentVolumeClaim": source}],
+        },
+    });
+    create(scene, "pods", &user).await?;
+    pod(scene, "have a node", |pod| pods::node(pod).is_some()).await?;
+    Ok(())
+}
+
 async fn pod(scene: &Scene<'_>, what: &str, is: impl Fn(&Pod) -> bool) -> anyhow::Result<Pod> {
     let pods = scene
         .until_all::<Pod>(what, |pods| pods.iter().any(|pod| is(pod)))
@@ -144,7 +151,7 @@ async fn never_starts(scene: &Scene<'_>) -> anyhow::Result<Pod> {
 }
 
 /// Each cause that a test can make.
-const CAUSES: [&str; 14] = [
+const CAUSES: [&str; 17] = [
     "PipelineRunPending",
     "QuotaExceeded",
     "LimitRangeViolated",
@@ -156,8 +163,11 @@ const CAUSES: [&str; 14] = [
     "TaskRunHasNoPod",
     "PodUnschedulable",
     "ClaimNotBound",
+    "ClaimMissing",
     "ClaimInUse",
+    "VolumeOutOfReach",
     "VolumeNotMounted",
+    "SandboxNotCreated",
     "ContainerCannotStart",
 ];
 
@@ -220,23 +230,29 @@ async fn wait_for(scene: &Scene<'_>, cause: &str) -> Outcome {
             claim(scene, "missing", "ReadWriteOnce").await?;
             scene.submit(by_hand()).await?;
         }
+        "ClaimMissing" => {
+            scene.submit(by_hand()).await?;
+        }
+        "VolumeOutOfReach" => {
+            claim(scene, LOCAL_STORAGE_CLASS, "ReadWriteOnce").await?;
+            // This pod decides the node of the volume, which is none of the pool.
+            user_of_claim(scene).await?;
+            scene.pool(1).await?;
+            let run = by_hand().in_mode("pipelineruns");
+            scene.submit(run.in_pool_of(scene)).await?;
+        }
         "ClaimInUse" => {
             claim(scene, MOVABLE_STORAGE_CLASS, "ReadWriteOncePod").await?;
-            let source = json!({"claimName": "by-hand"});
-            let user = json!({
-                "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "user"},
-                "spec": {
-                    "containers": [{"name": "c", "image": "example/image"}],
-                    "volumes": [{"name": "v", "persistentVolumeClaim": source}],
-                },
-            });
-            create(scene, "pods", &user).await?;
-            pod(scene, "have a node", |pod| pods::node(pod).is_some()).await?;
+            user_of_claim(scene).await?;
             scene.submit(by_hand()).await?;
         }
         "VolumeNotMounted" => {
             let bound = never_starts(scene).await?;
             event(scene, &bound, "kubelet", "FailedMount").await?;
+        }
+        "SandboxNotCreated" => {
+            let bound = never_starts(scene).await?;
+            event(scene, &bound, "kubelet", "FailedCreatePodSandBox").await?;
         }
         "ContainerCannotStart" => {
             let bound = never_starts(scene).await?;
@@ -290,8 +306,6 @@ fn b2_b5_explain_names_the_cause_its_evidence_and_a_remedy() -> Outcome {
 
 #[test]
 fn b2_b5_explain_finds_no_cause_for_runs_that_get_on() -> Outcome {
-    // The scheduler may not have tried a pod again since its placeholder was bound.
-    const PASSING: [&str; 2] = ["PlaceholderMissing", "WaitsForScheduler"];
     shared(async |scene| {
         let modes = [
             "workspaces",
@@ -306,7 +320,7 @@ fn b2_b5_explain_finds_no_cause_for_runs_that_get_on() -> Outcome {
             let started = |pod: &Pod| !is_placeholder(pod) && pods::has_started(pod);
             let looks = async {
                 loop {
-                    let found = explanation(&scene)?;
+                    let found = explanation(&scene, "run")?;
                     let reason = found["cause"]["reason"].as_str();
                     ensure!(reason.is_none_or(|it| PASSING.contains(&it)), "{found}");
                     tokio::task::yield_now().await;
@@ -316,7 +330,7 @@ fn b2_b5_explain_finds_no_cause_for_runs_that_get_on() -> Outcome {
                 looks = looks => looks,
                 one = pod(&scene, "have a task that runs", started) => one,
             }?;
-            let found = explanation(&scene)?;
+            let found = explanation(&scene, "run")?;
             assert_eq!(found["cause"], Value::Null, "{found}");
             assert_eq!(found["mode"], mode);
             assert_eq!(found["group"].is_null(), mode == "disabled", "{found}");
@@ -327,7 +341,7 @@ fn b2_b5_explain_finds_no_cause_for_runs_that_get_on() -> Outcome {
             assert_eq!(claims[0]["phase"], "Bound", "{found}");
             scene.end("run", "one").await?;
             scene.succeeds("run").await?;
-            let found = explanation(&scene)?;
+            let found = explanation(&scene, "run")?;
             assert_eq!(
                 (&found["cause"], &found["done"], &found["failures"]),
                 (&Value::Null, &json!(true), &json!([]))
@@ -348,7 +362,7 @@ fn b2_explain_shows_why_the_tasks_of_a_run_failed() -> Outcome {
                 run.is_some_and(is_done)
             })
             .await?;
-        let found = explanation(&scene)?;
+        let found = explanation(&scene, "run")?;
         let failures = found["failures"].as_array().unwrap();
         let objects: Vec<_> = failures.iter().map(|it| &it["object"]).collect();
         assert_eq!(objects, ["PipelineRun run", "TaskRun run-one"], "{found}");

@@ -136,31 +136,41 @@ impl Facts {
             _ => return Some(cause),
         };
         let mut pods = self.pods.iter().filter(|pod| pods::is_unschedulable(pod));
-        let Some(pod) = pods.find(|pod| pods::is_placeholder(pod) == of_placeholder) else {
-            return Some(cause);
-        };
-        let said = pods::scheduler_said(pod).unwrap_or_default();
+        let pod = pods.find(|pod| pods::is_placeholder(pod) == of_placeholder);
         if !of_placeholder {
             cause.remedy = Some(MAKE_ROOM);
-        } else if let Some(coming) = self.node_comes(pod) {
+        } else if let Some(coming) = pod.and_then(|pod| self.node_comes(pod)) {
             return Some(coming);
-        } else if is_out_of_reach(said) {
-            let message = "No node that the run's podTemplate allows can reach the volume of a claim of the run.";
-            return Some(VOLUME_OUT_OF_REACH.at((name(pod), SCHEDULED), said, message));
-        } else {
+        } else if pod.is_none() && self.has_bound_placeholders() {
+            // The manager has not removed its annotation yet.
+            return None;
+        }
+        let said = pod.and_then(pods::scheduler_said);
+        if let Some(pod) = pod {
+            cause.evidence = Evidence {
+                object: name(pod),
+                field: SCHEDULED,
+                value: said.unwrap_or_default().to_owned(),
+            };
+        }
+        if of_placeholder {
             let isolated = Mode::IsolatePipelineRun.as_str();
             let isolated = run.annotations().get(MODE).is_some_and(|it| it == isolated);
-            if isolated && said.contains("anti-affinity rules") {
-                (cause.reason, cause.remedy) =
-                    (NO_ISOLATED_NODE.reason, Some(NO_ISOLATED_NODE.remedy));
+            // While the scheduler tries a placeholder again, only the manager's sentence has its words.
+            let said = said.unwrap_or(&cause.message);
+            if is_out_of_reach(said) {
+                let message = "No node that the run's podTemplate allows can reach the volume of a claim of the run.";
+                cause = VOLUME_OUT_OF_REACH.because(cause.evidence, message);
+            } else if isolated && said.contains("anti-affinity rules") {
+                cause = NO_ISOLATED_NODE.because(cause.evidence, &cause.message);
             }
         }
-        cause.evidence = Evidence {
-            object: name(pod),
-            field: SCHEDULED,
-            value: said.to_owned(),
-        };
         Some(cause)
+    }
+
+    fn has_bound_placeholders(&self) -> bool {
+        let mut placeholders = self.pods.iter().filter(|pod| pods::is_placeholder(pod));
+        placeholders.clone().next().is_some() && placeholders.all(|pod| pods::node(pod).is_some())
     }
 
     fn of_pod(&self, pod: &Pod) -> Option<Cause> {
@@ -214,7 +224,7 @@ impl Facts {
         if said.contains("ReadWriteOncePod") {
             return because(&CLAIM_IN_USE, "Another pod uses a claim of the pod.");
         }
-        if said.starts_with("persistentvolumeclaim ") {
+        if refusals(said).starts_with("persistentvolumeclaim ") {
             let claims = pods::claims(pod);
             let missing = claims.iter().find(|it| self.missing_claims.contains(*it));
             return match missing {
@@ -290,15 +300,18 @@ impl Facts {
     }
 }
 
+/// The scheduler's message without the number of nodes (Kubernetes `pkg/scheduler/framework/types.go`).
+fn refusals(said: &str) -> &str {
+    said.split_once(" nodes are available: ")
+        .map_or(said, |(_, refusals)| refusals)
+}
+
 /// True if the scheduler excludes each node because of a volume or of the pod's own choice of nodes, and some because of a volume
 /// (Kubernetes `pkg/scheduler/framework/plugins/volumebinding/binder.go` and `nodeaffinity/node_affinity.go`).
 fn is_out_of_reach(said: &str) -> bool {
     const VOLUME: &str = "didn't match PersistentVolume's node affinity";
     const CHOICE: &str = "didn't match Pod's node affinity/selector";
-    let reasons = said.split_once("available: ").map(|(_, reasons)| reasons);
-    let reasons = reasons
-        .and_then(|it| it.split(". ").next())
-        .unwrap_or_default();
+    let reasons = refusals(said).split(". ").next().unwrap_or_default();
     let mut each = reasons.trim_end_matches('.').split(", ");
     reasons.contains(VOLUME) && each.all(|it| it.ends_with(VOLUME) || it.ends_with(CHOICE))
 }

@@ -92,14 +92,20 @@ impl Known {
         value: &str,
         message: &str,
     ) -> Cause {
+        let evidence = Evidence {
+            object,
+            field,
+            value: value.to_owned(),
+        };
+        self.because(evidence, message)
+    }
+
+    /// The cause with its evidence and a sentence.
+    pub(super) fn because(&self, evidence: Evidence, message: &str) -> Cause {
         Cause {
             reason: self.reason,
             message: message.to_owned(),
-            evidence: Evidence {
-                object,
-                field,
-                value: value.to_owned(),
-            },
+            evidence,
             remedy: Some(self.remedy),
         }
     }

@@ -123,23 +123,27 @@ fn a_run_may_wait_before_it_has_pods() {
 
 #[test]
 fn the_schedulers_message_is_the_evidence_of_an_unbound_placeholder() {
-    let of = |said: &str, events: Vec<Event>| {
-        let mut run = run(None, Some(("PlaceholderUnschedulable", "no node")));
+    let with = |reported: &str, placeholder: Pod, events: Vec<Event>| {
+        let mut run = run(None, Some(("PlaceholderUnschedulable", reported)));
         let annotations = run.metadata.annotations.get_or_insert_default();
         annotations.insert(MODE.to_owned(), "isolate-pipelinerun".to_owned());
         let facts = Facts {
             run,
-            pods: vec![placeholder(None, Some(said))],
+            pods: vec![placeholder],
             events,
             ..Facts::default()
         };
-        cause(&facts).unwrap()
+        cause(&facts)
     };
+    let of = |said: &str, events| with("no node", placeholder(None, Some(said)), events).unwrap();
     let plain = of("0/1 nodes are available: 1 Insufficient cpu.", Vec::new());
     assert_eq!(plain.reason, "PlaceholderUnschedulable");
     assert_eq!(plain.evidence.object, "Pod p-0");
     let isolated =
         "0/1 nodes are available: 1 node(s) didn't satisfy existing pods anti-affinity rules.";
+    let tried_again = with(isolated, placeholder(None, None), Vec::new()).unwrap();
+    assert_eq!(tried_again.reason, "NoIsolatedNode");
+    assert_eq!(with(isolated, placeholder(NODE, None), Vec::new()), None);
     let isolated = of(isolated, Vec::new());
     assert_eq!(isolated.reason, "NoIsolatedNode");
     assert!(isolated.remedy.is_some());
@@ -299,7 +303,8 @@ fn what_the_scheduler_said_before_the_placeholder_was_bound_does_not_count() {
 #[test]
 fn a_claim_that_does_not_exist_is_missing_and_one_that_does_was_not_seen() {
     let of = |missing: &[&str]| {
-        let mut pod = task("waits", None, Some("persistentvolumeclaim \"c\" not found"));
+        let said = "0/2 nodes are available: persistentvolumeclaim \"c\" not found. not found";
+        let mut pod = task("waits", None, Some(said));
         let volume = json!([{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]);
         pod.spec.as_mut().unwrap().volumes = Some(object(volume));
         let facts = Facts {
