@@ -210,7 +210,7 @@ fn b2_m1_m3_m5_m8_v2_v3_a_hundred_runs_of_each_mode_at_once_as_the_mode_changes(
 }
 
 #[test]
-fn m4_a_hundred_isolated_runs_at_once_on_twenty_nodes() -> Outcome {
+fn b2_m4_a_hundred_isolated_runs_at_once_on_twenty_nodes() -> Outcome {
     in_mode("isolate-pipelinerun", 20, async |scene| {
         let names = names(0..RUNS);
         submit(scene, &names).await?;

@@ -73,8 +73,8 @@ pub(crate) async fn run(workspace: &Workspace) -> anyhow::Result<()> {
     for step in Step::ALL {
         println!("\n== {} ==", step.name());
         if matches!(step, Step::Clippy) {
-            // `tidy` needs one of these programs, and waits for all if they are being built. The tests need all of them, and report
-            // an error of this build.
+            // Much of Go's build keeps only one processor busy. The tests report an error of this build. It starts after `tidy`,
+            // which needs only one of these programs, and would wait for all.
             drop(tokio::spawn(binaries::all_beds()));
         }
         let began = Instant::now();

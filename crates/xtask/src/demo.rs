@@ -78,23 +78,22 @@ async fn play(
     let example = example::read(&example)?;
 
     let services = binaries::services(workspace);
-    let bin_dir = match &args.kubeconfig {
-        Some(_) => interrupt.or(services).await?,
+    let (bin_dir, kubeconfig, kubectl) = match &args.kubeconfig {
+        Some(kubeconfig) => {
+            let bin_dir = interrupt.or(services).await?;
+            (bin_dir, kubeconfig.clone(), PathBuf::from("kubectl"))
+        }
         None => {
             let both = async { tokio::try_join!(services, binaries::control_plane()) };
-            interrupt.or(both).await?.0
-        }
-    };
-    let (kubeconfig, kubectl) = match &args.kubeconfig {
-        Some(kubeconfig) => (kubeconfig.clone(), PathBuf::from("kubectl")),
-        None => {
+            let (bin_dir, ()) = interrupt.or(both).await?;
             let bed = interrupt
                 .or(bed::boot(Config {
                     task_duration: TASK,
                     ..Config::default()
                 }))
                 .await?;
-            let paths = (bed.kubeconfig().to_owned(), bed.kubectl_path().to_owned());
+            let (kubeconfig, kubectl) = (bed.kubeconfig(), bed.kubectl_path());
+            let paths = (bin_dir, kubeconfig.to_owned(), kubectl.to_owned());
             stage.bed = Some(bed);
             paths
         }

@@ -80,15 +80,7 @@ pub(crate) async fn run(workspace: &Workspace, args: &TestArgs) -> anyhow::Resul
     let bin_dir = workspace.target.join("debug");
     let build = build(selection(workspace, args));
     // Much of Go's build keeps only one processor busy.
-    let built = if args.package.is_empty() {
-        tokio::try_join!(build, binaries::control_plane())?.0
-    } else {
-        if args.package.iter().any(|name| boots(name)) {
-            binaries::control_plane().await?;
-            binaries::services(workspace).await?;
-        }
-        build.await?
-    };
+    let (built, ()) = tokio::try_join!(build, programs(workspace, args))?;
     let mut jobs = Vec::new();
     for binary in built {
         if binary.name == topics::BINARY {
@@ -104,6 +96,18 @@ pub(crate) async fn run(workspace: &Workspace, args: &TestArgs) -> anyhow::Resul
         jobs.push(examples(workspace, &bin_dir));
     }
     side_by_side::run(jobs).await
+}
+
+/// Builds the programs that the tests start and that [`selection`] does not build.
+async fn programs(workspace: &Workspace, args: &TestArgs) -> anyhow::Result<()> {
+    if args.package.is_empty() {
+        return binaries::control_plane().await;
+    }
+    if args.package.iter().any(|name| boots(name)) {
+        binaries::control_plane().await?;
+        binaries::services(workspace).await?;
+    }
+    Ok(())
 }
 
 /// True for the packages with tests that boot a control plane.

@@ -15,7 +15,7 @@ use coscheduler_core::reasons::ReasonCode;
 use coscheduler_core::reconcile::make_room::tried_within;
 use coscheduler_core::reconcile::reserve::GATE;
 use coscheduler_core::reconcile::tell::blocked_reason;
-use coscheduler_core::reconcile::tell::refusals::{lacks_room, waits_for_volume};
+use coscheduler_core::reconcile::tell::refusals::{lacks_room, missing_claim, waits_for_volume};
 use coscheduler_kubernetes::pipeline_run::{PipelineRun, is_done, succeeded};
 use coscheduler_kubernetes::tekton::TaskRun;
 use coscheduler_kubernetes::{needs, pods};
@@ -130,47 +130,45 @@ impl Facts {
             },
             remedy: None,
         };
-        let of_placeholder = match reason.code {
-            ReasonCode::PlaceholderUnschedulable => true,
-            ReasonCode::ClaimsNotMovable => false,
-            _ => return Some(cause),
-        };
-        let mut pods = self.pods.iter().filter(|pod| pods::is_unschedulable(pod));
-        let pod = pods.find(|pod| pods::is_placeholder(pod) == of_placeholder);
-        if !of_placeholder {
-            cause.remedy = Some(MAKE_ROOM);
-        } else if let Some(coming) = pod.and_then(|pod| self.node_comes(pod)) {
-            return Some(coming);
-        } else if pod.is_none() && self.has_bound_placeholders() {
+        match reason.code {
+            ReasonCode::PlaceholderUnschedulable => self.of_placeholder(run, cause),
+            ReasonCode::ClaimsNotMovable => {
+                let mut tasks = self.pods.iter().filter(|pod| !pods::is_placeholder(pod));
+                if let Some(pod) = tasks.find(|pod| pods::is_unschedulable(pod)) {
+                    cause.evidence = of_scheduler(pod);
+                }
+                cause.remedy = Some(MAKE_ROOM);
+                Some(cause)
+            }
+            _ => Some(cause),
+        }
+    }
+
+    /// The manager reports that a placeholder of `run` has no node.
+    fn of_placeholder(&self, run: &PipelineRun, mut cause: Cause) -> Option<Cause> {
+        let placeholders = || self.pods.iter().filter(|pod| pods::is_placeholder(pod));
+        let isolated = Mode::IsolatePipelineRun.as_str();
+        let isolated = run.annotations().get(MODE).is_some_and(|it| it == isolated);
+        if let Some(pod) = placeholders().find(|pod| pods::is_unschedulable(pod)) {
+            if let Some(coming) = self.node_comes(pod) {
+                return Some(coming);
+            }
+            cause.evidence = of_scheduler(pod);
+        } else if placeholders().next().is_some()
+            && placeholders().all(|pod| pods::node(pod).is_some())
+        {
             // The manager has not removed its annotation yet.
             return None;
         }
-        let said = pod.and_then(pods::scheduler_said);
-        if let Some(pod) = pod {
-            cause.evidence = Evidence {
-                object: name(pod),
-                field: SCHEDULED,
-                value: said.unwrap_or_default().to_owned(),
-            };
-        }
-        if of_placeholder {
-            let isolated = Mode::IsolatePipelineRun.as_str();
-            let isolated = run.annotations().get(MODE).is_some_and(|it| it == isolated);
-            // While the scheduler tries a placeholder again, only the manager's sentence has its words.
-            let said = said.unwrap_or(&cause.message);
-            if is_out_of_reach(said) {
-                let message = "No node that the run's podTemplate allows can reach the volume of a claim of the run.";
-                cause = VOLUME_OUT_OF_REACH.because(cause.evidence, message);
-            } else if isolated && said.contains("anti-affinity rules") {
-                cause = NO_ISOLATED_NODE.because(cause.evidence, &cause.message);
-            }
+        // While the scheduler tries the placeholder again, only the manager's annotation has the scheduler's words.
+        let said = &cause.evidence.value;
+        if is_out_of_reach(said) {
+            let message = "No node that the run's podTemplate allows can reach the volume of a claim of the run.";
+            cause = VOLUME_OUT_OF_REACH.because(cause.evidence, message);
+        } else if isolated && said.contains("anti-affinity rules") {
+            cause = NO_ISOLATED_NODE.because(cause.evidence, &cause.message);
         }
         Some(cause)
-    }
-
-    fn has_bound_placeholders(&self) -> bool {
-        let mut placeholders = self.pods.iter().filter(|pod| pods::is_placeholder(pod));
-        placeholders.clone().next().is_some() && placeholders.all(|pod| pods::node(pod).is_some())
     }
 
     fn of_pod(&self, pod: &Pod) -> Option<Cause> {
@@ -224,15 +222,12 @@ impl Facts {
         if said.contains("ReadWriteOncePod") {
             return because(&CLAIM_IN_USE, "Another pod uses a claim of the pod.");
         }
-        if refusals(said).starts_with("persistentvolumeclaim ") {
-            let claims = pods::claims(pod);
-            let missing = claims.iter().find(|it| self.missing_claims.contains(*it));
-            return match missing {
-                Some(claim) => because(&CLAIM_MISSING, &format!("Claim {claim} does not exist.")),
-                None => because(
-                    &SCHEDULER,
-                    "The scheduler has not seen a claim of the pod yet.",
-                ),
+        if let Some(claim) = missing_claim(said) {
+            return if self.missing_claims.contains(&claim) {
+                because(&CLAIM_MISSING, &format!("Claim {claim} does not exist."))
+            } else {
+                let message = format!("The scheduler has not seen claim {claim} yet.");
+                because(&SCHEDULER, &message)
             };
         }
         if let Some(coming) = self.node_comes(pod) {
@@ -300,10 +295,13 @@ impl Facts {
     }
 }
 
-/// The scheduler's message without the number of nodes (Kubernetes `pkg/scheduler/framework/types.go`).
-fn refusals(said: &str) -> &str {
-    said.split_once(" nodes are available: ")
-        .map_or(said, |(_, refusals)| refusals)
+/// What the scheduler says about a pod without a node.
+fn of_scheduler(pod: &Pod) -> Evidence {
+    Evidence {
+        object: name(pod),
+        field: SCHEDULED,
+        value: pods::scheduler_said(pod).unwrap_or_default().to_owned(),
+    }
 }
 
 /// True if the scheduler excludes each node because of a volume or of the pod's own choice of nodes, and some because of a volume
@@ -311,7 +309,10 @@ fn refusals(said: &str) -> &str {
 fn is_out_of_reach(said: &str) -> bool {
     const VOLUME: &str = "didn't match PersistentVolume's node affinity";
     const CHOICE: &str = "didn't match Pod's node affinity/selector";
-    let reasons = refusals(said).split(". ").next().unwrap_or_default();
+    let reasons = said.split_once("available: ").map(|(_, reasons)| reasons);
+    let reasons = reasons
+        .and_then(|it| it.split(". ").next())
+        .unwrap_or_default();
     let mut each = reasons.trim_end_matches('.').split(", ");
     reasons.contains(VOLUME) && each.all(|it| it.ends_with(VOLUME) || it.ends_with(CHOICE))
 }

@@ -84,10 +84,8 @@ pub(super) fn unschedulable(
         return None;
     }
     let failed = format!("No node can run placeholder {name} ({asks})");
-    let missing = detail
-        .strip_prefix("persistentvolumeclaim \"")
-        .and_then(|rest| rest.strip_suffix("\" not found"));
-    if missing.is_some_and(exists) {
+    let missing = missing_claim(said);
+    if missing.as_deref().is_some_and(exists) {
         return None;
     }
     Some(if missing.is_some() {
@@ -95,6 +93,14 @@ pub(super) fn unschedulable(
     } else {
         reasons::placeholder_unschedulable(&failed, &detail)
     })
+}
+
+/// The claim that does not exist, or that the scheduler's cache does not have yet, if the scheduler's message names one
+/// (`pkg/scheduler/framework/plugins/volumebinding`).
+pub fn missing_claim(said: &str) -> Option<String> {
+    let detail = without_counts(said);
+    let claim = detail.strip_prefix("persistentvolumeclaim \"")?;
+    claim.strip_suffix("\" not found").map(str::to_owned)
 }
 
 /// True if the scheduler's message says that the pod waits for a volume (`pkg/scheduler/framework/plugins/volumebinding`).
