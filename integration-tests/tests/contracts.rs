@@ -14,8 +14,8 @@ use coscheduler_proto::error::{reason, violations};
 use coscheduler_proto::placeholder::placeholder_service_client::PlaceholderServiceClient;
 use coscheduler_proto::placeholder::watch_placeholders_response::Event;
 use coscheduler_proto::placeholder::{
-    EnsureRequest, GetPlaceholderRequest, ListPlaceholdersRequest, PipelineRunRef, Placeholder,
-    PlaceholderPhase, ReleaseRequest, SnapshotComplete, WatchPlaceholdersRequest,
+    EnsureRequest, ExplainRequest, GetPlaceholderRequest, ListPlaceholdersRequest, PipelineRunRef,
+    Placeholder, PlaceholderPhase, ReleaseRequest, SnapshotComplete, WatchPlaceholdersRequest,
     WatchPlaceholdersResponse,
 };
 use coscheduler_proto::planner::binding::Source;
@@ -215,6 +215,15 @@ fn a_malformed_request_is_answered_with_every_violation_at_once() -> anyhow::Res
             .await
             .unwrap_err();
         assert_eq!(fields(&status), ["namespace", "name"]);
+        let mut asked = ExplainRequest::default();
+        let status = manager.explain(asked.clone()).await.unwrap_err();
+        assert_eq!(fields(&status), ["namespace", "name"]);
+        (asked.namespace, asked.name) = (scene.namespace.clone(), "missing".to_owned());
+        let status = manager.explain(asked).await.unwrap_err();
+        assert_eq!(
+            (status.code(), reason(&status).as_deref()),
+            (Code::NotFound, Some("PIPELINE_RUN_NOT_FOUND"))
+        );
         Ok(())
     })
 }

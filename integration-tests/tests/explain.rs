@@ -2,20 +2,25 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)]
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
+use coscheduler_core::reasons::{ReasonCode, Severity};
 use coscheduler_kubernetes::pipeline_run::PipelineRun;
 use coscheduler_kubernetes::pods;
+use coscheduler_proto::placeholder::ExplainRequest;
+use coscheduler_proto::placeholder::placeholder_service_client::PlaceholderServiceClient;
 use futures::future::try_join_all;
 use integration_tests::look::{self, is_done, is_placeholder};
 use integration_tests::plugin::{PASSING, explanation, grant, plugin, with_rights};
 use integration_tests::runs::{Run, run};
-use integration_tests::{Scene, shared_with_overrides};
+use integration_tests::{Scene, grpc, shared_with_overrides};
 use k8s_openapi::api::core::v1::{Pod, ResourceQuota};
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 use serde_json::{Value, json};
+use testbed::services::{OPERATOR, Service};
 use testbed::{
     CUSTOM_STATUS, Config, LOCAL_STORAGE_CLASS, MOVABLE_STORAGE_CLASS, STATUS_ANNOTATION,
 };
@@ -40,11 +45,12 @@ fn one_task() -> Run {
         .in_mode("pipelineruns")
 }
 
-/// Within this time, `explain` names the cause (normally 5 s).
+/// Within this time, `explain` and the Event name the cause (normally 5 s).
 const NAMED: Duration = Duration::from_secs(45);
 
-/// Waits until `explain` names this cause of run `run`, and returns the cause.
-async fn explained(scene: &Scene<'_>, reason: &str) -> anyhow::Result<Value> {
+/// Waits until `explain` names this cause of run `run`, with its evidence, and until the Event about it says the same. The kubelet,
+/// Tekton and others write the Events about the causes that tekton-coscheduler does not report.
+async fn explained(scene: &Scene<'_>, reason: &str) -> Outcome {
     let begin = Instant::now();
     let mut found = Value::Null;
     look::until(&format!("explain names {reason}"), async || {
@@ -53,14 +59,64 @@ async fn explained(scene: &Scene<'_>, reason: &str) -> anyhow::Result<Value> {
     })
     .await
     .with_context(|| format!("the last answer: {found}"))?;
-    let took = begin.elapsed();
-    println!("{reason} was named after {took:?}");
-    ensure!(took < NAMED, "{reason}: {took:?}");
-    let found = found["cause"].clone();
-    ensure!(!found["message"].as_str().unwrap().is_empty(), "{found}");
-    ensure!(!found["evidence"]["value"].as_str().unwrap().is_empty());
-    Ok(found)
+    let named = begin.elapsed();
+    let code = ReasonCode::read(reason).context("no code")?;
+    if code.told().is_some() {
+        let told = scene.told("run", reason).await?;
+        let (_, note) = told.iter().find(|(it, _)| it == reason).unwrap();
+        assert_eq!(found["cause"]["message"], note.as_str());
+        let (services, service) = (&scene.stack.services, Service::PlaceholderManager);
+        let channel = grpc::connect(services, service, OPERATOR).await?;
+        let mut manager = PlaceholderServiceClient::new(channel);
+        let mut answer = None;
+        look::until(&format!("the manager names {reason}"), async || {
+            let asked = ExplainRequest {
+                namespace: scene.namespace.clone(),
+                name: "run".to_owned(),
+            };
+            answer = Some(manager.explain(asked).await?.into_inner());
+            let cause = answer.as_ref().and_then(|it| it.cause.as_ref());
+            Ok(cause.is_some_and(|it| it.code == reason && it.message == *note))
+        })
+        .await
+        .with_context(|| format!("the last answer: {answer:?}"))?;
+    }
+    let told = begin.elapsed();
+    println!("{reason} was named after {named:?}, told after {told:?}");
+    ensure!(told < NAMED, "{reason}: {told:?}");
+    let cause = &found["cause"];
+    let (message, evidence) = (cause["message"].as_str().unwrap(), &cause["evidence"]);
+    ensure!(!evidence["value"].as_str().unwrap().is_empty(), "{found}");
+    let remedy = REMEDIES.iter().any(|remedy| message.contains(remedy));
+    ensure!(remedy, "{message}");
+    let text = plugin(&with_rights(
+        "explain",
+        scene.stack.bed.kubeconfig(),
+        &["run", "-n", scene.namespace.as_str()],
+    ))?;
+    let text = String::from_utf8(text.stdout)?;
+    for words in [&format!("waits: {reason}"), "evidence: ", message] {
+        ensure!(text.contains(words), "{text}");
+    }
+    Ok(())
 }
+
+/// The beginnings of the remedies.
+const REMEDIES: [&str; 13] = [
+    " remove spec.status",
+    "Raise the quota",
+    "raise the quota",
+    "Change the LimitRange",
+    "Create the missing object",
+    "An autoscaler may add a node",
+    "Wait ",
+    "The run continues ",
+    "Uncordon ",
+    "Add a node",
+    "Create the claim",
+    "Create the run again",
+    "Correct what the message names",
+];
 
 /// Creates an object of API group "" in the scene's namespace.
 async fn create(scene: &Scene<'_>, resource: &str, object: &Value) -> Outcome {
@@ -94,11 +150,23 @@ async fn claim(scene: &Scene<'_>, class: &str, mode: &str) -> Outcome {
     create(scene, "persistentvolumeclaims", &claim).await
 }
 
-/// A run that is not coscheduled, and whose task uses claim `by-hand`.
+/// A run of one task, which uses claim `by-hand`.
 fn by_hand() -> Run {
     let source = json!({"persistentVolumeClaim": {"claimName": "by-hand"}});
     let run = run("run").workspace("source", source);
-    run.task("one", &["source"], &[]).in_mode("disabled")
+    run.task("one", &["source"], &[]).in_mode("pipelineruns")
+}
+
+/// A run whose pod uses claim `by-hand`, which its placeholder does not know.
+fn with_unknown_claim() -> Run {
+    let source = json!({"claimName": "by-hand"});
+    let volumes = json!([{"name": "unknown", "persistentVolumeClaim": source}]);
+    one_task().spec("taskRunSpecs", of_one(json!({"volumes": volumes})))
+}
+
+/// Field `taskRunSpecs`: a podTemplate of task `one` alone.
+fn of_one(pod_template: Value) -> Value {
+    json!([{"pipelineTaskName": "one", "podTemplate": pod_template}])
 }
 
 /// Creates a pod that uses claim `by-hand`, and waits until it has a node.
@@ -151,7 +219,7 @@ async fn never_starts(scene: &Scene<'_>) -> anyhow::Result<Pod> {
 }
 
 /// Each cause that a test can make.
-const CAUSES: [&str; 17] = [
+const CAUSES: [&str; 18] = [
     "PipelineRunPending",
     "QuotaExceeded",
     "LimitRangeViolated",
@@ -166,6 +234,7 @@ const CAUSES: [&str; 17] = [
     "ClaimMissing",
     "ClaimInUse",
     "VolumeOutOfReach",
+    "ClaimsNotMovable",
     "VolumeNotMounted",
     "SandboxNotCreated",
     "ContainerCannotStart",
@@ -192,7 +261,7 @@ async fn wait_for(scene: &Scene<'_>, cause: &str) -> Outcome {
             scene.submit(one_task()).await?;
         }
         "ReferenceMissing" => {
-            scene.submit(by_hand().in_mode("pipelineruns")).await?;
+            scene.submit(by_hand()).await?;
         }
         "PlaceholderUnschedulable" => {
             scene.submit(one_task().in_pool_of(scene)).await?;
@@ -223,23 +292,40 @@ async fn wait_for(scene: &Scene<'_>, cause: &str) -> Outcome {
             scene.submit(one_task().in_mode("disabled")).await?;
         }
         "PodUnschedulable" => {
-            let run = one_task().in_mode("disabled").in_pool_of(scene);
-            scene.submit(run).await?;
+            // A task without claims has no placeholder in this mode.
+            let run = run("run").task("one", &[], &[]).in_mode("workspaces");
+            let nowhere = json!({"nodeSelector": {"example.dev/none": "here"}});
+            scene
+                .submit(run.spec("taskRunSpecs", of_one(nowhere)))
+                .await?;
         }
         "ClaimNotBound" => {
             claim(scene, "missing", "ReadWriteOnce").await?;
-            scene.submit(by_hand()).await?;
+            scene.submit(with_unknown_claim()).await?;
         }
         "ClaimMissing" => {
-            scene.submit(by_hand()).await?;
+            scene.submit(with_unknown_claim()).await?;
         }
         "VolumeOutOfReach" => {
             claim(scene, LOCAL_STORAGE_CLASS, "ReadWriteOnce").await?;
             // This pod decides the node of the volume, which is none of the pool.
             user_of_claim(scene).await?;
             scene.pool(1).await?;
-            let run = by_hand().in_mode("pipelineruns");
-            scene.submit(run.in_pool_of(scene)).await?;
+            scene.submit(by_hand().in_pool_of(scene)).await?;
+        }
+        "ClaimsNotMovable" => {
+            scene.pool(1).await?;
+            let run = run("run").template_of_class("source", LOCAL_STORAGE_CLASS);
+            let run = run
+                .task("one", &["source"], &[])
+                .held("one")
+                .in_pool_of(scene);
+            scene.submit(run.in_mode("pipelineruns")).await?;
+            pod(scene, "run", |pod| {
+                !is_placeholder(pod) && pods::has_started(pod)
+            })
+            .await?;
+            scene.cordon(&scene.pool_node(1), true).await?;
         }
         "ClaimInUse" => {
             claim(scene, MOVABLE_STORAGE_CLASS, "ReadWriteOncePod").await?;
@@ -278,28 +364,82 @@ fn b2_b5_explain_names_the_cause_its_evidence_and_a_remedy() -> Outcome {
         try_join_all(CAUSES.map(async |reason| {
             let scene = scene.stack.scene().await?;
             Box::pin(wait_for(&scene, reason)).await.context(reason)?;
-            let cause = explained(&scene, reason).await?;
-            // The manager's own messages contain a remedy.
-            let reported = cause["evidence"]["field"].as_str().unwrap();
-            let reported = reported.contains("coscheduler.dev/blocked");
-            let remedy = cause["remedy"].as_str();
-            ensure!(
-                reported || remedy.is_some() || reason == "PlaceholderUnschedulable",
-                "{cause}"
-            );
-            let text = plugin(&with_rights(
-                "explain",
-                scene.stack.bed.kubeconfig(),
-                &["run", "-n", scene.namespace.as_str()],
-            ))?;
-            let text = String::from_utf8(text.stdout)?;
-            for words in [&format!("waits: {reason}"), "evidence: "] {
-                ensure!(text.contains(words), "{text}");
-            }
-            ensure!(remedy.is_none_or(|remedy| text.contains(remedy)), "{text}");
-            Ok(())
+            explained(&scene, reason).await
         }))
         .await?;
+        Ok(())
+    })
+}
+
+/// Placeholders leave their nodes, and then tasks follow them.
+#[test]
+fn b2_b5_no_cause_is_named_while_placeholders_move() -> Outcome {
+    shared(async |scene| {
+        scene.pool(3).await?;
+        let names: Vec<String> = (0..20).map(|number| format!("run-{number}")).collect();
+        for (name, mode) in names
+            .iter()
+            .zip(["workspaces", "pipelineruns"].iter().cycle())
+        {
+            let run = run(name).template_of_class("source", MOVABLE_STORAGE_CLASS);
+            let run = run.gate(&[]).in_pool_of(&scene);
+            let run = run.task("one", &["source"], &["gate"]);
+            scene.submit(run.in_mode(mode)).await?;
+        }
+        let bound = |pods: &[Arc<Pod>], away_from: Option<&str>| {
+            let nodes = pods
+                .iter()
+                .filter(|pod| is_placeholder(pod))
+                .map(|pod| pods::node(pod));
+            let nodes: Vec<_> = nodes
+                .flatten()
+                .filter(|node| Some(*node) != away_from)
+                .collect();
+            nodes.len() == names.len()
+        };
+        let moves = async {
+            scene
+                .until_all("are bound", |pods| bound(pods, None))
+                .await?;
+            for number in 1..=3 {
+                let node = scene.pool_node(number);
+                scene.cordon(&node, true).await?;
+                let away = |pods: &[Arc<Pod>]| bound(pods, Some(node.as_str()));
+                scene.until_all("are bound to other nodes", away).await?;
+                scene.cordon(&node, false).await?;
+            }
+            for name in &names {
+                scene.at_gate(name).await?;
+                scene.open_gate(name).await?;
+            }
+            try_join_all(names.iter().map(|name| scene.succeeds(name))).await
+        };
+        let looks = async {
+            for name in names.iter().cycle() {
+                let found = explanation(&scene, name)?;
+                let reason = found["cause"]["reason"].as_str();
+                ensure!(reason.is_none_or(|it| PASSING.contains(&it)), "{found}");
+                tokio::task::yield_now().await;
+            }
+            Ok(())
+        };
+        tokio::select! {
+            looks = looks => looks?,
+            moved = moves => drop(moved?),
+        }
+        let mut moved = 0;
+        for name in &names {
+            for (reason, note) in scene.told_so_far(name).await? {
+                let severity = ReasonCode::read(&reason).and_then(ReasonCode::told);
+                ensure!(
+                    severity != Some(Severity::Warning),
+                    "{name}: {reason}: {note}"
+                );
+                moved += usize::from(reason == "PodEvacuated");
+            }
+        }
+        println!("{moved} placeholders left their nodes");
+        ensure!(moved >= names.len(), "{moved}");
         Ok(())
     })
 }

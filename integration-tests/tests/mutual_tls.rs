@@ -35,7 +35,7 @@ use tonic_prost::ProstCodec;
 type Outcome = anyhow::Result<()>;
 
 /// Who may call which RPC.
-const CALLERS: [(&str, &[&str]); 12] = [
+const CALLERS: [(&str, &[&str]); 13] = [
     ("config.v1.ConfigService/CheckFlags", &[OPERATOR]),
     ("config.v1.ConfigService/GetConfig", &[OPERATOR]),
     (
@@ -53,6 +53,7 @@ const CALLERS: [(&str, &[&str]); 12] = [
         "placeholder.v1.PlaceholderService/Ensure",
         &["affinity-planner"],
     ),
+    ("placeholder.v1.PlaceholderService/Explain", &[OPERATOR]),
     (
         "placeholder.v1.PlaceholderService/GetPlaceholder",
         &[OPERATOR],

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, ensure};
 use coscheduler_kubernetes::pipeline_run::PipelineRun;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
+use integration_tests::plugin::explanation;
 use integration_tests::runs::{Run, run};
 use integration_tests::{Scene, shared};
 use k8s_openapi::api::admissionregistration::v1::{
@@ -371,6 +372,11 @@ async fn told_and_healed(scene: &Scene<'_>, cause: Cause) -> Outcome {
         .await?;
     let expected = json!({"reason": code, "message": told[0].1});
     assert_eq!(blocked(run.as_ref()), Some(expected));
+    let found = explanation(scene, RUN)?;
+    assert_eq!(found["cause"]["reason"], code, "{found}");
+    assert_eq!(found["cause"]["message"], told[0].1, "{found}");
+    let evidence = found["cause"]["evidence"]["value"].as_str();
+    ensure!(evidence.is_some_and(|it| !it.is_empty()), "{found}");
 
     cause.end(scene).await?;
     let since = Instant::now();
@@ -399,7 +405,7 @@ async fn told_and_healed(scene: &Scene<'_>, cause: Cause) -> Outcome {
 }
 
 #[test]
-fn n3_each_cause_is_told_with_its_code_and_the_run_goes_on_once_it_is_gone() -> Outcome {
+fn b2_n3_each_cause_is_told_and_explained_and_the_run_goes_on_once_it_is_gone() -> Outcome {
     shared(async |scene| {
         delete(&all::<StorageClass>(&scene), MOVABLE_STORAGE_CLASS).await?;
         stream::iter(ALL)

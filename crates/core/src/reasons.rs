@@ -35,6 +35,7 @@ mod configuration;
 mod placement;
 mod plan;
 mod refusal;
+mod waiting;
 
 pub use admission::*;
 pub use claims::*;
@@ -42,6 +43,7 @@ pub use configuration::*;
 pub use placement::*;
 pub use plan::*;
 pub use refusal::*;
+pub use waiting::*;
 
 /// The reason for a decision.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -200,4 +202,36 @@ reason_codes! {
     ResourceMissing: Some(Warning),
     /// The run's placeholders asked the scheduler for other nodes as often as they may, and a pod still waits for room (N2).
     MovesExhausted: Some(Warning),
+    /// No node can run a placeholder in `isolate-pipelinerun`, because other placeholders are on the nodes (N3).
+    NoIsolatedNode: Some(Warning),
+    /// No node that a placeholder may use can reach the volume of one of its claims (N3).
+    VolumeOutOfReach: Some(Warning),
+    /// A pod has a scheduling gate of another program.
+    SchedulingGated: Some(Warning),
+    /// An autoscaler adds a node for a pod.
+    NodeBeingAdded: None,
+    /// Tekton has not created the pod of a TaskRun.
+    TaskRunHasNoPod: None,
+    /// A claim of a TaskRun's pod has no volume.
+    ClaimNotBound: Some(Warning),
+    /// A claim of a TaskRun's pod does not exist.
+    ClaimMissing: Some(Warning),
+    /// Another pod uses a `ReadWriteOncePod` claim of a TaskRun's pod.
+    ClaimInUse: Some(Warning),
+    /// A TaskRun's pod waits for a placeholder that has no pod.
+    PlaceholderMissing: None,
+    /// The scheduler has not tried a pod again yet, or has not bound its placeholder yet.
+    WaitsForScheduler: None,
+    /// The node has no room for a TaskRun's pod until other pods of the run have ended.
+    WaitsForOwnPods: Some(Normal),
+    /// The node of a placeholder has no room for a TaskRun's pod, and no other pod of the run is there.
+    NoRoomBesidePlaceholder: None,
+    /// No node can run a TaskRun's pod for another reason.
+    PodUnschedulable: Some(Warning),
+    /// A container waits, for example because its image cannot be pulled.
+    ContainerCannotStart: None,
+    /// The kubelet cannot create the sandbox of a pod.
+    SandboxNotCreated: None,
+    /// The kubelet cannot mount a volume of a pod.
+    VolumeNotMounted: None,
 }

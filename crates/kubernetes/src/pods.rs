@@ -25,6 +25,7 @@ pub const ENDED: &str = "status.phase!=Pending,status.phase!=Running,status.phas
 pub fn view(pod: Pod) -> Option<observed::Pod> {
     let run_uid = label(&pod, PIPELINE_RUN_UID)?.to_owned();
     let node = node(&pod).map(str::to_owned);
+    let gate = gates(&pod).find(|gate| *gate != GATE).map(str::to_owned);
     Some(observed::Pod {
         run_uid,
         controller: objects::controller(&pod.metadata),
@@ -35,6 +36,7 @@ pub fn view(pod: Pod) -> Option<observed::Pod> {
         unscheduled: node.is_none().then(|| unscheduled(&pod)).flatten(),
         bound: scheduled(&pod, "True").and_then(|it| Some(it.last_transition_time.as_ref()?.0)),
         node,
+        gate,
         created: pod.metadata.creation_timestamp.as_ref().map(|time| time.0),
         claims: claims(&pod),
         needs: needs::needs(&pod),
@@ -91,11 +93,14 @@ fn placeholder(pod: &Pod) -> Option<PlaceholderLabels> {
 
 /// True if the pod has the scheduling gate [`GATE`].
 pub fn is_gated(pod: &Pod) -> bool {
-    let gates = pod
-        .spec
-        .iter()
-        .flat_map(|spec| spec.scheduling_gates.iter().flatten());
-    gates.into_iter().any(|gate| gate.name == GATE)
+    gates(pod).any(|gate| gate == GATE)
+}
+
+/// The names of the pod's scheduling gates.
+fn gates(pod: &Pod) -> impl Iterator<Item = &str> {
+    let spec = pod.spec.iter();
+    let gates = spec.flat_map(|spec| spec.scheduling_gates.iter().flatten());
+    gates.map(|gate| gate.name.as_str())
 }
 
 /// The pod's phase.

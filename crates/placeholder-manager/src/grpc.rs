@@ -7,7 +7,9 @@ use futures::Stream;
 use tokio::sync::broadcast::error::RecvError;
 use tonic::{Request, Response, Status};
 
+use coscheduler_core::observed::Pod;
 use coscheduler_core::reconcile::Released;
+use coscheduler_core::reconcile::tell::waiting::cause;
 use coscheduler_core::violation::Violation;
 use coscheduler_proto::Timestamp;
 use coscheduler_proto::convert;
@@ -15,12 +17,13 @@ use coscheduler_proto::error::{bad_request, with_reason};
 use coscheduler_proto::placeholder::placeholder_service_server::PlaceholderService;
 use coscheduler_proto::placeholder::watch_placeholders_response::Event;
 use coscheduler_proto::placeholder::{
-    EnsureOutcome, EnsureRequest, EnsureResponse, GetPlaceholderRequest, GetPlaceholderResponse,
-    ListPlaceholdersRequest, ListPlaceholdersResponse, PipelineRunRef, Placeholder,
-    PlaceholderPhase, ReleaseOutcome, ReleaseRequest, ReleaseResponse, SnapshotComplete,
-    WatchPlaceholdersRequest, WatchPlaceholdersResponse,
+    EnsureOutcome, EnsureRequest, EnsureResponse, ExplainRequest, ExplainResponse,
+    GetPlaceholderRequest, GetPlaceholderResponse, ListPlaceholdersRequest,
+    ListPlaceholdersResponse, PipelineRunRef, Placeholder, PlaceholderPhase, ReleaseOutcome,
+    ReleaseRequest, ReleaseResponse, SnapshotComplete, TaskRunPod, WatchPlaceholdersRequest,
+    WatchPlaceholdersResponse,
 };
-use coscheduler_proto::reason::{ErrorReason, Reason};
+use coscheduler_proto::reason::ErrorReason;
 use coscheduler_runtime::Health;
 use coscheduler_runtime::kubernetes::watch::ObjectKey;
 
@@ -119,16 +122,8 @@ impl PlaceholderService for Placeholders {
         request: Request<GetPlaceholderRequest>,
     ) -> Answer<GetPlaceholderResponse> {
         let GetPlaceholderRequest { namespace, name } = request.into_inner();
-        let violations: Vec<_> = [("namespace", &namespace), ("name", &name)]
-            .into_iter()
-            .filter(|(_, value)| value.is_empty())
-            .map(|(field, _)| Violation::new(field, "is empty; it is required"))
-            .collect();
-        if !violations.is_empty() {
-            return Err(bad_request(&violations));
-        }
+        let key = named(namespace, name)?;
         self.ready()?;
-        let key = (namespace, name);
         match self.reconciler.cache.placeholder(&key) {
             Some(found) => Ok(Response::new(GetPlaceholderResponse {
                 placeholder: Some(to_wire(found)),
@@ -138,6 +133,42 @@ impl PlaceholderService for Placeholders {
                 format!("there is no placeholder {}/{}", key.0, key.1),
             )),
         }
+    }
+
+    async fn explain(&self, request: Request<ExplainRequest>) -> Answer<ExplainResponse> {
+        let ExplainRequest { namespace, name } = request.into_inner();
+        let key = named(namespace, name)?;
+        self.ready()?;
+        let cache = &self.reconciler.cache;
+        let mut observed = cache
+            .top_run(&key)
+            .map(|run| cache.observe(&run))
+            .unwrap_or_default();
+        observed.now = k8s_openapi::jiff::Timestamp::now();
+        let Some((run, _)) = &observed.run else {
+            return Err(with_reason(
+                ErrorReason::PipelineRunNotFound,
+                format!("there is no coscheduled PipelineRun {}/{}", key.0, key.1),
+            ));
+        };
+        let placeholders = observed.placeholders.keys();
+        let placeholders =
+            placeholders.filter_map(|name| cache.placeholder(&(key.0.clone(), name.clone())));
+        let tasks = observed
+            .pods
+            .values()
+            .filter(|pod| pod.placeholder.is_none());
+        Ok(Response::new(ExplainResponse {
+            pipeline_run: Some(PipelineRunRef {
+                namespace: run.namespace.clone(),
+                name: run.name.clone(),
+                uid: run.uid.clone(),
+                resource_version: String::new(),
+            }),
+            placeholders: placeholders.map(to_wire).collect(),
+            pods: tasks.map(|pod| task_run_pod(pod)).collect(),
+            cause: cause(&observed).as_ref().map(convert::reason_to_wire),
+        }))
     }
 
     type WatchPlaceholdersStream =
@@ -199,6 +230,20 @@ impl PlaceholderService for Placeholders {
 
 fn identity(of: Option<PipelineRunRef>) -> Result<convert::Identity, Error> {
     convert::identity(of).map_err(Error::BadRequest)
+}
+
+/// The namespace and the name, which must not be empty.
+fn named(namespace: String, name: String) -> Result<ObjectKey, Status> {
+    let empty = [("namespace", &namespace), ("name", &name)]
+        .into_iter()
+        .filter(|(_, value)| value.is_empty())
+        .map(|(field, _)| Violation::new(field, "is empty; it is required"));
+    let violations: Vec<_> = empty.collect();
+    if violations.is_empty() {
+        Ok((namespace, name))
+    } else {
+        Err(bad_request(&violations))
+    }
 }
 
 /// Ends a stream after its first error, as gRPC does.
@@ -283,9 +328,15 @@ fn to_wire(placeholder: Listed) -> Placeholder {
             seconds: time.as_second(),
             nanos: 0,
         }),
-        waiting: placeholder.waiting.map(|reason| Reason {
-            code: reason.code.as_str().to_owned(),
-            message: reason.message,
-        }),
+        waiting: placeholder.waiting.as_ref().map(convert::reason_to_wire),
+    }
+}
+
+fn task_run_pod(pod: &Pod) -> TaskRunPod {
+    TaskRunPod {
+        name: pod.object.name.clone(),
+        node: pod.node.clone().unwrap_or_default(),
+        scheduler_message: pod.scheduler_said().unwrap_or_default().to_owned(),
+        placeholders: pod.follows.clone(),
     }
 }

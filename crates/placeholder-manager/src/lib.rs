@@ -58,6 +58,7 @@ pub const SERVICE: Service = Service {
 /// Who may call which RPC with mutual TLS. An operator may only read.
 const CALLERS: Callers = &[
     ("Ensure", &["affinity-planner"]),
+    ("Explain", &["operator"]),
     ("GetPlaceholder", &["operator"]),
     ("ListPlaceholders", &["operator"]),
     ("Release", &["affinity-planner"]),

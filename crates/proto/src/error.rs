@@ -52,7 +52,7 @@ fn code(reason: ErrorReason) -> Code {
         | ErrorReason::PlaceholderNameTaken
         | ErrorReason::VolumeNodeAffinityConflict
         | ErrorReason::KubernetesRefused => Code::FailedPrecondition,
-        ErrorReason::PlaceholderNotFound => Code::NotFound,
+        ErrorReason::PlaceholderNotFound | ErrorReason::PipelineRunNotFound => Code::NotFound,
         ErrorReason::WatchTooSlow => Code::ResourceExhausted,
     }
 }

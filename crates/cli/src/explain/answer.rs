@@ -150,7 +150,6 @@ impl output::Answer for Explanation {
                     line = format!("{line}: {}", evidence.value);
                 }
                 lines.push(line);
-                lines.extend(cause.remedy.map(|remedy| format!("remedy: {remedy}")));
                 below.push(Branch::new(format!("waits: {}", cause.reason), lines));
             }
             None if self.done => {}

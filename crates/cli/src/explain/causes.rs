@@ -3,22 +3,17 @@
 //! The manager reports what keeps a run from its placeholder, and what only it knows, in annotation `coscheduler.dev/blocked`.
 //! This module names the other causes, from the objects that a run's author can read.
 
-mod known;
-
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use coscheduler_core::annotations::{BLOCKED, MODE};
-use coscheduler_core::mode::Mode;
-use coscheduler_core::observed::elapsed;
-use coscheduler_core::reasons::ReasonCode;
-use coscheduler_core::reconcile::make_room::tried_within;
-use coscheduler_core::reconcile::reserve::GATE;
+use coscheduler_core::annotations::BLOCKED;
+use coscheduler_core::observed::{self, elapsed};
+use coscheduler_core::reasons::{self, Reason, ReasonCode};
 use coscheduler_core::reconcile::tell::blocked_reason;
-use coscheduler_core::reconcile::tell::refusals::{lacks_room, missing_claim, waits_for_volume};
+use coscheduler_core::reconcile::tell::waiting::wait;
 use coscheduler_kubernetes::pipeline_run::{PipelineRun, is_done, succeeded};
+use coscheduler_kubernetes::pods;
 use coscheduler_kubernetes::tekton::TaskRun;
-use coscheduler_kubernetes::{needs, pods};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ContainerStateWaiting, Event, Pod};
 use kube::ResourceExt as _;
@@ -26,12 +21,6 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::events::last_time;
-
-use known::{
-    CLAIM_IN_USE, CLAIM_MISSING, CLAIM_NOT_BOUND, CONTAINER_WAITS, GATED, Known, MAKE_ROOM,
-    NO_ISOLATED_NODE, NO_ROOM, NODE_BEING_ADDED, OWN_PODS, PENDING, PLACEHOLDER_MISSING, SANDBOX,
-    SCHEDULER, TASK_RUN_WAITS, UNSCHEDULABLE, VOLUME_NOT_MOUNTED, VOLUME_OUT_OF_REACH,
-};
 
 /// The objects of a run.
 #[derive(Debug, Default)]
@@ -53,10 +42,9 @@ pub(super) struct Facts {
 #[derive(Debug, PartialEq, Serialize)]
 pub(super) struct Cause {
     pub(super) reason: &'static str,
+    /// The cause in words, and a remedy.
     pub(super) message: String,
     pub(super) evidence: Evidence,
-    /// `None` if the message has the remedy.
-    pub(super) remedy: Option<&'static str>,
 }
 
 /// The field that shows a cause.
@@ -67,9 +55,6 @@ pub(super) struct Evidence {
     pub(super) field: &'static str,
     pub(super) value: String,
 }
-
-/// A pod's condition with the scheduler's result.
-const SCHEDULED: &str = "status.conditions[PodScheduled].message";
 
 /// The states of a container that is about to start (Kubernetes `pkg/kubelet/kubelet_pods.go`).
 const STARTING: [&str; 2] = ["ContainerCreating", "PodInitializing"];
@@ -97,19 +82,24 @@ pub(super) fn cause(facts: &Facts) -> Option<Cause> {
     if is_done(run) || deleted || status == Some("Cancelled") {
         return None;
     }
-    if status == Some(PENDING.reason) {
-        let evidence = (format!("PipelineRun {}", run.name_any()), "spec.status");
-        let message = "The PipelineRun must not start yet.";
-        return Some(PENDING.at(evidence, PENDING.reason, message));
+    let pending = reasons::pipeline_run_pending();
+    if let Some(status) = status.filter(|it| *it == pending.code.as_str()) {
+        let evidence = Evidence::new(of_run(run), "spec.status", status);
+        return Some(Cause::new(pending, evidence));
     }
+    let views = facts.pods.iter().cloned().filter_map(pods::view);
+    let views: Vec<observed::Pod> = views.collect();
     facts
         .reported()
-        .or_else(|| facts.pods.iter().find_map(gates))
+        .or_else(|| views.iter().find_map(gated))
         .or_else(|| facts.task_runs.iter().find_map(without_pod))
         .or_else(|| {
             let tasks = facts.pods.iter().filter(|pod| !pods::is_placeholder(pod));
             let mut waiting = tasks.filter(|pod| !pods::phase(pod).has_ended());
-            waiting.find_map(|pod| facts.of_pod(pod))
+            waiting.find_map(|pod| match pods::node(pod) {
+                Some(node) => facts.of_bound(pod, node),
+                None => facts.of_unbound(pod, &views),
+            })
         })
 }
 
@@ -119,160 +109,78 @@ impl Facts {
         let run = self.parent.as_ref().unwrap_or(&self.run);
         let annotation = run.annotations().get(BLOCKED)?;
         let reason = blocked_reason(annotation)?;
-        let object = format!("PipelineRun {}", run.name_any());
-        let mut cause = Cause {
-            reason: reason.code.as_str(),
-            message: reason.message,
-            evidence: Evidence {
-                object,
-                field: "metadata.annotations[coscheduler.dev/blocked]",
-                value: annotation.clone(),
-            },
-            remedy: None,
+        let about_placeholder = match reason.code {
+            ReasonCode::PlaceholderUnschedulable
+            | ReasonCode::NoIsolatedNode
+            | ReasonCode::VolumeOutOfReach => Some(true),
+            ReasonCode::ClaimsNotMovable => Some(false),
+            _ => None,
         };
-        match reason.code {
-            ReasonCode::PlaceholderUnschedulable => self.of_placeholder(run, cause),
-            ReasonCode::ClaimsNotMovable => {
-                let mut tasks = self.pods.iter().filter(|pod| !pods::is_placeholder(pod));
-                if let Some(pod) = tasks.find(|pod| pods::is_unschedulable(pod)) {
-                    cause.evidence = of_scheduler(pod);
-                }
-                cause.remedy = Some(MAKE_ROOM);
-                Some(cause)
-            }
-            _ => Some(cause),
-        }
-    }
-
-    /// The manager reports that a placeholder of `run` has no node.
-    fn of_placeholder(&self, run: &PipelineRun, mut cause: Cause) -> Option<Cause> {
-        let placeholders = || self.pods.iter().filter(|pod| pods::is_placeholder(pod));
-        let isolated = Mode::IsolatePipelineRun.as_str();
-        let isolated = run.annotations().get(MODE).is_some_and(|it| it == isolated);
-        if let Some(pod) = placeholders().find(|pod| pods::is_unschedulable(pod)) {
-            if let Some(coming) = self.node_comes(pod) {
+        let field = "metadata.annotations[coscheduler.dev/blocked]";
+        let mut cause = Cause::new(reason, Evidence::new(of_run(run), field, annotation));
+        let Some(about_placeholder) = about_placeholder else {
+            return Some(cause);
+        };
+        let of_kind = |pod: &&Pod| pods::is_placeholder(pod) == about_placeholder;
+        let pods = || self.pods.iter().filter(of_kind);
+        if let Some(pod) = pods().find(|pod| pods::is_unschedulable(pod)) {
+            if let Some(coming) = self.node_comes(pod).filter(|_| about_placeholder) {
                 return Some(coming);
             }
             cause.evidence = of_scheduler(pod);
-        } else if placeholders().next().is_some()
-            && placeholders().all(|pod| pods::node(pod).is_some())
+        } else if about_placeholder
+            && pods().next().is_some()
+            && pods().all(|pod| pods::node(pod).is_some())
         {
             // The manager has not removed its annotation yet.
             return None;
         }
-        // While the scheduler tries the placeholder again, only the manager's annotation has the scheduler's words.
-        let said = &cause.evidence.value;
-        if is_out_of_reach(said) {
-            let message = "No node that the run's podTemplate allows can reach the volume of a claim of the run.";
-            cause = VOLUME_OUT_OF_REACH.because(cause.evidence, message);
-        } else if isolated && said.contains("anti-affinity rules") {
-            cause = NO_ISOLATED_NODE.because(cause.evidence, &cause.message);
-        }
         Some(cause)
     }
 
-    fn of_pod(&self, pod: &Pod) -> Option<Cause> {
-        let at = |field| (name(pod), field);
-        let Some(node) = pods::node(pod) else {
-            let nominated = pod
-                .status
-                .as_ref()
-                .and_then(|it| it.nominated_node_name.as_deref());
-            if let Some(node) = nominated.filter(|node| !node.is_empty()) {
-                let message = "The scheduler has chosen a node for the pod. It may have to remove other pods first.";
-                return Some(SCHEDULER.at(at("status.nominatedNodeName"), node, message));
-            }
-            return pods::is_unschedulable(pod).then(|| self.of_unbound(pod));
+    /// The pod has no node.
+    fn of_unbound(&self, pod: &Pod, views: &[observed::Pod]) -> Option<Cause> {
+        let status = pod.status.as_ref();
+        let nominated = status.and_then(|it| it.nominated_node_name.as_deref());
+        if let Some(node) = nominated.filter(|node| !node.is_empty()) {
+            let evidence = Evidence::new(of_pod(pod), "status.nominatedNodeName", node);
+            let reason = reasons::scheduler_makes_room(&pod.name_any(), node);
+            return Some(Cause::new(reason, evidence));
+        }
+        let view = views.iter().find(|it| it.object.name == pod.name_any())?;
+        let exists = |claim: &str| !self.missing_claims.contains(claim);
+        let reason = wait(view, views.iter(), exists, self.now)?.reason;
+        let coming = match reason.code {
+            ReasonCode::ClaimNotBound | ReasonCode::ClaimInUse | ReasonCode::ClaimMissing => None,
+            _ => self.node_comes(pod),
         };
+        coming.or_else(|| Some(Cause::new(reason, of_scheduler(pod))))
+    }
+
+    /// The pod is on this node.
+    fn of_bound(&self, pod: &Pod, node: &str) -> Option<Cause> {
+        let name = pod.name_any();
         if let Some(waiting) = stuck_container(pod) {
             let reason = waiting.reason.as_deref().unwrap_or_default();
+            let reason = reasons::container_cannot_start(&name, reason);
             let said = waiting.message.as_deref().unwrap_or_default();
-            let message = format!("A container of the pod on node {node} cannot start: {reason}.");
             let field = "status: state.waiting.message of a container";
-            return Some(CONTAINER_WAITS.at(at(field), said, &message));
+            return Some(Cause::new(reason, Evidence::new(of_pod(pod), field, said)));
         }
         // A pod with a sandbox has its volumes.
         if pods::has_started(pod) || pods::has_sandbox(pod) {
             return None;
         }
         let obstacles = self.events_of(pod).filter_map(|event| {
-            let reason = event.reason.as_deref().unwrap_or_default();
-            match reason {
-                "FailedCreatePodSandBox" => Some((event, &SANDBOX)),
-                _ => MOUNTS
-                    .contains(&reason)
-                    .then_some((event, &VOLUME_NOT_MOUNTED)),
+            let reason = event.reason.as_deref()?;
+            if reason == "FailedCreatePodSandBox" {
+                return Some((event, reasons::sandbox_not_created(&name, node)));
             }
+            let mounts = MOUNTS.contains(&reason);
+            mounts.then(|| (event, reasons::volume_not_mounted(&name, node)))
         });
-        let (event, known) = obstacles.max_by_key(|(event, _)| last_time(event))?;
-        let message = format!("The kubelet of node {node} cannot start the pod.");
-        let note = event.message.as_deref().unwrap_or_default();
-        let at = (format!("Event about {}", name(pod)), "message");
-        Some(known.at(at, note, &message))
-    }
-
-    /// The scheduler has found no node for the pod.
-    fn of_unbound(&self, pod: &Pod) -> Cause {
-        let said = pods::scheduler_said(pod).unwrap_or_default();
-        let because =
-            |known: &Known, message: &str| known.at((name(pod), SCHEDULED), said, message);
-        if waits_for_volume(said) {
-            return because(&CLAIM_NOT_BOUND, "A claim of the pod has no volume.");
-        }
-        if said.contains("ReadWriteOncePod") {
-            return because(&CLAIM_IN_USE, "Another pod uses a claim of the pod.");
-        }
-        if let Some(claim) = missing_claim(said) {
-            return if self.missing_claims.contains(&claim) {
-                because(&CLAIM_MISSING, &format!("Claim {claim} does not exist."))
-            } else {
-                let message = format!("The scheduler has not seen claim {claim} yet.");
-                because(&SCHEDULER, &message)
-            };
-        }
-        if let Some(coming) = self.node_comes(pod) {
-            return coming;
-        }
-        let follows = pods::follows(pod);
-        let Some(placeholder) = follows.first() else {
-            return because(&UNSCHEDULABLE, "No node can run the pod.");
-        };
-        let own = format!("{placeholder}-0");
-        let Some(leader) = self.pods.iter().find(|it| it.name_any() == own) else {
-            let message = format!("Placeholder {placeholder} of the pod has no pod.");
-            return because(&PLACEHOLDER_MISSING, &message);
-        };
-        let Some(node) = pods::node(leader) else {
-            let message = format!("Placeholder {placeholder} of the pod has no node yet.");
-            return because(&SCHEDULER, &message);
-        };
-        let bound = pods::view(leader.clone()).and_then(|leader| leader.bound);
-        if bound.is_some_and(|bound| elapsed(bound, self.now) < tried_within(said)) {
-            let message = format!(
-                "The scheduler has perhaps not tried the pod since its placeholder is on node {node}."
-            );
-            return because(&SCHEDULER, &message);
-        }
-        if !lacks_room(said) {
-            let message = format!("The pod cannot run on node {node}, where its placeholder is.");
-            return because(&UNSCHEDULABLE, &message);
-        }
-        let beside = self.pods.iter().filter(|it| {
-            pods::node(it) == Some(node)
-                && !pods::is_placeholder(it)
-                && !pods::phase(it).has_ended()
-                && needs::requests(it).resources().next().is_some()
-        });
-        let beside: Vec<_> = beside.map(|it| it.name_any()).collect();
-        if beside.is_empty() {
-            let message = format!("Node {node}, where the pod's placeholder is, has no room.");
-            return because(&NO_ROOM, &message);
-        }
-        let message = format!(
-            "The pod has no room on node {node} beside these pods of the run: {}.",
-            beside.join(", ")
-        );
-        because(&OWN_PODS, &message)
+        let (event, reason) = obstacles.max_by_key(|(event, _)| last_time(event))?;
+        Some(Cause::new(reason, of_event(pod, event)))
     }
 
     fn events_of(&self, pod: &Pod) -> impl Iterator<Item = &Event> {
@@ -287,34 +195,49 @@ impl Facts {
         let words = self.events_of(pod).filter_map(|it| Some((it, word(it)?)));
         let (event, comes) = words.max_by_key(|(event, _)| last_time(event))?;
         let age = elapsed(last_time(event)?, self.now);
-        (comes && age < PROVISIONING).then(|| {
-            let note = event.message.as_deref().unwrap_or_default();
-            let at = (format!("Event about {}", name(pod)), "message");
-            NODE_BEING_ADDED.at(at, note, "An autoscaler adds a node for the pod.")
-        })
+        let reason = || reasons::node_being_added(&pod.name_any());
+        (comes && age < PROVISIONING).then(|| Cause::new(reason(), of_event(pod, event)))
+    }
+}
+
+impl Cause {
+    fn new(reason: Reason, evidence: Evidence) -> Self {
+        Self {
+            reason: reason.code.as_str(),
+            message: reason.message,
+            evidence,
+        }
+    }
+}
+
+impl Evidence {
+    fn new(object: String, field: &'static str, value: &str) -> Self {
+        let value = value.to_owned();
+        Self {
+            object,
+            field,
+            value,
+        }
     }
 }
 
 /// What the scheduler says about a pod without a node.
 fn of_scheduler(pod: &Pod) -> Evidence {
-    Evidence {
-        object: name(pod),
-        field: SCHEDULED,
-        value: pods::scheduler_said(pod).unwrap_or_default().to_owned(),
-    }
+    let said = pods::scheduler_said(pod).unwrap_or_default();
+    Evidence::new(of_pod(pod), "status.conditions[PodScheduled].message", said)
 }
 
-/// True if the scheduler excludes each node because of a volume or of the pod's own choice of nodes, and some because of a volume
-/// (Kubernetes `pkg/scheduler/framework/plugins/volumebinding/binder.go` and `nodeaffinity/node_affinity.go`).
-fn is_out_of_reach(said: &str) -> bool {
-    const VOLUME: &str = "didn't match PersistentVolume's node affinity";
-    const CHOICE: &str = "didn't match Pod's node affinity/selector";
-    let reasons = said.split_once("available: ").map(|(_, reasons)| reasons);
-    let reasons = reasons
-        .and_then(|it| it.split(". ").next())
-        .unwrap_or_default();
-    let mut each = reasons.trim_end_matches('.').split(", ");
-    reasons.contains(VOLUME) && each.all(|it| it.ends_with(VOLUME) || it.ends_with(CHOICE))
+/// What an Event about the pod says.
+fn of_event(pod: &Pod, event: &Event) -> Evidence {
+    let note = event.message.as_deref().unwrap_or_default();
+    Evidence::new(format!("Event about {}", of_pod(pod)), "message", note)
+}
+
+/// Another program's scheduling gate.
+fn gated(pod: &observed::Pod) -> Option<Cause> {
+    let (name, gate) = (&pod.object.name, pod.gate.as_ref()?);
+    let evidence = Evidence::new(format!("Pod {name}"), "spec.schedulingGates", gate);
+    Some(Cause::new(reasons::scheduling_gated(name, gate), evidence))
 }
 
 /// What an autoscaler says about a pod: true if a node is being added. Karpenter also nominates existing nodes.
@@ -330,14 +253,6 @@ fn word(event: &Event) -> Option<bool> {
     }
 }
 
-/// Another scheduling gate than that of tekton-coscheduler.
-fn gates(pod: &Pod) -> Option<Cause> {
-    let gates = pod.spec.as_ref()?.scheduling_gates.as_ref()?;
-    let gate = gates.iter().find(|gate| gate.name != GATE)?;
-    let message = "The scheduler ignores the pod, because the pod has a scheduling gate.";
-    Some(GATED.at((name(pod), "spec.schedulingGates"), &gate.name, message))
-}
-
 /// Tekton has not created the TaskRun's pod, and says why.
 fn without_pod(task_run: &TaskRun) -> Option<Cause> {
     let status = &task_run.status;
@@ -350,10 +265,13 @@ fn without_pod(task_run: &TaskRun) -> Option<Cause> {
         return None;
     }
     let said = condition["message"].as_str().unwrap_or_default();
-    let object = format!("TaskRun {}", task_run.name_any());
-    let message = format!("Tekton has not created the pod of the TaskRun: {reason}.");
+    let name = task_run.name_any();
+    let reason = reasons::task_run_has_no_pod(&name, reason);
     let field = "status.conditions[Succeeded].message";
-    Some(TASK_RUN_WAITS.at((object, field), said, &message))
+    Some(Cause::new(
+        reason,
+        Evidence::new(format!("TaskRun {name}"), field, said),
+    ))
 }
 
 /// A container that waits for something that may never come.
@@ -375,8 +293,12 @@ fn source(event: &Event) -> Option<&str> {
     new.filter(|it| !it.is_empty()).or(old)
 }
 
-fn name(pod: &Pod) -> String {
+fn of_pod(pod: &Pod) -> String {
     format!("Pod {}", pod.name_any())
+}
+
+fn of_run(run: &PipelineRun) -> String {
+    format!("PipelineRun {}", run.name_any())
 }
 
 #[cfg(test)]

@@ -35,6 +35,8 @@ pub struct Pod {
     pub bound: Option<Timestamp>,
     /// The scheduler's last result. `None` if the pod is bound, or if the scheduler has not tried it yet.
     pub unscheduled: Option<Unscheduled>,
+    /// The first of its scheduling gates that is not [`GATE`](crate::reconcile::reserve::GATE). The scheduler ignores the pod.
+    pub gate: Option<String>,
     /// The time of its creation.
     pub created: Option<Timestamp>,
     /// The names of the claims that the pod's volumes use.

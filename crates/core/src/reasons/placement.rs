@@ -61,7 +61,8 @@ texts! {
 
     claims_hold_placeholder(asking: &str, node: &str, claims: &[String]): ClaimsNotMovable =
         "The scheduler cannot bind {asking} to node {node}. The pod and its placeholder cannot run on another node, because only \
-         this node can reach the volumes of these claims: {claims}. The run continues when this node can take the pod.",
+         this node can reach the volumes of these claims: {claims}. Make room on this node, or make it usable again. If a \
+         volumeClaimTemplate made the claims, a new run gets new ones, which may be on another node.",
         claims = claims.join(", ");
 
     reservation_given_up(placeholder: &str, asked: &Amounts, claims: &[String]): ReservationReduced =

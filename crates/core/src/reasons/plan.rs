@@ -22,7 +22,8 @@ texts! {
 
     /// The run has not started (P9).
     pipeline_run_pending(): PipelineRunPending =
-        "The run is pending. It gets its placeholder when it starts.";
+        "The run is pending. If it is coscheduled, it gets its placeholder when it starts. To start it, remove spec.status. If a queue \
+         such as Kueue set spec.status, wait for the queue.";
 
     /// The name of a claim depends on a parameter of a Pipeline that Tekton has not fetched yet (V9).
     pipeline_not_known(): PipelineNotKnown =

@@ -53,7 +53,11 @@ refusals! {
     /// The scheduler finds no node for the placeholder.
     placeholder_unschedulable: PlaceholderUnschedulable,
         "An autoscaler may add a node. If none does, add a node that matches the run's podTemplate and has room, or make room on \
-         such a node. In mode isolate-pipelinerun, the run continues by itself when such a node has no other placeholder.";
+         such a node.";
+    /// Other placeholders are on the nodes that an isolated placeholder could use.
+    no_isolated_node: NoIsolatedNode,
+        "The run continues by itself when a node that matches its podTemplate has room and no other placeholder. Or add such a \
+         node, or choose another mode than isolate-pipelinerun.";
     /// Kubernetes refused the placeholder for another reason.
     placeholder_refused: PlaceholderRefused,
         "Correct the cause of this error. tekton-coscheduler repeats the request. The run continues when the API server accepts \

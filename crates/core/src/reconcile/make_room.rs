@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use super::apart::left_out;
 use super::evacuate::{FIRST_PAUSE, LONGEST_PAUSE, misplaced};
 use super::reserve::{self, MOMENT, Placed};
-use super::tell::refusals::{tells_of_no_node, waits_for_volume};
+use super::tell::refusals::{tells_of_no_node, waits_for_claim};
 use super::{Decision, MOVES, Step, ask_again, pause};
 use crate::observed::{Observed, Pod, Record, Sight, elapsed};
 use crate::plan::{Reason, Separation};
@@ -38,7 +38,7 @@ pub(super) fn make_room(observed: &Observed, decision: &mut Decision) -> Option<
     for placed in reserve::placed(observed) {
         let waiting = placed.waiting().filter(|pod| {
             let refused = pod.unscheduled.as_ref().is_some_and(|it| it.no_node);
-            let refused = refused && !pod.scheduler_said().is_some_and(waits_for_volume);
+            let refused = refused && !pod.scheduler_said().is_some_and(waits_for_claim);
             refused && pod.task_run().is_some() && !pod.object.deleting
         });
         let waiting: Vec<_> = waiting.collect();

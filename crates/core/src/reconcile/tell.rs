@@ -2,6 +2,7 @@
 //! run waits.
 
 pub mod refusals;
+pub mod waiting;
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -17,11 +18,12 @@ use crate::names::hash;
 use crate::observed::{Observed, Planned, Sight};
 use crate::pinned::Pinned;
 use crate::pipeline_run::{PipelineRun, RunState};
-use crate::plan::{PlaceholderSpec, Reason, ReasonCode};
+use crate::plan::{PlaceholderSpec, Reason, ReasonCode, Separation};
 use crate::reasons;
 use crate::run_claims::brought;
 use crate::volumes::{Conflict, SeenClaim, Volumes, reaches, volumes};
 use refusals::{lacks_room, said_on, unschedulable};
+use waiting::{Wait, waits};
 
 /// An error of Kubernetes about a placeholder is reported after it has lasted for this time. Most errors pass sooner, because
 /// volumes are provisioned or caches sync.
@@ -49,7 +51,10 @@ pub(super) fn tell(observed: &Observed, cause: Option<Reason>, decision: &mut De
     };
     blocked = blocked.or(apart);
     if blocked.is_none() && run.state == RunState::Active {
-        blocked = no_node_reaches(observed).or(cause);
+        blocked = no_node_reaches(observed);
+        blocked = blocked
+            .or_else(|| no_allowed_node_reaches(observed))
+            .or(cause);
         decision.events.extend(blocked.clone());
         if blocked.is_none() {
             let specs = observed.planned();
@@ -67,6 +72,9 @@ pub(super) fn tell(observed: &Observed, cause: Option<Reason>, decision: &mut De
             };
             if !specs.iter().all(exists) && said_on(run).is_some() {
                 return;
+            }
+            if blocked.is_none() {
+                decision.tell_of_waiting_pods(observed, run);
             }
         }
     }
@@ -141,6 +149,22 @@ fn out_of_reach(
 }
 
 impl Decision {
+    /// Adds the Event about the first pod that waits for something that does not pass by itself in seconds. There is no annotation:
+    /// each change of a run makes Tekton reconcile it.
+    fn tell_of_waiting_pods(&mut self, observed: &Observed, run: &PipelineRun) {
+        let told = waits(observed).find_map(|Wait { reason, recheck }| {
+            if !recheck.is_zero() {
+                self.look_in(recheck);
+            }
+            reason.is_told().then_some(reason)
+        });
+        if let Some(reason) = told
+            && self.is_settled(observed, run, &reason)
+        {
+            self.events.push(reason);
+        }
+    }
+
     /// True if the run has waited for this reason for a moment, or its annotation already says so.
     fn is_settled(&mut self, observed: &Observed, run: &PipelineRun, reason: &Reason) -> bool {
         let sight = Sight::Waits(reason.event_name(run));
@@ -161,6 +185,23 @@ fn no_node_reaches(observed: &Observed) -> Option<Reason> {
             .collect();
         let nodes: Vec<&Node> = observed.nodes.values().map(AsRef::as_ref).collect();
         stranded(pod.tolerations(), &seen, &nodes)
+    })
+}
+
+/// The reason why the scheduler found no node for a placeholder, if the nodes that its podTemplate allows do not reach the volumes of
+/// its claims (N3). Otherwise `None`.
+fn no_allowed_node_reaches(observed: &Observed) -> Option<Reason> {
+    observed.placed().find_map(|(_, own, pod)| {
+        pod.unscheduled.as_ref().filter(|it| it.no_node)?;
+        let seen = pod.claims.iter().filter_map(|it| observed.volumes.get(it));
+        let seen: Vec<SeenClaim> = seen.filter(|it| it.limits_nodes()).cloned().collect();
+        let nodes = observed.nodes.values();
+        let allowed = nodes.filter(|node| own.needs.are_met_by(&node.name, &node.labels));
+        let mut allowed = allowed.peekable();
+        let exist = allowed.peek().is_some() && !seen.is_empty();
+        let out_of_reach = exist && !allowed.any(|node| reaches(&node.name, &node.labels, &seen));
+        let claims: Vec<_> = seen.iter().map(|it| it.name.as_str()).collect();
+        out_of_reach.then(|| reasons::volume_out_of_reach(&claims))
     })
 }
 
@@ -220,7 +261,8 @@ fn waits_for(observed: &Observed, spec: &PlaceholderSpec) -> Option<Reason> {
         if !tied.is_empty() && lacks_room(message) {
             return Some(reasons::claims_hold_unbound(name, &asks, &tied));
         }
-        unschedulable(&spec.name, &asks, message, exists)
+        let isolated = matches!(spec.separation, Separation::Isolate(_));
+        unschedulable(&spec.name, isolated, &asks, message, exists)
     })
 }
 

@@ -192,6 +192,7 @@ fn task(name: &str, follows: &str, milli_cpu: i128) -> Pod {
         started: false,
         node: None,
         unscheduled: None,
+        gate: None,
         created: None,
         bound: None,
         claims: vec![CLAIM.to_owned()],

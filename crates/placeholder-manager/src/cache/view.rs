@@ -105,6 +105,13 @@ impl Cache {
         index.placeholders.get(key).map(|own| index.view(own))
     }
 
+    /// The run with this namespace and name, or the topmost parent of a child run.
+    pub(crate) fn top_run(&self, key: &ObjectKey) -> Option<RunKey> {
+        let index = self.read();
+        let known = index.runs.get(key)?;
+        Some(index.children.top(&RunKey::of(&known.run)))
+    }
+
     /// A receiver of every change of a placeholder from now on.
     pub(crate) fn subscribe(&self) -> broadcast::Receiver<Change> {
         self.changes.subscribe()

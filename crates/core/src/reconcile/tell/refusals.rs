@@ -1,5 +1,5 @@
 //! Reads Kubernetes' errors about a placeholder (N3): the API server refuses the placeholder, its pod or one of its claims, a
-//! claim gets no volume, or the scheduler finds no node. Each known error becomes one of eight causes, with a remedy.
+//! claim gets no volume, or the scheduler finds no node. Each known error becomes one of nine causes, with a remedy.
 //!
 //! Kubernetes writes its error texts for people and may change them. An unknown text gets code
 //! [`ReasonCode::PlaceholderRefused`], and its words stay the same. Numbers that change with each try, such as the used part of a
@@ -17,7 +17,7 @@ use crate::reconcile::requests::Amounts;
 
 /// The codes of the causes that keep a placeholder from being created or scheduled. All but the first come from an error text of
 /// Kubernetes. The last code is for unknown error texts.
-pub const REFUSALS: [ReasonCode; 10] = [
+pub const REFUSALS: [ReasonCode; 11] = [
     ReasonCode::PlaceholderNameTaken,
     ReasonCode::QuotaExceeded,
     ReasonCode::LimitRangeViolated,
@@ -26,6 +26,7 @@ pub const REFUSALS: [ReasonCode; 10] = [
     ReasonCode::AdmissionWebhookFailed,
     ReasonCode::ReferenceMissing,
     ReasonCode::ClaimNotProvisioned,
+    ReasonCode::NoIsolatedNode,
     ReasonCode::PlaceholderUnschedulable,
     ReasonCode::PlaceholderRefused,
 ];
@@ -70,11 +71,13 @@ pub fn not_provisioned(claim: &str, note: &str) -> Reason {
     }
 }
 
-/// The reason why a placeholder's pod has no node, from the scheduler's message `said`. The pod requests `asks`. `None` while the
+/// The reason why a placeholder's pod has no node, from the scheduler's message `said`. `isolated` if no other placeholder
+/// may be on its node. The pod requests `asks`. `None` while the
 /// pod waits for volumes: if provisioning fails, a warning Event about the claim reports this. Also `None` if the message names a
 /// missing claim for which `exists` is true: the scheduler's cache does not have this claim yet.
 pub(super) fn unschedulable(
     name: &AssistantName,
+    isolated: bool,
     asks: &Amounts,
     said: &str,
     exists: impl Fn(&str) -> bool,
@@ -83,29 +86,43 @@ pub(super) fn unschedulable(
     if waits_for_volume(said) {
         return None;
     }
-    let failed = format!("No node can run placeholder {name} ({asks})");
     let missing = missing_claim(said);
     if missing.as_deref().is_some_and(exists) {
         return None;
     }
-    Some(if missing.is_some() {
-        reasons::reference_missing(&failed, &detail)
+    let reason = if missing.is_some() {
+        reasons::reference_missing
+    } else if isolated && detail.contains("anti-affinity rules") {
+        reasons::no_isolated_node
     } else {
-        reasons::placeholder_unschedulable(&failed, &detail)
-    })
+        reasons::placeholder_unschedulable
+    };
+    let failed = format!("No node can run placeholder {name} ({asks})");
+    Some(reason(&failed, &detail))
 }
 
 /// The claim that does not exist, or that the scheduler's cache does not have yet, if the scheduler's message names one
 /// (`pkg/scheduler/framework/plugins/volumebinding`).
-pub fn missing_claim(said: &str) -> Option<String> {
+pub(super) fn missing_claim(said: &str) -> Option<String> {
     let detail = without_counts(said);
     let claim = detail.strip_prefix("persistentvolumeclaim \"")?;
     claim.strip_suffix("\" not found").map(str::to_owned)
 }
 
 /// True if the scheduler's message says that the pod waits for a volume (`pkg/scheduler/framework/plugins/volumebinding`).
-pub fn waits_for_volume(said: &str) -> bool {
+pub(super) fn waits_for_volume(said: &str) -> bool {
     said.contains("pod has unbound immediate PersistentVolumeClaims")
+}
+
+/// True if the scheduler's message says that another pod uses a `ReadWriteOncePod` claim of the pod
+/// (`pkg/scheduler/framework/plugins/volumerestrictions`).
+pub(super) fn waits_for_other_pod(said: &str) -> bool {
+    said.contains("ReadWriteOncePod")
+}
+
+/// True if the scheduler's message says that the pod waits for one of its claims. Another node would not help.
+pub(in crate::reconcile) fn waits_for_claim(said: &str) -> bool {
+    waits_for_volume(said) || waits_for_other_pod(said) || missing_claim(said).is_some()
 }
 
 /// True if the scheduler's message says that at least one node lacks room
@@ -114,7 +131,7 @@ pub fn lacks_room(said: &str) -> bool {
     said.contains("Insufficient ") || said.contains("Too many pods")
 }
 
-/// True if the scheduler's message blames only the pod's affinity to other pods, or a claim that did not exist. For a pod whose
+/// True if the scheduler's message blames only the pod's affinity to other pods. For a pod whose
 /// placeholder is bound, such a message is probably older than the binding: the placeholder's node met the affinity then, so the
 /// scheduler would give another reason for this node
 /// (`pkg/scheduler/framework/plugins/interpodaffinity/filtering.go`, `ErrReasonAffinityRulesNotMatch`).
@@ -123,9 +140,7 @@ pub(in crate::reconcile) fn tells_of_no_node(said: &str) -> bool {
     let causes = first.split_once("nodes are available: ");
     causes.is_some_and(|(_, causes)| {
         let mut causes = causes.trim_end_matches('.').split(", ");
-        causes.all(|cause| {
-            cause.ends_with("didn't match pod affinity rules") || cause.ends_with("not found")
-        })
+        causes.all(|cause| cause.ends_with("didn't match pod affinity rules"))
     })
 }
 

@@ -98,10 +98,9 @@ fn n2_a_placeholder_leaves_once_that_has_settled_and_the_api_server_says_whose_t
 fn m4_n2_a_placeholder_stays_until_the_scheduler_has_tried_the_pod_on_its_node() {
     let only_affinity = "0/2 nodes are available: 2 node(s) didn't match pod affinity rules. no new claims to deallocate, \
          preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling.";
-    let no_claim = "0/2 nodes are available: persistentvolumeclaim \"a.b\" not found.";
     let of_a_node =
         "0/2 nodes are available: 1 Insufficient cpu, 1 node(s) didn't match pod affinity rules.";
-    for (message, seconds) in [(only_affinity, 340), (no_claim, 340), (of_a_node, 12)] {
+    for (message, seconds) in [(only_affinity, 340), (of_a_node, 12)] {
         let mut observed = waiting();
         own_pod(&mut observed).bound = Some(observed.now);
         unschedulable(pod(&mut observed, "waits"), message);
@@ -163,8 +162,14 @@ fn n2_only_the_leader_makes_room_and_not_for_a_run_that_is_done_or_cannot_be_rea
     check(|observed| pod(observed, "waits").follows.clear());
     check(|observed| pod(observed, "waits").controller = Some(owner("Job", "j", "j")));
     check(|observed| pod(observed, "waits").unscheduled.as_mut().unwrap().no_node = false);
-    let volume = "0/2 nodes are available: pod has unbound immediate PersistentVolumeClaims.";
-    check(|observed| unschedulable(pod(observed, "waits"), volume));
+    // No other node would help.
+    for of_claim in [
+        "0/2 nodes are available: pod has unbound immediate PersistentVolumeClaims.",
+        "0/2 nodes are available: persistentvolumeclaim \"a.b\" not found. not found",
+        "0/2 nodes are available: 2 node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode.",
+    ] {
+        check(|observed| unschedulable(pod(observed, "waits"), of_claim));
+    }
 }
 
 /// By `taskRunSpecs` a run can give its pods the labels and the affinity of another one.

@@ -414,3 +414,101 @@ fn b3_a_refused_reservation_is_told_without_the_used_part_of_a_quota() {
         told("1")
     );
 }
+
+#[test]
+fn n3_a_volume_that_no_allowed_node_reaches_is_told_whatever_other_nodes_lack() {
+    let mut observed = observed();
+    let said = "0/2 nodes are available: 1 node(s) were unschedulable, 1 node(s) didn't match PersistentVolume's node affinity.";
+    unschedulable(own_pod(&mut observed), said);
+    restrict(&mut observed, CLAIM, "kubernetes.io/hostname", "node-1");
+    for name in ["node-1", "node-2"] {
+        let labels = &mut node(&mut observed, name).labels;
+        labels.insert("kubernetes.io/hostname".to_owned(), name.to_owned());
+    }
+    let allow = |observed: &mut Observed, node: &str| {
+        let own = Arc::make_mut(observed.placeholders.values_mut().next().unwrap());
+        let label = "kubernetes.io/hostname".to_owned();
+        own.needs.selector = BTreeMap::from([(label, node.to_owned())]);
+    };
+    allow(&mut observed, "node-2");
+    assert_eq!(blocked(&reconcile(&observed)), Some("VolumeOutOfReach"));
+    // No node at all is allowed, so the volume is not the cause.
+    allow(&mut observed, "node-3");
+    assert_eq!(blocked(&reconcile(&observed)), None);
+    allow(&mut observed, "node-1");
+    assert_eq!(blocked(&reconcile(&observed)), None);
+}
+
+/// The cause for which pods wait is an Event, after a moment, and no annotation.
+#[test]
+fn b2_a_pod_that_waits_is_told_in_one_event_and_in_no_annotation() {
+    let told = |change: &dyn Fn(&mut Observed)| {
+        let mut observed = observed();
+        own_pod(&mut observed).bound = Some(observed.now);
+        for name in ["waits", "waits-too"] {
+            let mut waits = task(name, &self::name(&observed), 2000);
+            unschedulable(&mut waits, "0/2 nodes are available: 1 Insufficient cpu.");
+            add(&mut observed, waits);
+        }
+        observed.now += Duration::from_secs(60);
+        change(&mut observed);
+        let at_once = pass(&mut observed, MOMENT);
+        assert_eq!(said(&at_once), (vec![], Some("")));
+        let decision = reconcile(&observed);
+        let codes: Vec<_> = decision.events.iter().map(|it| it.code).collect();
+        assert_eq!(blocked(&decision), Some(""));
+        codes
+    };
+    let beside = |observed: &mut Observed| {
+        let mut runs = task("runs", &name(observed), 3000);
+        runs.node = Some("node-1".to_owned());
+        add(observed, runs);
+    };
+    assert_eq!(told(&beside), [ReasonCode::WaitsForOwnPods]);
+    let says = |observed: &mut Observed, said: &str| {
+        beside(observed);
+        unschedulable(pod(observed, "waits"), said);
+    };
+    let tainted = "0/2 nodes are available: 2 node(s) had untolerated taint {a: }.";
+    let missing = "0/2 nodes are available: persistentvolumeclaim \"c\" not found. not found";
+    assert_eq!(
+        told(&|observed| says(observed, tainted)),
+        [ReasonCode::PodUnschedulable]
+    );
+    assert_eq!(
+        told(&|observed| says(observed, missing)),
+        [ReasonCode::ClaimMissing]
+    );
+    // What passes by itself in seconds is not told, and does not hide what another pod waits for.
+    let nominated = |observed: &mut Observed| {
+        beside(observed);
+        let unscheduled = &mut pod(observed, "waits").unscheduled;
+        unscheduled.as_mut().unwrap().no_node = false;
+    };
+    assert_eq!(told(&nominated), [ReasonCode::WaitsForOwnPods]);
+    let gated = |observed: &mut Observed| own_pod(observed).gate = Some("other".to_owned());
+    assert_eq!(told(&gated), [ReasonCode::SchedulingGated]);
+}
+
+/// The scheduler may not have tried a pod since its placeholder was bound.
+#[test]
+fn b2_an_old_message_of_the_scheduler_is_not_told_and_is_looked_at_again() {
+    let mut observed = observed();
+    own_pod(&mut observed).bound = Some(observed.now);
+    let mut waits = task("waits", &name(&observed), 2000);
+    unschedulable(
+        &mut waits,
+        "0/2 nodes are available: 2 node(s) had untolerated taint {a: }.",
+    );
+    add(&mut observed, waits);
+    pass(&mut observed, MOMENT);
+    let decision = pass(&mut observed, Duration::from_secs(8));
+    assert_eq!(said(&decision), (vec![], Some("")));
+    let Again::After(rest) = decision.again else {
+        panic!("{:?}", decision.again);
+    };
+    assert!(rest <= Duration::from_secs(10), "{rest:?}");
+    pass(&mut observed, MOMENT);
+    pass(&mut observed, MOMENT);
+    assert_eq!(codes(&reconcile(&observed).events), ["PodUnschedulable"]);
+}

@@ -180,7 +180,7 @@ fn pending(said: &str) -> Option<Reason> {
         milli_cpu: 2000,
         ..Amounts::default()
     };
-    unschedulable(&name(), &asks, said, |_| false)
+    unschedulable(&name(), true, &asks, said, |_| false)
 }
 
 #[test]
@@ -210,6 +210,22 @@ fn n3_a_placeholder_without_a_node_is_told_without_the_numbers_of_the_moment() {
 }
 
 #[test]
+fn n3_nodes_of_other_isolated_runs_have_their_own_code() {
+    let isolated = "1 node(s) didn't satisfy existing pods anti-affinity rules";
+    let choice = "2 node(s) didn't match Pod's node affinity/selector";
+    let code = |causes: &[&str]| {
+        let causes = causes.join(", ");
+        let said = format!("0/4 nodes are available: {causes}. preemption: none.");
+        pending(&said).unwrap().code
+    };
+    assert_eq!(code(&[isolated]), ReasonCode::NoIsolatedNode);
+    assert_eq!(code(&[isolated, choice]), ReasonCode::NoIsolatedNode);
+    assert_eq!(code(&[choice]), ReasonCode::PlaceholderUnschedulable);
+    let shared = unschedulable(&name(), false, &Amounts::default(), isolated, |_| false).unwrap();
+    assert_eq!(shared.code, ReasonCode::PlaceholderUnschedulable);
+}
+
+#[test]
 fn n3_a_claim_that_does_not_exist_is_told_and_a_volume_on_its_way_is_not() {
     let missing =
         pending("0/5 nodes are available: persistentvolumeclaim \"data\" not found. not found")
@@ -222,9 +238,8 @@ fn n3_a_claim_that_does_not_exist_is_told_and_a_volume_on_its_way_is_not() {
     );
     let not_heard_of_yet =
         "0/5 nodes are available: persistentvolumeclaim \"data\" not found. not found";
-    let said = unschedulable(&name(), &Amounts::default(), not_heard_of_yet, |claim| {
-        claim == "data"
-    });
+    let asks = Amounts::default();
+    let said = unschedulable(&name(), false, &asks, not_heard_of_yet, |it| it == "data");
     assert_eq!(said, None);
     let unbound =
         "0/5 nodes are available: pod has unbound immediate PersistentVolumeClaims. not found";

@@ -1,0 +1,62 @@
+//! Texts about a run that waits although tekton-coscheduler did its part. Parameter `pod` is the name of a pod of the run, and
+//! `said` is the text of another program.
+
+texts! {
+    scheduling_gated(pod: &str, gate: &str): SchedulingGated =
+        "The scheduler ignores pod {pod}, because it has scheduling gate {gate}. Wait until the owner of the gate, such as Kueue, \
+         removes it, or configure the owner so that it ignores the pods.";
+
+    node_being_added(pod: &str): NodeBeingAdded =
+        "An autoscaler adds a node for pod {pod}. Wait until the node is ready.";
+
+    task_run_has_no_pod(task_run: &str, reason: &str): TaskRunHasNoPod =
+        "Tekton has not created the pod of TaskRun {task_run}: {reason}. Correct what Tekton's message names. If it is a quota, \
+         raise the quota, or wait until other pods have ended.";
+
+    claim_not_bound(pod: &str): ClaimNotBound =
+        "A claim of pod {pod} has no volume. Wait until the claim has one. If it gets none, read the claim's Events.";
+
+    claim_missing(pod: &str, claim: &str): ClaimMissing =
+        "Pod {pod} uses claim {claim}, which does not exist. Create the claim, or create the run again with a claim that exists.";
+
+    claim_in_use(pod: &str): ClaimInUse =
+        "Pod {pod} uses a ReadWriteOncePod claim that another pod uses. Wait until the other pod has ended.";
+
+    placeholder_missing(pod: &str, placeholder: &str): PlaceholderMissing =
+        "Placeholder {placeholder} of pod {pod} has no pod. Wait some seconds. If the placeholder's pod does not appear, ask your \
+         operator whether placeholder-manager, affinity-planner and watcher are running.";
+
+    waits_for_scheduler(pod: &str): WaitsForScheduler =
+        "The scheduler has not bound pod {pod} yet, or has not tried it since the pod's placeholder got a node. Wait some seconds \
+         until the scheduler tries again.";
+
+    scheduler_makes_room(pod: &str, node: &str): WaitsForScheduler =
+        "The scheduler has chosen node {node} for pod {pod}, and may have to remove other pods first. Wait some seconds.";
+
+    /// The text names no pod, so that a run with many waiting pods gets one Event.
+    waits_for_own_pods(node: &str): WaitsForOwnPods =
+        "Not all pods of the run have room on node {node} at the same time. Wait until some of them have ended. To run more pods at the \
+         same time, use larger nodes, or request less.";
+
+    no_room_beside_placeholder(pod: &str, node: &str): NoRoomBesidePlaceholder =
+        "Pod {pod} has no room on node {node}, where its placeholder is. Wait some seconds. tekton-coscheduler moves the \
+         placeholder, or reports on the run why it cannot.";
+
+    pod_unschedulable(pod: &str): PodUnschedulable =
+        "No node can run pod {pod}. Add a node that meets the scheduler's message, or change the pod's podTemplate or requests.";
+
+    pod_cannot_follow(pod: &str, node: &str): PodUnschedulable =
+        "Pod {pod} cannot run on node {node}, where its placeholder is. Add a node that can run both, or change the pod's podTemplate.";
+
+    container_cannot_start(pod: &str, reason: &str): ContainerCannotStart =
+        "A container of pod {pod} cannot start: {reason}. Correct what the message names, such as the image, its pull secret, or a \
+         ConfigMap or Secret of the step.";
+
+    sandbox_not_created(pod: &str, node: &str): SandboxNotCreated =
+        "The kubelet of node {node} cannot create the sandbox of pod {pod}. Correct what the message names, such as the network of \
+         the node.";
+
+    volume_not_mounted(pod: &str, node: &str): VolumeNotMounted =
+        "The kubelet of node {node} cannot mount a volume of pod {pod}. Correct what the message names. If the volume is attached to \
+         another node, wait until it is detached there.";
+}
