@@ -102,11 +102,12 @@ async fn explained(scene: &Scene<'_>, reason: &str) -> Outcome {
 }
 
 /// The beginnings of the remedies.
-const REMEDIES: [&str; 13] = [
+const REMEDIES: [&str; 14] = [
     " remove spec.status",
     "Raise the quota",
     "raise the quota",
     "Change the LimitRange",
+    "Change the podTemplate",
     "Create the missing object",
     "An autoscaler may add a node",
     "Wait ",

@@ -184,7 +184,7 @@ fn each_rpc_refuses_all_but_its_callers() -> Outcome {
                 health(services, service, &services.certificates(caller).unwrap()).await?;
             }
         }
-        assert_eq!(refused, 6 * 12 - 13);
+        assert_eq!(refused, 6 * 13 - 14);
         Ok(())
     })
 }

@@ -1,11 +1,16 @@
 //! The requests about pods that wait for room (N2).
 
+use std::collections::BTreeSet;
+
 use coscheduler_core::annotations::{LET_GO, LET_GO_TIMES, TEKTON_AFFINITY_ASSISTANT};
+use coscheduler_core::labels::PIPELINE_RUN_UID;
 use coscheduler_core::observed::Answer;
 use coscheduler_core::pipeline_run::OwnerReference;
+use coscheduler_kubernetes::pods::NOT_ENDED;
+use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::jiff::Timestamp;
 use kube::Api;
-use kube::api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams};
+use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams};
 use serde_json::json;
 
 use super::{Requests, failed, once, retried, unless_gone};
@@ -56,6 +61,21 @@ impl Requests {
             own,
             let_go: times.and_then(|it| it.parse().ok()).unwrap_or_default(),
         })
+    }
+
+    /// Lists the pods that have not ended of the PipelineRuns with these uids.
+    pub(crate) async fn pods_of_runs(
+        &self,
+        namespace: &str,
+        runs: &BTreeSet<&str>,
+    ) -> Result<Vec<Pod>, Error> {
+        let api: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
+        let runs: Vec<_> = runs.iter().copied().collect();
+        let selector = format!("{PIPELINE_RUN_UID} in ({})", runs.join(","));
+        let params = ListParams::default().labels(&selector).fields(NOT_ENDED);
+        let listed = retried(|| api.list(&params)).await;
+        let act = || format!("list the pods of PipelineRuns in {namespace}");
+        Ok(listed.map_err(|error| failed(act(), error))?.items)
     }
 
     fn task_runs(&self, namespace: &str) -> Api<DynamicObject> {

@@ -103,3 +103,37 @@ async fn b3_room_is_given_up_even_if_the_limit_of_memory_must_stay() {
     let limited: Vec<Vec<_>> = limited.collect();
     assert_eq!(limited, [vec!["cpu", "memory"], vec!["cpu"]]);
 }
+
+/// The scheduler bound the run's pod to the old node while the placeholder left it, and the watch is late.
+#[tokio::test(start_paused = true)]
+async fn n2_a_moved_placeholder_returns_to_a_pod_that_was_bound_meanwhile() {
+    let manager = waiting("data", |asked| {
+        let pods = (&asked.method, asked.last()) == (&Method::GET, "pods");
+        if !pods || !asked.query.contains("labelSelector") {
+            return usual(asked);
+        }
+        let mut bound = follower(&run(&["data"]), "waits");
+        bound["spec"]["nodeName"] = "node-1".into();
+        bound["metadata"]["resourceVersion"] = "12".into();
+        (200, json!({"metadata": {}, "items": [bound]}))
+    })
+    .await;
+    manager.moved_before(&run(&["data"]));
+    change_pod(&manager, |pod| {
+        pod.node = None;
+        pod.object.resource_version = "8".to_owned();
+        pod.placeholder.as_mut().unwrap().gated = true;
+    });
+    let only = |asked: &[Asked]| Vec::from_iter(asked.iter().map(Asked::short));
+    let (asked, _) = opened(&manager).await;
+    assert_eq!(only(&asked), ["GET pods"], "its gate stays");
+    let waits = &manager.cache.observe(&key()).pods["waits"];
+    assert_eq!(waits.node.as_deref(), Some("node-1"));
+    // Now every follower is known to have a node, so nothing is asked again.
+    tokio::time::advance(60 * SECOND).await;
+    let (asked, _) = opened(&manager).await;
+    assert!(
+        !asked.iter().any(|it| it.query.contains("labelSelector")),
+        "{asked:?}"
+    );
+}
