@@ -35,7 +35,7 @@ struct Report {
 /// Makes all checks, and writes the findings. Fails if a check fails.
 pub(crate) fn run(args: &CheckArgs) -> Result<(), Failure> {
     let report = crate::runtime()?.block_on(check(args))?;
-    output::write(&report, args.output.output)?;
+    output::write(&report, args.output.output.as_ref())?;
     let failed = report
         .checks
         .iter()

@@ -76,7 +76,7 @@ async fn show(args: &StatusArgs) -> Result<(), Failure> {
             None => eprintln!("No coscheduled PipelineRun is under way."),
         }
     }
-    output::write(&answer, args.output.output)?;
+    output::write(&answer, args.output.output.as_ref())?;
     if !args.watch {
         return Ok(());
     }

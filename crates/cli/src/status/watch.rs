@@ -77,7 +77,7 @@ pub(super) async fn watch(
         };
         answer.widen();
         if !answer.runs.is_empty() {
-            if !output::write(&answer, args.output.output)? {
+            if !output::write(&answer, args.output.output.as_ref())? {
                 break;
             }
             with_headers = false;
@@ -90,10 +90,12 @@ pub(super) async fn watch(
 /// What is written of a run, without its age.
 fn written_of(run: &RunStatus, args: &StatusArgs) -> String {
     let row = |wide| run.cells(Timestamp::UNIX_EPOCH, wide).join(" ");
-    match args.output.output {
+    match &args.output.output {
         None => row(false),
         Some(Format::Wide) => row(true),
-        Some(Format::Json | Format::Yaml | Format::Name) => format!("{run:?}"),
+        Some(Format::Json | Format::Yaml | Format::Name | Format::JsonPath(_)) => {
+            format!("{run:?}")
+        }
     }
 }
 
