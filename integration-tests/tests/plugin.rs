@@ -408,6 +408,18 @@ fn b5_status_writes_the_row_of_a_run_again_when_it_changes() -> Outcome {
         };
         let differ = |rows: &[String]| cells(&rows[0]) != cells(&rows[1]);
         ensure!(rows.windows(2).all(differ), "{rows:?}");
+        // Each cell is below its header, also after a column became wider.
+        let mut headers = "";
+        for row in &rows {
+            if row.starts_with("NAME") {
+                headers = row;
+            }
+            for header in headers.split_whitespace() {
+                let (before, cell) = row.split_at(headers.find(header).unwrap());
+                let begins = before.is_empty() || before.ends_with("  ");
+                ensure!(begins && !cell.starts_with(' '), "{header}: {rows:#?}");
+            }
+        }
         Ok(())
     })
 }

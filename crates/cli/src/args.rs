@@ -209,6 +209,12 @@ pub(crate) struct OutputArgs {
     pub(crate) output: Option<Format>,
 }
 
+impl OutputArgs {
+    pub(crate) fn is_wide(&self) -> bool {
+        self.output == Some(Format::Wide)
+    }
+}
+
 /// The format of an answer.
 #[derive(Clone, Debug, PartialEq, ValueEnum)]
 pub(crate) enum Format {

@@ -72,6 +72,15 @@ pub(crate) fn warn(warnings: &[String]) {
     }
 }
 
+/// The spaces between two columns.
+pub(crate) const GAP: u16 = 3;
+
+/// The columns of the terminal. `None` if standard output is no terminal, or does not know its size.
+pub(crate) fn terminal_width() -> Option<usize> {
+    let width = Table::new().width().map(usize::from);
+    width.filter(|columns| *columns > 0)
+}
+
 /// A table in kubectl's style. `headers` are `None` if it has none.
 pub(crate) fn table(
     headers: Option<Vec<&str>>,
@@ -84,7 +93,7 @@ pub(crate) fn table(
     }
     table.add_rows(rows);
     for column in table.column_iter_mut() {
-        column.set_padding((0, 3));
+        column.set_padding((0, GAP));
     }
     // Without rows, kubectl writes nothing to standard output either.
     match table.is_empty() {
