@@ -73,6 +73,9 @@ fn b5_each_format_of_plan_has_the_same_facts() -> Outcome {
     let set = json["runs"][0]["placeholders"][0]["name"].as_str().unwrap();
     let names = String::from_utf8(of("name")?.stdout)?;
     assert_eq!(names, format!("statefulset.apps/{set}\n"));
+    let template = r#"jsonpath={range .runs[*]}{.placeholders[*].name}{"\n"}{.nothing}{end}"#;
+    let path = String::from_utf8(of(template)?.stdout)?;
+    assert_eq!(path, format!("{set}\n"));
     let wide = String::from_utf8(of("wide")?.stdout)?;
     for fact in [set, "mode: pipelineruns", "coscheduler.dev/group"] {
         assert!(wide.contains(fact), "{fact}: {wide}");
@@ -108,6 +111,12 @@ fn b5_failures_name_the_fault_and_have_their_exit_codes() -> Outcome {
             "",
             2,
             "wide, json, yaml, name",
+        ),
+        (
+            &["plan", "-f", example, "-o", "jsonpath={.runs"],
+            "",
+            2,
+            "'jsonpath={.runs' for '--output <FORMAT>': {.runs has no closing brace; allowed: ",
         ),
         (
             &["plan", "-f", "/nonexistent"],
@@ -399,6 +408,18 @@ fn b5_status_writes_the_row_of_a_run_again_when_it_changes() -> Outcome {
         };
         let differ = |rows: &[String]| cells(&rows[0]) != cells(&rows[1]);
         ensure!(rows.windows(2).all(differ), "{rows:?}");
+        // Each cell is below its header, also after a column became wider.
+        let mut headers = "";
+        for row in &rows {
+            if row.starts_with("NAME") {
+                headers = row;
+            }
+            for header in headers.split_whitespace() {
+                let (before, cell) = row.split_at(headers.find(header).unwrap());
+                let begins = before.is_empty() || before.ends_with("  ");
+                ensure!(begins && !cell.starts_with(' '), "{header}: {rows:#?}");
+            }
+        }
         Ok(())
     })
 }

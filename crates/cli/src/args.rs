@@ -1,9 +1,13 @@
 //! The command line. The flags have kubectl's names. Flag `-n` of `plan` does not use kubectl's context.
 
+use std::ffi::OsStr;
 use std::path::PathBuf;
 
+use clap::builder::{PossibleValue, TypedValueParser};
 use clap::{Parser, Subcommand, ValueEnum};
 use coscheduler_core::mode::Mode;
+
+use crate::template::Template;
 
 /// Shows the decisions of tekton-coscheduler. Changes no object.
 ///
@@ -201,12 +205,18 @@ pub(crate) struct ServerArgs {
 #[derive(Debug, clap::Args)]
 pub(crate) struct OutputArgs {
     /// Format of the answer. Default: text for people
-    #[arg(short, long, value_name = "FORMAT")]
+    #[arg(short, long, value_name = "FORMAT", value_parser = FormatParser)]
     pub(crate) output: Option<Format>,
 }
 
+impl OutputArgs {
+    pub(crate) fn is_wide(&self) -> bool {
+        self.output == Some(Format::Wide)
+    }
+}
+
 /// The format of an answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Debug, PartialEq, ValueEnum)]
 pub(crate) enum Format {
     /// Text for people, with more details.
     Wide,
@@ -216,4 +226,44 @@ pub(crate) enum Format {
     Yaml,
     /// Only the names of the objects, such as `pod/example`.
     Name,
+    /// A template with fields of the JSON, as `jsonpath=TEMPLATE`.
+    #[value(skip)]
+    JsonPath(Template),
+}
+
+/// Reads a [`Format`].
+#[derive(Clone)]
+struct FormatParser;
+
+impl FormatParser {
+    const JSON_PATH: &str = "jsonpath=";
+
+    fn parse(text: &str) -> Result<Format, String> {
+        match text.strip_prefix(Self::JSON_PATH) {
+            Some(template) => template.parse().map(Format::JsonPath),
+            None => Format::from_str(text, false)
+                .map_err(|_| "allowed: wide, json, yaml, name, jsonpath=TEMPLATE".to_owned()),
+        }
+    }
+}
+
+impl TypedValueParser for FormatParser {
+    type Value = Format;
+
+    fn parse_ref(
+        &self,
+        command: &clap::Command,
+        arg: Option<&clap::Arg>,
+        value: &OsStr,
+    ) -> Result<Format, clap::Error> {
+        TypedValueParser::parse_ref(&Self::parse, command, arg, value)
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        let others = Format::value_variants().iter();
+        let others = others.filter_map(ValueEnum::to_possible_value);
+        let json_path = PossibleValue::new(Self::JSON_PATH)
+            .help("A template with fields of the JSON, such as 'jsonpath={.runs[*].name}'");
+        Some(Box::new(others.chain([json_path])))
+    }
 }

@@ -35,7 +35,7 @@ struct Report {
 /// Makes all checks, and writes the findings. Fails if a check fails.
 pub(crate) fn run(args: &CheckArgs) -> Result<(), Failure> {
     let report = crate::runtime()?.block_on(check(args))?;
-    output::write(&report, args.output.output)?;
+    output::write(&report, args.output.output.as_ref())?;
     let failed = report
         .checks
         .iter()
@@ -58,70 +58,63 @@ async fn check(args: &CheckArgs) -> Result<Report, Failure> {
             .await?
             .map(|map| map.data.unwrap_or_default()))
     };
-    let flags = map(&args.tekton_namespace, "feature-flags").await;
-    let config = map(&args.namespace, "coscheduler-config").await;
     let webhooks: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
     let deployments: Api<Deployment> = Api::namespaced(client.clone(), &args.namespace);
     let of_us = ListParams::default().labels("app.kubernetes.io/part-of=tekton-coscheduler");
     let mut checks = Vec::new();
-    let mut add = |check, found: kube::Result<(Verdict, String)>| match found {
-        Ok((verdict, message)) => {
-            checks.push(Finding {
-                check,
-                verdict,
-                message,
-            });
-            Ok(())
-        }
-        Err(kube::Error::Api(status)) if status.code == 403 => {
-            let message = status.message.clone();
-            checks.push(Finding {
-                check,
-                verdict: Verdict::Unknown,
-                message,
-            });
-            Ok(())
-        }
-        Err(error) => Err(failed("read the cluster", error)),
+    let mut add = |check, found: Readable<(Verdict, String)>| {
+        let (verdict, message) = found.unwrap_or_else(|lack| (Verdict::Unknown, lack));
+        checks.push(Finding {
+            check,
+            verdict,
+            message,
+        });
     };
+    let flags = readable(map(&args.tekton_namespace, "feature-flags").await)?;
     add(
         "tekton-flag",
         flags.map(|it| judge::tekton_flag(it.as_ref())),
-    )?;
+    );
+    let config = readable(map(&args.namespace, "coscheduler-config").await)?;
     add(
         "configuration",
         config.map(|it| judge::configuration(it.as_ref())),
-    )?;
-    let found = webhooks.get_opt(WEBHOOKS).await;
-    add("webhooks", found.map(|it| judge::webhooks(it.as_ref())))?;
-    let found = webhooks.get_opt(WEBHOOKS).await;
+    );
+    let found = readable(webhooks.get_opt(WEBHOOKS).await)?;
+    let judged = found.clone().map(|it| judge::webhooks(it.as_ref()));
+    add("webhooks", judged);
     let now = Timestamp::now();
     add(
         "certificates",
         found.map(|it| judge::certificates(it.as_ref(), now)),
-    )?;
-    add(
-        "services",
-        list(&deployments, of_us)
-            .await
-            .map(|it| judge::services(&it)),
-    )?;
-    add(
-        "nodes",
-        every::<Node>(&client).await.map(|it| judge::nodes(&it)),
-    )?;
-    let classes = every::<StorageClass>(&client).await;
+    );
+    let services = readable(list(&deployments, of_us).await)?;
+    add("services", services.map(|it| judge::services(&it)));
+    let nodes = readable(every::<Node>(&client).await)?;
+    add("nodes", nodes.map(|it| judge::nodes(&it)));
+    let classes = readable(every::<StorageClass>(&client).await)?;
     add(
         "storage-classes",
         classes.map(|it| judge::storage_classes(&it)),
-    )?;
-    let core = client.list_core_api_resources("v1").await;
-    add("pods-resize", core.map(|it| judge::pods_resize(&it)))?;
-    let lacking = lacking(&client).await;
-    add("rights", lacking.map(|it| judge::rights(&it)))?;
-    let groups = client.list_api_groups().await;
-    add("autoscaler", groups.map(|it| judge::autoscaler(&it)))?;
+    );
+    let core = readable(client.list_core_api_resources("v1").await)?;
+    add("pods-resize", core.map(|it| judge::pods_resize(&it)));
+    let lacking = readable(lacking(&client).await)?;
+    add("rights", lacking.map(|it| judge::rights(&it)));
+    let groups = readable(client.list_api_groups().await)?;
+    add("autoscaler", groups.map(|it| judge::autoscaler(&it)));
     Ok(Report { checks })
+}
+
+/// Facts, or the API server's sentence about the right that the user lacks.
+type Readable<T> = Result<T, String>;
+
+fn readable<T>(found: kube::Result<T>) -> Result<Readable<T>, Failure> {
+    match found {
+        Ok(facts) => Ok(Ok(facts)),
+        Err(kube::Error::Api(status)) if status.code == 403 => Ok(Err(status.message.clone())),
+        Err(error) => Err(failed("read the cluster", error)),
+    }
 }
 
 /// The verbs and resources of [`judge::RIGHTS`] that the user may not use in all namespaces.

@@ -125,7 +125,7 @@ mod tests {
             panic!("no words");
         };
         assert!(flags.contains(&"--all-namespaces".to_owned()), "{flags:?}");
-        let formats = ["wide", "json", "yaml", "name"].map(str::to_owned);
+        let formats = ["wide", "json", "yaml", "name", "jsonpath="].map(str::to_owned);
         assert_eq!(next("status -o "), Next::Words(formats.into()));
         assert_eq!(next("plan -f "), Next::File);
         assert_eq!(next("explain "), Next::Run);

@@ -45,7 +45,7 @@ pub(crate) fn run(args: &NamedArgs) -> Result<(), Failure> {
             "The API server has no Events about this PipelineRun. By default, it keeps Events for one hour."
         );
     }
-    output::write(&timeline, args.output.output)?;
+    output::write(&timeline, args.output.output.as_ref())?;
     Ok(())
 }
 

@@ -29,7 +29,7 @@ const MOST_WAITING: usize = 10;
 pub(crate) fn run(args: &NamedArgs) -> Result<(), Failure> {
     let answer = crate::runtime()?.block_on(read(args))?;
     output::warn(&answer.warnings);
-    output::write(&answer, args.output.output)?;
+    output::write(&answer, args.output.output.as_ref())?;
     Ok(())
 }
 

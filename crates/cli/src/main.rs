@@ -20,6 +20,7 @@ mod plan;
 mod run_objects;
 mod run_status;
 mod status;
+mod template;
 mod ui;
 mod watched;
 

@@ -48,7 +48,7 @@ struct NodeStatus {
 /// Reads the nodes and all their pods, and writes the answer.
 pub(crate) fn run(args: &NodesArgs) -> Result<(), Failure> {
     let answer = crate::runtime()?.block_on(read(args))?;
-    output::write(&answer, args.output.output)?;
+    output::write(&answer, args.output.output.as_ref())?;
     Ok(())
 }
 

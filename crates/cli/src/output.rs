@@ -20,7 +20,7 @@ pub(crate) trait Answer: Serialize {
 }
 
 /// Writes an answer to standard output. Returns false if the reader of the output has ended.
-pub(crate) fn write(answer: &impl Answer, format: Option<Format>) -> anyhow::Result<bool> {
+pub(crate) fn write(answer: &impl Answer, format: Option<&Format>) -> anyhow::Result<bool> {
     let mut text = match format {
         None => answer.text(false),
         Some(Format::Wide) => answer.text(true),
@@ -33,11 +33,18 @@ pub(crate) fn write(answer: &impl Answer, format: Option<Format>) -> anyhow::Res
             format!("---\n{yaml}")
         }
         Some(Format::Name) => answer.names().join("\n"),
+        Some(Format::JsonPath(template)) => {
+            template.text(&serde_json::to_value(answer).context("failed to write JSON")?)?
+        }
     };
-    if !text.is_empty() && !text.ends_with('\n') {
+    let is_exact = matches!(format, Some(Format::JsonPath(_)));
+    if !is_exact && !text.is_empty() && !text.ends_with('\n') {
         text.push('\n');
     }
-    match std::io::stdout().write_all(text.as_bytes()) {
+    let mut stdout = std::io::stdout();
+    // The text may not end with a line end.
+    let written = stdout.write_all(text.as_bytes());
+    match written.and_then(|()| stdout.flush()) {
         // The reader, such as `head`, has read enough.
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
         written => written
@@ -65,6 +72,15 @@ pub(crate) fn warn(warnings: &[String]) {
     }
 }
 
+/// The spaces between two columns.
+pub(crate) const GAP: u16 = 3;
+
+/// The columns of the terminal. `None` if standard output is no terminal, or does not know its size.
+pub(crate) fn terminal_width() -> Option<usize> {
+    let width = Table::new().width().map(usize::from);
+    width.filter(|columns| *columns > 0)
+}
+
 /// A table in kubectl's style. `headers` are `None` if it has none.
 pub(crate) fn table(
     headers: Option<Vec<&str>>,
@@ -77,7 +93,7 @@ pub(crate) fn table(
     }
     table.add_rows(rows);
     for column in table.column_iter_mut() {
-        column.set_padding((0, 3));
+        column.set_padding((0, GAP));
     }
     // Without rows, kubectl writes nothing to standard output either.
     match table.is_empty() {

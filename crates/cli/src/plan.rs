@@ -39,7 +39,7 @@ pub(crate) fn run(args: &PlanArgs) -> Result<(), Failure> {
         None => Admitting::Here(configuration(args)?),
     };
     let answer = plan_all(&documents, &admitting)?;
-    output::write(&answer, args.output.output)?;
+    output::write(&answer, args.output.output.as_ref())?;
     Ok(())
 }
 

@@ -59,14 +59,16 @@ async fn show(args: &StatusArgs) -> Result<(), Failure> {
         // The facts about the runs are of use without their nodes.
         pods => unless_forbidden("pods and their nodes", pods, &mut warnings)?,
     };
-    let answer = Answer {
+    let mut answer = Answer {
         runs: answer::of(&runs, pods.as_deref()),
         warnings,
         now: Timestamp::now(),
         with_namespace: namespace.is_none(),
         with_headers: !args.no_headers,
         widths: Vec::new(),
+        terminal: output::terminal_width(),
     };
+    answer.widen(args.output.is_wide());
     output::warn(&answer.warnings);
     if answer.runs.is_empty() && !args.watch {
         match namespace {
@@ -76,7 +78,7 @@ async fn show(args: &StatusArgs) -> Result<(), Failure> {
             None => eprintln!("No coscheduled PipelineRun is under way."),
         }
     }
-    output::write(&answer, args.output.output)?;
+    output::write(&answer, args.output.output.as_ref())?;
     if !args.watch {
         return Ok(());
     }

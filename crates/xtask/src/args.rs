@@ -54,10 +54,12 @@ pub(crate) enum Command {
     ///
     /// Boots the test bed and the services, and runs the PipelineRuns of docs/pictures/runs.yaml. Needs Chromium.
     Pictures,
-    /// Write the files of a release: release.yaml, sbom.cdx.json and SHA256SUMS
+    /// Write the files of a release: release.yaml, sbom.cdx.json, coschedule.yaml, the kubectl plugin and SHA256SUMS
     ///
-    /// release.yaml is deploy/base with the images by digest. sbom.cdx.json lists the crates of the services (CycloneDX). The
+    /// release.yaml is deploy/base with the images by digest. sbom.cdx.json lists the crates of the services and of the plugin (CycloneDX). The
     /// images must have been pushed before; `.github/workflows/release.yaml` builds, signs and pushes them. Builds kubectl with Go.
+    /// coschedule.yaml is krew's manifest. It names the archive of the plugin, which is built for this machine and needs the Rust
+    /// target ARCH-unknown-linux-musl, and the archives for other machines that are in the folder.
     Release(ReleaseArgs),
     /// Write docs/tests.md, the table of requirements with the tests of each, from the names of the tests
     TestTable,
@@ -100,7 +102,7 @@ pub(crate) struct DemoArgs {
 #[derive(Debug, clap::Args)]
 pub(crate) struct ReleaseArgs {
     /// The image of each service, as REGISTRY/SERVICE@sha256:DIGEST
-    #[arg(value_name = "IMAGE", required_unless_present = "check")]
+    #[arg(value_name = "IMAGE", required_unless_present_any = ["check", "plugin"])]
     pub(crate) images: Vec<String>,
     /// The git tag of the release. It must be v and the version in Cargo.toml
     #[arg(long, value_name = "TAG")]
@@ -113,6 +115,9 @@ pub(crate) struct ReleaseArgs {
     #[arg(long, value_name = "SERVICE", value_parser = Service::ALL.map(Service::name),
           conflicts_with_all = ["images", "tag", "output"])]
     pub(crate) check: Option<String>,
+    /// Write only the archive with the kubectl plugin for this machine
+    #[arg(long, conflicts_with_all = ["images", "tag", "check"])]
+    pub(crate) plugin: bool,
 }
 
 #[derive(Debug, clap::Args)]

@@ -1,5 +1,8 @@
 //! `cargo xtask pictures`: makes the pictures in docs/pictures. Boots a test bed and the services, runs the PipelineRuns of
 //! docs/pictures/runs.yaml, and lets Chromium make a picture of the page of `kubectl coschedule ui`, once for each colour scheme.
+//! Module `svg` makes a picture of the text of `kubectl coschedule explain`.
+
+mod svg;
 
 use std::path::Path;
 use std::process::Stdio;
@@ -62,6 +65,12 @@ async fn make(workspace: &Workspace, bed: &TestBed, plugin: &Path) -> anyhow::Re
     };
     let waited = tokio::time::timeout(TIMEOUT, on_their_nodes).await;
     waited.context("the runs are not on their nodes in time")??;
+    let explanation = answer(bed, plugin, &["explain", "-n", "shop", "search-index"]).await?;
+    let picture = folder.join("explain.svg");
+    let command = "$ kubectl coschedule explain -n shop search-index\n";
+    std::fs::write(&picture, svg::of(&format!("{command}{explanation}")))
+        .with_context(|| format!("failed to write {}", picture.display()))?;
+    println!("{}", picture.display());
     let (_page, address) = serve(bed, plugin).await?;
     for (scheme, number) in SCHEMES {
         let picture = folder.join(format!("page-{scheme}.png"));
@@ -73,15 +82,21 @@ async fn make(workspace: &Workspace, bed: &TestBed, plugin: &Path) -> anyhow::Re
 
 /// The answer of `kubectl coschedule status`.
 async fn status(bed: &TestBed, plugin: &Path) -> anyhow::Result<Value> {
+    let json = answer(bed, plugin, &["status", "-A", "-o", "json"]).await?;
+    serde_json::from_str(&json).context("failed to read the answer of the plugin")
+}
+
+/// The standard output of the plugin.
+async fn answer(bed: &TestBed, plugin: &Path, arguments: &[&str]) -> anyhow::Result<String> {
     let mut command = Command::new(plugin);
-    command.args(["status", "-A", "-o", "json", "--kubeconfig"]);
+    command.args(arguments).arg("--kubeconfig");
     let output = command
         .arg(bed.kubeconfig())
         .kill_on_drop(true)
         .output()
         .await;
     let output = output.context("failed to start the plugin")?;
-    serde_json::from_slice(&output.stdout).context("failed to read the answer of the plugin")
+    String::from_utf8(output.stdout).context("the answer of the plugin is no UTF-8")
 }
 
 /// True if all tasks have pods, one run waits, and all pods of the others run.

@@ -1,8 +1,10 @@
 //! `cargo xtask release` writes the files of a release: `release.yaml` (deploy/base with the images by digest), `sbom.cdx.json`
-//! (CycloneDX) and `SHA256SUMS`. It builds and pushes nothing. `.github/workflows/release.yaml` builds, signs and pushes the images
-//! first. With `--check`, it runs a static binary as the Dockerfile packs it; see module `image`.
+//! (CycloneDX), an archive with the kubectl plugin, its manifest for krew, and `SHA256SUMS`. It builds no images and pushes
+//! nothing. `.github/workflows/release.yaml` builds, signs and pushes the images first. With `--check`, it runs a static binary as
+//! the Dockerfile packs it; see module `image`.
 
 mod image;
+mod plugin;
 mod sbom;
 
 use std::collections::BTreeMap;
@@ -25,6 +27,14 @@ pub(crate) async fn run(workspace: &Workspace, args: ReleaseArgs) -> anyhow::Res
     if let Some(service) = &args.check {
         return image::check(workspace, service).await;
     }
+    let folder = &args.output;
+    std::fs::create_dir_all(folder)
+        .with_context(|| format!("failed to create the folder {}", folder.display()))?;
+    if args.plugin {
+        let name = plugin::build(workspace, folder).await?;
+        println!("wrote {name} to {}", folder.display());
+        return Ok(());
+    }
     let version = workspace.version()?;
     if let Some(tag) = &args.tag {
         let expected = format!("v{version}");
@@ -34,26 +44,33 @@ pub(crate) async fn run(workspace: &Workspace, args: ReleaseArgs) -> anyhow::Res
         );
     }
     let images = images(&args.images)?;
-    let folder = &args.output;
-    std::fs::create_dir_all(folder)
-        .with_context(|| format!("failed to create the folder {}", folder.display()))?;
+    plugin::build(workspace, folder).await?;
+    let archives = plugin::archives(folder, version)?;
     let files = [
         (MANIFESTS, manifests(workspace, &images, version).await?),
         (SBOM, sbom::write(workspace, version).await?),
+        (plugin::MANIFEST, plugin::manifest(version, &archives)),
     ];
     let mut checksums = String::new();
     for (name, text) in &files {
-        let digest = Sha256::digest(text.as_bytes());
-        let hex: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
-        checksums.push_str(&format!("{hex}  {name}\n"));
+        let digest = hex_digest(text.as_bytes());
+        checksums.push_str(&format!("{digest}  {name}\n"));
         write(folder, name, text)?;
+    }
+    for archive in &archives {
+        checksums.push_str(&format!("{}  {}\n", archive.digest, archive.name));
     }
     write(folder, CHECKSUMS, &checksums)?;
     println!(
-        "wrote {MANIFESTS}, {SBOM} and {CHECKSUMS} to {}",
+        "wrote these files and {CHECKSUMS} to {}:\n{checksums}",
         folder.display()
     );
     Ok(())
+}
+
+fn hex_digest(bytes: &[u8]) -> String {
+    let digest = Sha256::digest(bytes);
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn write(folder: &Path, name: &str, text: &str) -> anyhow::Result<()> {

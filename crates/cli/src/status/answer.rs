@@ -35,6 +35,9 @@ pub(super) struct Answer {
     /// The least width of each column.
     #[serde(skip)]
     pub(super) widths: Vec<usize>,
+    /// The columns of the terminal, if there is one.
+    #[serde(skip)]
+    pub(super) terminal: Option<usize>,
 }
 
 /// True if a list shows the run: it is coscheduled, and has not ended.
@@ -112,18 +115,43 @@ pub(super) fn age(created: Timestamp, now: Timestamp) -> String {
 }
 
 impl Answer {
-    /// Makes the columns as wide as the cells of the runs need.
-    pub(super) fn widen(&mut self) {
+    /// Makes the columns as wide as the cells of the runs need. Returns true if a column has become wider.
+    pub(super) fn widen(&mut self, wide: bool) -> bool {
         let cells = self
-            .rows(true)
+            .rows(wide)
             .map(|cells| cells.iter().map(String::len).collect());
-        let mut widths: Vec<usize> = self.headers(true).iter().map(|it| it.len()).collect();
+        let mut widths: Vec<usize> = self.headers(wide).iter().map(|it| it.len()).collect();
         for row in cells.chain([self.widths.clone()]) {
             for (width, cell) in widths.iter_mut().zip::<Vec<usize>>(row) {
                 *width = cell.max(*width);
             }
         }
+        let grown = widths != self.widths;
         self.widths = widths;
+        grown
+    }
+
+    /// True if the table is wider than the terminal. The text of the last column of a wide table may always be too long.
+    fn is_too_wide(&self, wide: bool) -> bool {
+        let gaps = usize::from(output::GAP) * self.widths.len().saturating_sub(1);
+        let width = self.widths.iter().sum::<usize>() + gaps;
+        !wide && self.terminal.is_some_and(|terminal| width > terminal)
+    }
+
+    /// The rows as two lines: the name of the run, and below it the other cells.
+    fn in_two_lines(&self, rows: impl Iterator<Item = Vec<String>>) -> String {
+        let names = 1 + usize::from(self.with_namespace);
+        let split = rows.map(|mut cells| {
+            let others = cells.split_off(names);
+            let name: Vec<_> = cells.iter().map(|it| it.trim_end()).collect();
+            (name.join("/"), others)
+        });
+        let (names, others): (Vec<_>, Vec<_>) = split.unzip();
+        let others = output::table(None, others);
+        let lines = names.iter().zip(others.lines());
+        lines
+            .map(|(name, others)| format!("{name}\n  {others}\n"))
+            .collect()
     }
 
     fn headers(&self, wide: bool) -> Vec<&'static str> {
@@ -158,6 +186,10 @@ impl output::Answer for Answer {
                 .map(|(cell, width)| format!("{cell:width$}"))
                 .collect()
         });
+        if self.is_too_wide(wide) && !self.runs.is_empty() {
+            let headers = headers.map(|it| it.into_iter().map(str::to_owned).collect());
+            return self.in_two_lines(headers.into_iter().chain(rows));
+        }
         output::table(headers, rows)
     }
 

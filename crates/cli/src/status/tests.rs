@@ -63,6 +63,7 @@ fn answer(runs: &[PipelineRun], pods: Option<&[Pod]>) -> Answer {
         with_namespace: false,
         with_headers: true,
         widths: Vec::new(),
+        terminal: None,
     }
 }
 
@@ -137,6 +138,31 @@ fn each_run_is_a_row_with_its_state_its_nodes_and_the_cause_for_which_it_waits()
         "b pipelineruns Running <unknown> <unknown> 3m <none>"
     );
     assert_eq!(answer(&[], None).text(false), "");
+}
+
+#[test]
+fn a_table_that_is_wider_than_the_terminal_has_two_lines_for_each_run() {
+    let long = "build-".repeat(10);
+    let runs = [
+        run(&long, pinned(None), condition("Unknown", "Running")),
+        run("c", pinned(Some("too much")), json!([])),
+    ];
+    let mut all = answer(&runs, Some(&[]));
+    all.with_namespace = true;
+    assert!(all.widen(false));
+    assert!(!all.widen(false), "nothing grows twice");
+    let table = all.text(false);
+    let width = table.lines().map(str::len).max();
+    all.terminal = width;
+    assert_eq!(all.text(false), table);
+    all.terminal = width.map(|it| it - 1);
+    let two_lines = all.text(false);
+    let expect = format!(
+        "NAMESPACE/NAME\n  MODE           STATE     NODE     RUNNING   AGE   REASON\n\
+         ns/{long}\n  pipelineruns   Running   <none>   0/0       3m    <none>\n\
+         ns/c\n  pipelineruns   Waiting   <none>   0/0       3m    QuotaExceeded\n"
+    );
+    assert_eq!(two_lines, expect);
 }
 
 #[test]

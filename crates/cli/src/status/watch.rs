@@ -31,9 +31,8 @@ pub(super) struct Watched {
 pub(super) async fn watch(
     args: &StatusArgs,
     watched: Watched,
-    mut written: Answer,
+    written: Answer,
 ) -> Result<(), Failure> {
-    written.widen();
     let (api_of_runs, config) = watched.runs;
     let (runs, of_runs) = kept(api_of_runs, config, keep_conditions);
     let (api_of_pods, config) = watched.pods;
@@ -74,10 +73,12 @@ pub(super) async fn watch(
             with_namespace: written.with_namespace,
             with_headers,
             widths,
+            terminal: output::terminal_width(),
         };
-        answer.widen();
+        // The headers above no longer fit to wider columns.
+        answer.with_headers |= answer.widen(args.output.is_wide()) && !args.no_headers;
         if !answer.runs.is_empty() {
-            if !output::write(&answer, args.output.output)? {
+            if !output::write(&answer, args.output.output.as_ref())? {
                 break;
             }
             with_headers = false;
@@ -90,10 +91,12 @@ pub(super) async fn watch(
 /// What is written of a run, without its age.
 fn written_of(run: &RunStatus, args: &StatusArgs) -> String {
     let row = |wide| run.cells(Timestamp::UNIX_EPOCH, wide).join(" ");
-    match args.output.output {
+    match &args.output.output {
         None => row(false),
         Some(Format::Wide) => row(true),
-        Some(Format::Json | Format::Yaml | Format::Name) => format!("{run:?}"),
+        Some(Format::Json | Format::Yaml | Format::Name | Format::JsonPath(_)) => {
+            format!("{run:?}")
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 //! service, copies it as `/service` into an empty folder, and runs it there as the image's user, with this folder as the root of
 //! its file system. The image in which the Dockerfile builds the binary is not checked.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, ensure};
 
@@ -30,18 +30,8 @@ pub(super) async fn check(workspace: &Workspace, service: &str) -> anyhow::Resul
         "the last stage of Dockerfile is {:?}; this check repeats {LAST_STAGE:?}: change crates/xtask/src/release/image.rs too",
         last_stage(&dockerfile)
     );
-    let target = format!("{}-unknown-linux-musl", std::env::consts::ARCH);
-    let mut build = workspace.cargo();
-    build.args(["build", "--release", "--locked", "--target", &target]);
-    build.args(["--package", service, "--bin", service]);
-    // ring needs a C compiler, but no C library.
-    build.env(format!("CC_{}", target.replace('-', "_")), "cc");
-    let built = foreground::run(&mut build).await?;
-    ensure!(
-        built.success(),
-        "the build for {target} failed ({built}); `rustup target add {target}` installs the target"
-    );
-    let binary = workspace.target.join(&target).join("release").join(service);
+    let flags = ["--package", service, "--bin", service];
+    let binary = build_static(workspace, &flags, service).await?;
     let said = run(workspace, &binary).await?;
     let expected = format!("{service} {}\n", workspace.version()?);
     ensure!(
@@ -50,6 +40,26 @@ pub(super) async fn check(workspace: &Workspace, service: &str) -> anyhow::Resul
     );
     println!("{service}: runs alone in an empty root, as user 65532");
     Ok(())
+}
+
+/// Builds a static binary for this machine, and returns its path.
+pub(super) async fn build_static(
+    workspace: &Workspace,
+    flags: &[&str],
+    binary: &str,
+) -> anyhow::Result<PathBuf> {
+    let target = format!("{}-unknown-linux-musl", std::env::consts::ARCH);
+    let mut build = workspace.cargo();
+    build.args(["build", "--release", "--locked", "--target", &target]);
+    build.args(flags);
+    // ring needs a C compiler, but no C library.
+    build.env(format!("CC_{}", target.replace('-', "_")), "cc");
+    let built = foreground::run(&mut build).await?;
+    ensure!(
+        built.success(),
+        "the build for {target} failed ({built}); `rustup target add {target}` installs the target"
+    );
+    Ok(workspace.target.join(&target).join("release").join(binary))
 }
 
 /// The output of `--version` of a program that is alone in its file system. A dynamic program would not find its loader there.

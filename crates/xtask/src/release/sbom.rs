@@ -1,5 +1,6 @@
-//! The software bill of materials of a release, in CycloneDX's JSON. It lists the crates from which the services are built,
-//! with their versions and licences, as `cargo tree` resolves them from Cargo.lock. Crates that only build scripts use are left out.
+//! The software bill of materials of a release, in CycloneDX's JSON. It lists the crates from which the services and the
+//! kubectl plugin are built, with their versions and licences, as `cargo tree` resolves them from Cargo.lock. Crates that only
+//! build scripts use are left out.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +18,9 @@ const TARGETS: [&str; 2] = ["x86_64-unknown-linux-musl", "aarch64-unknown-linux-
 pub(super) async fn write(workspace: &Workspace, version: &str) -> anyhow::Result<String> {
     let mut crates = BTreeMap::new();
     let mut dependencies = BTreeMap::new();
-    for service in Service::ALL.map(Service::name) {
+    // Package `cli` is the kubectl plugin.
+    let packages = Service::ALL.map(Service::name);
+    for service in packages.into_iter().chain(["cli"]) {
         let mut cargo = workspace.cargo();
         cargo.args(["tree", "--locked", "--edges", "normal", "--prefix", "none"]);
         cargo.args(["--format", "{p}|{l}", "--package", service]);
@@ -40,7 +43,7 @@ pub(super) async fn write(workspace: &Workspace, version: &str) -> anyhow::Resul
         }},
         "components": crates.into_values().collect::<Vec<_>>(),
     });
-    // Each service depends on the crates in its binary. Which crate needs which is not listed.
+    // Each program depends on the crates in its binary. Which crate needs which is not listed.
     let on = dependencies.into_iter().map(|(service, mut crates)| {
         let own = reference(service, version);
         crates.retain(|it| *it != own);
