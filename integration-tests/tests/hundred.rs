@@ -19,7 +19,9 @@ use integration_tests::runs::{Run, run};
 use integration_tests::{Scene, alone_with};
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use k8s_openapi::api::events::v1::Event;
 use kube::ResourceExt as _;
+use kube::api::ListParams;
 use testbed::Config;
 use testbed::services::ServicesConfig;
 
@@ -113,6 +115,18 @@ async fn no_false_alarm(scene: &Scene<'_>, names: &[String], expected: &[&str]) 
     Ok(())
 }
 
+/// Checks that our services have written no warning but those with these reasons.
+async fn no_warning(scene: &Scene<'_>, expected: &[&str]) -> Outcome {
+    let events = scene.api::<Event>().list(&ListParams::default()).await?;
+    for event in events {
+        let by = event.reporting_controller.as_deref().unwrap_or_default();
+        let ours = by.starts_with("coscheduler.dev/") && event.type_.as_deref() == Some("Warning");
+        let reason = event.reason.as_deref().unwrap_or_default();
+        ensure!(!ours || expected.contains(&reason), "{event:?}");
+    }
+    Ok(())
+}
+
 fn run_of(pod: &Pod) -> &str {
     &pod.labels()["tekton.dev/pipelineRun"]
 }
@@ -183,6 +197,7 @@ fn b2_m1_m3_m5_m8_v2_v3_a_hundred_runs_of_each_mode_at_once_as_the_mode_changes(
         scene.planned_in(Mode::Disabled).await?;
         submit(scene, in_disabled).await?;
         try_join(succeed(scene, &all), no_false_alarm(scene, &all, &[])).await?;
+        no_warning(scene, &[]).await?;
 
         let pods = task_pods(scene, &all).await?;
         for (name, pods) in pods.iter().filter(|(name, _)| !in_disabled.contains(name)) {
@@ -217,6 +232,7 @@ fn b2_m4_a_hundred_isolated_runs_at_once_on_twenty_nodes() -> Outcome {
         let waits = ["NoIsolatedNode"];
         let looks = no_false_alarm(scene, &names, &waits);
         try_join(succeed(scene, &names), looks).await?;
+        no_warning(scene, &waits).await?;
         for (name, pods) in &task_pods(scene, &names).await? {
             assert_together(name, pods);
         }

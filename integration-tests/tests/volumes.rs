@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use coscheduler_kubernetes::pipeline_run::PipelineRun;
-use integration_tests::look::{is_placeholder, node, succeeded};
+use integration_tests::look::{self, is_placeholder, node, succeeded};
+use integration_tests::plugin::explanation;
 use integration_tests::runs::{Run, run};
 use integration_tests::{Scene, shared_with_overrides};
 use k8s_openapi::api::apps::v1::StatefulSet;
@@ -223,7 +224,7 @@ async fn zone_of(scene: &Scene<'_>, claim: &str) -> anyhow::Result<String> {
 }
 
 #[test]
-fn v7_a_volume_on_a_node_of_another_zone_is_reported_at_once() -> Outcome {
+fn b2_v7_a_volume_on_a_node_of_another_zone_is_reported_at_once() -> Outcome {
     shared(async |scene| {
         let mut in_zone = BTreeMap::new();
         for name in ["zone-0", "zone-1"] {
@@ -285,6 +286,11 @@ fn v7_a_volume_on_a_node_of_another_zone_is_reported_at_once() -> Outcome {
             ] {
                 assert!(told[0].1.contains(part), "{told:?}");
             }
+            look::until("explain names it too", async || {
+                let found = explanation(&scene, &run_name)?;
+                Ok(found["cause"]["message"] == told[0].1)
+            })
+            .await?;
         }
         Ok(())
     })

@@ -207,26 +207,26 @@ reason_codes! {
     /// No node that a placeholder may use can reach the volume of one of its claims (N3).
     VolumeOutOfReach: Some(Warning),
     /// A pod has a scheduling gate of another program.
-    SchedulingGated: Some(Warning),
+    SchedulingGated: Some(Normal),
     /// An autoscaler adds a node for a pod.
     NodeBeingAdded: None,
     /// Tekton has not created the pod of a TaskRun.
     TaskRunHasNoPod: None,
     /// A claim of a TaskRun's pod has no volume.
-    ClaimNotBound: Some(Warning),
+    ClaimNotBound: None,
     /// A claim of a TaskRun's pod does not exist.
     ClaimMissing: Some(Warning),
     /// Another pod uses a `ReadWriteOncePod` claim of a TaskRun's pod.
-    ClaimInUse: Some(Warning),
+    ClaimInUse: Some(Normal),
     /// A TaskRun's pod waits for a placeholder that has no pod.
     PlaceholderMissing: None,
     /// The scheduler has not tried a pod again yet, or has not bound its placeholder yet.
     WaitsForScheduler: None,
     /// The node has no room for a TaskRun's pod until other pods of the run have ended.
     WaitsForOwnPods: Some(Normal),
-    /// The node of a placeholder has no room for a TaskRun's pod, and no other pod of the run is there.
-    NoRoomBesidePlaceholder: None,
-    /// No node can run a TaskRun's pod for another reason.
+    /// A TaskRun's pod cannot run on the node of its placeholder.
+    PodCannotFollow: None,
+    /// No node can run a TaskRun's pod that has no placeholder.
     PodUnschedulable: Some(Warning),
     /// A container waits, for example because its image cannot be pulled.
     ContainerCannotStart: None,

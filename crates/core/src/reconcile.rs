@@ -95,6 +95,10 @@ pub enum Step {
         sizes: Vec<Amounts>,
         /// The nodes that may take the pod.
         place: Place,
+        /// True if the placeholder had another pod before, and may go to another node than this pod. The scheduler may have bound
+        /// pods of the run to the old node meanwhile, and the watch may be late. So the manager first asks the API server for such
+        /// pods. If there are some, the gate stays.
+        unless_followed: bool,
     },
     /// Make the next pod of the placeholder with this name start with the scheduling gate.
     Gate(String),

@@ -55,12 +55,22 @@ pub struct Volumes {
 /// The nodes of the cluster, by name.
 pub type Nodes = BTreeMap<String, Arc<Node>>;
 
-/// Claims whose volumes no single node can reach.
+/// Claims whose volumes no single node can reach, or no single one of some nodes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Conflict {
     /// If no node can reach the volumes of two certain claims: these two claims. Otherwise all claims with a node affinity. Each
     /// item has the claim's name and a text about the nodes that reach its volume.
     pub claims: Vec<(String, String)>,
+}
+
+impl Conflict {
+    fn of(claims: &[(&str, &[NodeTerm])]) -> Self {
+        let claims = claims.iter();
+        let claims = claims.map(|(name, terms)| ((*name).to_owned(), topology::describe(terms)));
+        Self {
+            claims: claims.collect(),
+        }
+    }
 }
 
 impl fmt::Display for Conflict {
@@ -93,11 +103,7 @@ pub fn volumes(spec: &PlaceholderSpec, seen: &[SeenClaim]) -> Volumes {
 /// The claims whose volumes no single node can reach. `None` if one of `nodes`, or a new node with suitable name and labels,
 /// could reach all volumes.
 pub fn conflict(seen: &[SeenClaim], nodes: &Nodes) -> Option<Conflict> {
-    let bound: Vec<(&str, &[NodeTerm])> = seen
-        .iter()
-        .filter_map(|claim| Some((claim.name.as_str(), claim.volume.as_ref()?.terms.as_slice())))
-        .filter(|(_, terms)| !terms.is_empty())
-        .collect();
+    let bound = limiting(seen);
     if bound.is_empty() {
         return None;
     }
@@ -111,13 +117,25 @@ pub fn conflict(seen: &[SeenClaim], nodes: &Nodes) -> Option<Conflict> {
             .find(|right| !topology::can_meet(&[left.1, right.1], nodes))?;
         Some(vec![*left, *right])
     });
-    let claims = pair.unwrap_or(bound);
-    Some(Conflict {
-        claims: claims
-            .into_iter()
-            .map(|(name, terms)| (name.to_owned(), topology::describe(terms)))
-            .collect(),
-    })
+    Some(Conflict::of(&pair.unwrap_or(bound)))
+}
+
+/// The claims whose volumes none of `nodes` can reach together. `None` if one of the nodes can, or if there is no node.
+pub(crate) fn out_of_reach<'a>(
+    seen: &[SeenClaim],
+    nodes: impl Iterator<Item = &'a Node>,
+) -> Option<Conflict> {
+    let mut nodes = nodes.peekable();
+    nodes.peek()?;
+    let none = !nodes.any(|node| reaches(&node.name, &node.labels, seen));
+    none.then(|| Conflict::of(&limiting(seen)))
+}
+
+/// The claims whose volumes not every node reaches, each with the terms of its volume.
+fn limiting(seen: &[SeenClaim]) -> Vec<(&str, &[NodeTerm])> {
+    let seen = seen.iter().filter(|claim| claim.limits_nodes());
+    seen.filter_map(|claim| Some((claim.name.as_str(), claim.volume.as_ref()?.terms.as_slice())))
+        .collect()
 }
 
 /// True if the node with this name and these labels meets one of the node selector's terms.

@@ -2,10 +2,10 @@
 //! patches and deletions go into the cache at once, so that the next observation of the run includes these writes, even if the
 //! watch is late.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use coscheduler_core::observed::{self, ObjectRef, Observed, Placeholder};
+use coscheduler_core::observed::{ObjectRef, Observed, Placeholder};
 use coscheduler_core::pinned::Pinned;
 use coscheduler_core::pipeline_run::PipelineRun;
 use coscheduler_core::plan::{PlaceholderSpec, Reason};
@@ -128,9 +128,10 @@ impl Reconciler {
                 pod,
                 sizes,
                 place,
+                unless_followed,
             } => {
                 if let Some(own) = observed.placeholders.get(placeholder) {
-                    if place.only.is_none() && self.has_bound_more(observed, own).await? {
+                    if *unless_followed && self.is_followed(observed, own).await? {
                         acted.look_later = true;
                         return Ok(());
                     }
@@ -243,31 +244,22 @@ impl Reconciler {
         Ok(())
     }
 
-    /// True if the scheduler has bound a follower of a placeholder that left its node, and the observation does not know that yet.
-    /// The scheduler may bind such a pod to the old node while the placeholder leaves, and the watch may be late. The placeholder must
-    /// then return, because its claims must not be in use on two nodes.
-    async fn has_bound_more(&self, observed: &Observed, own: &Placeholder) -> Result<bool, Error> {
-        if own.record.moved.is_none() && own.record.evacuated.is_none() {
-            return Ok(false);
-        }
-        let waiting = observed.pods.values().filter(|pod| {
-            let follows = pod.follows.contains(&own.object.name);
-            follows && pod.node.is_none()
-        });
-        let waiting: Vec<_> = waiting.collect();
-        if waiting.is_empty() {
-            return Ok(false);
-        }
-        let runs = waiting.iter().map(|pod| pod.run_uid.as_str()).collect();
+    /// True if the scheduler has bound a follower of the placeholder, and the observation does not know that yet.
+    async fn is_followed(&self, observed: &Observed, own: &Placeholder) -> Result<bool, Error> {
+        let known = observed.pods.values();
+        let mut runs: BTreeSet<&str> = known.map(|pod| pod.run_uid.as_str()).collect();
+        runs.insert(&own.run_uid);
         let now = self.requests.pods_of_runs(&own.namespace, &runs).await?;
-        let bound = now.into_iter().filter(|now| {
-            let is = |pod: &&Arc<observed::Pod>| Some(&pod.object.uid) == now.metadata.uid.as_ref();
-            pods::node(now).is_some() && waiting.iter().any(is)
-        });
-        let bound: Vec<Pod> = bound.collect();
-        let some = !bound.is_empty();
-        bound.into_iter().for_each(|pod| self.refresh_pod(pod));
-        Ok(some)
+        let now = now.into_iter().filter_map(pods::view);
+        let mut followed = false;
+        for pod in now.filter(|pod| pod.node.is_some() && pod.follows.contains(&own.object.name)) {
+            let known = observed.pods.get(&pod.object.name);
+            if known.is_none_or(|known| known.node.is_none()) {
+                followed = true;
+                self.cache.refresh_pod(pod);
+            }
+        }
+        Ok(followed)
     }
 
     fn refresh_pod(&self, pod: Pod) {

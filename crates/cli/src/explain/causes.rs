@@ -10,7 +10,7 @@ use coscheduler_core::annotations::BLOCKED;
 use coscheduler_core::observed::{self, elapsed};
 use coscheduler_core::reasons::{self, Reason, ReasonCode};
 use coscheduler_core::reconcile::tell::blocked_reason;
-use coscheduler_core::reconcile::tell::waiting::wait;
+use coscheduler_core::reconcile::tell::waiting::{Wait, first_wait};
 use coscheduler_kubernetes::pipeline_run::{PipelineRun, is_done, succeeded};
 use coscheduler_kubernetes::pods;
 use coscheduler_kubernetes::tekton::TaskRun;
@@ -91,16 +91,10 @@ pub(super) fn cause(facts: &Facts) -> Option<Cause> {
     let views: Vec<observed::Pod> = views.collect();
     facts
         .reported()
-        .or_else(|| views.iter().find_map(gated))
         .or_else(|| facts.task_runs.iter().find_map(without_pod))
-        .or_else(|| {
-            let tasks = facts.pods.iter().filter(|pod| !pods::is_placeholder(pod));
-            let mut waiting = tasks.filter(|pod| !pods::phase(pod).has_ended());
-            waiting.find_map(|pod| match pods::node(pod) {
-                Some(node) => facts.of_bound(pod, node),
-                None => facts.of_unbound(pod, &views),
-            })
-        })
+        .or_else(|| facts.tasks().find_map(|pod| facts.of_bound(pod)))
+        .or_else(|| facts.of_unbound(&views))
+        .or_else(|| facts.tasks().find_map(nominated))
 }
 
 impl Facts {
@@ -138,18 +132,28 @@ impl Facts {
         Some(cause)
     }
 
-    /// The pod has no node.
-    fn of_unbound(&self, pod: &Pod, views: &[observed::Pod]) -> Option<Cause> {
-        let status = pod.status.as_ref();
-        let nominated = status.and_then(|it| it.nominated_node_name.as_deref());
-        if let Some(node) = nominated.filter(|node| !node.is_empty()) {
-            let evidence = Evidence::new(of_pod(pod), "status.nominatedNodeName", node);
-            let reason = reasons::scheduler_makes_room(&pod.name_any(), node);
+    /// The pods of TaskRuns that have not ended.
+    fn tasks(&self) -> impl Iterator<Item = &Pod> {
+        let tasks = self.pods.iter().filter(|pod| !pods::is_placeholder(pod));
+        tasks.filter(|pod| !pods::phase(pod).has_ended())
+    }
+
+    /// A pod has no node.
+    fn of_unbound(&self, views: &[observed::Pod]) -> Option<Cause> {
+        let exists = |claim: &str| !self.missing_claims.contains(claim);
+        let Wait { pod, reason, .. } = first_wait(views.iter(), exists, self.now)?;
+        if let Some(gate) = &pod.gate {
+            let evidence = Evidence::new(
+                format!("Pod {}", pod.object.name),
+                "spec.schedulingGates",
+                gate,
+            );
             return Some(Cause::new(reason, evidence));
         }
-        let view = views.iter().find(|it| it.object.name == pod.name_any())?;
-        let exists = |claim: &str| !self.missing_claims.contains(claim);
-        let reason = wait(view, views.iter(), exists, self.now)?.reason;
+        let pod = self
+            .pods
+            .iter()
+            .find(|it| it.name_any() == pod.object.name)?;
         let coming = match reason.code {
             ReasonCode::ClaimNotBound | ReasonCode::ClaimInUse | ReasonCode::ClaimMissing => None,
             _ => self.node_comes(pod),
@@ -157,9 +161,9 @@ impl Facts {
         coming.or_else(|| Some(Cause::new(reason, of_scheduler(pod))))
     }
 
-    /// The pod is on this node.
-    fn of_bound(&self, pod: &Pod, node: &str) -> Option<Cause> {
-        let name = pod.name_any();
+    /// The pod is on a node.
+    fn of_bound(&self, pod: &Pod) -> Option<Cause> {
+        let (name, node) = (pod.name_any(), pods::node(pod)?);
         if let Some(waiting) = stuck_container(pod) {
             let reason = waiting.reason.as_deref().unwrap_or_default();
             let reason = reasons::container_cannot_start(&name, reason);
@@ -233,11 +237,15 @@ fn of_event(pod: &Pod, event: &Event) -> Evidence {
     Evidence::new(format!("Event about {}", of_pod(pod)), "message", note)
 }
 
-/// Another program's scheduling gate.
-fn gated(pod: &observed::Pod) -> Option<Cause> {
-    let (name, gate) = (&pod.object.name, pod.gate.as_ref()?);
-    let evidence = Evidence::new(format!("Pod {name}"), "spec.schedulingGates", gate);
-    Some(Cause::new(reasons::scheduling_gated(name, gate), evidence))
+/// The scheduler has chosen a node for the pod.
+fn nominated(pod: &Pod) -> Option<Cause> {
+    let node = pod.status.as_ref()?.nominated_node_name.as_deref()?;
+    if node.is_empty() || pods::node(pod).is_some() {
+        return None;
+    }
+    let evidence = Evidence::new(of_pod(pod), "status.nominatedNodeName", node);
+    let reason = reasons::scheduler_makes_room(&pod.name_any(), node);
+    Some(Cause::new(reason, evidence))
 }
 
 /// What an autoscaler says about a pod: true if a node is being added. Karpenter also nominates existing nodes.

@@ -47,11 +47,10 @@ texts! {
         claims = claims.join(", ");
 
     /// The nodes that a placeholder may use do not reach the volumes of all these claims (N3).
-    volume_out_of_reach(claims: &[&str]): VolumeOutOfReach =
-        "No node that the run's podTemplate allows can reach the volumes of all these claims: {claims}. Change the podTemplate so that \
+    volume_out_of_reach(conflict: &Conflict): VolumeOutOfReach =
+        "No node that the run's podTemplate allows can reach the volumes of all these claims: {conflict}. Change the podTemplate so that \
          it allows a node that can reach them, or use other claims, and create the run again. More nodes do not help, unless they can \
-         reach these volumes.",
-        claims = claims.join(", ");
+         reach these volumes.";
 
     /// Every node that reaches the volumes of a placeholder's claims is cordoned or tainted (N1). `first` has the name and the
     /// problem of one of these nodes. `more` is the number of the other nodes.

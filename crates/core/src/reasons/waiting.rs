@@ -1,10 +1,10 @@
 //! Texts about a run that waits although tekton-coscheduler did its part. Parameter `pod` is the name of a pod of the run, and
-//! `said` is the text of another program.
+//! `said` is the text of another program. Texts that become Events name no pod, so that a run with many waiting pods gets one Event.
 
 texts! {
-    scheduling_gated(pod: &str, gate: &str): SchedulingGated =
-        "The scheduler ignores pod {pod}, because it has scheduling gate {gate}. Wait until the owner of the gate, such as Kueue, \
-         removes it, or configure the owner so that it ignores the pods.";
+    scheduling_gated(gate: &str): SchedulingGated =
+        "The scheduler ignores pods of the run, because they have scheduling gate {gate}. Wait until the owner of the gate, such as \
+         Kueue, removes it, or configure the owner so that it ignores the pods.";
 
     node_being_added(pod: &str): NodeBeingAdded =
         "An autoscaler adds a node for pod {pod}. Wait until the node is ready.";
@@ -16,11 +16,11 @@ texts! {
     claim_not_bound(pod: &str): ClaimNotBound =
         "A claim of pod {pod} has no volume. Wait until the claim has one. If it gets none, read the claim's Events.";
 
-    claim_missing(pod: &str, claim: &str): ClaimMissing =
-        "Pod {pod} uses claim {claim}, which does not exist. Create the claim, or create the run again with a claim that exists.";
+    claim_missing(claim: &str): ClaimMissing =
+        "A pod of the run uses claim {claim}, which does not exist. Create the claim, or create the run again with a claim that exists.";
 
-    claim_in_use(pod: &str): ClaimInUse =
-        "Pod {pod} uses a ReadWriteOncePod claim that another pod uses. Wait until the other pod has ended.";
+    claim_in_use(): ClaimInUse =
+        "A pod of the run needs a ReadWriteOncePod claim that another pod uses. Wait until the other pod has ended.";
 
     placeholder_missing(pod: &str, placeholder: &str): PlaceholderMissing =
         "Placeholder {placeholder} of pod {pod} has no pod. Wait some seconds. If the placeholder's pod does not appear, ask your \
@@ -33,20 +33,17 @@ texts! {
     scheduler_makes_room(pod: &str, node: &str): WaitsForScheduler =
         "The scheduler has chosen node {node} for pod {pod}, and may have to remove other pods first. Wait some seconds.";
 
-    /// The text names no pod, so that a run with many waiting pods gets one Event.
     waits_for_own_pods(node: &str): WaitsForOwnPods =
         "Not all pods of the run have room on node {node} at the same time. Wait until some of them have ended. To run more pods at the \
          same time, use larger nodes, or request less.";
 
-    no_room_beside_placeholder(pod: &str, node: &str): NoRoomBesidePlaceholder =
-        "Pod {pod} has no room on node {node}, where its placeholder is. Wait some seconds. tekton-coscheduler moves the \
-         placeholder, or reports on the run why it cannot.";
+    pod_cannot_follow(pod: &str, node: &str): PodCannotFollow =
+        "Pod {pod} cannot run on node {node}, where its placeholder is. Wait some seconds. tekton-coscheduler moves the placeholder, or \
+         reports on the run why it cannot.";
 
-    pod_unschedulable(pod: &str): PodUnschedulable =
-        "No node can run pod {pod}. Add a node that meets the scheduler's message, or change the pod's podTemplate or requests.";
-
-    pod_cannot_follow(pod: &str, node: &str): PodUnschedulable =
-        "Pod {pod} cannot run on node {node}, where its placeholder is. Add a node that can run both, or change the pod's podTemplate.";
+    pod_unschedulable(): PodUnschedulable =
+        "No node can run a pod of the run. An autoscaler may add a node. If none does, add a node that meets the scheduler's message, or \
+         change the pod's podTemplate or requests.";
 
     container_cannot_start(pod: &str, reason: &str): ContainerCannotStart =
         "A container of pod {pod} cannot start: {reason}. Correct what the message names, such as the image, its pull secret, or a \

@@ -148,7 +148,7 @@ fn leave(observed: &Observed, pod: &Pod, decision: &mut Decision) {
 /// The number of times that this module has deleted a placeholder's pod, and the time of the last deletion. `None` if there was
 /// no deletion. The first deletion is not recorded on the placeholder, so that a drain of a node with hundreds of placeholders
 /// needs no patch for each placeholder. Instead, a pod that is much younger than its placeholder's object counts as one deletion.
-fn moved(own: &Placeholder, pod: &Pod) -> Option<Done> {
+pub(super) fn moved(own: &Placeholder, pod: &Pod) -> Option<Done> {
     let made_anew = || {
         let (own, pod) = (own.created?, pod.created?);
         let done = Done {

@@ -192,26 +192,11 @@ impl<'a> Placed<'a> {
         left.unwrap_or_default()
     }
 
-    /// True if the pod has waited for a moment, and the API server has confirmed, not longer ago than `fresh`, that the pod is the
-    /// run's. Labels and affinity prove nothing: with `taskRunSpecs`, a run can give its pods those of another run's pods.
+    /// True if the pod has waited for a moment, and [`Decision::confirms`] it.
     fn is_confirmed(&self, pod: &Pod, fresh: Option<Duration>, decision: &mut Decision) -> bool {
         let wanted = Sight::Wanted(pod.object.name.clone());
-        if !decision.lasts(self.observed, wanted, MOMENT) {
-            return false;
-        }
-        // If the API server answered that the pod belongs to another run, the pod is no follower any more.
-        let answer = self.observed.answers.get(&pod.object.uid);
-        let confirmed = answer.is_some_and(|answer| {
-            fresh.is_none_or(|fresh| elapsed(answer.at, self.observed.now) < fresh)
-        });
-        if let (false, Some(task_run)) = (confirmed, pod.task_run()) {
-            decision.steps.push(Step::Ask {
-                pod: pod.object.clone(),
-                task_run: task_run.clone(),
-                run_uid: pod.run_uid.clone(),
-            });
-        }
-        confirmed
+        decision.lasts(self.observed, wanted, MOMENT)
+            && decision.confirms(self.observed, pod, fresh)
     }
 
     /// Frees the pods that may run on another node.
@@ -238,6 +223,31 @@ impl<'a> Placed<'a> {
                 });
             }
         }
+    }
+}
+
+impl Decision {
+    /// True if the API server has confirmed, not longer ago than `fresh`, that the pod of a TaskRun is the run's. Otherwise asks it.
+    /// Labels and affinity prove nothing: with `taskRunSpecs`, a run can give its pods those of another run's pods.
+    pub(super) fn confirms(
+        &mut self,
+        observed: &Observed,
+        pod: &Pod,
+        fresh: Option<Duration>,
+    ) -> bool {
+        // If the API server answered that the pod belongs to another run, the pod is no follower any more.
+        let answer = observed.answers.get(&pod.object.uid);
+        let confirmed = answer.is_some_and(|answer| {
+            fresh.is_none_or(|fresh| elapsed(answer.at, observed.now) < fresh)
+        });
+        if let (false, Some(task_run)) = (confirmed, pod.task_run()) {
+            self.steps.push(Step::Ask {
+                pod: pod.object.clone(),
+                task_run: task_run.clone(),
+                run_uid: pod.run_uid.clone(),
+            });
+        }
+        confirmed
     }
 }
 

@@ -11,6 +11,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use super::evacuate::moved;
 use super::requests::Amounts;
 use super::tell::refusals::lacks_room;
 use super::{Decision, MOVES, Step, ask_again, evict};
@@ -123,7 +124,9 @@ impl<'a> Placed<'a> {
             // The manager may have set a size before it was restarted.
             sizes.extend(self.less(&own.requests));
         }
+        let had_pod = self.own.record.moved.is_some() || moved(self.own, self.pod).is_some();
         decision.steps.push(Step::Open {
+            unless_followed: had_pod && home.is_none(),
             placeholder: self.own.object.name.clone(),
             pod: self.pod.object.clone(),
             sizes,

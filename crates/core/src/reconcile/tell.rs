@@ -21,9 +21,9 @@ use crate::pipeline_run::{PipelineRun, RunState};
 use crate::plan::{PlaceholderSpec, Reason, ReasonCode, Separation};
 use crate::reasons;
 use crate::run_claims::brought;
-use crate::volumes::{Conflict, SeenClaim, Volumes, reaches, volumes};
+use crate::volumes::{self, Conflict, SeenClaim, Volumes, reaches, volumes};
 use refusals::{lacks_room, said_on, unschedulable};
-use waiting::{Wait, waits};
+use waiting::Wait;
 
 /// An error of Kubernetes about a placeholder is reported after it has lasted for this time. Most errors pass sooner, because
 /// volumes are provisioned or caches sync.
@@ -58,7 +58,8 @@ pub(super) fn tell(observed: &Observed, cause: Option<Reason>, decision: &mut De
         decision.events.extend(blocked.clone());
         if blocked.is_none() {
             let specs = observed.planned();
-            blocked = specs.iter().find_map(|spec| waits_for(observed, spec));
+            let mut causes = specs.iter().filter_map(|spec| waits_for(observed, spec));
+            blocked = no_allowed_node_reaches(observed).or_else(|| causes.next());
             if let Some(reason) = &blocked {
                 if !decision.is_settled(observed, run, reason) {
                     return;
@@ -149,17 +150,23 @@ fn out_of_reach(
 }
 
 impl Decision {
-    /// Adds the Event about the first pod that waits for something that does not pass by itself in seconds. There is no annotation:
-    /// each change of a run makes Tekton reconcile it.
+    /// Adds the Event about what the run's pods wait for, if it does not pass by itself in seconds. There is no annotation: each
+    /// change of a run makes Tekton reconcile it.
     fn tell_of_waiting_pods(&mut self, observed: &Observed, run: &PipelineRun) {
-        let told = waits(observed).find_map(|Wait { reason, recheck }| {
-            if !recheck.is_zero() {
-                self.look_in(recheck);
-            }
-            reason.is_told().then_some(reason)
-        });
-        if let Some(reason) = told
+        let Some(Wait {
+            pod,
+            reason,
+            recheck,
+        }) = observed.first_wait()
+        else {
+            return;
+        };
+        if !recheck.is_zero() {
+            self.look_in(recheck);
+        }
+        if reason.is_told()
             && self.is_settled(observed, run, &reason)
+            && (pod.placeholder.is_some() || self.confirms(observed, pod, None))
         {
             self.events.push(reason);
         }
@@ -170,6 +177,19 @@ impl Decision {
         let sight = Sight::Waits(reason.event_name(run));
         let annotated = run.annotations.get(BLOCKED) == Some(&reason.to_annotation());
         annotated || self.lasts(observed, sight, MOMENT)
+    }
+}
+
+impl Observed {
+    /// True if the claim exists. A claim that is made for the run may not be in the cache yet, so it counts as existing.
+    fn claim_exists(&self, claim: &str) -> bool {
+        let is_made = || {
+            let (run, _) = self.run.as_ref()?;
+            let pinned = Pinned::of(run).ok().flatten()?;
+            let mut planned = self.planned().iter().flat_map(PlaceholderSpec::claims);
+            Some(planned.any(|it| it == claim) && !brought(&pinned.claims).contains(claim))
+        };
+        self.volumes.contains_key(claim) || is_made().unwrap_or_default()
     }
 }
 
@@ -193,15 +213,18 @@ fn no_node_reaches(observed: &Observed) -> Option<Reason> {
 fn no_allowed_node_reaches(observed: &Observed) -> Option<Reason> {
     observed.placed().find_map(|(_, own, pod)| {
         pod.unscheduled.as_ref().filter(|it| it.no_node)?;
-        let seen = pod.claims.iter().filter_map(|it| observed.volumes.get(it));
-        let seen: Vec<SeenClaim> = seen.filter(|it| it.limits_nodes()).cloned().collect();
-        let nodes = observed.nodes.values();
-        let allowed = nodes.filter(|node| own.needs.are_met_by(&node.name, &node.labels));
-        let mut allowed = allowed.peekable();
-        let exist = allowed.peek().is_some() && !seen.is_empty();
-        let out_of_reach = exist && !allowed.any(|node| reaches(&node.name, &node.labels, &seen));
-        let claims: Vec<_> = seen.iter().map(|it| it.name.as_str()).collect();
-        out_of_reach.then(|| reasons::volume_out_of_reach(&claims))
+        let seen = pod.claims.iter();
+        let seen: Vec<_> = seen
+            .filter_map(|it| observed.volumes.get(it).cloned())
+            .collect();
+        let nodes = observed.nodes.values().map(AsRef::as_ref);
+        // A new node has a taint until its labels are complete.
+        let allowed = nodes.filter(|node: &&Node| {
+            let met = own.needs.are_met_by(&node.name, &node.labels);
+            met && misplaced(&own.needs.tolerations, Some(node)).is_none()
+        });
+        let conflict = volumes::out_of_reach(&seen, allowed)?;
+        Some(reasons::volume_out_of_reach(&conflict))
     })
 }
 
@@ -244,11 +267,7 @@ fn waits_for(observed: &Observed, spec: &PlaceholderSpec) -> Option<Reason> {
     if pod.node.is_some() {
         return None;
     }
-    // A claim that is made for the run may not be in the cache yet, so it counts as existing.
-    let (run, _) = observed.run.as_ref()?;
-    let pinned = Pinned::of(run).ok().flatten()?;
-    let brought = brought(&pinned.claims);
-    let exists = |claim: &str| observed.volumes.contains_key(claim) || !brought.contains(claim);
+    let exists = |claim: &str| observed.claim_exists(claim);
     let mut claims = spec.claims().filter(|claim| exists(claim));
     let not_provisioned = claims.find_map(|claim| observed.not_provisioned.get(&claim).cloned());
     not_provisioned.or_else(|| {

@@ -69,6 +69,7 @@ impl Requests {
         namespace: &str,
         runs: &BTreeSet<&str>,
     ) -> Result<Vec<Pod>, Error> {
+        let _turn = self.listings.acquire().await.ok();
         let api: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
         let runs: Vec<_> = runs.iter().copied().collect();
         let selector = format!("{PIPELINE_RUN_UID} in ({})", runs.join(","));

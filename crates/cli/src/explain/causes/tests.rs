@@ -174,14 +174,14 @@ fn a_pod_without_a_node_waits_for_its_placeholder_its_claim_or_room() {
     assert_eq!(waits(full, Vec::new()), Some("PlaceholderMissing"));
     let unbound = vec![placeholder(None, None)];
     assert_eq!(waits(full, unbound), Some("WaitsForScheduler"));
-    assert_eq!(waits(full, at_home()), Some("NoRoomBesidePlaceholder"));
+    assert_eq!(waits(full, at_home()), Some("PodCannotFollow"));
     let idle = task("idle", NODE, None);
     let mut runs = task("runs", NODE, None);
     let asks = json!([{"name": "c", "resources": {"requests": {"cpu": "1"}}}]);
     runs.spec.get_or_insert_default().containers = object(asks);
     let mut beside = at_home();
     beside.push(idle);
-    assert_eq!(waits(full, beside.clone()), Some("NoRoomBesidePlaceholder"));
+    assert_eq!(waits(full, beside.clone()), Some("PodCannotFollow"));
     beside.push(runs);
     let cause = found(
         [vec![task("waits", None, FULL)], beside].concat(),
@@ -189,7 +189,7 @@ fn a_pod_without_a_node_waits_for_its_placeholder_its_claim_or_room() {
     );
     assert_eq!(cause.unwrap().reason, "WaitsForOwnPods");
     let selector = "0/1 nodes are available: 1 node(s) didn't match Pod's node affinity/selector.";
-    assert_eq!(waits(selector, at_home()), Some("PodUnschedulable"));
+    assert_eq!(waits(selector, at_home()), Some("PodCannotFollow"));
     let unbound = "pod has unbound immediate PersistentVolumeClaims. not found";
     assert_eq!(waits(unbound, at_home()), Some("ClaimNotBound"));
     let in_use = "node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode.";
@@ -215,9 +215,9 @@ fn the_last_word_of_an_autoscaler_counts_and_the_schedulers_words_do_not() {
     let before = vec![comes.clone(), none(1, "karpenter")];
     assert_eq!(waits(before), Some("NodeBeingAdded"));
     let after = vec![comes, none(3, "karpenter")];
-    assert_eq!(waits(after), Some("NoRoomBesidePlaceholder"));
+    assert_eq!(waits(after), Some("PodCannotFollow"));
     let other = event("other", "cluster-autoscaler", "TriggeredScaleUp", 2);
-    assert_eq!(waits(vec![other]), Some("NoRoomBesidePlaceholder"));
+    assert_eq!(waits(vec![other]), Some("PodCannotFollow"));
 }
 
 #[test]
@@ -278,10 +278,10 @@ fn what_the_scheduler_said_before_the_placeholder_was_bound_does_not_count() {
     };
     let tainted = "0/4 nodes are available: 1 node(s) had untolerated taint {a: }, 3 node(s) didn't match pod affinity rules.";
     assert_eq!(after(5, tainted), "WaitsForScheduler");
-    assert_eq!(after(13, tainted), "PodUnschedulable");
+    assert_eq!(after(13, tainted), "PodCannotFollow");
     let unbound = "0/4 nodes are available: 4 node(s) didn't match pod affinity rules.";
     assert_eq!(after(60, unbound), "WaitsForScheduler");
-    assert_eq!(after(400, unbound), "PodUnschedulable");
+    assert_eq!(after(400, unbound), "PodCannotFollow");
 }
 
 #[test]
@@ -361,9 +361,9 @@ fn karpenter_adds_no_node_if_it_names_an_existing_one_and_an_old_word_does_not_c
     };
     let new = "Pod should schedule on: nodeclaim/a";
     assert_eq!(waits(new, 60), "NodeBeingAdded");
-    assert_eq!(waits(new, 3600), "NoRoomBesidePlaceholder");
+    assert_eq!(waits(new, 3600), "PodCannotFollow");
     assert_eq!(
         waits("Pod should schedule on: nodeclaim/a, node/b", 60),
-        "NoRoomBesidePlaceholder"
+        "PodCannotFollow"
     );
 }

@@ -1,5 +1,6 @@
-//! Decides why a pod of a run waits for a node, from the scheduler's message. The kubectl plugin asks the same question.
+//! Decides why pods of a run wait for a node, from the scheduler's messages. The kubectl plugin asks the same question.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -9,13 +10,15 @@ use super::refusals::{lacks_room, missing_claim, waits_for_other_pod, waits_for_
 use crate::annotations::BLOCKED;
 use crate::observed::{Observed, Pod, elapsed};
 use crate::pipeline_run::RunState;
-use crate::plan::Reason;
+use crate::plan::{Reason, Severity};
 use crate::reasons;
 use crate::reconcile::make_room::tried_within;
 
 /// Why a pod waits for a node.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Wait {
+pub struct Wait<'a> {
+    /// The pod.
+    pub pod: &'a Pod,
     /// The cause.
     pub reason: Reason,
     /// If nothing changes, the scheduler's message counts as current after this time, and the cause may be another one then. Zero
@@ -23,91 +26,127 @@ pub struct Wait {
     pub recheck: Duration,
 }
 
-impl From<Reason> for Wait {
-    fn from(reason: Reason) -> Self {
-        let recheck = Duration::ZERO;
-        Self { reason, recheck }
-    }
+/// The pods of a run and of its placeholders, and what decides why they wait.
+struct Pods<'a, E> {
+    /// The pods of placeholders, by placeholder.
+    placeholders: BTreeMap<&'a str, &'a Pod>,
+    /// The nodes with pods of TaskRuns that request something.
+    in_use: BTreeSet<&'a str>,
+    exists: E,
+    now: Timestamp,
 }
 
-/// Why each pod of the run waits for a node.
-pub(super) fn waits(observed: &Observed) -> impl Iterator<Item = Wait> {
-    let pods = observed.pods.values().map(AsRef::as_ref);
-    let exists = |claim: &str| observed.volumes.contains_key(claim);
-    let all = pods.clone();
-    pods.filter_map(move |pod| wait(pod, all.clone(), exists, observed.now))
+/// The wait that people should know first: one that they can end, then one that ends by itself. `None` if no pod waits. `exists`
+/// tells whether a claim exists, or is going to be made for the run.
+pub fn first_wait<'a>(
+    pods: impl Iterator<Item = &'a Pod> + Clone,
+    exists: impl Fn(&str) -> bool,
+    now: Timestamp,
+) -> Option<Wait<'a>> {
+    let placeholders = pods.clone().filter_map(|pod| {
+        let labels = pod.placeholder.as_ref()?;
+        Some((labels.name.as_str(), pod))
+    });
+    let in_use = pods.clone().filter(|pod| {
+        let asks = pod.needs.requests.resources().next().is_some();
+        pod.placeholder.is_none() && !pod.phase.has_ended() && asks
+    });
+    let known = Pods {
+        placeholders: placeholders.collect(),
+        in_use: in_use.filter_map(|pod| pod.node.as_deref()).collect(),
+        exists,
+        now,
+    };
+    let waits = pods.filter_map(|pod| known.wait(pod));
+    waits.min_by_key(|wait| match wait.reason.code.told() {
+        Some(Severity::Warning) => 0,
+        Some(Severity::Normal) => 1,
+        None => 2,
+    })
 }
 
-/// Why the run waits: what its annotation says, or why a pod of it waits for a node. `None` if it is done or being deleted.
+/// Why the run waits: what its annotation says, or else its first wait. `None` if the run is done or being deleted.
 pub fn cause(observed: &Observed) -> Option<Reason> {
     let (run, _) = observed.run.as_ref()?;
     if run.deletion || run.state == RunState::Done {
         return None;
     }
+    if run.state == RunState::Pending {
+        return Some(reasons::pipeline_run_pending());
+    }
     let annotated = run.annotations.get(BLOCKED);
     let reported = annotated.and_then(|value| blocked_reason(value));
-    reported.or_else(|| Some(waits(observed).next()?.reason))
+    reported.or_else(|| Some(observed.first_wait()?.reason))
 }
 
-/// Why `pod` waits for a node. `None` if it is bound, if it has our scheduling gate, if the scheduler has not tried it, or if it is
-/// the pod of a placeholder and has no gate. `pods` are the pods of the run and its placeholders. `exists` tells whether a claim exists.
-pub fn wait<'a>(
-    pod: &Pod,
-    pods: impl Iterator<Item = &'a Pod> + Clone,
-    exists: impl Fn(&str) -> bool,
-    now: Timestamp,
-) -> Option<Wait> {
-    let name = pod.object.name.as_str();
-    if let Some(gate) = &pod.gate {
-        return Some(reasons::scheduling_gated(name, gate).into());
-    }
-    if pod.placeholder.is_some() {
-        return None;
-    }
-    let refused = pod.unscheduled.as_ref().filter(|it| it.no_node)?;
-    let said = refused.message.as_deref().unwrap_or_default();
-    if waits_for_volume(said) {
-        return Some(reasons::claim_not_bound(name).into());
-    }
-    if waits_for_other_pod(said) {
-        return Some(reasons::claim_in_use(name).into());
-    }
-    if let Some(claim) = missing_claim(said) {
-        return Some(if exists(&claim) {
-            reasons::waits_for_scheduler(name).into()
-        } else {
-            reasons::claim_missing(name, &claim).into()
+impl Observed {
+    /// The first wait of the run's pods. Pods that the API server called another run's do not count.
+    pub(crate) fn first_wait(&self) -> Option<Wait<'_>> {
+        let pods = self.pods.values().map(AsRef::as_ref).filter(|pod| {
+            let answer = self.answers.get(&pod.object.uid);
+            let of_run = pod.task_run().is_some() && answer.is_none_or(|answer| answer.own);
+            of_run || (pod.placeholder.is_some() && self.owns(pod))
         });
+        first_wait(pods, |claim| self.claim_exists(claim), self.now)
     }
-    let Some(followed) = pod.follows.first() else {
-        return Some(reasons::pod_unschedulable(name).into());
-    };
-    let is_followed = |it: &&Pod| {
-        let labels = it.placeholder.as_ref();
-        labels.is_some_and(|labels| labels.name == *followed)
-    };
-    let Some(placeholder) = pods.clone().find(is_followed) else {
-        return Some(reasons::placeholder_missing(name, followed).into());
-    };
-    let Some(node) = placeholder.node.as_deref() else {
-        return Some(reasons::waits_for_scheduler(name).into());
-    };
-    let bound = placeholder.bound.map(|bound| elapsed(bound, now));
-    let recheck = bound.map(|bound| tried_within(said).saturating_sub(bound));
-    if let Some(recheck) = recheck.filter(|it| !it.is_zero()) {
-        let reason = reasons::waits_for_scheduler(name);
-        return Some(Wait { reason, recheck });
+}
+
+impl<E: Fn(&str) -> bool> Pods<'_, E> {
+    /// Why `pod` waits for a node. `None` if it is bound, if it has our scheduling gate, if the scheduler has not tried it, or if it
+    /// is the pod of a placeholder and has no gate.
+    fn wait<'a>(&self, pod: &'a Pod) -> Option<Wait<'a>> {
+        let of = |reason, recheck| {
+            Some(Wait {
+                pod,
+                reason,
+                recheck,
+            })
+        };
+        let now = |reason| of(reason, Duration::ZERO);
+        let name = pod.object.name.as_str();
+        if let Some(gate) = &pod.gate {
+            return now(reasons::scheduling_gated(gate));
+        }
+        if pod.placeholder.is_some() {
+            return None;
+        }
+        let refused = pod.unscheduled.as_ref().filter(|it| it.no_node)?;
+        let said = refused.message.as_deref().unwrap_or_default();
+        if waits_for_volume(said) {
+            return now(reasons::claim_not_bound(name));
+        }
+        if waits_for_other_pod(said) {
+            return now(reasons::claim_in_use());
+        }
+        if let Some(claim) = missing_claim(said) {
+            return now(if (self.exists)(&claim) {
+                reasons::waits_for_scheduler(name)
+            } else {
+                reasons::claim_missing(&claim)
+            });
+        }
+        let mut last = None;
+        for followed in &pod.follows {
+            let Some(placeholder) = self.placeholders.get(followed.as_str()) else {
+                return now(reasons::placeholder_missing(name, followed));
+            };
+            let Some(node) = placeholder.node.as_deref() else {
+                return now(reasons::waits_for_scheduler(name));
+            };
+            last = last.max(Some((placeholder.bound, node)));
+        }
+        let Some((bound, node)) = last else {
+            return now(reasons::pod_unschedulable());
+        };
+        let bound = bound.map(|bound| elapsed(bound, self.now));
+        let recheck = bound.map(|bound| tried_within(said).saturating_sub(bound));
+        if let Some(recheck) = recheck.filter(|it| !it.is_zero()) {
+            return of(reasons::waits_for_scheduler(name), recheck);
+        }
+        now(if lacks_room(said) && self.in_use.contains(node) {
+            reasons::waits_for_own_pods(node)
+        } else {
+            reasons::pod_cannot_follow(name, node)
+        })
     }
-    if !lacks_room(said) {
-        return Some(reasons::pod_cannot_follow(name, node).into());
-    }
-    let holds_room = |it: &Pod| {
-        let is_there = it.placeholder.is_none() && it.node.as_deref() == Some(node);
-        is_there && !it.phase.has_ended() && it.needs.requests.resources().next().is_some()
-    };
-    Some(if pods.clone().any(holds_room) {
-        reasons::waits_for_own_pods(node).into()
-    } else {
-        reasons::no_room_beside_placeholder(name, node).into()
-    })
 }

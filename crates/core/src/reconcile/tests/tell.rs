@@ -431,7 +431,12 @@ fn n3_a_volume_that_no_allowed_node_reaches_is_told_whatever_other_nodes_lack() 
         own.needs.selector = BTreeMap::from([(label, node.to_owned())]);
     };
     allow(&mut observed, "node-2");
-    assert_eq!(blocked(&reconcile(&observed)), Some("VolumeOutOfReach"));
+    let decision = reconcile(&observed);
+    assert_eq!(blocked(&decision), Some("VolumeOutOfReach"));
+    let [told] = &decision.events[..] else {
+        panic!("{:?}", decision.events);
+    };
+    assert!(told.message.contains("node-1"), "{}", told.message);
     // No node at all is allowed, so the volume is not the cause.
     allow(&mut observed, "node-3");
     assert_eq!(blocked(&reconcile(&observed)), None);
@@ -439,76 +444,102 @@ fn n3_a_volume_that_no_allowed_node_reaches_is_told_whatever_other_nodes_lack() 
     assert_eq!(blocked(&reconcile(&observed)), None);
 }
 
-/// The cause for which pods wait is an Event, after a moment, and no annotation.
+/// Two pods wait for room beside a pod of the run.
+fn beside() -> Observed {
+    let mut observed = observed();
+    own_pod(&mut observed).bound = Some(observed.now);
+    let follows = name(&observed);
+    for name in ["waits", "waits-too"] {
+        let mut waits = task(name, &follows, 2000);
+        unschedulable(&mut waits, "0/2 nodes are available: 1 Insufficient cpu.");
+        add(&mut observed, waits);
+    }
+    let mut runs = task("runs", &follows, 3000);
+    runs.node = Some("node-1".to_owned());
+    add(&mut observed, runs);
+    observed.now += Duration::from_secs(60);
+    observed
+}
+
+/// The codes of the Events after a moment. The API server answers that each pod is the run's, unless it is called `stranger`.
+fn told(mut observed: Observed) -> Vec<&'static str> {
+    assert_eq!(said(&pass(&mut observed, MOMENT)), (vec![], Some("")));
+    let asks = reconcile(&observed);
+    answer(&mut observed, &asks, |_| ());
+    if let Some(stranger) = observed.pods.get("stranger") {
+        let answer = observed.answers.get_mut(&stranger.object.uid);
+        answer.unwrap().own = false;
+    }
+    let decision = reconcile(&observed);
+    assert_eq!(blocked(&decision), Some(""));
+    decision.events.iter().map(|it| it.code.as_str()).collect()
+}
+
 #[test]
-fn b2_a_pod_that_waits_is_told_in_one_event_and_in_no_annotation() {
-    let told = |change: &dyn Fn(&mut Observed)| {
-        let mut observed = observed();
-        own_pod(&mut observed).bound = Some(observed.now);
-        for name in ["waits", "waits-too"] {
-            let mut waits = task(name, &self::name(&observed), 2000);
-            unschedulable(&mut waits, "0/2 nodes are available: 1 Insufficient cpu.");
-            add(&mut observed, waits);
-        }
-        observed.now += Duration::from_secs(60);
-        change(&mut observed);
-        let at_once = pass(&mut observed, MOMENT);
-        assert_eq!(said(&at_once), (vec![], Some("")));
-        let decision = reconcile(&observed);
-        let codes: Vec<_> = decision.events.iter().map(|it| it.code).collect();
-        assert_eq!(blocked(&decision), Some(""));
-        codes
+fn b2_what_pods_wait_for_is_told_in_one_event_and_in_no_annotation() {
+    assert_eq!(told(beside()), ["WaitsForOwnPods"]);
+    let says = |pod: &str, said: &str| {
+        let mut observed = beside();
+        unschedulable(self::pod(&mut observed, pod), said);
+        told(observed)
     };
-    let beside = |observed: &mut Observed| {
-        let mut runs = task("runs", &name(observed), 3000);
-        runs.node = Some("node-1".to_owned());
-        add(observed, runs);
-    };
-    assert_eq!(told(&beside), [ReasonCode::WaitsForOwnPods]);
-    let says = |observed: &mut Observed, said: &str| {
-        beside(observed);
-        unschedulable(pod(observed, "waits"), said);
-    };
-    let tainted = "0/2 nodes are available: 2 node(s) had untolerated taint {a: }.";
     let missing = "0/2 nodes are available: persistentvolumeclaim \"c\" not found. not found";
-    assert_eq!(
-        told(&|observed| says(observed, tainted)),
-        [ReasonCode::PodUnschedulable]
-    );
-    assert_eq!(
-        told(&|observed| says(observed, missing)),
-        [ReasonCode::ClaimMissing]
-    );
-    // What passes by itself in seconds is not told, and does not hide what another pod waits for.
-    let nominated = |observed: &mut Observed| {
-        beside(observed);
-        let unscheduled = &mut pod(observed, "waits").unscheduled;
-        unscheduled.as_mut().unwrap().no_node = false;
+    let own_claim = missing.replace("\"c\"", &format!("{CLAIM:?}"));
+    // A cause that somebody must end comes before one that ends by itself, and that before one that is not told.
+    assert_eq!(says("waits-too", missing), ["ClaimMissing"]);
+    assert_eq!(says("waits", &own_claim), ["WaitsForOwnPods"]);
+    let tainted = "0/2 nodes are available: 2 node(s) had untolerated taint {a: }.";
+    assert_eq!(says("waits", tainted), ["WaitsForOwnPods"]);
+    let mut alone = beside();
+    for name in ["waits", "waits-too"] {
+        pod(&mut alone, name).follows.clear();
+    }
+    assert_eq!(told(alone), ["PodUnschedulable"]);
+    let mut gated = beside();
+    own_pod(&mut gated).gate = Some("other".to_owned());
+    for name in ["waits", "waits-too"] {
+        gated.pods.remove(name);
+    }
+    assert_eq!(told(gated), ["SchedulingGated"]);
+}
+
+/// A run can give its pods the labels of another run's pods, and anybody can create a pod with labels.
+#[test]
+fn b2_p7_nothing_is_told_about_a_pod_of_another_run() {
+    let of = |controller| {
+        let mut observed = observed();
+        let mut stranger = task("stranger", &name(&observed), 2000);
+        stranger.gate = Some("other".to_owned());
+        stranger.controller = controller;
+        add(&mut observed, stranger);
+        observed
     };
-    assert_eq!(told(&nominated), [ReasonCode::WaitsForOwnPods]);
-    let gated = |observed: &mut Observed| own_pod(observed).gate = Some("other".to_owned());
-    assert_eq!(told(&gated), [ReasonCode::SchedulingGated]);
+    assert_eq!(told(of(Some(owner("TaskRun", "t", "t")))), [""; 0]);
+    let mut forged = of(None);
+    pass(&mut forged, MOMENT);
+    assert_eq!(said(&reconcile(&forged)), (vec![], Some("")));
 }
 
 /// The scheduler may not have tried a pod since its placeholder was bound.
 #[test]
 fn b2_an_old_message_of_the_scheduler_is_not_told_and_is_looked_at_again() {
-    let mut observed = observed();
+    let mut observed = beside();
     own_pod(&mut observed).bound = Some(observed.now);
-    let mut waits = task("waits", &name(&observed), 2000);
-    unschedulable(
-        &mut waits,
-        "0/2 nodes are available: 2 node(s) had untolerated taint {a: }.",
-    );
-    add(&mut observed, waits);
-    pass(&mut observed, MOMENT);
-    let decision = pass(&mut observed, Duration::from_secs(8));
-    assert_eq!(said(&decision), (vec![], Some("")));
-    let Again::After(rest) = decision.again else {
-        panic!("{:?}", decision.again);
-    };
-    assert!(rest <= Duration::from_secs(10), "{rest:?}");
-    pass(&mut observed, MOMENT);
-    pass(&mut observed, MOMENT);
-    assert_eq!(codes(&reconcile(&observed).events), ["PodUnschedulable"]);
+    let wait = observed.first_wait().unwrap();
+    assert_eq!(wait.reason.code, ReasonCode::WaitsForScheduler);
+    let recheck = wait.recheck;
+    assert_eq!(recheck, Duration::from_secs(12));
+    observed.now += recheck;
+    let wait = observed.first_wait().unwrap();
+    assert_eq!(wait.reason.code, ReasonCode::WaitsForOwnPods);
+    assert_eq!(wait.recheck, Duration::ZERO);
+}
+
+#[test]
+fn b2_a_pod_waits_for_each_of_its_placeholders() {
+    let mut observed = beside();
+    pod(&mut observed, "waits").follows.push("other".to_owned());
+    observed.pods.remove("waits-too");
+    let wait = observed.first_wait().unwrap();
+    assert_eq!(wait.reason.code, ReasonCode::PlaceholderMissing);
 }
