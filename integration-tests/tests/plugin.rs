@@ -124,6 +124,12 @@ fn b5_failures_name_the_fault_and_have_their_exit_codes() -> Outcome {
             1,
             "failed to read /nonexistent",
         ),
+        (
+            &["explain", "taskrun/r"],
+            "",
+            2,
+            "\"taskrun\" is not allowed; allowed: pipelinerun",
+        ),
         (&["plan", "-f", "-"], config, 1, "has no PipelineRun"),
         (&["plan", "-f", "-"], run, 1, "spec.workspaces: "),
         (

@@ -77,7 +77,7 @@ pub(crate) struct PlanArgs {
 #[derive(Debug, clap::Args)]
 pub(crate) struct StatusArgs {
     /// Show only this PipelineRun, also if it has ended or is not coscheduled
-    #[arg(value_name = "NAME", conflicts_with = "all_namespaces")]
+    #[arg(value_name = "NAME", value_parser = run_name, conflicts_with = "all_namespaces")]
     pub(crate) name: Option<String>,
 
     /// All namespaces
@@ -101,8 +101,8 @@ pub(crate) struct StatusArgs {
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct NamedArgs {
-    /// Name of the PipelineRun
-    #[arg(value_name = "NAME")]
+    /// Name of the PipelineRun, or pipelinerun/NAME
+    #[arg(value_name = "NAME", value_parser = run_name)]
     pub(crate) name: String,
 
     #[command(flatten)]
@@ -110,6 +110,17 @@ pub(crate) struct NamedArgs {
 
     #[command(flatten)]
     pub(crate) output: OutputArgs,
+}
+
+/// The name in `NAME` or `TYPE/NAME`.
+fn run_name(text: &str) -> Result<String, String> {
+    match text.split_once('/') {
+        None => Ok(text.to_owned()),
+        Some(("pipelinerun" | "pipelineruns" | "pr" | "prs" | "pipelinerun.tekton.dev", name)) => {
+            Ok(name.to_owned())
+        }
+        Some((kind, _)) => Err(format!("{kind:?} is not allowed; allowed: pipelinerun")),
+    }
 }
 
 /// Show the nodes with the number of PipelineRuns and placeholders on them, the room that placeholders hold, and the free room

@@ -73,7 +73,7 @@ async fn show(args: &StatusArgs) -> Result<(), Failure> {
     if answer.runs.is_empty() && !args.watch {
         match namespace {
             Some(namespace) => eprintln!(
-                "No coscheduled PipelineRun is under way in namespace {namespace}. -A shows all namespaces."
+                "No coscheduled PipelineRun is under way in namespace {namespace}. -A shows all namespaces, and `explain NAME` a run that has ended."
             ),
             None => eprintln!("No coscheduled PipelineRun is under way."),
         }

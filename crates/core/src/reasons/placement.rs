@@ -61,8 +61,8 @@ texts! {
 
     claims_hold_placeholder(asking: &str, node: &str, claims: &[String]): ClaimsNotMovable =
         "The scheduler cannot bind {asking} to node {node}. The pod and its placeholder cannot run on another node, because only \
-         this node can reach the volumes of these claims: {claims}. Make room on this node, or make it usable again. If a \
-         volumeClaimTemplate made the claims, a new run gets new ones, which may be on another node.",
+         this node can reach the volumes of these claims: {claims}. The run continues when this node can take the pod. Make room there: \
+         `kubectl coschedule nodes -o wide` shows the pods on it.",
         claims = claims.join(", ");
 
     reservation_given_up(placeholder: &str, asked: &Amounts, claims: &[String]): ReservationReduced =
@@ -72,7 +72,7 @@ texts! {
 
     claims_hold_unbound(placeholder: &str, asks: &Amounts, claims: &[String]): ClaimsNotMovable =
         "Only one node can reach the volumes of these claims: {claims}. This node has no room for placeholder {placeholder}, \
-         which asks for {asks}. Make room on this node. The run then continues.",
+         which asks for {asks}. Make room there: `kubectl coschedule nodes -o wide` shows the pods on it. The run then continues.",
         claims = claims.join(", ");
 
     /// The placeholder asks for `next` instead. If `next` is `None`, it reserves no room.
