@@ -12,6 +12,7 @@ use coscheduler_core::reconcile::evacuate::Toleration;
 use coscheduler_core::reconcile::reserve::GATE;
 use k8s_openapi::api::core::v1::{Affinity, Pod, PodAffinityTerm, PodCondition};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::jiff::Timestamp;
 
 pub use self::page::Page;
 use crate::{needs, objects};
@@ -133,10 +134,24 @@ fn unscheduled(pod: &Pod) -> Option<Unscheduled> {
     Some(Unscheduled {
         no_node: condition.reason.as_deref() == Some("Unschedulable") && !nominated,
         message: condition.message.clone(),
+        written: written(pod),
         is_newest: condition
             .observed_generation
             .is_some_and(|of| Some(of) >= pod.metadata.generation),
     })
+}
+
+/// The time at which kube-scheduler last changed the pod's status. A condition has no such time: `lastTransitionTime` stays while
+/// only the message changes.
+fn written(pod: &Pod) -> Option<Timestamp> {
+    let fields = pod.metadata.managed_fields.iter().flatten();
+    let by_scheduler = fields.filter(|it| {
+        it.manager.as_deref() == Some("kube-scheduler")
+            && it.subresource.as_deref() == Some("status")
+    });
+    by_scheduler
+        .filter_map(|it| Some(it.time.as_ref()?.0))
+        .max()
 }
 
 /// Condition `PodScheduled`, if it has this status.
@@ -285,6 +300,22 @@ mod tests {
         check(|pod| pod["name"] = "build".into(), false);
         check(|pod| pod["labels"][MANAGED_BY] = "tekton".into(), false);
         check(|pod| pod["labels"][INSTANCE] = "other".into(), false);
+    }
+
+    #[test]
+    fn only_the_schedulers_own_change_of_the_status_has_the_time_of_its_result() {
+        let fields = |manager: &str, subresource: &str, time: &str| json!({"manager": manager, "subresource": subresource, "time": time, "operation": "Update"});
+        let pod = pod(json!({
+            "metadata": {"managedFields": [
+                fields("kube-scheduler", "status", "2026-01-01T00:00:05Z"),
+                fields("kube-scheduler", "", "2026-01-01T00:00:07Z"),
+                fields("kubelet", "status", "2026-01-01T00:00:09Z"),
+            ]},
+            "spec": {"containers": []},
+            "status": {"conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]},
+        }));
+        let written = unscheduled(&pod).unwrap().written.unwrap();
+        assert_eq!(written.to_string(), "2026-01-01T00:00:05Z");
     }
 
     #[test]

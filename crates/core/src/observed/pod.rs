@@ -138,6 +138,8 @@ pub struct Unscheduled {
     pub no_node: bool,
     /// The condition's message.
     pub message: Option<String>,
+    /// The time at which kube-scheduler last changed the pod's status, in whole seconds.
+    pub written: Option<Timestamp>,
     /// True if the pod's `spec` has not changed since the scheduler wrote the condition. Also true if the condition has no
     /// `observedGeneration`.
     pub is_newest: bool,

@@ -280,6 +280,7 @@ fn unschedulable(pod: &mut Pod, message: &str) {
     pod.unscheduled = Some(Unscheduled {
         no_node: true,
         message: Some(message.to_owned()),
+        written: None,
         is_newest: true,
     });
 }

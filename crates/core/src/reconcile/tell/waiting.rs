@@ -138,6 +138,8 @@ impl<E: Fn(&str) -> bool> Pods<'_, E> {
         let Some((bound, node)) = last else {
             return now(reasons::pod_unschedulable());
         };
+        // The message may be older than the placeholder's binding. Times are in whole seconds.
+        let bound = bound.filter(|bound| refused.written.is_none_or(|written| written <= *bound));
         let bound = bound.map(|bound| elapsed(bound, self.now));
         let recheck = bound.map(|bound| tried_within(said).saturating_sub(bound));
         if let Some(recheck) = recheck.filter(|it| !it.is_zero()) {

@@ -529,6 +529,13 @@ fn b2_an_old_message_of_the_scheduler_is_not_told_and_is_looked_at_again() {
     assert_eq!(wait.reason.code, ReasonCode::WaitsForScheduler);
     let recheck = wait.recheck;
     assert_eq!(recheck, Duration::from_secs(12));
+    let mut later = observed.clone();
+    for name in ["waits", "waits-too"] {
+        let unscheduled = pod(&mut later, name).unscheduled.as_mut().unwrap();
+        unscheduled.written = Some(observed.now + Duration::from_secs(1));
+    }
+    let wait = later.first_wait().unwrap();
+    assert_eq!(wait.reason.code, ReasonCode::WaitsForOwnPods);
     observed.now += recheck;
     let wait = observed.first_wait().unwrap();
     assert_eq!(wait.reason.code, ReasonCode::WaitsForOwnPods);
