@@ -178,8 +178,6 @@ impl Reconciler {
             // Answers about waiting pods expire. If an answer expired before its use, the rounds would ask again for ever. So
             // there is a pause after the second round that asks.
             let look_again = acted.look_again || (acted.asked && !asked);
-            let must_look_later = look_later;
-            look_later |= acted.asked;
             asked |= acted.asked;
             let Decision {
                 released,
@@ -199,9 +197,9 @@ impl Reconciler {
                 warn_of(key, error);
             }
             let outcome = match again {
-                _ if must_look_later || !failed.is_empty() => Outcome::Retry,
+                _ if look_later || !failed.is_empty() => Outcome::Retry,
                 Again::After(time) => Outcome::Later(time),
-                Again::OnChange if !look_later => Outcome::Done,
+                Again::OnChange if !acted.asked => Outcome::Done,
                 Again::OnChange | Again::Backoff => Outcome::Retry,
             };
             let looked = Looked {

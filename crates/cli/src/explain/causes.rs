@@ -141,19 +141,15 @@ impl Facts {
     /// A pod has no node.
     fn of_unbound(&self, views: &[observed::Pod]) -> Option<Cause> {
         let exists = |claim: &str| !self.missing_claims.contains(claim);
-        let Wait { pod, reason, .. } = first_wait(views.iter(), exists, self.now)?;
-        if let Some(gate) = &pod.gate {
-            let evidence = Evidence::new(
-                format!("Pod {}", pod.object.name),
-                "spec.schedulingGates",
-                gate,
-            );
+        let Wait {
+            pod: view, reason, ..
+        } = first_wait(views.iter(), exists, self.now)?;
+        let mut pods = self.pods.iter();
+        let pod = pods.find(|pod| pod.name_any() == view.object.name)?;
+        if let Some(gate) = &view.gate {
+            let evidence = Evidence::new(of_pod(pod), "spec.schedulingGates", gate);
             return Some(Cause::new(reason, evidence));
         }
-        let pod = self
-            .pods
-            .iter()
-            .find(|it| it.name_any() == pod.object.name)?;
         let coming = match reason.code {
             ReasonCode::ClaimNotBound | ReasonCode::ClaimInUse | ReasonCode::ClaimMissing => None,
             _ => self.node_comes(pod),

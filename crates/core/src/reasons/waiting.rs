@@ -1,5 +1,5 @@
-//! Texts about a run that waits although tekton-coscheduler did its part. Parameter `pod` is the name of a pod of the run, and
-//! `said` is the text of another program. Texts that become Events name no pod, so that a run with many waiting pods gets one Event.
+//! Texts about a run that waits although tekton-coscheduler did its part. Parameter `pod` is the name of a pod of the run. Texts
+//! that become Events name no pod, so that a run with many waiting pods gets one Event.
 
 texts! {
     scheduling_gated(gate: &str): SchedulingGated =

@@ -51,15 +51,13 @@ pub(super) fn tell(observed: &Observed, cause: Option<Reason>, decision: &mut De
     };
     blocked = blocked.or(apart);
     if blocked.is_none() && run.state == RunState::Active {
-        blocked = no_node_reaches(observed);
-        blocked = blocked
+        blocked = no_node_reaches(observed)
             .or_else(|| no_allowed_node_reaches(observed))
             .or(cause);
         decision.events.extend(blocked.clone());
         if blocked.is_none() {
             let specs = observed.planned();
-            let mut causes = specs.iter().filter_map(|spec| waits_for(observed, spec));
-            blocked = no_allowed_node_reaches(observed).or_else(|| causes.next());
+            blocked = specs.iter().find_map(|spec| waits_for(observed, spec));
             if let Some(reason) = &blocked {
                 if !decision.is_settled(observed, run, reason) {
                     return;

@@ -102,10 +102,10 @@ impl<E: Fn(&str) -> bool> Pods<'_, E> {
                 recheck,
             })
         };
-        let now = |reason| of(reason, Duration::ZERO);
+        let lasting = |reason| of(reason, Duration::ZERO);
         let name = pod.object.name.as_str();
         if let Some(gate) = &pod.gate {
-            return now(reasons::scheduling_gated(gate));
+            return lasting(reasons::scheduling_gated(gate));
         }
         if pod.placeholder.is_some() {
             return None;
@@ -113,13 +113,13 @@ impl<E: Fn(&str) -> bool> Pods<'_, E> {
         let refused = pod.unscheduled.as_ref().filter(|it| it.no_node)?;
         let said = refused.message.as_deref().unwrap_or_default();
         if waits_for_volume(said) {
-            return now(reasons::claim_not_bound(name));
+            return lasting(reasons::claim_not_bound(name));
         }
         if waits_for_other_pod(said) {
-            return now(reasons::claim_in_use());
+            return lasting(reasons::claim_in_use());
         }
         if let Some(claim) = missing_claim(said) {
-            return now(if (self.exists)(&claim) {
+            return lasting(if (self.exists)(&claim) {
                 reasons::waits_for_scheduler(name)
             } else {
                 reasons::claim_missing(&claim)
@@ -128,15 +128,15 @@ impl<E: Fn(&str) -> bool> Pods<'_, E> {
         let mut last = None;
         for followed in &pod.follows {
             let Some(placeholder) = self.placeholders.get(followed.as_str()) else {
-                return now(reasons::placeholder_missing(name, followed));
+                return lasting(reasons::placeholder_missing(name, followed));
             };
             let Some(node) = placeholder.node.as_deref() else {
-                return now(reasons::waits_for_scheduler(name));
+                return lasting(reasons::waits_for_scheduler(name));
             };
             last = last.max(Some((placeholder.bound, node)));
         }
         let Some((bound, node)) = last else {
-            return now(reasons::pod_unschedulable());
+            return lasting(reasons::pod_unschedulable());
         };
         // The message may be older than the placeholder's binding. Times are in whole seconds.
         let bound = bound.filter(|bound| refused.written.is_none_or(|written| written <= *bound));
@@ -145,7 +145,7 @@ impl<E: Fn(&str) -> bool> Pods<'_, E> {
         if let Some(recheck) = recheck.filter(|it| !it.is_zero()) {
             return of(reasons::waits_for_scheduler(name), recheck);
         }
-        now(if lacks_room(said) && self.in_use.contains(node) {
+        lasting(if lacks_room(said) && self.in_use.contains(node) {
             reasons::waits_for_own_pods(node)
         } else {
             reasons::pod_cannot_follow(name, node)
