@@ -360,10 +360,89 @@ fn b5_status_works_with_few_rights_and_names_those_that_lack() -> Outcome {
     })
 }
 
+/// The subcommands that read a cluster, each with arguments and a field of its answer. Run `runs` exists.
+const READERS: [(&str, &[&str], &str); 6] = [
+    ("status", &[], "runs[0].mode"),
+    ("status", &["runs"], "runs[0].mode"),
+    ("explain", &["runs"], "mode"),
+    ("events", &["pipelinerun/runs"], "events[0].reason"),
+    ("nodes", &[], "nodes[0].name"),
+    ("check", &[], "checks[0].check"),
+];
+
 #[test]
-fn b5_status_without_a_cluster_fails_with_an_exit_code_for_each_cause() -> Outcome {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
-    let nobody = folder.join("nobody");
+fn b5_each_subcommand_has_each_format() -> Outcome {
+    shared(async |scene| {
+        let held = run("runs").template("source");
+        let held = held.task("one", &["source"], &[]).held("one");
+        scene.submit(held).await?;
+        let running = |pod: &Pod| pods::phase(pod) == PodPhase::Running;
+        scene
+            .until_all::<Pod>("are running", |pods| {
+                pods.iter().filter(|pod| running(pod)).count() == 2
+            })
+            .await?;
+        let bed = &scene.stack.bed;
+        for (subcommand, arguments, field) in READERS {
+            let in_format = |format: &str| -> anyhow::Result<String> {
+                let mut arguments = [arguments, &["-o", format][..]].concat();
+                if !["nodes", "check"].contains(&subcommand) {
+                    arguments.extend(["-n", scene.namespace.as_str()]);
+                }
+                let output = plugin(&with_rights(subcommand, bed.kubeconfig(), &arguments))?;
+                let errors = String::from_utf8_lossy(&output.stderr);
+                // The services of the test bed are no Deployments.
+                let passes = output.status.success() || subcommand == "check";
+                ensure!(passes, "{subcommand} -o {format}: {errors}");
+                Ok(String::from_utf8(output.stdout)?)
+            };
+            let keys = |value: &Value| -> Vec<String> {
+                value.as_object().unwrap().keys().cloned().collect()
+            };
+            let json: Value = serde_json::from_str(&in_format("json")?)?;
+            let yaml: Value = serde_saphyr::from_str(&in_format("yaml")?)?;
+            assert_eq!(keys(&json), keys(&yaml), "{subcommand}");
+            let first = in_format(&format!("jsonpath={{.{field}}}"))?;
+            let pointer = format!("/{}", field.replace(['[', '.'], "/").replace(']', ""));
+            assert_eq!(json.pointer(&pointer), Some(&json!(first)), "{subcommand}");
+            for format in ["name", "wide"] {
+                let text = in_format(format)?;
+                ensure!(!text.is_empty(), "{subcommand} -o {format}");
+                let named = text.lines().all(|line| line.contains('/'));
+                ensure!(named || format == "wide" || subcommand == "check", "{text}");
+            }
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn b5_each_subcommand_has_each_exit_code() -> Outcome {
+    shared(async |scene| {
+        let nobody = nobody("nobody-of-all")?;
+        let bed = scene.stack.bed.kubeconfig();
+        for (subcommand, arguments, _) in READERS {
+            let code = |kubeconfig: &Path, arguments: &[&str]| -> anyhow::Result<Option<i32>> {
+                let output = plugin(&with_rights(subcommand, kubeconfig, arguments))?;
+                let errors = String::from_utf8_lossy(&output.stderr);
+                ensure!(!errors.is_empty(), "{subcommand} {arguments:?}");
+                Ok(output.status.code())
+            };
+            let wrong = [arguments, &["-o", "text"]].concat();
+            assert_eq!(code(bed, &wrong)?, Some(2), "{subcommand}");
+            assert_eq!(code(&nobody, arguments)?, Some(4), "{subcommand}");
+            if !arguments.is_empty() {
+                let missing = ["missing", "-n", scene.namespace.as_str()];
+                assert_eq!(code(bed, &missing)?, Some(3), "{subcommand}");
+            }
+        }
+        Ok(())
+    })
+}
+
+/// A kubeconfig of this name, of a cluster that does not answer.
+fn nobody(name: &str) -> anyhow::Result<PathBuf> {
+    let nobody = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let kubeconfig = json!({
         "apiVersion": "v1", "kind": "Config", "current-context": "nobody",
         "clusters": [{"name": "nobody", "cluster": {"server": "http://127.0.0.1:1"}}],
@@ -371,10 +450,17 @@ fn b5_status_without_a_cluster_fails_with_an_exit_code_for_each_cause() -> Outco
         "contexts": [{"name": "nobody", "context": {"cluster": "nobody", "user": "nobody"}}],
     });
     std::fs::write(&nobody, kubeconfig.to_string())?;
+    Ok(nobody)
+}
+
+#[test]
+fn b5_status_without_a_cluster_fails_with_an_exit_code_for_each_cause() -> Outcome {
+    let nobody = nobody("nobody-of-status")?;
+    let missing = nobody.with_file_name("missing");
     for (arguments, code, fault) in [
         (status(&nobody, &[]), 4, "the API server does not answer"),
         (status(&nobody, &["--context", "other"]), 1, "other"),
-        (status(&folder.join("missing"), &[]), 1, "missing"),
+        (status(&missing, &[]), 1, "missing"),
         (status(&nobody, &["-A", "-n", "ns"]), 2, "--namespace"),
         (status(&nobody, &["a", "-A"]), 2, "--all-namespaces"),
     ] {
