@@ -17,6 +17,7 @@ use integration_tests::plugin::{PASSING, explanation, grant, plugin, with_rights
 use integration_tests::runs::{Run, run};
 use integration_tests::{Scene, grpc, shared_with_overrides};
 use k8s_openapi::api::core::v1::{Pod, ResourceQuota};
+use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 use serde_json::{Value, json};
@@ -65,6 +66,19 @@ async fn explained(scene: &Scene<'_>, reason: &str) -> Outcome {
         let told = scene.told("run", reason).await?;
         let (_, note) = told.iter().find(|(it, _)| it == reason).unwrap();
         assert_eq!(found["cause"]["message"], note.as_str());
+        if OF_TASK_RUNS.contains(&reason) {
+            let of_task_run = |event: &Event| {
+                let about = event.regarding.as_ref();
+                about.is_some_and(|it| it.kind.as_deref() == Some("TaskRun"))
+                    && event.reason.as_deref() == Some(reason)
+                    && event.note.as_ref() == Some(note)
+            };
+            scene
+                .until_all::<Event>(&format!("tell a TaskRun {reason}"), |events| {
+                    events.iter().any(|it| of_task_run(it))
+                })
+                .await?;
+        }
         let (services, service) = (&scene.stack.services, Service::PlaceholderManager);
         let channel = grpc::connect(services, service, OPERATOR).await?;
         let mut manager = PlaceholderServiceClient::new(channel);
@@ -100,6 +114,18 @@ async fn explained(scene: &Scene<'_>, reason: &str) -> Outcome {
     }
     Ok(())
 }
+
+/// The causes for which a pod of a TaskRun waits, and which the manager reports.
+const OF_TASK_RUNS: [&str; 8] = [
+    "ReferenceMissing",
+    "PlaceholderUnschedulable",
+    "NoIsolatedNode",
+    "WaitsForOwnPods",
+    "PodUnschedulable",
+    "ClaimMissing",
+    "ClaimInUse",
+    "VolumeOutOfReach",
+];
 
 /// The beginnings of the remedies.
 const REMEDIES: [&str; 14] = [

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 use coscheduler_core::annotations::{
-    ALLOWED_OVERRIDES, CHOSEN_PLACEMENT, CHOSEN_RESERVES, CLAIMS, GROUP, MODE, OVERRIDE, PART_OF,
-    PINNED, PLACEHOLDER, REFUSED, TEKTON_AFFINITY_ASSISTANT,
+    ALLOWED_OVERRIDES, CHOSEN_PLACEMENT, CHOSEN_RESERVES, CLAIMS, GROUP, MODE, MODE_SOURCE,
+    OVERRIDE, PART_OF, PINNED, PLACEHOLDER, REFUSED, TEKTON_AFFINITY_ASSISTANT,
 };
 use coscheduler_core::reasons::ReasonCode;
 use coscheduler_core::reconcile::tell::blocked_reason;
@@ -135,6 +135,16 @@ fn message(answer: &Answer) -> String {
         .to_owned()
 }
 
+/// The source of a mode that no annotation chooses.
+async fn version_of_map(scene: &Scene<'_>) -> anyhow::Result<String> {
+    let maps = Api::<ConfigMap>::namespaced(scene.client.clone(), NAMESPACE);
+    let map = maps.get(CONFIG_MAP).await?;
+    let version = map.resource_version().unwrap_or_default();
+    Ok(format!(
+        "key coschedule of ConfigMap {CONFIG_MAP}, resourceVersion {version}"
+    ))
+}
+
 /// Checks that admission warns that the annotation has an effect on new runs only.
 #[track_caller]
 fn assert_too_late(edited: &Answer) {
@@ -192,6 +202,14 @@ fn b1_the_run_chooses_before_the_pipeline_before_the_namespace_before_the_cluste
                         "run {of_run:?}, Pipeline {of_pipeline:?}, Namespace {of_namespace:?}"
                     );
                     assert_eq!(created.warnings, Vec::<String>::new());
+                    let source = match (of_run, of_pipeline, of_namespace) {
+                        (Some(_), _, _) => format!("annotation {OVERRIDE} of the PipelineRun"),
+                        (_, Some(_), _) => format!("annotation {OVERRIDE} of the Pipeline"),
+                        (_, _, Some(_)) => format!("annotation {OVERRIDE} of the Namespace"),
+                        (None, None, None) => version_of_map(scene).await?,
+                    };
+                    let source = expect.map(|_| source);
+                    assert_eq!(created.annotation(MODE_SOURCE), source.as_deref());
                 }
             }
         }

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
+use coscheduler_core::annotations::MODE_SOURCE;
 use coscheduler_core::observed::PodPhase;
 use coscheduler_kubernetes::pipeline_run::PipelineRun;
 use coscheduler_kubernetes::pods;
@@ -831,6 +832,12 @@ fn without_admission(plan: &Value) -> Value {
     let mut plan = plan.clone();
     for run in plan["runs"].as_array_mut().unwrap() {
         run["warnings"] = json!([]);
+        // Only the affinity-planner knows the version of the ConfigMap.
+        let annotations = run["annotations"].as_object_mut().unwrap();
+        if let Some(source) = annotations.get_mut(MODE_SOURCE) {
+            let place = source.as_str().unwrap().split(", resourceVersion");
+            *source = json!(place.clone().next());
+        }
     }
     plan
 }

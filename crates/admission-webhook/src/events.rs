@@ -5,9 +5,9 @@
 use std::time::Duration;
 
 use coscheduler_core::annotations::REFUSED;
-use coscheduler_core::pipeline_run::PipelineRun;
+use coscheduler_core::pipeline_run::{OwnerReference, PipelineRun};
 use coscheduler_core::reasons::{Reason, ReasonCode};
-use coscheduler_kubernetes::events::{of_run, written};
+use coscheduler_kubernetes::events::{about, written};
 use coscheduler_kubernetes::tekton;
 use coscheduler_runtime::Process;
 use jiff::Timestamp;
@@ -69,7 +69,9 @@ async fn write(client: &Client, notice: &Notice) {
         pipeline_run: run,
         reason,
     } = notice;
-    let Some(event) = of_run(run, reason, crate::SERVICE.name, Timestamp::now()) else {
+    let object = OwnerReference::to_pipeline_run(run);
+    let now = Timestamp::now();
+    let Some(event) = about(&run.namespace, &object, reason, crate::SERVICE.name, now) else {
         return;
     };
     let api: Api<Event> = Api::namespaced(client.clone(), &run.namespace);

@@ -134,8 +134,12 @@ async fn next(stream: &mut Streaming<WatchConfigResponse>) -> Result<Known, Stat
 }
 
 fn read(status: ConfigStatus) -> Result<Known, Vec<Violation>> {
+    let version = version_number(&status.resource_version);
     let configuration = match status.configuration {
-        Some(configuration) => Ok(convert::configuration(configuration)?),
+        Some(configuration) => Ok(Configuration {
+            version: Some(version),
+            ..convert::configuration(configuration)?
+        }),
         None => Err(status
             .violations
             .into_iter()
@@ -144,7 +148,7 @@ fn read(status: ConfigStatus) -> Result<Known, Vec<Violation>> {
     };
     Ok(Known {
         configuration: Some(configuration),
-        version: version_number(&status.resource_version),
+        version,
         tekton_coschedule: Some(status.tekton_coschedule).filter(|flag| !flag.is_empty()),
         tekton_version: version_number(&status.tekton_resource_version),
     })

@@ -19,10 +19,11 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use crate::annotations::{CLAIMS, HANDED_ON, PART_OF, TEKTON_AFFINITY_ASSISTANT};
+use crate::annotations::{CLAIMS, HANDED_ON, MODE_SOURCE, PART_OF, TEKTON_AFFINITY_ASSISTANT};
 use crate::config::Configuration;
 use crate::mode::Mode;
 use crate::names::{ClaimTemplateName, Group, claim_name};
+use crate::overrides::{Setting, Source};
 use crate::pinned::{Pinned, claims_to_annotation, handed_on, unknown_schema, whole_run};
 use crate::pipeline_run::{ClaimTemplate, OwnerReference, PipelineRun, WorkspaceSource};
 use crate::run_claims;
@@ -345,6 +346,21 @@ fn coschedule(
         claims,
     };
     admission.set_annotations = pinned.to_annotations();
+    let sources = [
+        Some(&run.annotations),
+        question.pipeline_annotations,
+        question.namespace_annotations,
+    ];
+    let source = Source::of(Setting::Mode, sources);
+    let place = match (source, configuration.version) {
+        (Source::Cluster, Some(version)) => {
+            format!("{}, resourceVersion {version}", source.place(Setting::Mode))
+        }
+        _ => source.place(Setting::Mode),
+    };
+    admission
+        .set_annotations
+        .insert(MODE_SOURCE.to_owned(), place);
     // Remove all other reserved annotations. They were copied from another run, or the author wrote them.
     let is_set = |key: &str| admission.set_annotations.contains_key(key);
     admission.remove_annotations = present(&run.annotations, |key| !is_set(key));

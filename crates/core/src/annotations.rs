@@ -24,6 +24,10 @@ pub const SCHEMA_VERSION: &str = "coscheduler.dev/schema-version";
 /// The run's mode (M8). A run without this annotation is not coscheduled (M5).
 pub const MODE: &str = "coscheduler.dev/mode";
 
+/// In words, where the mode comes from: an annotation of the run, its Pipeline or its Namespace, or the ConfigMap (B1). No decision
+/// depends on it.
+pub const MODE_SOURCE: &str = "coscheduler.dev/mode-source";
+
 /// The scope of isolation (M4, M8). It has an effect in mode `isolate-pipelinerun` only.
 pub const ISOLATION_SCOPE: &str = "coscheduler.dev/isolation-scope";
 
@@ -65,9 +69,10 @@ pub const TEKTON_AFFINITY_ASSISTANT: &str = "pipeline.tekton.dev/affinity-assist
 pub const TEKTON_AUTO_CLEANUP_PVC: &str = "tekton.dev/auto-cleanup-pvc";
 
 /// The annotations that admission writes on a new PipelineRun. Admission removes an author's values of these keys.
-pub const PINNED: [&str; 11] = [
+pub const PINNED: [&str; 12] = [
     SCHEMA_VERSION,
     MODE,
+    MODE_SOURCE,
     ISOLATION_SCOPE,
     GROUP,
     PLACEHOLDER,
@@ -106,16 +111,16 @@ pub const LET_GO: &str = "coscheduler.dev/let-go";
 pub const LET_GO_TIMES: &str = "coscheduler.dev/let-go-times";
 
 /// The annotations that an author may not set on a new object: [`PINNED`], and the annotations that our services write later.
-pub(crate) const RESERVED: [&str; 15] = {
-    let mut reserved = [BLOCKED; 15];
+pub(crate) const RESERVED: [&str; 16] = {
+    let mut reserved = [BLOCKED; 16];
     let mut index = 0;
     while index < PINNED.len() {
         reserved[index] = PINNED[index];
         index += 1;
     }
-    reserved[12] = LET_GO;
-    reserved[13] = LET_GO_TIMES;
-    reserved[14] = REFUSED;
+    reserved[13] = LET_GO;
+    reserved[14] = LET_GO_TIMES;
+    reserved[15] = REFUSED;
     reserved
 };
 

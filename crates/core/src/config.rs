@@ -81,6 +81,8 @@ pub struct Configuration {
     /// The value of Tekton's own flag `coschedule`. `None` if the flag is `disabled`. With any other value, new runs are left to
     /// Tekton (M9). The value comes from Tekton's ConfigMap ([`tekton_coschedule`]), not from `coscheduler-config`.
     pub tekton_coschedule: Option<String>,
+    /// `metadata.resourceVersion` of ConfigMap `coscheduler-config`. `None` if it is not known.
+    pub version: Option<i64>,
 }
 
 impl Configuration {
@@ -247,6 +249,7 @@ pub fn answer(data: &BTreeMap<String, String>) -> Answer {
             namespace_may_allow,
             placeholder,
             tekton_coschedule: None,
+            version: None,
         }),
         (Some(_) | None, Some(_) | None) => Err(violations),
     };

@@ -77,6 +77,16 @@ pub struct OwnerReference {
 }
 
 impl OwnerReference {
+    /// The reference to this PipelineRun.
+    pub fn to_pipeline_run(run: &PipelineRun) -> Self {
+        Self {
+            api_version: "tekton.dev/v1".to_owned(),
+            kind: "PipelineRun".to_owned(),
+            name: run.name.clone(),
+            uid: run.uid.clone(),
+        }
+    }
+
     /// True if the owner is a PipelineRun of Tekton, in any API version.
     pub fn is_pipeline_run(&self) -> bool {
         self.kind == "PipelineRun" && self.api_version.starts_with("tekton.dev/")

@@ -34,6 +34,8 @@ pub struct Decision {
     pub released: Option<Released>,
     /// The Events to publish. An Event that was published before is not published again.
     pub events: Vec<Reason>,
+    /// The causes why TaskRuns of the run wait, for Events about these TaskRuns.
+    pub of_task_runs: Vec<(OwnerReference, Reason)>,
     /// The reason why the run waits, for annotation `coscheduler.dev/blocked`. `Some(None)` removes the annotation. `None` leaves
     /// it as it is.
     pub blocked: Option<Option<Reason>>,

@@ -5,7 +5,7 @@
 //! Type `kube::runtime::events::Recorder` cannot do this, because it puts the time into the name. It also treats two Events with
 //! the same reason as one Event, even if their notes differ.
 
-use coscheduler_core::pipeline_run::PipelineRun;
+use coscheduler_core::pipeline_run::OwnerReference;
 use coscheduler_core::plan::{Reason, Severity};
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::api::events::v1::Event;
@@ -19,19 +19,25 @@ const ACTION: &str = "Coschedule";
 /// Source: Kubernetes `pkg/apis/core/validation/events.go`, `NoteLengthLimit`.
 const NOTE_LENGTH: usize = 1024;
 
-/// The Event about `reason` on PipelineRun `run`. `now` is the time of the Event, and `service` is the service that writes the
-/// Event. `None` if this reason never becomes an Event.
-pub fn of_run(run: &PipelineRun, reason: &Reason, service: &str, now: Timestamp) -> Option<Event> {
+/// The Event about `reason` on an object of this namespace. `now` is the time of the Event, and `service` is the service that
+/// writes the Event. `None` if this reason never becomes an Event.
+pub fn about(
+    namespace: &str,
+    object: &OwnerReference,
+    reason: &Reason,
+    service: &str,
+    now: Timestamp,
+) -> Option<Event> {
     let severity = reason.code.told()?;
     let regarding = ObjectReference {
-        api_version: Some("tekton.dev/v1".to_owned()),
-        kind: Some("PipelineRun".to_owned()),
-        namespace: Some(run.namespace.clone()),
-        name: Some(run.name.clone()),
-        uid: Some(run.uid.clone()),
+        api_version: Some(object.api_version.clone()),
+        kind: Some(object.kind.clone()),
+        namespace: Some(namespace.to_owned()),
+        name: Some(object.name.clone()),
+        uid: Some(object.uid.clone()),
         ..ObjectReference::default()
     };
-    let name = reason.event_name(run);
+    let name = reason.event_name(object);
     let (code, note) = (reason.code.as_str(), reason.message.as_str());
     Some(event(name, regarding, severity, code, note, service, now))
 }
@@ -98,20 +104,19 @@ mod tests {
     use coscheduler_core::plan::ReasonCode;
     use serde_json::json;
 
-    fn run() -> PipelineRun {
-        PipelineRun {
-            namespace: "ci".to_owned(),
+    fn run() -> OwnerReference {
+        OwnerReference {
+            api_version: "tekton.dev/v1".to_owned(),
+            kind: "PipelineRun".to_owned(),
             name: "build".to_owned(),
             uid: "u".to_owned(),
-            resource_version: "7".to_owned(),
-            ..PipelineRun::default()
         }
     }
 
     fn event(code: ReasonCode, message: &str) -> Option<Event> {
         let now = "2026-01-02T03:04:05Z".parse().unwrap();
         let reason = Reason::new(code, message);
-        of_run(&run(), &reason, "placeholder-manager", now)
+        about("ci", &run(), &reason, "placeholder-manager", now)
     }
 
     #[test]

@@ -1,11 +1,11 @@
-//! Publishes Events and annotation `coscheduler.dev/blocked` on PipelineRuns.
+//! Publishes Events about PipelineRuns and TaskRuns, and annotation `coscheduler.dev/blocked` on PipelineRuns.
 //!
-//! The name of an Event is computed from its run, its reason code and its text. So if two replicas create the same Event, the API
+//! The name of an Event is computed from its object, its reason code and its text. So if two replicas create the same Event, the API
 //! server stores it only once. Each replica remembers the names of its Events, so that an unchanged run costs no request.
 
 use coscheduler_core::annotations::BLOCKED;
 use coscheduler_core::observed::Observed;
-use coscheduler_core::pipeline_run::PipelineRun;
+use coscheduler_core::pipeline_run::{OwnerReference, PipelineRun};
 use coscheduler_core::plan::Reason;
 use coscheduler_core::reconcile::Decision;
 use coscheduler_core::reconcile::tell::blocked_annotation;
@@ -34,9 +34,17 @@ impl Reconciler {
         };
         let mut published = Ok(());
         let reasons = acted.events.iter().chain(&decision.events);
-        for reason in reasons.chain(&acted.refused) {
+        let object = OwnerReference::to_pipeline_run(run);
+        let of_run = reasons
+            .chain(&acted.refused)
+            .map(|reason| (&object, reason));
+        let of_task_runs = decision
+            .of_task_runs
+            .iter()
+            .map(|(it, reason)| (it, reason));
+        for (object, reason) in of_run.chain(of_task_runs) {
             // If one Event cannot be created, the others and the annotation are still written.
-            let this = self.publish(key, run, reason).await;
+            let this = self.publish(key, run, object, reason).await;
             published = published.and(this);
         }
         if let Some(reason) = &acted.refused {
@@ -52,18 +60,27 @@ impl Reconciler {
     }
 
     /// Creates an Event, unless this replica has created it before.
-    async fn publish(&self, key: &RunKey, run: &PipelineRun, reason: &Reason) -> Result<(), Error> {
-        let name = reason.event_name(run);
+    async fn publish(
+        &self,
+        key: &RunKey,
+        run: &PipelineRun,
+        object: &OwnerReference,
+        reason: &Reason,
+    ) -> Result<(), Error> {
+        let name = reason.event_name(object);
         if self.memory.has_said(key, &name) {
             return Ok(());
         }
-        if let Some(event) = events::of_run(run, reason, SERVICE.name, Timestamp::now()) {
-            if self.requests.create_event(&run.namespace, &event).await? {
+        let (namespace, now) = (run.namespace.as_str(), Timestamp::now());
+        if let Some(event) = events::about(namespace, object, reason, SERVICE.name, now) {
+            if self.requests.create_event(namespace, &event).await? {
                 self.published.count(reason.code);
             }
             info!(
-                namespace = run.namespace,
+                namespace,
                 pipeline_run = run.name,
+                kind = object.kind,
+                name = object.name,
                 reason = reason.code.as_str(),
                 message = reason.message,
                 "published an Event"

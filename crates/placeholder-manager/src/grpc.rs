@@ -7,6 +7,7 @@ use futures::Stream;
 use tokio::sync::broadcast::error::RecvError;
 use tonic::{Request, Response, Status};
 
+use coscheduler_core::annotations::MODE_SOURCE;
 use coscheduler_core::observed::Pod;
 use coscheduler_core::reconcile::Released;
 use coscheduler_core::reconcile::tell::waiting::cause;
@@ -168,6 +169,11 @@ impl PlaceholderService for Placeholders {
             placeholders: placeholders.map(to_wire).collect(),
             pods: tasks.map(|pod| task_run_pod(pod)).collect(),
             cause: cause(&observed).as_ref().map(convert::reason_to_wire),
+            mode_source: run
+                .annotations
+                .get(MODE_SOURCE)
+                .cloned()
+                .unwrap_or_default(),
         }))
     }
 

@@ -1,6 +1,6 @@
 //! The answer of `explain`, and its tree for people.
 
-use coscheduler_core::annotations::{GROUP, PART_OF};
+use coscheduler_core::annotations::{GROUP, MODE_SOURCE, PART_OF};
 use coscheduler_kubernetes::pipeline_run::{is_done, succeeded};
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use kube::ResourceExt as _;
@@ -18,6 +18,8 @@ pub(super) struct Explanation {
     #[serde(flatten)]
     run: RunStatus,
     done: bool,
+    /// Where the mode comes from, in words. `None` if admission did not coschedule the run.
+    mode_from: Option<String>,
     /// The id from which the names of the run's placeholders derive. `None` if the run is not coscheduled.
     group: Option<String>,
     /// The run whose placeholders this run uses. `None` if it has its own.
@@ -126,6 +128,7 @@ impl Explanation {
             failures: failures.collect(),
             run: RunStatus::new(&facts.run, with_pods.then_some(pods.as_slice())),
             done: is_done(&facts.run),
+            mode_from: facts.run.annotations().get(MODE_SOURCE).cloned(),
             group: facts.run.annotations().get(GROUP).cloned(),
             part_of: facts.run.annotations().get(PART_OF).cloned(),
             cause: cause(facts),
@@ -167,7 +170,9 @@ impl output::Answer for Explanation {
         }
         let group = self.group.iter().map(|group| format!(", group {group}"));
         let group: String = group.collect();
-        below.push(format!("mode: {}{group}", run.mode).into());
+        let from = self.mode_from.iter().map(|from| format!(", from {from}"));
+        let from: String = from.collect();
+        below.push(format!("mode: {}{from}{group}", run.mode).into());
         if let Some(parent) = &self.part_of {
             below.push(format!("part of PipelineRun {parent}, whose placeholders it uses").into());
         }

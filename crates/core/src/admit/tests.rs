@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::annotations::{
-    ALLOWED_OVERRIDES, CHOSEN_PLACEMENT, CHOSEN_RESERVES, CLAIMS, GROUP, MODE, OVERRIDE, PINNED,
-    PLACEHOLDER, SCHEMA_VERSION, SIZES, TRACEPARENT, VOLUME_CLAIM_TEMPLATES,
+    ALLOWED_OVERRIDES, CHOSEN_PLACEMENT, CHOSEN_RESERVES, CLAIMS, GROUP, MODE, MODE_SOURCE,
+    OVERRIDE, PINNED, PLACEHOLDER, SCHEMA_VERSION, SIZES, TRACEPARENT, VOLUME_CLAIM_TEMPLATES,
 };
 use crate::config::PlaceholderDefaults;
 use crate::mode::IsolationScope;
@@ -103,10 +103,13 @@ fn m3_m8_v2_a_run_is_pinned_and_its_templates_become_claims() {
             &assistant,
         )),
     };
+    let mut annotations = pinned.to_annotations();
+    let source = "key coschedule of ConfigMap coscheduler-config".to_owned();
+    annotations.insert(MODE_SOURCE.to_owned(), source);
     assert_eq!(
         admission,
         Admission {
-            set_annotations: pinned.to_annotations(),
+            set_annotations: annotations,
             remove_annotations: vec![],
             remove_task_annotations: Vec::new(),
             bindings: vec![rewritten("source", Some("src")), rewritten("unnamed", None)],
@@ -191,7 +194,7 @@ fn m5_m8_forged_annotations_never_survive() {
     let mut forged = run();
     forge(&mut forged);
     let warning = "These annotations are ignored, because only tekton-coscheduler may write them: \
-                   coscheduler.dev/schema-version, coscheduler.dev/mode, coscheduler.dev/isolation-scope, coscheduler.dev/group, coscheduler.dev/placeholder, coscheduler.dev/volume-claim-templates, \
+                   coscheduler.dev/schema-version, coscheduler.dev/mode, coscheduler.dev/mode-source, coscheduler.dev/isolation-scope, coscheduler.dev/group, coscheduler.dev/placeholder, coscheduler.dev/volume-claim-templates, \
                    coscheduler.dev/claims, coscheduler.dev/sizes, coscheduler.dev/part-of, pipeline.tekton.dev/affinity-assistant, \
                    coscheduler.dev/traceparent. Remove them.";
 

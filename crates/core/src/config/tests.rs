@@ -24,6 +24,7 @@ fn m1_without_any_key_the_defaults_are_in_force() {
                 namespace_may_allow: BTreeSet::new(),
                 placeholder: PlaceholderDefaults::default(),
                 tekton_coschedule: None,
+                version: None,
             },
             warnings: vec![],
         }

@@ -1,7 +1,7 @@
 //! Tests that write pinned annotations and read them again. Each of the other tests makes one annotation invalid.
 
 use super::*;
-use crate::annotations::{PART_OF, PINNED, SIZES, TRACEPARENT};
+use crate::annotations::{MODE_SOURCE, PART_OF, PINNED, SIZES, TRACEPARENT};
 use crate::config::Reserves;
 use crate::separation::Placement;
 use proptest::prelude::*;
@@ -31,7 +31,7 @@ fn m8_exactly_the_pinned_annotations_are_written() {
     let annotations = example().to_annotations();
     let mut keys: Vec<_> = PINNED
         .into_iter()
-        .filter(|key| ![PART_OF, SIZES, TRACEPARENT].contains(key))
+        .filter(|key| ![MODE_SOURCE, PART_OF, SIZES, TRACEPARENT].contains(key))
         .collect();
     keys.sort_unstable();
     assert_eq!(

@@ -17,7 +17,7 @@ use crate::annotations::BLOCKED;
 use crate::names::hash;
 use crate::observed::{Observed, Planned, Sight};
 use crate::pinned::Pinned;
-use crate::pipeline_run::{PipelineRun, RunState};
+use crate::pipeline_run::{OwnerReference, PipelineRun, RunState};
 use crate::plan::{PlaceholderSpec, Reason, ReasonCode, Separation};
 use crate::reasons;
 use crate::run_claims::brought;
@@ -28,6 +28,9 @@ use waiting::Wait;
 /// An error of Kubernetes about a placeholder is reported after it has lasted for this time. Most errors pass sooner, because
 /// volumes are provisioned or caches sync.
 const MOMENT: Duration = Duration::from_secs(2);
+
+/// The most TaskRuns that get an Event about the same placeholders.
+const MOST_TASK_RUNS: usize = 10;
 
 /// Adds the Events and the annotation to `decision`. `cause` is the reason why a pod waits although its placeholder is bound.
 pub(super) fn tell(observed: &Observed, cause: Option<Reason>, decision: &mut Decision) {
@@ -51,13 +54,13 @@ pub(super) fn tell(observed: &Observed, cause: Option<Reason>, decision: &mut De
     };
     blocked = blocked.or(apart);
     if blocked.is_none() && run.state == RunState::Active {
-        blocked = no_node_reaches(observed)
-            .or_else(|| no_allowed_node_reaches(observed))
-            .or(cause);
+        blocked = no_node_reaches(observed).or(cause);
         decision.events.extend(blocked.clone());
         if blocked.is_none() {
             let specs = observed.planned();
-            blocked = specs.iter().find_map(|spec| waits_for(observed, spec));
+            let mut waits = specs.iter();
+            blocked = no_allowed_node_reaches(observed)
+                .or_else(|| waits.find_map(|spec| waits_for(observed, spec)));
             if let Some(reason) = &blocked {
                 if !decision.is_settled(observed, run, reason) {
                     return;
@@ -70,6 +73,9 @@ pub(super) fn tell(observed: &Observed, cause: Option<Reason>, decision: &mut De
                 known.contains_key(spec.name.as_str())
             };
             if !specs.iter().all(exists) && said_on(run).is_some() {
+                let said = run.annotations.get(BLOCKED);
+                let said = said.and_then(|value| blocked_reason(value));
+                decision.tell_task_runs(observed, said.as_ref());
                 return;
             }
             if blocked.is_none() {
@@ -77,6 +83,7 @@ pub(super) fn tell(observed: &Observed, cause: Option<Reason>, decision: &mut De
             }
         }
     }
+    decision.tell_task_runs(observed, blocked.as_ref());
     decision.blocked = Some(blocked);
 }
 
@@ -166,13 +173,32 @@ impl Decision {
             && self.is_settled(observed, run, &reason)
             && (pod.placeholder.is_some() || self.confirms(observed, pod, None))
         {
+            let task_run = pod.task_run().cloned();
+            let of_task_run = task_run.map(|task_run| (task_run, reason.clone()));
+            self.of_task_runs.extend(of_task_run);
             self.events.push(reason);
         }
     }
 
+    /// Adds Events about TaskRuns whose pods wait for a placeholder of the run. `blocked` is the reason why the run waits.
+    fn tell_task_runs(&mut self, observed: &Observed, blocked: Option<&Reason>) {
+        let Some(reason) = blocked.filter(|reason| reason.is_told()) else {
+            return;
+        };
+        let planned = observed.planned().iter();
+        let names: BTreeSet<_> = planned.map(|spec| spec.name.to_string()).collect();
+        let waiting = observed.pods.values().filter(|pod| {
+            let refused = pod.unscheduled.as_ref().is_some_and(|it| it.no_node);
+            refused && pod.follows.iter().any(|it| names.contains(it))
+        });
+        let task_runs = waiting.filter_map(|pod| pod.task_run());
+        let told = task_runs.map(|task_run| (task_run.clone(), reason.clone()));
+        self.of_task_runs.extend(told.take(MOST_TASK_RUNS));
+    }
+
     /// True if the run has waited for this reason for a moment, or its annotation already says so.
     fn is_settled(&mut self, observed: &Observed, run: &PipelineRun, reason: &Reason) -> bool {
-        let sight = Sight::Waits(reason.event_name(run));
+        let sight = Sight::Waits(reason.event_name(&OwnerReference::to_pipeline_run(run)));
         let annotated = run.annotations.get(BLOCKED) == Some(&reason.to_annotation());
         annotated || self.lasts(observed, sight, MOMENT)
     }
@@ -289,12 +315,12 @@ impl Reason {
         self.code.told().is_some()
     }
 
-    /// The name of the Event with this reason about `run`. It depends only on the run, the code and the text. So if several
+    /// The name of the Event with this reason about an object. It depends only on the object, the code and the text. So if several
     /// replicas create the same Event, the API server stores it once.
-    pub fn event_name(&self, run: &PipelineRun) -> String {
+    pub fn event_name(&self, object: &OwnerReference) -> String {
         let code = self.code.as_str();
-        let identity = format!("{}/{code}/{}", run.uid, self.message);
-        format!("{}.{}", run.name, hash(&identity))
+        let identity = format!("{}/{code}/{}", object.uid, self.message);
+        format!("{}.{}", object.name, hash(&identity))
     }
 
     /// The value of annotation [`BLOCKED`].

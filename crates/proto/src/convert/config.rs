@@ -186,6 +186,7 @@ pub fn configuration(message: wire::Configuration) -> Result<Configuration, Vec<
         namespace_may_allow,
         placeholder,
         tekton_coschedule: None,
+        version: None,
     })
 }
 
@@ -238,6 +239,7 @@ mod tests {
                         ..PlaceholderDefaults::default()
                     },
                     tekton_coschedule: None,
+                    version: None,
                 };
                 assert_eq!(
                     super::configuration(configuration_to_wire(&configuration)),

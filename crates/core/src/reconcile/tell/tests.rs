@@ -117,12 +117,12 @@ fn a_run_that_cannot_be_planned_for_waits_and_is_told_why() {
 
 #[test]
 fn an_event_has_the_same_name_for_the_same_reason_alone() {
-    let run = two_claims(Mode::PipelineRuns);
+    let run = OwnerReference::to_pipeline_run(&two_claims(Mode::PipelineRuns));
     let reason = |message: &str| Reason::new(ReasonCode::ClaimNameEmpty, message);
     let name = reason("one").event_name(&run);
     assert_eq!(name, reason("one").event_name(&run));
     assert!(name.starts_with("build.") && name.len() == "build.".len() + 10);
-    let again = PipelineRun {
+    let again = OwnerReference {
         uid: "another".to_owned(),
         ..run.clone()
     };

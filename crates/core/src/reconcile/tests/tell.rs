@@ -68,6 +68,38 @@ fn n3_what_a_placeholder_waits_for_is_told_after_a_moment_and_withdrawn_when_it_
 }
 
 #[test]
+fn n3_the_task_runs_that_wait_for_a_placeholder_are_told_the_runs_cause() {
+    let mut observed = refused();
+    let follows = name(&observed);
+    for number in 0..12 {
+        let mut waits = task(&format!("waits-{number}"), &follows, 100);
+        unschedulable(&mut waits, "0/2 nodes are available: no pod to follow.");
+        add(&mut observed, waits);
+    }
+    let mut other = task("other", "another-placeholder", 100);
+    unschedulable(&mut other, "0/2 nodes are available: no pod to follow.");
+    add(&mut observed, other);
+    add(&mut observed, task("not-tried-yet", &follows, 100));
+    let told = pass(&mut observed, MOMENT);
+    assert_eq!(told.of_task_runs, []);
+    let told = reconcile(&observed);
+    let names = |decision: &Decision| -> Vec<String> {
+        let of_task_runs = decision.of_task_runs.iter();
+        of_task_runs.map(|(it, _)| it.name.clone()).collect()
+    };
+    assert!(told.of_task_runs.iter().all(|(_, it)| *it == quota()));
+    // A run may have hundreds of TaskRuns.
+    assert_eq!(names(&told).len(), 10, "{:?}", names(&told));
+    // The placeholder cannot be created at all.
+    annotate(&mut observed, &told);
+    observed.placeholders.clear();
+    observed.refused.clear();
+    let still = reconcile(&observed);
+    assert_eq!(still.blocked, None);
+    assert_eq!(names(&still), names(&told));
+}
+
+#[test]
 fn n3_a_cause_that_the_annotation_names_already_is_no_news_to_a_new_leader() {
     let mut observed = refused();
     pass(&mut observed, MOMENT);
@@ -431,6 +463,8 @@ fn n3_a_volume_that_no_allowed_node_reaches_is_told_whatever_other_nodes_lack() 
         own.needs.selector = BTreeMap::from([(label, node.to_owned())]);
     };
     allow(&mut observed, "node-2");
+    // A node may get its labels a moment late.
+    assert_eq!(blocked(&pass(&mut observed, MOMENT)), None);
     let decision = reconcile(&observed);
     assert_eq!(blocked(&decision), Some("VolumeOutOfReach"));
     let [told] = &decision.events[..] else {
@@ -472,6 +506,9 @@ fn told(mut observed: Observed) -> Vec<&'static str> {
     }
     let decision = reconcile(&observed);
     assert_eq!(blocked(&decision), Some(""));
+    let of_task_runs = decision.of_task_runs.iter().map(|(_, reason)| reason);
+    let of_run = decision.events.iter();
+    assert!(of_task_runs.eq(of_run.filter(|it| it.code.as_str() != "SchedulingGated")));
     decision.events.iter().map(|it| it.code.as_str()).collect()
 }
 
