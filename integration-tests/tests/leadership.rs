@@ -2,17 +2,22 @@
 //! process to process.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::ensure;
-use integration_tests::look::is_placeholder;
+use coscheduler_core::annotations::BLOCKED;
+use coscheduler_kubernetes::pipeline_run::PipelineRun;
+use coscheduler_kubernetes::pods;
+use integration_tests::look::{is_placeholder, until};
 use integration_tests::metrics;
 use integration_tests::runs::run;
 use integration_tests::{Scene, alone, shared};
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::DeleteParams;
+use k8s_openapi::api::events::v1::Event;
+use kube::api::{DeleteParams, ListParams};
 use kube::runtime::wait::await_condition;
 use kube::{Api, ResourceExt as _};
 use testbed::Config;
@@ -124,6 +129,59 @@ fn n6_what_is_left_over_while_the_manager_is_down_is_swept() -> Outcome {
         assert_eq!(orphans, [pod.uid()]);
         services.start_service(Service::PlaceholderManager)?;
         scene.nothing_left_but(&[]).await
+    })
+}
+
+/// The manager dies before a cause has lasted for two seconds, and after it was told.
+#[test]
+fn b2_n3_the_next_manager_tells_the_cause_once_and_withdraws_it() -> Outcome {
+    alone(Config::default(), async |scene| {
+        let services = &scene.stack.services;
+        let waits = run("waits")
+            .template("source")
+            .task("one", &["source"], &[]);
+        scene.submit(waits.in_pool_of(scene)).await?;
+        scene
+            .until_all::<Pod>("wait for a node", |pods| {
+                pods.len() == 2 && pods.iter().all(|pod| pods::is_unschedulable(pod))
+            })
+            .await?;
+        let code = "PlaceholderUnschedulable";
+        // Who is told it: kinds, in order.
+        let told = |events: &[Arc<Event>]| {
+            let of_cause = events
+                .iter()
+                .filter(|it| it.reason.as_deref() == Some(code));
+            let kinds = of_cause.filter_map(|it| it.regarding.as_ref()?.kind.clone());
+            let mut kinds: Vec<_> = kinds.collect();
+            kinds.sort();
+            kinds
+        };
+        let both = ["PipelineRun", "TaskRun"];
+        for _ in 0..2 {
+            services.kill(Service::PlaceholderManager)?;
+            services.start_service(Service::PlaceholderManager)?;
+            scene
+                .until_all::<Event>("are told", |events| told(events).len() >= both.len())
+                .await?;
+            until("the manager leads", async || {
+                leads(scene, Service::PlaceholderManager).await
+            })
+            .await?;
+        }
+        scene.pool(1).await?;
+        scene.succeeds("waits").await?;
+        let run = scene
+            .until("waits", "has no cause", |run: Option<&PipelineRun>| {
+                run.is_some_and(|run| !run.annotations().contains_key(BLOCKED))
+            })
+            .await?;
+        assert!(run.is_some());
+        scene.nothing_left_but(&[]).await?;
+        let events = scene.api::<Event>().list(&ListParams::default()).await?;
+        let events: Vec<_> = events.items.into_iter().map(Arc::new).collect();
+        assert_eq!(told(&events), both);
+        Ok(())
     })
 }
 
