@@ -142,7 +142,7 @@ const REMEDIES: [&str; 14] = [
     "Add a node",
     "Create the claim",
     "Create the run again",
-    "Correct what the message names",
+    "Correct what ",
 ];
 
 /// Creates an object of API group "" in the scene's namespace.

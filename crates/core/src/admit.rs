@@ -127,22 +127,23 @@ impl RewrittenSource {
 
 /// Decides about a new PipelineRun.
 ///
-/// - If Tekton creates the run as a child of another run, the run uses the placeholders of its parent, and has none of its own.
+/// - If Tekton creates the run as a child of a coscheduled run, the run uses the placeholders of its parent. A child never has a
+///   placeholder of its own.
 /// - The run is not coscheduled if `spec.managedBy` names another controller (M5), if there has been no valid configuration yet
 ///   (M7), if Tekton's own flag is on (M9), or if the mode is `disabled`. Then admission pins nothing, and removes reserved
 ///   annotations.
 /// - In mode `workspaces`, admission pins mode, group, placeholder defaults and claims (M1, M8).
 /// - In modes `pipelineruns` and `isolate-pipelinerun`, admission also pins the `volumeClaimTemplate`s that it replaces by claims
 ///   (M3, M4, V2).
-/// - If the run is a copy of another run's stored object, with the annotations or while the other run is stored, admission restores
-///   the templates of the other run's claims. So the copy gets claims of its own (V2a).
+/// - The run may be a copy of another run's stored object. If the copy still has the other run's annotations, or the other run is
+///   still stored, admission knows the templates of its claims, and restores them. So the copy gets claims of its own (V2a).
 ///
 /// `tekton_controller` is the username of Tekton's controller, normally [`TEKTON_CONTROLLER`].
 ///
 /// # Errors
-/// Admission denies the run in two cases. Either an annotation chooses a value that does not exist or is not allowed (B1). Or the
-/// run is to be coscheduled, or the mode is `disabled`, and the run names claims that were created for another run, whose templates
-/// are not known (V2a).
+/// Admission denies the run in two cases. First: an annotation chooses a value that does not exist or is not allowed (B1). Second:
+/// the run names a claim that was created for another run, and the claim's template is not known (V2a). The second case counts only
+/// if the run is to be coscheduled, or if its mode is `disabled`.
 pub fn admit(
     in_force: InForce<'_>,
     tekton_controller: &str,

@@ -118,7 +118,7 @@ pub struct ChildAdmission {
     pub bindings: Vec<BoundClaim>,
     /// Warnings for the user who creates the object.
     pub warnings: Vec<String>,
-    /// Events on the PipelineRun that is the controller. They inform the author of the PipelineRun, who does not see the
+    /// Events on the PipelineRun that owns the object (its owner reference with `controller: true`). They inform the author of the PipelineRun, who does not see the
     /// warnings.
     pub events: Vec<Reason>,
 }

@@ -54,7 +54,8 @@ pub struct TaskSize {
     pub workspaces: BTreeSet<String>,
 }
 
-/// The sizes of a run's tasks. Without a `catalog`, the requests of all tasks are `None`.
+/// The sizes of a run's tasks. `catalog` has the Pipeline, Tasks and LimitRanges that the estimate needs. Without it, the requests
+/// of all tasks are `None`.
 pub fn of_run(run: &PipelineRun, mode: Mode, catalog: Option<&Catalog>) -> Sizes {
     let tasks = tasks(run, catalog);
     let names: BTreeSet<_> = tasks.iter().map(|task| &task.name).collect();

@@ -79,7 +79,7 @@ impl Findings {
         self.lock().entry(key.clone()).or_insert(swept);
     }
 
-    /// Notes that an object of a run was deleted, if the sweep has found the run.
+    /// Notes that an object of a run was deleted, if the sweep had found leftovers of this run.
     pub(crate) fn deleted(&self, key: &RunKey, kind: &'static str, name: &str) {
         if let Some(swept) = self.lock().get_mut(key) {
             swept.deleted.entry(kind).or_default().push(name.to_owned());

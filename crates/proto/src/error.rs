@@ -1,5 +1,5 @@
-//! Errors on the wire: `BadRequest` with field violations for invalid input, and `ErrorInfo` with a reason for other errors. Each
-//! service has one function that turns its typed errors into a `tonic::Status` with these details.
+//! Errors on the wire: `BadRequest` with field violations for invalid input, and `ErrorInfo` with a reason for other errors.
+//! The functions of this module build a `tonic::Status` with these details.
 
 use std::collections::HashMap;
 

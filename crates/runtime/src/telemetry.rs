@@ -38,6 +38,7 @@ enum Export {
 
 /// Installs the subscriber of the process. The current tokio runtime exports the spans.
 ///
+/// # Errors
 /// The filter does not parse, or the process has a subscriber already.
 pub(crate) fn init(service: Service, args: &ProcessArgs) -> anyhow::Result<Telemetry> {
     let filter = EnvFilter::try_new(&args.log_level)?;

@@ -21,13 +21,14 @@ texts! {
          tekton-coscheduler. Ask your operator to change this.";
 
     volume_node_affinity_conflict(conflict: &Conflict, placeholder: &AssistantName): VolumeNodeAffinityConflict =
-        "No node can reach the volumes of all these claims: {conflict}. So no node can run a new pod of placeholder {placeholder}, \
-         and the run's pods without a node wait. Create the run again with claims that one node can reach. Or replace one of \
-         these claims by another claim with the same name, so that one node can reach all volumes. This run then continues.";
+        "No node can reach the volumes of all these claims: {conflict}. So no node can run a new pod of placeholder {placeholder}. \
+         The run's pods that have no node yet wait. Create the run again with claims that one node can reach. Or delete one of \
+         these claims, and create it again with the same name and a volume that one node can reach together with the others. This \
+         run then continues.";
 
     claims_apart(conflict: &Conflict, placeholder: &AssistantName, left_out: &str): VolumeNodeAffinityConflict =
-        "No node can reach the volumes of all these claims: {conflict}. So placeholder {placeholder} does not mount these of the \
-         run's claims: {left_out}. The pods that use them run without the placeholder, and may run on different nodes. All other \
+        "No node can reach the volumes of all these claims: {conflict}. So placeholder {placeholder} does not mount {left_out}. \
+         The pods that use these run without the placeholder, and may run on different nodes. All other \
          pods of the run run on the placeholder's node. To run all pods on one node, create the run again with claims that one \
          node can reach.";
 

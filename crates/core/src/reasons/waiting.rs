@@ -42,18 +42,18 @@ texts! {
          reports on the run why it cannot.";
 
     pod_unschedulable(): PodUnschedulable =
-        "No node can run a pod of the run. An autoscaler may add a node. If none does, add a node that meets the scheduler's message, or \
-         change the pod's podTemplate or requests.";
+        "No node can run a pod of the run. An autoscaler may add a node. If none does, read the scheduler's message with \
+         `kubectl describe pod`. Then add a node that fits, or change the podTemplate or the requests of the pod.";
 
     container_cannot_start(pod: &str, reason: &str): ContainerCannotStart =
-        "A container of pod {pod} cannot start: {reason}. Correct what the message names, such as the image, its pull secret, or a \
+        "A container of pod {pod} cannot start: {reason}. Correct what the kubelet's message names, such as the image, its pull secret, or a \
          ConfigMap or Secret of the step.";
 
     sandbox_not_created(pod: &str, node: &str): SandboxNotCreated =
-        "The kubelet of node {node} cannot create the sandbox of pod {pod}. Correct what the message names, such as the network of \
+        "The kubelet of node {node} cannot create the sandbox of pod {pod}. Correct what its message names, such as the network of \
          the node.";
 
     volume_not_mounted(pod: &str, node: &str): VolumeNotMounted =
-        "The kubelet of node {node} cannot mount a volume of pod {pod}. Correct what the message names. If the volume is attached to \
+        "The kubelet of node {node} cannot mount a volume of pod {pod}. Correct what its message names. If the volume is attached to \
          another node, wait until it is detached there.";
 }
