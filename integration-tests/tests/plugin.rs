@@ -141,14 +141,38 @@ fn b5_failures_name_the_fault_and_have_their_exit_codes() -> Outcome {
         (
             &["plan", "-f", example, "--server", "here"],
             "",
-            1,
+            2,
             "expected HOST:PORT",
         ),
         (
             &["plan", "-f", example, "--server", "127.0.0.1:1"],
             "",
             4,
-            "127.0.0.1:1",
+            "failed to connect to the affinity-planner at 127.0.0.1:1: ",
+        ),
+        (
+            &["explain", "r", "-n", "ns", "--server", "127.0.0.1:1"],
+            "",
+            4,
+            "failed to connect to the placeholder-manager at 127.0.0.1:1: ",
+        ),
+        (
+            &["explain", "r", "-n", "ns", "--server", "here"],
+            "",
+            2,
+            "expected HOST:PORT",
+        ),
+        (
+            &["explain", "r", "-n", "ns", "--certificates", "/"],
+            "",
+            2,
+            "--server <HOST:PORT>",
+        ),
+        (
+            &["explain", "r", "--server", "127.0.0.1:1"],
+            "",
+            1,
+            "failed to read the kubeconfig",
         ),
     ] {
         let output = plugin_with(arguments, input)?;
@@ -435,6 +459,121 @@ fn b5_each_subcommand_has_each_exit_code() -> Outcome {
                 let missing = ["missing", "-n", scene.namespace.as_str()];
                 assert_eq!(code(bed, &missing)?, Some(3), "{subcommand}");
             }
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn b5_explain_asks_the_placeholder_manager_without_rights_in_the_cluster() -> Outcome {
+    shared(async |scene| {
+        let held = run("runs").template("source");
+        let held = held.task("one", &["source"], &[]).held("one");
+        scene.submit(held).await?;
+        let (set, placeholder) = scene.placeholder().await?;
+        // No node has the label of this run's pool.
+        let waits = run("waits").in_pool_of(&scene).template("source");
+        scene.submit(waits.task("one", &["source"], &[])).await?;
+        let namespace = scene.namespace.as_str();
+        let ask = |service, name: &str, more: &[&str]| {
+            let server = server(&scene, service);
+            let server: Vec<_> = server.iter().map(String::as_str).collect();
+            plugin(&[&["explain", name][..], &server, more].concat())
+        };
+        let in_format = |name: &str, format: &str| -> anyhow::Result<String> {
+            let more = ["-n", namespace, "-o", format];
+            let output = ask(Service::PlaceholderManager, name, &more)?;
+            let errors = String::from_utf8_lossy(&output.stderr);
+            ensure!(output.status.success(), "{name} -o {format}: {errors}");
+            Ok(String::from_utf8(output.stdout)?)
+        };
+        let mut waits = Value::Null;
+        look::until("the manager knows why the run waits", async || {
+            // At first, the manager may not have seen the run.
+            let Ok(answer) = in_format("waits", "json") else {
+                return Ok(false);
+            };
+            waits = serde_json::from_str(&answer)?;
+            Ok(waits["cause"]["code"] == "PlaceholderUnschedulable"
+                && !waits["pods"][0]["schedulerMessage"].is_null())
+        })
+        .await
+        .with_context(|| format!("the last answer: {waits}"))?;
+        let first = &waits["placeholders"][0];
+        assert_eq!(
+            (&first["phase"], &first["node"]),
+            (&json!("Pending"), &json!(null))
+        );
+        let text = in_format("waits", "wide")?;
+        let line = format!("PipelineRun {namespace}/waits\n├─ waits: PlaceholderUnschedulable\n");
+        assert!(text.starts_with(&line), "{text}");
+        for fact in [
+            &waits["cause"]["message"],
+            &waits["pods"][0]["schedulerMessage"],
+        ] {
+            assert!(text.contains(fact.as_str().unwrap()), "{fact}: {text}");
+        }
+
+        let mut runs = Value::Null;
+        let on = node(&placeholder).unwrap();
+        look::until("the manager knows the node of the run's pod", async || {
+            runs = serde_json::from_str(&in_format("runs", "json")?)?;
+            Ok(runs["pods"][0]["node"] == on)
+        })
+        .await
+        .with_context(|| format!("the last answer: {runs}"))?;
+        let set = set.name_any();
+        let mut first = runs["placeholders"][0].clone();
+        let created = first["createTime"].take();
+        assert!(created.as_str().unwrap().ends_with('Z'), "{created}");
+        let [claim] = &pods::claims(&placeholder)[..] else {
+            panic!("{placeholder:?}");
+        };
+        assert_eq!(
+            first,
+            json!({
+                "name": set, "phase": "Bound", "node": on, "mode": "pipelineruns", "claimNames": [claim],
+                "createTime": null, "waiting": null,
+            })
+        );
+        assert_eq!(runs["pipelineRun"]["namespace"], namespace);
+        assert_eq!(runs["pods"][0]["placeholders"], json!([set]));
+        assert_eq!(runs["cause"], json!(null));
+        let text = in_format("runs", "wide")?;
+        for fact in [
+            "no cause for waiting found\n",
+            "mode: pipelineruns\n",
+            &format!("placeholder {set}: Bound, on {on}\n│  └─ claim {claim}\n"),
+        ] {
+            assert!(text.contains(fact), "{fact}: {text}");
+        }
+        let yaml: Value = serde_saphyr::from_str(&in_format("runs", "yaml")?)?;
+        assert_eq!(yaml, runs);
+        assert_eq!(in_format("runs", "name")?, "pipelinerun.tekton.dev/runs\n");
+        assert_eq!(in_format("runs", "jsonpath={.pipelineRun.name}")?, "runs");
+
+        // The kubeconfig's context has no namespace.
+        let admin = scene.stack.bed.kubeconfig().to_str().unwrap();
+        for (service, more, code, fault) in [
+            (Service::PlaceholderManager, ["-n", namespace], 3, namespace),
+            (
+                Service::PlaceholderManager,
+                ["--kubeconfig", admin],
+                3,
+                "default",
+            ),
+            (
+                Service::AffinityPlanner,
+                ["-n", namespace],
+                1,
+                "not implemented",
+            ),
+        ] {
+            let output = ask(service, "missing", &more)?;
+            let errors = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(code), "{more:?}: {errors}");
+            assert!(errors.contains(fault), "{more:?}: {errors}");
+            assert!(output.stdout.is_empty(), "{more:?}");
         }
         Ok(())
     })
@@ -815,16 +954,22 @@ async fn check_example(scene: &Scene<'_>, file: &Path, map: &Path) -> Outcome {
 
 /// The plan that the affinity-planner makes, without the facts that its answer does not have.
 fn ask_server(scene: &Scene<'_>, file: &str) -> anyhow::Result<Value> {
-    let services = &scene.stack.services;
-    let address = services.grpc_address(Service::AffinityPlanner);
-    let address = address.trim_start_matches("http://");
-    let mut arguments = vec!["plan", "-f", file, "--server", address];
-    arguments.extend(["-n", &scene.namespace, "-o", "json"]);
-    let folder = services.certificates(OPERATOR);
-    if let Some(folder) = &folder {
-        arguments.extend(["--certificates", folder.to_str().unwrap()]);
-    }
+    let server = server(scene, Service::AffinityPlanner);
+    let mut arguments = vec!["plan", "-f", file, "-n", &scene.namespace, "-o", "json"];
+    arguments.extend(server.iter().map(String::as_str));
     Ok(without_admission(&answer(&arguments)?))
+}
+
+/// The flags that name a service, with the operator's certificate if the services use mutual TLS.
+fn server(scene: &Scene<'_>, service: Service) -> Vec<String> {
+    let services = &scene.stack.services;
+    let address = services.grpc_address(service);
+    let address = address.trim_start_matches("http://").to_owned();
+    let mut flags = vec!["--server".to_owned(), address];
+    if let Some(folder) = services.certificates(OPERATOR) {
+        flags.extend(["--certificates".to_owned(), folder.display().to_string()]);
+    }
+    flags
 }
 
 fn without_admission(plan: &Value) -> Value {

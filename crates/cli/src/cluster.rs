@@ -36,23 +36,35 @@ impl Cluster {
 
     /// The cluster and the namespace of the kubeconfig's context.
     pub(crate) async fn of(args: &KubeconfigArgs) -> Result<Self, Failure> {
-        let options = KubeConfigOptions {
-            context: args.context.clone(),
-            ..KubeConfigOptions::default()
-        };
-        let config = match &args.kubeconfig {
-            Some(path) => match Kubeconfig::read_from(path) {
-                Ok(kubeconfig) => Config::from_custom_kubeconfig(kubeconfig, &options).await,
-                Err(error) => Err(error),
-            },
-            None => Config::from_kubeconfig(&options).await,
-        };
-        let mut config = config.context("failed to read the kubeconfig")?;
+        let mut config = config(args).await?;
         config.connect_timeout = Some(CONNECT);
         let namespace = config.default_namespace.clone();
         let client = Client::try_from(config).context("failed to use the kubeconfig")?;
         Ok(Self { client, namespace })
     }
+}
+
+/// The namespace that the arguments or the kubeconfig choose. Reads the kubeconfig only if the arguments name none.
+pub(crate) async fn namespace(args: &ClusterArgs) -> Result<String, Failure> {
+    match &args.namespace {
+        Some(namespace) => Ok(namespace.clone()),
+        None => Ok(config(&args.kubeconfig).await?.default_namespace),
+    }
+}
+
+async fn config(args: &KubeconfigArgs) -> anyhow::Result<Config> {
+    let options = KubeConfigOptions {
+        context: args.context.clone(),
+        ..KubeConfigOptions::default()
+    };
+    let config = match &args.kubeconfig {
+        Some(path) => match Kubeconfig::read_from(path) {
+            Ok(kubeconfig) => Config::from_custom_kubeconfig(kubeconfig, &options).await,
+            Err(error) => Err(error),
+        },
+        None => Config::from_kubeconfig(&options).await,
+    };
+    config.context("failed to read the kubeconfig")
 }
 
 /// The failure of a request to the API server.

@@ -7,7 +7,6 @@
 mod answer;
 mod documents;
 mod placeholders;
-mod server;
 
 use anyhow::anyhow;
 use coscheduler_core::admit::{Admission, Question, TEKTON_CONTROLLER, admit};
@@ -18,15 +17,18 @@ use coscheduler_core::pipeline_run::PipelineRun;
 use coscheduler_core::plan::{Plan, Preview, is_stored, plan, preview_admitted};
 use coscheduler_core::sizes;
 use coscheduler_core::violation::Violation;
+use coscheduler_proto::planner::planner_service_client::PlannerServiceClient;
+use coscheduler_proto::planner::{AdmitPipelineRunResponse, PlanRequest};
+use coscheduler_proto::{convert, error, json};
 use serde_json::Value;
 
 use crate::args::PlanArgs;
 use crate::failure::Failure;
 use crate::output;
+use crate::server::Server;
 
 use answer::{Answer, Binding, Note, RunPlan};
-use documents::Documents;
-use server::Server;
+use documents::{Annotations, Documents};
 
 /// Stands for the uid of the admission request.
 const REQUEST_UID: &str = "00000000-0000-0000-0000-000000000000";
@@ -34,8 +36,11 @@ const REQUEST_UID: &str = "00000000-0000-0000-0000-000000000000";
 /// Plans the runs of a file, and writes the answer.
 pub(crate) fn run(args: &PlanArgs) -> Result<(), Failure> {
     let documents = Documents::read(&args.filename, &args.namespace)?;
-    let admitting = match Server::connect(&args.server)? {
-        Some(server) => Admitting::Server(server),
+    let admitting = match &args.server {
+        Some(address) => {
+            let certificates = &args.certificates;
+            Admitting::Server(Server::connect("affinity-planner", address, certificates)?)
+        }
         None => Admitting::Here(configuration(args)?),
     };
     let answer = plan_all(&documents, &admitting)?;
@@ -56,9 +61,33 @@ impl Admitting {
         match self {
             Self::Here(configuration) => admit(Ok(configuration), TEKTON_CONTROLLER, question)
                 .map_err(|violations| denied(&refused(question.run), &violations)),
-            Self::Server(server) => server.admission(question, manifest),
+            Self::Server(server) => ask(server, question, manifest),
         }
     }
+}
+
+/// Asks the affinity-planner which changes admission would make on the run in `manifest`, under the configuration of the cluster.
+fn ask(server: &Server, question: &Question<'_>, manifest: &Value) -> Result<Admission, Failure> {
+    let annotations = |all: Option<&Annotations>| all.cloned().unwrap_or_default();
+    let asked = PlanRequest {
+        pipeline_run: Some(json::object_to_struct(manifest)),
+        request_uid: question.request_uid.to_owned(),
+        pipeline_annotations: annotations(question.pipeline_annotations),
+        namespace_annotations: annotations(question.namespace_annotations),
+    };
+    let answer = server.call(asked, async |channel, request| {
+        PlannerServiceClient::new(channel).plan(request).await
+    });
+    let answer = answer.map_err(|status| match error::violations(&status).as_slice() {
+        [] => server.failed(&status),
+        violations => denied(&refused(question.run), violations),
+    })?;
+    let plan = answer.plan.unwrap_or_default();
+    Ok(convert::admission(AdmitPipelineRunResponse {
+        set_annotations: plan.annotations,
+        bindings: plan.bindings,
+        ..AdmitPipelineRunResponse::default()
+    }))
 }
 
 /// The configuration in the command line. Prints its warnings.
