@@ -148,13 +148,13 @@ fn b5_failures_name_the_fault_and_have_their_exit_codes() -> Outcome {
             &["plan", "-f", example, "--server", "127.0.0.1:1"],
             "",
             4,
-            "failed to connect to the affinity-planner at 127.0.0.1:1: ",
+            "error: the affinity-planner at 127.0.0.1:1 does not answer: Connection refused (os error 111)\n",
         ),
         (
             &["explain", "r", "-n", "ns", "--server", "127.0.0.1:1"],
             "",
             4,
-            "failed to connect to the placeholder-manager at 127.0.0.1:1: ",
+            "error: the placeholder-manager at 127.0.0.1:1 does not answer: Connection refused (os error 111)\n",
         ),
         (
             &["explain", "r", "-n", "ns", "--server", "here"],
@@ -446,18 +446,21 @@ fn b5_each_subcommand_has_each_exit_code() -> Outcome {
         let nobody = nobody("nobody-of-all")?;
         let bed = scene.stack.bed.kubeconfig();
         for (subcommand, arguments, _) in READERS {
-            let code = |kubeconfig: &Path, arguments: &[&str]| -> anyhow::Result<Option<i32>> {
+            let failure = |kubeconfig: &Path, arguments: &[&str]| -> anyhow::Result<_> {
                 let output = plugin(&with_rights(subcommand, kubeconfig, arguments))?;
-                let errors = String::from_utf8_lossy(&output.stderr);
+                let errors = String::from_utf8(output.stderr)?;
                 ensure!(!errors.is_empty(), "{subcommand} {arguments:?}");
-                Ok(output.status.code())
+                Ok((output.status.code(), errors))
             };
             let wrong = [arguments, &["-o", "text"]].concat();
-            assert_eq!(code(bed, &wrong)?, Some(2), "{subcommand}");
-            assert_eq!(code(&nobody, arguments)?, Some(4), "{subcommand}");
+            assert_eq!(failure(bed, &wrong)?.0, Some(2), "{subcommand}");
+            let (code, errors) = failure(&nobody, arguments)?;
+            assert_eq!(code, Some(4), "{subcommand}");
+            let fault = "error: the API server at http://127.0.0.1:1/ does not answer: Connection refused (os error 111)\n";
+            assert_eq!(errors, fault, "{subcommand}");
             if !arguments.is_empty() {
                 let missing = ["missing", "-n", scene.namespace.as_str()];
-                assert_eq!(code(bed, &missing)?, Some(3), "{subcommand}");
+                assert_eq!(failure(bed, &missing)?.0, Some(3), "{subcommand}");
             }
         }
         Ok(())
@@ -597,7 +600,11 @@ fn b5_status_without_a_cluster_fails_with_an_exit_code_for_each_cause() -> Outco
     let nobody = nobody("nobody-of-status")?;
     let missing = nobody.with_file_name("missing");
     for (arguments, code, fault) in [
-        (status(&nobody, &[]), 4, "the API server does not answer"),
+        (
+            status(&nobody, &["-w"]),
+            4,
+            "the API server at http://127.0.0.1:1/ does not answer: ",
+        ),
         (status(&nobody, &["--context", "other"]), 1, "other"),
         (status(&missing, &[]), 1, "missing"),
         (status(&nobody, &["-A", "-n", "ns"]), 2, "--namespace"),

@@ -10,7 +10,7 @@ use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity
 use tonic::{Code, Request, Response, Status};
 
 use crate::args::CertificateArgs;
-use crate::failure::Failure;
+use crate::failure::{Failure, no_answer};
 
 /// The time limit of the connection, and of each call.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -32,9 +32,10 @@ impl Server {
         let endpoint = endpoint(address, certificates)?;
         let runtime = crate::runtime()?;
         let connected = runtime.block_on(endpoint.connect_timeout(TIMEOUT).connect());
-        let channel = connected
-            .with_context(|| format!("failed to connect to the {service} at {address}"))
-            .map_err(Failure::Unreachable)?;
+        let channel = connected.map_err(|error| {
+            let text = no_answer(service, address, &anyhow!(error));
+            Failure::Unreachable(anyhow!(text))
+        })?;
         Ok(Self {
             runtime,
             channel,
