@@ -93,6 +93,50 @@ fn b5_each_format_of_plan_has_the_same_facts() -> Outcome {
 }
 
 #[test]
+fn b5_plan_names_the_place_of_the_mode() -> Outcome {
+    let run = |metadata: Value| json!({"kind": "PipelineRun", "metadata": metadata, "spec": {}});
+    let new = run(json!({"generateName": "r-"}));
+    let stored = run(json!({"name": "r", "uid": "u"}));
+    let other = || json!({"kind": "ConfigMap", "data": {"placement": "pack"}});
+    let mut map = other();
+    map["data"]["coschedule"] = "pipelineruns".into();
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let (with, without) = (folder.join("with.json"), folder.join("without.json"));
+    std::fs::write(&with, map.to_string())?;
+    std::fs::write(&without, other().to_string())?;
+    let (with, without) = (with.to_str().unwrap(), without.to_str().unwrap());
+    let default = "workspaces (default of key coschedule)";
+    for (run, arguments, mode) in [
+        (&new, &[][..], default),
+        (&new, &["--config", without], default),
+        (
+            &new,
+            &["--config", with],
+            &format!("pipelineruns (key coschedule of {with})"),
+        ),
+        (
+            &new,
+            &["--config", with, "--mode", "disabled"],
+            "disabled (flag --mode)",
+        ),
+        (
+            &stored,
+            &["--config", with],
+            "disabled (the PipelineRun has no annotation coscheduler.dev/mode)",
+        ),
+    ] {
+        let plan = plugin_with(
+            &[&["plan", "-f", "-"], arguments].concat(),
+            &run.to_string(),
+        )?;
+        let text = String::from_utf8(plan.stdout)?;
+        let line = format!("─ mode: {mode}\n");
+        assert!(text.contains(&line), "{arguments:?}: {text}");
+    }
+    Ok(())
+}
+
+#[test]
 fn b5_failures_name_the_fault_and_have_their_exit_codes() -> Outcome {
     let example = examples().join("two-volumes.yaml");
     let example = example.to_str().unwrap();
@@ -983,6 +1027,8 @@ fn without_admission(plan: &Value) -> Value {
     let mut plan = plan.clone();
     for run in plan["runs"].as_array_mut().unwrap() {
         run["warnings"] = json!([]);
+        // The file with the ConfigMap, or the ConfigMap.
+        run["modeFrom"].take();
     }
     plan
 }

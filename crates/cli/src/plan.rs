@@ -41,7 +41,7 @@ pub(crate) fn run(args: &PlanArgs) -> Result<(), Failure> {
             let certificates = &args.certificates;
             Admitting::Server(Server::connect("affinity-planner", address, certificates)?)
         }
-        None => Admitting::Here(configuration(args)?),
+        None => configuration(args)?,
     };
     let answer = plan_all(&documents, &admitting)?;
     output::write(&answer, args.output.output.as_ref())?;
@@ -50,8 +50,11 @@ pub(crate) fn run(args: &PlanArgs) -> Result<(), Failure> {
 
 /// The place where runs are admitted.
 enum Admitting {
-    /// This process, with this configuration.
-    Here(Configuration),
+    /// This process, with this configuration. `mode_from` is the place of its mode, in words.
+    Here {
+        configuration: Configuration,
+        mode_from: String,
+    },
     /// The affinity-planner.
     Server(Server),
 }
@@ -59,8 +62,10 @@ enum Admitting {
 impl Admitting {
     fn admit(&self, question: &Question<'_>, manifest: &Value) -> Result<Admission, Failure> {
         match self {
-            Self::Here(configuration) => admit(Ok(configuration), TEKTON_CONTROLLER, question)
-                .map_err(|violations| denied(&refused(question.run), &violations)),
+            Self::Here { configuration, .. } => {
+                admit(Ok(configuration), TEKTON_CONTROLLER, question)
+                    .map_err(|violations| denied(&refused(question.run), &violations))
+            }
             Self::Server(server) => ask(server, question, manifest),
         }
     }
@@ -91,10 +96,17 @@ fn ask(server: &Server, question: &Question<'_>, manifest: &Value) -> Result<Adm
 }
 
 /// The configuration in the command line. Prints its warnings.
-fn configuration(args: &PlanArgs) -> Result<Configuration, Failure> {
+fn configuration(args: &PlanArgs) -> Result<Admitting, Failure> {
     let mut data = match &args.config {
         Some(file) => documents::config_map(file)?,
         None => Default::default(),
+    };
+    let mode_from = match (args.mode, &args.config) {
+        (Some(_), _) => "flag --mode".to_owned(),
+        (None, Some(file)) if data.contains_key(COSCHEDULE) => {
+            format!("key {COSCHEDULE} of {}", file.display())
+        }
+        (None, _) => format!("default of key {COSCHEDULE}"),
     };
     if let Some(mode) = args.mode {
         data.insert(COSCHEDULE.to_owned(), mode.to_string());
@@ -104,7 +116,10 @@ fn configuration(args: &PlanArgs) -> Result<Configuration, Failure> {
     for warning in &checked.warnings {
         eprintln!("warning: ConfigMap coscheduler-config: {warning}");
     }
-    Ok(checked.configuration)
+    Ok(Admitting::Here {
+        configuration: checked.configuration,
+        mode_from,
+    })
 }
 
 fn denied(what: &str, violations: &[Violation]) -> Failure {
@@ -175,9 +190,13 @@ fn plan_one(
     } = plan;
     Ok(RunPlan {
         group: stored.annotations.get(GROUP).cloned(),
-        mode_from: match stored.annotations.contains_key(MODE) && is_stored(run) {
-            true => format!("annotation {MODE} of the PipelineRun"),
-            false => source.place(Setting::Mode),
+        mode_from: match (source, admitting) {
+            (_, _) if is_stored(run) && stored.annotations.contains_key(MODE) => {
+                format!("annotation {MODE} of the PipelineRun")
+            }
+            (_, _) if is_stored(run) => format!("the PipelineRun has no annotation {MODE}"),
+            (Source::Cluster, Admitting::Here { mode_from, .. }) => mode_from.clone(),
+            (source, _) => source.place(Setting::Mode),
         },
         mode: mode.to_string(),
         annotations: admission.set_annotations,

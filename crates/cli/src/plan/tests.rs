@@ -43,7 +43,10 @@ fn answer(file: &str, change: impl FnOnce(&mut Configuration)) -> Result<Answer,
     change(&mut configuration);
     plan_all(
         &Documents::parse(file, "file", "ci")?,
-        &Admitting::Here(configuration),
+        &Admitting::Here {
+            configuration,
+            mode_from: "here".to_owned(),
+        },
     )
 }
 
