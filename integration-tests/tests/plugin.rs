@@ -883,6 +883,42 @@ fn b5_plan_prints_for_every_example_what_the_cluster_then_gets() -> Outcome {
     })
 }
 
+#[test]
+fn b5_v2a_plan_of_a_copied_run_is_what_the_cluster_then_gets() -> Outcome {
+    shared(async |scene| {
+        let first = run("first").template("source");
+        let first = first.task("one", &["source"], &[]);
+        scene.submit(first).await?;
+        scene.succeeds("first").await?;
+        let stored = scene.api::<PipelineRun>().get("first").await?;
+        let mut copy = json!(stored);
+        copy["metadata"]["generateName"] = "copy-".into();
+        for field in ["name", "resourceVersion"] {
+            copy["metadata"].as_object_mut().unwrap().remove(field);
+        }
+        let namespace = scene.namespace.as_str();
+        let plan = ["plan", "-f", "-", "--mode", "pipelineruns", "-o", "json"];
+        let plan = plugin_with(&plan, &copy.to_string())?;
+        let errors = String::from_utf8_lossy(&plan.stderr);
+        ensure!(plan.status.success(), "{errors}");
+        let plan: Value = serde_json::from_slice(&plan.stdout)?;
+        let plan = &plan["runs"][0];
+        assert_eq!(
+            (&plan["mode"], &plan["modeFrom"]),
+            (&json!("pipelineruns"), &json!("flag --mode"))
+        );
+        assert_eq!(plan["placeholders"].as_array().unwrap().len(), 1, "{plan}");
+        let created = create(&scene, namespace, &copy, false).await?;
+        let bound = &created.data["spec"]["workspaces"][0]["persistentVolumeClaim"]["claimName"];
+        let planned = &plan["bindings"][0]["claimName"];
+        assert_eq!(renamed(bound, &[]), renamed(planned, &[]));
+        let before = &stored.spec["workspaces"][0]["persistentVolumeClaim"]["claimName"];
+        assert!(bound != before && planned != before, "{before}");
+        scene.succeeds(&created.name_any()).await?;
+        Ok(())
+    })
+}
+
 /// Plans an example, creates it in a namespace of its own, and compares.
 async fn check_example(scene: &Scene<'_>, file: &Path, map: &Path) -> Outcome {
     let scene = scene.stack.scene().await?;

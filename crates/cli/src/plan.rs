@@ -14,7 +14,7 @@ use coscheduler_core::annotations::{GROUP, MODE};
 use coscheduler_core::config::{self, COSCHEDULE, Configuration};
 use coscheduler_core::overrides::{Setting, Source};
 use coscheduler_core::pipeline_run::PipelineRun;
-use coscheduler_core::plan::{Plan, Preview, is_stored, plan, preview_admitted};
+use coscheduler_core::plan::{Plan, Preview, plan, preview_admitted};
 use coscheduler_core::sizes;
 use coscheduler_core::violation::Violation;
 use coscheduler_proto::planner::planner_service_client::PlannerServiceClient;
@@ -154,7 +154,9 @@ fn plan_one(
     let pipeline = pipeline.as_ref();
     let namespace = documents.namespace_annotations(run);
     let namespace = namespace.as_ref();
-    let planned = if is_stored(run) {
+    // A copy of another run may have its annotations, but no uid.
+    let is_stored = !run.uid.is_empty();
+    let planned = if is_stored {
         plan(run).map(|plan| Preview {
             admission: Admission::default(),
             stored: run.clone(),
@@ -191,10 +193,10 @@ fn plan_one(
     Ok(RunPlan {
         group: stored.annotations.get(GROUP).cloned(),
         mode_from: match (source, admitting) {
-            (_, _) if is_stored(run) && stored.annotations.contains_key(MODE) => {
+            (_, _) if is_stored && stored.annotations.contains_key(MODE) => {
                 format!("annotation {MODE} of the PipelineRun")
             }
-            (_, _) if is_stored(run) => format!("the PipelineRun has no annotation {MODE}"),
+            (_, _) if is_stored => format!("the PipelineRun has no annotation {MODE}"),
             (Source::Cluster, Admitting::Here { mode_from, .. }) => mode_from.clone(),
             (source, _) => source.place(Setting::Mode),
         },
