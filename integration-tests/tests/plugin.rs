@@ -783,7 +783,11 @@ fn b5_nodes_shows_the_runs_and_the_room_of_each_node() -> Outcome {
                 items.is_some_and(|items| items.contains(item))
             };
             let placeholders = node["placeholders"].as_array().map_or(0, Vec::len);
+            let pods = node["pods"].as_array().into_iter().flatten();
+            let task = pods.filter(|pod| pod["run"] == run && pod["milliCpu"] == 3000);
             Ok(has("runs", &run)
+                && task.count() == 1
+                && node["allocatableMilliCpu"] == 8000
                 && has("placeholders", &placeholder)
                 && number(&node["heldMilliCpu"]) == 50 * i64::try_from(placeholders)?
                 && (1..=8000 - 3000 - 50).contains(&number(&node["freeMilliCpu"])))
@@ -794,6 +798,9 @@ fn b5_nodes_shows_the_runs_and_the_room_of_each_node() -> Outcome {
         assert!(table.starts_with("NODE"), "{table}");
         let row = table.lines().find(|line| line.starts_with(&name)).unwrap();
         assert!(row.contains(run.as_str().unwrap()), "{row}");
+        assert!(row.contains("   cpu 8, memory "), "{row}");
+        let task = table.lines().find(|line| line.contains(": cpu 3, memory "));
+        assert!(task.is_some_and(|line| line.contains(namespace)), "{table}");
 
         let user = scene.stack.bed.kubeconfig_for(namespace, "default").await?;
         let refused = plugin(&with_rights("nodes", &user, &[]))?;
