@@ -23,10 +23,7 @@ pub(crate) struct Args {
 pub(crate) enum Command {
     Plan(PlanArgs),
     Status(StatusArgs),
-    /// Show one PipelineRun, the cause for which it waits, and what to do about it
-    ///
-    /// Reads the PipelineRun and its TaskRuns, pods, claims and Events with the rights of the kubeconfig.
-    Explain(NamedArgs),
+    Explain(ExplainArgs),
     /// Show the Events about one PipelineRun and its TaskRuns, pods, claims and placeholders, the oldest first
     ///
     /// Reads the PipelineRun, its TaskRuns and pods, and the Events of the namespace with the rights of the kubeconfig.
@@ -64,8 +61,12 @@ pub(crate) struct PlanArgs {
     #[arg(short, long, value_name = "NAME", default_value = "default")]
     pub(crate) namespace: String,
 
+    /// Address of the affinity-planner, such as localhost:9102 of a port-forward. It plans with the cluster's configuration
+    #[arg(long, value_name = "HOST:PORT", value_parser = address)]
+    pub(crate) server: Option<String>,
+
     #[command(flatten)]
-    pub(crate) server: ServerArgs,
+    pub(crate) certificates: CertificateArgs,
 
     #[command(flatten)]
     pub(crate) output: OutputArgs,
@@ -97,6 +98,23 @@ pub(crate) struct StatusArgs {
     /// Do not write the headers of the table
     #[arg(long)]
     pub(crate) no_headers: bool,
+}
+
+/// Show one PipelineRun, the cause for which it waits, and what to do about it
+///
+/// Reads the PipelineRun and its TaskRuns, pods, claims and Events with the rights of the kubeconfig. With --server, asks the
+/// placeholder-manager instead. About a child run, it answers about its topmost parent.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ExplainArgs {
+    #[command(flatten)]
+    pub(crate) run: NamedArgs,
+
+    /// Address of the placeholder-manager, such as localhost:9103 of a port-forward
+    #[arg(long, value_name = "HOST:PORT", value_parser = address)]
+    pub(crate) server: Option<String>,
+
+    #[command(flatten)]
+    pub(crate) certificates: CertificateArgs,
 }
 
 #[derive(Debug, clap::Args)]
@@ -198,12 +216,17 @@ pub(crate) struct KubeconfigArgs {
     pub(crate) kubeconfig: Option<PathBuf>,
 }
 
-#[derive(Debug, clap::Args)]
-pub(crate) struct ServerArgs {
-    /// Address of the affinity-planner, such as localhost:9102 of a port-forward. It plans with the cluster's configuration
-    #[arg(long, value_name = "HOST:PORT")]
-    pub(crate) server: Option<String>,
+/// Checks that `text` is `HOST:PORT`.
+fn address(text: &str) -> Result<String, String> {
+    let port = text.rsplit_once(':').map(|(_, port)| port.parse::<u16>());
+    match port {
+        Some(Ok(_)) => Ok(text.to_owned()),
+        Some(Err(_)) | None => Err("expected HOST:PORT".to_owned()),
+    }
+}
 
+#[derive(Debug, clap::Args)]
+pub(crate) struct CertificateArgs {
     /// Folder with ca.crt, tls.crt and tls.key of Secret operator-tls, for a server with mutual TLS
     #[arg(long, value_name = "DIR", requires = "server")]
     pub(crate) certificates: Option<PathBuf>,

@@ -5,12 +5,15 @@ use std::time::Duration;
 use anyhow::{Context as _, anyhow};
 use k8s_openapi::NamespaceResourceScope;
 use kube::api::ListParams;
+use kube::client::ClientBuilder;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config, Resource};
 use serde::de::DeserializeOwned;
+use tower::BoxError;
+use tower::util::MapErrLayer;
 
 use crate::args::{ClusterArgs, KubeconfigArgs};
-use crate::failure::Failure;
+use crate::failure::{Failure, no_answer};
 
 /// The time limit of a connection to the API server.
 const CONNECT: Duration = Duration::from_secs(10);
@@ -36,23 +39,46 @@ impl Cluster {
 
     /// The cluster and the namespace of the kubeconfig's context.
     pub(crate) async fn of(args: &KubeconfigArgs) -> Result<Self, Failure> {
-        let options = KubeConfigOptions {
-            context: args.context.clone(),
-            ..KubeConfigOptions::default()
-        };
-        let config = match &args.kubeconfig {
-            Some(path) => match Kubeconfig::read_from(path) {
-                Ok(kubeconfig) => Config::from_custom_kubeconfig(kubeconfig, &options).await,
-                Err(error) => Err(error),
-            },
-            None => Config::from_kubeconfig(&options).await,
-        };
-        let mut config = config.context("failed to read the kubeconfig")?;
+        let mut config = config(args).await?;
         config.connect_timeout = Some(CONNECT);
         let namespace = config.default_namespace.clone();
-        let client = Client::try_from(config).context("failed to use the kubeconfig")?;
-        Ok(Self { client, namespace })
+        let address = config.cluster_url.to_string();
+        let client = ClientBuilder::try_from(config).context("failed to use the kubeconfig")?;
+        let client = client.with_layer(&MapErrLayer::new(move |error: BoxError| {
+            // The client itself makes these errors, before it asks the API server.
+            if error.is::<kube::Error>() {
+                return error;
+            }
+            no_answer("API server", &address, &anyhow!(error)).into()
+        }));
+        Ok(Self {
+            client: client.build(),
+            namespace,
+        })
     }
+}
+
+/// The namespace that the arguments or the kubeconfig choose. Reads the kubeconfig only if the arguments name none.
+pub(crate) async fn namespace(args: &ClusterArgs) -> Result<String, Failure> {
+    match &args.namespace {
+        Some(namespace) => Ok(namespace.clone()),
+        None => Ok(config(&args.kubeconfig).await?.default_namespace),
+    }
+}
+
+async fn config(args: &KubeconfigArgs) -> anyhow::Result<Config> {
+    let options = KubeConfigOptions {
+        context: args.context.clone(),
+        ..KubeConfigOptions::default()
+    };
+    let config = match &args.kubeconfig {
+        Some(path) => match Kubeconfig::read_from(path) {
+            Ok(kubeconfig) => Config::from_custom_kubeconfig(kubeconfig, &options).await,
+            Err(error) => Err(error),
+        },
+        None => Config::from_kubeconfig(&options).await,
+    };
+    config.context("failed to read the kubeconfig")
 }
 
 /// The failure of a request to the API server.
@@ -64,8 +90,10 @@ pub(crate) fn failed(what: &str, error: kube::Error) -> Failure {
         kube::Error::Api(status) => {
             Failure::Failed(anyhow!("{}", status.message).context(format!("failed to {what}")))
         }
-        error @ (kube::Error::HyperError(_) | kube::Error::Service(_)) => {
-            Failure::Unreachable(anyhow!(error).context("the API server does not answer"))
+        // `Cluster::of` has written its text.
+        kube::Error::Service(error) => Failure::Unreachable(anyhow!(error)),
+        kube::Error::HyperError(error) => {
+            Failure::Unreachable(anyhow!(error).context(format!("failed to {what}")))
         }
         error => Failure::Failed(anyhow!(error).context(format!("failed to {what}"))),
     }

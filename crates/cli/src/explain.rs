@@ -1,8 +1,9 @@
 //! `explain`: a PipelineRun with its placeholders, claims and pods, and the cause for which it waits. It reads the cluster with the
-//! user's own rights.
+//! user's own rights. With `--server`, it asks the placeholder-manager instead.
 
 mod answer;
 mod causes;
+mod server;
 
 use std::collections::BTreeSet;
 
@@ -13,11 +14,12 @@ use k8s_openapi::api::core::v1::{Event, PersistentVolumeClaim, Pod};
 use kube::Api;
 use kube::api::ListParams;
 
-use crate::args::NamedArgs;
-use crate::cluster::{Cluster, api, list, unless_forbidden};
+use crate::args::{ExplainArgs, NamedArgs};
+use crate::cluster::{Cluster, api, list, namespace, unless_forbidden};
 use crate::failure::Failure;
 use crate::output;
 use crate::run_objects::RunObjects;
+use crate::server::Server;
 
 use answer::{ClaimStatus, Explanation};
 use causes::Facts;
@@ -26,7 +28,19 @@ use causes::Facts;
 const MOST_WAITING: usize = 10;
 
 /// Reads the run and its objects, and writes the answer.
-pub(crate) fn run(args: &NamedArgs) -> Result<(), Failure> {
+pub(crate) fn run(args: &ExplainArgs) -> Result<(), Failure> {
+    let ExplainArgs {
+        run: args,
+        server,
+        certificates,
+    } = args;
+    if let Some(address) = server {
+        let namespace = crate::runtime()?.block_on(namespace(&args.cluster))?;
+        let server = Server::connect("placeholder-manager", address, certificates)?;
+        let answer = server::ask(&server, namespace, args.name.clone())?;
+        output::write(&answer, args.output.output.as_ref())?;
+        return Ok(());
+    }
     let answer = crate::runtime()?.block_on(read(args))?;
     output::warn(&answer.warnings);
     output::write(&answer, args.output.output.as_ref())?;

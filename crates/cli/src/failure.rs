@@ -24,6 +24,12 @@ impl Failure {
     }
 }
 
+/// The text about a server that does not answer, with the last cause only: each layer of a client repeats it in its own words.
+pub(crate) fn no_answer(server: &str, address: &str, error: &anyhow::Error) -> String {
+    let cause = error.root_cause();
+    format!("the {server} at {address} does not answer: {cause}")
+}
+
 impl fmt::Display for Failure {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -19,6 +19,7 @@ mod output;
 mod plan;
 mod run_objects;
 mod run_status;
+mod server;
 mod status;
 mod template;
 mod ui;

@@ -33,8 +33,11 @@ struct NodeStatus {
     runs: BTreeSet<String>,
     /// The names of the placeholders' pods, as `namespace/name`.
     placeholders: BTreeSet<String>,
-    /// The pods of no PipelineRun that request CPU or memory, as `namespace/name`.
-    others: BTreeSet<String>,
+    pods: BTreeSet<PodStatus>,
+    /// CPU in thousandths that the node has for pods.
+    allocatable_milli_cpu: i128,
+    /// Memory in bytes that the node has for pods.
+    allocatable_memory: i128,
     /// CPU in thousandths that the placeholders request.
     held_milli_cpu: i128,
     /// Memory in bytes that the placeholders request.
@@ -43,6 +46,20 @@ struct NodeStatus {
     free_milli_cpu: i128,
     /// Memory in bytes that no pod requests.
     free_memory: i128,
+}
+
+/// A pod, ordered by name.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct PodStatus {
+    /// `namespace/name`.
+    name: String,
+    /// The pod's PipelineRun, as `namespace/name`.
+    run: Option<String>,
+    /// CPU in thousandths that the pod requests.
+    milli_cpu: i128,
+    /// Memory in bytes that the pod requests.
+    memory: i128,
 }
 
 /// Reads the nodes and all their pods, and writes the answer.
@@ -79,6 +96,8 @@ impl NodeStatus {
         let allocatable = nodes::view(node).allocatable;
         Self {
             name: node.name_any(),
+            allocatable_milli_cpu: allocatable.milli_cpu,
+            allocatable_memory: allocatable.memory,
             free_milli_cpu: allocatable.milli_cpu,
             free_memory: allocatable.memory,
             ..Self::default()
@@ -98,12 +117,15 @@ impl NodeStatus {
             self.held_memory += memory;
             self.placeholders.insert(named(&pod.name_any()));
         }
-        if pods::label(pod, PIPELINE_RUN_UID).is_some() {
-            let run = pods::label(pod, PIPELINE_RUN).unwrap_or_default();
-            self.runs.insert(named(run));
-        } else if requests.milli_cpu + requests.memory > 0 {
-            self.others.insert(named(&pod.name_any()));
-        }
+        let of_run = pods::label(pod, PIPELINE_RUN_UID).is_some();
+        let run = of_run.then(|| named(pods::label(pod, PIPELINE_RUN).unwrap_or_default()));
+        self.runs.extend(run.clone());
+        self.pods.insert(PodStatus {
+            name: named(&pod.name_any()),
+            run,
+            milli_cpu: requests.milli_cpu,
+            memory: requests.memory,
+        });
     }
 }
 
@@ -111,7 +133,7 @@ impl output::Answer for Answer {
     fn text(&self, wide: bool) -> String {
         let mut headers = vec!["NODE", "RUNS", "PLACEHOLDERS", "HELD", "FREE"];
         if wide {
-            headers.extend(["RUN NAMES", "OTHER PODS"]);
+            headers.extend(["ALLOCATABLE", "RUN NAMES", "REQUESTS OF PODS"]);
         }
         let amounts = |milli_cpu, memory| {
             let (cpu, memory) = (in_words("cpu", milli_cpu), in_words("memory", memory));
@@ -126,8 +148,15 @@ impl output::Answer for Answer {
                 amounts(node.free_milli_cpu, node.free_memory),
             ];
             if wide {
-                let names = [&node.runs, &node.others].map(|it| it.iter().map(String::as_str));
-                cells.extend(names.map(output::words));
+                let pods = node.pods.iter();
+                let pods: Vec<_> = pods
+                    .map(|it| format!("{}: {}", it.name, amounts(it.milli_cpu, it.memory)))
+                    .collect();
+                cells.extend([
+                    amounts(node.allocatable_milli_cpu, node.allocatable_memory),
+                    output::words(node.runs.iter().map(String::as_str)),
+                    pods.join("\n"),
+                ]);
             }
             cells
         });
@@ -167,20 +196,24 @@ mod tests {
         add("p-0", placeholder, "affinity-assistant");
         add("task", of_run, "step");
         add("stranger", json!({}), "c");
+        let pods: Vec<_> = seen.pods.iter().map(|pod| pod.run.as_deref()).collect();
+        assert_eq!(pods, [Some("ns/r"), None, Some("ns/r")]);
         let answer = Answer {
             nodes: vec![seen],
             with_headers: false,
         };
-        let words: Vec<_> = answer
-            .text(true)
-            .split("   ")
-            .map(|it| it.trim().to_owned())
-            .collect();
-        let words: Vec<_> = words.into_iter().filter(|it| !it.is_empty()).collect();
-        let room = ["cpu 500m, memory 1Gi", "cpu 2500m, memory 5Gi"];
-        assert_eq!(
-            words,
-            ["a", "1", "1", room[0], room[1], "ns/r", "ns/stranger"]
-        );
+        let cells = |wide| -> Vec<String> {
+            let text = answer.text(wide);
+            let cells = text.split(['\n', ' ']).filter(|it| !it.is_empty());
+            cells.map(str::to_owned).collect()
+        };
+        let words = |text: &str| -> Vec<String> { text.split(' ').map(str::to_owned).collect() };
+        let narrow = "a 1 1 cpu 500m, memory 1Gi cpu 2500m, memory 5Gi";
+        assert_eq!(cells(false), words(narrow));
+        // Each pod has a line of its own.
+        let wide = ["p-0", "stranger", "task"].map(|pod| format!("ns/{pod}: cpu 500m, memory 1Gi"));
+        let wide = format!("{narrow} cpu 4, memory 8Gi ns/r {}", wide.join(" "));
+        assert_eq!(cells(true), words(&wide));
+        assert_eq!(answer.text(true).lines().count(), 3);
     }
 }

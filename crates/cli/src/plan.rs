@@ -7,26 +7,28 @@
 mod answer;
 mod documents;
 mod placeholders;
-mod server;
 
 use anyhow::anyhow;
 use coscheduler_core::admit::{Admission, Question, TEKTON_CONTROLLER, admit};
-use coscheduler_core::annotations::{GROUP, MODE};
+use coscheduler_core::annotations::{GROUP, MODE, MODE_SOURCE};
 use coscheduler_core::config::{self, COSCHEDULE, Configuration};
 use coscheduler_core::overrides::{Setting, Source};
 use coscheduler_core::pipeline_run::PipelineRun;
-use coscheduler_core::plan::{Plan, Preview, is_stored, plan, preview_admitted};
+use coscheduler_core::plan::{Plan, Preview, plan, preview_admitted};
 use coscheduler_core::sizes;
 use coscheduler_core::violation::Violation;
+use coscheduler_proto::planner::planner_service_client::PlannerServiceClient;
+use coscheduler_proto::planner::{AdmitPipelineRunResponse, PlanRequest};
+use coscheduler_proto::{convert, error, json};
 use serde_json::Value;
 
 use crate::args::PlanArgs;
 use crate::failure::Failure;
 use crate::output;
+use crate::server::Server;
 
 use answer::{Answer, Binding, Note, RunPlan};
-use documents::Documents;
-use server::Server;
+use documents::{Annotations, Documents};
 
 /// Stands for the uid of the admission request.
 const REQUEST_UID: &str = "00000000-0000-0000-0000-000000000000";
@@ -34,9 +36,12 @@ const REQUEST_UID: &str = "00000000-0000-0000-0000-000000000000";
 /// Plans the runs of a file, and writes the answer.
 pub(crate) fn run(args: &PlanArgs) -> Result<(), Failure> {
     let documents = Documents::read(&args.filename, &args.namespace)?;
-    let admitting = match Server::connect(&args.server)? {
-        Some(server) => Admitting::Server(server),
-        None => Admitting::Here(configuration(args)?),
+    let admitting = match &args.server {
+        Some(address) => {
+            let certificates = &args.certificates;
+            Admitting::Server(Server::connect("affinity-planner", address, certificates)?)
+        }
+        None => configuration(args)?,
     };
     let answer = plan_all(&documents, &admitting)?;
     output::write(&answer, args.output.output.as_ref())?;
@@ -45,8 +50,11 @@ pub(crate) fn run(args: &PlanArgs) -> Result<(), Failure> {
 
 /// The place where runs are admitted.
 enum Admitting {
-    /// This process, with this configuration.
-    Here(Configuration),
+    /// This process, with this configuration. `mode_from` is the place of its mode, in words.
+    Here {
+        configuration: Configuration,
+        mode_from: String,
+    },
     /// The affinity-planner.
     Server(Server),
 }
@@ -54,18 +62,51 @@ enum Admitting {
 impl Admitting {
     fn admit(&self, question: &Question<'_>, manifest: &Value) -> Result<Admission, Failure> {
         match self {
-            Self::Here(configuration) => admit(Ok(configuration), TEKTON_CONTROLLER, question)
-                .map_err(|violations| denied(&refused(question.run), &violations)),
-            Self::Server(server) => server.admission(question, manifest),
+            Self::Here { configuration, .. } => {
+                admit(Ok(configuration), TEKTON_CONTROLLER, question)
+                    .map_err(|violations| denied(&refused(question.run), &violations))
+            }
+            Self::Server(server) => ask(server, question, manifest),
         }
     }
 }
 
+/// Asks the affinity-planner which changes admission would make on the run in `manifest`, under the configuration of the cluster.
+fn ask(server: &Server, question: &Question<'_>, manifest: &Value) -> Result<Admission, Failure> {
+    let annotations = |all: Option<&Annotations>| all.cloned().unwrap_or_default();
+    let asked = PlanRequest {
+        pipeline_run: Some(json::object_to_struct(manifest)),
+        request_uid: question.request_uid.to_owned(),
+        pipeline_annotations: annotations(question.pipeline_annotations),
+        namespace_annotations: annotations(question.namespace_annotations),
+    };
+    let answer = server.call(asked, async |channel, request| {
+        PlannerServiceClient::new(channel).plan(request).await
+    });
+    let answer = answer.map_err(|status| match error::violations(&status).as_slice() {
+        [] => server.failed(&status),
+        violations => denied(&refused(question.run), violations),
+    })?;
+    let plan = answer.plan.unwrap_or_default();
+    Ok(convert::admission(AdmitPipelineRunResponse {
+        set_annotations: plan.annotations,
+        bindings: plan.bindings,
+        ..AdmitPipelineRunResponse::default()
+    }))
+}
+
 /// The configuration in the command line. Prints its warnings.
-fn configuration(args: &PlanArgs) -> Result<Configuration, Failure> {
+fn configuration(args: &PlanArgs) -> Result<Admitting, Failure> {
     let mut data = match &args.config {
         Some(file) => documents::config_map(file)?,
         None => Default::default(),
+    };
+    let mode_from = match (args.mode, &args.config) {
+        (Some(_), _) => "flag --mode".to_owned(),
+        (None, Some(file)) if data.contains_key(COSCHEDULE) => {
+            format!("key {COSCHEDULE} of {}", file.display())
+        }
+        (None, _) => format!("default of key {COSCHEDULE}"),
     };
     if let Some(mode) = args.mode {
         data.insert(COSCHEDULE.to_owned(), mode.to_string());
@@ -75,7 +116,10 @@ fn configuration(args: &PlanArgs) -> Result<Configuration, Failure> {
     for warning in &checked.warnings {
         eprintln!("warning: ConfigMap coscheduler-config: {warning}");
     }
-    Ok(checked.configuration)
+    Ok(Admitting::Here {
+        configuration: checked.configuration,
+        mode_from,
+    })
 }
 
 fn denied(what: &str, violations: &[Violation]) -> Failure {
@@ -110,7 +154,9 @@ fn plan_one(
     let pipeline = pipeline.as_ref();
     let namespace = documents.namespace_annotations(run);
     let namespace = namespace.as_ref();
-    let planned = if is_stored(run) {
+    // A copy of another run may have its annotations, but no uid.
+    let is_stored = !run.uid.is_empty();
+    let planned = if is_stored {
         plan(run).map(|plan| Preview {
             admission: Admission::default(),
             stored: run.clone(),
@@ -146,9 +192,14 @@ fn plan_one(
     } = plan;
     Ok(RunPlan {
         group: stored.annotations.get(GROUP).cloned(),
-        mode_from: match stored.annotations.contains_key(MODE) && is_stored(run) {
-            true => format!("annotation {MODE} of the PipelineRun"),
-            false => source.place(Setting::Mode),
+        mode_from: match (source, admitting) {
+            (_, _) if is_stored && stored.annotations.contains_key(MODE) => {
+                let source = stored.annotations.get(MODE_SOURCE).cloned();
+                source.unwrap_or_else(|| format!("annotation {MODE} of the PipelineRun"))
+            }
+            (_, _) if is_stored => format!("the PipelineRun has no annotation {MODE}"),
+            (Source::Cluster, Admitting::Here { mode_from, .. }) => mode_from.clone(),
+            (source, _) => source.place(Setting::Mode),
         },
         mode: mode.to_string(),
         annotations: admission.set_annotations,

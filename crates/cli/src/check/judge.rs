@@ -210,8 +210,27 @@ pub(super) fn rights(lacking: &[(&str, &str)]) -> Judged {
     ))
 }
 
-/// Each service must be available, in the same version.
-pub(super) fn services(deployments: &[Deployment]) -> Judged {
+/// Each service must be available, in the same version. With `cargo xtask services`, the services are local processes, and the
+/// webhooks have URLs.
+pub(super) fn services(
+    namespace: &str,
+    deployments: &[Deployment],
+    webhooks: Option<&MutatingWebhookConfiguration>,
+) -> Judged {
+    if deployments.is_empty() {
+        let none = format!("Found no Deployments of the services in namespace {namespace}.");
+        let mut webhooks = webhooks
+            .into_iter()
+            .flat_map(|it| it.webhooks.iter().flatten());
+        return match webhooks.any(|it| it.client_config.url.is_some()) {
+            true => warning(format!(
+                "{none} This is expected with `cargo xtask services`, which runs the services as local processes."
+            )),
+            false => failed(format!(
+                "{none} Install tekton-coscheduler, or name its namespace with --namespace."
+            )),
+        };
+    }
     let named = |name: &str| deployments.iter().find(|it| it.name_any() == name);
     let available = |name: &&str| {
         let status = named(name).and_then(|it| it.status.as_ref());

@@ -10,6 +10,7 @@ use coscheduler_core::params::Params;
 use coscheduler_core::pipeline;
 use coscheduler_core::pipeline_run::PipelineRun;
 use coscheduler_core::sizes::{Catalog, TaskSpec, resource_list};
+use coscheduler_core::violation::Violation;
 use coscheduler_kubernetes::claims;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use serde_json::Value;
@@ -48,14 +49,21 @@ impl Documents {
             if object["metadata"].is_object() && object["metadata"]["namespace"].is_null() {
                 object["metadata"]["namespace"] = namespace.into();
             }
-            default_account(&mut object);
+            if is_new(&object) {
+                complete(&mut object);
+            }
             let name = object["metadata"]["name"].as_str().unwrap_or_default();
-            let run = PipelineRun::parse(&object).map_err(|violations| {
+            let not_valid = |violations: &[Violation]| {
                 denied(
                     &format!("{file}: PipelineRun {name:?} is not valid"),
-                    &violations,
+                    violations,
                 )
-            })?;
+            };
+            let run = PipelineRun::parse(&object).map_err(|it| not_valid(&it))?;
+            if run.name.is_empty() && run.generate_name.is_empty() {
+                let fault = "is not set, and metadata.generateName neither; set one of them";
+                return Err(not_valid(&[Violation::new("metadata.name", fault)]));
+            }
             documents.runs.push((run, object));
         }
         if documents.runs.is_empty() {
@@ -126,12 +134,24 @@ impl Documents {
     }
 }
 
-/// Sets the service account as Tekton's admission does (Tekton v1.12.0, `pkg/apis/pipeline/v1/pipelinerun_defaults.go`, and key
+/// True if the run does not exist yet.
+fn is_new(run: &Value) -> bool {
+    let metadata = &run["metadata"];
+    metadata["uid"].is_null() || metadata["name"].is_null()
+}
+
+/// Completes a run as a request to create it does. The API server ignores the uid and the status, which a copy of another run has.
+/// Tekton's admission sets the service account (Tekton v1.12.0, `pkg/apis/pipeline/v1/pipelinerun_defaults.go`, and key
 /// `default-service-account` of its ConfigMap `config-defaults`). The placeholder uses the same account.
-fn default_account(run: &mut Value) {
-    let is_new = run["metadata"]["uid"].is_null() && run["spec"].is_object();
+fn complete(run: &mut Value) {
+    let ignored = [("/metadata", "uid"), ("", "status")];
+    for (object, field) in ignored {
+        if let Some(Value::Object(object)) = run.pointer_mut(object) {
+            object.remove(field);
+        }
+    }
     let template = &run["spec"]["taskRunTemplate"];
-    if is_new
+    if run["spec"].is_object()
         && (template.is_null() || template.is_object())
         && template["serviceAccountName"].is_null()
     {

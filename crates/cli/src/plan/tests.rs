@@ -43,7 +43,10 @@ fn answer(file: &str, change: impl FnOnce(&mut Configuration)) -> Result<Answer,
     change(&mut configuration);
     plan_all(
         &Documents::parse(file, "file", "ci")?,
-        &Admitting::Here(configuration),
+        &Admitting::Here {
+            configuration,
+            mode_from: "here".to_owned(),
+        },
     )
 }
 
@@ -137,4 +140,33 @@ fn b5_a_file_without_runs_or_with_a_run_that_is_not_valid_is_a_failure() {
         text.contains("\"r\" is not valid:\n  spec.workspaces: "),
         "{text}"
     );
+    assert_eq!(
+        failure("{kind: PipelineRun, metadata: {uid: u}, spec: {}}"),
+        "file: PipelineRun \"\" is not valid:\n  metadata.name: is not set, and metadata.generateName neither; set one of them"
+    );
+}
+
+#[test]
+fn b5_a_run_is_new_without_a_name_or_a_uid() {
+    let (uid, status) = (
+        "uid: u",
+        "status: {conditions: [{type: Succeeded, status: 'True'}]}",
+    );
+    for (metadata, state, name, reason) in [
+        ("generateName: r-".to_owned(), "", "r-xxxxx", "NoClaims"),
+        (
+            format!("generateName: r-, {uid}"),
+            status,
+            "r-xxxxx",
+            "NoClaims",
+        ),
+        ("name: r".to_owned(), status, "r", "NoClaims"),
+        (format!("name: r, {uid}"), status, "r", "NotPinned"),
+    ] {
+        let file = format!("{{kind: PipelineRun, metadata: {{{metadata}}}, spec: {{}}, {state}}}");
+        let run =
+            as_json(&answer(&file, |configuration| configuration.mode = Mode::Workspaces).unwrap());
+        assert_eq!(run["name"], name, "{file}");
+        assert_eq!(run["reasons"][0]["code"], reason, "{file}");
+    }
 }

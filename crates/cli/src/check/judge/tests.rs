@@ -116,7 +116,7 @@ fn services_must_be_available_and_of_one_version() {
                 "status": {"availableReplicas": replicas},
             }))
         });
-        services(&all)
+        services("ns", &all, None)
     };
     assert_eq!(
         of((1, "1.0")),
@@ -128,7 +128,23 @@ fn services_must_be_available_and_of_one_version() {
     let (verdict, message) = of((1, "1.1"));
     assert_eq!(verdict, Verdict::Warning);
     assert!(message.contains("1.0, 1.1"), "{message}");
-    assert_eq!(services(&[]).0, Verdict::Failed);
+    let called_by = |client: Value| {
+        let webhook = json!({
+            "name": "w", "sideEffects": "None", "admissionReviewVersions": ["v1"], "clientConfig": client,
+        });
+        services("ns", &[], Some(&object(json!({"webhooks": [webhook]}))))
+    };
+    let (verdict, message) = called_by(json!({"service": {"name": "s", "namespace": "ns"}}));
+    assert_eq!(verdict, Verdict::Failed);
+    let none = "Found no Deployments of the services in namespace ns. ";
+    assert!(message.starts_with(none), "{message}");
+    assert_eq!(services("ns", &[], None), failed(message));
+    assert_eq!(
+        called_by(json!({"url": "https://127.0.0.1:9443"})),
+        warning(format!(
+            "{none}This is expected with `cargo xtask services`, which runs the services as local processes."
+        ))
+    );
 }
 
 #[test]
