@@ -60,11 +60,13 @@ fn apply(object: &mut Value, mutation: &Mutation) {
 }
 
 /// Makes Tekton fail a TaskRun with reason `TaskRunValidationFailed`, and with `message` in the text of its condition. Tekton's
-/// admission accepts the TaskRun. Its controller compares declared and bound workspaces before it creates a pod, and its error
-/// quotes the name of a workspace that is only one of both (Tekton v1.12.0, `pkg/workspace/validate.go`: `ValidateBindings`).
+/// admission accepts the TaskRun. Before Tekton's controller creates a pod, it compares declared and bound workspaces. Its error
+/// quotes the name of a workspace that is only declared or only bound (Tekton v1.12.0, `pkg/workspace/validate.go`:
+/// `ValidateBindings`).
 ///
-/// A referenced Task cannot change, so the TaskRun binds a workspace that the Task does not declare. An embedded Task declares a
-/// workspace that the TaskRun does not bind, because Tekton treats each bound workspace of an embedded Task as declared.
+/// If the TaskRun refers to a Task, the Task cannot be changed here, so the TaskRun binds a workspace that the Task does not
+/// declare. If the Task is embedded, it declares a workspace that the TaskRun does not bind, because Tekton treats each bound
+/// workspace of an embedded Task as declared.
 fn invalidate(spec: &mut Map<String, Value>, message: &str) {
     // Each retry would fail too.
     spec.remove("retries");

@@ -51,7 +51,7 @@ pub fn asks(pod: &Pod) -> Amounts {
     requests::amounts(&own_requests(pod))
 }
 
-/// As [`asks`]. A webhook may have added other containers.
+/// As [`asks`], with exact quantities. The container is found by its name, because a webhook may have added other containers.
 fn own_requests(pod: &Pod) -> ResourceList {
     let mut containers = pod.spec.iter().flat_map(|spec| &spec.containers);
     let own = containers.find(|container| container.name == AFFINITY_ASSISTANT);
@@ -81,7 +81,8 @@ fn asked(resources: Option<&ResourceRequirements>) -> ResourceList {
     list(resources.and_then(|resources| resources.requests.as_ref()))
 }
 
-/// The API server has validated every quantity. One that cannot be parsed here is left to the scheduler.
+/// The API server has validated every quantity. If a quantity cannot be parsed here, it is left out, and only the scheduler sees
+/// it.
 fn list(list: Option<&BTreeMap<String, Quantity>>) -> ResourceList {
     let entries = list.into_iter().flatten();
     let parsed = entries.filter_map(|(name, it)| Some((name.clone(), it.0.parse().ok()?)));

@@ -1,4 +1,5 @@
-//! Reads parts of a PipelineRun: for a cache, for a question of the webhook to the planner, and for the type of `core`.
+//! Reads the parts of a PipelineRun that a cache keeps, or that the webhook sends to the planner. Also converts a PipelineRun to
+//! the type of `core`.
 
 use coscheduler_core::annotations::is_read;
 use coscheduler_core::params::has_variable;
@@ -235,7 +236,8 @@ fn param(param: &Value) -> Value {
     read
 }
 
-/// The value without long texts. The length of a list can be that of a matrix, so each long text in a list becomes an empty one.
+/// The value without long texts. A list keeps its length, because a matrix may run one pod for each of its items: a long text in
+/// a list becomes an empty text.
 fn short(value: &Value) -> Option<Value> {
     Some(match value {
         Value::String(text) if text.len() > LONGEST_NAME => return None,

@@ -46,7 +46,7 @@ pub fn view(pod: Pod) -> Option<observed::Pod> {
     })
 }
 
-/// Converts the metadata of a TaskRun's pod that has ended. `None` for all other pods.
+/// Converts the metadata of a pod that has ended. `None` if it is a placeholder's pod, or has no label with a run's uid.
 pub fn ended(metadata: ObjectMeta) -> Option<observed::Pod> {
     let pod = Pod {
         metadata,
@@ -71,7 +71,7 @@ fn placeholder(pod: &Pod) -> Option<PlaceholderLabels> {
         return None;
     }
     let instance = label(pod, INSTANCE).unwrap_or_default();
-    // Anybody can set labels. So the name must match too: the placeholder's controller chooses the name.
+    // Anybody can set labels. So the name must match too: Kubernetes names a placeholder's pod after the placeholder.
     let named = pod.metadata.name.as_deref() == Some(&format!("{instance}-0"));
     let made_by_us = label(pod, MANAGED_BY) == Some(TEKTON_COSCHEDULER);
     Some(PlaceholderLabels {

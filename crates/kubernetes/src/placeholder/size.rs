@@ -23,8 +23,8 @@ pub fn limits(requests: &Amounts) -> BTreeMap<String, Quantity> {
     list(more(requests.milli_cpu), more(requests.memory))
 }
 
-/// The strategic merge patch for subresource `resize`. It sets the requests of exactly this version of the pod to `size`, and the
-/// limits in `limits`.
+/// The strategic merge patch for subresource `resize`. It sets the requests of exactly this version of the pod to `size`, and its
+/// limits to `limits`.
 pub fn resize(pod: &ObjectRef, size: &Amounts, limits: &BTreeMap<String, Quantity>) -> Value {
     json!({
         "metadata": {"uid": pod.uid, "resourceVersion": pod.resource_version},
@@ -53,7 +53,8 @@ pub fn open(pod: &ObjectRef) -> Value {
     })
 }
 
-/// As [`open`], and lets only the nodes of `place` take the pod.
+/// As [`open`]. The patch also adds to the pod what `place` requires and prefers: a node selector, a node affinity, tolerations,
+/// and an annotation that names the limit.
 ///
 /// The API server lets a gated pod add keys to its node selector, and requirements to each term of its required node affinity.
 /// Preferences and tolerations may be added at any time. Source: Kubernetes 1.35, `pkg/apis/core/validation/validation.go`,

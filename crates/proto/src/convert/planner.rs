@@ -37,8 +37,8 @@ pub fn pipeline_run(field: &str, message: Option<Struct>) -> Result<PipelineRun,
         .map_err(|violations| within(field, violations))
 }
 
-/// The objects that determine the requests of a run's pods, and the defaults of parameters. Malformed parts are left out, because the run's author may not be
-/// able to correct them.
+/// The objects that determine the requests of a run's pods, and the defaults of parameters. Malformed parts are left out, because
+/// the run's author may not be able to correct them.
 pub fn catalog(message: wire::Catalog) -> Catalog {
     let wire::Catalog {
         pipeline,
@@ -72,7 +72,8 @@ pub fn catalog(message: wire::Catalog) -> Catalog {
 ///
 /// # Errors
 ///
-/// A violation for each required field that is empty, and for an unknown kind.
+/// A violation for each required field that is empty, for an unknown kind, and for each part of the PipelineRun that cannot be
+/// read.
 pub fn child_run(message: wire::AdmitRunRequest) -> Result<ChildRun, Vec<Violation>> {
     let mut violations = Vec::new();
     required("username", &message.username, &mut violations);
