@@ -1,4 +1,5 @@
-//! The command line. The flags have kubectl's names. Flag `-n` of `plan` does not use kubectl's context.
+//! The command line. The flags have kubectl's names. Without `-n`, `plan` uses namespace `default`, and not the namespace of
+//! kubectl's context.
 
 use std::ffi::OsStr;
 use std::path::PathBuf;
@@ -44,8 +45,8 @@ pub(crate) enum Command {
 /// Needs no cluster, except with --server.
 #[derive(Debug, clap::Args)]
 pub(crate) struct PlanArgs {
-    /// File with PipelineRuns, as YAML or JSON; - for standard input. The file may also have the runs' Pipelines, Tasks, Namespace,
-    /// LimitRanges, RuntimeClasses and claims
+    /// File with PipelineRuns, as YAML or JSON; - for standard input. The file may also have the runs' Pipelines, Tasks,
+    /// Namespace, LimitRanges, RuntimeClasses and claims
     #[arg(short, long, value_name = "FILE")]
     pub(crate) filename: PathBuf,
 
@@ -57,11 +58,12 @@ pub(crate) struct PlanArgs {
     #[arg(long, value_name = "MODE", conflicts_with = "server")]
     pub(crate) mode: Option<Mode>,
 
-    /// Namespace of objects that name none
+    /// Namespace of the file's objects that have no namespace
     #[arg(short, long, value_name = "NAME", default_value = "default")]
     pub(crate) namespace: String,
 
-    /// Address of the affinity-planner, such as localhost:9102 of a port-forward. It plans with the cluster's configuration
+    /// Address of the affinity-planner, such as localhost:9102 of a port-forward. The affinity-planner then admits the
+    /// runs, with the configuration of its cluster
     #[arg(long, value_name = "HOST:PORT", value_parser = address)]
     pub(crate) server: Option<String>,
 
@@ -77,7 +79,7 @@ pub(crate) struct PlanArgs {
 /// Reads PipelineRuns and pods with the rights of the kubeconfig.
 #[derive(Debug, clap::Args)]
 pub(crate) struct StatusArgs {
-    /// Show only this PipelineRun, also if it has ended or is not coscheduled
+    /// Show only this PipelineRun, even if it has ended or is not coscheduled
     #[arg(value_name = "NAME", value_parser = run_name, conflicts_with = "all_namespaces")]
     pub(crate) name: Option<String>,
 
@@ -103,7 +105,7 @@ pub(crate) struct StatusArgs {
 /// Show one PipelineRun, the cause for which it waits, and what to do about it
 ///
 /// Reads the PipelineRun and its TaskRuns, pods, claims and Events with the rights of the kubeconfig. With --server, asks the
-/// placeholder-manager instead. About a child run, it answers about its topmost parent.
+/// placeholder-manager instead. For a child run, the placeholder-manager answers about the topmost parent run.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ExplainArgs {
     #[command(flatten)]

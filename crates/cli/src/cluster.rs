@@ -90,7 +90,7 @@ pub(crate) fn failed(what: &str, error: kube::Error) -> Failure {
         kube::Error::Api(status) => {
             Failure::Failed(anyhow!("{}", status.message).context(format!("failed to {what}")))
         }
-        // `Cluster::of` has written its text.
+        // This error has the text that `Cluster::of` wrote.
         kube::Error::Service(error) => Failure::Unreachable(anyhow!(error)),
         kube::Error::HyperError(error) => {
             Failure::Unreachable(anyhow!(error).context(format!("failed to {what}")))
@@ -140,7 +140,7 @@ where
     }
 }
 
-/// The answer of the API server. `None` if the user may not read it; then a warning is added.
+/// The answer of the API server. If the user may not read the objects, adds a warning and returns `None`.
 pub(crate) fn unless_forbidden<T>(
     what: &str,
     answer: kube::Result<T>,

@@ -1,5 +1,5 @@
-//! `explain`: a PipelineRun with its placeholders, claims and pods, and the cause for which it waits. It reads the cluster with the
-//! user's own rights. With `--server`, it asks the placeholder-manager instead.
+//! `explain`: a PipelineRun with its placeholders, claims and pods, and the cause for which it waits. It reads the cluster with
+//! the user's own rights. With `--server`, it asks the placeholder-manager instead.
 
 mod answer;
 mod causes;

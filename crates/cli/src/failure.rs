@@ -24,7 +24,8 @@ impl Failure {
     }
 }
 
-/// The text about a server that does not answer, with the last cause only: each layer of a client repeats it in its own words.
+/// The text about a server that does not answer. It has only the root cause, because each layer of a client repeats the cause in
+/// its own words.
 pub(crate) fn no_answer(server: &str, address: &str, error: &anyhow::Error) -> String {
     let cause = error.root_cause();
     format!("the {server} at {address} does not answer: {cause}")

@@ -42,7 +42,7 @@ pub(crate) fn write(answer: &impl Answer, format: Option<&Format>) -> anyhow::Re
         text.push('\n');
     }
     let mut stdout = std::io::stdout();
-    // The text may not end with a line end.
+    // Without the flush, the end of a text without a final newline would stay in the buffer.
     let written = stdout.write_all(text.as_bytes());
     match written.and_then(|()| stdout.flush()) {
         // The reader, such as `head`, has read enough.
@@ -56,7 +56,7 @@ pub(crate) fn write(answer: &impl Answer, format: Option<&Format>) -> anyhow::Re
 /// kubectl's word for an empty cell.
 pub(crate) const NONE: &str = "<none>";
 
-/// Different words, separated by commas.
+/// The words in alphabetical order, each of them once, separated by commas.
 pub(crate) fn words<'a>(all: impl IntoIterator<Item = &'a str>) -> String {
     let all: BTreeSet<_> = all.into_iter().collect();
     match all.is_empty() {
@@ -75,13 +75,13 @@ pub(crate) fn warn(warnings: &[String]) {
 /// The spaces between two columns.
 pub(crate) const GAP: u16 = 3;
 
-/// The columns of the terminal. `None` if standard output is no terminal, or does not know its size.
+/// The width of the terminal in columns. `None` if standard output is no terminal, or if the terminal's size is not known.
 pub(crate) fn terminal_width() -> Option<usize> {
     let width = Table::new().width().map(usize::from);
     width.filter(|columns| *columns > 0)
 }
 
-/// A table in kubectl's style. `headers` are `None` if it has none.
+/// A table in kubectl's style. `headers` is `None` for a table without headers.
 pub(crate) fn table(
     headers: Option<Vec<&str>>,
     rows: impl IntoIterator<Item = Vec<String>>,

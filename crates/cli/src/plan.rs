@@ -50,7 +50,7 @@ pub(crate) fn run(args: &PlanArgs) -> Result<(), Failure> {
 
 /// The place where runs are admitted.
 enum Admitting {
-    /// This process, with this configuration. `mode_from` is the place of its mode, in words.
+    /// This process, with this configuration. `mode_from` says in words where the mode comes from.
     Here {
         configuration: Configuration,
         mode_from: String,
@@ -154,7 +154,8 @@ fn plan_one(
     let pipeline = pipeline.as_ref();
     let namespace = documents.namespace_annotations(run);
     let namespace = namespace.as_ref();
-    // A copy of another run may have its annotations, but no uid.
+    // The manifest of a new run may be a copy of another run, with the annotations of that run. But module `documents` has
+    // removed its uid.
     let is_stored = !run.uid.is_empty();
     let planned = if is_stored {
         plan(run).map(|plan| Preview {

@@ -14,7 +14,7 @@ use kube::{Api, Client, ResourceExt as _};
 use crate::cluster::{api, failed, list, unless_forbidden};
 use crate::failure::Failure;
 
-/// The most levels of parents that are read.
+/// At most this many levels of parents are read.
 const MOST_PARENTS: usize = 8;
 
 /// The objects of a run.

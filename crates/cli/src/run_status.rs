@@ -18,8 +18,8 @@ pub(crate) struct RunStatus {
     pub(crate) name: String,
     /// The run's mode; `disabled` if admission did not coschedule the run.
     pub(crate) mode: String,
-    /// `Terminating` if the run is being deleted, and `Waiting` if the run has annotation `coscheduler.dev/blocked`. Otherwise the reason in Tekton's condition, or `Pending`
-    /// if there is none.
+    /// `Terminating` if the run is being deleted. Otherwise, `Waiting` if the run has annotation `coscheduler.dev/blocked` and is
+    /// not done. Otherwise, the reason in Tekton's condition, or `Pending` if there is none.
     pub(crate) state: String,
     /// The cause in annotation `coscheduler.dev/blocked`.
     pub(crate) blocked: Option<Blocked>,

@@ -111,7 +111,8 @@ struct Watched {
     runs: Store<PipelineRun>,
     pods: Store<Pod>,
     changes: SelectAll<BoxStream<'static, Result<(), Broken>>>,
-    /// The last error of a watch, and when it ceases to be shown: a watch that goes on may be silent.
+    /// The last error of a watch, and the time at which the page stops showing it. A time is needed, because a watch that works
+    /// again may report nothing for long.
     problem: Option<(String, Instant)>,
 }
 
@@ -257,7 +258,8 @@ async fn changes(
     Sse::new(versions).keep_alive(KeepAlive::default())
 }
 
-/// Refuses requests that name another host: a page of another server could send them under a name that leads to this machine.
+/// Refuses requests whose header `Host` names another host. Otherwise, a page of another server could read this page, if the DNS
+/// name of that server resolves to this machine (DNS rebinding).
 async fn guard(request: Request, next: Next) -> Response {
     if !is_for_this_machine(request.headers()) {
         let hosts = HOSTS.join(", ");

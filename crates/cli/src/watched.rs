@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 pub(crate) type Changes = BoxStream<'static, Result<(), watcher::Error>>;
 
 /// The objects of one kind, and the stream of their changes. The objects change only while the stream is read. `reduce` removes
-/// what nobody shows.
+/// the fields that no subcommand shows.
 pub(crate) fn kept<K>(
     api: Api<K>,
     config: watcher::Config,
@@ -37,8 +37,8 @@ where
     ready.is_some_and(|ready| ready.is_ok())
 }
 
-/// The error of a watch, if trying again is of no use: the user may not read these objects, or the cluster does not have their
-/// kind. All other errors are returned as they are: they may pass.
+/// Returns `Ok` with the error of a watch if trying again is of no use: the API server does not accept the user, the user may not
+/// read these objects, or the cluster does not have their kind. Returns all other errors as `Err`: they may pass.
 pub(crate) fn lasting(error: watcher::Error) -> Result<kube::Error, watcher::Error> {
     match error {
         watcher::Error::InitialListFailed(kube::Error::Api(status))

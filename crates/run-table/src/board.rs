@@ -16,7 +16,7 @@ use crate::watch::Change;
 /// The state of the run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RunResult {
-    /// It has not ended. Contains Tekton's reason, which may be empty.
+    /// It has not ended. Contains Tekton's reason, which may be empty, or `created` while Tekton has set no condition.
     Running(String),
     /// It succeeded.
     Succeeded,

@@ -20,11 +20,11 @@ use serde::de::DeserializeOwned;
 pub struct Run {
     /// A client of the cluster.
     pub client: Client,
-    /// Its namespace.
+    /// The run's namespace.
     pub namespace: String,
-    /// Its name.
+    /// The run's name.
     pub name: String,
-    /// Its uid.
+    /// The run's uid.
     pub uid: String,
 }
 

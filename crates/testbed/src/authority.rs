@@ -46,8 +46,8 @@ impl Authority {
         self.certificate.pem()
     }
 
-    /// Writes `tls.crt` and `tls.key` for a process with these names and addresses, and `ca.crt`, into `folder`: the files of a
-    /// Secret of cert-manager. The process may be a server and a client.
+    /// Writes the files of a Secret of cert-manager into `folder`: `ca.crt`, and `tls.crt` and `tls.key` for a process with these
+    /// names and addresses. The process may be a server and a client.
     ///
     /// # Errors
     /// A name is malformed, or a file cannot be written.

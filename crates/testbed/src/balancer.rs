@@ -3,9 +3,9 @@
 //! endpoint, or the endpoint refuses the connection, the client sees a reset. The code that created the balancer sets the
 //! endpoints.
 //!
-//! This code can also cut the balancer. Then the balancer behaves like a network that loses every packet: neither end sees an
-//! error, and the data arrives when the cut has ended. And it can freeze the connections that exist: they never carry data again,
-//! but new connections do.
+//! The code that created the balancer can also cut it. Then the balancer behaves like a network that loses every packet: neither
+//! end sees an error, and the data arrives when the cut has ended. The code can also freeze the connections that exist: they
+//! never carry data again, but new connections do.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -260,8 +260,8 @@ impl TestBed {
     }
 }
 
-/// A description of a bed that outlives the process that started it. It can be serialised, and another process can end the bed
-/// with it.
+/// Describes a bed that runs on after the process that started it has ended. The description can be serialised, and another
+/// process can end the bed with it.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Detached {
     /// A kubeconfig of the cluster administrator.

@@ -1,6 +1,6 @@
-//! The name of the programs' folder is a digest of the pinned modules, the build flags and the names of the copied files. Each
-//! file gets its final name when it is complete. So after an interruption, the next build makes only the missing files. Few beds
-//! need Karpenter, so its program is in another folder.
+//! Builds the programs of test beds. The name of the programs' folder is a digest of the pinned modules, the build flags and the
+//! names of the copied files. Each file gets its final name only when it is complete. So after an interruption, the next build
+//! makes only the missing files. Few beds need Karpenter, so its program is in another folder.
 
 use std::fs::{self, File};
 use std::io::ErrorKind;

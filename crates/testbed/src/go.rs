@@ -28,7 +28,7 @@ pub(crate) fn run(mut command: Command) -> Result<Output> {
     Ok(output)
 }
 
-/// The folder of the Go module `path` in Go's module cache. The pinned module `module` requires this module.
+/// The folder of the Go module `path` in Go's module cache, in the version that our module `module` requires.
 pub(crate) fn module_folder(sources: &Sources, module: &str, path: &str) -> Result<PathBuf> {
     let mut command = command(sources, module);
     command.args(["list", "-m", "-f", "{{.Dir}}", path]);

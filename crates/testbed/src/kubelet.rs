@@ -216,7 +216,8 @@ impl Kubelet {
     }
 }
 
-/// Decides about one pod. If there is room for its requests, or the pod runs already, adds the requests to the node.
+/// Decides about one pod. If there is room for its requests, or the pod was admitted before this process started, adds the
+/// requests to the node.
 fn judge(room: &mut Room, uid: &str, pod: &Pod) -> Result<Option<Verdict>> {
     let status = pod.status.clone().unwrap_or_default();
     let reason = status.reason.unwrap_or_default();

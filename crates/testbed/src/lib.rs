@@ -15,8 +15,8 @@
 //! # }
 //! ```
 //!
-//! The environment variables `TESTBED_KUBERNETES` and `TESTBED_TEKTON` choose other releases than the default (see [`Releases`]). With
-//! `TESTBED_MTLS=1`, the services use mutual TLS.
+//! The environment variables `TESTBED_KUBERNETES` and `TESTBED_TEKTON` choose other releases than the default (see
+//! [`Releases`]). With `TESTBED_MTLS=1`, the services use mutual TLS.
 //!
 //! When a bed is dropped, or the process that started it ends in any way, all processes of the bed end and its files are
 //! removed (see [`ProcessGroup`]).

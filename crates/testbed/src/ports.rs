@@ -1,6 +1,6 @@
 //! Finds free ports on loopback. A program may need a minute until it listens on its port. All these ports are below the range of
-//! ports that Linux gives to outgoing connections, so that no outgoing connection takes the port meanwhile. Tekton's webhook, for
-//! example, reports no error if its port is taken.
+//! ports that Linux gives to outgoing connections, so that no outgoing connection takes the port meanwhile. Such a loss would
+//! be hard to find: Tekton's webhook, for example, reports no error if its port is taken.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::ops::Range;

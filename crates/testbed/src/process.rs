@@ -138,7 +138,8 @@ impl ProcessGroup {
         self.lock().member(name)?.start_again(name)
     }
 
-    /// Starts each member again that has ended by itself after it logged one of these words. Returns their names.
+    /// Starts each member again that has ended by itself, if the last lines of its log contain one of these texts. Returns the
+    /// names of these members.
     ///
     /// # Errors
     /// The state of a member is unknown, or a program cannot be started.

@@ -1,8 +1,9 @@
 //! Runs the five services as local processes against any cluster, for `cargo xtask services`, the demo and the integration
-//! tests. This module is called the launcher. The launcher applies the parts of `deploy/base` that the services need
-//! (namespace, ConfigMap, service accounts, rights, the webhook's Secret and configuration) and starts each service with its
-//! own service account. It deletes the webhook configurations before it ends the services, so that the API server never refuses
-//! runs because of webhooks that have ended. It does not restart a service by itself.
+//! tests. This module is called the launcher. The launcher creates the namespace and the ConfigMap if they are absent. It
+//! applies the other objects of `deploy/base` that the services need (service accounts, rights, Leases, the webhook's Secret and
+//! configurations), and starts each service with its own service account. It deletes the webhook configurations before it ends
+//! the services, so that the API server never refuses runs because of webhooks that have ended. It does not restart a service by
+//! itself.
 
 mod accounts;
 mod balancing;
@@ -36,7 +37,7 @@ pub use registration::CONFIGURATION_NAME;
 pub use replicas::Replica;
 pub use settings::{CONFIG_MAP, NAMESPACE};
 
-/// The name in the certificate of people who use grpcurl. It may read, and nothing else.
+/// The name in the certificate of people who use grpcurl. With this certificate, they may only read.
 pub const OPERATOR: &str = "operator";
 
 /// The names in the certificates of an installation: those of the services, and [`OPERATOR`].
@@ -275,8 +276,8 @@ impl Services {
         self.group.cpu_seconds()
     }
 
-    /// Acts as a kubelet for processes that have ended because the machine stood still for some seconds: they lost their Lease, or
-    /// their caches are too old. Starts them again, and returns their names.
+    /// Acts as a kubelet for processes that have ended because the machine stood still for some seconds: they lost their Lease,
+    /// or their caches are too old. Starts them again, and returns their names.
     ///
     /// # Errors
     /// A binary cannot be started.

@@ -50,7 +50,7 @@ pub(crate) async fn start(site: &Site, client: &Client, config: &Config) -> Resu
     Ok(())
 }
 
-/// Waits until Tekton's controller holds its Lease and, if it is started, Tekton's webhook answers.
+/// If the bed has Tekton's webhook, waits until the webhook answers. Then waits until Tekton's controller holds its Lease.
 pub(crate) async fn wait(site: &Site, client: &Client, config: &Config) -> Result<()> {
     if config.tekton_webhook {
         wait_for_webhook(site, client).await?;

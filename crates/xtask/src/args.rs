@@ -34,10 +34,10 @@ pub(crate) enum Command {
     /// Measure decisions, admissions, and whole runs with our services and with Tekton's own affinity assistant
     ///
     /// First runs the benchmark of the decisions (1, 10 and 100 workspaces). Then boots a test bed with the five services, and
-    /// creates the example as a dry run, in turn in a namespace with our webhook and in a namespace without it. Prints medians
-    /// and 95th percentiles of the times. Last, runs the same PipelineRuns with our services and with Tekton's own affinity
-    /// assistant, and prints the requests and seconds of both. No figure makes this command fail. Run it on an idle machine.
-    /// `cargo xtask bench saturated` and `cargo xtask bench scale` are other benchmarks.
+    /// creates examples/two-volumes.yaml as a dry run, alternately in a namespace with our webhook and in a namespace without it.
+    /// Prints medians and 95th percentiles of the times. Last, runs the same PipelineRuns with our services and with Tekton's own
+    /// affinity assistant, and prints the requests and seconds of both. No figure makes this command fail. Run it on an idle
+    /// machine. `cargo xtask bench saturated` and `cargo xtask bench scale` are other benchmarks.
     Bench(BenchArgs),
     /// Run all checks of continuous integration: fmt, clippy, tidy, doc, deny, test
     ///
@@ -56,14 +56,14 @@ pub(crate) enum Command {
     Pictures,
     /// Write the files of a release: release.yaml, sbom.cdx.json, coschedule.yaml, the kubectl plugin and SHA256SUMS
     ///
-    /// release.yaml is deploy/base with the images by digest. sbom.cdx.json lists the crates of the services and of the plugin (CycloneDX). The
-    /// images must have been pushed before; `.github/workflows/release.yaml` builds, signs and pushes them. Builds kubectl with Go.
-    /// coschedule.yaml is krew's manifest. It names the archive of the plugin, which is built for this machine and needs the Rust
-    /// target ARCH-unknown-linux-musl, and the archives for other machines that are in the folder.
+    /// release.yaml is deploy/base with the images by digest. sbom.cdx.json lists the crates of the services and of the plugin
+    /// (CycloneDX). The images must have been pushed before; `.github/workflows/release.yaml` builds, signs and pushes them.
+    /// Builds kubectl with Go. Builds the archive of the plugin for this machine, with the Rust target ARCH-unknown-linux-musl.
+    /// coschedule.yaml is krew's manifest. It names this archive, and the archives for other machines that are in the folder.
     Release(ReleaseArgs),
     /// Write docs/tests.md, the table of requirements with the tests of each, from the names of the tests
     TestTable,
-    /// Boot a test bed that runs until it is ended, or end it
+    /// Boot a test bed and leave it running, or end it
     Testbed {
         #[command(subcommand)]
         command: TestbedCommand,
@@ -190,7 +190,8 @@ pub(crate) enum BenchCommand {
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct ScaleArgs {
-    /// Number of ended runs in the larger cluster, each with four ended pods. The smaller cluster has half of each number
+    /// Number of ended runs in the larger cluster, each with four ended pods. The smaller cluster has half as many runs, nodes
+    /// and pods
     #[arg(long, value_name = "N", default_value_t = 5_000, value_parser = clap::value_parser!(u32).range(2..))]
     pub(crate) ended_runs: u32,
     /// Number of nodes
@@ -224,7 +225,7 @@ pub(crate) struct SaturatedArgs {
         default_value = "nothing,placement,peak"
     )]
     pub(crate) reserves: Vec<String>,
-    /// Do not measure Tekton alone and Tekton's own affinity assistant
+    /// Measure neither Tekton alone nor Tekton's own affinity assistant
     #[arg(long)]
     pub(crate) skip_tekton: bool,
     /// Mode of our services, and of Tekton's own affinity assistant

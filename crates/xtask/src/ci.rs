@@ -73,8 +73,9 @@ pub(crate) async fn run(workspace: &Workspace) -> anyhow::Result<()> {
     for step in Step::ALL {
         println!("\n== {} ==", step.name());
         if matches!(step, Step::Clippy) {
-            // Much of Go's build keeps only one processor busy. The tests report an error of this build. It starts after `tidy`,
-            // which needs only one of these programs, and would wait for all.
+            // Builds the programs of test beds at the same time as the next steps, because much of Go's build keeps only one
+            // processor busy. The tests build what is missing, so they report an error of this build. The build starts after
+            // `tidy`, because `tidy` needs only one of these programs, and would wait for all.
             drop(tokio::spawn(binaries::all_beds()));
         }
         let began = Instant::now();

@@ -99,7 +99,7 @@ async fn answer(bed: &TestBed, plugin: &Path, arguments: &[&str]) -> anyhow::Res
     String::from_utf8(output.stdout).context("the answer of the plugin is no UTF-8")
 }
 
-/// True if all tasks have pods, one run waits, and all pods of the others run.
+/// True if all tasks have pods, exactly one run waits, and all pods of the other runs are running.
 fn are_on_their_nodes(status: &Value, tasks: usize) -> bool {
     let runs = status["runs"].as_array().into_iter().flatten();
     let (waiting, others): (Vec<_>, Vec<_>) = runs.partition(|run| run["state"] == "Waiting");

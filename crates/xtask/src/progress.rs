@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
-/// All bars, because two pieces of work can go on at the same time.
+/// One display for all bars, because two pieces of work can go on at the same time.
 static BARS: LazyLock<MultiProgress> = LazyLock::new(MultiProgress::new);
 
 fn on_terminal() -> bool {

@@ -1,7 +1,7 @@
 //! `cargo xtask release` writes the files of a release: `release.yaml` (deploy/base with the images by digest), `sbom.cdx.json`
 //! (CycloneDX), an archive with the kubectl plugin, its manifest for krew, and `SHA256SUMS`. It builds no images and pushes
-//! nothing. `.github/workflows/release.yaml` builds, signs and pushes the images first. With `--check`, it runs a static binary as
-//! the Dockerfile packs it; see module `image`.
+//! nothing. `.github/workflows/release.yaml` builds, signs and pushes the images first. With `--check`, this command runs a
+//! static binary as the Dockerfile packs it; see module `image`.
 
 mod image;
 mod plugin;
@@ -81,7 +81,7 @@ fn write(folder: &Path, name: &str, text: &str) -> anyhow::Result<()> {
 /// The image of each service.
 ///
 /// # Errors
-/// An argument is no image of a service by digest, or a service has no image or two. The error names all of them.
+/// An argument is no image of a service by digest, or a service has no image, or more than one. The error names all faults.
 fn images(arguments: &[String]) -> anyhow::Result<BTreeMap<&'static str, String>> {
     let names = Service::ALL.map(Service::name);
     let mut images = BTreeMap::new();
@@ -130,7 +130,7 @@ async fn manifests(
 /// Replaces the tag of each image by its digest.
 ///
 /// # Errors
-/// The manifests do not name each image once, with the version as its tag.
+/// The manifests do not name each image exactly once with the version as its tag, or they name another image.
 fn by_digest(
     manifests: &str,
     images: &BTreeMap<&str, String>,

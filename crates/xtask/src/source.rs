@@ -86,8 +86,7 @@ fn blank_strings(stream: TokenStream, text: &mut [u8]) {
         match token {
             TokenTree::Group(group) => blank_strings(group.stream(), text),
             TokenTree::Literal(literal) => {
-                // A doc comment is a string literal too, but its place in the text is that of the comment, so it begins with
-                // `/`.
+                // A doc comment is a string literal too, but its place in the text is the whole comment, which begins with `/`.
                 if let Some(bytes) = text.get_mut(literal.span().byte_range())
                     && bytes.contains(&b'"')
                     && !bytes.starts_with(b"/")

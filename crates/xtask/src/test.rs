@@ -79,7 +79,7 @@ pub(crate) async fn run(workspace: &Workspace, args: &TestArgs) -> anyhow::Resul
     }
     let bin_dir = workspace.target.join("debug");
     let build = build(selection(workspace, args));
-    // Much of Go's build keeps only one processor busy.
+    // Both builds run at the same time, because much of Go's build keeps only one processor busy.
     let (built, ()) = tokio::try_join!(build, programs(workspace, args))?;
     let mut jobs = Vec::new();
     for binary in built {

@@ -29,7 +29,7 @@ const SERVICES: [&str; 5] = [
 #[serde(rename_all = "lowercase")]
 pub(super) enum Verdict {
     Ok,
-    /// tekton-coscheduler works, but not in every case.
+    /// tekton-coscheduler or this plugin works, but not in every case.
     Warning,
     Failed,
     /// The user may not read the objects.
@@ -148,13 +148,14 @@ pub(super) fn webhooks(found: Option<&MutatingWebhookConfiguration>) -> Judged {
     ))
 }
 
-/// The certificates that the API server trusts must not have ended. The admission-webhook renews them long before.
+/// In each caBundle, at least one certificate must still be valid. The admission-webhook renews its certificate long before the
+/// certificate ends.
 pub(super) fn certificates(found: Option<&MutatingWebhookConfiguration>, now: Timestamp) -> Judged {
     let webhooks = found.iter().flat_map(|it| it.webhooks.iter().flatten());
     let bundles = webhooks.filter_map(|it| it.client_config.ca_bundle.as_ref());
     let mut ends = Vec::new();
     for bundle in bundles {
-        // A bundle also has certificates that are no longer, or not yet, in use.
+        // A bundle may also have certificates that are no longer, or not yet, in use.
         let Some(end) = last_end(&bundle.0) else {
             return failed("A caBundle of the webhooks has no certificate.");
         };
@@ -195,7 +196,7 @@ pub(super) const RIGHTS: [(&str, &str, &str); 10] = [
     ("watch", "", "nodes"),
 ];
 
-/// Without a right, the subcommands show less. `lacking` has pairs of a verb and a resource.
+/// If the user lacks one of these rights, other subcommands show less, or fail. `lacking` has pairs of a verb and a resource.
 pub(super) fn rights(lacking: &[(&str, &str)]) -> Judged {
     if lacking.is_empty() {
         return ok("You may read, in all namespaces, what the other subcommands show.");
@@ -312,7 +313,7 @@ pub(super) fn pods_resize(core: &APIResourceList) -> Judged {
     }
 }
 
-/// Only information: Cluster Autoscaler leaves no trace in the API.
+/// This check never warns or fails: Cluster Autoscaler leaves no trace in the API, so it cannot be looked for.
 pub(super) fn autoscaler(groups: &APIGroupList) -> Judged {
     let karpenter = groups.groups.iter().any(|it| it.name == "karpenter.sh");
     ok(match karpenter {

@@ -81,7 +81,7 @@ impl ClaimStatus {
         self.phase.is_none().then(|| self.name.clone())
     }
 
-    /// `done` if the run is done. Claims of its own are then deleted.
+    /// `done` is true if the run is done. Then a claim that was created for the run may have been deleted.
     fn line(&self, done: bool) -> String {
         let Some(phase) = &self.phase else {
             let exists = if done {
@@ -148,7 +148,7 @@ impl output::Answer for Explanation {
                 let evidence = &cause.evidence;
                 let mut lines = vec![cause.message.clone()];
                 let mut line = format!("evidence: {}, {}", evidence.object, evidence.field);
-                // The annotation repeats the message.
+                // The value of the annotation only repeats the message.
                 if !evidence.field.starts_with("metadata.annotations") {
                     line = format!("{line}: {}", evidence.value);
                 }

@@ -1,7 +1,7 @@
-//! The cause for which a PipelineRun waits. Each cause has a name of a closed list, evidence, and a remedy.
+//! The cause for which a PipelineRun waits. Each cause has a name from a closed list, evidence, and a remedy.
 //!
-//! The manager reports what keeps a run from its placeholder, and what only it knows, in annotation `coscheduler.dev/blocked`.
-//! This module names the other causes, from the objects that a run's author can read.
+//! Annotation `coscheduler.dev/blocked` has the causes that the manager reports: those that keep a run from its placeholder, and
+//! those that only the manager knows. This module names the other causes, from the objects that a run's author can read.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -26,7 +26,7 @@ use crate::events::last_time;
 #[derive(Debug, Default)]
 pub(super) struct Facts {
     pub(super) run: PipelineRun,
-    /// The topmost parent of a child run. The manager reports on this run what its children wait for.
+    /// The topmost parent of a child run. On this parent, the manager reports what its child runs wait for.
     pub(super) parent: Option<PipelineRun>,
     /// The run's pods, and the pods of the placeholders that they follow.
     pub(super) pods: Vec<Pod>,
@@ -60,7 +60,8 @@ pub(super) struct Evidence {
 const STARTING: [&str; 2] = ["ContainerCreating", "PodInitializing"];
 /// The reasons of the kubelet's Events about volumes (Kubernetes `pkg/kubelet/events/event.go`).
 const MOUNTS: [&str; 2] = ["FailedMount", "FailedAttachVolume"];
-/// Tekton's reasons for a TaskRun that goes on without a pod (Tekton `pkg/apis/pipeline/v1/taskrun_types.go`).
+/// A TaskRun without a pod makes progress if its condition has one of these reasons (Tekton
+/// `pkg/apis/pipeline/v1/taskrun_types.go`).
 const ON_ITS_WAY: [&str; 6] = [
     "ToBeRetried",
     "Started",
@@ -138,7 +139,7 @@ impl Facts {
         tasks.filter(|pod| !pods::phase(pod).has_ended())
     }
 
-    /// A pod has no node.
+    /// The cause for which a pod without a node waits.
     fn of_unbound(&self, views: &[observed::Pod]) -> Option<Cause> {
         let exists = |claim: &str| !self.missing_claims.contains(claim);
         let Wait {
@@ -157,7 +158,7 @@ impl Facts {
         coming.or_else(|| Some(Cause::new(reason, of_scheduler(pod))))
     }
 
-    /// The pod is on a node.
+    /// The cause for which a pod that is on a node has not started.
     fn of_bound(&self, pod: &Pod) -> Option<Cause> {
         let (name, node) = (pod.name_any(), pods::node(pod)?);
         if let Some(waiting) = stuck_container(pod) {
@@ -190,7 +191,8 @@ impl Facts {
             .filter(move |it| it.involved_object.uid == uid)
     }
 
-    /// The cause that an autoscaler adds a node for the pod, if that is the last word of an autoscaler.
+    /// The cause that an autoscaler adds a node for the pod: if the newest Event of an autoscaler about the pod says so, and is
+    /// younger than [`PROVISIONING`].
     fn node_comes(&self, pod: &Pod) -> Option<Cause> {
         let words = self.events_of(pod).filter_map(|it| Some((it, word(it)?)));
         let (event, comes) = words.max_by_key(|(event, _)| last_time(event))?;
@@ -233,7 +235,7 @@ fn of_event(pod: &Pod, event: &Event) -> Evidence {
     Evidence::new(format!("Event about {}", of_pod(pod)), "message", note)
 }
 
-/// The scheduler has chosen a node for the pod.
+/// The cause that the scheduler makes room for the pod on the node that it has chosen.
 fn nominated(pod: &Pod) -> Option<Cause> {
     let node = pod.status.as_ref()?.nominated_node_name.as_deref()?;
     if node.is_empty() || pods::node(pod).is_some() {

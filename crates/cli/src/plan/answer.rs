@@ -23,7 +23,7 @@ pub(super) struct RunPlan {
     pub(super) namespace: String,
     pub(super) name: String,
     pub(super) mode: String,
-    /// The place of the mode's value, in words.
+    /// Where the mode comes from, in words.
     pub(super) mode_from: String,
     pub(super) group: Option<String>,
     /// The annotations that admission sets on the run.
@@ -66,7 +66,8 @@ pub(super) struct PlaceholderPlan {
     pub(super) reserves: Reserves,
     /// The requests of the placeholder itself.
     pub(super) requests: BTreeMap<String, String>,
-    /// The requests that its first pod asks for, in this order, until the scheduler finds a node. Empty if it asks for `requests`.
+    /// The requests that its first pod asks for, in this order, until the scheduler finds a node. Empty if the pod asks only for
+    /// `requests`.
     pub(super) asks: Vec<String>,
     pub(super) claims: Vec<Claim>,
     /// The objects that the manager creates.
@@ -90,7 +91,7 @@ pub(super) struct Claim {
 #[derive(Clone, Copy, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum MadeBy {
-    /// The placeholder's controller.
+    /// The Kubernetes controller that also creates the placeholder's pod.
     Placeholder,
     /// The placeholder-manager, because only one pod at a time may use the claim (V8).
     PlaceholderManager,

@@ -140,8 +140,8 @@ fn is_new(run: &Value) -> bool {
     metadata["uid"].is_null() || metadata["name"].is_null()
 }
 
-/// Completes a run as a request to create it does. The API server ignores the uid and the status, which a copy of another run has.
-/// Tekton's admission sets the service account (Tekton v1.12.0, `pkg/apis/pipeline/v1/pipelinerun_defaults.go`, and key
+/// Changes a run as its creation in a cluster changes it. The API server ignores the uid and the status, which a copy of another
+/// run has. Tekton's admission sets the service account (Tekton v1.12.0, `pkg/apis/pipeline/v1/pipelinerun_defaults.go`, and key
 /// `default-service-account` of its ConfigMap `config-defaults`). The placeholder uses the same account.
 fn complete(run: &mut Value) {
     let ignored = [("/metadata", "uid"), ("", "status")];

@@ -25,7 +25,7 @@ pub(super) struct Answer {
     /// The facts that the user may not read.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) warnings: Vec<String>,
-    /// The time for column AGE.
+    /// The present time, for column AGE.
     #[serde(skip)]
     pub(super) now: Timestamp,
     #[serde(skip)]
@@ -35,7 +35,7 @@ pub(super) struct Answer {
     /// The least width of each column.
     #[serde(skip)]
     pub(super) widths: Vec<usize>,
-    /// The columns of the terminal, if there is one.
+    /// The width of the terminal in columns, if there is one.
     #[serde(skip)]
     pub(super) terminal: Option<usize>,
 }
@@ -131,14 +131,14 @@ impl Answer {
         grown
     }
 
-    /// True if the table is wider than the terminal. The text of the last column of a wide table may always be too long.
+    /// True if the table is wider than the terminal. Always false with `-o wide`: there, the last column has texts of any length.
     fn is_too_wide(&self, wide: bool) -> bool {
         let gaps = usize::from(output::GAP) * self.widths.len().saturating_sub(1);
         let width = self.widths.iter().sum::<usize>() + gaps;
         !wide && self.terminal.is_some_and(|terminal| width > terminal)
     }
 
-    /// The rows as two lines: the name of the run, and below it the other cells.
+    /// Each row as two lines: the name of the run, and below it the other cells.
     fn in_two_lines(&self, rows: impl Iterator<Item = Vec<String>>) -> String {
         let names = 1 + usize::from(self.with_namespace);
         let split = rows.map(|mut cells| {

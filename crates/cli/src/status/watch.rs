@@ -18,7 +18,7 @@ use crate::output;
 use crate::run_status::{RunStatus, keep_conditions};
 use crate::watched::{is_complete, kept, lasting};
 
-/// The most changes of objects after which rows are compared.
+/// The rows are compared after at most this many changes of objects.
 const CHANGES: usize = 1000;
 
 /// Each kind of object to watch.
@@ -75,7 +75,7 @@ pub(super) async fn watch(
             widths,
             terminal: output::terminal_width(),
         };
-        // The headers above no longer fit to wider columns.
+        // If columns become wider, the headers that were written before no longer fit.
         answer.with_headers |= answer.widen(args.output.is_wide()) && !args.no_headers;
         if !answer.runs.is_empty() {
             if !output::write(&answer, args.output.output.as_ref())? {
@@ -100,7 +100,7 @@ fn written_of(run: &RunStatus, args: &StatusArgs) -> String {
     }
 }
 
-/// The runs of which something else is written than in `known`. Afterwards, `known` has what is written of each run in `now`.
+/// The runs in `now` whose text differs from their text in `known`. Afterwards, `known` has the texts of all runs in `now`.
 fn changed(
     known: &mut BTreeMap<(String, String), String>,
     now: Vec<RunStatus>,

@@ -38,7 +38,8 @@ pub(super) struct Lane {
     pub(super) is_cordoned: bool,
     /// The runs, ordered by namespace and name.
     pub(super) blocks: Vec<Block>,
-    /// CPU in thousandths that pods of no run request, as far as the user sees them.
+    /// CPU in thousandths that pods of no run request. Pods that the page does not watch, such as those of other namespaces,
+    /// do not count.
     pub(super) others_milli_cpu: i128,
 }
 
@@ -76,7 +77,7 @@ pub(super) struct Waiting {
 }
 
 impl Lane {
-    /// CPU in thousandths of the room between the blocks and the end of the lane.
+    /// CPU in thousandths that is free: the room between the blocks and the end of the lane.
     pub(super) fn free_milli_cpu(&self) -> i128 {
         let used: i128 = self.blocks.iter().map(Block::milli_cpu).sum();
         let allocatable = self.allocatable.as_ref().map_or(0, |it| it.milli_cpu);

@@ -6,7 +6,7 @@ use maud::{DOCTYPE, Markup, html};
 
 use super::lanes::{Block, Lane, Lanes, Waiting};
 
-/// The whole page. `content` is the answer of [`content`].
+/// The whole page. `content` is the result of function [`content`].
 pub(super) fn whole(content: &str) -> String {
     let page = html! {
         (DOCTYPE)

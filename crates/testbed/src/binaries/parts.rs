@@ -18,8 +18,8 @@ pub(super) struct Part {
     pub(super) modules: &'static [&'static str],
     pub(super) programs: &'static [Program],
     pub(super) files: &'static [File],
-    /// The names of the files and folders that `files` are made from. The build folder's name has a digest of all that decides the
-    /// build, and these names are part of that.
+    /// The names of the files and folders that `files` are made from. They are among the inputs of the digest that names the
+    /// programs' folder.
     pub(super) bundled: fn() -> Vec<&'static str>,
 }
 

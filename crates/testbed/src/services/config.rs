@@ -62,7 +62,7 @@ impl ServicesConfig {
 }
 
 /// The folder of the services' binaries. It is the value of `COSCHEDULER_BIN_DIR` if this variable is set. Otherwise, it is the
-/// folder of the running executable, or for a test binary, which cargo puts into `deps`, the folder above.
+/// folder of the running executable. If this is folder `deps`, where cargo puts test binaries, it is the folder above `deps`.
 ///
 /// # Errors
 /// The path of the running executable cannot be read.

@@ -1,5 +1,5 @@
-//! The connections between the services, and between services and the API server. Each connection has a balancer of its own, so
-//! that a test can cut or freeze a single connection.
+//! The links between the services, and between services and the API server. Each link has a balancer of its own, so that a test
+//! can cut or freeze the connections of a single link.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -128,7 +128,8 @@ impl Services {
         self.link(link).map(Balancer::heal)
     }
 
-    /// Freezes the connections of a link that exist: they stay open, and never carry data again. New connections do.
+    /// Freezes the connections of a link that exist: they stay open, and never carry data again. New connections carry
+    /// data.
     ///
     /// # Errors
     /// As [`Services::cut`].

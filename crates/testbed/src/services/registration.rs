@@ -135,7 +135,7 @@ pub(super) async fn lost(client: &Client, launcher: &str) {
 }
 
 /// Deletes all objects of any launcher, the webhook configurations first. Returns one sentence for each deleted object, and one
-/// if the MutatingWebhookConfiguration of an installation stays. If there is nothing to say, a sentence says so.
+/// if the MutatingWebhookConfiguration of an installation stays. If there is neither, returns one sentence that says so.
 pub(super) async fn remove_all(client: &Client) -> anyhow::Result<Vec<String>> {
     let webhooks = deploy::webhook_configurations(NO_PORT, "")?;
     let mut done = remove(client, &webhooks).await?;

@@ -1,6 +1,6 @@
-//! A picture of a text in a terminal, as SVG. It has the colour scheme of its reader.
+//! A picture of a text in a terminal, as SVG. It takes the colour scheme of the reader's browser.
 
-/// The most characters in a line. GitHub shows as many without making the picture smaller.
+/// The most characters in a line. GitHub shows a line of this length without making the picture smaller.
 const COLUMNS: usize = 100;
 
 /// The size of a character in pixels.

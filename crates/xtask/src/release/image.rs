@@ -52,7 +52,7 @@ pub(super) async fn build_static(
     let mut build = workspace.cargo();
     build.args(["build", "--release", "--locked", "--target", &target]);
     build.args(flags);
-    // ring needs a C compiler, but no C library.
+    // Crate ring needs a C compiler, but no C library.
     build.env(format!("CC_{}", target.replace('-', "_")), "cc");
     let built = foreground::run(&mut build).await?;
     ensure!(

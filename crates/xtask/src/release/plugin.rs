@@ -1,5 +1,6 @@
 //! The kubectl plugin in a release: an archive with a static binary for each architecture, and the manifest with which krew
-//! installs it. Only an archive for this machine can be built here; the others must be in the folder already.
+//! installs it. Only the archive for this machine can be built here. The manifest names the archives for other machines only if
+//! they are in the folder already.
 
 use std::path::Path;
 

@@ -11,7 +11,7 @@ use testbed::services::Service;
 use super::output;
 use crate::workspace::Workspace;
 
-/// The triples of the images. A crate that another system needs is in no image.
+/// The triples of the images. A crate that only another system needs is in no image.
 const TARGETS: [&str; 2] = ["x86_64-unknown-linux-musl", "aarch64-unknown-linux-musl"];
 
 /// The text of the file.

@@ -11,8 +11,8 @@ use crate::args::TestArgs;
 use crate::binaries;
 use crate::workspace::Workspace;
 
-/// The topics that run if the command line selects no tests: the main task, and tests of the parts of Tekton and Kubernetes that
-/// are no stable API. On two idle cores, each combination takes at most about six minutes.
+/// The topics that run if the command line selects no tests. They test each mode, each kind of volume, and the parts of Tekton
+/// and Kubernetes that are no stable API. On two idle cores, each combination takes at most about six minutes.
 const TOPICS: [&str; 12] = [
     // Runs in every mode, with every kind of volume.
     "examples",

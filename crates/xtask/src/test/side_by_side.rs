@@ -90,8 +90,9 @@ impl Drop for Running {
 }
 
 /// Runs all `jobs`. Jobs that must be alone run first, one after the other. The others start in the given order: as many as
-/// there are processors, and one more each time the processors are partly idle, up to twice as many. Prints the output of each
-/// job that ran a test when it has ended. At the end, prints a table of the times, and the output of failed jobs again.
+/// there are processors, and one more each time the processors are partly idle, up to twice as many. When a job has ended, prints
+/// its output, except if the job had no selected test. At the end, prints a table of the times, and again the output of failed
+/// jobs.
 ///
 /// # Errors
 /// A job failed (the error names all failed jobs), or no test ran.
@@ -238,7 +239,8 @@ struct Processors {
 }
 
 impl Processors {
-    /// True if they were idle for more than a quarter of the time since the last call, or at the first call since boot.
+    /// True if the processors were idle for more than a quarter of the time since the last call. The first call counts the time
+    /// since boot.
     fn are_partly_idle(&mut self) -> bool {
         // Without this file, the function returns false. Then fewer programs run at once, and the tests take longer.
         let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
