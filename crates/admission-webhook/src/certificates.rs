@@ -62,8 +62,8 @@ pub(crate) struct CertificateArgs {
     )]
     certificate_overlap: SignedDuration,
 
-    /// Use certificates that another program, such as cert-manager, writes into the Secret: tls.crt, tls.key and ca.crt. The webhook
-    /// then makes no certificates, and --certificate-lifetime has no effect
+    /// Use certificates that another program, such as cert-manager, writes into the Secret: tls.crt, tls.key and ca.crt. The
+    /// webhook then makes no certificates, and --certificate-lifetime has no effect
     #[arg(long, env = "EXTERNAL_CERTIFICATES")]
     external_certificates: bool,
 

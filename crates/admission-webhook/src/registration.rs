@@ -95,7 +95,7 @@ pub(crate) struct RegistrationArgs {
 /// The state of the installation on which the rules depend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// This process has not been ready for long enough, or a part has no available pod or an unknown state.
+    /// This process has not been ready for long enough, a part has no available pod, or the state of a part is not known yet.
     Starting,
     /// All services are available, and this process has been ready for long enough.
     Ready,

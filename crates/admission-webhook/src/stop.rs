@@ -1,8 +1,8 @@
 //! The end of the HTTPS server, without the loss of a review.
 //!
-//! The API server calls webhooks with HTTP/1.1, and keeps its connections open between reviews. If the webhook simply closed an idle
-//! connection, the API server could send a review on it at the same moment, and would not send this review again. So the webhook first
-//! announces the end of each connection in an answer. The API server then uses connections to other replicas.
+//! The API server calls webhooks with HTTP/1.1, and keeps its connections open between reviews. If the webhook simply closed an
+//! idle connection, the API server could send a review on it at the same moment, and would not send this review again. So the
+//! webhook first announces the end of each connection in an answer. The API server then uses connections to other replicas.
 
 use std::net::SocketAddr;
 use std::time::Duration;

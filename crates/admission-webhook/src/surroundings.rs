@@ -26,7 +26,7 @@ use crate::cache::Cache;
 /// The longest wait for an object that is not in the cache yet, because it was created shortly before.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The most runs whose claims one new run may name. Each is read from the API server.
+/// A new run may name claims of other runs. This is the most of these other runs that are read from the API server.
 const SOURCES: usize = 16;
 
 /// The annotations of a Pipeline or a Namespace that choose settings for its runs, and the annotation of a Namespace that limits
@@ -148,8 +148,8 @@ impl Surroundings {
         Ok(owner.group)
     }
 
-    /// The stored PipelineRuns of a namespace whose placeholders made the claims that a new run names (V2a). The key is the group,
-    /// and the value is the name.
+    /// A new run may name claims that were made for other PipelineRuns of its namespace (V2a). Returns at most [`SOURCES`] of
+    /// these other PipelineRuns, if they are still stored. The key is the group of a PipelineRun, and the value is its name.
     pub(crate) fn sources(
         &self,
         namespace: &str,

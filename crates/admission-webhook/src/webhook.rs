@@ -79,15 +79,16 @@ pub(crate) fn routes(webhook: Webhook, reviews: Reviews) -> Router {
         .layer(from_fn_with_state(reviews, observe))
 }
 
-/// The layer that delays a large review while the large reviews in progress have [`MOST_BYTES`] in total. They keep their order. If
-/// the API server gives up, it ends the call, and the review leaves the queue. So large objects of one tenant delay no small ones.
+/// The layer that delays a large review while, together with it, the large reviews in progress would exceed [`MOST_BYTES`]. Large
+/// reviews keep their order. If the API server gives up, it ends the call, and the review leaves the queue. Small reviews are not
+/// delayed, so large objects of one tenant do not delay small objects of another.
 async fn queue(
     State(free): State<Arc<Semaphore>>,
     request: axum::extract::Request,
     next: Next,
 ) -> Response {
     let (parts, body) = request.into_parts();
-    // A client that sends nothing must not keep others waiting. So only what has arrived counts.
+    // A client that sends nothing must not keep others waiting. So a review counts only after its whole body has arrived.
     let body = match tokio::time::timeout(ARRIVES, to_bytes(body, MOST_BYTES)).await {
         Ok(Ok(body)) => body,
         Ok(Err(error)) => {
@@ -261,8 +262,8 @@ impl Webhook {
         Ok(templates)
     }
 
-    /// The stored PipelineRun with this name, read from the API server. Few reviews need it, and a cache would have to keep up with
-    /// every change of `status`.
+    /// The stored PipelineRun with this name, read from the API server. There is no cache of whole PipelineRuns, because few
+    /// reviews need one, and a cache would have to keep up with every change of `status`.
     async fn stored(
         &self,
         namespace: &str,
@@ -278,7 +279,8 @@ impl Webhook {
         stored.map_err(|error| failed(&error))
     }
 
-    /// The PipelineRun that completes names of claims in which Tekton leaves variables (V9). `None` if there are no such names.
+    /// The PipelineRun that owns `run`, if Tekton left a variable in the name of a claim of `run` (V9): the planner completes the
+    /// name from this PipelineRun. `None` if there is no such name, or if the PipelineRun is not coscheduled or not stored.
     async fn completing(
         &self,
         run: &mut ChildRun,

@@ -73,7 +73,7 @@ pub(crate) fn endpoint(address: &str, caller: Service) -> anyhow::Result<Endpoin
     };
     let authority: Authority = address.parse().with_context(failed)?;
     ensure!(authority.port_u16().is_some(), failed());
-    // tonic calls an address `https` only if it does TLS itself.
+    // The scheme is `http` even with mutual TLS: module `tls` does the TLS, and tonic accepts `https` only if tonic does it.
     Ok(Endpoint::from_shared(format!("http://{authority}"))
         .with_context(failed)?
         .user_agent(caller.user_agent())

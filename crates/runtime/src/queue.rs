@@ -44,7 +44,7 @@ const BUCKETS: [f64; 12] = [
 pub enum Outcome {
     /// Nothing is left to do. The worker forgets the key until it is pushed again.
     Done,
-    /// Try again after a backoff, because the work failed or nothing reports the awaited change.
+    /// Try again after a backoff, because the work failed, or because it waits for a change that no watch reports.
     Retry,
     /// Nothing failed. Work on the key again after this time, or earlier if it is pushed.
     Later(Duration),
@@ -180,8 +180,8 @@ impl<K> Queue<K> {
 }
 
 impl<K: Namespaced + Clone + Eq + Hash + Send + 'static> Worker<K> {
-    /// Works on keys until `shutdown`, or until all queues are dropped, each key in a task of its own. Then waits for the tasks
-    /// that still run. Dropping this future aborts them. A panic in `work` panics here too.
+    /// Works on each key in a task of its own, until `shutdown` is cancelled or all clones of the [`Queue`] are dropped. Then
+    /// waits for the tasks that still run. Dropping this future aborts them. A panic in `work` panics here too.
     pub async fn run<F, Fut>(mut self, shutdown: CancellationToken, work: F)
     where
         F: Fn(K) -> Fut,

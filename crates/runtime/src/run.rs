@@ -76,8 +76,8 @@ fn parse<A: Args>(service: Service) -> Result<(A, ProcessArgs), clap::Error> {
     ))
 }
 
-/// Runs the service until it has stopped in order. The outer error means that the process could not be set up or stopped in
-/// order; the inner error is the failure of the service.
+/// Runs the service until it has stopped in order. The outer error means that the process could not be set up, or did not stop in
+/// order. The inner error is the failure of the service.
 ///
 /// # Errors
 /// The process could not be set up, or a second signal ended it before it had stopped in order.

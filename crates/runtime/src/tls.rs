@@ -1,5 +1,6 @@
 //! Mutual TLS between the services. Each side of a connection must show a certificate that the CA of the installation
-//! signed. The server learns the name of its caller from the certificate, and the client checks the host of the address.
+//! signed. The server learns the name of its caller from the caller's certificate. The client checks that the server's
+//! certificate is valid for the host that it calls.
 //!
 //! The process reads its certificates at each handshake, so new certificates need no restart. Handshakes are rare: a channel has
 //! a few connections, and each lasts seconds. TLS sessions are not resumed, so an expired certificate opens no connection.
@@ -40,7 +41,8 @@ const CA: &str = "ca.crt";
 pub(crate) struct Tls {
     dir: Arc<Path>,
     /// The part that the first DNS names of all certificates of the installation have in common:
-    /// `.coscheduler-system.svc` in `watcher.coscheduler-system.svc`. So a CA may sign certificates of others too.
+    /// `.coscheduler-system.svc` in `watcher.coscheduler-system.svc`. Without this part, a certificate does not name a caller. So
+    /// the CA may also sign certificates for other programs.
     domain: Arc<str>,
 }
 

@@ -44,7 +44,7 @@ impl Runs {
         changed
     }
 
-    /// Removes a run if its stored state is this one. A newer state stays.
+    /// Removes a run if its stored state is still `run`. A newer state stays.
     pub(crate) fn forget(&self, key: &ObjectKey, run: &Arc<PipelineRun>) {
         let mut runs = self.lock();
         if runs.get(key).is_some_and(|known| Arc::ptr_eq(known, run)) {

@@ -135,6 +135,7 @@ fn name(name: &GeneralName<'_>) -> Option<String> {
 impl Material {
     /// Reads the Secret's data. `None` if the Secret has none of our entries.
     ///
+    /// # Errors
     /// An entry is missing, a value of the current or next pair is malformed, or a private key does not belong to its
     /// certificate.
     pub(super) fn read(data: &BTreeMap<String, ByteString>) -> anyhow::Result<Option<Self>> {

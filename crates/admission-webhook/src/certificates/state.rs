@@ -12,12 +12,12 @@
 //! A restarted replica finds all certificates in the Secret. But it does not know how long they have been trusted and served, so
 //! it counts these times from its start. A step may therefore come later after a restart, but never earlier.
 //!
-//! If API servers do not accept the served certificate, or a replica serves no certificate yet, the replica serves the Secret's
-//! current certificate at once.
+//! If a replica serves no certificate yet, or API servers do not accept the certificate that it serves, the replica serves the
+//! Secret's current certificate at once.
 //!
 //! If another program fills the Secret, this service does not change it. A new certificate of the same CA is served at once. A
-//! certificate of a new CA is served when API servers have trusted this CA for `overlap`. [`outgoing`] says how long they still
-//! trust the old CA.
+//! certificate of a new CA is served when API servers have trusted this CA for `overlap`. [`outgoing`] says how long API servers
+//! still trust the old CA.
 
 use std::collections::BTreeSet;
 
@@ -183,8 +183,8 @@ pub(super) fn next<'a>(
     }
 }
 
-/// The certificates that API servers still trust besides those of `current`, because a replica may still serve another
-/// certificate; and the time when they are no longer needed, if it is known.
+/// The certificates that API servers must still trust in addition to those of `current`, because a replica may still serve
+/// another certificate. Also the time when they are no longer needed, if this time is known.
 pub(super) fn outgoing(
     now: Timestamp,
     served: Option<&Served>,

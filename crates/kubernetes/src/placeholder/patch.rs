@@ -14,8 +14,8 @@ pub fn record(own: &Placeholder, record: &Record) -> Value {
     json!({"metadata": {"uid": own.object.uid, "annotations": {RECORD: text}}})
 }
 
-/// The strategic merge patch after which the placeholder's next pod starts with the scheduling gate, and can be resized. It applies
-/// to exactly this version of the placeholder. The update strategy `OnDelete` leaves the running pod alone.
+/// The strategic merge patch after which the placeholder's next pod starts with the scheduling gate, and can be resized. It
+/// applies to exactly this version of the placeholder. The update strategy `OnDelete` leaves the running pod alone.
 pub fn gate(own: &Placeholder) -> Value {
     json!({
         "metadata": {"uid": own.object.uid, "resourceVersion": own.object.resource_version},

@@ -31,7 +31,7 @@ pub(super) struct Caller {
     retries: Retries,
 }
 
-/// The outcome of one attempt: a complete response with any gRPC status, or the status of an attempt that got none.
+/// The outcome of one attempt: a complete response with any gRPC status, or the status of an attempt without a complete response.
 type Attempt = Result<Response<Collected<Bytes>>, Status>;
 
 impl Caller {

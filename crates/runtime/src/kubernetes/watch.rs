@@ -18,7 +18,7 @@ use crate::Condition;
 /// The number of objects in one answer to a list request. A process never returns the memory that its largest answer needed. With
 /// 500 objects, the default of kube, 2,000 pods with many volumes cost hundreds of megabytes.
 const PAGE: u32 = 20;
-/// The status code for a field of a request that the API server does not know, or does not allow.
+/// The status code of the answer to a request with a field that the API server does not know or does not allow.
 const INVALID: u16 = 422;
 
 /// Namespace (empty for cluster-scoped objects) and name.
@@ -31,8 +31,8 @@ pub enum Change<O> {
     Applied(O),
     /// The object was deleted. Contains its last state.
     Deleted(O),
-    /// A list is complete. It contains exactly the objects with these keys. A streaming list may be a little older than what the
-    /// process knew before, if another API server answers than before.
+    /// A list is complete. It contains exactly the objects with these keys. If the process is now connected to a different API
+    /// server, a streaming list may be a little older than the state that the process knew already.
     Listed(HashSet<ObjectKey>),
 }
 

@@ -29,7 +29,7 @@ use super::{Leadership, LostLease, State, Timing};
 const FIRST_REWATCH: Duration = Duration::from_millis(200);
 const LONGEST_REWATCH: Duration = Duration::from_secs(5);
 
-/// A candidate for a Lease that watches and writes the Lease.
+/// A candidate for a Lease. It watches and writes the Lease.
 pub(super) struct Campaign {
     api: Api<Lease>,
     election: Election,
