@@ -1,4 +1,4 @@
-//! Calls the planner about a run, as the watcher does, or a person with grpcurl.
+//! Calls the planner about a run, as the watcher or a person with grpcurl does.
 
 use anyhow::Context as _;
 use coscheduler_kubernetes::pipeline_run::{PipelineRun, to_json};

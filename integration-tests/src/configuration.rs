@@ -147,8 +147,8 @@ impl Scene<'_> {
         }
     }
 
-    /// Waits until the planner plans new runs in this mode. The planner gets a change of the configuration a moment later, by a
-    /// stream.
+    /// Waits until the planner plans new runs in this mode. The planner gets a change of the configuration a moment after the
+    /// config-service, by a stream.
     ///
     /// # Errors
     ///

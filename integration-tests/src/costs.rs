@@ -44,8 +44,8 @@ pub fn one_claim() -> Run {
         .finally("last", &["source"])
 }
 
-/// Boots a bed in this mode, and creates `run` on it. Returns the requests of our services from just before its creation until
-/// the placeholders are gone and only `tektons` claims are left, which Tekton made.
+/// Boots a bed in this mode, and creates `run` on it. Returns the requests of our services, from just before the run's creation
+/// until the placeholders are gone and only the claims that Tekton made are left. `tektons` is the number of these claims.
 ///
 /// # Errors
 ///
@@ -126,7 +126,7 @@ async fn idle(scene: &Scene<'_>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Changes an annotation of the active run `measured` that concerns no service, and waits until the manager has answered another
+/// On the active run `measured`, changes an annotation that concerns no service, and waits until the manager has answered another
 /// `Ensure` or `Release`.
 ///
 /// # Errors

@@ -95,9 +95,9 @@ impl Fault {
     pub fn duration(self) -> Duration {
         match self {
             Self::Killed(_) | Self::ApiServerRestarted => Duration::from_secs(3),
-            // This is longer than three times: the ten seconds for which a leader relies on its Lease and for which a process may
-            // be suspended, the seven after which a silent connection is replaced, and the nine that the webhook gives the
-            // planner.
+            // This is longer than each of these times: the ten seconds for which a leader relies on its Lease and for which a
+            // process may be suspended, the seven after which a silent connection is replaced, and the nine that the webhook
+            // gives the planner.
             Self::Paused(_) | Self::Cut(_) => Duration::from_secs(11),
             Self::EtcdSlow => Duration::ZERO,
         }

@@ -24,8 +24,8 @@ use tokio::task::JoinHandle;
 
 use crate::look;
 
-/// How far the watch may lag behind on a busy machine. The client ends a silent connection, for example of an API server that was
-/// killed, after 300 seconds.
+/// How far the watch may lag behind on a busy machine. After 300 seconds, the client ends a silent connection, for example to an
+/// API server that was killed.
 const BEHIND: Duration = Duration::from_secs(330);
 
 /// A pod on its node, from its binding until its end.

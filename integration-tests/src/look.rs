@@ -174,8 +174,8 @@ impl Scene<'_> {
         }
     }
 
-    /// Waits until `condition` holds for at least `total` objects of a kind in the namespace, and returns how many these are. The
-    /// whole may take long on a busy machine, so each fifty objects have a time limit of their own.
+    /// Waits until `condition` holds for at least `total` objects of a kind in the namespace, and returns the number of these
+    /// objects. On a busy machine, this may take long in total, so each fifty objects have a time limit of their own.
     ///
     /// # Errors
     ///

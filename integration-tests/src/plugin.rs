@@ -59,7 +59,7 @@ pub fn answer(arguments: &[&str]) -> anyhow::Result<Value> {
     Ok(serde_json::from_slice(&output.stdout)?)
 }
 
-/// What `explain` answers about a run of the scene.
+/// The answer of `explain` about a run of the scene.
 ///
 /// # Errors
 ///
@@ -70,8 +70,8 @@ pub fn explanation(scene: &Scene<'_>, run: &str) -> anyhow::Result<Value> {
     answer(&with_rights("explain", kubeconfig, &arguments))
 }
 
-/// The causes that `explain` may name for a moment while a run gets on: a placeholder may have no pod yet, and the scheduler may not
-/// have tried a pod again since its placeholder was bound.
+/// The causes that `explain` may name for a moment while a run makes progress: a placeholder may have no pod yet, and the
+/// scheduler may not have tried a pod again since its placeholder was bound.
 pub const PASSING: [&str; 2] = ["PlaceholderMissing", "WaitsForScheduler"];
 
 /// The arguments of a subcommand with the rights of this kubeconfig.

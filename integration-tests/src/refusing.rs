@@ -1,5 +1,5 @@
-//! Makes the API server refuse changes in one namespace: of pods, with a real `ValidatingAdmissionPolicy`; of what a real
-//! ResourceQuota counts.
+//! Makes the API server refuse changes in one namespace: a real `ValidatingAdmissionPolicy` refuses changes of pods, and a real
+//! ResourceQuota refuses objects beyond its limits.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ pub enum Refusal {
 }
 
 impl Scene<'_> {
-    /// Creates the ResourceQuota `quota` with these limits, and waits until Kubernetes counts.
+    /// Creates the ResourceQuota `quota` with these limits, and waits until Kubernetes counts objects for it.
     pub async fn quota(&self, hard: Value) -> anyhow::Result<()> {
         let quota = json!({"metadata": {"name": QUOTA}, "spec": {"hard": hard}});
         let quota: ResourceQuota = serde_json::from_value(quota)?;

@@ -1,4 +1,4 @@
-//! The test as Tekton's resolver: it answers the request for a Pipeline of a run that names resolver `test`.
+//! Lets a test play Tekton's resolver: if a run names resolver `test`, the test answers the request for the run's Pipeline.
 
 use std::time::Duration;
 

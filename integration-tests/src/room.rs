@@ -80,8 +80,8 @@ impl Room {
         self.taken.len()
     }
 
-    /// The number of taken tasks that would have had room without the foreign pods (pods of no run) on the node, when the room
-    /// was first seen taken.
+    /// Of the tasks that [`Self::taken`] counts, the number that would have had room if no foreign pods (pods of no run) had been
+    /// on the node. This is checked when the watch first shows that the room is taken.
     pub fn taken_by_foreign(&self) -> usize {
         self.taken_by_foreign
     }

@@ -156,8 +156,8 @@ impl Run {
         self.asking_of("cpu", cpu)
     }
 
-    /// Makes the task that was added last request this much of a resource. Of an extended resource, Kubernetes requires the same
-    /// amount as a limit.
+    /// Makes the task that was added last request this much of a resource. For an extended resource, Kubernetes requires a limit
+    /// that is equal to the request.
     pub fn asking_of(mut self, resource: &str, amount: &str) -> Self {
         if let Some(task) = self.object["spec"]["pipelineSpec"]["tasks"]
             .as_array_mut()
