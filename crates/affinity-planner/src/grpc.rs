@@ -32,7 +32,8 @@ pub(crate) struct Planner {
     configuration: watch::Receiver<Known>,
     manager: PlaceholderServiceClient<Channel>,
     tekton_controller: String,
-    /// Counts the TaskRuns and CustomRuns of coscheduled PipelineRuns that another account than Tekton's controller created.
+    /// Counts TaskRuns and CustomRuns that belong to a coscheduled PipelineRun, but were created by another account than Tekton's
+    /// controller.
     strangers: Counter,
 }
 

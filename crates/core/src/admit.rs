@@ -136,7 +136,8 @@ impl RewrittenSource {
 /// - In modes `pipelineruns` and `isolate-pipelinerun`, admission also pins the `volumeClaimTemplate`s that it replaces by claims
 ///   (M3, M4, V2).
 /// - The run may be a copy of another run's stored object. If the copy still has the other run's annotations, or the other run is
-///   still stored, admission knows the templates of its claims, and restores them. So the copy gets claims of its own (V2a).
+///   still stored, admission knows the templates of the other run's claims. From these templates, the copy gets claims of its own
+///   (V2a).
 ///
 /// `tekton_controller` is the username of Tekton's controller, normally [`TEKTON_CONTROLLER`].
 ///
@@ -222,8 +223,8 @@ impl Admission {
 }
 
 /// Admits a child run. The child keeps the annotations that its own TaskRuns need. If one of these annotations cannot be read, or
-/// the group is not the parent's, the child is not coscheduled. But if another version of this product pinned the parent, the child
-/// keeps all the annotations, so that the other version can read them.
+/// the group is not the parent's, the child is not coscheduled. But if another version of this product pinned the parent, the
+/// child keeps these annotations in any case, so that the other version can read them.
 fn join(run: &PipelineRun, parents_group: Option<&str>) -> Admission {
     let (parent, parents_uid) = match &run.controller {
         Some(owner) => (owner.name.clone(), owner.uid.as_str()),
@@ -238,8 +239,8 @@ fn join(run: &PipelineRun, parents_group: Option<&str>) -> Admission {
             set_annotations.insert(CLAIMS.to_owned(), claims_to_annotation(&claims));
             whole_run(mode, &group).map(|name| name.to_string())
         }
-        // Another version of this product pinned the parent. The child keeps the annotations that Tekton copied from the parent,
-        // so that the other version can read them.
+        // Another version of this product pinned the parent. The child keeps the placeholder's name that Tekton copied from the
+        // parent.
         None if parents_group.is_some() && unknown_schema(&run.annotations).is_some() => {
             run.annotations.get(TEKTON_AFFINITY_ASSISTANT).cloned()
         }

@@ -48,8 +48,8 @@ pub struct ChildRun {
     pub annotations: BTreeMap<String, String>,
     /// The entry of `metadata.ownerReferences` that has `controller: true`.
     pub controller: Option<OwnerReference>,
-    /// The stored annotation [`GROUP`](crate::annotations::GROUP) of the controller, if the controller is a PipelineRun. Also
-    /// `None` if the object itself has no group annotation.
+    /// The stored annotation [`GROUP`](crate::annotations::GROUP) of the controller. `None` if the controller is not a
+    /// PipelineRun, or if the controller or the object itself has no group annotation.
     pub owner_group: Option<String>,
     /// The user who creates the object.
     pub created_by: String,
@@ -69,15 +69,16 @@ impl ChildRun {
         joins_owner(controller, &self.created_by, tekton_controller)
     }
 
-    /// True if a name of a claim has a parameter (V9). Tekton may replace it by a parameter of the object. But the PipelineRun may
-    /// have a placeholder for the claim that was not known when admission pinned the claims.
+    /// True if the name of a claim has a parameter (V9), so that admission needs the PipelineRun. Even if Tekton can replace the
+    /// parameter, admission of the PipelineRun may not have known the claim. Then only the PipelineRun's `status` can show that
+    /// the claim has a placeholder.
     pub fn names_claims_by_variables(&self) -> bool {
         self.claims.iter().any(|it| has_param(&it.claim_name))
     }
 
     /// True if the name of a claim depends on a Pipeline that Tekton has not stored in `status.pipelineSpec` of the PipelineRun.
-    /// If Tekton cannot create a TaskRun, it stores the Pipeline and creates the TaskRun again, so the TaskRun must be refused
-    /// until then.
+    /// Then the TaskRun must be refused: if Tekton cannot create a TaskRun, it stores the Pipeline, and creates the TaskRun again
+    /// later.
     pub fn awaits_pipeline(&self) -> bool {
         let pinned = handed_on(&self.annotations, self.owner_group.as_deref());
         let (Some(pipeline_run), Some((_, _, claims))) = (&self.pipeline_run, pinned) else {
@@ -88,7 +89,8 @@ impl ChildRun {
             && by_variable.any(|bound| pinned_for(bound, pipeline_run, &claims).is_none())
     }
 
-    /// The claims whose names have a parameter that the object does not have, with these names.
+    /// The claims whose names have a parameter that the object does not set. Each item also has the claim's name in which the
+    /// object's own parameters are replaced.
     fn unresolved(&self) -> impl Iterator<Item = (&BoundClaim, String)> {
         let names = self.claims.iter();
         names
@@ -118,7 +120,7 @@ pub struct ChildAdmission {
     pub bindings: Vec<BoundClaim>,
     /// Warnings for the user who creates the object.
     pub warnings: Vec<String>,
-    /// Events on the PipelineRun that owns the object (its owner reference with `controller: true`). They inform the author of the PipelineRun, who does not see the
+    /// Events on the PipelineRun that is the object's controller. They inform the author of the PipelineRun, who does not see the
     /// warnings.
     pub events: Vec<Reason>,
 }
@@ -130,7 +132,8 @@ pub struct ChildAdmission {
 ///   reserved annotations.
 /// - In modes `pipelineruns` and `isolate-pipelinerun`, the object gets the name of the run's placeholder (M3).
 /// - In mode `workspaces`, the object gets the name of the placeholder of its claim. It gets no name if it uses no claim, or if
-///   its claim was not known when the PipelineRun was created (M1, V9). A TaskRun with more than one claim fails (M2).
+///   its claim has no placeholder (M1, V9). If the object uses more than one claim, a TaskRun fails (M2), and a CustomRun gets no
+///   name.
 /// - If the mode is `workspaces` and Tekton's own flag has changed to `pipelineruns` or `isolate-pipelinerun`, Tekton uses names
 ///   of claims that do not exist. Admission restores the right names (M9).
 ///
@@ -181,8 +184,8 @@ pub fn admit_run(run: &ChildRun, tekton_controller: &str) -> ChildAdmission {
     }
 }
 
-/// The workspaces that Tekton bound to a claim name with a variable that Tekton does not replace, each with the completed name:
-/// the name pinned on the run, or else the name that the defaults of its Pipeline give (V9).
+/// Completes the claim names that have a variable that Tekton does not replace (V9). The workspace of such a name gets the claim
+/// name pinned on the PipelineRun, or else the name that the defaults of the Pipeline give.
 fn completed(run: &ChildRun, claims: &RunClaims) -> Vec<BoundClaim> {
     let Some(owner) = &run.pipeline_run else {
         return Vec::new();
@@ -200,8 +203,8 @@ fn completed(run: &ChildRun, claims: &RunClaims) -> Vec<BoundClaim> {
     completed.collect()
 }
 
-/// The claim of the run's workspace to which Tekton bound `bound`, if it is among `claims`. Tekton has replaced the run's own
-/// parameters in its name.
+/// Finds the PipelineRun's workspace with the same claim name as `bound`, and returns the claim of this workspace in `claims`. In
+/// the name of `bound`, Tekton has already replaced the PipelineRun's own parameters.
 fn pinned_for<'a>(
     bound: &BoundClaim,
     owner: &PipelineRun,
@@ -247,8 +250,8 @@ fn without(run: &ChildRun, unwanted: impl Fn(&str) -> bool) -> ChildAdmission {
     }
 }
 
-/// The placeholder of the claim that the object uses, if it uses one claim, and this claim is known. If a TaskRun uses more than
-/// one claim, the reason why the TaskRun may not run.
+/// If the object uses one claim, and this claim is among `claims`, returns the placeholder of the claim. If the object is a
+/// TaskRun and uses more than one claim, returns the reason why the TaskRun may not run.
 fn of_claim(
     run: &ChildRun,
     renamed: &[BoundClaim],

@@ -9,10 +9,11 @@ pub const PREFIX: &str = "coscheduler.dev/";
 /// the only keys with our prefix that people may write.
 pub const OVERRIDE: &str = "coscheduler.dev/coschedule";
 
-/// The author's choice of the nodes that placeholders prefer (B1, P4), on the same objects.
+/// The author's choice of the nodes that placeholders prefer (B1, P4), on the same objects as [`OVERRIDE`].
 pub const CHOSEN_PLACEMENT: &str = "coscheduler.dev/placement";
 
-/// The author's choice of the resources that placeholders request in addition to their own (B1, B3), on the same objects.
+/// The author's choice of the resources that placeholders request in addition to their own (B1, B3), on the same objects as
+/// [`OVERRIDE`].
 pub const CHOSEN_RESERVES: &str = "coscheduler.dev/placeholder-reserves";
 
 /// On a Namespace: the values that its runs and Pipelines may choose, in place of the operator's list (B1).
@@ -41,7 +42,9 @@ pub const PLACEHOLDER: &str = "coscheduler.dev/placeholder";
 /// The `volumeClaimTemplate`s that admission replaced by claims: a JSON object with workspaces as keys (V2).
 pub const VOLUME_CLAIM_TEMPLATES: &str = "coscheduler.dev/volume-claim-templates";
 
-/// The claims of the run's other workspaces, with parameters replaced in their names: a JSON object with workspaces as keys (V9).
+/// The claims of the workspaces that are not in [`VOLUME_CLAIM_TEMPLATES`]: a JSON object with workspaces as keys. In the names
+/// of these claims, parameters are replaced by their values (V9).
+///
 /// In mode `workspaces`, a TaskRun gets a placeholder only for one of these claims, so no TaskRun waits for a placeholder that
 /// never exists.
 pub const CLAIMS: &str = "coscheduler.dev/claims";
@@ -84,22 +87,24 @@ pub const PINNED: [&str; 12] = [
     TRACEPARENT,
 ];
 
-/// The cause why a run waits (V7, N1, N2, N3): a JSON object with `reason`, a [`ReasonCode`](crate::reasons::ReasonCode), and
-/// `message`. The manager removes the annotation when the cause is gone.
+/// The reason why a run waits (V7, N1, N2, N3): a JSON object with two fields. `reason` is a
+/// [`ReasonCode`](crate::reasons::ReasonCode), and `message` is a text. The manager removes the annotation when the run no longer
+/// waits for this reason.
 ///
 /// The manager also reads the annotation. It reports an error of Kubernetes about a placeholder when the error has lasted for two
 /// seconds, or at once if the annotation already names this error. While a placeholder does not exist because of such an error,
 /// the annotation stays.
 pub const BLOCKED: &str = "coscheduler.dev/blocked";
 
-/// The last TaskRun of the run that may not run (M2): JSON as in [`BLOCKED`]. The admission-webhook writes it when Tekton creates
-/// the TaskRun. No decision depends on it.
+/// The reason why a TaskRun of the PipelineRun may not run (M2): JSON as in [`BLOCKED`]. The admission-webhook writes the
+/// annotation when Tekton creates the TaskRun. If there are several such TaskRuns, the last one counts. No decision depends on
+/// the annotation.
 pub const REFUSED: &str = "coscheduler.dev/refused";
 
 /// On a placeholder: the manager's earlier actions on it, with their times, as JSON of [`Record`](crate::observed::Record).
 pub const RECORD: &str = "coscheduler.dev/record";
 
-/// On a placeholder's pod that can run on fewer nodes than its template allows: these nodes, in words.
+/// On a placeholder's pod that can run on fewer nodes than its template allows: the nodes on which it can run, in words.
 pub const LIMITED_BY: &str = "coscheduler.dev/limited-by";
 
 /// On a TaskRun whose pod may run without its placeholder (N2): the name of that placeholder. The annotation is for people: no

@@ -25,8 +25,8 @@ pub use flags::{MigrationPhase, UnknownTruth, behaviour, parse_bool};
 pub const COSCHEDULE: &str = "coschedule";
 /// Key of the deprecated flag that switches off coscheduling in mode `workspaces` (M6). Default: `false`.
 pub const DISABLE_AFFINITY_ASSISTANT: &str = "disable-affinity-assistant";
-/// Key of the migration phase (M6). With `during`, both flags together give the mode. With `after`, `coschedule` alone gives the
-/// mode. Default: `after`.
+/// Key of the migration phase (M6). With `during`, `coschedule` and `disable-affinity-assistant` together give the mode. With
+/// `after`, `coschedule` alone gives the mode. Default: `after`.
 pub const MIGRATION_PHASE: &str = "migration-phase";
 /// Key of the isolation scope (M4): `cluster` or `namespace`. Default: `cluster`.
 pub const ISOLATION_SCOPE: &str = "isolation-scope";
@@ -74,7 +74,8 @@ pub struct Configuration {
     pub isolation_scope: IsolationScope,
     /// The values that a run, its Pipeline or its Namespace may choose in addition to the values in force (B1).
     pub allowed_overrides: BTreeSet<Override>,
-    /// The values that a Namespace may choose and allow in addition to `allowed_overrides` (B1).
+    /// The values that a Namespace may choose, and may allow its runs and Pipelines to choose, in addition to
+    /// `allowed_overrides` (B1).
     pub namespace_may_allow: BTreeSet<Override>,
     /// The placeholder defaults of new runs.
     pub placeholder: PlaceholderDefaults,
@@ -111,8 +112,8 @@ words! {
         /// Until the placeholder is bound to a node: the most CPU and memory that the run's pods may request at the same time.
         #[default]
         Placement = "placement",
-        /// The same additional resources. Once the placeholder is bound, it gives them up step by step, as pods of the run are
-        /// created.
+        /// The same additional resources as with `placement`. Once the placeholder is bound, it gives them up step by step, as
+        /// pods of the run are created.
         Peak = "peak",
     }
 }
@@ -271,7 +272,7 @@ pub fn tekton_coschedule(feature_flags: &BTreeMap<String, String>) -> Option<Str
 }
 
 /// Returns a ConfigMap's `metadata.resourceVersion` as a number, so that two versions can be compared (Kubernetes API concepts,
-/// "Resource versions"). An empty version, or one that is not a number, is 0, less than all others. Module
+/// "Resource versions"). An empty version, or one that is not a number, counts as 0, which is less than all others. Module
 /// `runtime::kubernetes::version` compares the versions of all other objects.
 pub fn version_number(resource_version: &str) -> i64 {
     resource_version.parse().unwrap_or_default()

@@ -46,7 +46,7 @@ pub const KUEUE_PREFIX: &str = "kueue.x-k8s.io/";
 /// So a pod with this label is never a placeholder's pod.
 pub const TASK_RUN: &str = "tekton.dev/taskRun";
 
-/// A label of nodes. Placeholders and the pods that follow them run on nodes with the same value of this label.
+/// A label of nodes. A placeholder and the pods with an affinity to it run on nodes with the same value of this label.
 pub const HOSTNAME: &str = "kubernetes.io/hostname";
 
 /// Label [`PIPELINE`] as Tekton has set or will set it on a run: the name of the Pipeline, or of the run if it embeds its Pipeline

@@ -7,7 +7,7 @@ words! {
     /// Values of the flag `coschedule` (TEP-0135, "Configuration").
     #[derive(Default)]
     pub enum Mode: "a coschedule mode" {
-        /// The pods that use one claim of a PipelineRun run on one node (M1). Tekton has the same default.
+        /// The pods of a PipelineRun that use the same claim share a node (M1). This mode is also Tekton's default.
         #[default]
         Workspaces = "workspaces",
         /// All pods of a PipelineRun run on one node (M3).

@@ -17,7 +17,7 @@ const READABLE_LENGTH: usize = LABEL_LENGTH - HASH_LENGTH - 1;
 
 const ASSISTANT_PREFIX: &str = "affinity-assistant-";
 
-/// The readable part if a claim template has no name.
+/// The readable part of a derived name if the author's claim template has no name.
 const UNNAMED_TEMPLATE: &str = "pvc";
 
 /// A text that is not a valid name of the expected kind.
@@ -133,8 +133,8 @@ impl ClaimTemplateName {
 
 /// The name of the claim that the placeholder's controller creates from a placeholder's template: `<template>-<placeholder>-0`.
 ///
-/// An external provisioner chooses the zone of a claim with binding mode `Immediate` by a hash of the placeholder's name in the
-/// claim's name. So all such claims of a placeholder are in one zone.
+/// For binding mode `Immediate`, an external provisioner chooses the claim's zone by a hash of the last part of the placeholder's
+/// name, which it takes from the claim's name. So all such claims of a placeholder are in one zone.
 pub fn claim_name(template: &ClaimTemplateName, assistant: &AssistantName) -> String {
     format!("{template}-{assistant}-0")
 }
@@ -158,9 +158,10 @@ pub fn tekton_claim_name(workspace: &str, template_name: Option<&str>, run_uid: 
     format!("{prefix}-{}", hash(&format!("{workspace}{run_uid}")))
 }
 
-/// The names that Tekton uses for claim `made` of a run while Tekton's own flag is `pipelineruns` or `isolate-pipelinerun` (M9;
-/// `pkg/reconciler/pipelinerun/affinity_assistant.go`, `getPersistentVolumeClaimNameWithAffinityAssistant`). Tekton v1.12.0 only
-/// adds a suffix. Tekton v1.15.1 also cuts a long name (`sanitizeVolumeName`).
+/// The names that Tekton uses in place of `made`, the real name of a run's claim, while Tekton's own flag `coschedule` is
+/// `pipelineruns` or `isolate-pipelinerun` (M9; `pkg/reconciler/pipelinerun/affinity_assistant.go`,
+/// `getPersistentVolumeClaimNameWithAffinityAssistant`). Tekton v1.12.0 only adds a suffix. Tekton v1.15.1 also cuts a long name
+/// (`sanitizeVolumeName`).
 pub fn renamed_by_tekton(made: &str, run_name: &str) -> [String; 2] {
     let cut = match made.get(..READABLE_LENGTH) {
         Some(readable) if made.len() > LABEL_LENGTH => format!("{readable}-{}", hash(made)),
@@ -196,8 +197,8 @@ fn is_hash(text: &str) -> bool {
     text.len() == HASH_LENGTH && text.bytes().all(is_digit)
 }
 
-/// A DNS label made from the first `room` characters of `text`. Each invalid character becomes `-`. Empty if nothing else is
-/// left.
+/// A DNS label made from the first `room` characters of `text`. Each invalid character becomes `-`. Then each `-` at the
+/// beginning and at the end is removed, so the result may be empty.
 fn dns_label(text: &str, room: usize) -> String {
     let clean = |c: char| match c.to_ascii_lowercase() {
         c @ ('a'..='z' | '0'..='9') => c,

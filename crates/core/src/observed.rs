@@ -51,7 +51,8 @@ pub struct Observed {
     pub refused: BTreeMap<String, Reason>,
     /// The reason in the last warning Event of Kubernetes about each claim. The key is the claim's name.
     pub not_provisioned: BTreeMap<String, Reason>,
-    /// How long a placeholder may wait for a node with room for the peak, before it asks for less.
+    /// How long a placeholder may wait for a node with room for the [peak](crate::sizes::Demand::peak) of its pods, before it
+    /// asks for less.
     pub peak_wait: Duration,
     /// True if a ResourceQuota of the run's namespace limits CPU or memory.
     pub has_quota: bool,
@@ -107,15 +108,15 @@ pub struct Placeholder {
     pub needs: Needs,
     /// True if its next pod starts with the scheduling gate [`GATE`](crate::reconcile::reserve::GATE).
     pub gated: bool,
-    /// True if the placeholder's controller has observed the newest version of the object. It then creates the next pod from this
-    /// version.
+    /// True if the Kubernetes controller that creates the placeholder's pods has observed the newest version of the object. The
+    /// controller then creates the next pod from this version.
     pub observed: bool,
     /// The manager's earlier actions on the placeholder.
     pub record: Record,
 }
 
 impl Placeholder {
-    /// The name of the PipelineRun that controls it. Empty if it has no controller.
+    /// The name in owner reference `controller`, normally of a PipelineRun. Empty if there is no such reference.
     pub fn run_name(&self) -> &str {
         let controller = self.controller.as_ref();
         controller.map_or("", |controller| controller.name.as_str())
@@ -123,7 +124,8 @@ impl Placeholder {
 }
 
 /// The manager's earlier actions on a placeholder. The manager stores them in an annotation of the placeholder, so that every
-/// replica knows them. It writes the annotation right before the action, or the write is the action.
+/// replica knows them. The manager writes the annotation right before the action. A retry has no other action: this write makes
+/// Kubernetes try again to create the pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Record {
@@ -198,8 +200,8 @@ impl Observed {
         })
     }
 
-    /// The claims of a placeholder, whether its pod mounts them or not. Without the claims that the placeholder does without,
-    /// because its node cannot reach their volumes.
+    /// The claims of a placeholder, whether its pod mounts them or not. If no node can reach the volumes of all claims together,
+    /// and the placeholder does without some of the claims, the result leaves these claims out.
     pub(crate) fn claims_of(
         &self,
         spec: &crate::plan::PlaceholderSpec,
@@ -247,8 +249,9 @@ impl Observed {
         })
     }
 
-    /// True if the pod belongs to one of the run's placeholders, or to a TaskRun and has an affinity to one of these
-    /// placeholders. This function does not read the label with the run's uid, because anybody can set it.
+    /// True if the pod is the pod of one of the run's placeholders. Also true if the pod belongs to a TaskRun, and has an
+    /// affinity to one of these placeholders. This function does not read the label with the run's uid, because anybody can set
+    /// it.
     pub fn owns(&self, pod: &Pod) -> bool {
         match &pod.placeholder {
             Some(_) => self.placeholders.values().any(|own| pod.is_of(own)),
@@ -301,7 +304,7 @@ impl KnownClaim {
 /// Source: Kubernetes `pkg/volume/util/finalizer.go`, `PVCProtectionFinalizer`.
 pub const PROTECTION: &str = "kubernetes.io/pvc-protection";
 
-/// A condition that the manager acts on only after it has lasted for some time, in several observations.
+/// A condition that must last for some time before the manager acts on it. [`Observed::since`] has this time.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Sight {
     /// The planned placeholder with this name does not exist.

@@ -35,7 +35,7 @@ impl Params {
         read
     }
 
-    /// These parameters, and the defaults of the others. A default may have variables.
+    /// These parameters, and the defaults of the others. Variables in a default are replaced.
     pub fn or(&self, defaults: &Self) -> Self {
         let mut all = defaults.clone();
         all.0.extend(self.0.clone());
@@ -54,7 +54,7 @@ impl Params {
         )
     }
 
-    /// Makes the values of these parameters unknown: no known variable replaces them.
+    /// Makes the values of these parameters unknown. The value of each becomes a variable that this product does not replace.
     pub(crate) fn hide(&mut self, params: &Value) {
         let params = params.as_array().into_iter().flatten();
         for name in params.filter_map(|param| param["name"].as_str()) {

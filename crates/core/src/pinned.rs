@@ -46,7 +46,7 @@ pub struct Pinned {
     /// The `volumeClaimTemplate`s that admission replaced by claims (V2). The key is the workspace. Empty in [`Mode::Workspaces`]
     /// (V3).
     pub templates: BTreeMap<String, Value>,
-    /// The claims of the other workspaces (V1, V3, V9).
+    /// The claims of the workspaces that are not in `templates` (V1, V3, V9).
     pub claims: RunClaims,
 }
 
@@ -117,8 +117,8 @@ impl Pinned {
     }
 }
 
-/// The value of a setting with which a run was created. If no mode can be read, the mode is `disabled`. Other settings are `None`
-/// if the run is not coscheduled, or if its annotations cannot be read.
+/// The value that a setting had when the run was created. If no mode can be read, the mode is `disabled`. Other settings are
+/// `None` if the run is not coscheduled, or if its annotations cannot be read.
 pub(crate) fn value(annotations: &BTreeMap<String, String>, setting: Setting) -> Option<Override> {
     match setting {
         Setting::Mode => {

@@ -195,9 +195,13 @@ impl PipelineRun {
     /// Reads a PipelineRun from Kubernetes JSON. Unknown fields are ignored, and `null` is the same as absent.
     ///
     /// # Errors
-    /// All violations at once: a value of a wrong type, a workspace without a name, with more than one volume source, or that is
-    /// bound twice, a `volumeClaimTemplate` without a valid `spec`, or an API version or kind other than `tekton.dev/v1` and
-    /// `PipelineRun`. The field of a violation is the JSON path, such as `spec.workspaces[1].volumeClaimTemplate`.
+    /// All violations at once. The field of a violation is the JSON path, such as `spec.workspaces[1].volumeClaimTemplate`. These
+    /// are violations:
+    ///
+    /// - a value of a wrong type;
+    /// - a workspace that has no name, has more than one volume source, or is bound twice;
+    /// - a `volumeClaimTemplate` without a valid `spec`;
+    /// - an API version other than `tekton.dev/v1`, or a kind other than `PipelineRun`.
     pub fn parse(document: &Value) -> Result<Self, Vec<Violation>> {
         let faults = Faults::default();
         let run = Self::read(&Object::at("", document, &faults), &faults);

@@ -54,7 +54,8 @@ pub(crate) struct Dropped {
     pub(crate) value: String,
 }
 
-/// Combines the run's template with the default template, by the table above. The default template must be valid.
+/// Combines the run's template with the default template, by the table in this module's documentation. The default template must
+/// be valid.
 pub(crate) fn merge(run: Option<&Value>, default: &Map<String, Value>) -> Reduced {
     let mut merged = Reduced::default();
     for key in SHARED {

@@ -61,8 +61,8 @@ pub fn restore(old: &PipelineRun, new: &PipelineRun) -> Admission {
     admission
 }
 
-/// The new value of annotation [`CLAIMS`] of a pending run. If a binding is unchanged and its claim is not known now, the claim
-/// stays as it was known when the run was created, from a Pipeline in the cluster (V9).
+/// The new value of annotation [`CLAIMS`] of a pending run. When the run was created, admission may have known a claim from a
+/// Pipeline in the cluster. If the binding is unchanged and its claim is not known now, the pinned claim stays (V9).
 fn claims(old: &PipelineRun, new: &PipelineRun) -> String {
     let mut claims = run_claims::of_run(new, None);
     let pinned = Pinned::read(&old.annotations).ok().flatten();
@@ -81,8 +81,8 @@ fn claims(old: &PipelineRun, new: &PipelineRun) -> String {
     claims_to_annotation(&claims)
 }
 
-/// A warning if the update chooses another value for a setting than the run's. Either the author chose this value. Or a resolver
-/// fetched the Pipeline, and Tekton copied the Pipeline's annotation to the run (B1).
+/// A warning if the update chooses another value for a setting than the run's. The author has chosen this value, or Tekton has
+/// copied it to the run from a Pipeline that a resolver fetched (B1).
 fn override_too_late(setting: Setting, old: &PipelineRun, new: &PipelineRun) -> Option<String> {
     let chosen = new.annotations.get(setting.annotation())?;
     let pinned = pinned::value(&old.annotations, setting)?;

@@ -1,6 +1,7 @@
-//! The claims of a run's workspaces, as far as admission knows their names when the run is created: existing claims, and claims
-//! that Tekton creates. Admission pins these claims (V3, V6, V9). In mode `workspaces`, each of these claims has a placeholder. A
-//! TaskRun gets the placeholder of one of these claims, or no placeholder.
+//! The claims of a run's workspaces: existing claims, and claims that Tekton creates. Admission pins those claims whose names it
+//! knows when the run is created (V3, V6, V9). The names of other claims become known when Tekton has fetched the Pipeline. In
+//! mode `workspaces`, each claim with a known name has a placeholder. A TaskRun gets the placeholder of one of these claims, or
+//! no placeholder.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -35,8 +36,8 @@ impl RunClaim {
     }
 }
 
-/// The claims of a run. Parameters replace variables in claim names. A claim is left out if its name is empty, or still has a
-/// variable after that (V9).
+/// The claims of a run. Variables in claim names are replaced by parameters. A claim is left out if its name is empty, still has
+/// a variable, or is not the same in all tasks (V9).
 pub fn of_run(run: &PipelineRun, catalog: Option<&Catalog>) -> RunClaims {
     let claims = run.workspaces.iter().filter_map(|binding| {
         let claim = match &binding.source {
@@ -54,9 +55,10 @@ pub fn of_run(run: &PipelineRun, catalog: Option<&Catalog>) -> RunClaims {
     claims.collect()
 }
 
-/// The name of a workspace's claim: the same name in all tasks that use the workspace. `None` if their names differ, or if a Task
-/// that may have a default for the name is not known. For each variable, the first of these that sets the parameter gives its
-/// value: the run's parameters, the task's parameters, the defaults of its Task, the defaults of the Pipeline.
+/// The name of a workspace's claim, if all tasks that use the workspace give it the same name. `None` if the tasks give it
+/// different names, or if a Task that may have a default for the name is not known. The value of a variable comes from the first
+/// of these that sets the parameter: the run's parameters, the task's parameters, the defaults of its Task, the defaults of the
+/// Pipeline.
 fn resolve(
     run: &PipelineRun,
     catalog: Option<&Catalog>,

@@ -25,10 +25,11 @@ words! {
 /// The rule for other placeholders on a placeholder's node.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Separation {
-    /// The placeholder prefers a node without other placeholders, of any namespace. So runs use many nodes (P4).
+    /// The placeholder prefers a node without other placeholders. So runs use many nodes. Placeholders of all namespaces count
+    /// (P4).
     #[default]
     Spread,
-    /// The placeholder prefers a node with other placeholders, of any namespace. So runs use few nodes (P4).
+    /// The placeholder prefers a node with other placeholders. So runs use few nodes. Placeholders of all namespaces count (P4).
     Pack,
     /// There is no rule (P4).
     None,

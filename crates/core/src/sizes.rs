@@ -1,8 +1,8 @@
 //! The sizes of a run: the requests of each task's pods, and the order of the tasks (B3). Admission estimates the sizes when the
-//! run is created, and pins them. They only determine the requests of placeholders. The task's pods are never changed.
+//! run is created, and pins them. They only determine the requests of placeholders. The pods of the tasks are never changed.
 //!
 //! Some things are not known when the run is created: Tasks and Pipelines that a resolver fetches, child Pipelines, the number of
-//! pods of a matrix over results, and whether a task with `when` will run.
+//! pods of a task whose matrix uses results, and whether a task with `when` will run.
 
 pub mod catalog;
 mod peak;
@@ -39,8 +39,8 @@ pub struct Sizes(pub BTreeMap<String, TaskSize>);
 /// The size of a task.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TaskSize {
-    /// The requests of one pod of the task. `None` if the requests are not known, or if they must not count: the task has `when`,
-    /// or a node selector or an affinity of its own.
+    /// The requests of one pod of the task. `None` if the requests are not known, or if they must not count. They must not count
+    /// if the task has `when`, or if `taskRunSpecs` gives it a node selector or an affinity.
     pub requests: Option<Amounts>,
     /// The number of pods of the task: one, or one for each combination of its matrix.
     pub pods: u32,
@@ -54,8 +54,8 @@ pub struct TaskSize {
     pub workspaces: BTreeSet<String>,
 }
 
-/// The sizes of a run's tasks. `catalog` has the Pipeline, Tasks and LimitRanges that the estimate needs. Without it, the requests
-/// of all tasks are `None`.
+/// The sizes of a run's tasks. `catalog` has the Pipeline, Tasks and LimitRanges that the estimate needs. Without `catalog`, the
+/// requests of all tasks are `None`.
 pub fn of_run(run: &PipelineRun, mode: Mode, catalog: Option<&Catalog>) -> Sizes {
     let tasks = tasks(run, catalog);
     let names: BTreeSet<_> = tasks.iter().map(|task| &task.name).collect();

@@ -20,8 +20,8 @@ pub struct Violation {
 /// The greatest number of characters in a description. A value in an input may have megabytes, but a description must fit into
 /// the metadata of a gRPC error.
 const LONGEST: usize = 500;
-/// The number of characters to keep from the beginning of a longer description. The other characters are kept from its end, which
-/// contains the allowed values.
+/// The number of characters that a longer description keeps of its beginning. The rest of its [`LONGEST`] characters come from
+/// its end, which contains the allowed values.
 const BEGINNING: usize = 200;
 
 impl Violation {

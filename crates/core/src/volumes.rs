@@ -55,11 +55,12 @@ pub struct Volumes {
 /// The nodes of the cluster, by name.
 pub type Nodes = BTreeMap<String, Arc<Node>>;
 
-/// Claims whose volumes no single node can reach, or no single one of some nodes.
+/// Claims whose volumes no node can reach together. For [`conflict`], new nodes count too. For `out_of_reach`, only the given
+/// nodes count.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Conflict {
-    /// If no node can reach the volumes of two certain claims: these two claims. Otherwise all claims with a node affinity. Each
-    /// item has the claim's name and a text about the nodes that reach its volume.
+    /// All claims whose volumes have a node affinity. But if [`conflict`] finds two claims whose volumes no node can reach
+    /// together, only these two claims. Each item has the claim's name and a text about the nodes that reach its volume.
     pub claims: Vec<(String, String)>,
 }
 
@@ -100,7 +101,7 @@ pub fn volumes(spec: &PlaceholderSpec, seen: &[SeenClaim]) -> Volumes {
     }
 }
 
-/// The claims whose volumes no single node can reach. `None` if one of `nodes`, or a new node with suitable name and labels,
+/// The claims whose volumes no node can reach together. `None` if one of `nodes`, or a new node with suitable name and labels,
 /// could reach all volumes.
 pub fn conflict(seen: &[SeenClaim], nodes: &Nodes) -> Option<Conflict> {
     let bound = limiting(seen);

@@ -1,7 +1,7 @@
 //! Copies of runs (V2a). A user may create a run from the stored object of another run, for example with `kubectl get -o yaml |
 //! kubectl create`, with *rerun* in the Dashboard, or with `tkn pipeline start --last`. The workspaces of the copy are then bound
 //! to claims of the other run's placeholder. The annotations of the other run contain the templates of these claims. Admission
-//! reads them from the copy, or from the other run while it is stored.
+//! reads these annotations from the copy, and from the other run if that run is still stored.
 
 use std::collections::BTreeMap;
 

@@ -5,8 +5,8 @@
 //! - `admit.rs`: a PipelineRun that is to be coscheduled, or whose mode is `disabled`, names a claim of another run, and the
 //!   claim's template is not known (V2a).
 //!
-//! A TaskRun that uses more than one claim (M2) is not denied, but created so that Tekton fails it. So Tekton runs `finally`, as
-//! after any failed task. The text for the TaskRun is in `reasons/admission.rs`.
+//! Admission does not deny a TaskRun that uses more than one claim (M2), but changes the TaskRun so that Tekton fails it. So
+//! Tekton runs `finally`, as after any failed task. The text for the TaskRun is in `reasons/admission.rs`.
 //!
 //! The webhook itself denies two more things: an invalid ConfigMap, and an object that is nested too deeply.
 
@@ -51,7 +51,7 @@ pub(super) fn not_allowed(
     ))
 }
 
-/// The workspaces of a run that are bound to claims of other runs.
+/// One violation for each workspace of a run that is bound to a claim of another run.
 pub(super) fn claims_of_others(run: &PipelineRun) -> Vec<Violation> {
     let bindings = run.workspaces.iter().enumerate();
     bindings

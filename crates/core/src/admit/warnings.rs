@@ -86,8 +86,8 @@ pub(super) fn fresh_claim(workspace: &str, claim_name: &str) -> String {
     )
 }
 
-/// A workspace of a copy of another run is bound to a claim of the other run. The copy is not coscheduled, so it is not denied
-/// (V2a).
+/// A workspace of a copy of another run is bound to a claim of the other run. Admission denies such a copy only if the copy is to
+/// be coscheduled, or if its mode is `disabled` (V2a). In all other cases, the author gets this warning.
 pub(super) fn claim_of_another_run(workspace: &str, claim_name: &str) -> String {
     format!(
         "Workspace {workspace:?} is bound to claim {claim_name:?} of another run. The claim is deleted when that run \

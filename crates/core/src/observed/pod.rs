@@ -33,9 +33,10 @@ pub struct Pod {
     pub node: Option<String>,
     /// The time at which the scheduler bound the pod.
     pub bound: Option<Timestamp>,
-    /// The scheduler's last result. `None` if the pod is bound, or if the scheduler has not tried it yet.
+    /// The scheduler's last result. `None` if the pod is bound, or if the scheduler has not tried to bind it yet.
     pub unscheduled: Option<Unscheduled>,
-    /// The first of its scheduling gates that is not [`GATE`](crate::reconcile::reserve::GATE). The scheduler ignores the pod.
+    /// The first of its scheduling gates that is not [`GATE`](crate::reconcile::reserve::GATE). While the pod has such a gate,
+    /// the scheduler ignores the pod.
     pub gate: Option<String>,
     /// The time of its creation.
     pub created: Option<Timestamp>,
@@ -67,7 +68,7 @@ impl Needs {
         selected && terms.is_none_or(|terms| volumes::meets(node, labels, terms))
     }
 
-    /// True if a node that meets `others` may not meet this node selector and node affinity.
+    /// True if there may be a node that meets `others`, but does not meet this node selector and node affinity.
     pub fn limit_nodes_more_than(&self, others: &Self) -> bool {
         let mut selector = self.selector.iter();
         let more = selector.any(|(key, value)| others.selector.get(key) != Some(value));
@@ -112,7 +113,7 @@ impl PodPhase {
     }
 }
 
-/// The facts about a placeholder's pod that other pods do not have.
+/// The facts that only a placeholder's pod has.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PlaceholderLabels {
     /// The placeholder's name. Empty if the pod's name does not match its label.

@@ -1,6 +1,6 @@
-//! The fields of a pod's `securityContext` that a placeholder may have: Pod Security `restricted`, which includes the rules of
-//! `baseline`, must allow them (Kubernetes, "Pod Security Standards"). All fields that are not listed here are dropped, because a
-//! placeholder does not need them.
+//! The fields of a pod's `securityContext` that a placeholder may have. A placeholder keeps a field only if Pod Security
+//! `restricted` allows its value (Kubernetes, "Pod Security Standards"). `restricted` includes the rules of `baseline`. All
+//! fields that are not listed here are dropped, because a placeholder does not need them.
 
 use serde_json::Value;
 

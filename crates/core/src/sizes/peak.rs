@@ -28,9 +28,9 @@ pub enum Progress {
 pub struct Demand {
     /// The most CPU, and the most memory, that these pods can request at the same time, together with the pods that already run.
     pub peak: Amounts,
-    /// The most CPU, and the most memory, that a single pod requests. [`Sizes::demand`] uses the tasks without a pod, and module
-    /// `reserve` adds the pods without a node. A node with less room cannot run all of these pods, not even one after the other.
-    /// This amount is never greater than `peak`.
+    /// The most CPU, and the most memory, that a single pod requests. [`Sizes::demand`] counts the future pods of tasks that have
+    /// no pod yet. Module `reserve` also counts the existing pods without a node. A node with less room cannot run all of these
+    /// pods, not even one after the other. This amount is never greater than `peak`.
     pub need: Amounts,
 }
 
@@ -39,8 +39,8 @@ pub struct Demand {
 type Order<'a> = DiGraph<Option<&'a str>, ()>;
 
 impl Sizes {
-    /// The demand of the tasks for which `belongs` is true. All other tasks add nothing, but determine the order of the tasks
-    /// too. A task that is not in `progress` has not started. A task without `requests` adds nothing.
+    /// The demand of the tasks for which `belongs` is true. All other tasks add nothing, but tasks still wait for them. A task
+    /// that is not in `progress` has not started. A task without `requests` adds nothing.
     ///
     /// A custom task, such as an approval, may take hours. So the tasks that wait for it add nothing until they have TaskRuns.
     pub fn demand(

@@ -41,7 +41,7 @@ const WHOLE: i128 = 1_000_000_000;
 /// The init containers that Tekton adds (`pkg/pod/{pod,script,workingdir_init}.go`).
 const INIT_CONTAINERS: [&str; 3] = ["prepare", "place-scripts", "working-dir-initializer"];
 
-/// The key with the resources of containers for which there is no other key (`pkg/apis/config/default.go`).
+/// The key in `config-defaults` with the resources of those containers that no other key names (`pkg/apis/config/default.go`).
 const DEFAULT: &str = "default";
 
 /// The sidecar that reads results (`pkg/apis/pipeline/sidecarlogs.go`).
@@ -61,7 +61,7 @@ pub(super) struct Container {
     resources: Resources,
 }
 
-/// The parts of a Task's `spec` that determine the requests of its pod, and the defaults of its parameters.
+/// The parts of a Task's `spec` that determine the requests of its pod. Also the defaults of the Task's parameters.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TaskSpec {
     steps: Vec<Container>,

@@ -18,8 +18,8 @@ pub struct NodeTerm {
 }
 
 impl NodeTerm {
-    /// The only node that can meet the term, by its name or by the value of its label `kubernetes.io/hostname`. `None` if the
-    /// term does not require one certain value of these.
+    /// Returns the only node that can meet the term: its name, or the value of its label `kubernetes.io/hostname`. `None` if the
+    /// term requires no certain name and no certain value of this label.
     pub fn one_node(&self) -> Option<&str> {
         let mut requirements = self.expressions.iter().chain(&self.fields);
         requirements.find_map(|it| {
@@ -171,7 +171,7 @@ fn with<'a>(required: &Required<'a>, term: &'a NodeTerm) -> Option<Required<'a>>
 fn can_be_met(requirements: &[&NodeRequirement]) -> bool {
     let listed = || requirements.iter().flat_map(|one| &one.values);
     let unlisted: String = listed().map(String::as_str).chain(["x"]).collect();
-    // For `Gt` and `Lt`, also try numbers beyond the bound. Their number is the number of listed values plus one, so that `NotIn`
+    // For `Gt` and `Lt`, also try numbers beyond the bound. Try one more of them than there are listed values, so that `NotIn`
     // cannot exclude all of them.
     let count = listed().count() as i64 + 1;
     let beyond = requirements.iter().flat_map(|one| {
