@@ -44,8 +44,8 @@ pub struct ProcessArgs {
 
     /// Maximum number of RPCs in progress. The server answers further RPCs with RESOURCE_EXHAUSTED and a retry delay. Health
     /// and reflection do not count, and a stream counts until its response begins
-    // The affinity-planner has two busy callers. The watcher reports at most 32 runs at the same time. So the default leaves room for
-    // more than 200 calls of the admission-webhook at the same time.
+    // The affinity-planner has two busy callers. The watcher reports at most 32 runs at the same time. So the default leaves room
+    // for more than 200 calls of the admission-webhook at the same time.
     #[arg(
         long,
         env = "MAX_CONCURRENT_CALLS",
