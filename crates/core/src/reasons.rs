@@ -13,8 +13,8 @@
 //! Programs compare the code. The text is for people: it gives the cause and, if possible, the remedy. Two different texts become
 //! two Events. So a text must not change while its cause stays the same.
 
-/// Declares functions that make a [`Reason`] from values: `name(parameters): code = text`. Parts of the text that are computed
-/// from the parameters follow it: `, part = expression`.
+/// Declares functions that make a [`Reason`] from values: `name(parameters): code = text`. If a part of the text is computed from
+/// the parameters, `, part = expression` follows the text.
 macro_rules! texts {
     ($(
         $(#[$doc:meta])*
@@ -151,8 +151,9 @@ reason_codes! {
     PipelineRunInvalid: Some(Warning),
     /// A TaskRun uses more claims than the run's mode allows, so the TaskRun does not run (M2).
     TaskRunRefused: Some(Warning),
-    /// Another account than that of Tekton's controller created a TaskRun or CustomRun of a coscheduled run, so its pod may run
-    /// on another node than the run's placeholder. Perhaps the planner's flags have the wrong name for Tekton's account.
+    /// Another account than that of Tekton's controller created a TaskRun or CustomRun of a coscheduled run. So the pod of this
+    /// TaskRun or CustomRun may run on another node than the run's placeholder. A possible cause is a wrong account name in flag
+    /// `--tekton-controller-username` of the planner.
     TektonAccountUnknown: Some(Warning),
     /// No node can reach the volumes of all claims of a placeholder (V7). The run waits, or the placeholder does without some
     /// of the claims.
@@ -177,25 +178,26 @@ reason_codes! {
     PlaceholderUnschedulable: Some(Warning),
     /// Kubernetes refused a placeholder or its claim for a reason that no other code names (N3).
     PlaceholderRefused: Some(Warning),
-    /// A pod was deleted, because its node is cordoned, has a taint that the pod does not tolerate, or is gone (N1). The pod
-    /// belongs to a placeholder, or to a TaskRun and has not started.
+    /// A pod was deleted, because its node is cordoned, has a taint that the pod does not tolerate, or is gone (N1). This is the
+    /// pod of a placeholder, or a pod of a TaskRun that has not started.
     PodEvacuated: Some(Normal),
-    /// No node reaches the volumes of a placeholder's claims and accepts the placeholder (N1). Or only one node reaches these
-    /// volumes, and this node has no room for the placeholder or for a pod of the run (N2).
+    /// No node both reaches the volumes of a placeholder's claims and accepts the placeholder (N1). Or only one node reaches
+    /// these volumes, and this node has no room for the placeholder or for a pod of the run (N2).
     ClaimsNotMovable: Some(Warning),
-    /// A placeholder's pod is created again, so that the scheduler chooses a node anew (N2). The placeholder's old node could not
-    /// take a waiting pod. Or the placeholder had no node: the new pod is not restricted to certain nodes any more, or may run
-    /// only on the node of the run's pods.
+    /// A placeholder's pod is created again, so that the scheduler chooses a node anew (N2). There are three cases: the
+    /// placeholder's node could not take a waiting pod; the placeholder had no node, and its new pod is not restricted to certain
+    /// nodes any more; the placeholder had no node, and its new pod may run only on the node of the run's pods.
     PlaceholderMoved: Some(Normal),
-    /// No node has room for all pods of the run that can run at the same time, so the placeholder requests less (B3). Or it
-    /// requests nothing for these pods, because a ResourceQuota of the namespace limits CPU or memory, or because only one node
-    /// reaches the volumes of its claims and lacks the room.
+    /// The scheduler found no node with room for all pods of the run that can run at the same time, so the placeholder requests
+    /// less (B3). Or the placeholder requests nothing for these pods. The cause is then a ResourceQuota of the namespace that
+    /// limits CPU or memory, or the only node that reaches the volumes of the placeholder's claims lacks the room.
     ReservationReduced: Some(Normal),
     /// The API server refused the requests of a placeholder that reserves room, so the placeholder requests less (B3). Or the
     /// requests of a bound placeholder were not reduced within ten seconds, so its pod is created again.
     ReservationRefused: Some(Warning),
-    /// A pod may run on another node than its placeholder, because no node has room for both and reaches the volumes of the
-    /// placeholder's claims (N2). Or because the placeholder's node cannot reach the volume of a claim that the pod uses (V7).
+    /// A pod is now allowed to run on another node than its placeholder. One possible cause is that no node with room for both
+    /// reaches the volumes of the placeholder's claims (N2). The other is that the placeholder's node cannot reach the volume of
+    /// a claim that the pod uses (V7).
     PodLetGo: Some(Warning),
     /// A pod waits for room, and its placeholder stays on its node, because no other node has enough of a resource that the pod
     /// requests and that Kubernetes cannot resize, such as a GPU (N2).
@@ -220,13 +222,14 @@ reason_codes! {
     ClaimInUse: Some(Normal),
     /// A TaskRun's pod waits for a placeholder that has no pod.
     PlaceholderMissing: None,
-    /// The scheduler has not tried a pod again yet, or has not bound its placeholder yet.
+    /// The scheduler has not bound a pod's placeholder yet, or has not tried the pod again since then. Or it removes other pods
+    /// to make room for the pod.
     WaitsForScheduler: None,
-    /// The node has no room for a TaskRun's pod until other pods of the run have ended.
+    /// The placeholder's node has no room for a TaskRun's pod until other pods of the run have ended.
     WaitsForOwnPods: Some(Normal),
     /// A TaskRun's pod cannot run on the node of its placeholder.
     PodCannotFollow: None,
-    /// No node can run a TaskRun's pod that has no placeholder.
+    /// No node can run a TaskRun's pod that follows no placeholder.
     PodUnschedulable: Some(Warning),
     /// A container waits, for example because its image cannot be pulled.
     ContainerCannotStart: None,

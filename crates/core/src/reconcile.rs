@@ -81,10 +81,10 @@ pub enum Step {
     DeleteOrphan(ObjectRef),
     /// Delete this claim.
     DeleteClaim(ObjectRef),
-    /// List the namespace's pods, and remove the finalizer `pvc-protection` from each of these claims that only completed pods
-    /// use ([`unprotectable`](delete_claims::unprotectable)).
+    /// List the namespace's pods. Then remove the finalizer `pvc-protection` from those of these claims that no pod uses, or only
+    /// completed pods use ([`unprotectable`](delete_claims::unprotectable)).
     Unprotect(Vec<Arc<KnownClaim>>),
-    /// Make the placeholder's controller retry the creation of the pod, with a write to the placeholder.
+    /// Write to the placeholder's object. This makes the placeholder's controller retry the creation of the pod.
     Retry(Update),
     /// Set the requests of a placeholder's gated pod. Then remove the gate, so that the scheduler binds the pod.
     Open {
@@ -97,9 +97,9 @@ pub enum Step {
         sizes: Vec<Amounts>,
         /// The nodes that may take the pod.
         place: Place,
-        /// True if the placeholder had another pod before, and may go to another node than this pod. The scheduler may have bound
-        /// pods of the run to the old node meanwhile, and the watch may be late. So the manager first asks the API server for such
-        /// pods. If there are some, the gate stays.
+        /// True if the placeholder had another pod before, and the manager knows no node to which the new pod must return. The
+        /// scheduler may have bound pods of the run to the old node meanwhile, and the watch may be late. So the manager first
+        /// asks the API server for such pods. If there are some, the gate stays.
         unless_followed: bool,
     },
     /// Make the next pod of the placeholder with this name start with the scheduling gate.
@@ -113,8 +113,9 @@ pub enum Step {
         /// The Event to publish afterwards.
         reason: Option<Reason>,
     },
-    /// Delete exactly this version of a pod. Its node is gone, is cordoned, or has a taint that the pod does not tolerate. Or the
-    /// pod belongs to a placeholder, and the scheduler chooses a node for the placeholder's next pod.
+    /// Delete exactly this version of a pod. The cause may be the pod's node: it is gone, is cordoned, or has a taint that the
+    /// pod does not tolerate. Or the pod belongs to a placeholder, and the scheduler has to choose a node for the placeholder's
+    /// next pod.
     Evict {
         /// The pod.
         pod: ObjectRef,
@@ -134,7 +135,7 @@ pub enum Step {
         pod: ObjectRef,
         /// Its TaskRun.
         task_run: OwnerReference,
-        /// The uid of the run that its label names.
+        /// The uid of the run that the pod's label names.
         run_uid: String,
     },
     /// Let a pod run without its placeholder: change its TaskRun, then delete exactly this version of the pod. Tekton creates the
@@ -245,8 +246,8 @@ impl Decision {
     }
 }
 
-/// The placeholders of a run leave their nodes for waiting pods at most this number of times in total. A placeholder that could
-/// not give up its reservation is created again only if its record has fewer moves than this.
+/// The placeholders of a run leave their nodes for waiting pods at most this number of times in total. If a placeholder could not
+/// give up its reservation, its pod is created again only while its record has fewer moves than this.
 const MOVES: u32 = 5;
 
 /// The step that deletes a placeholder's pod, so that the scheduler chooses a node for the next pod. `record` is the

@@ -55,7 +55,7 @@ pub const SERVICE: Service = Service {
     http_address: "127.0.0.1:9203",
 };
 
-/// Who may call which RPC with mutual TLS. An operator may only read.
+/// With mutual TLS, each RPC accepts only these callers. An operator may only read.
 const CALLERS: Callers = &[
     ("Ensure", &["affinity-planner"]),
     ("Explain", &["operator"]),

@@ -133,7 +133,7 @@ pub(crate) async fn follow(cache: &Cache, leadership: &Leadership, seconds: &His
                     seconds.observe(began.elapsed().as_secs_f64());
                 }
             }
-            // Each of these placeholders may be among the missed changes.
+            // The missed changes may concern each of these placeholders.
             Err(RecvError::Lagged(_)) => since.clear(),
             Err(RecvError::Closed) => return,
         }

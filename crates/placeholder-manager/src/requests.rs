@@ -200,8 +200,8 @@ impl Requests {
     }
 }
 
-/// Retries a request after transient errors: five times at most, over about three seconds. If the API server cannot call an
-/// admission webhook, there is no retry, so that the run's author gets an Event at once (N3).
+/// Retries a request after transient errors: five times at most, with pauses of three to six seconds in total. If the API server
+/// cannot call an admission webhook, there is no retry, so that the run's author gets an Event at once (N3).
 pub(crate) async fn retried<T, F, Fut>(mut request: F) -> Result<T, kube::Error>
 where
     F: FnMut() -> Fut,

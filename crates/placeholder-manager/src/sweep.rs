@@ -36,7 +36,7 @@ pub(crate) async fn sweep(cache: &Cache, queue: &Queue<RunKey>, findings: &Findi
     }
 }
 
-/// Once a minute, removes the data of runs that the cache does not contain from `memory`. Every replica does this, not only the
+/// Once a minute, removes from `memory` the data of runs that the cache does not contain. Every replica does this, not only the
 /// leader.
 pub(crate) async fn forget(cache: &Cache, memory: &Memory) {
     let mut rounds = tokio::time::interval(PERIOD);

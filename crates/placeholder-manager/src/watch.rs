@@ -28,7 +28,8 @@ use tracing::warn;
 use crate::cache::{Cache, RunKey};
 use crate::placeholder;
 
-/// Starts all watches. The manager is not ready until each watch has listed its objects, except the watch of ended pods.
+/// Starts all watches. The manager becomes ready when every watch but one has listed its objects. The exception is the watch of
+/// pods that have ended: it starts only then.
 pub(crate) fn spawn(
     process: &Process,
     client: &Client,
@@ -179,9 +180,9 @@ impl Watches<'_> {
         self.process.spawn(format!("watch {kind}"), follow);
     }
 
-    /// Starts the watch of pods that have ended when the manager is ready. A cluster may keep tens of thousands of them, and the API
-    /// server needs long to send them. Meanwhile, tasks that ended before the manager started may count as tasks to come, so a
-    /// placeholder may ask for too much room.
+    /// When the manager is ready, starts the watch of pods that have ended. A cluster may keep tens of thousands of such pods,
+    /// and the API server needs long to send them. Meanwhile, tasks that ended before the manager started may count as tasks to
+    /// come, so a placeholder may ask for too much room.
     fn spawn_ended_pods(&self, api: Api<PartialObjectMeta<Pod>>, config: watcher::Config) {
         const KIND: &str = "ended Pod";
         let reduce = self.queueing(

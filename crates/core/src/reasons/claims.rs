@@ -18,19 +18,19 @@ texts! {
          creates the claim, and tekton-coscheduler ignores it. So the run's placeholder may be on a node that cannot reach the \
          claim's volume. In mode workspaces, the pods that use the claim may run on different nodes. To prevent this, create the \
          run again. If the new run gets this Event too, another admission webhook adds the template after the review by \
-         tekton-coscheduler. Ask your operator to change this.";
+         tekton-coscheduler. Ask your operator to change that webhook.";
 
     volume_node_affinity_conflict(conflict: &Conflict, placeholder: &AssistantName): VolumeNodeAffinityConflict =
         "No node can reach the volumes of all these claims: {conflict}. So no node can run a new pod of placeholder {placeholder}. \
-         The run's pods that have no node yet wait. Create the run again with claims that one node can reach. Or delete one of \
-         these claims, and create it again with the same name and a volume that one node can reach together with the others. This \
-         run then continues.";
+         The run's pods that have no node yet wait for this pod. Create the run again with claims that one node can reach. Or \
+         delete one of these claims, and create it again with the same name and another volume, so that one node can reach all \
+         the volumes. This run then continues.";
 
     claims_apart(conflict: &Conflict, placeholder: &AssistantName, left_out: &str): VolumeNodeAffinityConflict =
         "No node can reach the volumes of all these claims: {conflict}. So placeholder {placeholder} does not mount {left_out}. \
-         The pods that use these run without the placeholder, and may run on different nodes. All other \
-         pods of the run run on the placeholder's node. To run all pods on one node, create the run again with claims that one \
-         node can reach.";
+         The pods that use these unmounted claims run without the placeholder, and may run on different nodes. All other pods \
+         of the run share the placeholder's node. To run all pods on one node, create the run again with claims that one node \
+         can reach.";
 
     /// A placeholder does not mount a `ReadWriteOncePod` claim (V8). `workspace` is the workspace of the claim, or `None` if it is
     /// not known.

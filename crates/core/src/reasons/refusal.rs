@@ -1,6 +1,6 @@
-//! Texts about errors of Kubernetes that concern a placeholder (N3). Each text begins with `failed`, the action that failed or
-//! the problem, such as "Failed to create claim ci/source" or "Claim source has no volume". `answer` is the error text of
-//! Kubernetes.
+//! Texts about errors of Kubernetes that concern a placeholder (N3). Each text begins with the value of parameter `failed`. This
+//! value names the action that failed, such as "Failed to create claim ci/source", or the problem, such as "Claim source has no
+//! volume". `answer` is the error text of Kubernetes.
 
 use super::{Reason, ReasonCode};
 
@@ -43,7 +43,8 @@ refusals! {
     /// The placeholder names an object that does not exist.
     reference_missing: ReferenceMissing,
         "Create the missing object, or create the run again with an object that exists.";
-    /// A claim of the placeholder has no volume, because the claim's StorageClass does not exist.
+    /// A claim of the placeholder has no volume, because the claim's StorageClass does not exist, or because the claim names none
+    /// and the cluster has no default StorageClass.
     storage_class_missing: ClaimNotProvisioned,
         "Create the StorageClass. If the claim names no StorageClass, create a default StorageClass. Or create the run again \
          with a StorageClass that exists.";
@@ -56,8 +57,8 @@ refusals! {
          such a node.";
     /// Other placeholders are on the nodes that an isolated placeholder could use.
     no_isolated_node: NoIsolatedNode,
-        "The run continues by itself when a node that matches its podTemplate has room and no other placeholder. Or add such a \
-         node, or choose another mode than isolate-pipelinerun.";
+        "The run continues by itself when a node that matches its podTemplate has room and no other placeholder. If you do not \
+         want to wait, add such a node, or create the run again in another mode than isolate-pipelinerun.";
     /// Kubernetes refused the placeholder for another reason.
     placeholder_refused: PlaceholderRefused,
         "Correct the cause of this error. tekton-coscheduler repeats the request. The run continues when the API server accepts \

@@ -1,7 +1,9 @@
-//! Finds out if one node can reach the volumes of all claims of a placeholder (V7). If no node can, but no task needs claims of
-//! two places, the placeholder does without some claims. The pods that use these claims then run without the placeholder.
+//! Finds out if one node can reach the volumes of all claims of a placeholder (V7). If no node can, the placeholder does without
+//! some of the claims, unless a task needs both such a claim and one of the others. The pods that use a claim of this kind then
+//! run without the placeholder.
 //!
-//! A resolver may fetch the Pipeline, so the run's pods show which claims a task needs.
+//! The Pipeline may be unknown, because a resolver may fetch it. So this module learns from the run's pods which claims a task
+//! needs.
 
 use std::collections::BTreeSet;
 
@@ -9,25 +11,26 @@ use crate::observed::Observed;
 use crate::plan::{PlaceholderSpec, Separation};
 use crate::volumes::{Conflict, conflict};
 
-/// The places of a placeholder's claims.
+/// The answer to the question if one node can reach the volumes of all claims of a placeholder.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Fit {
     /// One node can reach the volumes of all claims.
     Together,
-    /// No node can, so the placeholder does without the claims in `left_out`. Each pod so far needs only these claims, or none of
-    /// them.
+    /// No node can, so the placeholder does without the claims in `left_out`. No pod so far needs both one of these claims and
+    /// another claim of the placeholder.
     Apart {
         conflict: Conflict,
         left_out: BTreeSet<String>,
     },
-    /// No node can, and there is no pod yet that shows which claims tasks need.
+    /// No node can. The placeholder does not exist yet, and no pod shows yet which claims tasks need.
     Undecided(Conflict),
-    /// No node can, and a pod needs claims of two places. Or all pods must share a node. Or the placeholder mounts claims of two
-    /// places already.
+    /// No node can, and the placeholder cannot do without some of the claims. The cause is one of these: a pod needs both a claim
+    /// that would be left out and another claim; all pods must share a node; or the placeholder already mounts claims that no
+    /// node can reach together.
     Never(Conflict),
 }
 
-/// The places of the placeholder's claims.
+/// Finds out if one node can reach the volumes of all claims of the placeholder.
 pub(super) fn fit(observed: &Observed, spec: &PlaceholderSpec) -> Fit {
     let clash = |claims: &BTreeSet<String>| {
         let seen = claims.iter().filter_map(|name| observed.volumes.get(name));

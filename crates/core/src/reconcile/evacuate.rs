@@ -3,7 +3,8 @@
 //! deletion of a placeholder's pod is immediate. The pauses before later deletions grow, so that a node that is good and bad in
 //! turn does not move a placeholder all the time.
 //!
-//! Kubernetes, "Taints and Tolerations": a toleration matches a taint by effect, key and, unless its operator is `Exists`, value.
+//! Kubernetes, "Taints and Tolerations": a toleration matches a taint by effect and key, and also by value unless the operator of
+//! the toleration is `Exists`.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,7 +17,7 @@ use crate::reasons;
 
 /// The pause between the first two moves of a placeholder. Each further pause is twice as long, up to [`LONGEST_PAUSE`].
 pub(super) const FIRST_PAUSE: Duration = Duration::from_secs(1);
-/// The first pod of a placeholder is created within this time after the placeholder's object.
+/// The first pod of a placeholder is normally created within this time after the placeholder's object.
 const FIRST_POD: Duration = Duration::from_secs(2);
 /// The longest pause between two moves.
 pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(60);

@@ -24,7 +24,8 @@ const TRIED_AT_LAST: Duration = Duration::from_secs(340);
 /// The most times that a pod is freed from its placeholder. Tekton may recreate the pod with its affinity each time.
 const TRIES: u32 = 5;
 
-/// The scheduler tries a pod, about which it last said this, within this time after the pod's placeholder is bound.
+/// Within this time after a placeholder is bound, the scheduler normally tries a waiting pod of this placeholder again. `said` is
+/// the scheduler's last message about the pod.
 pub fn tried_within(said: &str) -> Duration {
     match tells_of_no_node(said) {
         true => TRIED_AT_LAST,
@@ -46,7 +47,7 @@ pub(super) fn make_room(observed: &Observed, decision: &mut Decision) -> Option<
             let reported = placed.beside(node, &waiting, decision);
             cause = cause.or(reported);
         } else if placed.is_refused(decision) && placed.is_bound_by_claims() {
-            // Nodes that cannot reach its volumes may still take the pods that use none of its claims.
+            // Nodes that cannot reach the placeholder's volumes may still take the pods that use none of its claims.
             placed.let_go(&waiting, decision);
         }
     }
@@ -113,7 +114,8 @@ impl<'a> Placed<'a> {
         !self.is_isolated() && !self.shares_claim(pod)
     }
 
-    /// True if the pod uses a claim that the placeholder does without, because its node cannot reach the claim's volume.
+    /// True if the pod uses a claim that the placeholder does without, because the placeholder's node cannot reach the claim's
+    /// volume.
     fn is_away(&self, pod: &Pod) -> bool {
         let left_out = left_out(self.observed, self.spec);
         pod.claims.iter().any(|claim| left_out.contains(claim))
@@ -124,11 +126,12 @@ impl<'a> Placed<'a> {
         matches!(self.spec.separation, Separation::Isolate(_))
     }
 
-    /// Lets the placeholder leave its node for a pod. The placeholders of a run leave at most [`MOVES`] times, all of them together.
+    /// Lets the placeholder leave its node for a waiting pod. If it cannot leave, may return the reason why the pod waits. All
+    /// placeholders of a run together leave at most [`MOVES`] times.
     fn ask_anew(&self, node: &str, pod: &'a Pod, decision: &mut Decision) -> Option<Reason> {
         if let Some(resource) = self.lacking_elsewhere(pod, node) {
             let rest = self.tried_in(pod);
-            // The manager does not look again at every new node.
+            // A new node may have enough of the resource, but does not queue the run. So the manager looks again.
             decision.look_in(if rest.is_zero() { LONGEST_PAUSE } else { rest });
             let waits = rest.is_zero() && self.is_confirmed(pod, None, decision);
             return waits.then(|| reasons::resource_missing(&asking(pod), node, resource));
@@ -147,7 +150,7 @@ impl<'a> Placed<'a> {
         if !self.own.gated {
             decision.steps.push(Step::Gate(placeholder.clone()));
         } else if self.own.observed {
-            // Its controller makes the next pod from the version that it has observed.
+            // The controller of the placeholder has observed the version with the gate, and creates the next pod from it.
             let reason = reasons::placeholder_asks_anew(&pod.object.name, placeholder, node);
             let record = Record {
                 left: Some(node.to_owned()),
@@ -175,7 +178,7 @@ impl<'a> Placed<'a> {
         rest.is_zero() && self.is_confirmed(pod, Some(MOMENT), decision)
     }
 
-    /// The time left until the scheduler has tried the pod since the placeholder was bound.
+    /// The time left until the scheduler has normally tried the pod again after it bound the placeholder.
     fn tried_in(&self, pod: &Pod) -> Duration {
         let tried = match pod.scheduler_said() {
             // Another try of the scheduler would not help.
@@ -186,7 +189,7 @@ impl<'a> Placed<'a> {
         self.rests(tried, self.pod.bound)
     }
 
-    /// The part of `time` that is left. It begins with `since`; without that, nothing is left.
+    /// The part of `time` that is left, if `time` began at `since`. Zero if `since` is `None`.
     fn rests(&self, time: Duration, since: Option<Timestamp>) -> Duration {
         let left = since.map(|since| time.saturating_sub(elapsed(since, self.observed.now)));
         left.unwrap_or_default()
@@ -204,7 +207,7 @@ impl<'a> Placed<'a> {
         for pod in waiting.iter().filter(|pod| self.is_free(pod)) {
             let answer = self.observed.answers.get(&pod.object.uid);
             let times = answer.map_or(0, |answer| answer.let_go);
-            // Tekton recreates the pod each time, so the pod's age is the time since then.
+            // Tekton recreates the pod each time, so the pod's age is the time since the last time.
             let last = pod.created.filter(|_| times > 0);
             if times < TRIES
                 && self.may_act(pod, times, last, decision)
@@ -227,8 +230,9 @@ impl<'a> Placed<'a> {
 }
 
 impl Decision {
-    /// True if the API server has confirmed, not longer ago than `fresh`, that the pod of a TaskRun is the run's. Otherwise asks it.
-    /// Labels and affinity prove nothing: with `taskRunSpecs`, a run can give its pods those of another run's pods.
+    /// True if the API server has confirmed, not longer ago than `fresh`, that the pod of a TaskRun is the run's. Otherwise asks
+    /// the API server. Labels and affinity prove nothing: with `taskRunSpecs`, a run can give its pods the labels and the
+    /// affinity of another run's pods.
     pub(super) fn confirms(
         &mut self,
         observed: &Observed,

@@ -1,12 +1,13 @@
 //! Lets placeholders ask the scheduler for the room that their runs need (B3, N7).
 //!
-//! The pod of a placeholder that asks for room is created with a scheduling gate. The manager increases its requests and removes
-//! the gate. At first, the pod asks for the most that the run's pods can request at the same time. If the scheduler finds no
-//! node, the pod asks for what the largest single pod needs, and waits. Once it is bound, it gives the room up: at once, or with
-//! [`Reserves::Peak`] pod by pod. A bound pod never grows, because that would bypass the scheduler.
+//! If a placeholder asks for room, its pod is created with a scheduling gate. The manager increases the pod's requests and
+//! removes the gate. At first, the placeholder asks for the most that the run's pods can request at the same time. If the
+//! scheduler finds no node, the placeholder asks for the room of the largest of these pods only, and waits. Once the placeholder
+//! is bound, it gives the room up: at once, or with [`Reserves::Peak`] pod by pod. The requests of a bound placeholder never
+//! grow, because that would bypass the scheduler.
 //!
 //! With [`Reserves::Nothing`], a placeholder asks for room only after it left a node that had no room for a pod of the run
-//! (module `make_room`). Then it asks for the largest waiting pod.
+//! (module `make_room`). Then it asks for the room of the largest waiting pod.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -39,8 +40,8 @@ const REFUSED: Duration = Duration::from_secs(5);
 pub struct Place {
     /// The only node that may take it.
     pub only: Option<String>,
-    /// The waiting pod for which the placeholder asks. The node must also meet the node selector and the required node affinity
-    /// of this pod, and the placeholder gets its tolerations.
+    /// The requirements of the waiting pod for which the placeholder asks. The node must also meet the node selector and the
+    /// required node affinity of the waiting pod. The placeholder's pod gets the tolerations of the waiting pod.
     pub with: Option<Needs>,
     /// The node to avoid if another one can take the pod.
     pub avoid: Option<String>,
@@ -96,8 +97,8 @@ impl<'a> Placed<'a> {
     fn open(&self, decision: &mut Decision) {
         let left = &self.own.record.left;
         let home = self.home();
-        // `followers` has left out the pods that are another run's. Without an answer, a pod may be another run's: any pod of the
-        // namespace can have these labels and this affinity.
+        // `followers` has left out the pods that the API server called another run's. As long as it has not answered about a pod,
+        // the pod may be another run's: any pod of the namespace can have these labels and this affinity.
         let confirmed = |pod: &&Pod| self.observed.answers.contains_key(&pod.object.uid);
         let waiting = self.waiting().find(confirmed).filter(|_| home.is_none());
         let own = &self.own.needs;
@@ -106,10 +107,10 @@ impl<'a> Placed<'a> {
         let beside = match (special, self.spec.reserves) {
             // The placeholder returns to pods that run already, or could not give its room up before.
             _ if home.is_some() || self.own.record.keeps_room => Vec::new(),
-            // The waiting pod needs nodes that other pods may not need, so their requests do not count.
+            // The waiting pod needs certain nodes. Other pods may not need them, so the requests of other pods do not count.
             (Some(special), _) => vec![special.needs.requests.clone()],
             (None, Reserves::Nothing) => vec![need],
-            // At the start of a run, the reservation would compete with the run's first pod.
+            // At the start of a run, the reservation would use up quota that the run's first pod needs.
             (None, _) if self.observed.has_quota && left.is_none() => {
                 let reason = reasons::reservation_under_quota(self.spec.name.as_str());
                 decision.events.push(reason);
@@ -140,9 +141,11 @@ impl<'a> Placed<'a> {
         });
     }
 
-    /// Asks for less. If the scheduler finds no node for all the run's pods, the placeholder asks for the largest of them. If not
-    /// every node reaches its claims, it then leaves out the pods that use none of them. If only one node does, it asks for none.
-    /// Once bound, it keeps no room, or with [`Reserves::Peak`] the room for pods that do not exist yet.
+    /// Reduces the requests of the pod. If the scheduler finds no node with room for all the run's pods, the placeholder asks for
+    /// the room of the largest of them. If no node has this room either, the next step depends on the placeholder's claims. If
+    /// only one node reaches them, the placeholder asks for no room. If several nodes reach them, but not every node, it asks for
+    /// the room of the largest pod that uses one of them. Once bound, it keeps no room, or with [`Reserves::Peak`] the room for
+    /// pods that do not exist yet.
     fn reduce(&self, decision: &mut Decision) {
         if let Some(node) = &self.pod.node {
             if self.is_giving_up() {
@@ -163,7 +166,7 @@ impl<'a> Placed<'a> {
                 Some(limit) => Some(reasons::placeholder_asks_without(name, limit)),
             };
             if let Some(reason) = reason {
-                // The scheduler binds pods side by side: it may be binding this one, too.
+                // The scheduler binds several pods at the same time, so it may be binding this pod now.
                 if self.refused_for(MOMENT, decision) {
                     decision.steps.push(evict(self.pod, None, reason));
                 }
@@ -192,7 +195,7 @@ impl<'a> Placed<'a> {
                 let reason = reasons::reservation_of_claims(name, asked, &size);
                 (size, reason)
             } else {
-                // No other node can come to have the room. Without a reservation, pods that need less can start on this node.
+                // No other node can take the placeholder. If it reserves no room, pods that need less can start on this node.
                 let reason = reasons::reservation_given_up(name, asked, &tied);
                 (self.own.needs.requests.clone(), reason)
             };
@@ -212,7 +215,7 @@ impl<'a> Placed<'a> {
     }
 
     /// Creates the pod again if it holds room for too long, because the API server or the kubelet does not act on a resize. Does
-    /// so at most [`MOVES`] times.
+    /// so only while the placeholder's record has fewer moves than [`MOVES`].
     fn come_back(&self, node: &str, decision: &mut Decision) {
         let moved = self.own.record.moved.as_ref();
         let may = moved.is_none_or(|done| done.times < MOVES);
@@ -234,7 +237,7 @@ impl<'a> Placed<'a> {
         refused.is_some_and(|refused| refused.is_newest || self.refused_for(REFUSED, decision))
     }
 
-    /// True if the manager has seen for `time` that the scheduler finds no node for the pod and its present requests.
+    /// True if the manager has seen for `time` that the scheduler finds no node for the pod with its present requests.
     fn refused_for(&self, time: Duration, decision: &mut Decision) -> bool {
         let asks = self.labels.asks.to_string();
         let sight = Sight::Refused(self.pod.object.uid.clone(), asks);
@@ -261,7 +264,7 @@ impl<'a> Placed<'a> {
         self.labels.resizing || self.less(&self.kept()).is_some()
     }
 
-    /// The pods that follow the placeholder, without those of which the API server said that they are another run's.
+    /// The pods that follow the placeholder, without the pods that the API server called another run's.
     pub(super) fn followers(&self) -> impl Iterator<Item = &'a Pod> {
         let pods = self.observed.pods.values().map(AsRef::as_ref);
         pods.filter(|pod| {

@@ -9,8 +9,8 @@ use crate::observed::Pod;
 const NODES: usize = 50;
 
 impl<'a> Placed<'a> {
-    /// The node that the placeholder must return to: some of its run's pods are bound to it, and the node is good. The scheduler
-    /// may have bound such a pod while the placeholder left.
+    /// The node that the placeholder must return to: pods that follow the placeholder are bound to this node, and the node has no
+    /// cordon or taint that keeps the placeholder away. The scheduler may have bound such a pod while the placeholder left.
     pub(super) fn home(&self) -> Option<String> {
         let pods = self.followers().filter(|pod| !pod.object.deleting);
         let mut nodes = pods.filter_map(|pod| pod.node.clone());
@@ -18,9 +18,9 @@ impl<'a> Placed<'a> {
         nodes.find(|node| misplaced(own, self.observed.node(node)).is_none())
     }
 
-    /// The nodes that are large enough for the placeholder and this pod, without the node that the placeholder left. The
-    /// placeholder cannot ask for all of that: Kubernetes resizes only CPU and memory, and a quota may refuse. Empty if no node is
-    /// too small.
+    /// The nodes that are large enough for the placeholder and this pod, without the node that the placeholder left. Empty if no
+    /// node is too small. The placeholder prefers these nodes, because its requests may not show the pod's whole size: Kubernetes
+    /// resizes only CPU and memory, and a quota may refuse the resize.
     pub(super) fn large_enough(&self, pod: &'a Pod) -> Vec<String> {
         let both = Amounts {
             others: pod.needs.requests.others.clone(),
@@ -36,8 +36,8 @@ impl<'a> Placed<'a> {
         others.take(most).collect()
     }
 
-    /// A resource that the pod requests and that no good node but `node` has enough of. A resource that the placeholder can ask
-    /// for does not count: an autoscaler may add a node with more of it.
+    /// A resource that the pod requests, and of which none of the `good_nodes` except `node` has enough. CPU and memory do not
+    /// count: the placeholder can ask for them, and an autoscaler may add a node with more of them.
     pub(super) fn lacking_elsewhere(&self, pod: &'a Pod, node: &str) -> Option<&'a str> {
         let mut others = pod.needs.requests.others.iter();
         let lacking = others.find(|(name, amount)| {

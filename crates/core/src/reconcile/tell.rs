@@ -67,7 +67,7 @@ pub(super) fn tell(observed: &Observed, cause: Option<Reason>, decision: &mut De
                 }
                 decision.events.push(reason.clone());
             }
-            // While a placeholder is missing, an annotation with the reason why it could not be created stays.
+            // While a placeholder is missing, the annotation stays if it gives a reason why a placeholder was not created.
             let exists = |spec: &PlaceholderSpec| {
                 let known = &observed.placeholders;
                 known.contains_key(spec.name.as_str())
@@ -155,8 +155,8 @@ fn out_of_reach(
 }
 
 impl Decision {
-    /// Adds the Event about what the run's pods wait for, if it does not pass by itself in seconds. There is no annotation: each
-    /// change of a run makes Tekton reconcile it.
+    /// Adds the Event about the cause for which pods of the run wait, if this cause does not pass by itself within seconds. There
+    /// is no annotation for these causes: each change of a run makes Tekton reconcile the run.
     fn tell_of_waiting_pods(&mut self, observed: &Observed, run: &PipelineRun) {
         let Some(Wait {
             pod,
@@ -242,7 +242,7 @@ fn no_allowed_node_reaches(observed: &Observed) -> Option<Reason> {
             .filter_map(|it| observed.volumes.get(it).cloned())
             .collect();
         let nodes = observed.nodes.values().map(AsRef::as_ref);
-        // A new node has a taint until its labels are complete.
+        // Nodes with a taint do not count. A new node has one until its labels are complete.
         let allowed = nodes.filter(|node: &&Node| {
             let met = own.needs.are_met_by(&node.name, &node.labels);
             met && misplaced(&own.needs.tolerations, Some(node)).is_none()

@@ -110,7 +110,8 @@ impl Index {
         vec![run]
     }
 
-    /// Notes that a TaskRun's pod has ended. False if the cache contains no such run that has not ended.
+    /// Notes that a TaskRun's pod has ended. Returns true if this is new. Returns false, and notes nothing, if the cache does not
+    /// contain the run, if the run is done, or if the pod belongs to no TaskRun.
     fn end(&mut self, run: &RunKey, pod: &Pod) -> bool {
         let name = self.names.get(&run.uid);
         let known = name.and_then(|name| self.runs.get(name));

@@ -15,7 +15,7 @@ use super::store::Object as _;
 use super::{Before, Cache, Index, KnownRun, RunKey, used};
 
 impl Cache {
-    /// Stores a run. Returns the runs to reconcile. A run that was done before and has no objects is not returned, because there
+    /// Stores a run. Returns the runs to reconcile. A run that was done before and is cleaned up is not returned, because there
     /// may be thousands of such runs.
     pub(crate) fn apply_run(&self, run: PipelineRun) -> Vec<RunKey> {
         let is_done = run.state == RunState::Done;
@@ -111,7 +111,7 @@ impl Cache {
     }
 
     /// Every run that has not ended or still has annotation `coscheduler.dev/blocked`, and every run that has placeholders, pods
-    /// of placeholders, or claims that are deleted after the run. Each child run is replaced by its top run.
+    /// of placeholders, or claims that are deleted after the run. The result has the top run instead of each child run.
     pub(crate) fn runs_to_sweep(&self) -> BTreeSet<RunKey> {
         let index = self.read();
         let runs = index.runs.all().values();

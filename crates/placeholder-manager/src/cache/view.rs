@@ -105,7 +105,7 @@ impl Cache {
         index.placeholders.get(key).map(|own| index.view(own))
     }
 
-    /// The run with this namespace and name, or the topmost parent of a child run.
+    /// The run with this namespace and name. If it is a child run, its topmost parent instead.
     pub(crate) fn top_run(&self, key: &ObjectKey) -> Option<RunKey> {
         let index = self.read();
         let known = index.runs.get(key)?;

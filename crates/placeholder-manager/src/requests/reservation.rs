@@ -23,8 +23,8 @@ pub(crate) enum Resized {
 }
 
 impl Requests {
-    /// Makes a placeholder's pod ask for this size. Kubernetes before 1.34 does not reduce a limit of memory, so then this limit
-    /// stays.
+    /// Makes a placeholder's pod ask for this size. Kubernetes before 1.34 does not reduce the memory limit of a pod. There, the
+    /// memory limit stays as it is.
     pub(crate) async fn resize(
         &self,
         namespace: &str,
@@ -58,7 +58,7 @@ impl Requests {
             404 if named == Some(&pod.name) => Ok(Resized::Gone),
             // An API server without the subresource names no object.
             404 => Ok(Resized::Refused("it does not serve pods/resize".to_owned())),
-            // A webhook that denies a request without a code causes a 400.
+            // If a webhook denies a request and its answer has no code, the API server answers with 400.
             400 | 403 | 422 => Ok(Resized::Refused(refused.message.clone())),
             _ => Err(failed(act(), kube::Error::Api(refused))),
         }
@@ -77,7 +77,7 @@ impl Requests {
         let patch = if *place == Place::default() {
             size::open(pod)
         } else {
-            // The patch replaces whole lists, such as the tolerations.
+            // The patch replaces whole lists, such as the tolerations, so it must contain the items that the pod has now.
             let params = ListParams::default().fields(&format!("metadata.name={}", pod.name));
             let found = retried(|| api.list(&params)).await;
             let mut found = found.map_err(|error| failed(act(), error))?.into_iter();

@@ -63,7 +63,7 @@ impl Requests {
         })
     }
 
-    /// Lists the pods that have not ended of the PipelineRuns with these uids.
+    /// Lists the pods of the PipelineRuns with these uids. Leaves out pods that have ended.
     pub(crate) async fn pods_of_runs(
         &self,
         namespace: &str,

@@ -1,5 +1,5 @@
 //! Reads Kubernetes' errors about a placeholder (N3): the API server refuses the placeholder, its pod or one of its claims, a
-//! claim gets no volume, or the scheduler finds no node. Each known error becomes one of nine causes, with a remedy.
+//! claim gets no volume, or the scheduler finds no node. Each known error gets one of nine codes, and a remedy.
 //!
 //! Kubernetes writes its error texts for people and may change them. An unknown text gets code
 //! [`ReasonCode::PlaceholderRefused`], and its words stay the same. Numbers that change with each try, such as the used part of a
@@ -101,8 +101,8 @@ pub(super) fn unschedulable(
     Some(reason(&failed, &detail))
 }
 
-/// The claim that does not exist, or that the scheduler's cache does not have yet, if the scheduler's message names one
-/// (`pkg/scheduler/framework/plugins/volumebinding`).
+/// The claim that the scheduler's message calls missing. This claim does not exist, or the scheduler's cache does not have it
+/// yet. `None` if the message names no such claim (`pkg/scheduler/framework/plugins/volumebinding`).
 pub(super) fn missing_claim(said: &str) -> Option<String> {
     let detail = without_counts(said);
     let claim = detail.strip_prefix("persistentvolumeclaim \"")?;
@@ -131,10 +131,10 @@ pub fn lacks_room(said: &str) -> bool {
     said.contains("Insufficient ") || said.contains("Too many pods")
 }
 
-/// True if the scheduler's message blames only the pod's affinity to other pods. For a pod whose
-/// placeholder is bound, such a message is probably older than the binding: the placeholder's node met the affinity then, so the
-/// scheduler would give another reason for this node
-/// (`pkg/scheduler/framework/plugins/interpodaffinity/filtering.go`, `ErrReasonAffinityRulesNotMatch`).
+/// True if the scheduler's message blames only the pod's affinity to other pods. If the pod's placeholder is bound, such a
+/// message is probably older than the binding: since the binding, the placeholder's node meets the affinity, so the scheduler
+/// would give another reason for this node (`pkg/scheduler/framework/plugins/interpodaffinity/filtering.go`,
+/// `ErrReasonAffinityRulesNotMatch`).
 pub(in crate::reconcile) fn tells_of_no_node(said: &str) -> bool {
     let first = said.split(". ").next().unwrap_or_default();
     let causes = first.split_once("nodes are available: ");
@@ -228,8 +228,8 @@ fn is_limit(detail: &str) -> bool {
     bound && detail.contains(" usage per ") || detail.contains(" max limit to request ratio per ")
 }
 
-/// The claim that could not be created, so that its pod was not created either, and the API server's answer about this claim. If
-/// there are several such claims, the one with the first name, because Kubernetes lists them in any order.
+/// The claim that could not be created, and the API server's answer about this claim. Without the claim, the pod was not created
+/// either. If there are several such claims, returns the one with the first name, because Kubernetes lists them in any order.
 fn first_claim(answer: &str) -> Option<(&str, &str)> {
     const MARK: &str = "failed to create PVC ";
     let list = answer

@@ -1,4 +1,4 @@
-//! Decides why pods of a run wait for a node, from the scheduler's messages. The kubectl plugin asks the same question.
+//! Decides why pods of a run wait for a node, from the scheduler's messages. The kubectl plugin uses this module too.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -21,8 +21,8 @@ pub struct Wait<'a> {
     pub pod: &'a Pod,
     /// The cause.
     pub reason: Reason,
-    /// If nothing changes, the scheduler's message counts as current after this time, and the cause may be another one then. Zero
-    /// if the cause stays.
+    /// The scheduler's message may be out of date. If it is still the same after this time, it counts as current, and the cause
+    /// may then be another one. Zero if the cause stays.
     pub recheck: Duration,
 }
 
@@ -30,14 +30,14 @@ pub struct Wait<'a> {
 struct Pods<'a, E> {
     /// The pods of placeholders, by placeholder.
     placeholders: BTreeMap<&'a str, &'a Pod>,
-    /// The nodes with pods of TaskRuns that request something.
+    /// The nodes with TaskRun pods that request resources and have not ended.
     in_use: BTreeSet<&'a str>,
     exists: E,
     now: Timestamp,
 }
 
-/// The wait that people should know first: one that they can end, then one that ends by itself. `None` if no pod waits. `exists`
-/// tells whether a claim exists, or is going to be made for the run.
+/// The wait that people should know first. A wait with a warning comes before a wait with a normal Event, and this one before a
+/// wait without an Event. `None` if no pod waits. `exists` tells whether a claim exists, or is going to be made for the run.
 pub fn first_wait<'a>(
     pods: impl Iterator<Item = &'a Pod> + Clone,
     exists: impl Fn(&str) -> bool,
@@ -80,7 +80,7 @@ pub fn cause(observed: &Observed) -> Option<Reason> {
 }
 
 impl Observed {
-    /// The first wait of the run's pods. Pods that the API server called another run's do not count.
+    /// The first wait of the run's pods. A pod does not count if the API server answered that it belongs to another run.
     pub(crate) fn first_wait(&self) -> Option<Wait<'_>> {
         let pods = self.pods.values().map(AsRef::as_ref).filter(|pod| {
             let answer = self.answers.get(&pod.object.uid);
@@ -92,8 +92,9 @@ impl Observed {
 }
 
 impl<E: Fn(&str) -> bool> Pods<'_, E> {
-    /// Why `pod` waits for a node. `None` if it is bound, if it has our scheduling gate, if the scheduler has not tried it, or if it
-    /// is the pod of a placeholder and has no gate.
+    /// Why `pod` waits for a node. `None` if it is bound, if it has only our scheduling gate, if the scheduler has not tried it,
+    /// or if the scheduler makes room for it by preemption. Also `None` for a placeholder's pod without a gate of another
+    /// program.
     fn wait<'a>(&self, pod: &'a Pod) -> Option<Wait<'a>> {
         let of = |reason, recheck| {
             Some(Wait {
