@@ -59,8 +59,8 @@ pub struct Question<'a> {
     /// The stored annotation [`GROUP`](crate::annotations::GROUP) of the PipelineRun that is the run's controller. `None` if the
     /// run has no such controller, or if the controller or the run itself has no group annotation.
     pub owner_group: Option<&'a str>,
-    /// The stored annotations [`VOLUME_CLAIM_TEMPLATES`](crate::annotations::VOLUME_CLAIM_TEMPLATES) of other runs of the namespace
-    /// whose claims the run names (V2a). The key is the other run's group.
+    /// If the run names claims of other runs in its namespace: the stored annotations
+    /// [`VOLUME_CLAIM_TEMPLATES`](crate::annotations::VOLUME_CLAIM_TEMPLATES) of these runs (V2a). The key is the run's group.
     pub source_templates: Option<&'a BTreeMap<String, String>>,
     /// Other objects on which the names of claims depend (V9). `None` if they are not known.
     pub catalog: Option<&'a Catalog>,
@@ -142,9 +142,9 @@ impl RewrittenSource {
 /// `tekton_controller` is the username of Tekton's controller, normally [`TEKTON_CONTROLLER`].
 ///
 /// # Errors
-/// Admission denies the run in two cases. First: an annotation chooses a value that does not exist or is not allowed (B1). Second:
-/// the run names a claim that was created for another run, and the claim's template is not known (V2a). The second case counts only
-/// if the run is to be coscheduled, or if its mode is `disabled`.
+/// Admission denies the run in two cases. First: an annotation chooses a value that does not exist or is not allowed (B1).
+/// Second: the run names a claim that was created for another run, and the claim's template is not known (V2a). The second case
+/// counts only if the run is to be coscheduled, or if its mode is `disabled`.
 pub fn admit(
     in_force: InForce<'_>,
     tekton_controller: &str,

@@ -113,8 +113,8 @@ pub struct ChildAdmission {
     /// Annotations to remove.
     pub remove_annotations: Vec<String>,
     /// The reason why the TaskRun may not run. Such a TaskRun is created with workspaces that Tekton refuses, so Tekton fails the
-    /// TaskRun with this text. Then Tekton runs `finally`, and ends the PipelineRun with reason `Failed`. (If the TaskRun were not
-    /// created, `finally` would not run.)
+    /// TaskRun with this text. Then Tekton runs `finally`, and ends the PipelineRun with reason `Failed`. (If the TaskRun were
+    /// not created, `finally` would not run.)
     pub refusal: Option<String>,
     /// Workspaces that get a claim with another name, in the order of `spec.workspaces` (M9, V9).
     pub bindings: Vec<BoundClaim>,

@@ -25,8 +25,8 @@ pub const SCHEMA_VERSION: &str = "coscheduler.dev/schema-version";
 /// The run's mode (M8). A run without this annotation is not coscheduled (M5).
 pub const MODE: &str = "coscheduler.dev/mode";
 
-/// In words, where the mode comes from: an annotation of the run, its Pipeline or its Namespace, or the ConfigMap (B1). No decision
-/// depends on it.
+/// In words, where the mode comes from: an annotation of the run, its Pipeline or its Namespace, or the ConfigMap (B1). No
+/// decision depends on it.
 pub const MODE_SOURCE: &str = "coscheduler.dev/mode-source";
 
 /// The scope of isolation (M4, M8). It has an effect in mode `isolate-pipelinerun` only.

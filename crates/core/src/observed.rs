@@ -36,8 +36,8 @@ pub struct Observed {
     pub run: Option<(Arc<PipelineRun>, Arc<Planned>)>,
     /// The run's placeholders, by name.
     pub placeholders: BTreeMap<String, Arc<Placeholder>>,
-    /// The pods of the run's placeholders, and those TaskRun pods of the run and of its child runs that have not ended yet. The
-    /// key is the pod's name.
+    /// The pods of the run's placeholders, and the TaskRun pods of the run and of its child runs. TaskRun pods that have ended
+    /// are left out. The key is the pod's name.
     pub pods: BTreeMap<String, Arc<Pod>>,
     /// The names of those TaskRuns of the run and of its child runs whose pod has ended.
     pub ended: BTreeSet<String>,
@@ -304,7 +304,8 @@ impl KnownClaim {
 /// Source: Kubernetes `pkg/volume/util/finalizer.go`, `PVCProtectionFinalizer`.
 pub const PROTECTION: &str = "kubernetes.io/pvc-protection";
 
-/// A condition that must last for some time before the manager acts on it. [`Observed::since`] has this time.
+/// A condition that must last for some time before the manager acts on it. [`Observed::since`] says how long it
+/// has lasted so far.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Sight {
     /// The planned placeholder with this name does not exist.

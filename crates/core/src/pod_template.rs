@@ -31,8 +31,8 @@ const SHARED: [&str; 8] = [
 
 const SECURITY_CONTEXT: &str = "securityContext";
 
-/// The field with the service account of a placeholder whose run names no service account. Only the default template has this
-/// field.
+/// The field of the default template that names a service account. Placeholders use this service account if their run names none.
+/// A run's `podTemplate` has no such field.
 pub const SERVICE_ACCOUNT_NAME: &str = "serviceAccountName";
 
 /// A pod template or a `securityContext`, reduced to the fields that a placeholder may have.

@@ -57,7 +57,7 @@ impl Copied {
     }
 }
 
-/// The name of a workspace's claim, if it has the form of a name that a placeholder's controller gives.
+/// The name of a workspace's claim, if the name has the form that [`claim_name`] gives to the claims of placeholders.
 pub(crate) fn claim_of_another_run(binding: &WorkspaceBinding) -> Option<&str> {
     let claim_name = binding.source.claim_name()?;
     assistant_of(claim_name).map(|_| claim_name.as_str())
