@@ -189,8 +189,8 @@ reason_codes! {
     /// nodes any more; the placeholder had no node, and its new pod may run only on the node of the run's pods.
     PlaceholderMoved: Some(Normal),
     /// The scheduler found no node with room for all pods of the run that can run at the same time, so the placeholder requests
-    /// less (B3). Or the placeholder requests nothing for these pods. The cause is then a ResourceQuota of the namespace that
-    /// limits CPU or memory, or the only node that reaches the volumes of the placeholder's claims lacks the room.
+    /// less (B3). Or the placeholder requests nothing for these pods, for one of two causes: a ResourceQuota of the namespace
+    /// limits CPU or memory; or only one node reaches the volumes of the placeholder's claims, and this node lacks the room.
     ReservationReduced: Some(Normal),
     /// The API server refused the requests of a placeholder that reserves room, so the placeholder requests less (B3). Or the
     /// requests of a bound placeholder were not reduced within ten seconds, so its pod is created again.
@@ -222,8 +222,8 @@ reason_codes! {
     ClaimInUse: Some(Normal),
     /// A TaskRun's pod waits for a placeholder that has no pod.
     PlaceholderMissing: None,
-    /// The scheduler has not bound a pod's placeholder yet, or has not tried the pod again since then. Or it removes other pods
-    /// to make room for the pod.
+    /// The scheduler has not bound a pod's placeholder yet, or has not tried the pod again since it bound the placeholder. Or the
+    /// scheduler removes other pods to make room for the pod.
     WaitsForScheduler: None,
     /// The placeholder's node has no room for a TaskRun's pod until other pods of the run have ended.
     WaitsForOwnPods: Some(Normal),

@@ -81,8 +81,8 @@ pub enum Step {
     DeleteOrphan(ObjectRef),
     /// Delete this claim.
     DeleteClaim(ObjectRef),
-    /// List the namespace's pods. Then remove the finalizer `pvc-protection` from those of these claims that no pod uses, or only
-    /// completed pods use ([`unprotectable`](delete_claims::unprotectable)).
+    /// List the namespace's pods. Then remove the finalizer `pvc-protection` from each of these claims, unless a pod that has not
+    /// completed uses the claim ([`unprotectable`](delete_claims::unprotectable)).
     Unprotect(Vec<Arc<KnownClaim>>),
     /// Write to the placeholder's object. This makes the placeholder's controller retry the creation of the pod.
     Retry(Update),

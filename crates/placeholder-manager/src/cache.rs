@@ -119,8 +119,8 @@ impl Default for Cache {
 }
 
 impl Cache {
-    /// Changes the index, and sends the resulting changes of placeholders to the subscribers. Returns the affected runs, but
-    /// instead of each child run its top run ([`Children::top`]).
+    /// Changes the index, and sends the resulting changes of placeholders to the subscribers. Returns the affected runs. Each
+    /// child run is replaced by its top run ([`Children::top`]).
     fn change(&self, change: impl FnOnce(&mut Index, &mut Before) -> Vec<RunKey>) -> Vec<RunKey> {
         let mut index = self.write();
         let mut before = Before::default();

@@ -133,7 +133,7 @@ pub(crate) async fn follow(cache: &Cache, leadership: &Leadership, seconds: &His
                     seconds.observe(began.elapsed().as_secs_f64());
                 }
             }
-            // The missed changes may concern each of these placeholders.
+            // The missed changes may concern any of these placeholders.
             Err(RecvError::Lagged(_)) => since.clear(),
             Err(RecvError::Closed) => return,
         }

@@ -1,6 +1,6 @@
 //! Finds out if one node can reach the volumes of all claims of a placeholder (V7). If no node can, the placeholder does without
-//! some of the claims, unless a task needs both such a claim and one of the others. The pods that use a claim of this kind then
-//! run without the placeholder.
+//! some of the claims. The pods that use one of these claims then run without the placeholder. This is not possible if a pod
+//! needs both one of these claims and another claim of the placeholder.
 //!
 //! The Pipeline may be unknown, because a resolver may fetch it. So this module learns from the run's pods which claims a task
 //! needs.
@@ -11,7 +11,7 @@ use crate::observed::Observed;
 use crate::plan::{PlaceholderSpec, Separation};
 use crate::volumes::{Conflict, conflict};
 
-/// The answer to the question if one node can reach the volumes of all claims of a placeholder.
+/// Says if one node can reach the volumes of all claims of a placeholder.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Fit {
     /// One node can reach the volumes of all claims.

@@ -207,7 +207,7 @@ impl<'a> Placed<'a> {
         for pod in waiting.iter().filter(|pod| self.is_free(pod)) {
             let answer = self.observed.answers.get(&pod.object.uid);
             let times = answer.map_or(0, |answer| answer.let_go);
-            // Tekton recreates the pod each time, so the pod's age is the time since the last time.
+            // Tekton recreates the pod each time, so the pod's age is the time since the last step.
             let last = pod.created.filter(|_| times > 0);
             if times < TRIES
                 && self.may_act(pod, times, last, decision)

@@ -54,8 +54,8 @@ pub struct InitContainer {
 }
 
 /// A pod's requests: the most that it needs at any time, plus its overhead. A sidecar keeps running beside the containers after
-/// it; other init containers run one at a time. Requests of the pod as a whole for CPU, memory and huge pages replace the sum of
-/// its containers.
+/// it; other init containers run one at a time. For CPU, memory and huge pages, requests of the pod as a whole replace the sum
+/// of its containers.
 pub fn requests(pod: &PodResources) -> Amounts {
     let mut sidecars = Nano::default();
     let mut starting = Nano::default();

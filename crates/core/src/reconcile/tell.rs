@@ -242,7 +242,8 @@ fn no_allowed_node_reaches(observed: &Observed) -> Option<Reason> {
             .filter_map(|it| observed.volumes.get(it).cloned())
             .collect();
         let nodes = observed.nodes.values().map(AsRef::as_ref);
-        // Nodes with a taint do not count. A new node has one until its labels are complete.
+        // A node with a taint that the placeholder does not tolerate does not count. A new node has a taint until its labels are
+        // complete.
         let allowed = nodes.filter(|node: &&Node| {
             let met = own.needs.are_met_by(&node.name, &node.labels);
             met && misplaced(&own.needs.tolerations, Some(node)).is_none()

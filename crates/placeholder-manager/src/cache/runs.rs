@@ -111,7 +111,8 @@ impl Cache {
     }
 
     /// Every run that has not ended or still has annotation `coscheduler.dev/blocked`, and every run that has placeholders, pods
-    /// of placeholders, or claims that are deleted after the run. The result has the top run instead of each child run.
+    /// of placeholders, or claims that are deleted after the run. Each child run is replaced by its top run (module
+    /// `children`).
     pub(crate) fn runs_to_sweep(&self) -> BTreeSet<RunKey> {
         let index = self.read();
         let runs = index.runs.all().values();

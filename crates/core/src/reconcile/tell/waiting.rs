@@ -36,8 +36,8 @@ struct Pods<'a, E> {
     now: Timestamp,
 }
 
-/// The wait that people should know first. A wait with a warning comes before a wait with a normal Event, and this one before a
-/// wait without an Event. `None` if no pod waits. `exists` tells whether a claim exists, or is going to be made for the run.
+/// The wait that people should know first. Waits with a warning come first, then waits with a normal Event, then waits without
+/// an Event. `None` if no pod waits. `exists` tells whether a claim exists, or is going to be made for the run.
 pub fn first_wait<'a>(
     pods: impl Iterator<Item = &'a Pod> + Clone,
     exists: impl Fn(&str) -> bool,
