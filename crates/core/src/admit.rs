@@ -60,7 +60,8 @@ pub struct Question<'a> {
     /// run has no such controller, or if the controller or the run itself has no group annotation.
     pub owner_group: Option<&'a str>,
     /// If the run names claims of other runs in its namespace: the stored annotations
-    /// [`VOLUME_CLAIM_TEMPLATES`](crate::annotations::VOLUME_CLAIM_TEMPLATES) of these runs (V2a). The key is the run's group.
+    /// [`VOLUME_CLAIM_TEMPLATES`](crate::annotations::VOLUME_CLAIM_TEMPLATES) of these other runs (V2a). Each key is the group of
+    /// one of them.
     pub source_templates: Option<&'a BTreeMap<String, String>>,
     /// Other objects on which the names of claims depend (V9). `None` if they are not known.
     pub catalog: Option<&'a Catalog>,

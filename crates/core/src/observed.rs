@@ -304,8 +304,8 @@ impl KnownClaim {
 /// Source: Kubernetes `pkg/volume/util/finalizer.go`, `PVCProtectionFinalizer`.
 pub const PROTECTION: &str = "kubernetes.io/pvc-protection";
 
-/// A condition that must last for some time before the manager acts on it. [`Observed::since`] says how long it
-/// has lasted so far.
+/// A condition that must last for some time before the manager acts on it. [`Observed::since`] says how long it has
+/// lasted so far.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Sight {
     /// The planned placeholder with this name does not exist.
