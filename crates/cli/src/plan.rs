@@ -14,7 +14,7 @@ use coscheduler_core::annotations::{GROUP, MODE, MODE_SOURCE};
 use coscheduler_core::config::{self, COSCHEDULE, Configuration};
 use coscheduler_core::overrides::{Setting, Source};
 use coscheduler_core::pipeline_run::PipelineRun;
-use coscheduler_core::plan::{Plan, Preview, plan, preview_admitted};
+use coscheduler_core::plan::{Plan, Preview, is_stored, plan, preview_admitted};
 use coscheduler_core::sizes;
 use coscheduler_core::violation::Violation;
 use coscheduler_proto::planner::planner_service_client::PlannerServiceClient;
@@ -154,9 +154,8 @@ fn plan_one(
     let pipeline = pipeline.as_ref();
     let namespace = documents.namespace_annotations(run);
     let namespace = namespace.as_ref();
-    // The manifest of a new run may be a copy of another run, with the annotations of that run. But module `documents` has
-    // removed its uid.
-    let is_stored = !run.uid.is_empty();
+    // Module `documents` has removed the uid of a copied run.
+    let is_stored = is_stored(run);
     let planned = if is_stored {
         plan(run).map(|plan| Preview {
             admission: Admission::default(),

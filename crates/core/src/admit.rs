@@ -51,9 +51,9 @@ pub struct Question<'a> {
     /// The user who creates the run.
     pub created_by: &'a str,
     /// The annotations of the Pipeline that `spec.pipelineRef` names in the run's own namespace. Only those of
-    /// [`Setting`](crate::overrides::Setting) have an effect (B1).
+    /// [`Setting`] have an effect (B1).
     pub pipeline_annotations: Option<&'a BTreeMap<String, String>>,
-    /// The annotations of the run's Namespace. Only those of [`Setting`](crate::overrides::Setting) and
+    /// The annotations of the run's Namespace. Only those of [`Setting`] and
     /// [`ALLOWED_OVERRIDES`](crate::annotations::ALLOWED_OVERRIDES) have an effect (B1).
     pub namespace_annotations: Option<&'a BTreeMap<String, String>>,
     /// The stored annotation [`GROUP`](crate::annotations::GROUP) of the PipelineRun that is the run's controller. `None` if the

@@ -257,9 +257,10 @@ pub struct Preview {
     pub plan: Plan,
 }
 
-/// True if the API server has stored the run, so that [`plan`] plans it. [`preview`] plans other runs.
+/// True if the API server has stored the run: it has a uid. [`plan`] plans such a run. [`preview`] plans any other run, for example a
+/// copy with the annotations of another run.
 pub fn is_stored(run: &PipelineRun) -> bool {
-    !run.uid.is_empty() || run.annotations.contains_key(MODE)
+    !run.uid.is_empty()
 }
 
 /// Stands for the random characters that Kubernetes appends to `generateName`.

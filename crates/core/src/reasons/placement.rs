@@ -7,8 +7,8 @@ use crate::reconcile::tell::refusals::read_answer;
 
 texts! {
     pod_evacuated(pod: &str, node: &str, cause: &Misplaced): PodEvacuated =
-        "Pod {pod} on node {node} was deleted, because the node {cause}. If the pod is still needed, a new pod is created. It can run \
-         only on a node that accepts it.";
+        "Pod {pod} on node {node} was deleted, because the node {cause}. If the pod is still needed, a new pod is created. It may wait \
+         for a node that is not cordoned and has no taint that the pod does not tolerate.";
 
     reservation_reduced(placeholder: &str, asked: &Amounts, asks: &Amounts): ReservationReduced =
         "The scheduler found no node for placeholder {placeholder}, which asked for {asked}. The placeholder now asks for \

@@ -25,8 +25,8 @@ refusals! {
     /// A LimitRange does not allow the object.
     limit_range_violated: LimitRangeViolated,
         "Change the LimitRange. Or change placeholder-cpu or placeholder-memory in ConfigMap coscheduler-config, or the storage \
-         request in the volumeClaimTemplate, and create the run again. If the error is about a max limit to request ratio, you \
-         can instead create the run again with annotation coscheduler.dev/placeholder-reserves: nothing, if your operator allows \
+         request in the volumeClaimTemplate, and create the run again. If the error names a \"max limit to request ratio\", none of \
+         these changes is needed: create the run again with annotation coscheduler.dev/placeholder-reserves: nothing, if your operator allows \
          this value.";
     /// Pod Security does not allow the placeholder's pod.
     pod_security_violated: PodSecurityViolated,

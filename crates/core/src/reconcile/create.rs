@@ -48,7 +48,7 @@ fn missing(observed: &Observed, spec: &PlaceholderSpec, decision: &mut Decision)
     }
 }
 
-/// Retries a placeholder without a pod. Without these retries, the placeholder's controller would wait up to a quarter of an hour
+/// Retries a placeholder without a pod. Without these retries, the placeholder's controller would wait up to 17 minutes
 /// between two tries (client-go's default rate limiter). It tries at once when the placeholder's object changes.
 fn retry(observed: &Observed, placeholder: &Placeholder, decision: &mut Decision) {
     let pod = observed.pod_named_for(&placeholder.object.name);
