@@ -221,17 +221,29 @@ impl Scene<'_> {
     /// # Errors
     /// There is no such Event in time. The error describes the namespace.
     pub async fn told(&self, run: &str, code: &str) -> anyhow::Result<Vec<(String, String)>> {
+        self.told_about(("PipelineRun", run), code).await
+    }
+
+    /// As [`Scene::told`], about the object with this kind and name.
+    ///
+    /// # Errors
+    /// As [`Scene::told`].
+    pub async fn told_about(
+        &self,
+        object: (&str, &str),
+        code: &str,
+    ) -> anyhow::Result<Vec<(String, String)>> {
         let events = self
-            .until_all::<Event>(&format!("tell run {run} {code}"), |events| {
+            .until_all::<Event>(&format!("tell {object:?} {code}"), |events| {
                 events
                     .iter()
-                    .filter_map(|event| of_ours(event, run))
+                    .filter_map(|event| of_ours(event, object))
                     .any(|(told, _)| told == code)
             })
             .await?;
         Ok(events
             .iter()
-            .filter_map(|event| of_ours(event, run))
+            .filter_map(|event| of_ours(event, object))
             .collect())
     }
 
@@ -244,7 +256,7 @@ impl Scene<'_> {
         let events = self.api::<Event>().list(&ListParams::default()).await?;
         Ok(events
             .iter()
-            .filter_map(|event| of_ours(event, run))
+            .filter_map(|event| of_ours(event, ("PipelineRun", run)))
             .collect())
     }
 
@@ -355,16 +367,15 @@ pub async fn no_placeholder_left(client: &Client, namespace: &str) -> anyhow::Re
     gone.context("a placeholder is left")?
 }
 
-/// Reason and note of an Event; `None` unless one of our services wrote it about this run.
-fn of_ours(event: &Event, run: &str) -> Option<(String, String)> {
+/// Reason and note of an Event; `None` unless one of our services wrote it about the object with this kind and name.
+fn of_ours(event: &Event, (kind, name): (&str, &str)) -> Option<(String, String)> {
     let about = event.regarding.as_ref()?;
     let ours = event
         .reporting_controller
         .as_ref()?
         .starts_with("coscheduler.dev/");
-    let about_run =
-        about.kind.as_deref() == Some("PipelineRun") && about.name.as_deref() == Some(run);
-    (ours && about_run).then_some((event.reason.clone()?, event.note.clone()?))
+    let about_it = about.kind.as_deref() == Some(kind) && about.name.as_deref() == Some(name);
+    (ours && about_it).then_some((event.reason.clone()?, event.note.clone()?))
 }
 
 /// The status of the run's condition `Succeeded`.

@@ -17,7 +17,6 @@ use integration_tests::plugin::{PASSING, explanation, grant, plugin, with_rights
 use integration_tests::runs::{Run, run};
 use integration_tests::{Scene, grpc, shared_with_overrides};
 use k8s_openapi::api::core::v1::{Pod, ResourceQuota};
-use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 use serde_json::{Value, json};
@@ -67,17 +66,8 @@ async fn explained(scene: &Scene<'_>, reason: &str) -> Outcome {
         let (_, note) = told.iter().find(|(it, _)| it == reason).unwrap();
         assert_eq!(found["cause"]["message"], note.as_str());
         if OF_TASK_RUNS.contains(&reason) {
-            let of_task_run = |event: &Event| {
-                let about = event.regarding.as_ref();
-                about.is_some_and(|it| it.kind.as_deref() == Some("TaskRun"))
-                    && event.reason.as_deref() == Some(reason)
-                    && event.note.as_ref() == Some(note)
-            };
-            scene
-                .until_all::<Event>(&format!("tell a TaskRun {reason}"), |events| {
-                    events.iter().any(|it| of_task_run(it))
-                })
-                .await?;
+            let of_task_run = scene.told_about(("TaskRun", "run-one"), reason).await?;
+            assert!(of_task_run.contains(&(reason.to_owned(), note.clone())));
         }
         let (services, service) = (&scene.stack.services, Service::PlaceholderManager);
         let channel = grpc::connect(services, service, OPERATOR).await?;
@@ -128,7 +118,7 @@ const OF_TASK_RUNS: [&str; 8] = [
 ];
 
 /// The beginnings of the remedies.
-const REMEDIES: [&str; 14] = [
+const REMEDIES: [&str; 15] = [
     " remove spec.status",
     "Raise the quota",
     "raise the quota",
@@ -143,6 +133,7 @@ const REMEDIES: [&str; 14] = [
     "Create the claim",
     "Create the run again",
     "Correct what ",
+    "Read the kubelet's message",
 ];
 
 /// Creates an object of API group "" in the scene's namespace.

@@ -929,6 +929,10 @@ fn b5_v2a_plan_of_a_copied_run_is_what_the_cluster_then_gets() -> Outcome {
         assert_eq!(renamed(bound, &[]), renamed(planned, &[]));
         let before = &stored.spec["workspaces"][0]["persistentVolumeClaim"]["claimName"];
         assert!(bound != before && planned != before, "{before}");
+        let file = scene.stack.bed.dir().join("copy.json");
+        std::fs::write(&file, copy.to_string())?;
+        let asked = ask_server(&scene, file.to_str().unwrap())?;
+        assert_eq!(asked["runs"][0]["bindings"], plan["bindings"], "{asked}");
         scene.succeeds(&created.name_any()).await?;
         Ok(())
     })

@@ -148,14 +148,17 @@ fn v7_claims_in_two_zones_are_reported_and_the_run_goes_on_once_one_node_reaches
             .map(|request| format!("{} {}", request.verb, request.object.resource))
             .collect();
         on_runs.sort();
+        // One is about the run. The other is about its TaskRun, if the scheduler had tried the pod by then.
+        let events = on_runs.iter().take_while(|it| *it == "create events");
+        let events = events.count();
+        assert!([1, 2].contains(&events), "{on_runs:?}");
         let expected = [
-            "create events",
             "create statefulsets",
             "delete statefulsets",
             "patch pipelineruns",
             "patch pipelineruns",
         ];
-        assert_eq!(on_runs, expected);
+        assert_eq!(on_runs[events..], expected);
         Ok(())
     })
 }
@@ -276,10 +279,7 @@ fn b2_v7_a_volume_on_a_node_of_another_zone_is_reported_at_once() -> Outcome {
             let told = scene.told(&run_name, "VolumeNodeAffinityConflict").await?;
             let took = submitted.elapsed();
             assert!(took < REPORTED, "reported after {took:?}");
-            for part in [
-                "\"local\" (kubernetes.io/hostname In ",
-                "without a node wait",
-            ] {
+            for part in ["\"local\" (kubernetes.io/hostname In ", "no node yet wait"] {
                 assert!(told[0].1.contains(part), "{told:?}");
             }
             look::until("explain names it too", async || {
