@@ -208,7 +208,8 @@ fn p7_a_name_that_is_taken_is_told_once_and_the_run_goes_on_when_it_is_free() ->
         let mut tellings = tellings(&scene, mark)?;
         tellings.sort();
         let (event, patch) = ("create events", "patch pipelineruns");
-        assert_eq!(tellings, [event, event, patch, patch]);
+        let requests = scene.requests_since(mark)?;
+        assert_eq!(tellings, [event, event, patch, patch], "{requests:#?}");
         scene.nothing_left_but(&[]).await
     })
 }

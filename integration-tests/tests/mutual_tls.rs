@@ -15,6 +15,7 @@ use integration_tests::grpc::{connect, connect_to};
 use integration_tests::installation::{define, kubectl};
 use integration_tests::look::{LIMIT, node, until};
 use integration_tests::metrics::get;
+use integration_tests::plugin::plugin;
 use integration_tests::struck::gated;
 use integration_tests::{Scene, alone_with, on_bed, shared_with_overrides};
 use prost::Message as _;
@@ -158,6 +159,18 @@ fn each_rpc_refuses_all_but_its_callers() -> Outcome {
 
     shared(async |scene| {
         let services = &scene.stack.services;
+        let address = services.grpc_address(Service::PlaceholderManager);
+        let address = address.trim_start_matches("http://");
+        let asked = ["explain", "missing", "-n", "ns", "--server", address];
+        let output = plugin(&asked)?;
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(4), "{errors}");
+        assert!(errors.contains("set --certificates"), "{errors}");
+        let folder = services.certificates(OPERATOR).unwrap();
+        let certificates = ["--certificates", folder.to_str().unwrap()];
+        let output = plugin(&[&asked[..], &certificates].concat())?;
+        assert_eq!(output.status.code(), Some(3), "{output:?}");
+
         let mut refused = 0;
         for caller in certificate_names() {
             for (rpc, allowed) in CALLERS {

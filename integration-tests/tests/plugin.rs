@@ -173,7 +173,16 @@ fn b5_failures_name_the_fault_and_have_their_exit_codes() -> Outcome {
             &["explain", "taskrun/r"],
             "",
             2,
-            "\"taskrun\" is not allowed; allowed: pipelinerun",
+            "\"taskrun\" is not allowed before the name; allowed: pipelinerun",
+        ),
+        (&["explain", "pr/"], "", 2, "lower-case letters"),
+        (&["explain", "a b"], "", 2, "lower-case letters"),
+        (&["events", "r", "-n", "a/b"], "", 2, "lower-case letters"),
+        (
+            &["explain", "r", "--server", "http://localhost:1"],
+            "",
+            2,
+            "expected HOST:PORT",
         ),
         (&["plan", "-f", "-"], config, 1, "has no PipelineRun"),
         (&["plan", "-f", "-"], run, 1, "spec.workspaces: "),
@@ -624,6 +633,11 @@ fn b5_explain_asks_the_placeholder_manager_without_rights_in_the_cluster() -> Ou
             assert!(errors.contains(fault), "{more:?}: {errors}");
             assert!(output.stdout.is_empty(), "{more:?}");
         }
+        scene.end("runs", "one").await?;
+        look::until("the manager knows the end of the run", async || {
+            Ok(in_format("runs", "wide")?.contains("the run is done"))
+        })
+        .await?;
         Ok(())
     })
 }
@@ -848,6 +862,11 @@ fn b5_check_finds_what_an_installation_lacks() -> Outcome {
         ] {
             assert_eq!(verdicts[check], expect, "{check}: {verdicts:?}");
         }
+        let (output, before) = check(&admin, &["--pre", "-n", "nowhere"])?;
+        assert_eq!(output.status.code(), Some(0), "{before:?}");
+        let installed = ["webhooks", "certificates", "services"];
+        assert!(before.len() == verdicts.len() - 3, "{before:?}");
+        assert!(installed.iter().all(|it| !before.contains_key(*it)));
         let (output, verdicts) = check(
             &admin,
             &["--tekton-namespace", "elsewhere", "-n", "nowhere"],

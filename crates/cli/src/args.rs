@@ -135,11 +135,22 @@ pub(crate) struct NamedArgs {
 /// The name in `NAME` or `TYPE/NAME`.
 fn run_name(text: &str) -> Result<String, String> {
     match text.split_once('/') {
-        None => Ok(text.to_owned()),
+        None => object_name(text),
         Some(("pipelinerun" | "pipelineruns" | "pr" | "prs" | "pipelinerun.tekton.dev", name)) => {
-            Ok(name.to_owned())
+            object_name(name)
         }
-        Some((kind, _)) => Err(format!("{kind:?} is not allowed; allowed: pipelinerun")),
+        Some((kind, _)) => Err(format!(
+            "{kind:?} is not allowed before the name; allowed: pipelinerun. To choose a namespace, use -n"
+        )),
+    }
+}
+
+/// Checks the characters of a name, so that it is safe in a URL (Kubernetes, "Object Names and IDs").
+fn object_name(text: &str) -> Result<String, String> {
+    let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-.".contains(c);
+    match !text.is_empty() && text.chars().all(allowed) {
+        true => Ok(text.to_owned()),
+        false => Err("allowed: a name of lower-case letters, digits, '-' and '.'".to_owned()),
     }
 }
 
@@ -173,6 +184,10 @@ pub(crate) struct CheckArgs {
     #[arg(short, long, value_name = "NAME", default_value = "coscheduler-system")]
     pub(crate) namespace: String,
 
+    /// Check only what must hold before the installation
+    #[arg(long)]
+    pub(crate) pre: bool,
+
     #[command(flatten)]
     pub(crate) kubeconfig: KubeconfigArgs,
 
@@ -200,7 +215,7 @@ pub(crate) struct UiArgs {
 #[derive(Debug, clap::Args)]
 pub(crate) struct ClusterArgs {
     /// Namespace. Default: the namespace of the kubeconfig's context
-    #[arg(short, long, value_name = "NAME")]
+    #[arg(short, long, value_name = "NAME", value_parser = object_name)]
     pub(crate) namespace: Option<String>,
 
     #[command(flatten)]
@@ -222,8 +237,8 @@ pub(crate) struct KubeconfigArgs {
 fn address(text: &str) -> Result<String, String> {
     let port = text.rsplit_once(':').map(|(_, port)| port.parse::<u16>());
     match port {
-        Some(Ok(_)) => Ok(text.to_owned()),
-        Some(Err(_)) | None => Err("expected HOST:PORT".to_owned()),
+        Some(Ok(_)) if !text.contains('/') => Ok(text.to_owned()),
+        Some(_) | None => Err("expected HOST:PORT".to_owned()),
     }
 }
 

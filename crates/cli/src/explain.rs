@@ -7,12 +7,13 @@ mod server;
 
 use std::collections::BTreeSet;
 
+use coscheduler_core::annotations::{BLOCKED, TEKTON_AFFINITY_ASSISTANT};
 use coscheduler_kubernetes::pipeline_run::PipelineRun;
 use coscheduler_kubernetes::pods;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Event, PersistentVolumeClaim, Pod};
-use kube::Api;
 use kube::api::ListParams;
+use kube::{Api, ResourceExt as _};
 
 use crate::args::{ExplainArgs, NamedArgs};
 use crate::cluster::{Cluster, api, list, namespace, unless_forbidden};
@@ -24,7 +25,7 @@ use crate::server::Server;
 use answer::{ClaimStatus, Explanation};
 use causes::Facts;
 
-/// Events are read about at most this many pods that wait.
+/// Events are read about at most this many objects that wait.
 const MOST_WAITING: usize = 10;
 
 /// Reads the run and its objects, and writes the answer.
@@ -61,7 +62,12 @@ async fn read(args: &NamedArgs) -> Result<Explanation, Failure> {
     let pods = pods.unwrap_or_default();
     let namespace = Some(namespace.as_str());
     let claims = claims(&api(&client, namespace), &run, &pods, &mut warnings).await?;
-    let events = events(&api(&client, namespace), &pods, &mut warnings).await?;
+    let blocked = parent.as_ref().unwrap_or(&run);
+    let selectors = match blocked.annotations().contains_key(BLOCKED) {
+        true => of_pods(&pods).chain(of_placeholders(blocked, &pods, &claims)),
+        false => of_pods(&pods).chain(Vec::new()),
+    };
+    let events = events(&api(&client, namespace), selectors, &mut warnings).await?;
     let facts = Facts {
         run,
         parent,
@@ -98,19 +104,38 @@ async fn claims(
     Ok(claims)
 }
 
-/// The Events about pods that have not started.
-async fn events(
-    of_kind: &Api<Event>,
-    pods: &[Pod],
-    warnings: &mut Vec<String>,
-) -> Result<Vec<Event>, Failure> {
+/// The field selectors of the Events about pods that have not started.
+fn of_pods(pods: &[Pod]) -> impl Iterator<Item = String> {
     let waiting = pods
         .iter()
         .filter(|pod| !pods::has_started(pod) && !pods::phase(pod).has_ended());
-    let mut events = Vec::new();
-    for pod in waiting.take(MOST_WAITING) {
+    waiting.map(|pod| {
         let uid = pod.metadata.uid.as_deref().unwrap_or_default();
-        let params = ListParams::default().fields(&format!("involvedObject.uid={uid}"));
+        format!("involvedObject.uid={uid}")
+    })
+}
+
+/// The field selectors of the Events about the run's placeholders, and about claims without a volume.
+fn of_placeholders(run: &PipelineRun, pods: &[Pod], claims: &[ClaimStatus]) -> Vec<String> {
+    let of_run = run.annotations().get(TEKTON_AFFINITY_ASSISTANT).cloned();
+    let of_run = of_run.filter(|it| !it.is_empty());
+    let placeholders: BTreeSet<_> = pods.iter().flat_map(pods::follows).chain(of_run).collect();
+    let placeholders = placeholders.into_iter().map(|it| ("StatefulSet", it));
+    let claims = claims.iter().filter_map(ClaimStatus::without_volume);
+    let objects = placeholders.chain(claims.map(|it| ("PersistentVolumeClaim", it)));
+    let selector = |(kind, name)| format!("involvedObject.kind={kind},involvedObject.name={name}");
+    objects.map(selector).collect()
+}
+
+/// The Events that match one of these field selectors.
+async fn events(
+    of_kind: &Api<Event>,
+    selectors: impl Iterator<Item = String>,
+    warnings: &mut Vec<String>,
+) -> Result<Vec<Event>, Failure> {
+    let mut events = Vec::new();
+    for selector in selectors.take(MOST_WAITING) {
+        let params = ListParams::default().fields(&selector);
         let listed = list(of_kind, params).await;
         let Some(listed) = unless_forbidden("Events", listed, warnings)? else {
             break;

@@ -1,5 +1,6 @@
 //! A connection to one of the services (`--server`), for operators.
 
+use std::error::Error as _;
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
@@ -67,6 +68,11 @@ impl Server {
             Code::NotFound => Failure::NotFound(error),
             Code::Unavailable | Code::DeadlineExceeded => {
                 Failure::Unreachable(error.context(no_answer))
+            }
+            // A connection that breaks has no code of the service.
+            Code::Unknown if status.source().is_some() => {
+                let hint = "if the services use mutual TLS, set --certificates";
+                Failure::Unreachable(error.context(format!("{no_answer} ({hint})")))
             }
             _ => Failure::Failed(error.context(no_answer)),
         }

@@ -9,6 +9,7 @@ use tonic::{Request, Response, Status};
 
 use coscheduler_core::annotations::MODE_SOURCE;
 use coscheduler_core::observed::Pod;
+use coscheduler_core::pipeline_run::RunState;
 use coscheduler_core::reconcile::Released;
 use coscheduler_core::reconcile::tell::waiting::cause;
 use coscheduler_core::violation::Violation;
@@ -169,6 +170,7 @@ impl PlaceholderService for Placeholders {
             placeholders: placeholders.map(to_wire).collect(),
             pods: tasks.map(|pod| task_run_pod(pod)).collect(),
             cause: cause(&observed).as_ref().map(convert::reason_to_wire),
+            done: run.state == RunState::Done,
             mode_source: run
                 .annotations
                 .get(MODE_SOURCE)

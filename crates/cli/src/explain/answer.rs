@@ -81,6 +81,12 @@ impl ClaimStatus {
         self.phase.is_none().then(|| self.name.clone())
     }
 
+    /// The claim's name, if it exists and has no volume.
+    pub(super) fn without_volume(&self) -> Option<String> {
+        let waits = self.phase.is_some() && self.volume.is_none();
+        waits.then(|| self.name.clone())
+    }
+
     /// `done` is true if the run is done. Then a claim that was created for the run may have been deleted.
     fn line(&self, done: bool) -> String {
         let Some(phase) = &self.phase else {
@@ -156,12 +162,10 @@ impl output::Answer for Explanation {
                 below.push(Branch::new(format!("waits: {}", cause.reason), lines));
             }
             None if self.done => {}
-            None if run.pods.is_none() => {
-                below.push(
-                    "cause not known, because you may not read pods"
-                        .to_owned()
-                        .into(),
-                );
+            None if !self.warnings.is_empty() => {
+                let lack =
+                    "cause not known, because you may not read every object (see the warnings)";
+                below.push(lack.to_owned().into());
             }
             None => below.push("no cause for waiting found".to_owned().into()),
         }

@@ -10,6 +10,7 @@ use coscheduler_core::annotations::BLOCKED;
 use coscheduler_core::observed::{self, elapsed};
 use coscheduler_core::reasons::{self, Reason, ReasonCode};
 use coscheduler_core::reconcile::tell::blocked_reason;
+use coscheduler_core::reconcile::tell::refusals::REFUSALS;
 use coscheduler_core::reconcile::tell::waiting::{Wait, first_wait};
 use coscheduler_kubernetes::pipeline_run::{PipelineRun, is_done, succeeded};
 use coscheduler_kubernetes::pods;
@@ -107,12 +108,17 @@ impl Facts {
         let about_placeholder = match reason.code {
             ReasonCode::PlaceholderUnschedulable
             | ReasonCode::NoIsolatedNode
+            | ReasonCode::ReferenceMissing
             | ReasonCode::VolumeOutOfReach => Some(true),
             ReasonCode::ClaimsNotMovable => Some(false),
             _ => None,
         };
         let field = "metadata.annotations[coscheduler.dev/blocked]";
+        let refused = REFUSALS.contains(&reason.code);
         let mut cause = Cause::new(reason, Evidence::new(of_run(run), field, annotation));
+        if let Some(refusal) = self.refusal().filter(|_| refused) {
+            cause.evidence = of_event(refusal);
+        }
         let Some(about_placeholder) = about_placeholder else {
             return Some(cause);
         };
@@ -181,7 +187,17 @@ impl Facts {
             mounts.then(|| (event, reasons::volume_not_mounted(&name, node)))
         });
         let (event, reason) = obstacles.max_by_key(|(event, _)| last_time(event))?;
-        Some(Cause::new(reason, of_event(pod, event)))
+        Some(Cause::new(reason, of_event(event)))
+    }
+
+    /// What Kubernetes said last about a placeholder that it did not create, or about a claim without a volume.
+    fn refusal(&self) -> Option<&Event> {
+        let refusals = self.events.iter().filter(|event| {
+            let kind = event.involved_object.kind.as_deref();
+            let is_warning = event.type_.as_deref() == Some("Warning");
+            is_warning && matches!(kind, Some("StatefulSet" | "PersistentVolumeClaim"))
+        });
+        refusals.max_by_key(|event| last_time(event))
     }
 
     fn events_of(&self, pod: &Pod) -> impl Iterator<Item = &Event> {
@@ -198,7 +214,7 @@ impl Facts {
         let (event, comes) = words.max_by_key(|(event, _)| last_time(event))?;
         let age = elapsed(last_time(event)?, self.now);
         let reason = || reasons::node_being_added(&pod.name_any());
-        (comes && age < PROVISIONING).then(|| Cause::new(reason(), of_event(pod, event)))
+        (comes && age < PROVISIONING).then(|| Cause::new(reason(), of_event(event)))
     }
 }
 
@@ -230,9 +246,11 @@ fn of_scheduler(pod: &Pod) -> Evidence {
 }
 
 /// What an Event about the pod says.
-fn of_event(pod: &Pod, event: &Event) -> Evidence {
+fn of_event(event: &Event) -> Evidence {
     let note = event.message.as_deref().unwrap_or_default();
-    Evidence::new(format!("Event about {}", of_pod(pod)), "message", note)
+    let about = &event.involved_object;
+    let [kind, name] = [&about.kind, &about.name].map(|it| it.as_deref().unwrap_or_default());
+    Evidence::new(format!("Event about {kind} {name}"), "message", note)
 }
 
 /// The cause that the scheduler makes room for the pod on the node that it has chosen.

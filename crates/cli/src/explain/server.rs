@@ -78,6 +78,7 @@ impl Serialize for Answer {
             pods,
             cause,
             mode_source,
+            done,
         } = &self.0;
         let answer = json!({
             "pipelineRun": pipeline_run.as_ref().map(run),
@@ -85,6 +86,7 @@ impl Serialize for Answer {
             "pods": pods.iter().map(pod).collect::<Vec<_>>(),
             "cause": cause.as_ref().map(reason),
             "modeFrom": set(mode_source),
+            "done": done,
         });
         answer.serialize(serializer)
     }
@@ -97,6 +99,7 @@ impl output::Answer for Answer {
             Some(Reason { code, message }) => {
                 Branch::new(format!("waits: {code}"), [message.clone()])
             }
+            None if self.0.done => "the run is done".to_owned().into(),
             None => "no cause for waiting found".to_owned().into(),
         }];
         if let Some(mode) = self.0.placeholders.first().and_then(mode) {

@@ -21,7 +21,8 @@ macro_rules! refusals {
 refusals! {
     /// A ResourceQuota does not allow the object.
     quota_exceeded: QuotaExceeded,
-        "Raise the quota, or wait until other objects in the namespace are deleted.";
+        "Raise the quota, or wait until other objects in the namespace are deleted. A quota of pods needs room for the placeholder \
+         and for a pod of the run at the same time.";
     /// A LimitRange does not allow the object.
     limit_range_violated: LimitRangeViolated,
         "Change the LimitRange. Or change placeholder-cpu or placeholder-memory in ConfigMap coscheduler-config, or the storage \

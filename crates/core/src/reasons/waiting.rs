@@ -11,7 +11,7 @@ texts! {
 
     task_run_has_no_pod(task_run: &str, reason: &str): TaskRunHasNoPod =
         "Tekton has not created the pod of TaskRun {task_run}: {reason}. Correct what Tekton's message names. If it is a quota, \
-         raise the quota, or wait until other pods have ended.";
+         raise the quota, or wait until pods of other runs have ended. The pod of the run's placeholder counts too.";
 
     claim_not_bound(pod: &str): ClaimNotBound =
         "A claim of pod {pod} has no volume. Wait until the claim has one. If it gets none, read the claim's Events.";

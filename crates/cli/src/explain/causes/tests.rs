@@ -60,7 +60,7 @@ fn event(about: &str, source: &str, reason: &str, second: u32) -> Event {
         _ => "why",
     };
     object(json!({
-        "metadata": {}, "involvedObject": {"uid": about}, "reason": reason, "message": note,
+        "metadata": {}, "involvedObject": {"kind": "Pod", "name": about, "uid": about}, "reason": reason, "message": note,
         "reportingComponent": source, "eventTime": format!("2026-01-01T00:00:{second:02}.000000Z"),
     }))
 }
