@@ -32,12 +32,13 @@ async fn patch(scene: &Scene<'_>, name: &str, patch: Value) -> anyhow::Result<Pi
     Ok(runs.patch(name, &PatchParams::default(), &patch).await?)
 }
 
-/// The manager's writes to Events and PipelineRuns in the test's namespace.
+/// The manager's writes to Events and PipelineRuns in the test's namespace that the API server accepted.
 fn tellings(scene: &Scene<'_>, mark: Mark) -> anyhow::Result<Vec<String>> {
     let requests = scene.requests_since(mark)?;
     let tellings = requests.iter().filter(|request| {
         request.is_by(Service::PlaceholderManager)
             && request.is_write()
+            && request.answer.code < 300
             && request.object.namespace == scene.namespace
             && ["events", "pipelineruns"].contains(&request.object.resource.as_str())
     });

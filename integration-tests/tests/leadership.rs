@@ -161,6 +161,7 @@ fn b2_n3_the_next_manager_tells_the_cause_once_and_withdraws_it() -> Outcome {
         for _ in 0..2 {
             services.kill(Service::PlaceholderManager)?;
             services.start_service(Service::PlaceholderManager)?;
+            services.wait_ready().await?;
             scene
                 .until_all::<Event>("are told", |events| told(events).len() >= both.len())
                 .await?;

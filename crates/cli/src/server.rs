@@ -69,8 +69,8 @@ impl Server {
             Code::Unavailable | Code::DeadlineExceeded => {
                 Failure::Unreachable(error.context(no_answer))
             }
-            // A connection that breaks has no code of the service.
-            Code::Unknown if status.source().is_some() => {
+            // The connection broke, so this code is not the service's.
+            _ if status.source().is_some() => {
                 let hint = "if the services use mutual TLS, set --certificates";
                 Failure::Unreachable(error.context(format!("{no_answer} ({hint})")))
             }

@@ -73,7 +73,9 @@ impl Reconciler {
         }
         let (namespace, now) = (run.namespace.as_str(), Timestamp::now());
         if let Some(event) = events::about(namespace, object, reason, SERVICE.name, now) {
-            if self.requests.create_event(namespace, &event).await? {
+            let is_new = self.requests.create_event(namespace, &event).await?;
+            // The metric counts causes of runs. The Event about a TaskRun repeats the cause of its run.
+            if is_new && object.uid == run.uid {
                 self.published.count(reason.code);
             }
             info!(
