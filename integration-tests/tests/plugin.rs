@@ -462,11 +462,12 @@ fn b5_each_subcommand_has_each_format() -> Outcome {
             .await?;
         let bed = &scene.stack.bed;
         for (subcommand, arguments, field) in READERS {
+            let of_namespace = match subcommand {
+                "nodes" | "check" => Vec::new(),
+                _ => vec!["-n", scene.namespace.as_str()],
+            };
             let in_format = |format: &str| -> anyhow::Result<String> {
-                let mut arguments = [arguments, &["-o", format][..]].concat();
-                if !["nodes", "check"].contains(&subcommand) {
-                    arguments.extend(["-n", scene.namespace.as_str()]);
-                }
+                let arguments = [arguments, &of_namespace, &["-o", format][..]].concat();
                 let output = plugin(&with_rights(subcommand, bed.kubeconfig(), &arguments))?;
                 let errors = String::from_utf8_lossy(&output.stderr);
                 ensure!(
@@ -484,6 +485,14 @@ fn b5_each_subcommand_has_each_format() -> Outcome {
             let first = in_format(&format!("jsonpath={{.{field}}}"))?;
             let pointer = format!("/{}", field.replace(['[', '.'], "/").replace(']', ""));
             assert_eq!(json.pointer(&pointer), Some(&json!(first)), "{subcommand}");
+            let table = plugin(&with_rights(
+                subcommand,
+                bed.kubeconfig(),
+                &[arguments, &of_namespace, &["--context", "testbed"]].concat(),
+            ))?;
+            let table = String::from_utf8(table.stdout)?;
+            ensure!(table.contains(&first), "{subcommand}: {table}");
+            ensure!(!table.contains('\u{1b}'), "colours in a pipe: {table}");
             for format in ["name", "wide"] {
                 let text = in_format(format)?;
                 ensure!(!text.is_empty(), "{subcommand} -o {format}");
@@ -517,6 +526,10 @@ fn b5_each_subcommand_has_each_exit_code() -> Outcome {
                 let missing = ["missing", "-n", scene.namespace.as_str()];
                 assert_eq!(failure(bed, &missing)?.0, Some(3), "{subcommand}");
             }
+        }
+        for (kubeconfig, more, code) in [(bed, "--port=none", 2), (&nobody, "-A", 4)] {
+            let output = plugin(&with_rights("ui", kubeconfig, &[more]))?;
+            assert_eq!(output.status.code(), Some(code), "{output:?}");
         }
         Ok(())
     })
@@ -688,6 +701,30 @@ fn b5_status_writes_the_row_of_a_run_again_when_it_changes() -> Outcome {
         let held = run("held").task("one", &[], &[]).held("one");
         scene.submit(held).await?;
         watch.shows(&["held", "pipelineruns", "Running"]).await?;
+        for (more, cells) in [
+            (&["-n", namespace][..], &["held", "pipelineruns"][..]),
+            (&["held", "-n", namespace], &["held", "pipelineruns"]),
+            (&["-A"], &[namespace, "held", "pipelineruns"]),
+            (
+                &["-n", namespace, "-o", "name"],
+                &["pipelinerun.tekton.dev/held"],
+            ),
+            (
+                &["-n", namespace, "-o", "jsonpath={.runs[0].name}{\"\\n\"}"],
+                &["held"],
+            ),
+            (
+                &["-n", namespace, "-o", "json"],
+                &["\"name\":", "\"held\","],
+            ),
+            (&["-n", namespace, "-o", "yaml"], &["name:", "held"]),
+        ] {
+            let watch = Watch::start(&status(&admin, &[&["-w"], more].concat()))?;
+            watch
+                .shows(cells)
+                .await
+                .with_context(|| format!("{more:?}"))?;
+        }
         let (_, placeholder) = scene.placeholder().await?;
         let on = node(&placeholder).unwrap();
         watch
