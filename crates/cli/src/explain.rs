@@ -63,10 +63,9 @@ async fn read(args: &NamedArgs) -> Result<Explanation, Failure> {
     let namespace = Some(namespace.as_str());
     let claims = claims(&api(&client, namespace), &run, &pods, &mut warnings).await?;
     let blocked = parent.as_ref().unwrap_or(&run);
-    let selectors = match blocked.annotations().contains_key(BLOCKED) {
-        true => of_pods(&pods).chain(of_placeholders(blocked, &pods, &claims)),
-        false => of_pods(&pods).chain(Vec::new()),
-    };
+    let is_blocked = blocked.annotations().contains_key(BLOCKED);
+    let of_placeholders = is_blocked.then(|| of_placeholders(blocked, &pods, &claims));
+    let selectors = of_pods(&pods).chain(of_placeholders.into_iter().flatten());
     let events = events(&api(&client, namespace), selectors, &mut warnings).await?;
     let facts = Facts {
         run,

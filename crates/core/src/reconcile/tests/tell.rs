@@ -90,6 +90,13 @@ fn n3_the_task_runs_that_wait_for_a_placeholder_are_told_the_runs_cause() {
     assert!(told.of_task_runs.iter().all(|(_, it)| *it == quota()));
     // A run may have hundreds of TaskRuns.
     assert_eq!(names(&told).len(), 10, "{:?}", names(&told));
+    let of_other = &observed.pods["other"].controller.as_ref().unwrap().name;
+    let of_untried = &observed.pods["not-tried-yet"]
+        .controller
+        .as_ref()
+        .unwrap()
+        .name;
+    assert!(!names(&told).contains(of_other) && !names(&told).contains(of_untried));
     // The placeholder cannot be created at all.
     annotate(&mut observed, &told);
     observed.placeholders.clear();
