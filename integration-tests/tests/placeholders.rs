@@ -494,6 +494,11 @@ fn p4_placeholders_take_nodes_without_one_before_nodes_with_more_room() -> Outco
             }]}})
         );
         for name in ["first", "second", "third"] {
+            // If a TaskRun is cancelled while Tekton creates its pod, the pod runs to its end.
+            let task = format!("{name}-one-pod");
+            scene
+                .until(&task, "is running", |pod| pod.is_some_and(is_running))
+                .await?;
             cancel(scene, name).await?;
         }
         scene.nothing_left_but(&[]).await

@@ -7,24 +7,27 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use k8s_openapi::ByteString;
 use k8s_openapi::api::admissionregistration::v1::{
     MutatingWebhookConfiguration, ValidatingWebhookConfiguration,
 };
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{DynamicObject, ListParams, PostParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
 use crate::Config;
+use crate::authority::Authority;
 use crate::control_plane::{Site, flag};
 use crate::credentials::Identity;
+use crate::go::read;
 use crate::manifests;
 use crate::waiting::{served, until};
 
 const NAMESPACE: &str = "tekton-pipelines";
 const WEBHOOK_SERVICE: &str = "tekton-pipelines-webhook";
+const WEBHOOK_SECRET: &str = "webhook-certs";
 
 /// How long Tekton's controller, and Tekton's webhook, may each take to start.
 const TEKTON_TIMEOUT: Duration = Duration::from_secs(90);
@@ -35,6 +38,7 @@ pub(crate) async fn start(site: &Site, client: &Client, config: &Config) -> Resu
     let mut objects = site.binaries.tekton_manifests()?;
     if config.tekton_webhook {
         objects.push(webhook_service(webhook_port));
+        certify(site, &mut objects)?;
     } else {
         objects.retain(|object| !is_registration(object));
     }
@@ -78,10 +82,40 @@ fn is_controller_lease(lease: &Lease) -> bool {
     name.contains("pipelinerun.reconciler") && holder.is_some_and(|holder| !holder.is_empty())
 }
 
+/// Creates the webhook's certificate, and writes it into its Secret and the CustomResourceDefinitions. Without it, the webhook
+/// creates one itself and updates these definitions, so that the API server sets up their kinds a second time.
+fn certify(site: &Site, objects: &mut [Value]) -> Result<()> {
+    let folder = site.folder.join("credentials").join(WEBHOOK_SERVICE);
+    let authority = Authority::new()?;
+    authority.issue(&folder, &[&format!("{WEBHOOK_SERVICE}.{NAMESPACE}.svc")])?;
+    let bundle = json!(ByteString(authority.pem().into_bytes()));
+    for object in objects {
+        if object["kind"] == "Secret" && object["metadata"]["name"] == WEBHOOK_SECRET {
+            object["stringData"] = json!({
+                "ca-cert.pem": authority.pem(),
+                "server-cert.pem": read(&folder.join("tls.crt"))?,
+                "server-key.pem": read(&folder.join("tls.key"))?,
+            });
+        }
+        if has_conversion(object) {
+            let client = &mut object["spec"]["conversion"]["webhook"]["clientConfig"];
+            client["caBundle"] = bundle.clone();
+            // The webhook adds this path if it is missing.
+            client["service"]["path"] = json!("/resource-conversion");
+        }
+    }
+    Ok(())
+}
+
 fn is_registration(object: &Value) -> bool {
     object["kind"]
         .as_str()
         .is_some_and(|kind| kind.ends_with("WebhookConfiguration"))
+}
+
+/// True if this is a CustomResourceDefinition whose versions the webhook converts.
+fn has_conversion(object: &Value) -> bool {
+    object["kind"] == "CustomResourceDefinition" && object["spec"].get("conversion").is_some()
 }
 
 /// Changes Tekton's manifests for a test bed.
@@ -97,7 +131,12 @@ fn adapt(object: &mut Value, config: &Config, webhook_port: u16) {
                 webhook["clientConfig"]["service"]["port"] = json!(webhook_port);
             }
         }
-    } else if kind == "CustomResourceDefinition" && object["spec"].get("conversion").is_some() {
+        return;
+    }
+    if kind == "CustomResourceDefinition" {
+        without_descriptions(object);
+    }
+    if has_conversion(object) {
         if config.tekton_webhook {
             object["spec"]["conversion"]["webhook"]["clientConfig"]["service"]["port"] =
                 json!(webhook_port);
@@ -112,6 +151,20 @@ fn adapt(object: &mut Value, config: &Config, webhook_port: u16) {
         // At its default level, info, Tekton writes several lines for each request and each reconcile.
         let zap = json!({"level": "warn", "encoding": "json", "outputPaths": ["stdout"], "errorOutputPaths": ["stderr"]});
         object["data"] = json!({"zap-logger-config": zap.to_string()});
+    }
+}
+
+/// Removes the descriptions from the schemas of a CustomResourceDefinition. They are three quarters of its text, and the API server
+/// reads and writes this text many times while a bed boots. Only `kubectl explain` shows descriptions.
+fn without_descriptions(schema: &mut Value) {
+    match schema {
+        Value::Object(fields) => {
+            // A property with the name `description` is no text, but an object.
+            fields.retain(|name, value| name != "description" || !value.is_string());
+            fields.values_mut().for_each(without_descriptions);
+        }
+        Value::Array(items) => items.iter_mut().for_each(without_descriptions),
+        _ => {}
     }
 }
 
@@ -183,7 +236,7 @@ fn start_webhook(site: &Site, port: u16) -> Result<()> {
             "webhook.pipeline.tekton.dev",
         ),
         ("WEBHOOK_SERVICE_NAME", WEBHOOK_SERVICE),
-        ("WEBHOOK_SECRET_NAME", "webhook-certs"),
+        ("WEBHOOK_SECRET_NAME", WEBHOOK_SECRET),
     ] {
         command.env(name, value);
     }
@@ -210,12 +263,10 @@ fn environment(command: &mut std::process::Command, pod: &str) {
     }
 }
 
-/// Waits until the webhook has written its certificate into every webhook configuration and every CustomResourceDefinition with
-/// conversion. Then waits until it converts and defaults a PipelineRun of the old API version.
+/// Waits until the webhook has written its certificate and its rules into every webhook configuration. Then waits until it converts and defaults a PipelineRun of the old API version.
 async fn wait_for_webhook(site: &Site, client: &Client) -> Result<()> {
     let mutating: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
     let validating: Api<ValidatingWebhookConfiguration> = Api::all(client.clone());
-    let kinds: Api<CustomResourceDefinition> = Api::all(client.clone());
     until(
         &site.processes,
         "Tekton's webhook to write its certificate",
@@ -238,15 +289,6 @@ async fn wait_for_webhook(site: &Site, client: &Client) -> Result<()> {
                         .into_iter()
                         .flatten()
                         .map(|hook| hook.client_config.ca_bundle),
-                );
-            }
-            for found in kinds.list(&ListParams::default()).await? {
-                let conversion = found
-                    .spec
-                    .conversion
-                    .and_then(|conversion| conversion.webhook);
-                bundles.extend(
-                    conversion.map(|hook| hook.client_config.and_then(|config| config.ca_bundle)),
                 );
             }
             Ok(bundles.iter().all(Option::is_some))
@@ -281,4 +323,24 @@ async fn wait_for_webhook(site: &Site, client: &Client) -> Result<()> {
         },
     )
     .await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_schema_without_descriptions_keeps_a_property_of_that_name() {
+        let mut schema = json!({
+            "description": "a text",
+            "properties": {"description": {"type": "string", "description": "another text"}},
+            "anyOf": [{"description": "a third text", "required": ["description"]}],
+        });
+        without_descriptions(&mut schema);
+        let expected = json!({
+            "properties": {"description": {"type": "string"}},
+            "anyOf": [{"required": ["description"]}],
+        });
+        assert_eq!(schema, expected);
+    }
 }

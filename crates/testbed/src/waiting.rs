@@ -9,8 +9,9 @@ use kube::{Api, Client};
 
 use crate::process::ProcessGroup;
 
-/// The time between two polls.
-const PERIOD: Duration = Duration::from_millis(50);
+/// The shortest and the longest time between two polls. Within these limits, it is four times as long as the last poll took,
+/// because the parts of a bed boot more slowly if polls keep the API server busy.
+const PERIOD: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(500));
 
 /// How long the API server may take to serve new kinds.
 const KINDS_TIMEOUT: Duration = Duration::from_secs(90);
@@ -53,6 +54,7 @@ pub(crate) async fn until(
     let end = Instant::now() + timeout;
     loop {
         processes.check()?;
+        let began = Instant::now();
         let outcome = condition().await;
         if matches!(outcome, Ok(true)) {
             return Ok(());
@@ -65,6 +67,6 @@ pub(crate) async fn until(
                 }
             }
         }
-        tokio::time::sleep(PERIOD).await;
+        tokio::time::sleep((4 * began.elapsed()).clamp(PERIOD.0, PERIOD.1)).await;
     }
 }

@@ -20,22 +20,24 @@ use crate::workspace::Workspace;
 
 /// The jobs that take the longest time, the longest first: test binaries, or topics of `integration-tests`. They start first, so
 /// that none of them runs alone at the end. If this order is out of date, the table at the end of a test run shows it.
-const LONGEST: [&str; 16] = [
-    "integration-tests hundred",
+const LONGEST: [&str; 18] = [
     "integration-tests width",
-    "integration-tests random",
-    "integration-tests evacuation",
-    "integration-tests outages",
-    "integration-tests silence",
-    "integration-tests faults",
-    "integration-tests installation",
     "integration-tests autoscaling",
+    "integration-tests hundred",
+    "integration-tests silence",
+    "integration-tests evacuation",
+    "integration-tests random",
+    "integration-tests outages",
+    "integration-tests faults",
     "integration-tests interruptions",
-    "integration-tests reservation",
-    "integration-tests placeholders",
-    "integration-tests replicas",
-    "integration-tests contention",
     "integration-tests leadership",
+    "integration-tests lifecycle",
+    "integration-tests placeholders",
+    "integration-tests reservation",
+    "integration-tests replicas",
+    "integration-tests installation",
+    "integration-tests contention",
+    "integration-tests spread",
     "integration-tests rerun",
 ];
 

@@ -75,7 +75,11 @@ pub(super) async fn reached(client: &Client) -> anyhow::Result<()> {
         "kind": "PipelineRun",
         // Our webhook removes or replaces this value in every run.
         "metadata": {"generateName": "coscheduler-probe-", "annotations": {GROUP: "probe"}},
-        "spec": {"pipelineRef": {"name": "probe"}},
+        // The spec is inline, because our webhook would wait two seconds for a Pipeline that does not exist.
+        "spec": {"pipelineSpec": {"tasks": [{
+            "name": "probe",
+            "taskSpec": {"steps": [{"name": "probe", "image": "probe"}]},
+        }]}},
     }))
     .context("failed to describe a PipelineRun")?;
     let dry_run = PostParams {

@@ -10,6 +10,7 @@ use anyhow::bail;
 use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
 use tokio::process::Command;
+use tokio::time::interval_at;
 
 use crate::foreground::Foreground;
 use crate::progress::seconds;
@@ -19,6 +20,10 @@ const TIMEOUT: Duration = Duration::from_secs(30 * 60);
 
 /// The time between two measurements of the processors' load.
 const PERIOD: Duration = Duration::from_secs(5);
+
+/// The most programs that run at the same time, for each processor. A test on the control plane keeps a processor busy for less
+/// than half of its time.
+const MOST_PER_CORE: usize = 3;
 
 /// A program with tests.
 #[derive(Debug)]
@@ -90,9 +95,9 @@ impl Drop for Running {
 }
 
 /// Runs all `jobs`. Jobs that must be alone run first, one after the other. The others start in the given order: as many as
-/// there are processors, and one more each time the processors are partly idle, up to twice as many. When a job has ended, prints
-/// its output, except if the job had no selected test. At the end, prints a table of the times, and again the output of failed
-/// jobs.
+/// there are processors, and one more each time the processors are partly idle, up to [`MOST_PER_CORE`] times as many. When a
+/// job has ended, prints its output, except if the job had no selected test. At the end, prints a table of the times, and again
+/// the output of failed jobs.
 ///
 /// # Errors
 /// A job failed (the error names all failed jobs), or no test ran.
@@ -124,6 +129,8 @@ pub(super) async fn failed(jobs: Vec<Job>) -> anyhow::Result<Vec<String>> {
         println!("{binary}");
         ended.push(binary);
     }
+    // The ends of programs must not delay the measurements: at the end of a test run, programs end every few seconds.
+    let mut measurements = interval_at(tokio::time::Instant::now() + PERIOD, PERIOD);
     loop {
         running.extend(
             waiting
@@ -141,8 +148,8 @@ pub(super) async fn failed(jobs: Vec<Job>) -> anyhow::Result<Vec<String>> {
                 }
                 None => break,
             },
-            () = tokio::time::sleep(PERIOD) => {
-                if processors.are_partly_idle() && running.len() < 2 * cores {
+            _ = measurements.tick() => {
+                if processors.are_partly_idle() && running.len() < MOST_PER_CORE * cores {
                     running.extend(waiting.next().map(start));
                 }
             }
@@ -239,7 +246,7 @@ struct Processors {
 }
 
 impl Processors {
-    /// True if the processors were idle for more than a quarter of the time since the last call. The first call counts the time
+    /// True if the processors were idle for more than an eighth of the time since the last call. The first call counts the time
     /// since boot.
     fn are_partly_idle(&mut self) -> bool {
         // Without this file, the function returns false. Then fewer programs run at once, and the tests take longer.
@@ -250,7 +257,7 @@ impl Processors {
             self.idle.saturating_sub(idle),
             self.total.saturating_sub(total),
         );
-        total > 0 && idle * 4 > total
+        total > 0 && idle * 8 > total
     }
 
     /// Reads the first line of `/proc/stat`. Its numbers are the times for user, nice, system, idle, iowait and others.
