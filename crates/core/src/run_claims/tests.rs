@@ -407,6 +407,9 @@ fn v8_a_pending_run_keeps_shared_claims_and_gets_no_more() {
         update
     };
     assert_eq!(shared(&bound_to(1, "another")), ["made"]);
+    let mut update = stored.clone();
+    update.params = Params::read(&json!([{"name": "claim", "value": "another"}]));
+    assert_eq!(shared(&update), ["made"]);
     assert_eq!(shared(&bound_to(2, "another")), ["existing"]);
     // All workspaces that are bound to one claim agree.
     assert_eq!(shared(&bound_to(0, "cache")), ["bound", "existing", "made"]);
