@@ -313,6 +313,21 @@ fn v8_m2_m8_with_node_bound_a_claim_of_many_nodes_ties_nobody_to_a_node() -> Out
         follows_source_only(scene, "made").await?;
         assert_eq!(claims_read(scene, mark)?, 0);
 
+        // A run without a placeholder is cleaned up too.
+        let scene = scene.stack.scene().await?;
+        let cleaned = run("cleaned")
+            .metadata(
+                "annotations",
+                json!({"tekton.dev/auto-cleanup-pvc": "true"}),
+            )
+            .workspace("datasets", template)
+            .task("reads", &["datasets"], &[]);
+        scene.submit(cleaned).await?;
+        scene.succeeds("cleaned").await?;
+        scene.nothing_left_but(&[]).await?;
+        let stays = scene.stack.history.stays(&scene.namespace).await?;
+        assert!(!stays.iter().any(|stay| stay.placeholder), "{stays:?}");
+
         let scene = scene.stack.scene().await?;
         let existing = create_datasets(&scene).await?;
         let told = scene.submit_told(of_two_claims("existing", existing.clone()));

@@ -250,8 +250,8 @@ fn without(run: &ChildRun, unwanted: impl Fn(&str) -> bool) -> ChildAdmission {
     }
 }
 
-/// If the object uses one claim that is not shared, and this claim is among `claims`, returns the placeholder of the claim. If the object is a
-/// TaskRun and uses more than one such claim, returns the reason why the TaskRun may not run.
+/// If the object uses one claim that is not shared, and this claim is among `claims`, returns the placeholder of the claim. If the
+/// object is a TaskRun and uses more than one such claim, returns the reason why the TaskRun may not run.
 fn of_claim(
     run: &ChildRun,
     renamed: &[BoundClaim],

@@ -1,5 +1,5 @@
-//! The mode of coscheduling, the isolation scope, and the claims that are coscheduled. Every `match` on [`Mode`] names all modes. So if somebody adds a mode, the
-//! compiler lists all places that must handle the new mode.
+//! The mode of coscheduling, the isolation scope, and the claims that are coscheduled. Every `match` on [`Mode`] names all modes.
+//! So if somebody adds a mode, the compiler lists all places that must handle the new mode.
 
 use crate::words::words;
 
