@@ -335,7 +335,7 @@ fn v8_m2_m8_with_node_bound_a_claim_of_many_nodes_ties_nobody_to_a_node() -> Out
         follows_source_only(&scene, "existing").await?;
         assert_eq!(claims_read(&scene, mark)?, 1);
 
-        // A run keeps the value of the key with which it was created.
+        // A run keeps the value of the key with which it was created, and nobody can change its annotation.
         let scene = scene.stack.scene().await?;
         let existing = create_datasets(&scene).await?;
         let pending =
@@ -348,7 +348,10 @@ fn v8_m2_m8_with_node_bound_a_claim_of_many_nodes_ties_nobody_to_a_node() -> Out
                 configuration.is_some_and(|it| it.coschedule_claims() == CoscheduledClaims::All)
             })
             .await?;
-        let start = Patch::Merge(json!({"spec": {"status": null}}));
+        let start = Patch::Merge(json!({
+            "metadata": {"annotations": {"coscheduler.dev/claims": "{}"}},
+            "spec": {"status": null},
+        }));
         let runs = scene.api::<PipelineRun>();
         runs.patch("pending", &PatchParams::default(), &start)
             .await?;
