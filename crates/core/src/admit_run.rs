@@ -259,10 +259,7 @@ fn of_claim(
     claims: &RunClaims,
 ) -> (Option<AssistantName>, Option<Reason>) {
     let run_uid = run.controller.as_ref().map_or("", |owner| &owner.uid);
-    let is_shared = |claim: &str| {
-        let known = run_claims::find(claims, claim, run_uid);
-        known.is_some_and(|claim| claim.shared)
-    };
+    let is_shared = |claim: &str| run_claims::is_shared(claims, claim, run_uid);
     let mut used = Vec::new();
     for bound in &run.claims {
         let renamed = renamed.iter().find(|to| to.workspace == bound.workspace);
@@ -274,7 +271,7 @@ fn of_claim(
     let distinct: BTreeSet<&str> = used.iter().map(|(_, claim)| claim.as_str()).collect();
     match (distinct.len(), distinct.first()) {
         (1, Some(claim)) => {
-            let known = run_claims::find(claims, claim, run_uid).is_some();
+            let known = run_claims::contains(claims, claim, run_uid);
             (known.then(|| AssistantName::of_claim(group, claim)), None)
         }
         (2.., _) if run.kind == ChildKind::TaskRun => {

@@ -169,11 +169,17 @@ pub fn brought(claims: &RunClaims) -> BTreeSet<&str> {
     brought.collect()
 }
 
-/// The claim of the run that has this name.
-pub fn find<'a>(claims: &'a RunClaims, claim_name: &str, run_uid: &str) -> Option<&'a RunClaim> {
-    let mut claims = claims.iter();
-    let found = claims.find(|(workspace, claim)| claim.name(workspace, run_uid) == claim_name);
-    found.map(|(_, claim)| claim)
+/// True if one of the run's claims has this name.
+pub fn contains(claims: &RunClaims, claim_name: &str, run_uid: &str) -> bool {
+    claims
+        .iter()
+        .any(|(workspace, claim)| claim.name(workspace, run_uid) == claim_name)
+}
+
+/// True if the run's claim of this name is shared.
+pub(crate) fn is_shared(claims: &RunClaims, claim_name: &str, run_uid: &str) -> bool {
+    let mut shared = claims.iter().filter(|(_, claim)| claim.shared);
+    shared.any(|(workspace, claim)| claim.name(workspace, run_uid) == claim_name)
 }
 
 /// Marks the claims that several nodes can mount at once as shared (V8). Returns the names of the existing claims that `known`
@@ -233,4 +239,155 @@ fn is_of_many_nodes(access_mode: &str) -> bool {
 }
 
 #[cfg(test)]
-mod tests;
+mod shared_claims;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sizes::TaskSpec;
+    use serde_json::{Value, json};
+
+    fn claims() -> RunClaims {
+        let run = PipelineRun::parse(&json!({"spec": {
+            "params": [{"name": "cache", "value": "build-cache"}],
+            "pipelineSpec": {"params": [{"name": "models", "default": "models-v1"}, {"name": "cache", "default": "none"}]},
+            "workspaces": [
+                {"name": "defaulted", "persistentVolumeClaim": {"claimName": "$(params.models)"}},
+                {"name": "source", "volumeClaimTemplate": {"metadata": {"name": "src"}, "spec": {}}},
+                {"name": "scratch", "volumeClaimTemplate": {"spec": {}}},
+                {"name": "cache", "persistentVolumeClaim": {"claimName": "$(params.cache)"}},
+                {"name": "models", "persistentVolumeClaim": {"claimName": "$(params.cache)-ro"}},
+                {"name": "result", "persistentVolumeClaim": {"claimName": "$(tasks.make.results.claim)"}},
+                {"name": "nameless", "persistentVolumeClaim": {}},
+                {"name": "token", "secret": {"secretName": "t"}},
+            ],
+        }}))
+        .unwrap();
+        of_run(&run, None)
+    }
+
+    #[test]
+    fn v3_v9_what_can_be_known_is_known() {
+        let claim = |workspace: &str, source: ClaimSource| (workspace.to_owned(), source.into());
+        let expect = [
+            claim("defaulted", ClaimSource::Name("models-v1".to_owned())),
+            claim("source", ClaimSource::Template("src".to_owned())),
+            claim("scratch", ClaimSource::Template(String::new())),
+            claim("cache", ClaimSource::Name("build-cache".to_owned())),
+            claim("models", ClaimSource::Name("build-cache-ro".to_owned())),
+        ];
+        assert_eq!(claims(), expect.into());
+    }
+
+    /// Checks the name of the claim of workspace `w`, which is bound to `$(params.c)` and has two tasks in an embedded Pipeline or
+    /// in a Pipeline of the cluster. `one` has more fields of the first task.
+    #[track_caller]
+    fn check(pipeline_params: Value, one: Value, expect: Option<&str>) {
+        let mut tasks = json!([
+            {"name": "one", "workspaces": [{"name": "in", "workspace": "w"}]},
+            {"name": "two", "workspaces": [{"name": "w"}], "taskRef": {"name": "plain"}},
+            {"name": "other", "params": [{"name": "c", "value": "unused"}]},
+        ]);
+        let fields = tasks[0].as_object_mut().unwrap();
+        fields.extend(one.as_object().unwrap().clone());
+        let pipeline = json!({"params": pipeline_params, "tasks": tasks});
+        let mut object = json!({"spec": {
+            "params": [{"name": "own", "value": "of-run"}],
+            "workspaces": [{"name": "w", "persistentVolumeClaim": {"claimName": "$(params.c)"}}],
+        }});
+        let mut catalog = Catalog::default();
+        catalog.defaults = Params::defaults(&pipeline["params"]);
+        catalog.pipeline = crate::pipeline::tasks(&pipeline);
+        let with_default = json!({"params": [{"name": "c", "default": "of-task"}]});
+        for (name, spec) in [("plain", json!({})), ("with-default", with_default)] {
+            catalog.tasks.insert(name.to_owned(), TaskSpec::read(&spec));
+        }
+        let name = |object: &Value| {
+            let run = PipelineRun::parse(object).unwrap();
+            match of_run(&run, Some(&catalog)).remove("w")?.source {
+                ClaimSource::Name(name) => Some(name),
+                ClaimSource::Template(_) => None,
+            }
+        };
+        assert_eq!(name(&object).as_deref(), expect, "in the cluster");
+        object["spec"]["pipelineSpec"] = pipeline;
+        assert_eq!(name(&object).as_deref(), expect, "embedded");
+    }
+
+    #[test]
+    fn v9_defaults_complete_a_name_where_all_tasks_that_use_the_claim_agree() {
+        let default = |value: Value| json!([{"name": "c", "default": value}]);
+        let of_pipeline = || default(json!("of-pipeline"));
+        let passing = |value: &str| json!({"params": [{"name": "c", "value": value}]});
+        check(of_pipeline(), json!({}), Some("of-pipeline"));
+        // A default may have variables. Tekton gives a task the value of its own parameter.
+        check(
+            default(json!("a-$(params.own)")),
+            json!({}),
+            Some("a-of-run"),
+        );
+        check(of_pipeline(), passing("$(params.c)"), Some("of-pipeline"));
+        check(of_pipeline(), passing("other"), None);
+        check(of_pipeline(), passing("$(tasks.x.results.c)"), None);
+        check(
+            of_pipeline(),
+            json!({"matrix": {"params": [{"name": "c", "value": ["a", "b"]}]}}),
+            None,
+        );
+        check(
+            of_pipeline(),
+            json!({"matrix": {"include": [{"params": [{"name": "c", "value": "a"}]}]}}),
+            None,
+        );
+        check(
+            of_pipeline(),
+            json!({"taskRef": {"name": "with-default"}}),
+            None,
+        );
+        check(
+            of_pipeline(),
+            json!({"taskSpec": {"params": [{"name": "c", "default": "of-pipeline"}]}}),
+            Some("of-pipeline"),
+        );
+        // Without a default, nothing is known. A list has no value without an index.
+        check(json!([{"name": "c"}]), json!({}), None);
+        check(default(json!(["a"])), json!({}), None);
+        check(default(json!("")), json!({}), None);
+    }
+
+    #[test]
+    fn v9_the_default_of_a_task_names_a_claim_that_only_this_task_uses() {
+        let run = PipelineRun::parse(&json!({"spec": {
+            "pipelineSpec": {"tasks": [{"name": "t", "workspaces": [{"name": "w"}], "taskSpec": {
+                "params": [{"name": "c", "default": {"claim": "of-task"}}],
+            }}]},
+            "workspaces": [{"name": "w", "persistentVolumeClaim": {"claimName": "$(params.c.claim)"}}],
+        }}))
+        .unwrap();
+        let expect = (
+            "w".to_owned(),
+            ClaimSource::Name("of-task".to_owned()).into(),
+        );
+        assert_eq!(of_run(&run, None), [expect].into());
+    }
+
+    #[test]
+    fn v3_claims_of_templates_are_known_by_the_runs_uid() {
+        let name = tekton_claim_name("source", Some("src"), "u1");
+        assert!(contains(&claims(), &name, "u1"));
+        assert!(!contains(&claims(), &name, "u2"));
+        assert!(contains(&claims(), "build-cache", "u2"));
+        assert!(!contains(&claims(), "$(tasks.make.results.claim)", "u1"));
+        assert!(!contains(&claims(), "", "u1"));
+    }
+
+    #[test]
+    fn they_are_readable_as_json() {
+        let text = serde_json::to_string(&claims()).unwrap();
+        assert_eq!(
+            text,
+            r#"{"cache":{"name":"build-cache"},"defaulted":{"name":"models-v1"},"models":{"name":"build-cache-ro"},"scratch":{"template":""},"source":{"template":"src"}}"#
+        );
+        assert_eq!(serde_json::from_str::<RunClaims>(&text).unwrap(), claims());
+    }
+}
