@@ -247,6 +247,7 @@ fn m7_bad_flags_are_refused_when_they_are_written() -> Outcome {
             ),
             ("migration-phase", "later", "allowed: during, after"),
             ("isolation-scope", "zone", "allowed: cluster, namespace"),
+            ("coschedule-claims", "some", "allowed: all, node-bound"),
             ("allowed-overrides", "all", "allowed: workspaces"),
             (
                 "default-affinity-assistant-pod-template",

@@ -374,9 +374,12 @@ async fn use_every_right(scene: &Scene<'_>) -> Outcome {
     scene.succeeds("alone").await?;
     scene.nothing_left_but(&[]).await?;
 
-    // A refused TaskRun: the webhook writes an Event about it, and then an annotation.
+    // A refused TaskRun: the webhook writes an Event about it, and then an annotation. With `coschedule-claims: node-bound`, the
+    // webhook also looks for the claim of workspace `absent`.
     let flags: Api<ConfigMap> = Api::namespaced(scene.client.clone(), NAMESPACE);
-    let allow = Patch::Merge(json!({"data": {"allowed-overrides": "workspaces"}}));
+    let allow = Patch::Merge(json!({"data": {
+        "allowed-overrides": "workspaces", "coschedule-claims": "node-bound",
+    }}));
     flags
         .patch(CONFIG_MAP, &PatchParams::default(), &allow)
         .await?;
@@ -388,6 +391,10 @@ async fn use_every_right(scene: &Scene<'_>) -> Outcome {
         )
         .template("source")
         .template("cache")
+        .workspace(
+            "absent",
+            json!({"persistentVolumeClaim": {"claimName": "absent"}}),
+        )
         .task("both", &["source", "cache"], &[]);
     let taken = async {
         // Wait until the planner allows the override.

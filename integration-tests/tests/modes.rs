@@ -2,21 +2,24 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
-use coscheduler_core::annotations::{GROUP, SCHEMA_VERSION};
+use coscheduler_core::annotations::{GROUP, SCHEMA_VERSION, TEKTON_AFFINITY_ASSISTANT};
 use coscheduler_kubernetes::pipeline_run::PipelineRun;
+use coscheduler_proto::config::CoscheduledClaims;
+use integration_tests::audit::Mark;
 use integration_tests::look::{condition, node};
 use integration_tests::runs::{Run, run};
 use integration_tests::{Scene, alone_with};
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use k8s_openapi::api::apps::v1::StatefulSet;
-use k8s_openapi::api::core::v1::Pod;
-use kube::api::{Patch, PatchParams};
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt as _};
-use serde_json::json;
-use testbed::Config;
+use serde_json::{Value, json};
 use testbed::services::{CONFIGURATION_NAME, Service};
+use testbed::{Config, MOVABLE_STORAGE_CLASS};
 
 type Outcome = anyhow::Result<()>;
 
@@ -218,6 +221,170 @@ fn v8_tasks_take_turns_with_a_claim_that_only_one_pod_may_use() -> Outcome {
         assert_eq!(of("one"), of("two"));
         assert!(of("one").is_disjoint(&claims(&placeholder)));
         scene.nothing_left_but(&[]).await
+    })
+}
+
+/// A workspace source: a claim that several nodes can mount.
+fn claim_of_many_nodes() -> Value {
+    json!({"spec": {
+        "accessModes": ["ReadWriteMany"],
+        "storageClassName": MOVABLE_STORAGE_CLASS,
+        "resources": {"requests": {"storage": "1Gi"}},
+    }})
+}
+
+/// A run whose task `both` uses a claim that only one node can mount, and the claim of `datasets`. Each of the other tasks uses
+/// one of these claims.
+fn of_two_claims(name: &str, datasets: Value) -> Run {
+    run(name)
+        .template("source")
+        .workspace("datasets", datasets)
+        .task("both", &["source", "datasets"], &[])
+        .task("reads", &["datasets"], &[])
+        .finally("report", &["source"])
+        .held("both")
+        .held("reads")
+}
+
+/// The number of claims that the webhook has read since `mark`.
+fn claims_read(scene: &Scene<'_>, mark: Mark) -> anyhow::Result<usize> {
+    let requests = scene.requests_since(mark)?.into_iter();
+    let reads = requests.filter(|request| {
+        let resource = &request.object.resource;
+        request.is_by(Service::AdmissionWebhook) && resource == "persistentvolumeclaims"
+    });
+    Ok(reads.count())
+}
+
+async fn create_datasets(scene: &Scene<'_>) -> anyhow::Result<Value> {
+    let mut claim = claim_of_many_nodes();
+    claim["metadata"] = json!({"name": "datasets"});
+    let claim: PersistentVolumeClaim = serde_json::from_value(claim)?;
+    scene.api().create(&PostParams::default(), &claim).await?;
+    Ok(json!({"persistentVolumeClaim": {"claimName": "datasets"}}))
+}
+
+/// Checks a run of [`of_two_claims`] from its start to its end: only the claim of `source` ties its tasks to a node.
+async fn follows_source_only(scene: &Scene<'_>, name: &str) -> Outcome {
+    let pods = scene
+        .until_all::<Pod>("are bound", |pods| {
+            pods.iter().filter(|pod| node(pod).is_some()).count() == 3
+        })
+        .await?;
+    let (set, placeholder) = scene.placeholder().await?;
+    assert_eq!(scene.objects().await?.stateful_sets.len(), 1, "{name}");
+    let pods: Vec<Pod> = pods.iter().map(|pod| (**pod).clone()).collect();
+    let (both, reads) = (task(&pods, "both"), task(&pods, "reads"));
+    let shared = claims(reads);
+    assert_eq!((claims(both).len(), shared.len()), (2, 1), "{name}");
+    let expect: BTreeSet<_> = claims(both).difference(&shared).cloned().collect();
+    assert_eq!(claims(&placeholder), expect, "{name}");
+    let affine = |pod: &Pod| pod.spec.as_ref().unwrap().affinity.is_some();
+    assert_eq!((affine(both), affine(reads)), (true, false), "{name}");
+    assert_eq!(node(both), node(&placeholder), "{name}");
+    let assistant = json!(both.annotations()[TEKTON_AFFINITY_ASSISTANT]);
+    assert_eq!(assistant, json!(set.name_any()), "{name}");
+    scene.end(name, "both").await?;
+    scene.end(name, "reads").await?;
+    scene.succeeds(name).await?;
+    let pods = scene.objects().await?.task_pods;
+    assert_eq!(node(task(&pods, "report")), node(&placeholder), "{name}");
+    scene
+        .until_all::<StatefulSet>("are gone", |sets| sets.is_empty())
+        .await?;
+    Ok(())
+}
+
+#[test]
+fn v8_m2_m8_with_node_bound_a_claim_of_many_nodes_ties_nobody_to_a_node() -> Outcome {
+    let change = |services: &mut testbed::services::ServicesConfig| {
+        services.mode = Some("workspaces".to_owned());
+        services.flags = [("coschedule-claims".to_owned(), "node-bound".to_owned())].into();
+    };
+    let config = Config {
+        audit_log: true,
+        ..Config::default()
+    };
+    alone_with(config, change, async |scene| {
+        let template = json!({"volumeClaimTemplate": claim_of_many_nodes()});
+        let mark = scene.mark()?;
+        let told = scene.submit_told(of_two_claims("made", template.clone()));
+        assert_eq!(told.await?.warnings, Vec::<String>::new());
+        follows_source_only(scene, "made").await?;
+        assert_eq!(claims_read(scene, mark)?, 0);
+
+        // A run without a placeholder is cleaned up too.
+        let scene = scene.stack.scene().await?;
+        let cleaned = run("cleaned")
+            .metadata(
+                "annotations",
+                json!({"tekton.dev/auto-cleanup-pvc": "true"}),
+            )
+            .workspace("datasets", template)
+            .task("reads", &["datasets"], &[]);
+        scene.submit(cleaned).await?;
+        scene.succeeds("cleaned").await?;
+        scene.nothing_left_but(&[]).await?;
+        let stays = scene.stack.history.stays(&scene.namespace).await?;
+        assert!(!stays.iter().any(|stay| stay.placeholder), "{stays:?}");
+
+        let scene = scene.stack.scene().await?;
+        let existing = create_datasets(&scene).await?;
+        let told = scene.submit_told(of_two_claims("existing", existing.clone()));
+        assert_eq!(told.await?.warnings, Vec::<String>::new());
+        follows_source_only(&scene, "existing").await?;
+        assert_eq!(claims_read(&scene, mark)?, 1);
+
+        // A run keeps the value of the key with which it was created, and nobody can change its annotation.
+        let scene = scene.stack.scene().await?;
+        let existing = create_datasets(&scene).await?;
+        let pending =
+            of_two_claims("pending", existing).spec("status", json!("PipelineRunPending"));
+        scene.submit(pending).await?;
+        scene.set_flags(&[("coschedule", "workspaces")]).await?;
+        scene
+            .config_until("all claims are coscheduled", |status| {
+                let configuration = status.configuration.as_ref();
+                configuration.is_some_and(|it| it.coschedule_claims() == CoscheduledClaims::All)
+            })
+            .await?;
+        let start = Patch::Merge(json!({
+            "metadata": {"annotations": {"coscheduler.dev/claims": "{}"}},
+            "spec": {"status": null},
+        }));
+        let runs = scene.api::<PipelineRun>();
+        runs.patch("pending", &PatchParams::default(), &start)
+            .await?;
+        follows_source_only(&scene, "pending").await
+    })
+}
+
+#[test]
+fn v8_m2_with_all_a_claim_of_many_nodes_counts_and_authors_cannot_change_that() -> Outcome {
+    let change = |services: &mut testbed::services::ServicesConfig| {
+        services.mode = Some("workspaces".to_owned());
+    };
+    let config = Config {
+        audit_log: true,
+        ..Config::default()
+    };
+    alone_with(config, change, async |scene| {
+        let mark = scene.mark()?;
+        let existing = create_datasets(scene).await?;
+        let forged = r#"{"datasets":{"name":"datasets","shared":true}}"#;
+        let run = of_two_claims("refused", existing)
+            .metadata("annotations", json!({"coscheduler.dev/claims": forged}));
+        let told = scene.submit_told(run).await?.warnings.join(" ");
+        assert!(told.contains("Task \"both\" will not run"), "{told}");
+        let sets = |sets: &[Arc<StatefulSet>]| sets.len() == 2;
+        scene.until_all::<StatefulSet>("are two", sets).await?;
+        scene.end("refused", "reads").await?;
+        let ended = scene.done("refused").await?;
+        assert_eq!(condition(&ended).unwrap()["reason"], "Failed");
+        let told = scene.told("refused", "TaskRunRefused").await?;
+        assert!(told[0].1.contains("claim datasets"), "{told:?}");
+        assert_eq!(claims_read(scene, mark)?, 0);
+        Ok(())
     })
 }
 

@@ -17,7 +17,7 @@ use futures::future::try_join_all;
 use integration_tests::look::{self, node};
 use integration_tests::plugin::{RBAC, ROLE, answer, grant, plugin, plugin_with, with_rights};
 use integration_tests::runs::run;
-use integration_tests::{Scene, shared_with};
+use integration_tests::{Scene, alone_with, shared_with};
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use kube::api::{DynamicObject, PostParams};
@@ -991,6 +991,42 @@ fn b5_v2a_plan_of_a_copied_run_is_what_the_cluster_then_gets() -> Outcome {
         assert_eq!(asked["runs"][0]["bindings"], plan["bindings"], "{asked}");
         scene.succeeds(&created.name_any()).await?;
         Ok(())
+    })
+}
+
+#[test]
+fn v8_b5_plan_of_a_run_with_shared_claims_is_what_the_cluster_then_gets() -> Outcome {
+    let flags = BTreeMap::from([
+        ("allowed-overrides".to_owned(), OVERRIDES.to_owned()),
+        ("coschedule-claims".to_owned(), "node-bound".to_owned()),
+    ]);
+    let configure = |services: &mut testbed::services::ServicesConfig| {
+        services.mode = Some("workspaces".to_owned());
+        services.flags = flags.clone();
+    };
+    alone_with(Config::default(), configure, async |scene| {
+        let folder = scene.stack.bed.dir();
+        let mut data = flags.clone();
+        data.insert("coschedule".to_owned(), "workspaces".to_owned());
+        let map = folder.join("shared-config.json");
+        std::fs::write(&map, json!({"kind": "ConfigMap", "data": data}).to_string())?;
+        // The example's only claim is shared, so the run has no placeholder.
+        let example = examples().join("read-write-many.yaml");
+        check_example(scene, &example, &map).await?;
+        // The run of this file has one placeholder: its task uses the example's claim, and a claim for one node.
+        let documents: Vec<Value> =
+            serde_saphyr::from_multiple(&std::fs::read_to_string(&example)?)?;
+        let both = run("both")
+            .template("source")
+            .workspace(
+                "datasets",
+                json!({"persistentVolumeClaim": {"claimName": "datasets"}}),
+            )
+            .task("both", &["source", "datasets"], &[])
+            .into_json();
+        let file = folder.join("shared-claims.yaml");
+        std::fs::write(&file, format!("{}\n---\n{both}\n", documents[0]))?;
+        check_example(scene, &file, &map).await
     })
 }
 

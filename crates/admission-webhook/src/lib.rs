@@ -12,6 +12,7 @@ mod args;
 mod cache;
 mod catalog;
 mod certificates;
+mod claims;
 mod config_map;
 mod events;
 mod object;

@@ -61,6 +61,7 @@ pub(crate) fn pipeline_run_question(
         owner_group: None,
         catalog: None,
         source_templates: BTreeMap::new(),
+        access_modes: BTreeMap::new(),
     })
 }
 

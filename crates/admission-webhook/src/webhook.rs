@@ -28,8 +28,10 @@ use tracing::{Span, error, info};
 use coscheduler_core::admit_run::ChildRun;
 use coscheduler_core::annotations::{GROUP, VOLUME_CLAIM_TEMPLATES};
 use coscheduler_core::pipeline_run::PipelineRun as View;
+use coscheduler_core::run_claims::AccessModes;
 use coscheduler_kubernetes::pipeline_run::{PipelineRun, owner_parts};
 use coscheduler_proto::error::violations;
+use coscheduler_proto::planner::AdmitPipelineRunRequest;
 use coscheduler_proto::planner::planner_service_client::PlannerServiceClient;
 use coscheduler_proto::{convert, json};
 use coscheduler_runtime::client::{Channel, request as call};
@@ -39,7 +41,7 @@ use crate::catalog::Catalog;
 use crate::events::Events;
 use crate::observe::{Answered, Outcome, Reviews, observe};
 use crate::surroundings::Surroundings;
-use crate::{config_map, review};
+use crate::{claims, config_map, review};
 
 /// The timeout of a webhook, if the API server does not send one. It is the default of Kubernetes.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -164,39 +166,64 @@ impl Webhook {
     ) -> Result<AdmissionResponse, Failure> {
         let metadata = metadata(request);
         let object = review::take_object(request);
-        let mut question = match review::pipeline_run_question(request, &object) {
-            Ok(question) => question,
-            Err(violation) => return Ok(review::refused(request, &[violation])),
-        };
-        let mut warning = None;
-        if request.operation == Operation::Create {
-            let namespace = namespace(request);
-            let choices = self.surroundings.choices(namespace, &object, left(until));
-            let owner_group = self
-                .surroundings
-                .owner_group(namespace, &metadata, left(until));
-            let (choices, owner_group) =
-                tokio::try_join!(choices, owner_group).map_err(unavailable)?;
-            question.pipeline_annotations = choices.pipeline;
-            question.namespace_annotations = choices.namespace;
-            question.owner_group = owner_group;
-            question.catalog = self.catalog.of_run(namespace, &object);
-            question.source_templates = self.source_templates(namespace, &object, until).await?;
-            warning = choices.warning;
-        }
-        let mut planner = self.planner.clone();
-        let answer = planner
-            .admit_pipeline_run(call(question, left(until)))
-            .await;
-        let mut admission = match answer {
-            Ok(answer) => convert::admission(answer.into_inner()),
-            Err(status) => return not_admitted(request, &status),
+        let mut access_modes = AccessModes::new();
+        // The planner has the configuration. If its decision depends on claims, it names them, and a second question has their
+        // access modes.
+        let (mut admission, warning) = loop {
+            let mut question = match review::pipeline_run_question(request, &object) {
+                Ok(question) => question,
+                Err(violation) => return Ok(review::refused(request, &[violation])),
+            };
+            let mut warning = None;
+            if request.operation == Operation::Create {
+                warning = self
+                    .inform(&mut question, request, &metadata, &object, until)
+                    .await?;
+                question.access_modes = convert::access_modes_to_wire(access_modes.clone());
+            }
+            let mut planner = self.planner.clone();
+            let answer = planner
+                .admit_pipeline_run(call(question, left(until)))
+                .await;
+            let admission = match answer {
+                Ok(answer) => convert::admission(answer.into_inner()),
+                Err(status) => return not_admitted(request, &status),
+            };
+            if admission.claims_to_read.is_empty() || !access_modes.is_empty() {
+                break (admission, warning);
+            }
+            let names = admission.claims_to_read;
+            access_modes =
+                claims::access_modes(&self.client, namespace(request), names, left(until)).await;
         };
         let mut warnings = take(&mut admission.warnings);
         warnings.extend(warning);
         let traceparent = trace::traceparent(&Span::current());
         let mutation = review::pipeline_run_mutation(request, admission, traceparent);
         review::admitted(request, &object, &mutation, warnings).map_err(unavailable)
+    }
+
+    /// Adds the facts from other objects to the question about a new PipelineRun. Returns a warning for the run's author.
+    async fn inform(
+        &self,
+        question: &mut AdmitPipelineRunRequest,
+        request: &Request,
+        metadata: &ObjectMeta,
+        object: &Value,
+        until: Instant,
+    ) -> Result<Option<String>, Failure> {
+        let namespace = namespace(request);
+        let choices = self.surroundings.choices(namespace, object, left(until));
+        let owner_group = self
+            .surroundings
+            .owner_group(namespace, metadata, left(until));
+        let (choices, owner_group) = tokio::try_join!(choices, owner_group).map_err(unavailable)?;
+        question.pipeline_annotations = choices.pipeline;
+        question.namespace_annotations = choices.namespace;
+        question.owner_group = owner_group;
+        question.catalog = self.catalog.of_run(namespace, object);
+        question.source_templates = self.source_templates(namespace, object, until).await?;
+        Ok(choices.warning)
     }
 
     async fn run(

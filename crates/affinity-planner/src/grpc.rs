@@ -73,11 +73,13 @@ impl PlannerService for Planner {
             request_uid,
             pipeline_annotations,
             namespace_annotations,
+            access_modes,
         } = request.into_inner();
         let run = read("pipeline_run", pipeline_run)?;
         let plan = if plan::is_stored(&run) {
             convert::plan_to_wire(&plan::plan(&run).map_err(of_run)?)
         } else {
+            let access_modes = convert::access_modes(access_modes);
             let question = admit::Question {
                 run: &run,
                 request_uid: &request_uid,
@@ -87,6 +89,7 @@ impl PlannerService for Planner {
                 owner_group: None,
                 source_templates: None,
                 catalog: None,
+                access_modes: Some(&access_modes),
             };
             let configuration = self.configuration();
             let in_force = configuration.in_force()?;
@@ -120,6 +123,7 @@ impl PlannerService for Planner {
             owner_group,
             catalog,
             source_templates,
+            access_modes,
         } = request.into_inner();
         let mut violations = Vec::new();
         let mut read = |field, message| {
@@ -138,6 +142,7 @@ impl PlannerService for Planner {
             Some(old) => restore(old, &run),
             None => {
                 let catalog = catalog.map(convert::catalog);
+                let access_modes = convert::access_modes(access_modes);
                 let question = admit::Question {
                     run: &run,
                     request_uid: &request_uid,
@@ -147,6 +152,7 @@ impl PlannerService for Planner {
                     owner_group: owner_group.as_deref(),
                     source_templates: Some(&source_templates),
                     catalog: catalog.as_ref(),
+                    access_modes: Some(&access_modes),
                 };
                 let configuration = self.configuration();
                 let in_force = configuration.in_force()?;

@@ -79,6 +79,9 @@ fn ask(server: &Server, question: &Question<'_>, manifest: &Value) -> Result<Adm
         request_uid: question.request_uid.to_owned(),
         pipeline_annotations: annotations(question.pipeline_annotations),
         namespace_annotations: annotations(question.namespace_annotations),
+        access_modes: convert::access_modes_to_wire(
+            question.access_modes.cloned().unwrap_or_default(),
+        ),
     };
     let answer = server.call(asked, async |channel, request| {
         PlannerServiceClient::new(channel).plan(request).await
@@ -164,6 +167,7 @@ fn plan_one(
         })
     } else {
         let catalog = documents.catalog(run);
+        let access_modes = documents.access_modes(&run.namespace);
         let question = Question {
             run,
             request_uid: REQUEST_UID,
@@ -173,6 +177,7 @@ fn plan_one(
             owner_group: None,
             source_templates: None,
             catalog: Some(&catalog),
+            access_modes: Some(&access_modes),
         };
         let mut admission = admitting.admit(&question, manifest)?;
         sizes::pin(&mut admission, run, Some(&catalog));

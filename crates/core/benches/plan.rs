@@ -43,6 +43,7 @@ fn question(run: &PipelineRun) -> Question<'_> {
         owner_group: None,
         source_templates: None,
         catalog: None,
+        access_modes: None,
     }
 }
 

@@ -15,18 +15,18 @@ mod overrides;
 pub(crate) mod reserved;
 pub(crate) mod warnings;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
 use crate::annotations::{CLAIMS, HANDED_ON, MODE_SOURCE, PART_OF, TEKTON_AFFINITY_ASSISTANT};
 use crate::config::Configuration;
-use crate::mode::Mode;
+use crate::mode::{CoscheduledClaims, Mode};
 use crate::names::{ClaimTemplateName, Group, claim_name};
 use crate::overrides::{Setting, Source};
 use crate::pinned::{Pinned, claims_to_annotation, handed_on, unknown_schema, whole_run};
 use crate::pipeline_run::{ClaimTemplate, OwnerReference, PipelineRun, WorkspaceSource};
-use crate::run_claims;
+use crate::run_claims::{self, AccessModes};
 use crate::sizes::Catalog;
 use crate::violation::Violation;
 
@@ -65,6 +65,8 @@ pub struct Question<'a> {
     pub source_templates: Option<&'a BTreeMap<String, String>>,
     /// Other objects on which the names of claims depend (V9). `None` if they are not known.
     pub catalog: Option<&'a Catalog>,
+    /// The access modes of claims in the run's namespace (V8). `None` if nobody has read any claim yet.
+    pub access_modes: Option<&'a AccessModes>,
 }
 
 /// The configuration in force. If there has been no valid configuration yet: the violations in the ConfigMap.
@@ -83,6 +85,9 @@ pub struct Admission {
     pub bindings: Vec<RewrittenBinding>,
     /// Warnings for the author.
     pub warnings: Vec<String>,
+    /// The claims on whose access modes the decision depends, and which [`Question::access_modes`] lacks (V8). The decision
+    /// treats each of them as a claim that one node at a time can mount. To improve the decision, read the claims and ask again.
+    pub claims_to_read: BTreeSet<String>,
 }
 
 /// An annotation in `spec.taskRunSpecs[index].metadata.annotations`.
@@ -337,6 +342,14 @@ fn coschedule(
     let mut claims = run_claims::of_run(&stored, question.catalog);
     claims.retain(|workspace, _| !templates.contains_key(workspace));
     if mode == Mode::Workspaces {
+        match configuration.coschedule_claims {
+            CoscheduledClaims::All => {}
+            CoscheduledClaims::NodeBound => {
+                let none = AccessModes::default();
+                let known = question.access_modes.unwrap_or(&none);
+                admission.claims_to_read = run_claims::mark_shared(&mut claims, &stored, known);
+            }
+        }
         let warnings = multiple_claims::warnings(&stored, &claims);
         admission.warnings.extend(warnings);
     }

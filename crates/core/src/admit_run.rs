@@ -1,7 +1,7 @@
 //! Admission of a new TaskRun or CustomRun. Tekton has copied our annotations from the PipelineRun. Admission removes the
 //! reserved annotations, except the one that Tekton's pod builder reads. Into that annotation, admission writes the name of the
 //! placeholder that the run's pinned mode requires, even if Tekton wrote another name (M9). In mode `workspaces`, admission
-//! makes a TaskRun with more than one claim fail (M2).
+//! makes a TaskRun with more than one claim fail (M2). Shared claims do not count (V8).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -133,7 +133,7 @@ pub struct ChildAdmission {
 /// - In modes `pipelineruns` and `isolate-pipelinerun`, the object gets the name of the run's placeholder (M3).
 /// - In mode `workspaces`, the object gets the name of the placeholder of its claim. It gets no name if it uses no claim, or if
 ///   its claim has no placeholder (M1, V9). If the object uses more than one claim, a TaskRun fails (M2), and a CustomRun gets no
-///   name.
+///   name. Shared claims do not count (V8).
 /// - If the mode is `workspaces` and Tekton's own flag has changed to `pipelineruns` or `isolate-pipelinerun`, Tekton uses names
 ///   of claims that do not exist. Admission restores the right names (M9).
 ///
@@ -250,26 +250,27 @@ fn without(run: &ChildRun, unwanted: impl Fn(&str) -> bool) -> ChildAdmission {
     }
 }
 
-/// If the object uses one claim, and this claim is among `claims`, returns the placeholder of the claim. If the object is a
-/// TaskRun and uses more than one claim, returns the reason why the TaskRun may not run.
+/// If the object uses one claim that is not shared, and this claim is among `claims`, returns the placeholder of the claim. If the
+/// object is a TaskRun and uses more than one such claim, returns the reason why the TaskRun may not run.
 fn of_claim(
     run: &ChildRun,
     renamed: &[BoundClaim],
     group: &Group,
     claims: &RunClaims,
 ) -> (Option<AssistantName>, Option<Reason>) {
+    let run_uid = run.controller.as_ref().map_or("", |owner| &owner.uid);
+    let is_shared = |claim: &str| run_claims::is_shared(claims, claim, run_uid);
     let mut used = Vec::new();
     for bound in &run.claims {
         let renamed = renamed.iter().find(|to| to.workspace == bound.workspace);
         let claim = run.params.resolve(&renamed.unwrap_or(bound).claim_name);
-        if !claim.is_empty() && !has_variable(&claim) {
+        if !claim.is_empty() && !has_variable(&claim) && !is_shared(&claim) {
             used.push((bound.workspace.as_str(), claim));
         }
     }
     let distinct: BTreeSet<&str> = used.iter().map(|(_, claim)| claim.as_str()).collect();
     match (distinct.len(), distinct.first()) {
         (1, Some(claim)) => {
-            let run_uid = run.controller.as_ref().map_or("", |owner| &owner.uid);
             let known = run_claims::contains(claims, claim, run_uid);
             (known.then(|| AssistantName::of_claim(group, claim)), None)
         }

@@ -43,7 +43,7 @@ pub const PLACEHOLDER: &str = "coscheduler.dev/placeholder";
 pub const VOLUME_CLAIM_TEMPLATES: &str = "coscheduler.dev/volume-claim-templates";
 
 /// The claims of the workspaces that are not in [`VOLUME_CLAIM_TEMPLATES`]: a JSON object with workspaces as keys. In the names
-/// of these claims, parameters are replaced by their values (V9).
+/// of these claims, parameters are replaced by their values (V9). Claims that tie no pod to a node have `shared: true` (V8).
 ///
 /// In mode `workspaces`, a TaskRun gets a placeholder only for one of these claims, so no TaskRun waits for a placeholder that
 /// never exists.

@@ -11,7 +11,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::mode::{IsolationScope, Mode};
+use crate::mode::{CoscheduledClaims, IsolationScope, Mode};
 use crate::overrides::{self, Override, Setting};
 use crate::pod_template;
 use crate::quantity::Quantity;
@@ -30,6 +30,8 @@ pub const DISABLE_AFFINITY_ASSISTANT: &str = "disable-affinity-assistant";
 pub const MIGRATION_PHASE: &str = "migration-phase";
 /// Key of the isolation scope (M4): `cluster` or `namespace`. Default: `cluster`.
 pub const ISOLATION_SCOPE: &str = "isolation-scope";
+/// Key of the claims that tie pods to a node in mode `workspaces` (V8): `all` or `node-bound`. Default: `all`.
+pub const COSCHEDULE_CLAIMS: &str = "coschedule-claims";
 /// Key of the values that a run, its Pipeline or its Namespace may choose in addition to the values in force (B1). Commas or
 /// white space separate the values. Default: none.
 pub const ALLOWED_OVERRIDES: &str = "allowed-overrides";
@@ -50,11 +52,12 @@ pub const PLACEHOLDER_MEMORY: &str = "placeholder-memory";
 /// Key of the placeholder's image.
 pub const PLACEHOLDER_IMAGE: &str = "placeholder-image";
 /// All keys. Any other key causes a warning.
-pub const KEYS: [&str; 12] = [
+pub const KEYS: [&str; 13] = [
     COSCHEDULE,
     DISABLE_AFFINITY_ASSISTANT,
     MIGRATION_PHASE,
     ISOLATION_SCOPE,
+    COSCHEDULE_CLAIMS,
     ALLOWED_OVERRIDES,
     NAMESPACE_MAY_ALLOW,
     POD_TEMPLATE,
@@ -72,6 +75,8 @@ pub struct Configuration {
     pub mode: Mode,
     /// The isolation scope (M4).
     pub isolation_scope: IsolationScope,
+    /// The claims that tie pods to a node in mode `workspaces` (V8).
+    pub coschedule_claims: CoscheduledClaims,
     /// The values that a run, its Pipeline or its Namespace may choose in addition to the values in force (B1).
     pub allowed_overrides: BTreeSet<Override>,
     /// The values that a Namespace may choose, and may allow its runs and Pipelines to choose, in addition to
@@ -218,6 +223,7 @@ pub fn answer(data: &BTreeMap<String, String>) -> Answer {
     let coschedule: Option<Mode> = read(data, COSCHEDULE, &mut violations);
     let phase: Option<MigrationPhase> = read(data, MIGRATION_PHASE, &mut violations);
     let isolation_scope: Option<IsolationScope> = read(data, ISOLATION_SCOPE, &mut violations);
+    let coschedule_claims = read(data, COSCHEDULE_CLAIMS, &mut violations);
     let allowed_overrides = read_overrides(data, ALLOWED_OVERRIDES, &mut violations);
     let namespace_may_allow = read_overrides(data, NAMESPACE_MAY_ALLOW, &mut violations);
     let disable = data
@@ -242,17 +248,20 @@ pub fn answer(data: &BTreeMap<String, String>) -> Answer {
             during
         }
     };
-    let outcome = match (mode, isolation_scope) {
-        (Some(mode), Some(isolation_scope)) if violations.is_empty() => Ok(Configuration {
-            mode,
-            isolation_scope,
-            allowed_overrides,
-            namespace_may_allow,
-            placeholder,
-            tekton_coschedule: None,
-            version: None,
-        }),
-        (Some(_) | None, Some(_) | None) => Err(violations),
+    let outcome = match (mode, isolation_scope, coschedule_claims) {
+        (Some(mode), Some(isolation_scope), Some(coschedule_claims)) if violations.is_empty() => {
+            Ok(Configuration {
+                mode,
+                isolation_scope,
+                coschedule_claims,
+                allowed_overrides,
+                namespace_may_allow,
+                placeholder,
+                tekton_coschedule: None,
+                version: None,
+            })
+        }
+        (Some(_) | None, Some(_) | None, Some(_) | None) => Err(violations),
     };
     Answer {
         during,

@@ -1,5 +1,5 @@
-//! The mode of coscheduling, and the isolation scope. Every `match` on [`Mode`] names all modes. So if somebody adds a mode, the
-//! compiler lists all places that must handle the new mode.
+//! The mode of coscheduling, the isolation scope, and the claims that are coscheduled. Every `match` on [`Mode`] names all modes.
+//! So if somebody adds a mode, the compiler lists all places that must handle the new mode.
 
 use crate::words::words;
 
@@ -28,6 +28,18 @@ words! {
         Cluster = "cluster",
         /// Placeholders of the run's own namespace. Tekton's built-in assistant has this scope too.
         Namespace = "namespace",
+    }
+}
+
+words! {
+    /// The claims that tie pods to a node in [`Mode::Workspaces`] (V8). The other modes do not depend on this value.
+    #[derive(Default)]
+    pub enum CoscheduledClaims: "a value of coschedule-claims" {
+        /// All claims.
+        #[default]
+        All = "all",
+        /// Only claims that one node at a time can mount. Other claims get no placeholder.
+        NodeBound = "node-bound",
     }
 }
 

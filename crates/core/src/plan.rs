@@ -40,7 +40,7 @@ pub struct Plan {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
     /// Do nothing. The run is not coscheduled, has not started, waits for its Pipeline, is a child run, needs no placeholder
-    /// because it has no claim with a known name, or has annotations of an unknown version.
+    /// because it has no claim with a known name or only shared claims, or has annotations of an unknown version.
     Nothing,
     /// Create each of these placeholders that does not exist. The list is not empty. An existing placeholder is never changed
     /// (P1).
@@ -190,7 +190,7 @@ fn ensure(run: &PipelineRun, pinned: &Pinned) -> Result<Plan, Vec<Violation>> {
         .iter()
         .map(|spec| why(pinned.mode, spec))
         .collect();
-    if placeholders.is_empty() {
+    if placeholders.is_empty() && pinned.claims.values().all(|claim| !claim.shared) {
         reasons.push(reasons::no_claims());
     }
     reasons.append(&mut left_out);

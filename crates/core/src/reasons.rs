@@ -138,6 +138,9 @@ reason_codes! {
     OverrideIgnored: Some(Warning),
     /// The placeholder does not mount a claim that only one pod at a time may use (V8).
     ClaimNotMounted: Some(Normal),
+    /// In mode `workspaces`, a claim has no placeholder, because several nodes can mount it at once, and key `coschedule-claims`
+    /// is `node-bound` (V8).
+    ClaimShared: None,
     /// A claim's name has a variable whose value was not known when the run was created (V9).
     ClaimNameVariable: Some(Warning),
     /// A workspace is bound to a claim without a name.

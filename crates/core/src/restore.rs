@@ -62,17 +62,21 @@ pub fn restore(old: &PipelineRun, new: &PipelineRun) -> Admission {
 }
 
 /// The new value of annotation [`CLAIMS`] of a pending run. When the run was created, admission may have known a claim from a
-/// Pipeline in the cluster. If the binding is unchanged and its claim is not known now, the pinned claim stays (V9).
+/// Pipeline in the cluster. If the binding is unchanged and its claim is not known now, the pinned claim stays (V9). Shared claims
+/// stay shared, and no other claim becomes shared (V8).
 fn claims(old: &PipelineRun, new: &PipelineRun) -> String {
     let mut claims = run_claims::of_run(new, None);
     let pinned = Pinned::read(&old.annotations).ok().flatten();
-    for (workspace, claim) in pinned.map(|pinned| pinned.claims).into_iter().flatten() {
+    let pinned = pinned.map(|pinned| pinned.claims).unwrap_or_default();
+    run_claims::keep_shared(&mut claims, &pinned);
+    for (workspace, claim) in pinned {
         let binding = |run: &PipelineRun| {
             let mut bindings = run.workspaces.iter();
             bindings.find(|it| it.name == workspace).cloned()
         };
         if binding(old) == binding(new) {
-            claims.entry(workspace).or_insert(claim);
+            let now = claims.entry(workspace).or_insert_with(|| claim.clone());
+            now.shared |= claim.shared && now.source == claim.source;
         }
     }
     if let Some((_, templates)) = carried_templates(&old.annotations) {
@@ -185,6 +189,7 @@ mod tests {
             owner_group: None,
             source_templates: None,
             catalog: None,
+            access_modes: None,
         };
         admit(Ok(configuration), TEKTON_CONTROLLER, &question)
             .unwrap()

@@ -1,11 +1,12 @@
 //! The claims of a run's workspaces: existing claims, and claims that Tekton creates. Admission pins those claims whose names it
 //! knows when the run is created (V3, V6, V9). The names of other claims become known when Tekton has fetched the Pipeline. In
-//! mode `workspaces`, each claim with a known name has a placeholder. A TaskRun gets the placeholder of one of these claims, or
-//! no placeholder.
+//! mode `workspaces`, each claim with a known name has a placeholder, except shared claims (V8). A TaskRun gets the placeholder
+//! of one of these claims, or no placeholder.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::names::tekton_claim_name;
 use crate::params::{Params, has_param, has_variable};
@@ -16,22 +17,50 @@ use crate::sizes::{self, Catalog};
 /// The claims of a run. The key is the workspace.
 pub type RunClaims = BTreeMap<String, RunClaim>;
 
-/// A claim. This type does not contain the run's uid, because a new run has none yet.
+/// A claim.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunClaim {
+    /// The source of the claim's name.
+    #[serde(flatten)]
+    pub source: ClaimSource,
+    /// True if the claim ties no pod to a node (V8): several nodes can mount it at once, and key `coschedule-claims` was
+    /// `node-bound` when the run was created. Only in mode `workspaces`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub shared: bool,
+}
+
+/// The source of a claim's name. This type does not contain the run's uid, because a new run has none yet.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum RunClaim {
+pub enum ClaimSource {
     /// An existing claim with this name.
     Name(String),
     /// The claim that Tekton creates from a `volumeClaimTemplate`. The text is the template's `metadata.name`, or empty (V3).
     Template(String),
 }
 
+/// The access modes of existing claims. The key is the claim's name. A claim without access modes does not exist, or nobody could
+/// read it.
+pub type AccessModes = BTreeMap<String, Vec<String>>;
+
 impl RunClaim {
     /// The claim's name, if the run has this uid.
     pub fn name(&self, workspace: &str, run_uid: &str) -> String {
-        match self {
-            Self::Name(name) => name.clone(),
-            Self::Template(template) => tekton_claim_name(workspace, Some(template), run_uid),
+        match &self.source {
+            ClaimSource::Name(name) => name.clone(),
+            ClaimSource::Template(template) => {
+                tekton_claim_name(workspace, Some(template), run_uid)
+            }
+        }
+    }
+}
+
+impl From<ClaimSource> for RunClaim {
+    /// A claim that is not shared.
+    fn from(source: ClaimSource) -> Self {
+        Self {
+            source,
+            shared: false,
         }
     }
 }
@@ -43,14 +72,14 @@ pub fn of_run(run: &PipelineRun, catalog: Option<&Catalog>) -> RunClaims {
         let claim = match &binding.source {
             WorkspaceSource::Claim { claim_name } => {
                 let name = resolve(run, catalog, &binding.name, claim_name)?;
-                (!name.is_empty() && !has_variable(&name)).then_some(RunClaim::Name(name))?
+                (!name.is_empty() && !has_variable(&name)).then_some(ClaimSource::Name(name))?
             }
             WorkspaceSource::ClaimTemplate(template) => {
-                RunClaim::Template(template.name.clone().unwrap_or_default())
+                ClaimSource::Template(template.name.clone().unwrap_or_default())
             }
             WorkspaceSource::Other => return None,
         };
-        Some((binding.name.clone(), claim))
+        Some((binding.name.clone(), claim.into()))
     });
     claims.collect()
 }
@@ -99,6 +128,7 @@ fn resolve(
 pub(crate) fn known(run: &PipelineRun, pinned: &RunClaims) -> RunClaims {
     let mut claims = of_run(run, None);
     claims.retain(|workspace, _| awaited(run, pinned).any(|it| it == workspace));
+    keep_shared(&mut claims, pinned);
     claims.extend(pinned.clone());
     claims
 }
@@ -121,17 +151,20 @@ fn awaited<'a>(run: &'a PipelineRun, pinned: &RunClaims) -> impl Iterator<Item =
 /// The same claims, by the names that they have if the run has this uid.
 pub(crate) fn named(claims: &RunClaims, run_uid: &str) -> RunClaims {
     let named = claims.iter().map(|(workspace, claim)| {
-        let name = claim.name(workspace, run_uid);
-        (workspace.clone(), RunClaim::Name(name))
+        let named = RunClaim {
+            source: ClaimSource::Name(claim.name(workspace, run_uid)),
+            shared: claim.shared,
+        };
+        (workspace.clone(), named)
     });
     named.collect()
 }
 
 /// The names of the existing claims: those that Tekton does not create.
 pub fn brought(claims: &RunClaims) -> BTreeSet<&str> {
-    let brought = claims.values().filter_map(|claim| match claim {
-        RunClaim::Name(name) => Some(name.as_str()),
-        RunClaim::Template(_) => None,
+    let brought = claims.values().filter_map(|claim| match &claim.source {
+        ClaimSource::Name(name) => Some(name.as_str()),
+        ClaimSource::Template(_) => None,
     });
     brought.collect()
 }
@@ -142,6 +175,71 @@ pub fn contains(claims: &RunClaims, claim_name: &str, run_uid: &str) -> bool {
         .iter()
         .any(|(workspace, claim)| claim.name(workspace, run_uid) == claim_name)
 }
+
+/// True if the run's claim of this name is shared.
+pub(crate) fn is_shared(claims: &RunClaims, claim_name: &str, run_uid: &str) -> bool {
+    let mut shared = claims.iter().filter(|(_, claim)| claim.shared);
+    shared.any(|(workspace, claim)| claim.name(workspace, run_uid) == claim_name)
+}
+
+/// Marks the claims that several nodes can mount at once as shared (V8). Returns the names of the existing claims that `known`
+/// lacks. These claims stay bound to one node.
+pub(crate) fn mark_shared(
+    claims: &mut RunClaims,
+    run: &PipelineRun,
+    known: &AccessModes,
+) -> BTreeSet<String> {
+    let mut unknown = BTreeSet::new();
+    for (workspace, claim) in claims {
+        claim.shared = match &claim.source {
+            ClaimSource::Name(name) => match known.get(name) {
+                Some(modes) => modes.iter().any(|mode| is_of_many_nodes(mode)),
+                None => {
+                    unknown.insert(name.clone());
+                    false
+                }
+            },
+            ClaimSource::Template(_) => {
+                let mut bindings = run.workspaces.iter();
+                bindings.any(|it| it.name == *workspace && is_shared_template(&it.source))
+            }
+        };
+    }
+    unknown
+}
+
+/// Marks those existing claims as shared that are shared in `pinned`. All other existing claims stay bound to one node, because
+/// claims are read only when the run is created.
+pub(crate) fn keep_shared(claims: &mut RunClaims, pinned: &RunClaims) {
+    for claim in claims.values_mut() {
+        claim.shared = match claim.source {
+            ClaimSource::Name(_) => pinned
+                .values()
+                .any(|it| it.shared && it.source == claim.source),
+            ClaimSource::Template(_) => claim.shared,
+        };
+    }
+}
+
+fn is_shared_template(source: &WorkspaceSource) -> bool {
+    match source {
+        WorkspaceSource::ClaimTemplate(own) => {
+            let modes = own.template["spec"]["accessModes"].as_array();
+            let modes = modes.into_iter().flatten();
+            modes.filter_map(Value::as_str).any(is_of_many_nodes)
+        }
+        WorkspaceSource::Claim { .. } | WorkspaceSource::Other => false,
+    }
+}
+
+/// True if several nodes can mount a claim with this access mode at once, whatever other modes the claim has. Kubernetes attaches
+/// volumes by the same rule (Kubernetes v1.35, `pkg/volume/util/util.go`, `IsMultiAttachAllowed`).
+fn is_of_many_nodes(access_mode: &str) -> bool {
+    matches!(access_mode, "ReadWriteMany" | "ReadOnlyMany")
+}
+
+#[cfg(test)]
+mod shared_claims;
 
 #[cfg(test)]
 mod tests {
@@ -170,13 +268,13 @@ mod tests {
 
     #[test]
     fn v3_v9_what_can_be_known_is_known() {
-        let claim = |workspace: &str, claim| (workspace.to_owned(), claim);
+        let claim = |workspace: &str, source: ClaimSource| (workspace.to_owned(), source.into());
         let expect = [
-            claim("defaulted", RunClaim::Name("models-v1".to_owned())),
-            claim("source", RunClaim::Template("src".to_owned())),
-            claim("scratch", RunClaim::Template(String::new())),
-            claim("cache", RunClaim::Name("build-cache".to_owned())),
-            claim("models", RunClaim::Name("build-cache-ro".to_owned())),
+            claim("defaulted", ClaimSource::Name("models-v1".to_owned())),
+            claim("source", ClaimSource::Template("src".to_owned())),
+            claim("scratch", ClaimSource::Template(String::new())),
+            claim("cache", ClaimSource::Name("build-cache".to_owned())),
+            claim("models", ClaimSource::Name("build-cache-ro".to_owned())),
         ];
         assert_eq!(claims(), expect.into());
     }
@@ -206,9 +304,9 @@ mod tests {
         }
         let name = |object: &Value| {
             let run = PipelineRun::parse(object).unwrap();
-            match of_run(&run, Some(&catalog)).remove("w")? {
-                RunClaim::Name(name) => Some(name),
-                RunClaim::Template(_) => None,
+            match of_run(&run, Some(&catalog)).remove("w")?.source {
+                ClaimSource::Name(name) => Some(name),
+                ClaimSource::Template(_) => None,
             }
         };
         assert_eq!(name(&object).as_deref(), expect, "in the cluster");
@@ -266,7 +364,10 @@ mod tests {
             "workspaces": [{"name": "w", "persistentVolumeClaim": {"claimName": "$(params.c.claim)"}}],
         }}))
         .unwrap();
-        let expect = ("w".to_owned(), RunClaim::Name("of-task".to_owned()));
+        let expect = (
+            "w".to_owned(),
+            ClaimSource::Name("of-task".to_owned()).into(),
+        );
         assert_eq!(of_run(&run, None), [expect].into());
     }
 

@@ -65,6 +65,7 @@ pub(crate) fn stored(mode: Mode, workspaces: &Value) -> PipelineRun {
         owner_group: None,
         source_templates: None,
         catalog: None,
+        access_modes: None,
     };
     let admission = admit(Ok(&configuration), TEKTON_CONTROLLER, &question);
     admission.unwrap().apply(&run)

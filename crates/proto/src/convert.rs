@@ -10,8 +10,9 @@ pub use config::{
 };
 pub use placeholder::{Identity, identity};
 pub use planner::{
-    admission, admission_to_wire, catalog, child_admission, child_admission_to_wire, child_run,
-    child_run_to_wire, pipeline_run, plan_to_wire, preview_to_wire, reason_to_wire,
+    access_modes, access_modes_to_wire, admission, admission_to_wire, catalog, child_admission,
+    child_admission_to_wire, child_run, child_run_to_wire, pipeline_run, plan_to_wire,
+    preview_to_wire, reason_to_wire,
 };
 
 use coscheduler_core::violation::Violation;

@@ -9,6 +9,7 @@ use anyhow::{Context as _, anyhow};
 use coscheduler_core::params::Params;
 use coscheduler_core::pipeline;
 use coscheduler_core::pipeline_run::PipelineRun;
+use coscheduler_core::run_claims::AccessModes;
 use coscheduler_core::sizes::{Catalog, TaskSpec, resource_list};
 use coscheduler_core::violation::Violation;
 use coscheduler_kubernetes::claims;
@@ -120,6 +121,14 @@ impl Documents {
         catalog
     }
 
+    /// The access modes of the claims in a namespace.
+    pub(super) fn access_modes(&self, namespace: &str) -> AccessModes {
+        let claims = self.all("PersistentVolumeClaim", namespace);
+        claims
+            .map(|claim| (name(claim), texts(&claim["spec"]["accessModes"])))
+            .collect()
+    }
+
     /// The claim of this name.
     pub(super) fn claim(&self, namespace: &str, claim: &str) -> Option<PersistentVolumeClaim> {
         let mut claims = self.all("PersistentVolumeClaim", namespace);
@@ -199,6 +208,10 @@ fn objects(text: &str, file: &str) -> anyhow::Result<Vec<Value>> {
             },
         );
     Ok(objects.filter(|object| !object.is_null()).collect())
+}
+
+fn texts(list: &Value) -> Vec<String> {
+    serde_json::from_value(list.clone()).unwrap_or_default()
 }
 
 fn name(object: &Value) -> String {

@@ -1,4 +1,4 @@
-use coscheduler_core::mode::Mode;
+use coscheduler_core::mode::{CoscheduledClaims, Mode};
 use serde_json::{Value, json};
 
 use super::*;
@@ -95,6 +95,28 @@ fn v8_b5_claims_have_their_creators_and_access_modes() {
              "madeBy": "user", "mounted": false},
         ])
     );
+}
+
+#[test]
+fn v8_b5_with_node_bound_the_claims_of_the_file_are_shared_and_others_are_node_bound() {
+    let claims = |file: &str| {
+        let file = file.replace("placement: pack", "coschedule: workspaces");
+        let answer = answer(&file, |configuration| {
+            allowing("workspaces")(configuration);
+            configuration.coschedule_claims = CoscheduledClaims::NodeBound;
+        });
+        let run = as_json(&answer.unwrap());
+        let placeholders = run["placeholders"].as_array().unwrap().iter();
+        let claims = placeholders.flat_map(|it| it["claims"].as_array().unwrap());
+        let workspaces = claims.map(|it| it["workspaces"][0].as_str().unwrap().to_owned());
+        workspaces.collect::<std::collections::BTreeSet<_>>()
+    };
+    let both = ["cache".to_owned(), "source".to_owned()].into();
+    assert_eq!(claims(FILE), both);
+    let shared = FILE.replace("ReadWriteOncePod", "ReadWriteMany");
+    assert_eq!(claims(&shared), ["source".to_owned()].into());
+    let absent = shared.replace("metadata: {name: cache}", "metadata: {name: other}");
+    assert_eq!(claims(&absent), both);
 }
 
 #[test]

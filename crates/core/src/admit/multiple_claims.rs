@@ -1,10 +1,10 @@
 //! Warns the author of a new run in mode `workspaces` about tasks of its embedded Pipeline that use more than one claim.
-//! The TaskRuns of these tasks will fail (M2).
+//! The TaskRuns of these tasks will fail (M2). Shared claims do not count (V8).
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::pipeline_run::PipelineRun;
-use crate::run_claims::{RunClaim, RunClaims};
+use crate::run_claims::{ClaimSource, RunClaims};
 
 use super::warnings::task_will_not_run;
 
@@ -15,7 +15,10 @@ pub(super) fn warnings(run: &PipelineRun, claims: &RunClaims) -> Vec<String> {
         let used: BTreeMap<&String, String> = task
             .workspaces
             .iter()
-            .filter_map(|workspace| Some((workspace, shown(workspace, claims.get(workspace)?))))
+            .filter_map(|workspace| {
+                let claim = claims.get(workspace).filter(|claim| !claim.shared)?;
+                Some((workspace, shown(workspace, &claim.source)))
+            })
             .collect();
         let distinct: BTreeSet<&String> = used.values().collect();
         if distinct.len() > 1 {
@@ -30,9 +33,11 @@ pub(super) fn warnings(run: &PipelineRun, claims: &RunClaims) -> Vec<String> {
 }
 
 /// A text about a claim for the run's author. The claim of a template has no name before the run exists.
-fn shown(workspace: &str, claim: &RunClaim) -> String {
+fn shown(workspace: &str, claim: &ClaimSource) -> String {
     match claim {
-        RunClaim::Name(name) => format!("claim {name:?}"),
-        RunClaim::Template(_) => format!("a claim from the volumeClaimTemplate of {workspace:?}"),
+        ClaimSource::Name(name) => format!("claim {name:?}"),
+        ClaimSource::Template(_) => {
+            format!("a claim from the volumeClaimTemplate of {workspace:?}")
+        }
     }
 }

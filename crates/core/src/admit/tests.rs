@@ -11,7 +11,7 @@ use crate::names::assistant_of;
 use crate::names::{AssistantName, tekton_claim_name};
 use crate::overrides::{Override, Setting, listed, words};
 use crate::pipeline_run::WorkspaceBinding;
-use crate::run_claims::RunClaim;
+use crate::run_claims::ClaimSource;
 use proptest::prelude::*;
 use serde_json::json;
 
@@ -39,6 +39,7 @@ fn by_alice<'a>(run: &'a PipelineRun, request_uid: &'a str) -> Question<'a> {
         owner_group: None,
         source_templates: None,
         catalog: None,
+        access_modes: None,
     }
 }
 
@@ -86,7 +87,11 @@ fn m3_m8_v2_a_run_is_pinned_and_its_templates_become_claims() {
     let pinned = Pinned {
         mode: Mode::PipelineRuns,
         isolation_scope: IsolationScope::Cluster,
-        claims: [("cache".to_owned(), RunClaim::Name("build-cache".to_owned()))].into(),
+        claims: [(
+            "cache".to_owned(),
+            ClaimSource::Name("build-cache".to_owned()).into(),
+        )]
+        .into(),
         group: group.clone(),
         placeholder: PlaceholderDefaults::default(),
         templates: [
@@ -114,6 +119,7 @@ fn m3_m8_v2_a_run_is_pinned_and_its_templates_become_claims() {
             remove_task_annotations: Vec::new(),
             bindings: vec![rewritten("source", Some("src")), rewritten("unnamed", None)],
             warnings: vec![],
+            claims_to_read: BTreeSet::new(),
         }
     );
 }
@@ -970,6 +976,7 @@ fn a_part_of_a_run_has_its_parents_placeholders_and_none_of_its_own() {
             owner_group: part.annotations.get(GROUP).map(String::as_str),
             source_templates: None,
             catalog: None,
+            access_modes: None,
             ..by_alice(&part, UID)
         };
         // The configuration may have changed since the parent was created (M8).
@@ -1025,6 +1032,7 @@ fn v3_a_part_of_a_run_knows_the_claims_that_tekton_creates_for_its_parent() {
         owner_group: part.annotations.get(GROUP).map(String::as_str),
         source_templates: None,
         catalog: None,
+        access_modes: None,
         ..by_alice(&part, UID)
     };
     let admission = ask(&configuration(Mode::Workspaces), &by_tekton).unwrap();
@@ -1051,6 +1059,7 @@ fn m8_a_part_of_a_run_of_an_unknown_schema_version_keeps_what_tekton_copied() {
         owner_group: part.annotations.get(GROUP).map(String::as_str),
         source_templates: None,
         catalog: None,
+        access_modes: None,
         ..by_alice(&part, UID)
     };
     let admission = ask(&configuration(Mode::PipelineRuns), &by_tekton).unwrap();
@@ -1088,6 +1097,7 @@ fn m8_a_pipeline_cannot_make_a_part_of_a_run_join_a_group() {
             owner_group,
             source_templates: None,
             catalog: None,
+            access_modes: None,
             ..by_alice(&forged, UID)
         };
         let admission = ask(&configuration(Mode::PipelineRuns), &by_tekton).unwrap();

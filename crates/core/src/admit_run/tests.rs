@@ -37,6 +37,7 @@ fn annotations(mode: Mode) -> BTreeMap<String, String> {
         owner_group: None,
         source_templates: None,
         catalog: None,
+        access_modes: None,
     };
     admit(Ok(&configuration), TEKTON_CONTROLLER, &question)
         .unwrap()

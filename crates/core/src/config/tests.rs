@@ -20,6 +20,7 @@ fn m1_without_any_key_the_defaults_are_in_force() {
             configuration: Configuration {
                 mode: Mode::Workspaces,
                 isolation_scope: IsolationScope::Cluster,
+                coschedule_claims: CoscheduledClaims::All,
                 allowed_overrides: BTreeSet::new(),
                 namespace_may_allow: BTreeSet::new(),
                 placeholder: PlaceholderDefaults::default(),
@@ -40,6 +41,11 @@ fn every_word_of_every_key_is_read() {
     for scope in IsolationScope::ALL {
         let checked = check(&data(&[("isolation-scope", scope.as_str())])).unwrap();
         assert_eq!(checked.configuration.isolation_scope, scope);
+    }
+    for claims in CoscheduledClaims::ALL {
+        let checked = check(&data(&[("coschedule-claims", claims.as_str())])).unwrap();
+        assert_eq!(checked.configuration.coschedule_claims, claims);
+        assert_eq!(checked.warnings, Vec::<String>::new());
     }
     for placement in Placement::ALL {
         let checked = check(&data(&[("placement", placement.as_str())])).unwrap();
@@ -254,8 +260,8 @@ fn an_unknown_key_is_a_warning() {
         checked.warnings,
         [
             "key \"placeholder_cpu\" is not known and was ignored; known keys: coschedule, disable-affinity-assistant, \
-             migration-phase, isolation-scope, allowed-overrides, namespace-may-allow, default-affinity-assistant-pod-template, \
-             placement, placeholder-reserves, placeholder-cpu, placeholder-memory, placeholder-image"
+             migration-phase, isolation-scope, coschedule-claims, allowed-overrides, namespace-may-allow, \
+             default-affinity-assistant-pod-template, placement, placeholder-reserves, placeholder-cpu, placeholder-memory, placeholder-image"
         ]
     );
 }
@@ -270,6 +276,7 @@ fn m7_all_violations_come_at_once_with_key_value_and_what_is_allowed() {
         ),
         ("migration-phase", "\"later\"", "allowed: during, after"),
         ("isolation-scope", "\"zone\"", "allowed: cluster, namespace"),
+        ("coschedule-claims", "\"some\"", "allowed: all, node-bound"),
         ("allowed-overrides", "\"all\"", "allowed: workspaces"),
         ("namespace-may-allow", "\"any\"", "allowed: workspaces"),
         (

@@ -3,6 +3,7 @@
 use super::*;
 use crate::annotations::{MODE_SOURCE, PART_OF, PINNED, SIZES, TRACEPARENT};
 use crate::config::Reserves;
+use crate::run_claims::{ClaimSource, RunClaim};
 use crate::separation::Placement;
 use proptest::prelude::*;
 use serde_json::json;
@@ -20,7 +21,7 @@ fn example() -> Pinned {
         .into(),
         claims: [(
             "cache".to_owned(),
-            crate::run_claims::RunClaim::Name("build-cache".to_owned()),
+            ClaimSource::Name("build-cache".to_owned()).into(),
         )]
         .into(),
     }
@@ -268,10 +269,10 @@ proptest! {
     fn m8_what_is_written_reads_back(
         mode in prop::sample::select(vec![Mode::Workspaces, Mode::PipelineRuns, Mode::IsolatePipelineRun]),
         isolation_scope in prop::sample::select(IsolationScope::ALL.to_vec()),
-        claims in proptest::collection::btree_map("\\PC*", prop_oneof![
-            "\\PC*".prop_map(crate::run_claims::RunClaim::Name),
-            "\\PC*".prop_map(crate::run_claims::RunClaim::Template),
-        ], 0..4),
+        claims in proptest::collection::btree_map("\\PC*", (prop_oneof![
+            "\\PC*".prop_map(ClaimSource::Name),
+            "\\PC*".prop_map(ClaimSource::Template),
+        ], any::<bool>()).prop_map(|(source, shared)| RunClaim { source, shared }), 0..4),
         request in "\\PC*",
         placement in prop::sample::select(Placement::ALL.to_vec()),
         reserves in prop::sample::select(Reserves::ALL.to_vec()),

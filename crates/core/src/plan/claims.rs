@@ -59,6 +59,10 @@ pub(super) fn of(
         if !seen.insert(name.clone()) {
             continue;
         }
+        if known.shared {
+            left_out.push(reasons::claim_shared(&name, &binding.name));
+            continue;
+        }
         match &binding.source {
             WorkspaceSource::ClaimTemplate(own) if own.is_single_pod() => {
                 left_out.push(reasons::claim_not_mounted(&name, Some(&binding.name)));

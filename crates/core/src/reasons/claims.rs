@@ -40,6 +40,11 @@ texts! {
          change anything.",
         of = workspace.map_or_else(String::new, |name| format!(" of workspace {name:?}"));
 
+    /// The claim has no placeholder, because several nodes can mount it at once (V8).
+    claim_shared(claim: &str, workspace: &str): ClaimShared =
+        "Several nodes can mount claim {claim:?} of workspace {workspace:?} at once, so the claim has no placeholder. A pod that \
+         uses only such claims runs on any node. You need not change anything.";
+
     /// No node of the cluster reaches the volumes of all these claims of a placeholder (N1).
     claims_out_of_reach(claims: &[&str]): ClaimsNotMovable =
         "No node of the cluster can reach the volumes of all these claims: {claims}. So the run's placeholder pod waits, and the \

@@ -51,6 +51,7 @@ fn run(mode: Mode, claims: &[&str]) -> PipelineRun {
         owner_group: None,
         source_templates: None,
         catalog: None,
+        access_modes: None,
     };
     let admission = admit(Ok(&configuration), TEKTON_CONTROLLER, &question);
     admission.unwrap().apply(&run)

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use coscheduler_core::config::{Answer, Configuration, PlaceholderDefaults, Reserves};
-use coscheduler_core::mode::{IsolationScope, Mode};
+use coscheduler_core::mode::{CoscheduledClaims, IsolationScope, Mode};
 use coscheduler_core::overrides::Override;
 use coscheduler_core::separation::Placement;
 use coscheduler_core::violation::Violation;
@@ -26,6 +26,13 @@ fn isolation_scope_to_wire(scope: IsolationScope) -> wire::IsolationScope {
     match scope {
         IsolationScope::Cluster => wire::IsolationScope::Cluster,
         IsolationScope::Namespace => wire::IsolationScope::Namespace,
+    }
+}
+
+fn coschedule_claims_to_wire(claims: CoscheduledClaims) -> wire::CoscheduledClaims {
+    match claims {
+        CoscheduledClaims::All => wire::CoscheduledClaims::All,
+        CoscheduledClaims::NodeBound => wire::CoscheduledClaims::NodeBound,
     }
 }
 
@@ -112,6 +119,7 @@ pub fn configuration_to_wire(configuration: &Configuration) -> wire::Configurati
             reserves: reserves_to_wire(placeholder.reserves).into(),
         }),
         isolation_scope: isolation_scope_to_wire(configuration.isolation_scope).into(),
+        coschedule_claims: coschedule_claims_to_wire(configuration.coschedule_claims).into(),
         allowed_overrides: overrides(&configuration.allowed_overrides),
         namespace_may_allow: overrides(&configuration.namespace_may_allow),
     }
@@ -121,8 +129,8 @@ pub fn configuration_to_wire(configuration: &Configuration) -> wire::Configurati
 ///
 /// # Errors
 ///
-/// A violation for each required field that is missing, and for each value that this version does not know. If `placement` or
-/// `reserves` is missing, it has its default.
+/// A violation for each required field that is missing, and for each value that this version does not know. If `placement`,
+/// `reserves` or `coschedule_claims` is missing, it has its default.
 pub fn configuration(message: wire::Configuration) -> Result<Configuration, Vec<Violation>> {
     let mut violations = Vec::new();
     let mut unknown = |field: &str, value: i32| {
@@ -141,6 +149,14 @@ pub fn configuration(message: wire::Configuration) -> Result<Configuration, Vec<
     if isolation_scope.is_none() {
         unknown("isolation_scope", scope);
     }
+    let claims = message.coschedule_claims;
+    let coschedule_claims =
+        known_or_default(CoscheduledClaims::ALL, coschedule_claims_to_wire, claims).unwrap_or_else(
+            || {
+                unknown("coschedule_claims", claims);
+                CoscheduledClaims::default()
+            },
+        );
     let mut overrides = |field: &str, messages: &[wire::Override]| {
         let values = messages.iter().enumerate().filter_map(|(index, message)| {
             override_of(message)
@@ -182,6 +198,7 @@ pub fn configuration(message: wire::Configuration) -> Result<Configuration, Vec<
     Ok(Configuration {
         mode,
         isolation_scope,
+        coschedule_claims,
         allowed_overrides,
         namespace_may_allow,
         placeholder,
@@ -229,6 +246,7 @@ mod tests {
                 let configuration = Configuration {
                     mode,
                     isolation_scope,
+                    coschedule_claims: CoscheduledClaims::NodeBound,
                     allowed_overrides: [Override::Mode(mode)].into(),
                     namespace_may_allow: Override::all().collect(),
                     placeholder: PlaceholderDefaults {
@@ -266,11 +284,13 @@ mod tests {
     }
 
     #[test]
-    fn p4_b3_what_an_older_config_service_leaves_out_has_its_default_and_unknown_words_are_named() {
+    fn p4_v8_b3_what_an_older_config_service_leaves_out_has_its_default_and_unknown_words_are_named()
+     {
         let with = |value: i32| {
             let mut message = configuration_to_wire(&Configuration::default());
             let placeholder = message.placeholder.as_mut().unwrap();
             (placeholder.placement, placeholder.reserves) = (value, value);
+            message.coschedule_claims = value;
             configuration(message)
         };
         assert_eq!(with(0), Ok(Configuration::default()));
@@ -280,6 +300,7 @@ mod tests {
         assert_eq!(
             fields,
             [
+                "configuration.coschedule_claims".to_owned(),
                 format!("{placeholder}.placement"),
                 format!("{placeholder}.reserves")
             ]

@@ -1,5 +1,7 @@
 //! Conversions of the affinity-planner's requests and responses.
 
+use std::collections::BTreeMap;
+
 use prost_types::Struct;
 use serde_json::Value;
 
@@ -13,6 +15,7 @@ use coscheduler_core::plan::{
     Action, ClaimTemplateSpec, PlaceholderSpec, Plan, Preview, Separation,
 };
 use coscheduler_core::reasons::{Reason, ReasonCode};
+use coscheduler_core::run_claims::AccessModes;
 use coscheduler_core::sizes::{Catalog, TaskSpec, resource_list};
 use coscheduler_core::violation::Violation;
 
@@ -66,6 +69,20 @@ pub fn catalog(message: wire::Catalog) -> Catalog {
     }
     catalog.configure(&tekton);
     catalog
+}
+
+/// The access modes of claims from the wire.
+pub fn access_modes(messages: BTreeMap<String, wire::AccessModes>) -> AccessModes {
+    let claims = messages.into_iter();
+    claims.map(|(name, it)| (name, it.modes)).collect()
+}
+
+/// The access modes of claims for the wire.
+pub fn access_modes_to_wire(claims: AccessModes) -> BTreeMap<String, wire::AccessModes> {
+    let claims = claims.into_iter();
+    claims
+        .map(|(name, modes)| (name, wire::AccessModes { modes }))
+        .collect()
 }
 
 /// A TaskRun or CustomRun from the wire.
@@ -188,6 +205,7 @@ pub fn admission_to_wire(admission: Admission) -> wire::AdmitPipelineRunResponse
                 key: annotation.key,
             })
             .collect(),
+        claims_to_read: admission.claims_to_read.into_iter().collect(),
     }
 }
 
@@ -219,6 +237,7 @@ pub fn admission(message: wire::AdmitPipelineRunResponse) -> Admission {
             })
             .collect(),
         warnings: message.warnings,
+        claims_to_read: message.claims_to_read.into_iter().collect(),
     }
 }
 
@@ -337,6 +356,7 @@ mod tests {
                 ),
             ],
             warnings: vec!["e".to_owned()],
+            claims_to_read: ["f".to_owned()].into(),
         };
         assert_eq!(
             super::admission(admission_to_wire(admission.clone())),

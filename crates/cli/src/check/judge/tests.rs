@@ -38,6 +38,11 @@ fn a_configuration_that_is_not_valid_names_its_key() {
         Verdict::Warning
     );
     assert_eq!(configuration(None).0, Verdict::Warning);
+    let claims = |value: &str| configuration(Some(&data("coschedule-claims", value)));
+    assert_eq!(claims("node-bound"), valid);
+    let (verdict, message) = claims("some");
+    assert_eq!(verdict, Verdict::Failed);
+    assert!(message.contains("coschedule-claims: \"some\""), "{message}");
 }
 
 #[test]

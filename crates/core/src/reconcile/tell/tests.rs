@@ -28,6 +28,7 @@ fn admitted(mode: Mode, spec: Value) -> PipelineRun {
         owner_group: None,
         source_templates: None,
         catalog: None,
+        access_modes: None,
     };
     admit(Ok(&configuration), TEKTON_CONTROLLER, &question)
         .unwrap()
@@ -170,6 +171,7 @@ fn v7_the_annotation_cannot_be_forged() {
             owner_group: None,
             source_templates: None,
             catalog: None,
+            access_modes: None,
         };
         let admission = admit(Ok(&configuration), TEKTON_CONTROLLER, &question).unwrap();
         assert!(!admission.warnings.is_empty(), "{mode}");
