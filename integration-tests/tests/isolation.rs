@@ -5,6 +5,7 @@ use integration_tests::history::Stay;
 use integration_tests::look::{is_placeholder, node};
 use integration_tests::runs::{Run, run};
 use integration_tests::{Scene, alone_with};
+use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
 use kube::api::{DeleteParams, PostParams};
@@ -37,6 +38,25 @@ fn one(name: &str) -> Run {
         .template("source")
         .task("one", &["source"], &[])
         .lasting("one", 3)
+}
+
+/// Checks that the placeholder requires only this of its node: no other placeholder, of any namespace or of its own.
+fn requires_a_node_of_its_own(set: StatefulSet, everywhere: bool) -> Outcome {
+    let mut term = json!({
+        "labelSelector": {
+            "matchLabels": {"app.kubernetes.io/component": "affinity-assistant"},
+            "matchExpressions": [{"key": "tekton.dev/taskRun", "operator": "DoesNotExist"}],
+        },
+        "topologyKey": "kubernetes.io/hostname",
+    });
+    if everywhere {
+        term["namespaceSelector"] = json!({});
+    }
+    let apart = json!({"requiredDuringSchedulingIgnoredDuringExecution": [term]});
+    let affinity = set.spec.unwrap().template.spec.unwrap().affinity;
+    let affinity = serde_json::to_value(affinity)?;
+    assert_eq!(affinity, json!({"podAntiAffinity": apart}));
+    Ok(())
 }
 
 /// Waits until the run has a placeholder that is unschedulable.
@@ -75,7 +95,8 @@ fn m4_an_isolated_runs_node_is_free_once_its_last_pod_has_ended_across_namespace
     on_one_node("cluster", async |scene| {
         let elsewhere = scene.stack.scene().await?;
         let first = scene.submit(one("first").held("one")).await?;
-        let (_, placeholder) = scene.placeholder().await?;
+        let (set, placeholder) = scene.placeholder().await?;
+        requires_a_node_of_its_own(set, true)?;
         // This pod of the run still runs when the PipelineRun has ended, as on a node that reacts late.
         let late: Pod = serde_json::from_value(json!({
             "metadata": {"name": "late", "labels": {
@@ -111,7 +132,8 @@ fn m4_with_scope_namespace_runs_of_other_namespaces_may_share_the_node() -> Outc
     on_one_node("namespace", async |scene| {
         let elsewhere = scene.stack.scene().await?;
         scene.submit(one("first").held("one")).await?;
-        scene.placeholder().await?;
+        let (set, _) = scene.placeholder().await?;
+        requires_a_node_of_its_own(set, false)?;
         scene.submit(one("second")).await?;
         waits(scene, "second").await?;
         elsewhere.submit(one("third")).await?;

@@ -5,6 +5,7 @@
 use std::collections::BTreeSet;
 
 use coscheduler_kubernetes::pipeline_run::PipelineRun;
+use coscheduler_kubernetes::pods;
 use integration_tests::look::{condition, is_placeholder, node, succeeded};
 use integration_tests::runs::{Run, run};
 use integration_tests::{Scene, grpc, shared};
@@ -227,6 +228,13 @@ fn p5_the_placeholder_meets_pod_security_restricted_and_costs_little() -> Outcom
         scene.submit(run).await?;
         let (_, pod) = scene.placeholder().await?;
         let spec = serde_json::to_value(pod.spec.unwrap())?;
+        let containers = spec["containers"].as_array().unwrap();
+        assert_eq!(containers.len(), 1);
+        assert_eq!(containers[0]["image"], "registry.k8s.io/pause:3.10.1");
+        for field in ["command", "args", "env", "lifecycle"] {
+            assert_eq!(containers[0].get(field), None, "{field}");
+        }
+        assert_eq!(spec.get("initContainers"), None);
         let resources = json!({"cpu": "50m", "memory": "100Mi"});
         assert_eq!(
             spec["containers"][0]["resources"],
@@ -447,6 +455,22 @@ fn v2_templates_become_claims_of_the_stateful_set() -> Outcome {
             "{bound:?}"
         );
 
+        let templates = set.spec.as_ref().unwrap().volume_claim_templates.as_ref();
+        let templates = templates.unwrap();
+        let names = templates
+            .iter()
+            .map(|it| format!("{}{suffix}", it.name_any()));
+        let names: BTreeSet<_> = names.collect();
+        assert_eq!(names, bound.iter().cloned().collect());
+        let mut of = BTreeSet::new();
+        for template in templates {
+            of.insert(template.labels()["tekton.dev/workspace"].as_str());
+            assert_eq!(template.labels()["tekton.dev/pipelineRun"], "templates");
+            let owner = &template.owner_references()[0];
+            assert_eq!(owner.uid, created.uid().unwrap());
+        }
+        assert_eq!(of, ["cache", "source"].into());
+
         let claims = scene.api::<PersistentVolumeClaim>();
         for (name, workspace, storage) in
             [(&bound[0], "source", "1Gi"), (&bound[1], "cache", "2Gi")]
@@ -462,11 +486,16 @@ fn v2_templates_become_claims_of_the_stateful_set() -> Outcome {
             assert_eq!((owner.controller, owner.block_owner_deletion), (None, None));
             let spec = serde_json::to_value(&claim.spec)?;
             assert_eq!(spec["resources"]["requests"]["storage"], storage);
+            assert_eq!(spec["accessModes"], json!(["ReadWriteOnce"]), "{name}");
         }
         assert_eq!(claims.get(&bound[1]).await?.labels()["tier"], "fast");
 
         scene.end("templates", "one").await?;
         scene.succeeds("templates").await?;
+        let path = "tekton.dev/v1/taskruns/templates-one";
+        let task_run = scene.send("GET", path, &Value::Null).await?.accepted()?;
+        let workspaces = &task_run.object["spec"]["workspaces"];
+        assert_eq!(workspaces, &created.spec["workspaces"]);
         let pods = scene.objects().await?.task_pods;
         let used: BTreeSet<String> = integration_tests::look::claims(&pods[0])
             .into_iter()
@@ -688,9 +717,20 @@ fn runs_side_by_side_all_succeed_and_leave_nothing() -> Outcome {
                         .template("a")
                         .template("b")
                         .task("one", &["a", "b"], &[])
-                        .task("two", &["a"], &["one"]),
+                        .task("two", &["a"], &["one"])
+                        .held("one"),
                 )
                 .await?;
+        }
+        // There are more runs than nodes.
+        scene
+            .until_all::<Pod>("run side by side", |pods| {
+                let pods = pods.iter().filter(|pod| !is_placeholder(pod));
+                pods.filter(|pod| pods::has_started(pod)).count() == names.len()
+            })
+            .await?;
+        for name in &names {
+            scene.end(name, "one").await?;
         }
         for name in &names {
             let done = scene.succeeds(name).await?;
