@@ -196,7 +196,21 @@ fn m6_the_eight_rows_in_both_columns_by_question_and_by_what_runs_do() -> Outcom
                 runs.push((name, mode));
             }
         }
-        assert_eq!(runs.len(), 13);
+        // Without keys, each key has its default.
+        let answer = check_flags(scene, &[]).await?;
+        assert_eq!(answer.mode_during_migration(), Mode::Workspaces);
+        assert_eq!(answer.mode_after_migration(), Mode::Workspaces);
+        for (name, flags) in [
+            ("defaults-after", &[][..]),
+            ("defaults-during", &[("migration-phase", "during")][..]),
+        ] {
+            scene.set_flags(flags).await?;
+            scene.planned_in(Mode::Workspaces).await?;
+            scene.submit(two_claims(name)).await?;
+            shows(scene, name, Mode::Workspaces).await?;
+            runs.push((name.to_owned(), Mode::Workspaces));
+        }
+        assert_eq!(runs.len(), 15);
         for (name, mode) in runs {
             showed(scene, &name, mode).await?;
         }
@@ -246,6 +260,8 @@ fn m7_bad_flags_are_refused_when_they_are_written() -> Outcome {
                 "allowed: workspaces, pipelineruns, isolate-pipelinerun, disabled",
             ),
             ("migration-phase", "later", "allowed: during, after"),
+            ("adopt-runs-in", "Team_A", "is not the name of a namespace"),
+            ("adopt-runs-in", "Team_A", "is not the name of a namespace"),
             ("isolation-scope", "zone", "allowed: cluster, namespace"),
             ("coschedule-claims", "some", "allowed: all, node-bound"),
             ("allowed-overrides", "all", "allowed: workspaces"),

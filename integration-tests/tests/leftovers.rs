@@ -147,14 +147,15 @@ fn n6_p6_what_another_version_and_another_mode_left_is_swept_and_said() -> Outco
             assert_eq!(unmarked.annotation("coscheduler.dev/coschedule"), None);
 
             let uid = |run: &PipelineRun| json!({RUN_UID: run.uid()});
-            let ours = json!({MANAGED_BY: "tekton-coscheduler"});
+            let ours =
+                |run: &PipelineRun| json!({MANAGED_BY: "tekton-coscheduler", RUN_UID: run.uid()});
             // Objects of another version: their names differ from those of this version, and the run's uid is their only label.
             set(scene, "0000000001", Some(&done), uid(&done)).await?;
             claim(scene, "of-another-version", Some(&done), uid(&done)).await?;
             // An object of another mode: a placeholder for one claim, although the run has one placeholder for all claims.
-            set(scene, "0000000002", Some(&done), ours.clone()).await?;
+            set(scene, "0000000002", Some(&done), ours(&done)).await?;
             // An object of a run that has no pinned annotations.
-            set(scene, "0000000003", Some(&left_alone), ours.clone()).await?;
+            set(scene, "0000000003", Some(&left_alone), ours(&left_alone)).await?;
 
             // Objects that stay: Tekton's own affinity assistant, objects without an owner, and objects of an active run. Anybody
             // can write labels.
@@ -166,10 +167,13 @@ fn n6_p6_what_another_version_and_another_mode_left_is_swept_and_said() -> Outco
             )
             .await?;
             set(scene, "0000000005", None, uid(&done)).await?;
-            set(scene, "0000000006", None, ours.clone()).await?;
+            set(scene, "0000000006", None, ours(&done)).await?;
             set(scene, "0000000007", Some(&active), uid(&done)).await?;
-            claim(scene, "existing", None, ours.clone()).await?;
-            claim(scene, "of-the-active-run", Some(&active), ours.clone()).await?;
+            // Tekton's own affinity assistant of a run with this label.
+            let copied = json!({MANAGED_BY: "tekton-coscheduler"});
+            set(scene, "0000000008", Some(&done), copied).await?;
+            claim(scene, "existing", None, ours(&done)).await?;
+            claim(scene, "of-the-active-run", Some(&active), ours(&active)).await?;
 
             services.start_service(Service::PlaceholderManager)?;
             let stay = [
@@ -177,6 +181,7 @@ fn n6_p6_what_another_version_and_another_mode_left_is_swept_and_said() -> Outco
                 "0000000005".to_owned(),
                 "0000000006".to_owned(),
                 "0000000007".to_owned(),
+                "0000000008".to_owned(),
                 mine.name_any().replace("affinity-assistant-", ""),
             ];
             let is_to_stay =

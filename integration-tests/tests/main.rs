@@ -25,6 +25,7 @@ mod leadership;
 mod leftovers;
 mod lifecycle;
 mod memory;
+mod migration;
 mod modes;
 mod monitoring;
 mod mutual_tls;

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use coscheduler_core::annotations::{GROUP, SCHEMA_VERSION, TEKTON_AFFINITY_ASSISTANT};
 use coscheduler_kubernetes::pipeline_run::PipelineRun;
+use coscheduler_kubernetes::pods;
 use coscheduler_proto::config::CoscheduledClaims;
 use integration_tests::audit::Mark;
 use integration_tests::look::{condition, node};
@@ -53,9 +54,11 @@ fn m1_m2_v3_pods_that_use_a_claim_share_its_placeholders_node() -> Outcome {
             .task("warm", &["cache"], &[])
             .task("build", &["source"], &["clone", "warm"])
             .task("bare", &[], &[])
+            .task("lint", &["source"], &[])
             .finally("report", &["cache"])
             .held("clone")
-            .held("warm");
+            .held("warm")
+            .held("lint");
         scene.submit(two_claims).await?;
         let bound = scene
             .until_all::<Pod>("have two bound placeholders", |pods| {
@@ -76,7 +79,18 @@ fn m1_m2_v3_pods_that_use_a_claim_share_its_placeholders_node() -> Outcome {
             })
             .collect();
         assert_eq!(placeholders.len(), 2, "{placeholders:?}");
-        for task in ["clone", "warm"] {
+        // Two tasks use one claim at the same time.
+        scene
+            .until_all::<Pod>("run side by side", |pods| {
+                let runs = |pod: &&Arc<Pod>| {
+                    let task = pod.labels().get("tekton.dev/pipelineTask");
+                    let task = task.map(String::as_str);
+                    matches!(task, Some("clone" | "lint")) && pods::has_started(pod)
+                };
+                pods.iter().filter(runs).count() == 2
+            })
+            .await?;
+        for task in ["clone", "warm", "lint"] {
             scene.end("two-claims", task).await?;
         }
         scene.succeeds("two-claims").await?;
@@ -84,6 +98,7 @@ fn m1_m2_v3_pods_that_use_a_claim_share_its_placeholders_node() -> Outcome {
         for (name, used) in [
             ("clone", 1),
             ("warm", 1),
+            ("lint", 1),
             ("build", 1),
             ("report", 1),
             ("bare", 0),
@@ -100,7 +115,13 @@ fn m1_m2_v3_pods_that_use_a_claim_share_its_placeholders_node() -> Outcome {
         scene
             .until_all::<StatefulSet>("are gone", |sets| sets.is_empty())
             .await?;
-        assert_eq!(scene.objects().await?.claims.len(), 2);
+        let kept = scene.objects().await?.claims;
+        assert_eq!(kept.len(), 2);
+        for claim in &kept {
+            let phase = claim.status.as_ref().and_then(|it| it.phase.as_deref());
+            assert_eq!(phase, Some("Bound"), "{}", claim.name_any());
+            assert_eq!(claim.metadata.deletion_timestamp, None);
+        }
 
         // M2: the task that uses both claims does not run, and the run does not hang.
         let refused = run("refused")
@@ -440,8 +461,8 @@ fn m8_a_run_pinned_before_schema_versions_is_served_and_one_of_an_unknown_versio
         stop_admission(scene).await?;
         let older = create_pinned(scene, one_task("older"), None, "0123456789").await?;
         assert!(!older.annotations().contains_key(SCHEMA_VERSION));
-        let newer = create_pinned(scene, one_task("newer"), Some("2"), "9876543210").await?;
-        assert_eq!(newer.annotations()[SCHEMA_VERSION], "2");
+        let newer = create_pinned(scene, one_task("newer"), Some("3"), "9876543210").await?;
+        assert_eq!(newer.annotations()[SCHEMA_VERSION], "3");
         services.start_service(Service::AdmissionWebhook)?;
         services.wait_ready().await?;
 
@@ -453,7 +474,7 @@ fn m8_a_run_pinned_before_schema_versions_is_served_and_one_of_an_unknown_versio
 
         let told = scene.told("newer", "SchemaVersionUnknown").await?;
         assert!(
-            told.iter().any(|(_, note)| note.contains("is \"2\"")),
+            told.iter().any(|(_, note)| note.contains("is \"3\"")),
             "{told:?}"
         );
         // The pod waits for a placeholder that only the other version would create.

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use coscheduler_kubernetes::pipeline_run::PipelineRun;
+use integration_tests::cramped::waits;
 use integration_tests::look::{self, is_placeholder, node, succeeded};
 use integration_tests::plugin::explanation;
 use integration_tests::runs::{Run, run};
@@ -75,6 +76,74 @@ fn codes(told: &[(String, String)]) -> Vec<&str> {
     let mut codes: Vec<_> = told.iter().map(|(code, _)| code.as_str()).collect();
     codes.sort_unstable();
     codes
+}
+
+#[test]
+fn m5_without_coscheduling_a_task_may_use_two_claims_and_waits_where_no_node_reaches_both()
+-> Outcome {
+    shared(async |scene| {
+        let near = run("near")
+            .in_mode("disabled")
+            .template("source")
+            .template("cache")
+            .task("one", &["source", "cache"], &[]);
+        scene.submit(near).await?;
+        scene.succeeds("near").await?;
+        for name in ["loose-0", "loose-1"] {
+            create_claim(&scene, name, ZONAL_STORAGE_CLASS, "ReadWriteOnce").await?;
+        }
+        let apart = run("apart")
+            .in_mode("disabled")
+            .workspace("source", bound_to("loose-0"))
+            .workspace("cache", bound_to("loose-1"))
+            .task("one", &["source", "cache"], &[]);
+        scene.submit(apart).await?;
+        let waiting = waits(&scene).await?;
+        assert_eq!(waiting.labels()["tekton.dev/pipelineRun"], "apart");
+        assert_eq!(waiting.spec.as_ref().unwrap().affinity, None);
+        assert!(scene.objects().await?.stateful_sets.is_empty());
+        let apart = scene.api::<PipelineRun>().get("apart").await?;
+        assert!(!apart.annotations().contains_key(BLOCKED));
+        Ok(())
+    })
+}
+
+/// A cache that all pods of a run mount without a workspace.
+#[test]
+fn v1_a_claim_of_the_pod_template_decides_the_zone_of_the_run() -> Outcome {
+    shared(async |scene| {
+        for name in ["cache-0", "cache-1"] {
+            create_claim(&scene, name, ZONAL_STORAGE_CLASS, "ReadWriteOnce").await?;
+        }
+        for mode in ["pipelineruns", "isolate-pipelinerun"] {
+            for cache in ["cache-0", "cache-1"] {
+                let scene = &scene;
+                let name = format!("{mode}-{cache}");
+                let source = json!({"claimName": cache});
+                let volumes = json!([{"name": "cache", "persistentVolumeClaim": source}]);
+                let of_run = run(&name)
+                    .in_mode(mode)
+                    .template_of_class("source", MOVABLE_STORAGE_CLASS)
+                    .spec(
+                        "taskRunTemplate",
+                        json!({"podTemplate": {"volumes": volumes}}),
+                    )
+                    .task("one", &["source"], &[])
+                    .held("one");
+                scene.submit(of_run).await?;
+                let (_, placeholder) = scene.placeholder().await?;
+                assert!(claims(&placeholder).contains(cache), "{name}");
+                let own = zone_of_node(scene, &placeholder).await?;
+                assert_eq!(own, zone(scene, cache).await?, "{name}");
+                scene.end(&name, "one").await?;
+                scene.succeeds(&name).await?;
+                let told = scene.told_so_far(&name).await?;
+                assert!(told.is_empty(), "{name}: {told:?}");
+                scene.nothing_left_but(&["cache-0", "cache-1"]).await?;
+            }
+        }
+        Ok(())
+    })
 }
 
 #[test]
@@ -211,24 +280,13 @@ fn v7_claims_in_two_zones_that_no_task_uses_together_do_not_stop_a_run() -> Outc
     })
 }
 
-/// The zone of a zonal claim's volume.
-async fn zone_of(scene: &Scene<'_>, claim: &str) -> anyhow::Result<String> {
-    let claim = scene.api::<PersistentVolumeClaim>().get(claim).await?;
-    let volume = claim.spec.and_then(|spec| spec.volume_name);
-    let volumes: Api<PersistentVolume> = Api::all(scene.client.clone());
-    let volume = serde_json::to_value(volumes.get(&volume.context("no volume")?).await?)?;
-    let terms = &volume["spec"]["nodeAffinity"]["required"]["nodeSelectorTerms"];
-    let zone = terms[0]["matchExpressions"][0]["values"][0].as_str();
-    Ok(zone.context("no zone")?.to_owned())
-}
-
 #[test]
 fn b2_v7_a_volume_on_a_node_of_another_zone_is_reported_at_once() -> Outcome {
     shared(async |scene| {
         let mut in_zone = BTreeMap::new();
         for name in ["zone-0", "zone-1"] {
             create_claim(&scene, name, ZONAL_STORAGE_CLASS, "ReadWriteOnce").await?;
-            in_zone.insert(zone_of(&scene, name).await?, name);
+            in_zone.insert(zone(&scene, name).await?, name);
         }
         assert_eq!(in_zone.len(), 2, "{in_zone:?}");
         let nodes: Api<Node> = Api::all(scene.client.clone());
@@ -307,7 +365,15 @@ fn v7_claims_that_are_used_one_by_one_may_be_in_two_zones() -> Outcome {
         scene.submit(apart).await?;
         let done = scene.succeeds("one-by-one").await?;
         assert!(!done.annotations().contains_key(BLOCKED));
-        assert_eq!(nodes(&scene.objects().await?.task_pods).len(), 2);
+        let pods = scene.objects().await?.task_pods;
+        assert_eq!(nodes(&pods).len(), 2);
+        for pod in &pods {
+            let claim = claims(pod).pop_first().unwrap();
+            assert_eq!(
+                zone_of_node(&scene, pod).await?,
+                zone(&scene, &claim).await?
+            );
+        }
         assert_eq!(scene.told_so_far("one-by-one").await?, []);
         scene.nothing_left_but(&["part-0", "part-1"]).await
     })
@@ -513,6 +579,29 @@ fn v6_a_claim_that_is_bound_twice_is_one_claim() -> Outcome {
             scene
                 .until_all::<StatefulSet>("are gone", |sets| sets.is_empty())
                 .await?;
+        }
+        // A task uses two parts of the claim that Tekton makes from one template.
+        let parts = json!([
+            {"name": "go", "workspace": "source", "subPath": "go"},
+            {"name": "npm", "workspace": "source", "subPath": "npm"},
+        ]);
+        let steps = json!([{"name": "step", "image": "example/image", "command": ["true"]}]);
+        let spec = json!({"workspaces": [{"name": "go"}, {"name": "npm"}], "steps": steps});
+        let parted = run("parted")
+            .in_mode("workspaces")
+            .template_of_class("source", MOVABLE_STORAGE_CLASS)
+            .task("one", &["source"], &[])
+            .task("both", &[], &["one"])
+            .with("workspaces", parts)
+            .with("taskSpec", spec);
+        scene.submit(parted).await?;
+        scene.succeeds("parted").await?;
+        assert_eq!(scene.told_so_far("parted").await?, []);
+        let mut pods = scene.objects().await?.task_pods;
+        pods.retain(|pod| pod.labels()["tekton.dev/pipelineRun"] == "parted");
+        assert_eq!((pods.len(), nodes(&pods).len()), (2, 1));
+        for pod in &pods {
+            assert!(pod.spec.as_ref().unwrap().affinity.is_some());
         }
         scene
             .nothing_left_but(&["twice-pipelineruns", "twice-workspaces"])
@@ -821,12 +910,21 @@ fn v2_templates_whose_volumes_are_made_at_once_are_in_one_zone() -> Outcome {
                 zones.insert(zone(&scene, claim).await?);
             }
             assert_eq!(zones.len(), 1, "{mode}: {claims:?} in {zones:?}");
+            let own = zone_of_node(&scene, &placeholder).await?;
+            assert!(zones.contains(&own), "{mode}: {own}, not {zones:?}");
             scene.end(mode, "one").await?;
             scene.succeeds(mode).await?;
             scene.nothing_left_but(&[]).await?;
         }
         Ok(())
     })
+}
+
+/// The zone of a bound pod's node.
+async fn zone_of_node(scene: &Scene<'_>, pod: &Pod) -> anyhow::Result<String> {
+    let nodes: Api<Node> = Api::all(scene.client.clone());
+    let on = nodes.get(node(pod).context("no node")?).await?;
+    Ok(on.labels()["topology.kubernetes.io/zone"].clone())
 }
 
 /// The zone of a bound claim's volume.

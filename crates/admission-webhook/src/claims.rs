@@ -26,16 +26,16 @@ pub(crate) async fn access_modes(
     let mut known = AccessModes::new();
     for name in names {
         let modes = match timeout_at(until, read(&claims, &name)).await {
-            Ok(Ok(modes)) => modes,
-            Ok(Err(error)) => {
-                warn!(namespace, name, %error, "failed to read a claim; it counts as node-bound");
-                Vec::new()
-            }
-            Err(late) => {
-                warn!(namespace, name, %late, "failed to read a claim; it counts as node-bound");
-                Vec::new()
-            }
+            Ok(modes) => modes.map_err(|error| error.to_string()),
+            Err(late) => Err(late.to_string()),
         };
+        let modes = modes.unwrap_or_else(|error| {
+            warn!(
+                namespace,
+                name, error, "failed to read a claim; it counts as node-bound"
+            );
+            Vec::new()
+        });
         known.insert(name, modes);
     }
     known

@@ -66,7 +66,7 @@ pub(crate) fn pipeline_run_question(
 }
 
 /// The parts of a PipelineRun that the planner needs.
-fn askable(object: &Value) -> Result<Struct, Violation> {
+pub(crate) fn askable(object: &Value) -> Result<Struct, Violation> {
     let parts = read_parts(object);
     match json::too_deep(&parts) {
         None => Ok(json::object_to_struct(&parts)),

@@ -28,7 +28,6 @@ use tracing::{Span, error, info};
 use coscheduler_core::admit_run::ChildRun;
 use coscheduler_core::annotations::{GROUP, VOLUME_CLAIM_TEMPLATES};
 use coscheduler_core::pipeline_run::PipelineRun as View;
-use coscheduler_core::run_claims::AccessModes;
 use coscheduler_kubernetes::pipeline_run::{PipelineRun, owner_parts};
 use coscheduler_proto::error::violations;
 use coscheduler_proto::planner::AdmitPipelineRunRequest;
@@ -166,35 +165,38 @@ impl Webhook {
     ) -> Result<AdmissionResponse, Failure> {
         let metadata = metadata(request);
         let object = review::take_object(request);
-        let mut access_modes = AccessModes::new();
+        let mut question = match review::pipeline_run_question(request, &object) {
+            Ok(question) => question,
+            Err(violation) => return Ok(review::refused(request, &[violation])),
+        };
+        let mut warning = None;
+        if request.operation == Operation::Create {
+            let informed = self.inform(&mut question, request, &metadata, &object, until);
+            warning = informed.await?;
+        }
+        let mut planner = self.planner.clone();
         // The planner has the configuration. If its decision depends on claims, it names them, and a second question has their
-        // access modes.
-        let (mut admission, warning) = loop {
-            let mut question = match review::pipeline_run_question(request, &object) {
-                Ok(question) => question,
-                Err(violation) => return Ok(review::refused(request, &[violation])),
-            };
-            let mut warning = None;
-            if request.operation == Operation::Create {
-                warning = self
-                    .inform(&mut question, request, &metadata, &object, until)
-                    .await?;
-                question.access_modes = convert::access_modes_to_wire(access_modes.clone());
-            }
-            let mut planner = self.planner.clone();
-            let answer = planner
-                .admit_pipeline_run(call(question, left(until)))
-                .await;
-            let admission = match answer {
+        // access modes. The run is not copied for this, because it may be large.
+        let (run, old) = (
+            question.pipeline_run.take(),
+            question.old_pipeline_run.take(),
+        );
+        let mut facts = question.clone();
+        (question.pipeline_run, question.old_pipeline_run) = (run, old);
+        let mut admission = loop {
+            let asked = planner.admit_pipeline_run(call(question, left(until)));
+            let admission = match asked.await {
                 Ok(answer) => convert::admission(answer.into_inner()),
                 Err(status) => return not_admitted(request, &status),
             };
-            if admission.claims_to_read.is_empty() || !access_modes.is_empty() {
-                break (admission, warning);
+            if admission.claims_to_read.is_empty() || !facts.access_modes.is_empty() {
+                break admission;
             }
-            let names = admission.claims_to_read;
-            access_modes =
-                claims::access_modes(&self.client, namespace(request), names, left(until)).await;
+            let (namespace, names) = (namespace(request), admission.claims_to_read);
+            let known = claims::access_modes(&self.client, namespace, names, left(until));
+            facts.access_modes = convert::access_modes_to_wire(known.await);
+            question = facts.clone();
+            question.pipeline_run = review::askable(&object).ok();
         };
         let mut warnings = take(&mut admission.warnings);
         warnings.extend(warning);

@@ -7,6 +7,7 @@ use tracing::warn;
 
 use coscheduler_core::admit;
 use coscheduler_core::admit_run::admit_run;
+use coscheduler_core::adopt;
 use coscheduler_core::pipeline_run::PipelineRun;
 use coscheduler_core::plan;
 use coscheduler_core::reasons::ReasonCode;
@@ -81,15 +82,10 @@ impl PlannerService for Planner {
         } else {
             let access_modes = convert::access_modes(access_modes);
             let question = admit::Question {
-                run: &run,
-                request_uid: &request_uid,
-                created_by: "",
                 pipeline_annotations: Some(&pipeline_annotations),
                 namespace_annotations: Some(&namespace_annotations),
-                owner_group: None,
-                source_templates: None,
-                catalog: None,
                 access_modes: Some(&access_modes),
+                ..admit::Question::about(&run, &request_uid, "")
             };
             let configuration = self.configuration();
             let in_force = configuration.in_force()?;
@@ -138,21 +134,23 @@ impl PlannerService for Planner {
             return Err(Error::BadRequest(violations).into());
         };
         let admission = match &old {
-            // An update does not depend on the configuration, because everything is pinned.
+            Some(old) if adopt::is_asked(old, &run) => {
+                let configuration = self.configuration();
+                adopt::adopt_existing(configuration.in_force()?, old, &run, &request_uid)
+            }
+            // Any other update does not depend on the configuration, because everything is pinned.
             Some(old) => restore(old, &run),
             None => {
                 let catalog = catalog.map(convert::catalog);
                 let access_modes = convert::access_modes(access_modes);
                 let question = admit::Question {
-                    run: &run,
-                    request_uid: &request_uid,
-                    created_by: &username,
                     pipeline_annotations: Some(&pipeline_annotations),
                     namespace_annotations: Some(&namespace_annotations),
                     owner_group: owner_group.as_deref(),
                     source_templates: Some(&source_templates),
                     catalog: catalog.as_ref(),
                     access_modes: Some(&access_modes),
+                    ..admit::Question::about(&run, &request_uid, &username)
                 };
                 let configuration = self.configuration();
                 let in_force = configuration.in_force()?;

@@ -169,15 +169,11 @@ fn plan_one(
         let catalog = documents.catalog(run);
         let access_modes = documents.access_modes(&run.namespace);
         let question = Question {
-            run,
-            request_uid: REQUEST_UID,
-            created_by: "",
             pipeline_annotations: pipeline,
             namespace_annotations: namespace,
-            owner_group: None,
-            source_templates: None,
             catalog: Some(&catalog),
             access_modes: Some(&access_modes),
+            ..Question::about(run, REQUEST_UID, "")
         };
         let mut admission = admitting.admit(&question, manifest)?;
         sizes::pin(&mut admission, run, Some(&catalog));

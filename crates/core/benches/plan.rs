@@ -34,17 +34,7 @@ fn run(workspaces: usize) -> PipelineRun {
 }
 
 fn question(run: &PipelineRun) -> Question<'_> {
-    Question {
-        run,
-        request_uid: "b0bd8d0e-7f37-4d4f-9c1b-2d9f0f3a1c55",
-        created_by: "alice",
-        pipeline_annotations: None,
-        namespace_annotations: None,
-        owner_group: None,
-        source_templates: None,
-        catalog: None,
-        access_modes: None,
-    }
+    Question::about(run, "b0bd8d0e-7f37-4d4f-9c1b-2d9f0f3a1c55", "alice")
 }
 
 fn benches(criterion: &mut Criterion) {

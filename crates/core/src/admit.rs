@@ -8,6 +8,7 @@
 //!
 //! [`admit_run`](crate::admit_run) admits TaskRuns and CustomRuns.
 
+mod child;
 pub(crate) mod copied;
 pub(crate) mod denials;
 mod multiple_claims;
@@ -19,12 +20,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use crate::annotations::{CLAIMS, HANDED_ON, MODE_SOURCE, PART_OF, TEKTON_AFFINITY_ASSISTANT};
+use crate::adopt::{adopt_new, adopts};
+use crate::annotations::MODE_SOURCE;
 use crate::config::Configuration;
 use crate::mode::{CoscheduledClaims, Mode};
 use crate::names::{ClaimTemplateName, Group, claim_name};
+use crate::naming::Naming;
 use crate::overrides::{Setting, Source};
-use crate::pinned::{Pinned, claims_to_annotation, handed_on, unknown_schema, whole_run};
+use crate::pinned::Pinned;
 use crate::pipeline_run::{ClaimTemplate, OwnerReference, PipelineRun, WorkspaceSource};
 use crate::run_claims::{self, AccessModes};
 use crate::sizes::Catalog;
@@ -67,6 +70,23 @@ pub struct Question<'a> {
     pub catalog: Option<&'a Catalog>,
     /// The access modes of claims in the run's namespace (V8). `None` if nobody has read any claim yet.
     pub access_modes: Option<&'a AccessModes>,
+}
+
+impl<'a> Question<'a> {
+    /// A question without facts about other objects.
+    pub const fn about(run: &'a PipelineRun, request_uid: &'a str, created_by: &'a str) -> Self {
+        Self {
+            run,
+            request_uid,
+            created_by,
+            pipeline_annotations: None,
+            namespace_annotations: None,
+            owner_group: None,
+            source_templates: None,
+            catalog: None,
+            access_modes: None,
+        }
+    }
 }
 
 /// The configuration in force. If there has been no valid configuration yet: the violations in the ConfigMap.
@@ -135,6 +155,7 @@ impl RewrittenSource {
 ///
 /// - If Tekton creates the run as a child of a coscheduled run, the run uses the placeholders of its parent. A child never has a
 ///   placeholder of its own.
+/// - While Tekton's own flag is on, the run is adopted if the operator asked for its namespace (B7).
 /// - The run is not coscheduled if `spec.managedBy` names another controller (M5), if there has been no valid configuration yet
 ///   (M7), if Tekton's own flag is on (M9), or if the mode is `disabled`. Then admission pins nothing, and removes reserved
 ///   annotations.
@@ -159,7 +180,7 @@ pub fn admit(
     let run = question.run;
     let controller = run.controller.as_ref();
     if joins_owner(controller, question.created_by, tekton_controller) {
-        return Ok(join(run, question.owner_group));
+        return Ok(child::join(run, question.owner_group));
     }
     let manager = run.managed_by.as_deref();
     if manager.is_some_and(|manager| manager != MANAGED_BY_TEKTON) {
@@ -173,6 +194,9 @@ pub fn admit(
         }
     };
     if let Some(flag) = &configuration.tekton_coschedule {
+        if let Ok(mode) = adopts(configuration, run) {
+            return Ok(adopt_new(configuration, question, mode));
+        }
         let why = warnings::left_to_tekton(flag);
         return Ok(leave_alone(question, Some(why)));
     }
@@ -228,40 +252,7 @@ impl Admission {
     }
 }
 
-/// Admits a child run. The child keeps the annotations that its own TaskRuns need. If one of these annotations cannot be read, or
-/// the group is not the parent's, the child is not coscheduled. But if another version of this product pinned the parent, the
-/// child keeps these annotations in any case, so that the other version can read them.
-fn join(run: &PipelineRun, parents_group: Option<&str>) -> Admission {
-    let (parent, parents_uid) = match &run.controller {
-        Some(owner) => (owner.name.clone(), owner.uid.as_str()),
-        None => Default::default(),
-    };
-    let mut set_annotations = BTreeMap::from([(PART_OF.to_owned(), parent)]);
-    let assistant = match handed_on(&run.annotations, parents_group) {
-        Some((mode, group, claims)) => {
-            // The names of the claims that Tekton created for the parent depend on the parent's uid. Tekton 1.15 binds workspaces
-            // of the child to these claims.
-            let claims = run_claims::named(&claims, parents_uid);
-            set_annotations.insert(CLAIMS.to_owned(), claims_to_annotation(&claims));
-            whole_run(mode, &group).map(|name| name.to_string())
-        }
-        // Another version of this product pinned the parent. The child keeps the placeholder's name that Tekton copied from the
-        // parent.
-        None if parents_group.is_some() && unknown_schema(&run.annotations).is_some() => {
-            run.annotations.get(TEKTON_AFFINITY_ASSISTANT).cloned()
-        }
-        None => return without(run, |_| true),
-    };
-    let key = TEKTON_AFFINITY_ASSISTANT.to_owned();
-    set_annotations.insert(key, assistant.unwrap_or_default());
-    let kept = |key: &str| set_annotations.contains_key(key) || HANDED_ON.contains(&key);
-    Admission {
-        set_annotations: set_annotations.clone(),
-        ..without(run, |key| !kept(key))
-    }
-}
-
-fn leave_alone(question: &Question<'_>, why: Option<String>) -> Admission {
+pub(crate) fn leave_alone(question: &Question<'_>, why: Option<String>) -> Admission {
     let run = question.run;
     let copied = Copied::of(question);
     let mut admission = without(run, |_| true);
@@ -295,7 +286,7 @@ fn coschedule(
     let run = question.run;
     let mode = configuration.mode;
     let copied = Copied::of(question);
-    let assistant = whole_run(mode, &group);
+    let assistant = Naming::Group(&group).whole_run(mode);
     let mut warnings = reserved::warnings(run, copied.is_one());
     let mut denials = Vec::new();
     let mut templates = BTreeMap::new();
@@ -352,6 +343,8 @@ fn coschedule(
         }
         let warnings = multiple_claims::warnings(&stored, &claims);
         admission.warnings.extend(warnings);
+    } else {
+        claims.extend(run_claims::of_pod_template(run));
     }
     let pinned = Pinned {
         mode,
@@ -360,6 +353,7 @@ fn coschedule(
         placeholder: configuration.placeholder,
         templates,
         claims,
+        adopted: None,
     };
     admission.set_annotations = pinned.to_annotations();
     let sources = [

@@ -7,12 +7,16 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::admit::joins_owner;
 use crate::admit::reserved::present;
+use crate::admit::template_name;
 use crate::admit::warnings::reserved_in_child;
 use crate::annotations::TEKTON_AFFINITY_ASSISTANT;
 use crate::mode::Mode;
-use crate::names::{AssistantName, Group, renamed_by_tekton};
+use crate::names::{
+    AssistantName, ClaimTemplateName, claim_name, renamed_by_tekton, tekton_claim_name,
+};
+use crate::naming::Naming;
 use crate::params::{Params, has_param, has_variable};
-use crate::pinned::{handed_on, unknown_schema, whole_run};
+use crate::pinned::{HandedOn, carried_templates, handed_on, unknown_schema};
 use crate::pipeline_run::{OwnerReference, PipelineRun};
 use crate::reasons::{self, Reason};
 use crate::run_claims::{self, RunClaim, RunClaims};
@@ -81,9 +85,10 @@ impl ChildRun {
     /// later.
     pub fn awaits_pipeline(&self) -> bool {
         let pinned = handed_on(&self.annotations, self.owner_group.as_deref());
-        let (Some(pipeline_run), Some((_, _, claims))) = (&self.pipeline_run, pinned) else {
+        let (Some(pipeline_run), Some(pinned)) = (&self.pipeline_run, pinned) else {
             return false;
         };
+        let claims = pinned.claims;
         let mut by_variable = self.claims.iter().filter(|it| has_param(&it.claim_name));
         pipeline_run.defaults.is_none()
             && by_variable.any(|bound| pinned_for(bound, pipeline_run, &claims).is_none())
@@ -116,7 +121,7 @@ pub struct ChildAdmission {
     /// TaskRun with this text. Then Tekton runs `finally`, and ends the PipelineRun with reason `Failed`. (If the TaskRun were
     /// not created, `finally` would not run.)
     pub refusal: Option<String>,
-    /// Workspaces that get a claim with another name, in the order of `spec.workspaces` (M9, V9).
+    /// Workspaces that get a claim with another name, in the order of `spec.workspaces` (B7, M9, V9).
     pub bindings: Vec<BoundClaim>,
     /// Warnings for the user who creates the object.
     pub warnings: Vec<String>,
@@ -134,6 +139,8 @@ pub struct ChildAdmission {
 /// - In mode `workspaces`, the object gets the name of the placeholder of its claim. It gets no name if it uses no claim, or if
 ///   its claim has no placeholder (M1, V9). If the object uses more than one claim, a TaskRun fails (M2), and a CustomRun gets no
 ///   name. Shared claims do not count (V8).
+/// - If Tekton's own assistant began the PipelineRun, and Tekton's own flag is off now, Tekton uses the name of a claim that does not
+///   exist for each claim that its assistant made. Admission restores the right names (B7).
 /// - If the mode is `workspaces` and Tekton's own flag has changed to `pipelineruns` or `isolate-pipelinerun`, Tekton uses names
 ///   of claims that do not exist. Admission restores the right names (M9).
 ///
@@ -152,7 +159,12 @@ pub fn admit_run(run: &ChildRun, tekton_controller: &str) -> ChildAdmission {
         }
         return admission;
     }
-    let Some((mode, group, claims)) = handed_on(&run.annotations, run.owner_group.as_deref())
+    let Some(HandedOn {
+        mode,
+        group,
+        claims,
+        adopted,
+    }) = handed_on(&run.annotations, run.owner_group.as_deref())
     else {
         // If another version of this product pinned the run, keep the name of the placeholder that Tekton copied, because the
         // pods must follow that placeholder.
@@ -162,14 +174,21 @@ pub fn admit_run(run: &ChildRun, tekton_controller: &str) -> ChildAdmission {
     };
     let pipeline_run = run.pipeline_run.as_ref();
     let claims = pipeline_run.map_or_else(|| claims.clone(), |it| run_claims::known(it, &claims));
+    let owner = run.controller.as_ref();
+    let owner_name = owner.map_or("", |owner| &owner.name);
+    let naming = Naming::of(&group, adopted.as_deref(), owner_name);
     let mut bindings = completed(run, &claims);
     let (assistant, refused) = match mode {
         Mode::PipelineRuns | Mode::IsolatePipelineRun | Mode::Disabled => {
-            (whole_run(mode, &group), None)
+            let assistant = naming.whole_run(mode);
+            if let (Some(assistant), Some(_)) = (&assistant, &adopted) {
+                bindings.extend(of_assistant(run, assistant));
+            }
+            (assistant, None)
         }
         Mode::Workspaces => {
             bindings.extend(renamed(run, &claims));
-            of_claim(run, &bindings, &group, &claims)
+            of_claim(run, &bindings, naming, &claims)
         }
     };
     // Without a placeholder, the key is set too, with an empty value. Otherwise Tekton would copy a Task's own annotation with
@@ -243,6 +262,31 @@ fn renamed(run: &ChildRun, claims: &RunClaims) -> Vec<BoundClaim> {
     renamed
 }
 
+/// The workspaces of a TaskRun of an adopted run for which Tekton's assistant made the claims, each with the name of this claim. While
+/// Tekton's flag was on, Tekton wrote these names itself (B7).
+fn of_assistant(run: &ChildRun, assistant: &AssistantName) -> Vec<BoundClaim> {
+    let templates = carried_templates(&run.annotations);
+    let (Some(owner), Some((_, templates))) = (&run.controller, templates) else {
+        return Vec::new();
+    };
+    let names: BTreeMap<_, _> = templates
+        .iter()
+        .filter_map(|(workspace, template)| {
+            let template = template_name(template);
+            let made = ClaimTemplateName::of_tekton(workspace, template, &owner.uid).ok()?;
+            let other = tekton_claim_name(workspace, template, &owner.uid);
+            Some((other, claim_name(&made, assistant)))
+        })
+        .collect();
+    let renamed = run.claims.iter().filter_map(|bound| {
+        Some(BoundClaim {
+            workspace: bound.workspace.clone(),
+            claim_name: names.get(&bound.claim_name)?.clone(),
+        })
+    });
+    renamed.collect()
+}
+
 fn without(run: &ChildRun, unwanted: impl Fn(&str) -> bool) -> ChildAdmission {
     ChildAdmission {
         remove_annotations: present(&run.annotations, unwanted),
@@ -255,7 +299,7 @@ fn without(run: &ChildRun, unwanted: impl Fn(&str) -> bool) -> ChildAdmission {
 fn of_claim(
     run: &ChildRun,
     renamed: &[BoundClaim],
-    group: &Group,
+    naming: Naming<'_>,
     claims: &RunClaims,
 ) -> (Option<AssistantName>, Option<Reason>) {
     let run_uid = run.controller.as_ref().map_or("", |owner| &owner.uid);
@@ -272,7 +316,8 @@ fn of_claim(
     match (distinct.len(), distinct.first()) {
         (1, Some(claim)) => {
             let known = run_claims::contains(claims, claim, run_uid);
-            (known.then(|| AssistantName::of_claim(group, claim)), None)
+            let placeholder = || naming.of_claim(claim, claims, run_uid);
+            (known.then(placeholder), None)
         }
         (2.., _) if run.kind == ChildKind::TaskRun => {
             let refused = reasons::task_run_refused(&run.name, &used, distinct.len());

@@ -56,6 +56,10 @@ pub const SIZES: &str = "coscheduler.dev/sizes";
 /// Only on a child of another PipelineRun: the name of this parent. The child uses its parent's placeholders.
 pub const PART_OF: &str = "coscheduler.dev/part-of";
 
+/// Only on a run that Tekton's own assistant began (B7): the name of the run, from which the names of its placeholders derive. Empty
+/// if the run had no name yet. An operator asks for the adoption of a run with an update that sets this annotation to any value.
+pub const ADOPTED: &str = "coscheduler.dev/adopted";
+
 /// The trace of the run's admission, in the format of W3C Trace Context (`traceparent`). Later spans about the run join this
 /// trace. The annotation is set only if the admission was traced. No decision depends on it.
 pub const TRACEPARENT: &str = "coscheduler.dev/traceparent";
@@ -72,7 +76,7 @@ pub const TEKTON_AFFINITY_ASSISTANT: &str = "pipeline.tekton.dev/affinity-assist
 pub const TEKTON_AUTO_CLEANUP_PVC: &str = "tekton.dev/auto-cleanup-pvc";
 
 /// The annotations that admission writes on a new PipelineRun. Admission removes an author's values of these keys.
-pub const PINNED: [&str; 12] = [
+pub const PINNED: [&str; 13] = [
     SCHEMA_VERSION,
     MODE,
     MODE_SOURCE,
@@ -83,6 +87,7 @@ pub const PINNED: [&str; 12] = [
     CLAIMS,
     SIZES,
     PART_OF,
+    ADOPTED,
     TEKTON_AFFINITY_ASSISTANT,
     TRACEPARENT,
 ];
@@ -116,16 +121,16 @@ pub const LET_GO: &str = "coscheduler.dev/let-go";
 pub const LET_GO_TIMES: &str = "coscheduler.dev/let-go-times";
 
 /// The annotations that an author may not set on a new object: [`PINNED`], and the annotations that our services write later.
-pub(crate) const RESERVED: [&str; 16] = {
-    let mut reserved = [BLOCKED; 16];
+pub(crate) const RESERVED: [&str; 17] = {
+    let mut reserved = [BLOCKED; 17];
     let mut index = 0;
     while index < PINNED.len() {
         reserved[index] = PINNED[index];
         index += 1;
     }
-    reserved[13] = LET_GO;
-    reserved[14] = LET_GO_TIMES;
-    reserved[15] = REFUSED;
+    reserved[14] = LET_GO;
+    reserved[15] = LET_GO_TIMES;
+    reserved[16] = REFUSED;
     reserved
 };
 

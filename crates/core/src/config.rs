@@ -3,6 +3,7 @@
 
 mod flags;
 mod image;
+mod lists;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
@@ -12,12 +13,14 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::mode::{CoscheduledClaims, IsolationScope, Mode};
-use crate::overrides::{self, Override, Setting};
+use crate::overrides::{Override, Setting};
 use crate::pod_template;
 use crate::quantity::Quantity;
 use crate::separation::Placement;
 use crate::violation::Violation;
-use crate::words::{UnknownWord, words};
+use crate::words::words;
+
+use lists::{read_namespaces, read_overrides};
 
 pub use flags::{MigrationPhase, UnknownTruth, behaviour, parse_bool};
 
@@ -51,8 +54,13 @@ pub const PLACEHOLDER_CPU: &str = "placeholder-cpu";
 pub const PLACEHOLDER_MEMORY: &str = "placeholder-memory";
 /// Key of the placeholder's image.
 pub const PLACEHOLDER_IMAGE: &str = "placeholder-image";
+/// Key of the namespaces whose runs are adopted from Tekton's own assistant while Tekton's flag is on (B7): names, separated by
+/// commas or white space, or [`EVERY_NAMESPACE`]. Default: none.
+pub const ADOPT_RUNS_IN: &str = "adopt-runs-in";
+/// The value of [`ADOPT_RUNS_IN`] for all namespaces.
+pub const EVERY_NAMESPACE: &str = "*";
 /// All keys. Any other key causes a warning.
-pub const KEYS: [&str; 13] = [
+pub const KEYS: [&str; 14] = [
     COSCHEDULE,
     DISABLE_AFFINITY_ASSISTANT,
     MIGRATION_PHASE,
@@ -66,6 +74,7 @@ pub const KEYS: [&str; 13] = [
     PLACEHOLDER_CPU,
     PLACEHOLDER_MEMORY,
     PLACEHOLDER_IMAGE,
+    ADOPT_RUNS_IN,
 ];
 
 /// The operator's settings for the cluster. Admission pins the settings in force on each new run (M8).
@@ -84,6 +93,8 @@ pub struct Configuration {
     pub namespace_may_allow: BTreeSet<Override>,
     /// The placeholder defaults of new runs.
     pub placeholder: PlaceholderDefaults,
+    /// The namespaces whose runs are adopted from Tekton's own assistant (B7), or [`EVERY_NAMESPACE`].
+    pub adopt_runs_in: BTreeSet<String>,
     /// The value of Tekton's own flag `coschedule`. `None` if the flag is `disabled`. With any other value, new runs are left to
     /// Tekton (M9). The value comes from Tekton's ConfigMap ([`tekton_coschedule`]), not from `coscheduler-config`.
     pub tekton_coschedule: Option<String>,
@@ -226,6 +237,7 @@ pub fn answer(data: &BTreeMap<String, String>) -> Answer {
     let coschedule_claims = read(data, COSCHEDULE_CLAIMS, &mut violations);
     let allowed_overrides = read_overrides(data, ALLOWED_OVERRIDES, &mut violations);
     let namespace_may_allow = read_overrides(data, NAMESPACE_MAY_ALLOW, &mut violations);
+    let adopt_runs_in = read_namespaces(data, ADOPT_RUNS_IN, &mut violations);
     let disable = data
         .get(DISABLE_AFFINITY_ASSISTANT)
         .map_or(Ok(false), |text| parse_bool(text));
@@ -257,6 +269,7 @@ pub fn answer(data: &BTreeMap<String, String>) -> Answer {
                 allowed_overrides,
                 namespace_may_allow,
                 placeholder,
+                adopt_runs_in,
                 tekton_coschedule: None,
                 version: None,
             })
@@ -300,20 +313,6 @@ where
             .map_err(|error: T::Err| violations.push(Violation::new(key, error.to_string())))
             .ok(),
     }
-}
-
-fn read_overrides(
-    data: &BTreeMap<String, String>,
-    key: &str,
-    violations: &mut Vec<Violation>,
-) -> BTreeSet<Override> {
-    let text = data.get(key).map_or("", String::as_str);
-    let values = overrides::words(text).filter_map(|word| {
-        word.parse()
-            .map_err(|error: UnknownWord| violations.push(Violation::new(key, error.to_string())))
-            .ok()
-    });
-    values.collect()
 }
 
 fn read_placeholder(

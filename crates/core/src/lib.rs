@@ -27,6 +27,7 @@ pub mod separation;
 
 pub mod admit;
 pub mod admit_run;
+pub mod adopt;
 pub mod observed;
 pub mod plan;
 pub mod reasons;
@@ -37,3 +38,4 @@ pub mod volumes;
 
 mod claim_template;
 mod document;
+mod naming;

@@ -114,6 +114,13 @@ impl AssistantName {
         let hash = hash(&format!("{group}/{claim_name}"));
         Self(format!("{ASSISTANT_PREFIX}{hash}"))
     }
+
+    /// The name of the assistant that Tekton itself creates for a workspace of a run, or for the whole run if `workspace` is empty
+    /// (B7; Tekton v1.12.0, `pkg/reconciler/pipelinerun/affinity_assistant.go`, `GetAffinityAssistantName`).
+    pub fn of_tekton(workspace: &str, run_name: &str) -> Self {
+        let hash = hash(&format!("{workspace}{run_name}"));
+        Self(format!("{ASSISTANT_PREFIX}{hash}"))
+    }
 }
 
 impl ClaimTemplateName {
@@ -128,6 +135,18 @@ impl ClaimTemplateName {
             "" => format!("{UNNAMED_TEMPLATE}-{hash}"),
             readable => format!("{readable}-{hash}"),
         })
+    }
+
+    /// The name that Tekton gives to the claim template of its own assistant (B7).
+    ///
+    /// # Errors
+    /// The author's `template_name` is no DNS label. Tekton cannot create an assistant from such a template either.
+    pub fn of_tekton(
+        workspace: &str,
+        template_name: Option<&str>,
+        run_uid: &str,
+    ) -> Result<Self, InvalidName> {
+        shortened(&tekton_claim_name(workspace, template_name, run_uid)).parse()
     }
 }
 
@@ -163,11 +182,16 @@ pub fn tekton_claim_name(workspace: &str, template_name: Option<&str>, run_uid: 
 /// `getPersistentVolumeClaimNameWithAffinityAssistant`). Tekton v1.12.0 only adds a suffix. Tekton v1.15.1 also cuts a long name
 /// (`sanitizeVolumeName`).
 pub fn renamed_by_tekton(made: &str, run_name: &str) -> [String; 2] {
-    let cut = match made.get(..READABLE_LENGTH) {
+    let assistant = AssistantName::of_tekton("", run_name);
+    [made, &shortened(made)].map(|name| format!("{name}-{assistant}-0"))
+}
+
+/// The name of a claim as the name of a volume: Tekton v1.15.1 cuts a name that is too long (`sanitizeVolumeName`).
+fn shortened(made: &str) -> String {
+    match made.get(..READABLE_LENGTH) {
         Some(readable) if made.len() > LABEL_LENGTH => format!("{readable}-{}", hash(made)),
         Some(_) | None => made.to_owned(),
-    };
-    [made, &cut].map(|name| format!("{name}-{ASSISTANT_PREFIX}{}-0", hash(run_name)))
+    }
 }
 
 /// Makes a label value from `text`. A valid label value stays as it is. Any other text is cut if it is too long, its invalid
@@ -208,7 +232,8 @@ fn dns_label(text: &str, room: usize) -> String {
     cleaned.trim_matches('-').to_owned()
 }
 
-fn is_dns_label(text: &str) -> bool {
+/// RFC 1123: lowercase letters, digits and `-`, at most 63, with a letter or digit at both ends.
+pub(crate) fn is_dns_label(text: &str) -> bool {
     !text.is_empty() && dns_label(text, LABEL_LENGTH) == text
 }
 

@@ -9,8 +9,8 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::annotations::{
-    CLAIMS, GROUP, ISOLATION_SCOPE, MODE, PLACEHOLDER, SCHEMA_VERSION, TEKTON_AFFINITY_ASSISTANT,
-    VOLUME_CLAIM_TEMPLATES, field,
+    ADOPTED, CLAIMS, GROUP, ISOLATION_SCOPE, MODE, PLACEHOLDER, SCHEMA_VERSION,
+    TEKTON_AFFINITY_ASSISTANT, VOLUME_CLAIM_TEMPLATES, field,
 };
 use crate::claim_template::Parts;
 use crate::config::{
@@ -18,16 +18,20 @@ use crate::config::{
 };
 use crate::document::{Faults, Object};
 use crate::mode::{IsolationScope, Mode};
-use crate::names::{AssistantName, Group};
+use crate::names::Group;
+use crate::naming::Naming;
 use crate::overrides::{Override, Setting};
 use crate::pipeline_run::PipelineRun;
 use crate::run_claims::{self, RunClaims};
 use crate::separation::Separation;
 use crate::violation::Violation;
 
-/// The version of the annotations' format that this module reads and writes. It increases only when an older version of this
-/// module would misread the annotations.
+/// The version of the annotations' format, except for adopted runs. There is a new version only when an older version of this module
+/// would misread the annotations.
 const SCHEMA: &str = "1";
+/// The version of adopted runs: annotation [`ADOPTED`] counts (B7). In other versions it does not count, because anybody may have
+/// written it on a Pipeline or a task, from which Tekton copies it.
+const ADOPTED_SCHEMA: &str = "2";
 
 /// `volumeClaimTemplate`s. The key is the workspace.
 type Templates = BTreeMap<String, Value>;
@@ -43,11 +47,15 @@ pub struct Pinned {
     pub group: Group,
     /// The placeholder defaults.
     pub placeholder: PlaceholderDefaults,
-    /// The `volumeClaimTemplate`s that admission replaced by claims (V2). The key is the workspace. Empty in [`Mode::Workspaces`]
+    /// The `volumeClaimTemplate`s that admission replaced by claims (V2), or, in an adopted run, from which Tekton's assistant makes claims
+    /// (B7). The key is the workspace. Empty in [`Mode::Workspaces`]
     /// (V3).
     pub templates: BTreeMap<String, Value>,
     /// The claims of the workspaces that are not in `templates` (V1, V3, V9).
     pub claims: RunClaims,
+    /// The text of annotation [`ADOPTED`], if Tekton's own assistant began the run (B7). Then the bindings of `templates` stay as
+    /// the author wrote them.
+    pub adopted: Option<String>,
 }
 
 impl Pinned {
@@ -62,7 +70,7 @@ impl Pinned {
             return Ok(None);
         }
         if let Some(version) = unknown_schema(annotations) {
-            let fault = format!("is {version:?}; allowed: {SCHEMA}, or not set");
+            let fault = format!("is {version:?}; allowed: {SCHEMA}, {ADOPTED_SCHEMA}, or not set");
             return Err(vec![Violation::new(field(SCHEMA_VERSION), fault)]);
         }
         let reader = Reader {
@@ -86,6 +94,11 @@ impl Pinned {
         }))
     }
 
+    /// The source of the names of the placeholders of the run with this name.
+    pub(crate) fn naming<'a>(&'a self, run_name: &'a str) -> Naming<'a> {
+        Naming::of(&self.group, self.adopted.as_deref(), run_name)
+    }
+
     /// The rule for other placeholders on the node of the run's placeholder (M4, P4).
     pub fn separation(&self) -> Separation {
         match self.mode {
@@ -98,9 +111,13 @@ impl Pinned {
 
     /// The annotations to write, including Tekton's own.
     pub fn to_annotations(&self) -> BTreeMap<String, String> {
-        let assistant = whole_run(self.mode, &self.group);
-        [
-            (SCHEMA_VERSION, SCHEMA.to_owned()),
+        // Admission writes Tekton's annotation on each TaskRun of an adopted run.
+        let (schema, assistant) = match &self.adopted {
+            Some(_) => (ADOPTED_SCHEMA, None),
+            None => (SCHEMA, Naming::Group(&self.group).whole_run(self.mode)),
+        };
+        let mut annotations: BTreeMap<_, _> = [
+            (SCHEMA_VERSION, schema.to_owned()),
             (MODE, self.mode.to_string()),
             (ISOLATION_SCOPE, self.isolation_scope.to_string()),
             (GROUP, self.group.to_string()),
@@ -113,7 +130,11 @@ impl Pinned {
             ),
         ]
         .map(|(key, value)| (key.to_owned(), value))
-        .into()
+        .into();
+        if let Some(name) = &self.adopted {
+            annotations.insert(ADOPTED.to_owned(), name.clone());
+        }
+        annotations
     }
 }
 
@@ -136,15 +157,21 @@ pub(crate) fn value(annotations: &BTreeMap<String, String>, setting: Setting) ->
 /// version have version 1.
 pub(crate) fn unknown_schema(annotations: &BTreeMap<String, String>) -> Option<&str> {
     let version = annotations.get(SCHEMA_VERSION)?;
-    (version != SCHEMA).then_some(version)
+    let is_known = [SCHEMA, ADOPTED_SCHEMA].contains(&version.as_str());
+    (!is_known).then_some(version)
 }
 
-/// The placeholder that serves the whole run. `None` in modes without such a placeholder.
-pub(crate) fn whole_run(mode: Mode, group: &Group) -> Option<AssistantName> {
-    match mode {
-        Mode::PipelineRuns | Mode::IsolatePipelineRun => Some(AssistantName::of(group)),
-        Mode::Workspaces | Mode::Disabled => None,
-    }
+/// True if Tekton's own affinity assistant began the run with these annotations (B7).
+pub fn is_adopted(annotations: &BTreeMap<String, String>) -> bool {
+    adopted(annotations).is_some()
+}
+
+/// The text of annotation [`ADOPTED`], if it counts.
+fn adopted(annotations: &BTreeMap<String, String>) -> Option<String> {
+    let counts = annotations
+        .get(SCHEMA_VERSION)
+        .is_some_and(|it| it == ADOPTED_SCHEMA);
+    counts.then(|| annotations.get(ADOPTED).cloned().unwrap_or_default())
 }
 
 /// The claims as the text of annotation [`CLAIMS`].
@@ -152,8 +179,17 @@ pub(crate) fn claims_to_annotation(claims: &RunClaims) -> String {
     json!(claims).to_string()
 }
 
-/// Mode, group and claims that a TaskRun, CustomRun or child PipelineRun inherited from its owner. `None` if one of them cannot
-/// be read, if the mode is `disabled`, or if the group is not the owner's.
+/// The annotations that a TaskRun, CustomRun or child PipelineRun inherited from its owner.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct HandedOn {
+    pub(crate) mode: Mode,
+    pub(crate) group: Group,
+    pub(crate) claims: RunClaims,
+    /// As [`Pinned::adopted`].
+    pub(crate) adopted: Option<String>,
+}
+
+/// Reads these annotations. `None` if one of them cannot be read, if the mode is `disabled`, or if the group is not the owner's.
 ///
 /// The group must match, because Tekton also copies annotations of a Pipeline or an embedded task if the run does not have them.
 /// So a child may have all three annotations although its owner is not coscheduled. But such an owner has no group, so the groups
@@ -161,14 +197,21 @@ pub(crate) fn claims_to_annotation(claims: &RunClaims) -> String {
 pub(crate) fn handed_on(
     annotations: &BTreeMap<String, String>,
     owners_group: Option<&str>,
-) -> Option<(Mode, Group, RunClaims)> {
+) -> Option<HandedOn> {
     let group = annotations.get(GROUP)?;
     if Some(group.as_str()) != owners_group {
         return None;
     }
     let mode: Mode = annotations.get(MODE)?.parse().ok()?;
     let claims = serde_json::from_str(annotations.get(CLAIMS)?).ok()?;
-    (mode != Mode::Disabled).then_some((mode, group.parse().ok()?, claims))
+    let group = group.parse().ok()?;
+    let adopted = adopted(annotations);
+    (mode != Mode::Disabled).then_some(HandedOn {
+        mode,
+        group,
+        claims,
+        adopted,
+    })
 }
 
 /// Group and templates from the annotations of a run, or of a copy of a run. `None` if one of them cannot be read.
@@ -215,6 +258,7 @@ impl Reader<'_> {
             placeholder: placeholder?,
             templates: templates?,
             claims: claims?,
+            adopted: adopted(self.annotations),
         })
     }
 

@@ -57,6 +57,8 @@ pub struct PipelineRun {
     pub pod_template: Option<Value>,
     /// The progress of the run.
     pub state: RunState,
+    /// True if Tekton has created the first child: `status.childReferences` is not empty.
+    pub has_begun: bool,
     /// The TaskRuns in `status.childReferences`. The key is the TaskRun's name, and the value is the name of its task.
     pub task_runs: BTreeMap<String, String>,
     /// The names of the tasks in `status.skippedTasks`.
@@ -260,6 +262,7 @@ impl PipelineRun {
             controller: controller(&metadata),
             managed_by: spec.text("managedBy").map(str::to_owned),
             state: state(spec.text("status"), &status),
+            has_begun: !status.objects("childReferences").is_empty(),
             task_runs: task_runs(&status),
             skipped_tasks: status
                 .objects("skippedTasks")

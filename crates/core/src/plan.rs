@@ -12,7 +12,7 @@ use crate::document::Faults;
 use crate::mode::Mode;
 use crate::names::AssistantName;
 use crate::overrides::Setting;
-use crate::pinned::{self, Pinned, unknown_schema, whole_run};
+use crate::pinned::{self, Pinned, unknown_schema};
 use crate::pipeline_run::{PipelineRun, RunState};
 use crate::reasons;
 use crate::run_claims::awaits_pipeline;
@@ -39,7 +39,7 @@ pub struct Plan {
 /// The action to take for a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
-    /// Do nothing. The run is not coscheduled, has not started, waits for its Pipeline, is a child run, needs no placeholder
+    /// Do nothing. The run is not coscheduled, has not started, is adopted and has no child yet, waits for its Pipeline, is a child run, needs no placeholder
     /// because it has no claim with a known name or only shared claims, or has annotations of an unknown version.
     Nothing,
     /// Create each of these placeholders that does not exist. The list is not empty. An existing placeholder is never changed
@@ -117,6 +117,10 @@ pub fn plan(run: &PipelineRun) -> Result<Plan, Vec<Violation>> {
                     let reason = reasons::pipeline_not_known();
                     Ok(Plan::of(mode, Action::Nothing, reason))
                 }
+                Some(pinned) if pinned.adopted.is_some() && !run.has_begun => {
+                    let reason = reasons::tekton_begins();
+                    Ok(Plan::of(mode, Action::Nothing, reason))
+                }
                 Some(mut pinned) => {
                     if !asks_for_any(run) {
                         pinned.placeholder.reserves = Reserves::Nothing;
@@ -178,9 +182,9 @@ fn ensure(run: &PipelineRun, pinned: &Pinned) -> Result<Plan, Vec<Violation>> {
     let mut left_out = Vec::new();
     let claims = claims::of(run, pinned, &faults, &mut left_out);
     let claims = faults.unless_any(claims)?;
-    let placeholders = match whole_run(pinned.mode, &pinned.group) {
+    let placeholders = match pinned.naming(&run.name).whole_run(pinned.mode) {
         Some(name) => vec![(name, claims)],
-        None => of_each_claim(pinned, claims),
+        None => of_each_claim(run, pinned, claims),
     };
     let mut placeholders: Vec<_> = placeholders
         .into_iter()
@@ -208,8 +212,13 @@ fn ensure(run: &PipelineRun, pinned: &Pinned) -> Result<Plan, Vec<Violation>> {
 }
 
 /// One placeholder for each claim (M1). If several workspaces are bound to one claim, they share its placeholder (V6).
-fn of_each_claim(pinned: &Pinned, claims: Claims) -> Vec<(AssistantName, Claims)> {
-    let name = |claim: &str| AssistantName::of_claim(&pinned.group, claim);
+fn of_each_claim(
+    run: &PipelineRun,
+    pinned: &Pinned,
+    claims: Claims,
+) -> Vec<(AssistantName, Claims)> {
+    let naming = pinned.naming(&run.name);
+    let name = |claim: &str| naming.of_claim(claim, &pinned.claims, &run.uid);
     let mounted = claims.existing.into_iter().map(|claim| {
         let existing = vec![claim];
         (

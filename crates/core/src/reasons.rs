@@ -119,6 +119,8 @@ reason_codes! {
     PipelineRunPending: None,
     /// The name of a claim depends on a parameter of the run's Pipeline, and Tekton has not stored the Pipeline in the run yet (V9).
     PipelineNotKnown: None,
+    /// The run is adopted, and Tekton has not created its first TaskRun or CustomRun yet (B7).
+    TektonBegins: None,
     /// The run is done (P6).
     PipelineRunDone: None,
     /// The run is being deleted (P6).

@@ -7,7 +7,9 @@
 use crate::admit::copied::claim_of_another_run;
 use crate::admit::reserved::{in_tasks, of_tasks};
 use crate::admit::{Admission, RewrittenBinding, RewrittenSource, warnings};
+use crate::adopt;
 use crate::annotations::{CLAIMS, PINNED};
+use crate::mode::Mode;
 use crate::overrides::Setting;
 use crate::pinned::{self, Pinned, carried_templates, claims_to_annotation};
 use crate::pipeline_run::{PipelineRun, RunState, WorkspaceSource};
@@ -15,7 +17,7 @@ use crate::run_claims;
 
 /// Restores the pinned parts of `old` in its update `new`.
 ///
-/// - Pinned annotations keep their old values. Only annotation [`CLAIMS`] follows the bindings while the run is pending. A
+/// - Pinned annotations keep their old values. Only annotation [`CLAIMS`] follows the bindings and the `podTemplate` while the run is pending. A
 ///   pending run has no placeholder yet, and Tekton still allows changes of its bindings.
 /// - Bindings that admission wrote keep their old values.
 /// - Reserved annotations in `spec.taskRunSpecs` are removed, as for a new run.
@@ -36,7 +38,11 @@ pub fn restore(old: &PipelineRun, new: &PipelineRun) -> Admission {
             .filter_map(|setting| override_too_late(*setting, old, new)),
     );
     let mut admission = Admission {
-        remove_task_annotations: of_tasks(new),
+        // Tekton refuses any change of the spec of a run that has started.
+        remove_task_annotations: match new.task_run_specs == old.task_run_specs {
+            true => Vec::new(),
+            false => of_tasks(new),
+        },
         bindings,
         warnings,
         ..Admission::default()
@@ -67,6 +73,8 @@ pub fn restore(old: &PipelineRun, new: &PipelineRun) -> Admission {
 fn claims(old: &PipelineRun, new: &PipelineRun) -> String {
     let mut claims = run_claims::of_run(new, None);
     let pinned = Pinned::read(&old.annotations).ok().flatten();
+    let mode = pinned.as_ref().map(|pinned| pinned.mode);
+    let is_adopted = pinned.as_ref().is_some_and(|it| it.adopted.is_some());
     let pinned = pinned.map(|pinned| pinned.claims).unwrap_or_default();
     run_claims::keep_shared(&mut claims, &pinned);
     for (workspace, claim) in pinned {
@@ -74,13 +82,20 @@ fn claims(old: &PipelineRun, new: &PipelineRun) -> String {
             let mut bindings = run.workspaces.iter();
             bindings.find(|it| it.name == workspace).cloned()
         };
-        if binding(old) == binding(new) {
+        if binding(old).is_some() && binding(old) == binding(new) {
             let now = claims.entry(workspace).or_insert_with(|| claim.clone());
             now.shared |= claim.shared && now.source == claim.source;
         }
     }
     if let Some((_, templates)) = carried_templates(&old.annotations) {
         claims.retain(|workspace, _| !templates.contains_key(workspace));
+    }
+    match (mode, is_adopted) {
+        (Some(Mode::Workspaces), true) => adopt::retain_tektons(&mut claims, new),
+        (Some(Mode::PipelineRuns | Mode::IsolatePipelineRun), false) => {
+            claims.extend(run_claims::of_pod_template(new));
+        }
+        _ => {}
     }
     claims_to_annotation(&claims)
 }
@@ -141,7 +156,7 @@ mod tests {
     use super::*;
     use crate::admit::{Question, TEKTON_CONTROLLER, TaskAnnotation, admit};
     use crate::annotations::{
-        CHOSEN_PLACEMENT, CHOSEN_RESERVES, GROUP, MODE, OVERRIDE, PART_OF, PREFIX, SIZES,
+        ADOPTED, CHOSEN_PLACEMENT, CHOSEN_RESERVES, GROUP, MODE, OVERRIDE, PART_OF, PREFIX, SIZES,
         TRACEPARENT,
     };
     use crate::config::Configuration;
@@ -180,17 +195,7 @@ mod tests {
     }
 
     fn admitted(configuration: &Configuration, run: &PipelineRun) -> PipelineRun {
-        let question = Question {
-            run,
-            request_uid: "request",
-            created_by: "alice",
-            pipeline_annotations: None,
-            namespace_annotations: None,
-            owner_group: None,
-            source_templates: None,
-            catalog: None,
-            access_modes: None,
-        };
+        let question = Question::about(run, "request", "alice");
         admit(Ok(configuration), TEKTON_CONTROLLER, &question)
             .unwrap()
             .apply(run)
@@ -242,8 +247,8 @@ mod tests {
             let removed = check(|run| {
                 run.annotations.remove(key);
             });
-            // A run that is not a child of another run does not have this annotation.
-            let told = if key == PART_OF {
+            // A run that is neither a child of another run nor adopted does not have these annotations.
+            let told = if [ADOPTED, PART_OF].contains(&key) {
                 vec![changed]
             } else {
                 vec![changed, removed]
@@ -355,6 +360,27 @@ mod tests {
         assert!(restored.warnings.is_empty(), "{:?}", restored.warnings);
         let started = restore(&stored(), &update);
         assert_eq!(started.set_annotations, BTreeMap::new());
+    }
+
+    #[test]
+    fn v1_a_pending_run_follows_the_claims_of_its_pod_template() {
+        let with = |claim: &str| {
+            let mut run = stored();
+            run.state = RunState::Pending;
+            let volume = json!({"name": "v", "persistentVolumeClaim": {"claimName": claim}});
+            run.pod_template = Some(json!({"volumes": [volume]}));
+            run
+        };
+        let first = restore(&with("one"), &with("one")).apply(&with("one"));
+        assert!(first.annotations[CLAIMS].contains(r#""podTemplate.volumes[v]":{"name":"one"}"#));
+        let mut changed = with("two");
+        changed.annotations.clone_from(&first.annotations);
+        let changed = restore(&first, &changed).apply(&changed);
+        let claims = &changed.annotations[CLAIMS];
+        assert!(
+            claims.contains(r#"{"name":"two"}"#) && !claims.contains("one"),
+            "{claims}"
+        );
     }
 
     #[test]

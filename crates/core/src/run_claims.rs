@@ -14,7 +14,7 @@ use crate::pipeline::Work;
 use crate::pipeline_run::{PipelineRun, WorkspaceSource};
 use crate::sizes::{self, Catalog};
 
-/// The claims of a run. The key is the workspace.
+/// The claims of a run. The key is the workspace, or `podTemplate.volumes[<name>]` for a volume of the run's `podTemplate`.
 pub type RunClaims = BTreeMap<String, RunClaim>;
 
 /// A claim.
@@ -80,6 +80,25 @@ pub fn of_run(run: &PipelineRun, catalog: Option<&Catalog>) -> RunClaims {
             WorkspaceSource::Other => return None,
         };
         Some((binding.name.clone(), claim.into()))
+    });
+    claims.collect()
+}
+
+/// The existing claims in `volumes` of the run's `podTemplate` (V1). All pods of the run mount them. A claim is left out if its name is
+/// empty or has a variable.
+pub(crate) fn of_pod_template(run: &PipelineRun) -> RunClaims {
+    let volumes = run
+        .pod_template
+        .as_ref()
+        .and_then(|it| it["volumes"].as_array());
+    let claims = volumes.into_iter().flatten().filter_map(|volume| {
+        let claim = volume["persistentVolumeClaim"]["claimName"].as_str()?;
+        let name = volume["name"].as_str()?;
+        let is_known = !claim.is_empty() && !has_variable(claim);
+        is_known.then(|| {
+            let key = format!("podTemplate.volumes[{name}]");
+            (key, ClaimSource::Name(claim.to_owned()).into())
+        })
     });
     claims.collect()
 }
@@ -379,6 +398,27 @@ mod tests {
         assert!(contains(&claims(), "build-cache", "u2"));
         assert!(!contains(&claims(), "$(tasks.make.results.claim)", "u1"));
         assert!(!contains(&claims(), "", "u1"));
+    }
+
+    #[test]
+    fn v1_claims_of_the_pod_template_are_known_by_their_volumes() {
+        let volume = |name: &str, source: Value| {
+            let mut volume = json!({"name": name});
+            volume["persistentVolumeClaim"] = source;
+            volume
+        };
+        let run = PipelineRun::parse(
+            &json!({"spec": {"taskRunTemplate": {"podTemplate": {"volumes": [
+                volume("cache", json!({"claimName": "build-cache"})),
+                volume("nameless", json!({})),
+                volume("empty", json!({"claimName": ""})),
+                volume("variable", json!({"claimName": "$(params.cache)"})),
+                {"name": "scratch", "emptyDir": {}},
+            ]}}}}),
+        );
+        let claim = ClaimSource::Name("build-cache".to_owned()).into();
+        let expect = [("podTemplate.volumes[cache]".to_owned(), claim)];
+        assert_eq!(of_pod_template(&run.unwrap()), expect.into());
     }
 
     #[test]

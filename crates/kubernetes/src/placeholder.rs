@@ -4,6 +4,7 @@
 //! If placeholders become another kind of object, and their pods and claims keep their names, only these two modules, module
 //! `complaints`, and module `refusals` of `core` change (`docs/decisions/placeholder-seam.md`).
 
+pub mod adopt;
 pub mod patch;
 pub mod size;
 mod stateful_set;
@@ -18,7 +19,7 @@ pub use stateful_set::{Owner, build, selector, single_pod_claims};
 use crate::objects;
 use crate::ownership::is_ours;
 
-/// Converts a StatefulSet to a placeholder. `None` if this product did not create it for a PipelineRun. The name alone does not
+/// Converts a StatefulSet to a placeholder. `None` if this product neither created it for a PipelineRun nor took it over. The name alone does not
 /// show this, because Tekton's own affinity assistants have names of the same form.
 pub fn view(set: StatefulSet) -> Option<Placeholder> {
     let metadata = set.metadata;

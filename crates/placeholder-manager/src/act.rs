@@ -162,6 +162,9 @@ impl Reconciler {
                         placeholder = update.placeholder,
                         "retried placeholder"
                     );
+                    if let Some((run, _)) = &observed.run {
+                        self.requests.find_adopted_pod(run, &own.object).await?;
+                    }
                 }
             }
             Step::Evict {

@@ -1,5 +1,5 @@
 //! Deletes the claims of a run that has ended, and removes their finalizer `kubernetes.io/pvc-protection`. Module `delete_claims`
-//! of `core` decides which claims, and when. No other module changes or deletes claims.
+//! of `core` decides which claims, and when. No other module deletes claims.
 
 use std::sync::Arc;
 

@@ -56,17 +56,7 @@ pub(crate) fn stored(mode: Mode, workspaces: &Value) -> PipelineRun {
         mode,
         ..Configuration::default()
     };
-    let question = Question {
-        run: &run,
-        request_uid: "request",
-        created_by: "alice",
-        pipeline_annotations: None,
-        namespace_annotations: None,
-        owner_group: None,
-        source_templates: None,
-        catalog: None,
-        access_modes: None,
-    };
+    let question = Question::about(&run, "request", "alice");
     let admission = admit(Ok(&configuration), TEKTON_CONTROLLER, &question);
     admission.unwrap().apply(&run)
 }
@@ -87,7 +77,7 @@ pub(crate) fn set(run: &PipelineRun, version: &str) -> Value {
     json!({
         "metadata": {
             "namespace": run.namespace, "name": planned(run)[0], "uid": "s", "resourceVersion": version,
-            "labels": {"app.kubernetes.io/managed-by": "tekton-coscheduler"},
+            "labels": {"app.kubernetes.io/managed-by": "tekton-coscheduler", "tekton.dev/pipelineRunUID": run.uid},
             "ownerReferences": [{
                 "apiVersion": "tekton.dev/v1", "kind": "PipelineRun", "name": run.name, "uid": run.uid, "controller": true,
             }],

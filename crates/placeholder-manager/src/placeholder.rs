@@ -1,9 +1,12 @@
 //! A placeholder is a StatefulSet. Only this module of the service depends on this: it selects the StatefulSets to watch, and
 //! creates, patches and deletes StatefulSets. Another kind of placeholder would need another implementation of this module.
 
+mod adopt;
+
 use coscheduler_core::labels::{AFFINITY_ASSISTANT, COMPONENT};
 use coscheduler_core::observed::ObjectRef;
 use coscheduler_core::observed::{Placeholder, Record};
+use coscheduler_core::pinned::is_adopted;
 use coscheduler_core::pipeline_run::PipelineRun;
 use coscheduler_core::plan::PlaceholderSpec;
 use coscheduler_core::volumes::Volumes;
@@ -29,7 +32,8 @@ pub(crate) fn watched(client: &Client) -> (Api<StatefulSet>, watcher::Config) {
 }
 
 impl Requests {
-    /// Creates a placeholder of a run. Returns false if the run has this placeholder already.
+    /// Creates a placeholder of a run. Returns false if the run has this placeholder already. If Tekton's assistant created it for an
+    /// adopted run, takes it over (B7).
     ///
     /// # Errors
     ///
@@ -40,11 +44,7 @@ impl Requests {
         spec: &PlaceholderSpec,
         volumes: &Volumes,
     ) -> Result<bool, Error> {
-        let owner = Owner {
-            namespace: &run.namespace,
-            name: &run.name,
-            uid: &run.uid,
-        };
+        let owner = owner(run);
         // Claims that only one pod may use are created first, so that they exist if the placeholder exists (V8).
         for claim in placeholder::single_pod_claims(owner, spec) {
             self.create_claim(&run.namespace, &claim).await?;
@@ -69,7 +69,29 @@ impl Requests {
             return Err(Error::Terminating { name });
         };
         check_owner(&found, run, name)?;
+        if is_adopted(&run.annotations) {
+            self.adopt(owner, spec, &found).await?;
+        }
         Ok(false)
+    }
+
+    /// Looks for the pod of an adopted placeholder without a known pod (B7). The placeholder's controller may have created it from the
+    /// object's old version, so without our labels. Then it gets them.
+    pub(crate) async fn find_adopted_pod(
+        &self,
+        run: &PipelineRun,
+        own: &ObjectRef,
+    ) -> Result<(), Error> {
+        if !is_adopted(&run.annotations) {
+            return Ok(());
+        }
+        let (api, name) = (self.placeholders(&run.namespace), &own.name);
+        let found = retried(|| api.get_opt(name)).await;
+        let act = || format!("read {KIND} {}/{name}", run.namespace);
+        match found.map_err(|error| failed(act(), error))? {
+            Some(set) => self.adopt_pod(owner(run), &set).await,
+            None => Ok(()),
+        }
     }
 
     /// Writes annotation `coscheduler.dev/record` of a placeholder. If the creation of the pod failed, this change also makes the
@@ -124,7 +146,15 @@ impl Requests {
     }
 }
 
-/// Fails if the controller of the object is not this run, because the manager never adopts objects (P7). Also fails if the
+fn owner(run: &PipelineRun) -> Owner<'_> {
+    Owner {
+        namespace: &run.namespace,
+        name: &run.name,
+        uid: &run.uid,
+    }
+}
+
+/// Fails if the controller of the object is not this run, because the manager never uses an object of another owner (P7). Also fails if the
 /// object is being deleted.
 fn check_owner(set: &StatefulSet, run: &PipelineRun, name: String) -> Result<(), Error> {
     let owners = set.metadata.owner_references.iter().flatten();

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::admissionregistration::v1::{
     MutatingWebhookConfiguration, ValidatingWebhookConfiguration,
@@ -89,8 +89,10 @@ fn certify(site: &Site, objects: &mut [Value]) -> Result<()> {
     let authority = Authority::new()?;
     authority.issue(&folder, &[&format!("{WEBHOOK_SERVICE}.{NAMESPACE}.svc")])?;
     let bundle = json!(ByteString(authority.pem().into_bytes()));
+    let mut has_secret = false;
     for object in objects {
         if object["kind"] == "Secret" && object["metadata"]["name"] == WEBHOOK_SECRET {
+            has_secret = true;
             object["stringData"] = json!({
                 "ca-cert.pem": authority.pem(),
                 "server-cert.pem": read(&folder.join("tls.crt"))?,
@@ -104,6 +106,10 @@ fn certify(site: &Site, objects: &mut [Value]) -> Result<()> {
             client["service"]["path"] = json!("/resource-conversion");
         }
     }
+    ensure!(
+        has_secret,
+        "Tekton's manifests have no Secret {WEBHOOK_SECRET}"
+    );
     Ok(())
 }
 
@@ -263,7 +269,7 @@ fn environment(command: &mut std::process::Command, pod: &str) {
     }
 }
 
-/// Waits until the webhook has written its certificate and its rules into every webhook configuration. Then waits until it converts and defaults a PipelineRun of the old API version.
+/// Waits until the webhook has written its certificate into every webhook configuration. Then waits until it converts and defaults a PipelineRun of the old API version.
 async fn wait_for_webhook(site: &Site, client: &Client) -> Result<()> {
     let mutating: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
     let validating: Api<ValidatingWebhookConfiguration> = Api::all(client.clone());

@@ -79,8 +79,8 @@ pub(super) fn tekton_flag(feature_flags: Option<&BTreeMap<String, String>>) -> J
     match config::tekton_coschedule(flags) {
         None => ok("Tekton's flag coschedule is disabled."),
         Some(value) => failed(format!(
-            "Tekton's flag coschedule is {value}, so Tekton coschedules the runs itself. Set it to disabled in ConfigMap \
-             feature-flags."
+            "Tekton's flag coschedule is {value}, so Tekton coschedules the runs itself. When the runs in progress are adopted \
+             (docs/migration.md), set it to disabled in ConfigMap feature-flags."
         )),
     }
 }
@@ -269,7 +269,7 @@ pub(super) fn nodes(nodes: &[Node]) -> Judged {
     for (node, name) in nodes.iter().zip(&names) {
         let Some(hostname) = node.labels().get(HOSTNAME) else {
             return failed(format!(
-                "Node {name} lacks label {HOSTNAME}, so no placeholder can use it."
+                "Node {name} lacks label {HOSTNAME}, so no pod can follow a placeholder there."
             ));
         };
         if let Some(other) = named.insert(hostname, name) {

@@ -2,8 +2,9 @@
 
 use super::*;
 use crate::annotations::{
-    ALLOWED_OVERRIDES, CHOSEN_PLACEMENT, CHOSEN_RESERVES, CLAIMS, GROUP, MODE, MODE_SOURCE,
-    OVERRIDE, PINNED, PLACEHOLDER, SCHEMA_VERSION, SIZES, TRACEPARENT, VOLUME_CLAIM_TEMPLATES,
+    ADOPTED, ALLOWED_OVERRIDES, CHOSEN_PLACEMENT, CHOSEN_RESERVES, CLAIMS, GROUP, HANDED_ON, MODE,
+    MODE_SOURCE, OVERRIDE, PART_OF, PINNED, PLACEHOLDER, SCHEMA_VERSION, SIZES,
+    TEKTON_AFFINITY_ASSISTANT, TRACEPARENT, VOLUME_CLAIM_TEMPLATES,
 };
 use crate::config::PlaceholderDefaults;
 use crate::mode::IsolationScope;
@@ -30,17 +31,7 @@ fn template() -> Value {
 
 /// A question about a run that `alice` creates. Pipeline and Namespace choose no mode.
 fn by_alice<'a>(run: &'a PipelineRun, request_uid: &'a str) -> Question<'a> {
-    Question {
-        run,
-        request_uid,
-        created_by: "alice",
-        pipeline_annotations: None,
-        namespace_annotations: None,
-        owner_group: None,
-        source_templates: None,
-        catalog: None,
-        access_modes: None,
-    }
+    Question::about(run, request_uid, "alice")
 }
 
 #[track_caller]
@@ -92,6 +83,7 @@ fn m3_m8_v2_a_run_is_pinned_and_its_templates_become_claims() {
             ClaimSource::Name("build-cache".to_owned()).into(),
         )]
         .into(),
+        adopted: None,
         group: group.clone(),
         placeholder: PlaceholderDefaults::default(),
         templates: [
@@ -201,7 +193,7 @@ fn m5_m8_forged_annotations_never_survive() {
     forge(&mut forged);
     let warning = "These annotations are ignored, because only tekton-coscheduler may write them: \
                    coscheduler.dev/schema-version, coscheduler.dev/mode, coscheduler.dev/mode-source, coscheduler.dev/isolation-scope, coscheduler.dev/group, coscheduler.dev/placeholder, coscheduler.dev/volume-claim-templates, \
-                   coscheduler.dev/claims, coscheduler.dev/sizes, coscheduler.dev/part-of, pipeline.tekton.dev/affinity-assistant, \
+                   coscheduler.dev/claims, coscheduler.dev/sizes, coscheduler.dev/part-of, coscheduler.dev/adopted, pipeline.tekton.dev/affinity-assistant, \
                    coscheduler.dev/traceparent. Remove them.";
 
     let disabled = admit(&configuration(Mode::Disabled), &forged, UID);
@@ -217,7 +209,10 @@ fn m5_m8_forged_annotations_never_survive() {
 
     let enabled = admit(&configuration(Mode::PipelineRuns), &forged, UID);
     assert_eq!(enabled.warnings, [warning]);
-    assert_eq!(enabled.remove_annotations, [SIZES, PART_OF, TRACEPARENT]);
+    assert_eq!(
+        enabled.remove_annotations,
+        [SIZES, PART_OF, ADOPTED, TRACEPARENT]
+    );
     let clean = run();
     assert_eq!(
         enabled.apply(&forged),
@@ -1053,7 +1048,7 @@ fn v3_a_part_of_a_run_knows_the_claims_that_tekton_creates_for_its_parent() {
 fn m8_a_part_of_a_run_of_an_unknown_schema_version_keeps_what_tekton_copied() {
     let mut part = part(Mode::PipelineRuns);
     part.annotations
-        .insert(SCHEMA_VERSION.to_owned(), "2".to_owned());
+        .insert(SCHEMA_VERSION.to_owned(), "3".to_owned());
     let by_tekton = Question {
         created_by: TEKTON_CONTROLLER,
         owner_group: part.annotations.get(GROUP).map(String::as_str),

@@ -28,6 +28,11 @@ pub(super) fn left_to_tekton(flag: &str) -> String {
     )
 }
 
+/// An update asks for the adoption of a run that is not adopted (B7).
+pub(crate) fn not_adopted(why: &str) -> String {
+    format!("tekton-coscheduler does not adopt this run, because {why}.")
+}
+
 /// The metadata of a new PipelineRun has reserved annotations.
 pub(super) fn reserved(keys: &[String]) -> String {
     format!(

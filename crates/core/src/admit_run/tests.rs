@@ -4,7 +4,7 @@ use super::*;
 use crate::admit::{Question, TEKTON_CONTROLLER, admit};
 use crate::annotations::{CLAIMS, GROUP, MODE, OVERRIDE, PINNED, SCHEMA_VERSION};
 use crate::config::Configuration;
-use crate::names::tekton_claim_name;
+use crate::names::{Group, tekton_claim_name};
 use crate::pipeline_run::PipelineRun;
 use crate::reasons::ReasonCode;
 use proptest::prelude::*;
@@ -28,17 +28,7 @@ fn annotations(mode: Mode) -> BTreeMap<String, String> {
         mode,
         ..Configuration::default()
     };
-    let question = Question {
-        run: &run,
-        request_uid: "request",
-        created_by: "alice",
-        pipeline_annotations: None,
-        namespace_annotations: None,
-        owner_group: None,
-        source_templates: None,
-        catalog: None,
-        access_modes: None,
-    };
+    let question = Question::about(&run, "request", "alice");
     admit(Ok(&configuration), TEKTON_CONTROLLER, &question)
         .unwrap()
         .apply(&run)
@@ -432,7 +422,7 @@ fn what_a_run_hands_on_and_cannot_be_read_is_removed_altogether() {
 fn m8_a_task_run_of_a_run_of_another_schema_version_follows_the_placeholder_that_tekton_copied() {
     let mut run = task_run(Mode::PipelineRuns, &[]);
     run.annotations
-        .insert(SCHEMA_VERSION.to_owned(), "2".to_owned());
+        .insert(SCHEMA_VERSION.to_owned(), "3".to_owned());
     let copied = run.annotations[TEKTON_AFFINITY_ASSISTANT].clone();
     let stored = stored(&run);
     assert_eq!(stored[TEKTON_AFFINITY_ASSISTANT], copied);

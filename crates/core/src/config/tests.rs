@@ -24,6 +24,7 @@ fn m1_without_any_key_the_defaults_are_in_force() {
                 allowed_overrides: BTreeSet::new(),
                 namespace_may_allow: BTreeSet::new(),
                 placeholder: PlaceholderDefaults::default(),
+                adopt_runs_in: BTreeSet::new(),
                 tekton_coschedule: None,
                 version: None,
             },
@@ -261,7 +262,7 @@ fn an_unknown_key_is_a_warning() {
         [
             "key \"placeholder_cpu\" is not known and was ignored; known keys: coschedule, disable-affinity-assistant, \
              migration-phase, isolation-scope, coschedule-claims, allowed-overrides, namespace-may-allow, \
-             default-affinity-assistant-pod-template, placement, placeholder-reserves, placeholder-cpu, placeholder-memory, placeholder-image"
+             default-affinity-assistant-pod-template, placement, placeholder-reserves, placeholder-cpu, placeholder-memory, placeholder-image, adopt-runs-in"
         ]
     );
 }
@@ -279,6 +280,11 @@ fn m7_all_violations_come_at_once_with_key_value_and_what_is_allowed() {
         ("coschedule-claims", "\"some\"", "allowed: all, node-bound"),
         ("allowed-overrides", "\"all\"", "allowed: workspaces"),
         ("namespace-may-allow", "\"any\"", "allowed: workspaces"),
+        (
+            "adopt-runs-in",
+            "\"Team_A\"",
+            "allowed: names of namespaces",
+        ),
         (
             "default-affinity-assistant-pod-template",
             "is not an object",

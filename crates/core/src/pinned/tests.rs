@@ -24,6 +24,7 @@ fn example() -> Pinned {
             ClaimSource::Name("build-cache".to_owned()).into(),
         )]
         .into(),
+        adopted: None,
     }
 }
 
@@ -32,7 +33,7 @@ fn m8_exactly_the_pinned_annotations_are_written() {
     let annotations = example().to_annotations();
     let mut keys: Vec<_> = PINNED
         .into_iter()
-        .filter(|key| ![MODE_SOURCE, PART_OF, SIZES, TRACEPARENT].contains(key))
+        .filter(|key| ![ADOPTED, MODE_SOURCE, PART_OF, SIZES, TRACEPARENT].contains(key))
         .collect();
     keys.sort_unstable();
     assert_eq!(
@@ -121,7 +122,7 @@ fn p4_m4_b3_the_placement_counts_outside_isolation_and_what_reserves_does_not_sp
 
 #[test]
 fn m8_annotations_of_an_unknown_schema_version_are_not_read() {
-    for version in ["2", "0", "", "01", "1.1", "one"] {
+    for version in ["3", "0", "", "01", "1.1", "one"] {
         let mut annotations = example().to_annotations();
         annotations.insert(SCHEMA_VERSION.to_owned(), version.to_owned());
         annotations.insert(CLAIMS.to_owned(), "of another form".to_owned());
@@ -130,7 +131,7 @@ fn m8_annotations_of_an_unknown_schema_version_are_not_read() {
         assert_eq!(
             violations[0].to_string(),
             format!(
-                "metadata.annotations[coscheduler.dev/schema-version]: is {version:?}; allowed: 1, or not set"
+                "metadata.annotations[coscheduler.dev/schema-version]: is {version:?}; allowed: 1, 2, or not set"
             )
         );
         let group = annotations.get(GROUP).map(String::as_str);
@@ -273,6 +274,7 @@ proptest! {
             "\\PC*".prop_map(ClaimSource::Name),
             "\\PC*".prop_map(ClaimSource::Template),
         ], any::<bool>()).prop_map(|(source, shared)| RunClaim { source, shared }), 0..4),
+        adopted in proptest::option::of("\\PC*"),
         request in "\\PC*",
         placement in prop::sample::select(Placement::ALL.to_vec()),
         reserves in prop::sample::select(Reserves::ALL.to_vec()),
@@ -284,6 +286,7 @@ proptest! {
             mode,
             isolation_scope,
             claims,
+            adopted,
             group: Group::from_request_uid(&request),
             placeholder: PlaceholderDefaults {
                 cpu: format!("{cpu}m"),

@@ -108,6 +108,7 @@ fn a_whole_run_is_read() {
         service_account_name: Some("builder".to_owned()),
         pod_template: Some(json!({"nodeSelector": {"disk": "ssd"}})),
         state: RunState::Active,
+        has_begun: true,
         task_runs: [("build-x7k2p-compile".to_owned(), "compile".to_owned())].into(),
         skipped_tasks: vec!["lint".to_owned()],
     };

@@ -12,8 +12,9 @@ use crate::names::{AssistantName, ClaimTemplateName, claim_name, label_value};
 use crate::pinned::Pinned;
 use crate::pipeline_run::{PipelineRun, WorkspaceBinding, WorkspaceSource, is_single_pod};
 use crate::reasons;
+use crate::run_claims::contains;
 
-/// The claims of a run or of one placeholder, each once, in the order of the run's workspaces.
+/// The claims of a run or of one placeholder, each once, in the order of the run's workspaces. Claims of the `podTemplate` come last.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Claims {
     /// Claims that the placeholder's controller creates and the placeholder mounts.
@@ -34,11 +35,16 @@ pub(super) fn of(
     faults: &Faults,
     left_out: &mut Vec<Reason>,
 ) -> Claims {
-    let assistant = AssistantName::of(&pinned.group);
+    let assistant = pinned.naming(&run.name).whole_run(pinned.mode);
+    let templates = assistant.map(|assistant| {
+        let templates = templates(run, pinned, &assistant, faults).into_iter();
+        templates
+            .map(|template| (claim_name(&template.name, &assistant), template))
+            .collect::<Vec<_>>()
+    });
     let mut claims = Claims::default();
     let mut seen = BTreeSet::new();
-    for template in templates(run, pinned, &assistant, faults) {
-        let name = claim_name(&template.name, &assistant);
+    for (name, template) in templates.into_iter().flatten() {
         if is_single_pod(&template.spec) {
             let workspace = Some(template.workspace.as_str());
             left_out.push(reasons::claim_not_mounted(&name, workspace));
@@ -50,7 +56,11 @@ pub(super) fn of(
     }
     for binding in &run.workspaces {
         let Some(known) = pinned.claims.get(&binding.name) else {
-            if !pinned.templates.contains_key(&binding.name) {
+            let is_template = pinned.templates.contains_key(&binding.name);
+            // Of the workspaces with the same claim, only one is pinned on an adopted run.
+            let name = binding.source.claim_name();
+            let is_pinned = name.is_some_and(|name| contains(&pinned.claims, name, &run.uid));
+            if !is_template && !is_pinned {
                 left_out.extend(not_known(binding));
             }
             continue;
@@ -73,6 +83,11 @@ pub(super) fn of(
             | WorkspaceSource::Other => claims.existing.push(name),
         }
     }
+    let is_bound = |key: &str| run.workspaces.iter().any(|binding| binding.name == key);
+    let of_pod_template = pinned.claims.iter().filter(|(key, _)| !is_bound(key));
+    let of_pod_template = of_pod_template.map(|(key, claim)| claim.name(key, &run.uid));
+    let new = of_pod_template.filter(|name| seen.insert(name.clone()));
+    claims.existing.extend(new);
     claims
 }
 
@@ -97,9 +112,19 @@ fn templates(
             continue;
         };
         let parts = Parts::read(template_field(workspace), template, faults);
-        let name = ClaimTemplateName::derive(&pinned.group, workspace, parts.name.as_deref());
+        let template_name = parts.name.as_deref();
+        let name = match pinned.adopted {
+            None => ClaimTemplateName::derive(&pinned.group, workspace, template_name),
+            Some(_) => match ClaimTemplateName::of_tekton(workspace, template_name, &run.uid) {
+                Ok(name) => name,
+                Err(error) => {
+                    faults.add(template_field(workspace), error.to_string());
+                    continue;
+                }
+            },
+        };
         let derived = claim_name(&name, assistant);
-        if binding.source.claim_name() != Some(&derived) {
+        if pinned.adopted.is_none() && binding.source.claim_name() != Some(&derived) {
             let fault = format!(
                 "workspace {workspace:?} is not bound to the claim that was made for it; allowed: \
                  persistentVolumeClaim.claimName {derived:?}"

@@ -25,6 +25,11 @@ texts! {
         "The run is pending. If it is coscheduled, it gets its placeholder when it starts. To start it, remove spec.status. If a queue \
          such as Kueue set spec.status, wait for the queue.";
 
+    /// Tekton creates the placeholders of an adopted run before its first TaskRun or CustomRun (B7).
+    tekton_begins(): TektonBegins =
+        "Tekton's own affinity assistant begins this run. tekton-coscheduler adopts the run's placeholders when Tekton has created the \
+         first TaskRun or CustomRun.";
+
     /// The name of a claim depends on a parameter of a Pipeline that Tekton has not fetched yet (V9).
     pipeline_not_known(): PipelineNotKnown =
         "The name of a claim depends on a parameter of the run's Pipeline. The run gets its placeholder when Tekton has fetched \

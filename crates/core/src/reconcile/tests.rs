@@ -42,17 +42,7 @@ fn run(mode: Mode, claims: &[&str]) -> PipelineRun {
         mode,
         ..Configuration::default()
     };
-    let question = Question {
-        run: &run,
-        request_uid: "request",
-        created_by: "alice",
-        pipeline_annotations: None,
-        namespace_annotations: None,
-        owner_group: None,
-        source_templates: None,
-        catalog: None,
-        access_modes: None,
-    };
+    let question = Question::about(&run, "request", "alice");
     let admission = admit(Ok(&configuration), TEKTON_CONTROLLER, &question);
     admission.unwrap().apply(&run)
 }

@@ -58,15 +58,8 @@ fn admission(
     access_modes: Option<&AccessModes>,
 ) -> Admission {
     let question = Question {
-        run,
-        request_uid: "request",
-        created_by: "alice",
-        pipeline_annotations: None,
-        namespace_annotations: None,
-        owner_group: None,
-        source_templates: None,
-        catalog: None,
         access_modes,
+        ..Question::about(run, "request", "alice")
     };
     admit(Ok(configuration), TEKTON_CONTROLLER, &question).unwrap()
 }

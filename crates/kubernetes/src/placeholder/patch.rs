@@ -41,7 +41,7 @@ mod tests {
         json!({
             "metadata": {
                 "name": "s", "uid": "u", "resourceVersion": "7",
-                "labels": {"app.kubernetes.io/managed-by": "tekton-coscheduler"},
+                "labels": {"app.kubernetes.io/managed-by": "tekton-coscheduler", "tekton.dev/pipelineRunUID": "run"},
                 "ownerReferences": [{"apiVersion": "tekton.dev/v1", "kind": "PipelineRun", "name": "r", "uid": "run", "controller": true}],
             },
             "spec": {"selector": {}, "template": {"spec": {"containers": []}}},

@@ -35,7 +35,7 @@ const GRACE_SECONDS: i64 = 1;
 
 /// These annotations keep autoscalers from removing a node that is not full while a run uses it (N7). Sources: Karpenter,
 /// "Disruption", "Pod-Level Controls"; Cluster Autoscaler, FAQ, "What types of pods can prevent CA from removing a node?".
-const KEEPS_NODE: [(&str, &str); 2] = [
+pub(super) const KEEPS_NODE: [(&str, &str); 2] = [
     ("karpenter.sh/do-not-disrupt", "true"),
     ("cluster-autoscaler.kubernetes.io/safe-to-evict", "false"),
 ];
@@ -111,13 +111,16 @@ pub fn selector(name: &str) -> BTreeMap<String, String> {
 }
 
 /// Adds two labels: the run's uid, and [`MANAGED_BY`]. The placeholder-manager finds its objects by these labels.
-fn with_owner(mut labels: BTreeMap<String, String>, owner: Owner<'_>) -> BTreeMap<String, String> {
+pub(super) fn with_owner(
+    mut labels: BTreeMap<String, String>,
+    owner: Owner<'_>,
+) -> BTreeMap<String, String> {
     labels.insert(PIPELINE_RUN_UID.to_owned(), owner.uid.to_owned());
     labels.insert(MANAGED_BY.to_owned(), TEKTON_COSCHEDULER.to_owned());
     labels
 }
 
-fn reference(owner: Owner<'_>) -> OwnerReference {
+pub(super) fn reference(owner: Owner<'_>) -> OwnerReference {
     OwnerReference {
         api_version: "tekton.dev/v1".to_owned(),
         kind: "PipelineRun".to_owned(),
@@ -130,17 +133,23 @@ fn reference(owner: Owner<'_>) -> OwnerReference {
 /// The claims that the manager creates itself (V8). They have the same fields as claims that the StatefulSet controller creates,
 /// including the labels of the StatefulSet's selector.
 pub fn single_pod_claims(owner: Owner<'_>, spec: &PlaceholderSpec) -> Vec<PersistentVolumeClaim> {
-    spec.single_pod_claims
-        .iter()
-        .map(|template| {
-            let mut claim = claim(owner, template);
-            claim.metadata.name = Some(claim_name(&template.name, &spec.name));
-            claim.metadata.namespace = Some(owner.namespace.to_owned());
-            let labels = claim.metadata.labels.get_or_insert_default();
-            labels.extend(selector(spec.name.as_str()));
-            claim
-        })
-        .collect()
+    made(owner, spec, &spec.single_pod_claims).collect()
+}
+
+/// The claims that the StatefulSet controller makes from `templates` of a placeholder.
+pub(super) fn made<'a>(
+    owner: Owner<'a>,
+    spec: &'a PlaceholderSpec,
+    templates: &'a [ClaimTemplateSpec],
+) -> impl Iterator<Item = PersistentVolumeClaim> + 'a {
+    templates.iter().map(move |template| {
+        let mut claim = claim(owner, template);
+        claim.metadata.name = Some(claim_name(&template.name, &spec.name));
+        claim.metadata.namespace = Some(owner.namespace.to_owned());
+        let labels = claim.metadata.labels.get_or_insert_default();
+        labels.extend(selector(spec.name.as_str()));
+        claim
+    })
 }
 
 fn pod(spec: &PlaceholderSpec, volumes: &Volumes) -> PodSpec {

@@ -376,7 +376,7 @@ fn n6_what_is_active_or_has_left_anything_is_swept() {
     assert_eq!(swept(), [key()]);
     cache.retain_placeholders(&HashSet::new());
     cache.apply_claim(read_claim(json!({"metadata": {
-        "namespace": "ci", "name": "made", "uid": "c", "labels": {"app.kubernetes.io/managed-by": "tekton-coscheduler"},
+        "namespace": "ci", "name": "made", "uid": "c", "labels": {"app.kubernetes.io/managed-by": "tekton-coscheduler", "tekton.dev/pipelineRunUID": "u"},
         "ownerReferences": [{"apiVersion": "tekton.dev/v1", "kind": "PipelineRun", "name": "build", "uid": "u"}],
     }})));
     assert_eq!(swept(), [key()]);
@@ -390,7 +390,7 @@ fn p6_a_placeholder_that_lost_its_owner_is_still_its_runs() {
     let owned = set(&run, "5");
     let mut orphan = set(&run, "6");
     orphan["metadata"]["ownerReferences"] = Value::Null;
-    orphan["metadata"]["labels"] = json!({"app.kubernetes.io/managed-by": "tekton-coscheduler"});
+    orphan["metadata"]["labels"] = json!({"app.kubernetes.io/managed-by": "tekton-coscheduler", "tekton.dev/pipelineRunUID": "u"});
     // Without an owner reference, the cache cannot know the run of this placeholder.
     assert_eq!(cache.apply_placeholder(read_set(orphan.clone())), []);
     cache.apply_placeholder(read_set(owned));

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::fixtures::{Asked, Server, object, placeholder, read_claim, run, set, status, success};
+use coscheduler_core::annotations::{ADOPTED, SCHEMA_VERSION};
 use coscheduler_core::plan::plan;
 use coscheduler_core::volumes::Volumes;
 use http::Method;
@@ -123,6 +124,50 @@ async fn p7_an_object_of_the_right_name_is_the_placeholder_only_if_its_controlle
     );
     let gone = meets(None).await;
     assert!(matches!(gone, Err(Error::Terminating { .. })), "{gone:?}");
+}
+
+/// Creates a placeholder of an adopted run when Tekton's StatefulSet exists. The API server refuses patches of objects with the name
+/// `failing`. Returns the result, and the patches in order.
+async fn adopts(failing: &'static str) -> (Result<bool, Error>, Vec<String>) {
+    let mut run = run(&["data"]);
+    run.annotations
+        .insert(SCHEMA_VERSION.to_owned(), "2".to_owned());
+    run.annotations.insert(ADOPTED.to_owned(), String::new());
+    run.has_begun = true;
+    let plan = plan(&run).unwrap();
+    let spec = &plan.action.placeholders()[0];
+    let mut set = set(&run, "5");
+    set["metadata"]["name"] = spec.name.as_str().into();
+    set["metadata"]["labels"] = json!({});
+    let pod = json!({"metadata": {
+        "name": format!("{}-0", spec.name), "uid": "p",
+        "ownerReferences": [{"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "x", "uid": "s", "controller": true}],
+    }});
+    let (client, server) = Server::new(move |asked| match asked.method {
+        Method::POST => status(409, "AlreadyExists", "exists"),
+        Method::PATCH if asked.path.contains(failing) => status(500, "InternalError", "failed"),
+        _ if asked.path.ends_with("/pods") => (200, json!({"metadata": {}, "items": [pod]})),
+        _ if asked.path.contains("/pods/") => (200, pod.clone()),
+        _ => (200, set.clone()),
+    });
+    let requests = Requests::new(client);
+    let volumes = Volumes::default();
+    let outcome = requests.create_placeholder(&run, spec, &volumes).await;
+    let asked = server.asked().into_iter();
+    let patches = asked.filter(|asked| asked.method == Method::PATCH);
+    let kinds = patches.filter_map(|asked| Some(asked.path.rsplit('/').nth(1)?.to_owned()));
+    (outcome, kinds.collect())
+}
+
+#[tokio::test(start_paused = true)]
+async fn b7_the_set_of_an_adopted_run_is_taken_over_after_its_pod() {
+    let (outcome, patched) = adopts("nothing").await;
+    assert!(!outcome.unwrap());
+    assert_eq!(patched, ["pods", "statefulsets"]);
+    // If the pod cannot be taken over, the StatefulSet is not, so the next Ensure tries again.
+    let (outcome, patched) = adopts("/pods/").await;
+    assert!(outcome.unwrap_err().is_transient());
+    assert_eq!(patched, ["pods"]);
 }
 
 fn seen() -> ObjectRef {

@@ -122,6 +122,7 @@ pub fn configuration_to_wire(configuration: &Configuration) -> wire::Configurati
         coschedule_claims: coschedule_claims_to_wire(configuration.coschedule_claims).into(),
         allowed_overrides: overrides(&configuration.allowed_overrides),
         namespace_may_allow: overrides(&configuration.namespace_may_allow),
+        adopt_runs_in: configuration.adopt_runs_in.iter().cloned().collect(),
     }
 }
 
@@ -202,6 +203,7 @@ pub fn configuration(message: wire::Configuration) -> Result<Configuration, Vec<
         allowed_overrides,
         namespace_may_allow,
         placeholder,
+        adopt_runs_in: message.adopt_runs_in.into_iter().collect(),
         tekton_coschedule: None,
         version: None,
     })
@@ -256,6 +258,7 @@ mod tests {
                             .unwrap(),
                         ..PlaceholderDefaults::default()
                     },
+                    adopt_runs_in: ["team-a".to_owned()].into(),
                     tekton_coschedule: None,
                     version: None,
                 };

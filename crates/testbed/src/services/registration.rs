@@ -6,7 +6,7 @@ use std::pin::pin;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use coscheduler_core::annotations::GROUP;
+use coscheduler_core::annotations::{GROUP, SIZES};
 use futures::StreamExt as _;
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use kube::api::{DynamicObject, ObjectMeta, PostParams};
@@ -15,7 +15,7 @@ use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::watch_object;
 use kube::{Api, Client, ResourceExt as _};
 use serde_json::{Value, json};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use super::deploy::{self, LAUNCHER, MANAGED_BY, MANAGED_BY_LABEL};
 use crate::manifests;
@@ -28,6 +28,8 @@ const NO_PORT: u16 = 0;
 
 /// The time between two attempts to reach the webhooks.
 const PERIOD: Duration = Duration::from_millis(100);
+/// How long the admission-webhook may take to learn the objects on which requests depend. It may be ready without them.
+const CATALOG: Duration = Duration::from_secs(10);
 
 /// Fails if one of the objects exists but no launcher made it. Most likely, it belongs to an installation in the cluster.
 pub(super) async fn refuse_foreign(client: &Client) -> anyhow::Result<()> {
@@ -66,7 +68,8 @@ pub(super) async fn apply_webhooks(
 }
 
 /// Waits until the API server calls the webhooks and reaches them. It learns their certificate and their rules a moment after the
-/// admission-webhook has written them into the configurations.
+/// admission-webhook has written them into the configurations. Also waits a while until the admission-webhook knows the objects on
+/// which the requests of pods depend.
 pub(super) async fn reached(client: &Client) -> anyhow::Result<()> {
     let kind = ApiResource::from_gvk(&GroupVersionKind::gvk("tekton.dev", "v1", "PipelineRun"));
     let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), "default", &kind);
@@ -86,6 +89,7 @@ pub(super) async fn reached(client: &Client) -> anyhow::Result<()> {
         dry_run: true,
         ..PostParams::default()
     };
+    let patience = Instant::now() + CATALOG;
     loop {
         match api.create(&dry_run, &probe).await {
             Err(kube::Error::Api(status))
@@ -97,11 +101,20 @@ pub(super) async fn reached(client: &Client) -> anyhow::Result<()> {
             Ok(run) if run.annotations().get(GROUP).is_some_and(|it| it == "probe") => {
                 sleep(PERIOD).await;
             }
+            Ok(run) if has_unknown_requests(&run) && Instant::now() < patience => {
+                sleep(PERIOD).await;
+            }
             // A refusal for another reason does not come from our webhooks.
             Ok(_) | Err(kube::Error::Api(_)) => return Ok(()),
             Err(error) => return Err(error).context("failed to create a PipelineRun as a dry run"),
         }
     }
+}
+
+/// True if the run is coscheduled, and admission did not know the requests of its pods.
+fn has_unknown_requests(run: &DynamicObject) -> bool {
+    let sizes = run.annotations().get(SIZES);
+    sizes.is_some_and(|sizes| !sizes.contains("requests"))
 }
 
 /// Deletes the webhook configurations, unless another launcher has taken them over. The mutating configuration is deleted first,

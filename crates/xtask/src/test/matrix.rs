@@ -13,7 +13,7 @@ use crate::workspace::Workspace;
 
 /// The topics that run if the command line selects no tests. They test each mode, each kind of volume, and the parts of Tekton
 /// and Kubernetes that are no stable API. On two idle cores, each combination takes at most about six minutes.
-const TOPICS: [&str; 12] = [
+const TOPICS: [&str; 13] = [
     // Runs in every mode, with every kind of volume.
     "examples",
     // The nodes of pods, which Tekton's annotation decides, and the lifetime of placeholders.
@@ -23,6 +23,8 @@ const TOPICS: [&str; 12] = [
     "volumes",
     // Tekton's own flag, which changes the names of claims.
     "tekton_flag",
+    // The names of Tekton's own assistants and of their claims.
+    "migration",
     // Pipelines in Pipelines, an alpha feature.
     "parents",
     // Annotations that Tekton copies from Pipelines, Tasks and runs, and the account that creates TaskRuns.

@@ -19,17 +19,7 @@ fn admitted(mode: Mode, spec: Value) -> PipelineRun {
         mode,
         ..Configuration::default()
     };
-    let question = Question {
-        run: &run,
-        request_uid: "request",
-        created_by: "alice",
-        pipeline_annotations: None,
-        namespace_annotations: None,
-        owner_group: None,
-        source_templates: None,
-        catalog: None,
-        access_modes: None,
-    };
+    let question = Question::about(&run, "request", "alice");
     admit(Ok(&configuration), TEKTON_CONTROLLER, &question)
         .unwrap()
         .apply(&run)
@@ -162,17 +152,7 @@ fn v7_the_annotation_cannot_be_forged() {
             mode,
             ..Configuration::default()
         };
-        let question = Question {
-            run: &run,
-            request_uid: "request",
-            created_by: "alice",
-            pipeline_annotations: None,
-            namespace_annotations: None,
-            owner_group: None,
-            source_templates: None,
-            catalog: None,
-            access_modes: None,
-        };
+        let question = Question::about(&run, "request", "alice");
         let admission = admit(Ok(&configuration), TEKTON_CONTROLLER, &question).unwrap();
         assert!(!admission.warnings.is_empty(), "{mode}");
         let stored = admission.apply(&run);

@@ -31,7 +31,7 @@ fn of_run(name: &str, controller: bool) -> Value {
 fn ours(uid: &str, owned: bool) -> KnownClaim {
     let mut claim = of_run("ours", false);
     claim["metadata"]["uid"] = uid.into();
-    claim["metadata"]["labels"] = json!({"app.kubernetes.io/managed-by": "tekton-coscheduler"});
+    claim["metadata"]["labels"] = json!({"app.kubernetes.io/managed-by": "tekton-coscheduler", "tekton.dev/pipelineRunUID": "u"});
     if !owned {
         claim["metadata"]["ownerReferences"] = Value::Null;
     }

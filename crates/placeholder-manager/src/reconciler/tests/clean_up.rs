@@ -31,7 +31,7 @@ fn orphan() -> Value {
 fn claim(version: &str, deleting: bool, protected: bool) -> Value {
     let mut claim = json!({"metadata": {
         "namespace": "ci", "name": "pvc-0123456789-affinity-assistant-0123456789-0", "uid": "c", "resourceVersion": version,
-        "labels": {"app.kubernetes.io/managed-by": "tekton-coscheduler"},
+        "labels": {"app.kubernetes.io/managed-by": "tekton-coscheduler", "tekton.dev/pipelineRunUID": "u"},
         "ownerReferences": [{"apiVersion": "tekton.dev/v1", "kind": "PipelineRun", "name": "build", "uid": "u"}],
     }});
     if deleting {

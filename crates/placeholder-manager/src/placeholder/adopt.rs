@@ -1,0 +1,90 @@
+//! Takes over the StatefulSets that Tekton's own affinity assistant created for adopted runs, with their pods and claims (B7).
+
+use coscheduler_core::labels::PIPELINE_RUN_UID;
+use coscheduler_core::plan::PlaceholderSpec;
+use coscheduler_kubernetes::placeholder::{Owner, adopt};
+use k8s_openapi::api::apps::v1::StatefulSet;
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use kube::api::{ListParams, Patch, PatchParams};
+use kube::{Api, ResourceExt as _};
+use tracing::{info, warn};
+
+use super::{KIND, view};
+use crate::error::Error;
+use crate::requests::{Requests, failed, once, retried, unless_gone};
+
+impl Requests {
+    /// Takes over a StatefulSet of a run, unless this product created it. The StatefulSet itself comes last, so that the next `Ensure`
+    /// repeats all of this after a failure.
+    pub(super) async fn adopt(
+        &self,
+        owner: Owner<'_>,
+        spec: &PlaceholderSpec,
+        set: &StatefulSet,
+    ) -> Result<(), Error> {
+        let (namespace, name) = (owner.namespace, spec.name.as_str());
+        if !adopt::is_tektons(set) {
+            if view(set.clone()).is_none() {
+                warn!(
+                    namespace,
+                    placeholder = name,
+                    "cannot adopt a {KIND} that selects its pod by label {PIPELINE_RUN_UID}"
+                );
+            }
+            return Ok(());
+        }
+        for claim in adopt::claims(owner, spec, set) {
+            self.adopt_claim(owner, set, &claim).await?;
+        }
+        self.adopt_pod(owner, set).await?;
+        let (api, patch) = (self.placeholders(namespace), adopt::set(owner, set));
+        let params = PatchParams::default();
+        let patched = once(api.patch(name, &params, &Patch::Strategic(patch))).await;
+        patched.map_err(|error| failed(format!("adopt {KIND} {namespace}/{name}"), error))?;
+        info!(
+            namespace,
+            pipeline_run = owner.name,
+            placeholder = name,
+            "adopted placeholder"
+        );
+        Ok(())
+    }
+
+    /// Gives the pod of the StatefulSet our labels, unless it has them or there is no such pod.
+    pub(super) async fn adopt_pod(&self, owner: Owner<'_>, set: &StatefulSet) -> Result<(), Error> {
+        let api: Api<Pod> = Api::namespaced(self.client.clone(), owner.namespace);
+        let name = format!("{}-0", set.name_any());
+        let act = || format!("adopt pod {}/{name}", owner.namespace);
+        let params = ListParams::default().fields(&format!("metadata.name={name}"));
+        let found = retried(|| api.list(&params)).await;
+        let mut found = found.map_err(|error| failed(act(), error))?.into_iter();
+        if let Some(patch) = found.find_map(|found| adopt::pod(owner, set, &found)) {
+            let (params, patch) = (PatchParams::default(), Patch::Merge(patch));
+            unless_gone(once(api.patch(&name, &params, &patch)).await, act)?;
+        }
+        Ok(())
+    }
+
+    /// Gives a claim that `set` made the labels and the owner of `made`, so that it is deleted after the run. If `set` has not made
+    /// the claim yet, creates it. Does nothing if the claim of this name does not come from `set`.
+    async fn adopt_claim(
+        &self,
+        owner: Owner<'_>,
+        set: &StatefulSet,
+        made: &PersistentVolumeClaim,
+    ) -> Result<(), Error> {
+        self.create_claim(owner.namespace, made).await?;
+        let api: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), owner.namespace);
+        let name = made.metadata.name.as_deref().unwrap_or_default();
+        let act = || format!("adopt claim {}/{name}", owner.namespace);
+        let params = ListParams::default().fields(&format!("metadata.name={name}"));
+        let found = retried(|| api.list(&params)).await;
+        let mut found = found.map_err(|error| failed(act(), error))?.into_iter();
+        if let Some(patch) = found.find_map(|found| adopt::claim(owner, set, made, &found)) {
+            let (params, patch) = (PatchParams::default(), Patch::Merge(patch));
+            let patched = once(api.patch(name, &params, &patch)).await;
+            patched.map_err(|error| failed(act(), error))?;
+        }
+        Ok(())
+    }
+}
