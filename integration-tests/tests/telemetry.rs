@@ -29,57 +29,27 @@ const ADMISSION: [(&str, &str); 3] = [
         "coscheduler.planner.v1.PlannerService/AdmitPipelineRun",
     ),
 ];
-const CREATION: [(&str, &str); 8] = [
-    ("admission-webhook", "admission"),
-    ("watcher", "report"),
-    (
-        "watcher",
-        "coscheduler.planner.v1.PlannerService/ReportPipelineRun",
-    ),
-    (
-        "affinity-planner",
-        "coscheduler.planner.v1.PlannerService/ReportPipelineRun",
-    ),
-    (
-        "affinity-planner",
-        "coscheduler.placeholder.v1.PlaceholderService/Ensure",
-    ),
-    (
-        "placeholder-manager",
-        "coscheduler.placeholder.v1.PlaceholderService/Ensure",
-    ),
-    ("placeholder-manager", "reconcile"),
-    ("placeholder-manager", "create statefulsets"),
-];
 /// The clean-up by the manager itself, which watches runs.
 const CLEAN_UP: [(&str, &str); 3] = [
     ("admission-webhook", "admission"),
     ("placeholder-manager", "clean up"),
     ("placeholder-manager", "delete statefulsets"),
 ];
-/// The clean-up if the watcher's report reaches the manager before the manager's own watch does.
-const RELEASE: [(&str, &str); 8] = [
-    ("admission-webhook", "admission"),
-    ("watcher", "report"),
-    (
-        "watcher",
-        "coscheduler.planner.v1.PlannerService/ReportPipelineRun",
-    ),
-    (
-        "affinity-planner",
-        "coscheduler.planner.v1.PlannerService/ReportPipelineRun",
-    ),
-    (
-        "affinity-planner",
-        "coscheduler.placeholder.v1.PlaceholderService/Release",
-    ),
-    (
-        "placeholder-manager",
-        "coscheduler.placeholder.v1.PlaceholderService/Release",
-    ),
-    ("placeholder-manager", "reconcile"),
-    ("placeholder-manager", "delete statefulsets"),
-];
+/// The chain of a report by the watcher, for which the planner calls the placeholder-manager. `rpc` is the name of both spans of this
+/// call, and `last` is the manager's request.
+fn reported(rpc: &'static str, last: &'static str) -> [(&'static str, &'static str); 8] {
+    const REPORT: &str = "coscheduler.planner.v1.PlannerService/ReportPipelineRun";
+    [
+        ("admission-webhook", "admission"),
+        ("watcher", "report"),
+        ("watcher", REPORT),
+        ("affinity-planner", REPORT),
+        ("affinity-planner", rpc),
+        ("placeholder-manager", rpc),
+        ("placeholder-manager", "reconcile"),
+        ("placeholder-manager", last),
+    ]
+}
 
 /// True if these spans exist, each as a child of the previous one, and the first one as a root.
 fn has_chain(spans: &[Span], chain: &[(&str, &str)]) -> bool {
@@ -115,10 +85,15 @@ fn b6_one_trace_follows_a_run_from_its_admission_to_its_clean_up() -> anyhow::Re
         assert_ne!(traceparent, given);
         scene.nothing_left_but(&[]).await?;
 
+        let rpc = "coscheduler.placeholder.v1.PlaceholderService/Ensure";
+        let creation = reported(rpc, "create statefulsets");
+        // If the watcher's report reaches the manager before the manager's own watch does, it begins the clean-up.
+        let rpc = "coscheduler.placeholder.v1.PlaceholderService/Release";
+        let release = reported(rpc, "delete statefulsets");
         let chains: [(&str, &[&[_]]); 3] = [
             ("admission", &[&ADMISSION]),
-            ("creation", &[&CREATION]),
-            ("clean-up", &[&CLEAN_UP, &RELEASE]),
+            ("creation", &[&creation]),
+            ("clean-up", &[&CLEAN_UP, &release]),
         ];
         for (what, any) in chains {
             let has_any = |spans: &[Span]| any.iter().any(|chain| has_chain(spans, chain));

@@ -13,13 +13,8 @@ pub(super) fn read_overrides(
     key: &str,
     violations: &mut Vec<Violation>,
 ) -> BTreeSet<Override> {
-    let text = data.get(key).map_or("", String::as_str);
-    let values = overrides::words(text).filter_map(|word| {
-        word.parse()
-            .map_err(|error: UnknownWord| violations.push(Violation::new(key, error.to_string())))
-            .ok()
-    });
-    values.collect()
+    let parse = |word: &str| word.parse().map_err(|error: UnknownWord| error.to_string());
+    read(data, key, violations, parse)
 }
 
 pub(super) fn read_namespaces(
@@ -27,15 +22,29 @@ pub(super) fn read_namespaces(
     key: &str,
     violations: &mut Vec<Violation>,
 ) -> BTreeSet<String> {
+    read(data, key, violations, |word| {
+        let is_valid = word == EVERY_NAMESPACE || is_dns_label(word);
+        is_valid.then(|| word.to_owned()).ok_or_else(|| {
+            format!(
+                "{word:?} is not the name of a namespace; allowed: names of namespaces, separated by commas or white space, or \
+                 \"{EVERY_NAMESPACE}\""
+            )
+        })
+    })
+}
+
+fn read<T: Ord>(
+    data: &BTreeMap<String, String>,
+    key: &str,
+    violations: &mut Vec<Violation>,
+    parse: impl Fn(&str) -> Result<T, String>,
+) -> BTreeSet<T> {
     let text = data.get(key).map_or("", String::as_str);
-    let (names, faults): (BTreeSet<&str>, BTreeSet<&str>) =
-        overrides::words(text).partition(|word| *word == EVERY_NAMESPACE || is_dns_label(word));
-    violations.extend(faults.iter().map(|word| {
-        let fault = format!(
-            "{word:?} is not the name of a namespace; allowed: names of namespaces, separated by commas or white space, or \
-             \"{EVERY_NAMESPACE}\""
-        );
-        Violation::new(key, fault)
-    }));
-    names.into_iter().map(str::to_owned).collect()
+    let values = overrides::words(text).filter_map(|word| {
+        let value = parse(word);
+        value
+            .map_err(|fault| violations.push(Violation::new(key, fault)))
+            .ok()
+    });
+    values.collect()
 }
