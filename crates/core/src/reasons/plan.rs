@@ -30,10 +30,10 @@ texts! {
         "Tekton's own affinity assistant begins this run. tekton-coscheduler adopts the run's placeholders when Tekton has created the \
          first TaskRun or CustomRun.";
 
-    /// The name of a claim depends on a parameter of a Pipeline that Tekton has not fetched yet (V9).
+    /// Settings or claims of the run depend on a Pipeline that Tekton has not fetched yet (B1, V9).
     pipeline_not_known(): PipelineNotKnown =
-        "The name of a claim depends on a parameter of the run's Pipeline. The run gets its placeholder when Tekton has fetched \
-         the Pipeline.";
+        "Annotations or parameters of the run's Pipeline may change the run's placeholders. The run gets them when Tekton has \
+         fetched the Pipeline.";
 
     /// The run is done (P6).
     pipeline_run_done(): PipelineRunDone = "The run is done.";
@@ -92,8 +92,8 @@ pub fn override_ignored(chosen: &str, pinned: Override) -> Reason {
     let annotation = setting.annotation();
     let message = format!(
         "The run was created {cause}, and keeps this setting. So its annotation {annotation} with value {chosen:?} has no \
-         effect. The annotation has an effect only when a run is created. Set it on a new run. Or set it on the Namespace, or on \
-         the Pipeline that spec.pipelineRef.name names in this namespace, and then create a new run.{exceptions}"
+         effect. The annotation came too late, or its value is not allowed. Set it on a new run. Or set it on the Namespace, or on the \
+         Pipeline that spec.pipelineRef.name names in this namespace, and then create a new run.{exceptions}"
     );
     Reason::new(ReasonCode::OverrideIgnored, message)
 }
