@@ -2,6 +2,7 @@
 //! `cargo xtask test` runs the program once for each topic, so that the stack of a topic (control plane and services) ends with
 //! its last test.
 
+mod architectures;
 mod autoscaling;
 mod configuration;
 mod contention;

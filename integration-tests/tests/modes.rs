@@ -461,8 +461,8 @@ fn m8_a_run_pinned_before_schema_versions_is_served_and_one_of_an_unknown_versio
         stop_admission(scene).await?;
         let older = create_pinned(scene, one_task("older"), None, "0123456789").await?;
         assert!(!older.annotations().contains_key(SCHEMA_VERSION));
-        let newer = create_pinned(scene, one_task("newer"), Some("3"), "9876543210").await?;
-        assert_eq!(newer.annotations()[SCHEMA_VERSION], "3");
+        let newer = create_pinned(scene, one_task("newer"), Some("4"), "9876543210").await?;
+        assert_eq!(newer.annotations()[SCHEMA_VERSION], "4");
         services.start_service(Service::AdmissionWebhook)?;
         services.wait_ready().await?;
 

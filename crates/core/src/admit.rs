@@ -31,6 +31,7 @@ use crate::naming::Naming;
 use crate::pipeline_run::{ClaimTemplate, OwnerReference, PipelineRun, WorkspaceSource};
 use crate::run_claims::AccessModes;
 use crate::sizes::Catalog;
+use crate::subsets;
 use crate::violation::Violation;
 
 pub use late::{choose_late, is_late_choice};
@@ -39,7 +40,7 @@ pub(crate) use late::awaits_pipeline;
 
 use copied::{Copied, claim_of_another_run};
 use overrides::Chosen;
-use pin::pin;
+use pin::{Drawn, pin};
 use reserved::{present, without};
 
 /// The username of Tekton's controller in an ordinary installation.
@@ -303,7 +304,7 @@ fn coschedule(
     let run = question.run;
     let mode = configuration.mode;
     let copied = Copied::of(question);
-    let assistant = Naming::Group(&group).whole_run(mode);
+    let subsets = subsets::of_run(run, mode, question.catalog);
     let mut warnings = reserved::warnings(run, copied.is_one());
     let mut denials = Vec::new();
     let mut templates = BTreeMap::new();
@@ -322,11 +323,12 @@ fn coschedule(
                 continue;
             }
         };
-        let source = match &assistant {
+        let subset = subsets::of_workspace(&subsets, workspace);
+        let source = match Naming::Group(&group).of_subset(mode, subset) {
             Some(assistant) => {
                 templates.insert(workspace.clone(), template.clone());
                 let name = ClaimTemplateName::derive(&group, workspace, template_name(template));
-                RewrittenSource::Claim(claim_name(&name, assistant))
+                RewrittenSource::Claim(claim_name(&name, &assistant))
             }
             // In mode `workspaces`, Tekton creates the claim (V3). Only a copy of another run needs a change: the template
             // replaces the other run's claim.
@@ -351,7 +353,12 @@ fn coschedule(
         run: &stored,
         ..*question
     };
-    pin(configuration, &question, group, templates, &mut admission);
+    let drawn = Drawn {
+        group,
+        templates,
+        subsets,
+    };
+    pin(configuration, &question, drawn, &mut admission);
     // Remove all other reserved annotations. They were copied from another run, or the author wrote them.
     let is_set = |key: &str| admission.set_annotations.contains_key(key);
     admission.remove_annotations = present(&run.annotations, |key| !is_set(key));

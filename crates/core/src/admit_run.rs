@@ -20,6 +20,7 @@ use crate::pinned::{HandedOn, carried_templates, handed_on, unknown_schema};
 use crate::pipeline_run::{OwnerReference, PipelineRun};
 use crate::reasons::{self, Reason};
 use crate::run_claims::{self, RunClaim, RunClaims};
+use crate::subsets::{self, MAIN, Subsets};
 use crate::words::words;
 
 words! {
@@ -48,6 +49,8 @@ pub struct ChildRun {
     pub kind: ChildKind,
     /// `metadata.name`. Empty if the API server has not generated the name yet.
     pub name: String,
+    /// The task of the Pipeline, from label `tekton.dev/pipelineTask`. Empty if there is no such label.
+    pub pipeline_task: String,
     /// `metadata.annotations`.
     pub annotations: BTreeMap<String, String>,
     /// The entry of `metadata.ownerReferences` that has `controller: true`.
@@ -106,15 +109,20 @@ impl ChildRun {
             && by_variable.any(|bound| pinned_for(bound, pipeline_run, &claims).is_none())
     }
 
-    /// The annotations that the PipelineRun handed on.
-    fn pinned(&self) -> Option<HandedOn> {
+    /// The pinned annotations of the PipelineRun, and its group.
+    fn of_owner(&self) -> (&BTreeMap<String, String>, Option<&str>) {
         match &self.pipeline_run {
             Some(owner) if self.has_late_settings() => {
                 let group = owner.annotations.get(GROUP);
-                handed_on(&owner.annotations, group.map(String::as_str))
+                (&owner.annotations, group.map(String::as_str))
             }
-            _ => handed_on(&self.annotations, self.owner_group.as_deref()),
+            _ => (&self.annotations, self.owner_group.as_deref()),
         }
+    }
+
+    fn pinned(&self) -> Option<HandedOn> {
+        let (annotations, group) = self.of_owner();
+        handed_on(annotations, group)
     }
 
     /// The claims whose names have a parameter that the object does not set. Each item also has the claim's name in which the
@@ -187,6 +195,7 @@ pub fn admit_run(run: &ChildRun, tekton_controller: &str) -> ChildAdmission {
         group,
         claims,
         adopted,
+        subsets,
     }) = run.pinned()
     else {
         // If another version of this product pinned the run, keep the name of the placeholder that Tekton copied, because the
@@ -204,7 +213,8 @@ pub fn admit_run(run: &ChildRun, tekton_controller: &str) -> ChildAdmission {
     let mut bindings = completed(run, &claims);
     let (assistant, refused) = match mode {
         Mode::PipelineRuns | Mode::IsolatePipelineRun | Mode::Disabled => {
-            let assistant = naming.whole_run(mode);
+            let subset = subset(run, mode, naming, &claims, &subsets);
+            let assistant = naming.of_subset(mode, subset);
             if let (Some(assistant), Some(_)) = (&assistant, &adopted) {
                 bindings.extend(of_assistant(run, assistant));
             }
@@ -224,6 +234,44 @@ pub fn admit_run(run: &ChildRun, tekton_controller: &str) -> ChildAdmission {
         events: refused.into_iter().collect(),
         bindings,
         ..without(run, |key| key != TEKTON_AFFINITY_ASSISTANT)
+    }
+}
+
+/// The subset of the run's tasks whose placeholder the object follows: the subset of its task, if all its claims belong to this
+/// subset. When the run was created, the claims of the task were perhaps not known.
+fn subset<'a>(
+    run: &ChildRun,
+    mode: Mode,
+    naming: Naming<'_>,
+    claims: &RunClaims,
+    subsets: &'a Subsets,
+) -> &'a str {
+    let key = subsets::of_task(subsets, &run.pipeline_task);
+    let (Some(subset), Naming::Group(group)) = (subsets.get(key), naming) else {
+        return MAIN;
+    };
+    let owner = run.controller.as_ref();
+    let uid = owner.map_or("", |owner| &owner.uid);
+    let templates = carried_templates(run.of_owner().0);
+    let templates = templates
+        .map(|(_, templates)| templates)
+        .unwrap_or_default();
+    let names = subset.workspaces.iter().filter_map(|workspace| {
+        if let Some(claim) = claims.get(workspace) {
+            return Some(claim.name(workspace, uid));
+        }
+        let template = template_name(templates.get(workspace)?);
+        let made = ClaimTemplateName::derive(group, workspace, template);
+        Some(claim_name(&made, &naming.of_subset(mode, key)?))
+    });
+    let names: BTreeSet<String> = names.collect();
+    let mut used = run
+        .claims
+        .iter()
+        .map(|bound| run.params.resolve(&bound.claim_name));
+    match used.all(|claim| names.contains(&claim)) {
+        true => key,
+        false => MAIN,
     }
 }
 

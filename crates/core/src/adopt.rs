@@ -16,6 +16,7 @@ use crate::pipeline_run::{OwnerReference, PipelineRun, RunState, WorkspaceSource
 use crate::restore::restore;
 use crate::run_claims::{self, ClaimSource, RunClaims};
 use crate::sizes::Catalog;
+use crate::subsets::Subsets;
 use crate::violation::Violation;
 use crate::words::UnknownWord;
 
@@ -145,6 +146,7 @@ pub(crate) fn annotations(
         },
         templates,
         claims,
+        subsets: Subsets::new(),
         adopted: Some(run.name.clone()),
     };
     let mut annotations = pinned.to_annotations();
@@ -271,6 +273,7 @@ mod tests {
     fn task_run(run: &PipelineRun, bound: &str) -> (String, String) {
         let child = ChildRun {
             kind: ChildKind::TaskRun,
+            pipeline_task: String::new(),
             name: "build-two".to_owned(),
             annotations: run.annotations.clone(),
             controller: Some(OwnerReference::to_pipeline_run(run)),

@@ -64,6 +64,9 @@ pub const ADOPTED: &str = "coscheduler.dev/adopted";
 /// trace. The annotation is set only if the admission was traced. No decision depends on it.
 pub const TRACEPARENT: &str = "coscheduler.dev/traceparent";
 
+/// The [`Subsets`](crate::subsets::Subsets) of the run's tasks as JSON (B1). Only on a run with tasks that need different nodes.
+pub const SUBSETS: &str = "coscheduler.dev/subsets";
+
 /// `"true"` on a run whose Pipeline a resolver fetches, if this Pipeline may choose settings of the run (B1). The run has no
 /// placeholder and no child before Tekton has stored the Pipeline in the run's status.
 pub const AWAITS_PIPELINE: &str = "coscheduler.dev/awaits-pipeline";
@@ -80,7 +83,7 @@ pub const TEKTON_AFFINITY_ASSISTANT: &str = "pipeline.tekton.dev/affinity-assist
 pub const TEKTON_AUTO_CLEANUP_PVC: &str = "tekton.dev/auto-cleanup-pvc";
 
 /// The annotations that admission writes on a new PipelineRun. Admission removes an author's values of these keys.
-pub const PINNED: [&str; 14] = [
+pub const PINNED: [&str; 15] = [
     SCHEMA_VERSION,
     MODE,
     MODE_SOURCE,
@@ -90,6 +93,7 @@ pub const PINNED: [&str; 14] = [
     VOLUME_CLAIM_TEMPLATES,
     CLAIMS,
     SIZES,
+    SUBSETS,
     PART_OF,
     ADOPTED,
     AWAITS_PIPELINE,
@@ -126,16 +130,16 @@ pub const LET_GO: &str = "coscheduler.dev/let-go";
 pub const LET_GO_TIMES: &str = "coscheduler.dev/let-go-times";
 
 /// The annotations that an author may not set on a new object: [`PINNED`], and the annotations that our services write later.
-pub(crate) const RESERVED: [&str; 18] = {
-    let mut reserved = [BLOCKED; 18];
+pub(crate) const RESERVED: [&str; 19] = {
+    let mut reserved = [BLOCKED; 19];
     let mut index = 0;
     while index < PINNED.len() {
         reserved[index] = PINNED[index];
         index += 1;
     }
-    reserved[15] = LET_GO;
-    reserved[16] = LET_GO_TIMES;
-    reserved[17] = REFUSED;
+    reserved[16] = LET_GO;
+    reserved[17] = LET_GO_TIMES;
+    reserved[18] = REFUSED;
     reserved
 };
 

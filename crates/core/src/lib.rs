@@ -34,6 +34,7 @@ pub mod reasons;
 pub mod reconcile;
 pub mod restore;
 pub mod sizes;
+pub mod subsets;
 pub mod volumes;
 
 mod claim_template;

@@ -115,6 +115,11 @@ impl AssistantName {
         Self(format!("{ASSISTANT_PREFIX}{hash}"))
     }
 
+    /// The name of the assistant for a subset of a run's tasks. No claim's name has a colon, so no claim has an assistant with this name.
+    pub(crate) fn of_subset(group: &Group, subset: &str) -> Self {
+        Self::of_claim(group, &format!("subset:{subset}"))
+    }
+
     /// The name of the assistant that Tekton itself creates for a workspace of a run, or for the whole run if `workspace` is empty
     /// (B7; Tekton v1.12.0, `pkg/reconciler/pipelinerun/affinity_assistant.go`, `GetAffinityAssistantName`).
     pub fn of_tekton(workspace: &str, run_name: &str) -> Self {

@@ -4,6 +4,7 @@
 use crate::mode::Mode;
 use crate::names::{AssistantName, Group};
 use crate::run_claims::RunClaims;
+use crate::subsets::MAIN;
 
 /// The source of the names of a run's placeholders.
 #[derive(Debug, Clone, Copy)]
@@ -33,6 +34,15 @@ impl<'a> Naming<'a> {
             }),
             Mode::Workspaces | Mode::Disabled => None,
         }
+    }
+
+    /// The placeholder of a subset of the run's tasks. `None` in modes without a placeholder for the whole run.
+    pub(crate) fn of_subset(self, mode: Mode, subset: &str) -> Option<AssistantName> {
+        let whole_run = self.whole_run(mode)?;
+        Some(match self {
+            Self::Group(group) if subset != MAIN => AssistantName::of_subset(group, subset),
+            Self::Group(_) | Self::Tekton(_) => whole_run,
+        })
     }
 
     /// The placeholder of one of the run's `claims`, in mode `workspaces`. Tekton derives its name from the claim's workspace.

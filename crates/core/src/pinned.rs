@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::annotations::{
-    ADOPTED, CLAIMS, GROUP, ISOLATION_SCOPE, MODE, PLACEHOLDER, SCHEMA_VERSION,
+    ADOPTED, CLAIMS, GROUP, ISOLATION_SCOPE, MODE, PLACEHOLDER, SCHEMA_VERSION, SUBSETS,
     TEKTON_AFFINITY_ASSISTANT, VOLUME_CLAIM_TEMPLATES, field,
 };
 use crate::claim_template::Parts;
@@ -24,6 +24,7 @@ use crate::overrides::{Override, Setting};
 use crate::pipeline_run::PipelineRun;
 use crate::run_claims::{self, RunClaims};
 use crate::separation::Separation;
+use crate::subsets::Subsets;
 use crate::violation::Violation;
 
 /// The version of the annotations' format, except for adopted runs. There is a new version only when an older version of this module
@@ -32,6 +33,9 @@ const SCHEMA: &str = "1";
 /// The version of adopted runs: annotation [`ADOPTED`] counts (B7). In other versions it does not count, because anybody may have
 /// written it on a Pipeline or a task, from which Tekton copies it.
 const ADOPTED_SCHEMA: &str = "2";
+/// The version of runs with annotation [`SUBSETS`] (B1). Older versions of this module would create only one placeholder for such a run.
+const SUBSETS_SCHEMA: &str = "3";
+const SCHEMAS: [&str; 3] = [SCHEMA, ADOPTED_SCHEMA, SUBSETS_SCHEMA];
 
 /// `volumeClaimTemplate`s. The key is the workspace.
 type Templates = BTreeMap<String, Value>;
@@ -56,6 +60,8 @@ pub struct Pinned {
     /// The text of annotation [`ADOPTED`], if Tekton's own assistant began the run (B7). Then the bindings of `templates` stay as
     /// the author wrote them.
     pub adopted: Option<String>,
+    /// The subsets of the run's tasks (B1). Always empty in an adopted run.
+    pub subsets: Subsets,
 }
 
 impl Pinned {
@@ -70,7 +76,10 @@ impl Pinned {
             return Ok(None);
         }
         if let Some(version) = unknown_schema(annotations) {
-            let fault = format!("is {version:?}; allowed: {SCHEMA}, {ADOPTED_SCHEMA}, or not set");
+            let fault = format!(
+                "is {version:?}; allowed: {}, or not set",
+                SCHEMAS.join(", ")
+            );
             return Err(vec![Violation::new(field(SCHEMA_VERSION), fault)]);
         }
         let reader = Reader {
@@ -114,7 +123,13 @@ impl Pinned {
         // Admission writes Tekton's annotation on each TaskRun of an adopted run.
         let (schema, assistant) = match &self.adopted {
             Some(_) => (ADOPTED_SCHEMA, None),
-            None => (SCHEMA, Naming::Group(&self.group).whole_run(self.mode)),
+            None => {
+                let schema = match self.subsets.is_empty() {
+                    true => SCHEMA,
+                    false => SUBSETS_SCHEMA,
+                };
+                (schema, Naming::Group(&self.group).whole_run(self.mode))
+            }
         };
         let mut annotations: BTreeMap<_, _> = [
             (SCHEMA_VERSION, schema.to_owned()),
@@ -133,6 +148,9 @@ impl Pinned {
         .into();
         if let Some(name) = &self.adopted {
             annotations.insert(ADOPTED.to_owned(), name.clone());
+        }
+        if !self.subsets.is_empty() {
+            annotations.insert(SUBSETS.to_owned(), json!(self.subsets).to_string());
         }
         annotations
     }
@@ -157,8 +175,7 @@ pub(crate) fn value(annotations: &BTreeMap<String, String>, setting: Setting) ->
 /// version have version 1.
 pub(crate) fn unknown_schema(annotations: &BTreeMap<String, String>) -> Option<&str> {
     let version = annotations.get(SCHEMA_VERSION)?;
-    let is_known = [SCHEMA, ADOPTED_SCHEMA].contains(&version.as_str());
-    (!is_known).then_some(version)
+    (!SCHEMAS.contains(&version.as_str())).then_some(version)
 }
 
 /// True if Tekton's own affinity assistant began the run with these annotations (B7).
@@ -174,6 +191,13 @@ fn adopted(annotations: &BTreeMap<String, String>) -> Option<String> {
     counts.then(|| annotations.get(ADOPTED).cloned().unwrap_or_default())
 }
 
+/// True if there is annotation [`SUBSETS`], and it counts. A child run does not have it.
+fn has_subsets(annotations: &BTreeMap<String, String>) -> bool {
+    let schema = annotations.get(SCHEMA_VERSION);
+    let counts = schema.is_some_and(|it| it == SUBSETS_SCHEMA);
+    counts && annotations.contains_key(SUBSETS)
+}
+
 /// The claims as the text of annotation [`CLAIMS`].
 pub(crate) fn claims_to_annotation(claims: &RunClaims) -> String {
     json!(claims).to_string()
@@ -187,6 +211,7 @@ pub(crate) struct HandedOn {
     pub(crate) claims: RunClaims,
     /// As [`Pinned::adopted`].
     pub(crate) adopted: Option<String>,
+    pub(crate) subsets: Subsets,
 }
 
 /// Reads these annotations. `None` if one of them cannot be read, if the mode is `disabled`, or if the group is not the owner's.
@@ -206,11 +231,16 @@ pub(crate) fn handed_on(
     let claims = serde_json::from_str(annotations.get(CLAIMS)?).ok()?;
     let group = group.parse().ok()?;
     let adopted = adopted(annotations);
+    let subsets = match has_subsets(annotations) {
+        true => serde_json::from_str(annotations.get(SUBSETS)?).ok()?,
+        false => Subsets::new(),
+    };
     (mode != Mode::Disabled).then_some(HandedOn {
         mode,
         group,
         claims,
         adopted,
+        subsets,
     })
 }
 
@@ -251,6 +281,10 @@ impl Reader<'_> {
         let templates = self.templates();
         let claims = "an object of claims by workspace, each with name or template";
         let claims = self.json(CLAIMS, claims);
+        let subsets = match has_subsets(self.annotations) {
+            true => self.json(SUBSETS, "an object of subsets by key"),
+            false => Some(Subsets::new()),
+        };
         Some(Pinned {
             mode: mode?,
             isolation_scope: isolation_scope?,
@@ -259,6 +293,7 @@ impl Reader<'_> {
             templates: templates?,
             claims: claims?,
             adopted: adopted(self.annotations),
+            subsets: subsets?,
         })
     }
 

@@ -10,6 +10,7 @@ use crate::document::{Faults, Object};
 use crate::params::Params;
 use crate::pipeline::{self, PipelineTask};
 use crate::sizes::PodSettings;
+use crate::subsets::node_selector;
 use crate::violation::Violation;
 
 /// The parts of a PipelineRun that decisions depend on.
@@ -116,6 +117,10 @@ pub struct TaskRunSpec {
     pub annotations: BTreeMap<String, String>,
     /// The settings of the task's pods.
     pub pods: PodSettings,
+    /// `podTemplate.nodeSelector`.
+    pub node_selector: Option<BTreeMap<String, String>>,
+    /// `podTemplate.tolerations`.
+    pub tolerations: Option<Vec<Value>>,
 }
 
 /// A workspace and its volume source.
@@ -275,14 +280,7 @@ impl PipelineRun {
             has_resolver: spec.object("pipelineRef").text("resolver").is_some(),
             defaults: pipeline.map(|pipeline| Params::defaults(&pipeline["params"])),
             pipeline_tasks: pipeline.map(pipeline::tasks).unwrap_or_default(),
-            task_run_specs: task_run_specs
-                .iter()
-                .map(|item| TaskRunSpec {
-                    task: item.string("pipelineTaskName"),
-                    annotations: item.object("metadata").texts("annotations"),
-                    pods: PodSettings::read(item),
-                })
-                .collect(),
+            task_run_specs: task_run_specs.iter().map(task_run_spec).collect(),
             service_account_name: template.text("serviceAccountName").map(str::to_owned),
             pod_template: template.get("podTemplate").cloned(),
         }
@@ -330,6 +328,17 @@ fn state(spec_status: Option<&str>, status: &Object<'_>) -> RunState {
         RunState::Pending
     } else {
         RunState::Active
+    }
+}
+
+fn task_run_spec(item: &Object<'_>) -> TaskRunSpec {
+    let template = item.get("podTemplate").unwrap_or(&Value::Null);
+    TaskRunSpec {
+        task: item.string("pipelineTaskName"),
+        annotations: item.object("metadata").texts("annotations"),
+        pods: PodSettings::read(item),
+        node_selector: template.get("nodeSelector").map(node_selector),
+        tolerations: template["tolerations"].as_array().cloned(),
     }
 }
 

@@ -5,6 +5,8 @@
 mod claims;
 mod placeholder;
 
+use std::collections::BTreeSet;
+
 use crate::admit::{self, Admission, InForce, Question, admit};
 use crate::annotations::{MODE, PART_OF, SIZES};
 use crate::config::Reserves;
@@ -17,6 +19,7 @@ use crate::pipeline_run::{PipelineRun, RunState};
 use crate::reasons;
 use crate::run_claims;
 use crate::sizes::Sizes;
+use crate::subsets::MAIN;
 use crate::violation::Violation;
 
 use claims::Claims;
@@ -185,16 +188,24 @@ fn ensure(run: &PipelineRun, pinned: &Pinned) -> Result<Plan, Vec<Violation>> {
         }
     }
     let mut left_out = Vec::new();
-    let claims = claims::of(run, pinned, &faults, &mut left_out);
-    let claims = faults.unless_any(claims)?;
-    let placeholders = match pinned.naming(&run.name).whole_run(pinned.mode) {
-        Some(name) => vec![(name, claims)],
-        None => of_each_claim(run, pinned, claims),
-    };
-    let mut placeholders: Vec<_> = placeholders
-        .into_iter()
-        .map(|(name, claims)| placeholder::spec(run, pinned, name, claims))
-        .collect();
+    let naming = pinned.naming(&run.name);
+    let keys = pinned.subsets.keys().map(String::as_str);
+    let keys: BTreeSet<&str> = keys.chain([MAIN]).collect();
+    let mut placeholders = Vec::new();
+    for key in keys {
+        let name = naming.of_subset(pinned.mode, key);
+        let claims = claims::of(run, pinned, key, &faults, &mut left_out);
+        let named = match name {
+            Some(name) => vec![(name, claims)],
+            None => of_each_claim(run, pinned, claims),
+        };
+        let subset = pinned.subsets.get(key);
+        placeholders.extend(
+            (named.into_iter())
+                .map(|(name, claims)| placeholder::spec(run, pinned, subset, name, claims)),
+        );
+    }
+    let mut placeholders = faults.unless_any(placeholders)?;
     let mut reasons: Vec<_> = placeholders
         .iter()
         .map(|spec| why(pinned.mode, spec))

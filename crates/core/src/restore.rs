@@ -157,7 +157,7 @@ mod tests {
     use crate::admit::{Question, TEKTON_CONTROLLER, TaskAnnotation, admit};
     use crate::annotations::{
         ADOPTED, AWAITS_PIPELINE, CHOSEN_PLACEMENT, CHOSEN_RESERVES, GROUP, MODE, OVERRIDE,
-        PART_OF, PREFIX, SIZES, TRACEPARENT,
+        PART_OF, PREFIX, SIZES, SUBSETS, TRACEPARENT,
     };
     use crate::config::Configuration;
     use crate::mode::Mode;
@@ -248,7 +248,7 @@ mod tests {
                 run.annotations.remove(key);
             });
             // Only child runs, adopted runs, and runs that await their Pipeline have these annotations.
-            let told = if [ADOPTED, AWAITS_PIPELINE, PART_OF].contains(&key) {
+            let told = if [ADOPTED, AWAITS_PIPELINE, PART_OF, SUBSETS].contains(&key) {
                 vec![changed]
             } else {
                 vec![changed, removed]

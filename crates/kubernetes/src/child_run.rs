@@ -6,6 +6,9 @@ use coscheduler_core::pipeline_run::OwnerReference;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::Value;
 
+/// Tekton's label with the name of the task of the Pipeline.
+const PIPELINE_TASK: &str = "tekton.dev/pipelineTask";
+
 /// Converts the object to the type of `core`. `None` if the kind is neither TaskRun nor CustomRun. Malformed parts of `spec` are
 /// left out, because Tekton's own admission denies such objects. Fields `owner_group` and `pipeline_run` are not set,
 /// because the object does not contain its owner.
@@ -13,6 +16,11 @@ pub fn view(kind: &str, metadata: &ObjectMeta, spec: &Value, username: &str) -> 
     Some(ChildRun {
         kind: kind.parse().ok()?,
         name: metadata.name.clone().unwrap_or_default(),
+        pipeline_task: metadata
+            .labels
+            .as_ref()
+            .and_then(|labels| labels.get(PIPELINE_TASK).cloned())
+            .unwrap_or_default(),
         annotations: metadata.annotations.clone().unwrap_or_default(),
         controller: controller(metadata),
         owner_group: None,
@@ -58,6 +66,7 @@ mod tests {
     fn a_task_run_is_read_with_its_owner_claims_and_parameters() {
         let metadata: ObjectMeta = serde_json::from_value(json!({
             "name": "build-compile",
+            "labels": {"tekton.dev/pipelineTask": "compile"},
             "annotations": {"a": "b"},
             "ownerReferences": [
                 {"apiVersion": "v1", "kind": "ConfigMap", "name": "other", "uid": "x"},
@@ -77,6 +86,7 @@ mod tests {
         let run = view("TaskRun", &metadata, &spec, "tekton").unwrap();
         let expect = ChildRun {
             kind: ChildKind::TaskRun,
+            pipeline_task: "compile".to_owned(),
             name: "build-compile".to_owned(),
             annotations: [("a".to_owned(), "b".to_owned())].into(),
             controller: Some(OwnerReference {

@@ -68,7 +68,8 @@ const QUESTION: Parts = Fields(&[
                         "podTemplate",
                         Fields(&[
                             ("runtimeClassName", All),
-                            ("nodeSelector", IS_SET),
+                            ("nodeSelector", All),
+                            ("tolerations", All),
                             ("affinity", IS_SET),
                         ]),
                     ),
@@ -400,7 +401,7 @@ mod tests {
                     },
                     "workspaces": [{"name": "source"}],
                     "taskRunSpecs": [{
-                        "pipelineTaskName": "t", "podTemplate": {"nodeSelector": {}}, "metadata": {"annotations": {}},
+                        "pipelineTaskName": "t", "podTemplate": {"nodeSelector": {"a": "b"}}, "metadata": {"annotations": {}},
                         "sidecarSpecs": [{"name": "db", "computeResources": {"requests": {"cpu": "1"}}}],
                     }],
                 },

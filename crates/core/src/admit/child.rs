@@ -25,6 +25,7 @@ pub(super) fn join(run: &PipelineRun, parents_group: Option<&str>) -> Admission 
             group,
             claims,
             adopted,
+            ..
         }) => {
             // The names of the claims that Tekton created for the parent depend on the parent's uid. Tekton 1.15 binds workspaces
             // of the child to these claims.

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use crate::annotations::{GROUP, VOLUME_CLAIM_TEMPLATES};
-use crate::names::{AssistantName, ClaimTemplateName, Group, assistant_of, claim_name};
+use crate::names::{ClaimTemplateName, Group, assistant_of, claim_name};
 use crate::pinned::carried_templates;
 use crate::pipeline_run::WorkspaceBinding;
 
@@ -51,7 +51,8 @@ impl Copied {
         self.sources.iter().find_map(|(group, templates)| {
             let template = templates.get(&binding.name)?;
             let name = ClaimTemplateName::derive(group, &binding.name, template_name(template));
-            let derived = claim_name(&name, &AssistantName::of(group));
+            // The name of the template proves group and workspace.
+            let derived = claim_name(&name, &assistant_of(bound)?);
             (*bound == derived).then_some((template, bound.as_str()))
         })
     }

@@ -2,8 +2,10 @@
 //! Pipeline in the run's status, the run has neither placeholders nor children ([`AWAITS_PIPELINE`]), so its settings can change.
 //! But Tekton refuses a change of the run's bindings.
 
+use std::collections::BTreeMap;
+
 use super::overrides::{self, Chosen};
-use super::pin::pin;
+use super::pin::{Drawn, pin};
 use super::{Admission, InForce, Question};
 use crate::annotations::{AWAITS_PIPELINE, PINNED};
 use crate::mode::Mode;
@@ -12,6 +14,7 @@ use crate::overrides::Setting;
 use crate::pinned::Pinned;
 use crate::pipeline_run::PipelineRun;
 use crate::restore::restore;
+use crate::subsets::{self, Subsets};
 
 /// True if the update from `old` to `new` adds choices to a run that awaits its Pipeline: Tekton copies the Pipeline's annotations to the
 /// run.
@@ -45,9 +48,13 @@ fn chosen(in_force: InForce<'_>, old: &PipelineRun, question: &Question<'_>) -> 
         ..*question
     };
     let Chosen { configuration, .. } = overrides::choose(configuration, &question).ok()?;
-    let (group, templates) = match Pinned::read(&old.annotations).ok()? {
-        Some(pinned) => (pinned.group, pinned.templates),
-        None => (Group::from_request_uid(question.request_uid), [].into()),
+    let old_pins = Pinned::read(&old.annotations).ok()?;
+    let (group, templates, subsets) = match old_pins {
+        Some(pinned) => (pinned.group, pinned.templates, pinned.subsets),
+        None => {
+            let group = Group::from_request_uid(question.request_uid);
+            (group, BTreeMap::new(), Subsets::new())
+        }
     };
     let mut admission = restore(old, new);
     admission.warnings.clear();
@@ -60,7 +67,16 @@ fn chosen(in_force: InForce<'_>, old: &PipelineRun, question: &Question<'_>) -> 
             admission.remove_annotations = pinned.map(str::to_owned).collect();
         }
         Mode::Workspaces | Mode::PipelineRuns | Mode::IsolatePipelineRun => {
-            pin(configuration, &question, group, templates, &mut admission);
+            let drawn = Drawn {
+                group,
+                // The names of the templates' claims depend on the subsets.
+                subsets: match templates.is_empty() {
+                    true => subsets::of_run(old, configuration.mode, question.catalog),
+                    false => subsets,
+                },
+                templates,
+            };
+            pin(configuration, &question, drawn, &mut admission);
             let set = &admission.set_annotations;
             admission
                 .remove_annotations

@@ -12,16 +12,28 @@ use crate::names::Group;
 use crate::overrides::{Setting, Source};
 use crate::pinned::Pinned;
 use crate::run_claims::{self, AccessModes};
+use crate::subsets::Subsets;
 
-/// Pins the settings in `configuration`, and the claims of the run in `question`. `templates` are the templates that admission
-/// replaced by claims.
+/// The parts of a run's pins that do not follow from its configuration and its claims.
+pub(super) struct Drawn {
+    pub(super) group: Group,
+    /// The templates that admission replaced by claims.
+    pub(super) templates: BTreeMap<String, Value>,
+    pub(super) subsets: Subsets,
+}
+
+/// Pins the settings in `configuration`, and the claims of the run in `question`.
 pub(super) fn pin(
     configuration: Configuration,
     question: &Question<'_>,
-    group: Group,
-    templates: BTreeMap<String, Value>,
+    drawn: Drawn,
     admission: &mut Admission,
 ) {
+    let Drawn {
+        group,
+        templates,
+        subsets,
+    } = drawn;
     let run = question.run;
     let mode = configuration.mode;
     let mut claims = run_claims::of_run(run, question.catalog);
@@ -48,6 +60,7 @@ pub(super) fn pin(
         templates,
         claims,
         adopted: None,
+        subsets,
     };
     admission.set_annotations.extend(pinned.to_annotations());
     let sources = [

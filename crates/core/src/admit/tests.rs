@@ -4,7 +4,7 @@ use super::*;
 use crate::annotations::{
     ADOPTED, ALLOWED_OVERRIDES, AWAITS_PIPELINE, CHOSEN_PLACEMENT, CHOSEN_RESERVES, CLAIMS, GROUP,
     HANDED_ON, MODE, MODE_SOURCE, OVERRIDE, PART_OF, PINNED, PLACEHOLDER, SCHEMA_VERSION, SIZES,
-    TEKTON_AFFINITY_ASSISTANT, TRACEPARENT, VOLUME_CLAIM_TEMPLATES,
+    SUBSETS, TEKTON_AFFINITY_ASSISTANT, TRACEPARENT, VOLUME_CLAIM_TEMPLATES,
 };
 use crate::config::PlaceholderDefaults;
 use crate::mode::IsolationScope;
@@ -85,6 +85,7 @@ fn m3_m8_v2_a_run_is_pinned_and_its_templates_become_claims() {
         )]
         .into(),
         adopted: None,
+        subsets: Default::default(),
         group: group.clone(),
         placeholder: PlaceholderDefaults::default(),
         templates: [
@@ -194,7 +195,7 @@ fn m5_m8_forged_annotations_never_survive() {
     forge(&mut forged);
     let warning = "These annotations are ignored, because only tekton-coscheduler may write them: \
                    coscheduler.dev/schema-version, coscheduler.dev/mode, coscheduler.dev/mode-source, coscheduler.dev/isolation-scope, coscheduler.dev/group, coscheduler.dev/placeholder, coscheduler.dev/volume-claim-templates, \
-                   coscheduler.dev/claims, coscheduler.dev/sizes, coscheduler.dev/part-of, coscheduler.dev/adopted, coscheduler.dev/awaits-pipeline, pipeline.tekton.dev/affinity-assistant, \
+                   coscheduler.dev/claims, coscheduler.dev/sizes, coscheduler.dev/subsets, coscheduler.dev/part-of, coscheduler.dev/adopted, coscheduler.dev/awaits-pipeline, pipeline.tekton.dev/affinity-assistant, \
                    coscheduler.dev/traceparent. Remove them.";
 
     let disabled = admit(&configuration(Mode::Disabled), &forged, UID);
@@ -212,7 +213,14 @@ fn m5_m8_forged_annotations_never_survive() {
     assert_eq!(enabled.warnings, [warning]);
     assert_eq!(
         enabled.remove_annotations,
-        [SIZES, PART_OF, ADOPTED, AWAITS_PIPELINE, TRACEPARENT]
+        [
+            SIZES,
+            SUBSETS,
+            PART_OF,
+            ADOPTED,
+            AWAITS_PIPELINE,
+            TRACEPARENT
+        ]
     );
     let clean = run();
     assert_eq!(
@@ -1049,7 +1057,7 @@ fn v3_a_part_of_a_run_knows_the_claims_that_tekton_creates_for_its_parent() {
 fn m8_a_part_of_a_run_of_an_unknown_schema_version_keeps_what_tekton_copied() {
     let mut part = part(Mode::PipelineRuns);
     part.annotations
-        .insert(SCHEMA_VERSION.to_owned(), "3".to_owned());
+        .insert(SCHEMA_VERSION.to_owned(), "4".to_owned());
     let by_tekton = Question {
         created_by: TEKTON_CONTROLLER,
         owner_group: part.annotations.get(GROUP).map(String::as_str),

@@ -48,6 +48,7 @@ fn pipeline_run_owner() -> OwnerReference {
 fn task_run(mode: Mode, claims: &[(&str, &str)]) -> ChildRun {
     let annotations = annotations(mode);
     ChildRun {
+        pipeline_task: String::new(),
         kind: ChildKind::TaskRun,
         name: "build-compile".to_owned(),
         owner_group: annotations.get(GROUP).cloned(),
@@ -422,7 +423,7 @@ fn what_a_run_hands_on_and_cannot_be_read_is_removed_altogether() {
 fn m8_a_task_run_of_a_run_of_another_schema_version_follows_the_placeholder_that_tekton_copied() {
     let mut run = task_run(Mode::PipelineRuns, &[]);
     run.annotations
-        .insert(SCHEMA_VERSION.to_owned(), "3".to_owned());
+        .insert(SCHEMA_VERSION.to_owned(), "4".to_owned());
     let copied = run.annotations[TEKTON_AFFINITY_ASSISTANT].clone();
     let stored = stored(&run);
     assert_eq!(stored[TEKTON_AFFINITY_ASSISTANT], copied);

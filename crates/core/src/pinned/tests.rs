@@ -1,7 +1,9 @@
 //! Tests that write pinned annotations and read them again. Each of the other tests makes one annotation invalid.
 
 use super::*;
-use crate::annotations::{AWAITS_PIPELINE, MODE_SOURCE, PART_OF, PINNED, SIZES, TRACEPARENT};
+use crate::annotations::{
+    AWAITS_PIPELINE, MODE_SOURCE, PART_OF, PINNED, SIZES, SUBSETS, TRACEPARENT,
+};
 use crate::config::Reserves;
 use crate::run_claims::{ClaimSource, RunClaim};
 use crate::separation::Placement;
@@ -25,6 +27,7 @@ fn example() -> Pinned {
         )]
         .into(),
         adopted: None,
+        subsets: Subsets::new(),
     }
 }
 
@@ -40,6 +43,7 @@ fn m8_exactly_the_pinned_annotations_are_written() {
                 MODE_SOURCE,
                 PART_OF,
                 SIZES,
+                SUBSETS,
                 TRACEPARENT,
             ]
             .contains(key)
@@ -132,7 +136,7 @@ fn p4_m4_b3_the_placement_counts_outside_isolation_and_what_reserves_does_not_sp
 
 #[test]
 fn m8_annotations_of_an_unknown_schema_version_are_not_read() {
-    for version in ["3", "0", "", "01", "1.1", "one"] {
+    for version in ["4", "0", "", "01", "1.1", "one"] {
         let mut annotations = example().to_annotations();
         annotations.insert(SCHEMA_VERSION.to_owned(), version.to_owned());
         annotations.insert(CLAIMS.to_owned(), "of another form".to_owned());
@@ -141,7 +145,7 @@ fn m8_annotations_of_an_unknown_schema_version_are_not_read() {
         assert_eq!(
             violations[0].to_string(),
             format!(
-                "metadata.annotations[coscheduler.dev/schema-version]: is {version:?}; allowed: 1, 2, or not set"
+                "metadata.annotations[coscheduler.dev/schema-version]: is {version:?}; allowed: 1, 2, 3, or not set"
             )
         );
         let group = annotations.get(GROUP).map(String::as_str);
@@ -296,6 +300,7 @@ proptest! {
             mode,
             isolation_scope,
             claims,
+            subsets: Subsets::new(),
             adopted,
             group: Group::from_request_uid(&request),
             placeholder: PlaceholderDefaults {

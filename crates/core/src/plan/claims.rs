@@ -13,6 +13,7 @@ use crate::pinned::Pinned;
 use crate::pipeline_run::{PipelineRun, WorkspaceBinding, WorkspaceSource, is_single_pod};
 use crate::reasons;
 use crate::run_claims::contains;
+use crate::subsets::of_workspace;
 
 /// The claims of a run or of one placeholder, each once, in the order of the run's workspaces. Claims of the `podTemplate` come last.
 #[derive(Debug, Clone, Default)]
@@ -28,16 +29,18 @@ pub(super) struct Claims {
     pub(super) unmounted: Vec<String>,
 }
 
-/// The claims of a run. For each claim that no placeholder mounts, `left_out` gets a reason.
+/// The claims of a subset of the run's tasks. For each claim that no placeholder mounts, `left_out` gets a reason.
 pub(super) fn of(
     run: &PipelineRun,
     pinned: &Pinned,
+    subset: &str,
     faults: &Faults,
     left_out: &mut Vec<Reason>,
 ) -> Claims {
-    let assistant = pinned.naming(&run.name).whole_run(pinned.mode);
+    let assistant = pinned.naming(&run.name).of_subset(pinned.mode, subset);
+    let is_own = |workspace: &str| of_workspace(&pinned.subsets, workspace) == subset;
     let templates = assistant.map(|assistant| {
-        let templates = templates(run, pinned, &assistant, faults).into_iter();
+        let templates = templates(run, pinned, &assistant, is_own, faults).into_iter();
         templates
             .map(|template| (claim_name(&template.name, &assistant), template))
             .collect::<Vec<_>>()
@@ -54,7 +57,7 @@ pub(super) fn of(
         }
         seen.insert(name);
     }
-    for binding in &run.workspaces {
+    for binding in run.workspaces.iter().filter(|it| is_own(&it.name)) {
         let Some(known) = pinned.claims.get(&binding.name) else {
             let is_template = pinned.templates.contains_key(&binding.name);
             // Of the workspaces with the same claim, only one is pinned on an adopted run.
@@ -84,7 +87,8 @@ pub(super) fn of(
         }
     }
     let is_bound = |key: &str| run.workspaces.iter().any(|binding| binding.name == key);
-    let of_pod_template = pinned.claims.iter().filter(|(key, _)| !is_bound(key));
+    let of_pod_template = pinned.claims.iter();
+    let of_pod_template = of_pod_template.filter(|(key, _)| !is_bound(key) && is_own(key));
     let of_pod_template = of_pod_template.map(|(key, claim)| claim.name(key, &run.uid));
     let new = of_pod_template.filter(|name| seen.insert(name.clone()));
     claims.existing.extend(new);
@@ -97,6 +101,7 @@ fn templates(
     run: &PipelineRun,
     pinned: &Pinned,
     assistant: &AssistantName,
+    is_own: impl Fn(&str) -> bool,
     faults: &Faults,
 ) -> Vec<ClaimTemplateSpec> {
     let bound = |name: &str| run.workspaces.iter().any(|binding| binding.name == name);
@@ -106,7 +111,8 @@ fn templates(
         faults.add(template_field(workspace), fault);
     }
     let mut specs = Vec::new();
-    for (index, binding) in run.workspaces.iter().enumerate() {
+    let workspaces = run.workspaces.iter().enumerate();
+    for (index, binding) in workspaces.filter(|(_, binding)| is_own(&binding.name)) {
         let workspace = &binding.name;
         let Some(template) = pinned.templates.get(workspace) else {
             continue;

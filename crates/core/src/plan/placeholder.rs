@@ -12,6 +12,7 @@ use crate::pipeline_run::PipelineRun;
 use crate::pod_template;
 use crate::reasons;
 use crate::separation::Separation;
+use crate::subsets::Subset;
 
 use super::Reason;
 use super::claims::Claims;
@@ -80,10 +81,13 @@ pub struct ClaimTemplateSpec {
 pub(super) fn spec(
     run: &PipelineRun,
     pinned: &Pinned,
+    subset: Option<&Subset>,
     name: AssistantName,
     claims: Claims,
 ) -> PlaceholderSpec {
     let defaults = &pinned.placeholder;
+    let own = run.pod_template.as_ref();
+    let own = subset.map_or_else(|| own.cloned(), |subset| Some(subset.pod_template(own)));
     PlaceholderSpec {
         labels: placeholder_labels(run, &name),
         name,
@@ -96,8 +100,7 @@ pub(super) fn spec(
         memory: defaults.memory.clone(),
         reserves: defaults.reserves,
         image: defaults.image.clone(),
-        pod_template: pod_template::merge(run.pod_template.as_ref(), &defaults.pod_template)
-            .allowed,
+        pod_template: pod_template::merge(own.as_ref(), &defaults.pod_template).allowed,
         service_account_name: pod_template::service_account_name(
             run.service_account_name.as_deref(),
             &defaults.pod_template,

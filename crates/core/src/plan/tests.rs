@@ -218,7 +218,7 @@ fn m8_a_run_pinned_before_there_were_schema_versions_is_planned_as_before() {
 fn m8_a_run_of_an_unknown_schema_version_is_left_alone_until_it_is_done() {
     let mut run = admitted(&document());
     run.annotations
-        .insert(SCHEMA_VERSION.to_owned(), "3".to_owned());
+        .insert(SCHEMA_VERSION.to_owned(), "4".to_owned());
     let why = ReasonCode::SchemaVersionUnknown;
     check(&run, Mode::PipelineRuns, Action::Nothing, why);
     run.state = RunState::Done;

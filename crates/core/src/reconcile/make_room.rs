@@ -127,7 +127,8 @@ impl<'a> Placed<'a> {
     }
 
     /// Lets the placeholder leave its node for a waiting pod. If it cannot leave, may return the reason why the pod waits. All
-    /// placeholders of a run together leave at most [`MOVES`] times.
+    /// placeholders of a run together leave at most [`MOVES`] times, and once more for each pod that has ended: the run made
+    /// progress then, as when tasks for two architectures take turns.
     fn ask_anew(&self, node: &str, pod: &'a Pod, decision: &mut Decision) -> Option<Reason> {
         if let Some(resource) = self.lacking_elsewhere(pod, node) {
             let rest = self.tried_in(pod);
@@ -138,12 +139,14 @@ impl<'a> Placed<'a> {
         }
         let all = self.observed.placeholders.values();
         let moved = all.filter_map(|own| own.record.moved.as_ref());
-        let moves = moved.clone().map(|done| done.times).sum();
-        if moves >= MOVES {
+        let moves: u32 = moved.clone().map(|done| done.times).sum();
+        let ended = u32::try_from(self.observed.ended.len()).unwrap_or(u32::MAX);
+        let in_vain = moves.saturating_sub(ended);
+        if in_vain >= MOVES {
             let reason = reasons::moves_exhausted(&asking(pod), node, moves);
             return self.is_confirmed(pod, None, decision).then_some(reason);
         }
-        if !self.may_act(pod, moves, moved.map(|done| done.last).max(), decision) {
+        if !self.may_act(pod, in_vain, moved.map(|done| done.last).max(), decision) {
             return None;
         }
         let placeholder = &self.own.object.name;
@@ -182,11 +185,18 @@ impl<'a> Placed<'a> {
     fn tried_in(&self, pod: &Pod) -> Duration {
         let tried = match pod.scheduler_said() {
             // Another try of the scheduler would not help.
-            _ if self.is_away(pod) => Duration::ZERO,
+            _ if self.is_away(pod) || !self.is_allowed(pod) => Duration::ZERO,
             Some(said) => tried_within(said),
             None => TRIED,
         };
         self.rests(tried, self.pod.bound)
+    }
+
+    /// True if the labels of the placeholder's node allow the pod there.
+    fn is_allowed(&self, pod: &Pod) -> bool {
+        let node = self.pod.node.as_ref();
+        let node = node.and_then(|node| self.observed.node(node));
+        node.is_none_or(|node| pod.needs.are_met_by(&node.name, &node.labels))
     }
 
     /// The part of `time` that is left, if `time` began at `since`. Zero if `since` is `None`.

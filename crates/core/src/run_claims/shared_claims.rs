@@ -82,6 +82,7 @@ fn followed(run: &PipelineRun, workspaces: &[&str]) -> Result<String, String> {
     let claims: Vec<_> = claims.collect();
     let names: Vec<_> = claims.iter().map(|it| it.claim_name.clone()).collect();
     let task_run = ChildRun {
+        pipeline_task: String::new(),
         kind: ChildKind::TaskRun,
         name: "build-all".to_owned(),
         owner_group: run.annotations.get(GROUP).cloned(),

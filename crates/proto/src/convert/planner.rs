@@ -114,6 +114,7 @@ pub fn child_run(message: wire::AdmitRunRequest) -> Result<ChildRun, Vec<Violati
     let run = kind.map(|kind| ChildRun {
         kind,
         name: message.name,
+        pipeline_task: message.pipeline_task,
         annotations: message.annotations,
         controller: message.controller.map(|owner| OwnerReference {
             api_version: owner.api_version,
@@ -135,6 +136,7 @@ pub fn child_run_to_wire(run: ChildRun) -> wire::AdmitRunRequest {
     wire::AdmitRunRequest {
         kind: run.kind.as_str().to_owned(),
         name: run.name,
+        pipeline_task: run.pipeline_task,
         annotations: run.annotations,
         controller: run.controller.map(|owner| wire::OwnerReference {
             api_version: owner.api_version,
@@ -367,6 +369,7 @@ mod tests {
     fn child() -> ChildRun {
         ChildRun {
             kind: ChildKind::TaskRun,
+            pipeline_task: "compile".to_owned(),
             name: "build-compile".to_owned(),
             annotations: [("a".to_owned(), "b".to_owned())].into(),
             controller: Some(OwnerReference {
