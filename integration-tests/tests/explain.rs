@@ -152,7 +152,7 @@ const REMEDIES: [&str; 15] = [
     "Add a node",
     "Create the claim",
     "Create the run again",
-    "Correct what ",
+    "Correct the fault ",
     "Read the kubelet's message",
 ];
 
