@@ -177,8 +177,8 @@ impl Seen {
     }
 }
 
-/// Asks the replicas of one service in turn if they lead. Two replicas led at the same time if one says so both before and after
-/// the other one says so.
+/// Asks the replicas of one service in turn if they lead. If replica A says yes, then replica B, and then A again, both led at
+/// the same time.
 async fn compare(replicas: Vec<(Replica, String)>, seen: Arc<Mutex<Seen>>) {
     let mut leading: Option<Replica> = None;
     loop {

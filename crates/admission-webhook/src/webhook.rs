@@ -80,9 +80,9 @@ pub(crate) fn routes(webhook: Webhook, reviews: Reviews) -> Router {
         .layer(from_fn_with_state(reviews, observe))
 }
 
-/// The layer that delays a large review while, together with it, the large reviews in progress would exceed [`MOST_BYTES`]. Large
-/// reviews keep their order. If the API server gives up, it ends the call, and the review leaves the queue. Small reviews are not
-/// delayed, so large objects of one tenant do not delay small objects of another.
+/// The layer that delays large reviews, so that the large reviews in progress together never have more than [`MOST_BYTES`].
+/// Large reviews keep their order. If the API server gives up, it ends the call, and the review leaves the queue. Small reviews
+/// are not delayed, so large objects of one tenant do not delay small objects of another.
 async fn queue(
     State(free): State<Arc<Semaphore>>,
     request: axum::extract::Request,
@@ -175,7 +175,7 @@ impl Webhook {
             warning = informed.await?;
         }
         let mut planner = self.planner.clone();
-        // The planner has the configuration. If its decision depends on claims, it names them, and a second question has their
+        // If the planner's decision depends on claims, the first answer names these claims. A second question then has their
         // access modes. The run is not copied for this, because it may be large.
         let (run, old) = (
             question.pipeline_run.take(),
@@ -308,8 +308,8 @@ impl Webhook {
         stored.map_err(|error| failed(&error))
     }
 
-    /// The PipelineRun that owns `run`, if Tekton left a variable in the name of a claim of `run` (V9): the planner completes the
-    /// name from this PipelineRun. `None` if there is no such name, or if the PipelineRun is not coscheduled or not stored.
+    /// The PipelineRun that owns `run`, if Tekton left a variable in the name of a claim of `run` (V9). The planner needs it to
+    /// complete the name. `None` if there is no such name, or if the PipelineRun is not coscheduled or not stored.
     async fn completing(
         &self,
         run: &mut ChildRun,

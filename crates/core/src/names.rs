@@ -152,8 +152,8 @@ impl ClaimTemplateName {
 
 /// The name of the claim that the placeholder's controller creates from a placeholder's template: `<template>-<placeholder>-0`.
 ///
-/// For binding mode `Immediate`, an external provisioner chooses the claim's zone by a hash of the last part of the placeholder's
-/// name, which it takes from the claim's name. So all such claims of a placeholder are in one zone.
+/// With binding mode `Immediate`, an external provisioner chooses the claim's zone from the claim's name: it hashes the part of
+/// this name that is the same in all claims of the placeholder. So all these claims are in one zone.
 pub fn claim_name(template: &ClaimTemplateName, assistant: &AssistantName) -> String {
     format!("{template}-{assistant}-0")
 }

@@ -10,7 +10,7 @@ use crate::run_claims::RunClaims;
 pub(crate) enum Naming<'a> {
     /// The run's group.
     Group(&'a Group),
-    /// The name of the run, as Tekton does it.
+    /// The name of the run. Tekton derives the names from it.
     Tekton(&'a str),
 }
 

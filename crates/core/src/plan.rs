@@ -39,8 +39,8 @@ pub struct Plan {
 /// The action to take for a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
-    /// Do nothing. The run is not coscheduled, has not started, is adopted and has no child yet, waits for its Pipeline, is a child run, needs no placeholder
-    /// because it has no claim with a known name or only shared claims, or has annotations of an unknown version.
+    /// Do nothing. [`Plan::reasons`] has the cause: for example, the run is not coscheduled, has not started, or needs no
+    /// placeholder of its own.
     Nothing,
     /// Create each of these placeholders that does not exist. The list is not empty. An existing placeholder is never changed
     /// (P1).

@@ -200,8 +200,8 @@ reason_codes! {
     /// The API server refused the requests of a placeholder that reserves room, so the placeholder requests less (B3). Or the
     /// requests of a bound placeholder were not reduced within ten seconds, so its pod is created again.
     ReservationRefused: Some(Warning),
-    /// A pod is now allowed to run on another node than its placeholder. One possible cause is that no node with room for both
-    /// reaches the volumes of the placeholder's claims (N2). The other is that the placeholder's node cannot reach the volume of
+    /// A pod is now allowed to run on another node than its placeholder. Either no node that reaches the volumes of the
+    /// placeholder's claims has room for the placeholder and the pod (N2). Or the placeholder's node cannot reach the volume of
     /// a claim that the pod uses (V7).
     PodLetGo: Some(Warning),
     /// A pod waits for a resource that Kubernetes cannot resize, such as a GPU (N2). The pod's placeholder stays on its node,

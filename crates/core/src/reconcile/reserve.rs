@@ -97,8 +97,9 @@ impl<'a> Placed<'a> {
     fn open(&self, decision: &mut Decision) {
         let left = &self.own.record.left;
         let home = self.home();
-        // `followers` has left out the pods that the API server called another run's. As long as it has not answered about a pod,
-        // the pod may be another run's: any pod of the namespace can have these labels and this affinity.
+        // `followers` has left out the pods that belong to another run, according to the API server. A pod about which the API
+        // server has not answered yet may belong to another run too: any pod of the namespace can have these labels and this
+        // affinity.
         let confirmed = |pod: &&Pod| self.observed.answers.contains_key(&pod.object.uid);
         let waiting = self.waiting().find(confirmed).filter(|_| home.is_none());
         let own = &self.own.needs;
@@ -247,10 +248,10 @@ impl<'a> Placed<'a> {
     /// The requests that a bound placeholder keeps.
     fn kept(&self) -> Amounts {
         match self.spec.reserves {
-            // Under a quota, the kept room could keep the run's own pods from being created.
+            // Under a quota, the run's own pods might not be created, because the quota also counts the kept room.
             Reserves::Peak if !self.observed.has_quota => {
                 let (peak, taken) = (self.demand(false).peak, self.together());
-                // The peak counts the pods that exist, so it is never less than what they have taken.
+                // The peak includes the pods that exist, so it is never less than `taken`.
                 self.with_own(&combined(&peak, &taken, |peak, taken| peak - taken))
             }
             Reserves::Nothing | Reserves::Placement | Reserves::Peak => {
@@ -264,7 +265,7 @@ impl<'a> Placed<'a> {
         self.labels.resizing || self.less(&self.kept()).is_some()
     }
 
-    /// The pods that follow the placeholder, without the pods that the API server called another run's.
+    /// The pods that follow the placeholder, without the pods that belong to another run, according to the API server.
     pub(super) fn followers(&self) -> impl Iterator<Item = &'a Pod> {
         let pods = self.observed.pods.values().map(AsRef::as_ref);
         pods.filter(|pod| {

@@ -14,8 +14,9 @@ use super::stateful_set::{KEEPS_NODE, Owner, made, reference, with_owner};
 use crate::objects;
 use crate::ownership::is_ours;
 
-/// True if the StatefulSet of this run can be taken over, and has not been taken over. The labels of a StatefulSet's selector cannot be
-/// changed. So if the run had label [`PIPELINE_RUN_UID`] when Tekton created the StatefulSet, the StatefulSet stays as it is.
+/// True if the StatefulSet of this run can be taken over, and has not been taken over yet. The selector of a StatefulSet cannot
+/// be changed. So if the selector has label [`PIPELINE_RUN_UID`], because the run had this label when Tekton created the
+/// StatefulSet, the StatefulSet cannot be taken over.
 pub fn is_tektons(set: &StatefulSet) -> bool {
     !is_ours(&set.metadata) && !selector(set).contains_key(PIPELINE_RUN_UID)
 }
@@ -26,7 +27,8 @@ fn selector(set: &StatefulSet) -> BTreeMap<String, String> {
     labels.cloned().flatten().unwrap_or_default()
 }
 
-/// Our labels, except those that the StatefulSet selects by: a pod with other values would lose its StatefulSet.
+/// Our labels, except those in the StatefulSet's selector. If the pod got other values of these labels, the StatefulSet would
+/// lose the pod.
 fn labels(owner: Owner<'_>, set: &StatefulSet) -> BTreeMap<String, String> {
     let mut labels = with_owner(BTreeMap::new(), owner);
     let selector = selector(set);
