@@ -1,6 +1,6 @@
 //! A hundred runs in each mode, created at the same time, also while the mode changes. All succeed, each on the nodes that its
-//! mode requires, and nothing is left. A watch records where each pod was and when. Meanwhile, the plugin names no cause for which
-//! a run waits in vain.
+//! mode requires, and nothing is left. A watch records where each pod was and when. Meanwhile, the plugin names no cause that
+//! would keep a run waiting for ever.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)]
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};

@@ -164,7 +164,7 @@ async fn b7_the_set_of_an_adopted_run_is_taken_over_after_its_pod() {
     let (outcome, patched) = adopts("nothing").await;
     assert!(!outcome.unwrap());
     assert_eq!(patched, ["pods", "statefulsets"]);
-    // If the pod cannot be taken over, the StatefulSet is not, so the next Ensure tries again.
+    // If the pod cannot be taken over, the StatefulSet is not taken over either, so the next `Ensure` tries again.
     let (outcome, patched) = adopts("/pods/").await;
     assert!(outcome.unwrap_err().is_transient());
     assert_eq!(patched, ["pods"]);

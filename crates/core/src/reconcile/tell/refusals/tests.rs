@@ -1,4 +1,4 @@
-//! Each text as the control plane of Kubernetes 1.35 wrote it, and what is read of it.
+//! Error texts that the control plane of Kubernetes 1.35 has written, with the reason that is read from each.
 
 use super::*;
 
@@ -14,7 +14,7 @@ fn note(error: &str) -> String {
     format!("Create Pod {POD} in StatefulSet {SET} failed error: {error}")
 }
 
-/// The API server's answer about the pod, as a StatefulSet's Event has it.
+/// Checks the reason that is read from an API server's answer in an Event of the StatefulSet controller about a pod.
 #[track_caller]
 fn pod(answer: &str, code: ReasonCode, detail: &str) {
     let reason = failed_create(&note(answer)).unwrap();
