@@ -48,8 +48,8 @@ fn one_task() -> Run {
 /// Within this time, `explain` and the Event name the cause (normally 5 s).
 const NAMED: Duration = Duration::from_secs(45);
 
-/// Waits until `explain` names this cause of run `run`, with its evidence, and until the Event about it says the same. The kubelet,
-/// Tekton and others write the Events about the causes that tekton-coscheduler does not report.
+/// Waits until `explain` names this cause of run `run`, with its evidence, and until the Event about it says the same. The
+/// kubelet, Tekton and others write the Events about the causes that tekton-coscheduler does not report.
 async fn explained(scene: &Scene<'_>, reason: &str) -> Outcome {
     let begin = Instant::now();
     let mut found = Value::Null;

@@ -93,8 +93,8 @@ async fn succeed(scene: &Scene<'_>, names: &[String]) -> Outcome {
     done(&runs).iter().try_for_each(|run| assert_succeeded(run))
 }
 
-/// Asks the plugin once about each of these runs while they are under way. It may name a cause that passes by itself, and those in
-/// `expected`.
+/// Asks the plugin once about each of these runs while they are under way. It may name a cause that passes by itself, and those
+/// in `expected`.
 async fn no_false_alarm(scene: &Scene<'_>, names: &[String], expected: &[&str]) -> Outcome {
     let mut under_way = 0;
     for name in names {

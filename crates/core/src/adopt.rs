@@ -56,7 +56,8 @@ pub fn adopts(configuration: &Configuration, run: &PipelineRun) -> Result<Mode, 
     mode.map_err(|error: UnknownWord| format!("Tekton's own flag coschedule: {error}"))
 }
 
-/// Admits a new run that Tekton's own assistant begins (B7). The run keeps its bindings, because Tekton's flag decides about its claims.
+/// Admits a new run that Tekton's own assistant begins (B7). The run keeps its bindings, because Tekton's flag decides about
+/// its claims.
 pub(crate) fn adopt_new(
     configuration: &Configuration,
     question: &Question<'_>,

@@ -115,8 +115,8 @@ impl AssistantName {
         Self(format!("{ASSISTANT_PREFIX}{hash}"))
     }
 
-    /// The name of the assistant that Tekton itself creates for a workspace of a run, or for the whole run if `workspace` is empty
-    /// (B7; Tekton v1.12.0, `pkg/reconciler/pipelinerun/affinity_assistant.go`, `GetAffinityAssistantName`).
+    /// The name of the assistant that Tekton itself creates for a workspace of a run, or for the whole run if `workspace` is
+    /// empty (B7; Tekton v1.12.0, `pkg/reconciler/pipelinerun/affinity_assistant.go`, `GetAffinityAssistantName`).
     pub fn of_tekton(workspace: &str, run_name: &str) -> Self {
         let hash = hash(&format!("{workspace}{run_name}"));
         Self(format!("{ASSISTANT_PREFIX}{hash}"))

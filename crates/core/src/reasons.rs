@@ -117,7 +117,8 @@ reason_codes! {
     SchemaVersionUnknown: Some(Warning),
     /// The run has not started (P9).
     PipelineRunPending: None,
-    /// The name of a claim depends on a parameter of the run's Pipeline, and Tekton has not stored the Pipeline in the run yet (V9).
+    /// The name of a claim depends on a parameter of the run's Pipeline, and Tekton has not stored the Pipeline in the run yet
+    /// (V9).
     PipelineNotKnown: None,
     /// The run is adopted, and Tekton has not created its first TaskRun or CustomRun yet (B7).
     TektonBegins: None,

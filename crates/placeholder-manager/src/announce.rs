@@ -1,7 +1,8 @@
 //! Publishes Events about PipelineRuns and TaskRuns, and annotation `coscheduler.dev/blocked` on PipelineRuns.
 //!
-//! The name of an Event is computed from its object, its reason code and its text. So if two replicas create the same Event, the API
-//! server stores it only once. Each replica remembers the names of its Events, so that an unchanged run costs no request.
+//! The name of an Event is computed from its object, its reason code and its text. So if two replicas create the same Event,
+//! the API server stores it only once. Each replica remembers the names of its Events, so that an unchanged run costs no
+//! request.
 
 use coscheduler_core::annotations::BLOCKED;
 use coscheduler_core::observed::Observed;

@@ -154,8 +154,8 @@ fn owner(run: &PipelineRun) -> Owner<'_> {
     }
 }
 
-/// Fails if the controller of the object is not this run, because the manager never uses an object of another owner (P7). Also fails if the
-/// object is being deleted.
+/// Fails if the controller of the object is not this run, because the manager never uses an object of another owner (P7). Also
+/// fails if the object is being deleted.
 fn check_owner(set: &StatefulSet, run: &PipelineRun, name: String) -> Result<(), Error> {
     let owners = set.metadata.owner_references.iter().flatten();
     let mut controllers = owners.filter(|owner| owner.controller == Some(true));

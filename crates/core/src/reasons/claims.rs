@@ -33,8 +33,8 @@ texts! {
          of the run share the placeholder's node. To run all pods on one node, create the run again with claims that one node \
          can reach.";
 
-    /// A placeholder does not mount a `ReadWriteOncePod` claim (V8). `workspace` is the workspace of the claim, or `None` if it is
-    /// not known.
+    /// A placeholder does not mount a `ReadWriteOncePod` claim (V8). `workspace` is the workspace of the claim, or `None` if it
+    /// is not known.
     claim_not_mounted(claim: &str, workspace: Option<&str>): ClaimNotMounted =
         "Only one pod at a time can use claim {claim:?}{of}, because its access mode is ReadWriteOncePod. So the run's \
          placeholder pod does not mount the claim, and the tasks that use the claim run one after the other. You need not \

@@ -27,8 +27,8 @@ use crate::sizes::{Demand, Progress, Sizes};
 
 /// The scheduling gate of a placeholder's pod whose requests are not set yet.
 pub const GATE: &str = "coscheduler.dev/reservation";
-/// Within this time, the leader normally removes a gate, the scheduler binds pods after others have ended, and every watch reports
-/// a change.
+/// Within this time, the leader normally removes a gate, the scheduler binds pods after others have ended, and every watch
+/// reports a change.
 pub(super) const MOMENT: Duration = Duration::from_secs(2);
 /// A kubelet normally acts on a resize within this time.
 const RESIZED: Duration = Duration::from_secs(10);

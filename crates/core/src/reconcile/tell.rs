@@ -316,8 +316,8 @@ impl Reason {
         self.code.told().is_some()
     }
 
-    /// The name of the Event with this reason about an object. It depends only on the object, the code and the text. So if several
-    /// replicas create the same Event, the API server stores it once.
+    /// The name of the Event with this reason about an object. It depends only on the object, the code and the text. So if
+    /// several replicas create the same Event, the API server stores it once.
     pub fn event_name(&self, object: &OwnerReference) -> String {
         let code = self.code.as_str();
         let identity = format!("{}/{code}/{}", object.uid, self.message);

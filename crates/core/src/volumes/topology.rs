@@ -167,8 +167,8 @@ fn with<'a>(required: &Required<'a>, term: &'a NodeTerm) -> Option<Required<'a>>
     possible.then_some(both)
 }
 
-/// All of these requirements are about the same label or field. True if some value, or the absence of the label or field, meets them
-/// all.
+/// All of these requirements are about the same label or field. True if some value, or the absence of the label or field, meets
+/// them all.
 fn can_be_met(requirements: &[&NodeRequirement]) -> bool {
     let listed = || requirements.iter().flat_map(|one| &one.values);
     let unlisted: String = listed().map(String::as_str).chain(["x"]).collect();

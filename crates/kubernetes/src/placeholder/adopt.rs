@@ -1,6 +1,6 @@
-//! Takes over a StatefulSet that Tekton's own affinity assistant created for a run, with its pod and its claims (B7). They get the
-//! labels and the owner by which the placeholder-manager finds them and cleans them up. Nothing else of them changes, so the pod
-//! goes on.
+//! Takes over a StatefulSet that Tekton's own affinity assistant created for a run, with its pod and its claims (B7). They get
+//! the labels and the owner by which the placeholder-manager finds them and cleans them up. Nothing else of them changes, so
+//! the pod goes on.
 
 use std::collections::BTreeMap;
 
@@ -36,8 +36,8 @@ fn labels(owner: Owner<'_>, set: &StatefulSet) -> BTreeMap<String, String> {
     labels
 }
 
-/// The strategic merge patch that takes over exactly this version of a StatefulSet. Its next pod has our labels too. Update strategy
-/// `OnDelete` leaves the running pod alone.
+/// The strategic merge patch that takes over exactly this version of a StatefulSet. Its next pod has our labels too. Update
+/// strategy `OnDelete` leaves the running pod alone.
 pub fn set(owner: Owner<'_>, set: &StatefulSet) -> Value {
     let labels = labels(owner, set);
     json!({
@@ -89,8 +89,8 @@ pub fn claims(
         .collect()
 }
 
-/// The merge patch that gives the claim `found` the labels and the owner of `made`. `None` if the StatefulSet did not make the claim:
-/// then the claim lacks a label of the StatefulSet's selector, or has an owner.
+/// The merge patch that gives the claim `found` the labels and the owner of `made`. `None` if the StatefulSet did not make the
+/// claim: then the claim lacks a label of the StatefulSet's selector, or has an owner.
 pub fn claim(
     owner: Owner<'_>,
     set: &StatefulSet,

@@ -65,8 +65,8 @@ impl Requests {
         Ok(())
     }
 
-    /// Gives a claim that `set` made the labels and the owner of `made`, so that it is deleted after the run. If `set` has not made
-    /// the claim yet, creates it. Does nothing if the claim of this name does not come from `set`.
+    /// Gives a claim that `set` made the labels and the owner of `made`, so that it is deleted after the run. If `set` has not
+    /// made the claim yet, creates it. Does nothing if the claim of this name does not come from `set`.
     async fn adopt_claim(
         &self,
         owner: Owner<'_>,

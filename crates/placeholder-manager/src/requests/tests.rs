@@ -126,8 +126,8 @@ async fn p7_an_object_of_the_right_name_is_the_placeholder_only_if_its_controlle
     assert!(matches!(gone, Err(Error::Terminating { .. })), "{gone:?}");
 }
 
-/// Creates a placeholder of an adopted run when Tekton's StatefulSet exists. The API server refuses patches of objects with the name
-/// `failing`. Returns the result, and the patches in order.
+/// Creates a placeholder of an adopted run when Tekton's StatefulSet exists. The API server refuses patches of objects with the
+/// name `failing`. Returns the result, and the patches in order.
 async fn adopts(failing: &'static str) -> (Result<bool, Error>, Vec<String>) {
     let mut run = run(&["data"]);
     run.annotations

@@ -71,10 +71,10 @@ pub fn not_provisioned(claim: &str, note: &str) -> Reason {
     }
 }
 
-/// The reason why a placeholder's pod has no node, from the scheduler's message `said`. The pod requests `asks`. `isolated` is true
-/// if no other placeholder may be on its node. `None` while the pod waits for volumes: if provisioning fails, a warning Event about
-/// the claim reports this. Also `None` if the message names a missing claim for which `exists` is true: the scheduler's cache does
-/// not have this claim yet.
+/// The reason why a placeholder's pod has no node, from the scheduler's message `said`. The pod requests `asks`. `isolated` is
+/// true if no other placeholder may be on its node. `None` while the pod waits for volumes: if provisioning fails, a warning
+/// Event about the claim reports this. Also `None` if the message names a missing claim for which `exists` is true: the
+/// scheduler's cache does not have this claim yet.
 pub(super) fn unschedulable(
     name: &AssistantName,
     isolated: bool,

@@ -327,7 +327,8 @@ fn n2_a_placeholder_asks_for_a_node_like_the_waiting_pods_and_prefers_another_th
     assert_eq!(place(&observed), expect);
     // A placeholder that has never left a node has no such restriction or preference.
     assert_eq!(place(&gated()), Place::default());
-    // Kubernetes resizes no extended resource, and a quota may refuse CPU and memory. So nodes that are large enough are preferred.
+    // Kubernetes resizes no extended resource, and a quota may refuse CPU and memory. So nodes that are large enough are
+    // preferred.
     let gpu = |milli_cpu| Amounts {
         others: [("example.dev/gpu".to_owned(), 1)].into(),
         ..cpu(milli_cpu)
