@@ -219,8 +219,8 @@ mod tests {
 
     use super::*;
 
-    /// Checks the number of violations in a history of a Lease of 15 s. Each entry of the history is a write: its second, and the
-    /// holder that it names.
+    /// Checks the number of violations in a history of a Lease with a duration of 15 s. Each entry of the history is a write:
+    /// the second in which it happened, and the holder that it names.
     #[track_caller]
     fn check(history: &[(u64, &str)], violations: usize) {
         let mut seen = Seen::default();

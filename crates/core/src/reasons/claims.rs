@@ -28,10 +28,10 @@ texts! {
          that one node can reach all the volumes. This run then continues.";
 
     claims_apart(conflict: &Conflict, placeholder: &AssistantName, left_out: &str): VolumeNodeAffinityConflict =
-        "No node can reach the volumes of all these claims: {conflict}. So placeholder {placeholder} does not mount {left_out}. \
-         The pods that use these unmounted claims run without the placeholder, and may run on different nodes. All other pods \
-         of the run share the placeholder's node. To run all pods on one node, create the run again with claims that one node \
-         can reach.";
+        "No node can reach the volumes of all these claims: {conflict}. So placeholder {placeholder} does not mount \
+         {left_out}. Pods that use only these unmounted claims run without the placeholder, and may run on different nodes. \
+         All other pods of the run share the placeholder's node. To run all pods on one node, create the run again with claims \
+         that one node can reach.";
 
     /// A placeholder does not mount a `ReadWriteOncePod` claim (V8). `workspace` is the workspace of the claim, or `None` if it
     /// is not known.

@@ -40,8 +40,9 @@ const REFUSED: Duration = Duration::from_secs(5);
 pub struct Place {
     /// The only node that may take it.
     pub only: Option<String>,
-    /// The requirements of the waiting pod for which the placeholder asks. The node must also meet the node selector and the
-    /// required node affinity of the waiting pod. The placeholder's pod gets the tolerations of the waiting pod.
+    /// The requirements of a waiting pod, if the placeholder asks for a node for this pod. The node must then also meet the
+    /// node selector and the required node affinity of the waiting pod, and the placeholder's pod gets the tolerations of the
+    /// waiting pod.
     pub with: Option<Needs>,
     /// The node to avoid if another one can take the pod.
     pub avoid: Option<String>,

@@ -88,8 +88,8 @@ pub(super) fn describe(terms: &[NodeTerm]) -> String {
     terms.join(", or ")
 }
 
-/// The greatest number of terms to try. If the search is not finished then, the answer is that one node could meet all lists,
-/// because a false alarm is worse than no alarm. The scheduler still checks the real nodes.
+/// The greatest number of terms to try. If the search is not finished by then, the function returns that one node could meet
+/// all lists. A false alarm would be worse than no alarm, because the scheduler still checks the real nodes.
 const COMBINATIONS: usize = 100_000;
 
 /// True if one of `nodes`, or a new node, could meet at least one term of each list. If a term names one of `nodes`, no new node

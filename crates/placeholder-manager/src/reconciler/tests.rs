@@ -102,7 +102,7 @@ async fn n1_the_record_is_written_before_exactly_the_version_that_was_looked_at_
         None,
         "the kubelet confirms its end"
     );
-    // The record that was written delays the next move, even before the watch delivers it.
+    // The cache has the new record from the answer to the write, before the watch delivers it. So the next move is delayed.
     let (outcome, asked) = manager.asks().await;
     let deleted: Vec<_> = asked.iter().map(Asked::short).collect();
     assert_eq!(deleted, ["DELETE waits"]);

@@ -21,9 +21,9 @@ pub struct Wait<'a> {
     pub pod: &'a Pod,
     /// The cause.
     pub reason: Reason,
-    /// The time for which `reason` holds at least. The scheduler's message may be older than the placeholder's binding. If it
-    /// is still the same after this time, it counts as newer, and the cause may be another one. Zero if the cause does not
-    /// depend on the age of the message.
+    /// After this time, `reason` may change although no object changes. The scheduler's message may be older than the
+    /// placeholder's binding. But if it is still the same after this time, it counts as newer. Zero if `reason` does not depend
+    /// on the age of the message.
     pub recheck: Duration,
 }
 
