@@ -1,6 +1,6 @@
 //! Finds out if one node can reach the volumes of all claims of a placeholder (V7). If no node can, the placeholder leaves out
 //! some of the claims. The pods that use only claims that were left out then run without the placeholder. This is not possible
-//! if a pod needs a claim that was left out together with another claim of the placeholder.
+//! if one pod needs both a claim that would be left out and another claim of the placeholder.
 //!
 //! The Pipeline may be unknown, because a resolver may fetch it. So this module learns from the run's pods which claims a task
 //! needs.
@@ -24,9 +24,9 @@ pub(super) enum Fit {
     },
     /// No node can. The placeholder does not exist yet, and no pod shows yet which claims tasks need.
     Undecided(Conflict),
-    /// No node can, and the placeholder cannot leave out claims. There are three possible causes. A pod needs a claim that
-    /// would be left out together with another claim. Or all pods must share a node. Or the placeholder already mounts claims
-    /// that no node can reach together.
+    /// No node can, and the placeholder cannot leave out claims. There are three possible causes. One pod needs both a claim
+    /// that would be left out and another claim. Or all pods must share a node. Or the placeholder already mounts claims that
+    /// no node can reach together.
     Never(Conflict),
 }
 
