@@ -139,8 +139,8 @@ fn n3_a_write_of_ours_that_is_refused_is_read_alike() {
         reason.message,
         format!(
             "Failed to create StatefulSet ci/{SET}: exceeded quota: none, requested: count/statefulsets.apps=1, limited: \
-             count/statefulsets.apps=0. Raise the quota, or wait until other objects in the namespace are deleted. A \
-             quota of pods needs room for the placeholder and for a pod of the run at the same time."
+             count/statefulsets.apps=0. Raise the quota, or wait until other objects in the namespace are deleted. If the \
+             quota limits the number of pods, it must allow the placeholder's pod and a pod of the run at the same time."
         )
     );
     let long = refused("create claim ci/source", &"é".repeat(1000));
