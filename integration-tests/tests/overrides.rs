@@ -22,7 +22,7 @@ use coscheduler_proto::json::object_to_struct;
 use coscheduler_proto::planner::planner_service_client::PlannerServiceClient;
 use coscheduler_proto::planner::{PlanRequest, PlanResponse, Separation};
 use integration_tests::installation::kubectl;
-use integration_tests::look::{condition, node};
+use integration_tests::look::{self, condition, node};
 use integration_tests::runs::run;
 use integration_tests::send::Answer;
 use integration_tests::{Scene, grpc, shared};
@@ -624,24 +624,165 @@ async fn override_is_ignored(scene: &Scene<'_>, name: &str) -> Outcome {
     Ok(())
 }
 
-#[test]
-fn b1_the_annotation_of_a_remote_pipeline_does_not_count_and_the_plan_says_so() -> Outcome {
-    overridable(async |scene| {
-        let mut object = pending("remote", &json!({"resolver": "test"}), &json!({}));
-        object["spec"].as_object_mut().unwrap().remove("status");
-        let created = scene
-            .send("POST", PIPELINE_RUNS, &object)
-            .await?
-            .accepted()?;
-        assert_eq!(created.annotation(MODE), Some("pipelineruns"));
-        assert_eq!(created.warnings, Vec::<String>::new());
+/// A run of a Pipeline that this test delivers as a resolver, with these workspaces.
+fn remote(name: &str, workspaces: Value) -> Value {
+    let mut object = pending(name, &json!({"resolver": "test"}), &json!({}));
+    object["spec"].as_object_mut().unwrap().remove("status");
+    object["spec"]["workspaces"] = workspaces;
+    object
+}
 
-        // This test acts as the resolver.
-        let mut found = pipeline("found", &choice(Some("disabled")));
-        found["spec"]["tasks"][0]["taskSpec"]["metadata"] =
-            json!({"annotations": {testbed::DURATION_ANNOTATION: "600s"}});
-        scene.resolve(&found).await?;
-        override_is_ignored(&scene, "remote").await
+/// A Pipeline with two tasks that may use workspace `source`, which chooses this mode.
+fn chosen_pipeline(mode: Option<&str>, uses_workspace: bool) -> Value {
+    let mut found = pipeline("found", &choice(mode));
+    let mut tasks = json!([
+        {"name": "one", "taskSpec": {"steps": steps()}},
+        {"name": "two", "taskSpec": {"steps": steps()}, "runAfter": ["one"]},
+    ]);
+    if uses_workspace {
+        found["spec"]["workspaces"] = json!([{"name": "source"}]);
+        for task in tasks.as_array_mut().unwrap() {
+            task["workspaces"] = json!([{"name": "source"}]);
+            task["taskSpec"]["workspaces"] = json!([{"name": "source"}]);
+        }
+    }
+    found["spec"]["tasks"] = tasks;
+    found
+}
+
+fn source_from_template() -> Value {
+    let spec =
+        json!({"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Mi"}}});
+    json!([{"name": "source", "volumeClaimTemplate": {"spec": spec}}])
+}
+
+/// Creates a run, delivers its Pipeline, and waits until the run has succeeded. Returns the stored run, and the placeholders that each
+/// task's pod follows.
+async fn fetched(
+    scene: &Scene<'_>,
+    object: &Value,
+    pipeline: &Value,
+) -> anyhow::Result<(PipelineRun, BTreeMap<String, Vec<String>>)> {
+    let created = scene
+        .send("POST", PIPELINE_RUNS, object)
+        .await?
+        .accepted()?;
+    assert_eq!(created.warnings, Vec::<String>::new());
+    let name = object["metadata"]["name"].as_str().unwrap();
+    // Nothing is created for the run before its Pipeline is known.
+    assert!(scene.objects().await?.stateful_sets.is_empty());
+    scene.resolve(pipeline).await?;
+    let done = scene.succeeds(name).await?;
+    let pods = scene.objects().await?.task_pods;
+    let of_run = pods
+        .into_iter()
+        .filter(|pod| pod.labels()["tekton.dev/pipelineRun"] == name);
+    Ok((done, assistants(&of_run.collect::<Vec<_>>())))
+}
+
+#[test]
+fn b1_a_remote_pipeline_chooses_the_mode_of_its_run_before_the_run_begins() -> Outcome {
+    overridable(async |scene| {
+        let claim = json!([{"name": "source", "persistentVolumeClaim": {"claimName": "brought"}}]);
+        let existing = json!({
+            "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "brought"},
+            "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Mi"}}},
+        });
+        let path = format!(
+            "/api/v1/namespaces/{}/persistentvolumeclaims",
+            scene.namespace
+        );
+        scene.send_to("POST", &path, &existing).await?.accepted()?;
+
+        let (done, pods) = fetched(
+            &scene,
+            &remote("off", claim.clone()),
+            &chosen_pipeline(Some("disabled"), true),
+        )
+        .await?;
+        assert_eq!(done.annotations().get(MODE), None);
+        assert_eq!(pods["one"], Vec::<String>::new());
+        assert_eq!(pods["two"], Vec::<String>::new());
+
+        let (done, pods) = fetched(
+            &scene,
+            &remote("each", claim),
+            &chosen_pipeline(Some("workspaces"), true),
+        )
+        .await?;
+        assert_eq!(done.annotations()[MODE], "workspaces");
+        let source = "annotation coscheduler.dev/coschedule of the Pipeline";
+        assert_eq!(done.annotations()[MODE_SOURCE], source);
+        assert_eq!(done.annotations()[TEKTON_AFFINITY_ASSISTANT], "");
+        assert_eq!(pods["one"].len(), 1);
+        assert_eq!(pods["one"], pods["two"]);
+
+        // Without a choice, the run keeps the cluster's mode.
+        let (done, pods) = fetched(
+            &scene,
+            &remote("whole", source_from_template()),
+            &chosen_pipeline(None, true),
+        )
+        .await?;
+        assert_eq!(done.annotations()[MODE], "pipelineruns");
+        let own = done.annotations()[TEKTON_AFFINITY_ASSISTANT].clone();
+        let own = vec![own];
+        assert_eq!([&pods["one"], &pods["two"]], [&own, &own]);
+        scene.nothing_left_but(&["brought"]).await
+    })
+}
+
+#[test]
+fn b1_a_remote_pipeline_chooses_coscheduling_where_the_namespace_is_left_alone() -> Outcome {
+    overridable(async |scene| {
+        annotate_namespace(
+            &scene,
+            &json!({OVERRIDE: "disabled", ALLOWED_OVERRIDES: "workspaces, pipelineruns"}),
+        )
+        .await?;
+        let probe = run("probe").task("one", &[], &[]).into_json();
+        let path = format!("{PIPELINE_RUNS}?dryRun=All");
+        look::until("the webhook knows the annotations", async || {
+            let created = scene.send("POST", &path, &probe).await?.accepted()?;
+            Ok(created.annotation(MODE).is_none())
+        })
+        .await?;
+        for mode in ["workspaces", "pipelineruns"] {
+            let object = remote(mode, source_from_template());
+            let (done, pods) = fetched(&scene, &object, &chosen_pipeline(Some(mode), true)).await?;
+            assert_eq!(done.annotations()[MODE], mode);
+            assert_eq!(pods["one"].len(), 1, "{mode}");
+            assert_eq!(pods["one"], pods["two"], "{mode}");
+        }
+        let (done, pods) = fetched(
+            &scene,
+            &remote("none", source_from_template()),
+            &chosen_pipeline(None, true),
+        )
+        .await?;
+        assert_eq!(done.annotations().get(MODE), None);
+        assert_eq!(pods["one"], Vec::<String>::new());
+        Ok(())
+    })
+}
+
+#[test]
+fn b1_a_remote_pipeline_that_chooses_too_late_is_told_so_by_an_event() -> Outcome {
+    overridable(async |scene| {
+        // The run's binding names a claim that only the placeholder creates, so the run cannot do without it.
+        let object = remote("run", source_from_template());
+        let (done, pods) =
+            fetched(&scene, &object, &chosen_pipeline(Some("disabled"), true)).await?;
+        assert_eq!(done.annotations()[MODE], "pipelineruns");
+        let own = done.annotations()[TEKTON_AFFINITY_ASSISTANT].clone();
+        assert_eq!(pods["two"], [own]);
+        let told = scene.told("run", "OverrideIgnored").await?;
+        assert!(
+            told.iter()
+                .any(|(_, told)| told.contains("Set it on a new run")),
+            "{told:?}"
+        );
+        scene.nothing_left_but(&[]).await
     })
 }
 

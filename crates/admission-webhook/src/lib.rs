@@ -20,6 +20,7 @@ mod observe;
 mod registration;
 mod review;
 mod stop;
+mod stored_runs;
 mod surroundings;
 mod webhook;
 

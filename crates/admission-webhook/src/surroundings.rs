@@ -113,12 +113,25 @@ impl Surroundings {
                 None => choices.warning = Some(unknown_pipeline(namespace, name)),
             }
         }
+        choices.namespace = self.of_namespace(namespace, timeout).await?;
+        Ok(choices)
+    }
+
+    /// The annotations of a Namespace that choose settings for its runs, or limit the choices.
+    ///
+    /// # Errors
+    /// The cache does not have the Namespace.
+    pub(crate) async fn of_namespace(
+        &self,
+        namespace: &str,
+        timeout: Duration,
+    ) -> Result<Annotations, Unknown> {
+        let timeout = timeout.min(TIMEOUT);
         let found = self.namespaces.get("", namespace, timeout, |_| true);
-        choices.namespace = found.await.ok_or_else(|| Unknown {
+        found.await.ok_or_else(|| Unknown {
             kind: "Namespace",
             name: namespace.to_owned(),
-        })?;
-        Ok(choices)
+        })
     }
 
     /// The group of the PipelineRun that is the controller of an object. `None` if the controller has no group or is not a

@@ -1,7 +1,6 @@
 //! The HTTP side of the webhook. It receives an admission review, asks the planner or checks the ConfigMap, and sends the
 //! response.
 
-use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::mem::take;
 use std::sync::Arc;
@@ -15,24 +14,20 @@ use axum::response::{IntoResponse as _, Response};
 use axum::routing::post;
 use axum::{Json, Router};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::Client;
 use kube::core::DynamicObject;
 use kube::core::admission::{AdmissionRequest, AdmissionResponse, AdmissionReview, Operation};
-use kube::{Api, Client};
-use prost_types::Struct;
 use serde::Deserialize;
 use serde_json::Value;
 use tokio::sync::Semaphore;
 use tonic::{Code, Status};
 use tracing::{Span, error, info};
 
-use coscheduler_core::admit_run::ChildRun;
-use coscheduler_core::annotations::{GROUP, VOLUME_CLAIM_TEMPLATES};
-use coscheduler_core::pipeline_run::PipelineRun as View;
-use coscheduler_kubernetes::pipeline_run::{PipelineRun, owner_parts};
+use coscheduler_core::annotations::AWAITS_PIPELINE;
+use coscheduler_proto::convert;
 use coscheduler_proto::error::violations;
 use coscheduler_proto::planner::AdmitPipelineRunRequest;
 use coscheduler_proto::planner::planner_service_client::PlannerServiceClient;
-use coscheduler_proto::{convert, json};
 use coscheduler_runtime::client::{Channel, request as call};
 use coscheduler_runtime::trace;
 
@@ -110,7 +105,7 @@ async fn queue(
 
 type Request = AdmissionRequest<DynamicObject>;
 type Review = Json<AdmissionReview<DynamicObject>>;
-type Failure = (StatusCode, String);
+pub(crate) type Failure = (StatusCode, String);
 
 /// The query parameters that the API server adds to every call of a webhook.
 #[derive(Debug, Deserialize)]
@@ -173,6 +168,13 @@ impl Webhook {
         if request.operation == Operation::Create {
             let informed = self.inform(&mut question, request, &metadata, &object, until);
             warning = informed.await?;
+        } else if metadata
+            .annotations
+            .is_some_and(|all| all.contains_key(AWAITS_PIPELINE))
+        {
+            let namespace = namespace(request);
+            let choices = self.surroundings.of_namespace(namespace, left(until));
+            question.namespace_annotations = choices.await.map_err(unavailable)?;
         }
         let mut planner = self.planner.clone();
         // If the planner's decision depends on claims, the first answer names these claims. A second question then has their
@@ -249,7 +251,7 @@ impl Webhook {
         if run.awaits_pipeline() {
             return Ok(review::not_yet(
                 request,
-                "the name of a claim depends on the Pipeline of the PipelineRun, and Tekton has not stored this Pipeline in the \
+                "settings or claims of the PipelineRun depend on its Pipeline, and Tekton has not stored this Pipeline in the \
                  PipelineRun's status yet; Tekton does so and then repeats this request",
             ));
         }
@@ -266,73 +268,6 @@ impl Webhook {
         let warnings = take(&mut admission.warnings);
         let mutation = review::run_mutation(admission);
         review::admitted(request, &object, &mutation, warnings).map_err(unavailable)
-    }
-
-    /// The annotations [`VOLUME_CLAIM_TEMPLATES`] of the stored runs whose claims a new run names, by group (V2a). Most runs name
-    /// no such claim.
-    async fn source_templates(
-        &self,
-        namespace: &str,
-        object: &Value,
-        until: Instant,
-    ) -> Result<BTreeMap<String, String>, Failure> {
-        let mut templates = BTreeMap::new();
-        for (group, name) in self.surroundings.sources(namespace, object) {
-            let Some(run) = self.stored(namespace, &name, until).await? else {
-                continue;
-            };
-            let annotations = run.metadata.annotations.unwrap_or_default();
-            if annotations.get(GROUP) == Some(&group)
-                && let Some(text) = annotations.get(VOLUME_CLAIM_TEMPLATES)
-            {
-                templates.insert(group, text.clone());
-            }
-        }
-        Ok(templates)
-    }
-
-    /// The stored PipelineRun with this name, read from the API server. There is no cache of whole PipelineRuns, because few
-    /// reviews need one, and a cache would have to keep up with every change of `status`.
-    async fn stored(
-        &self,
-        namespace: &str,
-        name: &str,
-        until: Instant,
-    ) -> Result<Option<PipelineRun>, Failure> {
-        let failed = |error: &dyn Display| {
-            unavailable(format_args!("failed to read PipelineRun {name:?}: {error}"))
-        };
-        let runs: Api<PipelineRun> = Api::namespaced(self.client.clone(), namespace);
-        let stored = tokio::time::timeout(left(until), runs.get_opt(name)).await;
-        let stored = stored.map_err(|late| failed(&late))?;
-        stored.map_err(|error| failed(&error))
-    }
-
-    /// The PipelineRun that owns `run`, if Tekton left a variable in the name of a claim of `run` (V9). The planner needs it to
-    /// complete the name. `None` if there is no such name, or if the PipelineRun is not coscheduled or not stored.
-    async fn completing(
-        &self,
-        run: &mut ChildRun,
-        namespace: &str,
-        object: &Value,
-        until: Instant,
-    ) -> Result<Option<Struct>, Failure> {
-        let of_task = self.catalog.task_defaults(namespace, object);
-        run.params = run.params.or(&of_task);
-        let Some(owner) = run
-            .controller
-            .as_ref()
-            .filter(|_| run.owner_group.is_some() && run.names_claims_by_variables())
-        else {
-            return Ok(None);
-        };
-        let name = &owner.name;
-        let Some(stored) = self.stored(namespace, name, until).await? else {
-            return Ok(None);
-        };
-        let parts = owner_parts(&stored);
-        run.pipeline_run = View::parse(&parts).ok();
-        Ok(Some(json::object_to_struct(&parts)))
     }
 }
 
@@ -355,11 +290,11 @@ fn namespace(request: &Request) -> &str {
     request.namespace.as_deref().unwrap_or_default()
 }
 
-fn left(until: Instant) -> Duration {
+pub(crate) fn left(until: Instant) -> Duration {
     until.saturating_duration_since(Instant::now())
 }
 
-fn unavailable(error: impl Display) -> Failure {
+pub(crate) fn unavailable(error: impl Display) -> Failure {
     (StatusCode::SERVICE_UNAVAILABLE, error.to_string())
 }
 

@@ -133,25 +133,29 @@ impl PlannerService for Planner {
         let (Some(run), true) = (run, violations.is_empty()) else {
             return Err(Error::BadRequest(violations).into());
         };
+        let catalog = catalog.map(convert::catalog);
+        let access_modes = convert::access_modes(access_modes);
+        let question = admit::Question {
+            pipeline_annotations: Some(&pipeline_annotations),
+            namespace_annotations: Some(&namespace_annotations),
+            owner_group: owner_group.as_deref(),
+            source_templates: Some(&source_templates),
+            catalog: catalog.as_ref(),
+            access_modes: Some(&access_modes),
+            ..admit::Question::about(&run, &request_uid, &username)
+        };
         let admission = match &old {
             Some(old) if adopt::is_asked(old, &run) => {
                 let configuration = self.configuration();
                 adopt::adopt_existing(configuration.in_force()?, old, &run, &request_uid)
             }
+            Some(old) if admit::is_late_choice(old, &run) => {
+                let configuration = self.configuration();
+                admit::choose_late(configuration.in_force()?, old, &question)
+            }
             // Any other update does not depend on the configuration, because everything is pinned.
             Some(old) => restore(old, &run),
             None => {
-                let catalog = catalog.map(convert::catalog);
-                let access_modes = convert::access_modes(access_modes);
-                let question = admit::Question {
-                    pipeline_annotations: Some(&pipeline_annotations),
-                    namespace_annotations: Some(&namespace_annotations),
-                    owner_group: owner_group.as_deref(),
-                    source_templates: Some(&source_templates),
-                    catalog: catalog.as_ref(),
-                    access_modes: Some(&access_modes),
-                    ..admit::Question::about(&run, &request_uid, &username)
-                };
                 let configuration = self.configuration();
                 let in_force = configuration.in_force()?;
                 let mut admission =

@@ -11,8 +11,10 @@
 mod child;
 pub(crate) mod copied;
 pub(crate) mod denials;
+mod late;
 mod multiple_claims;
 mod overrides;
+mod pin;
 pub(crate) mod reserved;
 pub(crate) mod warnings;
 
@@ -21,19 +23,23 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 
 use crate::adopt::{adopt_new, adopts};
-use crate::annotations::MODE_SOURCE;
+use crate::annotations::AWAITS_PIPELINE;
 use crate::config::Configuration;
-use crate::mode::{CoscheduledClaims, Mode};
+use crate::mode::Mode;
 use crate::names::{ClaimTemplateName, Group, claim_name};
 use crate::naming::Naming;
-use crate::overrides::{Setting, Source};
-use crate::pinned::Pinned;
 use crate::pipeline_run::{ClaimTemplate, OwnerReference, PipelineRun, WorkspaceSource};
-use crate::run_claims::{self, AccessModes};
+use crate::run_claims::AccessModes;
 use crate::sizes::Catalog;
 use crate::violation::Violation;
 
+pub use late::{choose_late, is_late_choice};
+
+pub(crate) use late::awaits_pipeline;
+
 use copied::{Copied, claim_of_another_run};
+use overrides::Chosen;
+use pin::pin;
 use reserved::{present, without};
 
 /// The username of Tekton's controller in an ordinary installation.
@@ -54,9 +60,9 @@ pub struct Question<'a> {
     /// The user who creates the run.
     pub created_by: &'a str,
     /// The annotations of the Pipeline that `spec.pipelineRef` names in the run's own namespace. Only those of
-    /// [`Setting`] have an effect (B1).
+    /// [`Setting`](crate::overrides::Setting) have an effect (B1).
     pub pipeline_annotations: Option<&'a BTreeMap<String, String>>,
-    /// The annotations of the run's Namespace. Only those of [`Setting`] and
+    /// The annotations of the run's Namespace. Only those of [`Setting`](crate::overrides::Setting) and
     /// [`ALLOWED_OVERRIDES`](crate::annotations::ALLOWED_OVERRIDES) have an effect (B1).
     pub namespace_annotations: Option<&'a BTreeMap<String, String>>,
     /// The stored annotation [`GROUP`](crate::annotations::GROUP) of the PipelineRun that is the run's controller. `None` if the
@@ -201,7 +207,11 @@ pub fn admit(
         let why = warnings::left_to_tekton(flag);
         return Ok(leave_alone(question, Some(why)));
     }
-    let (configuration, warning) = overrides::choose(configuration, question)?;
+    let Chosen {
+        configuration,
+        warning,
+        is_open,
+    } = overrides::choose(configuration, question)?;
     let mut admission = match configuration.mode {
         Mode::Disabled => {
             let admission = leave_alone(question, None);
@@ -216,6 +226,13 @@ pub fn admit(
             coschedule(configuration, question, group)?
         }
     };
+    if is_open {
+        admission
+            .remove_annotations
+            .retain(|key| key != AWAITS_PIPELINE);
+        let set = &mut admission.set_annotations;
+        set.insert(AWAITS_PIPELINE.to_owned(), "true".to_owned());
+    }
     admission.warnings.extend(warning);
     Ok(admission)
 }
@@ -331,47 +348,11 @@ fn coschedule(
         ..Admission::default()
     };
     let stored = admission.apply(run);
-    let mut claims = run_claims::of_run(&stored, question.catalog);
-    claims.retain(|workspace, _| !templates.contains_key(workspace));
-    if mode == Mode::Workspaces {
-        match configuration.coschedule_claims {
-            CoscheduledClaims::All => {}
-            CoscheduledClaims::NodeBound => {
-                let none = AccessModes::default();
-                let known = question.access_modes.unwrap_or(&none);
-                admission.claims_to_read = run_claims::mark_shared(&mut claims, &stored, known);
-            }
-        }
-        let warnings = multiple_claims::warnings(&stored, &claims);
-        admission.warnings.extend(warnings);
-    } else {
-        claims.extend(run_claims::of_pod_template(run));
-    }
-    let pinned = Pinned {
-        mode,
-        isolation_scope: configuration.isolation_scope,
-        group,
-        placeholder: configuration.placeholder,
-        templates,
-        claims,
-        adopted: None,
+    let question = Question {
+        run: &stored,
+        ..*question
     };
-    admission.set_annotations = pinned.to_annotations();
-    let sources = [
-        Some(&run.annotations),
-        question.pipeline_annotations,
-        question.namespace_annotations,
-    ];
-    let source = Source::of(Setting::Mode, sources);
-    let place = match (source, configuration.version) {
-        (Source::Cluster, Some(version)) => {
-            format!("{}, resourceVersion {version}", source.place(Setting::Mode))
-        }
-        _ => source.place(Setting::Mode),
-    };
-    admission
-        .set_annotations
-        .insert(MODE_SOURCE.to_owned(), place);
+    pin(configuration, &question, group, templates, &mut admission);
     // Remove all other reserved annotations. They were copied from another run, or the author wrote them.
     let is_set = |key: &str| admission.set_annotations.contains_key(key);
     admission.remove_annotations = present(&run.annotations, |key| !is_set(key));

@@ -5,11 +5,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::admit::joins_owner;
 use crate::admit::reserved::present;
 use crate::admit::template_name;
 use crate::admit::warnings::reserved_in_child;
-use crate::annotations::TEKTON_AFFINITY_ASSISTANT;
+use crate::admit::{awaits_pipeline, joins_owner};
+use crate::annotations::{AWAITS_PIPELINE, GROUP, TEKTON_AFFINITY_ASSISTANT};
 use crate::mode::Mode;
 use crate::names::{
     AssistantName, ClaimTemplateName, claim_name, renamed_by_tekton, tekton_claim_name,
@@ -61,7 +61,8 @@ pub struct ChildRun {
     pub claims: Vec<BoundClaim>,
     /// `spec.params`, and the defaults of the Task.
     pub params: Params,
-    /// The stored PipelineRun that is the controller. Only needed if [`ChildRun::names_claims_by_variables`].
+    /// The stored PipelineRun that is the controller. Only needed if [`ChildRun::names_claims_by_variables`] or
+    /// [`ChildRun::has_late_settings`].
     pub pipeline_run: Option<PipelineRun>,
 }
 
@@ -80,18 +81,40 @@ impl ChildRun {
         self.claims.iter().any(|it| has_param(&it.claim_name))
     }
 
-    /// True if the name of a claim depends on a Pipeline that Tekton has not stored in `status.pipelineSpec` of the PipelineRun.
-    /// Then the TaskRun must be refused: if Tekton cannot create a TaskRun, it stores the Pipeline, and creates the TaskRun again
-    /// later.
+    /// True if admission needs the PipelineRun, because its Pipeline may have chosen its settings (B1). Then the annotations of
+    /// the object may be older than this choice.
+    pub fn has_late_settings(&self) -> bool {
+        self.annotations.contains_key(AWAITS_PIPELINE)
+    }
+
+    /// True if the settings of the PipelineRun, or the name of a claim, depend on a Pipeline that Tekton has not stored in
+    /// `status.pipelineSpec` of the PipelineRun. Then the TaskRun must be refused: if Tekton cannot create a TaskRun, it stores
+    /// the Pipeline, and creates the TaskRun again later.
     pub fn awaits_pipeline(&self) -> bool {
-        let pinned = handed_on(&self.annotations, self.owner_group.as_deref());
-        let (Some(pipeline_run), Some(pinned)) = (&self.pipeline_run, pinned) else {
+        let Some(pipeline_run) = &self.pipeline_run else {
+            return false;
+        };
+        if awaits_pipeline(pipeline_run) {
+            return true;
+        }
+        let Some(pinned) = self.pinned() else {
             return false;
         };
         let claims = pinned.claims;
         let mut by_variable = self.claims.iter().filter(|it| has_param(&it.claim_name));
         pipeline_run.defaults.is_none()
             && by_variable.any(|bound| pinned_for(bound, pipeline_run, &claims).is_none())
+    }
+
+    /// The annotations that the PipelineRun handed on.
+    fn pinned(&self) -> Option<HandedOn> {
+        match &self.pipeline_run {
+            Some(owner) if self.has_late_settings() => {
+                let group = owner.annotations.get(GROUP);
+                handed_on(&owner.annotations, group.map(String::as_str))
+            }
+            _ => handed_on(&self.annotations, self.owner_group.as_deref()),
+        }
     }
 
     /// The claims whose names have a parameter that the object does not set. Each item also has the claim's name in which the
@@ -164,12 +187,13 @@ pub fn admit_run(run: &ChildRun, tekton_controller: &str) -> ChildAdmission {
         group,
         claims,
         adopted,
-    }) = handed_on(&run.annotations, run.owner_group.as_deref())
+    }) = run.pinned()
     else {
         // If another version of this product pinned the run, keep the name of the placeholder that Tekton copied, because the
         // pods must follow that placeholder.
         let unknown = unknown_schema(&run.annotations).is_some();
-        let coscheduled = run.owner_group.is_some() && !unknown;
+        let was_pinned = run.owner_group.is_some() || run.has_late_settings();
+        let coscheduled = was_pinned && !unknown;
         return without(run, |key| coscheduled || key != TEKTON_AFFINITY_ASSISTANT);
     };
     let pipeline_run = run.pipeline_run.as_ref();

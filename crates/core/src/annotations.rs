@@ -65,6 +65,10 @@ pub const ADOPTED: &str = "coscheduler.dev/adopted";
 /// trace. The annotation is set only if the admission was traced. No decision depends on it.
 pub const TRACEPARENT: &str = "coscheduler.dev/traceparent";
 
+/// `"true"` on a run whose Pipeline a resolver fetches, if this Pipeline may choose settings of the run (B1). The run has no
+/// placeholder and no child before Tekton has stored the Pipeline in the run's status.
+pub const AWAITS_PIPELINE: &str = "coscheduler.dev/awaits-pipeline";
+
 /// Tekton's own annotation: the name of a placeholder. Tekton's pod builder adds a required pod affinity to this placeholder,
 /// even if Tekton's flag `coschedule` is off (Tekton v1.12.0, `pkg/internal/affinityassistant/transformer.go`). Tekton copies the
 /// annotation to every child of the run.
@@ -77,7 +81,7 @@ pub const TEKTON_AFFINITY_ASSISTANT: &str = "pipeline.tekton.dev/affinity-assist
 pub const TEKTON_AUTO_CLEANUP_PVC: &str = "tekton.dev/auto-cleanup-pvc";
 
 /// The annotations that admission writes on a new PipelineRun. Admission removes an author's values of these keys.
-pub const PINNED: [&str; 13] = [
+pub const PINNED: [&str; 14] = [
     SCHEMA_VERSION,
     MODE,
     MODE_SOURCE,
@@ -89,6 +93,7 @@ pub const PINNED: [&str; 13] = [
     SIZES,
     PART_OF,
     ADOPTED,
+    AWAITS_PIPELINE,
     TEKTON_AFFINITY_ASSISTANT,
     TRACEPARENT,
 ];
@@ -122,16 +127,16 @@ pub const LET_GO: &str = "coscheduler.dev/let-go";
 pub const LET_GO_TIMES: &str = "coscheduler.dev/let-go-times";
 
 /// The annotations that an author may not set on a new object: [`PINNED`], and the annotations that our services write later.
-pub(crate) const RESERVED: [&str; 17] = {
-    let mut reserved = [BLOCKED; 17];
+pub(crate) const RESERVED: [&str; 18] = {
+    let mut reserved = [BLOCKED; 18];
     let mut index = 0;
     while index < PINNED.len() {
         reserved[index] = PINNED[index];
         index += 1;
     }
-    reserved[14] = LET_GO;
-    reserved[15] = LET_GO_TIMES;
-    reserved[16] = REFUSED;
+    reserved[15] = LET_GO;
+    reserved[16] = LET_GO_TIMES;
+    reserved[17] = REFUSED;
     reserved
 };
 

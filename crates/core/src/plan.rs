@@ -5,7 +5,7 @@
 mod claims;
 mod placeholder;
 
-use crate::admit::{Admission, InForce, Question, admit};
+use crate::admit::{self, Admission, InForce, Question, admit};
 use crate::annotations::{MODE, PART_OF, SIZES};
 use crate::config::Reserves;
 use crate::document::Faults;
@@ -15,7 +15,7 @@ use crate::overrides::Setting;
 use crate::pinned::{self, Pinned, unknown_schema};
 use crate::pipeline_run::{PipelineRun, RunState};
 use crate::reasons;
-use crate::run_claims::awaits_pipeline;
+use crate::run_claims;
 use crate::sizes::Sizes;
 use crate::violation::Violation;
 
@@ -113,7 +113,7 @@ pub fn plan(run: &PipelineRun) -> Result<Plan, Vec<Violation>> {
                 return Ok(Plan::of(mode, Action::Nothing, reason));
             }
             match Pinned::of(run)? {
-                Some(pinned) if awaits_pipeline(run, &pinned.claims) => {
+                Some(pinned) if awaits_pipeline(run, &pinned) => {
                     let reason = reasons::pipeline_not_known();
                     Ok(Plan::of(mode, Action::Nothing, reason))
                 }
@@ -131,6 +131,11 @@ pub fn plan(run: &PipelineRun) -> Result<Plan, Vec<Violation>> {
             }
         }
     }
+}
+
+/// True if settings or claims of the run depend on a Pipeline that Tekton has not stored in the run's status yet (B1, V9).
+fn awaits_pipeline(run: &PipelineRun, pinned: &Pinned) -> bool {
+    admit::awaits_pipeline(run) || run_claims::awaits_pipeline(run, &pinned.claims)
 }
 
 /// False if admission estimated the requests of the run's tasks, and no task is known to request CPU or memory. Then there is

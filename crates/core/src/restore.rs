@@ -156,8 +156,8 @@ mod tests {
     use super::*;
     use crate::admit::{Question, TEKTON_CONTROLLER, TaskAnnotation, admit};
     use crate::annotations::{
-        ADOPTED, CHOSEN_PLACEMENT, CHOSEN_RESERVES, GROUP, MODE, OVERRIDE, PART_OF, PREFIX, SIZES,
-        TRACEPARENT,
+        ADOPTED, AWAITS_PIPELINE, CHOSEN_PLACEMENT, CHOSEN_RESERVES, GROUP, MODE, OVERRIDE,
+        PART_OF, PREFIX, SIZES, TRACEPARENT,
     };
     use crate::config::Configuration;
     use crate::mode::Mode;
@@ -247,8 +247,8 @@ mod tests {
             let removed = check(|run| {
                 run.annotations.remove(key);
             });
-            // A run that is neither a child of another run nor adopted does not have these annotations.
-            let told = if [ADOPTED, PART_OF].contains(&key) {
+            // Only child runs, adopted runs, and runs that await their Pipeline have these annotations.
+            let told = if [ADOPTED, AWAITS_PIPELINE, PART_OF].contains(&key) {
                 vec![changed]
             } else {
                 vec![changed, removed]

@@ -1,7 +1,7 @@
 //! Reads the parts of a PipelineRun that a cache keeps, or that the webhook sends to the planner. Also converts a PipelineRun to
 //! the type of `core`.
 
-use coscheduler_core::annotations::is_read;
+use coscheduler_core::annotations::{AWAITS_PIPELINE, is_read};
 use coscheduler_core::params::has_variable;
 use coscheduler_core::pipeline::{waits_for, workspaces_used};
 use coscheduler_core::pipeline_run::PipelineRun as View;
@@ -76,7 +76,10 @@ const QUESTION: Parts = Fields(&[
             ),
         ]),
     ),
-    ("status", Fields(&[("conditions", All)])),
+    (
+        "status",
+        Fields(&[("conditions", All), ("pipelineSpec", IS_SET)]),
+    ),
 ]);
 
 /// The parts of `status` that decisions depend on. They show if the run is done, which tasks have started, and which tasks were
@@ -97,9 +100,17 @@ const STATUS: Parts = Fields(&[
     ("skippedTasks", Each(&Fields(&[("name", All)]))),
 ]);
 
-/// The parts of a PipelineRun that complete the names of claims of its TaskRuns (V9).
+/// The parts of a PipelineRun that complete the names of claims of its TaskRuns (V9), and the settings that its Pipeline may have
+/// chosen (B1).
 const OWNER: Parts = Fields(&[
-    ("metadata", Fields(&[("name", All), ("uid", All)])),
+    (
+        "metadata",
+        Fields(&[
+            ("name", All),
+            ("uid", All),
+            ("annotations", Found(annotations)),
+        ]),
+    ),
     (
         "spec",
         Fields(&[
@@ -167,7 +178,7 @@ const PIPELINE_TASK: Parts = Fields(&[
 
 /// Removes the parts that no decision about an existing run depends on, before the run goes into a cache or over the network. The
 /// removed parts of `status`, and annotations of other programs, can be much larger than the rest of the run. Only a run that
-/// names a claim by a variable keeps its parameters and its Pipeline (V9).
+/// names a claim by a variable keeps its parameters and its Pipeline (V9). A run that awaits its Pipeline keeps the Pipeline (B1).
 pub fn trim(run: &mut PipelineRun) {
     run.metadata.managed_fields = None;
     if let Some(annotations) = &mut run.metadata.annotations {
@@ -178,12 +189,17 @@ pub fn trim(run: &mut PipelineRun) {
         let claim_name = binding["persistentVolumeClaim"]["claimName"].as_str();
         claim_name.is_some_and(has_variable)
     });
+    let awaits = run.metadata.annotations.as_ref();
+    let awaits = awaits.is_some_and(|all| all.contains_key(AWAITS_PIPELINE));
     let kept = |key: &str| SPEC.contains(&key) || by_variable && key == "params";
     run.spec.retain(|key, _| kept(key));
     if let Some(reference) = run.spec.get_mut("pipelineRef") {
         *reference = pick(reference, &PIPELINE_REF);
     }
-    let pipeline = run.status.get("pipelineSpec").filter(|_| by_variable);
+    let pipeline = run
+        .status
+        .get("pipelineSpec")
+        .filter(|_| by_variable || awaits);
     let pipeline = pipeline.map(pipeline_parts);
     let status = Value::Object(std::mem::take(&mut run.status));
     if let Value::Object(status) = pick(&status, &STATUS) {
@@ -193,7 +209,7 @@ pub fn trim(run: &mut PipelineRun) {
     run.status.extend(pipeline);
 }
 
-/// The parts of a stored PipelineRun that complete the names of claims of its TaskRuns, as JSON (V9).
+/// The parts of a stored PipelineRun on which the admission of its TaskRuns depends, as JSON (B1, V9).
 pub fn owner_parts(object: &PipelineRun) -> Value {
     pick(&Value::Object(to_json(object)), &OWNER)
 }
@@ -225,6 +241,14 @@ fn metadata(metadata: &Value) -> Value {
         }
     }
     metadata
+}
+
+/// The annotations that this product may read.
+fn annotations(annotations: &Value) -> Value {
+    let all = annotations.as_object().into_iter().flatten();
+    let read = all.filter(|(key, _)| is_read(key));
+    read.map(|(key, value)| (key.clone(), value.clone()))
+        .collect()
 }
 
 /// A parameter's name, and its value without long texts: a long text, such as a script, names no claim.
@@ -349,7 +373,7 @@ mod tests {
                 "taskRunSpecs": [{"pipelineTaskName": "t", "podTemplate": {"env": [], "nodeSelector": {"a": "b"}}, "metadata": {"annotations": {}},
                     "sidecarSpecs": [{"name": "db", "computeResources": {"requests": {"cpu": "1"}}}]}],
             },
-            "status": {"pipelineSpec": {}},
+            "status": {"pipelineSpec": {"tasks": ["long"]}},
         });
         assert_eq!(
             read_parts(&object),
@@ -380,7 +404,7 @@ mod tests {
                         "sidecarSpecs": [{"name": "db", "computeResources": {"requests": {"cpu": "1"}}}],
                     }],
                 },
-                "status": {},
+                "status": {"pipelineSpec": {}},
             })
         );
         // Malformed parts are kept, so that `core` reports each by its path.

@@ -13,8 +13,17 @@ use crate::violation::Violation;
 
 use super::{Question, denials, warnings};
 
-/// Returns the configuration in force, changed by the values that are chosen for the run. Also returns a warning if the
-/// Namespace's list of allowed values has words without effect.
+/// The settings that are chosen for a run.
+pub(super) struct Chosen {
+    /// The configuration in force, changed by the chosen values.
+    pub(super) configuration: Configuration,
+    /// A warning if the Namespace's list of allowed values has words without effect.
+    pub(super) warning: Option<String>,
+    /// True if a Pipeline that a resolver fetches later may still choose another value.
+    pub(super) is_open: bool,
+}
+
+/// Chooses the settings of a run.
 ///
 /// # Errors
 /// One violation for each setting for which the run, its Pipeline or its Namespace chooses a value that does not exist or is not
@@ -22,7 +31,7 @@ use super::{Question, denials, warnings};
 pub(super) fn choose(
     configuration: &Configuration,
     question: &Question<'_>,
-) -> Result<(Configuration, Option<String>), Vec<Violation>> {
+) -> Result<Chosen, Vec<Violation>> {
     let (limits, warning) = Limits::of(configuration, question);
     let mut chosen = configuration.clone();
     let mut violations = Vec::new();
@@ -35,11 +44,14 @@ pub(super) fn choose(
             Err(violation) => violations.push(violation),
         }
     }
-    if violations.is_empty() {
-        Ok((chosen, warning))
-    } else {
-        Err(violations)
+    if !violations.is_empty() {
+        return Err(violations);
     }
+    Ok(Chosen {
+        warning,
+        is_open: question.run.has_resolver && limits.leave_open(question, &chosen),
+        configuration: chosen,
+    })
 }
 
 fn value(
@@ -92,6 +104,14 @@ impl Limits {
             of_authors,
         };
         (limits, warning)
+    }
+
+    /// True if a Pipeline may choose another value for a setting that the run itself does not choose.
+    fn leave_open(&self, question: &Question<'_>, chosen: &Configuration) -> bool {
+        let by_run = |setting: Setting| question.run.annotations.contains_key(setting.annotation());
+        let is_off = chosen.mode == Mode::Disabled && by_run(Setting::Mode);
+        let mut allowed = self.of_authors.iter();
+        !is_off && allowed.any(|it| !by_run(it.setting()) && *it != chosen.value(it.setting()))
     }
 }
 

@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::annotations::{
-    ADOPTED, ALLOWED_OVERRIDES, CHOSEN_PLACEMENT, CHOSEN_RESERVES, CLAIMS, GROUP, HANDED_ON, MODE,
-    MODE_SOURCE, OVERRIDE, PART_OF, PINNED, PLACEHOLDER, SCHEMA_VERSION, SIZES,
+    ADOPTED, ALLOWED_OVERRIDES, AWAITS_PIPELINE, CHOSEN_PLACEMENT, CHOSEN_RESERVES, CLAIMS, GROUP,
+    HANDED_ON, MODE, MODE_SOURCE, OVERRIDE, PART_OF, PINNED, PLACEHOLDER, SCHEMA_VERSION, SIZES,
     TEKTON_AFFINITY_ASSISTANT, TRACEPARENT, VOLUME_CLAIM_TEMPLATES,
 };
 use crate::config::PlaceholderDefaults;
@@ -11,6 +11,7 @@ use crate::mode::IsolationScope;
 use crate::names::assistant_of;
 use crate::names::{AssistantName, tekton_claim_name};
 use crate::overrides::{Override, Setting, listed, words};
+use crate::pinned::Pinned;
 use crate::pipeline_run::WorkspaceBinding;
 use crate::run_claims::ClaimSource;
 use proptest::prelude::*;
@@ -193,7 +194,7 @@ fn m5_m8_forged_annotations_never_survive() {
     forge(&mut forged);
     let warning = "These annotations are ignored, because only tekton-coscheduler may write them: \
                    coscheduler.dev/schema-version, coscheduler.dev/mode, coscheduler.dev/mode-source, coscheduler.dev/isolation-scope, coscheduler.dev/group, coscheduler.dev/placeholder, coscheduler.dev/volume-claim-templates, \
-                   coscheduler.dev/claims, coscheduler.dev/sizes, coscheduler.dev/part-of, coscheduler.dev/adopted, pipeline.tekton.dev/affinity-assistant, \
+                   coscheduler.dev/claims, coscheduler.dev/sizes, coscheduler.dev/part-of, coscheduler.dev/adopted, coscheduler.dev/awaits-pipeline, pipeline.tekton.dev/affinity-assistant, \
                    coscheduler.dev/traceparent. Remove them.";
 
     let disabled = admit(&configuration(Mode::Disabled), &forged, UID);
@@ -211,7 +212,7 @@ fn m5_m8_forged_annotations_never_survive() {
     assert_eq!(enabled.warnings, [warning]);
     assert_eq!(
         enabled.remove_annotations,
-        [SIZES, PART_OF, ADOPTED, TRACEPARENT]
+        [SIZES, PART_OF, ADOPTED, AWAITS_PIPELINE, TRACEPARENT]
     );
     let clean = run();
     assert_eq!(

@@ -1,7 +1,7 @@
 //! Tests that write pinned annotations and read them again. Each of the other tests makes one annotation invalid.
 
 use super::*;
-use crate::annotations::{MODE_SOURCE, PART_OF, PINNED, SIZES, TRACEPARENT};
+use crate::annotations::{AWAITS_PIPELINE, MODE_SOURCE, PART_OF, PINNED, SIZES, TRACEPARENT};
 use crate::config::Reserves;
 use crate::run_claims::{ClaimSource, RunClaim};
 use crate::separation::Placement;
@@ -33,7 +33,17 @@ fn m8_exactly_the_pinned_annotations_are_written() {
     let annotations = example().to_annotations();
     let mut keys: Vec<_> = PINNED
         .into_iter()
-        .filter(|key| ![ADOPTED, MODE_SOURCE, PART_OF, SIZES, TRACEPARENT].contains(key))
+        .filter(|key| {
+            ![
+                ADOPTED,
+                AWAITS_PIPELINE,
+                MODE_SOURCE,
+                PART_OF,
+                SIZES,
+                TRACEPARENT,
+            ]
+            .contains(key)
+        })
         .collect();
     keys.sort_unstable();
     assert_eq!(

@@ -30,10 +30,10 @@ texts! {
         "Tekton's own affinity assistant creates the placeholders of this run. tekton-coscheduler takes over these \
          placeholders when Tekton has created the first TaskRun or CustomRun of the run.";
 
-    /// The name of a claim depends on a parameter of a Pipeline that Tekton has not fetched yet (V9).
+    /// Settings or claims of the run depend on a Pipeline that Tekton has not fetched yet (B1, V9).
     pipeline_not_known(): PipelineNotKnown =
-        "The name of a claim depends on a parameter of the run's Pipeline. The run gets its placeholder when Tekton has fetched \
-         the Pipeline.";
+        "Annotations or parameters of the run's Pipeline may change the run's placeholders. So the run gets its placeholders \
+         when Tekton has fetched the Pipeline.";
 
     /// The run is done (P6).
     pipeline_run_done(): PipelineRunDone = "The run is done.";
@@ -92,7 +92,7 @@ pub fn override_ignored(chosen: &str, pinned: Override) -> Reason {
     let annotation = setting.annotation();
     let message = format!(
         "The run was created {cause}, and keeps this setting. So its annotation {annotation} with value {chosen:?} has no \
-         effect. The annotation has an effect only when a run is created. Set it on a new run. Or set it on the Namespace, or \
+         effect. The annotation came too late, or its value is not allowed. Set it on a new run. Or set it on the Namespace, or \
          on the Pipeline of this namespace that spec.pipelineRef.name names, and then create a new run.{exceptions}"
     );
     Reason::new(ReasonCode::OverrideIgnored, message)

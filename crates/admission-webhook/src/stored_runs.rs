@@ -1,0 +1,85 @@
+//! Reads PipelineRuns from the API server for those reviews that need more of a stored run than the caches have.
+
+use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::time::Instant;
+
+use coscheduler_core::admit_run::ChildRun;
+use coscheduler_core::annotations::{GROUP, VOLUME_CLAIM_TEMPLATES};
+use coscheduler_core::pipeline_run::{OwnerReference, PipelineRun as View};
+use coscheduler_kubernetes::pipeline_run::{PipelineRun, owner_parts};
+use coscheduler_proto::json;
+use kube::Api;
+use prost_types::Struct;
+use serde_json::Value;
+
+use crate::webhook::{Failure, Webhook, left, unavailable};
+
+impl Webhook {
+    /// The annotations [`VOLUME_CLAIM_TEMPLATES`] of the stored runs whose claims a new run names, by group (V2a). Most runs name
+    /// no such claim.
+    pub(crate) async fn source_templates(
+        &self,
+        namespace: &str,
+        object: &Value,
+        until: Instant,
+    ) -> Result<BTreeMap<String, String>, Failure> {
+        let mut templates = BTreeMap::new();
+        for (group, name) in self.surroundings.sources(namespace, object) {
+            let Some(run) = self.stored(namespace, &name, until).await? else {
+                continue;
+            };
+            let annotations = run.metadata.annotations.unwrap_or_default();
+            if annotations.get(GROUP) == Some(&group)
+                && let Some(text) = annotations.get(VOLUME_CLAIM_TEMPLATES)
+            {
+                templates.insert(group, text.clone());
+            }
+        }
+        Ok(templates)
+    }
+
+    /// The stored PipelineRun with this name, read from the API server. There is no cache of whole PipelineRuns, because few
+    /// reviews need one, and a cache would have to keep up with every change of `status`.
+    async fn stored(
+        &self,
+        namespace: &str,
+        name: &str,
+        until: Instant,
+    ) -> Result<Option<PipelineRun>, Failure> {
+        let failed = |error: &dyn Display| {
+            unavailable(format_args!("failed to read PipelineRun {name:?}: {error}"))
+        };
+        let runs: Api<PipelineRun> = Api::namespaced(self.client.clone(), namespace);
+        let stored = tokio::time::timeout(left(until), runs.get_opt(name)).await;
+        let stored = stored.map_err(|late| failed(&late))?;
+        stored.map_err(|error| failed(&error))
+    }
+
+    /// The PipelineRun that owns `run`, if the planner needs it: its Pipeline may have chosen its settings (B1), or Tekton left a
+    /// variable in the name of a claim of `run` (V9). `None` if the planner does not need it, or if it is not stored.
+    pub(crate) async fn completing(
+        &self,
+        run: &mut ChildRun,
+        namespace: &str,
+        object: &Value,
+        until: Instant,
+    ) -> Result<Option<Struct>, Failure> {
+        let of_task = self.catalog.task_defaults(namespace, object);
+        run.params = run.params.or(&of_task);
+        let by_variable = run.owner_group.is_some() && run.names_claims_by_variables();
+        let owner = run.controller.as_ref();
+        let Some(OwnerReference { name, uid, .. }) = owner
+            .filter(|owner| owner.is_pipeline_run() && (by_variable || run.has_late_settings()))
+        else {
+            return Ok(None);
+        };
+        let stored = self.stored(namespace, name, until).await?;
+        let Some(stored) = stored.filter(|it| it.metadata.uid.as_ref() == Some(uid)) else {
+            return Ok(None);
+        };
+        let parts = owner_parts(&stored);
+        run.pipeline_run = View::parse(&parts).ok();
+        Ok(Some(json::object_to_struct(&parts)))
+    }
+}

@@ -1,0 +1,84 @@
+//! Settings that a Pipeline chooses after its run was created, because a resolver fetched the Pipeline (B1). Until Tekton has stored the
+//! Pipeline in the run's status, the run has neither placeholders nor children ([`AWAITS_PIPELINE`]), so its settings can change.
+//! But Tekton refuses a change of the run's bindings.
+
+use super::overrides::{self, Chosen};
+use super::pin::pin;
+use super::{Admission, InForce, Question};
+use crate::annotations::{AWAITS_PIPELINE, PINNED};
+use crate::mode::Mode;
+use crate::names::Group;
+use crate::overrides::Setting;
+use crate::pinned::Pinned;
+use crate::pipeline_run::PipelineRun;
+use crate::restore::restore;
+
+/// True if the update from `old` to `new` adds choices to a run that awaits its Pipeline: Tekton copies the Pipeline's annotations to the
+/// run.
+pub fn is_late_choice(old: &PipelineRun, new: &PipelineRun) -> bool {
+    awaits_pipeline(old) && added(old, new).next().is_some()
+}
+
+/// True if the run's Pipeline may still choose settings.
+pub(crate) fn awaits_pipeline(run: &PipelineRun) -> bool {
+    run.annotations.contains_key(AWAITS_PIPELINE) && run.defaults.is_none()
+}
+
+/// Decides about an update of `old` that adds choices while the run awaits its Pipeline. The update is `question.run`. The choices have
+/// no effect if one of them is not allowed, or if the chosen mode needs other bindings than the run has.
+pub fn choose_late(in_force: InForce<'_>, old: &PipelineRun, question: &Question<'_>) -> Admission {
+    chosen(in_force, old, question).unwrap_or_else(|| restore(old, question.run))
+}
+
+fn chosen(in_force: InForce<'_>, old: &PipelineRun, question: &Question<'_>) -> Option<Admission> {
+    let new = question.run;
+    let configuration = in_force.ok()?;
+    if configuration.tekton_coschedule.is_some() {
+        return None;
+    }
+    let of_pipeline = added(old, new)
+        .map(|(key, value)| (key.to_owned(), value.clone()))
+        .collect();
+    let question = Question {
+        run: old,
+        pipeline_annotations: Some(&of_pipeline),
+        ..*question
+    };
+    let Chosen { configuration, .. } = overrides::choose(configuration, &question).ok()?;
+    let (group, templates) = match Pinned::read(&old.annotations).ok()? {
+        Some(pinned) => (pinned.group, pinned.templates),
+        None => (Group::from_request_uid(question.request_uid), [].into()),
+    };
+    let mut admission = restore(old, new);
+    admission.warnings.clear();
+    match configuration.mode {
+        Mode::Workspaces | Mode::Disabled if !templates.is_empty() => return None,
+        Mode::Disabled => {
+            admission.set_annotations.clear();
+            let pinned = PINNED.into_iter().filter(|key| *key != AWAITS_PIPELINE);
+            let pinned = pinned.filter(|key| new.annotations.contains_key(*key));
+            admission.remove_annotations = pinned.map(str::to_owned).collect();
+        }
+        Mode::Workspaces | Mode::PipelineRuns | Mode::IsolatePipelineRun => {
+            pin(configuration, &question, group, templates, &mut admission);
+            let set = &admission.set_annotations;
+            admission
+                .remove_annotations
+                .retain(|key| !set.contains_key(key));
+        }
+    }
+    Some(admission)
+}
+
+/// The choices that `new` has and `old` lacks.
+fn added<'a>(
+    old: &'a PipelineRun,
+    new: &'a PipelineRun,
+) -> impl Iterator<Item = (&'static str, &'a String)> {
+    let keys = Setting::ALL.into_iter().map(Setting::annotation);
+    keys.filter(|key| !old.annotations.contains_key(*key))
+        .filter_map(|key| Some((key, new.annotations.get(key)?)))
+}
+
+#[cfg(test)]
+mod tests;
