@@ -52,8 +52,8 @@ pub struct ChildRun {
     pub annotations: BTreeMap<String, String>,
     /// The entry of `metadata.ownerReferences` that has `controller: true`.
     pub controller: Option<OwnerReference>,
-    /// The stored annotation [`GROUP`](crate::annotations::GROUP) of the controller. `None` if the controller is not a
-    /// PipelineRun, or if the controller or the object itself has no group annotation.
+    /// The stored annotation [`GROUP`] of the controller. `None` if the controller is not a PipelineRun, or if the controller
+    /// or the object itself has no group annotation.
     pub owner_group: Option<String>,
     /// The user who creates the object.
     pub created_by: String,

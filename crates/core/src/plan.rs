@@ -289,7 +289,7 @@ const NO_UID: &str = "00000000-0000-0000-0000-000000000000";
 /// server sets the run's uid. So names that derive from the group or the uid are only examples.
 ///
 /// # Errors
-/// The errors of [`admit`] and [`plan`].
+/// The errors of [`admit()`] and [`plan`].
 pub fn preview(
     in_force: InForce<'_>,
     tekton_controller: &str,
