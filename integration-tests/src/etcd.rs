@@ -41,8 +41,8 @@ impl Etcd {
         })
     }
 
-    /// Stores objects, each under its key. Each has its own transaction, because objects of one transaction have the same
-    /// resourceVersion. A watch that starts again at this version would not show all of them.
+    /// Stores objects, each under its key and in a transaction of its own. Objects of one transaction would have the same
+    /// resourceVersion, and a watch that starts again at this version would not show all of them.
     ///
     /// # Errors
     ///

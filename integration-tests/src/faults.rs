@@ -30,8 +30,8 @@ pub enum Fault {
     Killed(Service),
     /// A service is suspended (SIGSTOP) for longer than a leader relies on its Lease, and then continues.
     Paused(Service),
-    /// A connection carries no data for longer than a leader relies on its Lease, longer than a connection may be silent, and
-    /// longer than an admission may take. Then the connection works again.
+    /// A connection carries no data for some time, and then works again. A leader relies on its Lease for a shorter time, a
+    /// connection may be silent for a shorter time, and an admission takes less time.
     Cut(Link),
     /// The API server is killed, and started again later.
     ApiServerRestarted,
@@ -95,9 +95,8 @@ impl Fault {
     pub fn duration(self) -> Duration {
         match self {
             Self::Killed(_) | Self::ApiServerRestarted => Duration::from_secs(3),
-            // This is longer than each of these times: the ten seconds for which a leader relies on its Lease and for which a
-            // process may be suspended, the seven after which a silent connection is replaced, and the nine that the webhook
-            // gives the planner.
+            // This is longer than three other times. A leader relies on its Lease, and a process may be suspended, for ten
+            // seconds. A silent connection is replaced after seven seconds. The webhook gives the planner nine seconds.
             Self::Paused(_) | Self::Cut(_) => Duration::from_secs(11),
             Self::EtcdSlow => Duration::ZERO,
         }

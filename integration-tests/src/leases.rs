@@ -177,8 +177,8 @@ impl Seen {
     }
 }
 
-/// Asks the replicas of one service in turn if they lead. Two replicas led at the same time if one says so both before and after
-/// the other one says so.
+/// Asks the replicas of one service in turn if they lead. If replica A says yes, then replica B, and then A again, both led at
+/// the same time.
 async fn compare(replicas: Vec<(Replica, String)>, seen: Arc<Mutex<Seen>>) {
     let mut leading: Option<Replica> = None;
     loop {
@@ -219,8 +219,8 @@ mod tests {
 
     use super::*;
 
-    /// Checks the number of violations in a history of a Lease of 15 s. Each entry of the history is a write: its second, and the
-    /// holder that it names.
+    /// Checks the number of violations in a history of a Lease with a duration of 15 s. Each entry of the history is a write:
+    /// the second in which it happened, and the holder that it names.
     #[track_caller]
     fn check(history: &[(u64, &str)], violations: usize) {
         let mut seen = Seen::default();

@@ -70,7 +70,7 @@ pub fn explanation(scene: &Scene<'_>, run: &str) -> anyhow::Result<Value> {
     answer(&with_rights("explain", kubeconfig, &arguments))
 }
 
-/// The causes that `explain` may name for a moment while a run makes progress: a placeholder may have no pod yet, and the
+/// The causes that `explain` may name for a moment while a run makes progress. A placeholder may have no pod yet, or the
 /// scheduler may not have tried a pod again since its placeholder was bound.
 pub const PASSING: [&str; 2] = ["PlaceholderMissing", "WaitsForScheduler"];
 

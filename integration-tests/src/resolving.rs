@@ -10,7 +10,8 @@ use crate::Scene;
 const REQUESTS: &str = "resolution.tekton.dev/v1beta1/resolutionrequests";
 
 impl Scene<'_> {
-    /// Waits until Tekton asks for the Pipeline of a run, and answers with `pipeline`. Requests that were answered before do not count.
+    /// Waits until Tekton asks for the Pipeline of a run, and answers with `pipeline`. Requests that were answered before do
+    /// not count.
     ///
     /// # Errors
     ///

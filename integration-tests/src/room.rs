@@ -68,14 +68,15 @@ impl Room {
         })
     }
 
-    /// The number of tasks with a pod that was unschedulable although its placeholder was bound, because the placeholder's node
-    /// had no room for the pod. The CPU that the placeholder still requested for the run counts as room.
+    /// The number of *crowded* tasks. The pod of such a task was unschedulable although its placeholder was bound: the
+    /// placeholder's node had no room for the pod. The CPU that the placeholder still requested for the run counts as room.
     pub fn crowded(&self) -> usize {
         self.crowded.len()
     }
 
-    /// The number of crowded tasks whose room other pods had taken: the requests of the pod, of the run's other pods on the node,
-    /// and of the placeholder for the run were together no more than the placeholder had requested for the run when it was bound.
+    /// The number of crowded tasks whose room other pods had taken. For such a task, the placeholder had requested enough for
+    /// the run when it was bound: for the pod, for the run's other pods on the node, and for the amount that it still requested
+    /// for the run.
     pub fn taken(&self) -> usize {
         self.taken.len()
     }

@@ -1,5 +1,5 @@
-//! Runs that wait between two tasks while an event happens to their placeholder's node, and the time until the placeholder is
-//! bound elsewhere.
+//! Runs that wait between two tasks while an event happens to their placeholder's node. Also measures the time until the
+//! placeholder is bound to another node.
 
 use std::time::{Duration, Instant};
 

@@ -79,8 +79,8 @@ impl Waits {
         Ok(Self { log, task })
     }
 
-    /// The longest uninterrupted time in which a pod was unschedulable although its placeholder was bound to a node with room for
-    /// the pod. The room that the placeholder reserves for the run counts as room.
+    /// The longest uninterrupted time in which a pod was unschedulable although its placeholder was bound to a node with room
+    /// for the pod. The room that the placeholder reserves for the run counts as free room.
     pub fn longest_for_held_room(&self) -> Option<Wait> {
         lock(&self.log).held.longest.clone()
     }

@@ -2,8 +2,9 @@
 //! same runs without coscheduling. If the claims of a run cannot be mounted on another node, its author gets an Event.
 //!
 //! Each mode has a pool of its own: two nodes of two CPUs and 4Gi, and the nodes that Karpenter adds. All modes are measured at
-//! the same time, with the same runs. The last task of each run is held until the last tasks of all runs of its wave run, so that
-//! the number of added nodes does not depend on the speed of the machine. Then the added nodes are deleted, before the next wave.
+//! the same time, with the same runs. The runs of a mode are created in waves. When the last tasks of all runs of a wave are
+//! running, they are allowed to end. So the number of added nodes does not depend on the speed of the machine. Before the next
+//! wave, the added nodes are deleted.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)]
 
 use std::collections::BTreeMap;
@@ -38,8 +39,8 @@ const WITHOUT: &str = "disabled";
 /// The number of runs that are created at the same time, for each wave: fifty runs in six waves, one after the other. The last
 /// three runs are alone.
 const WAVES: [usize; 6] = [20, 20, 7, 1, 1, 1];
-/// The time limit for the Event that the claims cannot follow. It starts when the first pod of the run found no room. Both times
-/// come from objects: from the condition of the pod, in whole seconds, and from the Event.
+/// The time limit for the Event that the claims cannot follow, from the moment when the first pod of the run found no room. The
+/// condition of the pod has this moment, in whole seconds. The Event has the other time.
 const TOLD: Duration = Duration::from_secs(10);
 
 /// Makes the tests of this file run one after the other, because each sets the configuration and measures times.
@@ -78,9 +79,9 @@ fn name(number: usize) -> String {
 }
 
 /// A run whose second task fits on no existing node, because of its CPU or its memory. The run has no claim, or a claim that
-/// every node can reach. Each second task needs a node of 8 CPUs and 16Gi. If they needed nodes of two sizes, an isolated run
-/// could occupy a larger node than it needs, and leave only a smaller one for the next run: the scheduler chooses the node of a
-/// pod, and not Karpenter.
+/// every node can reach. Each second task needs a node of 8 CPUs and 16Gi. All need the same size, because the scheduler, and
+/// not Karpenter, chooses the node of a pod. With two sizes, an isolated run could occupy a larger node than it needs, and
+/// leave only a smaller one for the next run.
 fn growing(scene: &Scene<'_>, mode: &str, number: usize) -> Run {
     let asks = [("cpu", "6"), ("memory", "12Gi")];
     let (resource, amount) = asks[number % 2];
@@ -154,8 +155,8 @@ async fn play(
     Ok((mode, added))
 }
 
-/// Creates the same runs in each mode. Checks that runs that reserve room need at most half as many CPUs again as without
-/// coscheduling, and that isolated runs need at most one node each. With `nothing`, checks only that all runs succeed.
+/// Creates the same runs in each mode. Checks that runs that reserve room need at most one and a half times as many CPUs as
+/// without coscheduling, and that isolated runs need at most one node each. With `nothing`, checks only that all runs succeed.
 fn in_each_mode(reserves: Reserves, waves: &[usize]) -> Outcome {
     let runs: usize = waves.iter().sum();
     shared(reserves, async |scene| {

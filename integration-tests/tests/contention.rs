@@ -165,7 +165,7 @@ fn n2_the_runs_own_pods_are_waited_for() -> Outcome {
             for task in ["two", "three"] {
                 assert_eq!(node_of(scene, task).await?, scene.pool_node(1), "{mode}");
             }
-            // The placeholder does not move, and nothing else is told.
+            // The placeholder does not move, and there is no other Event.
             for (reason, note) in scene.told_so_far("run").await? {
                 assert_eq!(reason, "WaitsForOwnPods", "{mode}: {note}");
             }

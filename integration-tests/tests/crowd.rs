@@ -31,7 +31,7 @@ const MOVED: Duration = Duration::from_secs(2);
 /// The time after which the test stops waiting for a move.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The numbers of what is on the cluster beside the measured runs.
+/// The numbers of pods and runs that are on the cluster beside the measured runs.
 #[derive(Clone, Copy, Debug)]
 struct Crowd {
     /// Pods of the wide run that wait for room.

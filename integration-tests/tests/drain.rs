@@ -36,8 +36,8 @@ const NEW: &str = "node-2";
 
 /// The most requests that our services may send per run, from the drain until everything is deleted. The end of a run needs two
 /// deletions (StatefulSet and claim), a patch of the claim and a list of pods. The drain needs a deletion and an Event. If
-/// `kubectl drain` evicts a pod first, the manager's deletion is refused, and the manager decides again. On a slow machine, each
-/// run may also need an Event and two patches of an annotation, which report that the placeholder waits, and a patch that retries
+/// `kubectl drain` evicts a pod first, the manager's deletion is refused, and the manager decides again. On a slow machine,
+/// each run may also need an Event and two patches of an annotation, because the placeholder waits, and a patch that retries
 /// the placeholder.
 const BOUNDS: [(&str, f64); 4] = [
     ("create", 2.2),

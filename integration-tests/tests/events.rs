@@ -186,7 +186,7 @@ fn p7_a_name_that_is_taken_is_told_once_and_the_run_goes_on_when_it_is_free() ->
         patch(&scene, "clash", json!({"spec": {"status": null}})).await?;
         let told = scene.told("clash", "PlaceholderNameTaken").await?;
         assert!(told[0].1.contains(name.as_str()), "{told:?}");
-        // Each change of the run leads to a further attempt to create the placeholder, and to no further Event.
+        // Each change of the run makes the manager try again to create the placeholder. This causes no further Event.
         for index in 0..3 {
             let label = json!({"metadata": {"labels": {"round": index.to_string()}}});
             patch(&scene, "clash", label).await?;

@@ -1,4 +1,4 @@
-//! Subcommands `explain` and `events` of the kubectl plugin: the cause for which a run waits, and what happened to it.
+//! Subcommands `explain` and `events` of the kubectl plugin: the cause why a run waits, and the Events about the run.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)]
 
 use std::path::PathBuf;
@@ -48,8 +48,8 @@ fn one_task() -> Run {
 /// Within this time, `explain` and the Event name the cause (normally 5 s).
 const NAMED: Duration = Duration::from_secs(45);
 
-/// Waits until `explain` names this cause of run `run`, with its evidence, and until the Event about it says the same. The kubelet,
-/// Tekton and others write the Events about the causes that tekton-coscheduler does not report.
+/// Waits until `explain` names this cause of run `run`, with its evidence, and until the Event about it says the same. The
+/// kubelet, Tekton and others write the Events about the causes that tekton-coscheduler does not report.
 async fn explained(scene: &Scene<'_>, reason: &str) -> Outcome {
     let begin = Instant::now();
     let mut found = Value::Null;
@@ -118,7 +118,8 @@ async fn explained(scene: &Scene<'_>, reason: &str) -> Outcome {
     Ok(())
 }
 
-/// A message without what the scheduler says of cordoned nodes. Tests cordon nodes of their pools, and this changes the messages.
+/// The message without the scheduler's words about cordoned nodes. Other tests cordon nodes of their pools, and this changes
+/// the message.
 fn without_cordons(message: &str) -> String {
     let cordoned = "node(s) were unschedulable";
     let message = message.replace(&format!(", {cordoned}"), "");
@@ -152,7 +153,7 @@ const REMEDIES: [&str; 15] = [
     "Add a node",
     "Create the claim",
     "Create the run again",
-    "Correct what ",
+    "Correct the fault ",
     "Read the kubelet's message",
 ];
 
@@ -346,7 +347,7 @@ async fn wait_for(scene: &Scene<'_>, cause: &str) -> Outcome {
         }
         "VolumeOutOfReach" => {
             claim(scene, LOCAL_STORAGE_CLASS, "ReadWriteOnce").await?;
-            // This pod decides the node of the volume, which is none of the pool.
+            // This pod decides the node of the volume. It is no node of the pool.
             user_of_claim(scene).await?;
             scene.pool(1).await?;
             scene.submit(by_hand().in_pool_of(scene)).await?;

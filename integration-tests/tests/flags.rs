@@ -540,7 +540,7 @@ fn m7_what_is_bad_and_slips_past_changes_nothing_and_is_said_everywhere() -> Out
     )
 }
 
-/// In this test, the replica that is behind is a config-service that reads an old copy of the ConfigMap.
+/// In this test, one replica is behind: a config-service that reads an old copy of the ConfigMap.
 #[test]
 fn m8_a_planner_never_goes_back_to_what_a_replica_that_is_behind_sends() -> Outcome {
     alone(Config::default(), async |scene| {

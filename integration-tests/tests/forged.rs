@@ -1,7 +1,6 @@
-//! Calls and objects that say something false. In each field in turn, the reference in an `Ensure` or a `Release` names another
-//! PipelineRun: the manager refuses the call with a reason and writes nothing. A call contains only a reference, so no caller can
-//! ask for a placeholder of another shape. If an author forges annotations that only admission writes, they are removed or
-//! restored, with a warning.
+//! Calls and objects with false contents. A call of `Ensure` or `Release` contains only a reference to a PipelineRun. In each
+//! field of the reference in turn, these tests write the value of another run. The manager refuses the call with a reason and
+//! writes nothing. If an author forges annotations that only admission writes, they are removed or restored, with a warning.
 //!
 //! The watcher is stopped, so that only these tests call the manager. The manager never leads, so that it creates no missing
 //! placeholder by itself.
@@ -200,8 +199,8 @@ impl Trial {
         Ok(answer.into_inner().outcome())
     }
 
-    /// Checks that each forgery is refused, with its field in the message. If the version is no longer the newest, a call is
-    /// late, and not forged: `call` returns true for it, and is repeated.
+    /// Checks that each forgery is refused, with its field in the message. If the run has changed meanwhile, the call is only
+    /// late. Then `call` returns true, and is repeated.
     async fn each_is_refused(
         &self,
         call: impl AsyncFn(PipelineRunRef) -> Result<bool, Status>,

@@ -1,6 +1,6 @@
 //! A hundred runs in each mode, created at the same time, also while the mode changes. All succeed, each on the nodes that its
-//! mode requires, and nothing is left. A watch records where each pod was and when. Meanwhile, the plugin names no cause for which
-//! a run waits in vain.
+//! mode requires, and nothing is left. A watch records where each pod was and when. Meanwhile, the plugin names no cause that
+//! would keep a run waiting for ever.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)]
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -93,8 +93,8 @@ async fn succeed(scene: &Scene<'_>, names: &[String]) -> Outcome {
     done(&runs).iter().try_for_each(|run| assert_succeeded(run))
 }
 
-/// Asks the plugin once about each of these runs while they are under way. It may name a cause that passes by itself, and those in
-/// `expected`.
+/// Asks the plugin once about each of these runs while they are under way. It may name a cause that passes by itself, and those
+/// in `expected`.
 async fn no_false_alarm(scene: &Scene<'_>, names: &[String], expected: &[&str]) -> Outcome {
     let mut under_way = 0;
     for name in names {

@@ -1,6 +1,6 @@
-//! `deploy/base`, applied as an operator does. It can be applied twice, its accounts have exactly the rights that they use, its
-//! network policies allow exactly the connections of the design, the webhook's certificates rotate without a refused run, and its
-//! deletion in the middle of a run does not harm this run.
+//! Tests of `deploy/base`, applied as an operator does. It can be applied twice. Its accounts have exactly the rights that they
+//! use. Its network policies allow exactly the connections of the design. The webhook's certificates rotate without a refused
+//! run. If the installation is deleted in the middle of a run, this does not harm the run.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -40,7 +40,8 @@ fn one(name: &str) -> Run {
         .lasting("one", 3)
 }
 
-/// Checks that the placeholder requires only this of its node: no other placeholder, of any namespace or of its own.
+/// Checks that the placeholder has only one requirement on its node: no other placeholder of any namespace, or of its own
+/// namespace.
 fn requires_a_node_of_its_own(set: StatefulSet, everywhere: bool) -> Outcome {
     let mut term = json!({
         "labelSelector": {

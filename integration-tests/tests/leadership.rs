@@ -1,4 +1,4 @@
-//! The work of a leader, seen from outside. It repairs within a minute what somebody deleted (N6), and leadership passes from
+//! The work of a leader, seen from outside. The leader repairs deleted objects within a minute (N6), and leadership passes from
 //! process to process.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
@@ -132,7 +132,7 @@ fn n6_what_is_left_over_while_the_manager_is_down_is_swept() -> Outcome {
     })
 }
 
-/// The manager dies before a cause has lasted for two seconds, and after it was told.
+/// The manager dies twice: before a cause has lasted for two seconds, and after the cause was published.
 #[test]
 fn b2_n3_the_next_manager_tells_the_cause_once_and_withdraws_it() -> Outcome {
     alone(Config::default(), async |scene| {
@@ -147,7 +147,7 @@ fn b2_n3_the_next_manager_tells_the_cause_once_and_withdraws_it() -> Outcome {
             })
             .await?;
         let code = "PlaceholderUnschedulable";
-        // Who is told it: kinds, in order.
+        // The kinds of the objects that have the Event, in order.
         let told = |events: &[Arc<Event>]| {
             let of_cause = events
                 .iter()

@@ -1,5 +1,6 @@
-//! Objects that ended runs have left, also objects of another version with fewer labels, or of another mode (N6, P6). The manager
-//! finds them by their owner, deletes them and writes a line in its log. Objects that only look like them stay (P7, V4).
+//! Objects that ended runs have left behind, also those of another version with fewer labels, or of another mode (N6, P6). The
+//! manager finds these objects by their owner, deletes them and writes a line in its log. Objects that only look like leftovers
+//! stay (P7, V4).
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::time::Duration;

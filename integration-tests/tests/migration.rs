@@ -1,5 +1,5 @@
-//! Runs that Tekton's own affinity assistant begins, and that tekton-coscheduler adopts before Tekton's flag is turned off (B7). Each
-//! test has runs under way whose next tasks start only after the change.
+//! Runs that Tekton's own affinity assistant begins, and that tekton-coscheduler adopts before Tekton's flag is turned off
+//! (B7). Each test has runs under way whose next tasks start only after the change.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -35,8 +35,8 @@ fn runs() -> usize {
     number.map_or(12, |number| number.parse().unwrap())
 }
 
-/// A run whose tasks share a claim that every node can reach. Its first task ends when the test ends it. Tekton copies the run's labels
-/// to its StatefulSet, and into the selector.
+/// A run whose tasks share a claim that every node can reach. Its first task ends when the test ends it. Tekton copies the
+/// run's labels to its StatefulSet, and into the selector.
 fn three(name: &str) -> Run {
     let tool = if name.ends_with('1') {
         "tekton-coscheduler"
@@ -61,7 +61,8 @@ async fn all<'a>(names: &'a [String], act: impl AsyncFn(&'a str) -> Outcome) -> 
     acts.buffer_unordered(10).try_collect::<()>().await
 }
 
-/// Waits until this number of runs have placeholders and running first tasks on nodes. Returns the nodes of the placeholders, by name.
+/// Waits until this number of runs have placeholders and running first tasks on nodes. Returns the nodes of the placeholders,
+/// by name.
 async fn under_way(scene: &Scene<'_>, number: usize) -> anyhow::Result<BTreeMap<String, String>> {
     let bound = |pods: &[Arc<Pod>]| -> BTreeMap<String, String> {
         let placeholders = pods.iter().filter(|pod| is_placeholder(pod));
@@ -128,8 +129,8 @@ async fn finish(scene: &Scene<'_>, names: &[String]) -> Outcome {
     all(names, async |name| scene.succeeds(name).await.map(drop)).await
 }
 
-/// Checks that the pods of each run have shared a node, and have followed the placeholder with Tekton's name. `before` are the nodes of
-/// the placeholders of the old runs when their first tasks ran.
+/// Checks that the pods of each run have shared a node, and have followed the placeholder with Tekton's name. `before` are the
+/// nodes of the placeholders of the old runs when their first tasks ran.
 async fn shared_a_node(
     scene: &Scene<'_>,
     mode: &str,
@@ -238,8 +239,8 @@ async fn would_adopt(scene: &Scene<'_>) -> anyhow::Result<bool> {
     Ok(answer.annotation(ADOPTED).is_some())
 }
 
-/// While Tekton's flag is still on, an adopted placeholder leaves a cordoned node, which Tekton's own assistant does not do once the run
-/// has begun.
+/// While Tekton's flag is still on, an adopted placeholder leaves a cordoned node, which Tekton's own assistant does not do
+/// once the run has begun.
 #[test]
 fn b7_n1_one_namespace_is_adopted_first_and_its_placeholder_leaves_a_cordoned_node() -> Outcome {
     let config = Config {

@@ -222,13 +222,13 @@ fn certificates_of_strangers_expired_ones_and_those_of_other_names_are_refused()
         let folder = |name: &str| services.logs_dir().join(name);
         let watcher = "watcher.coscheduler-system.svc";
 
-        // No connection: the caller is not of this installation's authority, or no longer.
+        // There is no connection: the caller's certificate has another authority, or has expired.
         let stranger = folder("stranger");
         Authority::new()?.issue(&stranger, &[watcher])?;
         fs::write(stranger.join("ca.crt"), authority.pem())?;
         let expired = folder("expired");
         authority.issue_expired(&expired, &[watcher])?;
-        // A connection, but no name.
+        // There is a connection, but the certificate does not name the caller.
         let elsewhere = folder("elsewhere");
         authority.issue(&elsewhere, &["watcher.elsewhere.svc"])?;
         let below = folder("below");
@@ -256,7 +256,7 @@ fn certificates_of_strangers_expired_ones_and_those_of_other_names_are_refused()
             };
             assert!(no_certificate.await.is_err(), "{service}");
             refusal(services, service, "peer sent no certificates").await?;
-            // Somebody who connects and sends nothing.
+            // A client connects and sends nothing.
             let port = services.ports().grpc(service);
             let mut silent = TcpStream::connect(("127.0.0.1", port)).await?;
             let closed = tokio::time::timeout(LIMIT, silent.read_u8()).await?;
@@ -320,7 +320,7 @@ fn a_service_calls_no_server_with_the_certificate_of_a_stranger_an_expired_one_o
         let (first, second) = (FreePorts::<6>::find()?, FreePorts::<6>::find()?);
         let free = [first.ports, second.ports].concat();
         let ports = |number: usize| [free[number], free[number + 1]];
-        // Two servers that must not be called. That they are planners makes no difference.
+        // Two servers that must not be called. (They are planners, but any service would do.)
         planner(&processes, "stranger", ports(0), &stranger, "127.0.0.1:1")?;
         planner(&processes, "expired", ports(2), &expired, "127.0.0.1:1")?;
         planner(

@@ -624,8 +624,8 @@ fn source_from_template() -> Value {
     json!([{"name": "source", "volumeClaimTemplate": {"spec": spec}}])
 }
 
-/// Creates a run, delivers its Pipeline, and waits until the run has succeeded. Returns the stored run, and the placeholders that each
-/// task's pod follows.
+/// Creates a run, delivers its Pipeline, and waits until the run has succeeded. Returns the stored run, and the placeholders
+/// that each task's pod follows.
 async fn fetched(
     scene: &Scene<'_>,
     object: &Value,

@@ -1,5 +1,6 @@
-//! Pipelines in Pipelines, an alpha feature of Tekton. The PipelineRuns that Tekton creates for tasks of another PipelineRun are
-//! parts of this run. They use its placeholder and have none of their own, and the placeholder stays until their pods have ended.
+//! Pipelines in Pipelines, an alpha feature of Tekton. Tekton creates a child PipelineRun for such a task. The child has no
+//! placeholder of its own, but uses the placeholder of its parent. This placeholder stays until the pods of the child have
+//! ended.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::time::Duration;
@@ -95,8 +96,8 @@ fn m3_pipelines_in_a_pipeline_run_on_its_node_and_leave_nothing_of_their_own() -
         let (set, placeholder) = scene.placeholder().await?;
         assert_eq!(set.name_any(), assistant);
 
-        // The CustomRun of a part has this annotation, and no other annotation of ours. This test acts as the controller of the
-        // CustomRun.
+        // The CustomRun of a child run has this annotation, and no other annotation of ours. This test acts as the controller
+        // of the CustomRun.
         let custom_runs = "tekton.dev/v1beta1/customruns";
         let found = async {
             loop {

@@ -613,8 +613,8 @@ fn seed() -> anyhow::Result<u64> {
     }
 }
 
-/// Waits until no StatefulSet and no placeholder is left, and only two kinds of claims: those that existed before the runs, and
-/// those that Tekton made for runs that still exist and keep them.
+/// Waits until no StatefulSet and no placeholder is left. Two kinds of claims may be left: claims that existed before the runs,
+/// and claims that Tekton made for runs that still exist and keep them.
 async fn nothing_left_but_what_may_stay(scene: &Scene<'_>, cases: &[Case]) -> Outcome {
     let existing: BTreeSet<String> = cases.iter().filter_map(Case::existing).collect();
     let auto_cleanup: BTreeSet<_> = cases

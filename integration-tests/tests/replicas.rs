@@ -200,8 +200,8 @@ fn n6_a_process_that_was_paused_over_a_completion_writes_nothing_and_ends() -> O
     })
 }
 
-/// Pauses a process in the middle of a run and sends it calls. Resumes it when the run is cleaned up and another process leads.
-/// The process must end without a write.
+/// Pauses a process in the middle of a run, and sends calls to it. Resumes the process when the run is cleaned up and another
+/// process leads. The process must end without a write.
 async fn pause_over_a_completion(scene: &Scene<'_>, paused: Replica, role: &str) -> Outcome {
     let services = &scene.stack.services;
     let name = format!("without-{role}-{paused}");

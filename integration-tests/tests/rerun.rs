@@ -65,8 +65,9 @@ fn settled(run: &PipelineRun) -> (Option<String>, Option<i64>, Value, BTreeMap<S
     )
 }
 
-/// The fields of `manifest` whose values in `live` differ. A list is one field. This is how Argo CD compares without server-side
-/// diff, because the manifest is also the last one that was applied. Leaves out the Pipeline, which Tekton's own webhook completes.
+/// The fields of `manifest` whose values in `live` differ. A list is one field. This is how Argo CD compares without
+/// server-side diff, because the manifest is also the last one that was applied. Leaves out the Pipeline, which Tekton's own
+/// webhook completes.
 fn differing(manifest: &Value, live: &Value, path: &str) -> Vec<String> {
     match (manifest, live) {
         _ if path == "/spec/pipelineSpec" || *manifest == json!({}) => Vec::new(),
@@ -82,8 +83,8 @@ fn differing(manifest: &Value, live: &Value, path: &str) -> Vec<String> {
     }
 }
 
-/// Applies a manifest to create a run, and again while the run is in progress and when it is done. Also compares the manifest with
-/// the stored run, as GitOps tools do.
+/// Applies a manifest to create a run, and again while the run is in progress and when it is done. Also compares the manifest
+/// with the stored run, as GitOps tools do.
 fn applied_again(version: &str, how: &[&str]) -> Outcome {
     everything(async |scene| {
         let with = |command| [&[command][..], how].concat();

@@ -35,8 +35,8 @@ const CLEAN_UP: [(&str, &str); 3] = [
     ("placeholder-manager", "clean up"),
     ("placeholder-manager", "delete statefulsets"),
 ];
-/// The chain of a report by the watcher, for which the planner calls the placeholder-manager. `rpc` is the name of both spans of this
-/// call, and `last` is the manager's request.
+/// The chain of a report by the watcher, for which the planner calls the placeholder-manager. `rpc` is the name of both spans
+/// of this call, and `last` is the manager's request.
 fn reported(rpc: &'static str, last: &'static str) -> [(&'static str, &'static str); 8] {
     const REPORT: &str = "coscheduler.planner.v1.PlannerService/ReportPipelineRun";
     [

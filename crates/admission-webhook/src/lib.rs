@@ -3,8 +3,8 @@
 //! its own TLS certificates (module `certificates`), and writes the rules of its webhook configurations when it can answer
 //! (module `registration`).
 //!
-//! If the planner cannot answer, the webhook answers with HTTP 503. The `failurePolicy` of the webhook configuration then decides
-//! if the object is admitted.
+//! If the planner cannot answer, the webhook answers with HTTP 503. The `failurePolicy` of the webhook configuration then
+//! decides if the object is admitted.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 

@@ -86,7 +86,7 @@ mod tests {
             assert!(!answer.contains("connection: close"), "{answer}");
         }
         stopping.cancel();
-        // The server does not close the connection before it has announced that.
+        // The server does not close the connection before it has announced the end.
         let mut end = [0];
         let closed = tokio::time::timeout(Duration::from_secs(1), used.read(&mut end)).await;
         assert!(closed.is_err(), "{closed:?}");

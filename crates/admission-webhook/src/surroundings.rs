@@ -1,7 +1,7 @@
-//! Facts from other objects that the planner needs for its decision about an object under review: the annotations of a run's
-//! Pipeline and Namespace that choose settings for the run (B1), and the group (annotation [`GROUP`]) of the PipelineRun that
-//! owns the object. The object's own annotation does not prove its group, because anybody can copy annotations from another
-//! object.
+//! Facts from other objects that the planner needs for its decision about an object under review. For a new run, these are the
+//! annotations of its Pipeline and its Namespace that choose settings (B1). For an object that a PipelineRun owns, it is the
+//! group of this PipelineRun (annotation [`GROUP`]). The object's own annotation does not prove its group, because anybody can
+//! copy annotations from another object.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;

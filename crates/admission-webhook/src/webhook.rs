@@ -75,9 +75,9 @@ pub(crate) fn routes(webhook: Webhook, reviews: Reviews) -> Router {
         .layer(from_fn_with_state(reviews, observe))
 }
 
-/// The layer that delays a large review while, together with it, the large reviews in progress would exceed [`MOST_BYTES`]. Large
-/// reviews keep their order. If the API server gives up, it ends the call, and the review leaves the queue. Small reviews are not
-/// delayed, so large objects of one tenant do not delay small objects of another.
+/// The layer that delays large reviews, so that the large reviews in progress together never have more than [`MOST_BYTES`].
+/// Large reviews keep their order. If the API server gives up, it ends the call, and the review leaves the queue. Small reviews
+/// are not delayed, so large objects of one tenant do not delay small objects of another.
 async fn queue(
     State(free): State<Arc<Semaphore>>,
     request: axum::extract::Request,
@@ -177,7 +177,7 @@ impl Webhook {
             question.namespace_annotations = choices.await.map_err(unavailable)?;
         }
         let mut planner = self.planner.clone();
-        // The planner has the configuration. If its decision depends on claims, it names them, and a second question has their
+        // If the planner's decision depends on claims, the first answer names these claims. A second question then has their
         // access modes. The run is not copied for this, because it may be large.
         let (run, old) = (
             question.pipeline_run.take(),

@@ -258,8 +258,8 @@ async fn changes(
     Sse::new(versions).keep_alive(KeepAlive::default())
 }
 
-/// Refuses requests whose header `Host` names another host. Otherwise, a page of another server could read this page, if the DNS
-/// name of that server resolves to this machine (DNS rebinding).
+/// Refuses requests whose header `Host` names another host. Otherwise, a page of another server could read this page. For that,
+/// the DNS name of the other server would resolve to this machine (DNS rebinding).
 async fn guard(request: Request, next: Next) -> Response {
     if !is_for_this_machine(request.headers()) {
         let hosts = HOSTS.join(", ");

@@ -37,8 +37,9 @@ where
     ready.is_some_and(|ready| ready.is_ok())
 }
 
-/// Returns `Ok` with the error of a watch if trying again is of no use: the API server does not accept the user, the user may not
-/// read these objects, or the cluster does not have their kind. Returns all other errors as `Err`: they may pass.
+/// Returns `Ok` with the error of a watch if another try is of no use. Then the API server does not accept the user, the user
+/// may not read these objects, or the cluster does not have their kind. Returns all other errors as `Err`, because they may
+/// pass.
 pub(crate) fn lasting(error: watcher::Error) -> Result<kube::Error, watcher::Error> {
     match error {
         watcher::Error::InitialListFailed(kube::Error::Api(status))

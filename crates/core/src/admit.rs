@@ -75,7 +75,7 @@ pub struct Question<'a> {
     pub source_templates: Option<&'a BTreeMap<String, String>>,
     /// Other objects on which the names of claims depend (V9). `None` if they are not known.
     pub catalog: Option<&'a Catalog>,
-    /// The access modes of claims in the run's namespace (V8). `None` if nobody has read any claim yet.
+    /// The access modes of claims in the run's namespace (V8). `None` if no claim was read.
     pub access_modes: Option<&'a AccessModes>,
 }
 
@@ -112,8 +112,9 @@ pub struct Admission {
     pub bindings: Vec<RewrittenBinding>,
     /// Warnings for the author.
     pub warnings: Vec<String>,
-    /// The claims on whose access modes the decision depends, and which [`Question::access_modes`] lacks (V8). The decision
-    /// treats each of them as a claim that one node at a time can mount. To improve the decision, read the claims and ask again.
+    /// Claims that [`Question::access_modes`] lacks, although the decision depends on their access modes (V8). The decision
+    /// treats each of them as a claim that one node at a time can mount. To improve the decision, read the claims and ask
+    /// again.
     pub claims_to_read: BTreeSet<String>,
 }
 

@@ -55,8 +55,8 @@ pub struct ChildRun {
     pub annotations: BTreeMap<String, String>,
     /// The entry of `metadata.ownerReferences` that has `controller: true`.
     pub controller: Option<OwnerReference>,
-    /// The stored annotation [`GROUP`](crate::annotations::GROUP) of the controller. `None` if the controller is not a
-    /// PipelineRun, or if the controller or the object itself has no group annotation.
+    /// The stored annotation [`GROUP`] of the controller. `None` if the controller is not a PipelineRun, or if the controller
+    /// or the object itself has no group annotation.
     pub owner_group: Option<String>,
     /// The user who creates the object.
     pub created_by: String,
@@ -170,8 +170,8 @@ pub struct ChildAdmission {
 /// - In mode `workspaces`, the object gets the name of the placeholder of its claim. It gets no name if it uses no claim, or if
 ///   its claim has no placeholder (M1, V9). If the object uses more than one claim, a TaskRun fails (M2), and a CustomRun gets no
 ///   name. Shared claims do not count (V8).
-/// - If Tekton's own assistant began the PipelineRun, and Tekton's own flag is off now, Tekton uses the name of a claim that does not
-///   exist for each claim that its assistant made. Admission restores the right names (B7).
+/// - If Tekton's own assistant created the claims of the PipelineRun, and Tekton's own flag is off now, Tekton uses names of
+///   claims that do not exist. Admission restores the right names (B7).
 /// - If the mode is `workspaces` and Tekton's own flag has changed to `pipelineruns` or `isolate-pipelinerun`, Tekton uses names
 ///   of claims that do not exist. Admission restores the right names (M9).
 ///
@@ -334,7 +334,7 @@ fn renamed(run: &ChildRun, claims: &RunClaims) -> Vec<BoundClaim> {
     renamed
 }
 
-/// The workspaces of a TaskRun of an adopted run for which Tekton's assistant made the claims, each with the name of this claim. While
+/// The workspaces of a TaskRun of an adopted run whose claims Tekton's assistant made, each with the name of its claim. While
 /// Tekton's flag was on, Tekton wrote these names itself (B7).
 fn of_assistant(run: &ChildRun, assistant: &AssistantName) -> Vec<BoundClaim> {
     let templates = carried_templates(&run.annotations);

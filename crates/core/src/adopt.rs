@@ -1,7 +1,7 @@
-//! Adopts runs that Tekton's own affinity assistant begins or began (B7). An operator who leaves the built-in assistant sets key
-//! [`ADOPT_RUNS_IN`] first. While Tekton's flag is still on, admission then pins new runs in Tekton's
-//! mode and with Tekton's names, and each existing run when somebody sets annotation [`ADOPTED`] on it. So when the flag is turned
-//! off, the new TaskRuns of such a run still find its placeholder and its claims.
+//! Adopts runs for which Tekton's own affinity assistant creates the placeholders (B7). An operator who wants to turn Tekton's
+//! flag off first sets key [`ADOPT_RUNS_IN`]. While the flag is still on, admission then pins new runs in Tekton's mode, with
+//! the names that Tekton uses. It pins an existing run when somebody sets annotation [`ADOPTED`] on it. So when the flag is
+//! turned off, new TaskRuns of these runs still find their placeholder and their claims.
 
 use std::collections::BTreeMap;
 
@@ -48,7 +48,7 @@ pub fn adopts(configuration: &Configuration, run: &PipelineRun) -> Result<Mode, 
     if manager.is_some_and(|manager| manager != MANAGED_BY_TEKTON) {
         return Err("its spec.managedBy names another controller".to_owned());
     }
-    // Tekton's assistant selects its pod by all labels of the run, and this label must be ours.
+    // Tekton's assistant selects its pod by all labels of the run. But this label must have the value that we set.
     if run.labels.contains_key(PIPELINE_RUN_UID) {
         return Err(format!("it has label {PIPELINE_RUN_UID}"));
     }
@@ -57,7 +57,8 @@ pub fn adopts(configuration: &Configuration, run: &PipelineRun) -> Result<Mode, 
     mode.map_err(|error: UnknownWord| format!("Tekton's own flag coschedule: {error}"))
 }
 
-/// Admits a new run that Tekton's own assistant begins (B7). The run keeps its bindings, because Tekton's flag decides about its claims.
+/// Admits a new run that Tekton's own assistant begins (B7). The run keeps its bindings, because Tekton's flag decides about
+/// its claims.
 pub(crate) fn adopt_new(
     configuration: &Configuration,
     question: &Question<'_>,
@@ -73,8 +74,8 @@ pub(crate) fn adopt_new(
     admission
 }
 
-/// Decides about an update that asks for the adoption of a run. If the run cannot be adopted, the update is as any other, and a warning
-/// says why.
+/// Decides about an update that asks for the adoption of a run. If the run cannot be adopted, the update is handled like any
+/// other update, and a warning says why.
 pub fn adopt_existing(
     in_force: InForce<'_>,
     old: &PipelineRun,
@@ -137,7 +138,7 @@ pub(crate) fn annotations(
     }
     let pinned = Pinned {
         mode,
-        // Tekton's own isolation has this scope.
+        // Tekton's own mode `isolate-pipelinerun` has this scope.
         isolation_scope: IsolationScope::Namespace,
         group,
         placeholder: PlaceholderDefaults {
@@ -220,7 +221,7 @@ mod tests {
         let run = run(|_| {});
         let asked = ask(&configuration(flag, &["*"]), &run);
         let created = create(&configuration(flag, &["other", "ci"]), &run);
-        // A new run is adopted as an existing one.
+        // A new run gets the same annotations as an existing run.
         assert_eq!(asked.set_annotations, created.set_annotations);
         assert!(created.warnings.is_empty() && created.bindings.is_empty());
         let mut stored = asked.apply(&run);

@@ -56,8 +56,9 @@ pub const SIZES: &str = "coscheduler.dev/sizes";
 /// Only on a child of another PipelineRun: the name of this parent. The child uses its parent's placeholders.
 pub const PART_OF: &str = "coscheduler.dev/part-of";
 
-/// Only on a run that Tekton's own assistant began (B7): the name of the run, from which the names of its placeholders derive. Empty
-/// if the run had no name yet. An operator asks for the adoption of a run with an update that sets this annotation to any value.
+/// Only on a run that Tekton's own assistant began (B7): the name of the run, from which the names of its placeholders derive.
+/// Empty if the run had no name yet. An operator asks for the adoption of a run with an update that sets this annotation to any
+/// value.
 pub const ADOPTED: &str = "coscheduler.dev/adopted";
 
 /// The trace of the run's admission, in the format of W3C Trace Context (`traceparent`). Later spans about the run join this

@@ -21,8 +21,8 @@ pub(crate) struct Parts {
 }
 
 impl Parts {
-    /// Reads `template`. `path` is its place in the object, for the messages in `faults`. The parts are valid only if `faults` is still
-    /// empty afterwards.
+    /// Reads `template`. `path` is its place in the object, for the messages in `faults`. The parts are valid only if `faults`
+    /// is still empty afterwards.
     pub(crate) fn read(path: String, template: &Value, faults: &Faults) -> Self {
         let object = Object::at(path, template, faults);
         let metadata = object.object("metadata");

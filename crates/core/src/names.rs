@@ -115,13 +115,14 @@ impl AssistantName {
         Self(format!("{ASSISTANT_PREFIX}{hash}"))
     }
 
-    /// The name of the assistant for a subset of a run's tasks. No claim's name has a colon, so no claim has an assistant with this name.
+    /// The name of the assistant for a subset of a run's tasks. No claim's name has a colon, so no claim has an assistant with
+    /// this name.
     pub(crate) fn of_subset(group: &Group, subset: &str) -> Self {
         Self::of_claim(group, &format!("subset:{subset}"))
     }
 
-    /// The name of the assistant that Tekton itself creates for a workspace of a run, or for the whole run if `workspace` is empty
-    /// (B7; Tekton v1.12.0, `pkg/reconciler/pipelinerun/affinity_assistant.go`, `GetAffinityAssistantName`).
+    /// The name of the assistant that Tekton itself creates for a workspace of a run, or for the whole run if `workspace` is
+    /// empty (B7; Tekton v1.12.0, `pkg/reconciler/pipelinerun/affinity_assistant.go`, `GetAffinityAssistantName`).
     pub fn of_tekton(workspace: &str, run_name: &str) -> Self {
         let hash = hash(&format!("{workspace}{run_name}"));
         Self(format!("{ASSISTANT_PREFIX}{hash}"))
@@ -157,8 +158,8 @@ impl ClaimTemplateName {
 
 /// The name of the claim that the placeholder's controller creates from a placeholder's template: `<template>-<placeholder>-0`.
 ///
-/// For binding mode `Immediate`, an external provisioner chooses the claim's zone by a hash of the last part of the placeholder's
-/// name, which it takes from the claim's name. So all such claims of a placeholder are in one zone.
+/// With binding mode `Immediate`, an external provisioner chooses the claim's zone from the claim's name: it hashes the part of
+/// this name that is the same in all claims of the placeholder. So all these claims are in one zone.
 pub fn claim_name(template: &ClaimTemplateName, assistant: &AssistantName) -> String {
     format!("{template}-{assistant}-0")
 }

@@ -11,7 +11,7 @@ use crate::subsets::MAIN;
 pub(crate) enum Naming<'a> {
     /// The run's group.
     Group(&'a Group),
-    /// The name of the run, as Tekton does it.
+    /// The name of the run. Tekton derives the names from it.
     Tekton(&'a str),
 }
 

@@ -124,8 +124,8 @@ impl Placeholder {
 }
 
 /// The manager's earlier actions on a placeholder. The manager stores them in an annotation of the placeholder, so that every
-/// replica knows them. The manager writes the annotation right before the action. A retry has no other action: this write makes
-/// Kubernetes try again to create the pod.
+/// replica knows them. The manager writes the annotation right before the action. For a retry, the write itself is the action:
+/// it makes Kubernetes try again to create the pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Record {
@@ -200,8 +200,8 @@ impl Observed {
         })
     }
 
-    /// The claims of a placeholder, whether its pod mounts them or not. If no node can reach the volumes of all claims together,
-    /// and the placeholder does without some of the claims, the result leaves these claims out.
+    /// The claims of a placeholder, including those that its pod does not mount. If no node can reach the volumes of all claims
+    /// together, the result does not have the claims that the placeholder leaves out.
     pub(crate) fn claims_of(
         &self,
         spec: &crate::plan::PlaceholderSpec,
@@ -249,9 +249,8 @@ impl Observed {
         })
     }
 
-    /// True if the pod is the pod of one of the run's placeholders. Also true if the pod belongs to a TaskRun, and has an
-    /// affinity to one of these placeholders. This function does not read the label with the run's uid, because anybody can set
-    /// it.
+    /// True if the pod is the pod of one of the run's placeholders, or if it belongs to a TaskRun and has an affinity to one of
+    /// these placeholders. This function does not read the label with the run's uid, because anybody can set it.
     pub fn owns(&self, pod: &Pod) -> bool {
         match &pod.placeholder {
             Some(_) => self.placeholders.values().any(|own| pod.is_of(own)),

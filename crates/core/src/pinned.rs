@@ -103,7 +103,7 @@ impl Pinned {
         }))
     }
 
-    /// The source of the names of the placeholders of the run with this name.
+    /// The source of the names of the run's placeholders. `run_name` is the name of the run.
     pub(crate) fn naming<'a>(&'a self, run_name: &'a str) -> Naming<'a> {
         Naming::of(&self.group, self.adopted.as_deref(), run_name)
     }

@@ -42,8 +42,8 @@ pub struct Plan {
 /// The action to take for a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
-    /// Do nothing. The run is not coscheduled, has not started, is adopted and has no child yet, waits for its Pipeline, is a child run, needs no placeholder
-    /// because it has no claim with a known name or only shared claims, or has annotations of an unknown version.
+    /// Do nothing. [`Plan::reasons`] has the cause: for example, the run is not coscheduled, has not started, or needs no
+    /// placeholder of its own.
     Nothing,
     /// Create each of these placeholders that does not exist. The list is not empty. An existing placeholder is never changed
     /// (P1).
@@ -300,7 +300,7 @@ const NO_UID: &str = "00000000-0000-0000-0000-000000000000";
 /// server sets the run's uid. So names that derive from the group or the uid are only examples.
 ///
 /// # Errors
-/// The errors of [`admit`] and [`plan`].
+/// The errors of [`admit()`] and [`plan`].
 pub fn preview(
     in_force: InForce<'_>,
     tekton_controller: &str,

@@ -117,7 +117,8 @@ reason_codes! {
     SchemaVersionUnknown: Some(Warning),
     /// The run has not started (P9).
     PipelineRunPending: None,
-    /// The name of a claim depends on a parameter of the run's Pipeline, and Tekton has not stored the Pipeline in the run yet (V9).
+    /// The name of a claim depends on a parameter of the run's Pipeline, and Tekton has not stored the Pipeline in the run yet
+    /// (V9).
     PipelineNotKnown: None,
     /// The run is adopted, and Tekton has not created its first TaskRun or CustomRun yet (B7).
     TektonBegins: None,
@@ -156,11 +157,11 @@ reason_codes! {
     PipelineRunInvalid: Some(Warning),
     /// A TaskRun uses more claims than the run's mode allows, so the TaskRun does not run (M2).
     TaskRunRefused: Some(Warning),
-    /// Another account than that of Tekton's controller created a TaskRun or CustomRun of a coscheduled run. So the pod of this
-    /// TaskRun or CustomRun may run on another node than the run's placeholder. A possible cause is a wrong account name in flag
+    /// Another account than that of Tekton's controller created a TaskRun or CustomRun of a coscheduled run. So its pod may run
+    /// on another node than the run's placeholder. A possible cause is a wrong account name in flag
     /// `--tekton-controller-username` of the planner.
     TektonAccountUnknown: Some(Warning),
-    /// No node can reach the volumes of all claims of a placeholder (V7). The run waits, or the placeholder does without some
+    /// No node can reach the volumes of all claims of a placeholder (V7). The run waits, or the placeholder does not mount some
     /// of the claims.
     VolumeNodeAffinityConflict: Some(Warning),
     /// An object with the placeholder's name exists and belongs to another owner (P7).
@@ -186,26 +187,26 @@ reason_codes! {
     /// A pod was deleted, because its node is cordoned, has a taint that the pod does not tolerate, or is gone (N1). This is the
     /// pod of a placeholder, or a pod of a TaskRun that has not started.
     PodEvacuated: Some(Normal),
-    /// No node both reaches the volumes of a placeholder's claims and accepts the placeholder (N1). Or only one node reaches
-    /// these volumes, and this node has no room for the placeholder or for a pod of the run (N2).
+    /// No node that reaches the volumes of a placeholder's claims accepts the placeholder, or no node reaches these volumes
+    /// (N1). Or only one node reaches them, and this node has no room for the placeholder or for a pod of the run (N2).
     ClaimsNotMovable: Some(Warning),
-    /// A placeholder's pod is created again, so that the scheduler chooses a node anew (N2). There are three cases: the
-    /// placeholder's node could not take a waiting pod; the placeholder had no node, and its new pod is not restricted to certain
-    /// nodes any more; the placeholder had no node, and its new pod may run only on the node of the run's pods.
+    /// A placeholder's pod is created again, so that the scheduler chooses a node anew (N2). There are three cases. The
+    /// placeholder's node could not take a waiting pod. Or the placeholder had no node, and its new pod is not restricted to
+    /// certain nodes any more. Or the placeholder had no node, and its new pod may run only on the node of the run's pods.
     PlaceholderMoved: Some(Normal),
     /// The scheduler found no node with room for all pods of the run that can run at the same time, so the placeholder requests
-    /// less (B3). Or the placeholder requests nothing for these pods, for one of two causes: a ResourceQuota of the namespace
-    /// limits CPU or memory; or only one node reaches the volumes of the placeholder's claims, and this node lacks the room.
+    /// less (B3). Or the placeholder requests nothing for these pods. Then a ResourceQuota of the namespace limits CPU or
+    /// memory, or the only node that reaches the volumes of the placeholder's claims lacks the room.
     ReservationReduced: Some(Normal),
     /// The API server refused the requests of a placeholder that reserves room, so the placeholder requests less (B3). Or the
     /// requests of a bound placeholder were not reduced within ten seconds, so its pod is created again.
     ReservationRefused: Some(Warning),
-    /// A pod is now allowed to run on another node than its placeholder. One possible cause is that no node with room for both
-    /// reaches the volumes of the placeholder's claims (N2). The other is that the placeholder's node cannot reach the volume of
+    /// A pod is now allowed to run on another node than its placeholder. Either no node that reaches the volumes of the
+    /// placeholder's claims has room for the placeholder and the pod (N2). Or the placeholder's node cannot reach the volume of
     /// a claim that the pod uses (V7).
     PodLetGo: Some(Warning),
-    /// A pod waits for room, and its placeholder stays on its node, because no other node has enough of a resource that the pod
-    /// requests and that Kubernetes cannot resize, such as a GPU (N2).
+    /// A pod waits for a resource that Kubernetes cannot resize, such as a GPU (N2). The pod's placeholder stays on its node,
+    /// because no other node has enough of this resource.
     ResourceMissing: Some(Warning),
     /// The run's placeholders asked the scheduler for other nodes as often as they may, and a pod still waits for room (N2).
     MovesExhausted: Some(Warning),
@@ -227,8 +228,8 @@ reason_codes! {
     ClaimInUse: Some(Normal),
     /// A TaskRun's pod waits for a placeholder that has no pod.
     PlaceholderMissing: None,
-    /// The scheduler has not bound a pod's placeholder yet, or has not tried the pod again since it bound the placeholder. Or the
-    /// scheduler removes other pods to make room for the pod.
+    /// The scheduler has not bound a pod's placeholder yet. Or it has bound the placeholder, but has not tried the pod again
+    /// since then. Or it removes other pods to make room for the pod.
     WaitsForScheduler: None,
     /// The placeholder's node has no room for a TaskRun's pod until other pods of the run have ended.
     WaitsForOwnPods: Some(Normal),

@@ -246,8 +246,8 @@ impl Decision {
     }
 }
 
-/// The placeholders of a run leave their nodes for waiting pods at most this number of times in total. If a placeholder could not
-/// give up its reservation, its pod is created again only while its record has fewer moves than this.
+/// The placeholders of a run leave their nodes for waiting pods at most this number of times in total. The same limit holds for
+/// a placeholder that could not give up its reservation: its pod is created again only while its record has fewer moves.
 const MOVES: u32 = 5;
 
 /// The step that deletes a placeholder's pod, so that the scheduler chooses a node for the next pod. `record` is the

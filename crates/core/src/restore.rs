@@ -17,8 +17,8 @@ use crate::run_claims;
 
 /// Restores the pinned parts of `old` in its update `new`.
 ///
-/// - Pinned annotations keep their old values. Only annotation [`CLAIMS`] follows the bindings and the `podTemplate` while the run is pending. A
-///   pending run has no placeholder yet, and Tekton still allows changes of its bindings.
+/// - Pinned annotations keep their old values. Only annotation [`CLAIMS`] follows the bindings and the `podTemplate` while the
+///   run is pending. A pending run has no placeholder yet, and Tekton still allows changes of its bindings.
 /// - Bindings that admission wrote keep their old values.
 /// - Reserved annotations in `spec.taskRunSpecs` are removed, as for a new run.
 ///

@@ -84,8 +84,8 @@ pub fn of_run(run: &PipelineRun, catalog: Option<&Catalog>) -> RunClaims {
     claims.collect()
 }
 
-/// The existing claims in `volumes` of the run's `podTemplate` (V1). All pods of the run mount them. A claim is left out if its name is
-/// empty or has a variable.
+/// The existing claims in `volumes` of the run's `podTemplate` (V1). All pods of the run mount them. A claim is left out if its
+/// name is empty or has a variable.
 pub(crate) fn of_pod_template(run: &PipelineRun) -> RunClaims {
     let volumes = run
         .pod_template
@@ -298,8 +298,8 @@ mod tests {
         assert_eq!(claims(), expect.into());
     }
 
-    /// Checks the name of the claim of workspace `w`, which is bound to `$(params.c)` and has two tasks in an embedded Pipeline or
-    /// in a Pipeline of the cluster. `one` has more fields of the first task.
+    /// Checks the name of the claim of workspace `w`, which is bound to `$(params.c)` and has two tasks in an embedded Pipeline
+    /// or in a Pipeline of the cluster. `one` has more fields of the first task.
     #[track_caller]
     fn check(pipeline_params: Value, one: Value, expect: Option<&str>) {
         let mut tasks = json!([

@@ -1,5 +1,5 @@
-//! Decides three things about the existing claims of a placeholder: the claims that the placeholder must not mount (V8), the
-//! nodes that reach the volumes of these claims (V8), and whether one node can reach the volumes of all claims (V7).
+//! Decides which existing claims a placeholder must not mount (V8), and which nodes reach the volumes of these claims (V8).
+//! Also finds out if one node can reach the volumes of all claims (V7).
 //!
 //! A plan contains only the names of existing claims. The decisions of this module need the claims and volumes themselves.
 

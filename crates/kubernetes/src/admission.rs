@@ -64,9 +64,9 @@ fn apply(object: &mut Value, mutation: &Mutation) {
 /// quotes the name of a workspace that is only declared or only bound (Tekton v1.12.0, `pkg/workspace/validate.go`:
 /// `ValidateBindings`).
 ///
-/// If the TaskRun refers to a Task, the Task cannot be changed here, so the TaskRun binds a workspace that the Task does not
-/// declare. If the Task is embedded, it declares a workspace that the TaskRun does not bind, because Tekton treats each bound
-/// workspace of an embedded Task as declared.
+/// There are two cases. If the TaskRun refers to a Task, the TaskRun gets a binding of a workspace that the Task does not
+/// declare. If the Task is embedded, this would not help, because Tekton treats each bound workspace of an embedded Task as
+/// declared. So the Task gets a declaration of a workspace that the TaskRun does not bind.
 fn invalidate(spec: &mut Map<String, Value>, message: &str) {
     // Each retry would fail too.
     spec.remove("retries");

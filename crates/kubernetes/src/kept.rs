@@ -1,5 +1,5 @@
-//! Reduces each object in a list or watch to the needed part as soon as the object is parsed. So a list of many large objects is
-//! never in memory as a whole.
+//! Reduces each object in a list or watch to the needed part as soon as the object is parsed. So a list of large objects needs
+//! little memory.
 
 use coscheduler_core::observed;
 use k8s_openapi::api::core::v1::Pod;

@@ -51,7 +51,8 @@ pub fn asks(pod: &Pod) -> Amounts {
     requests::amounts(&own_requests(pod))
 }
 
-/// As [`asks`], but without rounding up fractions. The container is found by its name, because a webhook may have added other containers.
+/// As [`asks`], but without rounding up fractions. The container is found by its name, because a webhook may have added other
+/// containers.
 fn own_requests(pod: &Pod) -> ResourceList {
     let mut containers = pod.spec.iter().flat_map(|spec| &spec.containers);
     let own = containers.find(|container| container.name == AFFINITY_ASSISTANT);

@@ -3,9 +3,9 @@
 use coscheduler_core::labels::{MANAGED_BY, PIPELINE_RUN_UID, TEKTON_COSCHEDULER};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-/// True if this product created the object for a PipelineRun, or took it over. Such an object has label [`PIPELINE_RUN_UID`]. In
-/// addition, label [`MANAGED_BY`] has our value, or the PipelineRun with this uid owns the object. Label [`MANAGED_BY`] alone shows
-/// nothing, because Tekton copies the labels of a run to its own affinity assistants and their claims.
+/// True if this product created the object for a PipelineRun, or took it over. Such an object has label [`PIPELINE_RUN_UID`].
+/// In addition, label [`MANAGED_BY`] has our value, or the PipelineRun with this uid owns the object. Label [`MANAGED_BY`]
+/// alone proves nothing, because Tekton copies the labels of a run to its own affinity assistants and their claims.
 pub fn is_ours(metadata: &ObjectMeta) -> bool {
     let label = |key: &str| metadata.labels.as_ref()?.get(key).map(String::as_str);
     let owners = metadata.owner_references.iter().flatten();

@@ -177,9 +177,10 @@ const PIPELINE_TASK: Parts = Fields(&[
     ),
 ]);
 
-/// Removes the parts that no decision about an existing run depends on, before the run goes into a cache or over the network. The
-/// removed parts of `status`, and annotations of other programs, can be much larger than the rest of the run. Only a run that
-/// names a claim by a variable keeps its parameters and its Pipeline (V9). A run that awaits its Pipeline keeps the Pipeline (B1).
+/// Removes the parts that no decision about an existing run depends on, before the run goes into a cache or over the network.
+/// The removed parts of `status`, and annotations of other programs, can be much larger than the rest of the run. Only a run
+/// that names a claim by a variable keeps its parameters and its Pipeline (V9). A run that awaits its Pipeline keeps the
+/// Pipeline (B1).
 pub fn trim(run: &mut PipelineRun) {
     run.metadata.managed_fields = None;
     if let Some(annotations) = &mut run.metadata.annotations {

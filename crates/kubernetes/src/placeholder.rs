@@ -19,8 +19,8 @@ pub use stateful_set::{Owner, build, selector, single_pod_claims};
 use crate::objects;
 use crate::ownership::is_ours;
 
-/// Converts a StatefulSet to a placeholder. `None` if this product neither created it for a PipelineRun nor took it over. The name alone does not
-/// show this, because Tekton's own affinity assistants have names of the same form.
+/// Converts a StatefulSet to a placeholder. `None` if this product neither created it for a PipelineRun nor took it over. The
+/// name alone does not show this, because Tekton's own affinity assistants have names of the same form.
 pub fn view(set: StatefulSet) -> Option<Placeholder> {
     let metadata = set.metadata;
     if !is_ours(&metadata) {

@@ -1,5 +1,5 @@
-//! Carries out the steps that `core` decided, one after the other. Every step is safe to repeat. The API server's answers to most
-//! patches and deletions go into the cache at once, so that the next observation of the run includes these writes, even if the
+//! Carries out the steps that `core` decided, one after the other. Every step is safe to repeat. Most answers of the API server
+//! to patches and deletions go into the cache at once. So the next observation of the run includes these writes, even if the
 //! watch is late.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -247,7 +247,7 @@ impl Reconciler {
         Ok(())
     }
 
-    /// True if the scheduler has bound a follower of the placeholder, and the observation does not know that yet.
+    /// True if the scheduler has bound a follower of the placeholder, and the observation does not have this yet.
     async fn is_followed(&self, observed: &Observed, own: &Placeholder) -> Result<bool, Error> {
         let known = observed.pods.values();
         let mut runs: BTreeSet<&str> = known.map(|pod| pod.run_uid.as_str()).collect();
@@ -299,8 +299,8 @@ impl Reconciler {
         Ok(created)
     }
 
-    /// The claims of a placeholder and their volumes. If the run uses an existing claim that is not in the cache, the claim is read
-    /// from the API server, because the author may have created the claim right before the run.
+    /// The claims of a placeholder and their volumes. An existing claim that is not in the cache is read from the API server,
+    /// because the author may have created it right before the run.
     async fn seen(
         &self,
         run: &PipelineRun,

@@ -1,7 +1,8 @@
 //! Publishes Events about PipelineRuns and TaskRuns, and annotation `coscheduler.dev/blocked` on PipelineRuns.
 //!
-//! The name of an Event is computed from its object, its reason code and its text. So if two replicas create the same Event, the API
-//! server stores it only once. Each replica remembers the names of its Events, so that an unchanged run costs no request.
+//! The name of an Event is computed from its object, its reason code and its text. So if two replicas create the same Event,
+//! the API server stores it only once. Each replica remembers the names of its Events, so that an unchanged run costs no
+//! request.
 
 use coscheduler_core::annotations::BLOCKED;
 use coscheduler_core::observed::Observed;
@@ -48,8 +49,8 @@ impl Reconciler {
             published = published.and(this);
         }
         if let Some(reason) = &acted.refused {
-            // If the annotation has the same reason code, it stays, even if its text differs: each change of a run makes Tekton
-            // reconcile the run, and makes the watcher report the run.
+            // If the annotation has the same reason code, it stays, even if its text differs. Each change of a run costs a
+            // reconcile by Tekton and a report by the watcher.
             if REFUSALS.contains(&reason.code) && said_on(run) != Some(reason.code) {
                 self.annotate(run, Some(reason)).await?;
             }

@@ -20,8 +20,8 @@ use tokio::time::Instant;
 
 use crate::cache::{Cache, Change, Phase};
 
-/// The upper bounds of the histogram, in seconds. The largest are for clusters with an autoscaler, which needs minutes to add a
-/// node.
+/// The upper bounds of the histogram, in seconds. The largest bounds are for clusters with an autoscaler, which needs minutes
+/// to add a node.
 const BUCKETS: [f64; 11] = [
     0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0,
 ];

@@ -32,8 +32,8 @@ pub(crate) fn watched(client: &Client) -> (Api<StatefulSet>, watcher::Config) {
 }
 
 impl Requests {
-    /// Creates a placeholder of a run. Returns false if the run has this placeholder already. If Tekton's assistant created it for an
-    /// adopted run, takes it over (B7).
+    /// Creates a placeholder of a run. Returns false if the run has this placeholder already. If Tekton's assistant created the
+    /// StatefulSet of an adopted run, takes over this StatefulSet (B7).
     ///
     /// # Errors
     ///
@@ -75,8 +75,8 @@ impl Requests {
         Ok(false)
     }
 
-    /// Looks for the pod of an adopted placeholder without a known pod (B7). The placeholder's controller may have created it from the
-    /// object's old version, so without our labels. Then it gets them.
+    /// Looks for the pod of an adopted placeholder, if no such pod is known (B7). The placeholder's controller may have created
+    /// the pod from the object's old version, without our labels. Then this function adds our labels to the pod.
     pub(crate) async fn find_adopted_pod(
         &self,
         run: &PipelineRun,
@@ -154,8 +154,8 @@ fn owner(run: &PipelineRun) -> Owner<'_> {
     }
 }
 
-/// Fails if the controller of the object is not this run, because the manager never uses an object of another owner (P7). Also fails if the
-/// object is being deleted.
+/// Fails if the controller of the object is not this run, because the manager never uses an object of another owner (P7). Also
+/// fails if the object is being deleted.
 fn check_owner(set: &StatefulSet, run: &PipelineRun, name: String) -> Result<(), Error> {
     let owners = set.metadata.owner_references.iter().flatten();
     let mut controllers = owners.filter(|owner| owner.controller == Some(true));

@@ -128,7 +128,7 @@ impl Requests {
         Ok(patched.and_then(|run| run.metadata.resource_version))
     }
 
-    /// Reads whether the PipelineRun of this name and uid still needs its objects.
+    /// Finds out if the PipelineRun of this name and uid still needs its objects.
     pub(crate) async fn run_presence(
         &self,
         namespace: &str,

@@ -28,8 +28,8 @@ use tracing::warn;
 use crate::cache::{Cache, RunKey};
 use crate::placeholder;
 
-/// Starts all watches. The manager becomes ready when every watch but one has listed its objects. The exception is the watch of
-/// pods that have ended: it starts only then.
+/// Starts all watches. The manager becomes ready when all watches have listed their objects, except the watch of pods that have
+/// ended. That watch starts only when the manager is ready.
 pub(crate) fn spawn(
     process: &Process,
     client: &Client,

@@ -27,8 +27,8 @@ use crate::{Deadline, Process, Service};
 use call::Caller;
 use spread::Spread;
 
-/// The time limit for a new connection. It is short, because a replica on a dead node answers no new connection, and Kubernetes
-/// needs a while to remove its endpoint.
+/// The time limit for a new connection. It is short, because a replica on a dead node does not answer, and Kubernetes needs a
+/// while to remove its endpoint.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// A connection that is silent for both times together (7 s) is replaced. An admission may take 9 s, so it can be retried on the
 /// new connection.

@@ -80,7 +80,7 @@ impl Health {
 }
 
 impl Condition {
-    /// Sets whether the condition is met now. It may change at any time.
+    /// Says if the condition is met now. This may change at any time.
     pub fn set(&self, met: bool) {
         self.health.0.send_if_modified(|readiness| {
             readiness.conditions.insert(self.name.clone(), met) != Some(met)

@@ -35,7 +35,7 @@ enum Side {
     Client,
 }
 
-/// The labels of a method. Their names are those of other implementations of gRPC, because existing dashboards use them.
+/// The labels of a method. Other implementations of gRPC use the same names, so existing dashboards work.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(crate) struct MethodLabels {
     pub(crate) grpc_service: String,

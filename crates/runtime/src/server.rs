@@ -1,5 +1,5 @@
-//! The gRPC server of a process. It serves three things: the gRPC services of this process (the contracts); the standard health
-//! service, with a status for each contract and for the empty name; and reflection v1 and v1alpha.
+//! The gRPC server of a process. It serves the gRPC services of this process (the contracts), the standard health service, and
+//! reflection v1 and v1alpha. The health service has a status for each contract, and one for the empty name.
 //!
 //! Layers around the contracts do the common work. Each layer has a file: the callers of each RPC, deadline, load shedding,
 //! observation (span, log, metrics), and draining.

@@ -3,7 +3,7 @@
 //! The owner is the process that started the group; the members are the processes in it. A small shell process, the guardian,
 //! reads a pipe that only the owner can write to. When the owner ends, the pipe ends. Then the guardian sends SIGTERM and later
 //! SIGKILL to the process group of the members, and removes their folder. The leader of this process group is an idle process,
-//! the anchor. It runs as long as the guardian, so that Linux does not give the group's id to other processes.
+//! the anchor. The anchor runs as long as the guardian, so that Linux does not give the group's id to other processes.
 
 mod member;
 

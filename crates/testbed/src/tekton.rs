@@ -160,8 +160,8 @@ fn adapt(object: &mut Value, config: &Config, webhook_port: u16) {
     }
 }
 
-/// Removes the descriptions from the schemas of a CustomResourceDefinition. They are three quarters of its text, and the API server
-/// reads and writes this text many times while a bed boots. Only `kubectl explain` shows descriptions.
+/// Removes the descriptions from the schemas of a CustomResourceDefinition. They are three quarters of its text, and the API
+/// server reads and writes this text many times while a bed boots. Only `kubectl explain` shows descriptions.
 fn without_descriptions(schema: &mut Value) {
     match schema {
         Value::Object(fields) => {
@@ -269,7 +269,8 @@ fn environment(command: &mut std::process::Command, pod: &str) {
     }
 }
 
-/// Waits until the webhook has written its certificate into every webhook configuration. Then waits until it converts and defaults a PipelineRun of the old API version.
+/// Waits until the webhook has written its certificate into every webhook configuration. Then waits until it converts and
+/// defaults a PipelineRun of the old API version.
 async fn wait_for_webhook(site: &Site, client: &Client) -> Result<()> {
     let mutating: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
     let validating: Api<ValidatingWebhookConfiguration> = Api::all(client.clone());

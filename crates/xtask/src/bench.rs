@@ -1,7 +1,7 @@
-//! `cargo xtask bench`: measures how long `core` takes to admit and to plan a run, how much time admission adds to the creation
-//! of a PipelineRun, and how long whole runs take with our services and with Tekton's own affinity assistant. It prints the
-//! figures and checks none of them, because they depend on the machine and its load. Modules `saturated` and `scale` start two
-//! other benchmarks.
+//! `cargo xtask bench`: measures three times. How long does `core` take to admit and to plan a run? How much time does
+//! admission add to the creation of a PipelineRun? How long do whole runs take with our services, and with Tekton's own
+//! affinity assistant? The command prints the figures and checks none of them, because they depend on the machine and its load.
+//! Modules `saturated` and `scale` start two other benchmarks.
 
 mod figures;
 mod saturated;

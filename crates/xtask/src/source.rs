@@ -1,4 +1,4 @@
-//! Reads Rust sources as tokens, so that code inside a string is not mistaken for code of the file.
+//! Reads Rust sources as tokens. So code inside a string does not count as code of the file.
 
 use std::path::Path;
 

@@ -180,7 +180,7 @@ fn ended_pod(
     let metadata = &mut copy["metadata"];
     metadata["labels"]["tekton.dev/pipelineRun"] = json!(run);
     metadata["labels"]["tekton.dev/pipelineRunUID"] = json!(uid(&run));
-    // There is no TaskRun that could be the owner, so the garbage collector would delete the pod. So the run is the owner.
+    // The run owns the pod, because no TaskRun exists: the garbage collector would delete a pod whose owner does not exist.
     metadata["ownerReferences"] = json!([{
         "apiVersion": "tekton.dev/v1", "kind": "PipelineRun", "name": run, "uid": uid(&run),
     }]);

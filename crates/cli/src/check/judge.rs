@@ -313,7 +313,7 @@ pub(super) fn pods_resize(core: &APIResourceList) -> Judged {
     }
 }
 
-/// This check never warns or fails: Cluster Autoscaler leaves no trace in the API, so it cannot be looked for.
+/// This check never warns or fails, because Cluster Autoscaler leaves no trace in the API by which the check could find it.
 pub(super) fn autoscaler(groups: &APIGroupList) -> Judged {
     let karpenter = groups.groups.iter().any(|it| it.name == "karpenter.sh");
     ok(match karpenter {

@@ -1,6 +1,6 @@
-//! Settings that a Pipeline chooses after its run was created, because a resolver fetched the Pipeline (B1). Until Tekton has stored the
-//! Pipeline in the run's status, the run has neither placeholders nor children ([`AWAITS_PIPELINE`]), so its settings can change.
-//! But Tekton refuses a change of the run's bindings.
+//! Settings that a Pipeline chooses after its run was created, because a resolver fetched the Pipeline (B1). Until Tekton has
+//! stored the Pipeline in the run's status, the run has neither placeholders nor children ([`AWAITS_PIPELINE`]), so its
+//! settings can change. But Tekton refuses a change of the run's bindings.
 
 use std::collections::BTreeMap;
 
@@ -16,8 +16,8 @@ use crate::pipeline_run::PipelineRun;
 use crate::restore::restore;
 use crate::subsets::{self, Subsets};
 
-/// True if the update from `old` to `new` adds choices to a run that awaits its Pipeline: Tekton copies the Pipeline's annotations to the
-/// run.
+/// True if the update from `old` to `new` adds choices to a run that awaits its Pipeline: Tekton copies the Pipeline's
+/// annotations to the run.
 pub fn is_late_choice(old: &PipelineRun, new: &PipelineRun) -> bool {
     awaits_pipeline(old) && added(old, new).next().is_some()
 }
@@ -27,8 +27,8 @@ pub(crate) fn awaits_pipeline(run: &PipelineRun) -> bool {
     run.annotations.contains_key(AWAITS_PIPELINE) && run.defaults.is_none()
 }
 
-/// Decides about an update of `old` that adds choices while the run awaits its Pipeline. The update is `question.run`. The choices have
-/// no effect if one of them is not allowed, or if the chosen mode needs other bindings than the run has.
+/// Decides about an update of `old` that adds choices while the run awaits its Pipeline. The update is `question.run`. The
+/// choices have no effect if one of them is not allowed, or if the chosen mode needs other bindings than the run has.
 pub fn choose_late(in_force: InForce<'_>, old: &PipelineRun, question: &Question<'_>) -> Admission {
     chosen(in_force, old, question).unwrap_or_else(|| restore(old, question.run))
 }

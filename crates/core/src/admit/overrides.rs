@@ -68,7 +68,7 @@ fn value(
     let Some(choice) = Choice::of_author(setting, question) else {
         return of_namespace;
     };
-    // The value that would be in force without this choice may always be chosen.
+    // An author may always choose the value that would be in force without the choice.
     let mut allowed = limits.of_authors.clone();
     allowed.insert(of_namespace.unwrap_or(of_cluster));
     choice.among(&allowed, limits)

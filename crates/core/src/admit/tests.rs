@@ -893,9 +893,10 @@ fn any_choices() -> impl Strategy<Value = Vec<Override>> {
 }
 
 proptest! {
-    /// For any choices of the run, the Pipeline, the Namespace and the configuration: (1) every value is the cluster's or an
-    /// allowed one; (2) in a Namespace without a list, authors can choose only from the cluster's list; (3) in a Namespace with
-    /// a list, only from this list. Authors can always choose the value that applies without their choice.
+    /// For any choices of the run, the Pipeline, the Namespace and the configuration, three rules hold. Every value is the
+    /// cluster's value or an allowed value. In a Namespace without a list, authors can choose only from the cluster's list. In
+    /// a Namespace with a list, they can choose only from this list. (Authors can always choose the value that applies without
+    /// their choice.)
     #[test]
     fn b1_nobody_passes_the_bounds_and_the_first_choice_counts(
         allowed in any_list(),

@@ -1,4 +1,5 @@
-//! Reads the keys whose values are lists of words, separated by commas or white space. A word that is not valid becomes a violation.
+//! Reads the keys whose values are lists of words, separated by commas or white space. A word that is not valid becomes a
+//! violation.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -126,8 +126,8 @@ pub struct PlaceholderLabels {
     pub asks: Amounts,
     /// True until the kubelet has finished the last resize.
     pub resizing: bool,
-    /// The only nodes that the pod can run on, in words, if they are fewer than the template allows: field `limited_by` of
-    /// [`Place`](crate::reconcile::reserve::Place).
+    /// If the pod can run on fewer nodes than the template allows: these nodes, in words. The text comes from field
+    /// `limited_by` of [`Place`](crate::reconcile::reserve::Place).
     pub limited_by: Option<String>,
 }
 

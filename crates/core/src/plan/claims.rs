@@ -15,7 +15,8 @@ use crate::reasons;
 use crate::run_claims::contains;
 use crate::subsets::of_workspace;
 
-/// The claims of a run or of one placeholder, each once, in the order of the run's workspaces. Claims of the `podTemplate` come last.
+/// The claims of a run or of one placeholder, each once, in the order of the run's workspaces. Claims of the `podTemplate` come
+/// last.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Claims {
     /// Claims that the placeholder's controller creates and the placeholder mounts.

@@ -6,8 +6,9 @@ use crate::volumes::Conflict;
 texts! {
     claim_name_variable(workspace: &str, claim: &str): ClaimNameVariable =
         "Workspace {workspace:?} is bound to claim {claim:?}. The value of the variable in this name is not known, so no \
-         placeholder mounts this claim, and a placeholder's node may not reach the claim's volume. Create a new run with a claim name \
-         that has no variables. Or, if the variable is a parameter, create a new run that sets this parameter in spec.params.";
+         placeholder mounts this claim. The node of a placeholder may then not reach the claim's volume. Create a new run with \
+         a claim name that has no variables. Or, if the variable is a parameter, create a new run that sets this parameter in \
+         spec.params.";
 
     claim_name_empty(workspace: &str): ClaimNameEmpty =
         "Workspace {workspace:?} is bound to a persistent volume claim without a name, so tekton-coscheduler ignores the \
@@ -16,24 +17,24 @@ texts! {
     claim_template_not_replaced(workspace: &str): ClaimTemplateNotReplaced =
         "tekton-coscheduler did not see the volumeClaimTemplate of workspace {workspace:?} when the run was created. Tekton \
          creates the claim, and tekton-coscheduler ignores it. So the run's placeholder may be on a node that cannot reach the \
-         claim's volume. In mode workspaces, the pods that use the claim may run on different nodes. To prevent this, create the \
-         run again. If the new run gets this Event too, another admission webhook adds the template after the review by \
-         tekton-coscheduler. Ask your operator to change that webhook.";
+         claim's volume. In mode workspaces, the pods that use the claim may run on different nodes. To prevent this, create \
+         the run again. If the new run gets this Event too, another admission webhook adds the template after \
+         tekton-coscheduler has reviewed the run. Then ask your operator to change that webhook.";
 
     volume_node_affinity_conflict(conflict: &Conflict, placeholder: &AssistantName): VolumeNodeAffinityConflict =
-        "No node can reach the volumes of all these claims: {conflict}. So no node can run a new pod of placeholder {placeholder}. \
-         The run's pods that have no node yet wait for this pod. Create the run again with claims that one node can reach. Or \
-         delete one of these claims, and create it again with the same name and another volume, so that one node can reach all \
-         the volumes. This run then continues.";
+        "No node can reach the volumes of all these claims: {conflict}. So no node can run a new pod of placeholder \
+         {placeholder}. Pods of the run that have no node yet wait for the placeholder's pod. Create the run again with claims \
+         that one node can reach. Or delete one of these claims, and create it again with the same name and another volume, so \
+         that one node can reach all the volumes. This run then continues.";
 
     claims_apart(conflict: &Conflict, placeholder: &AssistantName, left_out: &str): VolumeNodeAffinityConflict =
-        "No node can reach the volumes of all these claims: {conflict}. So placeholder {placeholder} does not mount {left_out}. \
-         The pods that use these unmounted claims run without the placeholder, and may run on different nodes. All other pods \
-         of the run share the placeholder's node. To run all pods on one node, create the run again with claims that one node \
-         can reach.";
+        "No node can reach the volumes of all these claims: {conflict}. So placeholder {placeholder} does not mount \
+         {left_out}. Pods that use only these unmounted claims run without the placeholder, and may run on different nodes. \
+         All other pods of the run share the placeholder's node. To run all pods on one node, create the run again with claims \
+         that one node can reach.";
 
-    /// A placeholder does not mount a `ReadWriteOncePod` claim (V8). `workspace` is the workspace of the claim, or `None` if it is
-    /// not known.
+    /// A placeholder does not mount a `ReadWriteOncePod` claim (V8). `workspace` is the workspace of the claim, or `None` if it
+    /// is not known.
     claim_not_mounted(claim: &str, workspace: Option<&str>): ClaimNotMounted =
         "Only one pod at a time can use claim {claim:?}{of}, because its access mode is ReadWriteOncePod. So the run's \
          placeholder pod does not mount the claim, and the tasks that use the claim run one after the other. You need not \
@@ -54,9 +55,9 @@ texts! {
 
     /// The nodes that a placeholder may use do not reach the volumes of all these claims (N3).
     volume_out_of_reach(conflict: &Conflict): VolumeOutOfReach =
-        "No node that the run's podTemplate allows can reach the volumes of all these claims: {conflict}. Change the podTemplate so that \
-         it allows a node that can reach them, or use other claims, and create the run again. More nodes do not help, unless they can \
-         reach these volumes.";
+        "No node that the run's podTemplate allows can reach the volumes of all these claims: {conflict}. Change the \
+         podTemplate so that it allows a node that can reach them, or use other claims, and create the run again. A new node \
+         helps only if it can reach these volumes.";
 
     /// Every node that reaches the volumes of a placeholder's claims is cordoned or tainted (N1). `first` has the name and the
     /// problem of one of these nodes. `more` is the number of the other nodes.

@@ -1,5 +1,5 @@
-//! Texts about the node of a placeholder and of the pods that follow it. Parameter `pod` is a pod's name. `asking` is the word
-//! "pod", the pod's name, and its requests if it has any. `claims` are the claims whose volumes only one node reaches.
+//! Texts about the node of a placeholder and of the pods that follow it. Parameter `pod` is a pod's name. `asking` is a pod in
+//! words, with its requests if it has any. `claims` are the claims whose volumes only one node reaches.
 
 use crate::reconcile::evacuate::Misplaced;
 use crate::reconcile::requests::Amounts;
@@ -7,8 +7,8 @@ use crate::reconcile::tell::refusals::read_answer;
 
 texts! {
     pod_evacuated(pod: &str, node: &str, cause: &Misplaced): PodEvacuated =
-        "Pod {pod} on node {node} was deleted, because the node {cause}. If the pod is still needed, a new pod is created. It may wait \
-         for a node that is not cordoned and has no taint that the pod does not tolerate.";
+        "Pod {pod} on node {node} was deleted, because the node {cause}. If the pod is still needed, a new pod is created. The \
+         new pod may have to wait for a node that accepts it.";
 
     reservation_reduced(placeholder: &str, asked: &Amounts, asks: &Amounts): ReservationReduced =
         "The scheduler found no node for placeholder {placeholder}, which asked for {asked}. The placeholder now asks for \
@@ -16,14 +16,14 @@ texts! {
          to wait until others have ended.";
 
     reservation_of_claims(placeholder: &str, asked: &Amounts, asks: &Amounts): ReservationReduced =
-        "The scheduler found no node for placeholder {placeholder}, which asked for {asked}. Not every node can reach the volumes \
-         of its claims. The placeholder now asks for {asks}, without room for the pods that use none of these claims. These pods \
-         may run on other nodes.";
+        "The scheduler found no node for placeholder {placeholder}, which asked for {asked}. Only some nodes can reach the \
+         volumes of its claims. The placeholder now asks for {asks}: its own requests, and those of the largest pod that uses \
+         these claims. Pods that use none of these claims may run on other nodes.";
 
     reservation_under_quota(placeholder: &str): ReservationReduced =
         "Placeholder {placeholder} reserves no room for the pods of the run at first, because a ResourceQuota of the namespace \
-         limits CPU or memory. A reservation would use up quota that these pods need. The placeholder asks for room only after a \
-         pod of the run found no room on the placeholder's node.";
+         limits CPU or memory. A reservation would use up quota that these pods need. The placeholder asks for room only when \
+         a pod of the run finds no room on the placeholder's node.";
 
     reservation_not_reduced(placeholder: &str, node: &str): ReservationRefused =
         "The API server or the kubelet of node {node} did not reduce the requests of placeholder {placeholder} within 10 \
@@ -31,8 +31,8 @@ texts! {
          reserves no room.";
 
     placeholder_asks_anew(pod: &str, placeholder: &str, node: &str): PlaceholderMoved =
-        "The scheduler cannot bind pod {pod} to node {node}, where placeholder {placeholder} is. So the placeholder leaves this \
-         node, and asks the scheduler for a node that can take both.";
+        "The scheduler cannot bind pod {pod} to node {node}, where placeholder {placeholder} is. So the placeholder leaves \
+         this node, and asks the scheduler for a node that can take the pod and the placeholder.";
 
     placeholder_asks_without(placeholder: &str, limit: &str): PlaceholderMoved =
         "Placeholder {placeholder} was restricted to {limit}. The scheduler could not bind the placeholder's pod there. No pod of \
@@ -43,9 +43,9 @@ texts! {
          be there too. The placeholder's pod is created again. The new pod can run only on this node, and reserves no room.";
 
     pod_let_go(pod: &str, placeholder: &str): PodLetGo =
-        "Pod {pod} is now allowed to run on another node than placeholder {placeholder}. The scheduler found no node that has \
-         room for both and reaches the volumes of the placeholder's claims. The pod uses none of these claims, so it need not \
-         run on the placeholder's node.";
+        "Pod {pod} is now allowed to run on another node than placeholder {placeholder}. The scheduler found no node that \
+         reaches the volumes of the placeholder's claims and has room for the placeholder and the pod. The pod uses none of \
+         these claims, so it need not run on the placeholder's node.";
 
     pod_away(pod: &str, placeholder: &str): PodLetGo =
         "Pod {pod} is now allowed to run on another node than placeholder {placeholder}, because the placeholder's node cannot \

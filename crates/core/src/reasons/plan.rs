@@ -1,4 +1,4 @@
-//! Texts about the plan of a run: the placeholders that the run gets, or the cause for which it gets none.
+//! Texts about the plan of a run: the placeholders that the run gets, or the cause why it gets none.
 
 use crate::annotations::SCHEMA_VERSION;
 use crate::mode::Mode;
@@ -16,7 +16,7 @@ texts! {
 
     /// This version of tekton-coscheduler cannot read the annotations pinned on the run (M8).
     schema_version_unknown(version: &str): SchemaVersionUnknown =
-        "The run's annotation {SCHEMA_VERSION} is {version:?}. The installed version of tekton-coscheduler cannot read the run's \
+        "The run's annotation {SCHEMA_VERSION} is {version:?}. The installed version of tekton-coscheduler cannot read \
          annotations in this format, so the run gets no placeholder. Ask your operator to install the version that wrote these \
          annotations, or create the run again.";
 
@@ -27,13 +27,13 @@ texts! {
 
     /// Tekton creates the placeholders of an adopted run before its first TaskRun or CustomRun (B7).
     tekton_begins(): TektonBegins =
-        "Tekton's own affinity assistant begins this run. tekton-coscheduler adopts the run's placeholders when Tekton has created the \
-         first TaskRun or CustomRun.";
+        "Tekton's own affinity assistant creates the placeholders of this run. tekton-coscheduler takes over these \
+         placeholders when Tekton has created the first TaskRun or CustomRun of the run.";
 
     /// Settings or claims of the run depend on a Pipeline that Tekton has not fetched yet (B1, V9).
     pipeline_not_known(): PipelineNotKnown =
-        "Annotations or parameters of the run's Pipeline may change the run's placeholders. The run gets them when Tekton has \
-         fetched the Pipeline.";
+        "Annotations or parameters of the run's Pipeline may change the run's placeholders. So the run gets its placeholders \
+         when Tekton has fetched the Pipeline.";
 
     /// The run is done (P6).
     pipeline_run_done(): PipelineRunDone = "The run is done.";
@@ -92,8 +92,8 @@ pub fn override_ignored(chosen: &str, pinned: Override) -> Reason {
     let annotation = setting.annotation();
     let message = format!(
         "The run was created {cause}, and keeps this setting. So its annotation {annotation} with value {chosen:?} has no \
-         effect. The annotation came too late, or its value is not allowed. Set it on a new run. Or set it on the Namespace, or on the \
-         Pipeline that spec.pipelineRef.name names in this namespace, and then create a new run.{exceptions}"
+         effect. The annotation came too late, or its value is not allowed. Set it on a new run. Or set it on the Namespace, or \
+         on the Pipeline of this namespace that spec.pipelineRef.name names, and then create a new run.{exceptions}"
     );
     Reason::new(ReasonCode::OverrideIgnored, message)
 }

@@ -21,14 +21,14 @@ macro_rules! refusals {
 refusals! {
     /// A ResourceQuota does not allow the object.
     quota_exceeded: QuotaExceeded,
-        "Raise the quota, or wait until other objects in the namespace are deleted. A quota of pods needs room for the placeholder \
-         and for a pod of the run at the same time.";
+        "Raise the quota, or wait until other objects in the namespace are deleted. If the quota limits the number of pods, it \
+         must allow the placeholder's pod and a pod of the run at the same time.";
     /// A LimitRange does not allow the object.
     limit_range_violated: LimitRangeViolated,
-        "Change the LimitRange. Or change placeholder-cpu or placeholder-memory in ConfigMap coscheduler-config, or the storage \
-         request in the volumeClaimTemplate, and create the run again. If the error names a \"max limit to request ratio\", none of \
-         these changes is needed: create the run again with annotation coscheduler.dev/placeholder-reserves: nothing, if your operator allows \
-         this value.";
+        "Change the LimitRange. Or change placeholder-cpu or placeholder-memory in ConfigMap coscheduler-config, or the \
+         storage request in the volumeClaimTemplate, and create the run again. If the error names a \"max limit to request \
+         ratio\", there is another way: create the run again with annotation coscheduler.dev/placeholder-reserves: nothing. \
+         Your operator must allow this value.";
     /// Pod Security does not allow the placeholder's pod.
     pod_security_violated: PodSecurityViolated,
         "Remove the field that this message names from the run's podTemplate, and create the run again. Or set a less strict \

@@ -3,15 +3,15 @@
 
 texts! {
     scheduling_gated(gate: &str): SchedulingGated =
-        "The scheduler ignores pods of the run, because they have scheduling gate {gate}. Wait until the owner of the gate, such as \
-         Kueue, removes it, or configure the owner so that it ignores the pods.";
+        "The scheduler ignores pods of the run, because they have scheduling gate {gate}. Wait until the program that set the \
+         gate, such as Kueue, removes the gate. Or configure this program so that it ignores the pods.";
 
     node_being_added(pod: &str): NodeBeingAdded =
         "An autoscaler adds a node for pod {pod}. Wait until the node is ready.";
 
     task_run_has_no_pod(task_run: &str, reason: &str): TaskRunHasNoPod =
-        "Tekton has not created the pod of TaskRun {task_run}: {reason}. Correct what Tekton's message names. If it is a quota, \
-         raise the quota, or wait until pods of other runs have ended. The pod of the run's placeholder counts too.";
+        "Tekton has not created the pod of TaskRun {task_run}: {reason}. Correct this cause. If the cause is a quota, raise \
+         the quota, or wait until pods of other runs have ended. The quota also counts the pod of the run's placeholder.";
 
     claim_not_bound(pod: &str): ClaimNotBound =
         "A claim of pod {pod} has no volume. Wait until the claim has one. If it gets none, read the claim's Events.";
@@ -38,16 +38,16 @@ texts! {
          same time, use larger nodes, or request less.";
 
     pod_cannot_follow(pod: &str, node: &str): PodCannotFollow =
-        "Pod {pod} cannot run on node {node}, where its placeholder is. Wait some seconds. tekton-coscheduler moves the placeholder, or \
-         reports on the run why it cannot.";
+        "Pod {pod} cannot run on node {node}, where its placeholder is. Wait some seconds. tekton-coscheduler moves the \
+         placeholder, or an Event on the run says why this is not possible.";
 
     pod_unschedulable(): PodUnschedulable =
         "No node can run a pod of the run. An autoscaler may add a node. If none does, read the scheduler's message with \
          `kubectl describe pod`. Then add a node that fits, or change the podTemplate or the requests of the pod.";
 
     container_cannot_start(pod: &str, reason: &str): ContainerCannotStart =
-        "A container of pod {pod} cannot start: {reason}. Correct what the kubelet's message names, such as the image, its pull secret, or a \
-         ConfigMap or Secret of the step.";
+        "A container of pod {pod} cannot start: {reason}. Correct the fault that this message names, for example in the image, \
+         its pull secret, or a ConfigMap or Secret of the step.";
 
     sandbox_not_created(pod: &str, node: &str): SandboxNotCreated =
         "The kubelet of node {node} cannot create the sandbox of pod {pod}. Read the kubelet's message in the pod's Events, and \

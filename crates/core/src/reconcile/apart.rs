@@ -1,6 +1,6 @@
-//! Finds out if one node can reach the volumes of all claims of a placeholder (V7). If no node can, the placeholder does without
-//! some of the claims. The pods that use one of these claims then run without the placeholder. This is not possible if a pod
-//! needs both one of these claims and another claim of the placeholder.
+//! Finds out if one node can reach the volumes of all claims of a placeholder (V7). If no node can, the placeholder leaves out
+//! some of the claims. The pods that use only claims that were left out then run without the placeholder. This is not possible
+//! if one pod needs both a claim that would be left out and another claim of the placeholder.
 //!
 //! The Pipeline may be unknown, because a resolver may fetch it. So this module learns from the run's pods which claims a task
 //! needs.
@@ -16,17 +16,17 @@ use crate::volumes::{Conflict, conflict};
 pub(super) enum Fit {
     /// One node can reach the volumes of all claims.
     Together,
-    /// No node can, so the placeholder does without the claims in `left_out`. No pod so far needs both one of these claims and
-    /// another claim of the placeholder.
+    /// No node can, so the placeholder leaves out the claims in `left_out`. So far, no pod needs one of these claims together
+    /// with another claim of the placeholder.
     Apart {
         conflict: Conflict,
         left_out: BTreeSet<String>,
     },
     /// No node can. The placeholder does not exist yet, and no pod shows yet which claims tasks need.
     Undecided(Conflict),
-    /// No node can, and the placeholder cannot do without some of the claims. The cause is one of these: a pod needs both a claim
-    /// that would be left out and another claim; all pods must share a node; or the placeholder already mounts claims that no
-    /// node can reach together.
+    /// No node can, and the placeholder cannot leave out claims. There are three possible causes. One pod needs both a claim
+    /// that would be left out and another claim. Or all pods must share a node. Or the placeholder already mounts claims that
+    /// no node can reach together.
     Never(Conflict),
 }
 
@@ -82,7 +82,7 @@ pub(super) fn fit(observed: &Observed, spec: &PlaceholderSpec) -> Fit {
     }
 }
 
-/// The claims that the placeholder does without.
+/// The claims that the placeholder leaves out.
 pub(crate) fn left_out(observed: &Observed, spec: &PlaceholderSpec) -> BTreeSet<String> {
     match fit(observed, spec) {
         Fit::Apart { left_out, .. } => left_out,

@@ -1,7 +1,7 @@
 //! Deletes pods from nodes that are gone or cordoned, or that have a taint that the pod does not tolerate (N1). Kubernetes then
 //! binds the placeholder's next pod to another node, and the pods that had not started are created again there. The first
-//! deletion of a placeholder's pod is immediate. The pauses before later deletions grow, so that a node that is good and bad in
-//! turn does not move a placeholder all the time.
+//! deletion of a placeholder's pod is immediate. The pauses before later deletions grow, so that a node that changes between
+//! good and bad does not move a placeholder all the time.
 //!
 //! Kubernetes, "Taints and Tolerations": a toleration matches a taint by effect and key, and also by value unless the operator of
 //! the toleration is `Exists`.

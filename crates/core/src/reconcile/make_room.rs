@@ -33,7 +33,7 @@ pub fn tried_within(said: &str) -> Duration {
     }
 }
 
-/// Makes room for the run's pods. Returns why one waits, if no step can help it.
+/// Makes room for the run's pods. If a pod waits and no step can help it, returns the reason.
 pub(super) fn make_room(observed: &Observed, decision: &mut Decision) -> Option<Reason> {
     let mut cause = None;
     for placed in reserve::placed(observed) {
@@ -114,7 +114,7 @@ impl<'a> Placed<'a> {
         !self.is_isolated() && !self.shares_claim(pod)
     }
 
-    /// True if the pod uses a claim that the placeholder does without, because the placeholder's node cannot reach the claim's
+    /// True if the pod uses a claim that the placeholder leaves out, because the placeholder's node cannot reach the claim's
     /// volume.
     fn is_away(&self, pod: &Pod) -> bool {
         let left_out = left_out(self.observed, self.spec);
@@ -126,9 +126,9 @@ impl<'a> Placed<'a> {
         matches!(self.spec.separation, Separation::Isolate(_))
     }
 
-    /// Lets the placeholder leave its node for a waiting pod. If it cannot leave, may return the reason why the pod waits. All
-    /// placeholders of a run together leave at most [`MOVES`] times, and once more for each pod that has ended: the run made
-    /// progress then, as when tasks for two architectures take turns.
+    /// Lets the placeholder leave its node for a waiting pod. If the placeholder cannot leave, may return the reason why the
+    /// pod waits. All placeholders of a run together leave at most [`MOVES`] times, and once more for each pod that has ended: the
+    /// run made progress then, for example if tasks for two architectures take turns.
     fn ask_anew(&self, node: &str, pod: &'a Pod, decision: &mut Decision) -> Option<Reason> {
         if let Some(resource) = self.lacking_elsewhere(pod, node) {
             let rest = self.tried_in(pod);
@@ -164,8 +164,8 @@ impl<'a> Placed<'a> {
         None
     }
 
-    /// True if a step for the pod may be taken now: the pod is confirmed, the scheduler has tried it since the placeholder was
-    /// bound, and the pause after the last of `times` steps is over.
+    /// True if a step for the pod may be taken now. Three conditions must hold: the pod is confirmed; the scheduler has tried
+    /// the pod since the placeholder was bound; and the pause after the last of `times` steps is over.
     fn may_act(
         &self,
         pod: &Pod,
@@ -205,7 +205,7 @@ impl<'a> Placed<'a> {
         left.unwrap_or_default()
     }
 
-    /// True if the pod has waited for a moment, and [`Decision::confirms`] it.
+    /// True if the pod has waited for a moment, and [`Decision::confirms`] is true for it.
     fn is_confirmed(&self, pod: &Pod, fresh: Option<Duration>, decision: &mut Decision) -> bool {
         let wanted = Sight::Wanted(pod.object.name.clone());
         decision.lasts(self.observed, wanted, MOMENT)
@@ -240,9 +240,9 @@ impl<'a> Placed<'a> {
 }
 
 impl Decision {
-    /// True if the API server has confirmed, not longer ago than `fresh`, that the pod of a TaskRun is the run's. Otherwise asks
-    /// the API server. Labels and affinity prove nothing: with `taskRunSpecs`, a run can give its pods the labels and the
-    /// affinity of another run's pods.
+    /// True if the API server has confirmed that the pod's TaskRun belongs to the run, and this answer is not older than
+    /// `fresh`. Otherwise adds the step that asks the API server. Labels and affinity prove nothing: with `taskRunSpecs`, a run
+    /// can give its pods the labels and the affinity of another run's pods.
     pub(super) fn confirms(
         &mut self,
         observed: &Observed,

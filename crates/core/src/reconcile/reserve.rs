@@ -27,8 +27,8 @@ use crate::sizes::{Demand, Progress, Sizes};
 
 /// The scheduling gate of a placeholder's pod whose requests are not set yet.
 pub const GATE: &str = "coscheduler.dev/reservation";
-/// Within this time, the leader normally removes a gate, the scheduler binds pods after others have ended, and every watch reports
-/// a change.
+/// Within this time, the leader normally removes a gate, the scheduler binds pods after others have ended, and every watch
+/// reports a change.
 pub(super) const MOMENT: Duration = Duration::from_secs(2);
 /// A kubelet normally acts on a resize within this time.
 const RESIZED: Duration = Duration::from_secs(10);
@@ -40,8 +40,9 @@ const REFUSED: Duration = Duration::from_secs(5);
 pub struct Place {
     /// The only node that may take it.
     pub only: Option<String>,
-    /// The requirements of the waiting pod for which the placeholder asks. The node must also meet the node selector and the
-    /// required node affinity of the waiting pod. The placeholder's pod gets the tolerations of the waiting pod.
+    /// The requirements of a waiting pod, if the placeholder asks for a node for this pod. The node must then also meet the
+    /// node selector and the required node affinity of the waiting pod, and the placeholder's pod gets the tolerations of the
+    /// waiting pod.
     pub with: Option<Needs>,
     /// The node to avoid if another one can take the pod.
     pub avoid: Option<String>,
@@ -97,8 +98,9 @@ impl<'a> Placed<'a> {
     fn open(&self, decision: &mut Decision) {
         let left = &self.own.record.left;
         let home = self.home();
-        // `followers` has left out the pods that the API server called another run's. As long as it has not answered about a pod,
-        // the pod may be another run's: any pod of the namespace can have these labels and this affinity.
+        // `followers` has left out the pods that belong to another run, according to the API server. A pod about which the API
+        // server has not answered yet may belong to another run too: any pod of the namespace can have these labels and this
+        // affinity.
         let confirmed = |pod: &&Pod| self.observed.answers.contains_key(&pod.object.uid);
         let waiting = self.waiting().find(confirmed).filter(|_| home.is_none());
         let own = &self.own.needs;
@@ -247,10 +249,10 @@ impl<'a> Placed<'a> {
     /// The requests that a bound placeholder keeps.
     fn kept(&self) -> Amounts {
         match self.spec.reserves {
-            // Under a quota, the kept room could keep the run's own pods from being created.
+            // Under a quota, the run's own pods might not be created, because the quota also counts the kept room.
             Reserves::Peak if !self.observed.has_quota => {
                 let (peak, taken) = (self.demand(false).peak, self.together());
-                // The peak counts the pods that exist, so it is never less than what they have taken.
+                // The peak includes the pods that exist, so it is never less than `taken`.
                 self.with_own(&combined(&peak, &taken, |peak, taken| peak - taken))
             }
             Reserves::Nothing | Reserves::Placement | Reserves::Peak => {
@@ -264,7 +266,7 @@ impl<'a> Placed<'a> {
         self.labels.resizing || self.less(&self.kept()).is_some()
     }
 
-    /// The pods that follow the placeholder, without the pods that the API server called another run's.
+    /// The pods that follow the placeholder, without the pods that belong to another run, according to the API server.
     pub(super) fn followers(&self) -> impl Iterator<Item = &'a Pod> {
         let pods = self.observed.pods.values().map(AsRef::as_ref);
         pods.filter(|pod| {

@@ -36,8 +36,8 @@ impl<'a> Placed<'a> {
         others.take(most).collect()
     }
 
-    /// A resource that the pod requests, and of which none of the `good_nodes` except `node` has enough. CPU and memory do not
-    /// count: the placeholder can ask for them, and an autoscaler may add a node with more of them.
+    /// A resource that the pod requests, if none of the `good_nodes` has enough of it (`node` itself does not count). CPU and
+    /// memory are not checked: the placeholder can ask for them, and an autoscaler may add a node with more of them.
     pub(super) fn lacking_elsewhere(&self, pod: &'a Pod, node: &str) -> Option<&'a str> {
         let mut others = pod.needs.requests.others.iter();
         let lacking = others.find(|(name, amount)| {

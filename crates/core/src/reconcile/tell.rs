@@ -87,7 +87,7 @@ pub(super) fn tell(observed: &Observed, cause: Option<Reason>, decision: &mut De
     decision.blocked = Some(blocked);
 }
 
-/// The Events that follow from a run's plan and its claims, and the reason why the run waits, if it has no valid plan. `claim`
+/// The Events that follow from a run's plan and its claims. If the run has no valid plan, also the reason why it waits. `claim`
 /// returns the claim with a given name in the run's namespace.
 fn of_plan(
     planned: &Planned,
@@ -120,8 +120,8 @@ fn of_volumes(spec: &PlaceholderSpec, volumes: &Volumes) -> Vec<Reason> {
         .collect()
 }
 
-/// The reason why no node can run a placeholder, if no node can reach the volumes of all its claims, and the placeholder cannot
-/// do without some of them (V7). `Some(None)` if there is no such placeholder. `None` if that is not known yet.
+/// Looks for a placeholder that no node can run, because no node can reach the volumes of all its claims, and it cannot leave
+/// out some of them (V7). Returns the reason, `Some(None)` if there is no such placeholder, or `None` if this is not known yet.
 fn out_of_reach(
     observed: &Observed,
     run: &PipelineRun,
@@ -155,8 +155,8 @@ fn out_of_reach(
 }
 
 impl Decision {
-    /// Adds the Event about the cause for which pods of the run wait, if this cause does not pass by itself within seconds. There
-    /// is no annotation for these causes: each change of a run makes Tekton reconcile the run.
+    /// Adds the Event about the cause why pods of the run wait, unless this cause normally passes within seconds. These causes
+    /// do not change the annotation, because each change of a run makes Tekton reconcile the run.
     fn tell_of_waiting_pods(&mut self, observed: &Observed, run: &PipelineRun) {
         let Some(Wait {
             pod,
@@ -217,7 +217,7 @@ impl Observed {
     }
 }
 
-/// The reason why no node can run a placeholder's unbound pod, if the claims are the cause (N1). Otherwise `None`.
+/// The reason why no node can run a placeholder's unbound pod (N1). `None` if the claims are not the cause.
 fn no_node_reaches(observed: &Observed) -> Option<Reason> {
     let pods = observed.pods.values();
     let mut unbound =
@@ -232,8 +232,8 @@ fn no_node_reaches(observed: &Observed) -> Option<Reason> {
     })
 }
 
-/// The reason why the scheduler found no node for a placeholder, if the nodes that its podTemplate allows do not reach the volumes of
-/// its claims (N3). Otherwise `None`.
+/// The reason why the scheduler found no node for a placeholder: the nodes that its podTemplate allows do not reach the volumes
+/// of its claims (N3). `None` if this is not the reason.
 fn no_allowed_node_reaches(observed: &Observed) -> Option<Reason> {
     observed.placed().find_map(|(_, own, pod)| {
         pod.unscheduled.as_ref().filter(|it| it.no_node)?;
@@ -253,9 +253,9 @@ fn no_allowed_node_reaches(observed: &Observed) -> Option<Reason> {
     })
 }
 
-/// The reason why none of `nodes` can run a placeholder with these tolerations and claims (`seen`), if the claims are the cause:
-/// no node reaches the volumes of all claims, or each node that reaches them is cordoned or has a taint that the placeholder does
-/// not tolerate. Otherwise `None`.
+/// The reason why none of `nodes` can run a placeholder with these tolerations and claims (`seen`). There are two cases: no
+/// node reaches the volumes of all claims; or each node that reaches them is cordoned, or has a taint that the placeholder does
+/// not tolerate. `None` in all other cases.
 fn stranded(tolerations: &[Toleration], seen: &[SeenClaim], nodes: &[&Node]) -> Option<Reason> {
     let claims = seen.iter().filter(|claim| claim.limits_nodes());
     let claims: Vec<_> = claims.map(|it| it.name.as_str()).collect();
@@ -316,8 +316,8 @@ impl Reason {
         self.code.told().is_some()
     }
 
-    /// The name of the Event with this reason about an object. It depends only on the object, the code and the text. So if several
-    /// replicas create the same Event, the API server stores it once.
+    /// The name of the Event with this reason about an object. It depends only on the object, the code and the text. So if
+    /// several replicas create the same Event, the API server stores it once.
     pub fn event_name(&self, object: &OwnerReference) -> String {
         let code = self.code.as_str();
         let identity = format!("{}/{code}/{}", object.uid, self.message);

@@ -1,5 +1,5 @@
-//! One run in mode `pipelineruns` with an existing claim, its placeholder on node-1, and two nodes. Each test changes one thing
-//! of what is observed.
+//! Tests with one run in mode `pipelineruns`, which has an existing claim. Its placeholder is on node-1, and there are two
+//! nodes. Each test changes one part of the observation.
 
 mod apart;
 mod clean_up;
@@ -92,7 +92,7 @@ fn cpu(milli_cpu: i128) -> Amounts {
     }
 }
 
-/// A run and nothing else, seen by the leader.
+/// The leader's observation of a run without objects.
 fn bare(mode: Mode, claims: &[&str]) -> Observed {
     let mut observed = Observed {
         now: "2026-01-01T00:00:00Z".parse().unwrap(),
@@ -264,7 +264,7 @@ fn restrict(observed: &mut Observed, claim: &str, key: &str, value: &str) {
     seen.volume = Some(SeenVolume { terms: vec![term] });
 }
 
-/// Says of a pod that the scheduler has found no node.
+/// Gives a pod the condition that the scheduler has found no node for it.
 fn unschedulable(pod: &mut Pod, message: &str) {
     pod.node = None;
     pod.phase = PodPhase::Pending;
@@ -276,7 +276,7 @@ fn unschedulable(pod: &mut Pod, message: &str) {
     });
 }
 
-/// Decides, and lets this time pass. As the memory of a replica, it knows then for how long the same was seen.
+/// Decides, and lets this time pass. Like the memory of a replica, it records how long each condition has lasted.
 fn pass(observed: &mut Observed, time: Duration) -> Decision {
     let decision = reconcile(observed);
     let seen = decision.sights.iter().map(|sight| {
@@ -288,7 +288,7 @@ fn pass(observed: &mut Observed, time: Duration) -> Decision {
     decision
 }
 
-/// Answers what the API server is asked: the pods are the run's own.
+/// Gives the API server's answers to the questions in the decision: the pods are the run's own. `change` may change an answer.
 fn answer(observed: &mut Observed, decision: &Decision, change: impl Fn(&mut Answer)) -> usize {
     let mut answers = BTreeMap::new();
     for step in &decision.steps {
@@ -307,7 +307,7 @@ fn answer(observed: &mut Observed, decision: &Decision, change: impl Fn(&mut Ans
     asked
 }
 
-/// The decision once it has settled and the API server has answered.
+/// The decision after all conditions have lasted for two seconds, and after the API server has answered.
 fn settled(observed: &mut Observed) -> Decision {
     settled_with(observed, |_| ())
 }
@@ -323,13 +323,13 @@ fn codes(reasons: &[Reason]) -> Vec<&str> {
     reasons.iter().map(|reason| reason.code.as_str()).collect()
 }
 
-/// The code in the annotation: `None` where it is left as it is, empty where it is to go.
+/// The new reason code in the annotation. `None` if the annotation stays as it is, and empty if it is removed.
 fn blocked(decision: &Decision) -> Option<&str> {
     let blocked = decision.blocked.as_ref()?;
     Some(blocked.as_ref().map_or("", |reason| reason.code.as_str()))
 }
 
-/// What was done once, so long ago.
+/// This number of earlier actions. The last one was this long `ago`.
 fn once(observed: &Observed, times: u32, ago: Duration) -> Option<Done> {
     Some(Done {
         times,
@@ -374,7 +374,7 @@ fn a_record_reads_back_as_it_was_written_and_an_empty_one_is_short() {
     assert_eq!(serde_json::from_str::<Record>(&text).unwrap(), record);
     assert_eq!(record.moved.unwrap().times, 2);
     assert_eq!(serde_json::to_string(&Record::default()).unwrap(), "{}");
-    // A time ahead of this machine's clock is now.
+    // A time that this machine's clock has not reached yet counts as now.
     let early: Timestamp = "2025-01-01T00:00:00Z".parse().unwrap();
     assert_eq!(
         crate::observed::elapsed(observed.now, early),

@@ -38,8 +38,8 @@ pub struct Catalog {
 
 /// All LimitRanges of a namespace together.
 ///
-/// If there are several LimitRanges, the default that Kubernetes sets depends on the order in which it reads the LimitRanges.
-/// This type does not depend on the order. For a step, it has the smallest default, as Tekton does
+/// If there are several LimitRanges, the default that Kubernetes sets depends on the order in which it reads them. This type
+/// does not depend on the order. For a step, it has the smallest default, as in Tekton
 /// (`pkg/internal/computeresources/limitrange/limitrange.go`). For any other container, it has the largest default, so that the
 /// estimate is never too small.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -1,5 +1,5 @@
-//! The most CPU and memory that the pods of a run can request at the same time. This is the largest sum over a set of tasks in
-//! which no task waits for another.
+//! The most CPU and memory that the pods of a run can request at the same time. Tasks can run at the same time if none of them
+//! waits for another. So this is the largest sum of requests of such a set of tasks.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
@@ -34,8 +34,9 @@ pub struct Demand {
     pub need: Amounts,
 }
 
-/// The tasks that have not ended. An edge leads from each task to each task that waits for it. Node `None` stands for the end of
-/// all tasks outside `finally`: all these tasks lead to it, and it leads to the `finally` tasks.
+/// The tasks that have not ended. An edge leads from each task to each task that waits for it. Node `None` stands for the end
+/// of all tasks outside `finally`. An edge leads from each of these tasks to this node, and from this node to each `finally`
+/// task.
 type Order<'a> = DiGraph<Option<&'a str>, ()>;
 
 impl Sizes {

@@ -88,8 +88,8 @@ pub(super) fn describe(terms: &[NodeTerm]) -> String {
     terms.join(", or ")
 }
 
-/// The greatest number of terms to try. If the search is not finished then, the answer is that one node could meet all lists,
-/// because a false alarm is worse than no alarm. The scheduler still checks the real nodes.
+/// The greatest number of terms to try. If the search is not finished by then, the function returns that one node could meet
+/// all lists. A false alarm would be worse than no alarm, because the scheduler still checks the real nodes.
 const COMBINATIONS: usize = 100_000;
 
 /// True if one of `nodes`, or a new node, could meet at least one term of each list. If a term names one of `nodes`, no new node
@@ -167,8 +167,8 @@ fn with<'a>(required: &Required<'a>, term: &'a NodeTerm) -> Option<Required<'a>>
     possible.then_some(both)
 }
 
-/// All of these requirements are about the same label or field. True if some value, or the absence of the label or field, meets them
-/// all.
+/// All of these requirements are about the same label or field. True if some value, or the absence of the label or field, meets
+/// them all.
 fn can_be_met(requirements: &[&NodeRequirement]) -> bool {
     let listed = || requirements.iter().flat_map(|one| &one.values);
     let unlisted: String = listed().map(String::as_str).chain(["x"]).collect();

@@ -1,6 +1,6 @@
-//! Takes over a StatefulSet that Tekton's own affinity assistant created for a run, with its pod and its claims (B7). They get the
-//! labels and the owner by which the placeholder-manager finds them and cleans them up. Nothing else of them changes, so the pod
-//! goes on.
+//! Takes over a StatefulSet that Tekton's own affinity assistant created for a run, with its pod and its claims (B7). They get
+//! the labels and the owner by which the placeholder-manager finds them and cleans them up. Nothing else of them changes, so
+//! the pod goes on.
 
 use std::collections::BTreeMap;
 
@@ -14,8 +14,9 @@ use super::stateful_set::{KEEPS_NODE, Owner, made, reference, with_owner};
 use crate::objects;
 use crate::ownership::is_ours;
 
-/// True if the StatefulSet of this run can be taken over, and has not been taken over. The labels of a StatefulSet's selector cannot be
-/// changed. So if the run had label [`PIPELINE_RUN_UID`] when Tekton created the StatefulSet, the StatefulSet stays as it is.
+/// True if the StatefulSet of this run can be taken over, and has not been taken over yet. The selector of a StatefulSet cannot
+/// be changed. So if the selector has label [`PIPELINE_RUN_UID`], because the run had this label when Tekton created the
+/// StatefulSet, the StatefulSet cannot be taken over.
 pub fn is_tektons(set: &StatefulSet) -> bool {
     !is_ours(&set.metadata) && !selector(set).contains_key(PIPELINE_RUN_UID)
 }
@@ -26,7 +27,8 @@ fn selector(set: &StatefulSet) -> BTreeMap<String, String> {
     labels.cloned().flatten().unwrap_or_default()
 }
 
-/// Our labels, except those that the StatefulSet selects by: a pod with other values would lose its StatefulSet.
+/// Our labels, except those in the StatefulSet's selector. If the pod got other values of these labels, the StatefulSet would
+/// lose the pod.
 fn labels(owner: Owner<'_>, set: &StatefulSet) -> BTreeMap<String, String> {
     let mut labels = with_owner(BTreeMap::new(), owner);
     let selector = selector(set);
@@ -34,8 +36,8 @@ fn labels(owner: Owner<'_>, set: &StatefulSet) -> BTreeMap<String, String> {
     labels
 }
 
-/// The strategic merge patch that takes over exactly this version of a StatefulSet. Its next pod has our labels too. Update strategy
-/// `OnDelete` leaves the running pod alone.
+/// The strategic merge patch that takes over exactly this version of a StatefulSet. Its next pod has our labels too. Update
+/// strategy `OnDelete` leaves the running pod alone.
 pub fn set(owner: Owner<'_>, set: &StatefulSet) -> Value {
     let labels = labels(owner, set);
     json!({
@@ -87,8 +89,8 @@ pub fn claims(
         .collect()
 }
 
-/// The merge patch that gives the claim `found` the labels and the owner of `made`. `None` if the StatefulSet did not make the claim:
-/// then the claim lacks a label of the StatefulSet's selector, or has an owner.
+/// The merge patch that gives the claim `found` the labels and the owner of `made`. `None` if the StatefulSet did not make the
+/// claim: then the claim lacks a label of the StatefulSet's selector, or has an owner.
 pub fn claim(
     owner: Owner<'_>,
     set: &StatefulSet,

@@ -208,8 +208,8 @@ fn pod(spec: &PlaceholderSpec, volumes: &Volumes) -> PodSpec {
     }
 }
 
-/// The security context of the pod template, with the fields added that Pod Security `restricted` requires (P3, P5). The plan has
-/// already removed the fields that `restricted` forbids ([`pod_template`](coscheduler_core::pod_template)).
+/// The security context of the pod template, and the fields that Pod Security `restricted` requires in addition (P3, P5). The
+/// plan has already removed the fields that `restricted` forbids ([`pod_template`](coscheduler_core::pod_template)).
 fn security_context(run: PodSecurityContext) -> PodSecurityContext {
     PodSecurityContext {
         run_as_non_root: Some(true),

@@ -77,8 +77,8 @@ impl<T: Object> Store<T> {
         !self.names.contains_key(run)
     }
 
-    /// True if a later version of `object` is stored already. The watch may deliver an old version after the answer to a write
-    /// was stored.
+    /// True if a later version of `object` is stored already. When the answer to a write has been stored, the watch may still
+    /// deliver an older version.
     pub(super) fn is_behind(&self, object: &T) -> bool {
         self.objects.get(&object.key()).is_some_and(|known| {
             let (object, known) = (object.identity(), known.identity());

@@ -436,7 +436,7 @@ fn n8_a_run_that_is_done_and_has_no_objects_is_small_and_queues_nothing() {
         done
     };
     let cache = Cache::default();
-    // It was done before this process saw it.
+    // The run was done before this process first saw it.
     assert_eq!(cache.apply_run(done("11", PLACEHOLDER)), []);
     let kept = cache.run("u").unwrap();
     assert_eq!(kept.annotations.keys().collect::<Vec<_>>(), [MODE]);
@@ -448,7 +448,7 @@ fn n8_a_run_that_is_done_and_has_no_objects_is_small_and_queues_nothing() {
     assert_eq!(cache.runs_to_sweep(), [key()].into());
     cache.apply_placeholder(placeholder(&run(&["data"])));
     assert_eq!(cache.apply_run(done("14", PLACEHOLDER)), [key()]);
-    // It ends.
+    // The run ends.
     let cache = Cache::default();
     cache.apply_run(run(&["data"]));
     assert_eq!(cache.apply_run(done("11", PLACEHOLDER)), [key()]);

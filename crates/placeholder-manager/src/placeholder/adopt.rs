@@ -14,8 +14,8 @@ use crate::error::Error;
 use crate::requests::{Requests, failed, once, retried, unless_gone};
 
 impl Requests {
-    /// Takes over a StatefulSet of a run, unless this product created it. The StatefulSet itself comes last, so that the next `Ensure`
-    /// repeats all of this after a failure.
+    /// Takes over a StatefulSet of a run, unless this product created it. The StatefulSet itself comes last: if this function
+    /// fails before, the next `Ensure` repeats everything.
     pub(super) async fn adopt(
         &self,
         owner: Owner<'_>,
@@ -65,8 +65,8 @@ impl Requests {
         Ok(())
     }
 
-    /// Gives a claim that `set` made the labels and the owner of `made`, so that it is deleted after the run. If `set` has not made
-    /// the claim yet, creates it. Does nothing if the claim of this name does not come from `set`.
+    /// Gives a claim that `set` made the labels and the owner of `made`, so that it is deleted after the run. If `set` has not
+    /// made the claim yet, creates it. Does nothing if the claim of this name does not come from `set`.
     async fn adopt_claim(
         &self,
         owner: Owner<'_>,

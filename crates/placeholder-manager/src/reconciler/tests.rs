@@ -102,7 +102,7 @@ async fn n1_the_record_is_written_before_exactly_the_version_that_was_looked_at_
         None,
         "the kubelet confirms its end"
     );
-    // The record that was written delays the next move, even before the watch delivers it.
+    // The cache has the new record from the answer to the write, before the watch delivers it. So the next move is delayed.
     let (outcome, asked) = manager.asks().await;
     let deleted: Vec<_> = asked.iter().map(Asked::short).collect();
     assert_eq!(deleted, ["DELETE waits"]);
@@ -228,8 +228,8 @@ async fn waiting(claim: &str, answer: impl Fn(&Asked) -> (u16, Value) + Send + '
     manager
 }
 
-/// Reconciles twice. Between the two, the condition has lasted long enough for a step. Returns the outcome and the requests of
-/// the second.
+/// Reconciles twice. At the second reconcile, the condition has lasted long enough for a step. Returns the outcome and the
+/// requests of the second reconcile.
 async fn settled(manager: &Manager) -> (Outcome, Vec<Asked>) {
     let (_, asked) = manager.asks().await;
     assert_eq!(asked, []);
@@ -250,7 +250,7 @@ async fn n2_a_placeholder_leaves_once_the_api_server_has_said_whose_the_pod_is()
     assert_eq!(gate.body["metadata"]["resourceVersion"], "5");
     let gates = &gate.body["spec"]["template"]["spec"]["schedulingGates"];
     assert_eq!(gates[0]["name"], "coscheduler.dev/reservation");
-    // What was written is known: the pod leaves in exactly this version.
+    // The cache has the pod's version from the answer to the write, so this version is deleted.
     let (_, asked) = manager.asks().await;
     let [recorded, leave] = &asked[..] else {
         panic!("{asked:?}");

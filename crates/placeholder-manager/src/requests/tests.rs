@@ -126,8 +126,8 @@ async fn p7_an_object_of_the_right_name_is_the_placeholder_only_if_its_controlle
     assert!(matches!(gone, Err(Error::Terminating { .. })), "{gone:?}");
 }
 
-/// Creates a placeholder of an adopted run when Tekton's StatefulSet exists. The API server refuses patches of objects with the name
-/// `failing`. Returns the result, and the patches in order.
+/// Creates a placeholder of an adopted run when Tekton's StatefulSet exists. The API server refuses patches of objects with the
+/// name `failing`. Returns the result, and the patches in order.
 async fn adopts(failing: &'static str) -> (Result<bool, Error>, Vec<String>) {
     let mut run = run(&["data"]);
     run.annotations
@@ -164,7 +164,7 @@ async fn b7_the_set_of_an_adopted_run_is_taken_over_after_its_pod() {
     let (outcome, patched) = adopts("nothing").await;
     assert!(!outcome.unwrap());
     assert_eq!(patched, ["pods", "statefulsets"]);
-    // If the pod cannot be taken over, the StatefulSet is not, so the next Ensure tries again.
+    // If the pod cannot be taken over, the StatefulSet is not taken over either, so the next `Ensure` tries again.
     let (outcome, patched) = adopts("/pods/").await;
     assert!(outcome.unwrap_err().is_transient());
     assert_eq!(patched, ["pods"]);

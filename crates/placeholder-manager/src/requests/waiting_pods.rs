@@ -39,7 +39,7 @@ impl Requests {
         Ok(unless_gone(patched, act)?.is_some())
     }
 
-    /// Reads whether the PipelineRun with this uid controls the pod's TaskRun, and how often the TaskRun was let go.
+    /// Finds out if the PipelineRun with this uid controls the pod's TaskRun, and how often the TaskRun was let go.
     pub(crate) async fn ask(
         &self,
         namespace: &str,

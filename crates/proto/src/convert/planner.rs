@@ -40,8 +40,8 @@ pub fn pipeline_run(field: &str, message: Option<Struct>) -> Result<PipelineRun,
         .map_err(|violations| within(field, violations))
 }
 
-/// The objects that determine the requests of a run's pods, and the defaults of parameters. Malformed parts are left out, because
-/// the run's author may not be able to correct them.
+/// The objects that determine the requests of a run's pods, and the defaults of parameters. Malformed parts are left out: the
+/// author of the run may not be able to correct them.
 pub fn catalog(message: wire::Catalog) -> Catalog {
     let wire::Catalog {
         pipeline,

@@ -1,5 +1,4 @@
-//! The requests of an election: watches the Lease, carries out the acts of [`Election`], and publishes whether this process
-//! leads.
+//! The requests of an election: watches the Lease, carries out the acts of [`Election`], and publishes if this process leads.
 
 use std::fmt;
 use std::hash::{BuildHasher as _, RandomState};

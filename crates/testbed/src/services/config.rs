@@ -11,8 +11,8 @@ use anyhow::Context as _;
 pub struct ServicesConfig {
     /// A kubeconfig with administrator rights in the cluster. The launcher uses it; each service uses its own service account.
     pub kubeconfig: PathBuf,
-    /// True if the services are installed in the cluster already (`kubectl apply -k deploy/base`): their accounts, rights and
-    /// webhook configurations are then used as they are, and nothing is created or deleted.
+    /// True if the services are installed in the cluster already (`kubectl apply -k deploy/base`). Then the launcher uses their
+    /// accounts, rights and webhook configurations as they are, and creates and deletes nothing.
     pub installed: bool,
     /// The base of the [`Ports`](super::Ports). With `None`, the launcher chooses free ports, so that several launchers can run
     /// side by side.

@@ -67,9 +67,9 @@ pub(super) async fn apply_webhooks(
     manifests::apply(client, &configurations, MANAGED_BY).await
 }
 
-/// Waits until the API server calls the webhooks and reaches them. It learns their certificate and their rules a moment after the
-/// admission-webhook has written them into the configurations. Also waits a while until the admission-webhook knows the objects on
-/// which the requests of pods depend.
+/// Waits until the API server calls the webhooks and reaches them. It learns their certificate and their rules a moment after
+/// the admission-webhook has written them into the configurations. Also waits a while until the admission-webhook knows the
+/// objects on which the requests of pods depend.
 pub(super) async fn reached(client: &Client) -> anyhow::Result<()> {
     let kind = ApiResource::from_gvk(&GroupVersionKind::gvk("tekton.dev", "v1", "PipelineRun"));
     let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), "default", &kind);

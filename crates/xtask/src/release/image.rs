@@ -1,6 +1,6 @@
 //! `cargo xtask release --check`: does what the Dockerfile does, without a container engine. It builds the static binary of a
-//! service, copies it as `/service` into an empty folder, and runs it there as the image's user, with this folder as the root of
-//! its file system. The image in which the Dockerfile builds the binary is not checked.
+//! service, and copies it as `/service` into an empty folder. Then it runs the binary as the image's user, with this folder as
+//! the root of the file system. The image in which the Dockerfile builds the binary is not checked.
 
 use std::path::{Path, PathBuf};
 

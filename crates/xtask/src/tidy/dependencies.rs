@@ -95,8 +95,9 @@ fn inside(packages: &[Package]) -> Inside {
         .collect()
 }
 
-/// The names of all direct and indirect dependencies of `package`, without build and test dependencies. `package` is resolved
-/// alone: for the whole workspace, cargo would add features, and so dependencies, that only other packages need.
+/// The names of all direct and indirect dependencies of `package`, without build and test dependencies. Only `package` is
+/// resolved, and not the whole workspace. Otherwise, cargo would add features, and so dependencies, that only other packages
+/// need.
 async fn tree(
     workspace: &Workspace,
     package: &str,

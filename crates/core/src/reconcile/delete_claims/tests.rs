@@ -1,4 +1,4 @@
-//! Which claims are deleted with a run, and when their protection goes.
+//! Tests of the claims that are deleted with a run, and of the removal of their finalizer.
 
 use super::*;
 use crate::observed::{ObjectRef, PROTECTION};
@@ -59,7 +59,7 @@ fn v4_a_claim_of_the_author_never_goes_with_the_run() {
     assert!(!goes(false, false, &name, Some(&run)));
 }
 
-/// A run with two templates, a claim that somebody brought, and these annotations.
+/// A run with two templates, an existing claim, and these annotations.
 fn run(annotations: &[(&str, &str)]) -> PipelineRun {
     let annotations: std::collections::BTreeMap<_, _> = annotations.iter().copied().collect();
     PipelineRun::parse(&serde_json::json!({

@@ -18,7 +18,7 @@ fn node(taints: &[Taint]) -> Node {
     }
 }
 
-/// What Kubernetes adds to every pod (admission plugin `DefaultTolerationSeconds`).
+/// The tolerations that Kubernetes adds to every pod (admission plugin `DefaultTolerationSeconds`).
 fn defaults() -> Vec<Toleration> {
     [
         "node.kubernetes.io/not-ready",
@@ -111,7 +111,7 @@ fn any_taint() -> impl Strategy<Value = Taint> {
 }
 
 proptest! {
-    /// So that nobody is moved in a loop.
+    /// Otherwise, a placeholder would move again and again.
     #[test]
     fn n1_a_pod_that_tolerates_everything_only_leaves_a_node_that_is_gone(
         taints in prop::collection::vec(any_taint(), 0..4), unschedulable: bool,
@@ -122,7 +122,7 @@ proptest! {
         prop_assert!(evict(Role::Placeholder, &[everything], None).is_some());
     }
 
-    /// Held against the rule in the words of the requirement.
+    /// Compares the function with the rule of the requirement.
     #[test]
     fn n1_a_placeholder_without_tolerations_stays_exactly_where_nothing_keeps_pods_away(
         taints in prop::collection::vec(any_taint(), 0..4), unschedulable: bool,

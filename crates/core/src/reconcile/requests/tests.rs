@@ -40,8 +40,9 @@ fn any_pod() -> impl Strategy<Value = PodResources> {
     )
 }
 
-/// One resource at every moment of a pod's life, one after the other: who runs then, and what they ask for together. The examples
-/// of Kubernetes are special cases (`computePodResourceRequest` in `noderesources/fit.go`, and KEP-753).
+/// The requests of a pod for one resource, by the definition: goes through every moment of the pod's life, and adds the
+/// requests of the containers that run then. The result is the greatest sum. The examples of Kubernetes are special cases
+/// (`computePodResourceRequest` in `noderesources/fit.go`, and KEP-753).
 fn by_living(pod: &PodResources, resource: &str) -> i128 {
     let of = |list: &ResourceList| list.get(resource).map_or(0, Quantity::nano);
     let sidecars = |started: &[InitContainer]| -> i128 {
@@ -64,7 +65,7 @@ proptest! {
             ("cpu", NANO_PER_MILLI), ("memory", NANO), ("example.dev/gpu", NANO), ("hugepages-2Mi", NANO),
         ] {
             let nano = by_living(&pod, resource);
-            // The least whole number that is enough.
+            // The result is the least whole number that is enough.
             prop_assert!(asked.of(resource) * unit >= nano, "{resource}");
             prop_assert!((asked.of(resource) - 1) * unit < nano || nano == 0, "{resource}");
         }

@@ -71,10 +71,10 @@ pub fn not_provisioned(claim: &str, note: &str) -> Reason {
     }
 }
 
-/// The reason why a placeholder's pod has no node, from the scheduler's message `said`. The pod requests `asks`. `isolated` is true
-/// if no other placeholder may be on its node. `None` while the pod waits for volumes: if provisioning fails, a warning Event about
-/// the claim reports this. Also `None` if the message names a missing claim for which `exists` is true: the scheduler's cache does
-/// not have this claim yet.
+/// The reason why a placeholder's pod has no node, from the scheduler's message `said`. The pod requests `asks`. `isolated` is
+/// true if no other placeholder may be on its node. `None` while the pod waits for volumes: if provisioning fails, a warning
+/// Event about the claim reports this. Also `None` if the message names a missing claim for which `exists` is true: the
+/// scheduler's cache does not have this claim yet.
 pub(super) fn unschedulable(
     name: &AssistantName,
     isolated: bool,
@@ -131,9 +131,9 @@ pub fn lacks_room(said: &str) -> bool {
     said.contains("Insufficient ") || said.contains("Too many pods")
 }
 
-/// True if the scheduler's message blames only the pod's affinity to other pods. If the pod's placeholder is bound, such a
-/// message is probably older than the binding: since the binding, the placeholder's node meets the affinity, so the scheduler
-/// would give another reason for this node (`pkg/scheduler/framework/plugins/interpodaffinity/filtering.go`,
+/// True if the scheduler's message names only the pod's affinity to other pods as the cause. If the pod's placeholder is bound,
+/// such a message is probably older than the binding. Since then, the placeholder's node meets the affinity, so the scheduler
+/// would give another cause for this node (`pkg/scheduler/framework/plugins/interpodaffinity/filtering.go`,
 /// `ErrReasonAffinityRulesNotMatch`).
 pub(in crate::reconcile) fn tells_of_no_node(said: &str) -> bool {
     let first = said.split(". ").next().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! One run with two claims that somebody brought; each test changes what is seen of them.
+//! Tests with one run that uses two existing claims. Each test changes the volumes of these claims.
 
 use super::*;
 use crate::admit::{Question, TEKTON_CONTROLLER, admit};

@@ -21,12 +21,13 @@ pub struct Wait<'a> {
     pub pod: &'a Pod,
     /// The cause.
     pub reason: Reason,
-    /// The scheduler's message may be out of date. If it is still the same after this time, it counts as current, and the cause
-    /// may then be another one. Zero if the cause stays.
+    /// After this time, `reason` may change although no object changes. The scheduler's message may be older than the
+    /// placeholder's binding. But if it is still the same after this time, it counts as newer. Zero if `reason` does not depend
+    /// on the age of the message.
     pub recheck: Duration,
 }
 
-/// The pods of a run and of its placeholders, and what decides why they wait.
+/// The pods of a run and of its placeholders, and other facts that decide why they wait.
 struct Pods<'a, E> {
     /// The pods of placeholders, by placeholder.
     placeholders: BTreeMap<&'a str, &'a Pod>,
@@ -36,8 +37,8 @@ struct Pods<'a, E> {
     now: Timestamp,
 }
 
-/// The wait that people should know first. Waits with a warning come first, then waits with a normal Event, then waits without
-/// an Event. `None` if no pod waits. `exists` tells whether a claim exists, or is going to be made for the run.
+/// The most important wait. Waits with a warning come first, then waits with a normal Event, then waits without an Event.
+/// `None` if no pod waits. `exists` is true for a claim that exists, or that is going to be made for the run.
 pub fn first_wait<'a>(
     pods: impl Iterator<Item = &'a Pod> + Clone,
     exists: impl Fn(&str) -> bool,

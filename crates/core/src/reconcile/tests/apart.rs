@@ -1,4 +1,4 @@
-//! Pods that use claims that their placeholder does without (V7).
+//! Pods that use claims that their placeholder leaves out (V7).
 
 use super::make_room::{let_go, waiting_in};
 use super::*;
@@ -17,7 +17,7 @@ fn v7_a_pod_whose_claim_the_placeholder_does_without_is_let_go_beside_its_runnin
     add(&mut observed, runs);
     let decision = settled(&mut observed);
     assert_eq!(let_go(&decision), [("waits", 1)]);
-    // The same pod waits where it uses the placeholder's claim.
+    // If the pod also used a claim of the placeholder, it would have to wait.
     pod(&mut observed, "waits").claims = vec![CLAIM.to_owned()];
     assert_eq!(let_go(&settled(&mut observed)), []);
 }

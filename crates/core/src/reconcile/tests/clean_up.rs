@@ -1,4 +1,4 @@
-//! The order of the clean-up (P6, V4): the steps one by one, and the whole way down against a small model of a cluster.
+//! The order of the clean-up (P6, V4): each step, and whole clean-ups in a small model of a cluster.
 
 use super::*;
 use crate::observed::PROTECTION;
@@ -52,7 +52,7 @@ fn p6_v4_the_placeholder_goes_then_its_pod_then_the_claims_whoever_looks() {
         let expect = vec![Step::DeleteClaim(object("pvc", "c"))];
         assert_eq!(steps(&observed), (expect, Released::InProgress, soon));
         observed.claims = vec![claim("pvc", true, true)];
-        // No change of an object tells when the last pod that uses the claim ends.
+        // No watch reports the end of the last pod that uses the claim, so the manager looks again after a backoff.
         let expect = vec![Step::Unprotect(observed.claims.clone())];
         assert_eq!(steps(&observed), (expect, Released::InProgress, later));
         observed.claims = vec![claim("pvc", true, false)];
@@ -115,7 +115,7 @@ fn check(observed: &Observed, steps: &[Step], released: Released) {
             (steps, Some(released))
         );
     }
-    // Whatever is there, an active run keeps it.
+    // Nothing of an active run is deleted.
     let active = Observed {
         presence: RunPresence::Active,
         leads: false,
@@ -153,7 +153,7 @@ fn m1_p6_every_placeholder_of_a_run_goes_before_its_claims() {
     check(&observed, &deletes, Released::InProgress);
 }
 
-/// The run's placeholders are gone, and have left a pod.
+/// The run's placeholders are gone, but one of their pods still exists.
 fn left_behind(deleting: bool) -> Observed {
     let mut observed = two();
     observed.placeholders.clear();
@@ -171,7 +171,7 @@ fn p6_n6_a_pod_whose_stateful_set_went_without_it_is_deleted_before_the_claims()
     let delete = [Step::DeleteOrphan(orphan)];
     check(&observed, &delete, Released::InProgress);
     check(&left_behind(true), &[], Released::InProgress);
-    // A StatefulSet may still adopt it, and it is needed while a pod of the run is.
+    // The pod stays while a placeholder exists that could adopt it, and while a pod of the run has not ended.
     let mut adopted = left_behind(false);
     adopted.placeholders = two().placeholders;
     let own = adopted.placeholders.values().next().unwrap();
@@ -182,7 +182,7 @@ fn p6_n6_a_pod_whose_stateful_set_went_without_it_is_deleted_before_the_claims()
     check(&needed, &[], Released::WaitingForPods);
 }
 
-/// Carries steps out as a cluster would, all at once.
+/// Carries out all steps, as a cluster would. If there is no step, the cluster makes progress by itself.
 fn carry_out(decision: &Decision, left: &mut Observed, pods: &[PodUse]) {
     let deleted = |object: &ObjectRef| ObjectRef {
         deleting: true,
@@ -220,7 +220,7 @@ fn carry_out(decision: &Decision, left: &mut Observed, pods: &[PodUse]) {
         left.pods.remove(&ended);
         return;
     }
-    // A pod that a StatefulSet owns goes with it; a pod that nothing owns goes only if it was deleted.
+    // Kubernetes deletes a pod with the StatefulSet that owns it. An orphaned pod is gone only if a step deleted it.
     left.placeholders.retain(|_, own| !own.object.deleting);
     left.pods.retain(|_, pod| {
         let orphaned = pod.placeholder.as_ref().unwrap().orphaned;

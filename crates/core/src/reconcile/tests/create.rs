@@ -6,7 +6,7 @@ fn missing() -> Observed {
     bare(Mode::PipelineRuns, &[CLAIM])
 }
 
-/// The names of the placeholders that are to be created.
+/// The names of the placeholders that the decision creates.
 fn creating(decision: &Decision) -> Vec<String> {
     let steps = decision.steps.iter();
     let creating = steps.filter_map(|step| match step {
@@ -57,7 +57,7 @@ fn n6_p9_nothing_is_created_for_a_run_that_is_done_or_gone_or_has_not_started() 
     check(|observed| observed.presence = RunPresence::Gone);
     check(|observed| observed.run = None);
     check(|observed| {
-        // It cannot be read any more.
+        // The annotations of the run cannot be read any more.
         change_run(observed, |run| {
             let mode = crate::annotations::MODE.to_owned();
             run.annotations.insert(mode, "sideways".to_owned());
@@ -75,7 +75,7 @@ fn n6_only_the_placeholder_that_is_missing_is_created() {
     assert_eq!(creating(&reconcile(&observed)), [second]);
 }
 
-/// To create it is to hear whose it is.
+/// The step that creates the placeholder fails, and its error names the owner of the object.
 #[test]
 fn p7_an_object_of_the_right_name_with_another_controller_is_never_adopted() {
     let mut observed = observed();
@@ -114,7 +114,7 @@ fn pauses(observed: &mut Observed) -> Vec<Duration> {
     for times in 1..=9 {
         let whole = pause(&reconcile(observed));
         pauses.push(whole);
-        // A change of the run before that is no reason to hurry.
+        // A change of the run does not make the next try come earlier.
         assert_eq!(retrying(&pass(observed, whole / 4)), None);
         let left = pause(&pass(observed, whole * 3 / 4));
         assert!(left <= whole - whole / 4, "{left:?} of {whole:?}");
@@ -144,7 +144,7 @@ fn n3_a_placeholder_without_a_pod_is_retried_at_least_every_thirty_seconds() {
     let name = name(&refused);
     let reason = crate::reasons::no_claims();
     change_run(&mut refused, |run| {
-        // Its author knows already.
+        // The annotation already names this cause.
         let blocked = crate::annotations::BLOCKED.to_owned();
         run.annotations.insert(blocked, reason.to_annotation());
     });
@@ -186,7 +186,7 @@ fn n3_a_placeholder_that_has_its_pod_begins_anew_when_it_loses_it() {
         (retrying(&decision), decision.again),
         (None, Again::OnChange)
     );
-    // Evicted, say: its controller makes the next one in a moment.
+    // The pod was evicted, for example. The placeholder's controller creates the next pod in a moment.
     observed.pods.clear();
     let decision = reconcile(&observed);
     assert_eq!(retrying(&decision), None);
@@ -212,7 +212,7 @@ fn n3_nothing_is_retried_for_a_run_that_needs_nothing_or_by_another_replica() {
     check(|observed| observed.leads = false);
     check(|observed| own(observed).controller = Some(owner("Deployment", "d", "d")));
     check(|observed| {
-        // One that the plan does not name.
+        // A placeholder that is not in the plan.
         let other = own(observed).clone();
         observed.placeholders.clear();
         observed

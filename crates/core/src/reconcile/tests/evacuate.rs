@@ -1,8 +1,8 @@
-//! Pods on nodes that turn them away (N1).
+//! Pods on nodes that are cordoned, tainted or gone (N1).
 
 use super::*;
 
-/// The pods that leave, by name, and whether at once.
+/// The names of the pods that leave their nodes. The second value is true if a pod is deleted without a grace period.
 fn leaving(decision: &Decision) -> Vec<(&str, bool)> {
     let steps = decision.steps.iter();
     let leaving = steps.filter_map(|step| match step {
@@ -68,7 +68,7 @@ fn n1_nobody_leaves_a_good_node_or_a_run_that_is_done_and_only_the_leader_moves_
     assert_eq!(reconcile(&follower).steps, []);
 }
 
-/// A label is anybody's to write.
+/// Anybody can write a label, so a label does not prove that a pod belongs to the run.
 #[test]
 fn n1_what_is_not_the_runs_own_is_left_where_it_is() {
     let mut observed = cordoned();
@@ -105,7 +105,7 @@ fn n1_a_node_that_is_not_known_is_looked_for_before_it_counts_as_gone() {
     assert_eq!(node, "node-1");
 }
 
-/// Kubernetes deletes pods of a node with a NoExecute taint itself, and may be faster.
+/// For example, Kubernetes itself deletes the pods on a node with a NoExecute taint, and may be faster.
 #[test]
 fn n1_a_placeholder_that_ends_already_is_only_deleted_again_where_nobody_confirms_it() {
     let mut observed = cordoned();
@@ -140,7 +140,7 @@ fn n1_the_first_move_is_made_at_once_and_later_ones_wait_longer_and_longer() {
         let record = update.as_ref().map(|update| update.record.clone());
         let evacuated = record.as_ref().and_then(|record| record.evacuated.as_ref());
         let written = evacuated.map(|evacuated| (evacuated.times, evacuated.last));
-        // The first move is known by the age of the next pod.
+        // The first move is not written: the age of the next pod shows it.
         assert_eq!(written, (times > 0).then_some((times + 1, observed.now)));
         let now = observed.now;
         own(&mut observed).record = record.unwrap_or_default();
@@ -167,7 +167,7 @@ fn n1_a_placeholder_whose_claims_cannot_follow_is_reported() {
     let decision = reconcile(&observed);
     assert_eq!(blocked(&decision), Some("ClaimsNotMovable"));
     assert_eq!(codes(&decision.events), ["ClaimsNotMovable"]);
-    // Another run's pod with the run's labels says nothing.
+    // A pod of another object does not count, even if it has the run's labels.
     own_pod(&mut observed).controller = Some(owner("StatefulSet", "s", "another-set"));
     assert_eq!(blocked(&reconcile(&observed)), Some(""));
 }

@@ -4,7 +4,7 @@ use super::reserve::{confirm, labels};
 use super::*;
 use crate::reconcile::evacuate::{Taint, Toleration};
 
-/// A pod that waits, and no pod on node-1 but the placeholder's.
+/// A pod that waits. The placeholder's pod is the only pod on node-1.
 fn waiting() -> Observed {
     waiting_in(Mode::PipelineRuns, &[CLAIM], CLAIM)
 }
@@ -28,7 +28,7 @@ fn pinned(mode: Mode, uses: &str) -> Observed {
     observed
 }
 
-/// How often the placeholder has left its node, with this time, and the node.
+/// If the placeholder leaves its node: how often it has left a node, this time included, and the node that it leaves.
 pub(super) fn left(decision: &Decision) -> Option<(u32, &str)> {
     decision.steps.iter().find_map(|step| match step {
         Step::Evict {
@@ -42,7 +42,7 @@ pub(super) fn left(decision: &Decision) -> Option<(u32, &str)> {
     })
 }
 
-/// The pods that are let go, and for which time.
+/// The names of the pods that are let go, and how often this has happened to each, this time included.
 pub(super) fn let_go(decision: &Decision) -> Vec<(&str, u32)> {
     let steps = decision.steps.iter();
     let pods = steps.filter_map(|step| match step {
@@ -57,7 +57,7 @@ fn asks(decision: &Decision) -> bool {
     steps.any(|step| matches!(step, Step::Ask { .. }))
 }
 
-/// No step is taken for so many seconds. One second passes.
+/// Checks that no step is taken, and that the next reconcile is due after this many seconds. Then one second passes.
 #[track_caller]
 fn rests(observed: &mut Observed, seconds: u32) {
     let decision = pass(observed, SECOND);
@@ -85,15 +85,14 @@ fn n2_a_placeholder_leaves_once_that_has_settled_and_the_api_server_says_whose_t
         panic!("{:?}", decision.steps);
     };
     assert_eq!(reason.code.as_str(), "PlaceholderMoved");
-    // An answer is soon too old for a step to rest on it.
+    // Two seconds later, the answer is too old for a step, so the API server is asked again.
     observed.now += 2 * SECOND;
     let decision = reconcile(&observed);
     assert_eq!((asks(&decision), left(&decision)), (true, None));
 }
 
-/// The scheduler is slow if it has many pods, so a message that names no cause on the placeholder's node may be older than the
-/// placeholder's binding for a long time. If the placeholder left, the pod could be bound to the node that it left, beside another
-/// isolated run.
+/// The scheduler is slow if it has many pods. So for a long time, its message may be older than the placeholder's binding. If
+/// the placeholder left too early, the pod could still be bound to the old node, beside another isolated run.
 #[test]
 fn m4_n2_a_placeholder_stays_until_the_scheduler_has_tried_the_pod_on_its_node() {
     let only_affinity = "0/2 nodes are available: 2 node(s) didn't match pod affinity rules. no new claims to deallocate, \
@@ -106,13 +105,13 @@ fn m4_n2_a_placeholder_stays_until_the_scheduler_has_tried_the_pod_on_its_node()
         unschedulable(pod(&mut observed, "waits"), message);
         rests(&mut observed, seconds);
         rests(&mut observed, seconds - 1);
-        // A pod that is never tried again is helped in the end.
+        // If the scheduler never tries the pod again, the placeholder leaves in the end.
         pass(&mut observed, seconds * SECOND);
         assert!(left(&settled(&mut observed)).is_some(), "{message}");
     }
 }
 
-/// With `placeholder-reserves: nothing`, the StatefulSet has no gate until then.
+/// With `placeholder-reserves: nothing`, the StatefulSet has no gate before the placeholder first leaves its node.
 #[test]
 fn n2_the_next_pod_starts_gated_before_the_placeholder_leaves() {
     let mut observed = waiting();
@@ -172,7 +171,7 @@ fn n2_only_the_leader_makes_room_and_not_for_a_run_that_is_done_or_cannot_be_rea
     }
 }
 
-/// By `taskRunSpecs` a run can give its pods the labels and the affinity of another one.
+/// With `taskRunSpecs`, a run can give its pods the labels and the affinity of another run's pods.
 #[test]
 fn n2_p7_nothing_is_done_or_said_for_a_pod_of_another_run_and_it_keeps_no_own_pod_waiting() {
     let stranger = |answer: &mut Answer| answer.own = false;
@@ -196,7 +195,7 @@ fn n2_why_nothing_helps_is_reported_for_the_runs_own_pods() {
     let decision = settled(&mut observed);
     assert_eq!(blocked(&decision), Some("ClaimsNotMovable"));
     assert_eq!(codes(&decision.events), ["ClaimsNotMovable"]);
-    // A report needs no fresh answer.
+    // A report may use an old answer of the API server.
     observed.now += 60 * SECOND;
     let decision = reconcile(&observed);
     assert!(!asks(&decision));
@@ -314,7 +313,7 @@ fn n2_pods_are_let_go_together_by_their_task_runs_and_only_where_they_may_be() {
     }
 }
 
-/// Its claims keep the placeholder in a zone in which the scheduler finds no node.
+/// Because of its claims, the placeholder can run only in one zone, and the scheduler finds no node there.
 #[test]
 fn n2_a_placeholder_that_waits_for_a_node_of_its_zone_lets_other_pods_go() {
     let mut observed = waiting_in(Mode::PipelineRuns, &[CLAIM], "own");
@@ -329,7 +328,7 @@ fn n2_a_placeholder_that_waits_for_a_node_of_its_zone_lets_other_pods_go() {
     assert_eq!(let_go(&settled(&mut observed)), []);
 }
 
-/// Tekton may make the pod with its affinity again.
+/// Tekton may create the pod again with its affinity, so the step may be needed several times.
 #[test]
 fn n2_a_pod_is_let_go_five_times_and_not_at_once_again() {
     for (times, age, expect) in [
@@ -345,7 +344,7 @@ fn n2_a_pod_is_let_go_five_times_and_not_at_once_again() {
     }
 }
 
-/// The placeholder cannot leave pods of its run that follow it, nor pods of any run that use a claim that it holds.
+/// The placeholder stays while pods of its run follow it, or pods of any run use one of its claims.
 #[test]
 fn n2_claims_in_use_are_not_left() {
     for (follows, claim, node, stays) in [

@@ -14,7 +14,7 @@ const SIZED: &str = r#"{
 /// The code of the Event about a placeholder that asks for less.
 const REDUCED: Option<&str> = Some("ReservationReduced");
 
-/// A run that reserves room, whose placeholder's pod has its gate: two and three can run at the same time.
+/// A run that reserves room. The placeholder's pod still has its gate. Tasks `two` and `three` can run at the same time.
 fn gated() -> Observed {
     gated_in(Mode::PipelineRuns, &[CLAIM])
 }
@@ -54,7 +54,7 @@ fn refused(mut observed: Observed, milli_cpu: i128) -> Observed {
     observed
 }
 
-/// The placeholder of a run with these pods, which left node-1 to ask anew.
+/// A run with these pods. Its placeholder has left node-1, and asks for room again.
 fn asks_again(reserves: &str, pods: &[Pod]) -> Observed {
     let mut observed = gated();
     change_run(&mut observed, |run| {
@@ -86,7 +86,7 @@ fn on_node_1(name: &str, milli_cpu: i128) -> Pod {
     }
 }
 
-/// A gated placeholder, a waiting pod that needs another kind of node, and a larger one that does not.
+/// A gated placeholder, and two waiting pods: `a` needs another kind of node, and the larger `b` does not.
 fn with_special() -> Observed {
     let mut special = task("a", "", 300);
     special.needs.selector = [("pool".to_owned(), "gpu".to_owned())].into();
@@ -95,7 +95,7 @@ fn with_special() -> Observed {
     observed
 }
 
-/// The API server says whose the pod is.
+/// The API server answers if the pod is the run's own.
 pub(super) fn confirm(observed: &mut Observed, pod: &str, own: bool) {
     let answer = Answer {
         own,
@@ -105,7 +105,7 @@ pub(super) fn confirm(observed: &mut Observed, pod: &str, own: bool) {
     observed.answers.insert(uid, answer);
 }
 
-/// The CPU with which each pod is opened, first to last choice, and the nodes for it.
+/// For each pod whose gate is removed: the CPU requests to try, in order, and the nodes that may take the pod.
 fn opening(observed: &Observed) -> Vec<(Vec<i128>, Place)> {
     let steps = reconcile(observed).steps.into_iter();
     let opening = steps.filter_map(|step| match step {
@@ -117,17 +117,17 @@ fn opening(observed: &Observed) -> Vec<(Vec<i128>, Place)> {
     opening.collect()
 }
 
-/// The CPU with which the only pod is opened.
+/// The CPU requests to try for the only pod, in order.
 fn opened(observed: &Observed) -> Vec<i128> {
     opening(observed).remove(0).0
 }
 
-/// The nodes for the only pod.
+/// The nodes that may take the only pod.
 fn place(observed: &Observed) -> Place {
     opening(observed).remove(0).1
 }
 
-/// The CPU that the pod is reduced to, and the Event.
+/// The CPU request to which the pod is reduced, and the code of the Event.
 fn shrinking(decision: &Decision) -> Option<(i128, Option<&str>)> {
     decision.steps.iter().find_map(|step| match step {
         Step::Shrink { size, reason, .. } => {
@@ -143,12 +143,12 @@ fn b3_n2_a_gated_pod_asks_for_the_peak_or_for_a_pod_that_waits() {
     assert!(GATE.starts_with(crate::annotations::PREFIX));
     let pods = [task("a", "", 300), task("b", "", 700)];
     let mut observed = asks_again("placement", &pods);
-    // If the API server refuses the peak, the largest pod is asked for.
+    // If the API server refuses the peak, the placeholder asks for the largest pod.
     assert_eq!(opened(&observed), [3550, 2050]);
-    // Real pods count where less is known.
+    // The estimate is too low, so the requests of the existing pods count.
     set_sizes(&mut observed, r#"{"one": {"requests": {"cpu": "100m"}}}"#);
     assert_eq!(opened(&observed), [1050, 750]);
-    // It could not give its room up before.
+    // The placeholder could not give up its room before, so it asks for none.
     own(&mut observed).record.keeps_room = true;
     assert_eq!(opened(&observed), [0; 0]);
     assert_eq!(opened(&asks_again("nothing", &pods)), [750]);
@@ -163,7 +163,7 @@ fn b3_n2_a_gated_pod_asks_for_the_peak_or_for_a_pod_that_waits() {
 fn b3_in_workspaces_the_tasks_of_each_claim_count() {
     let opening = opening(&gated_in(Mode::Workspaces, &["data", "other"]));
     let sizes: BTreeSet<_> = opening.iter().map(|it| it.0[0]).collect();
-    // Of data's tasks, three comes after one.
+    // Two tasks use claim `data`, but not at the same time: `three` runs after `one`.
     assert_eq!(sizes, [1550, 2050].into());
 }
 
@@ -186,7 +186,8 @@ fn b3_tasks_that_have_ended_or_are_skipped_do_not_count() {
     check("\"1\"", &["two"], &[], &[], &[3550, 2050]);
     check("\"1\"", &["two"], &["two"], &[], &[1550]);
     check("\"1\"", &["two"], &["two"], &["three"], &[1050]);
-    // One timed out before it had a pod. A task that waits for it has started.
+    // In the second case, a task that waits for `one` has started. So `one` has ended, although it never had a pod: it timed
+    // out.
     check("\"9\"", &["one"], &[], &[], &[9050]);
     check("\"9\"", &["one", "two"], &[], &[], &[3550, 2050]);
 }
@@ -208,7 +209,7 @@ fn b3_a_placeholder_returns_to_pods_that_run_unless_their_node_is_bad() {
         limited_by: Some("node node-1, where pods of the run were".to_owned()),
         ..Place::default()
     };
-    // The scheduler bound it while the placeholder left.
+    // The scheduler bound pod `a` to node-1 while the placeholder left this node.
     for phase in [PodPhase::Pending, PodPhase::Running] {
         pod(&mut observed, "a").phase = phase;
         assert_eq!(opening(&observed), [(vec![], home.clone())]);
@@ -238,7 +239,7 @@ fn n7_a_wish_that_the_scheduler_refuses_becomes_the_need_and_the_need_waits() {
     assert_eq!(shrinking(&pass(&mut observed, SECOND)), None);
     assert_eq!(shrinking(&reconcile(&observed)), Some((2050, REDUCED)));
     assert_eq!(shrinking(&reconcile(&refused(gated(), 2050))), None);
-    // Of a run that starts no more pods, there is nothing to say.
+    // If the run starts no more pods, there is no Event.
     observed.peak_wait = Duration::ZERO;
     let all = ["one", "two", "three"].map(str::to_owned);
     change_run(&mut observed, |run| run.skipped_tasks.extend(all));
@@ -250,7 +251,7 @@ fn b3_a_gate_is_no_cause_for_the_author() {
     let mut observed = refused(gated(), 50);
     let refusal = own_pod(&mut observed).unscheduled.as_mut();
     refusal.unwrap().no_node = false;
-    // Until the scheduler has looked at the pod, the condition stays.
+    // After the gate was removed, the condition stays until the scheduler has looked at the pod.
     for gated in [true, false] {
         labels(&mut observed).gated = gated;
         pass(&mut observed, 60 * SECOND);
@@ -264,7 +265,7 @@ fn n2_a_placeholder_that_asks_for_a_pods_own_kind_of_node_asks_for_this_pod_only
     assert_eq!(opened(&observed), [350]);
     let limit = place(&observed).limited_by;
     assert_eq!(limit.as_deref(), Some("a node that pod a can use"));
-    // The placeholder itself requires more of a node than the pod.
+    // The placeholder itself has stricter requirements on a node than the pod.
     let mut stricter = with_special();
     let nodes = [("pool", "gpu"), ("zone", "a")].map(|(key, value)| (key.into(), value.into()));
     own(&mut stricter).needs.selector = nodes.into();
@@ -277,8 +278,8 @@ fn n2_a_placeholder_that_asks_for_a_pods_own_kind_of_node_asks_for_this_pod_only
     assert_eq!(opened(&observed), [0; 0]);
 }
 
-/// The first two cases: a limit ends when the pod that it was for is gone. The third: the placeholder's pod lost its gate
-/// before a pod of the run was bound, so it must go to that pod's node.
+/// In the first two cases, the placeholder is restricted to certain nodes because of a pod, and this ends when the pod is gone.
+/// In the third case, the gate was removed before a pod of the run was bound, so the placeholder must go to that pod's node.
 #[test]
 fn b3_n2_a_placeholder_that_finds_no_node_asks_again_where_its_runs_pods_are() {
     let leaves = |observed: &Observed| {
@@ -324,9 +325,10 @@ fn n2_a_placeholder_asks_for_a_node_like_the_waiting_pods_and_prefers_another_th
         ..Place::default()
     };
     assert_eq!(place(&observed), expect);
-    // A placeholder that was never asked to leave may go anywhere.
+    // A placeholder that has never left a node has no such restriction or preference.
     assert_eq!(place(&gated()), Place::default());
-    // Kubernetes resizes no extended resource, and a quota may refuse CPU and memory. So nodes that are large enough are preferred.
+    // Kubernetes resizes no extended resource, and a quota may refuse CPU and memory. So nodes that are large enough are
+    // preferred.
     let gpu = |milli_cpu| Amounts {
         others: [("example.dev/gpu".to_owned(), 1)].into(),
         ..cpu(milli_cpu)
@@ -337,7 +339,7 @@ fn n2_a_placeholder_asks_for_a_node_like_the_waiting_pods_and_prefers_another_th
         (cpu(350), gpu(350), vec!["node-2"]),
         (gpu(349), gpu(350), vec!["node-2"]),
         (gpu(350), gpu(350), vec![]),
-        // It left node-1.
+        // The placeholder left node-1, so it does not prefer node-1.
         (gpu(350), gpu(349), vec![]),
     ] {
         node(&mut observed, "node-1").allocatable = one;
@@ -368,7 +370,7 @@ fn b3_a_bound_placeholder_gives_its_room_up_at_once_or_pod_by_pod_and_never_grow
         ("peak", 3550, one(), Some(2550)),
         ("peak", 2550, one(), None),
         ("peak", 2550, more, Some(50)),
-        // What an estimate forgot is no debt.
+        // The pod requests more than was estimated, and the placeholder keeps no room.
         ("peak", 3550, vec![on_node_1("one", 9000)], Some(50)),
     ] {
         let decision = reconcile(&bound(reserves, asks, &pods));
@@ -378,7 +380,8 @@ fn b3_a_bound_placeholder_gives_its_room_up_at_once_or_pod_by_pod_and_never_grow
     let mut quota = bound("peak", 3550, &one());
     quota.has_quota = true;
     assert_eq!(shrinking(&reconcile(&quota)), Some((50, None)));
-    // If the scheduler refused the peak, all that is kept may be too little for a pod that finds no node.
+    // The placeholder was reduced below the peak, so the kept room may be too small for a pod that waits. It gives up all of
+    // it.
     let mut waits = task("waits", "", 2000);
     unschedulable(&mut waits, "Insufficient cpu");
     let mut reduced = bound("peak", 1550, &[waits]);
@@ -409,14 +412,14 @@ fn b3_a_placeholder_comes_back_if_it_is_not_reduced() {
 fn b3_n7_a_reservation_that_few_nodes_could_hold_is_given_up_and_the_author_hears_of_it() {
     let mut observed = refused(gated(), 2050);
     assert_eq!(shrinking(&reconcile(&observed)), None, "a node may come");
-    // Pods that use none of the claims may run elsewhere.
+    // Pods that use none of the claims may run on other nodes, so they do not count.
     restrict(&mut observed, CLAIM, "zone", "a");
     assert_eq!(shrinking(&reconcile(&observed)), Some((1550, REDUCED)));
-    // A pod that waits needs the room, until it is let go.
+    // A pod that waits counts until it is let go.
     let waits = task("waits", &name(&observed), 2000);
     add(&mut observed, waits);
     assert_eq!(shrinking(&reconcile(&observed)), None);
-    // No other node can come to have the room.
+    // Only one node can take the placeholder, so no new node helps.
     pin(&mut observed, CLAIM);
     assert_eq!(shrinking(&reconcile(&observed)), Some((50, REDUCED)));
     pass(&mut observed, 2 * SECOND);

@@ -36,7 +36,7 @@ fn annotate(observed: &mut Observed, decision: &Decision) {
     });
 }
 
-/// What is said: Events, and the annotation.
+/// The codes of the Events, and the code in the annotation.
 fn said(decision: &Decision) -> (Vec<&str>, Option<&str>) {
     (codes(&decision.events), blocked(decision))
 }
@@ -50,7 +50,7 @@ fn n3_what_a_placeholder_waits_for_is_told_after_a_moment_and_withdrawn_when_it_
     assert_eq!(decision.events, [quota()]);
     assert_eq!(decision.blocked, Some(Some(quota())));
     annotate(&mut observed, &decision);
-    // Another cause: the annotation stays as it is until this one has lasted.
+    // There is another cause. The annotation stays as it is until the new cause has lasted for a moment.
     observed.refused.clear();
     observed = Observed {
         pods: super::observed().pods,
@@ -88,7 +88,7 @@ fn n3_the_task_runs_that_wait_for_a_placeholder_are_told_the_runs_cause() {
         of_task_runs.map(|(it, _)| it.name.clone()).collect()
     };
     assert!(told.of_task_runs.iter().all(|(_, it)| *it == quota()));
-    // A run may have hundreds of TaskRuns.
+    // Only ten TaskRuns get the Event, because a run may have hundreds of them.
     assert_eq!(names(&told).len(), 10, "{:?}", names(&told));
     let of_other = &observed.pods["other"].controller.as_ref().unwrap().name;
     let of_untried = &observed.pods["not-tried-yet"]
@@ -97,7 +97,7 @@ fn n3_the_task_runs_that_wait_for_a_placeholder_are_told_the_runs_cause() {
         .unwrap()
         .name;
     assert!(!names(&told).contains(of_other) && !names(&told).contains(of_untried));
-    // The placeholder cannot be created at all.
+    // The API server refuses the StatefulSet itself, so the placeholder does not exist.
     annotate(&mut observed, &told);
     observed.placeholders.clear();
     observed.refused.clear();
@@ -123,7 +123,7 @@ fn n3_a_cause_that_the_annotation_names_already_is_no_news_to_a_new_leader() {
 fn n3_what_passes_within_a_moment_is_not_told() {
     let mut observed = refused();
     assert_eq!(said(&pass(&mut observed, MOMENT / 2)), (vec![], None));
-    // Each cause has a moment of its own.
+    // The second cause must last for a moment too.
     complain(&mut observed, ReasonCode::LimitRangeViolated);
     assert_eq!(said(&pass(&mut observed, MOMENT / 2)), (vec![], None));
     assert_eq!(said(&pass(&mut observed, MOMENT)), (vec![], None));
@@ -154,7 +154,7 @@ fn n3_a_claim_without_a_volume_is_told_after_a_moment() {
     assert_eq!(said(&reconcile(&observed)), (vec![code], Some(code)));
 }
 
-/// The API server refused to create the object itself, and the replica that was called has said so.
+/// The API server refused the placeholder's object. The replica that was called has written the annotation.
 #[test]
 fn n3_a_refusal_stays_on_the_run_until_the_placeholder_exists() {
     let mut observed = bare(Mode::PipelineRuns, &[CLAIM]);
@@ -166,7 +166,7 @@ fn n3_a_refusal_stays_on_the_run_until_the_placeholder_exists() {
     assert_eq!(said(&reconcile(&observed)), (vec![], None));
     let mut exists = super::observed();
     exists.run = observed.run.clone();
-    // The group of a run differs from admission to admission.
+    // The names of the two runs' placeholders differ, because each admission chooses another group.
     let name = name(&exists);
     let placeholder = exists.placeholders.pop_first().unwrap().1;
     exists.placeholders.insert(name.clone(), placeholder);
@@ -174,7 +174,7 @@ fn n3_a_refusal_stays_on_the_run_until_the_placeholder_exists() {
     Arc::make_mut(&mut pod).placeholder.as_mut().unwrap().name = name;
     exists.pods.insert(pod.object.name.clone(), pod);
     assert_eq!(said(&reconcile(&exists)), (vec![], Some("")));
-    // Another text in the annotation is none of a refusal.
+    // A reason that is no refusal is removed from the annotation.
     change_run(&mut observed, |run| {
         let other = Reason::new(ReasonCode::MovesExhausted, "full");
         run.annotations
@@ -297,7 +297,7 @@ fn v7_a_placeholder_does_without_claims_that_no_pod_needs_beside_the_others() {
     for (pods, held) in [
         (vec![vec!["one"]], vec!["one", "all"]),
         (vec![vec!["two"], vec!["one"]], vec!["two", "all"]),
-        // All that one pod needs is in one place. So the claims of the other pod are left out, and not only claim `two`.
+        // All claims that one pod needs stay together. So both claims of the second pod are left out, and not only claim `two`.
         (vec![vec!["one"], vec!["two", "all"]], vec!["one"]),
         (vec![vec![]], vec!["one", "all"]),
     ] {
@@ -417,7 +417,7 @@ fn n3_a_refusal_stays_on_the_run_until_its_placeholders_exist() {
     );
 }
 
-/// The terms of a volume are alternatives.
+/// The terms of a volume are alternatives: a node that meets one of them reaches the volume.
 #[test]
 fn n2_a_volume_that_two_nodes_reach_does_not_tie_a_placeholder() {
     let mut observed = observed_in(Mode::PipelineRuns, &[CLAIM]);
@@ -437,7 +437,7 @@ fn n2_a_volume_that_two_nodes_reach_does_not_tie_a_placeholder() {
     assert_eq!(tied(&observed), [""; 0]);
 }
 
-/// Two texts would become two Events.
+/// If the text changed with the used part, each change would become another Event.
 #[test]
 fn b3_a_refused_reservation_is_told_without_the_used_part_of_a_quota() {
     let told = |used: &str| {
@@ -470,7 +470,7 @@ fn n3_a_volume_that_no_allowed_node_reaches_is_told_whatever_other_nodes_lack() 
         own.needs.selector = BTreeMap::from([(label, node.to_owned())]);
     };
     allow(&mut observed, "node-2");
-    // A node may get its labels a moment late.
+    // The cause must last for a moment, because a new node may get its labels late.
     assert_eq!(blocked(&pass(&mut observed, MOMENT)), None);
     let decision = reconcile(&observed);
     assert_eq!(blocked(&decision), Some("VolumeOutOfReach"));
@@ -478,7 +478,7 @@ fn n3_a_volume_that_no_allowed_node_reaches_is_told_whatever_other_nodes_lack() 
         panic!("{:?}", decision.events);
     };
     assert!(told.message.contains("node-1"), "{}", told.message);
-    // No node at all is allowed, so the volume is not the cause.
+    // The node selector allows no existing node, so the volume is not the cause.
     allow(&mut observed, "node-3");
     assert_eq!(blocked(&reconcile(&observed)), None);
     allow(&mut observed, "node-1");
@@ -529,7 +529,7 @@ fn b2_what_pods_wait_for_is_told_in_one_event_and_in_no_annotation() {
     };
     let missing = "0/2 nodes are available: persistentvolumeclaim \"c\" not found. not found";
     let own_claim = missing.replace("\"c\"", &format!("{CLAIM:?}"));
-    // A cause that somebody must end comes before one that ends by itself, and that before one that is not told.
+    // First comes a cause that somebody must end, then a cause that ends by itself, and last a cause that becomes no Event.
     assert_eq!(says("waits-too", missing), ["ClaimMissing"]);
     assert_eq!(says("waits", &own_claim), ["WaitsForOwnPods"]);
     let tainted = "0/2 nodes are available: 2 node(s) had untolerated taint {a: }.";

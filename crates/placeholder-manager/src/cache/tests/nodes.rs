@@ -36,7 +36,7 @@ fn n1_a_change_of_a_node_is_news_for_the_runs_on_it_and_a_heartbeat_is_none() {
     assert_eq!(cordoned(), None);
     cache.apply_node(node("node-1", true));
     assert_eq!(cache.delete_node("node-1"), one);
-    // One that has moved on hears nothing of it.
+    // The run's pod is now on another node, so a change of node-1 does not concern the run.
     let mut pod = task_pod("one", "one");
     pod["spec"]["nodeName"] = "node-2".into();
     pod["metadata"]["resourceVersion"] = "9".into();

@@ -1,4 +1,4 @@
-//! Each text as the control plane of Kubernetes 1.35 wrote it, and what is read of it.
+//! Error texts that the control plane of Kubernetes 1.35 has written, with the reason that is read from each.
 
 use super::*;
 
@@ -14,7 +14,7 @@ fn note(error: &str) -> String {
     format!("Create Pod {POD} in StatefulSet {SET} failed error: {error}")
 }
 
-/// The API server's answer about the pod, as a StatefulSet's Event has it.
+/// Checks the reason that is read from an API server's answer in an Event of the StatefulSet controller about a pod.
 #[track_caller]
 fn pod(answer: &str, code: ReasonCode, detail: &str) {
     let reason = failed_create(&note(answer)).unwrap();
@@ -139,8 +139,8 @@ fn n3_a_write_of_ours_that_is_refused_is_read_alike() {
         reason.message,
         format!(
             "Failed to create StatefulSet ci/{SET}: exceeded quota: none, requested: count/statefulsets.apps=1, limited: \
-             count/statefulsets.apps=0. Raise the quota, or wait until other objects in the namespace are deleted. A \
-             quota of pods needs room for the placeholder and for a pod of the run at the same time."
+             count/statefulsets.apps=0. Raise the quota, or wait until other objects in the namespace are deleted. If the \
+             quota limits the number of pods, it must allow the placeholder's pod and a pod of the run at the same time."
         )
     );
     let long = refused("create claim ci/source", &"é".repeat(1000));
