@@ -1,5 +1,5 @@
-//! Runs with tasks for two architectures (B1). Two nodes of the bed are amd64, and the other two are arm64 with a taint that only the
-//! tasks for arm64 tolerate.
+//! Runs with tasks for two architectures (B1). Two nodes of the bed are amd64, and the other two are arm64 with a taint that
+//! only the tasks for arm64 tolerate.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -127,8 +127,8 @@ fn b1_tasks_of_two_architectures_run_at_the_same_time_each_architecture_on_one_n
     })
 }
 
-/// No two nodes can use the claim at the same time, so the placeholder moves for each task: more often than the five times that it
-/// would move in vain.
+/// No two nodes can use the claim at the same time, so the placeholder moves for each task: more often than the five times that
+/// it would move in vain.
 #[test]
 fn b1_n2_tasks_of_two_architectures_that_share_a_claim_take_turns_as_often_as_they_need() -> Outcome
 {

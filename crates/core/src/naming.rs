@@ -1,5 +1,5 @@
-//! Chooses how the names of a run's placeholders derive. Most names derive from the run's group. But if Tekton's own assistant began
-//! the run, its placeholders keep the names that Tekton gave them, so that pods which follow these names find them (B7).
+//! Chooses how the names of a run's placeholders derive. Most names derive from the run's group. But if Tekton's own assistant
+//! began the run, its placeholders keep the names that Tekton gave them, so that pods which follow these names find them (B7).
 
 use crate::mode::Mode;
 use crate::names::{AssistantName, Group};

@@ -27,13 +27,14 @@ use crate::separation::Separation;
 use crate::subsets::Subsets;
 use crate::violation::Violation;
 
-/// The version of the annotations' format, except for adopted runs. There is a new version only when an older version of this module
-/// would misread the annotations.
+/// The version of the annotations' format, except for adopted runs. There is a new version only when an older version of this
+/// module would misread the annotations.
 const SCHEMA: &str = "1";
 /// The version of adopted runs: annotation [`ADOPTED`] counts (B7). In other versions it does not count, because anybody may have
 /// written it on a Pipeline or a task, from which Tekton copies it.
 const ADOPTED_SCHEMA: &str = "2";
-/// The version of runs with annotation [`SUBSETS`] (B1). Older versions of this module would create only one placeholder for such a run.
+/// The version of runs with annotation [`SUBSETS`] (B1). Older versions of this module would create only one placeholder for
+/// such a run.
 const SUBSETS_SCHEMA: &str = "3";
 const SCHEMAS: [&str; 3] = [SCHEMA, ADOPTED_SCHEMA, SUBSETS_SCHEMA];
 
@@ -51,9 +52,8 @@ pub struct Pinned {
     pub group: Group,
     /// The placeholder defaults.
     pub placeholder: PlaceholderDefaults,
-    /// The `volumeClaimTemplate`s that admission replaced by claims (V2), or, in an adopted run, from which Tekton's assistant makes claims
-    /// (B7). The key is the workspace. Empty in [`Mode::Workspaces`]
-    /// (V3).
+    /// The `volumeClaimTemplate`s that admission replaced by claims (V2), or, in an adopted run, from which Tekton's assistant
+    /// makes claims (B7). The key is the workspace. Empty in [`Mode::Workspaces`] (V3).
     pub templates: BTreeMap<String, Value>,
     /// The claims of the workspaces that are not in `templates` (V1, V3, V9).
     pub claims: RunClaims,

@@ -282,8 +282,8 @@ pub struct Preview {
     pub plan: Plan,
 }
 
-/// True if the API server has stored the run: it has a uid. [`plan`] plans such a run. [`preview`] plans any other run, for example a
-/// copy with the annotations of another run.
+/// True if the API server has stored the run: it has a uid. [`plan`] plans such a run. [`preview`] plans any other run, for
+/// example a copy with the annotations of another run.
 pub fn is_stored(run: &PipelineRun) -> bool {
     !run.uid.is_empty()
 }

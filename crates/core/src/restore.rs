@@ -68,8 +68,8 @@ pub fn restore(old: &PipelineRun, new: &PipelineRun) -> Admission {
 }
 
 /// The new value of annotation [`CLAIMS`] of a pending run. When the run was created, admission may have known a claim from a
-/// Pipeline in the cluster. If the binding is unchanged and its claim is not known now, the pinned claim stays (V9). Shared claims
-/// stay shared, and no other claim becomes shared (V8).
+/// Pipeline in the cluster. If the binding is unchanged and its claim is not known now, the pinned claim stays (V9). Shared
+/// claims stay shared, and no other claim becomes shared (V8).
 fn claims(old: &PipelineRun, new: &PipelineRun) -> String {
     let mut claims = run_claims::of_run(new, None);
     let pinned = Pinned::read(&old.annotations).ok().flatten();

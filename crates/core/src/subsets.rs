@@ -1,10 +1,10 @@
-//! The subsets of a run's tasks that contradict each other about the node (B1). For example, some tasks of a multi-architecture build
-//! have node selector `kubernetes.io/arch: amd64` in `taskRunSpecs`, and others have `arm64`. No node can run both, so each subset has a
-//! placeholder of its own. Most runs have no such tasks, and then no subsets.
+//! The subsets of a run's tasks that contradict each other about the node (B1). For example, some tasks of a multi-architecture
+//! build have node selector `kubernetes.io/arch: amd64` in `taskRunSpecs`, and others have `arm64`. No node can run both, so
+//! each subset has a placeholder of its own. Most runs have no such tasks, and then no subsets.
 //!
 //! One subset is the *main* subset: its placeholder is the run's own. It also has all tasks that agree with it, and all claims
-//! that tasks of more than one subset use. A task that uses such a claim belongs to the main subset too, whatever its node selector is:
-//! the placeholder has to move for it (N2).
+//! that tasks of more than one subset use. A task that uses such a claim belongs to the main subset too, whatever its node
+//! selector is: the placeholder has to move for it (N2).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -177,7 +177,8 @@ struct Selected {
 }
 
 impl Selected {
-    /// The tasks with node selectors of their own, by name. If several items of `taskRunSpecs` name a task, Tekton uses the last one.
+    /// The tasks with node selectors of their own, by name. If several items of `taskRunSpecs` name a task, Tekton uses the
+    /// last one.
     fn all(run: &PipelineRun) -> BTreeMap<&str, Self> {
         let mut all = BTreeMap::new();
         for item in &run.task_run_specs {
@@ -251,8 +252,8 @@ fn users(
         .collect()
 }
 
-/// Assigns each claim to the subset that has all its users, and removes each task that uses another claim from its subset. Returns the
-/// assigned workspaces.
+/// Assigns each claim to the subset that has all its users, and removes each task that uses another claim from its subset.
+/// Returns the assigned workspaces.
 fn keep_claims_together(
     members: &mut BTreeMap<NodeSelector, BTreeSet<&str>>,
     claims: &[(BTreeSet<String>, BTreeSet<String>)],

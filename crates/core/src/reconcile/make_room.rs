@@ -127,8 +127,8 @@ impl<'a> Placed<'a> {
     }
 
     /// Lets the placeholder leave its node for a waiting pod. If the placeholder cannot leave, may return the reason why the
-    /// pod waits. All placeholders of a run together leave at most [`MOVES`] times, and once more for each pod that has ended: the
-    /// run made progress then, for example if tasks for two architectures take turns.
+    /// pod waits. All placeholders of a run together leave at most [`MOVES`] times, and once more for each pod that has ended:
+    /// the run made progress then, for example if tasks for two architectures take turns.
     fn ask_anew(&self, node: &str, pod: &'a Pod, decision: &mut Decision) -> Option<Reason> {
         if let Some(resource) = self.lacking_elsewhere(pod, node) {
             let rest = self.tried_in(pod);
