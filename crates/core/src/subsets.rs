@@ -17,7 +17,7 @@ use crate::pipeline_run::{PipelineRun, WorkspaceSource};
 use crate::sizes::{self, Catalog};
 
 /// The subsets of a run. The key is the part of a placeholder's name that identifies the subset. The key of the main subset is
-/// [`MAIN`]. Empty if no tasks contradict each other.
+/// empty. The map is empty if no tasks contradict each other.
 pub type Subsets = BTreeMap<String, Subset>;
 
 /// The key of the main subset.
