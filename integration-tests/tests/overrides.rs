@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 use coscheduler_core::annotations::{
-    ALLOWED_OVERRIDES, CHOSEN_PLACEMENT, CHOSEN_RESERVES, CLAIMS, GROUP, MODE, MODE_SOURCE,
-    OVERRIDE, PART_OF, PINNED, PLACEHOLDER, REFUSED, TEKTON_AFFINITY_ASSISTANT,
+    ALLOWED_OVERRIDES, AWAITS_PIPELINE, CHOSEN_PLACEMENT, CHOSEN_RESERVES, CLAIMS, GROUP, MODE,
+    MODE_SOURCE, OVERRIDE, PART_OF, PINNED, PLACEHOLDER, REFUSED, TEKTON_AFFINITY_ASSISTANT,
 };
 use coscheduler_core::reasons::ReasonCode;
 use coscheduler_core::reconcile::tell::blocked_reason;
@@ -751,6 +751,35 @@ fn b1_a_remote_pipeline_that_chooses_too_late_is_told_so_by_an_event() -> Outcom
             "{told:?}"
         );
         scene.nothing_left_but(&[]).await
+    })
+}
+
+#[test]
+fn b1_the_limit_of_the_namespace_holds_for_a_late_choice_too() -> Outcome {
+    overridable(async |scene| {
+        let limits = json!({OVERRIDE: "workspaces", ALLOWED_OVERRIDES: "placement=pack"});
+        annotate_namespace(&scene, &limits).await?;
+        let mut object = remote("probe", json!([]));
+        object["spec"]["status"] = json!("PipelineRunPending");
+        let path = format!("{PIPELINE_RUNS}?dryRun=All");
+        look::until("the webhook knows the annotations", async || {
+            let created = scene.send("POST", &path, &object).await?.accepted()?;
+            Ok(created.annotation(MODE) == Some("workspaces"))
+        })
+        .await?;
+        scene
+            .send("POST", PIPELINE_RUNS, &object)
+            .await?
+            .accepted()?;
+        // The author also tries to hide that the run awaits its Pipeline.
+        for (key, value) in [(OVERRIDE, "disabled"), (CHOSEN_PLACEMENT, "pack")] {
+            let change = json!({"metadata": {"annotations": {key: value, AWAITS_PIPELINE: null}}});
+            let path = format!("{PIPELINE_RUNS}/probe");
+            let edited = scene.send("PATCH", &path, &change).await?.accepted()?;
+            assert_eq!(edited.annotation(MODE), Some("workspaces"), "{key}");
+            assert_eq!(edited.annotation(AWAITS_PIPELINE), Some("true"), "{key}");
+        }
+        Ok(())
     })
 }
 

@@ -65,6 +65,13 @@ pub(crate) fn pipeline_run_question(
     })
 }
 
+/// True if a PipelineRun is being updated that awaited its Pipeline before the update.
+pub(crate) fn awaited_pipeline(request: &AdmissionRequest<DynamicObject>) -> bool {
+    let old = request.old_object.as_ref();
+    let pinned = old.and_then(|old| old.metadata.annotations.as_ref());
+    pinned.is_some_and(|all| all.contains_key(annotations::AWAITS_PIPELINE))
+}
+
 /// The parts of a PipelineRun that the planner needs.
 pub(crate) fn askable(object: &Value) -> Result<Struct, Violation> {
     let parts = read_parts(object);

@@ -4,11 +4,14 @@ use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::time::Instant;
 
+use coscheduler_core::admit::awaits_pipeline;
 use coscheduler_core::admit_run::ChildRun;
-use coscheduler_core::annotations::{GROUP, VOLUME_CLAIM_TEMPLATES};
+use coscheduler_core::annotations::{AWAITS_PIPELINE, GROUP, MODE, VOLUME_CLAIM_TEMPLATES};
 use coscheduler_core::pipeline_run::{OwnerReference, PipelineRun as View};
+use coscheduler_kubernetes::child_run::controller;
 use coscheduler_kubernetes::pipeline_run::{PipelineRun, owner_parts};
 use coscheduler_proto::json;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Api;
 use prost_types::Struct;
 use serde_json::Value;
@@ -37,6 +40,29 @@ impl Webhook {
             }
         }
         Ok(templates)
+    }
+
+    /// True if the PipelineRun that owns a new PipelineRun awaits its Pipeline, or if Tekton has copied older annotations from it
+    /// (B1).
+    pub(crate) async fn has_early_parent(
+        &self,
+        namespace: &str,
+        metadata: &ObjectMeta,
+        until: Instant,
+    ) -> Result<bool, Failure> {
+        let own = metadata.annotations.as_ref();
+        let Some(own) = own.filter(|all| all.contains_key(AWAITS_PIPELINE)) else {
+            return Ok(false);
+        };
+        let owner = controller(metadata).filter(OwnerReference::is_pipeline_run);
+        let Some(OwnerReference { name, uid, .. }) = owner else {
+            return Ok(false);
+        };
+        let stored = self.stored(namespace, &name, until).await?;
+        let stored = stored.filter(|it| it.metadata.uid.as_ref() == Some(&uid));
+        let parent = stored.and_then(|stored| View::parse(&owner_parts(&stored)).ok());
+        Ok(parent
+            .is_some_and(|it| awaits_pipeline(&it) || it.annotations.get(MODE) != own.get(MODE)))
     }
 
     /// The stored PipelineRun with this name, read from the API server. There is no cache of whole PipelineRuns, because few

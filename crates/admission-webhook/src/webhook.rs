@@ -23,7 +23,6 @@ use tokio::sync::Semaphore;
 use tonic::{Code, Status};
 use tracing::{Span, error, info};
 
-use coscheduler_core::annotations::AWAITS_PIPELINE;
 use coscheduler_proto::convert;
 use coscheduler_proto::error::violations;
 use coscheduler_proto::planner::AdmitPipelineRunRequest;
@@ -41,6 +40,10 @@ use crate::{claims, config_map, review};
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
 /// The part of the timeout that is reserved for sending the response.
 const MARGIN: Duration = Duration::from_secs(1);
+
+/// The answer to a request of Tekton that comes too early.
+const NO_PIPELINE: &str = "settings or claims of the PipelineRun depend on its Pipeline, and Tekton has not stored this \
+                           Pipeline in the PipelineRun's status yet; Tekton does so and then repeats this request";
 
 /// The state that all handlers share.
 #[derive(Clone)]
@@ -160,18 +163,20 @@ impl Webhook {
     ) -> Result<AdmissionResponse, Failure> {
         let metadata = metadata(request);
         let object = review::take_object(request);
+        let awaits_pipeline = review::awaited_pipeline(request);
         let mut question = match review::pipeline_run_question(request, &object) {
             Ok(question) => question,
             Err(violation) => return Ok(review::refused(request, &[violation])),
         };
         let mut warning = None;
         if request.operation == Operation::Create {
+            let early = self.has_early_parent(namespace(request), &metadata, until);
+            if early.await? {
+                return Ok(review::not_yet(request, NO_PIPELINE));
+            }
             let informed = self.inform(&mut question, request, &metadata, &object, until);
             warning = informed.await?;
-        } else if metadata
-            .annotations
-            .is_some_and(|all| all.contains_key(AWAITS_PIPELINE))
-        {
+        } else if awaits_pipeline {
             let namespace = namespace(request);
             let choices = self.surroundings.of_namespace(namespace, left(until));
             question.namespace_annotations = choices.await.map_err(unavailable)?;
@@ -184,6 +189,7 @@ impl Webhook {
             question.old_pipeline_run.take(),
         );
         let mut facts = question.clone();
+        facts.old_pipeline_run = old.clone().filter(|_| awaits_pipeline);
         (question.pipeline_run, question.old_pipeline_run) = (run, old);
         let mut admission = loop {
             let asked = planner.admit_pipeline_run(call(question, left(until)));
@@ -249,11 +255,7 @@ impl Webhook {
         run.owner_group = owner_group.await.map_err(unavailable)?;
         let pipeline_run = self.completing(&mut run, namespace, &object, until).await?;
         if run.awaits_pipeline() {
-            return Ok(review::not_yet(
-                request,
-                "settings or claims of the PipelineRun depend on its Pipeline, and Tekton has not stored this Pipeline in the \
-                 PipelineRun's status yet; Tekton does so and then repeats this request",
-            ));
+            return Ok(review::not_yet(request, NO_PIPELINE));
         }
         let mut question = convert::child_run_to_wire(run);
         question.pipeline_run = pipeline_run;

@@ -23,20 +23,19 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 
 use crate::adopt::{adopt_new, adopts};
-use crate::annotations::AWAITS_PIPELINE;
+use crate::annotations::{AWAITS_PIPELINE, SCHEMA_VERSION};
 use crate::config::Configuration;
 use crate::mode::Mode;
 use crate::names::{ClaimTemplateName, Group, claim_name};
 use crate::naming::Naming;
+use crate::pinned::NEWEST_SCHEMA;
 use crate::pipeline_run::{ClaimTemplate, OwnerReference, PipelineRun, WorkspaceSource};
 use crate::run_claims::AccessModes;
 use crate::sizes::Catalog;
 use crate::subsets;
 use crate::violation::Violation;
 
-pub use late::{choose_late, is_late_choice};
-
-pub(crate) use late::awaits_pipeline;
+pub use late::{awaits_pipeline, choose_late, is_late_choice};
 
 use copied::{Copied, claim_of_another_run};
 use overrides::Chosen;
@@ -233,6 +232,9 @@ pub fn admit(
             .retain(|key| key != AWAITS_PIPELINE);
         let set = &mut admission.set_annotations;
         set.insert(AWAITS_PIPELINE.to_owned(), "true".to_owned());
+        if let Some(schema) = set.get_mut(SCHEMA_VERSION) {
+            NEWEST_SCHEMA.clone_into(schema);
+        }
     }
     admission.warnings.extend(warning);
     Ok(admission)

@@ -136,6 +136,18 @@ impl ChildRun {
             .filter(|(_, name)| has_param(name))
     }
 
+    /// The workspaces with claims, and the names of the claims. Names in `renamed` replace the object's own.
+    fn claims_with<'a>(
+        &'a self,
+        renamed: &'a [BoundClaim],
+    ) -> impl Iterator<Item = (&'a str, String)> {
+        self.claims.iter().map(|bound| {
+            let renamed = renamed.iter().find(|to| to.workspace == bound.workspace);
+            let claim = self.params.resolve(&renamed.unwrap_or(bound).claim_name);
+            (bound.workspace.as_str(), claim)
+        })
+    }
+
     /// True if the object has a group annotation, and a coscheduled PipelineRun is its controller.
     fn is_of_pinned_run(&self) -> bool {
         let controller = self.controller.as_ref();
@@ -215,7 +227,7 @@ pub fn admit_run(run: &ChildRun, tekton_controller: &str) -> ChildAdmission {
     let mut bindings = completed(run, &claims);
     let (assistant, refused) = match mode {
         Mode::PipelineRuns | Mode::IsolatePipelineRun | Mode::Disabled => {
-            let subset = subset(run, mode, naming, &claims, &subsets);
+            let subset = subset(run, &bindings, mode, naming, &claims, &subsets);
             let assistant = naming.of_subset(mode, subset);
             if let (Some(assistant), Some(_)) = (&assistant, &adopted) {
                 bindings.extend(of_assistant(run, assistant));
@@ -243,6 +255,7 @@ pub fn admit_run(run: &ChildRun, tekton_controller: &str) -> ChildAdmission {
 /// subset. When the run was created, the claims of the task were perhaps not known.
 fn subset<'a>(
     run: &ChildRun,
+    completed: &[BoundClaim],
     mode: Mode,
     naming: Naming<'_>,
     claims: &RunClaims,
@@ -267,10 +280,7 @@ fn subset<'a>(
         Some(claim_name(&made, &naming.of_subset(mode, key)?))
     });
     let names: BTreeSet<String> = names.collect();
-    let mut used = run
-        .claims
-        .iter()
-        .map(|bound| run.params.resolve(&bound.claim_name));
+    let mut used = run.claims_with(completed).map(|(_, claim)| claim);
     match used.all(|claim| names.contains(&claim)) {
         true => key,
         false => MAIN,
@@ -295,11 +305,9 @@ fn of_claim(
     let run_uid = run.controller.as_ref().map_or("", |owner| &owner.uid);
     let is_shared = |claim: &str| run_claims::is_shared(claims, claim, run_uid);
     let mut used = Vec::new();
-    for bound in &run.claims {
-        let renamed = renamed.iter().find(|to| to.workspace == bound.workspace);
-        let claim = run.params.resolve(&renamed.unwrap_or(bound).claim_name);
+    for (workspace, claim) in run.claims_with(renamed) {
         if !claim.is_empty() && !has_variable(&claim) && !is_shared(&claim) {
-            used.push((bound.workspace.as_str(), claim));
+            used.push((workspace, claim));
         }
     }
     let distinct: BTreeSet<&str> = used.iter().map(|(_, claim)| claim.as_str()).collect();

@@ -142,9 +142,17 @@ pub struct Record {
     /// The node that the placeholder last left because a pod waited for room (N2). Its next pods prefer other nodes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub left: Option<String>,
+    /// The number of the run's pods that had ended when the placeholder last left its node for a waiting pod. If more pods have
+    /// ended since, the run made progress, and earlier moves do not count any more.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub ended: u32,
     /// True if the placeholder could not give up its reservation (B3). Its next pods then reserve nothing.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub keeps_room: bool,
+}
+
+fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 /// The number of actions of one kind, with the time and the reason of the last action.

@@ -33,10 +33,10 @@ const SCHEMA: &str = "1";
 /// The version of adopted runs: annotation [`ADOPTED`] counts (B7). In other versions it does not count, because anybody may have
 /// written it on a Pipeline or a task, from which Tekton copies it.
 const ADOPTED_SCHEMA: &str = "2";
-/// The version of runs with annotation [`SUBSETS`] (B1). Older versions of this module would create only one placeholder for
-/// such a run.
-const SUBSETS_SCHEMA: &str = "3";
-const SCHEMAS: [&str; 3] = [SCHEMA, ADOPTED_SCHEMA, SUBSETS_SCHEMA];
+/// The version of runs with annotation [`SUBSETS`] or [`AWAITS_PIPELINE`](crate::annotations::AWAITS_PIPELINE) (B1). Older
+/// versions of this module would create only one placeholder for such a run, or create it too early.
+pub(crate) const NEWEST_SCHEMA: &str = "3";
+const SCHEMAS: [&str; 3] = [SCHEMA, ADOPTED_SCHEMA, NEWEST_SCHEMA];
 
 /// `volumeClaimTemplate`s. The key is the workspace.
 type Templates = BTreeMap<String, Value>;
@@ -126,7 +126,7 @@ impl Pinned {
             None => {
                 let schema = match self.subsets.is_empty() {
                     true => SCHEMA,
-                    false => SUBSETS_SCHEMA,
+                    false => NEWEST_SCHEMA,
                 };
                 (schema, Naming::Group(&self.group).whole_run(self.mode))
             }
@@ -194,7 +194,7 @@ fn adopted(annotations: &BTreeMap<String, String>) -> Option<String> {
 /// True if there is annotation [`SUBSETS`], and it counts. A child run does not have it.
 fn has_subsets(annotations: &BTreeMap<String, String>) -> bool {
     let schema = annotations.get(SCHEMA_VERSION);
-    let counts = schema.is_some_and(|it| it == SUBSETS_SCHEMA);
+    let counts = schema.is_some_and(|it| it == NEWEST_SCHEMA);
     counts && annotations.contains_key(SUBSETS)
 }
 
@@ -224,7 +224,7 @@ pub(crate) fn handed_on(
     owners_group: Option<&str>,
 ) -> Option<HandedOn> {
     let group = annotations.get(GROUP)?;
-    if Some(group.as_str()) != owners_group {
+    if Some(group.as_str()) != owners_group || unknown_schema(annotations).is_some() {
         return None;
     }
     let mode: Mode = annotations.get(MODE)?.parse().ok()?;

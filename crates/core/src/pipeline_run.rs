@@ -45,7 +45,8 @@ pub struct PipelineRun {
     pub defaults: Option<Params>,
     /// `spec.pipelineRef.name`: a Pipeline in the run's namespace.
     pub pipeline_name: Option<String>,
-    /// True if `spec.pipelineRef` names a resolver, which fetches the Pipeline.
+    /// True if a resolver fetches the Pipeline: `spec.pipelineRef` names a resolver or an address, or names nothing, so that
+    /// Tekton's default resolver is used.
     pub has_resolver: bool,
     /// The tasks of `spec.pipelineSpec`, or else of `status.pipelineSpec`, where Tekton stores the Pipeline. Empty if the run has
     /// neither.
@@ -277,7 +278,7 @@ impl PipelineRun {
             workspaces: workspaces(&spec, faults),
             params: spec.get("params").map(Params::read).unwrap_or_default(),
             pipeline_name: spec.object("pipelineRef").text("name").map(str::to_owned),
-            has_resolver: spec.object("pipelineRef").text("resolver").is_some(),
+            has_resolver: has_resolver(&spec),
             defaults: pipeline.map(|pipeline| Params::defaults(&pipeline["params"])),
             pipeline_tasks: pipeline.map(pipeline::tasks).unwrap_or_default(),
             task_run_specs: task_run_specs.iter().map(task_run_spec).collect(),
@@ -285,6 +286,13 @@ impl PipelineRun {
             pod_template: template.get("podTemplate").cloned(),
         }
     }
+}
+
+fn has_resolver(spec: &Object<'_>) -> bool {
+    let reference = spec.object("pipelineRef");
+    let is_local = |name: &str| !name.is_empty() && !name.contains("://");
+    let names_local = reference.text("name").is_some_and(is_local);
+    spec.get("pipelineRef").is_some() && (reference.text("resolver").is_some() || !names_local)
 }
 
 fn check_type(root: &Object<'_>, faults: &Faults) {

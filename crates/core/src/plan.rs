@@ -199,10 +199,9 @@ fn ensure(run: &PipelineRun, pinned: &Pinned) -> Result<Plan, Vec<Violation>> {
             Some(name) => vec![(name, claims)],
             None => of_each_claim(run, pinned, claims),
         };
-        let subset = pinned.subsets.get(key);
         placeholders.extend(
             (named.into_iter())
-                .map(|(name, claims)| placeholder::spec(run, pinned, subset, name, claims)),
+                .map(|(name, claims)| placeholder::spec(run, pinned, key, name, claims)),
         );
     }
     let mut placeholders = faults.unless_any(placeholders)?;

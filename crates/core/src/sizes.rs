@@ -20,6 +20,7 @@ use crate::pipeline::{PipelineTask, Work};
 use crate::pipeline_run::PipelineRun;
 use crate::quantity::Quantity;
 use crate::reconcile::requests::{Amounts, PodResources, ResourceList, in_words, requests};
+use crate::subsets::{self, Subsets};
 use crate::violation::Violation;
 
 pub use catalog::Catalog;
@@ -58,11 +59,12 @@ pub struct TaskSize {
 /// requests of all tasks are `None`.
 pub fn of_run(run: &PipelineRun, mode: Mode, catalog: Option<&Catalog>) -> Sizes {
     let tasks = tasks(run, catalog);
+    let subsets = subsets::of_run(run, mode, catalog);
     let names: BTreeSet<_> = tasks.iter().map(|task| &task.name).collect();
     let sizes = tasks.iter().map(|task| {
         let pods = task.matrix.combinations(&run.params);
         let size = TaskSize {
-            requests: catalog.and_then(|catalog| request(run, task, catalog)),
+            requests: catalog.and_then(|catalog| request(run, task, &subsets, catalog)),
             pods: u32::try_from(pods).map_or(MOST_PODS, |pods| pods.min(MOST_PODS)),
             after: (task.after.iter())
                 .filter(|name| names.contains(name) && **name != task.name)
@@ -88,7 +90,12 @@ pub(crate) fn tasks<'a>(run: &'a PipelineRun, catalog: Option<&'a Catalog>) -> &
     }
 }
 
-fn request(run: &PipelineRun, task: &PipelineTask, catalog: &Catalog) -> Option<Amounts> {
+fn request(
+    run: &PipelineRun,
+    task: &PipelineTask,
+    subsets: &Subsets,
+    catalog: &Catalog,
+) -> Option<Amounts> {
     let spec = match &task.work {
         Work::Embedded(spec) => spec,
         Work::Task(name) => catalog.tasks.get(name)?,
@@ -97,12 +104,16 @@ fn request(run: &PipelineRun, task: &PipelineTask, catalog: &Catalog) -> Option<
     // If several items name the task, Tekton uses the last one (`pkg/apis/pipeline/v1/pipelinerun_types.go`, `GetTaskRunSpec`).
     let mut settings = run.task_run_specs.iter();
     let settings = settings.rfind(|settings| settings.task == task.name);
+    let subset = subsets.get(subsets::of_task(subsets, &task.name));
+    let selector = settings.and_then(|settings| settings.node_selector.as_ref());
+    // The placeholder of the task's subset has the same node selector.
+    let is_selected = selector.is_some() && selector != subset.map(|it| &it.node_selector);
     let settings = settings
         .map(|settings| settings.pods.clone())
         .unwrap_or_default();
     // The placeholder must not wait for room for a task that may be skipped, or that needs other nodes than the run's other
     // tasks.
-    if settings.is_special || task.is_conditional {
+    if is_selected || settings.has_affinity || task.is_conditional {
         return None;
     }
     let template = run.pod_template.as_ref();

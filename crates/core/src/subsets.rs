@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use crate::mode::Mode;
 use crate::names::hash;
 use crate::pipeline_run::{PipelineRun, WorkspaceSource};
+use crate::run_claims::{self, ClaimSource};
 use crate::sizes::{self, Catalog};
 
 /// The subsets of a run. The key is the part of a placeholder's name that identifies the subset. The key of the main subset is
@@ -70,18 +71,24 @@ pub(crate) fn of_task<'a>(subsets: &'a Subsets, task: &str) -> &'a str {
     own.map_or(MAIN, |(key, _)| key)
 }
 
-/// The subsets of a new run. In mode `workspaces`, there is no placeholder for the whole run. So there is
-/// no main subset, and tasks with different node selectors are in different subsets even if they do not contradict each other.
+/// The subsets of a new run. In mode `workspaces`, there is no placeholder for the whole run. So there is no main subset, and
+/// tasks with different node selectors are in different subsets even if they do not contradict each other.
 pub(crate) fn of_run(run: &PipelineRun, mode: Mode, catalog: Option<&Catalog>) -> Subsets {
     let tasks = Selected::all(run);
+    let is_whole = mode != Mode::Workspaces;
+    // All pods of the run mount these claims.
+    if is_whole && !run_claims::of_pod_template(run).is_empty() {
+        return Subsets::new();
+    }
     let template = |field| run.pod_template.as_ref().and_then(|it| it.get(field));
     let of_run = template("nodeSelector")
         .map(node_selector)
         .unwrap_or_default();
-    let selectors = tasks.values().map(|it| &it.selector);
-    let contested = match mode {
-        Mode::Workspaces => selectors.flat_map(BTreeMap::keys).cloned().collect(),
-        _ => contested(selectors.chain([&of_run])),
+    let own_tolerations = tolerations(template("tolerations"));
+    let selectors = tasks.iter().map(|task| &task.selector);
+    let contested = match is_whole {
+        true => contested(selectors.chain([&of_run])),
+        false => selectors.flat_map(BTreeMap::keys).cloned().collect(),
     };
     if contested.is_empty() {
         return Subsets::new();
@@ -91,84 +98,113 @@ pub(crate) fn of_run(run: &PipelineRun, mode: Mode, catalog: Option<&Catalog>) -
         part.retain(|key, _| contested.contains(key));
         part
     };
-    let main = match mode {
-        Mode::Workspaces | Mode::Disabled => None,
-        Mode::PipelineRuns | Mode::IsolatePipelineRun => {
-            let mut parts = run
-                .task_run_specs
-                .iter()
-                .filter_map(|it| tasks.get(it.task.as_str()));
-            let first = parts.find_map(|it| Some(part(&it.selector)).filter(|it| !it.is_empty()));
-            Some(part(&of_run)).filter(|it| !it.is_empty()).or(first)
-        }
-    };
-    let mut members: BTreeMap<NodeSelector, BTreeSet<&str>> = BTreeMap::new();
-    for (name, task) in &tasks {
+    let known = sizes::tasks(run, catalog);
+    let is_selected = |name: &str| tasks.iter().any(|task| task.name == name);
+    let all_selected = !known.is_empty() && known.iter().all(|task| is_selected(&task.name));
+    let main = is_whole.then(|| {
+        // Tasks without a node selector have only the run's tolerations.
+        let suits = |task: &&Selected<'_>| {
+            let tolerations = task.tolerations.iter().flatten();
+            let special = tolerations
+                .filter(|it| !own_tolerations.contains(it))
+                .count();
+            (all_selected || special == 0) && !part(&task.selector).is_empty()
+        };
+        let first = tasks.iter().find(suits).map(|task| part(&task.selector));
+        Some(part(&of_run)).filter(|it| !it.is_empty()).or(first)
+    });
+    let main = main.flatten();
+    let mut members: Vec<(NodeSelector, Vec<&Selected<'_>>)> = Vec::new();
+    for task in &tasks {
         let part = part(&task.selector);
-        if !part.is_empty() && main.as_ref().is_none_or(|main| contradict(main, &part)) {
-            members.entry(part).or_default().insert(name);
+        if part.is_empty() || main.as_ref().is_some_and(|main| !contradict(main, &part)) {
+            continue;
+        }
+        let suits = |own: &NodeSelector| match is_whole {
+            true => !contradict(own, &part),
+            false => *own == part,
+        };
+        match members.iter_mut().find(|(own, _)| suits(own)) {
+            Some((own, tasks)) => {
+                own.extend(part);
+                tasks.push(task);
+            }
+            None => members.push((part, vec![task])),
         }
     }
-    let users = users(run, catalog);
-    let workspaces = keep_claims_together(&mut members, &users);
-    members.retain(|_, tasks| !tasks.is_empty());
-    if members.is_empty() {
-        return Subsets::new();
-    }
-    let own_tolerations = tolerations(template("tolerations"));
-    let subset = |part: &NodeSelector, names: &BTreeSet<&str>| {
-        let of = || names.iter().filter_map(|name| tasks.get(*name));
-        let common = of()
-            .map(|task| task.selector.clone())
-            .reduce(|mut common, other| {
-                common.retain(|key, value| other.get(key) == Some(value));
-                common
-            });
-        let tolerations = of().map(|task| {
-            task.tolerations
-                .clone()
-                .unwrap_or_else(|| own_tolerations.clone())
-        });
-        let tolerations = tolerations.reduce(|mut common, other| {
-            common.retain(|it| other.contains(it));
-            common
-        });
-        Subset {
-            node_selector: common.unwrap_or_else(|| part.clone()),
-            tolerations: tolerations.unwrap_or_else(|| own_tolerations.clone()),
-            ..Subset::default()
-        }
-    };
+    let candidates: usize = members.iter().map(|(_, tasks)| tasks.len()).sum();
+    let claims = Claim::all(run, catalog);
+    let assigned = assign(&mut members, &claims, is_whole);
+    members.retain(|(_, tasks)| !tasks.is_empty());
     let mut subsets = Subsets::new();
-    for (part, names) in &members {
-        let text: Vec<_> = part
+    for (own, tasks) in &members {
+        let text: Vec<_> = own
             .iter()
             .map(|(key, value)| format!("{key}={value}"))
             .collect();
-        let own = workspaces.iter().filter(|(_, of)| *of == part);
+        let workspaces = assigned.iter().filter(|(_, of)| *of == own);
         let subset = Subset {
-            tasks: names.iter().map(|name| (*name).to_owned()).collect(),
-            workspaces: own.map(|(workspace, _)| workspace.clone()).collect(),
-            ..subset(part, names)
+            node_selector: common(
+                tasks.iter().map(|it| it.selector.clone()),
+                |common, other| {
+                    common.retain(|key, value| other.get(key) == Some(value));
+                },
+            ),
+            tolerations: common(
+                (tasks.iter()).map(|it| {
+                    it.tolerations
+                        .clone()
+                        .unwrap_or_else(|| own_tolerations.clone())
+                }),
+                |common, other| common.retain(|it| other.contains(it)),
+            ),
+            tasks: tasks.iter().map(|task| task.name.to_owned()).collect(),
+            workspaces: workspaces.map(|(workspace, _)| workspace.clone()).collect(),
         };
         subsets.insert(hash(&text.join(",")), subset);
     }
-    if let Some(main) = main {
-        let agreeing = tasks
-            .iter()
-            .filter(|(_, task)| part(&task.selector) == main);
-        let names = agreeing.map(|(name, _)| *name).collect();
-        let mut subset = subset(&main, &names);
-        subset.node_selector = of_run;
-        subset.node_selector.extend(main);
+    // The main placeholder has to move between nodes if its tasks contradict each other, or if they are not known and may use
+    // its claims. Then it takes no task's node selector.
+    let kept: usize = members.iter().map(|(_, tasks)| tasks.len()).sum();
+    let must_move = kept < candidates || (known.is_empty() && !claims.is_empty());
+    if let (Some(main), false, false) = (main, must_move, subsets.is_empty()) {
+        let agreeing = tasks.iter().filter(|task| part(&task.selector) == main);
+        let tolerations = match all_selected {
+            true => common(
+                agreeing.map(|it| {
+                    it.tolerations
+                        .clone()
+                        .unwrap_or_else(|| own_tolerations.clone())
+                }),
+                |common, other| common.retain(|it| other.contains(it)),
+            ),
+            false => own_tolerations,
+        };
+        let mut node_selector = of_run;
+        node_selector.extend(main);
+        let subset = Subset {
+            node_selector,
+            tolerations,
+            ..Subset::default()
+        };
         subsets.insert(MAIN.to_owned(), subset);
     }
     subsets
 }
 
+/// The parts that all items have. `keep` removes the parts of its first argument that the second one lacks.
+fn common<T: Default>(items: impl Iterator<Item = T>, keep: impl Fn(&mut T, &T)) -> T {
+    let common = items.reduce(|mut common, other| {
+        keep(&mut common, &other);
+        common
+    });
+    common.unwrap_or_default()
+}
+
 /// A task with a node selector of its own.
-#[derive(Debug, Clone, Default)]
-struct Selected {
+#[derive(Debug)]
+struct Selected<'a> {
+    name: &'a str,
     /// The node selector of its pods. It replaces the run's (Tekton v1.12.0, `pkg/apis/pipeline/pod/template.go`,
     /// `MergePodTemplateWithDefault`).
     selector: NodeSelector,
@@ -176,22 +212,23 @@ struct Selected {
     tolerations: Option<Vec<Value>>,
 }
 
-impl Selected {
-    /// The tasks with node selectors of their own, by name. If several items of `taskRunSpecs` name a task, Tekton uses the
+impl<'a> Selected<'a> {
+    /// The tasks with node selectors of their own, in the order of `taskRunSpecs`. If several items name a task, Tekton uses the
     /// last one.
-    fn all(run: &PipelineRun) -> BTreeMap<&str, Self> {
-        let mut all = BTreeMap::new();
-        for item in &run.task_run_specs {
-            all.remove(item.task.as_str());
-            if let Some(selector) = &item.node_selector {
-                let selected = Self {
-                    selector: selector.clone(),
-                    tolerations: item.tolerations.clone(),
-                };
-                all.insert(item.task.as_str(), selected);
-            }
-        }
-        all
+    fn all(run: &'a PipelineRun) -> Vec<Self> {
+        let items = run.task_run_specs.iter().enumerate();
+        let last = items.filter(|(index, item)| {
+            let mut later = run.task_run_specs.iter().skip(index + 1);
+            !later.any(|other| other.task == item.task)
+        });
+        let selected = last.filter_map(|(_, item)| {
+            Some(Self {
+                name: &item.task,
+                selector: item.node_selector.clone()?,
+                tolerations: item.tolerations.clone(),
+            })
+        });
+        selected.collect()
     }
 }
 
@@ -222,58 +259,74 @@ fn contradict(one: &NodeSelector, other: &NodeSelector) -> bool {
         .any(|(key, value)| other.get(key).is_some_and(|it| it != value))
 }
 
-/// For each claim of the run: its workspaces, and the tasks that use it. The claim's identity is its name as the author wrote it.
-fn users(
-    run: &PipelineRun,
-    catalog: Option<&Catalog>,
-) -> Vec<(BTreeSet<String>, BTreeSet<String>)> {
-    let mut claims: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-    for binding in &run.workspaces {
-        let identity = match &binding.source {
-            WorkspaceSource::Claim { claim_name } => format!("claim/{claim_name}"),
-            WorkspaceSource::ClaimTemplate(_) => format!("template/{}", binding.name),
-            WorkspaceSource::Other => continue,
-        };
-        claims
-            .entry(identity)
-            .or_default()
-            .insert(binding.name.clone());
-    }
-    let tasks = sizes::tasks(run, catalog);
-    let using = |workspaces: &BTreeSet<String>| {
-        let tasks = tasks
-            .iter()
-            .filter(|task| !task.workspaces.is_disjoint(workspaces));
-        tasks.map(|task| task.name.clone()).collect()
-    };
-    claims
-        .into_values()
-        .map(|workspaces| (workspaces.clone(), using(&workspaces)))
-        .collect()
+/// A claim of the run.
+struct Claim {
+    /// The run's workspaces that are bound to the claim.
+    workspaces: BTreeSet<String>,
+    /// The names of the tasks that use the claim.
+    users: BTreeSet<String>,
 }
 
-/// Assigns each claim to the subset that has all its users, and removes each task that uses another claim from its subset.
-/// Returns the assigned workspaces.
-fn keep_claims_together(
-    members: &mut BTreeMap<NodeSelector, BTreeSet<&str>>,
-    claims: &[(BTreeSet<String>, BTreeSet<String>)],
+impl Claim {
+    fn all(run: &PipelineRun, catalog: Option<&Catalog>) -> Vec<Self> {
+        let names = run_claims::of_run(run, catalog);
+        let mut claims: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+        for binding in &run.workspaces {
+            let written = match &binding.source {
+                WorkspaceSource::Claim { claim_name } => claim_name.as_str(),
+                WorkspaceSource::ClaimTemplate(_) => "",
+                WorkspaceSource::Other => continue,
+            };
+            let identity = match names.get(&binding.name).map(|claim| &claim.source) {
+                Some(ClaimSource::Name(name)) => format!("claim/{name}"),
+                Some(ClaimSource::Template(_)) => format!("template/{}", binding.name),
+                None => format!("unknown/{written}"),
+            };
+            claims
+                .entry(identity)
+                .or_default()
+                .insert(binding.name.clone());
+        }
+        let tasks = sizes::tasks(run, catalog);
+        let users = |workspaces: &BTreeSet<String>| {
+            let users = tasks
+                .iter()
+                .filter(|task| !task.workspaces.is_disjoint(workspaces));
+            users.map(|task| task.name.clone()).collect()
+        };
+        let claims = claims.into_values();
+        claims
+            .map(|workspaces| Self {
+                users: users(&workspaces),
+                workspaces,
+            })
+            .collect()
+    }
+}
+
+/// Assigns each claim to the subset that has all its users. If one placeholder serves a whole subset, removes the tasks that use
+/// another claim from their subsets. Returns the assigned workspaces.
+fn assign(
+    members: &mut [(NodeSelector, Vec<&Selected<'_>>)],
+    claims: &[Claim],
+    is_whole: bool,
 ) -> BTreeMap<String, NodeSelector> {
     loop {
         let mut assigned = BTreeMap::new();
         let mut removed = false;
-        for (workspaces, users) in claims.iter().filter(|(_, users)| !users.is_empty()) {
-            let all =
-                |tasks: &BTreeSet<&str>| users.iter().all(|user| tasks.contains(user.as_str()));
-            match members.iter().find(|(_, tasks)| all(tasks)) {
-                Some((part, _)) => {
-                    assigned.extend(workspaces.iter().map(|it| (it.clone(), part.clone())));
-                }
-                None => {
-                    for tasks in members.values_mut() {
-                        let before = tasks.len();
-                        tasks.retain(|task| !users.contains(*task));
-                        removed |= tasks.len() < before;
-                    }
+        for claim in claims.iter().filter(|claim| !claim.users.is_empty()) {
+            let has_all = |tasks: &[&Selected<'_>]| {
+                let names: BTreeSet<&str> = tasks.iter().map(|task| task.name).collect();
+                claim.users.iter().all(|user| names.contains(user.as_str()))
+            };
+            if let Some((own, _)) = members.iter().find(|(_, tasks)| has_all(tasks)) {
+                let workspaces = claim.workspaces.iter();
+                assigned.extend(workspaces.map(|it| (it.clone(), own.clone())));
+            } else if is_whole {
+                for (_, tasks) in members.iter_mut() {
+                    let before = tasks.len();
+                    tasks.retain(|task| !claim.users.contains(task.name));
+                    removed |= tasks.len() < before;
                 }
             }
         }

@@ -23,7 +23,7 @@ pub fn is_late_choice(old: &PipelineRun, new: &PipelineRun) -> bool {
 }
 
 /// True if the run's Pipeline may still choose settings.
-pub(crate) fn awaits_pipeline(run: &PipelineRun) -> bool {
+pub fn awaits_pipeline(run: &PipelineRun) -> bool {
     run.annotations.contains_key(AWAITS_PIPELINE) && run.defaults.is_none()
 }
 
@@ -58,6 +58,12 @@ fn chosen(in_force: InForce<'_>, old: &PipelineRun, question: &Question<'_>) -> 
     };
     let mut admission = restore(old, new);
     admission.warnings.clear();
+    let mut stored = admission.apply(new);
+    stored.annotations.clone_from(&old.annotations);
+    let question = Question {
+        run: &stored,
+        ..question
+    };
     match configuration.mode {
         Mode::Workspaces | Mode::Disabled if !templates.is_empty() => return None,
         Mode::Disabled => {
@@ -71,7 +77,7 @@ fn chosen(in_force: InForce<'_>, old: &PipelineRun, question: &Question<'_>) -> 
                 group,
                 // The names of the templates' claims depend on the subsets.
                 subsets: match templates.is_empty() {
-                    true => subsets::of_run(old, configuration.mode, question.catalog),
+                    true => subsets::of_run(&stored, configuration.mode, question.catalog),
                     false => subsets,
                 },
                 templates,

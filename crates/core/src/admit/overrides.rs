@@ -106,12 +106,17 @@ impl Limits {
         (limits, warning)
     }
 
-    /// True if a Pipeline may choose another value for a setting that the run itself does not choose.
+    /// True if a Pipeline may choose another value for a setting that the run itself does not choose. A reservation does not
+    /// count: the tasks of a Pipeline that a resolver fetches have no known requests, so there is nothing to reserve.
     fn leave_open(&self, question: &Question<'_>, chosen: &Configuration) -> bool {
         let by_run = |setting: Setting| question.run.annotations.contains_key(setting.annotation());
         let is_off = chosen.mode == Mode::Disabled && by_run(Setting::Mode);
         let mut allowed = self.of_authors.iter();
-        !is_off && allowed.any(|it| !by_run(it.setting()) && *it != chosen.value(it.setting()))
+        !is_off
+            && allowed.any(|it| {
+                let setting = it.setting();
+                setting != Setting::Reserves && !by_run(setting) && *it != chosen.value(setting)
+            })
     }
 }
 

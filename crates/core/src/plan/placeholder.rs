@@ -12,7 +12,6 @@ use crate::pipeline_run::PipelineRun;
 use crate::pod_template;
 use crate::reasons;
 use crate::separation::Separation;
-use crate::subsets::Subset;
 
 use super::Reason;
 use super::claims::Claims;
@@ -23,6 +22,8 @@ use super::claims::Claims;
 pub struct PlaceholderSpec {
     /// Its name (P1).
     pub name: AssistantName,
+    /// The key of its [subset](crate::subsets) of the run's tasks. Empty for the main subset.
+    pub subset: String,
     /// The labels of the placeholder and its pod: the run's labels except Kueue's and `tekton.dev/taskRun`, and our labels, which
     /// have priority (P1).
     pub labels: BTreeMap<String, String>,
@@ -81,15 +82,17 @@ pub struct ClaimTemplateSpec {
 pub(super) fn spec(
     run: &PipelineRun,
     pinned: &Pinned,
-    subset: Option<&Subset>,
+    subset: &str,
     name: AssistantName,
     claims: Claims,
 ) -> PlaceholderSpec {
     let defaults = &pinned.placeholder;
     let own = run.pod_template.as_ref();
-    let own = subset.map_or_else(|| own.cloned(), |subset| Some(subset.pod_template(own)));
+    let own = (pinned.subsets.get(subset))
+        .map_or_else(|| own.cloned(), |subset| Some(subset.pod_template(own)));
     PlaceholderSpec {
         labels: placeholder_labels(run, &name),
+        subset: subset.to_owned(),
         name,
         claim_templates: claims.templates,
         single_pod_claims: claims.single_pod,

@@ -102,6 +102,7 @@ fn m3_p1_p5_v1_v2_v6_the_whole_placeholder() {
     let group = Group::from_request_uid(UID);
     let name = AssistantName::of(&group);
     let expect = PlaceholderSpec {
+        subset: String::new(),
         labels: texts(&[
             ("team", "a"),
             ("app.kubernetes.io/component", "affinity-assistant"),
@@ -634,6 +635,7 @@ fn m1_v3_v6_one_placeholder_for_each_claim() {
     for (claim, spec) in placeholders {
         let name = AssistantName::of_claim(&group, &claim);
         let expect = PlaceholderSpec {
+            subset: String::new(),
             labels: texts(&[
                 ("team", "a"),
                 ("app.kubernetes.io/component", "affinity-assistant"),
@@ -734,6 +736,7 @@ fn m4_an_isolated_run_is_like_a_coscheduled_one_but_for_its_separation() {
         };
         let stored = admitted_with(&configured, &run);
         let expect = PlaceholderSpec {
+            subset: String::new(),
             separation: Separation::Isolate(scope),
             ..shared.clone()
         };

@@ -1,6 +1,7 @@
 //! Helps pods that find no room on the node of their placeholder (N2, N7). The manager does not predict which node has room: only
 //! the scheduler knows. The placeholder leaves its node, and asks the scheduler for a node with more room ([`reserve`]).
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -10,7 +11,7 @@ use super::evacuate::{FIRST_PAUSE, LONGEST_PAUSE, misplaced};
 use super::reserve::{self, MOMENT, Placed};
 use super::tell::refusals::{tells_of_no_node, waits_for_claim};
 use super::{Decision, MOVES, Step, ask_again, pause};
-use crate::observed::{Observed, Pod, Record, Sight, elapsed};
+use crate::observed::{Observed, Placeholder, Pod, Record, Sight, elapsed};
 use crate::plan::{Reason, Separation};
 use crate::reasons;
 use crate::volumes::SeenClaim;
@@ -127,8 +128,8 @@ impl<'a> Placed<'a> {
     }
 
     /// Lets the placeholder leave its node for a waiting pod. If the placeholder cannot leave, may return the reason why the
-    /// pod waits. All placeholders of a run together leave at most [`MOVES`] times, and once more for each pod that has ended:
-    /// the run made progress then, for example if tasks for two architectures take turns.
+    /// pod waits. All placeholders of a run together leave at most [`MOVES`] times, and then again when another pod of the run
+    /// has ended: the run made progress then, for example if tasks for two architectures take turns.
     fn ask_anew(&self, node: &str, pod: &'a Pod, decision: &mut Decision) -> Option<Reason> {
         if let Some(resource) = self.lacking_elsewhere(pod, node) {
             let rest = self.tried_in(pod);
@@ -137,16 +138,16 @@ impl<'a> Placed<'a> {
             let waits = rest.is_zero() && self.is_confirmed(pod, None, decision);
             return waits.then(|| reasons::resource_missing(&asking(pod), node, resource));
         }
-        let all = self.observed.placeholders.values();
-        let moved = all.filter_map(|own| own.record.moved.as_ref());
-        let moves: u32 = moved.clone().map(|done| done.times).sum();
         let ended = u32::try_from(self.observed.ended.len()).unwrap_or(u32::MAX);
-        let in_vain = moves.saturating_sub(ended);
-        if in_vain >= MOVES {
+        let in_vain = |own: &&Arc<Placeholder>| own.record.ended >= ended;
+        let moved = self.observed.placeholders.values().filter(in_vain);
+        let moved = moved.filter_map(|own| own.record.moved.as_ref());
+        let moves = moved.clone().map(|done| done.times).sum();
+        if moves >= MOVES {
             let reason = reasons::moves_exhausted(&asking(pod), node, moves);
             return self.is_confirmed(pod, None, decision).then_some(reason);
         }
-        if !self.may_act(pod, in_vain, moved.map(|done| done.last).max(), decision) {
+        if !self.may_act(pod, moves, moved.map(|done| done.last).max(), decision) {
             return None;
         }
         let placeholder = &self.own.object.name;
@@ -155,9 +156,12 @@ impl<'a> Placed<'a> {
         } else if self.own.observed {
             // The controller of the placeholder has observed the version with the gate, and creates the next pod from it.
             let reason = reasons::placeholder_asks_anew(&pod.object.name, placeholder, node);
+            let before = &self.own.record;
             let record = Record {
                 left: Some(node.to_owned()),
-                ..self.own.record.clone()
+                moved: before.moved.clone().filter(|_| before.ended >= ended),
+                ended,
+                ..before.clone()
             };
             decision.steps.push(ask_again(self, record, reason));
         }

@@ -24,6 +24,7 @@ use crate::pipeline_run::PipelineRun;
 use crate::plan::{PlaceholderSpec, Reason};
 use crate::reasons;
 use crate::sizes::{Demand, Progress, Sizes};
+use crate::subsets;
 
 /// The scheduling gate of a placeholder's pod whose requests are not set yet.
 pub const GATE: &str = "coscheduler.dev/reservation";
@@ -297,14 +298,15 @@ impl<'a> Placed<'a> {
         let sizes = sizes.and_then(Result::ok).unwrap_or_default();
         let pinned = Pinned::of(run).ok().flatten();
         let held: BTreeSet<String> = self.spec.claims().collect();
-        let mut demand = sizes.demand(&self.progress(&sizes), |_, task| match &pinned {
+        let mut demand = sizes.demand(&self.progress(&sizes), |name, task| match &pinned {
             Some(pinned) if pinned.mode == Mode::Workspaces || (tied && !self.is_isolated()) => {
                 task.workspaces.iter().any(|workspace| {
                     let claim = pinned.claims.get(workspace);
                     claim.is_some_and(|it| held.contains(&it.name(workspace, &run.uid)))
                 })
             }
-            Some(_) | None => true,
+            Some(pinned) => subsets::of_task(&pinned.subsets, name) == self.spec.subset,
+            None => true,
         });
         for pod in self.waiting() {
             demand.need = combined(&demand.need, &pod.needs.requests, i128::max);

@@ -364,6 +364,7 @@ fn when_to_look_again_is_the_soonest_of_all_times() {
 fn a_record_reads_back_as_it_was_written_and_an_empty_one_is_short() {
     let observed = observed();
     let record = Record {
+        ended: 2,
         evacuated: once(&observed, 1, SECOND),
         moved: Done::again(once(&observed, 1, SECOND).as_ref(), observed.now, "no room"),
         retried: None,

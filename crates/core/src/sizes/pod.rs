@@ -79,9 +79,8 @@ pub struct PodSettings {
     sidecars: Vec<Container>,
     resources: Resources,
     runtime_class: Option<String>,
-    /// True if the pods may need other nodes than the run's other pods, because they have a node selector or an affinity of their
-    /// own.
-    pub(super) is_special: bool,
+    /// True if the pods may need other nodes than the run's other pods, because they have an affinity of their own.
+    pub(super) has_affinity: bool,
 }
 
 impl Resources {
@@ -125,7 +124,7 @@ impl PodSettings {
         let template = field("podTemplate");
         let runtime_class = template["runtimeClassName"].as_str();
         Self {
-            is_special: !template["nodeSelector"].is_null() || !template["affinity"].is_null(),
+            has_affinity: !template["affinity"].is_null(),
             steps: containers(field("stepSpecs")),
             sidecars: containers(field("sidecarSpecs")),
             resources: Resources::read(field("computeResources")),

@@ -5,7 +5,7 @@ use crate::plan::plan;
 use proptest::prelude::*;
 
 /// A run whose tasks have these node selectors (`amd64`, or with a value for `disk` too: `amd64 ssd`), and use these workspaces.
-/// Workspaces `a` and `b` are bound to templates, `shared` and `again` to one existing claim.
+/// Tasks for arm64 tolerate a taint. Workspaces `a` and `b` are bound to templates, `shared` and `again` to one existing claim.
 fn run(tasks: &[(&str, &str, &[&str])], of_run: &str) -> PipelineRun {
     let selector = |text: &str| {
         let mut words = text.split_whitespace();
@@ -19,8 +19,11 @@ fn run(tasks: &[(&str, &str, &[&str])], of_run: &str) -> PipelineRun {
     };
     let specs = tasks.iter().filter(|(_, text, _)| !text.is_empty());
     let specs = specs.map(|(name, text, _)| {
-        let tolerations = json!([{"key": text.split_whitespace().next()}, {"key": "all"}]);
-        json!({"pipelineTaskName": name, "podTemplate": {"nodeSelector": selector(text), "tolerations": tolerations}})
+        let mut template = json!({"nodeSelector": selector(text)});
+        if text.starts_with("arm64") {
+            template["tolerations"] = json!([{"key": "arm64"}, {"key": text}]);
+        }
+        json!({"pipelineTaskName": name, "podTemplate": template})
     });
     let of_pipeline = tasks.iter().map(|(name, _, workspaces)| {
         let workspaces = workspaces
@@ -87,6 +90,10 @@ fn b1_tasks_of_two_architectures_are_two_subsets_each_with_its_own_claims() {
     let both = ["amd64; ; ", "arm64; build-arm test-arm; b"];
     assert_eq!(words(&run(tasks, ""), Mode::PipelineRuns), both);
     assert_eq!(words(&run(tasks, ""), Mode::IsolatePipelineRun), both);
+    // Tasks without a node selector do not tolerate the taint of arm64, whatever comes first.
+    let mut first = tasks.to_vec();
+    first.reverse();
+    assert_eq!(words(&run(&first, ""), Mode::PipelineRuns), both);
     // The run's own node selector decides about the main subset.
     let reverse = ["arm64; ; ", "amd64; build-amd; a"];
     assert_eq!(words(&run(tasks, "arm64"), Mode::PipelineRuns), reverse);
@@ -110,13 +117,47 @@ fn b1_a_task_that_shares_a_claim_with_another_subset_stays_in_the_main_subset() 
     ];
     assert_eq!(
         words(&run(shared, ""), Mode::PipelineRuns),
-        ["amd64; ; ", "arm64; lint-arm; a"]
+        ["arm64; lint-arm; a"]
     );
+    // The main placeholder has no node selector, because it has to move between the nodes of `build-amd` and `build-arm`.
     let all: &[(&str, &str, &[&str])] = &[("x", "amd64", &["shared"]), ("y", "arm64", &["shared"])];
     assert_eq!(
         words(&run(all, ""), Mode::PipelineRuns),
         Vec::<String>::new()
     );
+}
+
+#[test]
+fn b1_a_claim_that_all_pods_mount_leaves_one_placeholder() {
+    let tasks: &[(&str, &str, &[&str])] = &[("one", "amd64", &["a"]), ("two", "arm64", &["b"])];
+    let mut run = run(tasks, "");
+    let volume = json!({"name": "v", "persistentVolumeClaim": {"claimName": "cache"}});
+    run.pod_template.as_mut().unwrap()["volumes"] = json!([volume]);
+    assert_eq!(words(&run, Mode::PipelineRuns), Vec::<String>::new());
+}
+
+#[test]
+fn b1_while_the_pipeline_is_not_known_the_main_placeholder_can_move() {
+    let tasks: &[(&str, &str, &[&str])] = &[("one", "amd64", &[]), ("two", "arm64", &[])];
+    let mut run = run(tasks, "");
+    run.pipeline_tasks.clear();
+    assert_eq!(words(&run, Mode::PipelineRuns), ["arm64; two; "]);
+    run.workspaces.clear();
+    assert_eq!(
+        words(&run, Mode::PipelineRuns),
+        ["amd64; ; ", "arm64; two; "]
+    );
+}
+
+#[test]
+fn b1_a_claim_of_all_tasks_leaves_the_other_placeholders_of_workspaces_their_node_selectors() {
+    let tasks: &[(&str, &str, &[&str])] = &[
+        ("one", "amd64", &["a", "shared"]),
+        ("two", "arm64", &["b", "again"]),
+    ];
+    let mut each = words(&run(tasks, ""), Mode::Workspaces);
+    each.sort();
+    assert_eq!(each, ["amd64; one; a", "arm64; two; b"]);
 }
 
 #[test]
@@ -134,7 +175,7 @@ fn b1_a_subset_has_what_all_its_tasks_have() {
     assert_eq!(of("two").node_selector["disk"], "ssd");
     assert_eq!(
         of("two").tolerations,
-        [json!({"key": "arm64"}), json!({"key": "all"})]
+        [json!({"key": "arm64"}), json!({"key": "arm64 ssd"})]
     );
     assert_eq!(of_task(&subsets, "one"), MAIN);
     assert_eq!(of_task(&subsets, "unknown"), MAIN);
@@ -228,7 +269,8 @@ proptest! {
             }
         }
         let same = |one: &str, other: &str| one == other || [one, other].iter().all(|it| ["shared", "again"].contains(it));
-        for (name, _, used) in &listed {
+        let one_placeholder_each = mode == Mode::Workspaces;
+        for (name, _, used) in listed.iter().filter(|_| !one_placeholder_each) {
             let own = of_task(&subsets, name);
             for workspace in *used {
                 for (key, subset) in &subsets {

@@ -268,6 +268,7 @@ fn v7_many_claims_of_few_zones_are_soon_decided() {
 #[test]
 fn v8_a_claim_for_one_pod_is_not_mounted_but_keeps_its_nodes() {
     let spec = crate::plan::PlaceholderSpec {
+        subset: String::new(),
         name: "affinity-assistant-0123456789".parse().unwrap(),
         labels: std::collections::BTreeMap::new(),
         claim_templates: Vec::new(),

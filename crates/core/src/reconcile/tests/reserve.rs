@@ -168,6 +168,21 @@ fn b3_in_workspaces_the_tasks_of_each_claim_count() {
 }
 
 #[test]
+fn b1_b3_the_tasks_of_another_subset_do_not_count() {
+    let mut observed = gated();
+    assert_eq!(opened(&observed), [3550, 2050]);
+    change_run(&mut observed, |run| {
+        let schema = crate::annotations::SCHEMA_VERSION.to_owned();
+        run.annotations.insert(schema, "3".to_owned());
+        let subsets = r#"{"0123456789": {"nodeSelector": {"arch": "arm64"}, "tasks": ["two"]}}"#;
+        let subsets = subsets.to_owned();
+        run.annotations
+            .insert(crate::annotations::SUBSETS.to_owned(), subsets);
+    });
+    assert_eq!(opened(&observed), [1550]);
+}
+
+#[test]
 fn b3_tasks_that_have_ended_or_are_skipped_do_not_count() {
     #[track_caller]
     fn check(one: &str, started: &[&str], ended: &[&str], skipped: &[&str], expect: &[i128]) {

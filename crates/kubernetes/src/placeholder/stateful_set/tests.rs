@@ -6,6 +6,7 @@ use serde_json::json;
 
 fn spec() -> PlaceholderSpec {
     PlaceholderSpec {
+        subset: String::new(),
         name: "affinity-assistant-0123456789".parse().unwrap(),
         labels: BTreeMap::from([("team".to_owned(), "ci".to_owned())]),
         claim_templates: vec![ClaimTemplateSpec {
