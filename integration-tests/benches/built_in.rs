@@ -1,27 +1,19 @@
-//! Compares our services with Tekton's own affinity assistant on the same runs, for `cargo xtask bench`. Prints figures and
-//! checks none of them, because they depend on the machine, and because Tekton's assistant is not part of this project.
+//! Compares our services with Tekton's own affinity assistant when the node of a run is lost or full, for `cargo xtask bench`.
+//! Prints times and checks none of them, because they depend on the machine, and because Tekton's assistant is not part of this
+//! project. `cargo xtask bench compare` measures runs on healthy nodes.
 #![allow(missing_docs, clippy::print_stdout)]
 
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use coscheduler_kubernetes::pipeline_run::PipelineRun;
 use futures::future::try_join_all;
-use integration_tests::audit::{Request, end, requests, table};
-use integration_tests::costs::{audited, one_claim, ours, two_templates};
 use integration_tests::cramped::{gated, stranger, submit};
-use integration_tests::look::{LIMIT, is_done, no_placeholder_left};
 use integration_tests::nodes::NodeEvent;
-use integration_tests::runs::Run;
-use integration_tests::sides::Side;
 use integration_tests::stack::Stack;
 use integration_tests::struck::Waiting;
 use integration_tests::{Scene, alone};
-use kube::Api;
-use kube::runtime::wait::await_condition;
 use serde_json::json;
 use testbed::{Config, LOCAL_STORAGE_CLASS, MOVABLE_STORAGE_CLASS};
-use tokio::runtime::Runtime;
 
 type Outcome = anyhow::Result<()>;
 
@@ -32,7 +24,6 @@ const TIMES: usize = 2;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn main() -> Outcome {
-    costs()?;
     for tekton in [false, true] {
         // If Tekton's own flag is set, our services leave each run to Tekton.
         let config = Config {
@@ -51,60 +42,6 @@ fn main() -> Outcome {
         })?;
     }
     Ok(())
-}
-
-/// Prints the requests to the API server for a run.
-fn costs() -> Outcome {
-    for (mode, run, claims) in [
-        (MODE, two_templates as fn() -> Run, 0),
-        ("workspaces", one_claim, 1),
-    ] {
-        print(
-            &format!("{mode}, our services"),
-            &ours(mode, run(), claims)?,
-        );
-        for (flag, of) in [(mode, "with its assistant"), ("disabled", "without")] {
-            print(
-                &format!("{mode}, Tekton's controller {of}"),
-                &Runtime::new()?.block_on(tektons(flag, run()))?,
-            );
-        }
-    }
-    Ok(())
-}
-
-fn print(title: &str, requests: &[Request]) {
-    println!("{title}: {} requests", requests.len());
-    for ((verb, object), count) in table(requests) {
-        println!("  {count:3} {verb} {object}");
-    }
-}
-
-/// The requests of Tekton's controller for StatefulSets, pods, claims and nodes during a run, without our services and without
-/// watches.
-async fn tektons(flag: &str, run: Run) -> anyhow::Result<Vec<Request>> {
-    let side = Side::Tekton(flag.to_owned());
-    let measured = side.measure(audited(), async |bed, _| {
-        bed.create_namespace("measured", &[]).await?;
-        let runs: Api<PipelineRun> = Api::namespaced(bed.client(), "measured");
-        let mark = end(bed)?;
-        run.create(runs.clone()).await?;
-        let done = await_condition(runs, "measured", |run: Option<&PipelineRun>| {
-            run.is_some_and(is_done)
-        });
-        tokio::time::timeout(LIMIT, done).await??;
-        no_placeholder_left(&bed.client(), "measured").await?;
-        requests(bed, mark)
-    });
-    let mut asked = measured.await?;
-    let controller = "system:serviceaccount:tekton-pipelines:tekton-pipelines-controller";
-    let about = ["statefulsets", "pods", "persistentvolumeclaims", "nodes"];
-    asked.retain(|request| {
-        request.user.username == controller
-            && request.verb != "watch"
-            && about.contains(&request.object.resource.as_str())
-    });
-    Ok(asked)
 }
 
 /// Prints the times from a node event until the placeholder is bound elsewhere. All runs are measured at the same time, because

@@ -23,6 +23,7 @@ pub mod leases;
 pub mod look;
 pub mod metrics;
 pub mod nodes;
+pub mod pace;
 pub mod plugin;
 pub mod prometheus;
 pub mod refusing;

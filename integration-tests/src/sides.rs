@@ -1,6 +1,8 @@
 //! The sides of a comparison: Tekton without our services, and Tekton with our services. Each side is measured on a test bed of
 //! its own.
 
+use std::collections::BTreeMap;
+
 use anyhow::{Context as _, ensure};
 use futures::future::OptionFuture;
 use testbed::services::{Services, ServicesConfig};
@@ -49,6 +51,38 @@ impl Side {
         bed.stop().await?;
         Ok(measured)
     }
+}
+
+/// The CPU time that all processes of a side have used, in seconds, by name.
+///
+/// # Errors
+///
+/// The state of a process cannot be read.
+pub fn cpu_seconds(
+    bed: &TestBed,
+    services: Option<&Services>,
+) -> anyhow::Result<BTreeMap<String, f64>> {
+    let mut used = bed.processes().cpu_seconds()?;
+    used.extend(services.map_or(Ok(BTreeMap::new()), Services::cpu_seconds)?);
+    Ok(used)
+}
+
+/// The CPU time of each process since `before`, for each of `runs` runs, in milliseconds.
+///
+/// # Errors
+///
+/// As [`cpu_seconds`].
+pub fn cpu_of_a_run(
+    bed: &TestBed,
+    services: Option<&Services>,
+    before: &BTreeMap<String, f64>,
+    runs: usize,
+) -> anyhow::Result<BTreeMap<String, f64>> {
+    let mut cpu = cpu_seconds(bed, services)?;
+    for (process, used) in &mut cpu {
+        *used = (*used - before.get(process).unwrap_or(&0.0)) * 1000.0 / runs as f64;
+    }
+    Ok(cpu)
 }
 
 async fn serve(bed: &TestBed, flags: &[(String, String)]) -> anyhow::Result<Services> {

@@ -1,4 +1,4 @@
-//! Measures how long the pods of tasks wait, by the clock of this machine. [`Timings`] gets the events of a watch as they arrive,
+//! Measures how long the pods of tasks wait, by the clock of this machine, and computes percentiles and medians. [`Timings`] gets the events of a watch as they arrive,
 //! because the times in the objects themselves are whole seconds.
 
 use std::collections::BTreeMap;
@@ -74,6 +74,14 @@ pub fn percentile(times: impl IntoIterator<Item = Duration>, percent: usize) -> 
     found.copied().unwrap_or_default().as_secs_f64()
 }
 
+/// The middle one of these figures, or the mean of the two in the middle; 0 if there are none.
+pub fn median(figures: impl IntoIterator<Item = f64>) -> f64 {
+    let mut sorted: Vec<_> = figures.into_iter().collect();
+    sorted.sort_by(f64::total_cmp);
+    let at = |index: usize| sorted.get(index).copied().unwrap_or_default();
+    (at(sorted.len().saturating_sub(1) / 2) + at(sorted.len() / 2)) / 2.0
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -125,5 +133,12 @@ mod tests {
         assert_eq!(of(&[3, 1, 2], 50), 2.0);
         assert_eq!(of(&[3, 1, 2], 99), 3.0);
         assert_eq!(of(&[], 50), 0.0);
+    }
+
+    #[test]
+    fn the_median_of_an_even_number_is_between_the_two_in_the_middle() {
+        assert_eq!(median([9.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median([9.0, 1.0, 2.0, 4.0]), 3.0);
+        assert_eq!(median([]), 0.0);
     }
 }

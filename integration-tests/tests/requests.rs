@@ -1,5 +1,5 @@
-//! The number of requests that our services send to the API server for a run, from the audit log. `cargo xtask bench` prints
-//! these requests, and those of Tekton's own affinity assistant.
+//! The number of requests that our services send to the API server for a run, from the audit log. `cargo xtask bench
+//! compare` counts the requests of all programs, also with Tekton's own affinity assistant.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use coscheduler_kubernetes::pipeline_run::PipelineRun;

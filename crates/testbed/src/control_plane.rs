@@ -125,6 +125,8 @@ pub(crate) async fn start_api_server(site: &Site, config: &Config) -> Result<(u1
             .with_context(|| format!("failed to write {}", policy.display()))?;
         arguments.push(flag("audit-policy-file", policy.display()));
         arguments.push(flag("audit-log-path", audit_log(&site.folder).display()));
+        // The API server would begin another file after 100 MiB, which a benchmark can reach.
+        arguments.push("--audit-log-maxsize=4096".to_owned());
     }
     site.start(API_SERVER, &arguments)?;
 

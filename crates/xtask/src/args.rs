@@ -31,13 +31,13 @@ pub(crate) enum Command {
     /// binary when it has ended. If there is only one binary, prints its output at once. Ends a binary that takes longer than
     /// half an hour. Example: `cargo xtask test two_volumes -- --nocapture` runs the tests with two_volumes in their names.
     Test(TestArgs),
-    /// Measure decisions, admissions, and whole runs with our services and with Tekton's own affinity assistant
+    /// Measure decisions, admissions, and how our services and Tekton's own affinity assistant react to a lost or full node
     ///
     /// First runs the benchmark of the decisions (1, 10 and 100 workspaces). Then boots a test bed with the five services, and
     /// creates examples/two-volumes.yaml as a dry run, alternately in a namespace with our webhook and in a namespace without it.
     /// Prints medians and 95th percentiles of the times. Last, runs the same PipelineRuns with our services and with Tekton's own
-    /// affinity assistant, and prints the requests and seconds of both. No figure makes this command fail. Run it on an idle
-    /// machine. `cargo xtask bench saturated` and `cargo xtask bench scale` are other benchmarks.
+    /// affinity assistant while their node is lost or full, and prints the seconds of both. No figure makes this command fail. Run it on an idle
+    /// machine. `cargo xtask bench compare`, `saturated` and `scale` are other benchmarks.
     Bench(BenchArgs),
     /// Run all checks of continuous integration: fmt, clippy, tidy, doc, deny, test
     ///
@@ -172,6 +172,13 @@ pub(crate) struct BenchArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum BenchCommand {
+    /// Measure the same runs with Tekton alone, with Tekton's own affinity assistant, and with our services
+    ///
+    /// Each measurement has a test bed of its own, and every second round has the reverse order. Prints ratios. Writes
+    /// docs/benchmarks.md, docs/benchmarks.json and the plots in docs/pictures. If a flag chooses other loads or modes, or with
+    /// --quick, writes them into target/bench-compare instead. Fails if a run fails or hangs, but checks no figure. Takes less
+    /// than 40 minutes on two cores, once everything is built. Run it on an idle machine.
+    Compare(CompareArgs),
     /// Measure a cluster that has room for a third of its runs, while other pods compete for this room
     ///
     /// Measures the same runs with Tekton alone (disabled), with Tekton's own affinity assistant (built-in), and with our
@@ -186,6 +193,47 @@ pub(crate) enum BenchCommand {
     /// 150 MiB, or is not ready 20 seconds after its start. The larger cluster needs about 8 GiB of memory. With twice the
     /// default numbers, its control plane needs more than two processors.
     Scale(ScaleArgs),
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct CompareArgs {
+    /// Shapes of the runs. This flag, and each of the next five, chooses the loads instead of the default
+    #[arg(long, value_name = "SHAPES", value_delimiter = ',',
+          value_parser = ["one-claim", "two-claims", "ten-wide", "fifty", "matrix"])]
+    pub(crate) workload: Vec<String>,
+    /// Numbers of nodes, such as 20,200,2000 [default: 20]
+    #[arg(long, value_name = "NUMBERS", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) nodes: Vec<u16>,
+    /// Runs created per second. By default, as many that 2.5 tasks start per second
+    #[arg(long, value_name = "N", value_parser = rate)]
+    pub(crate) rate: Option<f64>,
+    /// How long runs are created at a rate, in seconds [default: 16]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) seconds: Option<u16>,
+    /// Number of runs that are created at once
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) burst: Option<u16>,
+    /// Create a few runs one after the other, each when the last one is done
+    #[arg(long)]
+    pub(crate) alone: bool,
+    /// Number of rounds. Each round has one measurement of each side. The default is as many rounds as fit into --minutes, but
+    /// at least two
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..))]
+    pub(crate) rounds: Option<u8>,
+    /// Begin no round that would probably end later than this, in minutes
+    #[arg(long, value_name = "N", default_value_t = 37)]
+    pub(crate) minutes: u16,
+    /// Modes of our services, and of Tekton's own affinity assistant
+    #[arg(
+        long,
+        value_name = "MODES",
+        value_delimiter = ',',
+        default_value = "workspaces,pipelineruns"
+    )]
+    pub(crate) modes: Vec<String>,
+    /// Only show that the benchmark works: one round with six runs, a debug build, and no page in docs
+    #[arg(long)]
+    pub(crate) quick: bool,
 }
 
 #[derive(Debug, clap::Args)]
@@ -314,6 +362,13 @@ pub(crate) struct UpArgs {
     /// Run Karpenter, which adds nodes of 2, 4, 8 or 16 CPUs for pods that fit on no node; it is built at the first use
     #[arg(long)]
     pub(crate) karpenter: bool,
+}
+
+fn rate(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(rate) if f64::is_finite(rate) && rate > 0.0 => Ok(rate),
+        Ok(_) | Err(_) => Err("a number above 0, such as 0.5".to_owned()),
+    }
 }
 
 fn pairs(text: &str) -> Result<usize, String> {

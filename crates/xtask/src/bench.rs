@@ -1,8 +1,9 @@
-//! `cargo xtask bench`: measures three times. How long does `core` take to admit and to plan a run? How much time does
-//! admission add to the creation of a PipelineRun? How long do whole runs take with our services, and with Tekton's own
-//! affinity assistant? The command prints the figures and checks none of them, because they depend on the machine and its load.
-//! Modules `saturated` and `scale` start two other benchmarks.
+//! `cargo xtask bench`: measures three things. How long does `core` take to admit and to plan a run? How much time does
+//! admission add to the creation of a PipelineRun? How do our services, and Tekton's own affinity assistant, react when a node
+//! is lost or full? The command prints the figures and checks none of them, because they depend on the machine and its load.
+//! Modules `compare`, `saturated` and `scale` start other benchmarks.
 
+mod compare;
 mod figures;
 mod saturated;
 mod scale;
@@ -48,6 +49,7 @@ pub(crate) async fn run(
         skip_built_in,
     } = args;
     match command {
+        Some(BenchCommand::Compare(args)) => return compare::run(workspace, args, interrupt).await,
         Some(BenchCommand::Saturated(args)) => {
             return saturated::run(workspace, args, interrupt).await;
         }
@@ -88,8 +90,8 @@ async fn planning(workspace: &Workspace) -> anyhow::Result<()> {
     finish(cargo, "coscheduler-core").await
 }
 
-/// Runs the benchmark of `integration-tests` that measures the same runs with our services and with Tekton's own affinity
-/// assistant.
+/// Runs the benchmark of `integration-tests` that measures how our services and Tekton's own affinity assistant react when a node
+/// is lost or full.
 async fn built_in(workspace: &Workspace, bin_dir: &Path) -> anyhow::Result<()> {
     let bench = of_integration_tests(workspace, "built_in", bin_dir);
     finish(bench, "integration-tests").await
@@ -108,7 +110,8 @@ fn of_integration_tests(workspace: &Workspace, name: &str, bin_dir: &Path) -> Co
     cargo
 }
 
-/// Runs a benchmark of `integration-tests` that reads `options`. The benchmark writes its figures to `target/bench-NAME.json`.
+/// Runs a benchmark of `integration-tests` that reads `options`. The benchmark writes its figures to `target/bench-NAME.json`,
+/// unless the options name a folder.
 async fn with_options(
     workspace: &Workspace,
     name: &str,

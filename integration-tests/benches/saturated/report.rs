@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use anyhow::Context as _;
+use integration_tests::timings::median;
 use serde::Serialize;
 use serde_json::json;
 
@@ -150,16 +151,5 @@ impl Measured {
             .with_context(|| format!("failed to write {}", file.display()))?;
         println!("\nThe figures of each round are in {}", file.display());
         Ok(())
-    }
-}
-
-/// The middle one of these figures, or the mean of the two in the middle.
-fn median(figures: impl Iterator<Item = f64>) -> f64 {
-    let mut sorted: Vec<_> = figures.collect();
-    sorted.sort_by(f64::total_cmp);
-    let middle = sorted.len() / 2;
-    match sorted.len() % 2 {
-        0 => (sorted[middle - 1] + sorted[middle]) / 2.0,
-        _ => sorted[middle],
     }
 }

@@ -1,0 +1,343 @@
+//! The page with the figures of all rounds: targets, ratios and tables. Every ratio is shown, whether it is good or bad.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+
+use super::figures::{Figures, Spread};
+use super::plan::{Load, Options, Pace};
+use super::plot;
+use super::sides::{DISABLED, built_in, ours};
+
+/// The figures of a load: for each round, those of each side.
+#[derive(Debug)]
+pub(crate) struct Measured {
+    pub(crate) load: Load,
+    pub(crate) rounds: Vec<BTreeMap<String, Figures>>,
+}
+
+impl Measured {
+    /// A load without rounds.
+    pub(crate) fn of(load: &Load) -> Self {
+        Self {
+            load: *load,
+            rounds: Vec::new(),
+        }
+    }
+
+    /// A value from the figures of two sides, within each round. Rounds in which a side lacks it are left out.
+    fn paired(
+        &self,
+        [one, other]: [&str; 2],
+        value: impl Fn(&Figures, &Figures) -> Option<f64>,
+    ) -> Option<Spread> {
+        let of_round = |sides: &BTreeMap<String, Figures>| {
+            value(sides.get(one)?, sides.get(other)?).filter(|value| value.is_finite())
+        };
+        Spread::of(&self.rounds.iter().filter_map(of_round).collect::<Vec<_>>())
+    }
+
+    fn figure(&self, side: &str, row: &str) -> Option<Spread> {
+        self.paired([side, side], |figures, _| figures.row(row))
+    }
+
+    fn ratio(&self, sides: [&str; 2], row: &str) -> Option<Spread> {
+        self.paired(sides, |one, other| Some(one.row(row)? / other.row(row)?))
+    }
+
+    /// How much a side adds to a figure of `disabled`.
+    fn added(&self, side: &str, row: &str) -> Option<Spread> {
+        self.paired([side, DISABLED], |one, other| {
+            Some(one.row(row)? - other.row(row)?)
+        })
+    }
+
+    /// The names of the rows of any side.
+    fn rows(&self, sides: &[&str]) -> Vec<String> {
+        let mut rows = Vec::new();
+        for figures in self
+            .rounds
+            .iter()
+            .flat_map(|round| sides.iter().filter_map(|side| round.get(*side)))
+        {
+            for (row, _) in figures.rows() {
+                if !rows.contains(&row) {
+                    rows.push(row);
+                }
+            }
+        }
+        rows
+    }
+}
+
+/// The part of the page that the benchmark writes.
+pub(crate) fn page(options: &Options, machine: &str, measured: &[Measured]) -> String {
+    let rounds = measured.first().map_or(0, |load| load.rounds.len());
+    let mut page = format!(
+        "{machine}; {} build of tekton-coscheduler {}; rounds: {rounds}. To repeat this measurement:\n\n    {}\n\n\
+         ## Targets\n\n{}\n## Ratios\n\n{}",
+        options.build,
+        options.version,
+        options.command,
+        targets(options, measured),
+        headlines(options, measured),
+    );
+    for (_, file, title) in PLOTS {
+        let _ = write!(page, "![{title}](pictures/compare-{file}.svg)\n\n");
+    }
+    page.push_str("## All figures\n");
+    for load in measured {
+        let _ = write!(page, "\n### {}\n", capital(&load.load.to_string()));
+        for mode in &options.modes {
+            let _ = write!(page, "\nMode `{mode}`:\n\n{}", figures(load, mode));
+        }
+        let _ = write!(page, "\n{}", requests(options, load));
+    }
+    page
+}
+
+const MAKESPAN: &str = "makespan, s";
+const BOUND_P99: &str = "creation → first pod bound, p99, s";
+const DONE: &str = "creation → completion, p50, s";
+const REQUESTS: &str = "API requests a run";
+const CPU: &str = "CPU a run, all processes, ms";
+const CPU_OF_OURS: &str = "CPU a run, our services, ms";
+
+/// The plotted rows: each with the name of its file, and its title.
+const PLOTS: [(&str, &str, &str); 5] = [
+    (MAKESPAN, "makespan", "Makespan"),
+    (BOUND_P99, "bound", "Creation → first task pod bound, p99"),
+    (DONE, "completion", "Creation → completion, p50"),
+    (REQUESTS, "requests", "API requests a run"),
+    (CPU, "cpu", "CPU a run, all processes"),
+];
+
+/// The plots, by the names of their files.
+pub(crate) fn plots(options: &Options, measured: &[Measured]) -> Vec<(String, String)> {
+    let plot = |(row, file, title): (&str, &str, &str)| {
+        let of_mode = |load: &Measured, mode: &String| {
+            let sides = [built_in(mode), ours(mode)];
+            let ratios = sides.map(|side| load.ratio([&side, DISABLED], row));
+            (format!("{}, {mode}", load.load), ratios)
+        };
+        let rows = measured
+            .iter()
+            .flat_map(|load| options.modes.iter().map(move |mode| of_mode(load, mode)));
+        let rows: Vec<_> = rows.collect();
+        (
+            format!("compare-{file}.svg"),
+            plot::of(&format!("{title}, ratio to Tekton alone"), &rows),
+        )
+    };
+    PLOTS.map(plot).into()
+}
+
+/// The targets of the project, with the figures beside them.
+fn targets(options: &Options, measured: &[Measured]) -> String {
+    let mut table = "| load | mode | makespan over `disabled`: at most half of what the built-in adds | API requests over \
+                     `disabled` | first pod bound, p99, ratio to `disabled`: ≤ 1.15 | CPU a run of our services: ≤ 12 ms | peak \
+                     memory of the largest service: ≤ 50 MiB |\n|---|---|---|---|---|---|---|\n"
+        .to_owned();
+    for load in measured {
+        for mode in &options.modes {
+            let (us, them) = (ours(mode), built_in(mode));
+            let (added, theirs) = (load.added(&us, MAKESPAN), load.added(&them, MAKESPAN));
+            let makespan = added.zip(theirs).map_or(NONE.to_owned(), |(us, them)| {
+                // At other paces, the makespan is mostly the time of the creations.
+                let met = match load.load.pace {
+                    Pace::Burst => verdict(us.median <= them.median / 2.0),
+                    Pace::Alone | Pace::Rate(_) => "no verdict",
+                };
+                format!(
+                    "{met}: ours {} s, built-in {} s",
+                    signed(added),
+                    signed(theirs)
+                )
+            });
+            let limit = if mode == "workspaces" { 14.0 } else { 21.0 };
+            let (added, theirs) = (load.added(&us, REQUESTS), load.added(&them, REQUESTS));
+            let requests = added.map_or(NONE.to_owned(), |us| {
+                let met = verdict(us.median <= limit);
+                format!(
+                    "{met}: ours {} (≤ +{limit}), built-in {}",
+                    signed(added),
+                    signed(theirs)
+                )
+            });
+            let at_most = |spread: Option<Spread>, limit: f64| {
+                spread.map_or(NONE.to_owned(), |spread| {
+                    format!(
+                        "{}: {}",
+                        verdict(spread.median <= limit),
+                        cell(Some(spread))
+                    )
+                })
+            };
+            let _ = writeln!(
+                table,
+                "| {} | `{mode}` | {makespan} | {requests} | {} | {} | {} |",
+                load.load,
+                at_most(load.ratio([&us, DISABLED], BOUND_P99), 1.15),
+                at_most(load.figure(&us, CPU_OF_OURS), 12.0),
+                at_most(load.paired([&us, &us], |it, _| Some(it.largest())), 50.0),
+            );
+        }
+    }
+    table
+}
+
+fn verdict(met: bool) -> &'static str {
+    if met { "met" } else { "**missed**" }
+}
+
+/// The most important ratios of every load.
+pub(crate) fn headlines(options: &Options, measured: &[Measured]) -> String {
+    let mut table = String::from("| load | mode | sides |");
+    for (_, _, title) in PLOTS {
+        let _ = write!(table, " {title} |");
+    }
+    let _ = writeln!(table, "\n|---|---|---|{}", "---|".repeat(PLOTS.len()));
+    for load in measured {
+        for mode in &options.modes {
+            let (us, them) = (ours(mode), built_in(mode));
+            for (sides, name) in [
+                ([&*us, DISABLED], "ours ÷ disabled"),
+                ([&*us, &*them], "ours ÷ built-in"),
+                ([&*them, DISABLED], "built-in ÷ disabled"),
+            ] {
+                let _ = write!(table, "| {} | `{mode}` | {name} |", load.load);
+                for (row, _, _) in PLOTS {
+                    let _ = write!(table, " {} |", ratio_cell(load.ratio(sides, row)));
+                }
+                table.push('\n');
+            }
+        }
+    }
+    table + "\n"
+}
+
+/// The table for README.md: the most important ratios of the first load.
+pub(crate) fn readme(options: &Options, measured: &[Measured]) -> String {
+    let Some(load) = measured.first() else {
+        return String::new();
+    };
+    let mut table = format!("| ratio to Tekton alone ({}) |", load.load);
+    for mode in &options.modes {
+        let _ = write!(table, " ours, `{mode}` | built-in, `{mode}` |");
+    }
+    let _ = writeln!(table, "\n|---|{}", "---|---|".repeat(options.modes.len()));
+    for (row, _, title) in PLOTS {
+        let _ = write!(table, "| {title} |");
+        for mode in &options.modes {
+            for side in [ours(mode), built_in(mode)] {
+                let ratio = load.ratio([&side, DISABLED], row);
+                let _ = write!(table, " {} |", ratio_cell(ratio));
+            }
+        }
+        table.push('\n');
+    }
+    table
+}
+
+/// All figures of a load in one mode.
+fn figures(load: &Measured, mode: &str) -> String {
+    let (us, them) = (ours(mode), built_in(mode));
+    let mut table = String::from(
+        "| figure | disabled | built-in | ours | built-in ÷ disabled | ours ÷ disabled | ours ÷ built-in |\n\
+         |---|---|---|---|---|---|---|\n",
+    );
+    for row in load.rows(&[&us, &them, DISABLED]) {
+        let _ = write!(table, "| {row} |");
+        for side in [DISABLED, &them, &us] {
+            let _ = write!(table, " {} |", cell(load.figure(side, &row)));
+        }
+        for sides in [[&*them, DISABLED], [&*us, DISABLED], [&*us, &*them]] {
+            let _ = write!(table, " {} |", ratio_cell(load.ratio(sides, &row)));
+        }
+        table.push('\n');
+    }
+    table
+}
+
+/// The requests to the API server by client and verb. Each figure is the median over the rounds.
+fn requests(options: &Options, load: &Measured) -> String {
+    let mut sides = vec![DISABLED.to_owned()];
+    for mode in &options.modes {
+        sides.extend([built_in(mode), ours(mode)]);
+    }
+    let mut table = format!(
+        "<details><summary>API requests a run, by client and verb (medians)</summary>\n\n| client | verb | {} |\n|---|---|{}\n",
+        sides.join(" | "),
+        "---|".repeat(sides.len())
+    );
+    let all = load.rounds.iter().flat_map(BTreeMap::values);
+    let keys: BTreeSet<(&str, &str)> = all
+        .flat_map(|figures| &figures.requests)
+        .flat_map(|(client, verbs)| verbs.keys().map(|verb| (client.as_str(), verb.as_str())))
+        .collect();
+    for (client, verb) in keys {
+        let _ = write!(table, "| {client} | {verb} |");
+        for side in &sides {
+            let count = load.paired([side, side], |figures, _| {
+                let verbs = figures.requests.get(client);
+                Some(
+                    verbs
+                        .and_then(|verbs| verbs.get(verb))
+                        .copied()
+                        .unwrap_or_default(),
+                )
+            });
+            let count = count.map_or(NONE.to_owned(), |count| number(count.median));
+            let _ = write!(table, " {count} |");
+        }
+        table.push('\n');
+    }
+    table + "\n</details>\n"
+}
+
+/// A cell without a figure.
+const NONE: &str = "–";
+
+fn cell(spread: Option<Spread>) -> String {
+    with_spread(spread, "–", number)
+}
+
+fn ratio_cell(spread: Option<Spread>) -> String {
+    with_spread(spread, "–", |ratio| format!("{ratio:.2}"))
+}
+
+/// A difference, with its sign.
+fn signed(spread: Option<Spread>) -> String {
+    with_spread(spread, " to ", |figure| format!("{figure:+.2}"))
+}
+
+/// The median, and in parentheses the least and the greatest value, unless they are equal.
+fn with_spread(spread: Option<Spread>, to: &str, number: impl Fn(f64) -> String) -> String {
+    let Some(spread) = spread else {
+        return NONE.to_owned();
+    };
+    let (median, least, most) = (
+        number(spread.median),
+        number(spread.least),
+        number(spread.most),
+    );
+    if least == most {
+        return median;
+    }
+    format!("{median} ({least}{to}{most})")
+}
+
+/// A figure with about three digits.
+fn number(figure: f64) -> String {
+    let digits = match figure.abs() {
+        size if size >= 100.0 => 0,
+        size if size >= 10.0 => 1,
+        _ => 2,
+    };
+    format!("{figure:.digits$}")
+}
+
+fn capital(text: &str) -> String {
+    let mut letters = text.chars();
+    let first = letters.next().map(|first| first.to_uppercase().to_string());
+    first.unwrap_or_default() + letters.as_str()
+}

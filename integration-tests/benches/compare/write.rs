@@ -1,0 +1,93 @@
+//! Writes the files: the page, the plots and the figures of each round.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::Context as _;
+use serde_json::{Value, json};
+use testbed::Releases;
+
+use super::Outcome;
+use super::plan::Options;
+use super::report::{self, Measured};
+
+/// The lines around the part of the page that this program writes.
+const BEGIN: &str = "<!-- `cargo xtask bench compare` writes the lines below. -->\n";
+const END: &str = "<!-- `cargo xtask bench compare` writes the lines above. -->\n";
+
+pub(crate) fn all(options: &Options, measured: &[Measured]) -> Outcome {
+    let machine = machine()?;
+    let page = options.folder.join("benchmarks.md");
+    let text = match fs::read_to_string(&page) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => format!("{BEGIN}{END}"),
+        Err(error) => {
+            return Err(error).with_context(|| format!("failed to read {}", page.display()));
+        }
+    };
+    let text = replace(&text, &report::page(options, &machine, measured))
+        .with_context(|| format!("{} lacks the lines {BEGIN}{END}", page.display()))?;
+    write(&page, &text)?;
+    for (name, svg) in report::plots(options, measured) {
+        write(&options.folder.join("pictures").join(name), &svg)?;
+    }
+    let loads: Vec<_> = measured
+        .iter()
+        .map(|of| json!({"load": of.load, "rounds": of.rounds}))
+        .collect();
+    let mut figures = json!({"machine": machine, "options": options, "loads": loads});
+    round(&mut figures);
+    write(
+        &options.folder.join("benchmarks.json"),
+        &format!("{figures}\n"),
+    )
+}
+
+/// The text with another part between [`BEGIN`] and [`END`]. `None` if one of them is missing.
+fn replace(text: &str, part: &str) -> Option<String> {
+    let (before, rest) = text.split_once(BEGIN)?;
+    let (_, after) = rest.split_once(END)?;
+    Some(format!("{before}{BEGIN}\n{part}\n{END}{after}"))
+}
+
+fn write(file: &Path, text: &str) -> Outcome {
+    let folder = file.parent().context("a file without a folder")?;
+    fs::create_dir_all(folder)
+        .and_then(|()| fs::write(file, text))
+        .with_context(|| format!("failed to write {}", file.display()))
+}
+
+/// The machine and the versions of the programs that are not ours.
+fn machine() -> anyhow::Result<String> {
+    let line = |file: &str, name: &str| {
+        let text = fs::read_to_string(file).unwrap_or_default();
+        let mut lines = text.lines();
+        let line = lines.find_map(|line| line.strip_prefix(name));
+        line.unwrap_or_default()
+            .trim_start_matches([':', ' ', '\t'])
+            .to_owned()
+    };
+    let cores = std::thread::available_parallelism()?;
+    let kib = line("/proc/meminfo", "MemTotal");
+    let kib: f64 = kib.trim_end_matches(" kB").parse().context("no MemTotal")?;
+    let gib = (kib / 1024.0 / 1024.0).round();
+    let processor = line("/proc/cpuinfo", "model name");
+    let [kubernetes, tekton] = Releases::chosen()?.versions()?;
+    Ok(format!(
+        "{cores} cores ({processor}) and {gib} GiB of memory; Kubernetes {kubernetes}, Tekton {tekton}"
+    ))
+}
+
+/// Rounds every number to four decimals.
+fn round(value: &mut Value) {
+    match value {
+        Value::Number(number) => {
+            if let Some(figure) = number.as_f64().filter(|_| number.is_f64()) {
+                *value = json!((figure * 1e4).round() / 1e4);
+            }
+        }
+        Value::Array(values) => values.iter_mut().for_each(round),
+        Value::Object(values) => values.values_mut().for_each(round),
+        Value::Null | Value::Bool(_) | Value::String(_) => {}
+    }
+}
