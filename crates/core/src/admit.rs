@@ -344,7 +344,7 @@ fn coschedule(
         let warnings = multiple_claims::warnings(&stored, &claims);
         admission.warnings.extend(warnings);
     } else {
-        claims.extend(run_claims::of_pod_template(run));
+        claims.extend(run_claims::of_volumes(run, question.catalog));
     }
     let pinned = Pinned {
         mode,
