@@ -15,8 +15,8 @@ use crate::pipeline::Work;
 use crate::pipeline_run::{PipelineRun, WorkspaceSource};
 use crate::sizes::{self, Catalog};
 
-/// The claims of a run. The key is the workspace, or the place of a volume, such as `podTemplate.volumes[<name>]`
-/// ([`of_volumes`]).
+/// The claims of a run. The key is the workspace, or the place of a volume: `podTemplate.volumes[<name>]`,
+/// `taskRunSpecs[<task>].podTemplate.volumes[<name>]` or `tasks[<task>].volumes[<name>]`.
 pub type RunClaims = BTreeMap<String, RunClaim>;
 
 /// A claim.
