@@ -12,7 +12,7 @@ use kube::{Api, ResourceExt as _};
 use serde_json::json;
 
 use crate::Scene;
-use crate::look::LIMIT;
+use crate::look::{LIMIT, until};
 use crate::nodes::POOL;
 
 /// The time between two polls.
@@ -81,6 +81,34 @@ impl Scene<'_> {
             },
         });
         self.stack.bed.apply(&pool.to_string()).await
+    }
+
+    /// Lets Karpenter remove each node of the scene's pool whose pods fit on other nodes, several nodes at a time.
+    ///
+    /// # Errors
+    ///
+    /// The API server refuses the change.
+    pub async fn let_pool_shrink(&self) -> anyhow::Result<()> {
+        let pool = format!("/apis/karpenter.sh/v1/nodepools/{}", self.namespace);
+        let disruption = json!({
+            "consolidationPolicy": "WhenEmptyOrUnderutilized",
+            "consolidateAfter": "1s",
+            "budgets": [{"nodes": "100%"}],
+        });
+        let patch = json!({"spec": {"disruption": disruption}});
+        let answer = self.send_to("PATCH", &pool, &patch).await?;
+        answer.accepted().map(drop)
+    }
+
+    /// Waits until Karpenter has removed a node.
+    ///
+    /// # Errors
+    ///
+    /// The node is still there after the time limit.
+    pub async fn node_is_removed(&self, name: &str) -> anyhow::Result<()> {
+        let nodes = Api::<Node>::all(self.client.clone());
+        let gone = async || Ok(nodes.get_opt(name).await?.is_none());
+        until(&format!("Karpenter has removed {name}"), gone).await
     }
 
     /// Deletes the nodes that Karpenter added to the scene's pool, and returns their sizes. The sizes come from Karpenter's

@@ -16,7 +16,7 @@ use crate::look::{LIMIT, is_placeholder, node};
 use crate::runs::Run;
 
 /// The label of the nodes of a pool. Its value is the test's namespace.
-pub(crate) const POOL: &str = "example.dev/pool";
+pub const POOL: &str = "example.dev/pool";
 
 /// An event after which a node takes no pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -1,19 +1,20 @@
-//! Makes the API server refuse changes in one namespace: a real `ValidatingAdmissionPolicy` refuses changes of pods, and a real
-//! ResourceQuota refuses objects beyond its limits.
+//! Makes the API server refuse changes: a real `ValidatingAdmissionPolicy` refuses changes of the pods of one namespace, or of one
+//! node, and a real ResourceQuota refuses objects beyond its limits.
 
 use std::time::Duration;
 
 use anyhow::Context as _;
+use coscheduler_core::labels::HOSTNAME;
 use k8s_openapi::api::admissionregistration::v1::{
     ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
 };
-use k8s_openapi::api::core::v1::{Pod, ResourceQuota};
+use k8s_openapi::api::core::v1::{Node, Pod, ResourceQuota};
 use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
 use crate::Scene;
-use crate::look::LIMIT;
+use crate::look::{LIMIT, until};
 
 const QUOTA: &str = "quota";
 
@@ -82,10 +83,7 @@ impl Scene<'_> {
                 "matchResources": {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": name}}}},
         }))?;
         let params = PostParams::default();
-        let policies = Api::all(self.client.clone());
-        policies.create(&params, &policy).await?;
-        let bindings = Api::all(self.client.clone());
-        bindings.create(&params, &binding).await?;
+        self.create_policy(&policy, &binding).await?;
 
         // The API server enforces a new policy only after a moment.
         let probe: Pod = serde_json::from_value(json!({
@@ -113,7 +111,74 @@ impl Scene<'_> {
         Ok(())
     }
 
-    /// Ends the refusals that [`Scene::refuse`] began.
+    async fn create_policy(
+        &self,
+        policy: &ValidatingAdmissionPolicy,
+        binding: &ValidatingAdmissionPolicyBinding,
+    ) -> anyhow::Result<()> {
+        let params = PostParams::default();
+        let policies = Api::all(self.client.clone());
+        policies.create(&params, policy).await?;
+        let bindings = Api::all(self.client.clone());
+        bindings.create(&params, binding).await?;
+        Ok(())
+    }
+
+    /// Removes label `kubernetes.io/hostname` from a node. The bed's KWOK would set it again, as a kubelet does when it starts. So
+    /// the API server refuses each change after which this node has the label.
+    ///
+    /// # Errors
+    ///
+    /// The API server does not enforce the policy in time.
+    pub async fn take_hostname(&self, node: &str) -> anyhow::Result<()> {
+        let name = &self.namespace;
+        let policy = serde_json::from_value(json!({
+            "metadata": {"name": name},
+            "spec": {
+                "matchConstraints": {"resourceRules": [{"apiGroups": [""], "apiVersions": ["v1"],
+                    "operations": ["UPDATE"], "resources": ["nodes"], "resourceNames": [node]}]},
+                "validations": [{"expression": format!("!({HOSTNAME:?} in object.metadata.labels)")}],
+            },
+        }))?;
+        let binding = serde_json::from_value(json!({
+            "metadata": {"name": name},
+            "spec": {"policyName": name, "validationActions": ["Deny"]},
+        }))?;
+        self.create_policy(&policy, &binding).await?;
+
+        // The node still has the label, so the API server refuses every change of it as soon as it enforces the policy.
+        let nodes: Api<Node> = Api::all(self.client.clone());
+        let change = Patch::Merge(json!({"metadata": {"labels": {"changed": "yes"}}}));
+        let dry_run = PatchParams {
+            dry_run: true,
+            ..PatchParams::default()
+        };
+        until("the policy is enforced", async || {
+            Ok(nodes.patch(node, &dry_run, &change).await.is_err())
+        })
+        .await?;
+        let change = Patch::Merge(json!({"metadata": {"labels": {HOSTNAME: null}}}));
+        let params = PatchParams::default();
+        nodes.patch(node, &params, &change).await?;
+        Ok(())
+    }
+
+    /// Sets label `kubernetes.io/hostname` of a node to the node's name, as soon as the API server allows this.
+    ///
+    /// # Errors
+    ///
+    /// The API server still refuses this after the time limit.
+    pub async fn give_hostname(&self, node: &str) -> anyhow::Result<()> {
+        let nodes: Api<Node> = Api::all(self.client.clone());
+        let change = Patch::Merge(json!({"metadata": {"labels": {HOSTNAME: node}}}));
+        let params = PatchParams::default();
+        until(&format!("{node} has a hostname label"), async || {
+            Ok(nodes.patch(node, &params, &change).await.is_ok())
+        })
+        .await
+    }
+
+    /// Ends the refusals that [`Scene::refuse`] or [`Scene::take_hostname`] began.
     ///
     /// # Errors
     ///

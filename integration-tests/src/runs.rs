@@ -218,22 +218,27 @@ impl Run {
         self
     }
 
-    fn task_annotation(mut self, task: &str, key: &str, value: &str) -> Self {
-        let specs = &mut self.object["spec"]["taskRunSpecs"];
-        let of_task = specs.as_array_mut().and_then(|specs| {
-            specs
-                .iter_mut()
-                .find(|spec| spec["pipelineTaskName"] == task)
-        });
-        // Tekton reads only one entry for each task.
-        match of_task {
-            Some(spec) => spec["metadata"]["annotations"][key] = value.into(),
-            None => push(
-                specs,
-                json!({"pipelineTaskName": task, "metadata": {"annotations": {key: value}}}),
-            ),
-        }
+    /// Sets the `podTemplate` of a task's pods.
+    pub fn task_pod_template(mut self, task: &str, template: Value) -> Self {
+        self.task_run_spec(task)["podTemplate"] = template;
         self
+    }
+
+    fn task_annotation(mut self, task: &str, key: &str, value: &str) -> Self {
+        self.task_run_spec(task)["metadata"]["annotations"][key] = value.into();
+        self
+    }
+
+    /// The settings of a task. Tekton reads only one entry for each task.
+    fn task_run_spec(&mut self, task: &str) -> &mut Value {
+        let specs = &mut self.object["spec"]["taskRunSpecs"];
+        let mut all = specs.as_array().into_iter().flatten();
+        let known = all.position(|spec| spec["pipelineTaskName"] == task);
+        let index = known.unwrap_or_else(|| {
+            push(specs, json!({"pipelineTaskName": task}));
+            specs.as_array().map_or(0, |all| all.len() - 1)
+        });
+        &mut specs[index]
     }
 }
 

@@ -16,10 +16,12 @@ use anyhow::{Context as _, bail, ensure};
 use coscheduler_core::config::Reserves;
 use coscheduler_core::observed::PodPhase;
 use coscheduler_kubernetes::pipeline_run::PipelineRun;
-use coscheduler_kubernetes::pods::{is_unschedulable, phase};
+use coscheduler_kubernetes::pods::{has_started, is_unschedulable, phase};
 use futures::future::{try_join, try_join_all};
 use integration_tests::cramped::stranger;
 use integration_tests::growth::Added;
+use integration_tests::look::node;
+use integration_tests::nodes::POOL;
 use integration_tests::runs::{Run, run};
 use integration_tests::stack::Stack;
 use integration_tests::{Scene, shared_with_overrides};
@@ -282,6 +284,70 @@ fn n7_b3_a_node_is_added_for_a_run_whose_room_others_took() -> Outcome {
         }))
         .await?;
         Ok(())
+    })
+}
+
+/// Creates a pod of no run in the scene's pool, and waits until it is on a node. Returns the name of this node.
+async fn bystander(scene: &Scene<'_>) -> anyhow::Result<String> {
+    let asks = json!({"requests": {"cpu": "1500m"}});
+    let pod: Pod = serde_json::from_value(json!({
+        "metadata": {"name": "bystander"},
+        "spec": {
+            "nodeSelector": {POOL: scene.namespace},
+            "containers": [{"name": "c", "image": "example/image", "resources": asks}],
+        },
+    }))?;
+    let pods = scene.api::<Pod>();
+    pods.create(&PostParams::default(), &pod).await?;
+    let bound = |pod: Option<&Pod>| pod.is_some_and(has_started);
+    let pod = scene.until("bystander", "runs", bound).await?;
+    let node = pod.as_ref().and_then(node).context("it has no node")?;
+    Ok(node.to_owned())
+}
+
+/// While an isolated run waits at its gate, only its placeholder needs the added node, and would fit elsewhere. Karpenter removes
+/// another node whose pod fits elsewhere. So it has decided about the run's node too.
+#[test]
+fn n7_m4_the_node_added_for_an_isolated_run_is_removed_after_the_run_and_not_between_its_tasks()
+-> Outcome {
+    shared(Reserves::Placement, async |scene| {
+        let scene = elastic(scene.stack).await?;
+        let pool = [1, 2].map(|number| scene.pool_node(number));
+        for name in &pool {
+            scene.cordon(name, true).await?;
+        }
+        let others = bystander(&scene).await?;
+        let run = run("run")
+            .in_mode("isolate-pipelinerun")
+            .in_pool_of(&scene)
+            .task("one", &[], &[])
+            .asking("6")
+            .gate(&["one"])
+            .task("two", &[], &["gate"])
+            .asking("6");
+        scene.submit(run).await?;
+        scene.at_gate("run").await?;
+        let (_, before) = scene.placeholder().await?;
+        let home = node(&before).context("it has no node")?;
+        ensure!(home != others, "both pods are on {home}");
+        for name in &pool {
+            scene.cordon(name, false).await?;
+        }
+        scene.let_pool_shrink().await?;
+        scene.node_is_removed(&others).await?;
+        let (_, now) = scene.placeholder().await?;
+        ensure!(now.uid() == before.uid(), "the placeholder left {home}");
+        ensure!(
+            now.metadata.deletion_timestamp.is_none(),
+            "it leaves {home}"
+        );
+        scene.open_gate("run").await?;
+        scene.succeeds("run").await?;
+        for pod in scene.objects().await?.task_pods {
+            ensure!(node(&pod) == Some(home), "{} left {home}", pod.name_any());
+        }
+        scene.nothing_left_but(&[]).await?;
+        scene.node_is_removed(home).await
     })
 }
 

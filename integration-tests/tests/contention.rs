@@ -439,3 +439,35 @@ fn n4_nodes_that_come_all_the_time_delay_no_move() -> Outcome {
         scene.nothing_left_but(&[]).await
     })
 }
+
+/// No pod can follow a placeholder on a node without this label. So the placeholder leaves the node like one without room. As no
+/// other node has room here, it returns.
+#[test]
+fn n2_n3_a_run_on_a_node_without_a_hostname_label_goes_on_once_the_node_has_the_label() -> Outcome {
+    shared(async |scene| {
+        each(scene.stack, &MODES, async |scene, mode| {
+            scene.pool(1).await?;
+            let nameless = scene.pool_node(1);
+            scene.take_hostname(&nameless).await?;
+            let run = run("run")
+                .in_mode(mode)
+                .in_pool_of(scene)
+                .template_of_class("source", MOVABLE_STORAGE_CLASS)
+                .task("one", &["source"], &[]);
+            scene.submit(run).await?;
+            let waiting = waits(scene).await?;
+            let (_, placeholder) = scene.placeholder().await?;
+            assert_eq!(node(&placeholder), Some(nameless.as_str()));
+            let told = scene.told("run", "PlaceholderMoved").await?;
+            let text = &told.last().context("nothing was told")?.1;
+            assert!(text.contains(&waiting.name_any()), "{text}");
+            assert!(text.contains(&nameless), "{text}");
+            scene.refuse_no_more().await?;
+            scene.give_hostname(&nameless).await?;
+            scene.succeeds("run").await?;
+            assert_eq!(node_of(scene, "one").await?, nameless);
+            scene.nothing_left_but(&[]).await
+        })
+        .await
+    })
+}

@@ -1,5 +1,6 @@
 //! A large cluster with a run that has many waiting pods, a tenant whose placeholders are refused, and a tenant whose
 //! placeholders fit on no node. Meanwhile, other tenants create runs, and the nodes of their placeholders are cordoned (N8, N1).
+//! Before, some runs are created at once, to see that inter-pod affinity is quick enough on this many nodes (P2).
 //!
 //! `COSCHEDULER_CROWD=256,1000,500` sets the numbers of waiting pods, of refused runs and of unplaceable runs.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stderr)]
@@ -8,8 +9,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
 use coscheduler_kubernetes::pods::is_unschedulable;
+use futures::future::try_join_all;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
-use integration_tests::look::is_placeholder;
+use integration_tests::look::{is_placeholder, node};
 use integration_tests::nodes::NodeEvent;
 use integration_tests::runs::{Run, run};
 use integration_tests::struck::Waiting;
@@ -22,6 +24,10 @@ use testbed::{Config, LOCAL_STORAGE_CLASS};
 type Outcome = anyhow::Result<()>;
 
 const NODES: usize = 300;
+/// The runs that are created at once in the empty cluster.
+const AT_ONCE: usize = 20;
+/// The longest time until the first pods of these runs are bound. On two processors, it took four seconds.
+const ALL_BOUND: Duration = Duration::from_secs(40);
 /// The environment variable with the numbers of a [`Crowd`].
 const CROWD: &str = "COSCHEDULER_CROWD";
 /// The longest time from the creation of a run until its placeholder is bound.
@@ -63,6 +69,23 @@ impl Crowd {
     }
 }
 
+/// Creates runs at once, and checks the time until the first pod of each run is bound. Each pod waits for the affinity to its
+/// placeholder, which the scheduler checks on all nodes.
+async fn at_once(scene: &Scene<'_>) -> Outcome {
+    let began = Instant::now();
+    let runs = (0..AT_ONCE).map(|number| {
+        let run = run(&format!("run-{number}")).template("source");
+        scene.submit(run.task("one", &["source"], &[]))
+    });
+    try_join_all(runs).await?;
+    let bound = |pod: &Pod| !is_placeholder(pod) && node(pod).is_some();
+    scene.until_many("are bound", AT_ONCE, bound).await?;
+    let took = began.elapsed();
+    eprintln!("the first pods of {AT_ONCE} runs on {NODES} nodes are bound after {took:.2?}");
+    ensure!(took < ALL_BOUND, "bound after {took:?}");
+    Ok(())
+}
+
 /// Creates the runs of a noisy tenant, several at a time. Each run has one task.
 async fn submit_noisy(scene: &Scene<'_>, runs: usize, change: impl Fn(Run) -> Run) -> Outcome {
     let runs = (0..runs).map(|number| run(&format!("run-{number}")).task("one", &[], &[]));
@@ -100,6 +123,7 @@ fn n8_n1_noisy_tenants_do_not_hold_up_another_tenants_placeholder_or_evacuation(
         ..Config::default()
     };
     alone(config, async |scene| {
+        at_once(&scene.stack.scene().await?).await?;
         // Each task requests most of the eight CPUs of a node, and the claim keeps all tasks on one node.
         let mut crowd = run("crowd").template_of_class("source", LOCAL_STORAGE_CLASS);
         for number in 0..=numbers.waiting {

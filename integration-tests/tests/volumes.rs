@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
+use coscheduler_core::annotations::SIZES;
 use coscheduler_kubernetes::pipeline_run::PipelineRun;
 use integration_tests::cramped::waits;
 use integration_tests::look::{self, is_placeholder, node, succeeded};
@@ -140,6 +141,74 @@ fn v1_a_claim_of_the_pod_template_decides_the_zone_of_the_run() -> Outcome {
                 let told = scene.told_so_far(&name).await?;
                 assert!(told.is_empty(), "{name}: {told:?}");
                 scene.nothing_left_but(&["cache-0", "cache-1"]).await?;
+            }
+        }
+        Ok(())
+    })
+}
+
+/// Waits until the webhook knows the Task of a run with one task: until it pins the requests of the task's pod.
+async fn knows_the_task(scene: &Scene<'_>, run: Run) -> Outcome {
+    let object = run.into_json();
+    look::until("the webhook knows the Task", async || {
+        let resource = "tekton.dev/v1/pipelineruns?dryRun=All";
+        let answer = scene.send("POST", resource, &object).await?.accepted()?;
+        let sizes: Value = serde_json::from_str(answer.annotation(SIZES).unwrap())?;
+        Ok(sizes["one"]["requests"].is_object())
+    })
+    .await
+}
+
+/// A cache that the pod of one task mounts, beside the run's workspace.
+#[test]
+fn v1_a_claim_of_one_tasks_volumes_decides_the_zone_of_the_run() -> Outcome {
+    shared(async |scene| {
+        let caches = ["of-task-0", "of-task-1"];
+        for name in caches {
+            create_claim(&scene, name, ZONAL_STORAGE_CLASS, "ReadWriteOnce").await?;
+        }
+        let spec = |cache: &str| {
+            let requests = json!({"requests": {"cpu": "100m"}});
+            json!({
+                "workspaces": [{"name": "source"}],
+                "steps": [{"name": "s", "image": "example/image", "command": ["true"], "computeResources": requests}],
+                "volumes": [{"name": "cache", "persistentVolumeClaim": {"claimName": cache}}],
+            })
+        };
+        for name in caches {
+            let task = json!({"apiVersion": "tekton.dev/v1", "kind": "Task", "metadata": {"name": name}, "spec": spec(name)});
+            let created = scene.send("POST", "tekton.dev/v1/tasks", &task).await?;
+            created.accepted()?;
+        }
+        for mode in ["pipelineruns", "isolate-pipelinerun"] {
+            for cache in caches {
+                let new = |place: &str| {
+                    run(&format!("{mode}-{cache}-{place}"))
+                        .in_mode(mode)
+                        .template_of_class("source", MOVABLE_STORAGE_CLASS)
+                        .task("one", &["source"], &[])
+                        .held("one")
+                };
+                let volumes = &spec(cache)["volumes"];
+                let referring = || new("task").referring(cache);
+                knows_the_task(&scene, referring()).await?;
+                for run in [
+                    new("embedded").with("taskSpec", spec(cache)),
+                    referring(),
+                    new("template").task_pod_template("one", json!({"volumes": volumes})),
+                ] {
+                    let name = run.name().to_owned();
+                    scene.submit(run).await?;
+                    let (_, placeholder) = scene.placeholder().await?;
+                    assert!(claims(&placeholder).contains(cache), "{name}");
+                    let own = zone_of_node(&scene, &placeholder).await?;
+                    assert_eq!(own, zone(&scene, cache).await?, "{name}");
+                    scene.end(&name, "one").await?;
+                    scene.succeeds(&name).await?;
+                    let told = scene.told_so_far(&name).await?;
+                    assert!(told.is_empty(), "{name}: {told:?}");
+                    scene.nothing_left_but(&caches).await?;
+                }
             }
         }
         Ok(())

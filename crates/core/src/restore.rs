@@ -93,7 +93,7 @@ fn claims(old: &PipelineRun, new: &PipelineRun) -> String {
     match (mode, is_adopted) {
         (Some(Mode::Workspaces), true) => adopt::retain_tektons(&mut claims, new),
         (Some(Mode::PipelineRuns | Mode::IsolatePipelineRun), false) => {
-            claims.extend(run_claims::of_pod_template(new));
+            claims.extend(run_claims::of_volumes_now(old, new));
         }
         _ => {}
     }

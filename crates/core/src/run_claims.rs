@@ -10,11 +10,13 @@ use serde_json::Value;
 
 use crate::names::tekton_claim_name;
 use crate::params::{Params, has_param, has_variable};
+use crate::pinned::Pinned;
 use crate::pipeline::Work;
 use crate::pipeline_run::{PipelineRun, WorkspaceSource};
 use crate::sizes::{self, Catalog};
 
-/// The claims of a run. The key is the workspace, or `podTemplate.volumes[<name>]` for a volume of the run's `podTemplate`.
+/// The claims of a run. The key is the workspace, or the place of a volume: `podTemplate.volumes[<name>]`,
+/// `taskRunSpecs[<task>].podTemplate.volumes[<name>]` or `tasks[<task>].volumes[<name>]`.
 pub type RunClaims = BTreeMap<String, RunClaim>;
 
 /// A claim.
@@ -84,21 +86,66 @@ pub fn of_run(run: &PipelineRun, catalog: Option<&Catalog>) -> RunClaims {
     claims.collect()
 }
 
-/// The existing claims in `volumes` of the run's `podTemplate` (V1). All pods of the run mount them. A claim is left out if its
-/// name is empty or has a variable.
-pub(crate) fn of_pod_template(run: &PipelineRun) -> RunClaims {
-    let volumes = run
+/// The existing claims that pods of the run mount without a workspace (V1): in `volumes` of the run's `podTemplate`, of a task's
+/// `podTemplate`, and of each Task that is known. Each claim is there once (V6). A claim is left out if its name is empty or has a
+/// variable.
+pub(crate) fn of_volumes(run: &PipelineRun, catalog: Option<&Catalog>) -> RunClaims {
+    let tasks = sizes::tasks(run, catalog);
+    let template = run
         .pod_template
         .as_ref()
-        .and_then(|it| it["volumes"].as_array());
-    let claims = volumes.into_iter().flatten().filter_map(|volume| {
+        .map(|it| in_volumes(&it["volumes"]));
+    let template = template.map(|volumes| ("podTemplate".to_owned(), volumes));
+    // If several items name the task, Tekton uses the last one, as in `sizes`.
+    let settings: BTreeMap<_, _> = (run.task_run_specs.iter())
+        .filter(|it| tasks.is_empty() || tasks.iter().any(|task| task.name == it.task))
+        .map(|it| (&it.task, &it.pods.claims))
+        .collect();
+    let settings = settings.into_iter().map(|(task, volumes)| {
+        let place = format!("taskRunSpecs[{task}].podTemplate");
+        (place, volumes.clone())
+    });
+    let specs = tasks.iter().filter_map(|task| {
+        let spec = match &task.work {
+            Work::Embedded(spec) => spec,
+            Work::Task(name) => catalog?.tasks.get(name)?,
+            Work::Custom | Work::Elsewhere => return None,
+        };
+        Some((format!("tasks[{}]", task.name), spec.claims.clone()))
+    });
+    let mut seen = BTreeSet::new();
+    let mut claims = RunClaims::new();
+    for (place, volumes) in template.into_iter().chain(settings).chain(specs) {
+        for (volume, claim) in volumes {
+            if seen.insert(claim.clone()) {
+                let key = format!("{place}.volumes[{volume}]");
+                claims.insert(key, ClaimSource::Name(claim).into());
+            }
+        }
+    }
+    claims
+}
+
+/// As [`of_volumes`], for an update of a pending run. Nobody asks again for the Tasks of the cluster, so the claims of these Tasks
+/// stay those that admission found when the run was created.
+pub(crate) fn of_volumes_now(old: &PipelineRun, new: &PipelineRun) -> RunClaims {
+    let own = of_volumes(old, None);
+    let pinned = Pinned::read(&old.annotations).ok().flatten();
+    let mut claims = pinned.map(|pinned| pinned.claims).unwrap_or_default();
+    claims.retain(|key, _| key.starts_with("tasks[") && !own.contains_key(key));
+    claims.extend(of_volumes(new, None));
+    claims
+}
+
+/// The names of the claims in a pod's `volumes`, by the name of the volume. A claim is left out if its name is empty or has a
+/// variable.
+pub(crate) fn in_volumes(volumes: &Value) -> BTreeMap<String, String> {
+    let volumes = volumes.as_array().into_iter().flatten();
+    let claims = volumes.filter_map(|volume| {
         let claim = volume["persistentVolumeClaim"]["claimName"].as_str()?;
         let name = volume["name"].as_str()?;
         let is_known = !claim.is_empty() && !has_variable(claim);
-        is_known.then(|| {
-            let key = format!("podTemplate.volumes[{name}]");
-            (key, ClaimSource::Name(claim.to_owned()).into())
-        })
+        is_known.then(|| (name.to_owned(), claim.to_owned()))
     });
     claims.collect()
 }
@@ -263,6 +310,9 @@ mod shared_claims;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Configuration;
+    use crate::mode::{IsolationScope, Mode};
+    use crate::names::Group;
     use crate::sizes::TaskSpec;
     use serde_json::{Value, json};
 
@@ -400,25 +450,134 @@ mod tests {
         assert!(!contains(&claims(), "", "u1"));
     }
 
-    #[test]
-    fn v1_claims_of_the_pod_template_are_known_by_their_volumes() {
-        let volume = |name: &str, source: Value| {
-            let mut volume = json!({"name": name});
-            volume["persistentVolumeClaim"] = source;
-            volume
+    fn volumes(claims: &[(&str, &str)]) -> Value {
+        let volume = |(name, claim): &(&str, &str)| json!({"name": name, "persistentVolumeClaim": {"claimName": claim}});
+        claims.iter().map(volume).collect()
+    }
+
+    #[track_caller]
+    fn mounts(claims: &RunClaims, expect: &[(&str, &str)]) {
+        let claim = |(key, name): &(&str, &str)| {
+            let source = ClaimSource::Name((*name).to_owned());
+            ((*key).to_owned(), source.into())
         };
-        let run = PipelineRun::parse(
-            &json!({"spec": {"taskRunTemplate": {"podTemplate": {"volumes": [
-                volume("cache", json!({"claimName": "build-cache"})),
-                volume("nameless", json!({})),
-                volume("empty", json!({"claimName": ""})),
-                volume("variable", json!({"claimName": "$(params.cache)"})),
-                {"name": "scratch", "emptyDir": {}},
-            ]}}}}),
-        );
-        let claim = ClaimSource::Name("build-cache".to_owned()).into();
-        let expect = [("podTemplate.volumes[cache]".to_owned(), claim)];
-        assert_eq!(of_pod_template(&run.unwrap()), expect.into());
+        assert_eq!(*claims, expect.iter().map(claim).collect());
+    }
+
+    #[test]
+    fn v1_claims_of_volumes_are_known_by_their_volumes() {
+        let mut volumes = volumes(&[
+            ("cache", "build-cache"),
+            ("empty", ""),
+            ("variable", "$(params.cache)"),
+        ]);
+        let others = [
+            json!({"name": "nameless", "persistentVolumeClaim": {}}),
+            json!({"name": "scratch", "emptyDir": {}}),
+        ];
+        volumes.as_array_mut().unwrap().extend(others);
+        let template = json!({"podTemplate": {"volumes": volumes}});
+        for (spec, key) in [
+            (
+                json!({"taskRunTemplate": template}),
+                "podTemplate.volumes[cache]",
+            ),
+            (
+                json!({"taskRunSpecs": [{"pipelineTaskName": "t", "podTemplate": template["podTemplate"]}]}),
+                "taskRunSpecs[t].podTemplate.volumes[cache]",
+            ),
+            (
+                json!({"pipelineSpec": {"tasks": [{"name": "t", "taskSpec": {"volumes": volumes}}]}}),
+                "tasks[t].volumes[cache]",
+            ),
+        ] {
+            let run = PipelineRun::parse(&json!({"spec": spec})).unwrap();
+            mounts(&of_volumes(&run, None), &[(key, "build-cache")]);
+        }
+    }
+
+    #[test]
+    fn v1_v6_claims_of_all_tasks_that_are_known_are_there_once() {
+        let task = |name: &str, work: Value| {
+            let mut task = json!({"name": name});
+            let fields = task.as_object_mut().unwrap();
+            fields.extend(work.as_object().unwrap().clone());
+            task
+        };
+        let tasks = json!([
+            task(
+                "embedded",
+                json!({"taskSpec": {"volumes": volumes(&[("v", "own"), ("w", "shared")])}})
+            ),
+            task(
+                "again",
+                json!({"taskSpec": {"volumes": volumes(&[("v", "own")])}})
+            ),
+            task("of-cluster", json!({"taskRef": {"name": "build"}})),
+            task("unknown", json!({"taskRef": {"name": "absent"}})),
+            task(
+                "custom",
+                json!({"taskSpec": {"apiVersion": "a", "kind": "K", "volumes": volumes(&[("v", "c")])}})
+            ),
+        ]);
+        let setting = |task: &str, claim: &str| json!({"pipelineTaskName": task, "podTemplate": {"volumes": volumes(&[("v", claim)])}});
+        let settings = json!([
+            setting("again", "replaced"),
+            setting("again", "special"),
+            setting("no-task", "unused"),
+        ]);
+        let mut object = json!({"spec": {
+            "taskRunTemplate": {"podTemplate": {"volumes": volumes(&[("v", "shared")])}},
+            "taskRunSpecs": settings,
+            "pipelineRef": {"name": "p"},
+        }});
+        let mut catalog = Catalog::default();
+        catalog.pipeline = crate::pipeline::tasks(&json!({"tasks": tasks}));
+        let build = TaskSpec::read(&json!({"volumes": volumes(&[("v", "of-task"), ("w", "own")])}));
+        catalog.tasks.insert("build".to_owned(), build);
+        let expect = [
+            ("podTemplate.volumes[v]", "shared"),
+            ("taskRunSpecs[again].podTemplate.volumes[v]", "special"),
+            ("tasks[embedded].volumes[v]", "own"),
+            ("tasks[of-cluster].volumes[v]", "of-task"),
+        ];
+        let run = PipelineRun::parse(&object).unwrap();
+        mounts(&of_volumes(&run, Some(&catalog)), &expect);
+        object["spec"]["pipelineSpec"] = json!({"tasks": tasks});
+        let run = PipelineRun::parse(&object).unwrap();
+        mounts(&of_volumes(&run, Some(&catalog)), &expect);
+        mounts(&of_volumes(&run, None), &expect[..3]);
+    }
+
+    #[test]
+    fn v1_a_pending_run_keeps_the_claims_of_tasks_in_the_cluster() {
+        let run = |embedded: &str| {
+            let tasks = json!([
+                {"name": "a", "taskSpec": {"volumes": volumes(&[("v", embedded)])}},
+                {"name": "b", "taskRef": {"name": "build"}},
+            ]);
+            PipelineRun::parse(&json!({"spec": {"pipelineSpec": {"tasks": tasks}}})).unwrap()
+        };
+        let mut catalog = Catalog::default();
+        let build = TaskSpec::read(&json!({"volumes": volumes(&[("v", "of-task")])}));
+        catalog.tasks.insert("build".to_owned(), build);
+        let mut old = run("one");
+        let pinned = Pinned {
+            subsets: Default::default(),
+            mode: Mode::PipelineRuns,
+            isolation_scope: IsolationScope::default(),
+            group: Group::from_request_uid("request"),
+            placeholder: Configuration::default().placeholder,
+            templates: BTreeMap::new(),
+            claims: of_volumes(&old, Some(&catalog)),
+            adopted: None,
+        };
+        old.annotations = pinned.to_annotations();
+        let expect = [
+            ("tasks[a].volumes[v]", "two"),
+            ("tasks[b].volumes[v]", "of-task"),
+        ];
+        mounts(&of_volumes_now(&old, &run("two")), &expect);
     }
 
     #[test]

@@ -76,8 +76,8 @@ pub(crate) fn of_task<'a>(subsets: &'a Subsets, task: &str) -> &'a str {
 pub(crate) fn of_run(run: &PipelineRun, mode: Mode, catalog: Option<&Catalog>) -> Subsets {
     let tasks = Selected::all(run);
     let is_whole = mode != Mode::Workspaces;
-    // All pods of the run mount these claims.
-    if is_whole && !run_claims::of_pod_template(run).is_empty() {
+    // Pods of several subsets may mount these claims.
+    if is_whole && !run_claims::of_volumes(run, catalog).is_empty() {
         return Subsets::new();
     }
     let template = |field| run.pod_template.as_ref().and_then(|it| it.get(field));

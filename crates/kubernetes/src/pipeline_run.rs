@@ -71,6 +71,7 @@ const QUESTION: Parts = Fields(&[
                             ("nodeSelector", All),
                             ("tolerations", All),
                             ("affinity", IS_SET),
+                            ("volumes", VOLUMES),
                         ]),
                     ),
                 ])),
@@ -129,6 +130,12 @@ const IS_SET: Parts = Fields(&[]);
 /// The names and resources of steps or sidecars.
 const CONTAINERS: Parts = Each(&Fields(&[("name", All), ("computeResources", All)]));
 
+/// The names of volumes and of their claims.
+const VOLUMES: Parts = Each(&Fields(&[
+    ("name", All),
+    ("persistentVolumeClaim", Fields(&[("claimName", All)])),
+]));
+
 /// The parts of a Pipeline's `spec` that `core` reads.
 pub fn pipeline_parts(spec: &Value) -> Value {
     pick(spec, &PIPELINE)
@@ -158,6 +165,7 @@ const TASK: Parts = Fields(&[
     ("sidecars", CONTAINERS),
     ("stepTemplate", Fields(&[("computeResources", All)])),
     ("results", Each(&IS_SET)),
+    ("volumes", VOLUMES),
 ]);
 
 const PIPELINE_TASK: Parts = Fields(&[
@@ -365,6 +373,7 @@ mod tests {
                         {"name": "u", "taskSpec": {
                             "steps": [{"name": "s", "script": "long; cd $(workspaces.source.path)", "computeResources": {"requests": {"cpu": "1"}}}],
                             "results": [{"name": "r", "description": "long"}],
+                            "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "c", "readOnly": true}}, {"name": "w", "configMap": {"items": []}}],
                             "params": [{"name": "d", "description": "long", "default": "e"}],
                         }, "params": [{"name": "p", "value": "long $(tasks.t.results.r)"}]},
                         {"name": "malformed", "taskSpec": "long"},
@@ -372,7 +381,8 @@ mod tests {
                     "finally": [{"name": "f", "params": []}], "results": [],
                 },
                 "workspaces": [{"name": "source"}],
-                "taskRunSpecs": [{"pipelineTaskName": "t", "podTemplate": {"env": [], "nodeSelector": {"a": "b"}}, "metadata": {"annotations": {}},
+                "taskRunSpecs": [{"pipelineTaskName": "t", "podTemplate": {
+                        "env": [], "nodeSelector": {"a": "b"}, "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "d"}}]}, "metadata": {"annotations": {}},
                     "sidecarSpecs": [{"name": "db", "computeResources": {"requests": {"cpu": "1"}}}]}],
             },
             "status": {"pipelineSpec": {"tasks": ["long"]}},
@@ -394,6 +404,7 @@ mod tests {
                                 "params": [{"name": "d", "default": "e"}],
                                 "steps": [{"name": "s", "computeResources": {"requests": {"cpu": "1"}}}],
                                 "results": [{}],
+                                "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}, {"name": "w"}],
                                 "variables": ["$(workspaces.source.path)"],
                             }},
                             {"name": "malformed", "taskSpec": "long"},
@@ -402,7 +413,8 @@ mod tests {
                     },
                     "workspaces": [{"name": "source"}],
                     "taskRunSpecs": [{
-                        "pipelineTaskName": "t", "podTemplate": {"nodeSelector": {"a": "b"}}, "metadata": {"annotations": {}},
+                        "pipelineTaskName": "t", "metadata": {"annotations": {}},
+                        "podTemplate": {"nodeSelector": {"a": "b"}, "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "d"}}]},
                         "sidecarSpecs": [{"name": "db", "computeResources": {"requests": {"cpu": "1"}}}],
                     }],
                 },

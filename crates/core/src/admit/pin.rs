@@ -50,7 +50,7 @@ pub(super) fn pin(
         let warnings = multiple_claims::warnings(run, &claims);
         admission.warnings.extend(warnings);
     } else {
-        claims.extend(run_claims::of_pod_template(run));
+        claims.extend(run_claims::of_volumes(run, question.catalog));
     }
     let pinned = Pinned {
         mode,

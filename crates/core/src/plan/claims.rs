@@ -15,8 +15,7 @@ use crate::reasons;
 use crate::run_claims::contains;
 use crate::subsets::of_workspace;
 
-/// The claims of a run or of one placeholder, each once, in the order of the run's workspaces. Claims of the `podTemplate` come
-/// last.
+/// The claims of a run or of one placeholder, each once, in the order of the run's workspaces. Claims in `volumes` come last.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Claims {
     /// Claims that the placeholder's controller creates and the placeholder mounts.
@@ -88,10 +87,10 @@ pub(super) fn of(
         }
     }
     let is_bound = |key: &str| run.workspaces.iter().any(|binding| binding.name == key);
-    let of_pod_template = pinned.claims.iter();
-    let of_pod_template = of_pod_template.filter(|(key, _)| !is_bound(key) && is_own(key));
-    let of_pod_template = of_pod_template.map(|(key, claim)| claim.name(key, &run.uid));
-    let new = of_pod_template.filter(|name| seen.insert(name.clone()));
+    let of_volumes = pinned.claims.iter();
+    let of_volumes = of_volumes.filter(|(key, _)| !is_bound(key) && is_own(key));
+    let of_volumes = of_volumes.map(|(key, claim)| claim.name(key, &run.uid));
+    let new = of_volumes.filter(|name| seen.insert(name.clone()));
     claims.existing.extend(new);
     claims
 }

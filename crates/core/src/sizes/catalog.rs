@@ -1,4 +1,5 @@
-//! The objects, other than the run itself, that determine the requests of a run's pods, and the defaults of parameters.
+//! The objects, other than the run itself, that determine the requests of a run's pods, the defaults of parameters, and the claims of
+//! Tasks.
 
 use std::collections::BTreeMap;
 

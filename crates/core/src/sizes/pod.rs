@@ -19,12 +19,15 @@
 //!    LimitRanges (`plugin/pkg/admission/limitranger/admission.go`) and the overhead of the RuntimeClass
 //!    (`plugin/pkg/admission/runtimeclass/admission.go`).
 
+use std::collections::BTreeMap;
+
 use serde_json::Value;
 
 use crate::document::Object;
 use crate::params::Params;
 use crate::quantity::Quantity;
 use crate::reconcile::requests::{self, Amounts, InitContainer, PodResources, ResourceList};
+use crate::run_claims::in_volumes;
 
 use super::catalog::Catalog;
 
@@ -61,7 +64,8 @@ pub(super) struct Container {
     resources: Resources,
 }
 
-/// The parts of a Task's `spec` that determine the requests of its pod. Also the defaults of the Task's parameters.
+/// The parts of a Task's `spec` that determine the requests of its pod. Also the defaults of the Task's parameters, and the claims
+/// in its `volumes`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TaskSpec {
     steps: Vec<Container>,
@@ -70,6 +74,8 @@ pub struct TaskSpec {
     has_results: bool,
     /// The defaults of `params`.
     pub(crate) defaults: Params,
+    /// The claims in `volumes`, by the name of the volume (V1).
+    pub(crate) claims: BTreeMap<String, String>,
 }
 
 /// A run's settings for the pods of one task: an item of `spec.taskRunSpecs`.
@@ -79,6 +85,8 @@ pub struct PodSettings {
     sidecars: Vec<Container>,
     resources: Resources,
     runtime_class: Option<String>,
+    /// The claims in `podTemplate.volumes`, by the name of the volume (V1).
+    pub(crate) claims: BTreeMap<String, String>,
     /// True if the pods may need other nodes than the run's other pods, because they have an affinity of their own.
     pub(super) has_affinity: bool,
 }
@@ -113,6 +121,7 @@ impl TaskSpec {
             template: Resources::read(&spec["stepTemplate"]["computeResources"]),
             has_results: results.is_some_and(|results| !results.is_empty()),
             defaults: Params::defaults(&spec["params"]),
+            claims: in_volumes(&spec["volumes"]),
         }
     }
 }
@@ -129,6 +138,7 @@ impl PodSettings {
             sidecars: containers(field("sidecarSpecs")),
             resources: Resources::read(field("computeResources")),
             runtime_class: runtime_class.map(str::to_owned),
+            claims: in_volumes(&template["volumes"]),
         }
     }
 }
