@@ -1,5 +1,5 @@
-//! Makes the API server refuse changes: a real `ValidatingAdmissionPolicy` refuses changes of the pods of one namespace, or of one
-//! node, and a real ResourceQuota refuses objects beyond its limits.
+//! Makes the API server refuse changes: a real `ValidatingAdmissionPolicy` refuses changes of the pods of one namespace, or of
+//! one node, and a real ResourceQuota refuses objects beyond its limits.
 
 use std::time::Duration;
 
@@ -124,8 +124,8 @@ impl Scene<'_> {
         Ok(())
     }
 
-    /// Removes label `kubernetes.io/hostname` from a node. The bed's KWOK would set it again, as a kubelet does when it starts. So
-    /// the API server refuses each change after which this node has the label.
+    /// Removes label `kubernetes.io/hostname` from a node. The bed's KWOK would set it again, as a kubelet does when it starts.
+    /// So the API server refuses each change after which this node has the label.
     ///
     /// # Errors
     ///

@@ -1,5 +1,5 @@
-//! Measures how long the pods of tasks wait, by the clock of this machine, and computes percentiles and medians. [`Timings`] gets the events of a watch as they arrive,
-//! because the times in the objects themselves are whole seconds.
+//! Measures how long the pods of tasks wait, by the clock of this machine, and computes percentiles and medians. [`Timings`]
+//! gets the events of a watch as they arrive, because the times in the objects themselves are whole seconds.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

@@ -86,9 +86,9 @@ pub fn of_run(run: &PipelineRun, catalog: Option<&Catalog>) -> RunClaims {
     claims.collect()
 }
 
-/// The existing claims that pods of the run mount without a workspace (V1): in `volumes` of the run's `podTemplate`, of a task's
-/// `podTemplate`, and of each Task that is known. Each claim is there once (V6). A claim is left out if its name is empty or has a
-/// variable.
+/// The existing claims that pods of the run mount without a workspace (V1): in `volumes` of the run's `podTemplate`, of a
+/// task's `podTemplate`, and of each Task that is known. Each claim is there once (V6). A claim is left out if its name is
+/// empty or has a variable.
 pub(crate) fn of_volumes(run: &PipelineRun, catalog: Option<&Catalog>) -> RunClaims {
     let tasks = sizes::tasks(run, catalog);
     let template = run
@@ -126,8 +126,8 @@ pub(crate) fn of_volumes(run: &PipelineRun, catalog: Option<&Catalog>) -> RunCla
     claims
 }
 
-/// As [`of_volumes`], for an update of a pending run. Nobody asks again for the Tasks of the cluster, so the claims of these Tasks
-/// stay those that admission found when the run was created.
+/// As [`of_volumes`], for an update of a pending run. Nobody asks again for the Tasks of the cluster, so the claims of these
+/// Tasks stay those that admission found when the run was created.
 pub(crate) fn of_volumes_now(old: &PipelineRun, new: &PipelineRun) -> RunClaims {
     let own = of_volumes(old, None);
     let pinned = Pinned::read(&old.annotations).ok().flatten();

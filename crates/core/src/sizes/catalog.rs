@@ -1,5 +1,5 @@
-//! The objects, other than the run itself, that determine the requests of a run's pods, the defaults of parameters, and the claims of
-//! Tasks.
+//! The objects, other than the run itself, that determine the requests of a run's pods, the defaults of parameters, and the
+//! claims of Tasks.
 
 use std::collections::BTreeMap;
 

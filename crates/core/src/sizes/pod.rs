@@ -64,8 +64,8 @@ pub(super) struct Container {
     resources: Resources,
 }
 
-/// The parts of a Task's `spec` that determine the requests of its pod. Also the defaults of the Task's parameters, and the claims
-/// in its `volumes`.
+/// The parts of a Task's `spec` that determine the requests of its pod. Also the defaults of the Task's parameters, and the
+/// claims in its `volumes`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TaskSpec {
     steps: Vec<Container>,
