@@ -196,11 +196,14 @@ fn by_hand() -> Run {
     run.task("one", &["source"], &[]).in_mode("pipelineruns")
 }
 
-/// A run whose pod uses claim `by-hand`, which its placeholder does not know.
+/// A run whose pod uses claim `by-hand`, which its placeholder does not mount, because the claim's name has a variable.
 fn with_unknown_claim() -> Run {
-    let source = json!({"claimName": "by-hand"});
-    let volumes = json!([{"name": "unknown", "persistentVolumeClaim": source}]);
-    one_task().spec("taskRunSpecs", of_one(json!({"volumes": volumes})))
+    let mut object = one_task().into_json();
+    let task = &mut object["spec"]["pipelineSpec"]["tasks"][0]["taskSpec"];
+    task["params"] = json!([{"name": "claim", "default": "by-hand"}]);
+    let source = json!({"claimName": "$(params.claim)"});
+    task["volumes"] = json!([{"name": "unknown", "persistentVolumeClaim": source}]);
+    Run::from_json(object)
 }
 
 /// Field `taskRunSpecs`: a podTemplate of task `one` alone.

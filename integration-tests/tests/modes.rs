@@ -474,7 +474,7 @@ fn m8_a_run_pinned_before_schema_versions_is_served_and_one_of_an_unknown_versio
 
         let told = scene.told("newer", "SchemaVersionUnknown").await?;
         assert!(
-            told.iter().any(|(_, note)| note.contains("is \"3\"")),
+            told.iter().any(|(_, note)| note.contains("is \"4\"")),
             "{told:?}"
         );
         // The pod waits for a placeholder that only the other version would create.
