@@ -117,8 +117,8 @@ reason_codes! {
     SchemaVersionUnknown: Some(Warning),
     /// The run has not started (P9).
     PipelineRunPending: None,
-    /// The name of a claim depends on a parameter of the run's Pipeline, and Tekton has not stored the Pipeline in the run yet
-    /// (V9).
+    /// Tekton has not stored the run's Pipeline in the run yet. This Pipeline may choose settings of the run (B1), or the name
+    /// of a claim depends on one of its parameters (V9).
     PipelineNotKnown: None,
     /// The run is adopted, and Tekton has not created its first TaskRun or CustomRun yet (B7).
     TektonBegins: None,
