@@ -1378,7 +1378,10 @@ fn b5_ui_works_without_the_right_to_read_nodes_and_fails_without_the_others() ->
         let address = address(&page).await?;
         let is_running = |text: &str| text.contains("one: Running");
         let running = http(&address, "/changes", "localhost", is_running).await?;
-        ensure!(running.contains("You are not allowed to read nodes"), "{running}");
+        ensure!(
+            running.contains("You are not allowed to read nodes"),
+            "{running}"
+        );
         Ok(())
     })
 }
