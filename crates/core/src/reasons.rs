@@ -137,7 +137,8 @@ reason_codes! {
     /// In mode `workspaces`, no workspace of the run has a claim with a known name, so the run needs no placeholder (M1).
     NoClaims: None,
     /// Annotation `coscheduler.dev/coschedule`, `coscheduler.dev/placement` or `coscheduler.dev/placeholder-reserves` has no
-    /// effect on the run. It was set after the run was created, or admission did not coschedule the run (B1).
+    /// effect on the run. It was set after the run was created, its value is not allowed for the run, or admission did not
+    /// coschedule the run (B1).
     OverrideIgnored: Some(Warning),
     /// The placeholder does not mount a claim that only one pod at a time may use (V8).
     ClaimNotMounted: Some(Normal),
