@@ -42,7 +42,8 @@ pub async fn kubectl(bed: &TestBed, arguments: &[&str]) -> anyhow::Result<String
     Ok(text)
 }
 
-/// Adds a kind of another project to the API server, version `v1`, without its schema.
+/// Defines a kind of another project, such as cert-manager, in version `v1`. The definition has no schema, so the API server
+/// accepts any fields.
 ///
 /// # Errors
 ///

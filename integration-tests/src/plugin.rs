@@ -71,7 +71,7 @@ pub fn explanation(scene: &Scene<'_>, run: &str) -> anyhow::Result<Value> {
 }
 
 /// The causes that `explain` may name for a moment while a run makes progress. A placeholder may have no pod yet, or the
-/// scheduler may not have tried a pod again since its placeholder was bound.
+/// scheduler has perhaps not tried a pod again since its placeholder was bound.
 pub const PASSING: [&str; 2] = ["PlaceholderMissing", "WaitsForScheduler"];
 
 /// The arguments of a subcommand with the rights of this kubeconfig.

@@ -113,7 +113,7 @@ impl Prometheus {
         let mut last = None;
         let waited = tokio::time::timeout(LIMIT, async {
             loop {
-                // Prometheus may not listen yet.
+                // Perhaps Prometheus does not listen yet.
                 if let Ok(series) = self.query(query).await {
                     let value = series.first().and_then(|one| one["value"][1].as_str());
                     last = value.and_then(|value| value.parse().ok());

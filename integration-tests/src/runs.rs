@@ -78,8 +78,8 @@ impl Run {
         )
     }
 
-    /// Adds a workspace with a `volumeClaimTemplate` of this storage class. In every mode, the claim is deleted after the run has
-    /// ended.
+    /// Adds a workspace with a `volumeClaimTemplate` of this storage class. If our services coschedule the run, the claim
+    /// is deleted after the run has ended.
     pub fn template_of_class(mut self, workspace: &str, class: &str) -> Self {
         self.object["metadata"]["annotations"]["tekton.dev/auto-cleanup-pvc"] = "true".into();
         self.workspace(

@@ -639,7 +639,7 @@ fn b5_explain_and_events_work_with_few_rights_and_name_those_that_lack() -> Outc
         assert_eq!(json.get("tasks"), None, "{json}");
         let text = plugin(&with_rights("explain", &user, &["run", "-n", namespace]))?;
         let text = String::from_utf8_lossy(&text.stdout);
-        let lack = "cause not known, because you may not read every object";
+        let lack = "cause not known: you are not allowed to read every object";
         assert!(text.contains(lack), "{text}");
         for (output, code, fault) in [
             (of("events", "run")?, 1, "failed to list Events"),

@@ -347,7 +347,7 @@ async fn send(
     Ok((serde_json::from_value(answer.object)?, answer.warnings))
 }
 
-/// Annotations that an author may not write, and one that an author may write.
+/// Annotations that an author must not write, and one that an author may write.
 fn forged() -> Value {
     let mut annotations: serde_json::Map<_, _> = PINNED
         .into_iter()

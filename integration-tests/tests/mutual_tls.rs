@@ -187,7 +187,7 @@ fn each_rpc_refuses_all_but_its_callers() -> Outcome {
                 refused += 1;
                 assert_eq!(code, Some(Code::PermissionDenied), "{caller} {rpc}");
                 let only = format!(
-                    "{caller} may not call coscheduler.{rpc}: only {} may",
+                    "{caller} is not allowed to call coscheduler.{rpc}: only {} may",
                     allowed.join(", ")
                 );
                 assert_eq!(status.unwrap().message(), only);

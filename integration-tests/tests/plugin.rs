@@ -560,7 +560,7 @@ fn b5_explain_asks_the_placeholder_manager_without_rights_in_the_cluster() -> Ou
         };
         let mut waits = Value::Null;
         look::until("the manager knows why the run waits", async || {
-            // At first, the manager may not have seen the run.
+            // At first, the manager has perhaps not seen the run.
             let Ok(answer) = in_format("waits", "json") else {
                 return Ok(false);
             };
@@ -1378,7 +1378,10 @@ fn b5_ui_works_without_the_right_to_read_nodes_and_fails_without_the_others() ->
         let address = address(&page).await?;
         let is_running = |text: &str| text.contains("one: Running");
         let running = http(&address, "/changes", "localhost", is_running).await?;
-        ensure!(running.contains("You may not read nodes"), "{running}");
+        ensure!(
+            running.contains("You are not allowed to read nodes"),
+            "{running}"
+        );
         Ok(())
     })
 }

@@ -82,8 +82,10 @@ impl Webhook {
         stored.map_err(|error| failed(&error))
     }
 
-    /// The PipelineRun that owns `run`, if the planner needs it: its Pipeline may have chosen its settings (B1), or Tekton left a
-    /// variable in the name of a claim of `run` (V9). `None` if the planner does not need it, or if it is not stored.
+    /// Returns the PipelineRun that owns `run`, if the planner needs this PipelineRun. There are two cases: the Pipeline may
+    /// have chosen the settings of the PipelineRun (B1), or a claim name of `run` still has a variable (V9). Returns `None` in
+    /// all other cases, and if the PipelineRun is not stored. Also completes `run`: adds the defaults of its Task to
+    /// `run.params`, and sets `run.pipeline_run` to the PipelineRun.
     pub(crate) async fn completing(
         &self,
         run: &mut ChildRun,

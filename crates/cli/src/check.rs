@@ -121,7 +121,7 @@ fn readable<T>(found: kube::Result<T>) -> Result<Readable<T>, Failure> {
     }
 }
 
-/// The verbs and resources of [`judge::RIGHTS`] that the user may not use in all namespaces.
+/// The verbs and resources of [`judge::RIGHTS`] that the user is not allowed to use in all namespaces.
 async fn lacking(client: &Client) -> kube::Result<Vec<(&'static str, &'static str)>> {
     let reviews: Api<SelfSubjectAccessReview> = Api::all(client.clone());
     let answers = judge::RIGHTS.map(async |(verb, group, resource)| {

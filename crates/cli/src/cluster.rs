@@ -140,7 +140,7 @@ where
     }
 }
 
-/// The answer of the API server. If the user may not read the objects, adds a warning and returns `None`.
+/// The answer of the API server. If the user is not allowed to read the objects, adds a warning and returns `None`.
 pub(crate) fn unless_forbidden<T>(
     what: &str,
     answer: kube::Result<T>,

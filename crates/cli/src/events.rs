@@ -67,7 +67,7 @@ async fn read(args: &NamedArgs) -> Result<Timeline, Failure> {
     Ok(Timeline { events })
 }
 
-/// The objects of a run. Placeholders and claims are known by name, because they may not exist any more.
+/// The objects of a run. Placeholders and claims are known by name, because some of them perhaps do not exist any more.
 #[derive(Debug, Default)]
 struct About {
     uids: BTreeSet<String>,

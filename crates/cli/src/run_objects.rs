@@ -20,16 +20,17 @@ const MOST_PARENTS: usize = 8;
 /// The objects of a run.
 pub(crate) struct RunObjects {
     pub(crate) run: PipelineRun,
-    /// The topmost parent of a child run. `None` if the run has its own placeholders, or if the user may not read the parent.
+    /// The topmost parent of a child run. `None` if the run has its own placeholders, or if the user is not allowed to read the
+    /// parent.
     pub(crate) parent: Option<PipelineRun>,
-    /// The run's pods, and the pods of the placeholders that they follow. `None` if the user may not read pods.
+    /// The run's pods, and the pods of the placeholders that they follow. `None` if the user is not allowed to read pods.
     pub(crate) pods: Option<Vec<Pod>>,
-    /// Empty if the user may not read TaskRuns.
+    /// Empty if the user is not allowed to read TaskRuns.
     pub(crate) task_runs: Vec<TaskRun>,
 }
 
 impl RunObjects {
-    /// Reads the objects. Adds a warning for each kind that the user may not read.
+    /// Reads the objects. Adds a warning for each kind that the user is not allowed to read.
     pub(crate) async fn read(
         client: &Client,
         namespace: &str,

@@ -24,7 +24,7 @@ pub(crate) struct RunStatus {
     /// The cause in annotation `coscheduler.dev/blocked`.
     pub(crate) blocked: Option<Blocked>,
     pub(crate) created: Option<Timestamp>,
-    /// `None` if the user may not read pods.
+    /// `None` if the user is not allowed to read pods.
     #[serde(flatten)]
     pub(crate) pods: Option<Pods>,
 }

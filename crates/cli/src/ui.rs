@@ -106,7 +106,7 @@ fn labelled(changes: Changes, of_nodes: bool) -> BoxStream<'static, Result<(), B
 struct Watched {
     /// `None` for all namespaces.
     namespace: Option<String>,
-    /// `None` if the user may not read nodes.
+    /// `None` if the user is not allowed to read nodes.
     nodes: Option<Store<Node>>,
     runs: Store<PipelineRun>,
     pods: Store<Pod>,

@@ -79,9 +79,9 @@ impl ChildRun {
         joins_owner(controller, &self.created_by, tekton_controller)
     }
 
-    /// True if the name of a claim has a parameter (V9), so that admission needs the PipelineRun. Even if Tekton can replace the
-    /// parameter, admission of the PipelineRun may not have known the claim. Then only the PipelineRun's `status` can show that
-    /// the claim has a placeholder.
+    /// True if the name of a claim has a parameter (V9), so that admission needs the PipelineRun. Even if Tekton can replace
+    /// the parameter, admission of the PipelineRun perhaps did not know the claim. Then only the PipelineRun's `status` can
+    /// show that the claim has a placeholder.
     pub fn names_claims_by_variables(&self) -> bool {
         self.claims.iter().any(|it| has_param(&it.claim_name))
     }
@@ -162,9 +162,9 @@ pub struct ChildAdmission {
     pub set_annotations: BTreeMap<String, String>,
     /// Annotations to remove.
     pub remove_annotations: Vec<String>,
-    /// The reason why the TaskRun may not run. Such a TaskRun is created with workspaces that Tekton refuses, so Tekton fails the
-    /// TaskRun with this text. Then Tekton runs `finally`, and ends the PipelineRun with reason `Failed`. (If the TaskRun were
-    /// not created, `finally` would not run.)
+    /// The reason why the TaskRun must not run. Such a TaskRun is created with workspaces that Tekton refuses, so Tekton fails
+    /// the TaskRun with this text. Then Tekton runs `finally`, and ends the PipelineRun with reason `Failed`. (If the TaskRun
+    /// were not created, `finally` would not run.)
     pub refusal: Option<String>,
     /// Workspaces that get a claim with another name, in the order of `spec.workspaces` (B7, M9, V9).
     pub bindings: Vec<BoundClaim>,
@@ -295,7 +295,7 @@ fn without(run: &ChildRun, unwanted: impl Fn(&str) -> bool) -> ChildAdmission {
 }
 
 /// If the object uses one claim that is not shared, and this claim is among `claims`, returns the placeholder of the claim. If
-/// the object is a TaskRun and uses more than one such claim, returns the reason why the TaskRun may not run.
+/// the object is a TaskRun and uses more than one such claim, returns the reason why the TaskRun must not run.
 fn of_claim(
     run: &ChildRun,
     renamed: &[BoundClaim],

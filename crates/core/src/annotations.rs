@@ -1,6 +1,8 @@
 //! The keys of annotations on PipelineRuns, TaskRuns, CustomRuns and placeholders. The keys for an author's choice are read on
-//! Pipelines and Namespaces too. An annotation is *pinned* if admission writes it on a new run, and users cannot change it later.
-//! Admission itself changes only [`CLAIMS`] later, while the run is pending.
+//! Pipelines and Namespaces too. An annotation is *pinned* if admission writes it on a new run, and users cannot change it
+//! later. Later, admission itself changes pinned annotations in three cases: [`CLAIMS`] while the run is pending; all of them
+//! when a Pipeline that a resolver fetched chooses settings of the run (`admit/late.rs`); and when an existing run is adopted,
+//! admission writes them for the first time.
 
 /// The prefix of all keys of this product.
 pub const PREFIX: &str = "coscheduler.dev/";
@@ -36,7 +38,8 @@ pub const ISOLATION_SCOPE: &str = "coscheduler.dev/isolation-scope";
 /// `isolate-pipelinerun`, the names of claims from templates derive from it too.
 pub const GROUP: &str = "coscheduler.dev/group";
 
-/// The placeholder defaults in force when the run was created, as JSON (M8).
+/// The settings of the run's placeholders, as JSON (M8): the placeholder defaults in force when the run was created, with the
+/// chosen placement and reservation. A Pipeline that a resolver fetched can choose these two later (B1).
 pub const PLACEHOLDER: &str = "coscheduler.dev/placeholder";
 
 /// The `volumeClaimTemplate`s that admission replaced by claims: a JSON object with workspaces as keys (V2).
@@ -111,7 +114,7 @@ pub const PINNED: [&str; 15] = [
 /// the annotation stays.
 pub const BLOCKED: &str = "coscheduler.dev/blocked";
 
-/// The reason why a TaskRun of the PipelineRun may not run (M2): JSON as in [`BLOCKED`]. The admission-webhook writes the
+/// The reason why a TaskRun of the PipelineRun must not run (M2): JSON as in [`BLOCKED`]. The admission-webhook writes the
 /// annotation when Tekton creates the TaskRun. If there are several such TaskRuns, the last one counts. No decision depends on
 /// the annotation.
 pub const REFUSED: &str = "coscheduler.dev/refused";
@@ -130,7 +133,7 @@ pub const LET_GO: &str = "coscheduler.dev/let-go";
 /// manager may have to do this several times, because Tekton may write the name again.
 pub const LET_GO_TIMES: &str = "coscheduler.dev/let-go-times";
 
-/// The annotations that an author may not set on a new object: [`PINNED`], and the annotations that our services write later.
+/// The annotations that an author must not set on a new object: [`PINNED`], and the annotations that our services write later.
 pub(crate) const RESERVED: [&str; 19] = {
     let mut reserved = [BLOCKED; 19];
     let mut index = 0;

@@ -119,12 +119,14 @@ impl<'a> Object<'a> {
         value.as_str()
     }
 
-    /// The value of field `key`, which must be a string. Empty if the field is not set.
+    /// The value of field `key`, which must be a string. Empty if the field is not set, or if it has another type, which is a
+    /// fault.
     pub(crate) fn string(&self, key: &str) -> String {
         self.text(key).unwrap_or_default().to_owned()
     }
 
-    /// The value of field `key`, which must be a boolean. `false` if the field is not set.
+    /// The value of field `key`, which must be a boolean. `false` if the field is not set, or if it has another type, which is
+    /// a fault.
     pub(crate) fn flag(&self, key: &str) -> bool {
         let value = self.get(key);
         if let Some(value) = value.filter(|value| !value.is_boolean()) {

@@ -20,7 +20,7 @@ words! {
 }
 
 words! {
-    /// The other placeholders that may not share a node with an isolated run's placeholder (M4).
+    /// The other placeholders that must not share a node with an isolated run's placeholder (M4).
     #[derive(Default)]
     pub enum IsolationScope: "an isolation scope" {
         /// Placeholders of all namespaces.

@@ -132,8 +132,8 @@ impl AssistantName {
 impl ClaimTemplateName {
     /// The name of the claim template for a workspace of the run with this group.
     ///
-    /// A hash of `<group>/<workspace>` makes the name unique. The readable part is the author's `template_name`. It is cut if it
-    /// is too long, and each character that a DNS label may not have is replaced by `-`.
+    /// A hash of `<group>/<workspace>` makes the name unique. The readable part is the author's `template_name`. It is cut if
+    /// it is too long, and each character that a DNS label must not have is replaced by `-`.
     pub fn derive(group: &Group, workspace: &str, template_name: Option<&str>) -> Self {
         let hash = hash(&format!("{group}/{workspace}"));
         let readable = dns_label(template_name.unwrap_or_default(), READABLE_LENGTH);

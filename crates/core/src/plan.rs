@@ -169,8 +169,8 @@ fn not_pinned(run: &PipelineRun) -> Plan {
 }
 
 /// A reason for each annotation of a [`Setting`] that names another value than the run's. Such an annotation was set after the
-/// run was created, or admission did not coschedule the run (M5, M7, M9). Otherwise, admission would have used the annotation's
-/// value or denied the run (B1).
+/// run was created, by a person, or by Tekton from the run's Pipeline. Or admission did not coschedule the run (M5, M7, M9).
+/// Otherwise, admission would have used the annotation's value or denied the run (B1).
 fn overrides_ignored(run: &PipelineRun) -> impl Iterator<Item = Reason> {
     Setting::ALL.into_iter().filter_map(|setting| {
         let chosen = run.annotations.get(setting.annotation())?;

@@ -117,8 +117,8 @@ reason_codes! {
     SchemaVersionUnknown: Some(Warning),
     /// The run has not started (P9).
     PipelineRunPending: None,
-    /// The name of a claim depends on a parameter of the run's Pipeline, and Tekton has not stored the Pipeline in the run yet
-    /// (V9).
+    /// Tekton has not stored the run's Pipeline in the run yet. This Pipeline may choose settings of the run (B1), or the name
+    /// of a claim depends on one of its parameters (V9).
     PipelineNotKnown: None,
     /// The run is adopted, and Tekton has not created its first TaskRun or CustomRun yet (B7).
     TektonBegins: None,
@@ -137,7 +137,8 @@ reason_codes! {
     /// In mode `workspaces`, no workspace of the run has a claim with a known name, so the run needs no placeholder (M1).
     NoClaims: None,
     /// Annotation `coscheduler.dev/coschedule`, `coscheduler.dev/placement` or `coscheduler.dev/placeholder-reserves` has no
-    /// effect on the run. It was set after the run was created, or admission did not coschedule the run (B1).
+    /// effect on the run. It was set after the run was created, its value is not allowed for the run, or admission did not
+    /// coschedule the run (B1).
     OverrideIgnored: Some(Warning),
     /// The placeholder does not mount a claim that only one pod at a time may use (V8).
     ClaimNotMounted: Some(Normal),

@@ -16,7 +16,7 @@ pub struct Mutation {
     pub remove_task_annotations: Vec<(usize, String)>,
     /// New volume sources. The key is the workspace.
     pub bindings: BTreeMap<String, RewrittenSource>,
-    /// The reason why a TaskRun may not run. Such a TaskRun is created with workspaces that Tekton refuses.
+    /// The reason why a TaskRun must not run. Such a TaskRun is created with workspaces that Tekton refuses.
     pub refusal: Option<String>,
 }
 

@@ -311,7 +311,7 @@ impl Reconciler {
         let existing = brought(&claims);
         let mut seen = Vec::new();
         for name in spec.claims() {
-            // A claim that is made for the run may not exist yet, so only the cache is asked.
+            // A claim that is made for the run does not always exist yet, so only the cache is asked.
             let look_up = existing.contains(name.as_str());
             seen.extend(self.claim((run.namespace.clone(), name), look_up).await?);
         }

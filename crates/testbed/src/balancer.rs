@@ -40,7 +40,7 @@ pub struct Balancer {
 struct Passage {
     /// True if no connection may carry data.
     cut: bool,
-    /// Connections that were accepted before this time may not carry data.
+    /// Connections that were accepted before this time must not carry data.
     frozen: Option<Instant>,
 }
 

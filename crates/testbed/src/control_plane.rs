@@ -95,7 +95,7 @@ pub(crate) async fn start_api_server(site: &Site, config: &Config) -> Result<(u1
         flag("etcd-servers", &etcd),
         "--bind-address=127.0.0.1".to_owned(),
         "--advertise-address=127.0.0.1".to_owned(),
-        // The API server must not publish its address in an Endpoints object, because Endpoints objects may not contain a
+        // The API server must not publish its address in an Endpoints object, because Endpoints objects must not contain a
         // loopback address.
         "--endpoint-reconciler-type=none".to_owned(),
         flag("secure-port", port),

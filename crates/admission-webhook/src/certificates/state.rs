@@ -94,7 +94,7 @@ impl Trust {
         bundles: Vec<Vec<Certificate>>,
         now: Timestamp,
     ) {
-        // If this process has missed a generation, a certificate may not have been trusted in that generation.
+        // If this process has missed a generation, perhaps a certificate was not trusted in that generation.
         let seen_all = matches!(
             (self.generation, generation),
             (Some(before), Some(now)) if (before..=before + 1).contains(&now)

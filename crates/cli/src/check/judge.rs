@@ -32,7 +32,7 @@ pub(super) enum Verdict {
     /// tekton-coscheduler or this plugin works, but not in every case.
     Warning,
     Failed,
-    /// The user may not read the objects.
+    /// The user is not allowed to read the objects.
     Unknown,
 }
 
@@ -206,7 +206,7 @@ pub(super) fn rights(lacking: &[(&str, &str)]) -> Judged {
         .map(|(verb, resource)| format!("{verb} {resource}"))
         .collect();
     warning(format!(
-        "You may not do this in all namespaces: {}. Other subcommands may then show less.",
+        "You are not allowed to do this in all namespaces: {}. So other subcommands may show less.",
         lacking.join(", ")
     ))
 }

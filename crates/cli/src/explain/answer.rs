@@ -28,7 +28,7 @@ pub(super) struct Explanation {
     /// Why the run and its TaskRuns failed.
     failures: Vec<FailureStatus>,
     claims: Vec<ClaimStatus>,
-    /// The facts that the user may not read.
+    /// The facts that the user is not allowed to read.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) warnings: Vec<String>,
 }
@@ -111,7 +111,7 @@ impl ClaimStatus {
 }
 
 impl Explanation {
-    /// `with_pods` is false if the user may not read pods.
+    /// `with_pods` is false if the user is not allowed to read pods.
     pub(super) fn new(
         facts: &Facts,
         with_pods: bool,
@@ -164,7 +164,7 @@ impl output::Answer for Explanation {
             None if self.done => {}
             None if !self.warnings.is_empty() => {
                 let lack =
-                    "cause not known, because you may not read every object (see the warnings)";
+                    "cause not known: you are not allowed to read every object (see the warnings)";
                 below.push(lack.to_owned().into());
             }
             None => below.push("no cause for waiting found".to_owned().into()),

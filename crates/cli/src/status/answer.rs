@@ -22,7 +22,7 @@ const UNKNOWN: &str = "<unknown>";
 #[derive(Debug, Serialize)]
 pub(super) struct Answer {
     pub(super) runs: Vec<RunStatus>,
-    /// The facts that the user may not read.
+    /// The facts that the user is not allowed to read.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) warnings: Vec<String>,
     /// The present time, for column AGE.

@@ -22,7 +22,7 @@ const PIPELINE_TASK: &str = "tekton.dev/pipelineTask";
 pub(super) struct Lanes {
     /// The nodes with PipelineRuns, ordered by name.
     pub(super) lanes: Vec<Lane>,
-    /// The number of nodes without PipelineRuns. `None` if the user may not read nodes.
+    /// The number of nodes without PipelineRuns. `None` if the user is not allowed to read nodes.
     pub(super) other_nodes: Option<usize>,
     /// The runs that wait, ordered by namespace and name.
     pub(super) waiting: Vec<Waiting>,
@@ -32,7 +32,7 @@ pub(super) struct Lanes {
 #[derive(Debug, Default)]
 pub(super) struct Lane {
     pub(super) node: String,
-    /// `None` if the user may not read nodes.
+    /// `None` if the user is not allowed to read nodes.
     pub(super) allocatable: Option<Amounts>,
     /// True if `kubectl cordon` keeps new pods away.
     pub(super) is_cordoned: bool,
@@ -94,7 +94,7 @@ impl Block {
     }
 }
 
-/// What the page shows of these objects. `nodes` is `None` if the user may not read nodes.
+/// What the page shows of these objects. `nodes` is `None` if the user is not allowed to read nodes.
 pub(super) fn of(
     nodes: Option<&[Arc<Node>]>,
     runs: &[Arc<PipelineRun>],

@@ -48,7 +48,7 @@ pub(super) fn content(facts: &Lanes, namespace: Option<&str>, problem: Option<&s
             @match facts.other_nodes {
                 Some(0) => {},
                 Some(others) => { (count(others, "other node")) ". " },
-                None => "You may not read nodes, so their size is not shown. ",
+                None => "You are not allowed to read nodes, so their size is not shown. ",
             }
             @if let Some(namespace) = namespace {
                 "Only namespace " (namespace) ": pods of other namespaces are not shown. "
@@ -143,7 +143,7 @@ mod tests {
         let page = whole(&content(&facts, Some("ns"), Some("<b>")));
         assert!(page.contains("ns/&lt;script&gt;"), "{page}");
         assert!(page.contains("&lt;b&gt;"), "{page}");
-        assert!(page.contains("You may not read nodes"), "{page}");
+        assert!(page.contains("You are not allowed to read nodes"), "{page}");
         assert!(page.contains("Only namespace ns:"), "{page}");
         assert!(!page.contains("<script>"), "{page}");
     }

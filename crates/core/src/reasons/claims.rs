@@ -6,9 +6,9 @@ use crate::volumes::Conflict;
 texts! {
     claim_name_variable(workspace: &str, claim: &str): ClaimNameVariable =
         "Workspace {workspace:?} is bound to claim {claim:?}. The value of the variable in this name is not known, so no \
-         placeholder mounts this claim. The node of a placeholder may then not reach the claim's volume. Create a new run with \
-         a claim name that has no variables. Or, if the variable is a parameter, create a new run that sets this parameter in \
-         spec.params.";
+         placeholder mounts this claim. So the placeholder may be on a node that cannot reach the claim's volume. Create a new \
+         run with a claim name that has no variables. Or, if the variable is a parameter, create a new run that sets this \
+         parameter in spec.params.";
 
     claim_name_empty(workspace: &str): ClaimNameEmpty =
         "Workspace {workspace:?} is bound to a persistent volume claim without a name, so tekton-coscheduler ignores the \
@@ -25,7 +25,7 @@ texts! {
         "No node can reach the volumes of all these claims: {conflict}. So no node can run a new pod of placeholder \
          {placeholder}. Pods of the run that have no node yet wait for the placeholder's pod. Create the run again with claims \
          that one node can reach. Or delete one of these claims, and create it again with the same name and another volume, so \
-         that one node can reach all the volumes. This run then continues.";
+         that one node can reach all the volumes. Then this run continues without a new one.";
 
     claims_apart(conflict: &Conflict, placeholder: &AssistantName, left_out: &str): VolumeNodeAffinityConflict =
         "No node can reach the volumes of all these claims: {conflict}. So placeholder {placeholder} does not mount \

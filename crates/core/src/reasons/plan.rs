@@ -71,7 +71,8 @@ texts! {
     /// An object of `owner` has the placeholder's name (P7).
     placeholder_name_taken(name: &str, owner: &str): PlaceholderNameTaken =
         "StatefulSet {name} exists already and belongs to {owner}. The run's placeholder must have the same name, so \
-         tekton-coscheduler cannot create it. Delete this StatefulSet, or create the run again.";
+         tekton-coscheduler cannot create it. If the owner is another run, wait until that run has ended. Otherwise delete the \
+         StatefulSet. This run then continues.";
 }
 
 /// An annotation chooses value `chosen` for a setting, without effect (B1). The run has value `pinned` of this setting.
@@ -92,8 +93,9 @@ pub fn override_ignored(chosen: &str, pinned: Override) -> Reason {
     let annotation = setting.annotation();
     let message = format!(
         "The run was created {cause}, and keeps this setting. So its annotation {annotation} with value {chosen:?} has no \
-         effect. The annotation came too late, or its value is not allowed. Set it on a new run. Or set it on the Namespace, or \
-         on the Pipeline of this namespace that spec.pipelineRef.name names, and then create a new run.{exceptions}"
+         effect. The annotation was set too late, or its value is not allowed here. If the value is allowed, create a new run \
+         with this annotation. If not, ask your operator to allow the value. You can also set the annotation on the Namespace, \
+         or on the run's Pipeline if that Pipeline is in this namespace. Then create a new run.{exceptions}"
     );
     Reason::new(ReasonCode::OverrideIgnored, message)
 }

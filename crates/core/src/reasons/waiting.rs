@@ -27,8 +27,8 @@ texts! {
          operator whether placeholder-manager, affinity-planner and watcher are running.";
 
     waits_for_scheduler(pod: &str): WaitsForScheduler =
-        "The scheduler has not bound pod {pod} yet, and may not have seen the latest change. Wait some seconds until the scheduler \
-         tries again.";
+        "The scheduler has not bound pod {pod} yet. Perhaps it has not yet noticed that the pod can run now. Wait some seconds \
+         until the scheduler tries again.";
 
     scheduler_makes_room(pod: &str, node: &str): WaitsForScheduler =
         "The scheduler has chosen node {node} for pod {pod}, and may have to remove other pods first. Wait some seconds.";
@@ -50,8 +50,8 @@ texts! {
          its pull secret, or a ConfigMap or Secret of the step.";
 
     sandbox_not_created(pod: &str, node: &str): SandboxNotCreated =
-        "The kubelet of node {node} cannot create the sandbox of pod {pod}. Read the kubelet's message in the pod's Events, and \
-         correct the fault that it names, such as the network of the node.";
+        "The kubelet of node {node} cannot create the sandbox of pod {pod}. Read the kubelet's message in the pod's Events, \
+         and correct the fault that it names, such as a fault of the node's network.";
 
     volume_not_mounted(pod: &str, node: &str): VolumeNotMounted =
         "The kubelet of node {node} cannot mount a volume of pod {pod}. Read the kubelet's message in the pod's Events, and correct \

@@ -24,7 +24,7 @@ pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
 /// The taint that Kubernetes adds to a cordoned node.
 const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
-/// The keys of the taints of a node whose kubelet may not answer.
+/// The keys of the taints that a node gets if its kubelet perhaps does not answer.
 const SILENT: [&str; 3] = [
     "node.kubernetes.io/not-ready",
     "node.kubernetes.io/unreachable",

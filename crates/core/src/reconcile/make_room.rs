@@ -19,8 +19,9 @@ use crate::volumes::SeenClaim;
 /// The scheduler normally tries a waiting pod again within this time after the pod's placeholder is bound. Until then, the pod's
 /// condition may be older than the placeholder's binding (`docs/decisions/making-room.md`).
 const TRIED: Duration = Duration::from_secs(12);
-/// If no other event makes the scheduler try a waiting pod again, it does so within this time (kube-scheduler,
-/// `podMaxInUnschedulablePodsDuration`, which is five minutes, and the period of its check).
+/// At the latest, the scheduler tries a waiting pod again after this time, even without an event: kube-scheduler's
+/// `podMaxInUnschedulablePodsDuration` (five minutes), plus the 30 seconds between its checks for such pods, plus its longest
+/// backoff of ten seconds.
 const TRIED_AT_LAST: Duration = Duration::from_secs(340);
 /// The most times that a pod is freed from its placeholder. Tekton may recreate the pod with its affinity each time.
 const TRIES: u32 = 5;

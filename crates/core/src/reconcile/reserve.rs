@@ -49,7 +49,7 @@ pub struct Place {
     pub avoid: Option<String>,
     /// The nodes to prefer. If it is empty, no node is preferred.
     pub prefer: Vec<String>,
-    /// The nodes to which the placeholder's pod is restricted, in words: "a node that pod a can use", or "node n, where pods of
+    /// The nodes to which the placeholder's pod is restricted, in words: "nodes that pod a can use", or "node n, where pods of
     /// the run were".
     pub limited_by: Option<String>,
 }
@@ -110,7 +110,8 @@ impl<'a> Placed<'a> {
         let beside = match (special, self.spec.reserves) {
             // The placeholder returns to pods that run already, or could not give its room up before.
             _ if home.is_some() || self.own.record.keeps_room => Vec::new(),
-            // The waiting pod needs certain nodes. Other pods may not need them, so the requests of other pods do not count.
+            // The waiting pod needs certain nodes. Other pods perhaps do not need them, so the requests of other pods do not
+            // count.
             (Some(special), _) => vec![special.needs.requests.clone()],
             (None, Reserves::Nothing) => vec![need],
             // At the start of a run, the reservation would use up quota that the run's first pod needs.
@@ -357,14 +358,15 @@ impl<'a> Placed<'a> {
 }
 
 fn for_pod(pod: &Pod) -> String {
-    format!("a node that pod {} can use", pod.object.name)
+    format!("nodes that pod {} can use", pod.object.name)
 }
 
 fn on_node(node: &str) -> String {
     format!("node {node}, where pods of the run were")
 }
 
-/// CPU and memory only: no other resource of a pod can be changed.
+/// Combines the CPU amounts with `combine`, and likewise the memory amounts. The result has no other resource, because
+/// Kubernetes can change only CPU and memory of an existing pod.
 fn combined(one: &Amounts, other: &Amounts, combine: fn(i128, i128) -> i128) -> Amounts {
     Amounts {
         milli_cpu: combine(one.milli_cpu, other.milli_cpu),

@@ -205,7 +205,7 @@ impl Decision {
 }
 
 impl Observed {
-    /// True if the claim exists. A claim that is made for the run may not be in the cache yet, so it counts as existing.
+    /// True if the claim exists. A claim that is made for the run is perhaps not in the cache yet, so it counts as existing.
     fn claim_exists(&self, claim: &str) -> bool {
         let is_made = || {
             let (run, _) = self.run.as_ref()?;

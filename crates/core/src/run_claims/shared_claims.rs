@@ -72,7 +72,7 @@ fn placeholders(run: &PipelineRun) -> BTreeSet<String> {
 }
 
 /// The claim whose placeholder a TaskRun with all claims of these workspaces follows, or an empty text. The error is the reason
-/// why the TaskRun may not run.
+/// why the TaskRun must not run.
 fn followed(run: &PipelineRun, workspaces: &[&str]) -> Result<String, String> {
     let pinned = Pinned::of(run).unwrap().unwrap();
     let claims = workspaces.iter().map(|workspace| BoundClaim {

@@ -41,7 +41,7 @@ pub fn pipeline_run(field: &str, message: Option<Struct>) -> Result<PipelineRun,
 }
 
 /// The objects that determine the requests of a run's pods, and the defaults of parameters. Malformed parts are left out: the
-/// author of the run may not be able to correct them.
+/// author of the run perhaps cannot correct them.
 pub fn catalog(message: wire::Catalog) -> Catalog {
     let wire::Catalog {
         pipeline,

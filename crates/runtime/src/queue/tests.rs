@@ -137,7 +137,7 @@ async fn work_for_later_is_done_at_its_time_or_when_it_is_pushed() {
     assert!(encoded.lines().any(|found| found == line), "{encoded}");
 }
 
-/// The push came after the failed work had begun, so this work may not have seen the change.
+/// The push came after the failed work had begun, so perhaps this work has not seen the change.
 #[tokio::test(start_paused = true)]
 async fn a_key_pushed_during_work_that_fails_does_not_wait_for_the_backoff() {
     let options = Options {

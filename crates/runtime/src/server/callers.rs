@@ -59,9 +59,9 @@ impl Guard {
             return Ok(());
         }
         let message = match allowed {
-            [] => format!("{caller} may not call {rpc}: nobody may"),
+            [] => format!("{caller} is not allowed to call {rpc}: nobody is"),
             allowed => format!(
-                "{caller} may not call {rpc}: only {} may",
+                "{caller} is not allowed to call {rpc}: only {} may",
                 allowed.join(", ")
             ),
         };

@@ -1,4 +1,4 @@
-//! Checks that only the files in [`ALLOWED`] know that a placeholder is a StatefulSet. The word may not occur in code and
+//! Checks that only the files in [`ALLOWED`] know that a placeholder is a StatefulSet. The word must not occur in code and
 //! comments of other product files, except their tests. It may occur in strings, because they are texts for people.
 
 use anyhow::Context as _;

@@ -157,7 +157,7 @@ fn a_certificate_is_replaced_in_steps_after_two_thirds_of_its_life() {
     let serves_new = served(new(), 613);
     check(632, &promoted(), &serves_new, &both, "wait until 633");
     check(633, &promoted(), &serves_new, &both, "retire");
-    // API servers have trusted the current certificate for too short a time, so some replicas may not serve it yet.
+    // API servers have trusted the current certificate for too short a time, so perhaps some replicas do not serve it yet.
     let late = trust(&[(old(), 1), (new(), 625)]);
     check(644, &promoted(), &serves_new, &late, "wait until 645");
     check(644, &promoted(), &serves_new, &only_old, "wait");
@@ -206,7 +206,7 @@ fn trust_is_as_old_as_its_last_interruption() {
     assert_eq!(trust.since(&old()), Some(at(9)));
     trust.observe(Some(5), vec![bundle(), bundle()], at(10));
     assert_eq!(trust.since(&old()), Some(at(9)));
-    // Generation 6 was not seen, and the certificate may not have been trusted there.
+    // Generation 6 was not seen, and perhaps the certificate was not trusted there.
     trust.observe(Some(7), vec![bundle(), bundle()], at(11));
     assert_eq!(trust.since(&old()), Some(at(11)));
 }

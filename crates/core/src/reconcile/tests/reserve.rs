@@ -279,7 +279,7 @@ fn n2_a_placeholder_that_asks_for_a_pods_own_kind_of_node_asks_for_this_pod_only
     let mut observed = with_special();
     assert_eq!(opened(&observed), [350]);
     let limit = place(&observed).limited_by;
-    assert_eq!(limit.as_deref(), Some("a node that pod a can use"));
+    assert_eq!(limit.as_deref(), Some("nodes that pod a can use"));
     // The placeholder itself has stricter requirements on a node than the pod.
     let mut stricter = with_special();
     let nodes = [("pool", "gpu"), ("zone", "a")].map(|(key, value)| (key.into(), value.into()));
@@ -302,7 +302,7 @@ fn b3_n2_a_placeholder_that_finds_no_node_asks_again_where_its_runs_pods_are() {
         steps.any(|step| matches!(step, Step::Evict { update: None, .. }))
     };
     for (limit, gone) in [
-        (Some("a node that pod a can use"), "a"),
+        (Some("nodes that pod a can use"), "a"),
         (Some("node node-1, where pods of the run were"), "runs"),
         (None, "a"),
     ] {

@@ -564,7 +564,7 @@ fn b2_p7_nothing_is_told_about_a_pod_of_another_run() {
     assert_eq!(said(&reconcile(&forged)), (vec![], Some("")));
 }
 
-/// The scheduler may not have tried a pod since its placeholder was bound.
+/// The scheduler has perhaps not tried a pod since its placeholder was bound.
 #[test]
 fn b2_an_old_message_of_the_scheduler_is_not_told_and_is_looked_at_again() {
     let mut observed = beside();

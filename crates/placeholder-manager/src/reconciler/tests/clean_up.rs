@@ -150,7 +150,7 @@ async fn v4_a_claim_that_a_pod_still_uses_is_looked_at_again_later() {
     assert_eq!(manager.server.short(), ["GET pods"]);
 }
 
-/// The cache may not know a run that exists: the watch is late, or our annotations were removed from the run.
+/// The cache does not know every run that exists: the watch can be late, or our annotations were removed from the run.
 #[tokio::test(start_paused = true)]
 async fn n6_a_run_that_is_not_known_is_looked_up_before_its_objects_go() {
     let gone = || status(404, "NotFound", "no such run");
