@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use coscheduler_kubernetes::pipeline_run::PipelineRun;
-use integration_tests::look::node;
+use integration_tests::look::{is_placeholder, node};
 use integration_tests::runs::{Run, run};
 use integration_tests::{Scene, alone_with};
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -168,6 +168,42 @@ fn b1_n2_tasks_of_two_architectures_that_share_a_claim_take_turns_as_often_as_th
             .collect();
         for (number, is_arm64) in on {
             assert_eq!(is_arm64, arch(number) == "arm64", "{number}");
+        }
+        scene.nothing_left_but(&[]).await
+    })
+}
+
+/// With one free node of each architecture, two runs could each hold the node that the other needs.
+#[test]
+fn m4_b1_isolated_runs_of_two_architectures_take_their_nodes_in_the_same_order() -> Outcome {
+    on_two_architectures(async |scene| {
+        let nodes: Vec<String> = (1..=4).map(|number| format!("node-{number}")).collect();
+        for name in &nodes {
+            scene.cordon(name, true).await?;
+        }
+        let names: Vec<String> = (0..4).map(|number| format!("run-{number}")).collect();
+        for (number, name) in names.iter().enumerate() {
+            let mut specs = [on("amd", "amd64"), on("arm", "arm64")];
+            if number.is_multiple_of(2) {
+                specs.reverse();
+            }
+            let isolated = run(name)
+                .in_mode("isolate-pipelinerun")
+                .spec("taskRunSpecs", json!(specs))
+                .task("amd", &[], &[])
+                .task("arm", &[], &[]);
+            scene.submit(isolated).await?;
+        }
+        scene
+            .until_all::<Pod>("have a placeholder of each run", |pods| {
+                pods.iter().filter(|pod| is_placeholder(pod)).count() >= names.len()
+            })
+            .await?;
+        for name in &nodes[..2] {
+            scene.cordon(name, false).await?;
+        }
+        for name in &names {
+            scene.succeeds(name).await?;
         }
         scene.nothing_left_but(&[]).await
     })

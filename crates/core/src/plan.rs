@@ -205,10 +205,7 @@ fn ensure(run: &PipelineRun, pinned: &Pinned) -> Result<Plan, Vec<Violation>> {
         );
     }
     let mut placeholders = faults.unless_any(placeholders)?;
-    let mut reasons: Vec<_> = placeholders
-        .iter()
-        .map(|spec| why(pinned.mode, spec))
-        .collect();
+    let mut reasons: Vec<_> = placeholders.iter().map(|spec| why(pinned, spec)).collect();
     if placeholders.is_empty() && pinned.claims.values().all(|claim| !claim.shared) {
         reasons.push(reasons::no_claims());
     }
@@ -257,15 +254,23 @@ fn of_each_claim(
     mounted.chain(unmounted).collect()
 }
 
-fn why(mode: Mode, spec: &PlaceholderSpec) -> Reason {
+fn why(pinned: &Pinned, spec: &PlaceholderSpec) -> Reason {
     let name = &spec.name;
-    match mode {
+    let pods = match pinned.subsets.get(&spec.subset) {
+        Some(subset) if spec.subset != MAIN => {
+            let tasks: Vec<_> = subset.tasks.iter().map(String::as_str).collect();
+            format!("The pods of the tasks {}", tasks.join(", "))
+        }
+        _ if pinned.subsets.is_empty() => "All pods of the run".to_owned(),
+        _ => "All other pods of the run".to_owned(),
+    };
+    match pinned.mode {
         Mode::Workspaces => {
             let claim = spec.claims().next().unwrap_or_default();
             reasons::coschedule_workspace(&claim, name)
         }
-        Mode::PipelineRuns => reasons::coschedule_pipeline_run(name),
-        Mode::IsolatePipelineRun => reasons::isolate_pipeline_run(name),
+        Mode::PipelineRuns => reasons::coschedule_pipeline_run(&pods, name),
+        Mode::IsolatePipelineRun => reasons::isolate_pipeline_run(&pods, name),
         Mode::Disabled => reasons::not_pinned(),
     }
 }

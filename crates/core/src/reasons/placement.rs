@@ -67,6 +67,12 @@ texts! {
          `kubectl coschedule nodes -o wide` shows the pods on it.",
         claims = claims.join(", ");
 
+    claims_on_unsuitable_node(asking: &str, node: &str, claims: &[String]): ClaimsNotMovable =
+        "The node selector or node affinity of {asking} does not allow node {node}, but only this node can reach the volumes of \
+         these claims of the pod's placeholder: {claims}. So the pod cannot run. Give tasks that need different nodes different \
+         claims, and create the run again.",
+        claims = claims.join(", ");
+
     reservation_given_up(placeholder: &str, asked: &Amounts, claims: &[String]): ReservationReduced =
         "Only one node can reach the volumes of these claims: {claims}. This node has no room for placeholder {placeholder}, \
          which asked for {asked}. So the placeholder now reserves no room. Pods of the run that fit on this node can start.",

@@ -46,12 +46,12 @@ texts! {
         "The run is a child of PipelineRun {parent:?}. Its pods use the placeholders of its topmost parent run.";
 
     /// One placeholder serves the whole run (M3).
-    coschedule_pipeline_run(placeholder: &AssistantName): CoschedulePipelineRun =
-        "All pods of the run share the node of placeholder {placeholder}.";
+    coschedule_pipeline_run(pods: &str, placeholder: &AssistantName): CoschedulePipelineRun =
+        "{pods} share the node of placeholder {placeholder}.";
 
     /// One placeholder serves all pods of the run, and no other placeholder of the isolation scope may be on its node (M4).
-    isolate_pipeline_run(placeholder: &AssistantName): IsolatePipelineRun =
-        "All pods of the run share the node of placeholder {placeholder}. No other placeholder in the run's isolation scope \
+    isolate_pipeline_run(pods: &str, placeholder: &AssistantName): IsolatePipelineRun =
+        "{pods} share the node of placeholder {placeholder}. No other placeholder in the run's isolation scope \
          (cluster or namespace) may be on this node.";
 
     /// One placeholder serves the pods that use one claim (M1).

@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
+use serde_json::Value;
+
 use super::apart::left_out;
 use super::{Decision, Step, Update, pause};
 use crate::observed::{Done, Observed, Placeholder, Record, Sight, elapsed};
-use crate::plan::PlaceholderSpec;
+use crate::plan::{PlaceholderSpec, Separation};
 
 /// Normally a call of `Ensure` creates a placeholder. After this time, the leader creates the placeholder without a call.
 const MISSING: Duration = Duration::from_secs(2);
@@ -19,7 +21,11 @@ const LONGEST_RETRY: Duration = Duration::from_secs(20);
 
 /// Creates missing placeholders, and retries those without a pod.
 pub(super) fn create(observed: &Observed, decision: &mut Decision) {
-    for spec in observed.planned() {
+    let mut before_is_bound = true;
+    for (index, spec) in in_order(observed).into_iter().enumerate() {
+        let may_take_node = before_is_bound;
+        let pod = observed.pod_named_for(spec.name.as_str());
+        before_is_bound &= !is_isolated(spec) || pod.is_some_and(|pod| pod.node.is_some());
         let own = observed.placeholders.get(spec.name.as_str());
         // An object with this name and another controller is never adopted (P7). The step that creates the placeholder then
         // fails, and the error names the object's owner.
@@ -28,16 +34,39 @@ pub(super) fn create(observed: &Observed, decision: &mut Decision) {
                 .as_ref()
                 .is_some_and(|it| it.uid == own.run_uid)
         }) {
-            None => missing(observed, spec, decision),
+            None if may_take_node => missing(observed, spec, index > 0, decision),
+            None => {}
             Some(placeholder) if observed.leads => retry(observed, placeholder, decision),
             Some(_) => {}
         }
     }
 }
 
-fn missing(observed: &Observed, spec: &PlaceholderSpec, decision: &mut Decision) {
+/// The planned placeholders. Two runs in `isolate-pipelinerun` could each hold a node that the other needs (M4, B1). To prevent
+/// this, the placeholders of each isolated run take their nodes in the order of their node selectors.
+fn in_order(observed: &Observed) -> Vec<&PlaceholderSpec> {
+    let mut specs: Vec<_> = observed.planned().iter().collect();
+    if specs.iter().any(|spec| is_isolated(spec)) {
+        let selector = |spec: &&PlaceholderSpec| {
+            let selector = spec.pod_template.get("nodeSelector");
+            selector.map(Value::to_string)
+        };
+        specs.sort_by_key(selector);
+    }
+    specs
+}
+
+fn is_isolated(spec: &PlaceholderSpec) -> bool {
+    matches!(spec.separation, Separation::Isolate(_))
+}
+
+/// Creates a placeholder. `follows` is true if the placeholder had to wait until another placeholder of the run was bound: no call
+/// may come after that.
+fn missing(observed: &Observed, spec: &PlaceholderSpec, follows: bool, decision: &mut Decision) {
     let sight = Sight::Missing(spec.name.to_string());
-    if observed.called || (observed.leads && decision.lasts(observed, sight, MISSING)) {
+    let no_call = follows && is_isolated(spec);
+    let leader_acts = observed.leads && (no_call || decision.lasts(observed, sight, MISSING));
+    if observed.called || leader_acts {
         let left_out = left_out(observed, spec);
         let mut spec = spec.clone();
         let lists = [&mut spec.claim_names, &mut spec.unmounted_claim_names];

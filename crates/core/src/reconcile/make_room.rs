@@ -84,7 +84,10 @@ impl<'a> Placed<'a> {
         }
         self.let_go(waiting, decision);
         let tied = waiting.iter().find(|pod| !self.is_free(pod))?;
-        let reason = reasons::claims_hold_placeholder(&asking(tied), node, &claims);
+        let reason = match self.is_allowed(tied) {
+            true => reasons::claims_hold_placeholder(&asking(tied), node, &claims),
+            false => reasons::claims_on_unsuitable_node(&asking(tied), node, &claims),
+        };
         self.is_confirmed(tied, None, decision).then_some(reason)
     }
 

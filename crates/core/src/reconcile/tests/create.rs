@@ -75,6 +75,56 @@ fn n6_only_the_placeholder_that_is_missing_is_created() {
     assert_eq!(creating(&reconcile(&observed)), [second]);
 }
 
+#[test]
+fn m4_b1_the_placeholders_of_isolated_runs_take_their_nodes_in_the_same_order() {
+    let subsets = |main: &str, other: &str| {
+        let subset =
+            |arch: &str, tasks: &[&str]| json!({"nodeSelector": {"arch": arch}, "tasks": tasks});
+        json!({"": subset(main, &[]), "0123456789": subset(other, &["two"])}).to_string()
+    };
+    for (main, other) in [("amd64", "arm64"), ("arm64", "amd64")] {
+        let mut observed = missing();
+        change_run(&mut observed, |run| {
+            *run = super::run(Mode::IsolatePipelineRun, &[]);
+            let schema = crate::annotations::SCHEMA_VERSION.to_owned();
+            run.annotations.insert(schema, "3".to_owned());
+            let key = crate::annotations::SUBSETS.to_owned();
+            run.annotations.insert(key, subsets(main, other));
+        });
+        let of = |observed: &Observed, arch: &str| {
+            let mut specs = observed.planned().iter();
+            let spec = specs.find(|spec| spec.pod_template["nodeSelector"]["arch"] == *arch);
+            spec.unwrap().name.to_string()
+        };
+        let (first, second) = (of(&observed, "amd64"), of(&observed, "arm64"));
+        observed.called = true;
+        assert_eq!(
+            creating(&reconcile(&observed)),
+            std::slice::from_ref(&first)
+        );
+
+        // The first placeholder exists, but is not bound.
+        let whole = observed_in(Mode::IsolatePipelineRun, &[]);
+        let (own, pod) = (
+            whole.placeholders.values().next(),
+            whole.pods.values().next(),
+        );
+        let (mut own, mut pod) = ((**own.unwrap()).clone(), (**pod.unwrap()).clone());
+        own.object.name.clone_from(&first);
+        pod.object.name = format!("{first}-0");
+        pod.placeholder.as_mut().unwrap().name.clone_from(&first);
+        pod.controller = Some(owner("StatefulSet", &first, "s0"));
+        pod.node = None;
+        observed.placeholders.insert(first.clone(), Arc::new(own));
+        add(&mut observed, pod.clone());
+        assert_eq!(creating(&reconcile(&observed)), [""; 0]);
+        pod.node = Some("node-1".to_owned());
+        add(&mut observed, pod);
+        observed.called = false;
+        assert_eq!(creating(&reconcile(&observed)), [second]);
+    }
+}
+
 /// The step that creates the placeholder fails, and its error names the owner of the object.
 #[test]
 fn p7_an_object_of_the_right_name_with_another_controller_is_never_adopted() {
