@@ -55,14 +55,26 @@ impl Webhook {
             return Ok(false);
         };
         let owner = controller(metadata).filter(OwnerReference::is_pipeline_run);
-        let Some(OwnerReference { name, uid, .. }) = owner else {
+        let Some(owner) = owner else {
             return Ok(false);
         };
-        let stored = self.stored(namespace, &name, until).await?;
-        let stored = stored.filter(|it| it.metadata.uid.as_ref() == Some(&uid));
-        let parent = stored.and_then(|stored| View::parse(&owner_parts(&stored)).ok());
+        let parent = self.owner(namespace, &owner, until).await?;
+        let parent = parent.and_then(|parts| View::parse(&parts).ok());
         Ok(parent
             .is_some_and(|it| awaits_pipeline(&it) || it.annotations.get(MODE) != own.get(MODE)))
+    }
+
+    /// The parts of the PipelineRun that owns an object on which the admission of this object depends. `None` if this
+    /// PipelineRun is not stored.
+    async fn owner(
+        &self,
+        namespace: &str,
+        owner: &OwnerReference,
+        until: Instant,
+    ) -> Result<Option<Value>, Failure> {
+        let stored = self.stored(namespace, &owner.name, until).await?;
+        let stored = stored.filter(|it| it.metadata.uid.as_ref() == Some(&owner.uid));
+        Ok(stored.map(|stored| owner_parts(&stored)))
     }
 
     /// The stored PipelineRun with this name, read from the API server. There is no cache of whole PipelineRuns, because few
@@ -97,16 +109,14 @@ impl Webhook {
         run.params = run.params.or(&of_task);
         let by_variable = run.owner_group.is_some() && run.names_claims_by_variables();
         let owner = run.controller.as_ref();
-        let Some(OwnerReference { name, uid, .. }) = owner
+        let Some(owner) = owner
             .filter(|owner| owner.is_pipeline_run() && (by_variable || run.has_late_settings()))
         else {
             return Ok(None);
         };
-        let stored = self.stored(namespace, name, until).await?;
-        let Some(stored) = stored.filter(|it| it.metadata.uid.as_ref() == Some(uid)) else {
+        let Some(parts) = self.owner(namespace, owner, until).await? else {
             return Ok(None);
         };
-        let parts = owner_parts(&stored);
         run.pipeline_run = View::parse(&parts).ok();
         Ok(Some(json::object_to_struct(&parts)))
     }

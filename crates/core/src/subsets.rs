@@ -2,8 +2,8 @@
 //! build have node selector `kubernetes.io/arch: amd64` in `taskRunSpecs`, and others have `arm64`. No node can run both, so
 //! each subset has a placeholder of its own. Most runs have no such tasks, and then no subsets.
 //!
-//! One subset is the *main* subset: its placeholder is the run's own. It also has all tasks that agree with it, and all claims
-//! that tasks of more than one subset use. A task that uses such a claim belongs to the main subset too, whatever its node
+//! One subset is the *main* subset: its placeholder is the run's own. It has all tasks that do not contradict it, and all
+//! claims that tasks of more than one subset use. A task that uses such a claim belongs to the main subset, whatever its node
 //! selector is: the placeholder has to move for it (N2).
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -46,6 +46,26 @@ pub struct Subset {
 }
 
 impl Subset {
+    /// The node selector and the tolerations that all these tasks have.
+    fn common<'a>(mut tasks: impl Iterator<Item = &'a Selected<'a>>) -> Self {
+        let Some(first) = tasks.next() else {
+            return Self::default();
+        };
+        let mut common = Self {
+            node_selector: first.selector.clone(),
+            tolerations: first.tolerations.clone(),
+            ..Self::default()
+        };
+        for task in tasks {
+            let has = |key: &String, value: &String| task.selector.get(key) == Some(value);
+            common.node_selector.retain(|key, value| has(key, value));
+            common
+                .tolerations
+                .retain(|it| task.tolerations.contains(it));
+        }
+        common
+    }
+
     /// The run's `podTemplate` with the node selector and the tolerations of this subset.
     pub(crate) fn pod_template(&self, of_run: Option<&Value>) -> Value {
         let mut template = of_run.cloned().unwrap_or_else(|| json!({}));
@@ -74,23 +94,21 @@ pub(crate) fn of_task<'a>(subsets: &'a Subsets, task: &str) -> &'a str {
 /// The subsets of a new run. In mode `workspaces`, there is no placeholder for the whole run. So there is no main subset, and
 /// tasks with different node selectors are in different subsets even if they do not contradict each other.
 pub(crate) fn of_run(run: &PipelineRun, mode: Mode, catalog: Option<&Catalog>) -> Subsets {
-    let tasks = Selected::all(run);
     let is_whole = mode != Mode::Workspaces;
-    // Pods of several subsets may mount these claims.
-    if is_whole && !run_claims::of_volumes(run, catalog).is_empty() {
-        return Subsets::new();
-    }
     let template = |field| run.pod_template.as_ref().and_then(|it| it.get(field));
     let of_run = template("nodeSelector")
         .map(node_selector)
         .unwrap_or_default();
-    let own_tolerations = tolerations(template("tolerations"));
+    let own_tolerations = template("tolerations").and_then(Value::as_array);
+    let own_tolerations = own_tolerations.cloned().unwrap_or_default();
+    let tasks = Selected::all(run, &own_tolerations);
     let selectors = tasks.iter().map(|task| &task.selector);
     let contested = match is_whole {
         true => contested(selectors.chain([&of_run])),
         false => selectors.flat_map(BTreeMap::keys).cloned().collect(),
     };
-    if contested.is_empty() {
+    // Pods of several subsets may mount claims outside of workspaces.
+    if contested.is_empty() || (is_whole && !run_claims::of_volumes(run, catalog).is_empty()) {
         return Subsets::new();
     }
     let part = |selector: &NodeSelector| {
@@ -104,11 +122,9 @@ pub(crate) fn of_run(run: &PipelineRun, mode: Mode, catalog: Option<&Catalog>) -
     let main = is_whole.then(|| {
         // Tasks without a node selector have only the run's tolerations.
         let suits = |task: &&Selected<'_>| {
-            let tolerations = task.tolerations.iter().flatten();
-            let special = tolerations
-                .filter(|it| !own_tolerations.contains(it))
-                .count();
-            (all_selected || special == 0) && !part(&task.selector).is_empty()
+            let mut tolerations = task.tolerations.iter();
+            let ordinary = tolerations.all(|it| own_tolerations.contains(it));
+            (all_selected || ordinary) && !part(&task.selector).is_empty()
         };
         let first = tasks.iter().find(suits).map(|task| part(&task.selector));
         Some(part(&of_run)).filter(|it| !it.is_empty()).or(first)
@@ -144,22 +160,9 @@ pub(crate) fn of_run(run: &PipelineRun, mode: Mode, catalog: Option<&Catalog>) -
             .collect();
         let workspaces = assigned.iter().filter(|(_, of)| *of == own);
         let subset = Subset {
-            node_selector: common(
-                tasks.iter().map(|it| it.selector.clone()),
-                |common, other| {
-                    common.retain(|key, value| other.get(key) == Some(value));
-                },
-            ),
-            tolerations: common(
-                (tasks.iter()).map(|it| {
-                    it.tolerations
-                        .clone()
-                        .unwrap_or_else(|| own_tolerations.clone())
-                }),
-                |common, other| common.retain(|it| other.contains(it)),
-            ),
             tasks: tasks.iter().map(|task| task.name.to_owned()).collect(),
             workspaces: workspaces.map(|(workspace, _)| workspace.clone()).collect(),
+            ..Subset::common(tasks.iter().copied())
         };
         subsets.insert(hash(&text.join(",")), subset);
     }
@@ -168,37 +171,19 @@ pub(crate) fn of_run(run: &PipelineRun, mode: Mode, catalog: Option<&Catalog>) -
     let kept: usize = members.iter().map(|(_, tasks)| tasks.len()).sum();
     let must_move = kept < candidates || (known.is_empty() && !claims.is_empty());
     if let (Some(main), false, false) = (main, must_move, subsets.is_empty()) {
-        let agreeing = tasks.iter().filter(|task| part(&task.selector) == main);
-        let tolerations = match all_selected {
-            true => common(
-                agreeing.map(|it| {
-                    it.tolerations
-                        .clone()
-                        .unwrap_or_else(|| own_tolerations.clone())
-                }),
-                |common, other| common.retain(|it| other.contains(it)),
-            ),
-            false => own_tolerations,
-        };
-        let mut node_selector = of_run;
-        node_selector.extend(main);
-        let subset = Subset {
-            node_selector,
-            tolerations,
+        let mut subset = Subset {
+            node_selector: of_run,
+            tolerations: own_tolerations.clone(),
             ..Subset::default()
         };
+        if all_selected {
+            let agreeing = tasks.iter().filter(|task| part(&task.selector) == main);
+            subset.tolerations = Subset::common(agreeing).tolerations;
+        }
+        subset.node_selector.extend(main);
         subsets.insert(MAIN.to_owned(), subset);
     }
     subsets
-}
-
-/// The parts that all items have. `keep` removes the parts of its first argument that the second one lacks.
-fn common<T: Default>(items: impl Iterator<Item = T>, keep: impl Fn(&mut T, &T)) -> T {
-    let common = items.reduce(|mut common, other| {
-        keep(&mut common, &other);
-        common
-    });
-    common.unwrap_or_default()
 }
 
 /// A task with a node selector of its own.
@@ -208,14 +193,14 @@ struct Selected<'a> {
     /// The node selector of its pods. It replaces the run's (Tekton v1.12.0, `pkg/apis/pipeline/pod/template.go`,
     /// `MergePodTemplateWithDefault`).
     selector: NodeSelector,
-    /// The tolerations of its pods. `None` if they are the run's.
-    tolerations: Option<Vec<Value>>,
+    /// The tolerations of its pods.
+    tolerations: Vec<Value>,
 }
 
 impl<'a> Selected<'a> {
     /// The tasks with node selectors of their own, in the order of `taskRunSpecs`. If several items name a task, Tekton uses the
-    /// last one.
-    fn all(run: &'a PipelineRun) -> Vec<Self> {
+    /// last one. A task without tolerations of its own has the run's.
+    fn all(run: &'a PipelineRun, of_run: &[Value]) -> Vec<Self> {
         let items = run.task_run_specs.iter().enumerate();
         let last = items.filter(|(index, item)| {
             let mut later = run.task_run_specs.iter().skip(index + 1);
@@ -225,7 +210,7 @@ impl<'a> Selected<'a> {
             Some(Self {
                 name: &item.task,
                 selector: item.node_selector.clone()?,
-                tolerations: item.tolerations.clone(),
+                tolerations: item.tolerations.clone().unwrap_or_else(|| of_run.to_vec()),
             })
         });
         selected.collect()
@@ -237,10 +222,6 @@ pub(crate) fn node_selector(value: &Value) -> NodeSelector {
     let entries = value.as_object().into_iter().flatten();
     let texts = entries.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())));
     texts.collect()
-}
-
-fn tolerations(value: Option<&Value>) -> Vec<Value> {
-    value.and_then(Value::as_array).cloned().unwrap_or_default()
 }
 
 /// The keys for which two of these node selectors have different values.

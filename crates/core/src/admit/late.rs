@@ -30,10 +30,16 @@ pub fn awaits_pipeline(run: &PipelineRun) -> bool {
 /// Decides about an update of `old` that adds choices while the run awaits its Pipeline. The update is `question.run`. The
 /// choices have no effect if one of them is not allowed, or if the chosen mode needs other bindings than the run has.
 pub fn choose_late(in_force: InForce<'_>, old: &PipelineRun, question: &Question<'_>) -> Admission {
-    chosen(in_force, old, question).unwrap_or_else(|| restore(old, question.run))
+    let restored = restore(old, question.run);
+    chosen(in_force, old, question, &restored).unwrap_or(restored)
 }
 
-fn chosen(in_force: InForce<'_>, old: &PipelineRun, question: &Question<'_>) -> Option<Admission> {
+fn chosen(
+    in_force: InForce<'_>,
+    old: &PipelineRun,
+    question: &Question<'_>,
+    restored: &Admission,
+) -> Option<Admission> {
     let new = question.run;
     let configuration = in_force.ok()?;
     if configuration.tekton_coschedule.is_some() {
@@ -42,8 +48,12 @@ fn chosen(in_force: InForce<'_>, old: &PipelineRun, question: &Question<'_>) -> 
     let of_pipeline = added(old, new)
         .map(|(key, value)| (key.to_owned(), value.clone()))
         .collect();
+    let stored = PipelineRun {
+        annotations: old.annotations.clone(),
+        ..restored.apply(new)
+    };
     let question = Question {
-        run: old,
+        run: &stored,
         pipeline_annotations: Some(&of_pipeline),
         ..*question
     };
@@ -56,13 +66,9 @@ fn chosen(in_force: InForce<'_>, old: &PipelineRun, question: &Question<'_>) -> 
             (group, BTreeMap::new(), Subsets::new())
         }
     };
-    let mut admission = restore(old, new);
-    admission.warnings.clear();
-    let mut stored = admission.apply(new);
-    stored.annotations.clone_from(&old.annotations);
-    let question = Question {
-        run: &stored,
-        ..question
+    let mut admission = Admission {
+        warnings: Vec::new(),
+        ..restored.clone()
     };
     match configuration.mode {
         Mode::Workspaces | Mode::Disabled if !templates.is_empty() => return None,

@@ -55,6 +55,11 @@ pub struct PlaceholderSpec {
 }
 
 impl PlaceholderSpec {
+    /// True if no other placeholder of the isolation scope is allowed on its node (M4).
+    pub(crate) fn is_isolated(&self) -> bool {
+        matches!(self.separation, Separation::Isolate(_))
+    }
+
     /// The names of all claims of the placeholder, mounted or not mounted.
     pub fn claims(&self) -> impl Iterator<Item = String> {
         let templates = self.claim_templates.iter().chain(&self.single_pod_claims);

@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::apart::left_out;
 use super::{Decision, Step, Update, pause};
 use crate::observed::{Done, Observed, Placeholder, Record, Sight, elapsed};
-use crate::plan::{PlaceholderSpec, Separation};
+use crate::plan::PlaceholderSpec;
 
 /// Normally a call of `Ensure` creates a placeholder. After this time, the leader creates the placeholder without a call.
 const MISSING: Duration = Duration::from_secs(2);
@@ -25,7 +25,7 @@ pub(super) fn create(observed: &Observed, decision: &mut Decision) {
     for (index, spec) in in_order(observed).into_iter().enumerate() {
         let may_take_node = before_is_bound;
         let pod = observed.pod_named_for(spec.name.as_str());
-        before_is_bound &= !is_isolated(spec) || pod.is_some_and(|pod| pod.node.is_some());
+        before_is_bound &= !spec.is_isolated() || pod.is_some_and(|pod| pod.node.is_some());
         let own = observed.placeholders.get(spec.name.as_str());
         // An object with this name and another controller is never adopted (P7). The step that creates the placeholder then
         // fails, and the error names the object's owner.
@@ -46,7 +46,7 @@ pub(super) fn create(observed: &Observed, decision: &mut Decision) {
 /// this, the placeholders of each isolated run take their nodes in the order of their node selectors.
 fn in_order(observed: &Observed) -> Vec<&PlaceholderSpec> {
     let mut specs: Vec<_> = observed.planned().iter().collect();
-    if specs.iter().any(|spec| is_isolated(spec)) {
+    if specs.iter().any(|spec| spec.is_isolated()) {
         let selector = |spec: &&PlaceholderSpec| {
             let selector = spec.pod_template.get("nodeSelector");
             selector.map(Value::to_string)
@@ -56,15 +56,11 @@ fn in_order(observed: &Observed) -> Vec<&PlaceholderSpec> {
     specs
 }
 
-fn is_isolated(spec: &PlaceholderSpec) -> bool {
-    matches!(spec.separation, Separation::Isolate(_))
-}
-
 /// Creates a placeholder. `follows` is true if the placeholder had to wait until another placeholder of the run was bound: no call
 /// may come after that.
 fn missing(observed: &Observed, spec: &PlaceholderSpec, follows: bool, decision: &mut Decision) {
     let sight = Sight::Missing(spec.name.to_string());
-    let no_call = follows && is_isolated(spec);
+    let no_call = follows && spec.is_isolated();
     let leader_acts = observed.leads && (no_call || decision.lasts(observed, sight, MISSING));
     if observed.called || leader_acts {
         let left_out = left_out(observed, spec);

@@ -12,7 +12,7 @@ use super::reserve::{self, MOMENT, Placed};
 use super::tell::refusals::{tells_of_no_node, waits_for_claim};
 use super::{Decision, MOVES, Step, ask_again, pause};
 use crate::observed::{Observed, Placeholder, Pod, Record, Sight, elapsed};
-use crate::plan::{Reason, Separation};
+use crate::plan::Reason;
 use crate::reasons;
 use crate::volumes::SeenClaim;
 
@@ -128,7 +128,7 @@ impl<'a> Placed<'a> {
 
     /// True if all pods of the run must share a node.
     pub(super) fn is_isolated(&self) -> bool {
-        matches!(self.spec.separation, Separation::Isolate(_))
+        self.spec.is_isolated()
     }
 
     /// Lets the placeholder leave its node for a waiting pod. If the placeholder cannot leave, may return the reason why the
