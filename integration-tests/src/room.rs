@@ -48,11 +48,11 @@ struct Seen {
 }
 
 impl Room {
-    /// An empty state of nodes with this many CPUs each.
+    /// The state before any pod is known. Each node has this many CPUs.
     ///
     /// # Errors
     ///
-    /// The default of `placeholder-cpu` is no quantity.
+    /// The default of `placeholder-cpu` is not a quantity.
     pub fn on_nodes_of(cpus: u32) -> anyhow::Result<Self> {
         let own: Quantity = PlaceholderDefaults::default().cpu.parse()?;
         Ok(Self {

@@ -1,6 +1,6 @@
-//! Enters and removes the rules of the webhook configurations. The installation creates these configurations without rules, so
-//! that the API server does not call a webhook that cannot answer. This service enters the rules when it can answer, and removes
-//! them when it is being uninstalled (B8). `docs/decisions/webhook-rules.md` has the reasons.
+//! Writes and removes the rules of the webhook configurations. The installation creates these configurations without rules, so
+//! that the API server does not call a webhook that cannot answer. This service writes its rules when it can answer, and removes
+//! them when tekton-coscheduler is being uninstalled (B8). `docs/decisions/webhook-rules.md` has the reasons.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -183,13 +183,14 @@ impl Webhook {
         }
         let mut planner = self.planner.clone();
         // If the planner's decision depends on claims, the first answer names these claims. A second question then has their
-        // access modes. The run is not copied for this, because it may be large.
+        // access modes. The run is not copied for this, because it may be large. The old run is copied only if the second
+        // question needs it.
         let (run, old) = (
             question.pipeline_run.take(),
             question.old_pipeline_run.take(),
         );
         let mut facts = question.clone();
-        facts.old_pipeline_run = old.clone().filter(|_| awaits_pipeline);
+        facts.old_pipeline_run = awaits_pipeline.then(|| old.clone()).flatten();
         (question.pipeline_run, question.old_pipeline_run) = (run, old);
         let mut admission = loop {
             let asked = planner.admit_pipeline_run(call(question, left(until)));

@@ -196,8 +196,8 @@ reason_codes! {
     /// certain nodes any more. Or the placeholder had no node, and its new pod may run only on the node of the run's pods.
     PlaceholderMoved: Some(Normal),
     /// The scheduler found no node with room for all pods of the run that can run at the same time, so the placeholder requests
-    /// less (B3). Or the placeholder requests nothing for these pods. Then a ResourceQuota of the namespace limits CPU or
-    /// memory, or the only node that reaches the volumes of the placeholder's claims lacks the room.
+    /// less (B3). Or the placeholder requests nothing for these pods, because a ResourceQuota of the namespace limits CPU or
+    /// memory, or because the only node that reaches the volumes of the placeholder's claims lacks the room.
     ReservationReduced: Some(Normal),
     /// The API server refused the requests of a placeholder that reserves room, so the placeholder requests less (B3). Or the
     /// requests of a bound placeholder were not reduced within ten seconds, so its pod is created again.

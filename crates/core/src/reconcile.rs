@@ -98,8 +98,8 @@ pub enum Step {
         /// The nodes that may take the pod.
         place: Place,
         /// True if the placeholder had another pod before, and the manager knows no node to which the new pod must return. The
-        /// scheduler may have bound pods of the run to the old node meanwhile, and the watch may be late. So the manager first
-        /// asks the API server for such pods. If there are some, the gate stays.
+        /// scheduler may have bound pods of the run to the node of the previous pod, and the watch may not have delivered these
+        /// pods yet. So the manager first asks the API server for such pods. If there are some, the gate stays.
         unless_followed: bool,
     },
     /// Make the next pod of the placeholder with this name start with the scheduling gate.

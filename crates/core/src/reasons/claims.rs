@@ -25,7 +25,7 @@ texts! {
         "No node can reach the volumes of all these claims: {conflict}. So no node can run a new pod of placeholder \
          {placeholder}. Pods of the run that have no node yet wait for the placeholder's pod. Create the run again with claims \
          that one node can reach. Or delete one of these claims, and create it again with the same name and another volume, so \
-         that one node can reach all the volumes. Then this run continues without a new one.";
+         that one node can reach all the volumes. Then this run continues, and you need not create a new run.";
 
     claims_apart(conflict: &Conflict, placeholder: &AssistantName, left_out: &str): VolumeNodeAffinityConflict =
         "No node can reach the volumes of all these claims: {conflict}. So placeholder {placeholder} does not mount \

@@ -54,7 +54,7 @@ texts! {
     moves_exhausted(asking: &str, node: &str, moves: u32): MovesExhausted =
         "The scheduler cannot bind {asking} to node {node}, where the pod's placeholder is. The run's placeholders have asked \
          the scheduler for other nodes {moves} times, and ask again only after another pod of the run has ended. The run \
-         continues when this node can take the pod, or when the placeholder gets another node that can.";
+         continues when node {node} can take the pod, or when the placeholder gets another node that can take it.";
 
     resource_missing(asking: &str, node: &str, resource: &str): ResourceMissing =
         "The scheduler cannot bind {asking} to node {node}, where the pod's placeholder is. The placeholder stays there, because \
@@ -69,8 +69,8 @@ texts! {
 
     claims_on_unsuitable_node(asking: &str, node: &str, claims: &[String]): ClaimsNotMovable =
         "The node selector or node affinity of {asking} does not allow node {node}, but only this node can reach the volumes of \
-         these claims of the pod's placeholder: {claims}. So the pod cannot run. Give tasks that need different nodes different \
-         claims, and create the run again.",
+         these claims of the pod's placeholder: {claims}. So the pod cannot run. Use different claims for tasks that need \
+         different nodes, and create the run again.",
         claims = claims.join(", ");
 
     reservation_given_up(placeholder: &str, asked: &Amounts, claims: &[String]): ReservationReduced =

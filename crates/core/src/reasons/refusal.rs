@@ -25,10 +25,10 @@ refusals! {
          must allow the placeholder's pod and a pod of the run at the same time.";
     /// A LimitRange does not allow the object.
     limit_range_violated: LimitRangeViolated,
-        "Change the LimitRange. Or, if a claim is refused, change its storage request in the volumeClaimTemplate. If a pod is \
-         refused, ask your operator to change placeholder-cpu or placeholder-memory in ConfigMap coscheduler-config. Or, if \
-         the error names a \"max limit to request ratio\", set annotation coscheduler.dev/placeholder-reserves: nothing on the \
-         run, if your operator allows this value. Then create the run again.";
+        "Change the LimitRange: the run then continues. Or change one of these values, and create the run again. For a claim: \
+         the storage request in the volumeClaimTemplate. For a pod: placeholder-cpu or placeholder-memory in your operator's \
+         ConfigMap coscheduler-config. If the error names a \"max limit to request ratio\": annotation \
+         coscheduler.dev/placeholder-reserves: nothing on the new run, if your operator allows this value.";
     /// Pod Security does not allow the placeholder's pod.
     pod_security_violated: PodSecurityViolated,
         "Remove the field that this message names from the run's podTemplate, and create the run again. Or set a less strict \
@@ -58,8 +58,8 @@ refusals! {
          such a node.";
     /// Other placeholders are on the nodes that an isolated placeholder could use.
     no_isolated_node: NoIsolatedNode,
-        "The run continues by itself when a node that matches its podTemplate has room and no other placeholder. If you do not \
-         want to wait, add such a node, or create the run again in a mode other than isolate-pipelinerun.";
+        "The run continues by itself when a node matches the run's podTemplate, has room, and has no other placeholder. If you \
+         do not want to wait, add such a node, or create the run again in a mode other than isolate-pipelinerun.";
     /// Kubernetes refused the placeholder for another reason.
     placeholder_refused: PlaceholderRefused,
         "Correct the cause of this error. tekton-coscheduler repeats the request. The run continues when the API server accepts \

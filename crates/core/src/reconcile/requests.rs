@@ -128,7 +128,7 @@ pub fn in_words(name: &str, amount: i128) -> String {
     }
 }
 
-/// Billionths by the name of the resource, before anything is rounded.
+/// The amount of each resource in billionths, by the resource's name. Nothing is rounded yet.
 #[derive(Clone, Default)]
 struct Nano<'a>(BTreeMap<&'a str, i128>);
 

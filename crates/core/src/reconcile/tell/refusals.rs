@@ -97,7 +97,7 @@ pub(super) fn unschedulable(
     } else {
         reasons::placeholder_unschedulable
     };
-    let failed = format!("No node can run placeholder {name} ({asks})");
+    let failed = format!("No node can run placeholder {name} (requests: {asks})");
     Some(reason(&failed, &detail))
 }
 

@@ -198,8 +198,8 @@ fn n3_a_placeholder_without_a_node_is_told_without_the_numbers_of_the_moment() {
     assert_eq!(reason.code, ReasonCode::PlaceholderUnschedulable);
     assert!(
         reason.message.starts_with(&format!(
-            "No node can run placeholder {SET} (cpu 2): node(s) didn't match Pod's node affinity/selector, node(s) had untolerated \
-             taint(s). "
+            "No node can run placeholder {SET} (requests: cpu 2): node(s) didn't match Pod's node affinity/selector, node(s) had \
+             untolerated taint(s). "
         )),
         "{}",
         reason.message
