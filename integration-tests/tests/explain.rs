@@ -1,4 +1,4 @@
-//! Subcommands `explain` and `events` of the kubectl plugin: the cause why a run waits, and the Events about the run.
+//! Subcommands `explain` and `events` of the kubectl plugin: the cause for which a run waits, and the Events about the run.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)]
 
 use std::path::PathBuf;

@@ -115,8 +115,8 @@ async fn renewed(stack: &Stack) -> Outcome {
     Ok(())
 }
 
-/// Creates a run, and tries again until it is admitted, because the API server cannot reach the webhook over a frozen connection
-/// either. Then waits until the run's placeholder is bound.
+/// Creates a run. Tries again until the run is admitted, because the API server cannot reach the webhook over a frozen
+/// connection. Then waits until the run's placeholder is bound.
 async fn new_run(scene: &Scene<'_>) -> Outcome {
     let new = || run("new").template("source").task("one", &["source"], &[]);
     while let Err(error) = scene.submit(new()).await {

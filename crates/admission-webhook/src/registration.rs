@@ -26,8 +26,8 @@ use crate::object::{Configurations, Object};
 const PERIOD: Duration = Duration::from_millis(200);
 /// The delay before a failed request is repeated.
 const RETRY: Duration = Duration::from_secs(2);
-/// If somebody else removes the rules, this process waits this long before it enters them again: another replica may have noticed
-/// an uninstallation earlier.
+/// If somebody else removes the rules, this process waits this long before it writes them again: another replica may have
+/// noticed an uninstallation earlier.
 const LOST: Duration = Duration::from_secs(2);
 /// How long the planner may take to answer.
 const PLANNER: Duration = Duration::from_secs(2);
@@ -70,7 +70,7 @@ const RULES: [(&str, &[&str], [&str; 3]); 6] = [
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Rules of the webhooks")]
 pub(crate) struct RegistrationArgs {
-    /// How long this process must be ready before it enters the rules of its webhooks. During this time, the nodes of the API
+    /// How long this process must be ready before it writes the rules of its webhooks. During this time, the nodes of the API
     /// servers learn that this process is an endpoint of its Service
     #[arg(
         long,
@@ -134,7 +134,7 @@ enum Seen {
     Validating(Option<DynamicObject>),
 }
 
-/// The task that enters and removes the rules.
+/// The task that writes and removes the rules.
 struct Registration {
     configurations: Configurations,
     /// The state of each part. `None` until the state is known.
@@ -153,7 +153,7 @@ struct Registration {
     rules: Gauge,
 }
 
-/// Starts the task that enters and removes the rules.
+/// Starts the task that writes and removes the rules.
 ///
 /// # Errors
 /// The delay is negative.

@@ -162,10 +162,11 @@ impl RewrittenSource {
 ///
 /// - If Tekton creates the run as a child of a coscheduled run, the run uses the placeholders of its parent. A child never has a
 ///   placeholder of its own.
-/// - While Tekton's own flag is on, the run is adopted if the operator asked for its namespace (B7).
+/// - While Tekton's own flag is on, the run is adopted if key `adopt-runs-in` contains the run's namespace, and the run has no
+///   label `tekton.dev/pipelineRunUID` (B7).
 /// - The run is not coscheduled if `spec.managedBy` names another controller (M5), if there has been no valid configuration yet
-///   (M7), if Tekton's own flag is on (M9), or if the mode is `disabled`. Then admission pins nothing, and removes reserved
-///   annotations.
+///   (M7), if Tekton's own flag is on and the run is not adopted (M9), or if the mode is `disabled`. Then admission pins
+///   nothing, and removes reserved annotations.
 /// - In mode `workspaces`, admission pins mode, group, placeholder defaults and claims (M1, M8).
 /// - In modes `pipelineruns` and `isolate-pipelinerun`, admission also pins the `volumeClaimTemplate`s that it replaces by claims
 ///   (M3, M4, V2).

@@ -99,7 +99,7 @@ pub fn adopt_existing(
     admission
 }
 
-/// The annotations to pin on an existing run, or the cause why the run cannot be adopted.
+/// The annotations to pin on an existing run, or the cause for which the run cannot be adopted.
 fn adoption(
     in_force: InForce<'_>,
     run: &PipelineRun,

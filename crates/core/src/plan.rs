@@ -65,7 +65,7 @@ impl Action {
     }
 }
 
-/// The cause why a run's objects are deleted (P6).
+/// The cause for which a run's objects are deleted (P6).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReleaseCause {
     /// The run completed, failed, timed out, or was cancelled or stopped.

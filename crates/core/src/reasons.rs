@@ -213,7 +213,7 @@ reason_codes! {
     MovesExhausted: Some(Warning),
     /// No node can run a placeholder in `isolate-pipelinerun`, because other placeholders are on the nodes (N3).
     NoIsolatedNode: Some(Warning),
-    /// No node that a placeholder may use can reach the volume of one of its claims (N3).
+    /// No node that a placeholder may use can reach the volumes of all its claims (N3).
     VolumeOutOfReach: Some(Warning),
     /// A pod has a scheduling gate of another program.
     SchedulingGated: Some(Normal),
@@ -236,7 +236,7 @@ reason_codes! {
     WaitsForOwnPods: Some(Normal),
     /// A TaskRun's pod cannot run on the node of its placeholder.
     PodCannotFollow: None,
-    /// No node can run a TaskRun's pod that follows no placeholder.
+    /// A TaskRun's pod follows no placeholder, and no node can run this pod.
     PodUnschedulable: Some(Warning),
     /// A container waits, for example because its image cannot be pulled.
     ContainerCannotStart: None,

@@ -149,7 +149,8 @@ impl Sizes {
     /// Reads the sizes pinned on a run. If there is no annotation, no size is known.
     ///
     /// # Errors
-    /// All violations at once. A field is, for example, `metadata.annotations[coscheduler.dev/sizes].build.requests[cpu]`.
+    /// All violations at once. The field of a violation is, for example,
+    /// `metadata.annotations[coscheduler.dev/sizes].build.requests[cpu]`.
     pub fn read(annotations: &BTreeMap<String, String>) -> Result<Self, Vec<Violation>> {
         let Some(text) = annotations.get(SIZES) else {
             return Ok(Self::default());

@@ -81,7 +81,8 @@ fn write(folder: &Path, name: &str, text: &str) -> anyhow::Result<()> {
 /// The image of each service.
 ///
 /// # Errors
-/// An argument is no image of a service by digest, or a service has no image, or more than one. The error names all faults.
+/// An argument does not name the image of a service with a digest, a service has no image, or a service has more than one
+/// image. The error names all faults.
 fn images(arguments: &[String]) -> anyhow::Result<BTreeMap<&'static str, String>> {
     let names = Service::ALL.map(Service::name);
     let mut images = BTreeMap::new();

@@ -130,7 +130,7 @@ pub(super) fn webhooks(found: Option<&MutatingWebhookConfiguration>) -> Judged {
     }
     if !unused.is_empty() {
         return failed(format!(
-            "The API server does not call these webhooks yet: {}. The admission-webhook enters their rules when it and the \
+            "The API server does not call these webhooks yet: {}. The admission-webhook writes their rules when it and the \
              affinity-planner are ready; read its log.",
             names(unused)
         ));

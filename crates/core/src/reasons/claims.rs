@@ -56,8 +56,8 @@ texts! {
     /// The nodes that a placeholder may use do not reach the volumes of all these claims (N3).
     volume_out_of_reach(conflict: &Conflict): VolumeOutOfReach =
         "No node that the run's podTemplate allows can reach the volumes of all these claims: {conflict}. Change the \
-         podTemplate so that it allows a node that can reach them, or use other claims, and create the run again. A new node \
-         helps only if it can reach these volumes.";
+         podTemplate so that it allows a node that can reach these volumes, or use other claims. Then create the run again. A \
+         new node helps only if it can reach these volumes.";
 
     /// Every node that reaches the volumes of a placeholder's claims is cordoned or tainted (N1). `first` has the name and the
     /// problem of one of these nodes. `more` is the number of the other nodes.

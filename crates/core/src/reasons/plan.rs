@@ -1,4 +1,4 @@
-//! Texts about the plan of a run: the placeholders that the run gets, or the cause why it gets none.
+//! Texts about the plan of a run: the placeholders that the run gets, or the cause for which it gets none.
 
 use crate::annotations::SCHEMA_VERSION;
 use crate::mode::Mode;
@@ -71,8 +71,8 @@ texts! {
     /// An object of `owner` has the placeholder's name (P7).
     placeholder_name_taken(name: &str, owner: &str): PlaceholderNameTaken =
         "StatefulSet {name} exists already and belongs to {owner}. The run's placeholder must have the same name, so \
-         tekton-coscheduler cannot create it. If the owner is another run, wait until that run has ended. Otherwise delete the \
-         StatefulSet. This run then continues.";
+         tekton-coscheduler cannot create the placeholder. If the owner is another run, wait until that run has ended. \
+         Otherwise delete the StatefulSet. This run then continues.";
 }
 
 /// An annotation chooses value `chosen` for a setting, without effect (B1). The run has value `pinned` of this setting.

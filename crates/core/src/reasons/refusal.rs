@@ -27,7 +27,7 @@ refusals! {
     limit_range_violated: LimitRangeViolated,
         "Change the LimitRange: the run then continues. Or change one of these values, and create the run again. For a claim: \
          the storage request in the volumeClaimTemplate. For a pod: placeholder-cpu or placeholder-memory in your operator's \
-         ConfigMap coscheduler-config. If the error names a \"max limit to request ratio\": annotation \
+         ConfigMap coscheduler-config. If the error names a \"max limit to request ratio\", set annotation \
          coscheduler.dev/placeholder-reserves: nothing on the new run, if your operator allows this value.";
     /// Pod Security does not allow the placeholder's pod.
     pod_security_violated: PodSecurityViolated,

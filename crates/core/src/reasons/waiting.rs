@@ -14,7 +14,7 @@ texts! {
          the quota, or wait until pods of other runs have ended. The quota also counts the pod of the run's placeholder.";
 
     claim_not_bound(pod: &str): ClaimNotBound =
-        "A claim of pod {pod} has no volume. Wait until the claim has one. If it gets none, read the claim's Events.";
+        "A claim of pod {pod} has no volume. Wait until the claim gets a volume. If it gets no volume, read the claim's Events.";
 
     claim_missing(claim: &str): ClaimMissing =
         "A pod of the run uses claim {claim}, which does not exist. Create the claim, or create the run again with a claim that exists.";
@@ -23,8 +23,8 @@ texts! {
         "A pod of the run needs a ReadWriteOncePod claim that another pod uses. Wait until the other pod has ended.";
 
     placeholder_missing(pod: &str, placeholder: &str): PlaceholderMissing =
-        "Placeholder {placeholder} of pod {pod} has no pod. Wait some seconds. If the placeholder's pod does not appear, ask your \
-         operator whether placeholder-manager, affinity-planner and watcher are running.";
+        "Pod {pod} follows placeholder {placeholder}, and this placeholder has no pod. Wait some seconds. If the placeholder's \
+         pod does not appear, ask your operator whether placeholder-manager, affinity-planner and watcher are running.";
 
     waits_for_scheduler(pod: &str): WaitsForScheduler =
         "The scheduler has not bound pod {pod} yet. Perhaps it has not yet noticed that the pod can run now. Wait some seconds \
@@ -42,7 +42,7 @@ texts! {
          placeholder, or an Event on the run says why this is not possible.";
 
     pod_unschedulable(): PodUnschedulable =
-        "No node can run a pod of the run. An autoscaler may add a node. If none does, read the scheduler's message with \
+        "The run has a pod that no node can run. An autoscaler may add a node. If none does, read the scheduler's message with \
          `kubectl describe pod`. Then add a node that fits, or change the podTemplate or the requests of the pod.";
 
     container_cannot_start(pod: &str, reason: &str): ContainerCannotStart =

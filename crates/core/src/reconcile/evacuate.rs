@@ -163,8 +163,8 @@ pub(super) fn moved(own: &Placeholder, pod: &Pod) -> Option<Done> {
     own.record.evacuated.clone().or_else(made_anew)
 }
 
-/// The cause why a pod must leave its node, and `true` if the pod is to be deleted without a grace period. `None` if the pod may
-/// stay. `node` is `None` if the node does not exist.
+/// The cause for which a pod must leave its node, and `true` if the pod is to be deleted without a grace period. `None` if the
+/// pod may stay. `node` is `None` if the node does not exist.
 ///
 /// - A pod that has started may finish.
 /// - A pod that never started is deleted without a grace period. With a grace period, the kubelet would report the pod as failed,

@@ -155,8 +155,9 @@ fn out_of_reach(
 }
 
 impl Decision {
-    /// Adds the Event about the cause why pods of the run wait, unless this cause normally passes within seconds. These causes
-    /// do not change the annotation, because each change of a run makes Tekton reconcile the run.
+    /// Adds the Event about the cause for which pods of the run wait. A cause that normally passes within seconds gets no
+    /// Event. No cause that this function reports changes the annotation, because each change of a run makes Tekton reconcile
+    /// the run.
     fn tell_of_waiting_pods(&mut self, observed: &Observed, run: &PipelineRun) {
         let Some(Wait {
             pod,
@@ -196,7 +197,7 @@ impl Decision {
         self.of_task_runs.extend(told.take(MOST_TASK_RUNS));
     }
 
-    /// True if the run has waited for this reason for a moment, or its annotation already says so.
+    /// True if the run has waited because of this reason for [`MOMENT`], or if the run's annotation already has this reason.
     fn is_settled(&mut self, observed: &Observed, run: &PipelineRun, reason: &Reason) -> bool {
         let sight = Sight::Waits(reason.event_name(&OwnerReference::to_pipeline_run(run)));
         let annotated = run.annotations.get(BLOCKED) == Some(&reason.to_annotation());

@@ -1,6 +1,6 @@
 //! Takes over a StatefulSet that Tekton's own affinity assistant created for a run, with its pod and its claims (B7). They get
-//! the labels and the owner by which the placeholder-manager finds them and cleans them up. Nothing else of them changes, so
-//! the pod goes on.
+//! the labels and the owner by which the placeholder-manager finds them and cleans them up. The pods also get the annotations
+//! that keep autoscalers from removing their node. The running pod goes on, because the update strategy becomes `OnDelete`.
 
 use std::collections::BTreeMap;
 

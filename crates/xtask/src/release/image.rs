@@ -20,8 +20,11 @@ const LAST_STAGE: [&str; 4] = [
 /// The instructions that change neither the files of an image nor how its program starts.
 const NO_EFFECT: [&str; 2] = ["ARG ", "LABEL "];
 
+/// Checks that the binary of `service` runs alone in an empty root, as in its image.
+///
 /// # Errors
-/// The Dockerfile's last stage has other lines, the build fails, or the program does not print its version.
+/// The lines of the Dockerfile's last stage differ from [`LAST_STAGE`], the build fails, or the program does not print its
+/// version.
 pub(super) async fn check(workspace: &Workspace, service: &str) -> anyhow::Result<()> {
     let dockerfile = workspace.root.join("Dockerfile");
     let dockerfile = std::fs::read_to_string(dockerfile).context("failed to read Dockerfile")?;

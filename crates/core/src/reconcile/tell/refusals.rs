@@ -228,8 +228,9 @@ fn is_limit(detail: &str) -> bool {
     bound && detail.contains(" usage per ") || detail.contains(" max limit to request ratio per ")
 }
 
-/// The claim that could not be created, and the API server's answer about this claim. Without the claim, the pod was not created
-/// either. If there are several such claims, returns the one with the first name, because Kubernetes lists them in any order.
+/// The claim that could not be created, and the API server's answer about this claim. Without the claim, the pod was not
+/// created either. If there are several such claims, returns the first in alphabetical order, because Kubernetes lists them in
+/// any order.
 fn first_claim(answer: &str) -> Option<(&str, &str)> {
     const MARK: &str = "failed to create PVC ";
     let list = answer

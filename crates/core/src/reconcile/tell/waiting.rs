@@ -22,8 +22,8 @@ pub struct Wait<'a> {
     /// The cause.
     pub reason: Reason,
     /// After this time, `reason` may change although no object changes. The scheduler's message may be older than the
-    /// placeholder's binding. But if it is still the same after this time, it counts as newer. Zero if `reason` does not depend
-    /// on the age of the message.
+    /// placeholder's binding. If the message has not changed when this time has passed, the message counts as newer than the
+    /// binding, and `reason` changes. Zero if `reason` does not depend on the age of the message.
     pub recheck: Duration,
 }
 
@@ -66,7 +66,8 @@ pub fn first_wait<'a>(
     })
 }
 
-/// Why the run waits: what its annotation says, or else its first wait. `None` if the run is done or being deleted.
+/// Why the run waits: because it is pending, or else the reason in its annotation, or else its first wait. `None` if no run is
+/// known, if the run is done or being deleted, or if it has no annotation and no pod of it waits.
 pub fn cause(observed: &Observed) -> Option<Reason> {
     let (run, _) = observed.run.as_ref()?;
     if run.deletion || run.state == RunState::Done {
