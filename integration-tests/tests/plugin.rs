@@ -19,13 +19,13 @@ use integration_tests::plugin::{RBAC, ROLE, answer, grant, plugin, plugin_with, 
 use integration_tests::runs::run;
 use integration_tests::{Scene, alone_with, shared_with};
 use k8s_openapi::api::apps::v1::StatefulSet;
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod};
 use kube::api::{DynamicObject, PostParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
 use testbed::Config;
-use testbed::services::{OPERATOR, Service, bin_dir};
+use testbed::services::{CONFIG_MAP, NAMESPACE, OPERATOR, Service, bin_dir};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
@@ -934,12 +934,7 @@ fn b5_check_finds_what_an_installation_lacks() -> Outcome {
 #[test]
 fn b5_plan_prints_for_every_example_what_the_cluster_then_gets() -> Outcome {
     shared(async |scene| {
-        let map = json!({
-            "kind": "ConfigMap",
-            "data": {"coschedule": "pipelineruns", "allowed-overrides": OVERRIDES},
-        });
-        let map_file = scene.stack.bed.dir().join("plugin-config.json");
-        std::fs::write(&map_file, map.to_string())?;
+        let map_file = stored_config(&scene).await?;
         let mut files = Vec::new();
         for entry in std::fs::read_dir(examples())? {
             files.push(entry?.path());
@@ -996,20 +991,16 @@ fn b5_v2a_plan_of_a_copied_run_is_what_the_cluster_then_gets() -> Outcome {
 
 #[test]
 fn v8_b5_plan_of_a_run_with_shared_claims_is_what_the_cluster_then_gets() -> Outcome {
-    let flags = BTreeMap::from([
-        ("allowed-overrides".to_owned(), OVERRIDES.to_owned()),
-        ("coschedule-claims".to_owned(), "node-bound".to_owned()),
-    ]);
     let configure = |services: &mut testbed::services::ServicesConfig| {
         services.mode = Some("workspaces".to_owned());
-        services.flags = flags.clone();
+        services.flags = BTreeMap::from([
+            ("allowed-overrides".to_owned(), OVERRIDES.to_owned()),
+            ("coschedule-claims".to_owned(), "node-bound".to_owned()),
+        ]);
     };
     alone_with(Config::default(), configure, async |scene| {
         let folder = scene.stack.bed.dir();
-        let mut data = flags.clone();
-        data.insert("coschedule".to_owned(), "workspaces".to_owned());
-        let map = folder.join("shared-config.json");
-        std::fs::write(&map, json!({"kind": "ConfigMap", "data": data}).to_string())?;
+        let map = stored_config(scene).await?;
         // The example's only claim is shared, so the run has no placeholder.
         let example = examples().join("read-write-many.yaml");
         check_example(scene, &example, &map).await?;
@@ -1031,6 +1022,15 @@ fn v8_b5_plan_of_a_run_with_shared_claims_is_what_the_cluster_then_gets() -> Out
 }
 
 /// Plans an example, creates it in a namespace of its own, and compares.
+/// A file with ConfigMap `coscheduler-config` as the cluster has it.
+async fn stored_config(scene: &Scene<'_>) -> anyhow::Result<PathBuf> {
+    let maps: Api<ConfigMap> = Api::namespaced(scene.client.clone(), NAMESPACE);
+    let map = serde_json::to_string(&maps.get(CONFIG_MAP).await?)?;
+    let file = scene.stack.bed.dir().join("plugin-config.json");
+    std::fs::write(&file, map)?;
+    Ok(file)
+}
+
 async fn check_example(scene: &Scene<'_>, file: &Path, map: &Path) -> Outcome {
     let scene = scene.stack.scene().await?;
     let (name, map) = (file.to_str().unwrap(), map.to_str().unwrap());
