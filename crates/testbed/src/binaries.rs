@@ -21,12 +21,15 @@ use parts::{
     TEKTON_MANIFESTS,
 };
 
+/// Flags of the compiler. The programs keep no debug information, so the compiler need not make it.
+const COMPILER_FLAGS: &str = "all=-dwarf=false";
+
 /// Receives the progress of a build.
 pub trait Progress {
     /// A build begins; `total` is the number of programs that are missing, at least one.
     fn begin(&self, total: usize);
-    /// `program` is being built now; `done` programs have been built before it.
-    fn building(&self, done: usize, program: &str);
+    /// `programs` are being built now; `done` programs have been built before them.
+    fn building(&self, done: usize, programs: &str);
     /// All programs are built.
     fn finish(&self);
 }
@@ -38,11 +41,11 @@ pub struct Lines;
 #[allow(clippy::print_stderr)]
 impl Progress for Lines {
     fn begin(&self, total: usize) {
-        eprintln!("building the test bed: {total} programs, at most a minute or two each");
+        eprintln!("building the test bed: {total} programs, several minutes");
     }
 
-    fn building(&self, _done: usize, program: &str) {
-        eprintln!("building {program}");
+    fn building(&self, _done: usize, programs: &str) {
+        eprintln!("building {programs}");
     }
 
     fn finish(&self) {
@@ -210,32 +213,37 @@ impl Build {
         }
         require_go(self.part, &self.sources)?;
         progress.begin(missing.len());
-        for (done, program) in missing.into_iter().enumerate() {
-            progress.building(done, program.name);
-            self.program(program)?;
+        let mut done = 0;
+        for programs in missing.chunk_by(|one, next| one.module == next.module) {
+            let names: Vec<_> = programs.iter().map(|program| program.name).collect();
+            progress.building(done, &names.join(", "));
+            self.of_module(programs[0].module, programs)?;
+            done += programs.len();
         }
         progress.finish();
         Ok(())
     }
 
-    fn program(&self, program: &Program) -> Result<()> {
-        let Program {
-            name,
-            module,
-            package,
-        } = program;
-        // The unfinished file has the process id in its name, because the compiler of a build that was killed may still write
-        // its own unfinished file.
-        let part = format!(".{name}.{}.part", std::process::id());
-        let part = self.binaries.folder.join(part);
+    /// Builds programs of one module together, because the linker keeps only one processor busy. So `go` compiles the packages of
+    /// one program while it links another.
+    fn of_module(&self, module: &str, programs: &[&Program]) -> Result<()> {
+        // The folder has the process id in its name, because the compiler of a build that was killed may still write its own
+        // unfinished files.
+        let folder = format!(".{module}.{}.part", std::process::id());
+        let folder = self.binaries.folder.join(folder);
+        fs::create_dir_all(&folder)
+            .with_context(|| format!("failed to create {}", folder.display()))?;
         let mut command = go::command(&self.sources, module);
         command
             .args(["build", "-mod=readonly", "-trimpath"])
-            .args(["-ldflags", &self.stamp, "-o"])
-            .arg(&part)
-            .arg(package);
-        go::run(command).with_context(|| format!("failed to build {name} from {package}"))?;
-        self.put_in_place(&part, name)
+            .args(["-gcflags", COMPILER_FLAGS, "-ldflags", &self.stamp, "-o"])
+            .arg(&folder)
+            .args(programs.iter().map(|program| program.package));
+        go::run(command).with_context(|| format!("failed to build the programs of {module}"))?;
+        for program in programs {
+            self.put_in_place(&folder.join(built_name(program.package)), program.name)?;
+        }
+        fs::remove_dir(&folder).with_context(|| format!("failed to delete {}", folder.display()))
     }
 
     fn put(&self, name: &str, text: &str) -> Result<()> {
@@ -248,6 +256,17 @@ impl Build {
         fs::rename(part, self.binaries.folder.join(name))
             .with_context(|| format!("failed to move {name} into place"))
     }
+}
+
+/// The name that `go build` gives the program of a package: the last element of the package's path, without the element for the
+/// major version.
+fn built_name(package: &str) -> &str {
+    let is_version = |name: &&str| {
+        let number = name.strip_prefix('v');
+        number.is_some_and(|number| number.parse::<u32>().is_ok())
+    };
+    let mut names = package.rsplit('/').skip_while(is_version);
+    names.next().unwrap_or(package)
 }
 
 /// The first `length` hexadecimal digits of SHA-256 over `parts`.
@@ -267,7 +286,7 @@ pub(crate) fn hex_digest(parts: &[&[u8]], length: usize) -> String {
 
 /// A digest of all inputs of the build.
 fn key(part: &Part, sources: &Sources, stamp: &str) -> Result<String> {
-    let mut parts = vec![stamp.as_bytes().to_vec()];
+    let mut parts = vec![COMPILER_FLAGS.as_bytes().to_vec(), stamp.as_bytes().to_vec()];
     for module in part.modules {
         for file in ["go.mod", "go.sum"] {
             parts.push(go::read(&sources.module(module).join(file))?.into_bytes());
@@ -315,5 +334,17 @@ fn require_go(part: &Part, sources: &Sources) -> Result<()> {
             )
         }
         Err(error) => Err(error).context("failed to run `go version`"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn go_names_a_program_after_the_last_element_of_its_package_that_is_no_version() {
+        assert_eq!(built_name("go.etcd.io/etcd/server/v3"), "server");
+        assert_eq!(built_name("sigs.k8s.io/kwok/cmd/kwok"), "kwok");
+        assert_eq!(built_name("example.com/cmd/vault"), "vault");
     }
 }

@@ -94,10 +94,10 @@ impl testbed::Progress for BedBuild {
         self.bar.enable_steady_tick(Duration::from_millis(250));
     }
 
-    fn building(&self, done: usize, program: &str) {
+    fn building(&self, done: usize, programs: &str) {
         self.bar
             .set_position(u64::try_from(done).unwrap_or(u64::MAX));
-        self.bar.set_message(program.to_owned());
+        self.bar.set_message(programs.to_owned());
     }
 
     fn finish(&self) {
