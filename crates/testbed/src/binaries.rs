@@ -286,7 +286,10 @@ pub(crate) fn hex_digest(parts: &[&[u8]], length: usize) -> String {
 
 /// A digest of all inputs of the build.
 fn key(part: &Part, sources: &Sources, stamp: &str) -> Result<String> {
-    let mut parts = vec![COMPILER_FLAGS.as_bytes().to_vec(), stamp.as_bytes().to_vec()];
+    let mut parts = vec![
+        COMPILER_FLAGS.as_bytes().to_vec(),
+        stamp.as_bytes().to_vec(),
+    ];
     for module in part.modules {
         for file in ["go.mod", "go.sum"] {
             parts.push(go::read(&sources.module(module).join(file))?.into_bytes());
