@@ -191,12 +191,13 @@ mod tests {
         }
     }
 
-    /// Go modules that cannot have one version: Tekton needs a newer CEL, and KWOK needs a newer client of the container runtime.
+    /// The beginnings of the paths of Go modules that cannot have one version: Tekton needs a newer CEL, and KWOK needs a newer
+    /// OpenTelemetry and a newer client of the container runtime.
     const APART: [&str; 4] = [
-        "github.com/antlr4-go/antlr/v4",
+        "github.com/antlr4-go/antlr/",
         "github.com/google/cel-go",
-        "k8s.io/cri-api",
-        "k8s.io/cri-client",
+        "go.opentelemetry.io/",
+        "k8s.io/cri-",
     ];
 
     /// The versions of the Go modules that a `go.mod` requires, after replacement.
@@ -233,8 +234,9 @@ mod tests {
                 seen.entry(path).or_default().insert(version, module);
             }
         }
-        seen.retain(|_, versions| versions.len() > 1);
-        assert_eq!(seen.keys().collect::<Vec<_>>(), APART, "{seen:?}");
+        let is_apart = |path: &str| APART.iter().any(|apart| path.starts_with(apart));
+        seen.retain(|path, versions| versions.len() > 1 && !is_apart(path));
+        assert!(seen.is_empty(), "{seen:?}");
     }
 
     #[test]
