@@ -8,7 +8,7 @@ use testbed::services::{DEFAULT_BASE, HIGHEST_BASE, Service};
 /// The task runner of tekton-coscheduler.
 ///
 /// Needs Rust and a C compiler. Commands that start a test bed (demo, test, bench, ci, testbed) also need Go. They build the
-/// control plane once, into target/testbed. This takes ten to fifteen minutes on two cores. Environment variables
+/// control plane once, into target/testbed. This takes about ten minutes on two cores. Environment variables
 /// TESTBED_KUBERNETES (1.35 or 1.36) and TESTBED_TEKTON (1.12 or 1.15) choose its releases.
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask", version)]
