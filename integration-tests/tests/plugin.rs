@@ -889,6 +889,7 @@ fn b5_check_finds_what_an_installation_lacks() -> Outcome {
         for (check, expect) in [
             ("tekton-flag", "ok"),
             ("configuration", "ok"),
+            ("priority-class", "ok"),
             ("webhooks", "ok"),
             ("certificates", "ok"),
             ("rights", "ok"),
@@ -910,7 +911,7 @@ fn b5_check_finds_what_an_installation_lacks() -> Outcome {
         )?;
         assert_eq!(output.status.code(), Some(1));
         let errors = String::from_utf8_lossy(&output.stderr);
-        assert!(errors.contains("1 of 10 checks failed"), "{errors}");
+        assert!(errors.contains("1 of 11 checks failed"), "{errors}");
         assert_eq!(verdicts["tekton-flag"], "failed");
         assert_eq!(verdicts["configuration"], "warning");
 

@@ -10,6 +10,7 @@ use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SelfSubjectAccessReview};
 use k8s_openapi::api::core::v1::{ConfigMap, Node};
+use k8s_openapi::api::scheduling::v1::PriorityClass;
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::api::{ListParams, PostParams};
 use kube::{Api, Client, Resource};
@@ -76,10 +77,21 @@ async fn check(args: &CheckArgs) -> Result<Report, Failure> {
         flags.map(|it| judge::tekton_flag(it.as_ref())),
     );
     let config = readable(map(&args.namespace, "coscheduler-config").await)?;
+    let named = config.clone().map(|it| judge::named_class(it.as_ref()));
     add(
         "configuration",
         config.map(|it| judge::configuration(it.as_ref())),
     );
+    let class = match named {
+        Ok(Some(name)) => {
+            let classes: Api<PriorityClass> = Api::all(client.clone());
+            let found = readable(classes.get_opt(&name).await)?;
+            found.map(|it| judge::priority_class(&name, it.as_ref()))
+        }
+        Ok(None) => Ok(judge::no_priority_class()),
+        Err(lack) => Err(lack),
+    };
+    add("priority-class", class);
     if !args.pre {
         let found = readable(webhooks.get_opt(WEBHOOKS).await)?;
         let judged = found.clone().map(|it| judge::webhooks(it.as_ref()));

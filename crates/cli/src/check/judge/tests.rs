@@ -199,3 +199,26 @@ fn what_only_limits_the_product_is_a_warning() {
     );
     assert!(autoscaler(&groups("apps")).1.contains("not installed"));
 }
+
+#[test]
+fn n8_the_priority_class_of_placeholders_must_exist_and_should_evict_no_pods() {
+    let template = data(config::POD_TEMPLATE, "priorityClassName: high");
+    assert_eq!(named_class(Some(&template)).as_deref(), Some("high"));
+    for unnamed in [
+        None,
+        Some(&data("coschedule", "never")),
+        Some(&BTreeMap::new()),
+    ] {
+        assert_eq!(named_class(unnamed), None);
+    }
+    let (verdict, message) = priority_class("high", None);
+    assert_eq!(verdict, Verdict::Failed);
+    assert!(
+        message.contains("PriorityClass high does not exist"),
+        "{message}"
+    );
+    let class = |policy: &str| object(json!({"value": 7, "preemptionPolicy": policy}));
+    let verdict = |policy| priority_class("high", Some(&class(policy))).0;
+    assert_eq!(verdict("Never"), Verdict::Ok);
+    assert_eq!(verdict("PreemptLowerPriority"), Verdict::Warning);
+}
