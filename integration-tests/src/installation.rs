@@ -42,6 +42,29 @@ pub async fn kubectl(bed: &TestBed, arguments: &[&str]) -> anyhow::Result<String
     Ok(text)
 }
 
+/// Writes an overlay of one component and of `resources`, which are folders in `deploy`. Returns the path of the overlay's folder.
+///
+/// # Errors
+///
+/// The overlay cannot be written.
+pub fn overlay(bed: &TestBed, resources: &[&str], component: &str) -> anyhow::Result<String> {
+    let folder = bed.dir().join(component);
+    std::fs::create_dir(&folder)?;
+    let folder = folder.canonicalize()?;
+    // kustomize takes no absolute path.
+    let up = "../".repeat(folder.components().count() - 1);
+    let deploy = format!("{}/../deploy", env!("CARGO_MANIFEST_DIR"));
+    let deploy = format!("{up}{}", deploy.trim_start_matches('/'));
+    let resources = resources.iter().map(|name| format!("{deploy}/{name}"));
+    let kustomization = json!({
+        "apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization",
+        "resources": resources.collect::<Vec<_>>(),
+        "components": [format!("{deploy}/components/{component}")],
+    });
+    std::fs::write(folder.join("kustomization.yaml"), kustomization.to_string())?;
+    Ok(folder.display().to_string())
+}
+
 /// Defines a kind of another project, such as cert-manager, in version `v1`. The definition has no schema, so the API server
 /// accepts any fields.
 ///

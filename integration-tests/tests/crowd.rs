@@ -1,6 +1,7 @@
 //! A large cluster with a run that has many waiting pods, a tenant whose placeholders are refused, and a tenant whose
-//! placeholders fit on no node. Meanwhile, other tenants create runs, and the nodes of their placeholders are cordoned (N8, N1).
-//! Before, some runs are created at once, to see that inter-pod affinity is quick enough on this many nodes (P2).
+//! placeholders fit on no node. The scheduler takes placeholders first (component `placeholder-priority`). Meanwhile, other
+//! tenants create runs, and the nodes of their placeholders are cordoned (N8, N1). Before, some runs are created at once, to see
+//! that inter-pod affinity is quick enough on this many nodes (P2).
 //!
 //! `COSCHEDULER_CROWD=256,1000,500` sets the numbers of waiting pods, of refused runs and of unplaceable runs.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stderr)]
@@ -11,6 +12,7 @@ use anyhow::{Context as _, bail, ensure};
 use coscheduler_kubernetes::pods::is_unschedulable;
 use futures::future::try_join_all;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
+use integration_tests::installation::{kubectl, overlay};
 use integration_tests::look::{is_placeholder, node};
 use integration_tests::nodes::NodeEvent;
 use integration_tests::runs::{Run, run};
@@ -18,8 +20,8 @@ use integration_tests::struck::Waiting;
 use integration_tests::{Scene, alone};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::events::v1::Event;
-use serde_json::json;
-use testbed::{Config, LOCAL_STORAGE_CLASS};
+use serde_json::{Value, json};
+use testbed::{Config, LOCAL_STORAGE_CLASS, TestBed};
 
 type Outcome = anyhow::Result<()>;
 
@@ -67,6 +69,19 @@ impl Crowd {
             _ => bail!("{CROWD}={text:?}: expected three numbers, like 256,1000,500"),
         }
     }
+}
+
+/// Applies the ConfigMap and the PriorityClass of an installation with component `placeholder-priority`.
+async fn put_placeholders_first(bed: &TestBed) -> Outcome {
+    let overlay = overlay(bed, &["base"], "placeholder-priority")?;
+    let rendered = kubectl(bed, &["kustomize", &overlay]).await?;
+    let mut objects: Vec<Value> = serde_saphyr::from_multiple(&rendered)?;
+    objects.retain(|it| it["kind"] == "ConfigMap" || it["kind"] == "PriorityClass");
+    ensure!(objects.len() == 2, "{objects:?}");
+    let file = format!("{overlay}/objects.json");
+    let list = json!({"apiVersion": "v1", "kind": "List", "items": objects});
+    std::fs::write(&file, list.to_string())?;
+    kubectl(bed, &["apply", "-f", &file]).await.map(drop)
 }
 
 /// Creates runs at once, and checks the time until the first pod of each run is bound. Each pod waits for the affinity to its
@@ -134,6 +149,7 @@ fn n8_n1_noisy_tenants_do_not_hold_up_another_tenants_placeholder_or_evacuation(
         ..Config::default()
     };
     alone(config, async |scene| {
+        put_placeholders_first(&scene.stack.bed).await?;
         at_once(&scene.stack.scene().await?).await?;
         // Each task requests most of the eight CPUs of a node, and the claim keeps all tasks on one node.
         let mut crowd = run("crowd").template_of_class("source", LOCAL_STORAGE_CLASS);
@@ -169,10 +185,12 @@ fn n8_n1_noisy_tenants_do_not_hold_up_another_tenants_placeholder_or_evacuation(
                 })
                 .await?;
             let made = began.elapsed();
-            quiet.placeholder().await?;
+            let (_, placeholder) = quiet.placeholder().await?;
             let took = began.elapsed();
             eprintln!("made after {made:.2?}, bound after {took:.2?}");
             ensure!(took < BEGUN, "a placeholder was bound after {took:?}");
+            let priority = placeholder.spec.and_then(|spec| spec.priority);
+            ensure!(priority == Some(1), "priority {priority:?}");
             quiet.succeeds("run").await.context("a quiet run")?;
         }
         all_move(struck_later).await

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use coscheduler_kubernetes::pipeline_run::PipelineRun;
-use integration_tests::installation::{define, kubectl};
+use integration_tests::installation::{define, kubectl, overlay};
 use integration_tests::look::LIMIT;
 use integration_tests::prometheus::Prometheus;
 use integration_tests::runs::run;
@@ -34,21 +34,8 @@ async fn apply(scene: &Scene<'_>) -> anyhow::Result<(Value, Value)> {
     ] {
         define(bed, "monitoring.coreos.com", name, plural).await?;
     }
-    // kustomize takes no absolute path.
-    let folder = bed.dir().join("monitored");
-    std::fs::create_dir(&folder)?;
-    let folder = folder.canonicalize()?;
-    let up = "../".repeat(folder.components().count() - 1);
-    let component = format!(
-        "{}/../deploy/components/monitoring",
-        env!("CARGO_MANIFEST_DIR")
-    );
-    let kustomization = json!({
-        "apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization",
-        "components": [format!("{up}{}", component.trim_start_matches('/'))],
-    });
-    std::fs::write(folder.join("kustomization.yaml"), kustomization.to_string())?;
-    kubectl(bed, &["apply", "-k", folder.to_str().context("not UTF-8")?]).await?;
+    let overlay = overlay(bed, &[], "monitoring")?;
+    kubectl(bed, &["apply", "-k", &overlay]).await?;
     let stored = async |of: &str, name: &str| {
         let arguments = [
             "get",

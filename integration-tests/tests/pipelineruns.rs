@@ -241,8 +241,6 @@ fn p5_the_placeholder_meets_pod_security_restricted_and_costs_little() -> Outcom
             json!({"limits": resources, "requests": resources})
         );
         assert_eq!(spec["automountServiceAccountToken"], json!(false));
-        assert_eq!(spec["priorityClassName"], "coscheduler-placeholder");
-        assert_eq!(spec["preemptionPolicy"], "Never");
         let tokens = spec["volumes"]
             .as_array()
             .unwrap()

@@ -1022,7 +1022,6 @@ fn v8_b5_plan_of_a_run_with_shared_claims_is_what_the_cluster_then_gets() -> Out
     })
 }
 
-/// Plans an example, creates it in a namespace of its own, and compares.
 /// A file with ConfigMap `coscheduler-config` as the cluster has it.
 async fn stored_config(scene: &Scene<'_>) -> anyhow::Result<PathBuf> {
     let maps: Api<ConfigMap> = Api::namespaced(scene.client.clone(), NAMESPACE);
@@ -1032,6 +1031,7 @@ async fn stored_config(scene: &Scene<'_>) -> anyhow::Result<PathBuf> {
     Ok(file)
 }
 
+/// Plans an example, creates it in a namespace of its own, and compares.
 async fn check_example(scene: &Scene<'_>, file: &Path, map: &Path) -> Outcome {
     let scene = scene.stack.scene().await?;
     let (name, map) = (file.to_str().unwrap(), map.to_str().unwrap());

@@ -77,7 +77,9 @@ async fn check(args: &CheckArgs) -> Result<Report, Failure> {
         flags.map(|it| judge::tekton_flag(it.as_ref())),
     );
     let config = readable(map(&args.namespace, "coscheduler-config").await)?;
-    let named = config.clone().map(|it| judge::named_class(it.as_ref()));
+    let named = config
+        .clone()
+        .and_then(|it| judge::named_class(it.as_ref()));
     add(
         "configuration",
         config.map(|it| judge::configuration(it.as_ref())),
@@ -86,7 +88,7 @@ async fn check(args: &CheckArgs) -> Result<Report, Failure> {
         Ok(Some(name)) => {
             let classes: Api<PriorityClass> = Api::all(client.clone());
             let found = readable(classes.get_opt(&name).await)?;
-            found.map(|it| judge::priority_class(&name, it.as_ref()))
+            found.map(|it| judge::priority_class(&name, it.is_some()))
         }
         Ok(None) => Ok(judge::no_priority_class()),
         Err(lack) => Err(lack),
@@ -122,7 +124,7 @@ async fn check(args: &CheckArgs) -> Result<Report, Failure> {
     Ok(Report { checks })
 }
 
-/// Facts, or the API server's sentence about the right that the user lacks.
+/// Facts, or the reason why they are not known, for example the API server's sentence about the right that the user lacks.
 type Readable<T> = Result<T, String>;
 
 fn readable<T>(found: kube::Result<T>) -> Result<Readable<T>, Failure> {

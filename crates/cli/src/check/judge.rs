@@ -9,11 +9,11 @@ use jiff::Timestamp;
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::Node;
-use k8s_openapi::api::scheduling::v1::PriorityClass;
 use k8s_openapi::api::storage::v1::StorageClass;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{APIGroupList, APIResourceList};
 use kube::ResourceExt;
 use serde::Serialize;
+use serde_json::Value;
 use x509_parser::pem::Pem;
 
 /// The five services.
@@ -109,34 +109,36 @@ pub(super) fn configuration(data: Option<&BTreeMap<String, String>>) -> Judged {
     }
 }
 
-/// The PriorityClass that our ConfigMap names for placeholders. `None` if it names no class or is not valid.
-pub(super) fn named_class(data: Option<&BTreeMap<String, String>>) -> Option<String> {
-    let template = config::check(data?).ok()?.configuration.pod_template;
-    let class = template.get("priorityClassName")?;
-    class.as_str().map(str::to_owned)
+/// The PriorityClass that our ConfigMap names for placeholders. `None` if it names no class.
+///
+/// # Errors
+/// The ConfigMap is not valid.
+pub(super) fn named_class(
+    data: Option<&BTreeMap<String, String>>,
+) -> Result<Option<String>, String> {
+    let Some(data) = data else { return Ok(None) };
+    let checked = config::check(data);
+    let checked = checked.map_err(|_| "ConfigMap coscheduler-config is not valid.".to_owned())?;
+    let class = checked.configuration.pod_template.get("priorityClassName");
+    let class = class.and_then(Value::as_str).filter(|it| !it.is_empty());
+    Ok(class.map(str::to_owned))
 }
 
-/// The PriorityClass of placeholders must exist, and should evict no pods.
-pub(super) fn priority_class(name: &str, found: Option<&PriorityClass>) -> Judged {
-    match found.map(|class| class.preemption_policy.as_deref()) {
-        None => failed(format!(
-            "PriorityClass {name} does not exist, so the API server refuses all placeholders without a class of their own. \
-             Create the class, or remove priorityClassName from key {} of ConfigMap coscheduler-config.",
+/// The PriorityClass that our ConfigMap names must exist.
+pub(super) fn priority_class(name: &str, exists: bool) -> Judged {
+    match exists {
+        true => ok(format!("PriorityClass {name} of placeholders exists.")),
+        false => failed(format!(
+            "PriorityClass {name} does not exist, so the API server refuses all placeholders whose run names no class. Create \
+             the class, or remove priorityClassName from key {} of ConfigMap coscheduler-config.",
             config::POD_TEMPLATE
-        )),
-        Some(Some("Never")) => ok(format!("Placeholders have PriorityClass {name}.")),
-        Some(_) => warning(format!(
-            "Placeholders have PriorityClass {name}, whose preemptionPolicy is not Never. So the scheduler may evict other pods \
-             for a placeholder that asks for room."
         )),
     }
 }
 
 /// The judgement if our ConfigMap names no PriorityClass.
 pub(super) fn no_priority_class() -> Judged {
-    ok(
-        "Placeholders have no PriorityClass by default. When many pods wait for room, a placeholder may wait behind them.",
-    )
+    ok("Placeholders have no PriorityClass by default.")
 }
 
 /// The API server must call our webhooks.

@@ -1,10 +1,8 @@
-//! The objects of `deploy/base` that the launcher (module `services`) applies: namespace, ConfigMap, PriorityClass, accounts,
-//! rights, Leases, Secret and webhook configurations. All of them except the namespace and the ConfigMap have the launcher's
-//! label and annotation. The webhooks have a loopback address.
+//! The objects of `deploy/base` that the launcher (module `services`) applies: namespace, accounts, rights, Leases, Secret and
+//! webhook configurations. All of them except the namespace have the launcher's label and annotation. The webhooks have a
+//! loopback address.
 
 use anyhow::Context as _;
-use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
-use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::CONFIGURATION_NAME;
@@ -23,9 +21,7 @@ macro_rules! base {
 }
 
 const NAMESPACE: [(&str, &str); 1] = base!["namespace.yaml"];
-const CONFIG: [(&str, &str); 1] = base!["config.yaml"];
-const RIGHTS: [(&str, &str); 13] = base![
-    "priority-class.yaml",
+const RIGHTS: [(&str, &str); 12] = base![
     "config-service/service-account.yaml",
     "config-service/rbac.yaml",
     "affinity-planner/service-account.yaml",
@@ -42,17 +38,11 @@ const RIGHTS: [(&str, &str); 13] = base![
 const WEBHOOKS: [(&str, &str); 1] = base!["admission-webhook/webhook-configuration.yaml"];
 
 /// The namespace.
-pub(super) fn namespace() -> anyhow::Result<Namespace> {
-    one(&NAMESPACE)
+pub(super) fn namespace() -> anyhow::Result<Vec<Value>> {
+    read(&NAMESPACE)
 }
 
-/// The ConfigMap with the flags, as it is installed.
-pub(super) fn config_map() -> anyhow::Result<ConfigMap> {
-    one(&CONFIG)
-}
-
-/// The PriorityClass of placeholders, the services' accounts and rights, their Leases, and the Secret with the webhook's
-/// certificates, marked for `launcher`.
+/// The services' accounts and rights, their Leases, and the Secret with the webhook's certificates, marked for `launcher`.
 pub(super) fn rights(launcher: &str) -> anyhow::Result<Vec<Value>> {
     let mut objects = read(&RIGHTS)?;
     for object in &mut objects {
@@ -79,12 +69,6 @@ pub(super) fn webhook_configurations(port: u16, launcher: &str) -> anyhow::Resul
         }
     }
     Ok(configurations)
-}
-
-/// The only object in a file.
-fn one<K: DeserializeOwned>(file: &[(&str, &str); 1]) -> anyhow::Result<K> {
-    let object = read(file)?.into_iter().next().unwrap_or_default();
-    serde_json::from_value(object).with_context(|| format!("failed to read {}", file[0].0))
 }
 
 fn read(files: &[(&str, &str)]) -> anyhow::Result<Vec<Value>> {

@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 use anyhow::Context as _;
-use k8s_openapi::api::core::v1::ConfigMap;
-use kube::api::PostParams;
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
+use kube::api::{ObjectMeta, PostParams};
 use kube::{Api, Client};
 
 use super::deploy;
@@ -18,24 +18,34 @@ pub const CONFIG_MAP: &str = "coscheduler-config";
 const TEKTON_NAMESPACE: &str = "tekton-pipelines";
 const TEKTON_FLAGS: &str = "feature-flags";
 
-/// Creates the namespace if it is absent. If `mode` is set, also creates the ConfigMap if it is absent, as it is installed but
-/// with this mode and `flags`.
+/// Creates the namespace if it is absent. If `mode` is set, also creates the ConfigMap if it is absent, with this mode and
+/// `flags`.
 pub(super) async fn ensure(
     client: &Client,
     mode: Option<&str>,
     flags: BTreeMap<String, String>,
 ) -> anyhow::Result<()> {
-    let namespace = deploy::namespace()?;
+    let mut namespaces = deploy::namespace()?.into_iter();
+    let namespace = namespaces.next().unwrap_or_default();
+    let namespace: Namespace =
+        serde_json::from_value(namespace).context("failed to read deploy/base/namespace.yaml")?;
     let created = Api::all(client.clone())
         .create(&PostParams::default(), &namespace)
         .await;
     unless_present(created).with_context(|| format!("failed to create namespace {NAMESPACE}"))?;
 
     let Some(mode) = mode else { return Ok(()) };
-    let mut config_map = deploy::config_map()?;
-    let data = config_map.data.get_or_insert_default();
-    data.extend(flags);
+    let mut data = flags;
     data.insert("coschedule".to_owned(), mode.to_owned());
+    let config_map = ConfigMap {
+        metadata: ObjectMeta {
+            name: Some(CONFIG_MAP.to_owned()),
+            namespace: Some(NAMESPACE.to_owned()),
+            ..ObjectMeta::default()
+        },
+        data: Some(data),
+        ..ConfigMap::default()
+    };
     let created = Api::namespaced(client.clone(), NAMESPACE)
         .create(&PostParams::default(), &config_map)
         .await;

@@ -201,24 +201,22 @@ fn what_only_limits_the_product_is_a_warning() {
 }
 
 #[test]
-fn n8_the_priority_class_of_placeholders_must_exist_and_should_evict_no_pods() {
-    let template = data(config::POD_TEMPLATE, "priorityClassName: high");
-    assert_eq!(named_class(Some(&template)).as_deref(), Some("high"));
-    for unnamed in [
-        None,
-        Some(&data("coschedule", "never")),
-        Some(&BTreeMap::new()),
-    ] {
-        assert_eq!(named_class(unnamed), None);
-    }
-    let (verdict, message) = priority_class("high", None);
+fn n8_the_priority_class_of_placeholders_must_exist() {
+    let named = |key, value| named_class(Some(&data(key, value)));
+    let template = |text| named(config::POD_TEMPLATE, text);
+    assert_eq!(
+        template("priorityClassName: high"),
+        Ok(Some("high".to_owned()))
+    );
+    assert_eq!(template("priorityClassName: ''"), Ok(None));
+    assert_eq!(template("nodeSelector: {disk: ssd}"), Ok(None));
+    assert_eq!(named_class(None), Ok(None));
+    assert!(named("coschedule", "never").is_err());
+    assert_eq!(priority_class("high", true).0, Verdict::Ok);
+    let (verdict, message) = priority_class("high", false);
     assert_eq!(verdict, Verdict::Failed);
     assert!(
         message.contains("PriorityClass high does not exist"),
         "{message}"
     );
-    let class = |policy: &str| object(json!({"value": 7, "preemptionPolicy": policy}));
-    let verdict = |policy| priority_class("high", Some(&class(policy))).0;
-    assert_eq!(verdict("Never"), Verdict::Ok);
-    assert_eq!(verdict("PreemptLowerPriority"), Verdict::Warning);
 }
