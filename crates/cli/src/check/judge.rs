@@ -119,7 +119,8 @@ pub(super) fn named_class(
     let Some(data) = data else { return Ok(None) };
     let checked = config::check(data);
     let checked = checked.map_err(|_| "ConfigMap coscheduler-config is not valid.".to_owned())?;
-    let class = checked.configuration.pod_template.get("priorityClassName");
+    let template = checked.configuration.placeholder.pod_template;
+    let class = template.get("priorityClassName");
     let class = class.and_then(Value::as_str).filter(|it| !it.is_empty());
     Ok(class.map(str::to_owned))
 }
