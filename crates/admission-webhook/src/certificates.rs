@@ -1,8 +1,9 @@
 //! The certificates that the webhook shows to API servers. By default, the webhook makes self-signed serving certificates. It
 //! keeps them in one Secret, which all its replicas share, and writes them into the `caBundle` of its webhook configurations.
 //! It replaces each certificate before it expires. It needs no certificate manager, and it never reads or writes another
-//! Secret or webhook configuration. With `--external-certificates`, another program fills the Secret, and the webhook only
-//! serves its certificate and writes its CA into the `caBundle`. `docs/decisions/webhook-certificates.md` has the reasons.
+//! Secret or webhook configuration. With `--external-certificates`, another program fills the Secret. The webhook then only
+//! serves the certificate in the Secret, and writes the CA in the Secret into the `caBundle`.
+//! `docs/decisions/webhook-certificates.md` has the reasons.
 //!
 //! Module `state` decides, `issue` makes certificates, `keeper` patches the objects, and `serving` uses the certificate in TLS
 //! handshakes.

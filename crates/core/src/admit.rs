@@ -166,7 +166,9 @@ impl RewrittenSource {
 ///   label `tekton.dev/pipelineRunUID` (B7).
 /// - The run is not coscheduled if `spec.managedBy` names another controller (M5), if there has been no valid configuration yet
 ///   (M7), if Tekton's own flag is on and the run is not adopted (M9), or if the mode is `disabled`. Then admission pins
-///   nothing, and removes reserved annotations.
+///   nothing, and removes reserved annotations. The only exception is the next item.
+/// - If a Pipeline that a resolver fetches later may still choose another value, admission sets [`AWAITS_PIPELINE`], even if the
+///   mode is `disabled` (B1).
 /// - In mode `workspaces`, admission pins mode, group, placeholder defaults and claims (M1, M8).
 /// - In modes `pipelineruns` and `isolate-pipelinerun`, admission also pins the `volumeClaimTemplate`s that it replaces by claims
 ///   (M3, M4, V2).

@@ -136,7 +136,8 @@ impl ChildRun {
             .filter(|(_, name)| has_param(name))
     }
 
-    /// The workspaces with claims, and the names of the claims. Names in `renamed` replace the object's own.
+    /// The workspaces with claims, and the names of the claims. If `renamed` has an entry for a workspace, the claim name in
+    /// this entry replaces the claim name in `self.claims`.
     fn claims_with<'a>(
         &'a self,
         renamed: &'a [BoundClaim],

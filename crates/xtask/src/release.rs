@@ -105,7 +105,7 @@ fn images(arguments: &[String]) -> anyhow::Result<BTreeMap<&'static str, String>
     Ok(images)
 }
 
-/// The service whose image this is. `None` if the image has no digest or belongs to no service.
+/// The service to which this image belongs. `None` if the image has no digest or belongs to no service.
 fn service(image: &str) -> Option<&'static str> {
     let (repository, digest) = image.split_once("@sha256:")?;
     let is_hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
@@ -131,7 +131,8 @@ async fn manifests(
 /// Replaces the tag of each image by its digest.
 ///
 /// # Errors
-/// The manifests do not name each image exactly once with the version as its tag, or they name another image.
+/// An image with the version as its tag is missing from the manifests or is there more than once, or the manifests name any
+/// other image.
 fn by_digest(
     manifests: &str,
     images: &BTreeMap<&str, String>,

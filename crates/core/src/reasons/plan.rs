@@ -93,9 +93,10 @@ pub fn override_ignored(chosen: &str, pinned: Override) -> Reason {
     let annotation = setting.annotation();
     let message = format!(
         "The run was created {cause}, and keeps this setting. So its annotation {annotation} with value {chosen:?} has no \
-         effect. The annotation was set too late, or its value is not allowed here. If the value is allowed, create a new run \
-         with this annotation. If not, ask your operator to allow the value. You can also set the annotation on the Namespace, \
-         or on the run's Pipeline if that Pipeline is in this namespace. Then create a new run.{exceptions}"
+         effect. The annotation was set too late, its value is not allowed here, or tekton-coscheduler left the new run to \
+         Tekton or to another controller. If the value is not allowed, first ask your operator to allow it. Then create a new \
+         run with this annotation. You can set the annotation on the new run, on the Namespace, or on the run's Pipeline if \
+         that Pipeline is in this namespace.{exceptions}"
     );
     Reason::new(ReasonCode::OverrideIgnored, message)
 }

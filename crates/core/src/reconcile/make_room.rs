@@ -249,8 +249,8 @@ impl<'a> Placed<'a> {
 
 impl Decision {
     /// True if the API server has confirmed that the pod's TaskRun belongs to the run, and this answer is not older than
-    /// `fresh`. Otherwise adds the step that asks the API server. Labels and affinity prove nothing: with `taskRunSpecs`, a run
-    /// can give its pods the labels and the affinity of another run's pods.
+    /// `fresh`. Otherwise, if the pod has a TaskRun, adds the step that asks the API server. Labels and affinity prove nothing:
+    /// with `taskRunSpecs`, a run can give its pods the labels and the affinity of another run's pods.
     pub(super) fn confirms(
         &mut self,
         observed: &Observed,

@@ -1,5 +1,6 @@
-//! The most CPU and memory that the pods of a run can request at the same time. Tasks can run at the same time if none of them
-//! waits for another. So this is the largest sum of requests of such a set of tasks.
+//! The most CPU, and the most memory, that the pods of a run can request at the same time. Tasks can run at the same time if
+//! none of them waits for another. So the most CPU is the largest sum of CPU requests of such a set of tasks. The most memory
+//! is computed separately, and may belong to another set of tasks.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
