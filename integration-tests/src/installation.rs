@@ -42,7 +42,8 @@ pub async fn kubectl(bed: &TestBed, arguments: &[&str]) -> anyhow::Result<String
     Ok(text)
 }
 
-/// Writes an overlay of one component and of `resources`, which are folders in `deploy`. Returns the path of the overlay's folder.
+/// Writes an overlay of one component and of `resources`, which are folders in `deploy`. Returns the path of the overlay's
+/// folder.
 ///
 /// # Errors
 ///

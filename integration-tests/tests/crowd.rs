@@ -36,8 +36,8 @@ const CROWD: &str = "COSCHEDULER_CROWD";
 const BEGUN: Duration = Duration::from_secs(5);
 /// The longest time of a move: twice the time that it takes on an idle cluster.
 const MOVED: Duration = Duration::from_secs(2);
-/// The longest time until an evacuated placeholder is bound while the scheduler is busy with the whole crowd. Our part of this time
-/// is at most [`MOVED`].
+/// The longest time until an evacuated placeholder is bound while the scheduler is busy with the whole crowd. Our part of this
+/// time is at most [`MOVED`].
 const MOVED_IN_CROWD: Duration = Duration::from_secs(10);
 /// The time after which the test stops waiting for a move.
 const PATIENCE: Duration = Duration::from_secs(60);

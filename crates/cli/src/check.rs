@@ -90,8 +90,7 @@ async fn check(args: &CheckArgs) -> Result<Report, Failure> {
             let found = readable(classes.get_opt(&name).await)?;
             found.map(|it| judge::priority_class(&name, it.is_some()))
         }
-        Ok(None) => Ok(judge::no_priority_class()),
-        Err(lack) => Err(lack),
+        unnamed => unnamed.map(|_| judge::no_priority_class()),
     };
     add("priority-class", class);
     if !args.pre {

@@ -56,8 +56,8 @@ fn in_order(observed: &Observed) -> Vec<&PlaceholderSpec> {
     specs
 }
 
-/// Creates a placeholder. `follows` is true if the placeholder had to wait until another placeholder of the run was bound: no call
-/// may come after that.
+/// Creates a placeholder. `follows` is true if the placeholder had to wait until another placeholder of the run was bound: no
+/// call may come after that.
 fn missing(observed: &Observed, spec: &PlaceholderSpec, follows: bool, decision: &mut Decision) {
     let sight = Sight::Missing(spec.name.to_string());
     let no_call = follows && spec.is_isolated();

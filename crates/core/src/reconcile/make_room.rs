@@ -116,7 +116,7 @@ impl<'a> Placed<'a> {
 
     /// True if the pod may run on another node than the placeholder.
     fn is_free(&self, pod: &Pod) -> bool {
-        !self.is_isolated() && !self.shares_claim(pod)
+        !self.spec.is_isolated() && !self.shares_claim(pod)
     }
 
     /// True if the pod uses a claim that the placeholder leaves out, because the placeholder's node cannot reach the claim's
@@ -124,11 +124,6 @@ impl<'a> Placed<'a> {
     fn is_away(&self, pod: &Pod) -> bool {
         let left_out = left_out(self.observed, self.spec);
         pod.claims.iter().any(|claim| left_out.contains(claim))
-    }
-
-    /// True if all pods of the run must share a node.
-    pub(super) fn is_isolated(&self) -> bool {
-        self.spec.is_isolated()
     }
 
     /// Lets the placeholder leave its node for a waiting pod. If the placeholder cannot leave, may return the reason why the

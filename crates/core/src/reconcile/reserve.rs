@@ -300,7 +300,9 @@ impl<'a> Placed<'a> {
         let pinned = Pinned::of(run).ok().flatten();
         let held: BTreeSet<String> = self.spec.claims().collect();
         let mut demand = sizes.demand(&self.progress(&sizes), |name, task| match &pinned {
-            Some(pinned) if pinned.mode == Mode::Workspaces || (tied && !self.is_isolated()) => {
+            Some(pinned)
+                if pinned.mode == Mode::Workspaces || (tied && !self.spec.is_isolated()) =>
+            {
                 task.workspaces.iter().any(|workspace| {
                     let claim = pinned.claims.get(workspace);
                     claim.is_some_and(|it| held.contains(&it.name(workspace, &run.uid)))
