@@ -95,11 +95,13 @@ impl Scene<'_> {
     ///
     /// # Errors
     ///
-    /// The run failed (the error contains its conditions), or does not end in time.
+    /// The run failed, or does not end in time. The error describes the namespace.
     pub async fn succeeds(&self, name: &str) -> anyhow::Result<PipelineRun> {
         let run = self.done(name).await?;
-        assert_succeeded(&run)?;
-        Ok(run)
+        match assert_succeeded(&run) {
+            Ok(()) => Ok(run),
+            Err(error) => bail!("{error}\n{}", self.describe().await),
+        }
     }
 
     /// Waits until `condition` holds for the object with this name, and returns the object. `None` means that the object does not
@@ -324,11 +326,15 @@ impl Scene<'_> {
         for pod in objects.task_pods.iter().chain(&objects.placeholders) {
             let status = pod.status.clone().unwrap_or_default();
             lines.push(format!(
-                "  Pod {} on {:?} {:?} {:?}",
+                "  Pod {} on {:?} {:?} {:?} {:?} deleting={:?} {:?} {:?}",
                 pod.name_any(),
                 node(pod),
                 status.phase,
-                status.conditions.unwrap_or_default()
+                status.reason,
+                status.message,
+                pod.metadata.deletion_timestamp,
+                status.conditions.unwrap_or_default(),
+                status.container_statuses.unwrap_or_default()
             ));
         }
         for set in objects.stateful_sets {
@@ -340,6 +346,20 @@ impl Scene<'_> {
                 claim.name_any(),
                 claim.metadata.deletion_timestamp.is_some(),
                 claim.finalizers()
+            ));
+        }
+        let events = self.api::<Event>().list(&ListParams::default()).await;
+        let mut events: Vec<_> = events.into_iter().flatten().collect();
+        events.sort_by_key(|event| event.metadata.creation_timestamp.clone());
+        for event in events.into_iter().rev().take(50).rev() {
+            let regarding = event.regarding.unwrap_or_default();
+            lines.push(format!(
+                "  Event {:?} {} {} from {}: {}",
+                event.event_time.map(|at| at.0),
+                regarding.name.unwrap_or_default(),
+                event.reason.unwrap_or_default(),
+                event.reporting_controller.unwrap_or_default(),
+                event.note.unwrap_or_default()
             ));
         }
         lines.join("\n")

@@ -327,7 +327,7 @@ async fn start_parts(
     config: &Config,
 ) -> Result<(u16, Client, kubelet::Thread)> {
     let (port, client) = control_plane::start_api_server(site, config).await?;
-    control_plane::start_controllers(site)?;
+    control_plane::start_controllers(site, config)?;
     nodes::start_kwok(site, config)?;
     let kubelets = kubelet::Thread::start(site.credentials.kubeconfig(Identity::Kwok))?;
     futures::try_join!(
