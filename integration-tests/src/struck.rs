@@ -4,14 +4,12 @@
 use std::time::{Duration, Instant};
 
 use coscheduler_kubernetes::pipeline_run::PipelineRun;
-use k8s_openapi::api::core::v1::Pod;
-use kube::ResourceExt as _;
 use kube::api::DeleteParams;
 use serde_json::json;
 use testbed::MOVABLE_STORAGE_CLASS;
 
 use crate::Scene;
-use crate::look::{is_placeholder, node};
+use crate::look::node;
 use crate::nodes::NodeEvent;
 use crate::runs::{Run, run};
 use crate::stack::Stack;
@@ -38,11 +36,10 @@ pub fn gated(scene: &Scene<'_>, mode: &str, class: &str) -> Run {
 
 /// A run at its gate, on two nodes of its own.
 pub struct Waiting<'a> {
-    scene: Scene<'a>,
+    /// The scene of the run.
+    pub scene: Scene<'a>,
     /// The node of the run's placeholder.
-    node: String,
-    /// The uid of the placeholder's pod.
-    uid: Option<String>,
+    pub node: String,
 }
 
 impl<'a> Waiting<'a> {
@@ -64,25 +61,7 @@ impl<'a> Waiting<'a> {
         scene.at_gate(RUN).await?;
         let (_, placeholder) = scene.placeholder().await?;
         let node = node(&placeholder).unwrap_or_default().to_owned();
-        let uid = placeholder.uid();
-        Ok(Self { scene, node, uid })
-    }
-
-    /// Makes the event happen to the placeholder's node. Returns the time until the placeholder has another pod, bound or not.
-    ///
-    /// # Errors
-    ///
-    /// The API server refuses a request, or no other pod appears.
-    pub async fn is_made_again(&self, event: NodeEvent) -> anyhow::Result<Duration> {
-        let since = Instant::now();
-        self.scene.strike(&self.node, event).await?;
-        let other = |pod: &Pod| is_placeholder(pod) && pod.uid() != self.uid;
-        self.scene
-            .until_all::<Pod>("have another pod of the placeholder", |pods| {
-                pods.iter().any(|pod| other(pod))
-            })
-            .await?;
-        Ok(since.elapsed())
+        Ok(Self { scene, node })
     }
 
     /// Makes the event happen to the placeholder's node. Returns the time until the placeholder is bound to another node; `None`

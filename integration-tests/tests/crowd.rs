@@ -36,11 +36,6 @@ const CROWD: &str = "COSCHEDULER_CROWD";
 const BEGUN: Duration = Duration::from_secs(5);
 /// The longest time of a move: twice the time that it takes on an idle cluster.
 const MOVED: Duration = Duration::from_secs(2);
-/// The longest time until an evacuated placeholder is bound while the scheduler is busy with the whole crowd. Our part of this
-/// time is at most [`MOVED`].
-const MOVED_IN_CROWD: Duration = Duration::from_secs(10);
-/// The time after which the test stops waiting for a move.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The numbers of pods and runs that are on the cluster beside the measured runs.
 #[derive(Clone, Copy, Debug)]
@@ -74,13 +69,13 @@ impl Crowd {
     }
 }
 
-/// Applies the ConfigMap and the PriorityClass of an installation with component `placeholder-priority`.
+/// Applies the ConfigMap and the PriorityClasses of an installation with component `placeholder-priority`.
 async fn put_placeholders_first(bed: &TestBed) -> Outcome {
     let overlay = overlay(bed, &["base"], "placeholder-priority")?;
     let rendered = kubectl(bed, &["kustomize", &overlay]).await?;
     let mut objects: Vec<Value> = serde_saphyr::from_multiple(&rendered)?;
     objects.retain(|it| it["kind"] == "ConfigMap" || it["kind"] == "PriorityClass");
-    ensure!(objects.len() == 2, "{objects:?}");
+    ensure!(objects.len() == 3, "{objects:?}");
     let file = format!("{overlay}/objects.json");
     let list = json!({"apiVersion": "v1", "kind": "List", "items": objects});
     std::fs::write(&file, list.to_string())?;
@@ -134,13 +129,22 @@ async fn unplaceable(scene: &Scene<'_>, runs: usize) -> Outcome {
 }
 
 /// Cordons the nodes of runs, one after the other, and checks the time until each placeholder is bound elsewhere.
-async fn all_move(runs: &[Waiting<'_>], limit: Duration) -> Outcome {
-    for run in runs {
-        let took = run.moves(NodeEvent::Cordon, PATIENCE).await?;
-        let took = took.context("a placeholder did not move")?;
+async fn all_move(runs: &[Waiting<'_>]) -> Outcome {
+    for Waiting { scene, node } in runs {
+        let began = Instant::now();
+        scene.strike(node, NodeEvent::Cordon).await?;
+        let moved = scene.moved_from(node).await?;
+        let took = began.elapsed();
         eprintln!("bound elsewhere after {took:.2?}");
-        ensure!(took < limit, "bound elsewhere after {took:?}");
+        ensure!(took < MOVED, "bound elsewhere after {took:?}");
+        has_priority(&moved, 2)?;
     }
+    Ok(())
+}
+
+fn has_priority(placeholder: &Pod, expect: i32) -> Outcome {
+    let priority = placeholder.spec.as_ref().and_then(|spec| spec.priority);
+    ensure!(priority == Some(expect), "priority {priority:?}");
     Ok(())
 }
 
@@ -161,22 +165,19 @@ fn n8_n1_noisy_tenants_do_not_hold_up_another_tenants_placeholder_or_evacuation(
             crowd = crowd.task(&task, &["source"], &[]).asking("5").held(&task);
         }
         scene.submit(crowd).await?;
-        let mut others = Vec::new();
-        for _ in 0..8 {
-            others.push(Waiting::at_gate(scene.stack, None).await?);
+        let mut waiting = Vec::new();
+        for _ in 0..12 {
+            waiting.push(Waiting::at_gate(scene.stack, None).await?);
         }
-        let struck_later = others.split_off(4);
         scene
             .until_many("wait", numbers.waiting, is_unschedulable)
             .await?;
-        all_move(&others, MOVED).await?;
+        all_move(&waiting[..4]).await?;
 
         let stack = scene.stack;
-        let (no_quota, no_node) = (stack.scene().await?, stack.scene().await?);
-        futures::try_join!(
-            refused(&no_quota, numbers.refused),
-            unplaceable(&no_node, numbers.unplaceable)
-        )?;
+        refused(&stack.scene().await?, numbers.refused).await?;
+        all_move(&waiting[4..8]).await?;
+        unplaceable(&stack.scene().await?, numbers.unplaceable).await?;
         eprintln!("the crowd is there: {numbers:?}");
         for _ in 0..4 {
             let quiet = stack.scene().await?;
@@ -192,16 +193,9 @@ fn n8_n1_noisy_tenants_do_not_hold_up_another_tenants_placeholder_or_evacuation(
             let took = began.elapsed();
             eprintln!("made after {made:.2?}, bound after {took:.2?}");
             ensure!(took < BEGUN, "a placeholder was bound after {took:?}");
-            let priority = placeholder.spec.and_then(|spec| spec.priority);
-            ensure!(priority == Some(1), "priority {priority:?}");
+            has_priority(&placeholder, 1)?;
             quiet.succeeds("run").await.context("a quiet run")?;
         }
-        let (remade, bound) = struck_later.split_at(2);
-        for run in remade {
-            let took = run.is_made_again(NodeEvent::Cordon).await?;
-            eprintln!("evacuated after {took:.2?}");
-            ensure!(took < MOVED, "evacuated after {took:?}");
-        }
-        all_move(bound, MOVED_IN_CROWD).await
+        all_move(&waiting[8..]).await
     })
 }

@@ -87,8 +87,9 @@ async fn check(args: &CheckArgs) -> Result<Report, Failure> {
     let class = match named {
         Ok(Some(name)) => {
             let classes: Api<PriorityClass> = Api::all(client.clone());
-            let found = readable(classes.get_opt(&name).await)?;
-            found.map(|it| judge::priority_class(&name, it.is_some()))
+            let needed = judge::needed_classes(&name);
+            let found = try_join_all(needed.iter().map(|name| classes.get_opt(name))).await;
+            readable(found)?.map(|found| judge::priority_classes(&needed, &found))
         }
         unnamed => unnamed.map(|_| judge::no_priority_class()),
     };

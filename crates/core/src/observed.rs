@@ -106,6 +106,8 @@ pub struct Placeholder {
     pub claims: Vec<String>,
     /// The requirements on a node that its next pod will have.
     pub needs: Needs,
+    /// The PriorityClass of its next pod.
+    pub priority_class: Option<String>,
     /// True if its next pod starts with the scheduling gate [`GATE`](crate::reconcile::reserve::GATE).
     pub gated: bool,
     /// True if the Kubernetes controller that creates the placeholder's pods has observed the newest version of the object. The

@@ -104,6 +104,9 @@ pub enum Step {
     },
     /// Make the next pod of the placeholder with this name start with the scheduling gate.
     Gate(String),
+    /// Give the next pod of the placeholder with this name PriorityClass
+    /// [`EVACUATED_CLASS`](crate::pod_template::EVACUATED_CLASS).
+    Raise(String),
     /// Reduce the requests of a placeholder's pod.
     Shrink {
         /// The pod.
@@ -180,6 +183,7 @@ impl Step {
             | Self::Shrink { .. }
             | Self::Evict { .. }
             | Self::Gate(_)
+            | Self::Raise(_)
             | Self::Ask { .. }
             | Self::LetGo { .. } => Purpose::Move,
         }

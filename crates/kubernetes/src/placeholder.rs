@@ -53,6 +53,7 @@ pub fn view(set: StatefulSet) -> Option<Placeholder> {
             .unwrap_or_default(),
         claims: made.chain(crate::pods::claims(&pod)).collect(),
         needs: crate::needs::needs(&pod),
+        priority_class: pod.spec.and_then(|spec| spec.priority_class_name),
         namespace: metadata.namespace.clone().unwrap_or_default(),
         object: objects::reference(metadata),
     })

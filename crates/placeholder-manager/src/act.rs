@@ -196,6 +196,12 @@ impl Reconciler {
                     self.refresh(gated);
                 }
             }
+            Step::Raise(placeholder) => {
+                if let Some(own) = observed.placeholders.get(placeholder) {
+                    let raised = self.requests.raise(own).await?;
+                    self.refresh(raised);
+                }
+            }
             Step::LetGo {
                 pod,
                 task_run,

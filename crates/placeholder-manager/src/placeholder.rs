@@ -111,6 +111,12 @@ impl Requests {
         self.patch(own, Patch::Strategic(patch::gate(own))).await
     }
 
+    /// Gives the next pod of a placeholder the PriorityClass of evacuated placeholders. Returns `None` if the placeholder is gone
+    /// or replaced.
+    pub(crate) async fn raise(&self, own: &Placeholder) -> Result<Option<Placeholder>, Error> {
+        self.patch(own, Patch::Merge(patch::raise(own))).await
+    }
+
     async fn patch(
         &self,
         own: &Placeholder,

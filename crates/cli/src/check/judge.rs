@@ -5,10 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use coscheduler_core::config;
 use coscheduler_core::labels::HOSTNAME;
+use coscheduler_core::pod_template::{EVACUATED_CLASS, PLACEHOLDER_CLASS};
 use jiff::Timestamp;
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::scheduling::v1::PriorityClass;
 use k8s_openapi::api::storage::v1::StorageClass;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{APIGroupList, APIResourceList};
 use kube::ResourceExt;
@@ -125,13 +127,25 @@ pub(super) fn named_class(
     Ok(class.map(str::to_owned))
 }
 
-/// The PriorityClass that our ConfigMap names must exist.
-pub(super) fn priority_class(name: &str, exists: bool) -> Judged {
-    match exists {
-        true => ok(format!("PriorityClass {name} of placeholders exists.")),
-        false => failed(format!(
-            "PriorityClass {name} does not exist, so the API server refuses all placeholders whose run names no class. Create \
-             the class, or remove priorityClassName from key {} of ConfigMap coscheduler-config.",
+/// The PriorityClasses of placeholders that get class `named` by default.
+pub(super) fn needed_classes(named: &str) -> Vec<&str> {
+    match named {
+        PLACEHOLDER_CLASS => vec![named, EVACUATED_CLASS],
+        _ => vec![named],
+    }
+}
+
+/// The PriorityClasses of placeholders must exist. `found` has an element for each element of `needed`.
+pub(super) fn priority_classes(needed: &[&str], found: &[Option<PriorityClass>]) -> Judged {
+    let mut all = needed.iter().zip(found);
+    match all.find(|(_, class)| class.is_none()) {
+        None => ok(format!(
+            "PriorityClass {} of placeholders exists.",
+            needed.join(" and PriorityClass ")
+        )),
+        Some((missing, _)) => failed(format!(
+            "PriorityClass {missing} does not exist, so the API server refuses placeholders whose run names no class. Create the \
+             class, or remove priorityClassName from key {} of ConfigMap coscheduler-config.",
             config::POD_TEMPLATE
         )),
     }

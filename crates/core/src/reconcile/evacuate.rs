@@ -13,6 +13,7 @@ use std::time::Duration;
 use super::requests::Amounts;
 use super::{Decision, Step, Update, pause};
 use crate::observed::{Done, Observed, Placeholder, Pod, Record, elapsed};
+use crate::pod_template::{EVACUATED_CLASS, PLACEHOLDER_CLASS};
 use crate::reasons;
 
 /// The pause between the first two moves of a placeholder. Each further pause is twice as long, up to [`LONGEST_PAUSE`].
@@ -123,6 +124,9 @@ fn leave(observed: &Observed, pod: &Pod, decision: &mut Decision) {
         Role::Placeholder => observed.placeholders.values().find(|own| pod.is_of(own)),
         Role::NeverStarted | Role::Started => None,
     };
+    if placeholder.is_some_and(|own| !is_raised(own, decision)) {
+        return;
+    }
     let moved = placeholder.and_then(|own| Some((own, moved(own, pod)?)));
     if let Some((_, done)) = &moved {
         let rest = done.rests(observed.now, pause(done.times, FIRST_PAUSE, LONGEST_PAUSE));
@@ -144,6 +148,19 @@ fn leave(observed: &Observed, pod: &Pod, decision: &mut Decision) {
         update,
         reason,
     });
+}
+
+/// True if the next pod of the placeholder will have the right PriorityClass. If not, gives it the right class: its run is in
+/// progress, so the scheduler should take it before the placeholders of new runs.
+fn is_raised(own: &Placeholder, decision: &mut Decision) -> bool {
+    match own.priority_class.as_deref() {
+        Some(PLACEHOLDER_CLASS) => {
+            decision.steps.push(Step::Raise(own.object.name.clone()));
+            false
+        }
+        Some(EVACUATED_CLASS) => own.observed,
+        _ => true,
+    }
 }
 
 /// The number of times that this module has deleted a placeholder's pod, and the time of the last deletion. `None` if there was

@@ -121,6 +121,7 @@ fn observed_in(mode: Mode, claims: &[&str]) -> Observed {
                 requests: cpu(50),
                 ..Needs::default()
             },
+            priority_class: None,
             gated: false,
             observed: true,
             record: Record::default(),

@@ -3,6 +3,7 @@
 use coscheduler_core::annotations::RECORD;
 use coscheduler_core::labels::AFFINITY_ASSISTANT;
 use coscheduler_core::observed::{Placeholder, Record};
+use coscheduler_core::pod_template::EVACUATED_CLASS;
 use coscheduler_core::reconcile::reserve::GATE;
 use serde_json::{Value, json};
 
@@ -26,6 +27,15 @@ pub fn gate(own: &Placeholder) -> Value {
                 "resources": {"limits": limits(&own.needs.requests)},
             }],
         }}},
+    })
+}
+
+/// The merge patch after which the placeholder's next pod has PriorityClass [`EVACUATED_CLASS`]. The update strategy `OnDelete`
+/// leaves the running pod alone.
+pub fn raise(own: &Placeholder) -> Value {
+    json!({
+        "metadata": {"uid": own.object.uid},
+        "spec": {"template": {"spec": {"priorityClassName": EVACUATED_CLASS}}},
     })
 }
 
@@ -65,6 +75,22 @@ mod tests {
         let mut gated = set();
         gated["spec"]["template"]["spec"]["schedulingGates"] = spec["schedulingGates"].clone();
         assert!(read(&gated).gated);
+    }
+
+    #[test]
+    fn n8_the_next_pod_of_a_raised_placeholder_has_the_other_class() {
+        let mut object = set();
+        assert_eq!(read(&object).priority_class, None);
+        let patch = raise(&read(&object));
+        let template = &patch["spec"]["template"];
+        assert_eq!(
+            patch,
+            json!({"metadata": {"uid": "u"}, "spec": {"template": template}})
+        );
+        let class = &template["spec"]["priorityClassName"];
+        object["spec"]["template"]["spec"]["priorityClassName"] = class.clone();
+        let class = read(&object).priority_class;
+        assert_eq!(class.as_deref(), Some(EVACUATED_CLASS));
     }
 
     #[test]

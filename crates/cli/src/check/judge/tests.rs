@@ -212,11 +212,17 @@ fn n8_the_priority_class_of_placeholders_must_exist() {
     assert_eq!(template("nodeSelector: {disk: ssd}"), Ok(None));
     assert_eq!(named_class(None), Ok(None));
     assert!(named("coschedule", "never").is_err());
-    assert_eq!(priority_class("high", true).0, Verdict::Ok);
-    let (verdict, message) = priority_class("high", false);
-    assert_eq!(verdict, Verdict::Failed);
-    assert!(
-        message.contains("PriorityClass high does not exist"),
-        "{message}"
-    );
+    assert_eq!(needed_classes("high"), ["high"]);
+    let ours = needed_classes("coscheduler-placeholder");
+    let there = || Some(PriorityClass::default());
+    assert_eq!(priority_classes(&ours, &[there(), there()]).0, Verdict::Ok);
+    for (found, missing) in [
+        ([None, there()], "coscheduler-placeholder"),
+        ([there(), None], "coscheduler-evacuated-placeholder"),
+    ] {
+        let (verdict, message) = priority_classes(&ours, &found);
+        assert_eq!(verdict, Verdict::Failed);
+        let expect = format!("PriorityClass {missing} does not exist");
+        assert!(message.contains(&expect), "{message}");
+    }
 }

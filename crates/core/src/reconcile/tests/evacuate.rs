@@ -1,6 +1,7 @@
 //! Pods on nodes that are cordoned, tainted or gone (N1).
 
 use super::*;
+use crate::pod_template::{EVACUATED_CLASS, PLACEHOLDER_CLASS};
 
 /// The names of the pods that leave their nodes. The second value is true if a pod is deleted without a grace period.
 fn leaving(decision: &Decision) -> Vec<(&str, bool)> {
@@ -66,6 +67,29 @@ fn n1_nobody_leaves_a_good_node_or_a_run_that_is_done_and_only_the_leader_moves_
     follower.leads = false;
     follower.called = true;
     assert_eq!(reconcile(&follower).steps, []);
+}
+
+#[test]
+fn n1_n8_a_placeholder_of_our_class_gets_the_higher_class_before_it_leaves_its_node() {
+    let mut observed = cordoned();
+    there(&mut observed, "waits", |_| ());
+    own(&mut observed).priority_class = Some(PLACEHOLDER_CLASS.to_owned());
+    let decision = reconcile(&observed);
+    assert_eq!(leaving(&decision), [("waits", true)]);
+    let raised = Step::Raise(name(&observed));
+    assert_eq!(decision.steps.last(), Some(&raised));
+    // The controller that creates the next pod has not observed the change.
+    own(&mut observed).priority_class = Some(EVACUATED_CLASS.to_owned());
+    own(&mut observed).observed = false;
+    assert_eq!(leaving(&reconcile(&observed)), [("waits", true)]);
+    own(&mut observed).observed = true;
+    let placeholder = pod_name(&observed);
+    let leave = [("waits", true), (placeholder.as_str(), false)];
+    assert_eq!(leaving(&reconcile(&observed)), leave);
+    // A placeholder with a class of its run keeps this class.
+    own(&mut observed).priority_class = Some("high".to_owned());
+    own(&mut observed).observed = false;
+    assert_eq!(leaving(&reconcile(&observed)), leave);
 }
 
 /// Anybody can write a label, so a label does not prove that a pod belongs to the run.
